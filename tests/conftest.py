@@ -1,0 +1,13 @@
+"""Strict session: rank promotion raises, eight simulated devices, no network."""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# With few cores, simulated devices dead-lock in the in-process all-reduce unless the thread pool is larger than they are many.
+os.environ.setdefault("NPROC", "32")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import jax
+
+jax.config.update("jax_num_cpu_devices", 8)
+jax.config.update("jax_numpy_rank_promotion", "raise")
