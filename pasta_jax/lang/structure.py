@@ -1,0 +1,159 @@
+"""Chunk, epoch, main count, position and label of every token of a linear program, and who sees whom.
+
+The one source of truth: the training batch, the preference scores, the interpreter's mask and its oracle use it.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pasta_jax.errors import PastaError
+from pasta_jax.lang.error import LangError
+from pasta_jax.lang.linear import Block, as_ids, scan
+from pasta_jax.lang.tags import TagIds
+
+NO_LABEL = -1
+POLICIES = ("predicted", "constant", "oracle", "shared_start")
+
+
+@dataclass(frozen=True, eq=False)
+class Structure:
+    """int32 arrays [T] over the prompt and the linear response."""
+
+    chunk: np.ndarray  # 0 for the prompt and main, else the number (1, 2, …) of the token's block
+    epoch: np.ndarray  # number of [SYNC] at or before the token
+    main: np.ndarray  # number of main tokens, prompt included, at or before the token; a block's tokens: at its promise
+    position: np.ndarray  # position id, by the policy
+    label: np.ndarray  # the token to predict here, or NO_LABEL
+
+
+def structure(
+    ids,
+    tags: TagIds,
+    prompt_length: int,
+    end_of_turn: int,
+    policy: str = "predicted",
+    constant: int = 40,
+    ended: bool = True,
+) -> Structure:
+    """`ids` are the prompt's and then the linear response's; `ended` says whether main came to its end-of-turn."""
+    if policy not in POLICIES:
+        raise _unknown(policy)
+    ids = as_ids(ids)
+    marks = scan(ids, tags, prompt_length)
+    ends = np.flatnonzero(ids[prompt_length:] == end_of_turn)
+    if ends.size:
+        place = prompt_length + int(ends[0])
+        raise LangError("a response holds no end-of-turn", "drop it: it is the last label, no token", index=place)
+    blocks = [mark for mark in marks if isinstance(mark, Block)]
+    chunk = np.zeros(len(ids), np.int32)
+    for number, block in enumerate(blocks, start=1):
+        chunk[block.start : block.stop] = number
+    in_main = chunk == 0
+    joins = ids == tags.sync
+    joins[:prompt_length] = False
+    return Structure(
+        chunk=chunk,
+        epoch=np.cumsum(joins, dtype=np.int32),
+        main=np.cumsum(in_main, dtype=np.int32),
+        position=_positions(len(ids), marks, prompt_length, policy, constant),
+        label=_labels(ids, blocks, np.flatnonzero(in_main), prompt_length, end_of_turn if ended else NO_LABEL),
+    )
+
+
+def fork_position(p):
+    """Where [ASYNC] stands when its promise closed at p; the block goes on from there one by one."""
+    return p + 1
+
+
+def resume_position(p, tens, policy: str, constant: int, length=None):
+    """Where main goes on when it closed a promise of `tens` at p. Takes ints and arrays.
+
+    `length` is the block's true length in ids, which only the policy `oracle` asks for.
+    """
+    match policy:
+        case "predicted":
+            return p + 1 + 10 * tens
+        case "constant":
+            return p + 1 + constant
+        case "oracle":
+            if length is None:
+                raise PastaError(
+                    "position policy oracle: it needs true lengths, unknown while decoding; choose another"
+                )
+            return p + 1 + length
+        case "shared_start":
+            return fork_position(p)
+    raise _unknown(policy)
+
+
+def sync_position(p, highest, policy: str):
+    """Where [SYNC] stands: at main's next position p, or under `shared_start` behind every position given so far.
+
+    `highest` is the greatest position of main and of all chunks before the [SYNC]. Takes ints and arrays.
+    """
+    if policy != "shared_start":
+        return p
+    behind = highest + 1
+    return p + (behind - p) * (behind > p)
+
+
+def visible(there, q_chunk, q_epoch, q_main, k_chunk, k_epoch, k_main):
+    """Whether the token q may attend to the token k.
+
+    `there` says that k exists for q at all: k ≤ q in linear order for training, k's slot is written for the pool.
+    Only operators are used: the caller brings NumPy or JAX arrays, or ints, that already broadcast.
+    """
+    in_main_before = (k_chunk == 0) & (k_main <= q_main)
+    in_same_chunk = (k_chunk != 0) & (k_chunk == q_chunk)
+    joined_before = k_epoch < q_epoch
+    return there & (in_main_before | in_same_chunk | joined_before)
+
+
+def visible_matrix(structure: Structure) -> np.ndarray:
+    """bool [T, T] in linear order: row q, column k."""
+    q_vectors = (vector[:, None] for vector in (structure.chunk, structure.epoch, structure.main))
+    k_vectors = (vector[None, :] for vector in (structure.chunk, structure.epoch, structure.main))
+    there = np.tri(len(structure.chunk), dtype=bool)
+    return visible(there, *q_vectors, *k_vectors)
+
+
+def _unknown(policy: str) -> PastaError:
+    return PastaError(f"position policy {policy!r}: there is none of this name; choose one of {', '.join(POLICIES)}")
+
+
+def _positions(length: int, marks: list, prompt_length: int, policy: str, constant: int) -> np.ndarray:
+    position = np.arange(length, dtype=np.int32)  # right for the prompt, and for a response without tags
+    done = following = prompt_length  # tokens placed so far, and main's next position
+    highest = prompt_length - 1  # of the blocks' positions; main's own are below `following`
+
+    def place_main(stop: int) -> None:
+        nonlocal done, following
+        position[done:stop] = np.arange(following, following + stop - done)
+        done, following = stop, following + stop - done
+
+    for mark in marks:
+        if isinstance(mark, Block):
+            place_main(mark.start)
+            closed_at = following - 1
+            first = fork_position(closed_at)
+            position[mark.start : mark.stop] = np.arange(first, first + mark.length)
+            highest = max(highest, first + mark.length - 1)
+            following = resume_position(closed_at, mark.tens, policy, constant, mark.length)
+            done = mark.stop
+        else:
+            place_main(mark.at)
+            following = sync_position(following, highest, policy)
+    place_main(length)
+    return position
+
+
+def _labels(ids: np.ndarray, blocks: list[Block], main: np.ndarray, prompt_length: int, last: int) -> np.ndarray:
+    label = np.full(len(ids), NO_LABEL, np.int32)
+    label[main[:-1]] = ids[main[1:]]  # main's next token skips the blocks
+    label[main[-1:]] = last
+    # The prompt is not to be learnt, but its last token predicts the response's first: the prefill samples it there.
+    label[: max(prompt_length - 1, 0)] = NO_LABEL
+    for block in blocks:
+        label[block.start : block.stop - 1] = ids[block.start + 1 : block.stop]
+    return label
