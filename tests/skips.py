@@ -1,0 +1,16 @@
+"""A pytest plugin (-p tests.skips): one closing line for each reason that left tests out, most tests first."""
+
+from collections import Counter
+
+
+def reason(report) -> str:
+    """What the skip mark says, without the word that pytest puts before it."""
+    return report.longrepr[2].removeprefix("Skipped: ")
+
+
+def pytest_terminal_summary(terminalreporter):
+    reasons = Counter(map(reason, terminalreporter.getreports("skipped")))
+    if reasons:
+        terminalreporter.section("left out")
+    for text, count in reasons.most_common():
+        terminalreporter.write_line(f"{count:4d}  {text}")
