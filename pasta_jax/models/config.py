@@ -1,0 +1,166 @@
+"""What a transformer is, as one frozen value; the presets; and the table of dimension letters used in every name.
+
+    B  requests (lanes)        L  layers                 D  size of one head
+    T  tokens of a sequence    E  embedding width        F  feed-forward width
+    R  rows (threads) a step   K  key/value heads        V  vocabulary rows
+    S  slots of a pool         G  query heads per key/value head
+
+Tensors carry their letters as a suffix (`x_BxTxE`), einsum strings use the same letters in lower case.
+"""
+
+import dataclasses
+import math
+from typing import Literal
+
+from pasta_jax.errors import PastaError
+
+
+@dataclasses.dataclass(frozen=True)
+class Rope:
+    """Rotary positions: base, linear `scale` of the positions, or Llama 3's frequency-dependent scaling."""
+
+    base: float
+    scale: float = 1.0
+    llama3: tuple[float, float, float, int] | None = None  # factor, low and high frequency factor, original context
+
+    def frequencies(self, head_dim: int) -> list[float]:
+        """Radians per position of each of the head_dim/2 rotated pairs."""
+        plain = [self.base ** (-2.0 * i / head_dim) / self.scale for i in range(head_dim // 2)]
+        if self.llama3 is None:
+            return plain
+        factor, low, high, context = self.llama3
+        scaled = []
+        for frequency in plain:
+            turns = context * frequency / (2 * math.pi)  # full turns over the original context
+            blend = min(max((turns - low) / (high - low), 0.0), 1.0)
+            scaled.append((1 - blend) * frequency / factor + blend * frequency)
+        return scaled
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerConfig:
+    """Gemma 1, 2, 3 and the Llama family are values of this one class."""
+
+    vocab: int  # embedding rows, tags and padding included
+    layers: int
+    embed: int
+    ff: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    context: int  # longest position the model was trained for
+    rope: Rope
+    norm_eps: float
+    activation: Literal["gelu", "silu"]
+    tied_head: bool
+    scaled_embed: bool = False  # embeddings times sqrt(embed), as Gemma does
+    post_norms: bool = False  # a norm after each branch too, as Gemma 2 and 3 do
+    qk_norm: bool = False  # a norm of each query and key head, as Gemma 3 does
+    query_scalar: int | None = None  # scores are scaled by query_scalar ** -0.5; None: head_dim
+    attention_cap: float | None = None  # soft caps of Gemma 2
+    logit_cap: float | None = None
+    window: int | None = None  # local layers see positions q - k < window
+    global_every: int = 1  # layer l is global when (l + 1) % global_every == 0; the others are local
+    local_rope: Rope | None = None  # None: local layers use `rope`
+
+    def __post_init__(self):
+        if self.heads % self.kv_heads:
+            raise PastaError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
+        if self.head_dim % 2:
+            raise PastaError(f"head_dim ({self.head_dim}) must be even: rotary positions turn pairs")
+        if self.window is None and self.global_every != 1:
+            raise PastaError("global_every > 1 makes local layers: give their window")
+
+    @property
+    def groups(self) -> int:
+        """G: query heads that share a key/value head."""
+        return self.heads // self.kv_heads
+
+    @property
+    def score_scale(self) -> float:
+        """What attention scores are multiplied by."""
+        return (self.head_dim if self.query_scalar is None else self.query_scalar) ** -0.5
+
+    def is_local(self, layer: int) -> bool:
+        """Whether the layer sees a window only."""
+        return self.window is not None and (layer + 1) % self.global_every != 0
+
+    def rope_of(self, layer: int) -> Rope:
+        """The rotary base of a layer; local layers may have their own."""
+        return self.local_rope if self.is_local(layer) and self.local_rope is not None else self.rope
+
+
+_GEMMA1 = dict(
+    context=8192,
+    rope=Rope(10_000.0),
+    norm_eps=1e-6,
+    activation="gelu",
+    tied_head=True,
+    scaled_embed=True,
+)
+
+PRESETS = {
+    "gemma_7b": TransformerConfig(
+        vocab=256_000, layers=28, embed=3072, ff=24_576, heads=16, kv_heads=16, head_dim=256, **_GEMMA1
+    ),
+    "gemma_2b": TransformerConfig(
+        vocab=256_000, layers=18, embed=2048, ff=16_384, heads=8, kv_heads=1, head_dim=256, **_GEMMA1
+    ),
+    "gemma3_270m": TransformerConfig(
+        vocab=262_144,
+        layers=18,
+        embed=640,
+        ff=2048,
+        heads=4,
+        kv_heads=1,
+        head_dim=256,
+        context=32_768,
+        rope=Rope(1_000_000.0),
+        local_rope=Rope(10_000.0),
+        window=512,
+        global_every=6,
+        norm_eps=1e-6,
+        activation="gelu",
+        tied_head=True,
+        scaled_embed=True,
+        post_norms=True,
+        qk_norm=True,
+    ),
+    "smollm2_135m": TransformerConfig(
+        vocab=49_280,  # 49,152 of the tokenizer, 68 tags, padded to a multiple of 128
+        layers=30,
+        embed=576,
+        ff=1536,
+        heads=9,
+        kv_heads=3,
+        head_dim=64,
+        context=8192,
+        rope=Rope(100_000.0),
+        norm_eps=1e-5,
+        activation="silu",
+        tied_head=True,
+    ),
+    # Small enough for a test, with every feature that can go wrong: grouped heads, windows, two ropes, all norms and caps.
+    "toy": TransformerConfig(
+        vocab=384,
+        layers=3,
+        embed=32,
+        ff=64,
+        heads=4,
+        kv_heads=2,
+        head_dim=8,
+        context=4096,
+        rope=Rope(10_000.0),
+        local_rope=Rope(1000.0),
+        window=16,
+        global_every=3,
+        norm_eps=1e-6,
+        activation="gelu",
+        tied_head=True,
+        scaled_embed=True,
+        post_norms=True,
+        qk_norm=True,
+        attention_cap=50.0,
+        logit_cap=30.0,
+    ),
+}

@@ -1,0 +1,69 @@
+"""The KV pool as plain data: keys and values of every thread of a request in one run of slots, and what each slot is.
+
+A request owns one lane of the pool. All its threads append to the lane's next free slots, so threads interleave and nothing is ever
+moved; who may read a slot is decided by the integers kept beside it (lang/structure.py::visible).
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from pasta_jax.models.config import TransformerConfig
+
+KV = tuple  # (k, v), each one array [L, B, K, S, D] (scanned layers) or a tuple of L arrays [B, K, S, D] (unrolled)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Pool:
+    """B lanes of S slots. Slot s of a lane is written iff s < fill; unwritten slots hold zeros."""
+
+    kv: KV
+    chunk: jax.Array  # int32 [B, S]: 0 for the prompt and main, else the number of the async block
+    epoch: jax.Array  # int32 [B, S]: syncs in main at or before the slot's token
+    main: jax.Array  # int32 [B, S]: main tokens at or before the slot's token; a chunk's: at its promise
+    position: jax.Array  # int32 [B, S]
+    token: jax.Array  # int32 [B, S]
+    step: jax.Array  # int32 [B, S]: the step that fed the token; 0 for the prompt
+    fill: jax.Array  # int32 [B]: slots in use
+
+    @property
+    def slots(self) -> int:
+        """S."""
+        return self.token.shape[1]
+
+
+def empty_kv(config: TransformerConfig, lanes: int, slots: int, dtype, stacked: bool) -> KV:
+    """Zeros, never garbage: a masked key still meets a weight of zero, and 0 * NaN is NaN."""
+    shape = (lanes, config.kv_heads, slots, config.head_dim)
+    if stacked:
+        return tuple(jnp.zeros((config.layers, *shape), dtype) for _ in "kv")
+    return tuple(tuple(jnp.zeros(shape, dtype) for _ in range(config.layers)) for _ in "kv")
+
+
+def empty_pool(config: TransformerConfig, lanes: int, slots: int, dtype, stacked: bool) -> Pool:
+    """A pool with nothing in it."""
+    integers = {name: jnp.zeros((lanes, slots), jnp.int32) for name in ("chunk", "epoch", "main", "position", "token", "step")}
+    return Pool(kv=empty_kv(config, lanes, slots, dtype, stacked), fill=jnp.zeros(lanes, jnp.int32), **integers)
+
+
+def layer_kv(kv: KV, l):
+    """Keys and values of one layer, each [B, K, S, D]."""
+    return kv[0][l], kv[1][l]
+
+
+def write_kv(kv: KV, l, slots_BxT, k_BxTxKxD, v_BxTxKxD) -> KV:
+    """Put each token's key and value into its slot of layer l; slots beyond the pool are dropped."""
+    lanes, _, heads, _ = k_BxTxKxD.shape
+    b = jnp.arange(lanes)[:, None, None]
+    h = jnp.arange(heads)[None, None, :]
+    s = slots_BxT[:, :, None]
+
+    def put(pool, new):
+        if isinstance(pool, tuple):
+            one = pool[l].at[b, h, s].set(new.astype(pool[l].dtype), mode="drop", unique_indices=True)
+            return (*pool[:l], one, *pool[l + 1 :])
+        return pool.at[l, b, h, s].set(new.astype(pool.dtype), mode="drop", unique_indices=True)
+
+    return put(kv[0], k_BxTxKxD), put(kv[1], v_BxTxKxD)

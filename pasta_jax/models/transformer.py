@@ -1,0 +1,262 @@
+"""One transformer for Gemma 1, 2, 3 and the Llama family: Linen modules used as pure functions.
+
+`trunk` runs the layers and `logits` the head, both over a plain parameter tree. Whether layers are scanned or unrolled is said by
+the tree itself: `params["layers"]` is one dict of stacked leaves [L, ...] (accelerators: one small program) or a tuple of L dicts
+(CPU: XLA would copy each layer's slice of a stacked weight). The cache follows the same rule; see pool.py.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax import lax
+
+from pasta_jax.models.config import Rope, TransformerConfig
+from pasta_jax.models.pool import KV, layer_kv, write_kv
+
+HIDDEN = -1e30  # score of a masked key; finite, so that a row that sees nothing stays finite
+
+kernel_init = nn.initializers.normal(stddev=0.02)
+
+
+class Dense(nn.Module):
+    """x [..., *inputs] times kernel [*outputs, *inputs]; a LoRA pair is added where the parameters hold one."""
+
+    outputs: tuple[int, ...]
+    inputs: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, x):
+        lead = x.shape[: x.ndim - len(self.inputs)]
+        rows_NxI = x.reshape(math.prod(lead), math.prod(self.inputs))
+        y_NxO = matmul(rows_NxI, self.param("kernel", kernel_init, self.outputs + self.inputs))
+        if self.has_variable("params", "lora_a"):
+            down = self.get_variable("params", "lora_a")  # [rank, *inputs]
+            up = self.get_variable("params", "lora_b")  # [*outputs, rank]
+            y_NxO = y_NxO + matmul(matmul(rows_NxI, down), up.reshape(-1, up.shape[-1]))
+        return y_NxO.reshape(*lead, *self.outputs)
+
+
+def matmul(x_NxI, kernel):
+    """x times a kernel [*outputs, *inputs] seen as one matrix [out, in].
+
+    Seen as two-dimensional before the product: XLA CPU would copy a kernel of more dimensions, transposed, in every step.
+    """
+    return jnp.einsum("ni,oi->no", x_NxI, kernel.reshape(-1, x_NxI.shape[1]))
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) * weight over the last axis, in float32. Gemma's 1 is already inside the weight."""
+
+    eps: float
+
+    @nn.compact
+    def __call__(self, x):
+        weight = self.param("weight", nn.initializers.ones_init(), x.shape[-1:])
+        x32 = x.astype(jnp.float32)
+        x32 = x32 * lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + self.eps)
+        return (x32 * jnp.expand_dims(weight.astype(jnp.float32), range(x.ndim - 1))).astype(x.dtype)
+
+
+def rotate(x_BxTxHxD, waves):
+    """Rotary positions by halves: pair (i, i + D/2) turns by its wave's angle."""
+    cos_BxTx1xC, sin_BxTx1xC = waves
+    a, b = jnp.split(x_BxTxHxD, 2, axis=-1)
+    turned = (a * cos_BxTx1xC - b * sin_BxTx1xC, b * cos_BxTx1xC + a * sin_BxTx1xC)
+    return jnp.concatenate(turned, axis=-1).astype(x_BxTxHxD.dtype)
+
+
+def rope_waves(rope: Rope, head_dim: int, positions_BxT):
+    """Cosine and sine of every position and pair, each [B, T, 1, D/2] in float32."""
+    angles = positions_BxT[:, :, None, None] * jnp.asarray(rope.frequencies(head_dim), jnp.float32)[None, None, None]
+    return jnp.cos(angles), jnp.sin(angles)
+
+
+def soft_cap(x, cap: float | None):
+    """cap * tanh(x / cap), or x itself."""
+    return x if cap is None else cap * jnp.tanh(x / cap)
+
+
+def attention(config: TransformerConfig, q_BxTxKxGxD, k_BxKxSxD, v_BxKxSxD, see_BxTxS):
+    """Softmax attention of grouped query heads, scores in float32; see[b, t, s] says which keys a query may read."""
+    q_BxKxGxTxD = jnp.moveaxis(q_BxTxKxGxD * config.score_scale, 1, 3)
+    scores_BxKxGxTxS = jnp.einsum("bkgtd,bksd->bkgts", q_BxKxGxTxD, k_BxKxSxD, preferred_element_type=jnp.float32)
+    scores_BxKxGxTxS = soft_cap(scores_BxKxGxTxS, config.attention_cap)
+    scores_BxKxGxTxS = jnp.where(see_BxTxS[:, None, None], scores_BxKxGxTxS, HIDDEN)
+    weights_BxKxGxTxS = jax.nn.softmax(scores_BxKxGxTxS, axis=-1).astype(v_BxKxSxD.dtype)
+    return jnp.moveaxis(jnp.einsum("bkgts,bksd->bkgtd", weights_BxKxGxTxS, v_BxKxSxD), 3, 1)
+
+
+class Block(nn.Module):
+    """One layer. `attend(q, k, v)` owns mask and cache and returns (branch output, whatever it keeps)."""
+
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(self, x_BxTxE, waves, attend: Callable):
+        c = self.config
+        heads = (c.kv_heads, c.groups, c.head_dim)
+
+        h = RMSNorm(c.norm_eps, name="attn_norm")(x_BxTxE)
+        # Per key/value head: its G query heads, then the key, then the value. One matrix, so that a step reads it in one pass;
+        # grouped by key/value head, so that sharding over K keeps a group's heads together.
+        qkv_BxTxKxG2xD = Dense((c.kv_heads, c.groups + 2, c.head_dim), (c.embed,), name="qkv")(h)
+        q, k, v = jnp.split(qkv_BxTxKxG2xD, (c.groups, c.groups + 1), axis=3)
+        q = q.reshape(*q.shape[:2], c.heads, c.head_dim)
+        k, v = k[:, :, :, 0], v[:, :, :, 0]
+        if c.qk_norm:
+            q, k = RMSNorm(c.norm_eps, name="q_norm")(q), RMSNorm(c.norm_eps, name="k_norm")(k)
+        q, k = rotate(q, waves), rotate(k, waves)
+        h, kept = attend(q.reshape(*q.shape[:2], *heads), k, v)
+        h = Dense((c.embed,), heads, name="out")(h)
+        if c.post_norms:
+            h = RMSNorm(c.norm_eps, name="post_attn_norm")(h)
+        x_BxTxE = x_BxTxE + h
+
+        h = RMSNorm(c.norm_eps, name="mlp_norm")(x_BxTxE)
+        gate_up_BxTxFx2 = Dense((c.ff, 2), (c.embed,), name="gate_up")(h)
+        gate, up = gate_up_BxTxFx2[..., 0], gate_up_BxTxFx2[..., 1]
+        gate = jax.nn.silu(gate) if c.activation == "silu" else jax.nn.gelu(gate, approximate=True)
+        h = Dense((c.embed,), (c.ff,), name="down")(gate * up)
+        if c.post_norms:
+            h = RMSNorm(c.norm_eps, name="post_mlp_norm")(h)
+        return x_BxTxE + h, kept
+
+
+@dataclasses.dataclass(frozen=True)
+class Cache:
+    """Where a step's keys and values go and what is read back: the pool's KV, the slot of each token, the prefix to read."""
+
+    kv: KV
+    slots_BxT: jax.Array  # int32; the slot a token's key and value are written to; S and beyond: nowhere
+    prefixes: tuple[int, ...] = ()  # ascending static lengths; attention reads the shortest that covers `fill`
+    fill: jax.Array | None = None  # int32 scalar: slots in use in the fullest lane, this step's included
+
+
+def trunk(
+    params,
+    config: TransformerConfig,
+    tokens_BxT,
+    positions_BxT,
+    see_BxTxS,
+    key_positions_BxS,
+    cache: Cache | None = None,
+    remat: bool = False,
+):
+    """Final hidden states [B, T, E] and the cache's new KV (None without one).
+
+    Without a cache the keys are the T tokens themselves (S = T). With one they are the pool's slots, this call's included:
+    all keys and values are written first, then all rows attend.
+    """
+    x_BxTxE = params["embed"][tokens_BxT]
+    if config.scaled_embed:
+        x_BxTxE = x_BxTxE * jnp.asarray(config.embed**0.5, x_BxTxE.dtype)
+    see_local = see_BxTxS
+    if config.window is not None:
+        distance_BxTxS = positions_BxT[:, :, None] - key_positions_BxS[:, None, :]
+        see_local = see_BxTxS & (distance_BxTxS < config.window)
+    waves = rope_waves(config.rope, config.head_dim, positions_BxT)
+    waves_local = waves
+    if config.local_rope is not None:
+        waves_local = rope_waves(config.local_rope, config.head_dim, positions_BxT)
+
+    def layer(params_l, x, kv, l, see, waves):
+        def attend(q, k, v):
+            if cache is None:
+                return attention(config, q, k.swapaxes(1, 2), v.swapaxes(1, 2), see), None
+            written = write_kv(kv, l, cache.slots_BxT, k, v)
+            return attend_prefix(config, q, *layer_kv(written, l), see, cache.prefixes, cache.fill), written
+
+        return Block(config).apply({"params": params_l}, x, waves, attend)
+
+    if remat:
+        layer = jax.checkpoint(layer)
+    kv = None if cache is None else cache.kv
+    if isinstance(params["layers"], Sequence):
+        for l, params_l in enumerate(params["layers"]):
+            local = config.is_local(l)
+            x_BxTxE, kv = layer(params_l, x_BxTxE, kv, l, see_local if local else see_BxTxS, waves_local if local else waves)
+    else:
+        is_local = jnp.asarray([config.is_local(l) for l in range(config.layers)])
+
+        def body(carry, params_and_l):
+            x, kv = carry
+            params_l, l = params_and_l
+            see = jnp.where(is_local[l], see_local, see_BxTxS)
+            turned = jax.tree.map(lambda a, b: jnp.where(is_local[l], a, b), waves_local, waves)
+            return layer(params_l, x, kv, l, see, turned), None
+
+        (x_BxTxE, kv), _ = lax.scan(body, (x_BxTxE, kv), (params["layers"], jnp.arange(config.layers)))
+    return RMSNorm(config.norm_eps).apply({"params": params["final_norm"]}, x_BxTxE), kv
+
+
+def attend_prefix(config, q, k_BxKxSxD, v_BxKxSxD, see_BxTxS, prefixes: tuple[int, ...], fill):
+    """Attention over the shortest of the static prefixes that holds every used slot: equal to all slots, for less work."""
+    slots = see_BxTxS.shape[-1]
+    lengths = [p for p in prefixes if p < slots]
+    if not lengths:
+        return attention(config, q, k_BxKxSxD, v_BxKxSxD, see_BxTxS)
+
+    def upto(length):
+        return lambda: attention(config, q, k_BxKxSxD[:, :, :length], v_BxKxSxD[:, :, :length], see_BxTxS[:, :, :length])
+
+    index = jnp.searchsorted(jnp.asarray(lengths), fill)
+    return lax.switch(index, [upto(length) for length in [*lengths, slots]])
+
+
+def logits(params, config: TransformerConfig, x_BxTxE):
+    """Next-token logits [B, T, V] in float32."""
+    table_VxE = params["embed"] if config.tied_head else params["head"]
+    lanes, length, embed = x_BxTxE.shape
+    rows_NxE = x_BxTxE.reshape(lanes * length, embed)
+    logits_NxV = jnp.einsum("ne,ve->nv", rows_NxE, table_VxE, preferred_element_type=jnp.float32)
+    return soft_cap(logits_NxV, config.logit_cap).reshape(lanes, length, -1)
+
+
+def forward(params, config: TransformerConfig, tokens_BxT, positions_BxT, see_BxTxT):
+    """Uncached logits of whole sequences under any mask: what training, scoring and the reference use."""
+    x_BxTxE, _ = trunk(params, config, tokens_BxT, positions_BxT, see_BxTxT, positions_BxT)
+    return logits(params, config, x_BxTxE)
+
+
+def causal(positions_BxT):
+    """The plain causal mask [B, T, T] in sequence order."""
+    length = positions_BxT.shape[1]
+    return jnp.broadcast_to(jnp.tril(jnp.ones((length, length), bool)), (positions_BxT.shape[0], length, length))
+
+
+def init(config: TransformerConfig, key, stacked: bool):
+    """Fresh float32 parameters; run under `jax.eval_shape` for their shapes alone."""
+
+    def one_layer(key):
+        x = jnp.zeros((1, 1, config.embed))
+        waves = rope_waves(config.rope, config.head_dim, jnp.zeros((1, 1), jnp.int32))
+        return Block(config).init(key, x, waves, lambda q, k, v: (q, None))["params"]
+
+    embed_key, head_key, *layer_keys = jax.random.split(key, 2 + config.layers)
+    params = {
+        "embed": kernel_init(embed_key, (config.vocab, config.embed)),
+        "final_norm": {"weight": jnp.ones(config.embed)},
+        "layers": jax.vmap(one_layer)(jnp.stack(layer_keys)) if stacked else tuple(map(one_layer, layer_keys)),
+    }
+    if not config.tied_head:
+        params["head"] = kernel_init(head_key, (config.vocab, config.embed))
+    return params
+
+
+def stack_layers(params):
+    """The same parameters with one dict of [L, ...] leaves: scanned layers."""
+    if not isinstance(params["layers"], Sequence):
+        return params
+    return {**params, "layers": jax.tree.map(lambda *leaves: jnp.stack(leaves), *params["layers"])}
+
+
+def unstack_layers(params, config: TransformerConfig):
+    """The same parameters with a tuple of one dict a layer: unrolled layers."""
+    if isinstance(params["layers"], Sequence):
+        return params
+    layers = tuple(jax.tree.map(lambda leaf, l=l: leaf[l], params["layers"]) for l in range(config.layers))
+    return {**params, "layers": layers}

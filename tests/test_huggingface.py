@@ -1,0 +1,131 @@
+"""Hugging Face's layout, both ways, against `transformers` itself."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pasta_jax.errors import PastaError
+from pasta_jax.models import huggingface, transformer
+from pasta_jax.models.config import PRESETS, Rope
+from tests.models import random_params
+from tests.requires import requires_dev
+
+TOY = dataclasses.replace(PRESETS["toy"], query_scalar=12)
+# transformers applies Gemma 2's caps in Gemma 2 only
+VARIANTS = {
+    "gemma": dataclasses.replace(
+        TOY, post_norms=False, qk_norm=False, window=None, global_every=1, local_rope=None,
+        attention_cap=None, logit_cap=None, query_scalar=None,
+    ),
+    "gemma2": dataclasses.replace(TOY, qk_norm=False, global_every=2, local_rope=None),
+    "gemma3_text": dataclasses.replace(TOY, attention_cap=None, logit_cap=None),
+    "llama": dataclasses.replace(
+        TOY, scaled_embed=False, post_norms=False, qk_norm=False, window=None, global_every=1, local_rope=None,
+        attention_cap=None, logit_cap=None, query_scalar=None, activation="silu", tied_head=False,
+        rope=Rope(500_000.0, llama3=(8.0, 1.0, 4.0, 64)),
+    ),
+}  # fmt: skip
+
+
+def our_logits(params, config, ids):
+    tokens = jnp.asarray(ids)[None]
+    positions = jnp.arange(len(ids))[None]
+    return np.asarray(transformer.forward(params, config, tokens, positions, transformer.causal(positions))[0])
+
+
+@requires_dev("transformers")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", VARIANTS)
+def test_transformers_loads_an_export_with_equal_logits(kind, tmp_path):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    config = VARIANTS[kind]
+    params = random_params(config, seed=1)
+    huggingface.write_model(tmp_path, params, config, ours={})
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == kind
+    ids = np.random.default_rng(0).integers(0, config.vocab, 40)
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager", dtype=torch.float32)
+    with torch.no_grad():
+        expected = theirs(torch.tensor(ids)[None]).logits[0].numpy()
+    np.testing.assert_allclose(our_logits(params, config, ids), expected, atol=2e-5, rtol=1e-5)
+
+
+@requires_dev("transformers")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", VARIANTS)
+def test_reads_what_transformers_writes(kind, tmp_path):
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    raw = huggingface.config_to_json(VARIANTS[kind], ours={})
+    raw.pop("architectures"), raw.pop("pasta_jax")
+    torch.manual_seed(0)
+    theirs = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(raw.pop("model_type"), **raw), attn_implementation="eager"
+    )
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    theirs.save_pretrained(tmp_path)
+    config, ours = huggingface.read_config(tmp_path)
+    assert ours == {}
+    params = huggingface.read_params(tmp_path, config, config.vocab)
+    ids = np.random.default_rng(0).integers(0, config.vocab, 40)
+    with torch.no_grad():
+        expected = theirs(torch.tensor(ids)[None]).logits[0].numpy()
+    np.testing.assert_allclose(our_logits(params, config, ids), expected, atol=5e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", VARIANTS)
+def test_config_and_params_survive_the_trip_through_files(kind, tmp_path):
+    params = random_params(VARIANTS[kind], seed=2)
+    huggingface.write_model(tmp_path, params, VARIANTS[kind], ours={"tags_base": 256})
+    config, ours = huggingface.read_config(tmp_path)
+    assert ours == {"tags_base": 256}
+    assert config == VARIANTS[kind]
+    back = huggingface.read_params(tmp_path, config, config.vocab)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), params, back)
+
+
+def write_folder(folder, **changes):
+    huggingface.write_model(folder, random_params(VARIANTS["llama"], seed=0), VARIANTS["llama"], ours={})
+    raw = json.loads((folder / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps(raw))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "mamba"}, "model_type 'mamba' is not supported"),
+        ({"attention_bias": True}, "attention_bias is true"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rope scaling 'yarn' is not supported"),
+        ({"hidden_act": "relu", "hidden_activation": "relu"}, "activation 'relu' is not supported"),
+        ({"intermediate_size": 65}, "gate_proj.weight has shape"),
+        ({"num_hidden_layers": 4}, "no tensor named 'model.layers.3."),
+    ],
+)
+def test_refuses_what_it_cannot_do_by_name(changes, message, tmp_path):
+    folder = write_folder(tmp_path, **changes)
+    with pytest.raises(PastaError, match=message):
+        config, _ = huggingface.read_config(folder)
+        huggingface.read_params(folder, config, config.vocab)
+
+
+def test_damaged_folders_are_named(tmp_path):
+    with pytest.raises(PastaError, match=r"config\.json: not found"):
+        huggingface.read_config(tmp_path)
+    (tmp_path / "config.json").write_text('{"a": 1,\n}')
+    with pytest.raises(PastaError, match="line 2, column 1: not JSON"):
+        huggingface.read_config(tmp_path)
+    with pytest.raises(PastaError, match=r"holds no \*\.safetensors"):
+        huggingface.Files(tmp_path)
+    folder = write_folder(tmp_path / "cut")
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(PastaError, match="not a whole safetensors file"):
+        huggingface.Files(folder)
