@@ -1,0 +1,16 @@
+"""The smallest tokenizer there is: a byte is an id, the tags follow."""
+
+from pasta_jax.lang.tags import TagIds
+
+
+class ByteTokenizer:
+    tags = TagIds(256)
+    end_of_turn = 324
+    bos = 325
+    vocab_size = 384
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode("utf-8"))
+
+    def decode(self, ids: list[int]) -> str:
+        return bytes(ids).decode("utf-8", errors="replace")

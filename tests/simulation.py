@@ -1,0 +1,164 @@
+"""A program run by threads, one step at a time, as the interpreter's rules read in prose: the oracle of mask and clock.
+
+It shares no code with the package: scripts are written out to ids here, and threads remember in sets what they know.
+"""
+
+import random
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+from pasta_jax.lang.tags import TagIds
+
+TAGS = TagIds(100)
+END_OF_TURN = 200
+
+
+@dataclass(frozen=True)
+class Says:
+    """Plain tokens of main."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class Forks:
+    """A promise with its topic pieces, and a chunk of so many content tokens."""
+
+    topic: int
+    tens: int
+    content: int
+
+
+@dataclass(frozen=True)
+class Joins:
+    """A [SYNC]."""
+
+
+def random_script(rng: random.Random, longest: int = 30) -> list:
+    def part():
+        kind = rng.randrange(5)
+        if kind == 0:
+            return Joins()
+        count = rng.choice([0, 1, 2, rng.randrange(longest)])
+        return Says(count) if kind < 3 else Forks(rng.randrange(3), rng.choice([1, 2, 64]), count)
+
+    return [part() for _ in range(rng.randrange(9))]
+
+
+counts = st.integers(0, 12)
+scripts = st.lists(
+    st.one_of(
+        st.builds(Says, counts), st.builds(Forks, st.integers(0, 3), st.integers(1, 64), counts), st.builds(Joins)
+    ),
+    max_size=8,
+)
+
+
+@dataclass
+class Thread:
+    """`path` are the places, in linear order, of the tokens it feeds; it knows the tokens it may attend to."""
+
+    path: list[int]
+    knows: set[int]
+    fed: int = 0
+    ended: bool = False
+
+
+@dataclass
+class Layout:
+    """A script written out: ids in linear order, and which thread says which of them."""
+
+    ids: list[int]
+    main: list[int]  # places of main's tokens, the prompt's first
+    forks: list[list[int]]  # places of each fork's tokens, [ASYNC] first, [/ASYNC] last
+    spawned_by: dict[int, int]  # place of a [/PROMISE:n] -> number of its fork
+    joins: set[int]  # places of [SYNC]
+    prompt_length: int
+
+
+def lay_out(script: list, prompt_length: int) -> Layout:
+    layout = Layout([], [], [], {}, set(), prompt_length)
+    token = iter(range(10**6))  # plain ids 0..99, all below the tags
+
+    def say(id: int, thread: list[int]) -> None:
+        thread.append(len(layout.ids))
+        layout.ids.append(id)
+
+    for _ in range(prompt_length):
+        say(next(token) % 100, layout.main)
+    for part in script:
+        match part:
+            case Says(count):
+                for _ in range(count):
+                    say(next(token) % 100, layout.main)
+            case Joins():
+                layout.joins.add(len(layout.ids))
+                say(167, layout.main)
+            case Forks(topic, tens, content):
+                say(100, layout.main)
+                for _ in range(topic):
+                    say(next(token) % 100, layout.main)
+                layout.spawned_by[len(layout.ids)] = len(layout.forks)
+                say(100 + tens, layout.main)
+                fork: list[int] = []
+                say(165, fork)
+                for _ in range(content):
+                    say(next(token) % 100, fork)
+                say(166, fork)
+                layout.forks.append(fork)
+    return layout
+
+
+@dataclass
+class Run:
+    sees: list[set[int]]  # of every token of the linear order, itself included
+    step: list[int]  # 0 for the prompt, and for what is never fed
+    critical_path: int
+
+
+def run(layout: Layout) -> Run:
+    """Step by step: all running threads feed a token, then each samples its next."""
+    length = len(layout.ids)
+    sees: list[set[int]] = [set() for _ in range(length)]
+    step_of = [0] * length
+    for place in range(layout.prompt_length):
+        sees[place] = set(range(place + 1))
+    main = Thread(layout.main, set(range(layout.prompt_length)), fed=layout.prompt_length)
+    main.ended = main.fed == len(main.path)  # the prefill samples: maybe end-of-turn at once
+    forks: list[Thread] = []
+    step = 0
+
+    def feed(thread: Thread, place: int) -> None:
+        thread.knows.add(place)
+        thread.fed += 1
+        sees[place] = set(thread.knows)
+        step_of[place] = step
+
+    while not main.ended or not all(fork.ended for fork in forks):
+        step += 1
+        running = [fork for fork in forks if fork.fed < len(fork.path)]
+        may_join = all(fork.ended for fork in forks)
+        # The last [/ASYNC] is written in the very step that feeds [SYNC], and [SYNC] sees it: forks are fed first here.
+        for fork in running:
+            feed(fork, fork.path[fork.fed])
+        if not main.ended:
+            place = main.path[main.fed]
+            if place not in layout.joins:
+                feed(main, place)
+                if place in layout.spawned_by:
+                    forks.append(Thread(layout.forks[layout.spawned_by[place]], set(main.knows)))
+                    running.append(forks[-1])
+                    feed(forks[-1], forks[-1].path[0])
+            elif may_join:
+                for fork in forks:
+                    main.knows |= set(fork.path)
+                feed(main, place)
+        # Sampling: whoever has only its last token left has now sampled it.
+        for fork in running:
+            fork.ended = fork.fed >= len(fork.path) - 1
+        main.ended = main.fed == len(main.path)
+    for fork in forks:  # a closing tag that is never fed still has its place in training
+        if fork.fed < len(fork.path):
+            sees[fork.path[-1]] = {*fork.knows, fork.path[-1]}
+    return Run(sees, step_of, step)
