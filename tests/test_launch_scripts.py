@@ -1,0 +1,160 @@
+"""The shell scripts, on a small tree of their own: setup.sh installs one tiny wheel there, without a network."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[1] / "launch"
+
+
+def write_wheel(folder: Path, version: str) -> None:
+    info = f"tiny-{version}.dist-info"
+    files = {
+        "tiny.py": f"version = {version!r}\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: tiny\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: by hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files[f"{info}/RECORD"] = "".join(f"{name},,\n" for name in (*files, f"{info}/RECORD"))
+    with zipfile.ZipFile(folder / f"tiny-{version}-py3-none-any.whl", "w") as wheel:
+        for name, text in files.items():
+            wheel.writestr(name, text)
+
+
+def pin(root: Path, version: str) -> None:
+    (root / "requirements.txt").write_text(f"--no-index\n--find-links {(root / 'wheels').as_uri()}\ntiny=={version}\n")
+
+
+def setup(root: Path, *flags: str, **env: str) -> subprocess.CompletedProcess:
+    command = [str(root / "launch/setup.sh"), *flags]
+    env = os.environ | {"PYTHON": sys.executable} | env
+    return subprocess.run(command, cwd="/", env=env, capture_output=True, text=True, timeout=120)
+
+
+def tiny_version(root: Path) -> str:
+    """Which tiny the .venv has, and that our own package is found from anywhere."""
+    code = "import pasta_jax, tiny; print(tiny.version)"
+    return subprocess.check_output([root / ".venv/bin/python", "-Ic", code], cwd="/", text=True).strip()
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("a tree with blanks")
+    shutil.copytree(SCRIPTS, root / "launch", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    for folder in ("wheels", "pasta_jax"):
+        (root / folder).mkdir()
+    (root / "pasta_jax/__init__.py").touch()
+    write_wheel(root / "wheels", "1.0")
+    write_wheel(root / "wheels", "2.0")
+    pin(root, "1.0")
+    made = setup(root)
+    assert (made.returncode, made.stderr) == (0, "")
+    assert "making .venv" in made.stdout
+    assert tiny_version(root) == "1.0"
+    return root
+
+
+@pytest.fixture
+def whole(tree) -> Path:
+    """The tree, its .venv whole whatever the test before has done to it."""
+    pin(tree, "1.0")
+    assert setup(tree).returncode == 0
+    return tree
+
+
+def test_setup_with_nothing_to_do_says_one_line(whole):
+    again = setup(whole)
+    assert again.stdout == f"setup: ready: .venv, Python {sys.version_info[0]}.{sys.version_info[1]}, base\n"
+
+
+def test_setup_follows_a_changed_pin(whole):
+    pin(whole, "2.0")
+    assert "installing base" in setup(whole).stdout
+    assert tiny_version(whole) == "2.0"
+
+
+def test_setup_that_fails_says_why_and_is_repeated(whole):
+    pin(whole, "3.0")
+    failed = setup(whole)
+    assert failed.returncode == 1
+    assert "No matching distribution found for tiny==3.0" in failed.stderr
+    assert failed.stderr.splitlines()[-1].startswith("setup: pip could not install base")
+    pin(whole, "1.0")  # the stamp of the install before must not pass for this one's
+    assert "installing base" in setup(whole).stdout
+
+
+def test_setup_makes_anew_what_was_cut_off_half_way(whole):
+    (whole / ".venv/setup/base.stamp").unlink()
+    (whole / ".venv/setup/base.log").write_text("Installing collected packages: tiny\n")
+    (whole / ".venv/leftover").touch()
+    assert "cut off" in setup(whole).stdout
+    assert not (whole / ".venv/leftover").exists()
+    assert tiny_version(whole) == "1.0"
+
+
+def test_setup_mends_a_venv_whose_python_is_gone_with_all_it_had(whole):
+    shutil.copy(whole / "requirements.txt", whole / "requirements-tpu.txt")
+    assert setup(whole, "--tpu").stdout.endswith("base tpu\n")
+    (whole / ".venv/bin/python").unlink()
+    assert setup(whole).stdout.endswith("base tpu\n")
+    assert tiny_version(whole) == "1.0"
+
+
+def test_setup_refuses_an_unknown_option(whole):
+    refused = setup(whole, "--dev", "--tpus")
+    assert refused.returncode == 2
+    assert refused.stdout == ""
+    assert refused.stderr.startswith("setup: unknown option --tpus\nUsage: ")
+
+
+def test_setup_without_a_python_is_one_line(whole):
+    missing = setup(whole, PYTHON="/no/such/python")
+    assert (missing.returncode, missing.stdout) == (1, "")
+    assert missing.stderr.startswith("setup: no Python 3.11 or 3.12 at PYTHON=/no/such/python: ")
+    assert missing.stderr.count("\n") == 1
+
+
+def test_setup_without_the_venv_module_is_one_line(whole, tmp_path):
+    fake = tmp_path / "python3.11"
+    fake.write_text('#!/bin/sh\ncase "$2" in *version_info*) echo 3.11 ;; *) exit 1 ;; esac\n')
+    fake.chmod(0o755)
+    missing = setup(whole, PYTHON=str(fake))
+    assert (missing.returncode, missing.stdout) == (1, "")
+    assert "lacks the venv module" in missing.stderr
+    assert missing.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "prompt", "rest"),
+    [
+        ([], "Give three tips for staying healthy.", []),
+        (["Why?"], "Why?", []),
+        (["--seed=1", "Two words", "--out=a b"], "Two words", ["--seed=1", "--out=a b"]),
+    ],
+)
+def test_demo_takes_the_first_argument_that_is_no_flag_as_its_question(tmp_path, arguments, prompt, rest):
+    (tmp_path / "launch").mkdir()
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    shutil.copy(SCRIPTS / "demo.sh", tmp_path / "launch")
+    for name, text in {"launch/setup.sh": "", ".venv/bin/python": 'printf "%s\\n" "$@"\n'}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}")
+        (tmp_path / name).chmod(0o755)
+    words = subprocess.check_output([tmp_path / "launch/demo.sh", *arguments], text=True).splitlines()
+    config = f"--config={tmp_path}/configs/decode.py:smollm2_135m"
+    assert words == ["-P", "-m", "launch.decode", config, f"--prompt={prompt}", *rest]
+
+
+def test_skips_are_counted_by_reason(tmp_path):
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.parametrize('n', range(3))\n"
+        "@pytest.mark.skip(reason='needs a moon: launch/setup.sh --moon')\n"
+        "def test_moon(n): pass\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "tests.skips", "--rootdir", tmp_path, tmp_path]
+    said = subprocess.run(command, cwd=SCRIPTS.parent, capture_output=True, text=True, timeout=60).stdout
+    assert "   3  needs a moon: launch/setup.sh --moon\n" in said
