@@ -5,7 +5,8 @@ set -euo pipefail
 root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 venv=$root/.venv
 python=$venv/bin/python
-state=$venv/setup # PART.stamp: what PART was installed from, written last; PART.log: pip's words, gone once it went well
+# PART.stamp: what PART was installed from, written last. PART.log: pip's words, gone once it went well. seen: the last good end.
+state=$venv/setup
 PATH=${PATH//"$venv/bin:"/} # an activated .venv must not be the Python that makes it anew
 
 usage() {
@@ -82,9 +83,12 @@ wanted() {
 is_current() { wanted "$1" | cmp -s - "$state/$1.stamp"; }
 is_on_path() { [[ $(cat "$modules/pasta_jax.pth" 2>/dev/null) == "$root" ]]; }
 
+# pip run by hand changes the folder of modules; the stamps then say nothing any more.
+is_touched() { [[ $modules -nt $state/seen ]]; }
+
 is_ready() {
   local part
-  probe && is_on_path || return
+  probe && is_on_path && ! is_touched || return
   for part in "${parts[@]}"; do is_current "$part" || return; done
 }
 
@@ -99,12 +103,18 @@ was_cut_off() {
 
 add_part() { [[ " ${parts[*]} " == *" $1 "* ]] || parts+=("$1"); }
 
-make_venv() {
-  local stamp words
-  if [[ -z ${PYTHON:-} ]]; then find_python; fi
-  for stamp in "$state"/*.stamp; do # what the old one had, the new one gets too
+# Whatever was there before is asked for again.
+add_stamped_parts() {
+  local stamp
+  for stamp in "$state"/*.stamp; do
     if [[ -e $stamp ]]; then add_part "$(basename "$stamp" .stamp)"; fi
   done
+}
+
+make_venv() {
+  local words
+  if [[ -z ${PYTHON:-} ]]; then find_python; fi
+  add_stamped_parts
   say "making .venv with $base ($("$base" -V 2>&1))"
   rm -rf -- "$venv"
   words=$("$base" -m venv "$venv" 2>&1) || die "$base could not make .venv: $(tail -n 1 <<<"$words")"
@@ -166,8 +176,13 @@ if ! is_ready; then
   elif was_cut_off; then
     say "the last install was cut off while it wrote"
     make_venv
+  elif [[ -e $state/seen ]] && is_touched; then
+    say "packages were added or removed by hand: checking all"
+    add_stamped_parts
+    rm -f "$state"/*.stamp
   fi
   for part in "${parts[@]}"; do is_current "$part" || install_part "$part"; done
   is_on_path || echo "$root" >"$modules/pasta_jax.pth"
+  touch "$state/seen"
 fi
 say "ready: .venv, Python $version, ${parts[*]}"

@@ -77,6 +77,12 @@ def test_setup_follows_a_changed_pin(whole):
     assert tiny_version(whole) == "2.0"
 
 
+def test_setup_brings_back_what_was_removed_by_hand(whole):
+    subprocess.check_call([whole / ".venv/bin/python", "-Im", "pip", "uninstall", "-qqy", "tiny"])
+    assert "by hand" in setup(whole).stdout
+    assert tiny_version(whole) == "1.0"
+
+
 def test_setup_that_fails_says_why_and_is_repeated(whole):
     pin(whole, "3.0")
     failed = setup(whole)
