@@ -8,9 +8,14 @@ class ByteTokenizer:
     end_of_turn = 324
     bos = 325
     vocab_size = 384
+    model_vocab = 384
+    stop_ids = (324,)
 
     def encode(self, text: str) -> list[int]:
         return list(text.encode("utf-8"))
 
     def decode(self, ids: list[int]) -> str:
-        return bytes(ids).decode("utf-8", errors="replace")
+        return b"".join(map(self.piece, ids)).decode("utf-8", errors="replace")
+
+    def piece(self, id: int) -> bytes:
+        return bytes([id]) if id < 256 else b""

@@ -62,7 +62,9 @@ def read_config(folder: Path) -> tuple[TransformerConfig, dict]:
     try:
         raw = json.loads(path.read_text())
     except json.JSONDecodeError as error:
-        raise PastaError(f"{path}: line {error.lineno}, column {error.colno}: not JSON ({error.msg}); fetch the file again") from None
+        raise PastaError(
+            f"{path}: line {error.lineno}, column {error.colno}: not JSON ({error.msg}); fetch the file again"
+        ) from None
     return config_from_json(raw.get("text_config", raw), path), raw.get(OURS, {})
 
 
@@ -83,7 +85,9 @@ def config_from_json(raw: dict, path: Path) -> TransformerConfig:
     gemma = kind != "llama"
     activation = raw.get("hidden_activation") or raw.get("hidden_act") or ("gelu_pytorch_tanh" if gemma else "silu")
     if activation not in ("gelu", "gelu_pytorch_tanh", "silu"):
-        raise PastaError(f"{path}: activation {activation!r} is not supported; supported are gelu_pytorch_tanh and silu")
+        raise PastaError(
+            f"{path}: activation {activation!r} is not supported; supported are gelu_pytorch_tanh and silu"
+        )
     heads = need("num_attention_heads")
     fields = dict(
         vocab=need("vocab_size"),
@@ -145,7 +149,9 @@ def _ropes(raw: dict, kind: str, path: Path) -> dict:
             keys = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
             rope = Rope(base, llama3=tuple(scaling[key] for key in keys))
         case _:
-            raise PastaError(f"{path}: rope scaling {found!r} is not supported; supported are default, linear and llama3")
+            raise PastaError(
+                f"{path}: rope scaling {found!r} is not supported; supported are default, linear and llama3"
+            )
     if kind != "gemma3_text":
         return {"rope": rope}
     local = parameters.get("sliding_attention", {}).get("rope_theta") or raw.get("rope_local_base_freq") or 10_000.0
@@ -222,7 +228,9 @@ class Files:
     def read(self, name: str) -> np.ndarray:
         """One tensor as float32."""
         if name not in self._file_of:
-            raise PastaError(f"{self.folder}: no tensor named {name!r} in its safetensors files; does config.json belong to them?")
+            raise PastaError(
+                f"{self.folder}: no tensor named {name!r} in its safetensors files; does config.json belong to them?"
+            )
         with safe_open(self._file_of[name], framework="numpy") as file:
             return np.asarray(file.get_tensor(name), dtype=np.float32)
 

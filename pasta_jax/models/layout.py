@@ -44,7 +44,9 @@ def pack_layer(plain: Plain, config: TransformerConfig) -> dict:
     k_g_d_e = (config.kv_heads, config.groups, config.head_dim, config.embed)
     k_1_d_e = (config.kv_heads, 1, config.head_dim, config.embed)
     heads = (config.kv_heads, config.groups, config.head_dim)
-    qkv = np.concatenate([plain["q"].reshape(k_g_d_e), plain["k"].reshape(k_1_d_e), plain["v"].reshape(k_1_d_e)], axis=1)
+    qkv = np.concatenate(
+        [plain["q"].reshape(k_g_d_e), plain["k"].reshape(k_1_d_e), plain["v"].reshape(k_1_d_e)], axis=1
+    )
     return {
         "qkv": {"kernel": qkv},
         "out": {"kernel": plain["out"].reshape(config.embed, *heads)},

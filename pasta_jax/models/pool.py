@@ -44,19 +44,21 @@ def empty_kv(config: TransformerConfig, lanes: int, slots: int, dtype, stacked: 
 
 def empty_pool(config: TransformerConfig, lanes: int, slots: int, dtype, stacked: bool) -> Pool:
     """A pool with nothing in it."""
-    integers = {name: jnp.zeros((lanes, slots), jnp.int32) for name in ("chunk", "epoch", "main", "position", "token", "step")}
+    integers = {
+        name: jnp.zeros((lanes, slots), jnp.int32) for name in ("chunk", "epoch", "main", "position", "token", "step")
+    }
     return Pool(kv=empty_kv(config, lanes, slots, dtype, stacked), fill=jnp.zeros(lanes, jnp.int32), **integers)
 
 
-def layer_kv(kv: KV, l):
-    """Keys and values of one layer, each [B, K, S, D]."""
-    return kv[0][l], kv[1][l]
+def layer_kv(kv: KV, l, lanes_B=None):
+    """Keys and values of one layer, each [B, K, S, D]: of all lanes, or of those named."""
+    return tuple(pool[l] if lanes_B is None else pool[l][lanes_B] for pool in kv)
 
 
-def write_kv(kv: KV, l, slots_BxT, k_BxTxKxD, v_BxTxKxD) -> KV:
+def write_kv(kv: KV, l, lanes_B, slots_BxT, k_BxTxKxD, v_BxTxKxD) -> KV:
     """Put each token's key and value into its slot of layer l; slots beyond the pool are dropped."""
     lanes, _, heads, _ = k_BxTxKxD.shape
-    b = jnp.arange(lanes)[:, None, None]
+    b = (jnp.arange(lanes) if lanes_B is None else lanes_B)[:, None, None]
     h = jnp.arange(heads)[None, None, :]
     s = slots_BxT[:, :, None]
 

@@ -132,6 +132,7 @@ class Cache:
 
     kv: KV
     slots_BxT: jax.Array  # int32; the slot a token's key and value are written to; S and beyond: nowhere
+    lanes: jax.Array | None = None  # int32 [B]: the pool's lanes these rows belong to; None: all, in order
     prefixes: tuple[int, ...] = ()  # ascending static lengths; attention reads the shortest that covers `fill`
     fill: jax.Array | None = None  # int32 scalar: slots in use in the fullest lane, this step's included
 
@@ -167,8 +168,9 @@ def trunk(
         def attend(q, k, v):
             if cache is None:
                 return attention(config, q, k.swapaxes(1, 2), v.swapaxes(1, 2), see), None
-            written = write_kv(kv, l, cache.slots_BxT, k, v)
-            return attend_prefix(config, q, *layer_kv(written, l), see, cache.prefixes, cache.fill), written
+            written = write_kv(kv, l, cache.lanes, cache.slots_BxT, k, v)
+            keys_values = layer_kv(written, l, cache.lanes)
+            return attend_prefix(config, q, *keys_values, see, cache.prefixes, cache.fill), written
 
         return Block(config).apply({"params": params_l}, x, waves, attend)
 
@@ -178,7 +180,9 @@ def trunk(
     if isinstance(params["layers"], Sequence):
         for l, params_l in enumerate(params["layers"]):
             local = config.is_local(l)
-            x_BxTxE, kv = layer(params_l, x_BxTxE, kv, l, see_local if local else see_BxTxS, waves_local if local else waves)
+            x_BxTxE, kv = layer(
+                params_l, x_BxTxE, kv, l, see_local if local else see_BxTxS, waves_local if local else waves
+            )
     else:
         is_local = jnp.asarray([config.is_local(l) for l in range(config.layers)])
 
@@ -201,7 +205,9 @@ def attend_prefix(config, q, k_BxKxSxD, v_BxKxSxD, see_BxTxS, prefixes: tuple[in
         return attention(config, q, k_BxKxSxD, v_BxKxSxD, see_BxTxS)
 
     def upto(length):
-        return lambda: attention(config, q, k_BxKxSxD[:, :, :length], v_BxKxSxD[:, :, :length], see_BxTxS[:, :, :length])
+        return lambda: attention(
+            config, q, k_BxKxSxD[:, :, :length], v_BxKxSxD[:, :, :length], see_BxTxS[:, :, :length]
+        )
 
     index = jnp.searchsorted(jnp.asarray(lengths), fill)
     return lax.switch(index, [upto(length) for length in [*lengths, slots]])

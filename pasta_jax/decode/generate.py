@@ -1,0 +1,248 @@
+"""The public door: prompts in, results or a stream of events out, any number of requests over a fixed number of lanes."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pasta_jax.decode.interpreter import Rules, run
+from pasta_jax.decode.prefill import admit, pieces, prefill
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.state import FINISH_NAMES, DecodeState, empty_state
+from pasta_jax.decode.trace import Trace
+from pasta_jax.errors import PastaError
+from pasta_jax.lang.structure import POLICIES
+from pasta_jax.models.tokenizer import Detokenizer
+from pasta_jax.models.weights import Model
+
+PREFIX = 256  # shortest run of slots that attention reads; each next one is twice as long
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What is compiled in: changing any of it compiles another loop."""
+
+    lanes: int  # requests decoded at a time
+    rows: int  # threads of a request decoded at a time, main included
+    slots: int  # tokens a request can hold, its prompt included; 0: as many as the requests need
+    policy: str  # position policy
+    constant: int  # main's distance under the policy `constant`
+
+    def __post_init__(self):
+        for name in ("lanes", "rows"):
+            if getattr(self, name) < 1:
+                raise PastaError(f"{name} {getattr(self, name)}: it must be at least 1")
+        if self.policy not in POLICIES or self.policy == "oracle":
+            usable = ", ".join(name for name in POLICIES if name != "oracle")
+            raise PastaError(f"position policy {self.policy!r}: decoding knows {usable}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """One prompt, as ids, and how to answer it."""
+
+    prompt_ids: tuple[int, ...]
+    max_tokens: int  # tokens of the answer that may be fed, tags included
+    sampling: Sampling
+    sequential: bool  # no tags: the baseline
+    max_topic_tokens: int
+    max_chunk_tokens: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """One token of one request as it is fed; `text` is what it adds to its thread's text ("" while a character is incomplete)."""
+
+    request: int
+    thread: int
+    token: int
+    step: int
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """A finished request."""
+
+    request: int
+    text: str
+    finish_reason: str
+    trace: Trace
+
+
+def generate(model: Model, requests: Sequence[Request], settings: Settings) -> list[Result]:
+    """Answer all requests; results in the order of the requests."""
+    finished = (item for item in stream(model, requests, settings, round_steps=256) if isinstance(item, Result))
+    return sorted(finished, key=lambda result: result.request)
+
+
+def stream(
+    model: Model, requests: Sequence[Request], settings: Settings, round_steps: int
+) -> Iterator[Event | Result]:
+    """Events as tokens are fed, looked at every `round_steps` steps, and each request's result when it is finished.
+
+    Requests beyond the lanes wait; a lane is refilled as soon as its request ends, without touching its neighbours.
+    """
+    if not requests:
+        return
+    slots = slots_for(model, requests, settings)
+    rules = rules_for(model, settings, slots, sequential=all(request.sequential for request in requests))
+    dtype = jax.tree.leaves(model.params["embed"])[0].dtype
+    stacked = not isinstance(model.params["layers"], tuple)
+    state = empty_state(model.config, min(settings.lanes, len(requests)), slots, dtype, stacked)
+    waiting = list(enumerate(requests))[::-1]
+    lanes: list[_Lane | None] = [None] * state.lanes
+    while waiting or any(lanes):
+        for index in range(state.lanes):
+            if lanes[index] is None and waiting:
+                number, request = waiting.pop()
+                state = start(model, state, index, request, rules)
+                lanes[index] = _Lane(number, request, model.tokenizer)
+        state = run(model.params, state, jnp.int32(round_steps), jnp.bool(bool(waiting)), config=model.config, rules=rules)
+        seen = _Seen.of(state)
+        for index, lane in enumerate(lanes):
+            if lane is None:
+                continue
+            yield from lane.events(seen, index)
+            if not seen.live[index]:
+                yield lane.result(seen, index)
+                lanes[index] = None
+
+
+def rules_for(model: Model, settings: Settings, slots: int, sequential: bool) -> Rules:
+    """The fixed part of a compiled loop. Answers without tags need one row only."""
+    if settings.rows < 2 and not sequential:
+        raise PastaError("rows 1: chunks need a row beside main's; give 2 or more, or decode sequentially")
+    rows = 1 if sequential else settings.rows
+    tokenizer = model.tokenizer
+    prefixes = [PREFIX << n for n in range(16) if PREFIX << n < slots]
+    return Rules(
+        tags=tokenizer.tags,
+        stop_ids=tuple(tokenizer.stop_ids),
+        vocab=max(tokenizer.vocab_size, tokenizer.tags.end),
+        rows=rows,
+        widths=(1, rows) if rows > 1 else (1,),
+        prefixes=tuple(prefixes),
+        policy=settings.policy,
+        constant=settings.constant,
+    )
+
+
+def slots_for(model: Model, requests: Sequence[Request], settings: Settings) -> int:
+    """Slots a lane needs, rounded up so that few programs are compiled; refuses prompts that cannot be answered."""
+    longest = 0
+    for number, request in enumerate(requests):
+        length = len(request.prompt_ids)
+        if length == 0:
+            raise PastaError(f"prompt {number}: it is empty; write a question")
+        if request.max_tokens < 1:
+            raise PastaError(f"prompt {number}: max_tokens is {request.max_tokens}; give 1 or more")
+        room = min(model.config.context, settings.slots or model.config.context)
+        if length >= room:
+            raise PastaError(
+                f"prompt {number}: it has {length} tokens and the {'pool' if room == settings.slots else 'model'} holds {room}, "
+                f"its answer included; shorten it{' or raise slots' if room == settings.slots else ''}"
+            )
+        longest = max(longest, min(length + request.max_tokens, room))
+    if settings.slots:
+        return settings.slots
+    slots = PREFIX
+    while slots < longest:
+        slots *= 2
+    return slots
+
+
+def start(model: Model, state: DecodeState, lane: int, request: Request, rules: Rules, first: int = -1) -> DecodeState:
+    """Put a request into a lane: its prompt is written and its first token sampled (or, replaying, given)."""
+    prompt, asked = np.asarray(request.prompt_ids, np.int32), request.sampling
+    lane_id = jnp.int32(lane)
+    fields = {
+        "prompt": np.int32(len(prompt)),
+        "limit": np.int32(min(len(prompt) + request.max_tokens, state.pool.slots, model.config.context)),
+        "tags_allowed": np.bool_(not request.sequential),
+        "max_topic": np.int32(request.max_topic_tokens),
+        "max_chunk": np.int32(request.max_chunk_tokens),
+        "seed": np.uint32(asked.seed),
+        "temperature": np.float32(asked.temperature),
+        "top_k": np.int32(asked.top_k),
+        "top_p": np.float32(asked.top_p),
+    }
+    state = admit(state, lane_id, fields)
+    for offset, count, padded in pieces(len(prompt)):
+        tokens_P = np.zeros(padded, np.int32)
+        tokens_P[:count] = prompt[offset : offset + count]
+        state = prefill(
+            model.params,
+            state,
+            lane_id,
+            tokens_P,
+            np.int32(offset),
+            np.int32(count),
+            np.int32(first),
+            config=model.config,
+            rules=rules,
+        )
+    return state
+
+
+@dataclasses.dataclass(frozen=True)
+class _Seen:
+    """What the host reads back after a round."""
+
+    live: np.ndarray
+    finish: np.ndarray
+    steps: np.ndarray
+    fill: np.ndarray
+    token: np.ndarray
+    thread: np.ndarray
+    step: np.ndarray
+    position: np.ndarray
+    closed: np.ndarray
+    spawned: np.ndarray
+
+    @staticmethod
+    def of(state: DecodeState) -> "_Seen":
+        pool = state.pool
+        lanes = (state.live, state.finish, state.step, pool.fill)
+        tokens = (pool.token, pool.chunk, pool.step, pool.position)
+        return _Seen(*jax.device_get((*lanes, *tokens, state.threads.closed, state.spawned)))
+
+
+class _Lane:
+    """The host's view of the request in a lane: how far it has been told, and each thread's unfinished character."""
+
+    def __init__(self, number: int, request: Request, tokenizer):
+        self.number = number
+        self.request = request
+        self.tokenizer = tokenizer
+        self.told = len(request.prompt_ids)
+        self.detokenizers: dict[int, Detokenizer] = {}
+
+    def events(self, seen: _Seen, lane: int) -> Iterator[Event]:
+        fill = int(seen.fill[lane])
+        for slot in range(self.told, fill):
+            thread, token, step = int(seen.thread[lane, slot]), int(seen.token[lane, slot]), int(seen.step[lane, slot])
+            detokenizer = self.detokenizers.setdefault(thread, Detokenizer(self.tokenizer))
+            yield Event(self.number, thread, token, step, detokenizer.push(token))
+        self.told = fill
+
+    def result(self, seen: _Seen, lane: int) -> Result:
+        prompt, fill = len(self.request.prompt_ids), int(seen.fill[lane])
+        token, thread, step, position = (
+            field[lane, prompt:fill].copy() for field in (seen.token, seen.thread, seen.step, seen.position)
+        )
+        trace = Trace(
+            tags=self.tokenizer.tags,
+            prompt_ids=tuple(self.request.prompt_ids),
+            token=token,
+            thread=thread,
+            step=step,
+            position=position,
+            closed=tuple(seen.closed[lane, : seen.spawned[lane] + 1].tolist()),
+            finish=int(seen.finish[lane]),
+            steps=int(seen.steps[lane]),
+        )
+        text = trace.program(self.tokenizer).strip()
+        return Result(self.number, text, FINISH_NAMES[trace.finish], trace)

@@ -1,0 +1,107 @@
+"""Admission: give a lane to a request, write its prompt into the pool, and sample the first token."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from pasta_jax.decode.interpreter import Rules, allow, see_pool
+from pasta_jax.decode.sampling import draw
+from pasta_jax.decode.state import DONE, LIVE, RUNNING, STOP, UNUSED, DecodeState
+from pasta_jax.models.config import TransformerConfig
+from pasta_jax.models.transformer import Cache, logits, trunk
+
+CHUNKS = (16, 32, 64, 128, 256, 512)  # a prompt is written in pieces of these lengths: six programs at most
+
+
+def pieces(length: int) -> list[tuple[int, int, int]]:
+    """(start, tokens, padded length) of each piece of a prompt: whole largest pieces, then the smallest that holds the rest."""
+    starts = range(0, length, CHUNKS[-1])
+    counts = [min(CHUNKS[-1], length - start) for start in starts]
+    return [
+        (start, count, next(c for c in CHUNKS if c >= count)) for start, count in zip(starts, counts, strict=True)
+    ]
+
+
+@functools.partial(jax.jit, donate_argnames="state")
+def admit(state: DecodeState, lane, asked: dict) -> DecodeState:
+    """Empty the lane and note what the request asks for: the per-lane fields of DecodeState by name."""
+    threads = {
+        field.name: getattr(state.threads, field.name).at[lane].set(0) for field in dataclasses.fields(state.threads)
+    }
+    fresh = {"live": False, "finish": RUNNING, "step": 0, "spawned": 0, "topic": -1, "highest": -1} | asked
+    return dataclasses.replace(
+        state,
+        pool=dataclasses.replace(state.pool, fill=state.pool.fill.at[lane].set(0)),
+        threads=dataclasses.replace(state.threads, **threads),
+        **{name: getattr(state, name).at[lane].set(value) for name, value in fresh.items()},
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("config", "rules"), donate_argnames="state")
+def prefill(
+    params, state: DecodeState, lane, tokens_P, start, count, first, config: TransformerConfig, rules: Rules
+) -> DecodeState:
+    """Write `count` prompt tokens at `start` and sample what follows them; the prompt's last piece leaves the lane live.
+
+    `first` is the token to go on with instead of a sampled one, or -1.
+    """
+    length = tokens_P.shape[0]
+    index_P = jnp.arange(length)
+    real_P = index_P < count
+    position_P = start + index_P
+    slot_P = jnp.where(real_P, position_P, state.pool.slots)
+
+    def put(field_BxS, value):
+        return field_BxS.at[lane, slot_P].set(value, mode="drop", unique_indices=True)
+
+    pool = state.pool
+    pool = dataclasses.replace(
+        pool,
+        chunk=put(pool.chunk, 0),
+        epoch=put(pool.epoch, 0),
+        main=put(pool.main, position_P + 1),
+        position=put(pool.position, position_P),
+        token=put(pool.token, tokens_P),
+        step=put(pool.step, 0),
+        fill=pool.fill.at[lane].set(start + count),
+    )
+    one = jax.tree.map(lambda field: field[lane][None], dataclasses.replace(pool, kv=()))
+    zero_1xP = jnp.zeros((1, length), jnp.int32)
+    see_1xPxS = see_pool(one, zero_1xP, zero_1xP, position_P[None] + 1)
+    cache = Cache(pool.kv, slot_P[None], lanes=lane[None], prefixes=rules.prefixes, fill=start + length)
+    x_1xPxE, kv = trunk(params, config, tokens_P[None], position_P[None], see_1xPxS, one.position, cache)
+
+    x_1x1xE = jax.lax.dynamic_slice_in_dim(x_1xPxE, count - 1, 1, axis=1)
+    lane_1 = lane[None]
+    outside_1, no_1 = jnp.full(1, -1), jnp.zeros(1, bool)
+    logits_1xV = logits(params, config, x_1x1xE)[:, 0]
+    logits_1xV = allow(logits_1xV, state, rules, ~no_1, outside_1, no_1, lane_1)
+    requested = (state.seed, state.temperature, state.top_k, state.top_p)
+    zero_1 = jnp.zeros(1, jnp.int32)
+    seed_1, temperature_1, top_k_1, top_p_1 = (field[lane_1] for field in requested)
+    sampled = draw(logits_1xV, seed_1, zero_1, zero_1, temperature_1, top_k_1, top_p_1)[0]
+    sampled = jnp.where(first >= 0, first, sampled)
+
+    stops = functools.reduce(jnp.logical_or, [sampled == stop for stop in rules.stop_ids])
+    last = start + count == state.prompt[lane]
+    threads = state.threads
+    values = {
+        "status": jnp.where(last, jnp.where(stops, DONE, LIVE), UNUSED),
+        "token": sampled,
+        "position": start + count,
+        "main": start + count,
+        "count": 1,
+    }
+    threads = dataclasses.replace(
+        threads, **{name: getattr(threads, name).at[lane, 0].set(value) for name, value in values.items()}
+    )
+    return dataclasses.replace(
+        state,
+        pool=dataclasses.replace(pool, kv=kv),
+        threads=threads,
+        live=state.live.at[lane].set(last & ~stops),
+        finish=state.finish.at[lane].set(jnp.where(last & stops, STOP, RUNNING)),
+        highest=state.highest.at[lane].set(start + count - 1),
+    )

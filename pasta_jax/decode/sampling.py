@@ -1,0 +1,97 @@
+"""From logits to the next token: greedy, temperature, top-k, top-p, each request with its own settings and seed."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from pasta_jax.errors import PastaError
+
+FORBIDDEN = -1e30  # logit of a token that must not be sampled
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """How a request samples: temperature 0 is greedy; top_k 0 and top_p 1 switch the filters off."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self):
+        if not self.temperature >= 0:
+            raise PastaError(f"temperature {self.temperature}: it must be 0 (greedy) or more")
+        if self.top_k < 0:
+            raise PastaError(f"top_k {self.top_k}: it must be 0 (off) or more")
+        if not 0 < self.top_p <= 1:
+            raise PastaError(f"top_p {self.top_p}: it must be above 0 and at most 1 (off)")
+        if not 0 <= self.seed < 2**32:
+            raise PastaError(f"seed {self.seed}: it must be from 0 to {2**32 - 1}")
+
+
+def draw(logits_NxV, seed_N, thread_N, number_N, temperature_N, top_k_N, top_p_N):
+    """One token a row: the argmax at temperature 0, else a draw from the filtered softmax.
+
+    The randomness of a row is fold_in(fold_in(seed, thread), number of the token in its thread): nothing else enters, so a row's
+    tokens do not depend on its neighbours.
+    """
+    greedy_N = jnp.argmax(logits_NxV, axis=-1).astype(jnp.int32)
+
+    def sampled():
+        scaled_NxV = logits_NxV / jnp.where(temperature_N > 0, temperature_N, 1.0)[:, None]
+        filtering = jnp.any((temperature_N > 0) & ((top_k_N > 0) | (top_p_N < 1)))
+        kept_NxV = lax.cond(filtering, lambda x: keep_top(x, top_k_N, top_p_N), lambda x: x, scaled_NxV)
+
+        def one(logits_V, seed, thread, number):
+            key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), thread), number)
+            return jnp.argmax(logits_V + jax.random.gumbel(key, logits_V.shape)).astype(jnp.int32)
+
+        drawn_N = jax.vmap(one)(kept_NxV, seed_N, thread_N, number_N)
+        return jnp.where(temperature_N > 0, drawn_N, greedy_N)
+
+    return lax.cond(jnp.any(temperature_N > 0), sampled, lambda: greedy_N)
+
+
+def keep_top(logits_NxV, top_k_N, top_p_N):
+    """Forbid what lies outside the k most likely tokens, then outside the fewest that hold the mass p of what is left.
+
+    Ties at either edge are kept, so the result does not depend on an order of equal logits. The edges are found by bisection over the
+    floats' bit patterns: exact like a sort, at a fraction of its cost for large vocabularies.
+    """
+    order_NxV = ordered_bits(logits_NxV)
+    vocab = logits_NxV.shape[1]
+    wanted_N = jnp.where(top_k_N > 0, jnp.minimum(top_k_N, vocab), vocab)
+    edge_N = highest(lambda edge_N: jnp.sum(order_NxV >= edge_N[:, None], axis=1) >= wanted_N, order_NxV.shape[0])
+    kept_NxV = jnp.where(order_NxV >= edge_N[:, None], logits_NxV, FORBIDDEN)
+
+    mass_NxV = jax.nn.softmax(kept_NxV, axis=-1)
+
+    def holds_enough(edge_N):
+        return jnp.sum(jnp.where(order_NxV >= edge_N[:, None], mass_NxV, 0.0), axis=1) >= top_p_N
+
+    edge_N = jnp.where(top_p_N < 1, highest(holds_enough, order_NxV.shape[0]), jnp.iinfo(jnp.int32).min)
+    return jnp.where(order_NxV >= edge_N[:, None], kept_NxV, FORBIDDEN)
+
+
+def ordered_bits(x):
+    """float32 as int32 in the same order."""
+    bits = lax.bitcast_convert_type(x, jnp.int32)
+    return jnp.where(bits < 0, bits ^ np.int32(0x7FFFFFFF), bits)
+
+
+def highest(holds, rows: int):
+    """For each row the greatest int32 for which `holds` is true, where it is true for the least and changes once."""
+
+    def narrow(_, bounds):
+        low, high = bounds  # holds(low), and not holds(high + 1)
+        # The upper middle without overflow.
+        middle = (low >> 1) + (high >> 1) + ((low | high) & 1)
+        yes = holds(middle)
+        return jnp.where(yes, middle, low), jnp.where(yes, high, middle - 1)
+
+    info = jnp.iinfo(jnp.int32)
+    start = jnp.full(rows, info.min, jnp.int32), jnp.full(rows, info.max, jnp.int32)
+    return lax.fori_loop(0, 33, narrow, start)[0]

@@ -1,0 +1,55 @@
+"""First values of the tags' embedding rows: apart from each other and near words of their meaning.
+
+The reserved rows of a pretrained model were never trained and are nearly parallel (Gemma 3: cosine 0.99 to their mean), and appended
+rows are zero: left so, a model could not tell the tags apart.
+"""
+
+import numpy as np
+
+from pasta_jax.lang.tags import MAX_TENS, NUM_TAGS, TagIds
+
+NOISE = 0.1  # of a row's size; parts rows that share all their words
+
+WORDS = {
+    "promise": (" promise", " later", " topic", " begin"),
+    "close": (" length", " end", " promise"),  # and the number itself
+    "async": (" begin", " start", " parallel"),
+    "end_async": (" end", " done", " parallel"),
+    "sync": (" wait", " join", " together"),
+}
+
+
+def words_of(tags: TagIds) -> dict[int, tuple[str, ...]]:
+    """The words whose mean a tag's row starts from."""
+    words = {tags.close(n): (*WORDS["close"], f" {10 * n}", f" {n}") for n in range(1, MAX_TENS + 1)}
+    named = {tags.promise: "promise", tags.async_: "async", tags.end_async: "end_async", tags.sync: "sync"}
+    return words | {tag: WORDS[name] for tag, name in named.items()}
+
+
+def initial_tag_rows(table_VxE: np.ndarray, tokenizer, seed: int = 0) -> np.ndarray:
+    """Rows [68, E] for a table: mean of related words plus noise, as long as an ordinary row."""
+    rng = np.random.default_rng(seed)
+    words = words_of(tokenizer.tags)
+    means = []
+    for tag in range(tokenizer.tags.base, tokenizer.tags.end):
+        pieces = [np.mean(table_VxE[tokenizer.encode(word)], axis=0) for word in words[tag]]
+        means.append(np.mean(pieces, axis=0))
+    rows = unit(np.stack(means))
+    rows = unit(rows + NOISE * unit(rng.standard_normal(rows.shape)))
+    ordinary = np.linalg.norm(
+        table_VxE[tokenizer.encode("The quick brown fox, and 42 more words of plain text.")], axis=1
+    )
+    return (rows * np.median(ordinary)).astype(np.float32)
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    """Rows of length one."""
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+
+
+def put_tag_rows(params: dict, tokenizer, seed: int = 0) -> dict:
+    """The parameters with fresh tag rows in the embedding and, where it has one, the head."""
+    tables = {name: np.array(params[name]) for name in ("embed", "head") if name in params}
+    for table in tables.values():
+        table[tokenizer.tags.base : tokenizer.tags.base + NUM_TAGS] = initial_tag_rows(table, tokenizer, seed)
+    return params | tables

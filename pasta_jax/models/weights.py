@@ -1,0 +1,285 @@
+"""Real weights in: a GGUF file (converted once, then read from the cache) or a Hugging Face folder, with its tokenizer."""
+
+import dataclasses
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from pasta_jax import assets
+from pasta_jax.errors import PastaError
+from pasta_jax.models import huggingface
+from pasta_jax.models.config import PRESETS, Rope, TransformerConfig
+from pasta_jax.models.gguf import GGUF
+from pasta_jax.models.layout import Plain, grow_rows, pack_layer, plain_shapes
+from pasta_jax.models.tag_rows import put_tag_rows
+from pasta_jax.models.tokenizer import Tokenizer, load_tokenizer
+
+CONVERTER = 1  # raise it when the same GGUF would give other parameters
+
+PACKAGED = {"smollm2_135m": assets.smollm2_gguf, "gemma3_270m": assets.gemma3_270m_gguf}
+
+_GGUF_NAMES = {
+    "q": "attn_q",
+    "k": "attn_k",
+    "v": "attn_v",
+    "out": "attn_output",
+    "gate": "ffn_gate",
+    "up": "ffn_up",
+    "down": "ffn_down",
+    "attn_norm": "attn_norm",
+    "mlp_norm": "ffn_norm",
+    "post_attn_norm": "post_attention_norm",
+    "post_mlp_norm": "post_ffw_norm",
+    "q_norm": "attn_q_norm",
+    "k_norm": "attn_k_norm",
+}
+_GLOBAL_EVERY = {"gemma2": 2, "gemma3": 6}  # part of the architecture, not of the file
+_QUERY_SCALAR = {("gemma2", 46): 144, ("gemma3", 62): 168}  # the 27B models scale by embed / heads
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A transformer with its weights on the device and its tokenizer."""
+
+    name: str
+    config: TransformerConfig
+    params: dict
+    tokenizer: Tokenizer
+
+
+def load_model(preset: str, path: str, dtype=None, stacked: bool | None = None) -> Model:
+    """The model at `path` (GGUF file or Hugging Face folder), or with an empty path the preset that a package ships.
+
+    Left out, dtype and layer layout are the platform's: float32 and unrolled on the CPU, bfloat16 and scanned elsewhere.
+    """
+    if preset not in PRESETS:
+        raise PastaError(f"model preset {preset!r}: there is none of this name; choose one of {', '.join(PRESETS)}")
+    if not path and preset not in PACKAGED:
+        raise PastaError(
+            f"model {preset}: no package ships its weights; give --config.model.path=<GGUF file or Hugging Face folder>"
+        )
+    source = Path(path) if path else PACKAGED[preset]()
+    if not source.exists():
+        raise PastaError(f"{source}: not found; give a GGUF file or a folder with config.json and *.safetensors")
+    config, params, tokenizer = read_folder(source) if source.is_dir() else read_gguf(source)
+    if not same_architecture(config, PRESETS[preset]):
+        raise PastaError(
+            f"{source}: is not a {preset}: {difference(config, PRESETS[preset])}; choose the preset that fits"
+        )
+    return Model(preset, config, to_device(params, dtype, stacked), tokenizer)
+
+
+def same_architecture(config: TransformerConfig, preset: TransformerConfig) -> bool:
+    """Equal but for vocabulary rows, which tags and padding change, and the stated context."""
+    return dataclasses.replace(config, vocab=preset.vocab, context=preset.context) == preset
+
+
+def difference(config: TransformerConfig, preset: TransformerConfig) -> str:
+    """The first field in which a file differs from its preset."""
+    for field in dataclasses.fields(config):
+        has, wants = getattr(config, field.name), getattr(preset, field.name)
+        if field.name not in ("vocab", "context") and has != wants:
+            return f"{field.name} is {has}, not {wants}"
+    raise AssertionError("no difference")
+
+
+def platform_dtype():
+    """bfloat16 where it is native; on the CPU it is 4 to 20 times slower than float32."""
+    return jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16
+
+
+def to_device(params: dict, dtype=None, stacked: bool | None = None) -> dict:
+    """Host parameters (layers as a tuple) as device arrays, layers stacked for scanning or left apart."""
+    dtype = platform_dtype() if dtype is None else dtype
+    stacked = jax.default_backend() != "cpu" if stacked is None else stacked
+    if stacked:
+        params = params | {"layers": jax.tree.map(lambda *leaves: np.stack(leaves), *params["layers"])}
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), params)
+
+
+def read_folder(folder: Path) -> tuple[TransformerConfig, dict, Tokenizer]:
+    """A Hugging Face folder; tags it was not trained on get fresh rows."""
+    config, ours = huggingface.read_config(folder)
+    tokenizer = load_tokenizer(tokenizer_file(folder))
+    params = huggingface.read_params(folder, config, max(config.vocab, tokenizer.model_vocab))
+    if ours.get("tags_base") != tokenizer.tags.base:
+        params = put_tag_rows(params, tokenizer)
+    return dataclasses.replace(config, vocab=params["embed"].shape[0]), params, tokenizer
+
+
+def tokenizer_file(folder: Path) -> Path:
+    """The tokenizer in a Hugging Face folder."""
+    for name in ("tokenizer.model", "tokenizer.json"):
+        if (folder / name).is_file():
+            return folder / name
+    raise PastaError(f"{folder}: holds neither tokenizer.model nor tokenizer.json; copy the model's tokenizer there")
+
+
+def export_model(model: Model, folder: Path) -> None:
+    """Write the model where `transformers` and `load_model` read it, tags included."""
+    params = jax.tree.map(np.asarray, model.params)
+    if not isinstance(params["layers"], tuple):
+        params["layers"] = tuple(
+            jax.tree.map(lambda leaf, l=l: leaf[l], params["layers"]) for l in range(model.config.layers)
+        )
+    huggingface.write_model(folder, params, model.config, ours={"tags_base": model.tokenizer.tags.base})
+    model.tokenizer.save(folder)
+
+
+def read_gguf(path: Path) -> tuple[TransformerConfig, dict, Tokenizer]:
+    """A GGUF file; its dequantised weights are kept in the cache, so that only the first start converts."""
+    tokenizer = load_tokenizer(path)
+    stat = path.stat()
+    identity = f"{CONVERTER} {path.resolve()} {stat.st_size} {stat.st_mtime_ns}"
+    key = hashlib.sha256(identity.encode()).hexdigest()[:16]
+    cached = assets.cache_dir() / "converted" / f"{path.stem}-{key}.safetensors"
+    if cached.is_file():
+        try:
+            return *load_converted(cached), tokenizer
+        except (SafetensorError, OSError, KeyError, ValueError) as error:
+            logging.warning("%s: not readable (%s); converting again", cached, error)
+    gguf = GGUF.open(path)
+    config = config_from_gguf(gguf, path)
+    params = put_tag_rows(params_from_gguf(gguf, config, path, max(config.vocab, tokenizer.model_vocab)), tokenizer)
+    config = dataclasses.replace(config, vocab=params["embed"].shape[0])
+    save_converted(cached, config, params)
+    return config, params, tokenizer
+
+
+def config_from_gguf(gguf: GGUF, path: Path) -> TransformerConfig:
+    """Translate a GGUF header; architectures this transformer does not do are refused by name."""
+    arch = gguf.metadata.get("general.architecture")
+    if arch not in ("llama", "gemma", "gemma2", "gemma3"):
+        raise PastaError(
+            f"{path}: architecture {arch!r} is not supported; supported are llama, gemma, gemma2 and gemma3"
+        )
+    if "rope_freqs.weight" in gguf.tensors:
+        raise PastaError(f"{path}: has its own rope_freqs; use the Hugging Face folder of this model instead")
+
+    def need(key):
+        if f"{arch}.{key}" not in gguf.metadata:
+            raise PastaError(f"{path}: its header lacks {arch}.{key}; convert the model again")
+        return gguf.metadata[f"{arch}.{key}"]
+
+    def perhaps(key, default):
+        return gguf.metadata.get(f"{arch}.{key}", default)
+
+    if "token_embd.weight" not in gguf.tensors:
+        raise PastaError(f"{path}: no tensor token_embd.weight; convert the model again")
+    heads, embed, layers = need("attention.head_count"), need("embedding_length"), need("block_count")
+    gemma = arch != "llama"
+    scaling = perhaps("rope.scaling.type", "none")
+    if scaling not in ("none", "linear"):
+        raise PastaError(
+            f"{path}: rope scaling {scaling!r} is not supported; use the Hugging Face folder of this model instead"
+        )
+    fields = dict(
+        vocab=gguf.tensors["token_embd.weight"].shape[0],
+        layers=layers,
+        embed=embed,
+        ff=need("feed_forward_length"),
+        heads=heads,
+        kv_heads=perhaps("attention.head_count_kv", heads),
+        head_dim=perhaps("attention.key_length", embed // heads),
+        context=need("context_length"),
+        rope=Rope(float(perhaps("rope.freq_base", 10_000.0)), scale=float(perhaps("rope.scaling.factor", 1.0))),
+        norm_eps=round(float(need("attention.layer_norm_rms_epsilon")), 12),  # stored as float32
+        activation="gelu" if gemma else "silu",
+        tied_head="output.weight" not in gguf.tensors,
+        scaled_embed=gemma,
+        post_norms=arch in ("gemma2", "gemma3"),
+        qk_norm=arch == "gemma3",
+    )
+    if arch == "gemma2":
+        fields |= dict(attention_cap=need("attn_logit_softcapping"), logit_cap=need("final_logit_softcapping"))
+    if arch in _GLOBAL_EVERY:
+        fields |= dict(
+            window=need("attention.sliding_window"),
+            global_every=_GLOBAL_EVERY[arch],
+            query_scalar=_QUERY_SCALAR.get((arch, layers)),
+        )
+    if arch == "gemma3":
+        fields["local_rope"] = Rope(10_000.0)
+    return TransformerConfig(**fields)
+
+
+def params_from_gguf(gguf: GGUF, config: TransformerConfig, path: Path, vocab: int) -> dict:
+    """Our parameter tree as float32 NumPy arrays, the embedding grown to `vocab` rows."""
+
+    def read(name: str, shape: tuple[int, ...]) -> np.ndarray:
+        if name not in gguf.tensors:
+            raise PastaError(f"{path}: no tensor {name}; the file is incomplete or of another architecture")
+        if tuple(gguf.tensors[name].shape) != shape:
+            raise PastaError(f"{path}: {name} has shape {gguf.tensors[name].shape}, the header says {shape}")
+        return gguf.read(name)
+
+    def layer(l: int) -> Plain:
+        plain = {
+            name: read(f"blk.{l}.{_GGUF_NAMES[name]}.weight", shape) for name, shape in plain_shapes(config).items()
+        }
+        if gguf.metadata["general.architecture"] == "llama":  # its q and k rows are interleaved for another rope
+            plain["q"], plain["k"] = (by_halves(plain[name], config.head_dim) for name in "qk")
+        return plain
+
+    table = (config.vocab, config.embed)
+    params = {
+        "embed": grow_rows(read("token_embd.weight", table), vocab),
+        "final_norm": {"weight": read("output_norm.weight", (config.embed,))},
+        "layers": tuple(pack_layer(layer(l), config) for l in range(config.layers)),
+    }
+    if not config.tied_head:
+        params["head"] = grow_rows(read("output.weight", table), vocab)
+    return params
+
+
+def by_halves(matrix: np.ndarray, head_dim: int) -> np.ndarray:
+    """Rows of each head from (pair, side) order to (side, pair): rotary positions that turn halves, not neighbours."""
+    return matrix.reshape(-1, head_dim // 2, 2, matrix.shape[1]).swapaxes(1, 2).reshape(matrix.shape)
+
+
+def save_converted(path: Path, config: TransformerConfig, params: dict) -> None:
+    """Write converted parameters beside their config, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(f".{os.getpid()}")
+    try:
+        flat = {"/".join(names): np.ascontiguousarray(leaf) for names, leaf in flatten(params)}
+        save_file(flat, unfinished, metadata={"config": json.dumps(dataclasses.asdict(config))})
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def load_converted(path: Path) -> tuple[TransformerConfig, dict]:
+    """Read what `save_converted` wrote."""
+    with safe_open(path, framework="numpy") as file:
+        raw = json.loads(file.metadata()["config"])
+        for name in ("rope", "local_rope"):
+            raw[name] = raw[name] and Rope(**raw[name])
+        config = TransformerConfig(**raw)
+        layers = [{} for _ in range(config.layers)]
+        params: dict = {"layers": layers}
+        for name in file.keys():  # noqa: SIM118  (a safetensors file is no dict)
+            *parents, leaf = name.split("/")
+            node = params
+            for parent in parents:
+                node = node[int(parent)] if node is layers else node.setdefault(parent, {})
+            node[leaf] = file.get_tensor(name)
+    return config, params | {"layers": tuple(layers)}
+
+
+def flatten(tree, names: tuple[str, ...] = ()):
+    """(path, leaf) of every array in nested dicts and tuples."""
+    children = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, tuple) else None
+    if children is None:
+        yield names, tree
+        return
+    for name, child in children:
+        yield from flatten(child, (*names, str(name)))
