@@ -1,0 +1,190 @@
+"""Read a GGUF file: its metadata, the list of its tensors, and any of them as float32.
+
+The header is walked once, from a memory map, and nothing else is touched before it is asked for. Every length is
+checked against the file before it is used: a damaged file gives one line that says where, never a wrong array.
+"""
+
+import math
+import mmap
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pasta_jax.errors import PastaError
+from pasta_jax.models.quants import FORMATS, dequantize
+
+_VERSIONS = (2, 3)
+_TYPES = {0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 8: "Q8_0", 12: "Q4_K", 14: "Q6_K", 30: "BF16"}
+_STRING, _ARRAY = 8, 9
+_NUMBERS = {0: "u1", 1: "i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8"}
+_U64 = struct.Struct("<Q")
+
+
+class TensorInfo(NamedTuple):
+    shape: tuple[int, ...]  # slowest dimension first: a matrix is [out, in]
+    type: str  # a key of quants.FORMATS
+    offset: int  # in bytes, from the start of the file
+
+    @property
+    def blocks(self) -> int:
+        return math.prod(self.shape) // FORMATS[self.type].values
+
+
+@dataclass(frozen=True, eq=False)
+class GGUF:
+    path: Path
+    metadata: dict[str, Any]  # numbers, strings, lists of strings, arrays of numbers
+    tensors: dict[str, TensorInfo]
+    _map: mmap.mmap
+
+    @classmethod
+    def open(cls, path: str | os.PathLike) -> "GGUF":
+        path = Path(path)
+        try:
+            with path.open("rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except ValueError:  # an empty file cannot be mapped
+            raise PastaError(f"{path}: the file is empty; fetch it again") from None
+        except OSError as error:
+            raise PastaError(f"{path}: {error.strerror}; give the path of a GGUF file that can be read") from error
+        return cls(path, *_Header(path, mapped).parse(), mapped)
+
+    def require(self, key: str, kind: type) -> Any:
+        """A metadata value that this file must have."""
+        value = self.metadata.get(key)
+        if not isinstance(value, kind):
+            found = "lack" if value is None else f"have a {type(value).__name__}, not a {kind.__name__}, as"
+            raise PastaError(f"{self.path}: the metadata {found} {key!r}; use a file made by a current converter")
+        return value
+
+    def read(self, name: str) -> np.ndarray:
+        """One tensor as float32, in its shape."""
+        try:
+            info = self.tensors[name]
+        except KeyError:
+            raise PastaError(f"{self.path}: has no tensor {name!r}; is it the model you meant?") from None
+        format = FORMATS[info.type]
+        blocks = np.frombuffer(self._map, format.block, info.blocks, info.offset)
+        return dequantize(blocks, format).reshape(info.shape)
+
+
+class _Header:
+    """A cursor over the head of the file that never steps past its end."""
+
+    def __init__(self, path: Path, data: mmap.mmap):
+        self.path, self.data, self.at = path, data, 0
+
+    def parse(self) -> tuple[dict[str, Any], dict[str, TensorInfo]]:
+        if self.take(4, "the magic number") != b"GGUF":
+            raise self.error("not a GGUF file (it does not begin with GGUF)", "give the path of a .gguf file", at=0)
+        version = self.number(4, "the version")
+        if version not in _VERSIONS:
+            raise self.error(f"GGUF version {version}, not 2 or 3", "convert it anew, little-endian", at=4)
+        tensors, pairs = self.number(8, "the number of tensors"), self.number(8, "the number of metadata")
+        metadata: dict[str, Any] = {}
+        for index in range(pairs):
+            key = self.text(f"the key of metadata {index}")
+            if key in metadata:
+                raise self.error(f"metadata {key!r} stand twice", "fetch the file again")
+            metadata[key] = self.value(self.number(4, f"metadata {key!r}"), f"metadata {key!r}")
+        alignment = metadata.get("general.alignment", 32)  # 32 is the format's own default
+        if not isinstance(alignment, int) or alignment < 1:
+            raise self.error(f"general.alignment is {alignment!r}, not a positive number", "fetch the file again")
+        entries = {}
+        for index in range(tensors):
+            name = self.text(f"the name of tensor {index}")
+            if name in entries:
+                raise self.error(f"tensor {name!r} stands twice", "fetch the file again")
+            entries[name] = self.tensor(name)
+        start = -(-self.at // alignment) * alignment  # tensor data begin at the next aligned byte
+        return metadata, {name: self.placed(name, info, start, alignment) for name, info in entries.items()}
+
+    def tensor(self, name: str) -> TensorInfo:
+        what = f"tensor {name!r}"
+        rank = self.number(4, what)
+        if not 1 <= rank <= 4:
+            raise self.error(f"{what} has {rank} dimensions, not 1 to 4", "fetch the file again")
+        shape = tuple(self.number(8, what) for _ in range(rank))[::-1]
+        code = self.number(4, what)
+        if code not in _TYPES:
+            known = ", ".join(_TYPES.values())
+            raise self.error(
+                f"{what} has the number format {code}, which is none of {known}", "quantize it to one of them"
+            )
+        return TensorInfo(shape, _TYPES[code], self.number(8, what))
+
+    def placed(self, name: str, info: TensorInfo, start: int, alignment: int) -> TensorInfo:
+        """The tensor with its place in the file, proven to lie within it."""
+        format, at = FORMATS[info.type], start + info.offset
+        if 0 in info.shape or info.shape[-1] % format.values or info.offset % alignment:
+            raise self.error(
+                f"tensor {name!r} of shape {info.shape} in {info.type} does not fill whole blocks at an aligned place",
+                "fetch the file again",
+                at=at,
+            )
+        end = at + info.blocks * format.block.itemsize
+        if end > len(self.data):
+            raise self.error(
+                f"tensor {name!r} needs bytes {at} to {end}, the file has {len(self.data)}",
+                "it is cut off: fetch it again",
+                at=at,
+            )
+        return info._replace(offset=at)
+
+    def value(self, code: int, what: str) -> Any:
+        if code == _STRING:
+            return self.text(what)
+        if code == _ARRAY:
+            kind, count = self.number(4, what), self.number(8, what)
+            if kind == _STRING:
+                return self.texts(count, what)
+            return self.numbers(kind, count, what)
+        return self.numbers(code, 1, what)[0].item()
+
+    def numbers(self, code: int, count: int, what: str) -> np.ndarray:
+        if code not in _NUMBERS:
+            raise self.error(f"{what} has the unknown value type {code}", "fetch the file again")
+        form = np.dtype(_NUMBERS[code])
+        return np.frombuffer(self.take(count * form.itemsize, what), form)
+
+    def number(self, size: int, what: str) -> int:
+        return int.from_bytes(self.take(size, what), "little")
+
+    def text(self, what: str) -> str:
+        return self.texts(1, what)[0]
+
+    def texts(self, count: int, what: str) -> list[str]:
+        # The one long walk (262,144 pieces in a Gemma file), so written with local names and without calls.
+        data, at, size, length_at = self.data, self.at, len(self.data), _U64.unpack_from
+        out = []
+        try:
+            for _ in range(count):
+                begin = at + 8
+                end = begin + length_at(data, at)[0]
+                if end > size:
+                    raise self.ends(what, at)
+                out.append(data[begin:end].decode())
+                at = end
+        except struct.error:
+            raise self.ends(what, at) from None
+        except UnicodeDecodeError:
+            raise self.error(f"{what} holds bytes that are not UTF-8", "fetch the file again", at=at) from None
+        self.at = at
+        return out
+
+    def take(self, count: int, what: str) -> bytes:
+        begin = self.at
+        if count > len(self.data) - begin:
+            raise self.ends(what, begin)
+        self.at += count
+        return self.data[begin : self.at]
+
+    def ends(self, what: str, at: int) -> PastaError:
+        return self.error(f"the file ends inside {what}", "it is cut off or damaged: fetch it again", at=at)
+
+    def error(self, what: str, mend: str, at: int | None = None) -> PastaError:
+        return PastaError(f"{self.path}: byte {self.at if at is None else at}: {what}; {mend}")
