@@ -1,0 +1,122 @@
+"""Byte-level BPE vocabularies (SmolLM2, Llama 3): from a GGUF file or a tokenizer.json.
+
+Added and control pieces are kept out of the encoder altogether: text that spells one is text.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+
+from pasta_jax.errors import PastaError
+from pasta_jax.models.gguf import GGUF
+from pasta_jax.models.vocabulary import MARKER, Vocabulary
+
+_NORMAL, _USER_DEFINED = 1, 4  # token types of a GGUF file
+
+# Byte-level BPE writes each byte as one visible character: itself where it has a glyph in Latin-1, else from U+0100 on.
+_VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_HIDDEN = [byte for byte in range(256) if byte not in set(_VISIBLE)]
+_BYTE_OF = {**{byte: byte for byte in _VISIBLE}, **{0x100 + index: byte for index, byte in enumerate(_HIDDEN)}}
+
+_LLAMA3_WORDS = "|".join(
+    [
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
+        r"[^\r\n\p{L}\p{N}]?\p{L}+",
+        r"\p{N}{1,3}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    ]
+)
+# A GGUF file only names how text is cut into words before the merges.
+_WORDS = {
+    "smollm": [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)],
+    "llama-bpe": [
+        pre_tokenizers.Split(Regex(_LLAMA3_WORDS), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ],
+}
+
+
+def from_gguf(gguf: GGUF) -> Vocabulary:
+    words = gguf.require("tokenizer.ggml.pre", str)
+    if words not in _WORDS:
+        raise PastaError(
+            f"{gguf.path}: cuts words by {words!r}, known are {', '.join(_WORDS)}; load its tokenizer.json instead"
+        )
+    texts = gguf.require("tokenizer.ggml.tokens", list)
+    types = gguf.require("tokenizer.ggml.token_type", np.ndarray).tolist()
+    if len(texts) != len(types):
+        raise PastaError(f"{gguf.path}: {len(texts)} tokens but {len(types)} types of tokens; fetch the file again")
+    normal = {text: id for id, text in enumerate(texts) if types[id] == _NORMAL}
+    added = {text: (id, types[id] != _USER_DEFINED) for id, text in enumerate(texts) if types[id] != _NORMAL}
+    merges = [tuple(pair.split(" ", 1)) for pair in gguf.require("tokenizer.ggml.merges", list)]
+    whole_words = words == "llama-bpe"  # Llama 3 takes a word that is a piece as it is, merges or not
+    try:
+        encoder = Tokenizer(models.BPE(vocab=normal, merges=merges, ignore_merges=whole_words))
+    except Exception as error:  # the library raises nothing finer
+        raise _refused(gguf.path, error) from error
+    encoder.pre_tokenizer = pre_tokenizers.Sequence(_WORDS[words])
+    return _vocabulary(gguf.path, encoder, normal, added)
+
+
+def from_file(path: Path) -> Vocabulary:
+    try:
+        spec = json.loads(path.read_text(encoding="utf-8"))
+        added = {token["content"]: (int(token["id"]), token["special"]) for token in spec["added_tokens"]}
+        normal = {text: id for text, id in spec["model"]["vocab"].items() if text not in added}
+        # Only these three parts decide the ids of plain text; the rest would add or parse control pieces.
+        bare = {
+            "model": {**spec["model"], "vocab": normal, "dropout": None},
+            "normalizer": spec["normalizer"],
+            "pre_tokenizer": spec["pre_tokenizer"],
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PastaError(
+            f"{path}: not a tokenizer.json of the BPE kind ({error!r}); give a GGUF or .model file"
+        ) from error
+    try:
+        encoder = Tokenizer.from_str(json.dumps(bare | {"added_tokens": [], "post_processor": None, "decoder": None}))
+    except Exception as error:  # the library raises nothing finer
+        raise _refused(path, error) from error
+    return _vocabulary(path, encoder, normal, added)
+
+
+def _vocabulary(
+    path: Path, encoder: Tokenizer, normal: dict[str, int], added: dict[str, tuple[int, bool]]
+) -> Vocabulary:
+    """`added` gives the id of each added piece, and whether it is a control piece."""
+    size = 1 + max([*normal.values(), *(id for id, _ in added.values())])
+    data, control = [b""] * size, {}
+    try:
+        for text, id in normal.items():
+            data[id] = text.translate(_BYTE_OF).encode("latin-1")
+    except UnicodeEncodeError as error:
+        raise PastaError(f"{path}: its pieces are not byte-level BPE; load its .model or GGUF file instead") from error
+    for text, (id, special) in added.items():
+        if special or MARKER.fullmatch(text):
+            control[text] = id
+        else:
+            data[id] = text.encode()
+
+    def encode(text: str) -> list[int]:
+        return encoder.encode(text, add_special_tokens=False).ids
+
+    def content() -> bytes:
+        spec = json.loads(encoder.to_str())
+        spec["model"]["vocab"] = normal | {text: id for text, (id, _) in added.items()}
+        plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+        spec["added_tokens"] = [
+            {"id": id, "content": text, "special": special, **plain} for text, (id, special) in added.items()
+        ]
+        spec["decoder"] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+        return json.dumps(spec, ensure_ascii=False, indent=1).encode()
+
+    return Vocabulary(data, control, encode, "tokenizer.json", content)
+
+
+def _refused(path: Path, error: Exception) -> PastaError:
+    return PastaError(f"{path}: the BPE pieces and merges do not fit together ({error}); fetch the file again")

@@ -1,0 +1,88 @@
+"""How each model family writes a conversation, as a table: control pieces by name, plain text in between."""
+
+from dataclasses import dataclass
+
+from pasta_jax.errors import PastaError
+
+
+@dataclass(frozen=True)
+class Family:
+    """A turn is `open` role `gap` text `close` `after`; `open`, `close` and `header` are control pieces."""
+
+    name: str
+    bos: str | None
+    eos: str
+    open: str
+    close: str
+    header: str | None = None  # the control piece behind the role, where there is one
+    gap: str = "\n"
+    after: str = "\n"
+    assistant: str = "assistant"  # what the family calls this role
+    strips: bool = True  # blanks around a text are dropped
+    system: str | None = None  # said where no system line is given
+    system_turn: bool = True  # False: the system line stands before the first user's text
+
+    @property
+    def marks(self) -> set[str]:
+        """The control pieces that a vocabulary of this family has."""
+        return {piece for piece in (self.bos, self.eos, self.open, self.close, self.header) if piece}
+
+
+FAMILIES = (
+    Family("gemma", "<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>", assistant="model", system_turn=False),
+    Family(
+        "smollm2",
+        None,
+        "<|endoftext|>",
+        "<|im_start|>",
+        "<|im_end|>",
+        strips=False,
+        system="You are a helpful AI assistant named SmolLM, trained by Hugging Face",
+    ),
+    Family(
+        "llama3",
+        "<|begin_of_text|>",
+        "<|end_of_text|>",
+        "<|start_header_id|>",
+        "<|eot_id|>",
+        header="<|end_header_id|>",
+        gap="\n\n",
+        after="",
+    ),
+)
+
+
+def conversation(family: Family, messages: list[tuple[str, str]]) -> list[tuple[bool, str]]:
+    """The conversation up to the assistant's opening, as (is a control piece, text) in order; no two texts meet."""
+    turns = _turns(family, messages)
+    parts = [(True, family.bos)] if family.bos else []
+    for role, text in turns:
+        parts += [*_opening(family, role, text), (True, family.close)]
+        parts += [(False, family.after)] if family.after else []
+    return parts + _opening(family, "assistant", "")
+
+
+def _opening(family: Family, role: str, text: str) -> list[tuple[bool, str]]:
+    role = family.assistant if role == "assistant" else role
+    if family.header is None:
+        return [(True, family.open), (False, role + family.gap + text)]
+    return [(True, family.open), (False, role), (True, family.header), (False, family.gap + text)]
+
+
+def _turns(family: Family, messages: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    system = family.system
+    if messages and messages[0][0] == "system":
+        (_, system), messages = messages[0], messages[1:]
+    for index, (role, _) in enumerate(messages):
+        if role != ("user", "assistant")[index % 2]:
+            raise PastaError(
+                f"message {index + 1} (system line aside) is by {role!r}; alternate user and assistant, user first"
+            )
+    if len(messages) % 2 == 0:
+        raise PastaError(f"the conversation has {len(messages)} messages and no open question; end it with the user's")
+    turns = [(role, text.strip() if family.strips else text) for role, text in messages]
+    if system is None:
+        return turns
+    if family.system_turn:
+        return [("system", system.strip() if family.strips else system), *turns]
+    return [("user", f"{system}\n\n{turns[0][1]}"), *turns[1:]]

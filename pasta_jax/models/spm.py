@@ -1,0 +1,98 @@
+"""SentencePiece vocabularies (Gemma): from a GGUF file or a .model file.
+
+Both are rebuilt before use: pieces that only a program may write become control pieces, which SentencePiece never finds
+in text. So the literal text `<start_of_turn>` becomes ordinary pieces, and no prompt can write a turn or a tag.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from sentencepiece import SentencePieceProcessor
+from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
+
+from pasta_jax.errors import PastaError
+from pasta_jax.models.gguf import GGUF
+from pasta_jax.models.vocabulary import MARKER, Vocabulary
+
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6  # GGUF and SentencePiece share these numbers
+_BLANK = "▁"  # how pieces write a blank
+
+
+def from_gguf(gguf: GGUF) -> Vocabulary:
+    texts = gguf.require("tokenizer.ggml.tokens", list)
+    types = gguf.require("tokenizer.ggml.token_type", np.ndarray).tolist()
+    scores = gguf.require("tokenizer.ggml.scores", np.ndarray).tolist()
+    if not len(texts) == len(scores) == len(types):
+        raise PastaError(
+            f"{gguf.path}: {len(texts)} tokens, {len(scores)} scores and {len(types)} types; fetch the file again"
+        )
+    unknown = gguf.require("tokenizer.ggml.unknown_token_id", int)
+    types = [_UNKNOWN if id == unknown else type for id, type in enumerate(types)]  # listed as a control piece
+    # Runs of blanks are user-defined pieces, and the only ones that a GGUF file lists with real blanks.
+    texts = [
+        text.replace(" ", _BLANK) if type == _USER_DEFINED else text for text, type in zip(texts, types, strict=True)
+    ]
+    model = ModelProto()
+    model.trainer_spec.model_type = TrainerSpec.BPE
+    model.trainer_spec.byte_fallback = True
+    model.trainer_spec.vocab_size = len(texts)
+    model.normalizer_spec.name = "identity"
+    model.normalizer_spec.add_dummy_prefix = gguf.require("tokenizer.ggml.add_space_prefix", bool)
+    model.normalizer_spec.remove_extra_whitespaces = False
+    add = model.pieces.add
+    try:
+        for text, score, type in zip(texts, scores, types, strict=True):
+            add(piece=text, score=score, type=type)
+    except (TypeError, ValueError) as error:
+        raise PastaError(
+            f"{gguf.path}: a score or type of its tokens is none ({error}); fetch the file again"
+        ) from error
+    return _vocabulary(gguf.path, model, texts, types)
+
+
+def from_file(path: Path) -> Vocabulary:
+    try:
+        model = ModelProto.FromString(path.read_bytes())
+    except DecodeError:
+        raise PastaError(f"{path}: not a SentencePiece model; give a GGUF, .model or tokenizer.json file") from None
+    texts, types = [], []
+    for piece in model.pieces:
+        texts.append(piece.piece)
+        types.append(piece.type)
+    return _vocabulary(path, model, texts, types)
+
+
+def _vocabulary(path: Path, model: ModelProto, texts: list[str], types: list[int]) -> Vocabulary:
+    if not model.trainer_spec.byte_fallback:
+        raise PastaError(
+            f"{path}: has no byte pieces, so rare characters would be lost; use a model with byte fallback"
+        )
+    for id, (text, type) in enumerate(zip(texts, types, strict=True)):
+        if type not in (_NORMAL, _UNKNOWN, _BYTE) and MARKER.fullmatch(text):
+            model.pieces[id].type = types[id] = _CONTROL
+    content = model.SerializeToString()
+    try:
+        processor = SentencePieceProcessor(model_proto=content)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise PastaError(f"{path}: SentencePiece refuses its pieces ({reason}); fetch the file again") from error
+    data = [text.replace(_BLANK, " ").encode() for text in texts]
+    control = {}
+    for id, type in enumerate(types):
+        if type == _BYTE:
+            data[id] = bytes([int(texts[id][3:5], 16)])
+        elif type in (_CONTROL, _UNKNOWN):
+            data[id] = b""
+            control[texts[id]] = id
+    # A real U+2581 in a text would come back as a blank: it is written with its three byte pieces instead.
+    blank_sign = [processor.piece_to_id(f"<0x{byte:02X}>") for byte in _BLANK.encode()]
+
+    def encode(text: str) -> list[int]:
+        ids = []
+        for index, part in enumerate(text.split(_BLANK)):
+            ids += blank_sign if index else []
+            ids += processor.encode(part)
+        return ids
+
+    return Vocabulary(data, control, encode, "tokenizer.model", lambda: content)
