@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Answers one question on this machine with SmolLM2-135M-Instruct, installing what that needs first.
 #   launch/demo.sh ["a question"] [--flag=value ...]
-# The first argument that isn't a flag is the question; the rest goes to launch.decode as it stands.
+# The first argument that is no flag is the question (- reads it from stdin); the rest goes to launch.decode as it stands.
 set -euo pipefail
 
 root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 question='' flags=()
 for argument; do
-  if [[ -z $question && $argument != -* ]]; then question=$argument; else flags+=("$argument"); fi
+  if [[ -z $question && $argument != -?* ]]; then question=$argument; else flags+=("$argument"); fi
 done
 
 "$root/launch/setup.sh" --assets

@@ -10,8 +10,8 @@ python=.venv/bin/python
 
 lint=0
 if [[ -x .venv/bin/ruff ]]; then
-  "$python" -m ruff check --quiet || lint=1
-  "$python" -m ruff format --check --quiet || lint=1
+  "$python" -m ruff check --quiet --output-format=concise || lint=1
+  "$python" -m ruff format --check --quiet --output-format=concise || lint=1
 fi
 
 # Eight simulated devices on few cores dead-lock in an all-reduce unless the thread pool is larger than they are many.

@@ -140,6 +140,7 @@ def test_setup_without_the_venv_module_is_one_line(whole, tmp_path):
         ([], "Give three tips for staying healthy.", []),
         (["Why?"], "Why?", []),
         (["--seed=1", "Two words", "--out=a b"], "Two words", ["--seed=1", "--out=a b"]),
+        (["-", "-v"], "-", ["-v"]),
     ],
 )
 def test_demo_takes_the_first_argument_that_is_no_flag_as_its_question(tmp_path, arguments, prompt, rest):
