@@ -78,9 +78,7 @@ def generate(model: Model, requests: Sequence[Request], settings: Settings) -> l
     return sorted(finished, key=lambda result: result.request)
 
 
-def stream(
-    model: Model, requests: Sequence[Request], settings: Settings, round_steps: int
-) -> Iterator[Event | Result]:
+def stream(model: Model, requests: Sequence[Request], settings: Settings, round_steps: int) -> Iterator[Event | Result]:
     """Events as tokens are fed, looked at every `round_steps` steps, and each request's result when it is finished.
 
     Requests beyond the lanes wait; a lane is refilled as soon as its request ends, without touching its neighbours.
@@ -100,7 +98,9 @@ def stream(
                 number, request = waiting.pop()
                 state = start(model, state, index, request, rules)
                 lanes[index] = _Lane(number, request, model.tokenizer)
-        state = run(model.params, state, jnp.int32(round_steps), jnp.bool(bool(waiting)), config=model.config, rules=rules)
+        state = run(
+            model.params, state, jnp.int32(round_steps), jnp.bool(bool(waiting)), config=model.config, rules=rules
+        )
         seen = _Seen.of(state)
         for index, lane in enumerate(lanes):
             if lane is None:

@@ -188,7 +188,9 @@ def allow(logits_NxV, state: DecodeState, rules: Rules, in_main_N, topic_N, full
     return jnp.where(text | legal_tag, logits_NxV, FORBIDDEN)
 
 
-def next_tokens(params, config: TransformerConfig, x_BxRxE, state: DecodeState, rules: Rules, rows: Rows, topic_B, script):
+def next_tokens(
+    params, config: TransformerConfig, x_BxRxE, state: DecodeState, rules: Rules, rows: Rows, topic_B, script
+):
     """The token each row's thread goes on with, and which rows the interpreter forced to close; both [B, R]."""
     threads = state.threads
     width = rows.token.shape[1]
@@ -260,7 +262,10 @@ def step(params, state: DecodeState, config: TransformerConfig, rules: Rules, wi
     runs = jnp.any(feeds_BxM, axis=1)
     # A live lane always has a thread that could feed: if none does, the step did not fit.
     state = dataclasses.replace(
-        state, live=state.live & runs, finish=jnp.where(state.live & ~runs, LENGTH, state.finish), step=state.step + runs
+        state,
+        live=state.live & runs,
+        finish=jnp.where(state.live & ~runs, LENGTH, state.finish),
+        step=state.step + runs,
     )
     state = open_chunk(state, opens, rules)
     rows = pick_rows(state, feeds_BxM, rules, width)
@@ -269,7 +274,10 @@ def step(params, state: DecodeState, config: TransformerConfig, rules: Rules, wi
     see_BxRxS = see_pool(pool, rows.thread, rows.epoch, rows.main) & rows.active[:, :, None]
     cache = Cache(pool.kv, rows.slot, prefixes=rules.prefixes, fill=jnp.max(jnp.where(runs, pool.fill, 0)))
     x_BxRxE, kv = trunk(params, config, rows.token, rows.position, see_BxRxS, pool.position, cache)
-    state = dataclasses.replace(state, pool=dataclasses.replace(pool, kv=kv))
+    hidden = state.hidden
+    if hidden is not None:
+        hidden = hidden.at[jnp.arange(state.lanes)[:, None], rows.slot].set(x_BxRxE, mode="drop", unique_indices=True)
+    state = dataclasses.replace(state, pool=dataclasses.replace(pool, kv=kv), hidden=hidden)
     fed_by_main = jnp.any(rows.active & (rows.thread == 0), axis=1)
     main_token = rows.token[:, 0]  # where main feeds, it feeds in the first row
     topic_B = jnp.where(fed_by_main, topic_after(state.topic, main_token, rules.tags), state.topic)
@@ -283,7 +291,15 @@ def rows_needed(state: DecodeState, rules: Rules):
 
 
 @functools.partial(jax.jit, static_argnames=("config", "rules"), donate_argnames="state")
-def run(params, state: DecodeState, steps, until_lane_ends, config: TransformerConfig, rules: Rules, script: Script | None = None):
+def run(
+    params,
+    state: DecodeState,
+    steps,
+    until_lane_ends,
+    config: TransformerConfig,
+    rules: Rules,
+    script: Script | None = None,
+):
     """Decode for at most `steps` steps, or until no lane is live, or with `until_lane_ends` until any lane stops being live."""
     lanes_live = jnp.sum(state.live)
 

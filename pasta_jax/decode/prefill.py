@@ -19,9 +19,7 @@ def pieces(length: int) -> list[tuple[int, int, int]]:
     """(start, tokens, padded length) of each piece of a prompt: whole largest pieces, then the smallest that holds the rest."""
     starts = range(0, length, CHUNKS[-1])
     counts = [min(CHUNKS[-1], length - start) for start in starts]
-    return [
-        (start, count, next(c for c in CHUNKS if c >= count)) for start, count in zip(starts, counts, strict=True)
-    ]
+    return [(start, count, next(c for c in CHUNKS if c >= count)) for start, count in zip(starts, counts, strict=True)]
 
 
 @functools.partial(jax.jit, donate_argnames="state")
@@ -97,10 +95,14 @@ def prefill(
     threads = dataclasses.replace(
         threads, **{name: getattr(threads, name).at[lane, 0].set(value) for name, value in values.items()}
     )
+    hidden = state.hidden
+    if hidden is not None:
+        hidden = hidden.at[lane, slot_P].set(x_1xPxE[0], mode="drop", unique_indices=True)
     return dataclasses.replace(
         state,
         pool=dataclasses.replace(pool, kv=kv),
         threads=threads,
+        hidden=hidden,
         live=state.live.at[lane].set(last & ~stops),
         finish=state.finish.at[lane].set(jnp.where(last & stops, STOP, RUNNING)),
         highest=state.highest.at[lane].set(start + count - 1),

@@ -57,6 +57,7 @@ class DecodeState:
     temperature: jax.Array  # float32 [B]
     top_k: jax.Array  # int32 [B]
     top_p: jax.Array  # float32 [B]
+    hidden: jax.Array | None  # [B, S, E]: what the model made of each slot's token, where it is kept; see replay.py
 
     @property
     def lanes(self) -> int:
@@ -69,7 +70,9 @@ def max_threads(slots: int) -> int:
     return 1 + slots // 3
 
 
-def empty_state(config: TransformerConfig, lanes: int, slots: int, dtype, stacked: bool) -> DecodeState:
+def empty_state(
+    config: TransformerConfig, lanes: int, slots: int, dtype, stacked: bool, keep_hidden: bool = False
+) -> DecodeState:
     """No lane live."""
 
     def full(shape, value, dtype=jnp.int32):
@@ -94,4 +97,5 @@ def empty_state(config: TransformerConfig, lanes: int, slots: int, dtype, stacke
         temperature=full(lanes, 0, jnp.float32),
         top_k=full(lanes, 0),
         top_p=full(lanes, 1, jnp.float32),
+        hidden=full((lanes, slots, config.embed), 0, dtype) if keep_hidden else None,
     )

@@ -69,6 +69,8 @@ def load_model(preset: str, path: str, dtype=None, stacked: bool | None = None) 
     source = Path(path) if path else PACKAGED[preset]()
     if not source.exists():
         raise PastaError(f"{source}: not found; give a GGUF file or a folder with config.json and *.safetensors")
+    if source.is_file() and source.open("rb").read(4) != b"GGUF":
+        raise PastaError(f"{source}: not a GGUF file; give a GGUF file or a folder with config.json and *.safetensors")
     config, params, tokenizer = read_folder(source) if source.is_dir() else read_gguf(source)
     if not same_architecture(config, PRESETS[preset]):
         raise PastaError(

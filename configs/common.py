@@ -1,0 +1,48 @@
+"""What config files share: variants chosen by `file.py:variant`, and the settings of a model, of decoding and of a request."""
+
+from collections.abc import Callable
+
+from ml_collections import ConfigDict
+
+from pasta_jax.errors import PastaError
+
+
+def pick(variants: dict[str, Callable[[], ConfigDict]], name: str, file: str) -> ConfigDict:
+    """The named variant's config; an unknown name is refused with those there are."""
+    if name not in variants:
+        raise PastaError(f"--config={file}:{name}: there is no such variant; choose one of {', '.join(variants)}")
+    return variants[name]()
+
+
+def model(preset: str) -> ConfigDict:
+    """Which model; an empty path means the weights that a package ships."""
+    return ConfigDict({"preset": preset, "path": ""})
+
+
+def decoding(lanes: int, rows: int) -> ConfigDict:
+    """How requests are decoded together (decode/generate.py::Settings)."""
+    return ConfigDict(
+        {
+            "lanes": lanes,  # requests at a time
+            "rows": rows,  # threads of a request at a time, main included
+            "slots": 0,  # tokens a request can hold, its prompt included; 0: as many as needed
+            "policy": "predicted",  # position policy: predicted, constant, shared_start
+            "constant": 40,  # main's distance under the policy `constant`
+        }
+    )
+
+
+def request(max_tokens: int) -> ConfigDict:
+    """How one request is answered (decode/generate.py::Request)."""
+    return ConfigDict(
+        {
+            "max_tokens": max_tokens,
+            "temperature": 0.0,  # 0: greedy
+            "top_k": 0,  # 0: off
+            "top_p": 1.0,  # 1: off
+            "seed": 0,
+            "sequential": False,  # True: no tags, one token after another
+            "max_topic_tokens": 12,
+            "max_chunk_tokens": 638,  # with its two tags a block of 64 tens, the longest a promise can say
+        }
+    )

@@ -1,0 +1,116 @@
+"""Teacher-forced replay: run given linear programs through the interpreter, every token forced, and look at what it computed."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pasta_jax.decode.generate import Request, Settings, rules_for, slots_for, start
+from pasta_jax.decode.interpreter import Script, run
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.state import DecodeState, empty_state, max_threads
+from pasta_jax.lang.linear import Block, scan
+from pasta_jax.models.transformer import logits
+from pasta_jax.models.weights import Model
+
+
+@dataclasses.dataclass(frozen=True)
+class Replayed:
+    """One program's run: for every fed token, the prompt's first, in slot order."""
+
+    token: np.ndarray  # [N]
+    thread: np.ndarray  # [N]
+    step: np.ndarray  # [N]
+    position: np.ndarray  # [N]
+    linear: np.ndarray  # [N]: index of the token in prompt + linear response
+    logits: np.ndarray | None  # [N, V], where they were asked for
+    steps: int
+
+
+def blocks_of(ids, tags) -> list[Block]:
+    """The async blocks of a linear program."""
+    return [mark for mark in scan(np.asarray(ids, np.int32), tags) if isinstance(mark, Block)]
+
+
+def script_for(programs: Sequence[Sequence[int]], tags, stop_id: int, slots: int) -> Script:
+    """Linear programs as scripts: each thread's tokens in a row, main's ended by `stop_id`, a block's by its own tag."""
+    starts = np.zeros((len(programs), max_threads(slots)), np.int32)
+    rows = []
+    for lane, ids in enumerate(programs):
+        ids = np.asarray(ids, np.int32)
+        blocks = blocks_of(ids, tags)
+        in_main = np.ones(len(ids), bool)
+        for block in blocks:
+            in_main[block.start : block.stop] = False
+        row = [*ids[in_main].tolist(), stop_id]
+        for thread, block in enumerate(blocks, start=1):
+            starts[lane, thread] = len(row)
+            row += ids[block.start + 1 : block.stop].tolist()  # [ASYNC] is inserted, not sampled
+        rows.append(row)
+    tokens = np.full((len(rows), max(map(len, rows))), stop_id, np.int32)
+    for lane, row in enumerate(rows):
+        tokens[lane, : len(row)] = row
+    return Script(jnp.asarray(tokens), jnp.asarray(starts))
+
+
+def prepare(
+    model: Model,
+    prompts: Sequence[Sequence[int]],
+    programs: Sequence[Sequence[int]],
+    settings: Settings,
+    keep_hidden: bool,
+):
+    """(state, rules, script) with every program's prompt in its lane, ready to run."""
+    requests = [
+        Request(tuple(prompt), max(len(ids), 1), Sampling(), False, len(ids), len(ids))
+        for prompt, ids in zip(prompts, programs, strict=True)
+    ]
+    slots = slots_for(model, requests, settings)
+    rules = rules_for(model, settings, slots, sequential=settings.rows == 1)
+    dtype, stacked = model.params["embed"].dtype, not isinstance(model.params["layers"], tuple)
+    state = empty_state(model.config, len(requests), slots, dtype, stacked, keep_hidden)
+    script = script_for(programs, rules.tags, rules.stop_ids[0], slots)
+    for lane, request in enumerate(requests):
+        state = start(model, state, lane, request, rules, first=int(script.tokens[lane, 0]))
+    return state, rules, script
+
+
+def replay(
+    model: Model,
+    prompts: Sequence[Sequence[int]],
+    programs: Sequence[Sequence[int]],
+    settings: Settings,
+    keep_logits: bool = True,
+) -> list[Replayed]:
+    """Run one program a lane, all lanes at once, with its tokens forced."""
+    state, rules, script = prepare(model, prompts, programs, settings, keep_logits)
+    state = run(model.params, state, jnp.int32(2**30), jnp.bool(False), config=model.config, rules=rules, script=script)
+    return [
+        replayed(model, state, lane, prompt, ids)
+        for lane, (prompt, ids) in enumerate(zip(prompts, programs, strict=True))
+    ]
+
+
+def replayed(model: Model, state: DecodeState, lane: int, prompt: Sequence[int], ids: Sequence[int]) -> Replayed:
+    """Read one lane back and say where each slot's token stands in linear order."""
+    pool = state.pool
+    fill = int(pool.fill[lane])
+    token, thread, step, position = (
+        np.asarray(field[lane, :fill]) for field in (pool.token, pool.chunk, pool.step, pool.position)
+    )
+    chunk = np.zeros(len(prompt) + len(ids), np.int32)
+    for number, block in enumerate(blocks_of(ids, model.tokenizer.tags), start=1):
+        chunk[len(prompt) + block.start : len(prompt) + block.stop] = number
+    linear = np.zeros(fill, np.int32)
+    for number in range(int(chunk.max()) + 1):
+        slots = np.flatnonzero(thread == number)
+        linear[slots] = np.flatnonzero(chunk == number)[: len(slots)]
+    found = None
+    if state.hidden is not None:
+        hidden_1xNxE = state.hidden[lane, :fill][None]
+        found = np.asarray(
+            jax.jit(logits, static_argnames="config")(model.params, config=model.config, x_BxTxE=hidden_1xNxE)[0]
+        )
+    return Replayed(token, thread, step, position, linear, found, int(state.step[lane]))
