@@ -3,8 +3,12 @@
 import io
 import json
 
+import numpy as np
 import sentencepiece
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from tests.gguf_writer import write_gguf
 
 _LINES = [
     "Give three tips for staying healthy. Eat well, drink water, and sleep for eight hours.",
@@ -58,3 +62,56 @@ def train_bpe(specials: list[str], pre_tokenizer=None, added: tuple[str, ...] = 
     tokenizer.add_special_tokens(specials)
     tokenizer.add_tokens(list(added))
     return json.dumps(json.loads(tokenizer.to_str()))
+
+
+def sentencepiece_metadata(model: bytes) -> dict:
+    """A .model as a converter writes it into a GGUF file."""
+    pieces = ModelProto.FromString(model).pieces
+    return {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": [p.piece.replace("▁", " ") if p.type == 4 else p.piece for p in pieces],
+        "tokenizer.ggml.scores": np.array([p.score for p in pieces], "<f4"),
+        "tokenizer.ggml.token_type": np.array([3 if p.type == 2 else p.type for p in pieces], "<i4"),
+        "tokenizer.ggml.bos_token_id": 2,
+        "tokenizer.ggml.eos_token_id": 1,
+        "tokenizer.ggml.unknown_token_id": 3,
+        "tokenizer.ggml.add_space_prefix": False,
+    }
+
+
+def bpe_metadata(tokenizer_json: str, words: str) -> dict:
+    """A tokenizer.json as a converter writes it into a GGUF file; `words` names how words are cut."""
+    spec = json.loads(tokenizer_json)
+    added = {token["content"]: token for token in spec["added_tokens"]}
+    ids = spec["model"]["vocab"] | {text: token["id"] for text, token in added.items()}
+    texts = sorted(ids, key=ids.get)
+    types = [1 if text not in added else 3 if added[text]["special"] else 4 for text in texts]
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": words,
+        "tokenizer.ggml.tokens": texts,
+        "tokenizer.ggml.token_type": np.array(types, "<i4"),
+        "tokenizer.ggml.merges": [" ".join(pair) for pair in spec["model"]["merges"]],
+        "tokenizer.ggml.bos_token_id": ids[spec["added_tokens"][0]["content"]],
+        "tokenizer.ggml.eos_token_id": ids[spec["added_tokens"][1]["content"]],
+    }
+
+
+def gguf_model(tokenizer: dict) -> bytes:
+    """A whole GGUF model, one layer of zeros, so that llama.cpp opens it for the sake of its tokenizer."""
+    size, width = len(tokenizer["tokenizer.ggml.tokens"]), 32
+    shapes = {"token_embd": (size, width), "output_norm": (width,)}
+    shapes |= {f"blk.0.{name}": (width,) for name in ("attn_norm", "ffn_norm")}
+    matrices = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+    shapes |= {f"blk.0.{name}": (width, width) for name in matrices}
+    metadata = {
+        "general.architecture": "llama",
+        "llama.block_count": 1,
+        "llama.context_length": 64,
+        "llama.embedding_length": width,
+        "llama.feed_forward_length": width,
+        "llama.attention.head_count": 1,
+        "llama.attention.layer_norm_rms_epsilon": np.float32(1e-5),
+    }
+    tensors = {f"{name}.weight": (shape, "F32", bytes(4 * int(np.prod(shape)))) for name, shape in shapes.items()}
+    return write_gguf(metadata | tokenizer, tensors)

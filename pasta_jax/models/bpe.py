@@ -53,12 +53,8 @@ def from_gguf(gguf: GGUF) -> Vocabulary:
         raise PastaError(f"{gguf.path}: {len(texts)} tokens but {len(types)} types of tokens; fetch the file again")
     normal = {text: id for id, text in enumerate(texts) if types[id] == _NORMAL}
     added = {text: (id, types[id] != _USER_DEFINED) for id, text in enumerate(texts) if types[id] != _NORMAL}
-    merges = [tuple(pair.split(" ", 1)) for pair in gguf.require("tokenizer.ggml.merges", list)]
-    whole_words = words == "llama-bpe"  # Llama 3 takes a word that is a piece as it is, merges or not
-    try:
-        encoder = Tokenizer(models.BPE(vocab=normal, merges=merges, ignore_merges=whole_words))
-    except Exception as error:  # the library raises nothing finer
-        raise _refused(gguf.path, error) from error
+    merges = [pair.split(" ") for pair in gguf.require("tokenizer.ggml.merges", list)]
+    encoder = Tokenizer(_model(gguf.path, normal, merges, whole_words=words == "llama-bpe"))
     encoder.pre_tokenizer = pre_tokenizers.Sequence(_WORDS[words])
     return _vocabulary(gguf.path, encoder, normal, added)
 
@@ -66,23 +62,31 @@ def from_gguf(gguf: GGUF) -> Vocabulary:
 def from_file(path: Path) -> Vocabulary:
     try:
         spec = json.loads(path.read_text(encoding="utf-8"))
+        model = spec["model"]
         added = {token["content"]: (int(token["id"]), token["special"]) for token in spec["added_tokens"]}
-        normal = {text: id for text, id in spec["model"]["vocab"].items() if text not in added}
-        # Only these three parts decide the ids of plain text; the rest would add or parse control pieces.
-        bare = {
-            "model": {**spec["model"], "vocab": normal, "dropout": None},
-            "normalizer": spec["normalizer"],
-            "pre_tokenizer": spec["pre_tokenizer"],
-        }
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        normal = {text: int(id) for text, id in model["vocab"].items() if text not in added}
+        merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
+        # Of the rest only these two decide the ids of plain text; what is left out would add or parse control pieces.
+        frame = {key: spec[key] for key in ("normalizer", "pre_tokenizer")}
+        encoder = Tokenizer.from_str(json.dumps(frame | {"model": {"type": "BPE", "vocab": {}, "merges": []}}))
+    except Exception as error:  # the tokenizers library raises nothing finer
+        reason = str(error).splitlines()[0]
         raise PastaError(
-            f"{path}: not a tokenizer.json of the BPE kind ({error!r}); give a GGUF or .model file"
+            f"{path}: not a tokenizer.json of the BPE kind ({reason}); give a GGUF or .model file"
         ) from error
-    try:
-        encoder = Tokenizer.from_str(json.dumps(bare | {"added_tokens": [], "post_processor": None, "decoder": None}))
-    except Exception as error:  # the library raises nothing finer
-        raise _refused(path, error) from error
+    encoder.model = _model(path, normal, merges, whole_words=model.get("ignore_merges", False))  # absent in old files
     return _vocabulary(path, encoder, normal, added)
+
+
+def _model(path: Path, normal: dict[str, int], merges: list[list[str]], whole_words: bool) -> models.BPE:
+    """`whole_words`: a word that is a piece is taken as it is, merges or not (Llama 3)."""
+    for index, pair in enumerate(merges):
+        # Asked here: where a piece is missing, the library ends in a panic that cannot be caught cleanly.
+        if not (len(pair) == 2 and pair[0] in normal and pair[1] in normal and pair[0] + pair[1] in normal):
+            raise PastaError(
+                f"{path}: merge {index} joins {pair!r}, which are not two pieces of it; fetch the file again"
+            )
+    return models.BPE(vocab=normal, merges=[tuple(pair) for pair in merges], ignore_merges=whole_words)
 
 
 def _vocabulary(
@@ -116,7 +120,3 @@ def _vocabulary(
         return json.dumps(spec, ensure_ascii=False, indent=1).encode()
 
     return Vocabulary(data, control, encode, "tokenizer.json", content)
-
-
-def _refused(path: Path, error: Exception) -> PastaError:
-    return PastaError(f"{path}: the BPE pieces and merges do not fit together ({error}); fetch the file again")

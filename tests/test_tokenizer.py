@@ -1,0 +1,483 @@
+import json
+import random
+
+import numpy as np
+import pytest
+import sentencepiece
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pasta_jax import assets
+from pasta_jax.errors import PastaError
+from pasta_jax.lang.tags import NUM_TAGS
+from pasta_jax.models import tokenizer as module
+from pasta_jax.models.bpe import _WORDS
+from pasta_jax.models.gguf import GGUF
+from pasta_jax.models.tokenizer import Detokenizer, Tokenizer, load_tokenizer
+from tests.requires import requires_dev, requires_gemma, requires_smollm2
+from tests.texts import TEXTS
+from tests.tiny_tokenizers import (
+    LLAMA3_SPECIALS,
+    SMOLLM2_SPECIALS,
+    bpe_metadata,
+    gguf_model,
+    sentencepiece_metadata,
+    train_bpe,
+    train_sentencepiece,
+)
+
+TINY = {
+    "gemma.model": lambda: train_sentencepiece(),
+    "gemma.gguf": lambda: gguf_model(sentencepiece_metadata(train_sentencepiece())),
+    "smollm2.json": lambda: train_bpe(SMOLLM2_SPECIALS, added=("<tool>",)).encode(),
+    "llama3.json": lambda: train_bpe(LLAMA3_SPECIALS, llama3_words()).encode(),
+    "llama3.gguf": lambda: gguf_model(bpe_metadata(train_bpe(LLAMA3_SPECIALS, llama3_words()), "llama-bpe")),
+}
+SMOLLM2 = pytest.param("smollm2", marks=requires_smollm2)
+GEMMA = pytest.param("gemma", marks=requires_gemma)
+EVERY = [*TINY, SMOLLM2, GEMMA]
+MARKS = [
+    *(
+        "<start_of_turn>",
+        "<end_of_turn>",
+        "<bos>",
+        "<eos>",
+        "<pad>",
+        "<unk>",
+        "<unused7>",
+        "<mask>",
+        "<start_of_image>",
+    ),
+    *("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<repo_name>", "<|begin_of_text|>", "<|eot_id|>", "<tool>"),
+    *(
+        "<|start_header_id|>",
+        "<|reserved_special_token_5|>",
+        "<0x41>",
+        "<b>",
+        "▁",
+        "▁▁",
+        " ",
+        "\n",
+        "<h1>",
+        "[multimodal]",
+    ),
+]
+
+
+def llama3_words():
+    return tokenizers.pre_tokenizers.Sequence(_WORDS["llama-bpe"])
+
+
+@pytest.fixture(scope="session")
+def load(tmp_path_factory):
+    """A tokenizer by its name in EVERY; each is made once."""
+    folder, made = tmp_path_factory.mktemp("tokenizers"), {}
+
+    def path(name: str):
+        if name in TINY:
+            (folder / name).write_bytes(TINY[name]())
+            return folder / name
+        return {"smollm2": assets.smollm2_gguf, "gemma": assets.gemma3_270m_gguf}[name]()
+
+    def load(name: str) -> Tokenizer:
+        if name not in made:
+            made[name] = path(name), load_tokenizer(path(name))
+        return made[name][1]
+
+    load.path = lambda name: load(name) and made[name][0]
+    return load
+
+
+def possible(tokenizer: Tokenizer, text: str) -> bool:
+    """Whether the vocabulary has all bytes of the text; only SmolLM2's lacks some."""
+    single = {data for data in tokenizer.vocabulary.data if len(data) == 1}
+    lacks = [byte for byte in range(256) if bytes([byte]) not in single]
+    return not set(text.encode()) & set(lacks)
+
+
+def spelled(tokenizer: Tokenizer, ids: list[int]) -> str:
+    """The text of ids with control pieces by name."""
+    names = {id: name for name, id in tokenizer.vocabulary.control.items()}
+    return b"".join(names[id].encode() if id in names else tokenizer.piece(id) for id in ids).decode()
+
+
+# What the ids are.
+
+
+@requires_gemma
+def test_gemma_golden_ids(load):
+    gemma = load("gemma")
+    assert gemma.prompt_ids("The capital of France is") == [2, 818, 5279, 529, 7001, 563]
+    assert gemma.prompt_ids("Once upon a time, there was a little girl named Lily who") == [
+        *(2, 14946, 3324, 496, 990, 236764, 993, 691, 496, 2268, 3953, 7489, 60708, 1015)
+    ]
+    assert (gemma.name, gemma.vocab_size, gemma.model_vocab) == ("gemma", 262_144, 262_144)
+    assert (gemma.tags.base, gemma.bos, gemma.end_of_turn, gemma.stop_ids) == (6, 2, 106, (106, 1))
+
+
+@requires_smollm2
+def test_smollm2_golden_ids(load):
+    smollm2 = load("smollm2")
+    assert smollm2.prompt_ids("The capital of France is") == [504, 3575, 282, 4649, 314]
+    assert (smollm2.name, smollm2.vocab_size, smollm2.model_vocab) == ("smollm2", 49_152, 49_280)
+    assert (smollm2.tags.base, smollm2.bos, smollm2.end_of_turn, smollm2.stop_ids) == (49_152, None, 2, (2, 0))
+
+
+@requires_dev("cyllama")
+@pytest.mark.parametrize("name", ["llama3.gguf", SMOLLM2, GEMMA])
+def test_ids_equal_llama_cpp(load, name):
+    from cyllama.llama import llama_cpp
+
+    llama_cpp.disable_logging()
+    model = llama_cpp.LlamaModel(str(load.path(name)), llama_cpp.LlamaModelParams())
+    vocab, ours = model.get_vocab(), load(name)
+    # llama.cpp takes `</s>` for an end mark wherever it stands; in Gemma's vocabulary it is an HTML tag.
+    texts = [text for text in TEXTS if possible(ours, text) and "</s>" not in text]
+    assert len(texts) > 200
+    for text in texts:
+        assert ours.encode(text) == vocab.tokenize(text, False, False)
+    for messages in CONVERSATIONS[:1] + CONVERSATIONS[2:]:  # it would parse the marks in the second one's text
+        ids = ours.chat(messages)
+        assert ids == vocab.tokenize(spelled(ours, ids), False, True)
+
+
+@pytest.mark.parametrize("name", ["gemma.model", "gemma.gguf"])
+def test_ids_equal_sentencepiece(load, name):
+    direct = sentencepiece.SentencePieceProcessor(model_proto=train_sentencepiece())
+    texts = [text for text in TEXTS if not any(mark in text for mark in ("_of_turn>", "<unused"))]
+    assert len(texts) > 200
+    for text in texts:
+        assert load(name).encode(text) == direct.encode(text)
+
+
+@pytest.mark.parametrize("name", ["smollm2.json", "llama3.json", "llama3.gguf", SMOLLM2])
+def test_ids_equal_tokenizers(load, name):
+    ours = load(name)
+    if name == "smollm2":
+        metadata = GGUF.open(load.path(name)).metadata
+        vocab = {text: id for id, text in enumerate(metadata["tokenizer.ggml.tokens"])}
+        merges = [tuple(pair.split()) for pair in metadata["tokenizer.ggml.merges"]]
+        direct = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, merges))
+        digits = tokenizers.pre_tokenizers.Digits(individual_digits=True)
+        bytes_ = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        direct.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([digits, bytes_])
+    else:
+        specials, words = (SMOLLM2_SPECIALS, None) if name.startswith("smollm2") else (LLAMA3_SPECIALS, llama3_words())
+        direct = tokenizers.Tokenizer.from_str(train_bpe(specials, words))
+    texts = [text for text in TEXTS if possible(ours, text) and not any(mark in text for mark in MARKS[9:18])]
+    assert len(texts) > 150
+    for text in texts:
+        assert ours.encode(text) == direct.encode(text, add_special_tokens=False).ids
+
+
+# What text can and can't do.
+
+
+@pytest.mark.parametrize("name", EVERY)
+@settings(deadline=None, max_examples=150)
+@given(parts=st.lists(st.sampled_from(MARKS) | st.text()))
+def test_any_text_comes_back_and_none_is_a_control_or_tag_id(load, name, parts):
+    tokenizer, text = load(name), "".join(parts)
+    if not possible(tokenizer, text):
+        with pytest.raises(PastaError, match="has no ids for; leave it out"):
+            tokenizer.encode(text)
+        return
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert not set(ids) & set(tokenizer.vocabulary.control.values())
+    assert not any(tokenizer.tags.is_tag(id) for id in ids)
+    assert all(0 <= id < tokenizer.vocab_size for id in ids)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_texts_come_back(load, name):
+    tokenizer = load(name)
+    for text in TEXTS:
+        if possible(tokenizer, text):
+            assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert tokenizer.encode("") == []
+
+
+@pytest.mark.parametrize("name", ["gemma.model", "llama3.json"])
+def test_broken_text_is_located(load, name):
+    with pytest.raises(PastaError, match=r"^character 3 of the text is '\\udcff', a broken piece of UTF-8; "):
+        load(name).encode("é \udcff")
+
+
+@requires_smollm2
+def test_what_smollm2_cannot_write_is_located(load):
+    """Its vocabulary lacks these bytes; the library would drop them without a word."""
+    for character in ["\x04", "\x06", "\x13", "\x14", "\x16", "\x1d", "\U00050000", "\U00090000"]:
+        with pytest.raises(PastaError, match=r"^character 3 of the text is '\\.*', which smollm2 has no ids for; "):
+            load("smollm2").encode(f"é {character} b")
+
+
+# Ids to text.
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_control_and_tag_ids_are_silent(load, name):
+    tokenizer = load(name)
+    silent = [*tokenizer.vocabulary.control.values(), *range(tokenizer.tags.base, tokenizer.tags.end)]
+    assert tokenizer.decode([*silent, *tokenizer.encode("a"), tokenizer.tags.sync, tokenizer.model_vocab - 1]) in (
+        "a",
+        "a" + tokenizer.piece(tokenizer.model_vocab - 1).decode(errors="replace"),
+    )
+    for id in (-1, tokenizer.model_vocab):
+        with pytest.raises(PastaError, match=f"id {id} is none of the {tokenizer.model_vocab} of "):
+            tokenizer.decode([id])
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_detokenizer_equals_decode(load, name):
+    """Over random ids: mostly single bytes, so that characters are broken in every way."""
+    tokenizer, draw = load(name), random.Random(0)
+    single = [id for id, data in enumerate(tokenizer.vocabulary.data) if len(data) == 1]
+    silent = [*tokenizer.vocabulary.control.values(), tokenizer.tags.async_]
+    for _ in range(200):
+        ids = [
+            draw.choice([*draw.choices(single, k=6), *silent, draw.randrange(tokenizer.model_vocab)]) for _ in range(40)
+        ]
+        stream = Detokenizer(tokenizer)
+        pieces = [stream.push(id) for id in ids]
+        assert "".join(pieces) + stream.flush() == tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize("name", ["gemma.model", "smollm2.json"])
+def test_detokenizer_never_splits_a_character(load, name):
+    tokenizer = load(name)
+    ids = tokenizer.encode("𓀀")
+    assert len(ids) == 4
+    stream = Detokenizer(tokenizer)
+    assert [stream.push(id) for id in (ids[0], tokenizer.tags.sync, *ids[1:])] == ["", "", "", "", "𓀀"]
+    assert stream.push(ids[0]) == ""
+    assert stream.flush() == "\ufffd"
+
+
+# Conversations.
+
+CONVERSATIONS = [
+    [("user", "Give three tips.")],
+    [("user", "  Hi <end_of_turn><|im_end|><|eot_id|> there\n\n")],
+    [("system", "Be brief. "), ("user", "\n\nHi"), ("assistant", " Hello. "), ("user", "Why?")],
+    [("user", "")],
+]
+WRITTEN = {
+    "gemma": [
+        "<bos><start_of_turn>user\nGive three tips.<end_of_turn>\n<start_of_turn>model\n",
+        "<bos><start_of_turn>user\nHi <end_of_turn><|im_end|><|eot_id|> there<end_of_turn>\n<start_of_turn>model\n",
+        "<bos><start_of_turn>user\nBe brief. \n\nHi<end_of_turn>\n<start_of_turn>model\nHello.<end_of_turn>\n"
+        "<start_of_turn>user\nWhy?<end_of_turn>\n<start_of_turn>model\n",
+        "<bos><start_of_turn>user\n<end_of_turn>\n<start_of_turn>model\n",
+    ],
+    "smollm2": [
+        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+        "<|im_start|>user\nGive three tips.<|im_end|>\n<|im_start|>assistant\n",
+        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+        "<|im_start|>user\n  Hi <end_of_turn><|im_end|><|eot_id|> there\n\n<|im_end|>\n<|im_start|>assistant\n",
+        "<|im_start|>system\nBe brief. <|im_end|>\n<|im_start|>user\n\n\nHi<|im_end|>\n"
+        "<|im_start|>assistant\n Hello. <|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n",
+        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+        "<|im_start|>user\n<|im_end|>\n<|im_start|>assistant\n",
+    ],
+    "llama3": [
+        "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nGive three tips.<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n",
+        "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHi <end_of_turn><|im_end|><|eot_id|> there"
+        "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+        "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>"
+        "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nHello."
+        "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nWhy?<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n",
+        "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_conversations_as_the_family_writes_them(load, name):
+    tokenizer = load(name)
+    for messages, written in zip(CONVERSATIONS, WRITTEN[tokenizer.name], strict=True):
+        ids = tokenizer.chat(messages)
+        assert spelled(tokenizer, ids) == written
+        marks = {tokenizer.vocabulary.control[mark] for mark in tokenizer.family.marks}
+        turns = len(messages) + (tokenizer.name == "smollm2" and messages[0][0] != "system")
+        turns -= tokenizer.name == "gemma" and messages[0][0] == "system"
+        assert sum(id in marks for id in ids) == sum(
+            (tokenizer.bos is not None, turns + 1, turns, (turns + 1) * (tokenizer.family.header is not None))
+        )
+
+
+@requires_smollm2
+@requires_dev("jinja2")
+def test_smollm2_conversations_equal_its_own_template(load):
+    import jinja2
+
+    template = jinja2.Template(GGUF.open(load.path("smollm2")).metadata["tokenizer.chat_template"])
+    for messages, written in zip(CONVERSATIONS, WRITTEN["smollm2"], strict=True):
+        turns = [{"role": role, "content": text} for role, text in messages]
+        assert template.render(messages=turns, add_generation_prompt=True) == written
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        ([], "has 0 messages and no open question"),
+        ([("system", "a")], "has 0 messages"),
+        ([("user", "a"), ("assistant", "b")], "has 2 messages"),
+        ([("assistant", "a")], r"message 1 .* is by 'assistant'"),
+        ([("user", "a"), ("user", "b"), ("user", "c")], r"message 2 .* is by 'user'"),
+        ([("system", "a"), ("system", "b"), ("user", "c")], r"message 1 .* is by 'system'"),
+        ([("user", "a"), ("tool", "b"), ("user", "c")], r"message 2 .* is by 'tool'"),
+    ],
+)
+def test_conversations_out_of_order_are_refused(load, messages, reason):
+    with pytest.raises(PastaError, match=reason):
+        load("gemma.model").chat(messages)
+
+
+# Files.
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_saved_equals_loaded(load, name, tmp_path):
+    first = load(name)
+    path = first.save(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    second = load_tokenizer(path)
+    assert second.vocabulary.data == first.vocabulary.data
+    assert second.vocabulary.control == first.vocabulary.control
+    assert (second.tags, second.model_vocab, second.family) == (first.tags, first.model_vocab, first.family)
+    for text in TEXTS[:60]:
+        if possible(first, text):
+            assert second.encode(text) == first.encode(text)
+
+
+@pytest.mark.parametrize("name", ["smollm2.json", "llama3.gguf"])
+def test_a_saved_bpe_is_read_by_others(load, name, tmp_path):
+    ours = load(name)
+    theirs = tokenizers.Tokenizer.from_file(str(ours.save(tmp_path)))
+    messages = CONVERSATIONS[2]
+    ids = ours.chat(messages)
+    assert theirs.encode(spelled(ours, ids), add_special_tokens=False).ids == ids
+    assert theirs.decode(ids) == ours.decode(ids)
+
+
+@pytest.mark.parametrize(("unused", "appended"), [(67, True), (68, False), (70, False)])
+def test_tags_lie_on_unused_pieces_where_there_are_enough(tmp_path, unused, appended):
+    (tmp_path / "m").write_bytes(train_sentencepiece(unused=unused))
+    tokenizer = load_tokenizer(tmp_path / "m")
+    size = 420 + unused
+    assert tokenizer.vocab_size == size
+    if appended:
+        assert (tokenizer.tags.base, tokenizer.model_vocab) == (size, 640)
+        assert tokenizer.model_vocab >= tokenizer.tags.end
+    else:
+        assert (tokenizer.tags.base, tokenizer.model_vocab) == (tokenizer.vocabulary.control["<unused0>"], size)
+
+
+def test_the_first_run_is_of_neighbours():
+    assert module._first_run([9, 1, 2, 5, 6, 7, 8], 3) == 5
+    assert module._first_run([3, 2, 1], 3) == 1
+    assert module._first_run([1, 2, 4, 5], 3) is None
+    assert module._first_run([], 3) is None
+
+
+def test_llama3_tags_skip_the_lone_reserved_pieces(load):
+    tokenizer = load("llama3.json")
+    assert tokenizer.tags.base == tokenizer.vocabulary.control["<|reserved_special_token_1|>"]
+    assert tokenizer.tags.end - tokenizer.tags.base == NUM_TAGS
+
+
+def changed(tokenizer_json: str, **parts) -> bytes:
+    return json.dumps(json.loads(tokenizer_json) | parts).encode()
+
+
+BPE = train_bpe(SMOLLM2_SPECIALS)
+SPM = sentencepiece_metadata(train_sentencepiece())
+BPE_GGUF = bpe_metadata(BPE, "smollm")
+REFUSED = {
+    "nothing": (lambda: b"", "not a SentencePiece model|no byte pieces"),
+    "noise": (lambda: bytes(range(7, 200)), "not a SentencePiece model"),
+    "other json": (lambda: b'{"a": 1}', "not a tokenizer.json of the BPE kind"),
+    "cut json": (lambda: BPE[:5000].encode(), "not a tokenizer.json of the BPE kind"),
+    "normalizer": (lambda: changed(BPE, normalizer={"type": "NFC"}), "does not give every text back"),
+    "words lost": (lambda: changed(BPE, pre_tokenizer={"type": "Whitespace"}), "does not give every text back"),
+    "no pieces": (
+        lambda: changed(BPE, model={"type": "WordPiece", "vocab": {}}),
+        "not a tokenizer.json of the BPE kind",
+    ),
+    "no bytes": (
+        lambda: changed(BPE, model=json.loads(BPE)["model"] | {"vocab": {"▁a": 0}, "merges": []}),
+        "not byte-level",
+    ),
+    "no marks, json": (lambda: changed(BPE, added_tokens=[]), "none of the marks of a turn"),
+    "no marks": (lambda: train_sentencepiece(marks=False), "none of the marks of a turn"),
+    "nfkc": (lambda: train_sentencepiece(normalization_rule_name="nfkc"), "does not give every text back"),
+    "dummy prefix": (lambda: train_sentencepiece(add_dummy_prefix=True), "does not give every text back"),
+    "fewer blanks": (lambda: train_sentencepiece(remove_extra_whitespaces=True), "does not give every text back"),
+    "no fallback": (lambda: train_sentencepiece(byte_fallback=False, vocab_size=230), "has no byte pieces"),
+    "no tokenizer": (lambda: gguf_model({"tokenizer.ggml.tokens": ["a"]}), "metadata lack 'tokenizer.ggml.model'"),
+    "other kind": (
+        lambda: gguf_model(SPM | {"tokenizer.ggml.model": "bert"}),
+        "of the kind 'bert', not one of llama, gpt2",
+    ),
+    "other type": (
+        lambda: gguf_model(SPM | {"tokenizer.ggml.scores": 1}),
+        "have a int, not a ndarray, as 'tokenizer.ggml.sc",
+    ),
+    "short": (lambda: gguf_model(SPM | {"tokenizer.ggml.scores": np.zeros(3, "<f4")}), "490 tokens, 3 scores"),
+    "blank in front": (
+        lambda: gguf_model(SPM | {"tokenizer.ggml.add_space_prefix": True}),
+        "does not give every text back",
+    ),
+    "bad types": (
+        lambda: gguf_model(SPM | {"tokenizer.ggml.token_type": np.full(490, 9, "<i4")}),
+        "score or type of its tok",
+    ),
+    "all bytes": (
+        lambda: gguf_model(SPM | {"tokenizer.ggml.token_type": np.full(490, 6, "<i4")}),
+        "refuses its pieces",
+    ),
+    "other words": (
+        lambda: gguf_model(BPE_GGUF | {"tokenizer.ggml.pre": "qwen2"}),
+        "cuts words by 'qwen2', known are smollm",
+    ),
+    "no merge": (lambda: gguf_model(BPE_GGUF | {"tokenizer.ggml.merges": ["ab"]}), r"merge 0 joins \['ab'\]"),
+    "lost merge": (lambda: gguf_model(BPE_GGUF | {"tokenizer.ggml.merges": ["yyy zzz"]}), "merge 0 joins"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_unfit_files_are_refused_in_one_line(tmp_path, case):
+    content, reason = REFUSED[case]
+    (tmp_path / "file").write_bytes(content())
+    with pytest.raises(PastaError, match=reason) as caught:
+        load_tokenizer(tmp_path / "file")
+    assert str(caught.value).startswith(f"{tmp_path / 'file'}: ")
+    assert "\n" not in str(caught.value)
+    assert "; " in str(caught.value)  # the mend
+
+
+def test_absent_files_are_refused(tmp_path):
+    with pytest.raises(PastaError, match=r"tokenizer\.model: No such file or directory; give a GGUF"):
+        load_tokenizer(tmp_path / "tokenizer.model")
+    with pytest.raises(PastaError, match="Is a directory; give a GGUF"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("metadata", [SPM, BPE_GGUF], ids=["sentencepiece", "bpe"])
+def test_damaged_gguf_tokenizers_raise_nothing_else(tmp_path, metadata):
+    whole, draw = gguf_model(metadata), random.Random(0)
+    end = whole.index(b"token_embd")
+    for _ in range(300):
+        damaged = bytearray(whole)
+        damaged[draw.randrange(end)] ^= 1 << draw.randrange(8)
+        (tmp_path / "file").write_bytes(damaged)
+        try:
+            load_tokenizer(tmp_path / "file")
+        except PastaError as error:
+            last = error
+    assert last
