@@ -173,9 +173,20 @@ def test_all_errors_in_order():
         (3, rules.TAG_IN_CHUNK),
         (3, rules.TAG_IN_CHUNK),
     ]
+
+
+def test_parse_raises_the_first_error_in_the_text_not_the_first_found():
     with pytest.raises(LangError) as caught:
-        Program.parse(text)
-    assert str(caught.value) == str(check(text)[0])
+        Program.parse(f"{P}<async>never closed {P}{GOOD}")
+    assert (caught.value.rule, caught.value.column) == (rules.ASYNC_OPEN, len(P) + 1)
+
+
+def test_a_promise_is_blamed_once():
+    assert [error.rule for error in check(f"{P} <sync/> x")] == [rules.PROMISE_ALONE]
+
+
+def test_three_words_of_topic_and_five_of_chunk_are_well():
+    assert check(f"{P.replace('a b', 'a b c')}{GOOD}") == []
 
 
 def test_an_error_is_the_house_s_and_survives_pickling():
