@@ -1,5 +1,8 @@
 """Tag ids on ints and arrays alike; escaping is a bijection and leaves ordinary text alone."""
 
+import subprocess
+import sys
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -20,6 +23,12 @@ from pasta_jax.lang.tags import (
 from tests.programs import texts
 
 TAGS = TagIds(1000)
+
+
+def test_the_language_needs_no_jax():
+    modules = "clock error lexer linear program stream structure tags".split()
+    code = f"import sys; from pasta_jax.lang import {', '.join(modules)}; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_the_ids_lie_in_a_row():

@@ -1,0 +1,1 @@
+"""PASTA-LANG: tags, programs, structure and clock, with Python and NumPy only; docs/LANG.md teaches it."""
