@@ -59,7 +59,7 @@ find_python() {
   if [[ $without_venv ]]; then
     die "$without_venv lacks the venv module: install it (Debian, Ubuntu: apt-get install python$(version_of "$without_venv")-venv)"
   fi
-  die "no Python 3.11 or 3.12 ${PYTHON:+at PYTHON=$PYTHON}: install one, or name it: PYTHON=/path/to/python3.11 launch/setup.sh"
+  die "no Python 3.11 or 3.12${PYTHON:+ at PYTHON=$PYTHON}: install one, or name it: PYTHON=/path/to/python3.11 launch/setup.sh"
 }
 
 # Sets $version and $modules (its folder of modules) from .venv; fails where it is absent, half made or broken.
