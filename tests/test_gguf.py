@@ -93,10 +93,11 @@ def test_what_is_not_there_is_named(file):
 
 def test_a_file_cut_anywhere_is_refused(file):
     whole = write_gguf(METADATA, TENSORS)
-    data_end = len(whole) - (-len(Q8_0 * 2) % 32)  # padding behind the last tensor is not needed
-    for length in range(data_end):
-        refusal(file(whole[:length]))
-    open_all(file(whole[:data_end]))
+    only_text = write_gguf({"name": "the last"}, {})
+    for content, needed in ((whole, len(whole) - (-len(Q8_0 * 2) % 32)), (only_text, only_text.index(b"last") + 4)):
+        for length in range(needed):
+            refusal(file(content[:length]))
+        open_all(file(content[:needed]))  # without the padding at the end
 
 
 @pytest.mark.parametrize("flip", [0xFF, 0x80, 0x01])
@@ -125,6 +126,9 @@ def test_refusals_say_where_and_what(file, tmp_path):
     unknown = bytearray(write_gguf({}, {"w": ((2, 32), "Q8_0", bytes(68))}))
     unknown[unknown.index(b"w") + 1 + 4 + 16] = 16  # IQ2_XXS
     assert "tensor 'w' has the number format 16, which is none of F32, " in refusal(file(bytes(unknown)))
+    twice = write_gguf({"ab": 1, "cd": 2}, {"ef": ((1,), "F32", bytes(4)), "gh": ((1,), "F32", bytes(4))})
+    assert "metadata 'ab' stand twice" in refusal(file(twice.replace(b"cd", b"ab")))
+    assert "tensor 'ef' stands twice" in refusal(file(twice.replace(b"gh", b"ef")))
     assert "No such file" in refusal(tmp_path / "absent.gguf")
     assert "Is a directory" in refusal(tmp_path)
 

@@ -31,8 +31,9 @@ TINY = {
     "gemma.model": lambda: train_sentencepiece(),
     "gemma.gguf": lambda: gguf_model(sentencepiece_metadata(train_sentencepiece())),
     "smollm2.json": lambda: train_bpe(SMOLLM2_SPECIALS, added=("<tool>",)).encode(),
-    "llama3.json": lambda: train_bpe(LLAMA3_SPECIALS, llama3_words()).encode(),
-    "llama3.gguf": lambda: gguf_model(bpe_metadata(train_bpe(LLAMA3_SPECIALS, llama3_words()), "llama-bpe")),
+    "smollm2.gguf": lambda: gguf_model(bpe_metadata(train_bpe(SMOLLM2_SPECIALS, added=("<tool>",)), "smollm")),
+    "llama3.json": lambda: train_llama3().encode(),
+    "llama3.gguf": lambda: gguf_model(bpe_metadata(train_llama3(), "llama-bpe")),
 }
 SMOLLM2 = pytest.param("smollm2", marks=requires_smollm2)
 GEMMA = pytest.param("gemma", marks=requires_gemma)
@@ -65,8 +66,8 @@ MARKS = [
 ]
 
 
-def llama3_words():
-    return tokenizers.pre_tokenizers.Sequence(_WORDS["llama-bpe"])
+def train_llama3() -> str:
+    return train_bpe(LLAMA3_SPECIALS, tokenizers.pre_tokenizers.Sequence(_WORDS["llama-bpe"]), whole="Ġtomorrow")
 
 
 @pytest.fixture(scope="session")
@@ -125,7 +126,7 @@ def test_smollm2_golden_ids(load):
 
 
 @requires_dev("cyllama")
-@pytest.mark.parametrize("name", ["llama3.gguf", SMOLLM2, GEMMA])
+@pytest.mark.parametrize("name", ["smollm2.gguf", "llama3.gguf", SMOLLM2, GEMMA])
 def test_ids_equal_llama_cpp(load, name):
     from cyllama.llama import llama_cpp
 
@@ -163,8 +164,7 @@ def test_ids_equal_tokenizers(load, name):
         bytes_ = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
         direct.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([digits, bytes_])
     else:
-        specials, words = (SMOLLM2_SPECIALS, None) if name.startswith("smollm2") else (LLAMA3_SPECIALS, llama3_words())
-        direct = tokenizers.Tokenizer.from_str(train_bpe(specials, words))
+        direct = tokenizers.Tokenizer.from_str(train_llama3() if "llama3" in name else train_bpe(SMOLLM2_SPECIALS))
     texts = [text for text in TEXTS if possible(ours, text) and not any(mark in text for mark in MARKS[9:18])]
     assert len(texts) > 150
     for text in texts:
@@ -227,6 +227,15 @@ def test_control_and_tag_ids_are_silent(load, name):
     for id in (-1, tokenizer.model_vocab):
         with pytest.raises(PastaError, match=f"id {id} is none of the {tokenizer.model_vocab} of "):
             tokenizer.decode([id])
+
+
+@pytest.mark.parametrize("name", ["smollm2.json", "smollm2.gguf"])
+def test_added_pieces_that_are_no_control_pieces_have_text(load, name):
+    tokenizer = load(name)
+    assert tokenizer.vocabulary.control.keys() == set(SMOLLM2_SPECIALS)
+    id = tokenizer.vocabulary.data.index(b"<tool>")
+    assert tokenizer.decode([id]) == "<tool>"
+    assert id not in tokenizer.encode("<tool>")
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -365,6 +374,13 @@ def test_a_saved_bpe_is_read_by_others(load, name, tmp_path):
     assert theirs.decode(ids) == ours.decode(ids)
 
 
+@pytest.mark.parametrize("name", ["gemma.model", "gemma.gguf"])
+def test_a_saved_sentencepiece_is_read_by_others(load, name, tmp_path):
+    theirs = sentencepiece.SentencePieceProcessor(model_file=str(load(name).save(tmp_path)))
+    assert (theirs.eos_id(), theirs.bos_id(), theirs.unk_id()) == (1, 2, 3)
+    assert theirs.encode("Give three  tips") == load(name).encode("Give three  tips")
+
+
 @pytest.mark.parametrize(("unused", "appended"), [(67, True), (68, False), (70, False)])
 def test_tags_lie_on_unused_pieces_where_there_are_enough(tmp_path, unused, appended):
     (tmp_path / "m").write_bytes(train_sentencepiece(unused=unused))
@@ -433,6 +449,7 @@ REFUSED = {
         lambda: gguf_model(SPM | {"tokenizer.ggml.add_space_prefix": True}),
         "does not give every text back",
     ),
+    "bad unknown": (lambda: gguf_model(SPM | {"tokenizer.ggml.unknown_token_id": 490}), "of 490 tokens it names"),
     "bad types": (
         lambda: gguf_model(SPM | {"tokenizer.ggml.token_type": np.full(490, 9, "<i4")}),
         "score or type of its tok",
@@ -445,7 +462,7 @@ REFUSED = {
         lambda: gguf_model(BPE_GGUF | {"tokenizer.ggml.pre": "qwen2"}),
         "cuts words by 'qwen2', known are smollm",
     ),
-    "no merge": (lambda: gguf_model(BPE_GGUF | {"tokenizer.ggml.merges": ["ab"]}), r"merge 0 joins \['ab'\]"),
+    "no merge": (lambda: gguf_model(BPE_GGUF | {"tokenizer.ggml.merges": ["a"]}), r"merge 0 joins \['a'\]"),
     "lost merge": (lambda: gguf_model(BPE_GGUF | {"tokenizer.ggml.merges": ["yyy zzz"]}), "merge 0 joins"),
 }
 

@@ -17,6 +17,7 @@ SAMPLES = [
     "\t" * 33,
     " \n \n\t \n",
     "I'm sure you'll say it's what they'VE WE'd done; O'Neill's don't.",
+    "I'll pay 20245 tomorrow, or 12345678 in 2024. Tomorrow... tomorrow!\n\n\tI'LL",
     "1 12 123 1234 12345 3.14159 1,000,000 0x1F 1e-5 ½ ² Ⅷ ٣٤",
     "What?! No... Yes -- \"quoted\" 'single' (paren) [bracket] {brace} <angle>",
     "def f(x):\n    if x > 0:\n        return x ** 2  # square\n    return None\n",

@@ -15,6 +15,7 @@ _LINES = [
     "The capital of France is Paris; the capital of Germany is Berlin. What is the capital of Italy?",
     "def add(a, b):\n    return a + b\n\n\nprint(add(1, 2))  # 3",
     "Größe, naïve, façade, 東京, Москва, e\u0301",
+    "In 2024 and 20245 I'll pay 12345678, 2024, 20245 and 12345678 again...\n\n\t I'll, I'll, I'LL!",
 ] * 4
 
 
@@ -51,14 +52,22 @@ LLAMA3_SPECIALS = [
 ]
 
 
-def train_bpe(specials: list[str], pre_tokenizer=None, added: tuple[str, ...] = ()) -> str:
-    """A tokenizer.json with all 256 bytes; `specials` are control pieces, `added` parsed but plain ones."""
+def train_bpe(specials: list[str], words=None, added: tuple[str, ...] = (), whole: str | None = None) -> str:
+    """A tokenizer.json with all 256 bytes; `specials` are control pieces, `added` parsed but plain ones.
+
+    It is trained on uncut lines, so that its merges tell where `words` cuts. `whole` is a piece that no merges make.
+    """
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizer or pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(vocab_size=400 - (whole is not None), initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(_LINES, trainer)
+    spec = json.loads(tokenizer.to_str())
+    if whole is not None:
+        spec["model"] |= {"vocab": spec["model"]["vocab"] | {whole: 399}, "ignore_merges": True}
+    tokenizer = Tokenizer.from_str(json.dumps(spec))
+    tokenizer.pre_tokenizer = words or pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(specials)
     tokenizer.add_tokens(list(added))
     return json.dumps(json.loads(tokenizer.to_str()))

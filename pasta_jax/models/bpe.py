@@ -93,7 +93,7 @@ def _vocabulary(
     path: Path, encoder: Tokenizer, normal: dict[str, int], added: dict[str, tuple[int, bool]]
 ) -> Vocabulary:
     """`added` gives the id of each added piece, and whether it is a control piece."""
-    size = 1 + max([*normal.values(), *(id for id, _ in added.values())])
+    size = 1 + max([*normal.values(), *(id for id, _ in added.values())], default=-1)
     data, control = [b""] * size, {}
     try:
         for text, id in normal.items():

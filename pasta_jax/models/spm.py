@@ -27,8 +27,10 @@ def from_gguf(gguf: GGUF) -> Vocabulary:
         raise PastaError(
             f"{gguf.path}: {len(texts)} tokens, {len(scores)} scores and {len(types)} types; fetch the file again"
         )
-    unknown = gguf.require("tokenizer.ggml.unknown_token_id", int)
-    types = [_UNKNOWN if id == unknown else type for id, type in enumerate(types)]  # listed as a control piece
+    roles = {role: gguf.require(f"tokenizer.ggml.{role}_token_id", int) for role in ("unknown", "bos", "eos")}
+    if max(roles.values()) >= len(texts):
+        raise PastaError(f"{gguf.path}: of {len(texts)} tokens it names {roles}; fetch the file again")
+    types[roles["unknown"]] = _UNKNOWN  # listed as a control piece
     # Runs of blanks are user-defined pieces, and the only ones that a GGUF file lists with real blanks.
     texts = [
         text.replace(" ", _BLANK) if type == _USER_DEFINED else text for text, type in zip(texts, types, strict=True)
@@ -37,6 +39,9 @@ def from_gguf(gguf: GGUF) -> Vocabulary:
     model.trainer_spec.model_type = TrainerSpec.BPE
     model.trainer_spec.byte_fallback = True
     model.trainer_spec.vocab_size = len(texts)
+    for role, field in (("unknown", "unk"), ("bos", "bos"), ("eos", "eos")):  # for others who read what we save
+        setattr(model.trainer_spec, f"{field}_id", roles[role])
+        setattr(model.trainer_spec, f"{field}_piece", texts[roles[role]])
     model.normalizer_spec.name = "identity"
     model.normalizer_spec.add_dummy_prefix = gguf.require("tokenizer.ggml.add_space_prefix", bool)
     model.normalizer_spec.remove_extra_whitespaces = False
