@@ -1,4 +1,4 @@
-"""What config files share: variants chosen by `file.py:variant`, and the settings of a model, of decoding and of a request."""
+"""What config files share: variants chosen by `file.py:variant`; the settings of a model, of decoding, of a request."""
 
 from collections.abc import Callable
 

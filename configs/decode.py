@@ -2,15 +2,16 @@
 
     python -m launch.decode --config=configs/decode.py:smollm2_135m --prompt="Give three tips for staying healthy."
 
-Variants: smollm2_135m (instruct), gemma3_270m (base: continues the text, no chat), gemma_2b and gemma_7b (weights not shipped by any
-package: add --config.model.path=<GGUF file or Hugging Face folder>). On two CPU cores SmolLM2 starts in about 10 s and writes about
-40 tokens a second, Gemma 3 270M about 15.
+Variants: smollm2_135m (instruct), gemma3_270m (base: continues the text, no chat), gemma_2b and gemma_7b (weights not
+shipped by any package: add --config.model.path=<GGUF file or Hugging Face folder>). On two CPU cores SmolLM2 starts in
+about 10 s and writes about 40 tokens a second, Gemma 3 270M about 15.
 
 The pretrained models were not trained on PASTA's tags, so these variants decode sequentially.
 """
 
-from configs import common
 from ml_collections import ConfigDict
+
+from configs import common
 
 
 def get_config(variant: str = "smollm2_135m") -> ConfigDict:

@@ -1,4 +1,4 @@
-"""What the launch scripts share: config flags, one-line errors with exit code 2, and the line that says where it runs."""
+"""What the launch scripts share: config flags, one-line errors with exit code 2, the line that says where it runs."""
 
 import os
 import sys
@@ -8,7 +8,6 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 from pasta_jax.errors import PastaError
-
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "file.py:variant; its keys: --config.key=value", lock_config=True

@@ -3,7 +3,8 @@
 import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# With few cores, simulated devices dead-lock in the in-process all-reduce unless the thread pool is larger than they are many.
+# With few cores, simulated devices dead-lock in the in-process all-reduce unless the thread pool is larger than they
+# are many.
 os.environ.setdefault("NPROC", "32")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 

@@ -3,6 +3,7 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from pasta_jax.models import transformer
@@ -13,3 +14,16 @@ def random_params(config, seed: int, scale: float = 0.3, stacked: bool = False):
     rng = np.random.default_rng(seed)
     shapes = jax.eval_shape(functools.partial(transformer.init, config, stacked=stacked), jax.random.key(0))
     return jax.tree.map(lambda s: (rng.standard_normal(s.shape) * scale).astype(np.float32), shapes)
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def _forward(params, tokens_1xT, config):
+    place = jnp.arange(tokens_1xT.shape[1])[None]
+    return transformer.forward(params, config, tokens_1xT, place, transformer.causal(place))[0]
+
+
+def uncached(model, ids, config=None):
+    """Logits [T, V] of a sequence without any pool; padded behind, which causality hides, to compile few shapes."""
+    padded = np.zeros((1, -(-len(ids) // 128) * 128), np.int32)
+    padded[0, : len(ids)] = ids
+    return np.array(_forward(model.params, padded, config=config or model.config)[: len(ids)])

@@ -1,4 +1,4 @@
-"""The public door: prompts in, results or a stream of events out, any number of requests over a fixed number of lanes."""
+"""The public door: prompts in, results or a stream of events out; any number of requests over a few lanes."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -53,7 +53,7 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """One token of one request as it is fed; `text` is what it adds to its thread's text ("" while a character is incomplete)."""
+    """One token of a request as it is fed; `text` is what it adds to its thread ("" inside a character)."""
 
     request: int
     thread: int
@@ -142,8 +142,8 @@ def slots_for(model: Model, requests: Sequence[Request], settings: Settings) -> 
         room = min(model.config.context, settings.slots or model.config.context)
         if length >= room:
             raise PastaError(
-                f"prompt {number}: it has {length} tokens and the {'pool' if room == settings.slots else 'model'} holds {room}, "
-                f"its answer included; shorten it{' or raise slots' if room == settings.slots else ''}"
+                f"prompt {number}: it has {length} tokens, the {'pool' if room == settings.slots else 'model'} holds "
+                f"{room}, its answer included; shorten it{' or raise slots' if room == settings.slots else ''}"
             )
         longest = max(longest, min(length + request.max_tokens, room))
     if settings.slots:

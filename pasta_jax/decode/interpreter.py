@@ -1,9 +1,10 @@
-"""The interpreter: one step feeds one token of every running thread of every lane; a jitted loop repeats it on the device.
+"""The interpreter: a step feeds one token of every running thread of every lane; a jitted loop repeats it.
 
-A step (1) opens the chunk whose promise main is about to close, (2) picks the threads that feed, main first, then chunks in spawn
-order, (3) writes their tokens to the next free slots, (4) runs the model with each row seeing what lang/structure.py::visible says,
-(5) samples each thread's next token among those its state allows, and (6) moves the threads on. Nothing is copied at a fork and
-nothing is moved at a join: threads are integers beside the slots.
+A step (1) opens the chunk whose promise main is about to close, (2) picks the threads that feed, main first, then
+chunks in spawn order, (3) writes their tokens to the next free slots, (4) runs the model with each row seeing what
+lang/structure.py::visible says, (5) samples each thread's next token among those its state allows, and (6) moves the
+threads on. Nothing is copied at a
+fork and nothing is moved at a join: threads are integers beside the slots.
 """
 
 import dataclasses
@@ -61,8 +62,9 @@ class Rows:
 def feeding(state: DecodeState, rules: Rules):
     """Who feeds in the next step, as bool [B, M], and which lanes open a chunk in it, as bool [B].
 
-    Main waits before [SYNC] while a chunk is still to be sampled. Chunks take the R - 1 rows beside main's in spawn order, so
-    those that have begun go on and those that wait for a row begin in order. A lane whose step would not fit feeds nothing.
+    Main waits before [SYNC] while a chunk is still to be sampled. Chunks take the R - 1 rows beside main's in spawn
+    order, so those that have begun go on and those that wait for a row begin in order. A lane whose step would not fit
+    feeds nothing.
     """
     threads, tags = state.threads, rules.tags
     token, status = threads.token[:, 0], threads.status[:, 0]
@@ -166,9 +168,9 @@ def topic_after(topic_B, token_B, tags: TagIds):
 def allow(logits_NxV, state: DecodeState, rules: Rules, in_main_N, topic_N, full_N, lane_N):
     """Forbid what a thread's state makes illegal, so that every answer is well-formed.
 
-    Main outside a promise: text, [PROMISE], [SYNC], end-of-turn. Inside one: text until the topic is full, and [/PROMISE:n]. A chunk:
-    text and [/ASYNC], of a full one [/ASYNC] alone. Without tags: no tag at all. Apart from a full topic or chunk only the tag ids and
-    the stop ids are touched.
+    Main outside a promise: text, [PROMISE], [SYNC], end-of-turn. Inside one: text until the topic is full, and
+    [/PROMISE:n]. A chunk: text and [/ASYNC], of a full one [/ASYNC] alone. Without tags: no tag at all. Apart from a
+    full topic or chunk only the tag ids and the stop ids are touched.
     """
     tags = rules.tags
     id_1xV = jnp.arange(logits_NxV.shape[1])[None, :]
@@ -257,7 +259,7 @@ def advance(state: DecodeState, rows: Rows, sampled, forced, topic_B, rules: Rul
 
 
 def step(params, state: DecodeState, config: TransformerConfig, rules: Rules, width: int, script: Script | None = None):
-    """One step of every live lane. `width` must hold the threads of the fullest; `rows_needed` says how many those are."""
+    """One step of every live lane. `width` must hold the fullest lane's threads (`rows_needed`)."""
     feeds_BxM, opens = feeding(state, rules)
     runs = jnp.any(feeds_BxM, axis=1)
     # A live lane always has a thread that could feed: if none does, the step did not fit.
@@ -300,7 +302,7 @@ def run(
     rules: Rules,
     script: Script | None = None,
 ):
-    """Decode for at most `steps` steps, or until no lane is live, or with `until_lane_ends` until any lane stops being live."""
+    """Decode for at most `steps` steps, until no lane is live, or with `until_lane_ends` until any lane is done."""
     lanes_live = jnp.sum(state.live)
 
     def goes_on(carry):

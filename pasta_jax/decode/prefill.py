@@ -16,7 +16,7 @@ CHUNKS = (16, 32, 64, 128, 256, 512)  # a prompt is written in pieces of these l
 
 
 def pieces(length: int) -> list[tuple[int, int, int]]:
-    """(start, tokens, padded length) of each piece of a prompt: whole largest pieces, then the smallest that holds the rest."""
+    """(start, tokens, padded length) of each piece of a prompt: the largest, then the smallest that holds the rest."""
     starts = range(0, length, CHUNKS[-1])
     counts = [min(CHUNKS[-1], length - start) for start in starts]
     return [(start, count, next(c for c in CHUNKS if c >= count)) for start, count in zip(starts, counts, strict=True)]
@@ -41,7 +41,7 @@ def admit(state: DecodeState, lane, asked: dict) -> DecodeState:
 def prefill(
     params, state: DecodeState, lane, tokens_P, start, count, first, config: TransformerConfig, rules: Rules
 ) -> DecodeState:
-    """Write `count` prompt tokens at `start` and sample what follows them; the prompt's last piece leaves the lane live.
+    """Write `count` prompt tokens at `start` and sample what follows; the prompt's last piece leaves the lane live.
 
     `first` is the token to go on with instead of a sampled one, or -1.
     """

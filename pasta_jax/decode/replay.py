@@ -1,4 +1,4 @@
-"""Teacher-forced replay: run given linear programs through the interpreter, every token forced, and look at what it computed."""
+"""Teacher-forced replay: run given linear programs through the interpreter and look at what it computed."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ def blocks_of(ids, tags) -> list[Block]:
 
 
 def script_for(programs: Sequence[Sequence[int]], tags, stop_id: int, slots: int) -> Script:
-    """Linear programs as scripts: each thread's tokens in a row, main's ended by `stop_id`, a block's by its own tag."""
+    """Linear programs as scripts: each thread's tokens in a row, main's ended by `stop_id`, a block's by its own."""
     starts = np.zeros((len(programs), max_threads(slots)), np.int32)
     rows = []
     for lane, ids in enumerate(programs):

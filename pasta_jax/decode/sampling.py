@@ -35,8 +35,8 @@ class Sampling:
 def draw(logits_NxV, seed_N, thread_N, number_N, temperature_N, top_k_N, top_p_N):
     """One token a row: the argmax at temperature 0, else a draw from the filtered softmax.
 
-    The randomness of a row is fold_in(fold_in(seed, thread), number of the token in its thread): nothing else enters, so a row's
-    tokens do not depend on its neighbours.
+    The randomness of a row is fold_in(fold_in(seed, thread), number of the token in its thread): nothing else enters,
+    so a row's tokens do not depend on its neighbours.
     """
     greedy_N = jnp.argmax(logits_NxV, axis=-1).astype(jnp.int32)
 
@@ -58,8 +58,8 @@ def draw(logits_NxV, seed_N, thread_N, number_N, temperature_N, top_k_N, top_p_N
 def keep_top(logits_NxV, top_k_N, top_p_N):
     """Forbid what lies outside the k most likely tokens, then outside the fewest that hold the mass p of what is left.
 
-    Ties at either edge are kept, so the result does not depend on an order of equal logits. The edges are found by bisection over the
-    floats' bit patterns: exact like a sort, at a fraction of its cost for large vocabularies.
+    Ties at either edge are kept, so the result does not depend on an order of equal logits. The edges are found by
+    bisection over the floats' bit patterns: exact like a sort, at a fraction of its cost for large vocabularies.
     """
     order_NxV = ordered_bits(logits_NxV)
     vocab = logits_NxV.shape[1]

@@ -1,6 +1,7 @@
 """LoRA: a small tree of low-rank pairs, and of the tags' rows, beside frozen parameters.
 
-    kernel' = kernel + b · a        a [rank, *inputs], b [*outputs, rank]; the usual factor alpha / rank is inside a's first values
+    kernel' = kernel + b · a        a [rank, *inputs], b [*outputs, rank]; the usual factor alpha / rank is inside a's
+    first values
 
 An adapter follows the parameters' layer layout (stacked or unrolled). `attach` and `merge` are pure and differentiable.
 """
@@ -163,7 +164,7 @@ def load_adapter(path: Path, params: dict, config: TransformerConfig) -> tuple[d
         )
         if (pair["lora_a"].shape, pair["lora_b"].shape) != expected:
             raise PastaError(
-                f"{path}: {name} was trained for kernels of another shape than {kernel}; load it with its own base model"
+                f"{path}: {name} was trained for kernels of another shape than {kernel}; load it with its base model"
             )
     if isinstance(params["layers"], tuple):
         unrolled = tuple(jax.tree.map(lambda leaf, l=l: jnp.asarray(leaf[l]), layers) for l in range(config.layers))

@@ -140,7 +140,8 @@ PRESETS = {
         activation="silu",
         tied_head=True,
     ),
-    # Small enough for a test, with every feature that can go wrong: grouped heads, windows, two ropes, all norms and caps.
+    # Small enough for a test, with every feature that can go wrong: grouped heads, windows, two ropes, all norms and
+    # caps.
     "toy": TransformerConfig(
         vocab=384,
         layers=3,

@@ -28,7 +28,8 @@ _MATRIX_NAMES = {
     "k_norm": "self_attn.k_norm",
     "attn_norm": "input_layernorm",
 }
-# The same word means the norm before the MLP in models without post-norms and the norm after attention in models with them.
+# The same word means the norm before the MLP in models without post-norms and the norm after attention in models with
+# them.
 _PRE_NORM_NAMES = {"mlp_norm": "post_attention_layernorm"}
 _POST_NORM_NAMES = {
     "post_attn_norm": "post_attention_layernorm",
@@ -121,10 +122,7 @@ def _global_every(raw: dict, kind: str, path: Path) -> int:
     types = raw.get("layer_types")
     if types is None:
         return every
-    if "full_attention" in types:
-        every = types.index("full_attention") + 1
-    else:
-        every = len(types) + 1
+    every = 1 + (types.index("full_attention") if "full_attention" in types else len(types))
     for layer, name in enumerate(types):
         expected = "full_attention" if (layer + 1) % every == 0 else "sliding_attention"
         if name != expected:

@@ -1,7 +1,8 @@
 """Between the plain matrices of other people's files and our parameter tree, in both directions.
 
-Files hold one two-dimensional [out, in] matrix a projection; we hold query, key and value of each key/value head side by side, and
-each gate beside its up row. A `Plain` layer is a dict of NumPy arrays under the names below; every reader and writer speaks it.
+Files hold one two-dimensional [out, in] matrix a projection; we hold query, key and value of each key/value head side
+by side, and each gate beside its up row. A `Plain` layer is a dict of NumPy arrays under the names below; every reader
+and writer speaks it.
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
 """The KV pool as plain data: keys and values of every thread of a request in one run of slots, and what each slot is.
 
-A request owns one lane of the pool. All its threads append to the lane's next free slots, so threads interleave and nothing is ever
-moved; who may read a slot is decided by the integers kept beside it (lang/structure.py::visible).
+A request owns one lane of the pool. All its threads append to the lane's next free slots, so threads interleave and
+nothing is ever moved; who may read a slot is decided by the integers kept beside it (lang/structure.py::visible).
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """First values of the tags' embedding rows: apart from each other and near words of their meaning.
 
-The reserved rows of a pretrained model were never trained and are nearly parallel (Gemma 3: cosine 0.99 to their mean), and appended
-rows are zero: left so, a model could not tell the tags apart.
+The reserved rows of a pretrained model were never trained and are nearly parallel (Gemma 3: cosine 0.99 to their mean),
+and appended rows are zero: left so, a model could not tell the tags apart.
 """
 
 import numpy as np

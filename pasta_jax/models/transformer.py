@@ -1,8 +1,9 @@
 """One transformer for Gemma 1, 2, 3 and the Llama family: Linen modules used as pure functions.
 
-`trunk` runs the layers and `logits` the head, both over a plain parameter tree. Whether layers are scanned or unrolled is said by
-the tree itself: `params["layers"]` is one dict of stacked leaves [L, ...] (accelerators: one small program) or a tuple of L dicts
-(CPU: XLA would copy each layer's slice of a stacked weight). The cache follows the same rule; see pool.py.
+`trunk` runs the layers and `logits` the head, both over a plain parameter tree. Whether layers are scanned or unrolled
+is said by the tree itself: `params["layers"]` is one dict of stacked leaves [L, ...] (accelerators: one small program)
+or a tuple of L dicts (CPU: XLA would copy each layer's slice of a stacked weight). The cache follows the same rule; see
+pool.py.
 """
 
 import dataclasses
@@ -43,7 +44,8 @@ class Dense(nn.Module):
 def matmul(x_NxI, kernel):
     """x times a kernel [*outputs, *inputs] seen as one matrix [out, in].
 
-    Seen as two-dimensional before the product: XLA CPU would copy a kernel of more dimensions, transposed, in every step.
+    Seen as two-dimensional before the product: XLA CPU would copy a kernel of more dimensions, transposed, in every
+    step.
     """
     return jnp.einsum("ni,oi->no", x_NxI, kernel.reshape(-1, x_NxI.shape[1]))
 
@@ -101,8 +103,8 @@ class Block(nn.Module):
         heads = (c.kv_heads, c.groups, c.head_dim)
 
         h = RMSNorm(c.norm_eps, name="attn_norm")(x_BxTxE)
-        # Per key/value head: its G query heads, then the key, then the value. One matrix, so that a step reads it in one pass;
-        # grouped by key/value head, so that sharding over K keeps a group's heads together.
+        # Per key/value head: its G query heads, then the key, then the value. One matrix, so that a step reads it in
+        # one pass; grouped by key/value head, so that sharding over K keeps a group's heads together.
         qkv_BxTxKxG2xD = Dense((c.kv_heads, c.groups + 2, c.head_dim), (c.embed,), name="qkv")(h)
         q, k, v = jnp.split(qkv_BxTxKxG2xD, (c.groups, c.groups + 1), axis=3)
         q = q.reshape(*q.shape[:2], c.heads, c.head_dim)
@@ -128,7 +130,7 @@ class Block(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Cache:
-    """Where a step's keys and values go and what is read back: the pool's KV, the slot of each token, the prefix to read."""
+    """Where a step's keys and values go and what is read back."""
 
     kv: KV
     slots_BxT: jax.Array  # int32; the slot a token's key and value are written to; S and beyond: nowhere
@@ -149,8 +151,8 @@ def trunk(
 ):
     """Final hidden states [B, T, E] and the cache's new KV (None without one).
 
-    Without a cache the keys are the T tokens themselves (S = T). With one they are the pool's slots, this call's included:
-    all keys and values are written first, then all rows attend.
+    Without a cache the keys are the T tokens themselves (S = T). With one they are the pool's slots, this call's
+    included: all keys and values are written first, then all rows attend.
     """
     x_BxTxE = params["embed"][tokens_BxT]
     if config.scaled_embed:
@@ -198,7 +200,7 @@ def trunk(
 
 
 def attend_prefix(config, q, k_BxKxSxD, v_BxKxSxD, see_BxTxS, prefixes: tuple[int, ...], fill):
-    """Attention over the shortest of the static prefixes that holds every used slot: equal to all slots, for less work."""
+    """Attention over the shortest static prefix that holds every used slot: equal to all slots, for less work."""
     slots = see_BxTxS.shape[-1]
     lengths = [p for p in prefixes if p < slots]
     if not lengths:

@@ -1,4 +1,4 @@
-"""Real weights in: a GGUF file (converted once, then read from the cache) or a Hugging Face folder, with its tokenizer."""
+"""Real weights in: a GGUF file (converted once, then read from the cache) or a Hugging Face folder, and a tokenizer."""
 
 import dataclasses
 import hashlib
@@ -58,7 +58,8 @@ class Model:
 def load_model(preset: str, path: str, dtype=None, stacked: bool | None = None) -> Model:
     """The model at `path` (GGUF file or Hugging Face folder), or with an empty path the preset that a package ships.
 
-    Left out, dtype and layer layout are the platform's: float32 and unrolled on the CPU, bfloat16 and scanned elsewhere.
+    Left out, dtype and layer layout are the platform's: float32 and unrolled on the CPU, bfloat16 and scanned
+    elsewhere.
     """
     if preset not in PRESETS:
         raise PastaError(f"model preset {preset!r}: there is none of this name; choose one of {', '.join(PRESETS)}")
@@ -69,7 +70,7 @@ def load_model(preset: str, path: str, dtype=None, stacked: bool | None = None) 
     source = Path(path) if path else PACKAGED[preset]()
     if not source.exists():
         raise PastaError(f"{source}: not found; give a GGUF file or a folder with config.json and *.safetensors")
-    if source.is_file() and source.open("rb").read(4) != b"GGUF":
+    if source.is_file() and not is_gguf(source):
         raise PastaError(f"{source}: not a GGUF file; give a GGUF file or a folder with config.json and *.safetensors")
     config, params, tokenizer = read_folder(source) if source.is_dir() else read_gguf(source)
     if not same_architecture(config, PRESETS[preset]):
@@ -77,6 +78,12 @@ def load_model(preset: str, path: str, dtype=None, stacked: bool | None = None) 
             f"{source}: is not a {preset}: {difference(config, PRESETS[preset])}; choose the preset that fits"
         )
     return Model(preset, config, to_device(params, dtype, stacked), tokenizer)
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether a file begins as GGUF files do."""
+    with path.open("rb") as file:
+        return file.read(4) == b"GGUF"
 
 
 def same_architecture(config: TransformerConfig, preset: TransformerConfig) -> bool:

@@ -1,0 +1,156 @@
+"""The public door on the toy model: budgets, stops, streams, batches."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pasta_jax.decode.generate import Event, Request, Result, Settings, generate, slots_for, stream
+from pasta_jax.decode.prefill import CHUNKS, pieces
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.errors import PastaError
+from pasta_jax.models.config import PRESETS
+from pasta_jax.models.weights import Model
+from tests.byte_tokenizer import ByteTokenizer
+from tests.models import random_params, uncached
+
+SETTINGS = Settings(lanes=4, rows=4, slots=0, policy="predicted", constant=40)
+PROMPTS = ("a", "what is it?", "a prompt of some length, to be ragged", "two words")
+
+
+@functools.cache
+def toy(stacked: bool = False) -> Model:
+    config = PRESETS["toy"]
+    return Model("toy", config, jax.tree.map(jnp.asarray, random_params(config, 1, stacked=stacked)), ByteTokenizer())
+
+
+def ask(prompt: str, tokens: int = 32, **changes) -> Request:
+    plain = Request(tuple(prompt.encode()), tokens, Sampling(), True, 4, 10)
+    return dataclasses.replace(plain, **changes)
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_greedy_tokens_of_a_ragged_batch_are_those_of_the_uncached_model(stacked):
+    model = toy(stacked)
+    for prompt, result in zip(PROMPTS, generate(model, [ask(p) for p in PROMPTS], SETTINGS), strict=True):
+        fed = result.trace.token.tolist()
+        logits = uncached(model, [*prompt.encode(), *fed])
+        logits[:, 256:324] = -np.inf  # tags
+        best = logits[len(prompt.encode()) - 1 :].argmax(axis=1)
+        assert best[: len(fed)].tolist() == fed
+        assert (result.finish_reason == "stop") == (best[-1] == 324)
+
+
+def test_a_long_prompt_is_written_in_pieces_like_in_one():
+    assert pieces(1) == [(0, 1, 16)]
+    assert pieces(600) == [(0, 512, 512), (512, 88, 128)]
+    assert pieces(2 * CHUNKS[-1]) == [(0, 512, 512), (512, 512, 512)]
+    prompt = "".join(chr(97 + i % 26) for i in range(700))
+    result = generate(toy(), [ask(prompt, tokens=5)], SETTINGS)[0]
+    logits = uncached(toy(), [*prompt.encode(), *result.trace.token.tolist()])
+    logits[:, 256:324] = -np.inf
+    assert logits[699:-1].argmax(axis=1).tolist() == result.trace.token.tolist()
+
+
+def test_batched_equals_alone_whatever_the_lane_and_more_requests_than_lanes():
+    sampled = Sampling(temperature=1.0, seed=3)
+    requests = [ask(p, sampling=s) for p in PROMPTS for s in (Sampling(), sampled, Sampling(0.8, 20, 0.9, 7))]
+    alone = [generate(toy(), [request], SETTINGS)[0] for request in requests]
+    two_lanes = dataclasses.replace(SETTINGS, lanes=2)
+    for settings in (SETTINGS, two_lanes):
+        for one, many in zip(alone, generate(toy(), requests, settings), strict=True):
+            assert one.trace.token.tolist() == many.trace.token.tolist()
+            assert one.finish_reason == many.finish_reason
+
+
+def test_seeds_decide_and_are_enough():
+    requests = [ask("hello", sampling=Sampling(temperature=1.0, seed=seed)) for seed in (1, 2, 1)]
+    one, other, again = (result.trace.token.tolist() for result in generate(toy(), requests, SETTINGS))
+    assert one == again
+    assert one != other
+
+
+def test_the_budget_is_the_number_of_tokens():
+    for tokens in (1, 2, 9):
+        result = generate(toy(), [ask("hello", tokens=tokens)], SETTINGS)[0]
+        assert len(result.trace.token) == tokens
+        assert result.trace.steps == tokens
+        assert result.finish_reason == "length"
+
+
+def test_a_pool_that_fills_up_ends_the_request_in_order():
+    settings = dataclasses.replace(SETTINGS, slots=24)
+    result = generate(toy(), [ask("twenty characters ok", tokens=100)], settings)[0]
+    assert len(result.trace.token) == 4
+    assert result.finish_reason == "length"
+
+
+def test_stop_ids_end_a_request_and_are_not_part_of_it():
+    logits = uncached(toy(), list(b"hello"))
+    logits[:, 256:324] = -np.inf
+
+    class StopsAtOnce(ByteTokenizer):
+        stop_ids = (int(logits[-1].argmax()),)
+
+    model = dataclasses.replace(toy(), tokenizer=StopsAtOnce())
+    result = generate(model, [ask("hello")], SETTINGS)[0]
+    assert (result.finish_reason, result.text, len(result.trace.token)) == ("stop", "", 0)
+
+
+def test_a_stream_tells_every_token_once_and_in_order():
+    requests = [ask(p, sampling=Sampling(1.0, seed=n), sequential=False) for n, p in enumerate(PROMPTS)]
+    whole = generate(toy(), requests, SETTINGS)
+    for round_steps in (1, 5):
+        items = list(stream(toy(), requests, SETTINGS, round_steps))
+        results = {item.request: item for item in items if isinstance(item, Result)}
+        for number, expected in enumerate(whole):
+            events = [item for item in items if isinstance(item, Event) and item.request == number]
+            assert [event.token for event in events] == expected.trace.token.tolist()
+            assert [event.thread for event in events] == expected.trace.thread.tolist()
+            assert [event.step for event in events] == expected.trace.step.tolist()
+            assert results[number].text == expected.text
+
+
+def test_padding_rows_and_tags_are_never_sampled_without_tags():
+    class Short(ByteTokenizer):
+        vocab_size = 330
+
+    model = dataclasses.replace(toy(), tokenizer=Short())
+    requests = [ask("x", tokens=100, sampling=Sampling(temperature=100.0, seed=seed)) for seed in range(4)]
+    seen = {token for result in generate(model, requests, SETTINGS) for token in result.trace.token.tolist()}
+    assert max(seen) in range(324, 330)  # at this temperature everything that may come comes
+    assert not seen & set(range(256, 324))
+
+
+@pytest.mark.parametrize(
+    ("request_", "settings", "message"),
+    [
+        (ask(""), SETTINGS, "prompt 0: it is empty"),
+        (ask("x" * 4096), SETTINGS, "prompt 0: it has 4096 tokens, the model holds 4096"),
+        (ask("x" * 64), dataclasses.replace(SETTINGS, slots=64), "the pool holds 64.* or raise slots"),
+        (ask("x", tokens=0), SETTINGS, "max_tokens is 0"),
+        (ask("x", sequential=False), dataclasses.replace(SETTINGS, rows=1), "rows 1: chunks need a row"),
+    ],
+)
+def test_requests_that_cannot_be_answered_are_refused_by_name(request_, settings, message):
+    with pytest.raises(PastaError, match=message):
+        generate(toy(), [request_], settings)
+
+
+@pytest.mark.parametrize("changes", [{"lanes": 0}, {"rows": 0}, {"policy": "oracle"}, {"policy": "none"}])
+def test_impossible_settings_are_refused(changes):
+    with pytest.raises(PastaError):
+        dataclasses.replace(SETTINGS, **changes)
+
+
+def test_slots_are_as_many_as_needed_in_few_sizes():
+    assert slots_for(toy(), [ask("x" * 10, tokens=246)], SETTINGS) == 256
+    assert slots_for(toy(), [ask("x" * 10, tokens=247)], SETTINGS) == 512
+    assert slots_for(toy(), [ask("x", tokens=10**6)], SETTINGS) == 4096
+
+
+def test_no_requests_no_results():
+    assert generate(toy(), [], SETTINGS) == []

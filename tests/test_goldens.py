@@ -1,0 +1,122 @@
+"""Real weights against an independent runtime: what llama.cpp gives for the same weights in float32."""
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+
+from pasta_jax.decode.generate import Request, Settings, generate
+from pasta_jax.decode.replay import replay
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.models.config import PRESETS
+from pasta_jax.models.weights import load_model, same_architecture
+from tests.models import uncached
+from tests.requires import requires_gemma, requires_smollm2
+
+SETTINGS = Settings(lanes=4, rows=1, slots=0, policy="predicted", constant=40)
+MODELS = [pytest.param("smollm2_135m", marks=requires_smollm2), pytest.param("gemma3_270m", marks=requires_gemma)]
+# (prompt, ids, three logits of the last token, 16 greedy tokens)
+GOLDENS = {
+    "smollm2_135m": [
+        (
+            "The capital of France is",
+            [504, 3575, 282, 4649, 314],
+            {7042: 17.373, 260: 14.888, 4528: 13.245},
+            [7042, 30, 198, 198, 504, 2988, 314, 42, 216, 34, 32, 33, 40, 29, 32, 33],
+        ),
+    ],
+    "gemma3_270m": [
+        (
+            "The capital of France is",
+            [2, 818, 5279, 529, 7001, 563],
+            {506: 19.092, 496: 18.547, 9079: 18.266},
+            [506, 5279, 529, 506, 2891, 529, 7001, 236761, 1030, 563, 506, 7488, 3207, 528, 7001, 532],
+        ),
+        (
+            "Once upon a time, there was a little girl named Lily who",
+            [2, 14946, 3324, 496, 990, 236764, 993, 691, 496, 2268, 3953, 7489, 60708, 1015],
+            {9312: 23.654, 691: 23.555, 11742: 22.790},
+            [9312, 531, 1441, 607, 1116, 64134, 236761, 2625, 9312, 531, 1441, 607, 1116, 64134, 532, 1304],
+        ),
+    ],
+}
+
+
+@functools.lru_cache(maxsize=1)
+def load(name):
+    return load_model(name, "")
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request):
+    """Each real model in turn; tests of one model run one after the other, so that one is in memory at a time."""
+    return load(request.param)
+
+
+def ask(ids, tokens, **changes):
+    return Request(tuple(ids), tokens, changes.pop("sampling", Sampling()), True, 8, 600)
+
+
+def test_presets_are_what_the_files_say(model):
+    assert same_architecture(model.config, PRESETS[model.name])
+    assert model.config.vocab == model.tokenizer.model_vocab
+
+
+def test_goldens(model):
+    for prompt, ids, top, greedy in GOLDENS[model.name]:
+        assert model.tokenizer.prompt_ids(prompt) == ids
+        logits = uncached(model, ids)[-1]
+        for token, expected in top.items():
+            assert logits[token] == pytest.approx(expected, abs=0.03)
+        assert generate(model, [ask(ids, 16)], SETTINGS)[0].trace.token.tolist() == greedy
+
+
+RAGGED = (
+    "The capital of France is",
+    "Once upon a time, there was a little girl named Lily who",
+    "1, 2, 3,",
+    "Water boils at one hundred degrees. Ice melts at zero. Between the two, water is liquid, and most life needs it.",
+)
+
+
+def test_cached_equals_uncached_over_64_generated_tokens_of_a_ragged_batch(model):
+    prompts = [model.tokenizer.prompt_ids(text) for text in RAGGED]
+    together = generate(model, [ask(ids, 64) for ids in prompts], SETTINGS)
+    answers = [result.trace.token.tolist() for result in together]
+    alone = [generate(model, [ask(ids, 64)], SETTINGS)[0].trace.token.tolist() for ids in prompts]
+    assert answers == alone
+    for prompt, answer, run in zip(prompts, answers, replay(model, prompts, answers, SETTINGS), strict=True):
+        assert run.token.tolist() == prompt + answer
+        np.testing.assert_allclose(run.logits, uncached(model, prompt + answer), atol=1e-4, rtol=0)
+
+
+def test_windows_at_900_tokens(model):
+    """Cached decoding past Gemma's windows of 512 positions, against the uncached model with and without windows."""
+    if model.config.window is None:
+        pytest.skip(f"{model.name} has no windows")
+    ids = model.tokenizer.prompt_ids(" ".join(f"{n} plus {n + 1} is {2 * n + 1}." for n in range(90)))[:900]
+    assert len(ids) == 900
+    run = replay(model, [ids[:860]], [ids[860:]], SETTINGS)[0]
+    whole = uncached(model, ids)
+    # 900 tokens deep the float32 noise of two orders of summation has grown to 1e-3; a wrong mask shows 100 times that.
+    np.testing.assert_allclose(run.logits, whole, atol=5e-3, rtol=0)
+    everything = uncached(model, ids, dataclasses.replace(model.config, window=10**6))
+    assert np.abs(everything - whole)[:512].max() < 1e-4
+    assert np.abs(everything - whole)[520:].max() > 0.1
+
+
+@requires_smollm2
+def test_the_demo_s_question_has_a_sensible_answer():
+    model = load("smollm2_135m")
+    ids = model.tokenizer.chat([("user", "Give three tips for staying healthy.")])
+    result = generate(model, [ask(ids, 100)], SETTINGS)[0]
+    assert result.finish_reason == "stop"
+    assert result.text.startswith("1. Stay hydrated")
+
+
+@requires_gemma
+def test_gemma_knows_the_capital_of_france():
+    model = load("gemma3_270m")
+    ids = model.tokenizer.prompt_ids("Question: What is the capital of France? Answer:")
+    assert generate(model, [ask(ids, 4)], SETTINGS)[0].text.startswith(" Paris")

@@ -1,0 +1,145 @@
+"""The transformer's own properties, on the toy that has every feature."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pasta_jax.errors import PastaError
+from pasta_jax.models import transformer
+from pasta_jax.models.config import PRESETS, Rope, TransformerConfig
+from pasta_jax.models.pool import empty_kv
+from tests.models import random_params
+
+TOY = PRESETS["toy"]
+LENGTH = 40
+
+
+@functools.cache
+def params(stacked: bool = False):
+    return jax.tree.map(jnp.asarray, random_params(TOY, seed=1, stacked=stacked))
+
+
+def tokens(lanes: int = 2, seed: int = 0):
+    return jnp.asarray(np.random.default_rng(seed).integers(0, TOY.vocab, (lanes, LENGTH)))
+
+
+def positions(lanes: int = 2):
+    return jnp.broadcast_to(jnp.arange(LENGTH), (lanes, LENGTH))
+
+
+def test_causality_shows_in_which_gradients_are_exactly_zero():
+    def loss(embedded_TxE, at):
+        # token t is row t of the table, so the table's gradient is the gradient of each input
+        table = params()["embed"].at[:LENGTH].set(embedded_TxE)
+        x, _ = transformer.trunk(
+            params() | {"embed": table},
+            TOY,
+            jnp.arange(LENGTH)[None],
+            positions(1),
+            transformer.causal(positions(1)),
+            positions(1),
+        )
+        return jnp.sum(x[0, at] ** 2)
+
+    for at in (0, 7, LENGTH - 1):
+        size = np.abs(jax.grad(loss)(params()["embed"][:LENGTH], at)).max(axis=1)
+        assert np.all(size[: at + 1] > 0)
+        assert np.all(size[at + 1 :] == 0)
+
+
+def test_windows_are_measured_in_positions_not_in_places():
+    """All layers local: with positions spread out, far tokens fall out of a window of the same number of places."""
+    config = dataclasses.replace(TOY, global_every=100)
+    see = transformer.causal(positions(1))
+
+    def last(first_token, spread):
+        changed = tokens(1).at[0, 0].set(first_token)
+        x = transformer.forward(params(), config, changed[:, :8], positions(1)[:, :8] * spread, see[:, :8, :8])
+        return np.asarray(x[0, -1])
+
+    near, far = 1, config.window  # 7 places are 7 positions, or 7 windows
+    assert np.abs(last(5, near) - last(6, near)).max() > 1e-3
+    assert np.array_equal(last(5, far), last(6, far))
+
+
+def test_stacked_layers_equal_unrolled_ones():
+    see = transformer.causal(positions())
+    unrolled = transformer.forward(params(), TOY, tokens(), positions(), see)
+    stacked_params = transformer.stack_layers(params())
+    np.testing.assert_allclose(
+        transformer.forward(stacked_params, TOY, tokens(), positions(), see), unrolled, atol=2e-5
+    )
+    back = transformer.unstack_layers(stacked_params, TOY)
+    jax.tree.map(np.testing.assert_array_equal, back, params())
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_rematerialised_gradients_equal_plain_ones(stacked):
+    def loss(p, remat):
+        x, _ = transformer.trunk(
+            p, TOY, tokens(), positions(), transformer.causal(positions()), positions(), remat=remat
+        )
+        return jnp.sum(x**2)
+
+    plain, again = (jax.grad(loss)(params(stacked), remat) for remat in (False, True))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3), plain, again)
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_reading_a_prefix_of_the_pool_equals_reading_all_of_it(stacked):
+    slots = 64
+    kv = empty_kv(TOY, 2, slots, jnp.float32, stacked)
+    place = jnp.broadcast_to(jnp.arange(20), (2, 20))
+    see = jnp.broadcast_to(jnp.arange(slots)[None, None] <= jnp.arange(20)[None, :, None], (2, 20, slots))
+    keys = jnp.broadcast_to(jnp.arange(slots), (2, slots))
+
+    def run(prefixes, fill):
+        cache = transformer.Cache(kv, place, prefixes=prefixes, fill=jnp.int32(fill))
+        return transformer.trunk(params(stacked), TOY, tokens()[:, :20], place, see, keys, cache)[0]
+
+    whole = run((), 20)
+    np.testing.assert_allclose(run((8, 24, 64), 20), whole, atol=1e-6)
+    # a fill that fits the first prefix reads just that: the last rows then miss their own keys
+    assert np.abs(run((8, 24, 64), 8) - whole).max() > 1e-3
+
+
+def test_slots_out_of_range_are_written_nowhere():
+    kv = empty_kv(TOY, 1, 16, jnp.float32, stacked=False)
+    slot = jnp.asarray([[3, 16, 17]])
+    see = jnp.ones((1, 3, 16), bool)
+    cache = transformer.Cache(kv, slot)
+    _, (k, _) = transformer.trunk(params(), TOY, tokens(1)[:, :3], slot, see, jnp.zeros((1, 16), int), cache)
+    assert np.flatnonzero(np.abs(np.asarray(k[0])).sum(axis=(0, 1, 3))).tolist() == [3]
+
+
+def test_llama3_scaling_keeps_fast_waves_and_slows_slow_ones():
+    plain, scaled = (Rope(500_000.0, llama3=l3).frequencies(64) for l3 in (None, (8.0, 1.0, 4.0, 8192)))
+    assert scaled[0] == plain[0]
+    assert scaled[-1] == pytest.approx(plain[-1] / 8)
+    assert all(p / 8 <= s <= p for p, s in zip(plain, scaled, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kv_heads": 3}, "multiple of kv_heads"),
+        ({"head_dim": 7}, "must be even"),
+        ({"window": None}, "give their window"),
+    ],
+)
+def test_impossible_configs_are_refused(changes, message):
+    with pytest.raises(PastaError, match=message):
+        dataclasses.replace(TOY, **changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"), [("gemma_7b", 8538), ("gemma_2b", 2506), ("gemma3_270m", 268), ("smollm2_135m", 135)]
+)
+def test_presets_have_the_published_sizes(name, millions):
+    config: TransformerConfig = PRESETS[name]
+    shapes = jax.eval_shape(functools.partial(transformer.init, config, stacked=True), jax.random.key(0))
+    assert round(sum(leaf.size for leaf in jax.tree.leaves(shapes)) / 1e6) == millions
