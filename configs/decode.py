@@ -2,9 +2,9 @@
 
     python -m launch.decode --config=configs/decode.py:smollm2_135m --prompt="Give three tips for staying healthy."
 
-Variants: smollm2_135m (instruct), gemma3_270m (base: continues the text, no chat), gemma_2b and gemma_7b (weights not
-shipped by any package: add --config.model.path=<GGUF file or Hugging Face folder>). On two CPU cores SmolLM2 starts in
-about 10 s and writes about 40 tokens a second, Gemma 3 270M about 15.
+Variants: smollm2_135m (instruct); gemma3_270m (base: continues the text, no chat); gemma_2b and gemma_7b (no package
+ships the weights: add --config.model.path=<GGUF file or Hugging Face folder>); local (any Gemma or Llama model at such
+a path). On two CPU cores SmolLM2 starts in about 10 s and writes about 40 tokens a second, Gemma 3 270M about 15.
 
 The pretrained models were not trained on PASTA's tags, so these variants decode sequentially.
 """
@@ -21,6 +21,7 @@ def get_config(variant: str = "smollm2_135m") -> ConfigDict:
         "gemma3_270m": lambda: decode("gemma3_270m", chat=False),
         "gemma_2b": lambda: decode("gemma_2b", chat=True),
         "gemma_7b": lambda: decode("gemma_7b", chat=True),
+        "local": lambda: decode("", chat=True),
     }
     return common.pick(variants, variant, "configs/decode.py")
 

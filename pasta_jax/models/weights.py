@@ -58,10 +58,13 @@ class Model:
 def load_model(preset: str, path: str, dtype=None, stacked: bool | None = None) -> Model:
     """The model at `path` (GGUF file or Hugging Face folder), or with an empty path the preset that a package ships.
 
+    With a path, a preset is what the file must be, and an empty one takes whatever it is.
     Left out, dtype and layer layout are the platform's: float32 and unrolled on the CPU, bfloat16 and scanned
     elsewhere.
     """
-    if preset not in PRESETS:
+    if not preset and not path:
+        raise PastaError("no model named: give --config.model.path=<GGUF file or Hugging Face folder>")
+    if preset and preset not in PRESETS:
         raise PastaError(f"model preset {preset!r}: there is none of this name; choose one of {', '.join(PRESETS)}")
     if not path and preset not in PACKAGED:
         raise PastaError(
@@ -73,11 +76,11 @@ def load_model(preset: str, path: str, dtype=None, stacked: bool | None = None) 
     if source.is_file() and not is_gguf(source):
         raise PastaError(f"{source}: not a GGUF file; give a GGUF file or a folder with config.json and *.safetensors")
     config, params, tokenizer = read_folder(source) if source.is_dir() else read_gguf(source)
-    if not same_architecture(config, PRESETS[preset]):
+    if preset and not same_architecture(config, PRESETS[preset]):
         raise PastaError(
             f"{source}: is not a {preset}: {difference(config, PRESETS[preset])}; choose the preset that fits"
         )
-    return Model(preset, config, to_device(params, dtype, stacked), tokenizer)
+    return Model(preset or source.stem, config, to_device(params, dtype, stacked), tokenizer)
 
 
 def is_gguf(path: Path) -> bool:

@@ -1,0 +1,219 @@
+"""Loading models: GGUF and folders, the cache of converted weights, fresh tag rows, export, and refusals by name."""
+
+import dataclasses
+import functools
+import json
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pasta_jax import assets
+from pasta_jax.errors import PastaError
+from pasta_jax.models import weights
+from pasta_jax.models.config import PRESETS, Rope
+from pasta_jax.models.tag_rows import initial_tag_rows
+from pasta_jax.models.weights import export_model, load_model
+from tests.gguf_writer import write_gguf
+from tests.models import random_params, uncached
+from tests.requires import requires_smollm2
+from tests.tiny_tokenizers import SMOLLM2_SPECIALS, bpe_metadata, sentencepiece_metadata, train_bpe, train_sentencepiece
+
+TOY = PRESETS["toy"]
+LLAMA = dataclasses.replace(
+    TOY, scaled_embed=False, post_norms=False, qk_norm=False, window=None, global_every=1, local_rope=None,
+    attention_cap=None, logit_cap=None, activation="silu", context=64, norm_eps=1e-5,
+)  # fmt: skip
+GEMMA3 = dataclasses.replace(
+    TOY, local_rope=Rope(10_000.0), rope=Rope(1e6), global_every=6, attention_cap=None, logit_cap=None, context=64
+)
+
+
+@functools.cache
+def tokenizer_metadata(kind: str) -> dict:
+    if kind == "llama":
+        return bpe_metadata(train_bpe(SMOLLM2_SPECIALS), "smollm")
+    return sentencepiece_metadata(train_sentencepiece())
+
+
+def gguf_bytes(kind: str, config, seed: int = 0, drop: str = "", **metadata) -> tuple[bytes, dict]:
+    """A GGUF file of random weights, and our parameters for it."""
+    from pasta_jax.models.layout import unpack_layer
+
+    words = tokenizer_metadata(kind)
+    config = dataclasses.replace(config, vocab=len(words["tokenizer.ggml.tokens"]))
+    params = random_params(config, seed)
+    tensors = {"token_embd": params["embed"], "output_norm": params["final_norm"]["weight"]}
+    for l, layer in enumerate(params["layers"]):
+        for name, array in unpack_layer(layer, config).items():
+            if kind == "llama" and name in "qk":  # the interleaved order of such files: undo by_halves
+                array = array.reshape(-1, 2, config.head_dim // 2, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
+            tensors[f"blk.{l}.{weights._GGUF_NAMES[name]}"] = array
+    header = {
+        "general.architecture": kind,
+        f"{kind}.block_count": config.layers,
+        f"{kind}.context_length": config.context,
+        f"{kind}.embedding_length": config.embed,
+        f"{kind}.feed_forward_length": config.ff,
+        f"{kind}.attention.head_count": config.heads,
+        f"{kind}.attention.head_count_kv": config.kv_heads,
+        f"{kind}.attention.key_length": config.head_dim,
+        f"{kind}.attention.layer_norm_rms_epsilon": np.float32(config.norm_eps),
+        f"{kind}.rope.freq_base": np.float32(config.rope.base),
+    }
+    if config.window is not None:
+        header[f"{kind}.attention.sliding_window"] = config.window
+    stored = {
+        f"{n}.weight": (a.shape, "F32", np.ascontiguousarray(a).tobytes()) for n, a in tensors.items() if n != drop
+    }
+    return write_gguf(header | words | metadata, stored), params
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("PASTA_JAX_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize(("kind", "config"), [("llama", LLAMA), ("gemma3", GEMMA3)])
+def test_a_gguf_file_gives_its_own_model_and_the_cache_the_same(kind, config, tmp_path, monkeypatch):
+    content, params = gguf_bytes(kind, config)
+    path = tmp_path / "toy.gguf"
+    path.write_bytes(content)
+    model = load_model("", str(path))
+    assert weights.same_architecture(model.config, config)
+    tags = model.tokenizer.tags
+    for name in ("final_norm", "layers"):
+        jax.tree.map(np.testing.assert_array_equal, model.params[name], params[name])
+    rows = len(params["embed"])
+    others = [row for row in range(rows) if not tags.base <= row < tags.end]
+    np.testing.assert_array_equal(model.params["embed"][np.array(others)], params["embed"][others])
+    assert model.config.vocab == model.tokenizer.model_vocab == len(model.params["embed"])
+
+    monkeypatch.setattr(weights, "params_from_gguf", None)  # a second start converts nothing
+    again = load_model("", str(path))
+    assert again.config == model.config
+    jax.tree.map(np.testing.assert_array_equal, again.params, model.params)
+
+
+def test_a_damaged_cache_is_converted_again(tmp_path):
+    path = tmp_path / "toy.gguf"
+    path.write_bytes(gguf_bytes("llama", LLAMA)[0])
+    first = load_model("", str(path))
+    [cached] = (tmp_path / "cache" / "converted").glob("*.safetensors")
+    cached.write_bytes(cached.read_bytes()[:-1000])
+    again = load_model("", str(path))
+    jax.tree.map(np.testing.assert_array_equal, again.params, first.params)
+    assert [p.suffix for p in cached.parent.iterdir()] == [".safetensors"]
+
+
+def test_stacked_and_other_dtypes(tmp_path):
+    path = tmp_path / "toy.gguf"
+    path.write_bytes(gguf_bytes("llama", LLAMA)[0])
+    model = load_model("", str(path), dtype=jnp.bfloat16, stacked=True)
+    assert model.params["layers"]["down"]["kernel"].shape == (LLAMA.layers, LLAMA.embed, LLAMA.ff)
+    assert {leaf.dtype for leaf in jax.tree.leaves(model.params)} == {jnp.dtype("bfloat16")}
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3"])
+def test_an_export_loads_with_equal_logits_and_keeps_its_tags(kind, tmp_path):
+    path = tmp_path / "toy.gguf"
+    path.write_bytes(gguf_bytes(kind, {"llama": LLAMA, "gemma3": GEMMA3}[kind])[0])
+    model = load_model("", str(path))
+    tags = model.tokenizer.tags
+    trained = model.params["embed"].at[tags.sync].set(0.25)
+    model = dataclasses.replace(model, params=model.params | {"embed": trained})
+    export_model(model, tmp_path / "out")
+    back = load_model("", str(tmp_path / "out"))
+    assert back.tokenizer.tags == tags
+    ids = back.tokenizer.encode("What is the capital of Italy?")
+    assert ids == model.tokenizer.encode("What is the capital of Italy?")
+    np.testing.assert_array_equal(back.params["embed"][tags.sync], trained[tags.sync])
+    np.testing.assert_allclose(uncached(back, ids), uncached(model, ids), atol=1e-5)
+
+
+def test_a_folder_without_our_mark_gets_fresh_tag_rows(tmp_path):
+    path = tmp_path / "toy.gguf"
+    path.write_bytes(gguf_bytes("llama", LLAMA)[0])
+    model = load_model("", str(path))
+    fresh = model.params["embed"]
+    trained = dataclasses.replace(model, params=model.params | {"embed": fresh.at[model.tokenizer.tags.sync].set(0.25)})
+    export_model(trained, tmp_path / "out")
+    raw = json.loads((tmp_path / "out" / "config.json").read_text())
+    raw.pop("pasta_jax")
+    (tmp_path / "out" / "config.json").write_text(json.dumps(raw))
+    np.testing.assert_allclose(load_model("", str(tmp_path / "out")).params["embed"], fresh, atol=1e-6)
+
+
+def test_tag_rows_are_apart_as_long_as_others_and_near_their_words():
+    class Words:
+        def __init__(self, tags):
+            self.tags = tags
+
+        def encode(self, text):
+            return [sum(map(ord, word)) % 200 for word in text.split()]
+
+    from pasta_jax.lang.tags import TagIds
+
+    table = np.random.default_rng(0).standard_normal((300, 64)).astype(np.float32)
+    rows = initial_tag_rows(table, Words(TagIds(210)))
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    cosine = unit @ unit.T - np.eye(68)
+    assert cosine.max() < 0.995
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), np.median(np.linalg.norm(table[:200], axis=1)), rtol=0.1)
+    near = unit[67] @ (table / np.linalg.norm(table, axis=1, keepdims=True)).T
+    assert set(np.argsort(near)[-3:]) == {sum(map(ord, word)) % 200 for word in ("wait", "join", "together")}
+
+
+REFUSALS = [
+    ("llama", {"general.architecture": "mamba"}, "", "architecture 'mamba' is not supported"),
+    ("llama", {"llama.rope.scaling.type": "yarn"}, "", "rope scaling 'yarn'"),
+    ("llama", {"llama.feed_forward_length": 65}, "", "ffn_gate.weight has shape"),
+    ("llama", {}, "blk.1.attn_k", "no tensor blk.1.attn_k.weight"),
+    ("llama", {}, "token_embd", "no tensor token_embd.weight"),
+]
+
+
+@pytest.mark.parametrize(("kind", "metadata", "drop", "message"), REFUSALS)
+def test_unusable_files_are_refused_by_name(kind, metadata, drop, message, tmp_path):
+    path = tmp_path / "toy.gguf"
+    path.write_bytes(gguf_bytes(kind, LLAMA, drop=drop, **metadata)[0])
+    with pytest.raises(PastaError, match=message) as caught:
+        load_model("", str(path))
+    assert str(path) in str(caught.value)
+    assert not list((tmp_path / "cache").rglob("*.safetensors"))
+
+
+def test_models_that_are_not_there_or_not_what_was_asked(tmp_path):
+    with pytest.raises(PastaError, match="no model named"):
+        load_model("", "")
+    with pytest.raises(PastaError, match="preset 'gemma_8b'"):
+        load_model("gemma_8b", "")
+    with pytest.raises(PastaError, match="gemma_7b: no package ships its weights"):
+        load_model("gemma_7b", "")
+    with pytest.raises(PastaError, match="not found; give a GGUF file or a folder"):
+        load_model("", str(tmp_path / "none"))
+    path = tmp_path / "toy.gguf"
+    path.write_bytes(b"no model")
+    with pytest.raises(PastaError, match="not a GGUF file"):
+        load_model("", str(path))
+    path.write_bytes(gguf_bytes("llama", LLAMA)[0])
+    with pytest.raises(PastaError, match="is not a smollm2_135m: layers is 3, not 30"):
+        load_model("smollm2_135m", str(path))
+    (tmp_path / "folder").mkdir()
+    export_model(load_model("", str(path)), tmp_path / "folder")
+    (tmp_path / "folder" / "tokenizer.json").unlink()
+    with pytest.raises(PastaError, match=r"neither tokenizer\.model nor tokenizer\.json"):
+        load_model("", str(tmp_path / "folder"))
+
+
+@requires_smollm2
+def test_the_second_start_loads_converted_weights_quickly(monkeypatch):
+    monkeypatch.delenv("PASTA_JAX_CACHE")
+    load_model("smollm2_135m", "")
+    monkeypatch.setattr(weights, "params_from_gguf", None)
+    began = time.monotonic()
+    load_model("smollm2_135m", "")
+    assert list((assets.cache_dir() / "converted").glob("SmolLM2*.safetensors"))
+    print(f"second load: {time.monotonic() - began:.1f} s")
