@@ -1,0 +1,275 @@
+"""The oracle: decoding as its rules read, in plain Python without a cache. Slow, and easy to check by eye.
+
+It shares no code with the interpreter, mask or positions: a thread is an object that remembers which slots it may read.
+`answer` keeps the books and asks for tokens; `scripted` takes them from a list, `sampled` from uncached logits.
+"""
+
+import dataclasses
+from collections.abc import Generator, Sequence
+
+import jax
+import numpy as np
+
+from pasta_jax.decode.generate import Request, Settings
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.state import BUDGET, LENGTH, OPEN, OWN, STOP
+from pasta_jax.lang.tags import MAX_TENS, TagIds
+from pasta_jax.models.transformer import forward
+from pasta_jax.models.weights import Model
+
+
+@dataclasses.dataclass
+class Tape:
+    """What has been fed, in slot order, the prompt first; `sees[q, k]` says whether slot q may read slot k."""
+
+    sees: np.ndarray  # bool [limit, limit]
+    token: list[int] = dataclasses.field(default_factory=list)
+    thread: list[int] = dataclasses.field(default_factory=list)
+    step: list[int] = dataclasses.field(default_factory=list)
+    position: list[int] = dataclasses.field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.token)
+
+    def feed(self, token: int, thread: int, step: int, position: int) -> int:
+        """Append a token; its slot."""
+        self.token.append(token)
+        self.thread.append(thread)
+        self.step.append(step)
+        self.position.append(position)
+        return len(self) - 1
+
+
+@dataclasses.dataclass
+class Thread:
+    """A thread between two steps: the token it feeds next, where that will stand, and what it remembers."""
+
+    number: int  # 0 is main
+    token: int
+    position: int
+    knows: list[int]  # slots it may read
+    sampled: int = 0  # tokens sampled so far
+    topic: int | None = None  # topic tokens of the promise that main is writing
+    has_row: bool = False
+    ended: bool = False  # has sampled its last token: main's end-of-turn, a chunk's [/ASYNC]
+    closed: int = OPEN
+
+
+@dataclasses.dataclass(frozen=True)
+class Ask:
+    """A thread wants its next token, seen from `slot`. `place` says what is legal there; see `legal`."""
+
+    slot: int
+    thread: int
+    number: int  # of the token in its thread, from 0
+    place: str  # main, topic, full topic, chunk, full chunk
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """A finished request, with what trace.Trace says of it; the tape holds the prompt too."""
+
+    tape: Tape
+    finish: int  # STOP, LENGTH
+    closed: list[int]  # of each chunk: OPEN, OWN, BUDGET
+    steps: int
+
+
+def answer(
+    request: Request, settings: Settings, tokenizer, context: int
+) -> Generator[tuple[Tape, list[Ask]], list[int], Answer]:
+    """Run one request: yields the tape and who asks for a token, takes one token for each, returns the answer."""
+    tags, prompt = tokenizer.tags, request.prompt_ids
+    limit = min(len(prompt) + request.max_tokens, settings.slots or context, context)
+    tape = Tape(np.zeros((limit, limit), bool))
+    for position, token in enumerate(prompt):
+        slot = tape.feed(token, 0, 0, position)
+        tape.sees[slot, : slot + 1] = True
+    main = Thread(0, token=-1, position=len(prompt), knows=list(range(len(prompt))))
+    chunks: list[Thread] = []
+    step = 0
+    take_next(main, (yield tape, [ask_for(main, len(prompt) - 1, request)])[0], request, tokenizer)
+
+    while True:
+        all_ended = all(chunk.ended for chunk in chunks)
+        if main.ended and all_ended:
+            return Answer(tape, STOP, [chunk.closed for chunk in chunks], step)
+
+        # Who feeds: main unless it is done or waits, every chunk that has a row, and as many new ones as rows are free.
+        main_feeds = not main.ended and (main.token != tags.sync or all_ended)
+        forks = main_feeds and main.topic is not None and tags.is_close(main.token)
+        queue = [chunk for chunk in chunks if not chunk.has_row and not chunk.ended]
+        if forks:
+            promise = [*main.knows, len(tape)]  # up to the token that main feeds now, in the step's first slot
+            queue.append(Thread(len(chunks) + 1, tags.async_, main.position + 1, promise))
+        in_rows = [chunk for chunk in chunks if chunk.has_row]
+        running = in_rows + queue[: settings.rows - 1 - len(in_rows)]
+        feeding = [main, *running] if main_feeds else running
+        if len(tape) + len(feeding) > limit:
+            return Answer(tape, LENGTH, [chunk.closed for chunk in chunks], step)
+
+        step += 1
+        chunks += queue[-1:] if forks else []
+        joins = main_feeds and main.token == tags.sync
+        if joins and settings.policy == "shared_start":  # behind all that was placed, in this step too
+            main.position = max([main.position, *(1 + p for p in tape.position), *(1 + c.position for c in running)])
+        slots = [tape.feed(thread.token, thread.number, step, thread.position) for thread in feeding]
+        for thread, slot in zip(feeding, slots, strict=True):
+            thread.has_row = True
+            thread.knows.append(slot)
+        if joins:
+            main.knows = list(range(len(tape)))
+        for thread, slot in zip(feeding, slots, strict=True):
+            tape.sees[slot, thread.knows] = True
+
+        # A chunk that has fed [/ASYNC] gives its row back; the others go on.
+        onward = []
+        for thread, slot in zip(feeding, slots, strict=True):
+            if thread.ended:
+                thread.has_row = False
+                continue
+            thread.position += 1 + skipped(promised(thread, tags), settings)
+            onward.append((thread, slot))
+        tokens = yield tape, [ask_for(thread, slot, request) for thread, slot in onward]
+        for (thread, _), token in zip(onward, tokens, strict=True):
+            take_next(thread, token, request, tokenizer)
+
+
+def promised(thread: Thread, tags: TagIds) -> int:
+    """The tens of a promise that main closes with the token just fed, else 0; keeps count of the topic on the way."""
+    if thread.number != 0:
+        return 0
+    if thread.token == tags.promise:
+        thread.topic = 0
+    elif thread.topic is not None and tags.is_close(thread.token):
+        thread.topic = None
+        return tags.tens(thread.token)
+    elif thread.topic is not None:
+        thread.topic += 1
+    return 0
+
+
+def skipped(tens: int, settings: Settings) -> int:
+    """Positions main leaves to a chunk of so many promised tens."""
+    if not tens:
+        return 0
+    return {"predicted": 10 * tens, "constant": settings.constant, "shared_start": 0}[settings.policy]
+
+
+def ask_for(thread: Thread, slot: int, request: Request) -> Ask:
+    """What a thread asks once it has fed the token in `slot`."""
+    if thread.number:
+        place = "full chunk" if thread.sampled >= request.max_chunk_tokens else "chunk"
+    elif thread.topic is None:
+        place = "main"
+    else:
+        place = "full topic" if thread.topic >= request.max_topic_tokens else "topic"
+    return Ask(slot, thread.number, thread.sampled, place)
+
+
+def take_next(thread: Thread, token: int, request: Request, tokenizer) -> None:
+    """A thread has sampled: its last token, or one to go on with."""
+    full = thread.sampled >= request.max_chunk_tokens
+    thread.token = token
+    thread.sampled += 1
+    if thread.number == 0:
+        thread.ended = token in tokenizer.stop_ids
+    elif token == tokenizer.tags.end_async:
+        thread.ended, thread.closed = True, BUDGET if full else OWN
+
+
+def legal(place: str, tags_allowed: bool, tokenizer, rows: int) -> np.ndarray:
+    """bool [rows of the vocabulary]: what may be sampled at a place."""
+    tags = tokenizer.tags
+    text = np.zeros(rows, bool)
+    text[: tokenizer.vocab_size] = True
+    text[tags.base : tags.end] = False
+    text[list(tokenizer.stop_ids)] = False
+    closes, nothing = [tags.close(tens) for tens in range(1, MAX_TENS + 1)], np.zeros(rows, bool)
+    match place:
+        case "main":
+            allowed, also = text, [*tokenizer.stop_ids, *([tags.promise, tags.sync] if tags_allowed else [])]
+        case "topic":
+            allowed, also = text, closes
+        case "full topic":
+            allowed, also = nothing, closes
+        case "chunk":
+            allowed, also = text, [tags.end_async]
+        case "full chunk":
+            allowed, also = nothing, [tags.end_async]
+    allowed[also] = True
+    return allowed
+
+
+def scripted(request: Request, settings: Settings, tokenizer, context: int, script: Sequence[Sequence[int]]) -> Answer:
+    """Every thread says what the script tells it to, legal or not: script[thread][number]."""
+    run = answer(request, settings, tokenizer, context)
+    _, asks = next(run)
+    while True:
+        try:
+            _, asks = run.send([script[ask.thread][ask.number] for ask in asks])
+        except StopIteration as stop:
+            return stop.value
+
+
+def sampled(model: Model, requests: Sequence[Request], settings: Settings) -> list[Answer]:
+    """Each request is decoded alone; only the forward passes, one over all fed tokens a step, are taken together."""
+    tokenizer = model.tokenizer
+    runs = [answer(request, settings, tokenizer, model.config.context) for request in requests]
+    waiting = {index: next(run) for index, run in enumerate(runs)}
+    answers: dict[int, Answer] = {}
+    while waiting:
+        logits = uncached(model, [tape for tape, _ in waiting.values()], batch=len(requests))
+        for row, (index, (_, asks)) in enumerate(list(waiting.items())):
+            request = requests[index]
+            tokens = []
+            for ask in asks:
+                allowed = legal(ask.place, not request.sequential, tokenizer, logits.shape[-1])
+                tokens.append(pick(logits[row, ask.slot], allowed, request.sampling, ask.thread, ask.number))
+            try:
+                waiting[index] = runs[index].send(tokens)
+            except StopIteration as stop:
+                answers[index] = stop.value
+                del waiting[index]
+    return [answers[index] for index in range(len(requests))]
+
+
+def uncached(model: Model, tapes: Sequence[Tape], batch: int) -> np.ndarray:
+    """Logits [tapes, slots, V] of one forward pass, padded to few shapes: `batch` rows, full 32s of slots."""
+    length = -(-max(map(len, tapes)) // 32) * 32
+    token, position = np.zeros((2, batch, length), np.int32)
+    sees = np.zeros((batch, length, length), bool)
+    for row, tape in enumerate(tapes):
+        n = len(tape)
+        token[row, :n], position[row, :n], sees[row, :n, :n] = tape.token, tape.position, tape.sees[:n, :n]
+    return np.asarray(_forward(model.params, model.config, token, position, sees))
+
+
+_forward = jax.jit(forward, static_argnames="config")
+
+
+def pick(logits_V: np.ndarray, legal_V: np.ndarray, sampling: Sampling, thread: int, number: int) -> int:
+    """The next token, from the logits in plain sorted order."""
+    if sampling.temperature == 0:
+        return int(np.argmax(np.where(legal_V, logits_V, -np.inf)))
+    scaled_V = np.where(legal_V, logits_V / np.float32(sampling.temperature), -np.inf)
+    return int(_categorical(keep(scaled_V, sampling.top_k, sampling.top_p), np.uint32(sampling.seed), thread, number))
+
+
+def keep(logits_V: np.ndarray, top_k: int, top_p: float) -> np.ndarray:
+    """-inf for all but the k most likely, then all but the fewest of those that hold the mass p; ties stay together."""
+    order_V = np.sort(logits_V)[::-1]
+    if top_k:
+        logits_V = np.where(logits_V >= order_V[min(top_k, len(order_V)) - 1], logits_V, -np.inf)
+    if top_p < 1:
+        order_V = np.sort(logits_V)[::-1]
+        weight_V = np.exp(order_V - order_V[0], dtype=np.float64)
+        held_V = np.cumsum(weight_V) / np.sum(weight_V)
+        logits_V = np.where(logits_V >= order_V[np.argmax(held_V >= top_p)], logits_V, -np.inf)
+    return logits_V
+
+
+@jax.jit
+def _categorical(logits_V, seed, thread, number):
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), thread), number)
+    return jax.random.categorical(key, logits_V)

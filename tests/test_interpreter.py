@@ -1,0 +1,368 @@
+"""The interpreter against the oracle, on scripted programs and on sampled ones; and what must not matter to it.
+
+A scripted program shows who feeds what, when and where, and who sees whom; a sampled one strays at any wrong logit.
+"""
+
+import dataclasses
+import functools
+import random
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pasta_jax.decode import reference
+from pasta_jax.decode.generate import Request, Result, Settings, generate, rules_for, start, stream
+from pasta_jax.decode.interpreter import Script, run
+from pasta_jax.decode.prefill import admit, prefill
+from pasta_jax.decode.replay import script_for
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.state import BUDGET, LENGTH, OPEN, OWN, STOP, empty_state
+from pasta_jax.lang.program import Chunk, Program, Sync, Text
+from pasta_jax.lang.structure import visible
+from pasta_jax.models.config import PRESETS, Rope, TransformerConfig
+from pasta_jax.models.weights import Model
+from tests.byte_tokenizer import ByteTokenizer
+from tests.models import random_params
+
+TOKENIZER = ByteTokenizer()
+TAGS = TOKENIZER.tags
+SLOTS = 256
+LONGEST = 480  # ids of a scripted program: nearly twice what the pool holds
+# The smallest model there is: where all tokens are forced, only the books are looked at.
+TINY = TransformerConfig(
+    vocab=384,
+    layers=1,
+    embed=4,
+    ff=4,
+    heads=1,
+    kv_heads=1,
+    head_dim=2,
+    context=4096,
+    rope=Rope(10_000.0),
+    norm_eps=1e-6,
+    activation="gelu",
+    tied_head=True,
+)
+
+
+@functools.cache
+def tiny() -> Model:
+    return Model("tiny", TINY, jax.tree.map(jnp.asarray, random_params(TINY, 1)), TOKENIZER)
+
+
+# Scripted programs
+
+
+def random_parts(rng: random.Random) -> list[Text | Chunk | Sync]:
+    """Up to 20 forks and every edge: empty topics and chunks, joins in a row, a promise or a join as the last part."""
+
+    def text(longest: int) -> str:
+        length = rng.choice([0, 0, 1, 2, rng.randrange(longest + 1), rng.randrange(longest + 1)])
+        return "".join(chr(rng.randrange(128)) for _ in range(length))
+
+    longest = rng.choice([3, 10, 60])
+    weights = rng.choice([(3, 3, 1), (1, 6, 1), (0, 1, 0), (2, 2, 2), (6, 1, 1)])
+    parts, room, forks = [], rng.choice([10, 60, 150, LONGEST]), rng.randrange(21)
+    for kind in rng.choices((Text, Chunk, Sync), weights, k=40):
+        if kind is Text:
+            part, size = Text(words := text(longest)), len(words)
+        elif kind is Chunk:
+            tens = rng.choice([1, 2, rng.randint(1, 64)])
+            part, size = Chunk(topic := text(3), tens, words := text(longest)), len(topic) + len(words) + 4
+            forks -= 1
+        else:
+            part, size = Sync(), 1
+        room -= size
+        if room < 0 or forks < 0:
+            break
+        parts.append(part)
+    return parts
+
+
+def script_of(parts: list[Text | Chunk | Sync]) -> list[list[int]]:
+    """What each thread says: main, then every chunk."""
+    main, chunks = [], []
+    for part in parts:
+        match part:
+            case Text(text):
+                main += text.encode()
+            case Chunk(topic, tens, text):
+                main += [TAGS.promise, *topic.encode(), TAGS.close(tens)]
+                chunks.append([*text.encode(), TAGS.end_async])
+            case Sync():
+                main.append(TAGS.sync)
+    return [[*main, TOKENIZER.end_of_turn], *chunks]
+
+
+def random_budget(rng: random.Random, length: int) -> int:
+    return rng.choice([LONGEST, rng.randint(1, length + 1)])
+
+
+@dataclasses.dataclass(frozen=True)
+class Books:
+    """What one lane of the device holds at the end."""
+
+    token: list[int]
+    thread: list[int]
+    step: list[int]
+    position: list[int]
+    sees: np.ndarray
+    finish: int
+    closed: list[int]
+    steps: int
+    live: bool
+
+
+def read_books(state) -> list[Books]:
+    names = ("token", "chunk", "step", "position", "epoch", "main")
+    pool = {name: np.asarray(getattr(state.pool, name)) for name in names}
+    rest = (state.pool.fill, state.finish, state.threads.closed, state.spawned, state.step, state.live)
+    fill, finish, closed, spawned, steps, live = map(np.asarray, rest)
+    books = []
+    for lane in range(state.lanes):
+        at = {name: field[lane, : fill[lane]] for name, field in pool.items()}
+        there = at["step"][None, :] <= at["step"][:, None]  # written before anyone attends
+        vectors = [at[name] for name in ("chunk", "epoch", "main")]
+        sees = visible(there, *(v[:, None] for v in vectors), *(v[None, :] for v in vectors))
+        columns = [at[name].tolist() for name in ("token", "chunk", "step", "position")]
+        closings = closed[lane, 1 : spawned[lane] + 1].tolist()
+        books.append(Books(*columns, sees, int(finish[lane]), closings, int(steps[lane]), bool(live[lane])))
+    return books
+
+
+def assert_same_books(books: Books, answer: reference.Answer) -> None:
+    tape = answer.tape
+    assert books.token == tape.token
+    assert books.thread == tape.thread
+    assert books.step == tape.step
+    assert books.position == tape.position
+    assert np.array_equal(books.sees, tape.sees[: len(tape), : len(tape)])
+    assert books.finish == answer.finish
+    assert books.closed == answer.closed
+    assert books.steps == answer.steps
+    assert not books.live
+
+
+@pytest.mark.parametrize(
+    ("count", "settings"),
+    [
+        (950, Settings(lanes=8, rows=4, slots=SLOTS, policy="predicted", constant=40)),
+        (300, Settings(lanes=8, rows=2, slots=SLOTS, policy="constant", constant=7)),
+        (300, Settings(lanes=8, rows=3, slots=SLOTS, policy="shared_start", constant=40)),
+        (300, Settings(lanes=8, rows=8, slots=SLOTS, policy="shared_start", constant=40)),
+        (100, Settings(lanes=3, rows=4, slots=SLOTS, policy="predicted", constant=40)),
+        (50, Settings(lanes=1, rows=2, slots=SLOTS, policy="shared_start", constant=40)),
+    ],
+    ids=lambda value: f"lanes{value.lanes}-rows{value.rows}-{value.policy}" if isinstance(value, Settings) else None,
+)
+def test_scripted_programs_are_kept_book_of_as_by_the_oracle(count, settings):
+    """Ids, threads, steps, positions, slot order, who sees whom, all ends; in lanes that are used again and again."""
+    rng = random.Random(f"{settings}")
+    model = tiny()
+    rules = rules_for(model, settings, SLOTS, sequential=False)
+    # The prompt is written alike whatever the rows: one compiled program.
+    writing = rules_for(model, dataclasses.replace(settings, rows=2, policy="predicted"), SLOTS, sequential=False)
+    state = empty_state(TINY, settings.lanes, SLOTS, jnp.float32, stacked=False)
+    done, ends = 0, Counter()
+    while done < count:
+        some = min(rng.choice([settings.lanes, rng.randint(1, settings.lanes)]), count - done)
+        lanes = rng.sample(range(settings.lanes), some)
+        requests, scripts, programs = {}, {}, [[]] * settings.lanes
+        for lane in lanes:
+            parts = random_parts(rng)
+            scripts[lane] = script_of(parts)
+            programs[lane] = Program(tuple(parts)).ids(TOKENIZER)
+            # A prompt may hold anything, tags too: it is plain.
+            prompt = tuple(rng.randrange(384) for _ in range(rng.choice([1, 2, 9, rng.randint(1, 32)])))
+            budget = random_budget(rng, len(programs[lane]))
+            requests[lane] = Request(prompt, budget, Sampling(), False, LONGEST, LONGEST)
+        script = script_for(programs, TAGS, TOKENIZER.end_of_turn, SLOTS)
+        tokens = np.full((settings.lanes, LONGEST + 1), TOKENIZER.end_of_turn, np.int32)
+        tokens[:, : script.tokens.shape[1]] = script.tokens
+        for lane, request in requests.items():
+            state = start(model, state, lane, request, writing, first=scripts[lane][0][0])
+        script = Script(jnp.asarray(tokens), script.start)
+        state = run(model.params, state, np.int32(10**6), np.False_, config=TINY, rules=rules, script=script)
+        books = read_books(state)
+        for lane in lanes:
+            answer = reference.scripted(requests[lane], settings, TOKENIZER, TINY.context, scripts[lane])
+            assert_same_books(books[lane], answer)
+            ends[answer.finish] += 1
+            ends["forks"] += len(answer.closed)
+            ends["most forks"] = max(ends["most forks"], len(answer.closed))
+            ends["cut short"] += OPEN in answer.closed
+        done += some
+    # Both ends must occur often, or the programs say little.
+    assert min(ends[STOP], ends[LENGTH], ends["cut short"]) > count // 20
+    assert ends["forks"] > count
+    assert ends["most forks"] >= 15
+
+
+# Sampled programs
+
+
+@functools.cache
+def talkative() -> Model:
+    """The toy, with a head that says tags often: the interpreter's own decisions, not chance, must make them legal."""
+    config = dataclasses.replace(PRESETS["toy"], tied_head=False)
+    params = random_params(config, 5)
+    for ids, factor in (([TAGS.promise], 10), ([TAGS.end_async, TAGS.sync], 7), ([TOKENIZER.end_of_turn], 6)):
+        params["head"][ids] *= factor
+    return Model("talkative", config, jax.tree.map(jnp.asarray, params), TOKENIZER)
+
+
+EIGHT_LANES = Settings(lanes=8, rows=4, slots=80, policy="predicted", constant=40)
+SAMPLINGS = (
+    Sampling(temperature=1.0),
+    Sampling(temperature=1.0, top_k=40),
+    Sampling(temperature=1.0, top_p=0.9),
+    Sampling(temperature=0.7, top_k=100, top_p=0.95),
+    Sampling(),
+)
+
+
+def random_request(rng: random.Random) -> Request:
+    sampling = dataclasses.replace(rng.choice(SAMPLINGS), seed=rng.randrange(2**32))
+    return Request(
+        prompt_ids=tuple(rng.randrange(384) for _ in range(rng.randint(1, 16))),
+        max_tokens=rng.choice([100, 60, 60, rng.randint(1, 30)]),
+        sampling=sampling,
+        sequential=rng.random() < 0.05,
+        max_topic_tokens=rng.choice([0, 3, 8]),
+        max_chunk_tokens=rng.choice([0, 5, 12, 100]),
+    )
+
+
+def random_requests(count: int) -> list[Request]:
+    rng = random.Random(count)
+    return [random_request(rng) for _ in range(count)]
+
+
+@functools.cache
+def answered(count: int):
+    """Results of `generate` that several tests look at."""
+    return generate(talkative(), random_requests(count), EIGHT_LANES)
+
+
+def told(result) -> tuple:
+    """All that a result says of its tokens."""
+    trace = result.trace
+    columns = (trace.token, trace.thread, trace.step, trace.position)
+    return (*(column.tolist() for column in columns), list(trace.closed), trace.finish, trace.steps, result.text)
+
+
+def assert_same_answer(result, answer: reference.Answer, prompt: int) -> None:
+    tape, trace = answer.tape, result.trace
+    assert trace.token.tolist() == tape.token[prompt:]
+    assert trace.thread.tolist() == tape.thread[prompt:]
+    assert trace.step.tolist() == tape.step[prompt:]
+    assert trace.position.tolist() == tape.position[prompt:]
+    assert list(trace.closed[1:]) == answer.closed
+    assert trace.finish == answer.finish
+    assert trace.steps == answer.steps
+
+
+def test_sampled_programs_are_those_of_the_oracle():
+    requests = random_requests(200)
+    ends = Counter()
+    for at in range(0, len(requests), 50):
+        some = requests[at : at + 50]
+        answers = reference.sampled(talkative(), some, EIGHT_LANES)
+        for request, result, answer in zip(some, answered(200)[at : at + 50], answers, strict=True):
+            assert_same_answer(result, answer, len(request.prompt_ids))
+            ends.update(answer.closed)
+            ends[f"finish {answer.finish}"] += 1
+            ends["syncs"] += answer.tape.token[len(request.prompt_ids) :].count(TAGS.sync)
+            ends["more than the rows"] += len(answer.closed) >= EIGHT_LANES.rows
+    seldom = {OPEN: 40, OWN: 100, BUDGET: 100, f"finish {STOP}": 50, f"finish {LENGTH}": 50, "syncs": 100}
+    assert all(ends[what] >= least for what, least in (seldom | {"more than the rows": 20}).items()), ends
+
+
+# What must not matter
+
+
+def test_alone_as_in_company_and_with_more_requests_than_lanes():
+    """200 requests took turns in eight lanes; here each has a pool to itself."""
+    for request, result in list(zip(random_requests(200), answered(200), strict=True))[:40]:
+        assert told(generate(talkative(), [request], EIGHT_LANES)[0]) == told(result)
+
+
+def test_lane_and_neighbours_do_not_matter():
+    order = random.Random(1).sample(range(200), 60)
+    again = generate(talkative(), [random_requests(200)[n] for n in order], EIGHT_LANES)
+    for number, result in zip(order, again, strict=True):
+        assert told(result) == told(answered(200)[number])
+
+
+@pytest.mark.parametrize("round_steps", [1, 3, 1000])
+def test_how_often_the_host_looks_does_not_matter(round_steps):
+    requests = random_requests(200)[:20]
+    items = list(stream(talkative(), requests, EIGHT_LANES, round_steps))
+    results = {item.request: item for item in items if isinstance(item, Result)}
+    for number, expected in enumerate(answered(200)[:20]):
+        assert told(results[number]) == told(expected)
+
+
+@pytest.mark.parametrize("rows", [2, 8])
+def test_with_other_rows_the_same_comes_later_or_sooner(rows):
+    """Not so for a request that its budget cuts short: what is cut then depends on the order of its slots."""
+    pairs = zip(random_requests(200), answered(200), strict=True)
+    unhurried = [
+        (request, result)
+        for request, result in pairs
+        if result.finish_reason == "stop"
+        # closing tags that were sampled in the last step may be fed with other rows
+        and len(result.trace.token) + EIGHT_LANES.rows <= min(request.max_tokens, 80 - len(request.prompt_ids))
+    ]
+    assert len(unhurried) > 40
+    compiled = run._cache_size()
+    others = generate(talkative(), [request for request, _ in unhurried], dataclasses.replace(EIGHT_LANES, rows=rows))
+    assert run._cache_size() == compiled + 1  # so the next test's count would show a compilation
+    steps = set()
+    for (_, one), other in zip(unhurried, others, strict=True):
+        assert other.finish_reason == "stop"
+        assert other.trace.linear_ids() == one.trace.linear_ids()
+        assert other.trace.closed == one.trace.closed
+        for thread in range(len(one.trace.closed)):
+            positions = [result.trace.position[result.trace.thread == thread].tolist() for result in (one, other)]
+            common = min(map(len, positions))
+            assert positions[0][:common] == positions[1][:common]
+        steps.add(int(np.sign(other.trace.steps - one.trace.steps)))
+    assert steps == {0, 1} if rows < EIGHT_LANES.rows else steps <= {0, -1}
+
+
+def test_sampling_seeds_and_budgets_are_no_reason_to_compile():
+    def compiled() -> list[int]:
+        return [function._cache_size() for function in (admit, prefill, run)]
+
+    before = answered(200) and compiled()
+    plain = Request((1, 2, 3), 10, Sampling(), False, 2, 3)
+    others = [
+        plain,
+        dataclasses.replace(plain, sampling=Sampling(0.3, 7, 0.5, 2**32 - 1), max_tokens=33),
+        dataclasses.replace(plain, sequential=True, max_topic_tokens=9, max_chunk_tokens=1),
+        *[dataclasses.replace(plain, sampling=Sampling(temperature=1.5, seed=seed)) for seed in range(6)],
+    ]
+    list(stream(talkative(), others, EIGHT_LANES, round_steps=7))
+    assert compiled() == before
+
+
+def test_the_state_is_given_away_and_the_pool_never_copied():
+    config = dataclasses.replace(TINY, head_dim=64)
+    settings = Settings(lanes=8, rows=4, slots=4096, policy="predicted", constant=40)
+    model = dataclasses.replace(tiny(), config=config, params=jax.tree.map(jnp.asarray, random_params(config, 1)))
+    rules = rules_for(model, settings, settings.slots, sequential=False)
+    assert len(rules.prefixes) == 4  # attention reads one of them
+    state = empty_state(config, settings.lanes, settings.slots, jnp.float32, stacked=False)
+    arguments = (model.params, state, np.int32(1), np.False_)
+    memory = run.lower(*arguments, config=config, rules=rules).compile().memory_analysis()
+    keys_values = sum(leaf.nbytes for leaf in jax.tree.leaves(state.pool.kv))
+    assert memory.alias_size_in_bytes >= sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+    # Where half of the slots are read, half of the keys and values are copied; as much again would be all keys.
+    assert memory.temp_size_in_bytes < keys_values * 0.75
+    after = run(*arguments, config=config, rules=rules)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state))
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(after))
