@@ -41,7 +41,10 @@ def draw(logits_NxV, seed_N, thread_N, number_N, temperature_N, top_k_N, top_p_N
     greedy_N = jnp.argmax(logits_NxV, axis=-1).astype(jnp.int32)
 
     def sampled():
-        scaled_NxV = logits_NxV / jnp.where(temperature_N > 0, temperature_N, 1.0)[:, None]
+        # Below the greatest, so that no temperature overflows; and what is forbidden stays so, however hot.
+        below_NxV = logits_NxV - jnp.max(logits_NxV, axis=-1, keepdims=True)
+        scaled_NxV = below_NxV / jnp.where(temperature_N > 0, temperature_N, 1.0)[:, None]
+        scaled_NxV = jnp.where(logits_NxV > FORBIDDEN, scaled_NxV, FORBIDDEN)
         filtering = jnp.any((temperature_N > 0) & ((top_k_N > 0) | (top_p_N < 1)))
         kept_NxV = lax.cond(filtering, lambda x: keep_top(x, top_k_N, top_p_N), lambda x: x, scaled_NxV)
 
@@ -77,8 +80,8 @@ def keep_top(logits_NxV, top_k_N, top_p_N):
 
 
 def ordered_bits(x):
-    """float32 as int32 in the same order."""
-    bits = lax.bitcast_convert_type(x, jnp.int32)
+    """float32 as int32 in the same order; both zeros are one."""
+    bits = lax.bitcast_convert_type(jnp.where(x == 0, 0.0, x), jnp.int32)
     return jnp.where(bits < 0, bits ^ np.int32(0x7FFFFFFF), bits)
 
 

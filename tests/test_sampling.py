@@ -1,0 +1,208 @@
+"""Sampling against plain sorting in NumPy, against expected frequencies, and row by row."""
+
+import functools
+import itertools
+
+import jax
+import numpy as np
+import pytest
+from scipy.special import chdtri
+
+from pasta_jax.decode import reference
+from pasta_jax.decode.sampling import FORBIDDEN, Sampling, draw, keep_top
+from pasta_jax.errors import PastaError
+
+keep_top_jit = jax.jit(keep_top)
+draw_jit = jax.jit(draw)
+VOCAB = 64
+
+
+@functools.cache
+def rows() -> np.ndarray:
+    """float32 [N, 64]: usual logits, and all that a comparison of floats could stumble over."""
+    rng = np.random.default_rng(0)
+    usual = [rng.standard_normal((40, VOCAB)) * scale for scale in (0.01, 1.0, 10.0)]
+    tied = np.round(rng.standard_normal((40, VOCAB)))
+    signs = rng.choice([-0.0, 0.0], (4, VOCAB))  # equal, but not bit by bit
+    tiny = rng.standard_normal((10, VOCAB)) * 1e-30
+    forbidden = np.where(rng.random((30, VOCAB)) < 0.8, FORBIDDEN, rng.standard_normal((30, VOCAB)))
+    forbidden[:, 5] = 0.0  # something is always allowed
+    one = np.full((1, VOCAB), FORBIDDEN)
+    one[0, 17] = -3.0
+    equal = np.stack([np.full(VOCAB, value) for value in (0.0, -7.5, 1e29, -1e29)])
+    steep = np.linspace(0, 2000, VOCAB)[None]
+    groups = (*usual, tied, signs, tiny, forbidden, one, equal, steep, -steep)
+    return np.concatenate(groups).astype(np.float32)
+
+
+def many(values, count: int, dtype) -> np.ndarray:
+    return np.full(count, values, dtype)
+
+
+def kept(logits_NxV: np.ndarray, top_k: int, top_p: float) -> np.ndarray:
+    """bool [N, V]: what keep_top leaves."""
+    count = len(logits_NxV)
+    out = np.asarray(keep_top_jit(logits_NxV, many(top_k, count, np.int32), many(top_p, count, np.float32)))
+    left = out == logits_NxV
+    assert np.all(left | (out == np.float32(FORBIDDEN)))
+    return left & (logits_NxV > FORBIDDEN)
+
+
+def sorted_out(logits_NxV: np.ndarray, top_k: int, top_p: float) -> np.ndarray:
+    """The same by sorting each row."""
+    allowed_NxV = np.where(logits_NxV > FORBIDDEN, logits_NxV, -np.inf)
+    return np.stack([reference.keep(logits_V, top_k, top_p) > -np.inf for logits_V in allowed_NxV])
+
+
+def test_the_sorting_itself_by_hand():
+    logits_V = np.log(np.array([0.1, 0.4, 0.2, 0.2, 0.1]))
+    for top_k, top_p, expected in [
+        (0, 1.0, [0, 1, 2, 3, 4]),
+        (1, 1.0, [1]),
+        (2, 1.0, [1, 2, 3]),  # a tie at the edge stays
+        (9, 1.0, [0, 1, 2, 3, 4]),
+        (0, 0.39, [1]),
+        (0, 0.41, [1, 2, 3]),
+        (0, 0.81, [0, 1, 2, 3, 4]),
+        (3, 0.45, [1]),  # 0.4 of 0.8: the mass is that of the k
+        (3, 0.55, [1, 2, 3]),
+    ]:
+        assert np.flatnonzero(reference.keep(logits_V, top_k, top_p) > -np.inf).tolist() == expected
+        logits_1xV = logits_V[None].astype(np.float32)
+        assert np.flatnonzero(kept(logits_1xV, top_k, top_p)).tolist() == expected
+
+
+@pytest.mark.parametrize("top_k", [0, 1, 2, 7, VOCAB - 1, VOCAB, 1000])
+def test_top_k_is_sorting(top_k):
+    assert np.array_equal(kept(rows(), top_k, 1.0), sorted_out(rows(), top_k, 1.0))
+
+
+@pytest.mark.parametrize("top_k", [0, 10])
+@pytest.mark.parametrize("top_p", [1e-30, 1e-4, 0.1, 0.5, 0.9, 0.999])
+def test_top_p_is_sorting(top_k, top_p):
+    """Where the mass of the likeliest few is p to within rounding, either edge is right."""
+    found, expected = kept(rows(), top_k, top_p), sorted_out(rows(), top_k, top_p)
+    unclear = 0
+    for logits_V, found_V, expected_V in zip(rows().astype(np.float64), found, expected, strict=True):
+        if np.array_equal(found_V, expected_V):
+            continue
+        among_V = sorted_out(logits_V[None], top_k, 1.0)[0]
+        mass_V = np.where(among_V, np.exp(logits_V - logits_V.max()), 0)
+        differing = mass_V[found_V & expected_V].sum() / mass_V.sum()
+        assert abs(differing - top_p) < 1e-6
+        unclear += 1
+    assert unclear <= 2
+
+
+def test_top_p_of_nearly_one_leaves_out_next_to_nothing():
+    top_p = float(np.nextafter(np.float32(1), np.float32(0)))
+    left = np.where(kept(rows(), 0, top_p), 0, np.exp(rows() - rows().max(axis=1, keepdims=True)))
+    assert np.all(left.sum(axis=1) <= 1e-5)
+
+
+def test_every_row_has_its_own_filter():
+    top_k = np.arange(len(rows()), dtype=np.int32) % 9
+    top_p = np.linspace(0.05, 1, len(rows()), dtype=np.float32)
+    together = np.asarray(keep_top_jit(rows(), top_k, top_p))
+    for row in range(len(rows())):
+        alone = np.asarray(keep_top_jit(rows()[row : row + 1], top_k[row : row + 1], top_p[row : row + 1]))[0]
+        assert np.array_equal(alone, together[row])
+
+
+# Draws
+
+
+def draws_of_rows(temperature: float, seed: int = 1) -> np.ndarray:
+    count = len(rows())
+    zero = many(0, count, np.int32)
+    settings = (many(temperature, count, np.float32), zero, many(1, count, np.float32))
+    return np.asarray(draw_jit(rows(), many(seed, count, np.uint32), zero, zero, *settings))
+
+
+def test_greedy_is_the_first_of_the_greatest():
+    assert np.array_equal(draws_of_rows(0.0), rows().argmax(axis=1))
+
+
+@pytest.mark.parametrize("temperature", [2e-38, 1e-9, 1.0, 1e9, 1e30, 3e38])
+def test_at_no_temperature_a_forbidden_token_is_drawn(temperature):
+    for seed in range(20):
+        tokens = draws_of_rows(temperature, seed)
+        assert np.all(rows()[np.arange(len(tokens)), tokens] > FORBIDDEN)
+
+
+def test_nearly_no_temperature_is_greedy():
+    usual = slice(0, 120)  # no ties
+    assert np.array_equal(draws_of_rows(2e-38)[usual], rows()[usual].argmax(axis=1))
+    assert np.array_equal(draws_of_rows(1e-9)[usual], rows()[usual].argmax(axis=1))
+
+
+@pytest.mark.parametrize("vary", ["seed", "thread", "number"])
+@pytest.mark.parametrize(
+    ("temperature", "top_k", "top_p"), [(1.0, 0, 1.0), (0.5, 0, 1.0), (2.0, 0, 1.0), (1.0, 4, 1.0), (1.0, 0, 0.7)]
+)
+def test_tokens_come_as_often_as_they_should(vary, temperature, top_k, top_p):
+    """Chi-square over 8,000 draws; one in 10,000 good samplers would be refused, and the seeds are fixed."""
+    count = 8000
+    logits_V = np.random.default_rng(2).standard_normal(12)
+    varied = np.arange(count) * 7919 + 11
+    names = {"seed": many(3, count, np.uint32), "thread": many(2, count, np.int32), "number": many(5, count, np.int32)}
+    names[vary] = varied.astype(names[vary].dtype)
+    settings = (
+        many(temperature, count, np.float32),
+        many(top_k, count, np.int32),
+        many(top_p, count, np.float32),
+    )
+    logits_NxV = np.broadcast_to(logits_V.astype(np.float32), (count, len(logits_V)))
+    tokens = np.asarray(draw_jit(logits_NxV, *names.values(), *settings))
+    left_V = reference.keep(logits_V / temperature, top_k, top_p)
+    expected_V = count * np.exp(left_V) / np.exp(left_V).sum()
+    seen_V = np.bincount(tokens, minlength=len(logits_V))
+    possible = expected_V > 0
+    assert np.all(seen_V[~possible] == 0)
+    chi_square = np.sum((seen_V - expected_V)[possible] ** 2 / expected_V[possible])
+    assert chi_square < chdtri(possible.sum() - 1, 1e-4)
+
+
+def test_seed_thread_and_number_are_told_apart():
+    folded = np.array(list(itertools.product((0, 1, 2), repeat=3)))
+    count = len(folded)
+    seed, thread, number = folded.T
+    settings = (many(1, count, np.float32), many(0, count, np.int32), many(1, count, np.float32))
+    numbers = (seed.astype(np.uint32), thread.astype(np.int32), number.astype(np.int32))
+    tokens = np.asarray(draw_jit(np.zeros((count, 1000), np.float32), *numbers, *settings)).tolist()
+    assert len(set(tokens)) >= 25  # 27 draws out of 1000: hardly any two alike
+    seen = dict(zip(map(tuple, folded.tolist()), tokens, strict=True))
+    assert all(seen[a, b, c] != seen[b, a, c] for a, b, c in seen if a != b)
+    assert all(seen[a, b, c] != seen[a, c, b] for a, b, c in seen if b != c)
+
+
+def test_neighbours_do_not_matter():
+    rng = np.random.default_rng(3)
+    count = len(rows())
+    seed = rng.integers(0, 2**32, count, np.uint32)
+    thread, number, top_k = (rng.integers(0, high, count, np.int32) for high in (20, 500, 70))
+    temperature = rng.choice([0, 0.5, 1, 3], count).astype(np.float32)
+    top_p = rng.choice([0.3, 0.9, 1], count).astype(np.float32)
+    arguments = (rows(), seed, thread, number, temperature, top_k * rng.integers(0, 2, count, np.int32), top_p)
+    together = np.asarray(draw_jit(*arguments))
+    for row in range(count):
+        assert draw_jit(*(field[row : row + 1] for field in arguments))[0] == together[row]
+    order = rng.permutation(count)
+    assert np.array_equal(np.asarray(draw_jit(*(field[order] for field in arguments))), together[order])
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        dict(temperature=-0.1),
+        dict(temperature=float("nan")),
+        dict(top_k=-1),
+        dict(top_p=0.0),
+        dict(top_p=1.01),
+        dict(seed=-1),
+        dict(seed=2**32),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(bad):
+    with pytest.raises(PastaError, match=f"^{next(iter(bad))} "):
+        Sampling(**bad)
