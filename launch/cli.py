@@ -14,8 +14,11 @@ CONFIG = config_flags.DEFINE_config_file(
 )
 
 
-def run(main: Callable[[ConfigDict], None], default_config: str) -> None:
-    """Parse the command line and run main(config). Whatever a user got wrong ends in one line and exit code 2."""
+def run(main: Callable, default_config: str, argument: str = "") -> None:
+    """Parse the command line and run main(config), or main(config, word) for a script that takes an `argument`.
+
+    Whatever a user got wrong ends in one line and exit code 2.
+    """
 
     def parse_flags(arguments: list[str]) -> list[str]:
         given = any(argument.lstrip("-").partition("=")[0] == "config" for argument in arguments)
@@ -24,9 +27,12 @@ def run(main: Callable[[ConfigDict], None], default_config: str) -> None:
 
     def start(arguments: list[str]) -> None:
         logging.set_verbosity(logging.WARNING)  # JAX reports each backend it did not find as information
-        if len(arguments) > 1:
-            raise PastaError(f"{arguments[1]!r}: not a flag; flags are written --name=value (--help lists them)")
-        main(_readable(CONFIG.value))
+        words, wanted = arguments[1:], int(bool(argument))
+        if len(words) > wanted:
+            raise PastaError(f"{words[wanted]!r}: not a flag; flags are written --name=value (--help lists them)")
+        if len(words) < wanted:
+            raise PastaError(f"a word is missing: {argument}")
+        main(_readable(CONFIG.value), *words)
 
     try:
         app.run(start, flags_parser=parse_flags)

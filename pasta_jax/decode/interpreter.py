@@ -40,7 +40,7 @@ class Rules:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Script:
-    """Tokens to force instead of sampling: a thread's n-th token is tokens[lane, start[lane, thread] + n]."""
+    """Tokens to force: a thread's n-th token is tokens[lane, start[lane, thread] + n], where that is not -1."""
 
     tokens: jax.Array  # int32 [B, T]
     start: jax.Array  # int32 [B, M]
@@ -200,9 +200,6 @@ def next_tokens(
     count = jnp.take_along_axis(threads.count, safe, axis=1)
     in_main = rows.thread == 0
     full = ~in_main & (count >= state.max_chunk[:, None])
-    if script is not None:
-        at = jnp.take_along_axis(script.start, safe, axis=1) + count
-        return jnp.take_along_axis(script.tokens, jnp.clip(at, 0, script.tokens.shape[1] - 1), axis=1), full & False
 
     def flat(per_row):
         return per_row.reshape(-1)
@@ -214,7 +211,12 @@ def next_tokens(
     requested = (state.seed, state.temperature, state.top_k, state.top_p)
     seed, temperature, top_k, top_p = (field[lane_N] for field in requested)
     token_N = draw(logits_NxV, seed, flat(rows.thread), flat(count), temperature, top_k, top_p)
-    return token_N.reshape(rows.token.shape), full
+    token = token_N.reshape(rows.token.shape)
+    if script is None:
+        return token, full
+    at = jnp.take_along_axis(script.start, safe, axis=1) + count
+    given = jnp.take_along_axis(script.tokens, jnp.clip(at, 0, script.tokens.shape[1] - 1), axis=1)
+    return jnp.where(given >= 0, given, token), full & (given < 0)
 
 
 def advance(state: DecodeState, rows: Rows, sampled, forced, topic_B, rules: Rules) -> DecodeState:

@@ -1,0 +1,100 @@
+"""Benchmarks; the last line printed is one JSON object. `python -m launch.benchmark decode --config=…`, see configs."""
+
+import json
+import statistics
+import sys
+
+from absl import flags
+from ml_collections import ConfigDict
+
+from launch import cli
+from pasta_jax.errors import PastaError
+
+PEERS = flags.DEFINE_bool(
+    "peers", False, "also measure transformers and llama.cpp on the same weights (setup.sh --dev)"
+)
+
+
+def main(config: ConfigDict, name: str) -> None:
+    """Run one benchmark."""
+    if name not in BENCHMARKS:
+        raise PastaError(f"{name!r}: no such benchmark; choose one of {', '.join(BENCHMARKS)}")
+    cli.announce_device()
+    print(json.dumps(BENCHMARKS[name](config)))
+
+
+def decode(config: ConfigDict) -> dict:
+    """Milliseconds of a decoding step by threads of one request."""
+    from pasta_jax.evaluate import speed
+    from pasta_jax.models.weights import load_model
+
+    model = load_model(config.model.preset, config.model.path)
+    asked = config.decode
+    runners = {}
+    for rows in asked.widths:
+        say(f"compiling the step of {rows} row(s)")
+        runners[f"ours/{rows}"] = speed.decode_runner(model, rows, asked.slots, asked.prompt, asked.steps)
+    if PEERS.value:
+        runners |= peer_runners(model, asked)
+    copy = speed.copy_gb_s()
+    times = speed.interleaved(runners, asked.rounds, say)
+    copy = max(copy, speed.copy_gb_s())
+
+    def by_width(who: str, what) -> dict:
+        return {rows: round(what(times[f"{who}/{rows}"]), 2) for rows in asked.widths}
+
+    step = by_width("ours", statistics.median)
+    weights = speed.weight_bytes(model.params)
+    weights_gb_s = weights / min(asked.widths) / step[min(asked.widths)] / 1e6 * min(asked.widths)
+    peers = {who: by_width(who, statistics.median) for who in ("transformers", "llama_cpp")} if PEERS.value else {}
+    report = {
+        "benchmark": "decode",
+        "model": model.name,
+        "dtype": str(model.params["embed"].dtype),
+        "slots": asked.slots,
+        "prompt": asked.prompt,
+        "rounds": asked.rounds,
+        "ms_per_step": step,
+        "ms_per_step_min": by_width("ours", min),
+        "weights_gb": round(weights / 1e9, 3),
+        "weights_gb_s": round(weights_gb_s, 1),
+        "copy_gb_s": round(copy, 1),
+        "share_of_bandwidth": round(weights_gb_s / copy, 2),
+    }
+    if peers:
+        ratios = {
+            who: {rows: round(step[rows] / theirs[rows], 2) for rows in asked.widths} for who, theirs in peers.items()
+        }
+        report |= {"peers": peers, "ours_over_peer": ratios}
+    return report
+
+
+def peer_runners(model, asked: ConfigDict) -> dict:
+    """The same steps by other runtimes."""
+    import importlib.util
+
+    for module in ("torch", "transformers", "cyllama", "gguf"):
+        if importlib.util.find_spec(module) is None:
+            raise PastaError(f"--peers needs {module}: bash launch/setup.sh --dev")
+    from pasta_jax.evaluate import peers
+    from pasta_jax.models.weights import PACKAGED
+
+    if model.name not in PACKAGED:
+        raise PastaError(f"--peers: {model.name} is not one of the packaged models {', '.join(PACKAGED)}")
+    runners = {}
+    for rows in asked.widths:
+        say(f"preparing the peers' step of {rows} row(s)")
+        runners[f"transformers/{rows}"] = peers.transformers_runner(model, rows, asked.prompt, asked.steps)
+        runners[f"llama_cpp/{rows}"] = peers.llama_cpp_runner(model, rows, asked.slots, asked.prompt, asked.steps)
+    return runners
+
+
+def say(line: str) -> None:
+    """Progress, beside the result."""
+    print(line, file=sys.stderr, flush=True)
+
+
+BENCHMARKS = {"decode": decode}
+
+if __name__ == "__main__":
+    cli.run(main, default_config="configs/benchmark.py", argument="which benchmark")

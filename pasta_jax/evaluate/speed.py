@@ -1,0 +1,101 @@
+"""How long a decoding step takes: the interpreter's own loop on one request whose threads all run."""
+
+import dataclasses
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pasta_jax.decode.generate import Request, Settings, rules_for, start
+from pasta_jax.decode.interpreter import Rules, Script, run
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.state import DecodeState, empty_state, max_threads
+from pasta_jax.models.weights import Model
+
+Runner = Callable[[], float]  # does a fixed number of steps and returns the milliseconds of one
+
+
+def decode_runner(model: Model, rows: int, slots: int, prompt: int, steps: int) -> Runner:
+    """Steps of one request with `rows` threads running, from `prompt` tokens on: main and rows - 1 chunks."""
+    tags = model.tokenizer.tags
+    word = model.tokenizer.encode(" word")[0]
+    opening = [tags.promise, tags.close(1)] * (rows - 1)
+    tokens = np.asarray([[*opening, *[word] * (slots + 1)]], np.int32)
+    starts = np.full((1, max_threads(slots)), len(opening), np.int32)
+    starts[0, 0] = 0
+    script = Script(jnp.asarray(tokens), jnp.asarray(starts))
+    settings = Settings(lanes=1, rows=rows, slots=slots, policy="predicted", constant=40)
+    rules = rules_for(model, settings, slots, sequential=rows == 1)
+    # The forced tokens still go through the head and the sampler; only an end must not come.
+    rules = dataclasses.replace(rules, stop_ids=(-1,))
+    request = Request((word,) * prompt, slots, Sampling(), rows == 1, slots, slots)
+    dtype, stacked = model.params["embed"].dtype, not isinstance(model.params["layers"], tuple)
+    state = empty_state(model.config, 1, slots, dtype, stacked)
+    state = start(model, state, 0, request, rules, first=int(tokens[0, 0]))
+    state = go(model, state, len(opening), rules, script)
+    go(model, copied(state), steps, rules, script)  # compiles, and warms up
+    fed = int(state.pool.fill[0]) + rows * steps
+    if fed > slots:
+        raise ValueError(f"{rows} rows x {steps} steps from {int(state.pool.fill[0])} slots do not fit into {slots}")
+
+    def once() -> float:
+        fresh = copied(state)
+        began = time.perf_counter()
+        after = go(model, fresh, steps, rules, script)
+        elapsed = time.perf_counter() - began
+        assert int(after.pool.fill[0]) == fed, "not every thread ran in every step"
+        return 1e3 * elapsed / steps
+
+    return once
+
+
+def go(model: Model, state: DecodeState, steps: int, rules: Rules, script: Script) -> DecodeState:
+    """Run and wait."""
+    never = jnp.bool(False)
+    state = run(model.params, state, jnp.int32(steps), never, config=model.config, rules=rules, script=script)
+    return jax.block_until_ready(state)
+
+
+def copied(state: DecodeState) -> DecodeState:
+    """A state of its own, since the loop takes its argument's memory."""
+    return jax.block_until_ready(jax.tree.map(jnp.copy, state))
+
+
+def interleaved(runners: dict[str, Runner], rounds: int, report: Callable[[str], None]) -> dict[str, list[float]]:
+    """Milliseconds of each runner over rounds in turn (A B C A B C …), so that a drifting machine hits all alike."""
+    found: dict[str, list[float]] = {name: [] for name in runners}
+    for number in range(rounds):
+        for name, runner in runners.items():
+            found[name].append(runner())
+        line = "  ".join(f"{name} {statistics.median(times):.1f}" for name, times in found.items())
+        report(f"round {number + 1}/{rounds}, median ms a step: {line}")
+    return found
+
+
+def weight_bytes(params) -> int:
+    """Bytes one step must read at least."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))
+
+
+def copy_gb_s(megabytes: int = 256, rounds: int = 5) -> float:
+    """Bytes read and written a second by plain copies on all cores, the best of some rounds: what memory gives."""
+    cores = os.cpu_count() or 1
+    size = megabytes * 2**20 // 8 // cores
+    pairs = [(np.ones(size), np.empty(size)) for _ in range(cores)]
+
+    def once() -> float:
+        threads = [threading.Thread(target=np.copyto, args=(target, source)) for source, target in pairs]
+        began = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return time.perf_counter() - began
+
+    once()
+    return 2 * 8 * size * cores / min(once() for _ in range(rounds)) / 1e9
