@@ -84,8 +84,11 @@ def soft_cap(x, cap: float | None):
 
 def attention(config: TransformerConfig, q_BxTxKxGxD, k_BxKxSxD, v_BxKxSxD, see_BxTxS):
     """Softmax attention of grouped query heads, scores in float32; see[b, t, s] says which keys a query may read."""
-    q_BxKxGxTxD = jnp.moveaxis(q_BxTxKxGxD * config.score_scale, 1, 3)
-    scores_BxKxGxTxS = jnp.einsum("bkgtd,bksd->bkgts", q_BxKxGxTxD, k_BxKxSxD, preferred_element_type=jnp.float32)
+    lanes, length, heads, groups, _ = q_BxTxKxGxD.shape
+    q_BxKxNxD = jnp.moveaxis(q_BxTxKxGxD * config.score_scale, 1, 3).reshape(lanes, heads, groups * length, -1)
+    # Keys first: with the queries first, XLA CPU would copy all keys, transposed, in every step.
+    scores_BxKxSxN = jnp.einsum("bksd,bknd->bksn", k_BxKxSxD, q_BxKxNxD, preferred_element_type=jnp.float32)
+    scores_BxKxGxTxS = jnp.swapaxes(scores_BxKxSxN, 2, 3).reshape(lanes, heads, groups, length, -1)
     scores_BxKxGxTxS = soft_cap(scores_BxKxGxTxS, config.attention_cap)
     scores_BxKxGxTxS = jnp.where(see_BxTxS[:, None, None], scores_BxKxGxTxS, HIDDEN)
     weights_BxKxGxTxS = jax.nn.softmax(scores_BxKxGxTxS, axis=-1).astype(v_BxKxSxD.dtype)
