@@ -1,10 +1,13 @@
-"""Measure this machine: milliseconds of a decoding step at several widths, and what memory allows.
+"""Measure this machine: what a decoding step costs, and what asynchronous decoding makes of it.
 
     python -m launch.benchmark decode --config=configs/benchmark.py:smollm2_135m [--peers]
+    python -m launch.benchmark interpreter --config=configs/benchmark.py:smollm2_135m [--programs=FILE]
 
-Prints one JSON line last. About one minute on two CPU cores, four with --peers (transformers on torch and llama.cpp on
-the same weights in float32, interleaved in the same run; bash launch/setup.sh --dev). Expected there: the step of one
-row takes about 23 ms, that of eight about 55; one row reads the weights at over half of the speed of a copy.
+Each prints one JSON line last. `decode` takes about two minutes on two CPU cores, six with --peers (transformers on torch
+and llama.cpp on the same weights in float32, interleaved in the same run; bash launch/setup.sh --dev). Expected there: one
+row takes about 21 ms a step, eight rows about 53; one row reads the weights at over half of the speed of a copy.
+`interpreter` replays 43 programs (parallelism 1.0 to 4.0, answers of 120 to 563 tokens) asynchronously and as their
+stripped text sequentially: about half an hour there.
 """
 
 from ml_collections import ConfigDict
@@ -32,6 +35,14 @@ def benchmark(preset: str) -> ConfigDict:
                 "prompt": 128,  # tokens before the first step that is measured
                 "steps": 16,  # steps a measurement
                 "rounds": 7,  # measurements of each, interleaved
+            },
+            "interpreter": {
+                "programs": "configs/structures.jsonl",  # one {"program": "surface text"} a line
+                "rows": 16,
+                "widths": (1, 2, 4, 8, 16),
+                "slots": 1024,
+                "prompt": 64,
+                "rounds": 2,  # counted runs of each program each way, alternating
             },
         }
     )

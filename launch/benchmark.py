@@ -14,6 +14,8 @@ PEERS = flags.DEFINE_bool(
     "peers", False, "also measure transformers and llama.cpp on the same weights (setup.sh --dev)"
 )
 
+PROGRAMS = flags.DEFINE_string("programs", None, "other programs for `interpreter`: JSON lines with a `program` each")
+
 
 def main(config: ConfigDict, name: str) -> None:
     """Run one benchmark."""
@@ -69,6 +71,40 @@ def decode(config: ConfigDict) -> dict:
     return report
 
 
+def interpreter(config: ConfigDict) -> dict:
+    """What asynchronous decoding of given programs realises of what the step clock promises."""
+    from pathlib import Path
+
+    from pasta_jax.decode.generate import Settings
+    from pasta_jax.evaluate import speed, structures
+    from pasta_jax.models.weights import load_model
+
+    asked = config.interpreter
+    programs = structures.read_programs(Path(PROGRAMS.value or asked.programs))
+    model = load_model(config.model.preset, config.model.path)
+    decode_asked = config.decode
+    widths = {
+        str(rows): speed.decode_runner(model, rows, asked.slots, asked.prompt, decode_asked.steps)
+        for rows in asked.widths
+    }
+    step = speed.interleaved(widths, decode_asked.rounds, say)
+    events = speed.interleaved(speed.event_runners(model, asked.slots, asked.prompt), decode_asked.rounds, say)
+    event = {name: statistics.median(times) for name, times in events.items()}
+    settings = Settings(lanes=1, rows=asked.rows, slots=asked.slots, policy="predicted", constant=40)
+    pairs = structures.measure(model, programs, settings, asked.prompt, asked.rounds, say)
+    return {
+        "benchmark": "interpreter",
+        "model": model.name,
+        "dtype": str(model.params["embed"].dtype),
+        "rows": asked.rows,
+        **structures.summary(pairs),
+        "ms_per_step": {rows: round(statistics.median(times), 2) for rows, times in step.items()},
+        "fork_ms": round(event["fork"] - event["plain"], 2),
+        "join_ms": round(event["join"] - event["plain"], 2),
+        "host_overhead_ms": round(event["in many calls"] - event["in one call"], 2),
+    }
+
+
 def peer_runners(model, asked: ConfigDict) -> dict:
     """The same steps by other runtimes."""
     import importlib.util
@@ -94,7 +130,7 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-BENCHMARKS = {"decode": decode}
+BENCHMARKS = {"decode": decode, "interpreter": interpreter}
 
 if __name__ == "__main__":
     cli.run(main, default_config="configs/benchmark.py", argument="which benchmark")

@@ -1,6 +1,7 @@
 """How long a decoding step takes: the interpreter's own loop on one request whose threads all run."""
 
 import dataclasses
+import functools
 import os
 import statistics
 import threading
@@ -13,6 +14,7 @@ import numpy as np
 
 from pasta_jax.decode.generate import Request, Settings, rules_for, start
 from pasta_jax.decode.interpreter import Rules, Script, run
+from pasta_jax.decode.replay import prepare
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.state import DecodeState, empty_state, max_threads
 from pasta_jax.models.weights import Model
@@ -64,6 +66,46 @@ def go(model: Model, state: DecodeState, steps: int, rules: Rules, script: Scrip
 def copied(state: DecodeState) -> DecodeState:
     """A state of its own, since the loop takes its argument's memory."""
     return jax.block_until_ready(jax.tree.map(jnp.copy, state))
+
+
+def event_runners(model: Model, slots: int, prompt: int) -> dict[str, Runner]:
+    """One step with two threads that is plain, that forks, that joins; and steps of one thread in one call or in many."""
+    tags, word = model.tokenizer.tags, model.tokenizer.encode(" word")[0]
+    program = [
+        tags.promise,
+        tags.close(3),
+        tags.async_,
+        *[word] * 30,
+        tags.end_async,
+        *[word] * 29,
+        tags.sync,
+        *[word] * 9,
+    ]
+    settings = Settings(lanes=1, rows=2, slots=slots, policy="predicted", constant=40)
+    state, rules, script = prepare(model, [[word] * prompt], [program], settings, keep_hidden=False)
+    after = {"fork": 1, "plain": 9, "join": 32}  # steps before the one that is timed
+    states, done = {}, 0
+    for name, steps in after.items():
+        state = go(model, state, steps - done, rules, script)
+        states[name], done = copied(state), steps
+    states["alone"] = go(model, state, 1, rules, script)
+
+    def one(name: str) -> float:
+        fresh = copied(states[name])
+        began = time.perf_counter()
+        go(model, fresh, 1, rules, script)
+        return 1e3 * (time.perf_counter() - began)
+
+    def alone(calls: int, steps: int) -> float:
+        fresh = copied(states["alone"])
+        began = time.perf_counter()
+        for _ in range(calls):
+            fresh = go(model, fresh, steps, rules, script)
+            jax.device_get((fresh.live, fresh.pool.fill, fresh.pool.token))  # as a stream looks at the device
+        return 1e3 * (time.perf_counter() - began) / (calls * steps)
+
+    runners = {name: functools.partial(one, name) for name in after}
+    return runners | {"in one call": lambda: alone(1, 8), "in many calls": lambda: alone(8, 1)}
 
 
 def interleaved(runners: dict[str, Runner], rounds: int, report: Callable[[str], None]) -> dict[str, list[float]]:
