@@ -58,11 +58,12 @@ def logits_of(params, hidden_NxE, config):
     return transformer.logits(params, config, hidden_NxE[None])[0]
 
 
-def interleaved(model: Model, pairs, settings: Settings):
+def interleaved(model: Model, pairs, settings: Settings, prefixes: tuple[int, ...]):
     """(what replay tells of each lane, the final hidden states of its slots), with few shapes to compile."""
     tags, end = model.tokenizer.tags, model.tokenizer.end_of_turn
-    rules = rules_for(model, settings, settings.slots, sequential=False)
-    alike = dataclasses.replace(rules, rows=1, widths=(1,), policy="predicted")  # prompts are written alike by all
+    rules = dataclasses.replace(rules_for(model, settings, settings.slots, sequential=False), prefixes=prefixes)
+    # Prompts are written alike by all: one compiled program.
+    alike = dataclasses.replace(rules, rows=1, widths=(1,), prefixes=(), policy="predicted")
     stacked = not isinstance(model.params["layers"], tuple)
     state = empty_state(model.config, settings.lanes, settings.slots, jnp.float32, stacked, keep_hidden=True)
     script = script_for([program for _, program in pairs], tags, end, settings.slots)
@@ -123,22 +124,22 @@ def assert_fed_by_the_clock(found, prompt, program, made, tags, rows: int) -> No
 
 
 @pytest.mark.parametrize(
-    ("rows", "policy", "stacked"),
+    ("rows", "policy", "stacked", "prefixes"),
     [
-        (2, "predicted", False),
-        (4, "predicted", True),
-        (8, "constant", False),
-        (2, "constant", True),
-        (4, "shared_start", False),
-        (8, "shared_start", True),
+        (2, "predicted", False, ()),
+        (4, "predicted", True, (16, 80)),
+        (8, "constant", False, (32,)),
+        (2, "constant", True, ()),
+        (4, "shared_start", False, (16, 80)),
+        (8, "shared_start", True, ()),
     ],
 )
-def test_replay_computes_what_one_forward_pass_computes(rows, policy, stacked):
+def test_replay_computes_what_one_forward_pass_computes(rows, policy, stacked, prefixes):
     model = toy(stacked)
     settings = Settings(lanes=8, rows=rows, slots=SLOTS, policy=policy, constant=13)
     for seed in range(3):
         pairs = random_pairs(settings.lanes, seed=100 * rows + seed)
-        found, ours = interleaved(model, pairs, settings)
+        found, ours = interleaved(model, pairs, settings, prefixes)
         theirs, structures = teacher_forced(model, pairs, policy, constant=13)
         for lane, (prompt, program) in enumerate(pairs):
             assert_fed_by_the_clock(found[lane], prompt, program, structures[lane], TOKENIZER.tags, rows)
