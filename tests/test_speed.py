@@ -23,7 +23,10 @@ from tests.models import random_params
 from tests.requires import requires_smollm2
 
 SETTINGS = Settings(lanes=1, rows=4, slots=128, policy="predicted", constant=40)
-TEXT = 'Begin <promise topic="a" tokens=2 /><async>one two three</async><promise topic="b" tokens=1 /><async>four</async><sync/>end'
+TEXT = (
+    'Begin <promise topic="a" tokens=2 /><async>one two three</async>'
+    '<promise topic="b" tokens=1 /><async>four</async><sync/>end'
+)
 
 
 @functools.cache

@@ -69,18 +69,10 @@ def copied(state: DecodeState) -> DecodeState:
 
 
 def event_runners(model: Model, slots: int, prompt: int) -> dict[str, Runner]:
-    """One step with two threads that is plain, that forks, that joins; and steps of one thread in one call or in many."""
+    """One step of two threads that is plain, forks, or joins; and steps of one thread in one call or in many."""
     tags, word = model.tokenizer.tags, model.tokenizer.encode(" word")[0]
-    program = [
-        tags.promise,
-        tags.close(3),
-        tags.async_,
-        *[word] * 30,
-        tags.end_async,
-        *[word] * 29,
-        tags.sync,
-        *[word] * 9,
-    ]
+    block = [tags.async_, *[word] * 30, tags.end_async]
+    program = [tags.promise, tags.close(3), *block, *[word] * 29, tags.sync, *[word] * 9]
     settings = Settings(lanes=1, rows=2, slots=slots, policy="predicted", constant=40)
     state, rules, script = prepare(model, [[word] * prompt], [program], settings, keep_hidden=False)
     after = {"fork": 1, "plain": 9, "join": 32}  # steps before the one that is timed

@@ -88,7 +88,7 @@ def measure(
     rounds: int,
     say: Callable[[str], None],
 ) -> list[Pair]:
-    """Every program both ways, alternating; the first round compiles and is not counted, the median of the others is."""
+    """Every program both ways, alternating; the first round compiles and isn't counted, the others' median is."""
     tokenizer = model.tokenizer
     prompt = (tokenizer.encode(" word") * prompt_tokens)[:prompt_tokens]
     sequential = dataclasses.replace(settings, rows=1)
