@@ -1,17 +1,18 @@
 """The public door: prompts in, results or a stream of events out; any number of requests over a few lanes."""
 
 import dataclasses
+import time
 from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pasta_jax.decode.interpreter import Rules, run
+from pasta_jax.decode.interpreter import Rules, Script, run
 from pasta_jax.decode.prefill import admit, pieces, prefill
 from pasta_jax.decode.sampling import Sampling
-from pasta_jax.decode.state import FINISH_NAMES, DecodeState, empty_state
-from pasta_jax.decode.trace import Trace
+from pasta_jax.decode.state import DecodeState, empty_state
+from pasta_jax.decode.trace import Trace, spell, spell_next
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import POLICIES
 from pasta_jax.models.tokenizer import Detokenizer
@@ -53,7 +54,7 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """One token of a request as it is fed; `text` is what it adds to its thread ("" inside a character)."""
+    """One token of a request as it is fed; `text` is what it adds to its thread (trace.spell_next)."""
 
     request: int
     thread: int
@@ -78,13 +79,22 @@ def generate(model: Model, requests: Sequence[Request], settings: Settings) -> l
     return sorted(finished, key=lambda result: result.request)
 
 
-def stream(model: Model, requests: Sequence[Request], settings: Settings, round_steps: int) -> Iterator[Event | Result]:
+def stream(
+    model: Model,
+    requests: Sequence[Request],
+    settings: Settings,
+    round_steps: int,
+    script: Script | None = None,
+) -> Iterator[Event | Result]:
     """Events as tokens are fed, looked at every `round_steps` steps, and each request's result when it is finished.
 
     Requests beyond the lanes wait; a lane is refilled as soon as its request ends, without touching its neighbours.
+    With a script (replay.py) every request needs a lane of its own, and says what the script says.
     """
     if not requests:
         return
+    if script is not None and settings.lanes < len(requests):
+        raise PastaError(f"lanes {settings.lanes}: a replay needs one a program; give {len(requests)}")
     slots = slots_for(model, requests, settings)
     rules = rules_for(model, settings, slots, sequential=all(request.sequential for request in requests))
     dtype = jax.tree.leaves(model.params["embed"])[0].dtype
@@ -92,19 +102,28 @@ def stream(model: Model, requests: Sequence[Request], settings: Settings, round_
     state = empty_state(model.config, min(settings.lanes, len(requests)), slots, dtype, stacked)
     waiting = list(enumerate(requests))[::-1]
     lanes: list[_Lane | None] = [None] * state.lanes
+
+    def go_on(state: DecodeState, steps: int) -> DecodeState:
+        until_lane_ends = jnp.bool(bool(waiting))
+        return run(
+            model.params, state, jnp.int32(steps), until_lane_ends, config=model.config, rules=rules, script=script
+        )
+
+    state = go_on(state, 0)  # compiles, so that no request's clock runs meanwhile
     while waiting or any(lanes):
         for index in range(state.lanes):
             if lanes[index] is None and waiting:
                 number, request = waiting.pop()
-                state = start(model, state, index, request, rules)
-                lanes[index] = _Lane(number, request, model.tokenizer)
-        state = run(
-            model.params, state, jnp.int32(round_steps), jnp.bool(bool(waiting)), config=model.config, rules=rules
-        )
+                lanes[index] = _Lane(number, request, model, rules)
+                first = -1 if script is None else int(script.tokens[index, 0])
+                state = jax.block_until_ready(start(model, state, index, request, rules, first))
+                lanes[index].look(step=0)
+        state = go_on(state, round_steps)
         seen = _Seen.of(state)
         for index, lane in enumerate(lanes):
             if lane is None:
                 continue
+            lane.look(int(seen.steps[index]))
             yield from lane.events(seen, index)
             if not seen.live[index]:
                 yield lane.result(seen, index)
@@ -213,36 +232,51 @@ class _Seen:
 class _Lane:
     """The host's view of the request in a lane: how far it has been told, and each thread's unfinished character."""
 
-    def __init__(self, number: int, request: Request, tokenizer):
+    def __init__(self, number: int, request: Request, model: Model, rules: Rules):
         self.number = number
         self.request = request
-        self.tokenizer = tokenizer
+        self.model = model
+        self.rules = rules
         self.told = len(request.prompt_ids)
         self.detokenizers: dict[int, Detokenizer] = {}
+        self.began = time.perf_counter()
+        self.rounds: dict[int, float] = {}
+
+    def look(self, step: int) -> None:
+        """Note when the host saw that this step was done."""
+        self.rounds[step] = round(1000 * (time.perf_counter() - self.began), 3)
 
     def events(self, seen: _Seen, lane: int) -> Iterator[Event]:
+        tokenizer = self.model.tokenizer
         fill = int(seen.fill[lane])
         for slot in range(self.told, fill):
             thread, token, step = int(seen.thread[lane, slot]), int(seen.token[lane, slot]), int(seen.step[lane, slot])
-            detokenizer = self.detokenizers.setdefault(thread, Detokenizer(self.tokenizer))
-            yield Event(self.number, thread, token, step, detokenizer.push(token))
+            detokenizer = self.detokenizers.setdefault(thread, Detokenizer(tokenizer))
+            yield Event(self.number, thread, token, step, spell_next(detokenizer, tokenizer.tags, token))
         self.told = fill
 
     def result(self, seen: _Seen, lane: int) -> Result:
-        prompt, fill = len(self.request.prompt_ids), int(seen.fill[lane])
+        tokenizer, request = self.model.tokenizer, self.request
+        prompt, fill = len(request.prompt_ids), int(seen.fill[lane])
         token, thread, step, position = (
             field[lane, prompt:fill].copy() for field in (seen.token, seen.thread, seen.step, seen.position)
         )
         trace = Trace(
-            tags=self.tokenizer.tags,
-            prompt_ids=tuple(self.request.prompt_ids),
+            tags=tokenizer.tags,
+            model=self.model.name,
+            prompt=tokenizer.decode(request.prompt_ids),
+            prompt_ids=tuple(request.prompt_ids),
+            rows=self.rules.rows,
+            policy=self.rules.policy,
+            replayed=False,
             token=token,
             thread=thread,
             step=step,
             position=position,
+            text=spell(tokenizer, token, thread),
             closed=tuple(seen.closed[lane, : seen.spawned[lane] + 1].tolist()),
             finish=int(seen.finish[lane]),
             steps=int(seen.steps[lane]),
+            rounds=tuple(self.rounds.items()),
         )
-        text = trace.program(self.tokenizer).strip()
-        return Result(self.number, text, FINISH_NAMES[trace.finish], trace)
+        return Result(self.number, trace.program().strip(), trace.finish_reason, trace)

@@ -1,13 +1,13 @@
 """Teacher-forced replay: run given linear programs through the interpreter and look at what it computed."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pasta_jax.decode.generate import Request, Settings, rules_for, slots_for, start
+from pasta_jax.decode.generate import Event, Request, Result, Settings, rules_for, slots_for, start, stream
 from pasta_jax.decode.interpreter import Script, run
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.state import DecodeState, empty_state, max_threads
@@ -55,6 +55,24 @@ def script_for(programs: Sequence[Sequence[int]], tags, stop_id: int, slots: int
     return Script(jnp.asarray(tokens), jnp.asarray(starts))
 
 
+def request_for(prompt: Sequence[int], ids: Sequence[int]) -> Request:
+    """A request with room for just this program."""
+    return Request(tuple(prompt), max(len(ids), 1), Sampling(), False, len(ids), len(ids))
+
+
+def replay_stream(
+    model: Model, prompt: Sequence[int], ids: Sequence[int], settings: Settings, round_steps: int
+) -> Iterator[Event | Result]:
+    """A program's replay told as `stream` tells an answer; its trace says that nothing was sampled."""
+    request = request_for(prompt, ids)
+    slots = slots_for(model, [request], settings)
+    script = script_for([ids], model.tokenizer.tags, model.tokenizer.stop_ids[0], slots)
+    for item in stream(model, [request], settings, round_steps, script):
+        if isinstance(item, Result):
+            item = dataclasses.replace(item, trace=dataclasses.replace(item.trace, replayed=True))
+        yield item
+
+
 def prepare(
     model: Model,
     prompts: Sequence[Sequence[int]],
@@ -63,10 +81,7 @@ def prepare(
     keep_hidden: bool,
 ):
     """(state, rules, script) with every program's prompt in its lane, ready to run."""
-    requests = [
-        Request(tuple(prompt), max(len(ids), 1), Sampling(), False, len(ids), len(ids))
-        for prompt, ids in zip(prompts, programs, strict=True)
-    ]
+    requests = [request_for(prompt, ids) for prompt, ids in zip(prompts, programs, strict=True)]
     slots = slots_for(model, requests, settings)
     rules = rules_for(model, settings, slots, sequential=settings.rows == 1)
     dtype, stacked = model.params["embed"].dtype, not isinstance(model.params["layers"], tuple)

@@ -1,0 +1,205 @@
+"""Trace files: JSON of a documented, versioned form (docs/TRACE.md), checked field by field when read."""
+
+import dataclasses
+import itertools
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+
+from pasta_jax.decode.state import FINISH_NAMES
+from pasta_jax.decode.trace import CLOSED_NAMES, Trace
+from pasta_jax.errors import PastaError
+from pasta_jax.lang.structure import POLICIES
+from pasta_jax.lang.tags import TagIds
+
+FORMAT = "pasta_jax.trace"
+VERSION = 1
+_COLUMNS = {"id": "token", "thread": "thread", "step": "step", "position": "position"}
+_CLOSED = {name: code for code, name in CLOSED_NAMES.items()}
+_FINISH = {name: code for code, name in FINISH_NAMES.items()}
+_AGAIN = "write it again with --trace"
+
+
+def to_json(trace: Trace) -> str:
+    """The trace as JSON text, one key a line."""
+    fields = _stored(trace) | _derived(trace)
+    lines = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _stored(trace: Trace) -> dict:
+    columns = {key: getattr(trace, name).tolist() for key, name in _COLUMNS.items()}
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "model": trace.model,
+        "replayed": trace.replayed,
+        "rows": trace.rows,
+        "policy": trace.policy,
+        "tags_base": trace.tags.base,
+        "prompt": trace.prompt,
+        "prompt_ids": list(trace.prompt_ids),
+        "finish": trace.finish_reason,
+        "steps": trace.steps,
+        "closed": [CLOSED_NAMES[code] for code in trace.closed],
+        "rounds": [list(look) for look in trace.rounds],
+        "tokens": columns | {"text": list(trace.text)},
+    }
+
+
+def _derived(trace: Trace) -> dict:
+    """What readers without this package would have to work out; checked, not trusted, when read."""
+    program = trace.program()
+    return {
+        "text": program.strip(),
+        "program": program.render(),
+        "threads": [dataclasses.asdict(thread) for thread in trace.threads()],
+        "text_tokens": trace.text_tokens,
+        "critical_path": trace.critical_path,
+        "parallelism": round(trace.parallelism, 6),
+    }
+
+
+def save(trace: Trace, path: Path) -> None:
+    """Write the file, whole or not at all."""
+    write_whole(path, to_json(trace))
+
+
+def load(path: Path) -> Trace:
+    """Read a file; what is no trace is refused by name."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise PastaError(f"{path}: byte {error.start} is not UTF-8, so this is no trace; {_AGAIN}") from None
+    except OSError as error:
+        raise PastaError(f"{path}: {error.strerror}; give a file written with --trace") from None
+    return from_json(text, str(path))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write beside the name, then rename: a reader finds the old file or the whole new one."""
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise PastaError(f"{path}: {error.strerror}; give a file in a folder that you may write") from None
+
+
+def from_json(text: str, name: str) -> Trace:
+    """The trace in a JSON text; `name` stands for it in errors."""
+    try:
+        fields = json.loads(text)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise PastaError(f"{name}: {place}: {error.msg}: cut short or no JSON; {_AGAIN}") from None
+    except RecursionError:
+        raise PastaError(f"{name}: no trace: nested too deeply; give a file written with --trace") from None
+    if not isinstance(fields, dict) or fields.get("format") != FORMAT:
+        raise PastaError(f'{name}: no trace (its "format" is not {FORMAT!r}); give a file written with --trace')
+    if fields.get("version") != VERSION:
+        raise PastaError(
+            f"{name}: version {fields.get('version')!r} of the form, this program reads {VERSION}; {_AGAIN}"
+        )
+    trace = _Reader(name, fields).trace()
+    try:
+        derived = _derived(trace)
+    except PastaError as error:
+        raise PastaError(f"{name}: tokens: no well-formed answer ({error}); {_AGAIN}") from None
+    known = _stored(trace).keys() | derived.keys()
+    for key in sorted(known ^ fields.keys()):
+        raise PastaError(f"{name}: {key}: {'missing' if key in known else 'unknown key'}; {_AGAIN}")
+    for key, value in derived.items():
+        if fields[key] != value:
+            raise PastaError(f"{name}: {key}: does not follow from the tokens, so the file was changed; {_AGAIN}")
+    return trace
+
+
+@dataclasses.dataclass
+class _Reader:
+    """Takes fields out of parsed JSON, each checked for its kind and range."""
+
+    name: str
+    fields: dict
+
+    def trace(self) -> Trace:
+        tokens = self.take("tokens", dict)
+        columns = {attribute: self.integers(tokens, key) for key, attribute in _COLUMNS.items()}
+        text = self.listed(tokens, "text", str)
+        closed = [self.one_of(_CLOSED, "closed", value) for value in self.take("closed", list)]
+        steps, count = self.take("steps", int), len(text)
+        for key, attribute in _COLUMNS.items():
+            self.demand(
+                len(columns[attribute]) == count, f"tokens.{key}", f"has another length than tokens.text, {count}"
+            )
+        thread, step = columns["thread"], columns["step"]
+        self.demand(len(closed) > 0, "closed", "is empty, and main is a thread")
+        self.demand(bool((thread < len(closed)).all()), "tokens.thread", "names a thread that is not in closed")
+        self.demand(bool((np.diff(step) >= 0).all()), "tokens.step", "goes back")
+        self.demand(not count or (step[0] >= 1 and step[-1] <= steps), "tokens.step", f"leaves 1 to {steps}")
+        tags = TagIds(self.take("tags_base", int))
+        closes = int(np.count_nonzero((thread == 0) & tags.is_close(columns["token"])))
+        self.demand(closes + 1 == len(closed), "closed", f"has {len(closed)} threads for {closes} promises")
+        return Trace(
+            tags=tags,
+            model=self.take("model", str),
+            prompt=self.take("prompt", str),
+            prompt_ids=tuple(self.integers(self.fields, "prompt_ids").tolist()),
+            rows=self.take("rows", int),
+            policy=self.one_of({name: name for name in POLICIES}, "policy", self.take("policy", str)),
+            replayed=self.take("replayed", bool),
+            **columns,
+            text=tuple(text),
+            closed=tuple(closed),
+            finish=self.one_of(_FINISH, "finish", self.take("finish", str)),
+            steps=steps,
+            rounds=self.rounds(),
+        )
+
+    def rounds(self) -> tuple[tuple[int, float], ...]:
+        looks = self.take("rounds", list)
+        whole = all(isinstance(look, list) and len(look) == 2 for look in looks)
+        whole = whole and all(
+            type(step) is int and type(ms) in (int, float) and math.isfinite(ms) for step, ms in looks
+        )
+        self.demand(whole, "rounds", "is not made of [step, milliseconds]")
+        rising = all(a[0] < b[0] and a[1] <= b[1] for a, b in itertools.pairwise(looks))
+        self.demand(rising, "rounds", "goes back")
+        self.demand(not looks or looks[0][0] == 0, "rounds", "does not begin at step 0")
+        return tuple((step, float(ms)) for step, ms in looks)
+
+    def take(self, key: str, kind: type):
+        self.demand(key in self.fields, key, "missing")
+        self.demand(_is(self.fields[key], kind), key, f"is no {kind.__name__}")
+        if kind is int:
+            self.demand(0 <= self.fields[key] < 2**31, key, "is out of range")
+        return self.fields[key]
+
+    def listed(self, fields: dict, key: str, kind: type) -> list:
+        values = fields.get(key)
+        self.demand(
+            isinstance(values, list) and all(_is(value, kind) for value in values),
+            key,
+            f"is no list of {kind.__name__}",
+        )
+        return values
+
+    def integers(self, fields: dict, key: str) -> np.ndarray:
+        values = self.listed(fields, key, int)
+        self.demand(all(0 <= value < 2**31 for value in values), key, "holds a number out of range")
+        return np.array(values, np.int32)
+
+    def one_of(self, known: dict, key: str, value):
+        self.demand(isinstance(value, str) and value in known, key, f"is {value!r}, none of {', '.join(known)}")
+        return known[value]
+
+    def demand(self, holds: bool, key: str, what: str) -> None:
+        if not holds:
+            raise PastaError(f"{self.name}: {key}: {what}; {_AGAIN}")
+
+
+def _is(value, kind: type) -> bool:
+    """Whether a value is of just this kind (a bool is no int), and text that can be written again."""
+    return type(value) is kind and not (kind is str and any("\ud800" <= character <= "\udfff" for character in value))

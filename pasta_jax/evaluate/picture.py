@@ -1,0 +1,314 @@
+"""Pictures of a trace as SVG: threads over time, who sees whom, and the two-part picture of an answer."""
+
+import unicodedata
+from collections.abc import Iterator
+from xml.sax.saxutils import escape
+
+import numpy as np
+
+from pasta_jax.decode.trace import Thread, Trace
+
+# Main first; chunks take the rest in turn. Each colour is legible on its own background.
+LIGHT = ("#475569", "#2563eb", "#ea580c", "#059669", "#c026d3", "#b45309", "#0891b2", "#dc2626", "#7c3aed", "#4d7c0f")
+DARK = ("#a3b1c6", "#60a5fa", "#fb923c", "#34d399", "#e879f9", "#facc15", "#22d3ee", "#f87171", "#a78bfa", "#a3e635")
+SANS = "ui-sans-serif,system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif"
+MONO = "ui-monospace,SFMono-Regular,Menlo,Consolas,'Liberation Mono',monospace"
+WIDTH = 960  # of a timeline
+GUTTER = 152  # left of it, for the threads' names
+RIGHT = 8
+MARGIN = 16  # around the picture that stands alone
+TICKS = 10  # at most
+
+
+def colours() -> str:
+    """CSS variables --c0, --c1, … and the rules that use them: .t3 draws in the colour of thread 3."""
+
+    def variables(palette: tuple[str, ...], **more: str) -> str:
+        named = {f"c{number}": colour for number, colour in enumerate(palette)} | more
+        return "".join(f"--{name}:{value};" for name, value in named.items())
+
+    light = variables(LIGHT, ink="#1e293b", dim="#64748b", line="#e2e8f0", paper="#ffffff")
+    dark = variables(DARK, ink="#e2e8f0", dim="#94a3b8", line="#2b3648", paper="#0f1623")
+    threads = "".join(f".t{number}{{--c:var(--c{number})}}" for number in range(len(LIGHT)))
+    return f":root{{color-scheme:light dark;{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}{threads}"
+
+
+# What the drawings themselves need, on the page and on their own.
+STYLE = (
+    f"svg{{font-family:{SANS};font-size:12px;fill:var(--ink)}}.bar{{fill:var(--c)}}.tag{{fill-opacity:.4}}"
+    ".name{fill:var(--c);font-weight:600}.dim{fill:var(--dim)}.grid{stroke:var(--line);fill:none}"
+    ".arrow{stroke:var(--c);stroke-width:1.5;fill:none}.wait{stroke:var(--c);stroke-dasharray:1 4;stroke-width:2}"
+    ".promised{stroke:var(--c);fill:none;stroke-dasharray:3 2}.end{text-anchor:end}.mid{text-anchor:middle}"
+    ".seen{fill:var(--c);fill-opacity:.75}.past{fill:var(--line)}"
+)
+
+
+def css_thread(number: int) -> str:
+    """The class of a thread: t0 is main's, chunks share nine."""
+    return f"t{1 + (number - 1) % (len(LIGHT) - 1) if number else 0}"
+
+
+def visible(text: str) -> str:
+    """Text in which every character can be seen and none acts: control characters become their pictures."""
+
+    def picture_of(character: str) -> str:
+        if character == "\n" or unicodedata.category(character) not in ("Cc", "Cs", "Cn"):
+            return character
+        return chr(0x2400 + ord(character)) if character < " " else "\ufffd"
+
+    return "".join(map(picture_of, text))
+
+
+def shown(text: str) -> str:
+    """Text as XML and HTML take it, whatever a model wrote."""
+    return escape(visible(text), {'"': "&quot;"})
+
+
+def cells(character: str) -> int:
+    """Columns a character takes in a fixed-width font."""
+    if unicodedata.combining(character) or unicodedata.category(character) in ("Mn", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def short(text: str, columns: int) -> str:
+    """One line of text, cut to so many columns."""
+    text, width = " ".join(text.split()), 0
+    for at, character in enumerate(text):
+        width += cells(character)
+        if width > columns:
+            return text[: at - 1] + "…"
+    return text
+
+
+def label(thread: Thread) -> str:
+    """How a thread is called."""
+    return f"{thread.number} {thread.topic}" if thread.number else "main"
+
+
+def edges_in(trace: Trace, unit: str) -> np.ndarray:
+    """When each step ends, step 0 first: in steps, or in milliseconds since the first token was sampled."""
+    steps = np.arange(trace.steps + 1)
+    return steps.astype(float) if unit == "steps" else trace.ms_at(steps) - trace.prefill_ms
+
+
+def timeline(trace: Trace, unit: str) -> tuple[str, int]:
+    """(SVG elements, height): a row a thread, a bar a token; arrows from promise to chunk to sync."""
+    threads = trace.threads()
+    row = 30 if len(threads) <= 10 else 22
+    bar, top = row - 12, 26
+    height = top + row * len(threads) + 8
+    edge = edges_in(trace, unit)
+    scale = (WIDTH - GUTTER - RIGHT) / max(float(edge[-1]), 1e-9)
+    x = GUTTER + scale * edge
+    gap = 1.0 if trace.steps and (WIDTH - GUTTER) / trace.steps >= 4 else 0.0
+
+    def y(number: int) -> float:
+        return top + row * number + (row - bar) / 2
+
+    parts = [*_axis(float(edge[-1]), scale, top, height, unit)]
+    parts += _arrows(trace, threads, x, y, bar)
+    for thread in threads:
+        number, base = thread.number, y(thread.number)
+        own = np.flatnonzero(trace.thread == number)
+        parts.append(f'<g class="{css_thread(number)}">')
+        name = shown(short(label(thread), 19))
+        parts.append(
+            f'<text class="name" x="8" y="{base + bar / 2 + 4:g}">{name}<title>{shown(label(thread))}</title></text>'
+        )
+        if number and len(own):
+            promised = 10 * thread.tens
+            first = thread.first_step - 1
+            # Beyond the last step a promise still has its length, in steps of the mean length.
+            beyond = (x[-1] - GUTTER) / max(trace.steps, 1)
+            until = x[min(first + promised, trace.steps)] + beyond * max(first + promised - trace.steps, 0)
+            until = min(until, WIDTH - 2)
+            parts.append(
+                f'<rect class="promised" x="{x[first]:.1f}" y="{base - 3:g}" width="{max(until - x[first], 1):.1f}" '
+                f'height="{bar + 6:g}" rx="3"><title>promised: {promised} tokens, came: {thread.length}</title></rect>'
+            )
+        for i in own:
+            step = int(trace.step[i])
+            tag = ' tag"' if trace.tags.is_tag(int(trace.token[i])) or trace.in_topic[i] else '"'
+            width = max(x[step] - x[step - 1] - gap, 0.4)
+            parts.append(
+                f'<path class="bar{tag} data-n="{i}" d="M{x[step - 1]:.1f} {base:g}h{width:.1f}v{bar}h-{width:.1f}z"/>'
+            )
+        parts.append("</g>")
+    return "".join(parts), height
+
+
+def _axis(last: float, scale: float, top: int, height: int, unit: str) -> Iterator[str]:
+    size = next(
+        size for power in range(12) for size in (10**power, 2 * 10**power, 5 * 10**power) if last / size <= TICKS
+    )
+    yield f'<text class="dim" x="8" y="14">{"step" if unit == "steps" else "ms"}</text>'
+    for value in np.arange(0, last + 1e-9, size):
+        at = GUTTER + scale * value
+        yield f'<path class="grid" d="M{at:.1f} {top - 4}V{height - 4}"/>'
+        yield f'<text class="dim mid" x="{at:.1f}" y="14">{value:g}</text>'
+
+
+def _arrows(trace: Trace, threads: list[Thread], x: np.ndarray, y, bar: int) -> Iterator[str]:
+    """Git-like lines: down where a promise forks, along while a chunk waits for a row, up where a sync joins."""
+    main = trace.thread == 0
+    closes = trace.step[main & trace.tags.is_close(trace.token)]
+    syncs = np.flatnonzero(main & (trace.token == trace.tags.sync))
+
+    def middle(step: int) -> float:
+        return float(x[step - 1] + x[step]) / 2
+
+    for thread in threads:
+        fed = np.flatnonzero(trace.thread == thread.number)
+        own = trace.step[fed]
+        level = y(thread.number) + bar / 2
+        yield f'<g class="{css_thread(thread.number)}">'
+        for before in np.flatnonzero(np.diff(own) > 1):  # it fed, waited, and went on
+            yield f'<path class="wait" d="M{x[own[before]] + 3:.1f} {level:g}H{x[own[before + 1] - 1]:.1f}"/>'
+        if thread.number and len(own):
+            promised = closes[thread.number - 1]
+            below, first = y(0) + bar, middle(own[0])
+            path = f"M{middle(promised):.1f} {below:g}V{level:g}H{first:.1f}"
+            yield f'<path class="arrow" data-n="{fed[0]}" d="{path}"/>'
+            if len(joined := syncs[trace.step[syncs] >= max(own[-1], promised + 1)]):
+                up = middle(trace.step[joined[0]])
+                path = f"M{middle(own[-1]):.1f} {level:g}H{up:.1f}V{below + 2:g}"
+                yield f'<path class="arrow" data-n="{joined[0]}" marker-end="url(#up)" d="{path}"/>'
+        yield "</g>"
+
+
+MARKER = (
+    '<defs><marker id="up" viewBox="0 0 8 8" refX="6" refY="4" markerWidth="5" markerHeight="5" orient="auto">'
+    '<path d="M0 0L8 4L0 8z" fill="context-stroke"/></marker></defs>'
+)
+
+
+def timeline_svg(trace: Trace, unit: str) -> str:
+    """The timeline as an element of a page."""
+    body, height = timeline(trace, unit)
+    return (
+        f'<svg class="timeline {unit}" viewBox="0 0 {WIDTH} {height}" role="img" '
+        f'aria-label="threads over {unit}">{MARKER}{body}</svg>'
+    )
+
+
+def mask_svg(trace: Trace) -> str:
+    """Who sees whom: a row is a token that looks, a column one that may be looked at; both in linear order.
+
+    Coloured by the thread that is seen; grey came earlier in the text but is out of sight. The prompt, which all see,
+    is one band.
+    """
+    order, sees = trace.order(), trace.sees()[:, len(trace.prompt_ids) :]
+    count = len(order)
+    if not count:
+        return ""
+    thread = trace.thread[order]
+    starts = np.flatnonzero(np.diff(thread, prepend=-1) | (trace.token[order] == trace.tags.sync))
+    runs = list(zip(starts.tolist(), [*starts[1:].tolist(), count], strict=True))
+    strip, band = count / 40, count / 16
+    left = strip + band
+    parts = [f'<path class="past" d="M{left:.1f} {strip:.1f}{"h1v1" * count}H{left:.1f}z"/>']
+    prompt = f'x="{strip:.1f}" y="{strip:.1f}" width="{band:.1f}" height="{count}"'
+    parts.append(f'<g class="t0"><rect class="seen" {prompt}><title>the prompt: all see it</title></rect></g>')
+    for start, stop in runs:
+        number, length = int(thread[start]), stop - start
+        seen = "".join(_seen_blocks(sees, runs, start, stop, left, strip))
+        parts.append(
+            f'<g class="{css_thread(number)}"><rect class="bar" x="{left + start:.1f}" width="{length}" '
+            f'height="{strip * 0.8:.1f}"/><rect class="bar" y="{strip + start:.1f}" width="{strip * 0.8:.1f}" '
+            f'height="{length}"/><path class="seen" d="{seen}"/></g>'
+        )
+    width, height = left + count, strip + count
+    return (
+        f'<svg class="mask" viewBox="0 0 {width:.1f} {height:.1f}" data-left="{left:.4f}" data-top="{strip:.4f}" '
+        f'shape-rendering="crispEdges" role="img" aria-label="who sees whom">{"".join(parts)}</svg>'
+    )
+
+
+def _seen_blocks(sees: np.ndarray, runs: list[tuple[int, int]], start: int, stop: int, left: float, top: float):
+    """Path pieces of what is seen of the tokens start to stop: whole blocks, stairs on the diagonal."""
+    for first, last in runs:
+        block = sees[first:last, start:stop]
+        if not block.any():
+            continue
+        x, y = f"{left + start:.1f}", f"{top + first:.1f}"
+        if block.all():
+            yield f"M{x} {y}h{stop - start}v{last - first}h-{stop - start}z"
+        elif first == start and np.array_equal(block, np.tri(last - first, dtype=bool)):
+            yield f"M{x} {y}{'h1v1' * (last - first)}H{x}z"
+        else:
+            for row, column in zip(*np.nonzero(block), strict=True):
+                yield f"M{left + start + column:.1f} {top + first + row:.1f}h1v1h-1z"
+
+
+def picture(trace: Trace) -> str:
+    """One SVG on its own: the answer with its chunks coloured, the timeline below; light or dark as its reader's."""
+    text, text_height = _answer(trace)
+    body, body_height = timeline(trace, "steps")
+    width, top = WIDTH + 2 * MARGIN, 64 + text_height
+    height = top + body_height + 38
+    numbers = f"{trace.text_tokens} tokens of text in {trace.steps} steps, {trace.parallelism:.2f} a step"
+    legend = "pale: tags and topics; dashed: promised length" + ("; a replay of a given answer" * trace.replayed)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:g}" width="{width}" '
+        f'height="{height:g}" role="img" aria-label="An asynchronous answer"><style>{colours()}{STYLE}'
+        f".text{{font:13px {MONO};white-space:pre}}.tint{{fill:var(--c);fill-opacity:.16}}"
+        f".ask{{font-size:14px;font-weight:600}}</style>{MARKER}"
+        f'<rect x=".5" y=".5" width="{width - 1}" height="{height - 1:g}" rx="8" fill="var(--paper)" '
+        f'stroke="var(--line)"/><text class="ask" x="24" y="32">{shown(short(trace.prompt, 110))}</text>'
+        f'<g transform="translate(24 46)">{text}</g><g transform="translate({MARGIN} {top:g})">{body}</g>'
+        f'<text class="dim" x="24" y="{height - 16:g}">{legend}</text>'
+        f'<text class="dim end" x="{width - 24}" y="{height - 16:g}">{numbers}</text></svg>\n'
+    )
+
+
+def _answer(trace: Trace) -> tuple[str, float]:
+    """(SVG elements, height): the text in reading order, wrapped, chunks tinted."""
+    advance, line_height = 7.83, 21.0
+    columns = int((WIDTH + 2 * MARGIN - 48) / advance)
+    placed: list[tuple[int, int, int, str]] = []  # line, column, thread, piece
+    line = column = 0
+    for thread, word in _words(trace):
+        width = sum(map(cells, word))
+        if word == "\n" or column + width > columns:
+            if placed and placed[-1][0] == line:
+                placed[-1] = (*placed[-1][:3], placed[-1][3].rstrip(" "))
+            line, column = line + 1, 0
+            if not word.strip():
+                continue
+        last = placed[-1] if placed else None
+        if last and last[0] == line and last[2] == thread:
+            placed[-1] = (line, last[1], thread, last[3] + word)
+        else:
+            placed.append((line, column, thread, word))
+        column += width
+    parts = []
+    for line, column, thread, piece in placed:
+        x, y, width = column * advance, line * line_height, sum(map(cells, piece)) * advance
+        box = f'x="{x:.1f}" y="{y + 2:g}" width="{width:.1f}" height="{line_height - 3:g}" rx="3"'
+        tint = f'<rect class="tint" {box}/>' if thread else ""
+        place = f'x="{x:.1f}" y="{y + 16:g}" textLength="{width:.1f}"'
+        written = f'<text class="text" {place} xml:space="preserve">{shown(piece)}</text>'
+        parts.append(f'<g class="{css_thread(thread)}">{tint}{written}</g>')
+    return "".join(parts), (line + 1) * line_height
+
+
+def _words(trace: Trace) -> Iterator[tuple[int, str]]:
+    """(thread, word with the blank behind it or line break) in reading order."""
+    thread_texts: list[tuple[int, str]] = []
+    for i in trace.order():
+        if trace.in_topic[i]:
+            continue
+        thread, text = int(trace.thread[i]), trace.text[i]
+        if thread_texts and thread_texts[-1][0] == thread:
+            text = thread_texts.pop()[1] + text
+        thread_texts.append((thread, text))
+    for thread, text in thread_texts:
+        for at, paragraph in enumerate(text.split("\n")):
+            if at:
+                yield thread, "\n"
+            pieces = paragraph.split(" ")
+            for number, piece in enumerate(pieces):
+                word = piece + (" " if number < len(pieces) - 1 else "")
+                if word:
+                    yield thread, word
