@@ -4,8 +4,8 @@
     python -m launch.benchmark interpreter --config=configs/benchmark.py:smollm2_135m [--programs=FILE]
 
 Each prints one JSON line last. `decode` takes about two minutes on two CPU cores, six with --peers (transformers on
-torch and llama.cpp on the same weights in float32, interleaved in the same run; bash launch/setup.sh --dev). Expected
-there: one row takes about 21 ms a step, eight rows about 53; one row reads the weights at over half of the speed of a copy.
+torch and llama.cpp on the same weights in float32, interleaved in the same run; launch/setup.sh --dev). Expected
+there: one row takes about 21 ms a step, eight rows about 53; one row reads the weights at over half of a copy's speed.
 `interpreter` replays 43 programs (parallelism 1.0 to 4.0, answers of 120 to 563 tokens) asynchronously and as their
 stripped text sequentially: about half an hour there.
 """
