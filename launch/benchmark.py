@@ -47,7 +47,7 @@ def decode(config: ConfigDict) -> dict:
 
     step = by_width("ours", statistics.median)
     weights = speed.weight_bytes(model.params)
-    weights_gb_s = weights / min(asked.widths) / step[min(asked.widths)] / 1e6 * min(asked.widths)
+    weights_gb_s = weights / step[min(asked.widths)] / 1e6
     peers = {who: by_width(who, statistics.median) for who in ("transformers", "llama_cpp")} if PEERS.value else {}
     report = {
         "benchmark": "decode",
@@ -90,7 +90,9 @@ def interpreter(config: ConfigDict) -> dict:
     step = speed.interleaved(widths, decode_asked.rounds, say)
     events = speed.interleaved(speed.event_runners(model, asked.slots, asked.prompt), decode_asked.rounds, say)
     event = {name: statistics.median(times) for name, times in events.items()}
-    settings = Settings(lanes=1, rows=asked.rows, slots=asked.slots, policy="predicted", constant=40)
+    settings = Settings(
+        lanes=1, rows=asked.rows, slots=asked.slots, policy="predicted", constant=40, widths=tuple(asked.widths)
+    )
     pairs = structures.measure(model, programs, settings, asked.prompt, asked.rounds, say)
     return {
         "benchmark": "interpreter",

@@ -154,3 +154,14 @@ def test_slots_are_as_many_as_needed_in_few_sizes():
 
 def test_no_requests_no_results():
     assert generate(toy(), [], SETTINGS) == []
+
+
+def test_the_widths_that_steps_are_computed_at_change_nothing():
+    requests = [ask(p, sampling=Sampling(1.0, seed=n), sequential=False) for n, p in enumerate(PROMPTS)]
+    plain = generate(toy(), requests, SETTINGS)
+    for widths in ((2,), (2, 3, 9)):
+        for one, other in zip(
+            plain, generate(toy(), requests, dataclasses.replace(SETTINGS, widths=widths)), strict=True
+        ):
+            assert one.trace.token.tolist() == other.trace.token.tolist()
+            assert one.trace.step.tolist() == other.trace.step.tolist()

@@ -30,8 +30,11 @@ class Settings:
     slots: int  # tokens a request can hold, its prompt included; 0: as many as the requests need
     policy: str  # position policy
     constant: int  # main's distance under the policy `constant`
+    widths: tuple[int, ...] = ()  # a step computes 1 row, all, or the fewest of these that hold its running threads
 
     def __post_init__(self):
+        if any(width < 1 for width in self.widths):
+            raise PastaError(f"widths {self.widths}: each must be at least 1")
         for name in ("lanes", "rows"):
             if getattr(self, name) < 1:
                 raise PastaError(f"{name} {getattr(self, name)}: it must be at least 1")
@@ -142,7 +145,7 @@ def rules_for(model: Model, settings: Settings, slots: int, sequential: bool) ->
         stop_ids=tuple(tokenizer.stop_ids),
         vocab=max(tokenizer.vocab_size, tokenizer.tags.end),
         rows=rows,
-        widths=(1, rows) if rows > 1 else (1,),
+        widths=tuple(sorted({1, rows, *(width for width in settings.widths if width < rows)})),
         prefixes=tuple(prefixes),
         policy=settings.policy,
         constant=settings.constant,
