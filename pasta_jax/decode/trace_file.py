@@ -126,6 +126,8 @@ class _Reader:
 
     def trace(self) -> Trace:
         tokens = self.take("tokens", dict)
+        for key in sorted(tokens.keys() - {*_COLUMNS, "text"}):
+            self.demand(False, f"tokens.{key}", "unknown key")
         columns = {attribute: self.integers(tokens, key) for key, attribute in _COLUMNS.items()}
         text = self.listed(tokens, "text", str)
         closed = [self.one_of(_CLOSED, "closed", value) for value in self.take("closed", list)]

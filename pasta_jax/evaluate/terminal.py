@@ -87,7 +87,7 @@ def frame(reading: Reading, console: Console) -> RenderableType:
     status = f"step {reading.step}, {running} of {len(reading.threads)} threads open" + f", {hidden} hidden" * bool(
         hidden
     )
-    return Group(grid, Text(status, style="dim"))
+    return Group(grid, Text(status, style="dim", no_wrap=True, overflow="crop"))
 
 
 def _panel(thread: Growing, width: int, height: int, console: Console) -> Panel:

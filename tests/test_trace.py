@@ -1,0 +1,357 @@
+"""Traces against the oracle's books; files that come back equal or are refused; Chrome events that hold together."""
+
+import dataclasses
+import itertools
+import json
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pasta_jax.decode.generate import Event, Result, Settings
+from pasta_jax.decode.perfetto import to_perfetto
+from pasta_jax.decode.reading import Reading
+from pasta_jax.decode.replay import replay_stream
+from pasta_jax.decode.state import LENGTH, STOP
+from pasta_jax.decode.trace import Trace
+from pasta_jax.decode.trace_file import from_json, load, save, to_json
+from pasta_jax.errors import PastaError
+from pasta_jax.lang.clock import clock, parallelism
+from pasta_jax.lang.program import Chunk, Program, Sync, Text
+from pasta_jax.models.config import PRESETS
+from pasta_jax.models.weights import Model
+from tests.models import random_params
+from tests.traces import TOKENIZER, random_traces, script_of, traced
+
+TAGS = TOKENIZER.tags
+PROGRAM = Program(
+    (
+        Text("One. "),
+        Chunk("first", 2, "the first of two chunks"),
+        Chunk("second", 1, "and a second"),
+        Sync(),
+        Text("Both. "),
+        Chunk("last", 3, "never joined"),
+        Text("End."),
+    )
+)
+
+
+def same(one: Trace, other: Trace) -> bool:
+    return all(
+        np.array_equal(getattr(one, field.name), getattr(other, field.name)) for field in dataclasses.fields(Trace)
+    )
+
+
+def earliest(trace: Trace) -> int:
+    """The critical path of what was fed, from its dependencies alone: when could each token have been fed at best?"""
+    fed = {number: trace.thread_ids(number) for number in range(len(trace.closed))}
+    now, number, ends = 0, 0, [0]
+    for token in fed[0]:
+        now = max(now, *ends) + 1 if token == TAGS.sync else now + 1
+        if TAGS.is_close(token):
+            number += 1
+            content = [token for token in fed[number] if token not in (TAGS.async_, TAGS.end_async)]
+            ends.append(now + len(content))  # [ASYNC] goes beside the promise; the last token samples [/ASYNC]
+    return max(now, *ends)
+
+
+def test_a_trace_tells_what_the_oracle_wrote_down():
+    kinds = set()
+    for trace, answer, script, rows in random_traces(250):
+        ids = trace.linear_ids()
+        assert trace.program() == Program.from_ids(ids, TOKENIZER)
+        assert len(trace.order()) == len(trace.token)
+        assert sorted(trace.order().tolist()) == list(range(len(trace.token)))
+        assert trace.critical_path == earliest(trace) <= trace.steps
+        if rows == 20:
+            assert trace.critical_path == trace.steps
+        if trace.finish == STOP:
+            assert script[0][:-1] == trace.thread_ids(0)
+            assert trace.critical_path == clock(ids, TAGS, 0).critical_path
+            if trace.critical_path:
+                assert trace.parallelism == parallelism(ids, TAGS, 0)
+        place = len(trace.prompt_ids) + trace.order()
+        columns = np.concatenate([np.arange(len(trace.prompt_ids)), place])
+        assert np.array_equal(trace.sees(), answer.tape.sees[np.ix_(place, columns)])
+        for row in trace.threads():
+            fed = trace.step[trace.thread == row.number]
+            assert row.tokens == len(fed)
+            assert (row.first_step, row.last_step) == ((fed[0], fed[-1]) if len(fed) else (0, 0))
+            if row.number and row.closed == "own":
+                assert row.length == len(script[row.number]) + 1  # and [ASYNC]
+        cut = trace.in_topic.any() and trace.linear_ids() != trace._linear[0]
+        kinds.add((trace.finish, trace.critical_path < trace.steps, bool(cut)))
+    assert {(STOP, True, False), (LENGTH, True, False), (LENGTH, False, True)} <= kinds
+
+
+def test_text_tokens_are_neither_tags_nor_topics():
+    trace, _ = traced(script_of(PROGRAM))
+    assert trace.text_tokens == len(PROGRAM.strip())
+    assert trace.parallelism == trace.text_tokens / trace.critical_path
+    assert trace.speedup(100) == 100 / trace.critical_path
+    rows = trace.threads()
+    assert [(row.topic, row.tens) for row in rows] == [("", 0), ("first", 2), ("second", 1), ("last", 3)]
+    assert [row.length for row in rows[1:]] == [25, 14, 14]
+    assert [row.tokens for row in rows[1:]] == [25, 14, 13]  # the last one's closing tag needn't be fed
+    assert trace.widest == 3
+
+
+def test_an_empty_answer_is_a_trace_too():
+    trace, _ = traced([[TOKENIZER.end_of_turn]])
+    assert (trace.steps, trace.critical_path, trace.parallelism, trace.widest) == (0, 0, 0.0, 0)
+    assert trace.program() == Program(())
+    assert same(from_json(to_json(trace), "it"), trace)
+    assert to_perfetto(trace)["traceEvents"]
+
+
+def test_a_character_comes_with_its_last_byte_and_tags_cut_it_off():
+    euro = list("€".encode())
+    main = [*euro, *euro[:2], TAGS.promise, euro[0], TAGS.close(1), 97, TOKENIZER.end_of_turn]
+    trace, _ = traced([main, [*euro[:1], TAGS.end_async]])
+    main, chunk = ([trace.text[i] for i in np.flatnonzero(trace.thread == number)] for number in (0, 1))
+    assert main == ["", "", "€", "", "", "\ufffd", "", "\ufffd", "a"]
+    assert chunk == ["", "\ufffd"] or chunk == ["", "", "\ufffd"]
+    assert trace.program() == Program((Text("€\ufffd"), Chunk("\ufffd", 1, "\ufffd"), Text("a")))
+
+
+def test_milliseconds_are_measured_at_looks_and_interpolated_between():
+    trace = dataclasses.replace(
+        traced([[*range(97, 105), TOKENIZER.end_of_turn]])[0], rounds=((0, 50.0), (4, 90.0), (8, 100.0))
+    )
+    assert trace.ms_at(4) == 90
+    assert trace.ms_at(np.array([0, 1, 6])).tolist() == [50, 60, 95]
+    assert (trace.prefill_ms, trace.decode_ms) == (50, 50)
+
+
+def certain(trace: Trace, count: int) -> str:
+    """Of the first `count` tokens: main up to the first chunk that is still open, and that chunk as far as it came."""
+    token, thread, text = trace.token[:count], trace.thread[:count], trace.text[:count]
+    said, number, inside = "", 0, False
+    for i in np.flatnonzero(thread == 0):
+        said += "" if inside and token[i] != TAGS.promise else text[i]
+        inside = token[i] == TAGS.promise or (inside and not TAGS.is_close(token[i]))
+        if TAGS.is_close(token[i]):
+            number += 1
+            own = np.flatnonzero(thread == number)
+            said += "".join(text[j] for j in own)
+            if not np.any(token[own] == TAGS.end_async):
+                break
+    return said
+
+
+def test_a_reader_is_shown_all_that_is_certain_and_no_more():
+    for trace, *_ in random_traces(100, seed=1):
+        reading, printed = Reading(TAGS), ""
+        columns = (trace.token.tolist(), trace.thread.tolist(), trace.step.tolist(), trace.text)
+        for count, (token, thread, step, text) in enumerate(zip(*columns, strict=True), start=1):
+            printed += reading.push(thread, token, step, text)
+            if count % 7 == 0 or token >= TAGS.base:
+                assert printed == certain(trace, count)
+        answer = trace.program().strip()
+        assert answer.startswith(printed)
+        assert printed + reading.rest(answer) == answer
+        assert [(thread.topic, thread.tens, thread.tokens) for thread in reading.threads] == [
+            (row.topic, row.tens, row.tokens) for row in trace.threads()
+        ]
+        assert reading.step == (trace.step[-1] if len(trace.step) else 0)
+
+
+def test_a_replay_is_streamed_like_an_answer_and_timed():
+    config = PRESETS["toy"]
+    config = dataclasses.replace(config, layers=1, global_every=1)
+    model = Model("toy", config, jax.tree.map(jnp.asarray, random_params(config, 1)), TOKENIZER)
+    expected, _ = traced(script_of(PROGRAM), rows=3)
+    settings = Settings(1, 3, 0, "predicted", 40)
+    *events, result = replay_stream(model, TOKENIZER.encode("why?"), PROGRAM.ids(TOKENIZER), settings, round_steps=5)
+    assert isinstance(result, Result)
+    assert all(isinstance(event, Event) for event in events)
+    assert [(event.token, event.thread, event.step, event.text) for event in events] == list(
+        zip(
+            *(column.tolist() for column in (expected.token, expected.thread, expected.step)),
+            expected.text,
+            strict=True,
+        )
+    )
+    assert result.text == PROGRAM.strip()
+    assert result.trace.replayed
+    looked = [step for step, _ in result.trace.rounds]
+    assert looked == [*range(0, expected.steps, 5), expected.steps]
+    assert all(one[1] < other[1] for one, other in itertools.pairwise(result.trace.rounds))
+    own = {"replayed": True, "rounds": expected.rounds, "closed": (0, *result.trace.closed[1:])}
+    assert same(dataclasses.replace(result.trace, **own), dataclasses.replace(expected, replayed=True))
+
+
+# The file
+
+
+def test_a_file_comes_back_equal(tmp_path):
+    for number, (trace, *_) in enumerate(random_traces(60, seed=2)):
+        path = tmp_path / f"{number}.json"
+        save(trace, path)
+        assert same(load(path), trace)
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_what_other_readers_need_is_in_the_file():
+    trace, _ = traced(script_of(PROGRAM))
+    fields = json.loads(to_json(trace))
+    assert fields["text"] == PROGRAM.strip()
+    assert Program.parse(fields["program"]) == PROGRAM
+    assert fields["critical_path"] == trace.critical_path
+    assert fields["threads"][1]["topic"] == "first"
+
+
+def edit(**changes):
+    """The file of PROGRAM with some keys changed; a function is applied to the old value, None drops the key."""
+    fields = json.loads(to_json(traced(script_of(PROGRAM))[0]))
+    for key, value in changes.items():
+        if value is None:
+            del fields[key]
+        else:
+            fields[key] = value(fields[key]) if callable(value) else value
+    return json.dumps(fields)
+
+
+def column(name: str, change):
+    return lambda tokens: tokens | {name: change(tokens[name])}
+
+
+REFUSED = [
+    ("", "line 1, column 1: .*cut short or no JSON"),
+    ("[]", "no trace"),
+    ("[" * 100_000, "nested too deeply|no JSON"),
+    ('{"traceEvents": []}', '"format" is not'),
+    (edit(version=2), "version 2 of the form, this program reads 1"),
+    (edit(format="other"), "no trace"),
+    (edit(steps=None), "steps: missing"),
+    (edit(critical_path=None), "critical_path: missing"),
+    (edit(extra=1), "extra: unknown key"),
+    (edit(steps="9"), "steps: is no int"),
+    (edit(steps=True), "steps: is no int"),
+    (edit(steps=-1), "steps: is out of range"),
+    (edit(steps=3), "tokens.step: leaves 1 to 3"),
+    (edit(policy="oracle2"), "policy: is 'oracle2', none of predicted"),
+    (edit(finish="done"), "finish: is 'done', none of stop, length"),
+    (edit(closed=["own", "own"]), "tokens.thread: names a thread that is not in closed"),
+    (edit(closed=lambda old: [*old, "own"]), "closed: has 5 threads for 3 promises"),
+    (edit(closed=[]), "closed: is empty"),
+    (edit(closed=[["own"]]), "closed: is"),
+    (edit(prompt="\ud800"), "prompt: is no str"),
+    (edit(prompt_ids=[2**31]), "prompt_ids: holds a number out of range"),
+    (edit(prompt_ids=[1.0]), "prompt_ids: is no list of int"),
+    (edit(rounds=[[1, 2.0]]), "rounds: does not begin at step 0"),
+    (edit(rounds=[[0, 2.0], [0, 3.0]]), "rounds: goes back"),
+    (edit(rounds=[[0, float("nan")]]), "rounds: is not made of"),
+    (edit(rounds=[3]), "rounds: is not made of"),
+    (edit(tokens=[]), "tokens: is no dict"),
+    (edit(tokens=lambda old: old | {"more": []}), "tokens.more: unknown key"),
+    (edit(tokens=column("id", lambda ids: ids[:-1])), "tokens.id: has another length than tokens.text"),
+    (edit(tokens=column("step", lambda steps: steps[::-1])), "tokens.step: goes back"),
+    (edit(tokens=column("text", lambda text: ["!", *text[1:]])), "text: does not follow from the tokens"),
+    (edit(tokens=column("id", lambda ids: [TAGS.async_, *ids[1:]])), "tokens: no well-formed answer"),
+    (edit(parallelism=9.0), "parallelism: does not follow from the tokens"),
+    (edit(threads=[]), "threads: does not follow from the tokens"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), REFUSED)
+def test_what_is_no_trace_is_refused_by_name(text, message):
+    with pytest.raises(PastaError, match=f"^it: .*({message})") as refused:
+        from_json(text, "it")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_cut_short_anywhere_is_refused():
+    whole = to_json(traced(script_of(PROGRAM))[0])
+    for length in range(0, len(whole) - 2, 97):
+        with pytest.raises(PastaError, match="cut short"):
+            from_json(whole[:length], "it")
+
+
+def test_a_file_changed_anywhere_is_refused_or_a_trace():
+    rng = random.Random(0)
+    whole = json.loads(edit())
+    values = [None, -1, 0, 1, 2, 10**30, 1.5, "x", "", [], {}, True, [[]], "length"]
+    refused = 0
+    for _ in range(400):
+        fields = json.loads(json.dumps(whole))
+        target, keys = fields, []
+        while isinstance(target, dict | list) and target:
+            key = rng.choice(list(target)) if isinstance(target, dict) else rng.randrange(len(target))
+            parent, target = target, target[key]
+            keys.append(key)
+        parent[key] = rng.choice(values)
+        try:
+            from_json(json.dumps(fields), "it")
+        except PastaError:
+            refused += 1
+    assert 300 < refused < 400
+
+
+def test_files_that_cannot_be_read_or_written_are_named(tmp_path):
+    with pytest.raises(PastaError, match=r"none\.json: No such file"):
+        load(tmp_path / "none.json")
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    with pytest.raises(PastaError, match="bytes: byte 0 is not UTF-8"):
+        load(tmp_path / "bytes")
+    with pytest.raises(PastaError, match="give a file in a folder that you may write"):
+        save(traced(script_of(PROGRAM))[0], tmp_path / "no" / "folder.json")
+
+
+# Chrome trace events
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_perfetto_gets_slices_that_nest_and_arrows_that_hold_on_to_them(seed):
+    for trace, *_ in random_traces(25, seed):
+        whole = json.loads(json.dumps(to_perfetto(trace)))
+        events = whole["traceEvents"]
+        tracks = {event["tid"] for event in events if event["name"] == "thread_name"}
+        assert tracks == set(range(1, len(trace.closed) + 1))
+        slices = [event for event in events if event["ph"] == "X"]
+        for tid in tracks:
+            open_until = []
+            for event in sorted((e for e in slices if e["tid"] == tid), key=lambda e: (e["ts"], -e["dur"])):
+                start, end = event["ts"], round(event["ts"] + event["dur"], 3)
+                assert event["dur"] >= 0 <= start
+                while open_until and open_until[-1] <= start:
+                    open_until.pop()
+                assert not open_until or end <= open_until[-1]
+                open_until.append(end)
+        tokens = [event for event in slices if "slot" in event["args"]]
+        assert sorted(event["args"]["slot"] - len(trace.prompt_ids) for event in tokens) == list(
+            range(len(trace.token))
+        )
+        arrows = [event for event in events if event["ph"] in "sf"]
+        for _, pair in itertools.groupby(sorted(arrows, key=lambda e: e["id"]), key=lambda e: e["id"]):
+            tail, head = sorted(pair, key=lambda e: e["ph"], reverse=True)
+            assert (tail["ph"], head["ph"], head["bp"]) == ("s", "f", "e")
+            assert tail["ts"] <= head["ts"]
+            held = [
+                next(
+                    s["args"]["id"]
+                    for s in tokens
+                    if s["tid"] == end["tid"] and s["ts"] <= end["ts"] < s["ts"] + s["dur"]
+                )
+                for end in (tail, head)
+            ]
+            if tail["name"] == "fork":
+                assert TAGS.is_close(held[0])
+                assert held[1] == TAGS.async_
+            else:
+                assert held[1] == TAGS.sync
+        started = sum(thread.tokens > 0 for thread in trace.threads()[1:])
+        assert sum(event["name"] == "fork" for event in arrows) == 2 * started
+
+
+def test_perfetto_says_what_its_time_is():
+    timed, _ = traced(script_of(PROGRAM), looks=4)
+    assert "since the prefill began" in to_perfetto(timed)["otherData"]["time"]
+    untimed, _ = traced(script_of(PROGRAM), looks=0)
+    whole = to_perfetto(untimed)
+    assert whole["otherData"]["time"] == "1 ms is one step"
+    token = next(e for e in whole["traceEvents"] if e["ph"] == "X" and e["args"].get("step") == 3)
+    assert (token["ts"], token["dur"]) == (2000, 1000)

@@ -1,0 +1,93 @@
+"""Traces made by the oracle from scripts, in no time: no model, no device."""
+
+import random
+
+import numpy as np
+
+from pasta_jax.decode import reference
+from pasta_jax.decode.generate import Request, Settings
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.trace import Trace, spell
+from pasta_jax.lang.program import Chunk, Program, Sync, Text
+from tests.byte_tokenizer import ByteTokenizer
+
+TOKENIZER = ByteTokenizer()
+ENOUGH = 10**6
+
+
+def script_of(program: Program, tokenizer=TOKENIZER) -> list[list[int]]:
+    """What each thread says: main, then every chunk."""
+    tags, main, chunks = tokenizer.tags, [], []
+    for part in program.parts:
+        match part:
+            case Text(text):
+                main += tokenizer.encode(text)
+            case Chunk(topic, tens, text):
+                main += [tags.promise, *tokenizer.encode(topic), tags.close(tens)]
+                chunks.append([*tokenizer.encode(text), tags.end_async])
+            case Sync():
+                main.append(tags.sync)
+    return [[*main, tokenizer.end_of_turn], *chunks]
+
+
+def random_script(rng: random.Random) -> list[list[int]]:
+    """Any bytes, also such that are no UTF-8; empty topics and chunks; up to eight chunks and any syncs."""
+    tags = TOKENIZER.tags
+    longest = rng.choice([3, 12, 40])
+
+    def text() -> list[int]:
+        return [rng.choice([97, 32, 10, rng.randrange(256)]) for _ in range(rng.randrange(longest))]
+
+    main, chunks = [], []
+    for _ in range(rng.randrange(9)):
+        main += rng.choice([text(), []])
+        if rng.random() < 0.3:
+            main.append(tags.sync)
+        else:
+            main += [tags.promise, *text()[:4], tags.close(rng.randint(1, 8))]
+            chunks.append([*text(), tags.end_async])
+    return [[*main, *text(), TOKENIZER.end_of_turn], *chunks]
+
+
+def traced(
+    script: list[list[int]],
+    rows: int = 8,
+    budget: int = ENOUGH,
+    prompt: str = "why?",
+    looks: int = 4,
+    tokenizer=TOKENIZER,
+) -> tuple[Trace, reference.Answer]:
+    """The trace of a script, timed at every `looks`-th step (0: not at all), and the oracle's own books."""
+    ids = tokenizer.encode(prompt)
+    request = Request(tuple(ids), budget, Sampling(), False, ENOUGH, ENOUGH)
+    answer = reference.scripted(request, Settings(1, rows, 0, "predicted", 40), tokenizer, 8192, script)
+    columns = {
+        name: np.array(getattr(answer.tape, name)[len(ids) :], np.int32)
+        for name in ("token", "thread", "step", "position")
+    }
+    steps = sorted({*range(0, answer.steps, looks), answer.steps}) if looks else []
+    trace = Trace(
+        tags=tokenizer.tags,
+        model="toy",
+        prompt=prompt,
+        prompt_ids=tuple(ids),
+        rows=rows,
+        policy="predicted",
+        replayed=False,
+        **columns,
+        text=spell(tokenizer, columns["token"], columns["thread"]),
+        closed=(0, *answer.closed),
+        finish=answer.finish,
+        steps=answer.steps,
+        rounds=tuple((step, round(7.25 + 3.5 * step + step % 3, 3)) for step in steps),
+    )
+    return trace, answer
+
+
+def random_traces(count: int, seed: int = 0):
+    """(trace, books, script, rows) of scripts, half of them cut short by their budget."""
+    rng = random.Random(seed)
+    for _ in range(count):
+        script, rows = random_script(rng), rng.choice([2, 3, 4, 20])
+        budget = rng.choice([ENOUGH, rng.randint(1, 1 + sum(map(len, script)))])
+        yield *traced(script, rows, budget, looks=rng.choice([0, 1, 5])), script, rows
