@@ -1,6 +1,6 @@
 """LoRA: a small tree of low-rank pairs, and of the tags' rows, beside frozen parameters.
 
-    kernel' = kernel + b · a        a [rank, *inputs], b [*outputs, rank]; the usual factor alpha / rank is inside a's
+    kernel' = kernel + b · a        a [rank, inputs], b [*outputs, rank]; the usual factor alpha / rank is inside a's
     first values
 
 An adapter follows the parameters' layer layout (stacked or unrolled). `attach` and `merge` are pure and differentiable.
@@ -22,7 +22,7 @@ from pasta_jax.lang.tags import NUM_TAGS, TagIds
 from pasta_jax.models.config import TransformerConfig
 
 FORMAT = "pasta_jax adapter 1"
-TARGETS = {"qkv": 1, "out": 3, "gate_up": 1, "down": 1}  # a layer's projections and how many input axes each has
+TARGETS = ("qkv", "out", "gate_up", "down")  # a layer's projections
 TABLES = ("embed", "head")
 
 
@@ -32,7 +32,7 @@ class AdapterConfig:
 
     rank: int
     alpha: float
-    targets: tuple[str, ...] = tuple(TARGETS)
+    targets: tuple[str, ...] = TARGETS
 
     def __post_init__(self):
         unknown = set(self.targets) - set(TARGETS)
@@ -48,19 +48,17 @@ def new_adapter(params: dict, adapter: AdapterConfig, tags: TagIds, seed: int) -
     """An adapter that changes nothing yet: b is zero, the tags' rows are the parameters' own."""
     rng = np.random.default_rng(seed)
 
-    def pair(kernel, inputs: int, lead: int):
-        outputs = kernel.shape[lead : kernel.ndim - inputs]
-        inputs_shape = kernel.shape[kernel.ndim - inputs :]
-        layers = kernel.shape[:lead]
-        scale = adapter.alpha / adapter.rank / np.sqrt(np.prod(inputs_shape))
-        a = rng.standard_normal((*layers, adapter.rank, *inputs_shape)) * scale
+    def pair(kernel, lead: int):
+        layers, outputs, inputs = kernel.shape[:lead], kernel.shape[lead:-1], kernel.shape[-1]
+        scale = adapter.alpha / adapter.rank / np.sqrt(inputs)
+        a = rng.standard_normal((*layers, adapter.rank, inputs)) * scale
         return {
             "lora_a": jnp.asarray(a, jnp.float32),
             "lora_b": jnp.zeros((*layers, *outputs, adapter.rank), jnp.float32),
         }
 
     def one(layer, lead: int):
-        return {name: pair(layer[name]["kernel"], TARGETS[name], lead) for name in adapter.targets}
+        return {name: pair(layer[name]["kernel"], lead) for name in adapter.targets}
 
     layers = params["layers"]
     rows = {
@@ -157,10 +155,9 @@ def load_adapter(path: Path, params: dict, config: TransformerConfig) -> tuple[d
     first = params["layers"][0] if isinstance(params["layers"], tuple) else params["layers"]
     for name, pair in layers.items():
         kernel = first[name]["kernel"].shape[0 if isinstance(params["layers"], tuple) else 1 :]
-        outputs = len(kernel) - TARGETS[name]
         expected = (
-            (config.layers, pair["lora_a"].shape[1], *kernel[outputs:]),
-            (config.layers, *kernel[:outputs], pair["lora_b"].shape[-1]),
+            (config.layers, pair["lora_a"].shape[1], kernel[-1]),
+            (config.layers, *kernel[:-1], pair["lora_b"].shape[-1]),
         )
         if (pair["lora_a"].shape, pair["lora_b"].shape) != expected:
             raise PastaError(

@@ -1,7 +1,7 @@
 """Between the plain matrices of other people's files and our parameter tree, in both directions.
 
 Files hold one two-dimensional [out, in] matrix a projection; we hold query, key and value of each key/value head side
-by side, and each gate beside its up row. A `Plain` layer is a dict of NumPy arrays under the names below; every reader
+by side, and gate and up rows by turns. A `Plain` layer is a dict of NumPy arrays under the names below; every reader
 and writer speaks it.
 """
 
@@ -44,14 +44,13 @@ def pack_layer(plain: Plain, config: TransformerConfig) -> dict:
     """One layer of our tree from plain matrices."""
     k_g_d_e = (config.kv_heads, config.groups, config.head_dim, config.embed)
     k_1_d_e = (config.kv_heads, 1, config.head_dim, config.embed)
-    heads = (config.kv_heads, config.groups, config.head_dim)
     qkv = np.concatenate(
         [plain["q"].reshape(k_g_d_e), plain["k"].reshape(k_1_d_e), plain["v"].reshape(k_1_d_e)], axis=1
     )
     return {
         "qkv": {"kernel": qkv},
-        "out": {"kernel": plain["out"].reshape(config.embed, *heads)},
-        "gate_up": {"kernel": np.stack([plain["gate"], plain["up"]], axis=1)},
+        "out": {"kernel": plain["out"]},
+        "gate_up": {"kernel": np.stack([plain["gate"], plain["up"]], axis=1).reshape(-1, config.embed)},
         "down": {"kernel": plain["down"]},
     } | {name: {"weight": plain[name]} for name in norm_names(config)}
 
@@ -65,9 +64,9 @@ def unpack_layer(layer: dict, config: TransformerConfig) -> Plain:
         "q": q.reshape(-1, c.embed),
         "k": k.reshape(-1, c.embed),
         "v": v.reshape(-1, c.embed),
-        "out": np.asarray(layer["out"]["kernel"]).reshape(c.embed, -1),
-        "gate": gate_up[:, 0],
-        "up": gate_up[:, 1],
+        "out": np.asarray(layer["out"]["kernel"]),
+        "gate": gate_up[0::2],
+        "up": gate_up[1::2],
         "down": np.asarray(layer["down"]["kernel"]),
     } | {name: np.asarray(layer[name]["weight"]) for name in norm_names(c)}
 

@@ -8,6 +8,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from pasta_jax.models.config import TransformerConfig
 
@@ -50,9 +51,18 @@ def empty_pool(config: TransformerConfig, lanes: int, slots: int, dtype, stacked
     return Pool(kv=empty_kv(config, lanes, slots, dtype, stacked), fill=jnp.zeros(lanes, jnp.int32), **integers)
 
 
-def layer_kv(kv: KV, l, lanes_B=None):
-    """Keys and values of one layer, each [B, K, S, D]: of all lanes, or of those named."""
-    return tuple(pool[l] if lanes_B is None else pool[l][lanes_B] for pool in kv)
+def layer_kv(kv: KV, l, lanes_B, length: int):
+    """Keys and values of one layer's first `length` slots, each [B, K, length, D]: of all lanes, or of those named."""
+
+    def cut(pool):
+        if isinstance(pool, tuple):
+            prefix = pool[l][:, :, :length]
+        else:
+            _, lanes, heads, _, head_dim = pool.shape
+            prefix = lax.dynamic_slice(pool, (l, 0, 0, 0, 0), (1, lanes, heads, length, head_dim))[0]
+        return prefix if lanes_B is None else prefix[lanes_B]
+
+    return cut(kv[0]), cut(kv[1])
 
 
 def write_kv(kv: KV, l, lanes_B, slots_BxT, k_BxTxKxD, v_BxTxKxD) -> KV:

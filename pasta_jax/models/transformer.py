@@ -24,25 +24,28 @@ kernel_init = nn.initializers.normal(stddev=0.02)
 
 
 class Dense(nn.Module):
-    """x [..., *inputs] times kernel [*outputs, *inputs]; a LoRA pair is added where the parameters hold one."""
+    """x [..., inputs] times kernel [*outputs, inputs]; a LoRA pair is added where the parameters hold one.
+
+    The last axis is never split: where its last two axes are small, a TPU stores a kernel in tiles that its matrix unit
+    cannot read, and re-tiles it in every step.
+    """
 
     outputs: tuple[int, ...]
-    inputs: tuple[int, ...]
 
     @nn.compact
     def __call__(self, x):
-        lead = x.shape[: x.ndim - len(self.inputs)]
-        rows_NxI = x.reshape(math.prod(lead), math.prod(self.inputs))
-        y_NxO = matmul(rows_NxI, self.param("kernel", kernel_init, self.outputs + self.inputs))
+        *lead, inputs = x.shape
+        rows_NxI = x.reshape(math.prod(lead), inputs)
+        y_NxO = matmul(rows_NxI, self.param("kernel", kernel_init, (*self.outputs, inputs)))
         if self.has_variable("params", "lora_a"):
-            down = self.get_variable("params", "lora_a")  # [rank, *inputs]
+            down = self.get_variable("params", "lora_a")  # [rank, inputs]
             up = self.get_variable("params", "lora_b")  # [*outputs, rank]
             y_NxO = y_NxO + matmul(matmul(rows_NxI, down), up.reshape(-1, up.shape[-1]))
         return y_NxO.reshape(*lead, *self.outputs)
 
 
 def matmul(x_NxI, kernel):
-    """x times a kernel [*outputs, *inputs] seen as one matrix [out, in].
+    """x times a kernel [*outputs, inputs] seen as one matrix [out, in].
 
     Seen as two-dimensional before the product: XLA CPU would copy a kernel of more dimensions, transposed, in every
     step.
@@ -108,7 +111,7 @@ class Block(nn.Module):
         h = RMSNorm(c.norm_eps, name="attn_norm")(x_BxTxE)
         # Per key/value head: its G query heads, then the key, then the value. One matrix, so that a step reads it in
         # one pass; grouped by key/value head, so that sharding over K keeps a group's heads together.
-        qkv_BxTxKxG2xD = Dense((c.kv_heads, c.groups + 2, c.head_dim), (c.embed,), name="qkv")(h)
+        qkv_BxTxKxG2xD = Dense((c.kv_heads, c.groups + 2, c.head_dim), name="qkv")(h)
         q, k, v = jnp.split(qkv_BxTxKxG2xD, (c.groups, c.groups + 1), axis=3)
         q = q.reshape(*q.shape[:2], c.heads, c.head_dim)
         k, v = k[:, :, :, 0], v[:, :, :, 0]
@@ -116,16 +119,16 @@ class Block(nn.Module):
             q, k = RMSNorm(c.norm_eps, name="q_norm")(q), RMSNorm(c.norm_eps, name="k_norm")(k)
         q, k = rotate(q, waves), rotate(k, waves)
         h, kept = attend(q.reshape(*q.shape[:2], *heads), k, v)
-        h = Dense((c.embed,), heads, name="out")(h)
+        h = Dense((c.embed,), name="out")(h.reshape(*h.shape[:2], c.heads * c.head_dim))
         if c.post_norms:
             h = RMSNorm(c.norm_eps, name="post_attn_norm")(h)
         x_BxTxE = x_BxTxE + h
 
         h = RMSNorm(c.norm_eps, name="mlp_norm")(x_BxTxE)
-        gate_up_BxTxFx2 = Dense((c.ff, 2), (c.embed,), name="gate_up")(h)
-        gate, up = gate_up_BxTxFx2[..., 0], gate_up_BxTxFx2[..., 1]
+        gate_up_BxTxF2 = Dense((c.ff * 2,), name="gate_up")(h)  # by turns, so that sharding over F keeps pairs together
+        gate, up = gate_up_BxTxF2[..., 0::2], gate_up_BxTxF2[..., 1::2]
         gate = jax.nn.silu(gate) if c.activation == "silu" else jax.nn.gelu(gate, approximate=True)
-        h = Dense((c.embed,), (c.ff,), name="down")(gate * up)
+        h = Dense((c.embed,), name="down")(gate * up)
         if c.post_norms:
             h = RMSNorm(c.norm_eps, name="post_mlp_norm")(h)
         return x_BxTxE + h, kept
@@ -174,8 +177,7 @@ def trunk(
             if cache is None:
                 return attention(config, q, k.swapaxes(1, 2), v.swapaxes(1, 2), see), None
             written = write_kv(kv, l, cache.lanes, cache.slots_BxT, k, v)
-            keys_values = layer_kv(written, l, cache.lanes)
-            return attend_prefix(config, q, *keys_values, see, cache.prefixes, cache.fill), written
+            return attend_prefix(config, q, written, l, see, cache), written
 
         return Block(config).apply({"params": params_l}, x, waves, attend)
 
@@ -202,19 +204,20 @@ def trunk(
     return RMSNorm(config.norm_eps).apply({"params": params["final_norm"]}, x_BxTxE), kv
 
 
-def attend_prefix(config, q, k_BxKxSxD, v_BxKxSxD, see_BxTxS, prefixes: tuple[int, ...], fill):
-    """Attention over the shortest static prefix that holds every used slot: equal to all slots, for less work."""
-    slots = see_BxTxS.shape[-1]
-    lengths = [p for p in prefixes if p < slots]
-    if not lengths:
-        return attention(config, q, k_BxKxSxD, v_BxKxSxD, see_BxTxS)
+def attend_prefix(config, q, kv: KV, l, see_BxTxS, cache: Cache):
+    """Attention over the shortest static prefix that holds every used slot: equal to all slots, for less work.
+
+    Each branch cuts its own prefix out of the pool. Cut out before the switch, a TPU would read all slots of a layer.
+    """
 
     def upto(length):
-        return lambda: attention(
-            config, q, k_BxKxSxD[:, :, :length], v_BxKxSxD[:, :, :length], see_BxTxS[:, :, :length]
-        )
+        return lambda: attention(config, q, *layer_kv(kv, l, cache.lanes, length), see_BxTxS[:, :, :length])
 
-    index = jnp.searchsorted(jnp.asarray(lengths), fill)
+    slots = see_BxTxS.shape[-1]
+    lengths = [p for p in cache.prefixes if p < slots]
+    if not lengths:
+        return upto(slots)()
+    index = jnp.searchsorted(jnp.asarray(lengths), cache.fill)
     return lax.switch(index, [upto(length) for length in [*lengths, slots]])
 
 
