@@ -5,6 +5,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 from absl import flags
@@ -215,33 +216,32 @@ def answer_many(job: Job, items: Iterator, sequential: bool) -> None:
     part = job.output.with_name(job.output.name + ".part") if job.output else None
     began = time.perf_counter()
     progress = tqdm(total=total, desc="answers", file=sys.stderr) if sys.stderr.isatty() else None
-    out = part.open("w", encoding="utf-8") if part else None
-    for item in items:
-        if not isinstance(item, Result):
-            continue
-        waiting[item.request] = _asked(item, job)
-        while (number := len(records)) in waiting:
-            result = waiting.pop(number)
-            record = record_of(job, result, sequential)
-            records.append(record)
-            write_pictures(job, result)
-            line = json.dumps(record, ensure_ascii=False)
-            if out:
-                print(line, file=out, flush=True)
-            elif JSON.value:
-                print(line, flush=True)
+    with part.open("w", encoding="utf-8") if part else nullcontext() as out:
+        for item in items:
+            if not isinstance(item, Result):
+                continue
+            waiting[item.request] = _asked(item, job)
+            while (number := len(records)) in waiting:
+                result = waiting.pop(number)
+                record = record_of(job, result, sequential)
+                records.append(record)
+                write_pictures(job, result)
+                line = json.dumps(record, ensure_ascii=False)
+                if out:
+                    print(line, file=out, flush=True)
+                elif JSON.value:
+                    print(line, flush=True)
+                else:
+                    print(f"=== {number + 1}: {' '.join(result.trace.prompt.split())}\n{result.text}\n", flush=True)
+            if progress is not None:
+                progress.update()
             else:
-                print(f"=== {number + 1}: {' '.join(result.trace.prompt.split())}\n{result.text}\n", flush=True)
-        if progress is not None:
-            progress.update()
-        else:
-            done = len(records) + len(waiting)
-            if done * 20 // total > (done - 1) * 20 // total:
-                print(f"answered {done} of {total}", file=sys.stderr, flush=True)
+                done = len(records) + len(waiting)
+                if done * 20 // total > (done - 1) * 20 // total:
+                    print(f"answered {done} of {total}", file=sys.stderr, flush=True)
     if progress is not None:
         progress.close()
-    if out:
-        out.close()
+    if part:
         part.replace(job.output)
     print(f"[{summary_of_many(records, time.perf_counter() - began)}]", file=sys.stderr)
 

@@ -1,7 +1,10 @@
-"""Traces made by the oracle from scripts, in no time: no model, no device."""
+"""Traces made by the oracle from scripts, in no time; and a tiny model to make real ones."""
 
+import functools
 import random
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from pasta_jax.decode import reference
@@ -9,10 +12,54 @@ from pasta_jax.decode.generate import Request, Settings
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.trace import Trace, spell
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
+from pasta_jax.models.config import Rope, TransformerConfig
+from pasta_jax.models.weights import Model
 from tests.byte_tokenizer import ByteTokenizer
+from tests.models import random_params
 
 TOKENIZER = ByteTokenizer()
 ENOUGH = 10**6
+PROGRAM = Program(
+    (
+        Text("One. "),
+        Chunk("first", 2, "the first of two chunks"),
+        Chunk("second", 1, "and a second"),
+        Sync(),
+        Text("Both. "),
+        Chunk("last", 3, "never joined"),
+        Text("End."),
+    )
+)
+TINY = TransformerConfig(
+    vocab=384,
+    layers=1,
+    embed=8,
+    ff=8,
+    heads=1,
+    kv_heads=1,
+    head_dim=4,
+    context=512,
+    rope=Rope(10_000.0),
+    norm_eps=1e-6,
+    activation="gelu",
+    tied_head=True,
+)
+
+
+class Chatty(ByteTokenizer):
+    """With a conversation's form, as the launch scripts ask for it."""
+
+    def chat(self, messages: list[tuple[str, str]]) -> list[int]:
+        return self.encode("".join(f"{role}: {text}\n" for role, text in messages))
+
+    def prompt_ids(self, text: str) -> list[int]:
+        return self.encode(text)
+
+
+@functools.cache
+def tiny_model() -> Model:
+    """A model that runs, in as little time as any."""
+    return Model("tiny", TINY, jax.tree.map(jnp.asarray, random_params(TINY, 1)), Chatty())
 
 
 def script_of(program: Program, tokenizer=TOKENIZER) -> list[list[int]]:

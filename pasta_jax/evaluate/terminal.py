@@ -1,5 +1,6 @@
 """An asynchronous answer on a terminal: threads that grow side by side, then the coloured text and a timeline."""
 
+import itertools
 import time
 from collections.abc import Iterator
 
@@ -115,11 +116,11 @@ def finished(trace: Trace, columns: int) -> RenderableType:
 
 
 def coloured(trace: Trace) -> Text:
-    """The text in reading order, each token in its thread's colour."""
+    """The text in reading order, in the colours of its threads."""
+    said = [i for i in trace.order() if not trace.in_topic[i]]
     text = Text()
-    for i in trace.order():
-        if not trace.in_topic[i]:
-            text.append(visible(trace.text[i]), style=style_of(int(trace.thread[i])))
+    for thread, run in itertools.groupby(said, key=lambda i: int(trace.thread[i])):
+        text.append(visible("".join(trace.text[i] for i in run)), style=style_of(thread))
     return text
 
 

@@ -1,0 +1,239 @@
+"""The command that answers: on a tiny model in this process, and its refusals, one line each."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from configs.decode import get_config
+from launch import decode
+from launch.prompts import read_program, read_prompts_file
+from pasta_jax.decode.trace_file import load
+from pasta_jax.errors import PastaError
+from pasta_jax.evaluate import terminal
+from pasta_jax.lang.program import Program
+from pasta_jax.models import weights
+from tests.traces import PROGRAM, tiny_model
+
+ROOT = Path(__file__).parents[1]
+SURFACE = PROGRAM.render()
+
+
+@pytest.fixture
+def answer(monkeypatch, capsys, tmp_path):
+    """Run the command with flags; (stdout, stderr)."""
+    monkeypatch.setattr(weights, "load_model", lambda preset, path: tiny_model())
+    monkeypatch.chdir(tmp_path)
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()
+
+    def run(**given) -> tuple[str, str]:
+        config = get_config("local")
+        config.request.max_tokens = 24
+        config.request.temperature = 1.0
+        config.decoding.widths = ()  # fewer programs to compile
+        with flagsaver.flagsaver(**given):
+            decode.main(config)
+        return capsys.readouterr()
+
+    return run
+
+
+def test_a_replay_is_printed_in_reading_order_and_said_to_be_one(answer):
+    Path("program.txt").write_text(SURFACE + "\n")
+    out, err = answer(
+        prompt="why?", program="program.txt", trace="sub/t.json", perfetto="p.json", html="h.html", svg="s.svg"
+    )
+    assert out == PROGRAM.strip() + "\n"
+    assert "replay: the answer is that of program.txt, tiny did not write it" in err
+    trace = load(Path("sub/t.json"))
+    assert (trace.prompt, trace.replayed, trace.model) == ("why?", True, "tiny")
+    assert trace.program() == PROGRAM
+    assert f"[stop: {len(trace.token)} tokens in {trace.steps} steps (critical path {trace.steps}, parallelism" in err
+    assert "A replay" in Path("h.html").read_text()
+    assert Path("s.svg").read_text().startswith("<svg ")
+    assert json.loads(Path("p.json").read_text())["otherData"]["replayed"] is True
+    assert not list(Path().rglob("*.part"))
+
+
+def test_the_live_view_leaves_the_answer_and_a_timeline(answer, monkeypatch):
+    monkeypatch.setattr(terminal, "FRAMES", 1e9)  # no frame is left out
+    Path("program.txt").write_text(SURFACE)
+    out, _ = answer(prompt="why?", program="program.txt", live="yes")
+    shown, _, rest = out.rpartition("\x1b[1A\x1b[2K")  # the view takes itself away, line by line
+    assert "1 first" in shown
+    assert "the first of two chunks" in rest
+    assert "█" in rest
+    assert "steps" in rest
+
+
+def test_a_file_of_prompts_is_answered_in_order_with_and_without_tags(answer):
+    Path("prompts.jsonl").write_text('{"prompt": "one"}\n\n{"instruction": "two, é"}\n{"prompt": "three"}\n')
+    out, err = answer(prompts_file="prompts.jsonl", sequential=True, lanes=2, output="base.jsonl", trace="t.json")
+    assert out == ""
+    assert "answered 3 of 3" in err
+    base = [json.loads(line) for line in Path("base.jsonl").read_text().splitlines()]
+    assert [record["prompt"] for record in base] == ["one", "two, é", "three"]
+    assert [record["index"] for record in base] == [0, 1, 2]
+    assert all(record["sequential"] and record["steps"] == record["tokens"] for record in base)
+    assert [load(Path(f"t-000{n}.json")).prompt for n in (1, 2, 3)] == ["one", "two, é", "three"]
+    assert load(Path("t-0001.json")).rows == 1
+
+    out, err = answer(prompts_file="prompts.jsonl", sequential=False, rows=3, json=True, baseline="base.jsonl")
+    records = [json.loads(line) for line in out.splitlines()]
+    assert [record["index"] for record in records] == [0, 1, 2]
+    for record, plain in zip(records, base, strict=True):
+        assert not record["sequential"]
+        assert record["baseline_tokens"] == plain["tokens"]
+        assert record["theoretical_speedup"] == round(plain["tokens"] / record["critical_path"], 4)
+        assert Program.parse(record["program"]).strip() == record["text"]
+    assert "3 answers" in err
+    assert "theoretical speedup" in err
+
+    out, _ = answer(prompts_file="prompts.jsonl", sequential=True)
+    assert [line for line in out.splitlines() if line.startswith("=== ")] == [
+        "=== 1: one",
+        "=== 2: two, é",
+        "=== 3: three",
+    ]
+    for record in base:
+        assert record["text"] in out
+
+
+def test_one_prompt_as_json_and_with_its_baseline(answer):
+    answer(prompt="hello", sequential=True, output="base.jsonl")
+    out, err = answer(prompt="hello", sequential=True, json=True, baseline="base.jsonl")
+    record = json.loads(out)
+    assert record["theoretical_speedup"] == 1
+    assert record["load_s"] >= 0
+    assert record["text"] == json.loads(Path("base.jsonl").read_text())["text"]
+    assert "theoretical speedup 1.00 over" in err
+
+
+def test_a_run_that_is_cut_off_leaves_nothing_that_looks_whole(answer, monkeypatch):
+    Path("prompts.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}\n')
+    whole, calls = decode.record_of, []
+
+    def stops(job, result, sequential):
+        if calls:
+            raise KeyboardInterrupt
+        calls.append(1)
+        return whole(job, result, sequential)
+
+    monkeypatch.setattr(decode, "record_of", stops)
+    with pytest.raises(KeyboardInterrupt):
+        answer(prompts_file="prompts.jsonl", sequential=True, output="out.jsonl")
+    assert not Path("out.jsonl").exists()
+    assert len(Path("out.jsonl.part").read_text().splitlines()) == 1
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "--prompt is missing"),
+        ({"prompt": " "}, "--prompt is empty"),
+        ({"prompt": "x", "prompts_file": "y"}, "give one of the two"),
+        ({"prompts_file": "none.jsonl"}, r"none\.jsonl: No such file"),
+        ({"prompt": "x", "program": "none.txt"}, r"none\.txt: No such file"),
+        ({"prompt": "x", "program": "bad.txt"}, r"bad\.txt: line 1, column 3: a promise must be followed"),
+        ({"prompt": "x", "program": "bad.txt", "sequential": True}, "a replay says what its program says"),
+        ({"prompts_file": "two.jsonl", "program": "bad.txt"}, "--program: it answers one prompt"),
+        ({"prompts_file": "two.jsonl", "live": "yes"}, "--live=yes: it shows one prompt"),
+        ({"prompt": "x", "trace": "."}, "--trace=.: it is a folder"),
+        ({"prompt": "x", "html": "bad.txt/h.html"}, "--html=bad.txt/h.html: .* in a folder that you may write"),
+        ({"prompt": "x", "html": "a", "svg": "a"}, "--html --svg: two of them name the same file"),
+        ({"prompt": "x", "baseline": "two.jsonl"}, "it has 2 answers for 1 prompts"),
+        ({"prompts_file": "two.jsonl", "baseline": "two.jsonl"}, r"two\.jsonl: line 1: no sequential answer"),
+        ({"prompts_file": "swapped.jsonl", "baseline": "two.jsonl"}, r"two\.jsonl: line 1: prompt: it is another"),
+        ({"prompt": "x" * 600}, "--prompt: it has 607 tokens, the model holds 512"),
+        ({"prompts_file": "long.jsonl"}, r"long\.jsonl: line 3: it has 607 tokens"),
+        ({"prompt": "x", "rows": 1, "sequential": False}, "rows 1: chunks need a row"),
+        ({"prompt": "x", "lanes": 0}, "lanes 0: it must be at least 1"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_name(answer, given, message):
+    Path("bad.txt").write_text('a <promise topic="t" tokens=1 />b')
+    Path("two.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}')
+    Path("swapped.jsonl").write_text('{"prompt": "two"}\n{"prompt": "one"}')
+    Path("long.jsonl").write_text('{"prompt": "one"}\n\n' + json.dumps({"prompt": "x" * 600}))
+    with pytest.raises(PastaError, match=message) as refused:
+        answer(**given)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "holds no record"),
+        ("[]", "holds no record"),
+        ('{"prompt": "a"}\n{"prompt": "b"', "line 2, column 15: no JSON"),
+        ('[\n{"prompt": "a"},\n]', "line 3, column 1: no JSON|line 2, column"),
+        ('"a"', "line 1: no JSON object"),
+        ("{}", "line 1: it has neither prompt nor instruction"),
+        ('{"prompt": "a", "instruction": "b"}', "line 1: it has both"),
+        ('{"prompt": 3}', "line 1: prompt: it must be a text"),
+        ('{"instruction": "  "}', "line 1: instruction: it must be a text that is not blank"),
+        ('{"instruction": "a", "input": "b"}', "line 1: input: it would be left out"),
+        ('[{"instruction": "a"}, {"instruction": ""}]', "record 2: instruction: it must be"),
+        ("[" * 99_999, "nested too deeply|no JSON"),
+    ],
+)
+def test_a_prompts_file_is_refused_by_line_and_field(tmp_path, text, message):
+    path = tmp_path / "p.jsonl"
+    path.write_text(text)
+    with pytest.raises(PastaError, match=rf"p\.jsonl: .*({message})") as refused:
+        read_prompts_file(path)
+    assert "\n" not in str(refused.value)
+
+
+def test_prompts_come_from_json_lines_and_from_alpaca_evals_list(tmp_path):
+    path = tmp_path / "p"
+    path.write_text(
+        '\ufeff{"prompt": "a\\u2028b", "more": 1}\r\n\n{"instruction": "c", "input": ""}\n', encoding="utf-8"
+    )
+    assert read_prompts_file(path) == [(f"{path}: line 1", "a\u2028b"), (f"{path}: line 3", "c")]
+    path.write_text('\n[{"instruction": "a", "dataset": "x"},\n {"prompt": "b"}]')
+    assert read_prompts_file(path) == [(f"{path}: record 1", "a"), (f"{path}: record 2", "b")]
+    path.write_bytes(b"\xff")
+    with pytest.raises(PastaError, match="byte 0 is not UTF-8"):
+        read_prompts_file(path)
+
+
+def test_a_program_file_ends_with_one_line_break_that_is_no_text(tmp_path):
+    path = tmp_path / "p.txt"
+    path.write_text(SURFACE + "\n\n")
+    assert read_program(path).strip() == PROGRAM.strip() + "\n"
+
+
+def test_a_prompt_comes_from_stdin(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("é?".encode())))
+    assert decode.read_prompt("-") == "é?"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\xff")))
+    with pytest.raises(PastaError, match="stdin: byte 1 is not UTF-8"):
+        decode.read_prompt("-")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--prompt=x", "--program=none.txt"], "error: none.txt: No such file or directory"),
+        (["--prompt=x", "--live=maybe"], "error: flag --live=maybe: "),
+        (["--prompt=x", "--rows=two"], "error: flag --rows=two: "),
+    ],
+)
+def test_a_refusal_is_one_line_and_exit_code_2(arguments, message, tmp_path):
+    command = [sys.executable, "-m", "launch.decode", f"--config={ROOT}/configs/decode.py", *arguments]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    said = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    assert (said.returncode, said.stdout) == (2, "")
+    assert said.stderr.startswith(message)
+    assert said.stderr.count("\n") == 1
