@@ -317,6 +317,17 @@ def test_a_frame_shows_what_each_thread_wrote_last_and_how_much_it_promised():
     assert "abc abc abc abc" in lines
 
 
+def test_a_frame_says_who_is_idle():
+    trace, _ = traced(script_of(Program((Text("a"), Chunk("t", 9, "long " * 9), Sync(), Text("b")))))
+    reading = Reading(trace.tags)
+    columns = (trace.token.tolist(), trace.thread.tolist(), trace.step.tolist(), trace.text)
+    for token, thread, step, text in itertools.islice(zip(*columns, strict=True), 30):
+        reading.push(thread, token, step, text)
+    lines = plain(rendered(frame(reading, Console(file=io.StringIO(), width=120, height=30)), 120, 30))
+    assert "4 idle" in lines
+    assert lines.count("idle") == 1
+
+
 def test_a_models_escape_codes_do_not_reach_the_terminal():
     reading = Reading(hostile().tags)
     columns = (hostile().token.tolist(), hostile().thread.tolist(), hostile().step.tolist(), hostile().text)

@@ -14,6 +14,7 @@ class Growing:
     tens: int
     text: str = ""
     tokens: int = 0
+    step: int = 0  # of its latest token
     ended: bool = False
 
 
@@ -36,7 +37,7 @@ class Reading:
         """Take one event; text that is certain now, perhaps none."""
         tags, grows = self._tags, self.threads[thread]
         grows.tokens += 1
-        self.step = step
+        grows.step = self.step = step
         if thread:
             grows.text += text
             self._blocks[thread].append(text)

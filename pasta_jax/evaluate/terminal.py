@@ -80,7 +80,7 @@ def frame(reading: Reading, console: Console) -> RenderableType:
     grid = Table.grid(expand=True)
     for _ in range(columns):
         grid.add_column(ratio=1)
-    panels = [_panel(thread, width // columns, tall, console) for thread in shown]
+    panels = [_panel(thread, reading.step, width // columns, tall, console) for thread in shown]
     for start in range(0, len(panels), columns):
         grid.add_row(*panels[start : start + columns])
     running = sum(not thread.ended for thread in reading.threads)
@@ -91,14 +91,14 @@ def frame(reading: Reading, console: Console) -> RenderableType:
     return Group(grid, Text(status, style="dim", no_wrap=True, overflow="crop"))
 
 
-def _panel(thread: Growing, width: int, height: int, console: Console) -> Panel:
+def _panel(thread: Growing, step: int, width: int, height: int, console: Console) -> Panel:
     style = style_of(thread.number)
     inner, lines = width - 4, height - 2
     text = Text(visible(thread.text[-inner * lines * 2 :]), style="dim" if thread.ended else "")
     tail = text.wrap(console, inner)[-lines:]
     title = f"{thread.number} {thread.topic}" if thread.number else "main"
     came = f"{thread.tokens} of {10 * thread.tens}" if thread.number else str(thread.tokens)
-    mark = " ✓" if thread.ended else ""
+    mark = " ✓" if thread.ended else " idle" if thread.step < step - 1 else ""
     return Panel(
         Text("\n").join(tail),
         title=Text(short(visible(title), max(inner - 4, 4)), style=f"bold {style}"),
