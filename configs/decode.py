@@ -6,7 +6,12 @@ Variants: smollm2_135m (instruct); gemma3_270m (base: continues the text, no cha
 ships the weights: add --config.model.path=<GGUF file or Hugging Face folder>); local (any Gemma or Llama model at such
 a path). On two CPU cores SmolLM2 starts in about 10 s and writes about 40 tokens a second, Gemma 3 270M about 15.
 
-The pretrained models were not trained on PASTA's tags, so these variants decode sequentially.
+The pretrained models were not trained on PASTA's tags, so these variants decode sequentially (--nosequential lets them
+try). What an asynchronous answer looks like is shown by a replay of a given one:
+
+    python -m launch.decode --prompt="How long is it?" --program=docs/example.txt --html=answer.html
+
+--trace, --perfetto and --svg write the answer in other forms (docs/TRACE.md); --prompts_file and --output answer many.
 """
 
 from ml_collections import ConfigDict

@@ -329,7 +329,7 @@ def summary_of_many(records: list[dict], seconds: float) -> str:
     from pasta_jax.lang.clock import geometric_mean
 
     tokens = sum(record["tokens"] for record in records)
-    said = f"{len(records)} answers, {tokens} tokens in {seconds:.1f} s, {tokens / seconds:.0f} tokens/s"
+    said = f"{len(records)} answers, {tokens} tokens in {seconds:.1f} s, compiling included"
     for key in ("parallelism", "theoretical_speedup"):
         values = [record[key] for record in records if record.get(key)]
         if values:
