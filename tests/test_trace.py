@@ -71,6 +71,28 @@ def test_a_trace_tells_what_the_oracle_wrote_down():
     assert {(STOP, True, False), (LENGTH, True, False), (LENGTH, False, True)} <= kinds
 
 
+def joined_by(trace: Trace) -> dict[int, int]:
+    """For each chunk, the first [SYNC] behind its block in linear order, by its place among the fed tokens."""
+    order = trace.order().tolist()
+    found = {}
+    for number in range(1, len(trace.closed)):
+        place = max((n for n, i in enumerate(order) if trace.thread[i] == number), default=len(order))
+        syncs = [i for i in order[place:] if trace.token[i] == TAGS.sync]
+        found |= {number: syncs[0]} if syncs else {}
+    return found
+
+
+def test_a_chunk_is_joined_by_the_next_sync():
+    kinds = set()
+    for trace, *_ in random_traces(100, seed=7):
+        joins = trace.joins()
+        assert joins == joined_by(trace)
+        for number, sync in joins.items():
+            assert trace.step[sync] >= trace.step[trace.thread == number][-1]
+        kinds.add(len(set(joins.values())))
+    assert {0, 1, 2} <= kinds
+
+
 def test_text_tokens_are_neither_tags_nor_topics():
     trace, _ = traced(script_of(PROGRAM))
     assert trace.text_tokens == len(PROGRAM.strip())
@@ -308,7 +330,7 @@ def test_perfetto_gets_slices_that_nest_and_arrows_that_hold_on_to_them(seed):
         assert sorted(event["args"]["slot"] - len(trace.prompt_ids) for event in tokens) == list(
             range(len(trace.token))
         )
-        arrows = [event for event in events if event["ph"] in "sf"]
+        arrows, ends = [event for event in events if event["ph"] in "sf"], set()
         for _, pair in itertools.groupby(sorted(arrows, key=lambda e: e["id"]), key=lambda e: e["id"]):
             tail, head = sorted(pair, key=lambda e: e["ph"], reverse=True)
             assert (tail["ph"], head["ph"], head["bp"]) == ("s", "f", "e")
@@ -326,6 +348,11 @@ def test_perfetto_gets_slices_that_nest_and_arrows_that_hold_on_to_them(seed):
                 assert held[1] == TAGS.async_
             else:
                 assert held[1] == TAGS.sync
+                ends.add(tail["tid"] - 1)
+        assert ends == trace.joins().keys()
+        for row in trace.threads():
+            idle = [e["args"]["steps"] for e in slices if (e["tid"], e["name"]) == (row.number + 1, "waits")]
+            assert sum(idle) == (row.last_step - row.first_step + 1 - row.tokens if row.tokens else 0)
         started = sum(thread.tokens > 0 for thread in trace.threads()[1:])
         assert sum(event["name"] == "fork" for event in arrows) == 2 * started
 

@@ -177,6 +177,7 @@ def test_a_timeline_has_a_bar_a_token_in_order_of_time(unit):
         started = sum(thread.tokens > 0 for thread in trace.threads()[1:])
         assert len(elements(svg, "rect", kind="promised")) == started
         joined = [path for path in elements(svg, "path", kind="arrow") if path.get("marker-end")]
+        assert sorted(int(path.get("data-n")) for path in joined) == sorted(trace.joins().values())
         assert len(elements(svg, "path", kind="arrow")) == started + len(joined)
 
 
@@ -315,6 +316,15 @@ def test_a_frame_shows_what_each_thread_wrote_last_and_how_much_it_promised():
     assert "1 topic 1" in lines
     assert "18 of 20 ✓" in lines
     assert "abc abc abc abc" in lines
+
+
+def test_a_panel_shows_the_end_of_a_long_text():
+    trace, _ = traced(script_of(Program((Text("once " * 300), Text("the very end")))))
+    reading = Reading(trace.tags)
+    columns = (trace.token.tolist(), trace.thread.tolist(), trace.step.tolist(), trace.text)
+    for token, thread, step, text in zip(*columns, strict=True):
+        reading.push(thread, token, step, text)
+    assert "the very end" in plain(rendered(frame(reading, Console(file=io.StringIO(), width=60, height=20)), 60, 20))
 
 
 def test_a_frame_says_who_is_idle():

@@ -77,7 +77,7 @@ def _arrows(trace: Trace) -> Iterator[dict]:
     """Promise to chunk where the fork's first token was fed, and chunk to the sync that joined it."""
     edges, tags = _edges(trace), trace.tags
     closes = [int(trace.step[i]) for i in np.flatnonzero((trace.thread == 0) & tags.is_close(trace.token))]
-    syncs = [int(trace.step[i]) for i in np.flatnonzero((trace.thread == 0) & (trace.token == tags.sync))]
+    joins = trace.joins()
 
     def middle(step: int) -> float:
         return float(np.round((edges[step - 1] + edges[step]) / 2, 3))
@@ -91,8 +91,8 @@ def _arrows(trace: Trace) -> Iterator[dict]:
             continue
         promised = closes[thread.number - 1]
         yield from arrow("fork", 2 * thread.number, (0, promised), (thread.number, thread.first_step))
-        joined = next((step for step in syncs if step >= max(thread.last_step, promised + 1)), None)
-        if joined is not None:
+        if thread.number in joins:
+            joined = int(trace.step[joins[thread.number]])
             yield from arrow("join", 2 * thread.number + 1, (thread.number, thread.last_step), (0, joined))
 
 

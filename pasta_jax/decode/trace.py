@@ -183,6 +183,18 @@ class Trace:
             rows.append(Thread(number, chunk.topic, chunk.tens, length, len(steps), first, last, closed))
         return rows
 
+    def joins(self) -> dict[int, int]:
+        """For each chunk that main waited for, where in the arrays the [SYNC] is that joined it: the next in main."""
+        open_, joined = [], {}
+        for i in np.flatnonzero(self.thread == 0).tolist():
+            token = int(self.token[i])
+            if self.tags.is_close(token):
+                open_.append(len(open_) + len(joined) + 1)
+            elif token == self.tags.sync:
+                joined |= dict.fromkeys(open_, i)
+                open_ = []
+        return joined
+
     def ms_at(self, step) -> np.ndarray:
         """Milliseconds from the start of the prefill to the end of a step. Takes ints and arrays.
 

@@ -153,7 +153,7 @@ def _arrows(trace: Trace, threads: list[Thread], x: np.ndarray, y, bar: int) -> 
     """Git-like lines: down where a promise forks, along while a chunk waits for a row, up where a sync joins."""
     main = trace.thread == 0
     closes = trace.step[main & trace.tags.is_close(trace.token)]
-    syncs = np.flatnonzero(main & (trace.token == trace.tags.sync))
+    joins = trace.joins()
 
     def middle(step: int) -> float:
         return float(x[step - 1] + x[step]) / 2
@@ -170,10 +170,10 @@ def _arrows(trace: Trace, threads: list[Thread], x: np.ndarray, y, bar: int) -> 
             below, first = y(0) + bar, middle(own[0])
             path = f"M{middle(promised):.1f} {below:g}V{level:g}H{first:.1f}"
             yield f'<path class="arrow" data-n="{fed[0]}" d="{path}"/>'
-            if len(joined := syncs[trace.step[syncs] >= max(own[-1], promised + 1)]):
-                up = middle(trace.step[joined[0]])
-                path = f"M{middle(own[-1]):.1f} {level:g}H{up:.1f}V{below + 2:g}"
-                yield f'<path class="arrow" data-n="{joined[0]}" marker-end="url(#up)" d="{path}"/>'
+            if thread.number in joins:
+                sync = joins[thread.number]
+                path = f"M{middle(own[-1]):.1f} {level:g}H{middle(trace.step[sync]):.1f}V{below + 2:g}"
+                yield f'<path class="arrow" data-n="{sync}" marker-end="url(#up)" d="{path}"/>'
         yield "</g>"
 
 
@@ -234,11 +234,8 @@ def _seen_blocks(sees: np.ndarray, runs: list[tuple[int, int]], start: int, stop
         x, y = f"{left + start:.1f}", f"{top + first:.1f}"
         if block.all():
             yield f"M{x} {y}h{stop - start}v{last - first}h-{stop - start}z"
-        elif first == start and np.array_equal(block, np.tri(last - first, dtype=bool)):
+        else:  # only with itself a run is seen in part
             yield f"M{x} {y}{'h1v1' * (last - first)}H{x}z"
-        else:
-            for row, column in zip(*np.nonzero(block), strict=True):
-                yield f"M{left + start + column:.1f} {top + first + row:.1f}h1v1h-1z"
 
 
 def picture(trace: Trace) -> str:
