@@ -165,7 +165,7 @@ def topic_after(topic_B, token_B, tags: TagIds):
     return jnp.where(token_B == tags.promise, 0, jnp.where(tags.is_close(token_B), -1, inside))
 
 
-def allow(logits_NxV, state: DecodeState, rules: Rules, in_main_N, topic_N, full_N, lane_N):
+def allow(logits_NxV, rules: Rules, in_main_N, topic_N, full_N, tags_allowed_N, max_topic_N):
     """Forbid what a thread's state makes illegal, so that every answer is well-formed.
 
     Main outside a promise: text, [PROMISE], [SYNC], end-of-turn. Inside one: text until the topic is full, and
@@ -179,13 +179,13 @@ def allow(logits_NxV, state: DecodeState, rules: Rules, in_main_N, topic_N, full
     in_chunk = ~in_main_N[:, None]
     inside = (in_main_N & (topic_N >= 0))[:, None]
     outside = (in_main_N & (topic_N < 0))[:, None]
-    tagged = state.tags_allowed[lane_N][:, None]
+    tagged = tags_allowed_N[:, None]
     legal_tag = (
         (inside & is_close_1xV)
         | (outside & tagged & ((id_1xV == tags.promise) | (id_1xV == tags.sync)))
         | (in_chunk & (id_1xV == tags.end_async))
     )
-    topic_full = inside & (topic_N >= state.max_topic[lane_N])[:, None]
+    topic_full = inside & (topic_N >= max_topic_N)[:, None]
     text = (id_1xV < rules.vocab) & ~is_tag_1xV & ~topic_full & ~full_N[:, None] & ~(is_stop_1xV & ~outside)
     return jnp.where(text | legal_tag, logits_NxV, FORBIDDEN)
 
@@ -204,12 +204,14 @@ def next_tokens(
     def flat(per_row):
         return per_row.reshape(-1)
 
-    lane_N = jnp.repeat(jnp.arange(state.lanes), width)
+    def spread(per_lane):
+        return jnp.repeat(per_lane, width)
+
     logits_NxV = logits(params, config, x_BxRxE).reshape(state.lanes * width, -1)
-    topic_N = jnp.repeat(topic_B, width)
-    logits_NxV = allow(logits_NxV, state, rules, flat(in_main), topic_N, flat(full), lane_N)
+    asked = spread(state.tags_allowed), spread(state.max_topic)
+    logits_NxV = allow(logits_NxV, rules, flat(in_main), spread(topic_B), flat(full), *asked)
     requested = (state.seed, state.temperature, state.top_k, state.top_p)
-    seed, temperature, top_k, top_p = (field[lane_N] for field in requested)
+    seed, temperature, top_k, top_p = map(spread, requested)
     token_N = draw(logits_NxV, seed, flat(rows.thread), flat(count), temperature, top_k, top_p)
     token = token_N.reshape(rows.token.shape)
     if script is None:

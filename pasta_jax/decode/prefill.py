@@ -75,7 +75,8 @@ def prefill(
     lane_1 = lane[None]
     outside_1, no_1 = jnp.full(1, -1), jnp.zeros(1, bool)
     logits_1xV = logits(params, config, x_1x1xE)[:, 0]
-    logits_1xV = allow(logits_1xV, state, rules, ~no_1, outside_1, no_1, lane_1)
+    asked = state.tags_allowed[lane_1], state.max_topic[lane_1]
+    logits_1xV = allow(logits_1xV, rules, ~no_1, outside_1, no_1, *asked)
     requested = (state.seed, state.temperature, state.top_k, state.top_p)
     zero_1 = jnp.zeros(1, jnp.int32)
     seed_1, temperature_1, top_k_1, top_p_1 = (field[lane_1] for field in requested)

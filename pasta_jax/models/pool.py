@@ -51,16 +51,19 @@ def empty_pool(config: TransformerConfig, lanes: int, slots: int, dtype, stacked
     return Pool(kv=empty_kv(config, lanes, slots, dtype, stacked), fill=jnp.zeros(lanes, jnp.int32), **integers)
 
 
-def layer_kv(kv: KV, l, lanes_B, length: int):
-    """Keys and values of one layer's first `length` slots, each [B, K, length, D]: of all lanes, or of those named."""
+def lanes_kv(kv: KV, l, lanes_B) -> KV:
+    """The named lanes of one layer, as a pool of a single layer."""
+    return tuple((pool[l][lanes_B],) for pool in kv)
+
+
+def prefix_kv(kv: KV, l, length: int):
+    """Keys and values of one layer's first `length` slots, each [B, K, length, D]."""
 
     def cut(pool):
         if isinstance(pool, tuple):
-            prefix = pool[l][:, :, :length]
-        else:
-            _, lanes, heads, _, head_dim = pool.shape
-            prefix = lax.dynamic_slice(pool, (l, 0, 0, 0, 0), (1, lanes, heads, length, head_dim))[0]
-        return prefix if lanes_B is None else prefix[lanes_B]
+            return pool[l][:, :, :length]
+        _, lanes, heads, _, head_dim = pool.shape
+        return lax.dynamic_slice(pool, (l, 0, 0, 0, 0), (1, lanes, heads, length, head_dim))[0]
 
     return cut(kv[0]), cut(kv[1])
 

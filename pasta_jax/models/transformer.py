@@ -16,7 +16,7 @@ from flax import linen as nn
 from jax import lax
 
 from pasta_jax.models.config import Rope, TransformerConfig
-from pasta_jax.models.pool import KV, layer_kv, write_kv
+from pasta_jax.models.pool import KV, lanes_kv, prefix_kv, write_kv
 
 HIDDEN = -1e30  # score of a masked key; finite, so that a row that sees nothing stays finite
 
@@ -177,7 +177,8 @@ def trunk(
             if cache is None:
                 return attention(config, q, k.swapaxes(1, 2), v.swapaxes(1, 2), see), None
             written = write_kv(kv, l, cache.lanes, cache.slots_BxT, k, v)
-            return attend_prefix(config, q, written, l, see, cache), written
+            read, at = (written, l) if cache.lanes is None else (lanes_kv(written, l, cache.lanes), 0)
+            return attend_prefix(config, q, read, at, see, cache.prefixes, cache.fill), written
 
         return Block(config).apply({"params": params_l}, x, waves, attend)
 
@@ -204,20 +205,20 @@ def trunk(
     return RMSNorm(config.norm_eps).apply({"params": params["final_norm"]}, x_BxTxE), kv
 
 
-def attend_prefix(config, q, kv: KV, l, see_BxTxS, cache: Cache):
+def attend_prefix(config, q, kv: KV, l, see_BxTxS, prefixes: tuple[int, ...], fill):
     """Attention over the shortest static prefix that holds every used slot: equal to all slots, for less work.
 
     Each branch cuts its own prefix out of the pool. Cut out before the switch, a TPU would read all slots of a layer.
     """
 
     def upto(length):
-        return lambda: attention(config, q, *layer_kv(kv, l, cache.lanes, length), see_BxTxS[:, :, :length])
+        return lambda: attention(config, q, *prefix_kv(kv, l, length), see_BxTxS[:, :, :length])
 
     slots = see_BxTxS.shape[-1]
-    lengths = [p for p in cache.prefixes if p < slots]
+    lengths = [p for p in prefixes if p < slots]
     if not lengths:
         return upto(slots)()
-    index = jnp.searchsorted(jnp.asarray(lengths), cache.fill)
+    index = jnp.searchsorted(jnp.asarray(lengths), fill)
     return lax.switch(index, [upto(length) for length in [*lengths, slots]])
 
 
