@@ -14,6 +14,7 @@ from absl.testing import flagsaver
 from configs.decode import get_config
 from launch import decode
 from launch.prompts import read_program, read_prompts_file
+from pasta_jax.decode import generate
 from pasta_jax.decode.trace_file import load
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate import terminal
@@ -104,6 +105,18 @@ def test_a_file_of_prompts_is_answered_in_order_with_and_without_tags(answer):
     ]
     for record in base:
         assert record["text"] in out
+
+
+def test_results_that_come_out_of_order_are_put_in_order(answer, monkeypatch):
+    whole = generate.stream
+
+    def backwards(*arguments):
+        return iter(list(whole(*arguments))[::-1])
+
+    monkeypatch.setattr(generate, "stream", backwards)
+    Path("prompts.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}\n{"prompt": "three"}\n')
+    out, _ = answer(prompts_file="prompts.jsonl", sequential=True, lanes=2, json=True)
+    assert [json.loads(line)["prompt"] for line in out.splitlines()] == ["one", "two", "three"]
 
 
 def test_one_prompt_as_json_and_with_its_baseline(answer):
