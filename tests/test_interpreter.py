@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pasta_jax.decode import generate as door
 from pasta_jax.decode import reference
 from pasta_jax.decode.generate import Request, Result, Settings, generate, rules_for, start, stream
 from pasta_jax.decode.interpreter import Script, run
@@ -152,7 +153,7 @@ def assert_same_books(books: Books, answer: reference.Answer) -> None:
         (950, Settings(lanes=8, rows=4, slots=SLOTS, policy="predicted", constant=40)),
         (300, Settings(lanes=8, rows=2, slots=SLOTS, policy="constant", constant=7)),
         (300, Settings(lanes=8, rows=3, slots=SLOTS, policy="shared_start", constant=40)),
-        (300, Settings(lanes=8, rows=8, slots=SLOTS, policy="shared_start", constant=40)),
+        (300, Settings(lanes=8, rows=8, slots=SLOTS, policy="shared_start", constant=40, widths=(3, 5))),
         (100, Settings(lanes=3, rows=4, slots=SLOTS, policy="predicted", constant=40)),
         (50, Settings(lanes=1, rows=2, slots=SLOTS, policy="shared_start", constant=40)),
     ],
@@ -366,3 +367,13 @@ def test_the_state_is_given_away_and_the_pool_never_copied():
     after = run(*arguments, config=config, rules=rules)
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state))
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(after))
+
+
+def test_admission_takes_the_state_over_as_well(monkeypatch):
+    settings = Settings(lanes=1, rows=2, slots=SLOTS, policy="predicted", constant=40)
+    rules = rules_for(tiny(), settings, SLOTS, sequential=False)
+    states = [empty_state(TINY, 1, SLOTS, jnp.float32, stacked=False)]
+    monkeypatch.setattr(door, "admit", lambda *arguments: states.append(admit(*arguments)) or states[-1])
+    states.append(start(tiny(), states[0], 0, Request((1, 2, 3), 9, Sampling(), False, 4, 4), rules))
+    deleted = [{leaf.is_deleted() for leaf in jax.tree.leaves(state)} for state in states]
+    assert deleted == [{True}, {True}, {False}]  # empty, admitted, its prompt written
