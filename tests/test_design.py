@@ -21,7 +21,7 @@ BELOW = {
     "assets": {"errors"},
     "lang": BASE,
     "models": BASE | {"lang"},
-    "decode": BASE | {"lang", "models"},
+    "decode": BASE | {"lang", "models", "sharding"},
     "data": BASE | {"lang", "models"},
     "train": BASE | {"lang", "models", "data", "sharding", "checkpoint", "metrics"},
     "evaluate": BASE | {"lang", "models", "data", "decode"},

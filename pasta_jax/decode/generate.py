@@ -17,6 +17,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import POLICIES
 from pasta_jax.models.tokenizer import Detokenizer
 from pasta_jax.models.weights import Model
+from pasta_jax.sharding import made_beside
 
 PREFIX = 256  # shortest run of slots that attention reads; each next one is twice as long
 
@@ -102,7 +103,8 @@ def stream(
     rules = rules_for(model, settings, slots, sequential=all(request.sequential for request in requests))
     dtype = jax.tree.leaves(model.params["embed"])[0].dtype
     stacked = not isinstance(model.params["layers"], tuple)
-    state = empty_state(model.config, min(settings.lanes, len(requests)), slots, dtype, stacked)
+    wide = min(settings.lanes, len(requests))
+    state = made_beside(model.params, empty_state, model.config, wide, slots, dtype, stacked)
     waiting = list(enumerate(requests))[::-1]
     lanes: list[_Lane | None] = [None] * state.lanes
 

@@ -1,0 +1,108 @@
+"""Where every array lies on a mesh of devices: the one file that names mesh axes.
+
+    data    lanes: requests decoded, or examples trained on, side by side
+    model   key/value heads, feed-forward rows, vocabulary rows
+
+A rule is a pattern for the end of a leaf's path and the mesh axes of the leaf's last dimensions; the first pattern that
+fits decides. Dimensions before them, as the layers of stacked parameters, stay whole on every device. A leaf that no
+rule fits is an error: an array that nobody thought about would silently lie on every device.
+
+A dimension that its mesh axis doesn't divide stays whole too. With one or three key/value heads on eight devices (Gemma
+2B and 270M, SmolLM2) every device therefore attends for all heads, from a whole pool, while the feed-forward and the
+vocabulary are still divided. So is `out`, whose inputs are all heads side by side: of replicated heads each device
+takes its share.
+"""
+
+import re
+from collections.abc import Callable
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from pasta_jax.errors import PastaError
+
+DATA, MODEL = "data", "model"
+
+RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
+    # parameters, also as an optimizer's moments mirror them
+    (r"tag_rows/(embed|head)", ()),
+    (r"(embed|head)", (MODEL, None)),  # [V, E]
+    (r"\w+_norm/weight", ()),
+    (r"qkv/(kernel|lora_b)", (MODEL, None, None, None)),  # [K, G + 2, D, E or rank]
+    (r"gate_up/(kernel|lora_b)", (MODEL, None)),  # [2F, E or rank]; gate and up rows by turns
+    (r"(out|down)/(kernel|lora_a)", (None, MODEL)),  # [E or rank, K * G * D or F]
+    (r"(qkv|gate_up)/lora_a", ()),
+    (r"(out|down)/lora_b", ()),
+    # the decode state, and the scripts that replays force on it
+    (r"kv/[01](/\d+)?", (DATA, MODEL, None, None)),  # [B, K, S, D]; an array for all layers, or one for each
+    (r"pool/(chunk|epoch|main|position|token|step)", (DATA, None)),
+    (r"threads/\w+", (DATA, None)),
+    (r"(pool/fill|live|finish|step|prompt|limit|spawned|topic|highest)", (DATA,)),
+    (r"(tags_allowed|max_topic|max_chunk|seed|temperature|top_k|top_p)", (DATA,)),
+    (r"hidden", (DATA, None, None)),
+    (r"(tokens|start)", (DATA, None)),
+)
+
+
+def make_mesh(data: int, model: int, devices=None) -> Mesh:
+    """A mesh of data * model devices: of the given ones, or of all there are."""
+    devices = jax.devices() if devices is None else devices
+    if data < 1 or model < 1 or data * model != len(devices):
+        raise PastaError(
+            f"mesh {data} x {model}: there are {len(devices)} devices; choose data and model whose product is that"
+        )
+    # Explicit axes, the default, would want a sharding at every gather.
+    return jax.make_mesh((data, model), (DATA, MODEL), axis_types=(AxisType.Auto,) * 2, devices=devices)
+
+
+def spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
+    """The rule's axes for one leaf. Scalars have nothing to divide and need no rule."""
+    if not shape:
+        return PartitionSpec()
+    for pattern, axes in RULES:
+        if re.search(rf"(^|/){pattern}$", path):
+            break
+    else:
+        raise PastaError(f"{path}: no rule says where it lies on a mesh; add one to RULES in pasta_jax/sharding.py")
+    if len(axes) > len(shape):
+        raise PastaError(f"{path}: its rule is for {len(axes)} dimensions and it has {len(shape)}; mend either")
+    axes = (None,) * (len(shape) - len(axes)) + axes
+    axes = [axis if axis and size % mesh.shape[axis] == 0 else None for axis, size in zip(axes, shape, strict=True)]
+    while axes and axes[-1] is None:  # as XLA writes the same; else every program would be looked up twice
+        axes.pop()
+    return PartitionSpec(*axes)
+
+
+def specs(tree, mesh: Mesh):
+    """The PartitionSpec of every leaf of parameters, adapters, optimizer or decode states."""
+
+    def one(path, leaf):
+        return spec(jax.tree_util.keystr(path, simple=True, separator="/"), leaf.shape, mesh)
+
+    return jax.tree_util.tree_map_with_path(one, tree)
+
+
+def shardings(tree, mesh: Mesh):
+    """The same as NamedShardings: what `jit`, `device_put` and checkpoints take."""
+    return jax.tree.map(
+        lambda one: NamedSharding(mesh, one), specs(tree, mesh), is_leaf=lambda leaf: isinstance(leaf, PartitionSpec)
+    )
+
+
+def shard(tree, mesh: Mesh):
+    """The tree with every array where its rule says; host arrays go to their devices in pieces."""
+    return jax.device_put(tree, shardings(tree, mesh))
+
+
+def made_beside(params, make: Callable, *fixed):
+    """make(*fixed), made on the mesh on which `params` lie, no array ever whole on one device; without a mesh just made.
+
+    So a program runs where its parameters are: jitted functions follow their arguments, and nothing else need know of a
+    mesh.
+    """
+    placed = getattr(jax.tree.leaves(params)[0], "sharding", None)
+    if not isinstance(placed, NamedSharding):
+        return make(*fixed)
+    static = tuple(range(len(fixed)))
+    where = shardings(jax.eval_shape(lambda: make(*fixed)), placed.mesh)
+    return jax.jit(make, static_argnums=static, out_shardings=where)(*fixed)
