@@ -146,7 +146,7 @@ def test_a_folder_without_our_mark_gets_fresh_tag_rows(tmp_path):
     np.testing.assert_allclose(load_model("", str(tmp_path / "out")).params["embed"], fresh, atol=1e-6)
 
 
-def test_tag_rows_are_apart_as_long_as_others_and_near_their_words():
+def test_tag_rows_are_apart_no_longer_than_others_and_near_their_words():
     class Words:
         def __init__(self, tags):
             self.tags = tags
@@ -156,12 +156,12 @@ def test_tag_rows_are_apart_as_long_as_others_and_near_their_words():
 
     from pasta_jax.lang.tags import TagIds
 
-    table = np.random.default_rng(0).standard_normal((300, 64)).astype(np.float32)
+    table = np.random.default_rng(0).standard_normal((300, 512)).astype(np.float32)
     rows = initial_tag_rows(table, Words(TagIds(210)))
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     cosine = unit @ unit.T - np.eye(68)
-    assert cosine.max() < 0.995
-    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), np.median(np.linalg.norm(table[:200], axis=1)), rtol=0.1)
+    assert cosine.max() < 0.95
+    assert np.linalg.norm(rows, axis=1).max() < np.median(np.linalg.norm(table[:200], axis=1))
     near = unit[67] @ (table / np.linalg.norm(table, axis=1, keepdims=True)).T
     assert set(np.argsort(near)[-3:]) == {sum(map(ord, word)) % 200 for word in ("wait", "join", "together")}
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from pasta_jax.lang.tags import MAX_TENS, NUM_TAGS, TagIds
 
-NOISE = 0.1  # of a row's size; parts rows that share all their words
+NOISE = 0.3  # of an ordinary row's size; parts rows that share most of their words
 
 WORDS = {
     "promise": (" promise", " later", " topic", " begin"),
@@ -27,19 +27,20 @@ def words_of(tags: TagIds) -> dict[int, tuple[str, ...]]:
 
 
 def initial_tag_rows(table_VxE: np.ndarray, tokenizer, seed: int = 0) -> np.ndarray:
-    """Rows [68, E] for a table: mean of related words plus noise, as long as an ordinary row."""
+    """Rows [68, E] for a table: the mean of related words plus noise.
+
+    The mean is left short: drawn out to an ordinary row's length, what all rows share would make the tags the
+    likeliest tokens everywhere.
+    """
     rng = np.random.default_rng(seed)
     words = words_of(tokenizer.tags)
     means = []
     for tag in range(tokenizer.tags.base, tokenizer.tags.end):
         pieces = [np.mean(table_VxE[tokenizer.encode(word)], axis=0) for word in words[tag]]
         means.append(np.mean(pieces, axis=0))
-    rows = unit(np.stack(means))
-    rows = unit(rows + NOISE * unit(rng.standard_normal(rows.shape)))
-    ordinary = np.linalg.norm(
-        table_VxE[tokenizer.encode("The quick brown fox, and 42 more words of plain text.")], axis=1
-    )
-    return (rows * np.median(ordinary)).astype(np.float32)
+    ordinary = table_VxE[tokenizer.encode("The quick brown fox, and 42 more words of plain text.")]
+    size = NOISE * np.median(np.linalg.norm(ordinary, axis=1))
+    return (np.stack(means) + size * unit(rng.standard_normal((NUM_TAGS, table_VxE.shape[1])))).astype(np.float32)
 
 
 def unit(rows: np.ndarray) -> np.ndarray:

@@ -22,7 +22,7 @@ from pasta_jax.models.layout import Plain, grow_rows, pack_layer, plain_shapes
 from pasta_jax.models.tag_rows import put_tag_rows
 from pasta_jax.models.tokenizer import Tokenizer, load_tokenizer
 
-CONVERTER = 2  # raise it when the same GGUF would give other parameters
+CONVERTER = 3  # raise it when the same GGUF would give other parameters
 
 PACKAGED = {"smollm2_135m": assets.smollm2_gguf, "gemma3_270m": assets.gemma3_270m_gguf}
 
