@@ -92,16 +92,9 @@ def teacher_forced(model: Model, pairs, policy: str, constant: int):
     return np.asarray(hidden_of(model.params, token, position, sees, config=model.config)), structures
 
 
-def logit_errors(model: Model, ours_NxE, theirs_NxE, piece: int) -> np.ndarray:
-    """The largest difference of logits for each row, in pieces that memory holds."""
-    count = len(ours_NxE)
-    padding = ((0, -count % piece), (0, 0))
-    ours, theirs = (np.pad(rows, padding).reshape(-1, piece, rows.shape[1]) for rows in (ours_NxE, theirs_NxE))
-    errors = [
-        np.abs(logits_of(model.params, a, config=model.config) - logits_of(model.params, b, config=model.config)).max(1)
-        for a, b in zip(ours, theirs, strict=True)
-    ]
-    return np.concatenate(errors)[:count]
+def pieces_of(rows_NxE: np.ndarray, piece: int) -> np.ndarray:
+    """[N / piece, piece, E], padded: one shape to compile, and logits that memory holds."""
+    return np.pad(rows_NxE, ((0, -len(rows_NxE) % piece), (0, 0))).reshape(-1, piece, rows_NxE.shape[1])
 
 
 def assert_fed_by_the_clock(found, prompt, program, made, tags, rows: int) -> None:
@@ -143,8 +136,9 @@ def test_replay_computes_what_one_forward_pass_computes(rows, policy, stacked, p
         theirs, structures = teacher_forced(model, pairs, policy, constant=13)
         for lane, (prompt, program) in enumerate(pairs):
             assert_fed_by_the_clock(found[lane], prompt, program, structures[lane], TOKENIZER.tags, rows)
-            expected = theirs[lane, found[lane].linear]
-            assert np.all(logit_errors(model, ours[lane], expected, piece=SLOTS) < 1e-5)
+            both = (pieces_of(hidden, SLOTS)[0] for hidden in (ours[lane], theirs[lane, found[lane].linear]))
+            ours_NxV, theirs_NxV = (logits_of(model.params, hidden, config=model.config) for hidden in both)
+            np.testing.assert_allclose(ours_NxV, theirs_NxV, atol=1e-5, rtol=0)
 
 
 def test_replay_gives_these_logits():
@@ -199,7 +193,7 @@ def test_replay_of_real_text_computes_what_one_forward_pass_computes(name):
     model = load_model(name, "", dtype=jnp.float32, stacked=False)
     pairs = real_pairs(model.tokenizer)
     assert len(pairs) == 20
-    settings = Settings(lanes=len(pairs), rows=4, slots=0, policy="predicted", constant=40)
+    settings = Settings(lanes=len(pairs), rows=3, slots=0, policy="predicted", constant=40)
     state, rules, script = prepare(model, *map(list, zip(*pairs, strict=True)), settings, keep_hidden=True)
     state = run(model.params, state, np.int32(10**6), np.False_, config=model.config, rules=rules, script=script)
     hidden, structures = teacher_forced(model, pairs, "predicted", 40)
@@ -208,11 +202,13 @@ def test_replay_of_real_text_computes_what_one_forward_pass_computes(name):
     books = dataclasses.replace(state, hidden=None)
     for lane, (prompt, program) in enumerate(pairs):
         found = replayed(model, books, lane, prompt, program)
-        assert_fed_by_the_clock(found, prompt, program, structures[lane], model.tokenizer.tags, rows=4)
+        assert_fed_by_the_clock(found, prompt, program, structures[lane], model.tokenizer.tags, rows=3)
         ours.append(state.hidden[lane, : len(found.token)])
         theirs.append(hidden[lane, found.linear])
-    errors = logit_errors(model, np.concatenate(ours), np.concatenate(theirs), piece=128)
+    assert model.config.logit_cap is None  # without one the head is linear: of a difference it makes that of the logits
+    apart = pieces_of(np.concatenate(ours) - np.concatenate(theirs), piece=128)
+    errors = np.concatenate([np.abs(logits_of(model.params, part, config=model.config)).max(1) for part in apart])
     # Logits reach 57, and either way of computing them is up to 1e-3 away from float64 (measured on SmolLM2): a few
     # tokens are more than 1e-4 apart by rounding alone.
-    assert np.mean(errors < 1e-4) > 0.95
+    assert np.mean(errors < 1e-4) > 0.95, np.quantile(errors, [0.5, 0.95, 1])
     assert errors.max() < 5e-4
