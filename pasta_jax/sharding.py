@@ -59,10 +59,8 @@ def spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
     """The rule's axes for one leaf. Scalars have nothing to divide and need no rule."""
     if not shape:
         return PartitionSpec()
-    for pattern, axes in RULES:
-        if re.search(rf"(^|/){pattern}$", path):
-            break
-    else:
+    axes = next((axes for pattern, axes in RULES if re.search(rf"(^|/){pattern}$", path)), None)
+    if axes is None:
         raise PastaError(f"{path}: no rule says where it lies on a mesh; add one to RULES in pasta_jax/sharding.py")
     if len(axes) > len(shape):
         raise PastaError(f"{path}: its rule is for {len(axes)} dimensions and it has {len(shape)}; mend either")
@@ -95,7 +93,7 @@ def shard(tree, mesh: Mesh):
 
 
 def made_beside(params, make: Callable, *fixed):
-    """make(*fixed), made on the mesh on which `params` lie, no array ever whole on one device; without a mesh just made.
+    """make(*fixed), made on the mesh on which `params` lie, no array ever whole on one device; without a mesh just so.
 
     So a program runs where its parameters are: jitted functions follow their arguments, and nothing else need know of a
     mesh.
