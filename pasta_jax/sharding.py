@@ -8,9 +8,8 @@ fits decides. Dimensions before them, as the layers of stacked parameters, stay 
 rule fits is an error: an array that nobody thought about would silently lie on every device.
 
 A dimension that its mesh axis doesn't divide stays whole too. With one or three key/value heads on eight devices (Gemma
-2B and 270M, SmolLM2) every device therefore attends for all heads, from a whole pool, while the feed-forward and the
-vocabulary are still divided. So is `out`, whose inputs are all heads side by side: of replicated heads each device
-takes its share.
+2B and 270M, SmolLM2) every device therefore does all the attention, from a whole pool, and feed-forward and vocabulary
+are still divided.
 """
 
 import re
@@ -30,8 +29,9 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"\w+_norm/weight", ()),
     (r"qkv/(kernel|lora_b)", (MODEL, None, None, None)),  # [K, G + 2, D, E or rank]
     (r"gate_up/(kernel|lora_b)", (MODEL, None)),  # [2F, E or rank]; gate and up rows by turns
-    (r"(out|down)/(kernel|lora_a)", (None, MODEL)),  # [E or rank, K * G * D or F]
-    (r"(qkv|gate_up)/lora_a", ()),
+    (r"out/kernel", (None, MODEL)),  # [E, K * G * D]; only where K divides, see specs
+    (r"down/(kernel|lora_a)", (None, MODEL)),  # [E or rank, F]
+    (r"(qkv|gate_up|out)/lora_a", ()),
     (r"(out|down)/lora_b", ()),
     # the decode state, and the scripts that replays force on it
     (r"kv/[01](/\d+)?", (DATA, MODEL, None, None)),  # [B, K, S, D]; an array for all layers, or one for each
@@ -55,29 +55,39 @@ def make_mesh(data: int, model: int, devices=None) -> Mesh:
     return jax.make_mesh((data, model), (DATA, MODEL), axis_types=(AxisType.Auto,) * 2, devices=devices)
 
 
-def spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
+def specs(tree, mesh: Mesh):
+    """The PartitionSpec of every leaf of parameters, adapters, optimizer or decode states."""
+    leaves, treedef = jax.tree_util.tree_flatten_with_path(tree)
+    shapes = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape for path, leaf in leaves}
+
+    def one(path: str) -> PartitionSpec:
+        shape = shapes[path]
+        axes = axes_of(path, len(shape))
+        if re.search(r"(^|/)out/kernel$", path):
+            # Its inputs would often divide where the heads don't. XLA would then divide the pool as well, as far as it
+            # goes, and gather all of it at the end of every call.
+            qkv = path.removesuffix("out/kernel") + "qkv/kernel"
+            if qkv not in shapes:
+                raise PastaError(f"{path}: {qkv}, which says how many heads there are, isn't beside it")
+            axes = axes if shapes[qkv][-4] % mesh.shape[MODEL] == 0 else [None] * len(shape)
+        axes = [axis if axis and size % mesh.shape[axis] == 0 else None for axis, size in zip(axes, shape, strict=True)]
+        while axes and axes[-1] is None:  # as XLA writes the same; else every program would be looked up twice
+            axes.pop()
+        return PartitionSpec(*axes)
+
+    return jax.tree.unflatten(treedef, map(one, shapes))
+
+
+def axes_of(path: str, ndim: int) -> list[str | None]:
     """The rule's axes for one leaf. Scalars have nothing to divide and need no rule."""
-    if not shape:
-        return PartitionSpec()
+    if ndim == 0:
+        return []
     axes = next((axes for pattern, axes in RULES if re.search(rf"(^|/){pattern}$", path)), None)
     if axes is None:
         raise PastaError(f"{path}: no rule says where it lies on a mesh; add one to RULES in pasta_jax/sharding.py")
-    if len(axes) > len(shape):
-        raise PastaError(f"{path}: its rule is for {len(axes)} dimensions and it has {len(shape)}; mend either")
-    axes = (None,) * (len(shape) - len(axes)) + axes
-    axes = [axis if axis and size % mesh.shape[axis] == 0 else None for axis, size in zip(axes, shape, strict=True)]
-    while axes and axes[-1] is None:  # as XLA writes the same; else every program would be looked up twice
-        axes.pop()
-    return PartitionSpec(*axes)
-
-
-def specs(tree, mesh: Mesh):
-    """The PartitionSpec of every leaf of parameters, adapters, optimizer or decode states."""
-
-    def one(path, leaf):
-        return spec(jax.tree_util.keystr(path, simple=True, separator="/"), leaf.shape, mesh)
-
-    return jax.tree_util.tree_map_with_path(one, tree)
+    if len(axes) > ndim:
+        raise PastaError(f"{path}: its rule is for {len(axes)} dimensions and it has {ndim}; mend either")
+    return [None] * (ndim - len(axes)) + list(axes)
 
 
 def shardings(tree, mesh: Mesh):
@@ -93,7 +103,7 @@ def shard(tree, mesh: Mesh):
 
 
 def made_beside(params, make: Callable, *fixed):
-    """make(*fixed), made on the mesh on which `params` lie, no array ever whole on one device; without a mesh just so.
+    """make(*fixed), made on the mesh on which `params` lie, no array whole on any device; without a mesh just made.
 
     So a program runs where its parameters are: jitted functions follow their arguments, and nothing else need know of a
     mesh.
