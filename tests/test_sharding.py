@@ -1,0 +1,244 @@
+"""The same loop on one device and on meshes of eight simulated ones: same tokens, same books, nothing moved in vain."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from launch.compile_tpu import bytes_of, collectives
+from pasta_jax.decode.generate import Request, Settings, generate, rules_for, start
+from pasta_jax.decode.interpreter import run
+from pasta_jax.decode.prefill import prefill
+from pasta_jax.decode.replay import replay, script_for
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.state import empty_state
+from pasta_jax.errors import PastaError
+from pasta_jax.lang.program import Program
+from pasta_jax.models import adapter as lora
+from pasta_jax.models import transformer
+from pasta_jax.models.config import PRESETS
+from pasta_jax.models.weights import Model
+from pasta_jax.sharding import made_beside, make_mesh, shard, shardings, specs
+from tests.byte_tokenizer import ByteTokenizer
+from tests.models import random_params
+
+TOKENIZER = ByteTokenizer()
+TAGS = TOKENIZER.tags
+SETTINGS = Settings(lanes=4, rows=3, slots=0, policy="predicted", constant=40)
+NARROW = dataclasses.replace(PRESETS["toy"], layers=2, global_every=2, tied_head=False)  # two key/value heads
+WIDE = dataclasses.replace(NARROW, heads=16, kv_heads=8)  # eight: every mesh divides heads, ff and vocabulary
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quickly_compiled():
+    """Who computes what is looked at here, not how fast: XLA's optimizations would take most of the time."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@functools.cache
+def host_params(config, stacked: bool):
+    """Random weights whose head says tags often."""
+    params = random_params(config, 5, stacked=True)
+    for ids, factor in (([TAGS.promise], 10), ([TAGS.end_async, TAGS.sync], 7), ([TOKENIZER.end_of_turn], 6)):
+        params["head"][ids] *= factor
+    return params if stacked else transformer.unstack_layers(params, config)
+
+
+def mesh_of(data: int, model: int):
+    return make_mesh(data, model, jax.devices()[: data * model])
+
+
+@functools.cache
+def model_on(config, stacked: bool, mesh: tuple[int, int] | None) -> Model:
+    params = host_params(config, stacked)
+    placed = jax.tree.map(jnp.asarray, params) if mesh is None else shard(params, mesh_of(*mesh))
+    return Model("toy", config, placed, TOKENIZER)
+
+
+# Same tokens
+
+PROMPTS = [list(b"question"), list(b"why?"), list(b"tell me a story"), list(b"x")]
+PROGRAMS = [
+    Program.parse(text).ids(TOKENIZER)
+    for text in (
+        'one <promise topic="a" tokens=2 /><async>some words of it</async> more <promise topic="b" tokens=1 />'
+        '<async>xyz</async>text<sync/>after<promise topic="c" tokens=3 /><async>it goes on and on</async>e',
+        "plain",
+        '<promise topic="" tokens=1 /><async></async><sync/><sync/>z',
+        '<promise topic="t" tokens=1 /><async>aaaaaa</async><promise topic="u" tokens=1 /><async>bbbbbbbbbbbb</async>'
+        '<promise topic="v" tokens=1 /><async>cccc</async><sync/>',
+    )
+]
+REQUESTS = [  # more than there are lanes
+    Request(tuple(prompt), 40, Sampling(temperature, top_k, top_p, seed), False, 3, 6)
+    for seed, (prompt, (temperature, top_k, top_p)) in enumerate(
+        zip(PROMPTS + PROMPTS[:2], [(1.0, 0, 1.0), (0.0, 0, 1.0), (1.0, 50, 0.9)] * 2, strict=True)
+    )
+]
+
+
+@functools.cache
+def replayed(config, stacked: bool, mesh: tuple[int, int] | None):
+    return replay(model_on(config, stacked, mesh), PROMPTS, PROGRAMS, SETTINGS)
+
+
+@functools.cache
+def sampled(config, stacked: bool, mesh: tuple[int, int] | None):
+    return generate(model_on(config, stacked, mesh), REQUESTS, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "stacked"), [((1, 1), True), ((1, 8), True), ((4, 2), True), ((2, 4), False)], ids=str
+)
+def test_scripted_programs_are_the_same_on_every_mesh(mesh, stacked):
+    for here, alone in zip(replayed(WIDE, stacked, mesh), replayed(WIDE, True, None), strict=True):
+        for field in ("token", "thread", "step", "position", "linear", "steps"):
+            np.testing.assert_array_equal(getattr(here, field), getattr(alone, field))
+        np.testing.assert_allclose(here.logits, alone.logits, atol=1e-5, rtol=0)
+    assert np.std(replayed(WIDE, True, None)[0].logits) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("config", "mesh", "stacked"),
+    [(WIDE, (2, 4), True), (WIDE, (4, 2), False), (NARROW, (2, 4), False)],
+    ids=["wide", "wide-unrolled", "narrow"],
+)
+def test_sampled_programs_are_the_same_on_every_mesh(config, mesh, stacked):
+    alone = sampled(config, True, None)
+    for one, here in zip(alone, sampled(config, stacked, mesh), strict=True):
+        assert one.text == here.text
+        for field in ("token", "thread", "step", "position"):
+            np.testing.assert_array_equal(getattr(here.trace, field), getattr(one.trace, field))
+    assert sum(len(one.trace.closed) for one in alone) > 10  # they did fork
+
+
+# Nothing moved in vain
+
+
+def test_a_state_stays_where_it_was_made_and_nothing_compiles_twice():
+    """What a step gives back lies as what it took: else every call would move the pool, or compile anew."""
+    model = model_on(WIDE, True, (2, 4))
+    rules = rules_for(model, SETTINGS, 256, sequential=False)
+    sampled(WIDE, True, (2, 4))
+    compiled = [function._cache_size() for function in (run, prefill)]
+    state = made_beside(model.params, empty_state, WIDE, SETTINGS.lanes, 256, jnp.float32, True)
+    where = shardings(state, mesh_of(2, 4))
+    for request in range(2):
+        state = start(model, state, request, REQUESTS[request], rules)
+        state = run(model.params, state, jnp.int32(4), jnp.bool(False), config=WIDE, rules=rules, script=None)
+        assert jax.tree.map(lambda leaf: leaf.sharding, state) == where
+    assert [function._cache_size() for function in (run, prefill)] == compiled
+
+
+@pytest.mark.parametrize(("config", "reduced"), [(WIDE, ["out", "down"]), (NARROW, ["down"])], ids=["wide", "narrow"])
+def test_a_step_takes_the_pool_over_and_moves_no_part_of_it(config, reduced):
+    model = model_on(config, True, (2, 4))
+    state = made_beside(model.params, empty_state, config, SETTINGS.lanes, 512, jnp.float32, True)
+    rules = rules_for(model, SETTINGS, 512, sequential=False)
+    program = run.lower(model.params, state, jnp.int32(1), jnp.bool(False), config=config, rules=rules).compile()
+    assert program.memory_analysis().alias_size_in_bytes >= bytes_of(state)
+
+    found = collectives(program.as_text())
+    # Nothing longer than the new keys or values of a step, or its hidden states.
+    new = SETTINGS.lanes * SETTINGS.rows * max(config.embed, config.kv_heads * config.head_dim) * 4
+    assert max(one.bytes for one in found) <= new < bytes_of(state.pool.kv) / config.layers / 8
+    in_layers = [one.kind for one in found if one.in_layers]
+    assert in_layers.count("all-reduce") == len(reduced) * len(rules.widths)
+
+
+# Rules
+
+
+def paths(tree) -> dict:
+    """Every leaf's spec under its path."""
+    flat = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda leaf: isinstance(leaf, P))
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): one for path, one in flat}
+
+
+def shapes_of(preset: str, stacked: bool):
+    init = functools.partial(transformer.init, PRESETS[preset], stacked=stacked)
+    return jax.eval_shape(init, jax.random.key(0))
+
+
+def test_where_parameters_lie():
+    found = paths(specs(shapes_of("gemma_7b", True), mesh_of(1, 8)))
+    assert found == {
+        "embed": P("model"),
+        "final_norm/weight": P(),
+        "layers/attn_norm/weight": P(),
+        "layers/mlp_norm/weight": P(),
+        "layers/qkv/kernel": P(None, "model"),
+        "layers/out/kernel": P(None, None, "model"),
+        "layers/gate_up/kernel": P(None, "model"),
+        "layers/down/kernel": P(None, None, "model"),
+    }
+    unrolled = paths(specs(shapes_of("gemma_7b", False), mesh_of(1, 8)))
+    assert unrolled["layers/27/qkv/kernel"] == unrolled["layers/27/gate_up/kernel"] == P("model")
+    assert unrolled["layers/27/out/kernel"] == unrolled["layers/27/down/kernel"] == P(None, "model")
+
+
+@pytest.mark.parametrize("preset", ["gemma_2b", "gemma3_270m", "smollm2_135m"])
+def test_what_a_mesh_does_not_divide_stays_whole(preset):
+    found = paths(specs(shapes_of(preset, True), mesh_of(1, 8)))
+    assert found["layers/qkv/kernel"] == found["layers/out/kernel"] == P()
+    assert found["layers/gate_up/kernel"] == P(None, "model")
+    assert found["embed"] == P("model")
+    state = jax.eval_shape(lambda: empty_state(PRESETS[preset], 4, 256, jnp.float32, True))
+    assert paths(specs(state, mesh_of(1, 8)))["pool/kv/0"] == P(None, "data")
+    assert paths(specs(state, mesh_of(8, 1)))["pool/kv/0"] == P(None, None, "model")  # four lanes on eight devices
+
+
+@pytest.mark.parametrize("stacked", [True, False])
+def test_where_a_state_lies(stacked):
+    state = jax.eval_shape(lambda: empty_state(WIDE, 4, 256, jnp.float32, stacked, keep_hidden=True))
+    found = paths(specs(state, mesh_of(2, 4)))
+    keys_values = [one for path, one in found.items() if path.startswith("pool/kv/")]
+    assert keys_values == ([P(None, "data", "model")] * 2 if stacked else [P("data", "model")] * 4)
+    assert {one for path, one in found.items() if not path.startswith("pool/kv/")} == {P("data")}
+    script = script_for(PROGRAMS, TAGS, TOKENIZER.end_of_turn, 256)
+    assert set(paths(specs(script, mesh_of(2, 4))).values()) == {P("data")}
+
+
+@pytest.mark.parametrize("stacked", [True, False])
+def test_adapters_and_optimizer_states_lie_like_what_they_belong_to(stacked):
+    mesh, params = mesh_of(2, 4), host_params(WIDE, stacked)
+    adapter = lora.new_adapter(params, lora.AdapterConfig(rank=2, alpha=1.0), TAGS, seed=0)
+    where = paths(specs(params, mesh))
+    prefix = "layers/" if stacked else "layers/1/"
+    lead = (None,) * stacked
+    pairs = paths(specs(adapter, mesh))
+    whole = ("tag_rows/embed", *(prefix + one for one in ("qkv/lora_a", "out/lora_a", "out/lora_b", "down/lora_b")))
+    assert {pairs[path] for path in whole} == {P()}
+    assert pairs[prefix + "qkv/lora_b"] == pairs[prefix + "gate_up/lora_b"] == P(*lead, "model")
+    assert pairs[prefix + "down/lora_a"] == P(*lead, None, "model")
+    attached = paths(specs(jax.eval_shape(lambda *trees: lora.attach(*trees, TAGS), params, adapter), mesh))
+    assert attached == where | {path: one for path, one in pairs.items() if "lora" in path}
+    moments = paths(specs(jax.eval_shape(optax.adamw(1e-3).init, params), mesh))
+    assert moments == {"0/count": P()} | {f"0/{m}/{path}": one for m in ("mu", "nu") for path, one in where.items()}
+
+
+def test_a_leaf_without_a_rule_is_an_error_that_names_it():
+    state = jax.eval_shape(lambda: empty_state(WIDE, 4, 256, jnp.float32, True))
+    for tree, message in (
+        ({"layers": ({"router": {"kernel": np.zeros((4, 4))}},)}, "layers/0/router/kernel: no rule says"),
+        ({"my_embed": np.zeros((4, 4))}, "my_embed: no rule says"),
+        ({"pool": {"chunks": state.live}}, "pool/chunks: no rule says"),
+        ({"embed": np.zeros(4)}, "embed: its rule is for 2 dimensions and it has 1"),
+        ({"out": {"kernel": np.zeros((4, 4))}}, "out/kernel: qkv/kernel, which says how many heads"),
+    ):
+        with pytest.raises(PastaError, match=message):
+            specs(tree, mesh_of(2, 4))
+
+
+def test_a_mesh_uses_all_devices_or_none():
+    with pytest.raises(PastaError, match="mesh 3 x 2: there are 8 devices"):
+        make_mesh(3, 2)
+    with pytest.raises(PastaError, match="mesh 0 x 8"):
+        make_mesh(0, 8)

@@ -1,0 +1,77 @@
+"""The real loop, at Gemma 7B's shape, through the TPU's own compiler: what it holds, copies and exchanges."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.requires import requires_libtpu
+
+ROOT = Path(__file__).parents[1]
+MIB = 2**20
+LANES, ROWS, EMBED, PREFILL, BFLOAT16 = 8, 8, 3072, 512, 2
+
+pytestmark = requires_libtpu
+
+
+def compile_tpu(*arguments: str) -> subprocess.CompletedProcess:
+    """In a process of its own: the TPU plugin reads its environment when it loads."""
+    command = [sys.executable, "-m", "launch.compile_tpu", *arguments]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TPU_", "XLA_", "JAX_"))}
+    return subprocess.run(command, cwd=ROOT, env=kept, capture_output=True, text=True, timeout=570)
+
+
+@functools.cache
+def compiled(topology: str) -> dict:
+    said = compile_tpu(f"--topology={topology}", "--config=configs/compile_tpu.py:gemma_7b")
+    assert said.returncode == 0, said.stderr
+    return json.loads(said.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("topology", ["v5e:2x4", "v6e:2x4"])
+@pytest.mark.parametrize("name", ["run", "prefill"])
+def test_a_7b_model_decodes_in_place_on_eight_chips(topology, name):
+    report = compiled(topology)
+    program = report["programs"][name]
+    # What the shapes say: 16 heads over 8 devices, keys and values, 28 layers, 8 lanes of 4096 slots.
+    assert report["keys_values"] == 2 * 28 * 8 * (16 // 8) * 4096 * 256 * BFLOAT16
+    # The whole state is updated in place, and nothing else is.
+    assert report["state"] <= program["alias"] < report["state"] + MIB
+    # No second pool, no second copy of any kernel: a layer's pool alone has 64 MiB, its kernels 72.
+    assert program["temp"] < 32 * MIB
+    assert program["arguments"] < report["params"] + report["state"] + MIB
+    assert program["peak"] < 4 * 1024 * MIB  # of 16 GiB on a v5e
+
+
+@pytest.mark.parametrize("topology", ["v5e:2x4", "v6e:2x4"])
+def test_a_layer_exchanges_two_sums_of_hidden_states_and_nothing_longer_moves(topology):
+    programs = compiled(topology)["programs"]
+    run, prefill = programs["run"]["collectives"], programs["prefill"]["collectives"]
+    assert run["in_layers"] == {"all-reduce": 2 * 2}  # after `out` and `down`, in the loops of one row and of eight
+    assert run["largest"] == LANES * ROWS * EMBED * BFLOAT16
+    assert prefill["in_layers"] == {"all-reduce": 2}
+    assert prefill["largest"] == PREFILL * EMBED * BFLOAT16
+
+
+def test_what_does_not_fit_is_refused_by_the_compiler_in_one_line():
+    said = compile_tpu("--topology=v5e:1x1")
+    assert said.returncode == 2
+    *_, last = said.stderr.splitlines()
+    assert last.startswith("error: run of gemma_7b doesn't fit: RESOURCE_EXHAUSTED")
+    assert "exceeds available HBM (15.75G)" in last
+    assert said.stdout == ""
+
+
+def test_unknown_topologies_and_programs_are_refused_in_one_line():
+    for arguments, message in (
+        (["--topology=v5e-8"], "error: --topology=v5e-8: "),
+        (["--config.data=3"], "error: mesh 3 x 2: there are 8 devices"),
+        (["--config.prefill=100"], "error: prefill 100: "),
+        (["--config.lanes=0"], "error: lanes 0: "),
+    ):
+        said = compile_tpu(*arguments)
+        assert (said.returncode, said.stderr.splitlines()[-1].startswith(message)) == (2, True), said.stderr
