@@ -1,0 +1,51 @@
+"""Several records to a row: which go together, and the batch that comes of it."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from pasta_jax.data.batch import Batch
+from pasta_jax.data.example import VECTORS, Example
+from pasta_jax.errors import PastaError
+from pasta_jax.lang.structure import NO_LABEL
+
+OPEN_ROWS = 64  # rows that still take records: more waste a little less and cost time
+
+
+def fill_rows(lengths: Iterable[int], room: int) -> list[list[int]]:
+    """Numbers of the records of each row, in the order given: each goes to the fullest open row that has room."""
+    rows: list[list[int]] = []
+    left: dict[int, int] = {}  # room of the open rows
+    for number, length in enumerate(lengths):
+        fitting = [row for row, free in left.items() if free >= length]
+        if fitting:
+            row = min(fitting, key=left.__getitem__)
+        else:
+            if length > room:
+                raise PastaError(f"record {number} has {length} tokens, a row {room}; drop it or split it before")
+            row = len(rows)
+            rows.append([])
+            left[row] = room
+        rows[row].append(number)
+        left[row] -= length
+        if left[row] == 0 or len(left) > OPEN_ROWS:
+            del left[min(left, key=left.__getitem__)]
+    return rows
+
+
+def pack(rows: Sequence[Sequence[Example]], length: int) -> Batch:
+    """A batch of len(rows) rows, each with its examples behind each other; an empty row is all padding."""
+    shape = (len(rows), length)
+    fields = {name: np.full(shape, NO_LABEL if name == "label" else 0, np.int32) for name in VECTORS}
+    record = np.zeros(shape, np.int32)
+    for row, examples in enumerate(rows):
+        start = 0
+        for number, example in enumerate(examples, start=1):
+            stop = start + len(example)
+            if stop > length:
+                raise PastaError(f"row {row}: its {len(examples)} records need more than its {length} tokens")
+            for name in VECTORS:
+                fields[name][row, start:stop] = getattr(example, name)
+            record[row, start:stop] = number
+            start = stop
+    return Batch(**fields, record=record)
