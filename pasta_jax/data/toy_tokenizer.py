@@ -1,0 +1,52 @@
+"""The toy task's own tokenizer: a SentencePiece model trained within a second on the task's text, always the same."""
+
+import io
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import sentencepiece
+
+from pasta_jax.data.toy import ENDS_ASKED, RINGS, WORDS
+from pasta_jax.lang.tags import NUM_TAGS
+from pasta_jax.models.tokenizer import Tokenizer, load_tokenizer
+
+VOCAB = 640  # all ids: pieces, 256 bytes, control pieces, and those that the tags lie on
+
+
+@cache
+def toy_tokenizer() -> Tokenizer:
+    """One id for each word, count and name; any other text is written with bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "tokenizer.model"
+        path.write_bytes(_train())
+        return load_tokenizer(path)
+
+
+def _train() -> bytes:
+    out = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(_lines()),
+        model_writer=out,
+        model_type="bpe",
+        vocab_size=VOCAB,
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        add_dummy_prefix=False,
+        remove_extra_whitespaces=False,
+        character_coverage=1.0,
+        user_defined_symbols=["\n", "<start_of_turn>", "<end_of_turn>", *(f"<unused{n}>" for n in range(NUM_TAGS))],
+        num_threads=1,
+        minloglevel=2,
+        **{"pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3},
+        **{"pad_piece": "<pad>", "eos_piece": "<eos>", "bos_piece": "<bos>", "unk_piece": "<unk>"},
+    )
+    return out.getvalue()
+
+
+def _lines() -> list[str]:
+    """What must become one piece each, behind a blank and at the start of a line."""
+    counts = [str(count) for count in range(1, len(WORDS) + 1)]
+    starts = [*RINGS, "ends", "user", "model", *ENDS_ASKED.split()[:1]]
+    behind = [*RINGS, *WORDS, *counts, "from", *ENDS_ASKED.split()[1:]]
+    return [*starts, *(f" {word}" for word in behind)] * 4
