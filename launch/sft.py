@@ -1,0 +1,225 @@
+"""Train a model on PASTA-LANG; goes on where it was stopped. See configs/sft.py."""
+
+import dataclasses
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from absl import flags
+from ml_collections import ConfigDict
+
+from launch import cli
+from pasta_jax.errors import PastaError
+
+WORKDIR = flags.DEFINE_string("workdir", None, "folder of this run: checkpoints, metrics, and the model at the end")
+
+# What may change between two starts of a run: how often it looks at itself, not what it computes.
+FREE = ("every", "keep", "probe", "tensorboard", "mesh")
+
+
+def main(config: ConfigDict) -> None:
+    """Train, or go on."""
+    if not WORKDIR.value:
+        raise PastaError("--workdir: give a folder for this run")
+    workdir = Path(WORKDIR.value)
+    cli.announce_device()
+    stopping = stop_on_sigterm()
+
+    import jax
+
+    from pasta_jax.checkpoint import Checkpoints, provenance
+    from pasta_jax.metrics import Metrics
+    from pasta_jax.train.loop import train
+    from pasta_jax.train.optimizer import new_optimizer, schedule
+    from pasta_jax.train.state import new_state
+
+    model = model_of(config)
+    train_feed, held_out, fingerprint = data_of(config, model.tokenizer)
+    plan = plan_of(config, train_feed)
+    optimizer = new_optimizer(plan)
+    trainable, frozen = parts_of(config, model)
+    state = place(config, new_state(trainable, optimizer, config.train.seed))
+    frozen = place(config, frozen)
+
+    plain = json.loads(config.to_json_best_effort())
+    checkpoints = Checkpoints(
+        workdir / "checkpoints", provenance(plain, fingerprint), config.keep.newest, config.keep.every
+    )
+    latest = checkpoints.latest()
+    if latest is not None:
+        agree(workdir, checkpoints.about(latest), plain, fingerprint)
+        state = checkpoints.restore(latest, state)
+        say(f"going on from step {latest}")
+    (workdir / "config.json").write_text(json.dumps(plain, indent=1))
+    metrics = Metrics(workdir, int(state.step), plan.steps)
+    run = run_of(config, model, plan, optimizer, schedule(plan), train_feed, held_out, frozen)
+    state = train(run, state, frozen, metrics, checkpoints, stopping)
+    metrics.close()
+    checkpoints.close()
+    if int(state.step) < plan.steps:
+        say(f"stopped at step {int(state.step)} of {plan.steps}, saved; the same command goes on")
+        return
+    write_model(config, model, jax.device_get(state.trainable), workdir)
+
+
+def model_of(config: ConfigDict):
+    """The model to start from: real weights, or fresh ones for the toy task's tokenizer."""
+    import jax
+
+    from pasta_jax.models import transformer
+    from pasta_jax.models.config import Rope, TransformerConfig
+    from pasta_jax.models.weights import Model, load_model
+
+    if not config.fresh.layers:
+        return load_model(config.model.preset, config.model.path)
+    from pasta_jax.data.toy_tokenizer import toy_tokenizer
+
+    tokenizer = toy_tokenizer()
+    shape = TransformerConfig(
+        vocab=tokenizer.model_vocab,
+        **config.fresh.to_dict(),
+        rope=Rope(10_000.0),
+        norm_eps=1e-5,
+        activation="silu",
+        tied_head=True,
+    )
+    stacked = jax.default_backend() != "cpu"
+    return Model("fresh", shape, transformer.init(shape, jax.random.key(config.train.seed), stacked), tokenizer)
+
+
+def data_of(config: ConfigDict, tokenizer):
+    """(feed to train on, feed to measure on, fingerprint of both)."""
+    import hashlib
+
+    import jax
+
+    from pasta_jax.data.batches import Feed, Layout
+
+    asked = config.data
+    layout = Layout(tuple(asked.lengths), asked.rows, asked.packed, asked.too_long)
+    if not asked.toy:
+        raise PastaError("config.data.toy: give the level of the toy task; there is no other data yet")
+    train = toy_examples(config, tokenizer, asked.toy_seed, asked.toy_count)
+    held_out = toy_examples(config, tokenizer, 0, asked.held_out)
+    digest = hashlib.sha256()
+    for example in (*train, *held_out):
+        for field in dataclasses.fields(example):
+            digest.update(getattr(example, field.name).tobytes())
+    hosts = {"host": jax.process_index(), "hosts": jax.process_count()}
+    return Feed(train, layout, **hosts), Feed(held_out, layout, **hosts), digest.hexdigest()[:16]
+
+
+def toy_examples(config: ConfigDict, tokenizer, seed: int, count: int) -> list:
+    """Problems of the toy task as a model reads them."""
+    from pasta_jax.data.example import encode
+    from pasta_jax.data.toy import problems
+
+    examples = []
+    for problem in problems(seed, 0, count, config.data.toy):
+        prompt = tokenizer.chat([("user", problem.instruction)])
+        answer = tokenizer.encode(problem.answer) if config.strip_tags else problem.program(tokenizer).ids(tokenizer)
+        examples.append(encode(prompt, answer, tokenizer.tags, tokenizer.end_of_turn, config.policy, config.constant))
+    return examples
+
+
+def plan_of(config: ConfigDict, feed):
+    """How far to go: a number of steps, or of passes over the data."""
+    from pasta_jax.train.optimizer import Plan
+
+    asked = config.train
+    if bool(asked.steps) == bool(asked.epochs):
+        raise PastaError("config.train: give either steps or epochs, and 0 for the other")
+    steps = asked.steps or feed.steps(asked.seed, asked.epochs)
+    names = ("learning_rate", "warmup", "weight_decay", "clip", "b1", "b2", "eps")
+    return Plan(steps=steps, **{name: asked[name] for name in names})
+
+
+def parts_of(config: ConfigDict, model):
+    """(trainable, frozen): all parameters and None, or an adapter and the parameters."""
+    from pasta_jax.models.adapter import AdapterConfig, new_adapter
+
+    if not config.adapter.rank:
+        return model.params, None
+    wanted = AdapterConfig(config.adapter.rank, config.adapter.alpha, tuple(config.adapter.targets))
+    return new_adapter(model.params, wanted, model.tokenizer.tags, config.train.seed), model.params
+
+
+def place(config: ConfigDict, tree):
+    """The tree on the config's mesh; one device needs none."""
+    import jax
+
+    from pasta_jax.sharding import make_mesh, shard
+
+    if jax.device_count() == 1:
+        return tree
+    return shard(tree, make_mesh(config.mesh.data or jax.device_count() // config.mesh.model, config.mesh.model))
+
+
+def run_of(config: ConfigDict, model, plan, optimizer, rate, train_feed, held_out, frozen):
+    """What is trained, as the loop takes it."""
+    import jax
+
+    from pasta_jax.models.weights import platform_dtype
+    from pasta_jax.train.loop import Rhythm, Run
+    from pasta_jax.train.loss import KINDS, Scoring, sft_loss
+    from pasta_jax.train.speed import flops_per_token, peak_flops
+
+    asked = config.train
+    scoring = Scoring(model.config, model.tokenizer.tags, platform_dtype(), asked.slice, asked.remat)
+    return Run(
+        steps=plan.steps,
+        accumulate=asked.accumulate,
+        batch=train_feed.batch,
+        held_out=tuple(held_out.batch(0, step) for step in range(held_out.steps(0, 1))),
+        loss=sft_loss(scoring, tuple(config.weights[kind] for kind in KINDS)),
+        optimizer=optimizer,
+        rate=rate,
+        flops_per_token=flops_per_token(model.params, model.config, config.data.lengths[-1], frozen is not None),
+        peak=peak_flops(jax.devices()),
+        probe=None,
+        rhythm=Rhythm(**config.every.to_dict()),
+    )
+
+
+def agree(workdir: Path, about: dict, config: dict, fingerprint: str) -> None:
+    """Refuse to go on with another training than the one that was begun here."""
+    for name in config:
+        if name not in FREE and about["config"].get(name) != config[name]:
+            raise PastaError(
+                f"{workdir}: was begun with {name} {about['config'].get(name)}, now it is {config[name]}; "
+                "give another workdir, or the first command again"
+            )
+    if about["data"] != fingerprint:
+        raise PastaError(f"{workdir}: was begun on other data; give another workdir, or the first data again")
+
+
+def write_model(config: ConfigDict, model, trainable, workdir: Path) -> None:
+    """The result where other programs read it, whole or not at all."""
+    from pasta_jax.models.adapter import merge, save_adapter
+    from pasta_jax.models.weights import export_model
+
+    if config.adapter.rank:
+        about = {"base": model.name, "rank": config.adapter.rank, "alpha": config.adapter.alpha}
+        save_adapter(workdir / "adapter.safetensors", trainable, about)
+        trainable = merge(model.params, trainable, model.tokenizer.tags)
+    export_model(dataclasses.replace(model, params=trainable), workdir / "model")
+    say(f"wrote {workdir / 'model'}")
+
+
+def stop_on_sigterm():
+    """Whether SIGTERM has come: a function to ask after each step."""
+    came = []
+    signal.signal(signal.SIGTERM, lambda *_: came.append(True))
+    return lambda: bool(came)
+
+
+def say(line: str) -> None:
+    """Progress beside the figures."""
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    cli.run(main, default_config="configs/sft.py")
