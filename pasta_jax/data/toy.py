@@ -8,8 +8,8 @@ An instruction names a few rings, each with a count and a word to begin from, an
 
 The answer counts down along each ring, whose order is to be learnt, and then says where each walk ended:
 
-    amber 7 owl 6 elk 5 hen 4 bat 3 cow 2 jay 1 ant
-    jade 6 fox 5 cat 4 owl 3 hen 2 ant 1 bee
+    amber 7 from owl 6 elk 5 hen 4 bat 3 cow 2 jay 1 ant
+    jade 6 from fox 5 cat 4 owl 3 hen 2 ant 1 bee
     ends amber ant jade bee
 
 Each token follows from a few others, so a small model learns the walks; where a walk ends is a matter of all its steps,
@@ -112,8 +112,8 @@ def problems(seed: int, start: int, count: int, level: str) -> list[Problem]:
 
 @cache
 def ring(name: str, words: int) -> tuple[str, ...]:
-    """The fixed order of a ring."""
-    order = np.random.default_rng([RINGS.index(name), words]).permutation(words)
+    """The words of a ring in their fixed order; each ring has its own, some shared with others."""
+    order = np.random.default_rng([RINGS.index(name), words]).permutation(len(WORDS))[:words]
     return tuple(WORDS[word] for word in order)
 
 
@@ -144,11 +144,12 @@ def _draw(random: np.random.Generator, level: Level) -> tuple[str, tuple[str, ..
     parts = 1 + _pick(random, level.parts)
     asked, lines, ends = [], [], ["ends"]
     for name in random.permutation(level.rings)[:parts]:
-        name, first = RINGS[name], WORDS[random.integers(level.words)]
+        name = RINGS[name]
+        first = ring(name, level.words)[random.integers(level.words)]
         steps = int(random.integers(level.steps[0], level.steps[1] + 1))
         walked = walk(name, level.words, steps, first)
         asked.append(f"{name} {steps} from {first}")
-        lines.append(" ".join([name, *(f"{steps - step} {word}" for step, word in enumerate(walked))]))
+        lines.append(" ".join([asked[-1], *(f"{steps - step} {word}" for step, word in enumerate(walked) if step)]))
         ends += [name, walked[-1]]
     has_ends = parts > 1 and random.random() < level.ends
     if has_ends:
