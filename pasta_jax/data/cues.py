@@ -1,0 +1,195 @@
+"""Words by which a text says how its parts hang together, and a topic from its own first words. English, mostly.
+
+Signs, not proofs: they err towards "needs what came before", which costs speed and never sense.
+"""
+
+import re
+
+from pasta_jax.lang.program import MAX_TOPIC_WORDS
+
+
+def _any(*words: str) -> re.Pattern[str]:
+    return re.compile(rf"\b(?:{'|'.join(words)})\b", re.IGNORECASE)
+
+
+def _opens(*words: str) -> re.Pattern[str]:
+    return re.compile(rf"\W*(?:{'|'.join(words)})\b", re.IGNORECASE)
+
+
+_CREATIVE = _any(
+    "story", "stories", "tale", "poem", "poetry", "haiku", "limerick", "sonnet", "song", "lyrics", "rap", "script",
+    "screenplay", "scene", "dialogue", "dialog", "conversation between", "monologue", "novel", "fan ?fiction",
+    "letter", "e-?mail", "speech", "joke", "role-?play", "act as", "translate", "rewrite", "proofread",
+)  # fmt: skip
+_CLOSING = _opens(
+    "in (?:conclusion|summary|short|general|brief|the end)", "overall", "ultimately",
+    "to (?:conclude|summari[sz]e|sum up)", "(?:in|with|by|given|taking) (?:all|these|those|this|that|both)",
+    "all (?:in all|of (?:these|this|them)|these)", "these", "those", "this", "that", "both", "remember",
+    "keep in mind", "(?:please )?note", "finally", "lastly", "so",
+    "it(?:['’]s| is) (?:also )?(?:important|worth|essential|crucial)", "therefore", "thus", "hence", "as a result",
+    "by (?:following|using|doing|implementing|taking|combining|incorporating|[a-z]+ing (?:these|this|all))",
+    "of course", "however", "once", "after", "depending", "additionally", "also",
+)  # fmt: skip
+_FAREWELL = _opens(
+    "i hope", "hope (?:this|that|it)", "let me know", "feel free", "good luck", "enjoy", "happy [a-z]+ing",
+    "best of luck", "if you have any (?:other |further |more |specific )?questions",
+)  # fmt: skip
+_OPENS_BACKWARDS = _opens(
+    "and", "but", "so", "then", "next", "now", "once", "after(?: that|wards)?", "again", "repeat", "therefore",
+    "thus", "hence", "however", "instead", "otherwise", "nevertheless", "consequently", "meanwhile", "similarly",
+    "likewise", "conversely", "as a result", "as such", "for this reason", "for (?:example|instance)",
+    "to illustrate", "alternatively", "in (?:this|that|these|such) [a-z]+", "in other words", "specifically", "this",
+    "these", "that", "those", "it", "its", "they", "their", "them", "such", "he", "she", "his", "her", "him", "both",
+    "either", "neither",
+)  # fmt: skip
+_POINTS_BACKWARDS = _any(
+    "above", "aforementioned", "(?:as )?mentioned", "previous(?:ly)?", "preceding", "the former", "the latter",
+    "the same", "(?:as|like) (?:before|described|noted|discussed|shown|stated|seen)",
+    "earlier (?:step|point|section)", "resulting",
+    r"(?:step|point|item|option|method|part|section|example|rule)s? (?:#|no\.? ?)?\d+",
+    "the (?:first|second|third|last|other) (?:one|step|point|item|option|method|part|section|example)",
+    "you(?: have|['’]ve)? (?:just )?(?:created|made|defined|installed|wrote|written|downloaded|chosen|chose|prepared)",
+    "we(?: have|['’]ve)? (?:just )?(?:created|made|defined|found|calculated|computed|saw|seen|obtained)",
+    "(?:all|each|any|some|one|both|either|neither) of (?:these|those|them)", "in addition to (?:this|that|these)",
+)  # fmt: skip
+_STEPS = _any(
+    "steps?", "instructions?", "directions?", "procedure", "recipe", "process", "tutorial", "method", "preparation",
+    "how to", "walk ?through", "as follows", "algorithm", "proof", "solution", "calculate", "solve", "setup",
+)  # fmt: skip
+_IN_SEQUENCE = _any(
+    "then", "next", "once", "now", "again", "until", "afterwards?", "remaining", "resulting", "finally", "first",
+    "step", "after (?:that|you|the)", "back to", "(?:begin|start) by", "following (?:command|code)", "create an?",
+    "add the", "click(?: on)? the", "in the new",
+)  # fmt: skip
+_DEPENDENT_HEADING = _opens(
+    "(?:in )?(?:conclusion|summary|short)", "overall", "result(?:s|ing)?", "total", "final", "answer",
+    "instructions?", "directions?", "methods?", "steps?", "procedure", "preparation", "verdict", "recommendation",
+    "comparison", "solution", "takeaways?", "next", "output", "explanation", "example(?: usage)?", "usage", "note",
+    "now", "then", "finally", "lastly", "verse", "chorus", "act", "scene", "chapter", "part",
+)  # fmt: skip
+_ORDINAL = re.compile(
+    r"(?:^|(?<=[.!?] ))(?:(?:first|second|third|fourth|fifth)(?:ly| of all)?,|another \w+|additionally,|furthermore,"
+    r"|moreover,|in addition,|on (?:the )?one hand,|on the other hand,|for one,|lastly,|finally,|also,)",
+    re.IGNORECASE,
+)
+_ORDINAL_WORDS = re.compile(r"\W*(?:[A-Za-z ]{3,18},|another)\s*", re.IGNORECASE)
+_COMMON = frozenset(
+    re.findall(
+        r"\w+",
+        "a an and are as at be by can for from has have i if in into is it its may more most not of on one or our"
+        " over so such than that the their them then there these they this to up use using was we when which while"
+        " who will with you your he she his her him also any each other some all do does been being would could"
+        " should might must many several various another example used known called based make made include"
+        " includes including often usually typically what how why where refer refers provides provide designed"
+        " allows allow help helps",
+    )
+)
+_PAST = re.compile(r"\b(?:was|were|had|did|said|went|came|took|saw|felt|knew|began|became|[a-z]{3,}ed)\b")
+_INTRODUCED = re.compile(r"\b(?:an?|new|another)\s+((?:[a-z-]+\s+){0,2}[a-z-]+)", re.IGNORECASE)
+_DEFINITE = re.compile(r"\b(?:the|your|that|this)\s+((?:[a-z-]+\s+){0,1}[a-z-]+)", re.IGNORECASE)
+_CODE_NAME = re.compile(r"`([^`\n]{2,40})`")
+_WORD = re.compile(r"[^\W_](?:[\w'’+#./&-]*[\w+#])?")
+_LEADS = (
+    re.compile(r"\s*(?:\*\*|__)([^*_\n]{2,80})(?:\*\*|__)"),
+    re.compile(r"\s*[*_]?([^:.!?\n]{2,60}?)[*_]{0,3}(?::|\s+[-–—])(?=\s)"),
+)
+
+
+def creative(instruction: str) -> bool:
+    """Whether a flowing text is asked for, each of whose sentences carries on the one before."""
+    return bool(_CREATIVE.search(instruction))
+
+
+def closing(text: str) -> bool:
+    """Whether a paragraph opens like a summary of what came before it."""
+    return bool(_CLOSING.match(text)) or bool(_POINTS_BACKWARDS.search(_first_sentence(text))) or farewell(text)
+
+
+def farewell(text: str) -> bool:
+    """Whether a paragraph is a courtesy that knows nothing of the answer."""
+    return bool(_FAREWELL.match(text)) and len(text.split()) < 40
+
+
+def refers_back(text: str, earlier: str, known: str) -> bool:
+    """Whether a part needs its earlier siblings: it points back, or names a thing that they introduced.
+
+    `known` is what every part may know: the question and the text before the group.
+    """
+    if _OPENS_BACKWARDS.match(text) or _POINTS_BACKWARDS.search(text):
+        return True
+    brought = {_last_word(m) for m in _INTRODUCED.findall(earlier.lower())} - _words(known)
+    if brought & {_last_word(m) for m in _DEFINITE.findall(text.lower())} - _COMMON:
+        return True
+    names = set(_CODE_NAME.findall(earlier)) & set(_CODE_NAME.findall(text))
+    return any(name not in known for name in names)
+
+
+def dependent_heading(heading: str) -> bool:
+    """Whether a section of this name is about the sections before it."""
+    return bool(_DEPENDENT_HEADING.match(heading))
+
+
+def steps(lead_in: str) -> bool:
+    """Whether a list is announced as steps of one piece of work."""
+    return bool(_STEPS.search(lead_in))
+
+
+def in_sequence(text: str) -> bool:
+    """Whether an item reads like a step that has others before or behind it."""
+    return bool(_IN_SEQUENCE.search(text))
+
+
+def narrative(text: str) -> bool:
+    """Whether something is told in the order in which it happened."""
+    return len(_PAST.findall(text.lower())) > 0.06 * len(text.split())
+
+
+def english(text: str) -> bool:
+    """Whether the words that these signs rest on are those of the text."""
+    words = text.lower().split()
+    return sum(word in _COMMON for word in words) > 0.2 * len(words)
+
+
+def enumerated(text: str) -> list[int]:
+    """Where the sentences of a paragraph begin that count up its points."""
+    return [found.start() for found in _ORDINAL.finditer(text)]
+
+
+def without_ordinal(text: str) -> str:
+    found = _ORDINAL_WORDS.match(text)
+    return text[found.end() :] if found else text
+
+
+def topic(text: str, known: str) -> str:
+    """At most three words: a lead in bold or before a colon, else what the first sentence says that `known` doesn't."""
+    lead = next((m[1] for m in (lead.match(text) for lead in _LEADS) if m and len(m[1].split()) <= 8), "")
+    words = _WORD.findall(lead)
+    if len(words) > MAX_TOPIC_WORDS:
+        words = [word for word in words if word.lower() not in _COMMON] or words
+    words = words[words[:1] != [] and words[0].lower() in ("a", "an", "the") and len(words) > 1 :]
+    words = words or _telling(_first_sentence(text), _words(known)) or _telling(_first_sentence(text), set())
+    return " ".join((words or _WORD.findall(text[:400]))[:MAX_TOPIC_WORDS])
+
+
+def _telling(sentence: str, known: set[str]) -> list[str]:
+    """The first run of two or more content words that are new, else the longest run."""
+    runs: list[list[str]] = [[]]
+    for word in re.findall(r"[^\W_](?:[\w'’+#./&-]*[\w+#])?|[^\w\s]", sentence):
+        tells = word[0].isalnum() and word.lower() not in _COMMON and word.lower() not in known
+        if tells:
+            runs[-1].append(word)
+        elif runs[-1]:
+            runs.append([])
+    return next((run for run in runs if len(run) > 1), max(runs, key=len))
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=[.!?])\s|\n", text.strip(), maxsplit=1)[0]
+
+
+def _last_word(phrase: str) -> str:
+    return phrase.split()[-1]
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"[a-z-]+", text.lower()))

@@ -1,0 +1,109 @@
+"""A text cut into blocks as a reader sees them: headings, list items, paragraphs, tables, fenced code."""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["heading", "item", "paragraph", "table", "code"]
+
+_FENCE = re.compile(r"\s*(```|~~~)")
+_ITEM = re.compile(r"([ \t]*)([-*+•–]|\d{1,3}[.)]|[A-Za-z][.)])(?=[ \t]+\S)")
+_HASHES = re.compile(r"(#{1,6})[ \t]+\S")
+_BOLD_LINE = re.compile(r"(\*\*|__)[^*_]+\1:?[ \t]*$")
+_MAX_TITLE_WORDS = 8
+
+
+@dataclass(frozen=True)
+class Block:
+    """text[start:stop] without the blanks around it; `style` tells alike headings or items from others."""
+
+    kind: Kind
+    start: int
+    stop: int
+    indent: int
+    style: str
+    body: int  # where the content begins: behind the marker of an item or a heading, else at `start`
+
+
+@dataclass(frozen=True)
+class _Line:
+    start: int
+    text: str
+
+    @property
+    def blank(self) -> bool:
+        return not self.text.strip()
+
+    @property
+    def indent(self) -> int:
+        return len(self.text) - len(self.text.lstrip())
+
+
+def outline(text: str) -> list[Block]:
+    """The blocks in order. Every character that is no blank lies in exactly one."""
+    lines: list[_Line] = []
+    for line in text.split("\n"):
+        lines.append(_Line(lines[-1].start + len(lines[-1].text) + 1 if lines else 0, line))
+    blocks: list[Block] = []
+    at = 0
+    while at < len(lines):
+        if lines[at].blank:
+            at += 1
+            continue
+        kind, style, body = _read(lines, at)
+        last = at
+        if kind == "code":  # up to the closing fence, or the end
+            last = next(
+                (n for n in range(at + 1, len(lines)) if lines[n].text.lstrip().startswith(style)), len(lines) - 1
+            )
+        elif kind != "heading":
+            while last + 1 < len(lines) and _goes_on(lines, last + 1, kind, lines[at].indent):
+                last += 1
+        while lines[last].blank:  # an open fence may end in blank lines
+            last -= 1
+        first = lines[at]
+        start, stop = first.start + first.indent, lines[last].start + len(lines[last].text.rstrip())
+        blocks.append(Block(kind, start, stop, first.indent, style, max(body, start)))
+        at = last + 1
+    return blocks
+
+
+def _read(lines: list[_Line], at: int) -> tuple[Kind, str, int]:
+    """What begins at a line: kind, style, and where its content starts."""
+    line = lines[at]
+    if fence := _FENCE.match(line.text):
+        return "code", fence[1], line.start
+    if hashes := _HASHES.match(line.text):
+        return "heading", hashes[1], line.start + hashes.end(1)
+    if _BOLD_LINE.match(line.text):
+        return "heading", "bold", line.start
+    if item := _ITEM.match(line.text):
+        marker = item[2]
+        style = marker if len(marker) == 1 else ("1" if marker[0].isdigit() else "a") + marker[-1]
+        return "item", style, line.start + item.end()
+    if line.text.lstrip().startswith("|"):
+        return "table", "", line.start
+    if style := _title(lines, at):
+        return "heading", style, line.start
+    return "paragraph", "", line.start
+
+
+def _goes_on(lines: list[_Line], at: int, kind: Kind, indent: int) -> bool:
+    """Whether a line continues the block before it; an item's go deeper than its marker."""
+    if lines[at].blank or (kind == "item" and lines[at].indent <= indent):
+        return False
+    begins = _read(lines, at)[0]
+    return begins == kind == "table" or (kind != "table" and begins == "paragraph")
+
+
+def _title(lines: list[_Line], at: int) -> str:
+    """A short line that stands alone and ends no sentence is a heading: "colon" or "title"; else ""."""
+    text = lines[at].text.strip()
+    if lines[at].indent or len(text.split()) > _MAX_TITLE_WORDS or not (text[0].isupper() or text[0].isdigit()):
+        return ""
+    if at and not lines[at - 1].blank:
+        return ""
+    if text.endswith(":"):
+        return "colon"
+    stands_alone = at + 2 < len(lines) and lines[at + 1].blank
+    return "title" if stands_alone and text[-1] not in ".,;!?" else ""
