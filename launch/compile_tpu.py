@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 from launch import cli
 from pasta_jax.errors import PastaError
 
-# Read when JAX and libtpu load: arrays stay on the CPU, no metadata server is asked, nothing is written to the
+# Read when JAX and libtpu load: arrays stay on the CPU, no metadata server is asked, no log files are left in the
 # temporary folder, and several processes may compile at once.
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
@@ -24,7 +24,7 @@ ENVIRONMENT = {
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_WORKER_ID": "0",
-    "TPU_LOG_DIR": "disabled",
+    "TPU_MIN_LOG_LEVEL": "3",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
 
@@ -144,7 +144,7 @@ class Job:
             "collectives": {
                 "in_layers": Counter(one.kind for one in found if one.in_layers),
                 "outside": Counter(one.kind for one in found if not one.in_layers),
-                "largest": max((one.bytes for one in found), default=0),
+                "largest": largest(found),
             },
             "compile_s": round(time.perf_counter() - began, 1),
         }
@@ -198,6 +198,11 @@ class Collective:
     kind: str
     bytes: int  # of its result on one device
     in_layers: bool  # once in every layer, by the model's name for a layer
+
+
+def largest(found: list[Collective]) -> dict[str, int]:
+    """Bytes of the longest collective of each kind."""
+    return {kind: max(one.bytes for one in found if one.kind == kind) for kind in sorted({one.kind for one in found})}
 
 
 _COLLECTIVE = re.compile(
