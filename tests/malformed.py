@@ -1,0 +1,137 @@
+"""What may go wrong with a record, by kind: (what it is, the input, the reason it is refused with)."""
+
+from pasta_jax.data import pairs, sources, verify
+from pasta_jax.lang import program
+
+FORMS = f"a record must have the fields {pairs.FORMS}"
+TURNS = "a conversation must have a question and its answer"
+BEGINS = "a conversation must begin with a question and its answer"
+EMPTY = "a question and its answer must not be empty"
+OBJECT = "a record must be an object with fields"
+SPEAKER = "a turn's from must be human, gpt or system"
+NUL = "a text must not hold NUL characters"
+UNICODE = "a text must be valid Unicode"
+
+
+def said(*turns: str) -> str:
+    """A conversation of given turns, `speaker: text` each."""
+    import json
+
+    spoken = [dict(zip(("from", "value"), turn.split(": ", 1), strict=True)) for turn in turns]
+    return json.dumps({"conversations": spoken})
+
+
+# Lines of a JSONL file.
+LINES = [
+    ("cut off in a text", b'{"instruction": "why", "output": "beca', sources.NO_JSON),
+    ("cut off between fields", b'{"instruction": "why",', sources.NO_JSON),
+    ("no JSON at all", b"why? because.", sources.NO_JSON),
+    ("two objects on a line", b'{"instruction": "a", "output": "b"} {"instruction": "a"}', sources.NO_JSON),
+    ("single quotes", b"{'instruction': 'why', 'output': 'because'}", sources.NO_JSON),
+    ("a comma too many", b'{"instruction": "why", "output": "because",}', sources.NO_JSON),
+    ("a raw tab in a text", b'{"instruction": "why\t", "output": "because"}', sources.NO_JSON),
+    ("a raw NUL", b'{"instruction": "why\x00", "output": "because"}', sources.NO_JSON),
+    ("NULs alone, as a crash leaves them", b"\x00" * 64, sources.NO_JSON),
+    ("an escaped NUL", b'{"instruction": "why", "output": "be\\u0000cause"}', NUL),
+    ("an escaped NUL in the question", b'{"instruction": "\\u0000why", "output": "because"}', NUL),
+    ("half a surrogate pair", b'{"instruction": "why", "output": "because \\ud83d"}', UNICODE),
+    ("Latin-1", '{"instruction": "why", "output": "déjà vu"}'.encode("latin-1"), sources.NOT_UTF8),
+    ("UTF-16", '{"instruction": "why", "output": "because"}'.encode("utf-16-le"), sources.NO_JSON),
+    ("cut off within a character", '{"instruction": "é"'.encode()[:-2], sources.NOT_UTF8),
+    ("ten megabytes", b'{"instruction": "why", "output": "' + b"x" * 10_000_000 + b'"}', sources.TOO_LARGE),
+    ("nested without end", b"[" * 200_000, sources.TOO_DEEP),
+    ("a list", b'["why", "because"]', OBJECT),
+    ("a text", b'"why"', OBJECT),
+    ("a number", b"42", OBJECT),
+    ("null", b"null", OBJECT),
+    ("no fields", b"{}", FORMS),
+    ("other fields", b'{"q": "why", "a": "because"}', FORMS),
+    ("no output", b'{"instruction": "why"}', "output is missing"),
+    ("output null", b'{"instruction": "why", "output": null}', "output is missing"),
+    ("output a number", b'{"instruction": "why", "output": 3}', "output must be a text"),
+    ("output a list", b'{"instruction": "why", "output": ["because"]}', "output must be a text"),
+    ("input an object", b'{"instruction": "why", "input": {}, "output": "because"}', "input must be a text"),
+    ("instruction empty", b'{"instruction": "", "output": "because"}', EMPTY),
+    ("output blank", b'{"instruction": "why", "output": " \\n\\t"}', EMPTY),
+    ("no response", b'{"question": "why", "system_prompt": ""}', "response is missing"),
+    ("conversations a text", b'{"conversations": "why"}', "conversations must be a list of turns"),
+    ("conversations null", b'{"conversations": null}', "conversations must be a list of turns"),
+    ("conversations empty", b'{"conversations": []}', TURNS),
+    ("a question without an answer", said("human: why").encode(), TURNS),
+    ("a system line alone", said("system: be brief", "human: why").encode(), TURNS),
+    ("an answer first", said("gpt: because", "human: why").encode(), BEGINS),
+    ("two questions", said("human: why", "human: why?").encode(), BEGINS),
+    ("an unknown speaker", said("human: why", "parrot: because").encode(), SPEAKER),
+    ("a turn that is a text", b'{"conversations": ["why", "because"]}', "a turn must be an object with fields"),
+    ("a turn without a value", b'{"conversations": [{"from": "human"}]}', "a turn's value must be a text"),
+    ("a speaker null", b'{"conversations": [{"from": null, "value": "why"}]}', SPEAKER),
+    (
+        "messages of an unknown role",
+        b'{"messages": [{"role": "x", "content": "why"}]}',
+        SPEAKER.replace("from", "role"),
+    ),
+    ("content in parts", b'{"messages": [{"role": "user", "content": []}]}', "a turn's content must be a text"),
+    (
+        "no answer chosen",
+        b'{"conversations": [{"from": "human", "value": "a"}], "chosen": "b"}',
+        "a turn must be an object with fields",
+    ),
+]
+
+SOURCE = "Intro.\n- one two three four five\n- six seven eight nine ten\nEnd <async> of it."
+LINE = "- <async topic='first'>one two three four five</async>"
+# Annotations of SOURCE: (what, annotation, reason, place)
+ANNOTATIONS = [
+    ("a word changed", SOURCE.replace("two", "too"), verify.TEXT_CHANGED, "source, line 2, column 8"),
+    ("a word left out", SOURCE.replace(" three", ""), verify.TEXT_CHANGED, "source, line 2, column 11"),
+    ("cut off", SOURCE[:30], verify.TEXT_CHANGED, "source, line 2, column 24"),
+    ("nothing at all", "", verify.TEXT_CHANGED, "source, line 1, column 1"),
+    ("an end added", SOURCE + "\n", verify.TEXT_CHANGED, "source, line 4, column 19"),
+    ("in a fence", f"```\n{SOURCE}\n```", verify.TEXT_CHANGED, "source, line 1, column 1"),
+    ("a line break changed", SOURCE.replace("\n", "\r\n"), verify.TEXT_CHANGED, "source, line 1, column 7"),
+    ("a quote made round", SOURCE.replace("- six", "– six"), verify.TEXT_CHANGED, "source, line 3, column 1"),
+    ("the source's own tag taken for one", SOURCE, program.ASYNC_BARE, "annotation, line 4, column 5"),
+    (
+        "nested",
+        "<async topic='a'>one <async topic='b'>two</async></async>",
+        program.TAG_IN_CHUNK,
+        "annotation, line 1, column 22",
+    ),
+    (
+        "a sync in a chunk",
+        "<async topic='a'>one <sync/> two</async>",
+        program.TAG_IN_CHUNK,
+        "annotation, line 1, column 22",
+    ),
+    ("swapped tags", "one</async> two <async topic='a'>", program.END_ALONE, "annotation, line 1, column 4"),
+    (
+        "never closed",
+        "- <async topic='first'>one two three four five",
+        program.ASYNC_OPEN,
+        "annotation, line 1, column 3",
+    ),
+    ("closed twice", f"{LINE}</async>", program.END_ALONE, "annotation, line 1, column 55"),
+    ("no topic", LINE.replace(" topic='first'", ""), program.ASYNC_BARE, "annotation, line 1, column 3"),
+    ("an empty topic", LINE.replace("first", ""), program.TOPIC_EMPTY, "annotation, line 1, column 3"),
+    ("a blank topic", LINE.replace("first", "  "), program.TOPIC_EMPTY, "annotation, line 1, column 3"),
+    (
+        "a topic of four words",
+        LINE.replace("first", "the very first item"),
+        program.TOPIC_LONG,
+        "annotation, line 1, column 3",
+    ),
+    ("a chunk of four words", LINE.replace(" five", ""), program.CHUNK_SHORT, "annotation, line 1, column 3"),
+    ("an empty chunk", "<async topic='a'></async>", program.CHUNK_SHORT, "annotation, line 1, column 1"),
+    (
+        "a promise of its own",
+        '<promise topic="a" tokens=2 />' + LINE,
+        program.PROMISE_WRITTEN,
+        "annotation, line 1, column 1",
+    ),
+    (
+        "a chunk beyond the longest promise",
+        f"<async topic='a'>{'word ' * 400}</async>",
+        program.CHUNK_LONG,
+        "annotation, line 1, column 1",
+    ),
+]

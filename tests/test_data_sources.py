@@ -1,0 +1,169 @@
+"""Reading: each known form, each thing that can go wrong at its place, and good records beside bad ones."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from pasta_jax.data import sources
+from pasta_jax.data.pairs import Bad, Pair, prompt_key, split_of
+from pasta_jax.data.sources import Filter, read, refuse_for_training, select
+from pasta_jax.errors import PastaError
+from tests.malformed import LINES, said
+from tests.requires import requires_data
+
+GOOD = b'{"instruction": "why", "output": "because"}'
+WANTED = Filter((1, 9), (1, 9), drop_duplicates=True, drop_evaluation=False)
+
+
+def texts(found) -> list[tuple[str, str, str]]:
+    found = list(found)
+    assert all(isinstance(item, Pair) for item in found), found
+    return [(pair.system, pair.instruction, pair.response) for pair in found]
+
+
+def write(path: Path, *rows) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_every_form_of_record(tmp_path):
+    turns = [("system", "Be brief."), ("human", "why"), ("gpt", "because"), ("human", "and?"), ("gpt", "…")]
+    spoken = [{"from": name, "value": text, "weight": None} for name, text in turns]
+    path = write(
+        tmp_path / "all.jsonl",
+        {"instruction": "why", "output": "because"},
+        {"instruction": "why", "input": "", "output": "because", "generator": "x"},
+        {"instruction": "why", "input": "now", "output": "because"},
+        {"id": "1", "conversations": spoken[1:]},
+        {"conversations": spoken},
+        {"messages": [{"role": "user", "content": "why"}, {"role": "assistant", "content": "because"}]},
+        {"id": "x", "system_prompt": "Be brief.", "question": "why", "response": "because"},
+        {"conversations": spoken[1:2], "chosen": spoken[2], "rejected": spoken[4]},
+    )
+    plain, brief = ("", "why", "because"), ("Be brief.", "why", "because")
+    wanted = [plain, plain, ("", "why\n\nnow", "because"), plain, brief, plain, brief, plain]
+    found = list(read(path))
+    assert texts(found) == wanted
+    assert {pair.source for pair in found} == {"all.jsonl"}
+    assert len({pair.id for pair in found}) == 3
+
+
+def test_a_list_of_records_and_a_parquet_file(tmp_path):
+    rows = [{"instruction": "why", "output": "because"}, {"instruction": "how", "output": "so"}]
+    (tmp_path / "list.json").write_text(json.dumps(rows, indent=2))
+    (tmp_path / "lines.json").write_bytes(b"\xef\xbb\xbf" + GOOD + b"\n")
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    turns = [{"from": "human", "value": "why"}, {"from": "gpt", "value": "because"}]
+    parquet.write_table(pa.Table.from_pylist([{"conversations": turns}]), tmp_path / "turns.parquet")
+    assert texts(read(str(tmp_path / "list.json"))) == [("", "why", "because"), ("", "how", "so")]
+    assert texts(read(str(tmp_path / "lines.json"))) == [("", "why", "because")]
+    assert texts(read(str(tmp_path / "rows.parquet"))) == [("", "why", "because"), ("", "how", "so")]
+    assert texts(read(str(tmp_path / "turns.parquet"))) == [("", "why", "because")]
+
+
+def test_a_tfds_data_set(tmp_path, monkeypatch):
+    import numpy as np
+    import tensorflow_datasets as tfds
+
+    class Asked(tfds.core.GeneratorBasedBuilder):
+        VERSION = tfds.core.Version("1.0.0")
+        name = "asked"
+        code_path = None
+
+        def _info(self):
+            turn = tfds.features.Sequence({"from": tfds.features.Text(), "value": tfds.features.Text()})
+            fields = {"conversations": turn, "n": np.int32}
+            return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(fields))
+
+        def _split_generators(self, _):
+            return {"train": [("1", {"conversations": {"from": ["human", "gpt"], "value": ["why", "é"]}, "n": 1})]}
+
+        def _generate_examples(self):
+            raise NotImplementedError
+
+    Asked(data_dir=tmp_path, file_format="array_record").download_and_prepare()
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
+    assert texts(read("tfds:asked/train")) == [("", "why", "é")]
+    for wrong in ("tfds:asked/test", "tfds:no_such/train", "tfds:asked"):
+        with pytest.raises(PastaError, match=wrong):
+            list(read(wrong))
+
+
+@pytest.mark.parametrize(("what", "line", "reason"), LINES, ids=[what for what, _, _ in LINES])
+def test_a_malformed_line_is_located_and_its_neighbours_survive(tmp_path, what, line, reason):
+    path = tmp_path / "data.jsonl"
+    path.write_bytes(GOOD + b"\n" + line + b"\n" + GOOD)
+    before, bad, after = read(str(path))
+    assert texts([before, after]) == [("", "why", "because")] * 2
+    assert isinstance(bad, Bad)
+    assert (bad.place, bad.reason) == ("data.jsonl: line 2", reason)
+    assert "\n" not in bad.detail
+
+
+@pytest.mark.parametrize(
+    ("tail", "reason"),
+    [
+        (b"", sources.NO_JSON),
+        (b',{"instruction": "wh', sources.NO_JSON),
+        (b" {}]", sources.NO_JSON),
+        (b"," + b"[" * 200_000, sources.TOO_DEEP),
+        (b',{"instruction": "' + b"x" * 2_000_000 + b'"}]', sources.TOO_LARGE),
+        (b",7]", "a record must be an object with fields"),
+    ],
+)
+def test_what_stands_before_a_broken_place_of_a_list_survives(tmp_path, tail, reason):
+    path = tmp_path / "data.json"
+    path.write_bytes(b"[" + GOOD + b"," + GOOD + tail)
+    first, second, *bad = read(str(path))
+    assert texts([first, second]) == [("", "why", "because")] * 2
+    assert [(item.reason, item.place.startswith("data.json: record ")) for item in bad] == [(reason, True)]
+
+
+def test_files_that_cannot_be_read_are_one_line(tmp_path):
+    (tmp_path / "bytes.json").write_bytes(b'["\xff"]')
+    (tmp_path / "no.parquet").write_bytes(b"PAR1 no PAR1")
+    (tmp_path / "folder.jsonl").mkdir()
+    for name in ("bytes.json", "no.parquet", "folder.jsonl", "absent.jsonl", "data.csv", "sharegpt2"):
+        with pytest.raises(PastaError, match=name) as caught:
+            list(read(str(tmp_path / name)))
+        assert "\n" not in str(caught.value)
+
+
+def test_selection_counts_all_that_it_leaves_out(tmp_path):
+    rows = [("why is it", "so"), ("Why  is it ", "or so"), ("a " * 10, "so"), ("why", "so " * 10), ("why", "so")]
+    found = read(write(tmp_path / "a.jsonl", *({"instruction": a, "output": b} for a, b in rows)))
+    chosen, left_out = select(found, WANTED)
+    assert [pair.instruction for pair in chosen] == ["why is it", "why"]
+    assert left_out == {"prompt seen before": 1, "length of the prompt": 1, "length of the response": 1}
+
+
+def test_splits_depend_on_the_prompt_alone():
+    pairs = [Pair(str(n), "", f"question {n}", f"answer {n}", "") for n in range(4000)]
+    splits = [split_of(pair, 10) for pair in pairs]
+    assert 320 < splits.count("validation") < 480
+    assert splits == [split_of(Pair("", "", f" Question\n{n}", "other", "other"), 10) for n in range(4000)]
+    assert {split_of(pair, 0) for pair in pairs} == {"train"}
+
+
+def test_what_is_kept_for_evaluation_is_refused():
+    refuse_for_training(["sharegpt", "my.jsonl"])
+    with pytest.raises(PastaError, match="alpaca_eval, mt_bench: kept for evaluation"):
+        refuse_for_training(["sharegpt", "mt_bench", "alpaca_eval"])
+
+
+@requires_data
+def test_the_data_in_packages():
+    counts = {source: [isinstance(item, Pair) for item in read(source)].count(True) for source in sources.PACKAGED}
+    assert counts == {"sharegpt": 11_156, "alpaca_rows": 999, "preferences": 300, "alpaca_eval": 805, "mt_bench": 80}
+    asked = next(pair for pair in read("alpaca_eval") if isinstance(pair, Pair))
+    assert prompt_key(asked) in sources.evaluation_prompts()
+    again = Pair("", "", asked.instruction.upper(), "so", "mine")
+    assert select([again], Filter((1, 99), (1, 9), True, drop_evaluation=True))[1] == {"prompt kept for evaluation": 1}
+
+
+def test_said_is_a_conversation():
+    assert json.loads(said("human: a: b"))["conversations"] == [{"from": "human", "value": "a: b"}]
