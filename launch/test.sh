@@ -14,6 +14,8 @@ if [[ -x .venv/bin/ruff ]]; then
   "$python" -m ruff format --check --quiet --output-format=concise || lint=1
 fi
 
+# Everything at once goes file by file to two processes: much of the time is compiling, which uses one core.
+if (($# == 0)); then set -- -n 2 --dist loadfile; fi
 # Eight simulated devices on few cores dead-lock in an all-reduce unless the thread pool is larger than they are many.
 code=0
 JAX_PLATFORMS=cpu NPROC=32 "$python" -m pytest -p tests.skips -r fEX "$@" || code=$?
