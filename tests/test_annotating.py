@@ -1,0 +1,177 @@
+"""Runs that are cut off anywhere end as if they had not been; a folder of another run is never gone on with."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from pasta_jax.data import annotating
+from pasta_jax.data.annotating import Taken, code_fingerprint, run, write_results
+from pasta_jax.data.pairs import Bad, Pair
+from pasta_jax.data.verify import Limits, verify
+from pasta_jax.errors import PastaError
+from tests.traces import Chatty
+
+PAIRS = [Pair(f"id{n}", "", f"what {n}", f"answer {n} é\n", "mine") for n in range(12)]
+ABOUT = {"annotator": "by hand", "code": "1"}
+
+
+class Interrupted(Exception):
+    pass
+
+
+def annotate(left: list[int], stop_after: int = 10**9, seed: int = 0, done: list[int] | None = None):
+    order = list(left)
+    random.Random(seed).shuffle(order)
+    for count, number in enumerate(order):
+        if count == stop_after:
+            raise Interrupted
+        if done is not None:
+            done.append(number)
+        yield number, {"text": PAIRS[number].response}
+
+
+def quietly(done: int, total: int) -> None:
+    pass
+
+
+def wanted() -> list[dict]:
+    return [{"text": pair.response} for pair in PAIRS]
+
+
+def test_answers_come_in_any_order_and_leave_in_theirs(tmp_path):
+    told = []
+    assert run(tmp_path / "a/b", ABOUT, PAIRS, annotate, lambda *at: told.append(at)) == wanted()
+    assert told[0] == (0, 12)
+    assert told[-1] == (12, 12)
+    assert run(tmp_path / "a/b", ABOUT, PAIRS, pytest.fail, quietly) == wanted()
+
+
+def test_nothing_is_asked_twice(tmp_path):
+    done: list[int] = []
+    for seed, stop in enumerate((0, 1, 5, 2)):
+        with pytest.raises(Interrupted):
+            run(tmp_path, ABOUT, PAIRS, lambda left, stop=stop, seed=seed: annotate(left, stop, seed, done), quietly)
+    assert run(tmp_path, ABOUT, PAIRS, lambda left: annotate(left, seed=9, done=done), quietly) == wanted()
+    assert sorted(done) == list(range(12))
+
+
+def test_a_file_cut_off_at_any_byte_is_gone_on_with(tmp_path):
+    run(tmp_path, ABOUT, PAIRS[:3], annotate, quietly)
+    whole = (tmp_path / annotating.PROGRESS).read_bytes()
+    for length in range(len(whole)):
+        (tmp_path / annotating.PROGRESS).write_bytes(whole[:length])
+        assert run(tmp_path, ABOUT, PAIRS[:3], annotate, quietly) == wanted()[:3]
+        assert sorted((tmp_path / annotating.PROGRESS).read_bytes().split(b"\n")) == sorted(whole.split(b"\n"))
+
+
+def test_a_folder_of_another_run_is_refused(tmp_path):
+    run(tmp_path, ABOUT, PAIRS, annotate, quietly)
+    for about, pairs, changed in ((ABOUT | {"code": "2"}, PAIRS, "code"), (ABOUT, PAIRS[1:], "pairs")):
+        with pytest.raises(PastaError, match=f"begun with another {changed}"):
+            run(tmp_path, about, pairs, annotate, quietly)
+    assert code_fingerprint(annotating) != code_fingerprint(sys.modules[__name__])
+
+
+def test_damage_and_company_are_refused(tmp_path):
+    run(tmp_path, ABOUT, PAIRS, annotate, quietly)
+    path = tmp_path / annotating.PROGRESS
+    whole = path.read_bytes()
+    for line in (b"[99, {}]", b"[1]", b'{"a": 1}', b"[0, 1]", b"\0\0"):
+        path.write_bytes(whole + line + b"\n")
+        with pytest.raises(PastaError, match="line 14 is damaged"):
+            run(tmp_path, ABOUT, PAIRS, annotate, quietly)
+    path.write_bytes(whole)
+
+    def meanwhile(left):
+        with pytest.raises(PastaError, match="another run is writing"):
+            run(tmp_path / "b", ABOUT, PAIRS, annotate, quietly)
+        yield from annotate(left)
+
+    run(tmp_path / "b", ABOUT, PAIRS, meanwhile, quietly)
+    (tmp_path / "file").touch()
+    with pytest.raises(PastaError, match="file"):
+        run(tmp_path / "file", ABOUT, PAIRS, annotate, quietly)
+
+
+def test_an_annotator_that_ends_early_is_told_of(tmp_path):
+    with pytest.raises(PastaError, match="7 pairs have no answer yet"):
+        run(tmp_path, ABOUT, PAIRS, lambda left: ((n, {"text": ""}) for n in left[:5]), quietly)
+
+
+def test_the_summary_counts_everything_once(tmp_path):
+    judged = [
+        verify(p, p.response + "x" * (n < 3), Chatty(), Limits(900), "by hand", "train") for n, p in enumerate(PAIRS)
+    ]
+    taken = Taken([Bad("mine: line 4", "a record must be JSON")], Counter({"prompt seen before": 2}))
+    summary = write_results(tmp_path, judged, taken, {"annotator": "by hand"})
+    assert (summary["read"], summary["annotated"], summary["kept"]) == (15, 12, 9)
+    assert summary["refused"] == {"the text without its tags must be the source": 3}
+    assert summary["unreadable"] == {"a record must be JSON": 1}
+    assert json.loads((tmp_path / "summary.json").read_text()) == summary
+    refused = [json.loads(line) for line in (tmp_path / "refused.jsonl").read_text().splitlines()]
+    assert [item["place"] for item in refused] == ["mine: line 4", *["source, line 2, column 1"] * 3]
+    assert len((tmp_path / "records.jsonl").read_text().splitlines()) == 9
+    assert not list(tmp_path.glob("*.part"))
+
+
+# A real process, killed.
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ("records.jsonl", "refused.jsonl", "summary.json", "chart.svg")
+
+
+def source(folder: Path) -> Path:
+    """Answers with lists, and some that are refused or can't be read."""
+    rng = random.Random(3)
+    lines = []
+    for n in range(800):
+        items = "\n".join(
+            f"{i + 1}. Topic{i}: {' '.join(rng.choices('abc def ghi', k=12))} number {n}." for i in range(6)
+        )
+        lines.append(json.dumps({"instruction": f"Give me a list of things, {n}", "output": f"Here it is:\n\n{items}"}))
+    lines[7:7] = ["{", json.dumps({"instruction": "Too long for the pool?", "output": "éèêë " * 340})]
+    (folder / "lists.jsonl").write_text("\n".join(lines))
+    return folder / "lists.jsonl"
+
+
+def start(data: Path, output: Path) -> subprocess.Popen:
+    options = ["--config.source=" + str(data), "--config.drop_evaluation=False", "--config.model.preset=toy"]
+    options += ["--config.max_tokens=1700", "--config.dataset=False"]
+    command = [sys.executable, "-m", "launch.annotate", "--config=configs/annotate.py:sharegpt_structure", *options]
+    return subprocess.Popen(
+        [*command, f"--output={output}"], cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_a_process_killed_twice_ends_with_the_very_files(tmp_path):
+    data = source(tmp_path)
+    whole = start(data, tmp_path / "whole")
+    out, err = whole.communicate(timeout=120)
+    assert whole.returncode == 0, err
+    sizes = []
+    for share in (0.2, 0.7):
+        target = share * (tmp_path / "whole" / annotating.PROGRESS).stat().st_size
+        process, file = start(data, tmp_path / "killed"), tmp_path / "killed" / annotating.PROGRESS
+        while not (file.exists() and file.stat().st_size > target):
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.002)
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+        sizes.append(file.stat().st_size)
+        assert not (tmp_path / "killed/records.jsonl").exists()
+    assert sizes[0] < sizes[1] < (tmp_path / "whole" / annotating.PROGRESS).stat().st_size
+    last = start(data, tmp_path / "killed")
+    assert last.communicate(timeout=120)[0].replace("/killed/", "/whole/") == out
+    for name in RESULTS:
+        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+    summary = json.loads((tmp_path / "whole/summary.json").read_text())
+    assert (summary["kept"], len(summary["unreadable"]), len(summary["refused"])) == (800, 1, 1)
+    assert summary["statistics"]["with_fork"] == 800
