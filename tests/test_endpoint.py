@@ -1,0 +1,383 @@
+"""Annotation over HTTP, against a real server on this machine that misbehaves in every way that real ones do."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pasta_jax.data.annotation_prompt import DEMONSTRATIONS, question, unmarked
+from pasta_jax.data.endpoint import Failure, Rewritten, Settings, annotate_all, overlay
+from pasta_jax.data.llm import Client, Clock, Endpoint, Hopeless, LLMError
+from pasta_jax.errors import PastaError
+from pasta_jax.lang.lexer import ANNOTATION
+from pasta_jax.lang.program import Chunk, Program
+from pasta_jax.lang.tags import escape
+from tests.byte_tokenizer import ByteTokenizer
+from tests.programs import random_program
+
+TOKENIZER = ByteTokenizer()
+KEY = "sk-very-secret-0123456789"
+
+
+def check(annotation: str) -> Program:
+    return Program.from_annotation(annotation, TOKENIZER)
+
+
+class Server:
+    """Answers each POST as `script` says: a list of (status, headers, body) or callables, the last one for good."""
+
+    def __init__(self, respond):
+        self.seen: list[tuple[str, dict, dict]] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                outer.seen.append((self.path, dict(self.headers), body))
+                status, headers, content, promised = respond(len(outer.seen), body)
+                try:
+                    self.send_response(status)
+                    for name, value in headers.items():
+                        self.send_header(name, value)
+                    self.send_header("Content-Length", str(promised if promised is not None else len(content)))
+                    self.end_headers()
+                    self.wfile.write(content)
+                except OSError:
+                    pass  # the client has gone
+
+            def log_message(self, *_):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+
+    def __enter__(self) -> "Server":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def good(text, ended="stop") -> tuple:
+    content = {
+        "choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": ended}],
+        "usage": {"prompt_tokens": 1000, "completion_tokens": 100},
+    }
+    return 200, {}, json.dumps(content).encode(), None
+
+
+def bad(status: int, headers=None, body=b"{}") -> tuple:
+    return status, headers or {}, body, None
+
+
+class FakeTime:
+    """A clock that jumps where it should sleep."""
+
+    def __init__(self):
+        self.time, self.slept, self._lock = 0.0, [], threading.Lock()
+
+    def clock(self) -> Clock:
+        return Clock(lambda: self.time, self.sleep)
+
+    def sleep(self, seconds: float) -> None:
+        with self._lock:
+            self.time += seconds
+            self.slept.append(seconds)
+
+
+def endpoint(url: str, **changes) -> Endpoint:
+    fields = dict(
+        kind="openai",
+        url=url,
+        model="some-model",
+        key_variable="",
+        temperature=0.0,
+        max_tokens=1000,
+        timeout_s=5.0,
+        requests_per_minute=6e6,
+        retries=3,
+        backoff_s=1.0,
+        max_backoff_s=60.0,
+        dollars_per_million_in=2.0,
+        dollars_per_million_out=10.0,
+    )
+    return Endpoint(**fields | changes)
+
+
+SOURCE = "Here: one two three four five.  Then: six seven eight nine ten!\n"
+MARKED = (
+    "Here:<async topic='first'> one two three four five.</async>  Then:<async topic='second'> six seven eight nine"
+    " ten!</async>\n"
+)
+ASK = (("user", "hello"),)
+
+
+def annotate(url: str, cache: Path, pairs=(("q", SOURCE),), asks=2, concurrency=2, time=None, **changes) -> list:
+    how = Settings(endpoint(url, **changes), concurrency, asks)
+    found = dict(annotate_all(pairs, how, cache, check, clock=(time or FakeTime()).clock()))
+    return [found[index] for index in range(len(pairs))]
+
+
+@pytest.mark.parametrize(
+    ("first", "pauses"),
+    [
+        (bad(500), [1.0]),
+        (bad(429, {"Retry-After": "7"}), [7.0]),
+        (bad(429, {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}), [1.0]),
+        (bad(429, {"Retry-After": "86400"}), [60.0]),
+        ((200, {}, good(MARKED)[2][:60], 400), [1.0]),
+        (bad(200, body=b"<html>busy</html>"), [1.0]),
+        (bad(200, body=b'{"choices": []}'), [1.0]),
+        (bad(200, body=b"[1, 2]"), [1.0]),
+    ],
+    ids=["500", "429", "429 until a date", "429 for a day", "cut off", "no JSON", "no choice", "a list"],
+)
+def test_what_passes_is_tried_again(first, pauses, tmp_path):
+    time = FakeTime()
+    with Server(lambda n, _: first if n == 1 else good(MARKED)) as server:
+        assert annotate(server.url, tmp_path / "cache", time=time) == [MARKED]
+    assert len(server.seen) == 2
+    assert time.slept == pytest.approx(pauses, abs=0.01)
+
+
+def test_back_off_doubles_and_gives_up(tmp_path):
+    time = FakeTime()
+    with Server(lambda *_: bad(503)) as server:
+        [failure] = annotate(server.url, tmp_path / "cache", time=time, max_backoff_s=3.0)
+    assert failure.reason == "status 503"
+    assert "4 times" in failure.detail
+    assert time.slept == pytest.approx([1, 2, 3], abs=0.01)
+
+
+def test_a_slow_server_is_left(tmp_path):
+    def slow(*_):
+        time.sleep(0.1)
+        return good(MARKED)
+
+    with Server(slow) as server:
+        [failure] = annotate(server.url, tmp_path / "cache", timeout_s=0.02, retries=1)
+    assert failure.reason == "timeout"
+
+
+def test_nobody_listens(tmp_path):
+    with Server(lambda *_: good(MARKED)) as server:
+        pass
+    [failure] = annotate(server.url, tmp_path / "cache", retries=0)
+    assert failure.reason == "no connection"
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (good(MARKED.replace("three", "thirty")), "rewritten"),
+        (good(MARKED[: len(MARKED) // 2] + "</async>"), "rewritten"),
+        (good("I'm sorry, but I can't help with that."), "rewritten"),
+        (good(MARKED.replace("</async>", "")), "an <async> must be closed"),
+        (good(MARKED.replace("<async topic='second'>", "")), "an </async> must close an <async>"),
+        (good(MARKED.replace("'first'", "'much too long a topic'")), "a topic has at most 3 words"),
+        (good(MARKED.replace(" four five.</async>", "</async> four five.")), "a chunk has at least 5 words"),
+        (good(MARKED.replace(" topic='first'", "")), "an annotation's <async> must have a topic"),
+        (good(MARKED, ended="length"), "too long"),
+        (good(None), "declined"),
+        (good(""), "declined"),
+        (bad(400, body=b'{"error": "content filter"}'), "status 400"),
+    ],
+)
+def test_what_can_not_be_used_is_a_failure_with_its_reason(answer, reason, tmp_path):
+    with Server(lambda _, body: answer if "spoil" in body["messages"][15]["content"] else good(MARKED)) as server:
+        pairs = [("fine", SOURCE), ("spoil", SOURCE), ("fine too", SOURCE)]
+        before, failure, after = annotate(server.url, tmp_path / "cache", pairs)
+    assert before == after == MARKED, "good records beside a bad one survive"
+    assert isinstance(failure, Failure)
+    assert failure.reason == reason
+    assert failure.detail
+
+
+def test_a_refused_answer_is_asked_for_again_with_the_reason(tmp_path):
+    with Server(lambda n, _: good(MARKED.replace("three", "thirty")) if n == 1 else good(MARKED)) as server:
+        assert annotate(server.url, tmp_path / "cache") == [MARKED]
+    complaint = server.seen[1][2]["messages"][-1]
+    assert complaint["role"] == "user"
+    assert "character 17 of the response" in complaint["content"]
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 301])
+def test_a_wrong_key_or_address_ends_the_run_and_is_not_told(status, tmp_path, monkeypatch):
+    monkeypatch.setenv("OUR_KEY", KEY)
+    headers = {"Location": "http://127.0.0.1:9/"} if status == 301 else {}
+    with (
+        Server(lambda *_: bad(status, headers, f"wrong key {KEY}".encode())) as server,
+        pytest.raises(Hopeless, match="OUR_KEY") as caught,
+    ):
+        annotate(server.url, tmp_path / "cache", key_variable="OUR_KEY")
+    assert KEY not in str(caught.value)
+    assert len(server.seen) <= 2
+
+
+def test_the_key_goes_into_a_header_only(tmp_path, monkeypatch):
+    monkeypatch.setenv("OUR_KEY", KEY)
+    with Server(lambda *_: good(MARKED)) as server:
+        annotate(server.url, tmp_path / "cache", key_variable="OUR_KEY")
+    [(path, headers, body)] = server.seen
+    assert path == "/v1/chat/completions"
+    assert headers["Authorization"] == f"Bearer {KEY}"
+    assert KEY not in json.dumps(body) + (tmp_path / "cache").read_text()
+
+
+@pytest.mark.parametrize("value", ["", "  ", "two words"])
+def test_a_missing_or_broken_key_is_named(value, tmp_path, monkeypatch):
+    monkeypatch.setenv("OUR_KEY", value)
+    with pytest.raises(PastaError, match="OUR_KEY"):
+        annotate("http://127.0.0.1:9", tmp_path / "cache", key_variable="OUR_KEY")
+
+
+def test_gemini(tmp_path, monkeypatch):
+    monkeypatch.setenv("OUR_KEY", KEY)
+    answers = {
+        "fine": {"candidates": [{"content": {"parts": [{"text": MARKED[:30]}, {"text": MARKED[30:]}]}}]},
+        "cut": {"candidates": [{"content": {"parts": [{"text": "x"}]}, "finishReason": "MAX_TOKENS"}]},
+        "blocked": {"promptFeedback": {"blockReason": "SAFETY"}},
+        "silent": {"candidates": [{"finishReason": "SAFETY"}]},
+    }
+
+    def respond(_, body):
+        asked = body["contents"][-1]["parts"][0]["text"].split()[1]
+        return bad(200, body=json.dumps(answers[asked] | {"usageMetadata": {"promptTokenCount": 7}}).encode())
+
+    with Server(respond) as server:
+        pairs = [(word, SOURCE) for word in answers]
+        change = dict(kind="gemini", model="gem/1", key_variable="OUR_KEY")
+        fine, *failures = annotate(server.url, tmp_path / "cache", pairs, **change)
+    assert fine == MARKED
+    assert [failure.reason for failure in failures] == ["too long", "declined", "declined"]
+    path, headers, body = server.seen[0]
+    assert path == "/v1/models/gem%2F1:generateContent"
+    assert headers["X-Goog-Api-Key"] == KEY
+    assert "You are an expert editor" in body["systemInstruction"]["parts"][0]["text"]
+    assert [turn["role"] for turn in body["contents"]] == ["user", "model"] * 7 + ["user"]
+
+
+def test_requests_are_paced(tmp_path):
+    time = FakeTime()
+    with Server(lambda *_: good(MARKED)) as server:
+        pairs = [(str(n), SOURCE) for n in range(5)]
+        annotate(server.url, tmp_path / "cache", pairs, concurrency=1, time=time, requests_per_minute=6)
+    assert time.slept == pytest.approx([10] * 4)
+
+
+def test_counts_and_costs_and_the_cache(tmp_path):
+    with Server(lambda *_: good(MARKED)) as server:
+        for again in (False, True):
+            with Client(endpoint(server.url), tmp_path / "cache") as client:
+                assert client.chat(ASK) == MARKED
+            used = client.usage
+            assert (used.asked, used.cached) == (int(not again), int(again))
+            assert (used.tokens_in, used.tokens_out) == ((0, 0) if again else (1000, 100))
+            assert used.dollars == pytest.approx(0 if again else 0.003)
+        with Client(endpoint(server.url, model="other"), tmp_path / "cache") as client:
+            client.chat(ASK)
+    assert len(server.seen) == 2, "another model is another question"
+
+
+def test_a_torn_cache_line_is_cut_away_and_a_foreign_one_named(tmp_path):
+    cache = tmp_path / "cache"
+    with Server(lambda *_: good(MARKED)) as server:
+        annotate(server.url, cache, [(str(n), SOURCE) for n in range(3)], concurrency=1)
+        whole = cache.read_bytes()
+        cache.write_bytes(whole[:-20])
+        annotate(server.url, cache, [(str(n), SOURCE) for n in range(3)], concurrency=1)
+    assert cache.read_bytes() == whole
+    assert len(server.seen) == 4
+    cache.write_bytes(whole.splitlines(keepends=True)[0] + b'{"key": 1}\n')
+    with pytest.raises(PastaError, match="line 2"):
+        annotate("http://127.0.0.1:9", cache)
+
+
+def test_killed_in_the_middle_it_goes_on_where_it_stopped(tmp_path):
+    """kill -9 while requests are under way; the answers of both runs together are those of one."""
+    pairs = [(str(n), SOURCE) for n in range(12)]
+    slow = threading.Event()
+
+    def respond(n, _):
+        if n > 5 and not slow.is_set():
+            time.sleep(0.05)
+        return good(MARKED)
+
+    program = (
+        "import sys; from pathlib import Path; from tests.test_endpoint import annotate, SOURCE;"
+        "annotate(sys.argv[1], Path(sys.argv[2]), [(str(n), SOURCE) for n in range(12)])"
+    )
+    with Server(respond) as server:
+        command = [sys.executable, "-c", program, server.url, str(tmp_path / "killed")]
+        killed = subprocess.Popen(command, cwd=Path(__file__).parents[1], env=os.environ | {"JAX_PLATFORMS": "cpu"})
+        while len(server.seen) < 7:
+            assert killed.poll() is None
+            time.sleep(0.005)
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+        slow.set()
+        before = len(server.seen)
+        kept = (tmp_path / "killed").read_bytes().count(b"\n")
+        assert 0 < kept < len(pairs)
+        resumed = annotate(server.url, tmp_path / "killed", pairs)
+        assert len(server.seen) - before == len(pairs) - kept
+        assert resumed == annotate(server.url, tmp_path / "whole", pairs)
+    killed, whole = ((tmp_path / name).read_text().splitlines() for name in ("killed", "whole"))
+    assert sorted(killed) == sorted(whole)
+
+
+def test_a_declined_answer_is_no_answer(tmp_path):
+    with (
+        Server(lambda *_: good("")) as server,
+        Client(endpoint(server.url), tmp_path / "cache") as client,
+        pytest.raises(LLMError, match="declined"),
+    ):
+        client.chat(ASK)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.randoms(use_true_random=False), st.booleans())
+def test_tags_are_laid_over_the_source_whatever_became_of_its_blanks(rng, squeezed):
+    program, _ = random_program(rng)
+    source = program.strip()
+    answer = "".join(
+        f'<async topic="t">{escape(part.text, ANNOTATION)}</async>'
+        if isinstance(part, Chunk)
+        else escape(getattr(part, "text", ""), ANNOTATION)
+        for part in program.parts
+    )
+    if squeezed:
+        answer = "\n".join(answer.split("  "))
+    laid = overlay(answer, source)
+    assert laid == answer or squeezed
+    assert laid.count('<async topic="t">') == answer.count('<async topic="t">')
+    plain = laid.replace('<async topic="t">', "").replace("</async>", "")
+    assert plain == escape(source, ANNOTATION)
+
+
+@pytest.mark.parametrize("answer", ["", "one", "one two three", "one tow", "two one two"])
+def test_other_words_are_refused(answer):
+    with pytest.raises(Rewritten, match="character"):
+        overlay(answer, "one two")
+
+
+@pytest.mark.parametrize(("asked", "marked"), DEMONSTRATIONS)
+def test_demonstrations_keep_the_rules_they_teach(asked, marked):
+    program = Program.from_annotation(marked, TOKENIZER)
+    assert program.strip() == unmarked(marked)
+    assert len([part for part in program.parts if isinstance(part, Chunk)]) != 1
+    assert ("assistant", marked) in question("q", "r")
