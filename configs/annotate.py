@@ -55,13 +55,38 @@ def likelihood() -> ConfigDict:
 
 
 def openai() -> ConfigDict:
-    """Any endpoint that speaks OpenAI's chat completions."""
-    return annotate("openai")
+    """Any endpoint that speaks OpenAI's chat completions; your own: --config.endpoint.url=http://localhost:8000/v1."""
+    return endpoint("openai", "https://api.openai.com/v1", "gpt-4o-mini", "OPENAI_API_KEY")
 
 
 def gemini() -> ConfigDict:
-    """Gemini's own endpoint, the paper's annotator."""
-    return annotate("gemini")
+    """Gemini's own endpoint, the paper's annotator (which used gemini-1.5-flash)."""
+    return endpoint("gemini", "https://generativelanguage.googleapis.com/v1beta", "gemini-2.5-flash", "GEMINI_API_KEY")
+
+
+def endpoint(kind: str, url: str, model: str, key_variable: str) -> ConfigDict:
+    """How to ask, how fast, and what to do when it fails (data/llm.py::Endpoint)."""
+    config = annotate(kind)
+    config.endpoint = ConfigDict(
+        {
+            "kind": kind,
+            "url": url,
+            "model": model,
+            "key_variable": key_variable,  # the environment variable that holds the key; empty: none is sent
+            "temperature": 0.0,
+            "max_tokens": 4096,  # of an answer
+            "timeout_s": 120.0,  # for a whole answer
+            "requests_per_minute": 300.0,
+            "retries": 6,  # after the first try
+            "backoff_s": 2.0,  # before the first retry; twice as long before each next one
+            "max_backoff_s": 60.0,
+            "dollars_per_million_in": 0.0,  # what your provider asks; 0: the cost is not counted
+            "dollars_per_million_out": 0.0,
+        }
+    )
+    config.concurrency = 16  # questions under way
+    config.asks = 3  # times a pair is asked for, with what was wrong, before its refusal stands
+    return config
 
 
 def toy() -> ConfigDict:

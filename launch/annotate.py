@@ -2,6 +2,7 @@
 
 import random
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -149,7 +150,54 @@ def toy_pairs(config: ConfigDict) -> list:
     return [Pair(id_of("", asked, answer), "", asked, answer, "toy") for asked, answer in list(first.items())[::-1]]
 
 
-ANNOTATORS = {"structure": structure, "toy": toy}
+def endpoint(config: ConfigDict, pairs: list, tokenizer, folder: Path) -> Annotator:
+    """By a language model behind an API; its answers are kept in answers.jsonl and paid for once."""
+    from pasta_jax.data import annotation_prompt
+    from pasta_jax.data import endpoint as endpoints
+    from pasta_jax.data.annotating import code_fingerprint
+    from pasta_jax.data.llm import Endpoint
+    from pasta_jax.lang.program import Program
+
+    asked = config.endpoint.to_dict()
+    settings = endpoints.Settings(Endpoint(**asked), config.concurrency, config.asks)
+
+    def annotate(left: list[int]) -> Iterator[tuple[int, dict]]:
+        texts = ((pairs[number].instruction, pairs[number].response) for number in left)
+        said = Spending()
+        for index, found in endpoints.annotate_all(
+            texts,
+            settings,
+            folder / "answers.jsonl",
+            check=lambda text: Program.from_annotation(text, tokenizer),
+            usage=said,
+        ):
+            failed = isinstance(found, endpoints.Failure)
+            yield left[index], {"failure": found.reason, "detail": found.detail} if failed else {"text": found}
+
+    about = {key: asked[key] for key in ("kind", "model", "temperature", "max_tokens")} | {"asks": config.asks}
+    code = code_fingerprint(endpoints, annotation_prompt)
+    return {"annotator": config.annotator, "code": code, **about}, annotate, text_judge(config, tokenizer)
+
+
+class Spending:
+    """Tells now and then what an endpoint has used."""
+
+    def __init__(self):
+        self._next = 0.0
+
+    def __call__(self, usage) -> None:
+        if (now := time.monotonic()) < self._next:
+            return
+        self._next = now + 30
+        print(
+            f"asked {usage.asked}, from the cache {usage.cached}, retried {usage.retried}; tokens in "
+            f"{usage.tokens_in:,}, out {usage.tokens_out:,}; ${usage.dollars:.2f}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+ANNOTATORS = {"structure": structure, "openai": endpoint, "gemini": endpoint, "toy": toy}
 
 
 def text_judge(config: ConfigDict, tokenizer) -> Callable:

@@ -43,7 +43,7 @@ def write(folder: Path, records: Sequence[Record], tokenizer) -> dict:
     by_split = {split: [r for r in records if r.split == split] for split in SPLITS}
     by_split = {split: chosen for split, chosen in by_split.items() if chosen}
 
-    class PastaRecords(tfds.core.GeneratorBasedBuilder):
+    class PastaRecords(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         name = NAME
         VERSION = tfds.core.Version(VERSION)
         code_path = None  # TFDS would look for a package around this class, with a module that is not installed
@@ -129,6 +129,8 @@ class Examples(Sequence):
         return len(self._rows)
 
     def __getitem__(self, number: int) -> Example:
+        if number >= len(self):  # what ends a loop over a sequence
+            raise IndexError(number)
         row = self._rows[number]
         prompt = int(row["prompt_length"])
         if self._strip:

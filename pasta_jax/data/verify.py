@@ -63,14 +63,6 @@ class Refusal:
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
 
 
-class Failure(PastaError):
-    """An annotator gave nothing for a pair. `reason` is one fixed sentence a kind."""
-
-    def __init__(self, reason: str, detail: str = ""):
-        super().__init__(reason, detail)
-        self.reason, self.detail = reason, detail
-
-
 @dataclasses.dataclass(frozen=True)
 class Limits:
     """What a record must fit into."""

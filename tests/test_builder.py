@@ -1,0 +1,128 @@
+"""The data set on disk: what comes out is what went in, under any policy; it knows what it was made from."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pasta_jax.data.batches import Feed, Layout
+from pasta_jax.data.builder import Examples, about_of, is_current, write
+from pasta_jax.data.example import VECTORS, encode
+from pasta_jax.data.pairs import Pair, id_of, split_of
+from pasta_jax.data.toy import problems
+from pasta_jax.data.toy_tokenizer import toy_tokenizer
+from pasta_jax.data.verify import Limits, prompt_ids, verify
+from pasta_jax.errors import PastaError
+from pasta_jax.lang.program import Program
+from pasta_jax.lang.structure import POLICIES
+
+TOKENIZER = toy_tokenizer()
+
+
+def toy_record(problem):
+    pair = Pair(id_of("", problem.instruction, problem.answer), "", problem.instruction, problem.answer, "toy")
+    return verify(pair, problem.annotation, TOKENIZER, Limits(2048), "toy", split_of(pair, 20))
+
+
+RECORDS = [toy_record(problem) for problem in {p.instruction: p for p in problems(1, 0, 40, "medium")}.values()]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("data") / "set"
+    write(folder, RECORDS, TOKENIZER)
+    return folder
+
+
+def examples(folder: Path, split: str = "train", strip_tags: bool = False, policy: str = "predicted") -> Examples:
+    return Examples(folder, split, TOKENIZER, strip_tags, policy, 30)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("strip_tags", [False, True])
+def test_what_comes_out_is_what_went_in(folder, policy, strip_tags):
+    found = [e for split in ("train", "validation") for e in examples(folder, split, strip_tags, policy)]
+    wanted = []
+    for record in RECORDS:
+        plain, linear = TOKENIZER.encode(record.response), Program.parse(record.program).ids(TOKENIZER)
+        ids = plain if strip_tags else linear
+        prompt = prompt_ids(record, TOKENIZER)
+        wanted.append(encode(prompt, ids, TOKENIZER.tags, TOKENIZER.end_of_turn, policy, 30))
+
+    def content(examples) -> list[tuple]:
+        return sorted(tuple(getattr(e, name).tolist() for name in VECTORS) for e in examples)
+
+    assert content(found) == content(wanted)
+    assert all(getattr(e, name).dtype == np.int32 for e in found for name in VECTORS)
+
+
+def test_splits_and_lengths(folder):
+    for split in ("train", "validation"):
+        set_ = examples(folder, split)
+        assert len(set_) == sum(record.split == split for record in RECORDS) > 0
+        assert set_.lengths == [len(e) for e in set_]
+        plain = examples(folder, split, strip_tags=True)
+        assert plain.lengths == [len(e) for e in plain]
+    with pytest.raises(PastaError, match="no split 'test'"):
+        examples(folder, "test")
+
+
+def test_a_feed_reads_it(folder):
+    feed = Feed(examples(folder), Layout((64, 256), 4, packed=True, too_long="drop"))
+    batches = [feed.batch(0, step) for step in range(feed.steps(0, 1))]
+    fed = sum(int(np.sum(np.diff(b.record, axis=1, prepend=0) > 0)) for b in batches)
+    assert fed + feed.dropped == len(examples(folder))
+
+
+def test_it_is_written_once_and_alike(folder, tmp_path):
+    assert is_current(folder, RECORDS, TOKENIZER)
+    assert not is_current(folder, RECORDS[1:], TOKENIZER)
+    assert not is_current(tmp_path, RECORDS, TOKENIZER)
+    other = dataclasses.replace(RECORDS[0], annotator="other")
+    assert about_of([other], TOKENIZER)["fingerprint"] != about_of(RECORDS[:1], TOKENIZER)["fingerprint"]
+    write(tmp_path / "again", RECORDS, TOKENIZER)
+    for before, after in zip(examples(folder), examples(tmp_path / "again"), strict=True):
+        np.testing.assert_array_equal(before.token, after.token)
+    write(tmp_path / "again", RECORDS[:9], TOKENIZER)  # what was there makes room when the new one is whole
+    assert is_current(tmp_path / "again", RECORDS[:9], TOKENIZER)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["again"]
+
+
+def test_what_must_not_be_trained_on_is_refused(tmp_path):
+    kept = [dataclasses.replace(RECORDS[0], source="alpaca_eval")]
+    with pytest.raises(PastaError, match="kept for evaluation"):
+        write(tmp_path / "set", kept, TOKENIZER)
+    with pytest.raises(PastaError, match="no record"):
+        write(tmp_path / "set", [], TOKENIZER)
+    (tmp_path / "mine.txt").touch()
+    with pytest.raises(PastaError, match="something else"):
+        write(tmp_path, RECORDS, TOKENIZER)
+
+
+def test_another_version_tokenizer_or_folder_is_refused(folder, tmp_path):
+    about = json.loads((folder / "about.json").read_text())
+    for change, said in (
+        ({"version": "9.0.0"}, "version 9"),
+        ({"tokenizer": "x"}, "another tokenizer"),
+        ({"sources": ["mt_bench"]}, "kept for evaluation"),
+    ):
+        (tmp_path / "about.json").write_text(json.dumps(about | change))
+        with pytest.raises(PastaError, match=said):
+            examples(tmp_path)
+    (tmp_path / "about.json").write_text("{")
+    with pytest.raises(PastaError, match="no JSON"):
+        examples(tmp_path)
+    with pytest.raises(PastaError, match="folder that launch"):
+        examples(tmp_path / "absent")
+
+
+def test_tensorflow_is_never_imported(folder):
+    program = (
+        "import sys; from tests.test_builder import *; "
+        f"assert len(examples(Path({str(folder)!r}))[0].token); assert 'tensorflow' not in sys.modules"
+    )
+    subprocess.check_call([sys.executable, "-c", program], timeout=120)
