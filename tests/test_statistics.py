@@ -1,0 +1,72 @@
+"""Figures of a data set against figures worked by hand, and a chart whose bars are those figures."""
+
+import math
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pasta_jax.data.chart import Panel, chart, panels_of
+from pasta_jax.data.pairs import Pair
+from pasta_jax.data.statistics import Spread, histogram, statistics
+from pasta_jax.data.verify import Limits, Record, verify
+from pasta_jax.errors import PastaError
+from tests.traces import Chatty
+
+
+def record(annotated: str, plain: str) -> Record:
+    found = verify(Pair("1", "", "what", plain, "mine"), annotated, Chatty(), Limits(9999), "by hand", "train")
+    assert isinstance(found, Record), found
+    return found
+
+
+A, B = "one two three four five", "six seven eight nine ten"
+FORKED = record(f"<async topic='a'>{A}</async><async topic='b c'>{B}</async><sync/>.", A + B + ".")
+PLAIN = record("nothing here", "nothing here")
+
+
+def test_the_figures_of_two_records():
+    found = statistics([FORKED, PLAIN])
+    assert (found.records, found.with_fork, found.share_with_fork) == (2, 1, 0.5)
+    assert found.plain_tokens == len(A + B + ".") + len("nothing here")
+    assert found.tokens == found.plain_tokens + 8 + len("ab c") + 1
+    assert (found.chunks.mean, found.syncs.mean, found.chunk_tokens.mean) == (2, 1, (len(A + B) + 4) / 2)
+    assert found.topic_words.mean == 1.5
+    # [PROMISE] a [/PROMISE], [PROMISE] b " " c [/PROMISE]: 8 steps; the second chunk's 24 letters begin to be fed in
+    # step 9 and its end is sampled in step 32; then [SYNC] and the full stop.
+    assert FORKED.critical_path == 8 + 24 + 2
+    assert FORKED.speedup == pytest.approx(48 / 34, abs=1e-4)
+    assert FORKED.parallelism == pytest.approx(48 / 34, abs=1e-4)
+    assert (PLAIN.speedup, PLAIN.parallelism) == (1, 1)
+    assert found.speedup == pytest.approx(math.sqrt(48 / 34), abs=1e-4)
+    assert found.speedup_with_fork == pytest.approx(48 / 34, abs=1e-4)
+    assert found.speedup_mean == pytest.approx((1 + 48 / 34) / 2, abs=1e-4)
+    assert "| with a fork | 1 (50.0 %) |" in found.table()
+
+
+def test_nothing_has_no_figures_and_no_forks_have_some():
+    with pytest.raises(PastaError, match="no record"):
+        statistics([])
+    assert statistics([PLAIN]).chunks == Spread(0, 0, 0, 0, 0)
+    assert statistics([PLAIN]).speedup_with_fork == 1
+
+
+@given(st.lists(st.floats(-10, 10)))
+def test_a_histogram_counts_every_value_once(values):
+    edges = [-2, 0, 1, 1.5, 7]
+    wanted, _ = np.histogram(np.clip(values, -2, 6.99), edges)
+    assert histogram(values, edges) == wanted.tolist()
+
+
+def test_a_chart_is_xml_and_says_what_it_counts():
+    root = ElementTree.fromstring(chart([Panel("a < b", "answers", [0.5, 1.5, 1.6, 99], [0, 1, 2, 3])]))
+    titles = [title.text for title in root.iter("{http://www.w3.org/2000/svg}title")]
+    assert titles == ["0 to 1: 1", "1 to 2: 2", "2 and more: 1"]
+    heights = [float(bar.get("height")) for bar in root.iter("{http://www.w3.org/2000/svg}rect") if bar.get("class")]
+    assert heights == [75, 150, 75]
+    whole = chart(panels_of([FORKED, PLAIN]))
+    assert len(ElementTree.fromstring(whole).findall("{http://www.w3.org/2000/svg}g")) == 3
+    assert re.search("NaN|inf", chart(panels_of([PLAIN]))) is None
