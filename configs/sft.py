@@ -41,7 +41,8 @@ def sft() -> ConfigDict:
             "policy": "predicted",  # position policy: predicted, constant, oracle, shared_start
             "constant": 40,  # main's distance under the policy `constant`
             "data": {
-                "toy": "",  # level of the toy task: small, medium, large; empty: not this
+                "records": "",  # folder that launch.annotate wrote
+                "toy": "",  # or a level of the toy task: small, medium, large
                 "toy_count": 0,  # its problems
                 "toy_seed": 1,
                 "held_out": 64,  # records kept apart to measure on
@@ -74,7 +75,8 @@ def sft() -> ConfigDict:
             "mesh": {"data": 0, "model": 1},  # devices that share rows, and heads; data 0: all that model leaves
             "every": {"log": 10, "held_out": 200, "probe": 200, "save": 200},  # steps; 0: never
             "keep": {"newest": 3, "every": 0},  # checkpoints; those at multiples of `every` steps stay for good
-            "probe": {"prompts": 8, "max_tokens": 400},  # what held-out prompts are answered with, greedily
+            # Held-out prompts that are answered greedily now and then, to see whether and how well the model forks.
+            "probe": {"prompts": 8, "rows": 8, "max_tokens": 400},
             "tensorboard": False,  # also write TensorBoard events
         }
     )
@@ -86,7 +88,8 @@ def tiny() -> ConfigDict:
     config.fresh.update(layers=2, embed=32, ff=64, heads=4, kv_heads=2, head_dim=8, context=1024)
     config.data.update(toy="small", toy_count=64, held_out=8, lengths=(128,), rows=4)
     config.train.update(epochs=0, steps=12, learning_rate=1e-2, warmup=2)
-    config.every.update(log=1, held_out=6, probe=0, save=4)
+    config.every.update(log=1, held_out=6, probe=12, save=4)
+    config.probe.update(prompts=2, rows=4, max_tokens=60)
     return config
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 from ml_collections import ConfigDict
@@ -17,6 +18,16 @@ WORKDIR = flags.DEFINE_string("workdir", None, "folder of this run: checkpoints,
 
 # What may change between two starts of a run: how often it looks at itself, not what it computes.
 FREE = ("every", "keep", "probe", "tensorboard", "mesh")
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """What is trained and measured on."""
+
+    feed: Any  # data/batches.py::Feed
+    held_out: tuple  # batches
+    prompts: tuple[tuple[int, ...], ...]  # held-out, to look at what the model answers
+    fingerprint: str
 
 
 def main(config: ConfigDict) -> None:
@@ -36,8 +47,8 @@ def main(config: ConfigDict) -> None:
     from pasta_jax.train.state import new_state
 
     model = model_of(config)
-    train_feed, held_out, fingerprint = data_of(config, model.tokenizer)
-    plan = plan_of(config, train_feed)
+    data = data_of(config, model.tokenizer)
+    plan = plan_of(config, data.feed)
     optimizer = new_optimizer(plan)
     trainable, frozen = parts_of(config, model)
     state = place(config, new_state(trainable, optimizer, config.train.seed))
@@ -45,16 +56,16 @@ def main(config: ConfigDict) -> None:
 
     plain = json.loads(config.to_json_best_effort())
     checkpoints = Checkpoints(
-        workdir / "checkpoints", provenance(plain, fingerprint), config.keep.newest, config.keep.every
+        workdir / "checkpoints", provenance(plain, data.fingerprint), config.keep.newest, config.keep.every
     )
     latest = checkpoints.latest()
     if latest is not None:
-        agree(workdir, checkpoints.about(latest), plain, fingerprint)
+        agree(workdir, checkpoints.about(latest), plain, data.fingerprint)
         state = checkpoints.restore(latest, state)
         say(f"going on from step {latest}")
     (workdir / "config.json").write_text(json.dumps(plain, indent=1))
-    metrics = Metrics(workdir, int(state.step), plan.steps)
-    run = run_of(config, model, plan, optimizer, schedule(plan), train_feed, held_out, frozen)
+    metrics = Metrics(workdir, int(state.step), plan.steps, config.tensorboard)
+    run = run_of(config, model, plan, optimizer, schedule(plan), data)
     state = train(run, state, frozen, metrics, checkpoints, stopping)
     metrics.close()
     checkpoints.close()
@@ -89,8 +100,8 @@ def model_of(config: ConfigDict):
     return Model("fresh", shape, transformer.init(shape, jax.random.key(config.train.seed), stacked), tokenizer)
 
 
-def data_of(config: ConfigDict, tokenizer):
-    """(feed to train on, feed to measure on, fingerprint of both)."""
+def data_of(config: ConfigDict, tokenizer) -> Data:
+    """Records of the toy task, or those that launch.annotate wrote."""
     import hashlib
 
     import jax
@@ -98,17 +109,43 @@ def data_of(config: ConfigDict, tokenizer):
     from pasta_jax.data.batches import Feed, Layout
 
     asked = config.data
+    if bool(asked.toy) == bool(asked.records):
+        raise PastaError(
+            "config.data: give either records=<folder written by launch.annotate> or toy=<level of the toy task>"
+        )
+    if asked.toy:
+        train = toy_examples(config, tokenizer, asked.toy_seed, asked.toy_count)
+        held_out = toy_examples(config, tokenizer, 0, asked.held_out)
+        digest = hashlib.sha256()
+        for example in (*train, *held_out):
+            for field in dataclasses.fields(example):
+                digest.update(getattr(example, field.name).tobytes())
+        fingerprint = digest.hexdigest()[:16]
+    else:
+        from pasta_jax.data.builder import Examples
+
+        how = (tokenizer, config.strip_tags, config.policy, config.constant)
+        train = Examples(Path(asked.records), "train", *how)
+        held_out = Examples(Path(asked.records), "validation", *how) if asked.held_out else ()
+        held_out = [held_out[number] for number in range(min(len(held_out), asked.held_out))]
+        fingerprint = train.about["fingerprint"]
     layout = Layout(tuple(asked.lengths), asked.rows, asked.packed, asked.too_long)
-    if not asked.toy:
-        raise PastaError("config.data.toy: give the level of the toy task; there is no other data yet")
-    train = toy_examples(config, tokenizer, asked.toy_seed, asked.toy_count)
-    held_out = toy_examples(config, tokenizer, 0, asked.held_out)
-    digest = hashlib.sha256()
-    for example in (*train, *held_out):
-        for field in dataclasses.fields(example):
-            digest.update(getattr(example, field.name).tobytes())
     hosts = {"host": jax.process_index(), "hosts": jax.process_count()}
-    return Feed(train, layout, **hosts), Feed(held_out, layout, **hosts), digest.hexdigest()[:16]
+    feed = Feed(train, layout, **hosts)
+    say(f"data {fingerprint}: {len(train)} records, {feed.dropped} too long for {asked.lengths[-1]} tokens")
+    batches = ()
+    if held_out:
+        apart = Feed(held_out, layout, **hosts)
+        batches = tuple(apart.batch(0, step) for step in range(apart.steps(0, 1)))
+    prompts = tuple(prompt_of(example) for example in held_out[: config.probe.prompts])
+    return Data(feed, batches, prompts, fingerprint)
+
+
+def prompt_of(example) -> tuple[int, ...]:
+    """The prompt in an example: what comes before the first token that is learnt."""
+    from pasta_jax.lang.structure import NO_LABEL
+
+    return tuple(example.token[: int((example.label != NO_LABEL).argmax()) + 1].tolist())
 
 
 def toy_examples(config: ConfigDict, tokenizer, seed: int, count: int) -> list:
@@ -157,7 +194,7 @@ def place(config: ConfigDict, tree):
     return shard(tree, make_mesh(config.mesh.data or jax.device_count() // config.mesh.model, config.mesh.model))
 
 
-def run_of(config: ConfigDict, model, plan, optimizer, rate, train_feed, held_out, frozen):
+def run_of(config: ConfigDict, model, plan, optimizer, rate, data: Data):
     """What is trained, as the loop takes it."""
     import jax
 
@@ -171,16 +208,44 @@ def run_of(config: ConfigDict, model, plan, optimizer, rate, train_feed, held_ou
     return Run(
         steps=plan.steps,
         accumulate=asked.accumulate,
-        batch=train_feed.batch,
-        held_out=tuple(held_out.batch(0, step) for step in range(held_out.steps(0, 1))),
+        batch=data.feed.batch,
+        held_out=data.held_out,
         loss=sft_loss(scoring, tuple(config.weights[kind] for kind in KINDS)),
         optimizer=optimizer,
         rate=rate,
-        flops_per_token=flops_per_token(model.params, model.config, config.data.lengths[-1], frozen is not None),
+        flops_per_token=flops_per_token(model.params, model.config, config.data.lengths[-1], bool(config.adapter.rank)),
         peak=peak_flops(jax.devices()),
-        probe=None,
+        probe=probe_of(config, model, data),
         rhythm=Rhythm(**config.every.to_dict()),
     )
+
+
+def probe_of(config: ConfigDict, model, data: Data):
+    """A look at what the model answers to held-out prompts; none for a baseline, which has no tags to look at."""
+    if config.strip_tags or not data.prompts or config.policy == "oracle":
+        return None
+
+    def look(trainable, frozen) -> dict:
+        from pasta_jax.decode.generate import Settings
+        from pasta_jax.evaluate.probe import probe
+
+        settings = Settings(
+            lanes=len(data.prompts), rows=config.probe.rows, slots=0, policy=config.policy, constant=config.constant
+        )
+        return probe(finished(config, model, trainable, frozen), data.prompts, settings, config.probe.max_tokens)
+
+    return look
+
+
+def finished(config: ConfigDict, model, trainable, frozen):
+    """The model as it is decoded with: an adapter inside its kernels, computing as this machine does."""
+    import jax
+
+    from pasta_jax.models.adapter import merge
+    from pasta_jax.models.weights import platform_dtype
+
+    params = trainable if frozen is None else merge(frozen, trainable, model.tokenizer.tags)
+    return dataclasses.replace(model, params=jax.tree.map(lambda leaf: leaf.astype(platform_dtype()), params))
 
 
 def agree(workdir: Path, about: dict, config: dict, fingerprint: str) -> None:

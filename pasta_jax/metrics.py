@@ -8,6 +8,8 @@ import os
 import time
 from pathlib import Path
 
+from pasta_jax.events import EventFile
+
 FILE = "metrics.jsonl"
 SHOWN = ("loss", "grad_norm", "learning_rate", "tokens_per_s", "mfu", "held_out/loss")
 
@@ -15,7 +17,7 @@ SHOWN = ("loss", "grad_norm", "learning_rate", "tokens_per_s", "mfu", "held_out/
 class Metrics:
     """The figures of one run."""
 
-    def __init__(self, folder: Path, start: int, steps: int):
+    def __init__(self, folder: Path, start: int, steps: int, tensorboard: bool):
         """`start`: steps already done; what was written for later ones is dropped."""
         self.steps = steps
         self.start = start
@@ -26,15 +28,20 @@ class Metrics:
         unfinished.write_text("".join(json.dumps(line) + "\n" for line in kept))
         os.replace(unfinished, self._path)
         self._file = self._path.open("a")
+        self._events = EventFile(folder / "tensorboard", start + 1) if tensorboard else None
         self._began = time.monotonic()
 
     def write(self, step: int, values: dict[str, float]) -> None:
         """One line for a step."""
         print(json.dumps({"step": step, **values}), file=self._file, flush=True)
+        if self._events is not None:
+            self._events.write(step, values)
         print(self._progress(step, values), flush=True)
 
     def close(self) -> None:
         self._file.close()
+        if self._events is not None:
+            self._events.close()
 
     def _progress(self, step: int, values: dict[str, float]) -> str:
         shown = {name: value for name, value in values.items() if name in SHOWN or name.startswith("probe/")}

@@ -27,7 +27,8 @@ BELOW = {
     "evaluate": BASE | {"lang", "models", "data", "decode"},
     "sharding": {"errors"},
     "checkpoint": {"errors", "sharding"},
-    "metrics": {"errors"},
+    "events": set(),
+    "metrics": {"errors", "events"},
 }
 
 
