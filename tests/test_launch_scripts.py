@@ -1,9 +1,12 @@
 """The shell scripts, on a small tree of their own: setup.sh installs one tiny wheel there, without a network."""
 
+import hashlib
+import io
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -108,6 +111,47 @@ def test_setup_mends_a_venv_whose_python_is_gone_with_all_it_had(whole):
     (whole / ".venv/bin/python").unlink()
     assert setup(whole).stdout.endswith("base tpu\n")
     assert tiny_version(whole) == "1.0"
+
+
+def test_setup_takes_data_out_of_a_source_archive(whole):
+    folder = whole / "archive"
+    folder.mkdir()
+    pages = {"data/alpaca_en_demo.json": "[]", "data/dpo_en_demo.json": "[1]", "data/other.json": "[2]"}
+    pages["PKG-INFO"] = "Metadata-Version: 2.1\nName: rows\nVersion: 1.0\n"
+    # A build backend of its own: pip asks an archive for its name, and no network is there to bring another.
+    pages["pyproject.toml"] = '[build-system]\nrequires = []\nbuild-backend = "own"\nbackend-path = ["."]\n'
+    pages["own.py"] = (
+        "import os\n"
+        "def prepare_metadata_for_build_wheel(folder, settings=None):\n"
+        "    os.mkdir(folder + '/rows-1.0.dist-info')\n"
+        "    open(folder + '/rows-1.0.dist-info/METADATA', 'w').write(open('PKG-INFO').read())\n"
+        "    return 'rows-1.0.dist-info'\n"
+        "def build_wheel(*_): raise SystemExit('nothing is built')\n"
+    )
+    with tarfile.open(folder / "rows-1.0.tar.gz", "w:gz") as archive:
+        for name, text in pages.items():
+            file = tarfile.TarInfo(f"rows-1.0/{name}")
+            file.size = len(text)
+            archive.addfile(file, io.BytesIO(text.encode()))
+    hashes = {
+        path: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in (folder / "rows-1.0.tar.gz", whole / "wheels/tiny-1.0-py3-none-any.whl")
+    }
+    rows, tiny = (f"--hash=sha256:{digest}\n" for digest in hashes.values())
+    (whole / "requirements-data.txt").write_text(f"--no-index\n--find-links {(whole / 'wheels').as_uri()}\ntiny==1.0 {tiny}")
+    pin_rows = f"--no-index\n--find-links {folder.as_uri()}\nrows==1.0 {rows}"
+    (whole / "requirements-data-archive.txt").write_text(pin_rows.replace("sha256:", "sha256:0")[:-2] + "\n")
+    failed = setup(whole, "--data")
+    assert failed.returncode == 1
+    assert failed.stderr.splitlines()[-1].startswith("setup: pip could not download the archive of data")
+    (whole / "requirements-data-archive.txt").write_text(pin_rows)
+    assert setup(whole, "--data").stdout.endswith("base data\n")
+    found = whole / ".venv/share/pasta_jax/llamafactory"
+    assert {path.name: path.read_text() for path in found.iterdir()} == {
+        "alpaca_en_demo.json": "[]",
+        "dpo_en_demo.json": "[1]",
+    }
+    assert "installing" not in setup(whole, "--data").stdout
 
 
 def test_setup_refuses_an_unknown_option(whole):
