@@ -215,6 +215,13 @@ def talkative() -> Model:
     return Model("talkative", config, jax.tree.map(jnp.asarray, params), TOKENIZER)
 
 
+@functools.cache
+def hot_and_tiny() -> Model:
+    """The smallest model, with a head that says every tag about as often as any letter."""
+    config = dataclasses.replace(TINY, tied_head=False)
+    return Model("hot", config, jax.tree.map(jnp.asarray, random_params(config, 5)), TOKENIZER)
+
+
 EIGHT_LANES = Settings(lanes=8, rows=4, slots=80, policy="predicted", constant=40)
 SAMPLINGS = (
     Sampling(temperature=1.0),
@@ -296,6 +303,45 @@ def test_lane_and_neighbours_do_not_matter():
     again = generate(talkative(), [random_requests(200)[n] for n in order], EIGHT_LANES)
     for number, result in zip(order, again, strict=True):
         assert told(result) == told(answered(200)[number])
+
+
+def test_a_neighbour_full_of_nan_harms_no_one():
+    requests = random_requests(200)[:2]
+    rules = rules_for(talkative(), EIGHT_LANES, EIGHT_LANES.slots, sequential=False)
+
+    def books(poisoned: bool) -> list:
+        state = empty_state(talkative().config, 2, EIGHT_LANES.slots, jnp.float32, stacked=False)
+        for lane, request in enumerate(requests):
+            state = start(talkative(), state, lane, request, rules)
+        if poisoned:
+            kv = jax.tree.map(lambda leaf: leaf.at[1].set(jnp.nan), state.pool.kv)
+            pool = dataclasses.replace(state.pool, kv=kv)
+            state = dataclasses.replace(state, pool=pool, temperature=state.temperature.at[1].set(jnp.nan))
+        state = run(talkative().params, state, np.int32(100), np.False_, config=talkative().config, rules=rules)
+        pool = state.pool
+        return [np.asarray(field) for field in (pool.token, pool.chunk, pool.step, pool.position, pool.fill)]
+
+    well, ill = books(poisoned=False), books(poisoned=True)
+    for one, other in zip(well, ill, strict=True):
+        np.testing.assert_array_equal(one[0], other[0])
+    assert not np.array_equal(well[0][1], ill[0][1])
+
+
+def test_whatever_a_hot_model_samples_is_well_formed():
+    """10,000 answers at temperature 2: all are read back as programs, and none leaves a promise or a chunk open."""
+    prompt = Request((1, 2, 3), 40, Sampling(), False, 3, 9)
+    hot = [
+        dataclasses.replace(prompt, sampling=Sampling(temperature=2.0, seed=seed), max_tokens=8 + seed % 40)
+        for seed in range(10_000)
+    ]
+    settings = Settings(lanes=100, rows=4, slots=64, policy="predicted", constant=40)
+    kinds = Counter()
+    for result in generate(hot_and_tiny(), hot, settings):
+        ids = result.trace.linear_ids()
+        kinds[result.finish_reason] += 1
+        kinds.update(type(part).__name__ for part in Program.from_ids(ids, TOKENIZER).parts)
+        assert ids.count(TAGS.promise) == ids.count(TAGS.async_) == ids.count(TAGS.end_async)
+    assert min(kinds["stop"], kinds["length"], kinds["Chunk"], kinds["Sync"]) > 500, kinds
 
 
 @pytest.mark.parametrize("round_steps", [1, 3, 1000])
