@@ -17,12 +17,18 @@ from pasta_jax.data.batch import Batch, mask
 from pasta_jax.data.batches import Feed, Layout
 from pasta_jax.data.example import VECTORS, Example, encode, windows
 from pasta_jax.data.packing import fill_rows, pack
+from pasta_jax.data.sources import read
+from pasta_jax.data.structural import annotate
+from pasta_jax.data.verify import Limits, prompt_ids, verify
 from pasta_jax.errors import PastaError
+from pasta_jax.lang.program import Program
 from pasta_jax.lang.structure import NO_LABEL, POLICIES, structure, visible_matrix
 from pasta_jax.models import transformer
+from pasta_jax.models.weights import load_model
 from tests.byte_tokenizer import ByteTokenizer
 from tests.models import random_params
 from tests.programs import random_program
+from tests.requires import requires_data, requires_smollm2
 from tests.traces import TINY
 
 TOKENIZER = ByteTokenizer()
@@ -218,3 +224,29 @@ def test_packed_loss_is_the_loss_of_each_record_alone(policy):
         length = len(examples[number])
         np.testing.assert_allclose(packed[row, start : start + length], unpacked[number, :length], atol=1e-5)
     assert float(jnp.sum(packed)) == pytest.approx(float(jnp.sum(unpacked)), rel=1e-6)
+
+
+@requires_smollm2
+@requires_data
+def test_packed_loss_is_unpacked_loss_on_real_records():
+    """SmolLM2 on answers that people got, annotated by their form."""
+    model = load_model("smollm2_135m", "")
+    tokenizer, examples = model.tokenizer, []
+    for pair in read("alpaca_rows"):
+        if len(pair.response.split()) > 60 or len(examples) == 4:
+            continue
+        record = verify(pair, annotate(pair.instruction, pair.response), tokenizer, Limits(256), "structure", "train")
+        if record.forks:
+            ids = Program.parse(record.program).ids(tokenizer)
+            prompt = prompt_ids(record, tokenizer)
+            examples.append(encode(prompt, ids, tokenizer.tags, tokenizer.end_of_turn, "predicted", 40))
+    length = 64 * -(-sum(map(len, examples)) // 64)
+    together, alone = pack([examples], length), pack([[one] for one in examples], max(map(len, examples)))
+    packed, unpacked = (losses(model.params, batch, mask(batch), model.config) for batch in (together, alone))
+    labels = sum(int((one.label != NO_LABEL).sum()) for one in examples)
+    assert float(packed.sum()) / labels == pytest.approx(float(unpacked.sum()) / labels, abs=1e-5)
+    start = 0
+    for row, one in enumerate(examples):
+        each = packed[0, start : start + len(one)], unpacked[row, : len(one)]
+        assert float(each[0].sum()) / len(one) == pytest.approx(float(each[1].sum()) / len(one), abs=1e-5)
+        start += len(one)

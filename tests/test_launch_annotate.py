@@ -1,0 +1,138 @@
+"""The command that annotates: its variants on small inputs, what it shows, and its refusals, one line each."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from configs.annotate import get_config
+from launch import annotate
+from pasta_jax.data.builder import Examples
+from pasta_jax.data.toy_tokenizer import toy_tokenizer
+from pasta_jax.data.verify import read_records
+from pasta_jax.errors import PastaError
+from pasta_jax.lang.program import Program
+from tests.requires import requires_data
+from tests.test_endpoint import Server, good
+
+LIST = "Three of them:\n\n" + "\n".join(
+    f"- {name}: it is one of the many words here." for name in ("Ant", "Bee", "Cow")
+)
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    """Run the command with changes to a variant's config; (stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()
+
+    def run(variant: str, changes: dict | None = None, **given) -> tuple[str, str]:
+        config = get_config(variant)
+        config.model.preset = "toy"
+        config.update(changes or {})
+        with flagsaver.flagsaver(output="out", **given):
+            annotate.main(config)
+        return capsys.readouterr()
+
+    return run
+
+
+def pairs(path: str, count: int = 3) -> dict:
+    """A source of answers with a list each, and the changes of a config that reads it."""
+    rows = [{"instruction": f"Name three animals, {n}", "output": LIST} for n in range(count)]
+    Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {"source": path, "drop_evaluation": False, "response_words": (1, 99)}
+
+
+def test_the_toy_task_from_end_to_end(command):
+    out, err = command("toy")
+    records = read_records(Path("out/records.jsonl"))
+    assert f"kept {len(records)} records" in out
+    assert "annotated 0 of" in err
+    train = Examples(Path("out/dataset"), "train", toy_tokenizer(), False, "predicted", 40)
+    assert len(train) == sum(record.split == "train" for record in records) > 400
+    again, err = command("toy")
+    assert again == out
+    assert "writing" not in err  # the data set was current
+
+
+def test_records_are_shown(command):
+    command("sharegpt_structure", pairs("a.jsonl"))
+    out, _ = command("sharegpt_structure", inspect=2)
+    assert out.count("Name three animals, ") == 2
+    assert out.count("record ") == 2
+    assert "[1 " in out
+    assert "theoretical speedup" in out
+    same, _ = command("sharegpt_structure", inspect=2)
+    assert same == out
+
+
+def test_a_part_is_always_the_same_part(command):
+    command("sharegpt_structure", pairs("a.jsonl", 20) | {"most": 5})
+    part = [record.id for record in read_records(Path("out/records.jsonl"))]
+    assert len(part) == 5
+    Path("out").rename("before")
+    command("sharegpt_structure", pairs("a.jsonl", 20))
+    whole = [record.id for record in read_records(Path("out/records.jsonl"))]
+    assert part == [id for id in whole if id in sorted(whole)[:5]]
+
+
+def test_an_endpoint_annotates_and_its_failures_are_counted(command):
+    def respond(_, body):
+        asked = body["messages"][-1]["content"]
+        if ", 1" in asked:
+            return good(asked.partition("Answer:\n")[2].replace("Ant", "Aunt"))
+        return good(re.sub("- (.*)", r"- <async topic='animal'>\1</async>", asked.partition("Answer:\n")[2]))
+
+    with Server(respond) as server:
+        endpoint = {"url": server.url, "key_variable": "", "requests_per_minute": 1e6}
+        out, _ = command("openai", pairs("a.jsonl") | {"endpoint": endpoint, "asks": 1})
+        asked = len(server.seen)
+        again, _ = command("openai", pairs("a.jsonl") | {"endpoint": endpoint, "asks": 1})
+        assert len(server.seen) == asked == 3
+    assert again == out
+    assert "refused: rewritten: 1" in out
+    records = read_records(Path("out/records.jsonl"))
+    assert [record.instruction[-1] for record in records] == ["0", "2"]
+    assert all(record.forks == 3 and Program.parse(record.program).strip() == LIST for record in records)
+    (refused,) = [json.loads(line) for line in Path("out/refused.jsonl").read_text().splitlines()]
+    assert refused["reason"] == "rewritten"
+    assert "character" in refused["detail"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"annotator": "magic"}, "config.annotator 'magic': choose one of"),
+        ({"source": "absent.jsonl"}, "absent.jsonl: No such file"),
+        ({"source": "alpaca_eval"}, "alpaca_eval: kept for evaluation"),
+        ({"records": "absent/records.jsonl"}, "absent/records.jsonl: No such file"),
+        ({"response_words": (998, 999)}, "none of its 3 records can be used"),
+        ({"model": {"preset": "gemma_2b"}}, "no package ships its tokenizer"),
+    ],
+)
+def test_refusals_are_one_line(command, changes, said):
+    with pytest.raises(PastaError, match=re.escape(said)) as caught:
+        command("sharegpt_structure", pairs("a.jsonl") | changes)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_is_asked_for():
+    with pytest.raises(PastaError, match="--output is missing"):
+        annotate.main(get_config("toy"))
+
+
+@requires_data
+def test_evaluation_prompts_are_left_out(command):
+    from pasta_jax.data.sources import read
+
+    asked = next(iter(read("mt_bench"))).instruction
+    changes = pairs("a.jsonl") | {"drop_evaluation": True, "prompt_words": (1, 999)}
+    with Path("a.jsonl").open("a") as file:
+        file.write(json.dumps({"instruction": asked, "output": LIST}) + "\n")
+    out, _ = command("sharegpt_structure", changes)
+    assert "left out: prompt kept for evaluation: 1" in out
