@@ -18,6 +18,7 @@ from pasta_jax.lang.program import Program
 from tests.requires import requires_data
 from tests.test_endpoint import Server, good
 
+ROOT = Path(__file__).parents[1]
 LIST = "Three of them:\n\n" + "\n".join(
     f"- {name}: it is one of the many words here." for name in ("Ant", "Bee", "Cow")
 )
@@ -58,6 +59,13 @@ def test_the_toy_task_from_end_to_end(command):
     again, err = command("toy")
     assert again == out
     assert "writing" not in err  # the data set was current
+    # The example of docs/DATA.md reads it.
+    Path("runs").mkdir()
+    Path("runs/toy").symlink_to(Path("out").absolute())
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/DATA.md").read_text(), re.DOTALL)
+    names: dict = {}
+    exec(block, names)
+    assert names["batch"].token.shape in ((8, 64), (8, 128))
 
 
 def test_records_are_shown(command):
