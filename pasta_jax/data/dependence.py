@@ -1,0 +1,198 @@
+"""Constructed answers of known dependence: later text that uses a fact of a chunk, and its twin that doesn't."""
+
+import random
+from dataclasses import dataclass
+
+from pasta_jax.data.hiding import costs, full_row, hidden_row, log_probs, worst
+from pasta_jax.data.likelihood import cut
+from pasta_jax.lang.program import Chunk, Program, Text
+from pasta_jax.lang.tags import MAX_TENS
+from pasta_jax.models.weights import Model
+
+_NAMES = (
+    "Amara Brandt Celeste Dmitri Eleni Farid Greta Hamish Ingrid Jorge Keiko Lorenz Mirela Nadia Oskar Priya Quentin"
+    " Rosalind Stefan Tamsin Ulrich Violet Wendel Xenia Yusuf Zelda"
+)
+_PLACES = (
+    "Bergen Cardiff Dresden Fez Genoa Havana Izmir Jaipur Krakow Lima Malaga Nantes Oslo Porto Quito Riga Seville"
+    " Tallinn Utrecht Vilnius Warsaw Zagreb"
+)
+_COLOURS = "red blue green yellow purple orange white black silver golden pink brown grey turquoise"
+_ANIMALS = "heron badger otter falcon beaver lynx tortoise raven donkey squirrel walrus hedgehog pelican fox"
+_FOODS = "lentils mushrooms cherries almonds pumpkin salmon walnuts spinach apricots barley rhubarb chestnuts"
+_METALS = "copper iron brass tin zinc nickel lead bronze"
+_LISTS = {
+    "name": _NAMES.split(),
+    "place": _PLACES.split(),
+    "colour": _COLOURS.split(),
+    "animal": _ANIMALS.split(),
+    "food": _FOODS.split(),
+    "metal": _METALS.split(),
+    "number": [str(n) for n in range(13, 98)],
+    "year": [str(n) for n in range(1807, 1990)],
+}
+
+
+@dataclass(frozen=True)
+class _Topic:
+    """`{fact}` is the chunk's; `used` speaks of it, `free` of another thing with a value of its own."""
+
+    topic: str
+    kind: str
+    chunk: str
+    used: str
+    free: str
+
+
+_TOPICS = (
+    _Topic(
+        "the museum",
+        "name",
+        "The museum: It was founded by a woman called {fact}, who collected model ships and old maps all her life.",
+        "A bronze head at the entrance of the museum shows its founder, {fact}, with a ship in her hands.",
+        "A bronze head at the entrance of the library shows its first reader, {fact}, with a book in her hands.",
+    ),
+    _Topic(
+        "the festival",
+        "place",
+        "The festival: Every third summer the singers leave home and meet in {fact}, where they sing for a whole week.",
+        "So if you want to hear the singers in summer, book a room in {fact} early, since the festival fills it up.",
+        "So if you want to see the lighthouse in summer, book a room in {fact} early, since the beach fills it up.",
+    ),
+    _Topic(
+        "the door",
+        "colour",
+        "The door: When the old house was sold, the new owner painted its heavy front door {fact} within a day.",
+        "You will know the house at once by its front door, which is still {fact} today.",
+        "You will know the baker at once by his long apron, which is still {fact} today.",
+    ),
+    _Topic(
+        "the mascot",
+        "animal",
+        "The mascot: The club asked its youngest members for a mascot, and by a small majority they chose a {fact}.",
+        "At every home game the mascot, somebody dressed up as a {fact}, runs around the field.",
+        "At every market day the butcher, together with a tame {fact}, walks around the square.",
+    ),
+    _Topic(
+        "the soup",
+        "food",
+        "The soup: What the cook is known for is a thick winter soup, whose main ingredient has always been {fact}.",
+        "When winter comes, the cook orders many sacks of {fact} for the soup.",
+        "When spring comes, the neighbour orders many sacks of {fact} for the sheep.",
+    ),
+    _Topic(
+        "the bridge",
+        "metal",
+        "The bridge: Its railing was cast in one piece, and against all advice the builders made it out of {fact}.",
+        "Rain has done no harm to the railing of the bridge, which is made of {fact}, in all these years.",
+        "Rain has done no harm to the roof of the station, which is made of {fact}, in all these years.",
+    ),
+    _Topic(
+        "the bus",
+        "number",
+        "The bus: The only line that runs up to the village after dark is number {fact}, and it leaves every hour.",
+        "After dark, wait for the bus number {fact} at the stop, which takes you up to the village.",
+        "By day, climb the path with its {fact} steps at the stop, which takes you up to the castle.",
+    ),
+    _Topic(
+        "the bell",
+        "year",
+        "The bell: The great bell cracked in a cold night and had to be cast a second time, which was done in {fact}.",
+        "The great bell that you hear today is therefore the second one, cast in {fact}.",
+        "The great organ that you hear today is therefore the third one, built in {fact}.",
+    ),
+    _Topic(
+        "the captain",
+        "name",
+        "The captain: In a vote that took all night the crew made {fact} their captain, by two voices only.",
+        "From then on nobody touched a rope on board without a word from the captain, {fact}.",
+        "From then on nobody opened a letter on land without a word from the lawyer, {fact}.",
+    ),
+    _Topic(
+        "the key",
+        "place",
+        "The key: The only spare key was sent away for safety and now lies in a bank in {fact}, under a false name.",
+        "Whoever loses theirs must travel all the way to the bank in {fact} for the spare key.",
+        "Whoever loses theirs must write all the way to the office in {fact} for a new ticket.",
+    ),
+    _Topic(
+        "the team",
+        "colour",
+        "The team: Since their first match the players have worn {fact} shirts, whatever their rivals may have worn.",
+        "On match days you see {fact} shirts all over town, on players and on everybody else.",
+        "On market days you see {fact} umbrellas all over town, on stalls and on everybody else.",
+    ),
+    _Topic(
+        "the prize",
+        "number",
+        "The prize: The jury could not agree on one winner and in the end gave the prize to {fact} people together.",
+        "The money was thus divided into {fact} equal parts, one for each of the winners.",
+        "The cake was thus divided into {fact} equal parts, one for each of the children.",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Twin:
+    """Two answers that differ in their last part alone: `used` speaks of the fact in its chunk number `chunk`."""
+
+    instruction: str
+    used: Program
+    free: Program
+    fact: str
+    chunk: int  # 0 or 1: which of the first two chunks the fact stands in
+    by_sibling: bool  # the last part is a third chunk; else it is main text
+
+
+def twins(count: int, seed: int) -> list[Twin]:
+    """Pairs of answers, by turns with main text and with a sibling as the last part."""
+    return [_twin(random.Random(f"{seed} {n}"), by_sibling=n % 2 == 1) for n in range(count)]
+
+
+def _twin(rng: random.Random, by_sibling: bool) -> Twin:
+    told, other = rng.sample(_TOPICS, 2)
+    fact, fresh = rng.sample(_LISTS[told.kind], 2)
+    unrelated = rng.choice([value for value in _LISTS[other.kind] if value not in (fact, fresh)])
+    chunk = rng.randrange(2)
+    bodies = [(told.topic, told.chunk.format(fact=fact)), (other.topic, other.chunk.format(fact=unrelated))]
+    if chunk:
+        bodies.reverse()
+    style = rng.randrange(3)
+    opening, separators, end = (
+        ("Here is what there is to know.\n\n1.", ("\n2.", "\n3."), "\n\n"),
+        ("There is something to tell about each.\n\n-", ("\n-", "\n-"), "\n\n"),
+        ("Let me tell you.", ("", ""), ""),
+    )[style]
+    instruction = f"Tell me about {bodies[0][0]} and {bodies[1][0]}" + rng.choice(
+        (".", " in a few words.", ", please.")
+    )
+
+    def answer(last: str) -> Program:
+        parts = [Text(opening), _chunk(*bodies[0]), Text(separators[0]), _chunk(*bodies[1])]
+        parts += [Text(separators[1]), _chunk("besides", last)] if by_sibling else [Text(f"{end or ' '}{last}")]
+        return Program(tuple(parts))
+
+    used, free = answer(told.used.format(fact=fact)), answer(told.free.format(fact=fresh))
+    return Twin(instruction, used, free, fact, chunk, by_sibling)
+
+
+def _chunk(topic: str, text: str) -> Chunk:
+    return Chunk(topic, MAX_TENS, " " + text)
+
+
+def last_costs(model: Model, twin: Twin, window: int, lengths: tuple[int, ...]) -> tuple[float, float]:
+    """What the verifier measures of the last part: where it uses the fact, and where it doesn't."""
+    prompt_ids = model.tokenizer.chat([("user", twin.instruction)])
+    found = []
+    for program in (twin.used, twin.free):
+        pieces, plan = cut(program, model.tokenizer)
+        rows = full_row(pieces, prompt_ids), hidden_row(pieces, plan, prompt_ids)
+        by_piece = costs(pieces, plan, rows, log_probs(model, rows, lengths))
+        found.append(worst(by_piece[-1], window))
+    return found[0], found[1]
+
+
+def auc(positive: list[float], negative: list[float]) -> float:
+    """The share of (positive, negative) that are in order; ties count half."""
+    wins = sum((p > n) + 0.5 * (p == n) for p in positive for n in negative)
+    return wins / (len(positive) * len(negative))

@@ -1,0 +1,153 @@
+"""What text loses when chunks are hidden from it, by a model: one pass with all in view, one that sees as PASTA does.
+
+The model was not trained on tags, so neither pass has any: an open chunk stands as the words of its topic, and main
+goes on behind them. A token's cost is p * log(p / q), where p is its probability with all in view and q that of its
+thread: the part of the divergence that falls on what was written. Where p is small the text was anybody's guess, and
+where p is near q nothing was lost; a fact that is taken up again costs several nats.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from pasta_jax.errors import PastaError
+from pasta_jax.lang.structure import visible
+from pasta_jax.models import transformer
+from pasta_jax.models.config import TransformerConfig
+from pasta_jax.models.weights import Model
+
+HEAD_SLICE = 64  # positions whose logits are held at a time
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A chunk, or a line of main; never cut further, so that its ids stay the same whatever is hidden."""
+
+    text: str
+    ids: tuple[int, ...]
+    topic: str | None = None  # of a chunk
+    stub: tuple[int, ...] = ()  # the topic's ids, as they stand in main while the chunk is open
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which pieces are chunks, and before which pieces they are joined."""
+
+    open: frozenset[int]
+    joins: frozenset[int]
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One forward pass over an answer without tags; arrays [T], the prompt first."""
+
+    token: np.ndarray  # int32
+    position: np.ndarray  # int32
+    before: np.ndarray  # int32: the index whose output predicts this token
+    see: np.ndarray  # bool [T, T]
+    piece: np.ndarray  # int32: index of its piece; -1 for the prompt and for topics
+
+
+def full_row(pieces: Sequence[Piece], prompt_ids: Sequence[int]) -> Row:
+    """Everything in order and in view, as a model without tags has learnt to read."""
+    return hidden_row(pieces, Plan(frozenset(), frozenset()), prompt_ids)
+
+
+def hidden_row(pieces: Sequence[Piece], plan: Plan, prompt_ids: Sequence[int]) -> Row:
+    """What each thread sees, written as plain text: an open chunk is its topic, in words, until it is joined.
+
+    Main goes on right behind the topic, so that to the model the chunk was never there.
+    """
+    token: list[int] = []
+    columns: list[tuple[int, ...]] = []  # position, before, piece, chunk, epoch, main, topic of each token
+    spoken = joins = highest = 0
+
+    def put(ids: Sequence[int], first: int, before: int, piece: int, chunk: int, topic: int) -> None:
+        nonlocal spoken, highest
+        for at, id in enumerate(ids):
+            spoken += chunk == 0
+            columns.append((first + at, len(token) - 1 if at else before, piece, chunk, joins, spoken, topic))
+            token.append(id)
+        highest = max(highest, first + len(ids))
+
+    put(prompt_ids, 0, 0, -1, 0, 0)
+    following, last = len(token), len(token) - 1  # main's next position, and the index of its latest token
+    for n, piece in enumerate(pieces):
+        if n in plan.joins:
+            joins, following = joins + 1, highest
+        if n not in plan.open:
+            put(piece.ids, following, last, n, 0, 0)
+            following, last = following + len(piece.ids), len(token) - 1
+            continue
+        # The topic is numbered like its chunk, which is not to read it twice.
+        put(piece.stub, following, last, -1, 0, n + 1)
+        behind = len(token) - 1 if piece.stub else last
+        put(piece.ids, following, last, n, n + 1, 0)
+        following, last = following + len(piece.stub), behind
+    position, before, piece, chunk, epoch, main, topic = np.asarray(columns, np.int32).T
+    q, k = [vector[:, None] for vector in (chunk, epoch, main)], [vector[None] for vector in (chunk, epoch, main)]
+    see = visible(np.tri(len(token), dtype=bool), *q, *k)
+    is_topic, own, joined = topic[None] > 0, topic[None] == chunk[:, None], epoch[None] < epoch[:, None]
+    see &= ~is_topic | ~(own | joined)  # once a chunk is joined, it stands for its topic
+    return Row(np.asarray(token, np.int32), position, before, see, piece)
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def _log_probs(params, config: TransformerConfig, tokens_BxT, positions_BxT, before_BxT, see_BxTxT):
+    """Log-probability of each token [B, T] from the output at the index `before`."""
+    length = tokens_BxT.shape[1]
+    x_BxTxE, _ = transformer.trunk(params, config, tokens_BxT, positions_BxT, see_BxTxT, positions_BxT)
+    x_BxTxE = jnp.take_along_axis(x_BxTxE, before_BxT[..., None], axis=1)
+
+    def one_slice(at):
+        x = lax.dynamic_slice_in_dim(x_BxTxE, at, HEAD_SLICE, axis=1)
+        token = lax.dynamic_slice_in_dim(tokens_BxT, at, HEAD_SLICE, axis=1)
+        scores = transformer.logits(params, config, x)
+        return jnp.take_along_axis(scores, token[..., None], axis=-1)[..., 0] - jax.nn.logsumexp(scores, axis=-1)
+
+    slices_SxBxN = lax.map(one_slice, jnp.arange(0, length, HEAD_SLICE))
+    return jnp.moveaxis(slices_SxBxN, 0, 1).reshape(tokens_BxT.shape)
+
+
+def log_probs(model: Model, rows: Sequence[Row], lengths: Sequence[int]) -> list[np.ndarray]:
+    """The log-probability of each token of each row; all rows in one call, padded to one of `lengths`."""
+    longest = max(len(row.token) for row in rows)
+    length = next((n for n in lengths if n >= longest), None)
+    if length is None:
+        raise PastaError(f"the answer takes {longest} ids with its prompt, over {lengths[-1]}; leave it out")
+    fields = [np.zeros((len(rows), length), np.int32) for _ in range(3)]
+    see = np.zeros((len(rows), length, length), bool)
+    see |= np.eye(length, dtype=bool)  # padding sees itself: a row that sees nothing would average over everything
+    for n, row in enumerate(rows):
+        size = len(row.token)
+        for field, values in zip(fields, (row.token, row.position, row.before), strict=True):
+            field[n, :size] = values
+        see[n, :size, :size] = row.see
+    found = np.asarray(_log_probs(model.params, model.config, *fields, see))
+    return [found[n, : len(row.token)] for n, row in enumerate(rows)]
+
+
+def costs(pieces: Sequence[Piece], plan: Plan, rows: tuple[Row, Row], found: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Nats of each token, a list by piece, from the log-probabilities `found` of the full row and the hidden one.
+
+    Main's first token behind an open chunk is free: one row sees the chunk's last word before it, the other its topic.
+    """
+    by_piece, behind_chunk = [], False
+    for n in range(len(pieces)):
+        p, q = (values[row.piece == n] for row, values in zip(rows, found, strict=True))
+        cost = np.exp(p) * (p - q)
+        if behind_chunk and n not in plan.open:
+            cost[:1] = 0
+        behind_chunk = n in plan.open
+        by_piece.append(cost)
+    return by_piece
+
+
+def worst(cost: np.ndarray, window: int) -> float:
+    """Nats a token over the costliest `window` tokens in a row; what is missing of a short passage counts as free."""
+    return float(max(np.convolve(cost, np.ones(window)).max() / window, 0.0)) if len(cost) else 0.0

@@ -1,0 +1,192 @@
+"""Verifies and prunes proposed chunks: what later text can't do without is joined before it, or written in main.
+
+All chunks of a proposal are hidden at once, as they will be. The first passage that costs too much is mended by a sync
+before it, or by writing the chunk that it misses in main, whichever takes fewer steps; then it is measured again.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from pasta_jax.data.hiding import Piece, Plan, costs, full_row, hidden_row, log_probs, worst
+from pasta_jax.lang.clock import clock
+from pasta_jax.lang.program import Chunk, Program, Sync, Text
+from pasta_jax.lang.tags import MAX_TENS, tens_for
+from pasta_jax.models.weights import Model
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is too much, and how it is measured."""
+
+    max_cost: float  # nats a token in the worst window of a passage; above it, it needs what was hidden from it
+    window: int  # tokens
+    max_mends: int  # an answer that asks for more is a sequence, and keeps no tags
+    min_speedup: float  # plain tokens over critical path; below it an answer keeps no tags
+    lengths: tuple[int, ...]  # ascending multiples of 64 that sequences are padded to; each one compiles a program
+
+
+Messages = list[tuple[str, str]]  # (role, text), ending with the user's
+
+
+def prune_all(
+    model: Model, items: Iterable[tuple[Messages, Program]], settings: Settings
+) -> Iterator[tuple[int, Program, dict]]:
+    """(index, program, evidence) of each conversation and the program proposed for its answer, in order."""
+    for index, (messages, proposed) in enumerate(items):
+        yield index, *prune(model, messages, proposed, settings)
+
+
+def prune(model: Model, messages: Messages, proposed: Program, settings: Settings) -> tuple[Program, dict]:
+    """The program as far as it holds, and what was measured. The text is the same byte for byte."""
+    pieces, plan = cut(proposed, model.tokenizer)
+    measured: list[dict] = []
+    mends: list[dict] = []
+    plan, passes, seen = tidied(pieces, plan, model.tokenizer), 0, None
+    prompt_ids = model.tokenizer.chat(messages)
+    full = full_row(pieces, prompt_ids)
+    while plan.open:
+        hidden = hidden_row(pieces, plan, prompt_ids)
+        # The full row is the same after every mend: it is computed once, beside the first hidden one.
+        if seen is None:
+            seen, unseen = log_probs(model, [full, hidden], settings.lengths)
+        else:
+            [unseen] = log_probs(model, [hidden], settings.lengths)
+        passes += 1 + (passes == 0)
+        found = costs(pieces, plan, (full, hidden), (seen, unseen))
+        cost = {n: worst(found[n], settings.window) for n in range(len(pieces)) if hidden_from(plan, n)}
+        if not mends:
+            measured = _record(pieces, plan, cost)
+        needy = next((n for n in sorted(cost) if cost[n] > settings.max_cost), None)
+        if needy is None:
+            break
+        if len(mends) == settings.max_mends:
+            plan = Plan(frozenset(), frozenset())
+            break
+        plan, mend = _mended(model, pieces, plan, prompt_ids, full, seen, needy, settings)
+        passes += len(mend["alone"])
+        mends.append(mend | {"cost": round(cost[needy], 4)})
+        plan = tidied(pieces, plan, model.tokenizer)
+    plain_length = sum(len(piece.ids) for piece in pieces)
+    if plan.open and plain_length < settings.min_speedup * critical_path(pieces, plan, model.tokenizer):
+        plan = Plan(frozenset(), frozenset())
+    evidence = {"model": model.name, "max_cost": settings.max_cost, "window": settings.window, "passes": passes}
+    return joined_up(pieces, plan), evidence | {"measured": measured, "mends": mends}
+
+
+def cut(program: Program, tokenizer) -> tuple[list[Piece], Plan]:
+    """A proposal as pieces: chunks, and main's text line by line, since a sync may come to stand before any line."""
+    pieces: list[Piece] = []
+    open_, joins = set(), set()
+    for part in program.parts:
+        match part:
+            case Sync():
+                joins.add(len(pieces))
+            case Chunk(topic, _, text):
+                open_.add(len(pieces))
+                blank = text[: len(text) - len(text.lstrip())]
+                pieces.append(Piece(text, tuple(tokenizer.encode(text)), topic, tuple(tokenizer.encode(blank + topic))))
+            case Text(text):
+                lines = re.findall(r"[^\n]+\n*|\n+", text)
+                pieces += [Piece(line, tuple(tokenizer.encode(line))) for line in lines]
+    return pieces, Plan(frozenset(open_), frozenset(joins))
+
+
+def hidden_from(plan: Plan, n: int) -> list[int]:
+    """The chunks before piece n that are still open there."""
+    joined = max((at for at in plan.joins if at <= n), default=0)
+    return sorted(chunk for chunk in plan.open if joined <= chunk < n)
+
+
+def tidied(pieces: list[Piece], plan: Plan, tokenizer) -> Plan:
+    """Without syncs that wait for nothing, and without chunks that end no sooner than main would have written them."""
+    for chunk in sorted(plan.open):
+        begins = max((at for at in plan.joins if at <= chunk), default=0)
+        ends = min((at for at in plan.joins if at > chunk), default=len(pieces))
+        if sum(begins <= other < ends for other in plan.open) > 1:
+            continue
+        without = Plan(plan.open - {chunk}, plan.joins)
+        if critical_path(pieces, without, tokenizer) <= critical_path(pieces, plan, tokenizer):
+            plan = without
+    joins, waiting = set(), False
+    for n in range(len(pieces)):
+        if n in plan.joins and waiting:
+            joins.add(n)
+            waiting = False
+        waiting |= n in plan.open
+    return Plan(plan.open, frozenset(joins))
+
+
+def critical_path(pieces: list[Piece], plan: Plan, tokenizer) -> int:
+    """Steps of the annotated answer, by the language's clock."""
+    tags, ids = tokenizer.tags, []
+    for n, piece in enumerate(pieces):
+        if n in plan.joins:
+            ids.append(tags.sync)
+        if n in plan.open:
+            ids += [
+                tags.promise,
+                *tokenizer.encode(piece.topic),
+                tags.close(_tens(piece)),
+                tags.async_,
+                *piece.ids,
+                tags.end_async,
+            ]
+        else:
+            ids += piece.ids
+    return clock(np.asarray(ids), tags, 0).critical_path
+
+
+def joined_up(pieces: list[Piece], plan: Plan) -> Program:
+    """The pieces as a program again; `cut` is the way there."""
+    parts: list[Text | Chunk | Sync] = []
+    for n, piece in enumerate(pieces):
+        parts += [Sync()] if n in plan.joins else []
+        parts.append(Chunk(piece.topic, _tens(piece), piece.text) if n in plan.open else Text(piece.text))
+    return Program(tuple(parts))
+
+
+def _tens(piece: Piece) -> int:
+    return min(tens_for(len(piece.ids) + len(("[ASYNC]", "[/ASYNC]"))), MAX_TENS)
+
+
+def _mended(model, pieces, plan: Plan, prompt_ids, full, seen, needy: int, settings: Settings) -> tuple[Plan, dict]:
+    """The plan with its needy piece helped, by the cheaper way that helps; the costs of hiding one chunk alone."""
+    # A chunk's marker, as "4." before an item, waits with it.
+    place = needy - 1 if needy in plan.open and needy and needy - 1 not in plan.open else needy
+    joined = Plan(plan.open, plan.joins | {place})
+    steps = critical_path(pieces, joined, model.tokenizer)
+    alone = {}
+    for chunk in hidden_from(plan, needy):
+        shown = Plan(plan.open - {chunk}, plan.joins)
+        if critical_path(pieces, shown, model.tokenizer) >= steps:
+            continue
+        only = Plan((plan.open & {needy}) | {chunk}, plan.joins)
+        row = hidden_row(pieces, only, prompt_ids)
+        [found] = log_probs(model, [row], settings.lengths)
+        alone[chunk] = worst(costs(pieces, only, (full, row), (seen, found))[needy], settings.window)
+    missed = max(alone, key=alone.get, default=None)
+    shows = missed is not None and alone[missed] > settings.max_cost
+    mend = {
+        "needs": pieces[needy].topic or pieces[needy].text.strip()[:60],
+        "alone": {pieces[chunk].topic: round(cost, 4) for chunk, cost in alone.items()},
+        "by": f"writing {pieces[missed].topic!r} in main" if shows else "sync",
+    }
+    return (Plan(plan.open - {missed}, plan.joins) if shows else joined), mend
+
+
+def _record(pieces: list[Piece], plan: Plan, cost: dict[int, float]) -> list[dict]:
+    """What was measured of the proposal: of each chunk, what it lacks of its siblings, and what later text lacks."""
+    record = []
+    for n in sorted(plan.open):
+        later = [cost[m] for m in cost if m > n and n in hidden_from(plan, m)]
+        record.append(
+            {
+                "topic": pieces[n].topic,
+                "lacks": round(cost.get(n, 0.0), 4),
+                "lacked": round(max(later, default=0.0), 4),  # with its open siblings hidden too
+            }
+        )
+    return record

@@ -1,0 +1,224 @@
+"""The likelihood verifier: it sees as PASTA sees, keeps every byte, and tells text that needs a chunk from text that
+doesn't."""
+
+import dataclasses
+import functools
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pasta_jax.data.dependence import auc, last_costs, twins
+from pasta_jax.data.hiding import Plan, costs, full_row, hidden_row, log_probs, worst
+from pasta_jax.data.likelihood import Settings, critical_path, cut, hidden_from, joined_up, prune, prune_all, tidied
+from pasta_jax.errors import PastaError
+from pasta_jax.lang.clock import clock
+from pasta_jax.lang.program import Chunk, Program, Sync, Text
+from pasta_jax.lang.structure import structure, visible_matrix
+from pasta_jax.lang.tags import tens_for
+from pasta_jax.models.config import PRESETS
+from pasta_jax.models.weights import Model, load_model
+from tests.byte_tokenizer import ByteTokenizer
+from tests.models import random_params
+from tests.programs import random_program
+from tests.requires import requires_smollm2
+
+
+class Chatting(ByteTokenizer):
+    def chat(self, messages):
+        return [self.bos, *self.encode(messages[-1][1])]
+
+
+TOKENIZER = Chatting()
+TAGS = TOKENIZER.tags
+PROMPT = TOKENIZER.encode("Why?")
+ASKED = [("user", "Why?")]
+HOW = Settings(max_cost=0.5, window=4, max_mends=4, min_speedup=1.05, lengths=(256, 640, 1536))
+
+ANNOTATION = (
+    'Two things.\n1.<async topic="food"> Eat by the river at night, slowly.</async>\n'
+    '2.<async topic="sights"> See the old forum before ten, alone.</async>\n<sync/>Enjoy both.'
+)
+
+TWO = Program.from_annotation(ANNOTATION, TOKENIZER)
+
+
+@functools.cache
+def toy() -> Model:
+    config = dataclasses.replace(PRESETS["toy"], layers=1, window=None, global_every=1)
+    return Model("toy", config, jax.tree.map(jnp.asarray, random_params(config, 1)), TOKENIZER)
+
+
+programs = st.randoms(use_true_random=False).map(lambda rng: random_program(rng)[0])
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(programs)
+def test_a_hidden_row_is_seen_as_the_linear_program_is(program):
+    pieces, plan = cut(program, TOKENIZER)
+    row = hidden_row(pieces, plan, PROMPT)
+    ids = np.asarray(PROMPT + program.ids(TOKENIZER))
+    found = structure(ids, TAGS, len(PROMPT), TOKENIZER.end_of_turn)
+    tags = TAGS.is_tag(ids)
+    # A topic's pieces are main text, too: they stand between [PROMISE] and [/PROMISE:n].
+    in_topic = np.cumsum(ids == TAGS.promise) > np.cumsum(TAGS.is_close(ids))
+    text = ~tags & ~in_topic & (np.arange(len(ids)) >= len(PROMPT))
+    ours = row.piece >= 0
+    np.testing.assert_array_equal(row.token[ours], ids[text])
+    np.testing.assert_array_equal(row.see[np.ix_(ours, ours)], visible_matrix(found)[np.ix_(text, text)])
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(programs)
+def test_to_main_an_open_chunk_is_its_topic(program):
+    """Position for position, main reads the text in which topics stand for open chunks."""
+    pieces, plan = cut(program, TOKENIZER)
+    plan = Plan(plan.open, frozenset())
+    row = hidden_row(pieces, plan, PROMPT)
+    written = [list(piece.stub) if n in plan.open else list(piece.ids) for n, piece in enumerate(pieces)]
+    seen = PROMPT + [id for ids in written for id in ids]
+    in_main = ~np.isin(row.piece, sorted(plan.open))
+    np.testing.assert_array_equal(row.token[in_main], seen)
+    np.testing.assert_array_equal(row.position[in_main], np.arange(len(seen)))
+    np.testing.assert_array_equal(row.see[np.ix_(in_main, in_main)], np.tri(len(seen), dtype=bool))
+    behind = np.flatnonzero(in_main)
+    np.testing.assert_array_equal(row.before[behind][1:], behind[:-1])
+
+
+def test_a_fork_reads_main_up_to_its_promise_and_itself_but_not_its_own_topic():
+    pieces, plan = cut(TWO, TOKENIZER)
+    row = hidden_row(pieces, plan, PROMPT)
+    [_, second] = sorted(plan.open)
+    last = np.flatnonzero(row.piece == second)[-1]
+    seen = bytes(row.token[row.see[last]].tolist()).decode()
+    assert seen == "Why?Two things.\n1. food\n2. See the old forum before ten, alone."
+    end = bytes(row.token[row.see[-1]].tolist()).decode()
+    assert end == f"Why?{TWO.strip()}"
+
+
+def test_log_probs_are_those_of_the_text_alone():
+    """Padding, companions in the batch and hidden tokens change nothing: main's view is scored as that very text."""
+    pieces, plan = cut(Program.from_annotation(ANNOTATION.replace("<sync/>", ""), TOKENIZER), TOKENIZER)
+    full, hidden = full_row(pieces, PROMPT), hidden_row(pieces, plan, PROMPT)
+    both = log_probs(toy(), [full, hidden], HOW.lengths)
+    [alone] = log_probs(toy(), [hidden], (512,))
+    np.testing.assert_allclose(both[1], alone, atol=1e-4)
+    outline = [dataclasses.replace(piece, ids=piece.stub, topic=None) if piece.topic else piece for piece in pieces]
+    [told] = log_probs(toy(), [full_row(outline, PROMPT)], HOW.lengths)
+    np.testing.assert_allclose(alone[~np.isin(hidden.piece, sorted(plan.open))], told, atol=1e-4)
+    assert np.abs(both[0]).max() > 0.1
+    found = costs(pieces, plan, (full, hidden), both)
+    first = min(plan.open)
+    assert max(np.abs(cost).max() for cost in found[: first + 1]) < 1e-4, "nothing is hidden from the first chunk"
+    assert max(np.abs(cost).max() for cost in found[first + 1 :]) > 1e-3
+
+
+def test_worst_window():
+    assert worst(np.asarray([0.0, 3.0, 1.0, 0.0, 0.0]), 2) == 2
+    assert worst(np.asarray([4.0]), 4) == 1
+    assert worst(np.asarray([-4.0, -1.0]), 2) == 0
+    assert worst(np.asarray([]), 2) == 0
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(programs)
+def test_cut_and_joined_up_again_it_is_the_same_program(program):
+    """But for lengths, which are measured anew, and for several syncs in a row, of which one does it."""
+    pieces, plan = cut(program, TOKENIZER)
+    again = joined_up(pieces, plan)
+    assert again.strip() == program.strip()
+    told = [part for part in program.parts if isinstance(part, Chunk)]
+    measured = [tens_for(len(part.text.encode()) + 2) for part in told]
+    assert [part for part in again.parts if isinstance(part, Chunk)] == [
+        dataclasses.replace(part, tens=min(tens, 64)) for part, tens in zip(told, measured, strict=True)
+    ]
+    assert critical_path(pieces, plan, TOKENIZER) == clock(again.ids(TOKENIZER), TAGS, 0).critical_path
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(programs)
+def test_tidied_plans_are_never_slower_and_hold_nothing_idle(program):
+    pieces, plan = cut(program, TOKENIZER)
+    tidy = tidied(pieces, plan, TOKENIZER)
+    assert tidy.open <= plan.open
+    assert tidy.joins <= plan.joins
+    assert critical_path(pieces, tidy, TOKENIZER) <= critical_path(pieces, plan, TOKENIZER)
+    assert all(hidden_from(Plan(tidy.open, tidy.joins - {at}), at) for at in tidy.joins), "a sync waits for something"
+
+
+def random_annotation(rng: random.Random) -> str:
+    words = ["red", "green", "old", "new", "river", "stone", "house", "bird", "away", "again", "never", "slowly"]
+    parts = []
+    for n in range(rng.randrange(1, 7)):
+        text = " " + " ".join(rng.choices(words, k=rng.randrange(5, 12))) + "."
+        parts.append(rng.choice(["", f"\n{n}.", "\n\nSo be it.\n", "<sync/>", "\n<sync/>Then"]))
+        parts.append(f'<async topic="{rng.choice(words)}">{text}</async>' if rng.random() < 0.8 else text)
+    return "".join(parts)
+
+
+@pytest.mark.parametrize("max_cost", [-1.0, 0.02, 0.2, 100.0])
+def test_pruning_keeps_every_byte_and_leaves_no_passage_in_need(max_cost):
+    how = dataclasses.replace(HOW, max_cost=max_cost, min_speedup=1.0)
+    rng = random.Random(1)
+    items = [(ASKED, Program.from_annotation(random_annotation(rng), TOKENIZER)) for _ in range(8)]
+    kept = 0
+    for index, left, evidence in prune_all(toy(), items, how):
+        proposed = items[index][1]
+        assert left.strip() == proposed.strip()
+        pieces, plan = cut(left, TOKENIZER)
+        kept += len(plan.open)
+        assert len(evidence["measured"]) >= len(plan.open)
+        if plan.open:
+            rows = full_row(pieces, TOKENIZER.chat(ASKED)), hidden_row(pieces, plan, TOKENIZER.chat(ASKED))
+            found = costs(pieces, plan, rows, log_probs(toy(), rows, how.lengths))
+            needs = [worst(found[n], how.window) for n in range(len(pieces)) if hidden_from(plan, n)]
+            assert max(needs, default=0) <= max(max_cost, 0) + 1e-3
+        if max_cost == 100:
+            pieces, plan = cut(proposed, TOKENIZER)
+            assert left == joined_up(pieces, tidied(pieces, plan, TOKENIZER))
+            assert not evidence["mends"]
+    assert (kept > 0) == (max_cost > 0)
+
+
+def test_an_answer_without_chunks_needs_no_pass():
+    left, evidence = prune(toy(), ASKED, Program((Text("Because <sync/> of this."), Sync())), HOW)
+    assert left == Program((Text("Because <sync/> of this."),))
+    assert evidence["passes"] == 0
+
+
+def test_too_long_is_said():
+    with pytest.raises(PastaError, match="over 256"):
+        prune(toy(), [("user", "Why? " * 100)], TWO, dataclasses.replace(HOW, lengths=(256,)))
+
+
+def test_auc():
+    assert auc([2.0, 3.0], [0.0, 1.0]) == 1
+    assert auc([0.0, 3.0], [1.0, 2.0]) == 0.5
+    assert auc([1.0], [1.0]) == 0.5
+
+
+def test_twins_are_the_same_but_for_their_last_part():
+    made = twins(200, seed=0)
+    assert made == twins(200, seed=0)
+    assert len({twin.used.render() for twin in made}) == 200
+    for twin in made:
+        assert twin.used.parts[:-1] == twin.free.parts[:-1]
+        assert isinstance(twin.used.parts[-1], Chunk) == twin.by_sibling
+        assert not any(isinstance(part, Sync) for part in twin.used.parts)
+        told = [part for part in twin.used.parts if isinstance(part, Chunk)][twin.chunk].text
+        assert twin.fact in told
+        assert twin.fact in twin.used.parts[-1].text
+        assert twin.fact not in twin.free.parts[-1].text
+        assert twin.fact not in twin.instruction
+
+
+@requires_smollm2
+def test_a_real_model_tells_used_facts_from_unused_ones():
+    """A sample of what `python -m launch.verifier` measures on all."""
+    model = load_model("smollm2_135m", "")
+    used, free = zip(*(last_costs(model, twin, window=4, lengths=(256,)) for twin in twins(10, seed=1)), strict=True)
+    assert auc(list(used), list(free)) >= 0.9
