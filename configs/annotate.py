@@ -50,8 +50,18 @@ def annotate(annotator: str) -> ConfigDict:
 
 
 def likelihood() -> ConfigDict:
-    """Prune and join by what a model says each chunk costs."""
-    return annotate("likelihood")
+    """Prune and join by what a model says each chunk costs (data/likelihood.py::Settings)."""
+    config = annotate("likelihood")
+    config.weighing = ConfigDict(
+        {
+            "max_cost": 0.5,  # nats a token in the worst window of a passage: above it, it needs what it did not see
+            "window": 4,  # tokens
+            "max_mends": 4,  # an answer that asks for more is a sequence, and keeps no tags
+            "min_speedup": 1.05,  # plain tokens over critical path: below it an answer keeps no tags
+            "lengths": (256, 384, 512, 640, 1024, 2048),  # tokens that texts are padded to; each is compiled
+        }
+    )
+    return config
 
 
 def openai() -> ConfigDict:

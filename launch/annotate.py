@@ -197,7 +197,37 @@ class Spending:
         )
 
 
-ANNOTATORS = {"structure": structure, "openai": endpoint, "gemini": endpoint, "toy": toy}
+def likelihood(config: ConfigDict, pairs: list, tokenizer, folder: Path) -> Annotator:
+    """An earlier run's chunks, weighed by a model: what the later text can't do without is joined, or left to main."""
+    from pasta_jax.data import hiding
+    from pasta_jax.data import likelihood as weighing
+    from pasta_jax.data.annotating import code_fingerprint, fingerprint
+    from pasta_jax.data.verify import messages, read_records
+    from pasta_jax.lang.program import Program
+
+    if not config.records:
+        raise PastaError(
+            "config.records is missing: give the records.jsonl of an earlier run, whose chunks are weighed"
+        )
+    programs = {record.id: record.program for record in read_records(Path(config.records))}
+    asked = config.weighing.to_dict()
+
+    def annotate(left: list[int]) -> Iterator[tuple[int, dict]]:
+        from pasta_jax.models.weights import load_model
+
+        cli.announce_device()
+        model = load_model(config.model.preset, config.model.path)
+        items = ((messages(pairs[n]), Program.parse(programs[pairs[n].id])) for n in left)
+        for index, program, evidence in weighing.prune_all(model, items, weighing.Settings(**asked)):
+            yield left[index], {"program": program.render(), "evidence": evidence}
+
+    about = asked | {"lengths": list(asked["lengths"])}
+    about |= {"records": fingerprint(programs[pair.id] for pair in pairs), "model": config.model.preset}
+    about |= {"annotator": "likelihood", "code": code_fingerprint(weighing, hiding)}
+    return about, annotate, program_judge(config, tokenizer)
+
+
+ANNOTATORS = {"structure": structure, "likelihood": likelihood, "openai": endpoint, "gemini": endpoint, "toy": toy}
 
 
 def text_judge(config: ConfigDict, tokenizer) -> Callable:
@@ -217,7 +247,7 @@ def text_judge(config: ConfigDict, tokenizer) -> Callable:
 
 
 def program_judge(config: ConfigDict, tokenizer) -> Callable:
-    """For answers that are programs."""
+    """For answers that are programs, with what was measured."""
     from pasta_jax.data.pairs import split_of
     from pasta_jax.data.verify import verify_program
     from pasta_jax.lang.program import Program

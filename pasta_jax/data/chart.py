@@ -31,8 +31,8 @@ def panels_of(records: Sequence[Record]) -> list[Panel]:
     forked = [record for record in records if record.forks]
     quarters = [1 + n / 4 for n in range(-1, 13)]
     return [
-        Panel("theoretical speedup", "answers", [record.speedup for record in records], quarters),
-        Panel("chunks of an answer", "answers", [record.forks for record in records], range(14)),
+        Panel("theoretical speedup", "answers with a fork", [record.speedup for record in forked], quarters),
+        Panel("chunks of an answer", "answers with a fork", [record.forks for record in forked], range(14)),
         Panel(
             "tokens of a chunk",
             "chunks",

@@ -138,10 +138,14 @@ def verify_program(
     )
 
 
+def messages(pair: Pair | Record) -> list[tuple[str, str]]:
+    """The question as (role, text) pairs."""
+    return [*([("system", pair.system)] if pair.system else []), ("user", pair.instruction)]
+
+
 def prompt_ids(pair: Pair | Record, tokenizer) -> list[int]:
     """The question as the model's own chat template writes it, the assistant's turn opened."""
-    system = [("system", pair.system)] if pair.system else []
-    return tokenizer.chat([*system, ("user", pair.instruction)])
+    return tokenizer.chat(messages(pair))
 
 
 def read_records(path: Path) -> list[Record]:
