@@ -44,7 +44,7 @@ _OPENS_BACKWARDS = _opens(
 )  # fmt: skip
 _POINTS_BACKWARDS = _any(
     "above", "aforementioned", "(?:as )?mentioned", "previous(?:ly)?", "preceding", "the former", "the latter",
-    "the same", "(?:as|like) (?:before|described|noted|discussed|shown|stated|seen)",
+     "(?:as|like) (?:before|described|noted|discussed|shown|stated|seen)",
     "earlier (?:step|point|section)", "resulting",
     r"(?:step|point|item|option|method|part|section|example|rule)s? (?:#|no\.? ?)?\d+",
     "the (?:first|second|third|last|other) (?:one|step|point|item|option|method|part|section|example)",
@@ -56,6 +56,9 @@ _STEPS = _any(
     "steps?", "instructions?", "directions?", "procedure", "recipe", "process", "tutorial", "method", "preparation",
     "how to", "walk ?through", "as follows", "algorithm", "proof", "solution", "calculate", "solve", "setup",
 )  # fmt: skip
+_HOW_TO = _any(
+    "how (?:to|you|we|i)", "(?:follow|take) (?:these|the|this)", "as follows", "(?:these|the following) steps"
+)
 _IN_SEQUENCE = _any(
     "then", "next", "once", "now", "again", "until", "afterwards?", "remaining", "resulting", "finally", "first",
     "step", "after (?:that|you|the)", "back to", "(?:begin|start) by", "following (?:command|code)", "create an?",
@@ -134,6 +137,11 @@ def steps(lead_in: str) -> bool:
     return bool(_STEPS.search(lead_in))
 
 
+def how_to(lead_in: str) -> bool:
+    """Whether a list is announced as the way to do one thing."""
+    return bool(_HOW_TO.search(lead_in))
+
+
 def in_sequence(text: str) -> bool:
     """Whether an item reads like a step that has others before or behind it."""
     return bool(_IN_SEQUENCE.search(text))
@@ -158,6 +166,12 @@ def enumerated(text: str) -> list[int]:
 def without_ordinal(text: str) -> str:
     found = _ORDINAL_WORDS.match(text)
     return text[found.end() :] if found else text
+
+
+def named(heading: str) -> str:
+    """A heading without its number: of `Day 1: Osaka` what stands behind the colon."""
+    behind = re.sub(r"^[^:]*\d[^:]*:\s*(?=\S)", "", heading)
+    return behind if _WORD.search(behind) else heading
 
 
 def topic(text: str, known: str) -> str:

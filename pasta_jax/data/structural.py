@@ -174,14 +174,13 @@ def _group(
         cues.refers_back(body, earlier, known) or (headed and cues.dependent_heading(_text(text, blocks[a])))
         for (a, _), body, earlier in zip(ranges, bodies, _before(bodies), strict=True)
     ]
-    steps = numbered and cues.steps(lead_in) and any(cues.in_sequence(body) for body in bodies)
-    if steps or sum(refers) > MAX_REFERRING * len(ranges):
+    in_sequence = cues.how_to(lead_in) or (cues.steps(lead_in) and any(cues.in_sequence(body) for body in bodies))
+    if (numbered and in_sequence) or sum(refers) > MAX_REFERRING * len(ranges):
         return
     for (a, b), body, needs in zip(ranges, bodies, refers, strict=True):
         stop = blocks[b - 1].stop
-        topic = cues.topic(
-            _text(text, blocks[a]) if headed else body, known + "".join(b for b in bodies if b is not body)
-        )
+        others = known + "".join(other for other in bodies if other is not body)
+        topic = cues.topic(cues.named(_text(text, blocks[a])) if headed else body, others)
         if _ids(body) > MAX_CHUNK_IDS:
             yield from _parts(instruction, text, blocks, a + 1, b)
         elif topic:
