@@ -8,6 +8,9 @@ torch and llama.cpp on the same weights in float32, interleaved in the same run;
 there: one row takes about 21 ms a step, eight rows about 53; one row reads the weights at over half of a copy's speed.
 `interpreter` replays 43 programs (parallelism 1.0 to 4.0, answers of 120 to 563 tokens) asynchronously and as their
 stripped text sequentially: about half an hour there.
+
+`:gemma_7b_random` is the paper's shape with random weights made on the device (17 GB in bfloat16, SmolLM2's tokens):
+for accelerators. It has not been run on one yet.
 """
 
 from ml_collections import ConfigDict
@@ -20,15 +23,17 @@ def get_config(variant: str = "smollm2_135m") -> ConfigDict:
     variants = {
         "smollm2_135m": lambda: benchmark("smollm2_135m"),
         "gemma3_270m": lambda: benchmark("gemma3_270m"),
+        "gemma_7b_random": lambda: benchmark("gemma_7b", random_weights=True),
     }
     return common.pick(variants, variant, "configs/benchmark.py")
 
 
-def benchmark(preset: str) -> ConfigDict:
+def benchmark(preset: str, random_weights: bool = False) -> ConfigDict:
     """One model; what each benchmark measures with it."""
     return ConfigDict(
         {
             "model": common.model(preset),
+            "random_weights": random_weights,  # of the model's shape, made on the device: nothing is loaded
             "decode": {
                 "widths": (1, 2, 4, 8),  # threads of one request that feed in a step
                 "slots": 512,

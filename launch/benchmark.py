@@ -28,9 +28,8 @@ def main(config: ConfigDict, name: str) -> None:
 def decode(config: ConfigDict) -> dict:
     """Milliseconds of a decoding step by threads of one request."""
     from pasta_jax.evaluate import speed
-    from pasta_jax.models.weights import load_model
 
-    model = load_model(config.model.preset, config.model.path)
+    model = model_of(config)
     asked = config.decode
     runners = {}
     for rows in asked.widths:
@@ -77,11 +76,10 @@ def interpreter(config: ConfigDict) -> dict:
 
     from pasta_jax.decode.generate import Settings
     from pasta_jax.evaluate import speed, structures
-    from pasta_jax.models.weights import load_model
 
     asked = config.interpreter
     programs = structures.read_programs(Path(PROGRAMS.value or asked.programs))
-    model = load_model(config.model.preset, config.model.path)
+    model = model_of(config)
     decode_asked = config.decode
     widths = {
         str(rows): speed.decode_runner(model, rows, asked.slots, asked.prompt, decode_asked.steps)
@@ -90,6 +88,10 @@ def interpreter(config: ConfigDict) -> dict:
     step = speed.interleaved(widths, decode_asked.rounds, say)
     events = speed.interleaved(speed.event_runners(model, asked.slots, asked.prompt), decode_asked.rounds, say)
     event = {name: statistics.median(times) for name, times in events.items()}
+    # What a step of one row must read at least, at half of the steps measured.
+    least_gb = (speed.weight_bytes(model.params) + speed.kv_bytes(model, asked.prompt + decode_asked.steps // 2)) / 1e9
+    copy = speed.copy_gb_s()
+    one_row = statistics.median(step[str(min(asked.widths))])
     settings = Settings(
         lanes=1, rows=asked.rows, slots=asked.slots, policy="predicted", constant=40, widths=tuple(asked.widths)
     )
@@ -101,10 +103,23 @@ def interpreter(config: ConfigDict) -> dict:
         "rows": asked.rows,
         **structures.summary(pairs),
         "ms_per_step": {rows: round(statistics.median(times), 2) for rows, times in step.items()},
+        "step_reads_gb": round(least_gb, 3),
+        "copy_gb_s": round(copy, 1),
+        "step_over_reading": round(one_row / (1e3 * least_gb / copy), 2),
         "fork_ms": round(event["fork"] - event["plain"], 2),
         "join_ms": round(event["join"] - event["plain"], 2),
         "host_overhead_ms": round(event["in many calls"] - event["in one call"], 2),
     }
+
+
+def model_of(config: ConfigDict):
+    """The model to measure; random weights of its shape where the config says so."""
+    from pasta_jax.evaluate import speed
+    from pasta_jax.models.weights import load_model
+
+    if config.random_weights:
+        return speed.random_model(config.model.preset, seed=0)
+    return load_model(config.model.preset, config.model.path)
 
 
 def peer_runners(model, asked: ConfigDict) -> dict:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 from pasta_jax.decode.generate import Settings
+from pasta_jax.decode.state import empty_state
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate import speed, structures
 from pasta_jax.lang.clock import clock, geometric_mean, parallelism
@@ -78,6 +79,18 @@ def test_unreadable_programs_are_named_by_file_and_line(tmp_path):
         structures.read_programs(path)
     with pytest.raises(PastaError, match="none"):
         structures.read_programs(tmp_path / "none")
+
+
+def test_keys_and_values_are_counted_as_the_pool_holds_them():
+    kv = empty_state(toy().config, 1, 100, jnp.float32, stacked=False).pool.kv
+    assert speed.kv_bytes(toy(), 100) == sum(leaf.nbytes for leaf in jax.tree.leaves(kv))
+
+
+@requires_smollm2
+def test_random_weights_have_the_shape_of_their_preset():
+    model = speed.random_model("toy", seed=0)
+    assert model.params["embed"].shape == (PRESETS["toy"].vocab, PRESETS["toy"].embed)
+    assert len({float(leaf.std()) for leaf in jax.tree.leaves(model.params) if leaf.ndim > 1}) > 3
 
 
 @requires_smollm2

@@ -17,7 +17,10 @@ from pasta_jax.decode.interpreter import Rules, Script, run
 from pasta_jax.decode.replay import prepare
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.state import DecodeState, empty_state, max_threads
-from pasta_jax.models.weights import Model
+from pasta_jax.models import transformer
+from pasta_jax.models.config import PRESETS
+from pasta_jax.models.tokenizer import load_tokenizer
+from pasta_jax.models.weights import PACKAGED, Model, platform_dtype
 
 Runner = Callable[[], float]  # does a fixed number of steps and returns the milliseconds of one
 
@@ -116,8 +119,42 @@ def weight_bytes(params) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))
 
 
-def copy_gb_s(megabytes: int = 256, rounds: int = 5) -> float:
-    """Bytes read and written a second by plain copies on all cores, the best of some rounds: what memory gives."""
+def random_model(preset: str, seed: int) -> Model:
+    """A preset's shape with random weights, made on the device: for speed alone. Its text is SmolLM2's tokens."""
+    config = PRESETS[preset]
+    stacked = jax.default_backend() != "cpu"
+
+    def make(key):
+        return jax.tree.map(lambda leaf: leaf.astype(platform_dtype()), transformer.init(config, key, stacked))
+
+    params = jax.block_until_ready(jax.jit(make)(jax.random.key(seed)))
+    return Model(f"{preset}_random", config, params, load_tokenizer(PACKAGED["smollm2_135m"]()))
+
+
+def kv_bytes(model: Model, slots: int) -> int:
+    """Bytes of the keys and values of so many tokens."""
+    config = model.config
+    return 2 * config.layers * config.kv_heads * config.head_dim * slots * model.params["embed"].dtype.itemsize
+
+
+def copy_gb_s() -> float:
+    """Bytes read and written a second by plain copies, the best of some rounds: what memory gives."""
+    return _host_copy_gb_s(256, 5) if jax.default_backend() == "cpu" else _device_copy_gb_s(2048, 20)
+
+
+def _device_copy_gb_s(megabytes: int, rounds: int) -> float:
+    source = jnp.zeros(megabytes * 2**20 // 4, jnp.float32)
+    add = jax.jit(lambda array: array + 1)  # a copy alone might be elided
+    jax.block_until_ready(add(source))
+    times = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        jax.block_until_ready(add(source))
+        times.append(time.perf_counter() - began)
+    return 2 * source.nbytes / min(times) / 1e9
+
+
+def _host_copy_gb_s(megabytes: int, rounds: int) -> float:
     cores = os.cpu_count() or 1
     size = megabytes * 2**20 // 8 // cores
     pairs = [(np.ones(size), np.empty(size)) for _ in range(cores)]
