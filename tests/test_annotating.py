@@ -1,5 +1,6 @@
 """Runs that are cut off anywhere end as if they had not been; a folder of another run is never gone on with."""
 
+import dataclasses
 import json
 import os
 import random
@@ -14,10 +15,14 @@ import pytest
 
 from pasta_jax.data import annotating
 from pasta_jax.data.annotating import Taken, code_fingerprint, run, write_results
-from pasta_jax.data.pairs import Bad, Pair
+from pasta_jax.data.pairs import Bad, Pair, id_of
+from pasta_jax.data.toy import problems
+from pasta_jax.data.toy_tokenizer import toy_tokenizer
 from pasta_jax.data.verify import Limits, verify
 from pasta_jax.errors import PastaError
-from tests.traces import Chatty
+from pasta_jax.models.weights import Model, export_model
+from tests.models import random_params
+from tests.traces import TINY, Chatty
 
 PAIRS = [Pair(f"id{n}", "", f"what {n}", f"answer {n} é\n", "mine") for n in range(12)]
 ABOUT = {"annotator": "by hand", "code": "1"}
@@ -122,7 +127,7 @@ def test_the_summary_counts_everything_once(tmp_path):
     assert not list(tmp_path.glob("*.part"))
 
 
-# A real process, killed.
+# Real processes, killed.
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ("records.jsonl", "refused.jsonl", "summary.json", "chart.svg")
@@ -142,24 +147,21 @@ def source(folder: Path) -> Path:
     return folder / "lists.jsonl"
 
 
-def start(data: Path, output: Path) -> subprocess.Popen:
-    options = ["--config.source=" + str(data), "--config.drop_evaluation=False", "--config.model.preset=toy"]
-    options += ["--config.max_tokens=1700", "--config.dataset=False"]
-    command = [sys.executable, "-m", "launch.annotate", "--config=configs/annotate.py:sharegpt_structure", *options]
-    return subprocess.Popen(
-        [*command, f"--output={output}"], cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+def start(variant: str, output: Path, *options: str) -> subprocess.Popen:
+    options = (*options, "--config.max_tokens=1700", "--config.dataset=False", f"--output={output}")
+    command = [sys.executable, "-m", "launch.annotate", f"--config=configs/annotate.py:{variant}", *options]
+    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def test_a_process_killed_twice_ends_with_the_very_files(tmp_path):
-    data = source(tmp_path)
-    whole = start(data, tmp_path / "whole")
-    out, err = whole.communicate(timeout=120)
+def killed_twice_or_not_at_all(variant: str, tmp_path: Path, *options: str) -> dict:
+    """Two runs of a variant, one of them killed in the first and in the last third; the summary of both."""
+    whole = start(variant, tmp_path / "whole", *options)
+    out, err = whole.communicate(timeout=240)
     assert whole.returncode == 0, err
     sizes = []
     for share in (0.2, 0.7):
         target = share * (tmp_path / "whole" / annotating.PROGRESS).stat().st_size
-        process, file = start(data, tmp_path / "killed"), tmp_path / "killed" / annotating.PROGRESS
+        process, file = start(variant, tmp_path / "killed", *options), tmp_path / "killed" / annotating.PROGRESS
         while not (file.exists() and file.stat().st_size > target):
             assert process.poll() is None, process.stderr.read()
             time.sleep(0.002)
@@ -168,10 +170,35 @@ def test_a_process_killed_twice_ends_with_the_very_files(tmp_path):
         sizes.append(file.stat().st_size)
         assert not (tmp_path / "killed/records.jsonl").exists()
     assert sizes[0] < sizes[1] < (tmp_path / "whole" / annotating.PROGRESS).stat().st_size
-    last = start(data, tmp_path / "killed")
-    assert last.communicate(timeout=120)[0].replace("/killed/", "/whole/") == out
+    last = start(variant, tmp_path / "killed", *options)
+    assert last.communicate(timeout=240)[0].replace("/killed/", "/whole/") == out
     for name in RESULTS:
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
-    summary = json.loads((tmp_path / "whole/summary.json").read_text())
+    return json.loads((tmp_path / "whole/summary.json").read_text())
+
+
+def test_structure_killed_twice_ends_with_the_very_files(tmp_path):
+    options = (f"--config.source={source(tmp_path)}", "--config.drop_evaluation=False", "--config.model.preset=toy")
+    summary = killed_twice_or_not_at_all("sharegpt_structure", tmp_path, *options)
     assert (summary["kept"], len(summary["unreadable"]), len(summary["refused"])) == (800, 1, 1)
     assert summary["statistics"]["with_fork"] == 800
+
+
+def test_likelihood_killed_twice_ends_with_the_very_files(tmp_path):
+    """With a tiny model of random weights, which finds half of all chunks needed."""
+    tokenizer = toy_tokenizer()
+    config = dataclasses.replace(TINY, vocab=tokenizer.model_vocab, context=2048)
+    params = random_params(config, 1, scale=1.0)
+    (tmp_path / "model").mkdir()
+    export_model(Model("tiny", config, params, tokenizer), tmp_path / "model")
+    problems_ = {problem.instruction: problem for problem in problems(1, 0, 150, "medium")}.values()
+    with (tmp_path / "records.jsonl").open("w") as file:
+        for problem in problems_:
+            pair = Pair(id_of("", problem.instruction, problem.answer), "", problem.instruction, problem.answer, "toy")
+            file.write(verify(pair, problem.annotation, tokenizer, Limits(1700), "toy", "train").json() + "\n")
+    options = (f"--config.records={tmp_path / 'records.jsonl'}", "--config.model.preset=")
+    options += (f"--config.model.path={tmp_path / 'model'}", "--config.weighing.lengths=(256,1728)")
+    summary = killed_twice_or_not_at_all("likelihood", tmp_path, *options)
+    assert summary["kept"] == len(problems_)
+    before = sum(problem.forkable for problem in problems_)
+    assert 0 < summary["statistics"]["with_fork"] < before

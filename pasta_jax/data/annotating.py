@@ -52,9 +52,10 @@ def run(
         left = [number for number in range(len(pairs)) if number not in answers]
         progress(len(answers), len(pairs))
         for number, answer in annotate(left) if left else ():
-            file.write(_line([number, answer]))
+            line = _line([number, answer])
+            file.write(line)
             file.flush()
-            answers[number] = answer
+            answers[number] = json.loads(line)[1]  # as a later run will read it, down to the order of keys
             progress(len(answers), len(pairs))
         if missing := [number for number in left if number not in answers]:
             raise PastaError(f"{folder}: {len(missing)} pairs have no answer yet; run the same command again to go on")
