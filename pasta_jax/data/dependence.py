@@ -1,5 +1,6 @@
 """Constructed answers of known dependence: later text that uses a fact of a chunk, and its twin that doesn't."""
 
+import itertools
 import random
 from dataclasses import dataclass
 
@@ -196,3 +197,12 @@ def auc(positive: list[float], negative: list[float]) -> float:
     """The share of (positive, negative) that are in order; ties count half."""
     wins = sum((p > n) + 0.5 * (p == n) for p in positive for n in negative)
     return wins / (len(positive) * len(negative))
+
+
+def threshold(positive: list[float], negative: list[float]) -> tuple[float, float]:
+    """The cost between two measured ones that tells most apart, in the middle where several do; and the share right."""
+    values = sorted({*positive, *negative})
+    between = [(low + high) / 2 for low, high in itertools.pairwise(values)] or values
+    right = [sum(p > at for p in positive) + sum(n <= at for n in negative) for at in between]
+    best = [at for at, count in zip(between, right, strict=True) if count == max(right)]
+    return best[len(best) // 2], max(right) / (len(positive) + len(negative))

@@ -1,9 +1,8 @@
 """What text loses when chunks are hidden from it, by a model: one pass with all in view, one that sees as PASTA does.
 
 The model was not trained on tags, so neither pass has any: an open chunk stands as the words of its topic, and main
-goes on behind them. A token's cost is p * log(p / q), where p is its probability with all in view and q that of its
-thread: the part of the divergence that falls on what was written. Where p is small the text was anybody's guess, and
-where p is near q nothing was lost; a fact that is taken up again costs several nats.
+goes on behind them. A token's cost is sqrt(p) * log(p / q) nats, where p is its probability with all in view and q that
+of its thread. The root counts less what was anybody's guess in either case; of a fact that is taken up again p is high.
 """
 
 import functools
@@ -84,16 +83,14 @@ def hidden_row(pieces: Sequence[Piece], plan: Plan, prompt_ids: Sequence[int]) -
             put(piece.ids, following, last, n, 0, 0)
             following, last = following + len(piece.ids), len(token) - 1
             continue
-        # The topic is numbered like its chunk, which is not to read it twice.
-        put(piece.stub, following, last, -1, 0, n + 1)
-        behind = len(token) - 1 if piece.stub else last
+        # The chunk first: it doesn't read its own topic, and both rows begin alike up to the end of the first chunk.
         put(piece.ids, following, last, n, n + 1, 0)
-        following, last = following + len(piece.stub), behind
+        put(piece.stub, following, last, -1, 0, n + 1)
+        following, last = following + len(piece.stub), len(token) - 1 if piece.stub else last
     position, before, piece, chunk, epoch, main, topic = np.asarray(columns, np.int32).T
     q, k = [vector[:, None] for vector in (chunk, epoch, main)], [vector[None] for vector in (chunk, epoch, main)]
     see = visible(np.tri(len(token), dtype=bool), *q, *k)
-    is_topic, own, joined = topic[None] > 0, topic[None] == chunk[:, None], epoch[None] < epoch[:, None]
-    see &= ~is_topic | ~(own | joined)  # once a chunk is joined, it stands for its topic
+    see &= (topic == 0)[None] | (epoch[None] == epoch[:, None])  # once a chunk is joined, it stands for its topic
     return Row(np.asarray(token, np.int32), position, before, see, piece)
 
 
@@ -115,21 +112,35 @@ def _log_probs(params, config: TransformerConfig, tokens_BxT, positions_BxT, bef
 
 
 def log_probs(model: Model, rows: Sequence[Row], lengths: Sequence[int]) -> list[np.ndarray]:
-    """The log-probability of each token of each row; all rows in one call, padded to one of `lengths`."""
-    longest = max(len(row.token) for row in rows)
-    length = next((n for n in lengths if n >= longest), None)
+    """The log-probability of each token of each row; one pass, padded to one of `lengths`.
+
+    The rows lie behind each other, blind to each other but for what they begin with in common, which is computed once.
+    """
+    first, *others = rows
+    shared = [0, *(_common(first, row) for row in others)]
+    starts = np.cumsum([0, *(len(row.token) - own for row, own in zip(rows, shared, strict=True))])
+    total = int(starts[-1])
+    length = next((n for n in lengths if n >= total), None)
     if length is None:
-        raise PastaError(f"the answer takes {longest} ids with its prompt, over {lengths[-1]}; leave it out")
-    fields = [np.zeros((len(rows), length), np.int32) for _ in range(3)]
-    see = np.zeros((len(rows), length, length), bool)
-    see |= np.eye(length, dtype=bool)  # padding sees itself: a row that sees nothing would average over everything
-    for n, row in enumerate(rows):
-        size = len(row.token)
-        for field, values in zip(fields, (row.token, row.position, row.before), strict=True):
-            field[n, :size] = values
-        see[n, :size, :size] = row.see
-    found = np.asarray(_log_probs(model.params, model.config, *fields, see))
-    return [found[n, : len(row.token)] for n, row in enumerate(rows)]
+        raise PastaError(f"the answer takes {total} ids to weigh, over {lengths[-1]}; leave it out")
+    fields = np.zeros((3, 1, length), np.int32)
+    see = np.eye(length, dtype=bool)  # padding sees itself: a row that sees nothing would average over everything
+    places = []
+    for row, own, start in zip(rows, shared, starts, strict=False):
+        at = np.concatenate([np.arange(own), start + np.arange(len(row.token) - own)])
+        fields[:, 0, at] = row.token, row.position, at[row.before]
+        see[np.ix_(at, at)] = row.see
+        places.append(at)
+    found = np.asarray(_log_probs(model.params, model.config, *fields, see[None]))[0]
+    return [found[at] for at in places]
+
+
+def _common(a: Row, b: Row) -> int:
+    """How many tokens two rows begin with that are the same and see the same."""
+    most = min(len(a.token), len(b.token))
+    same = [getattr(a, name)[:most] == getattr(b, name)[:most] for name in ("token", "position", "before")]
+    alike = np.all([*same, np.all(a.see[:most, :most] == b.see[:most, :most], axis=1)], axis=0)
+    return int(np.argmin(np.append(alike, False)))
 
 
 def costs(pieces: Sequence[Piece], plan: Plan, rows: tuple[Row, Row], found: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -140,7 +151,7 @@ def costs(pieces: Sequence[Piece], plan: Plan, rows: tuple[Row, Row], found: Seq
     by_piece, behind_chunk = [], False
     for n in range(len(pieces)):
         p, q = (values[row.piece == n] for row, values in zip(rows, found, strict=True))
-        cost = np.exp(p) * (p - q)
+        cost = np.exp(p / 2) * (p - q)
         if behind_chunk and n not in plan.open:
             cost[:1] = 0
         behind_chunk = n in plan.open

@@ -25,7 +25,7 @@ class Settings:
     window: int  # tokens
     max_mends: int  # an answer that asks for more is a sequence, and keeps no tags
     min_speedup: float  # plain tokens over critical path; below it an answer keeps no tags
-    lengths: tuple[int, ...]  # ascending multiples of 64 that sequences are padded to; each one compiles a program
+    lengths: tuple[int, ...]  # ascending multiples of 64 that passes are padded to; each one compiles a program
 
 
 Messages = list[tuple[str, str]]  # (role, text), ending with the user's
@@ -164,9 +164,9 @@ def _mended(model, pieces, plan: Plan, prompt_ids, full, seen, needy: int, setti
         if critical_path(pieces, shown, model.tokenizer) >= steps:
             continue
         only = Plan((plan.open & {needy}) | {chunk}, plan.joins)
-        row = hidden_row(pieces, only, prompt_ids)
+        row = hidden_row(pieces[: needy + 1], only, prompt_ids)
         [found] = log_probs(model, [row], settings.lengths)
-        alone[chunk] = worst(costs(pieces, only, (full, row), (seen, found))[needy], settings.window)
+        alone[chunk] = worst(costs(pieces[: needy + 1], only, (full, row), (seen, found))[needy], settings.window)
     missed = max(alone, key=alone.get, default=None)
     shows = missed is not None and alone[missed] > settings.max_cost
     mend = {
