@@ -54,7 +54,7 @@ def test_the_toy_task_from_end_to_end(command):
     records = read_records(Path("out/records.jsonl"))
     assert f"kept {len(records)} records" in out
     assert "annotated 0 of" in err
-    train = Examples(Path("out/dataset"), "train", toy_tokenizer(), False, "predicted", 40)
+    train = Examples(Path("out"), "train", toy_tokenizer(), False, "predicted", 40)
     assert len(train) == sum(record.split == "train" for record in records) > 400
     again, err = command("toy")
     assert again == out

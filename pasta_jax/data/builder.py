@@ -109,9 +109,10 @@ def tokenizer_fingerprint(tokenizer) -> str:
 
 
 class Examples(Sequence):
-    """The examples of one split, read from disk as they are asked for."""
+    """The examples of one split, read from disk as they are asked for; of a data set, or of a run's folder with one."""
 
     def __init__(self, folder: Path, split: str, tokenizer, strip_tags: bool, policy: str, constant: int):
+        folder = folder / "dataset" if (folder / "dataset" / ABOUT).is_file() else folder
         self.about = _about(folder)
         sources.refuse_for_training(self.about["sources"])
         if self.about["tokenizer"] != tokenizer_fingerprint(tokenizer):
