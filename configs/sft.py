@@ -36,7 +36,16 @@ def sft() -> ConfigDict:
         {
             "model": common.model(""),
             # A model to be trained from nothing instead, with the toy task's tokenizer; layers 0: not this.
-            "fresh": {"layers": 0, "embed": 0, "ff": 0, "heads": 0, "kv_heads": 0, "head_dim": 0, "context": 0},
+            "fresh": {
+                "layers": 0,
+                "embed": 0,
+                "ff": 0,
+                "heads": 0,
+                "kv_heads": 0,
+                "head_dim": 0,
+                "context": 0,
+                "widen": 1.0,  # factor on the first weights; small models learn sooner from larger ones
+            },
             "strip_tags": False,  # True: plain answers, for the baseline
             "policy": "predicted",  # position policy: predicted, constant, oracle, shared_start
             "constant": 40,  # main's distance under the policy `constant`
@@ -96,9 +105,10 @@ def tiny() -> ConfigDict:
 def toy() -> ConfigDict:
     """The toy task, from nothing."""
     config = sft()
-    config.fresh.update(layers=4, embed=128, ff=384, heads=4, kv_heads=2, head_dim=32, context=1024)
-    config.data.update(toy="small", toy_count=8000, lengths=(256,), rows=16)
-    config.train.update(epochs=0, steps=1500, learning_rate=2e-3, warmup=50, weight_decay=0.01, remat=False)
+    config.fresh.update(layers=4, embed=128, ff=384, heads=4, kv_heads=4, head_dim=32, context=1024, widen=3.0)
+    config.data.update(toy="medium", toy_count=12_000, lengths=(512,), rows=4)
+    config.train.update(epochs=0, steps=800, learning_rate=3e-3, warmup=100, weight_decay=0.01, b2=0.98, remat=False)
+    config.weights.main = 2.0  # the lines of ends are few
     return config
 
 

@@ -88,16 +88,21 @@ def model_of(config: ConfigDict):
     from pasta_jax.data.toy_tokenizer import toy_tokenizer
 
     tokenizer = toy_tokenizer()
+    fields = config.fresh.to_dict()
+    widen = fields.pop("widen")
     shape = TransformerConfig(
         vocab=tokenizer.model_vocab,
-        **config.fresh.to_dict(),
+        **fields,
         rope=Rope(10_000.0),
         norm_eps=1e-5,
         activation="silu",
         tied_head=True,
     )
     stacked = jax.default_backend() != "cpu"
-    return Model("fresh", shape, transformer.init(shape, jax.random.key(config.train.seed), stacked), tokenizer)
+    params = transformer.init(shape, jax.random.key(config.train.seed), stacked)
+    # Norms keep their ones; the leaf of each is named so.
+    params = jax.tree_util.tree_map_with_path(lambda path, x: x if path[-1].key == "weight" else x * widen, params)
+    return Model("fresh", shape, params, tokenizer)
 
 
 def data_of(config: ConfigDict, tokenizer) -> Data:

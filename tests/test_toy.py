@@ -25,13 +25,14 @@ def solved(instruction: str, words: int) -> str:
         if line == ENDS_ASKED:
             lines.append(ends)
             continue
-        name, steps, word = re.fullmatch(r"(\w+) (\d+) from (\w+)", line).groups()
+        name, word, steps = re.fullmatch(r"(\w+) (\w+) (\d+)", line).groups()
         order = ring(name, words)
         after = dict(zip(order, (*order[1:], order[0]), strict=True))
         said = name
         for left in range(int(steps), 0, -1):
-            said += f" {left} from {word}" if left == int(steps) else f" {left} {word}"
+            said += f" {word} {left}"
             end, word = word, after[word]
+        said += f" so {name} {end}"
         lines.append(said)
         ends += f" {name} {end}"
     return "\n".join(lines) + "\n"
@@ -156,7 +157,7 @@ def test_an_unknown_level_is_refused_with_those_there_are():
 def test_every_word_is_one_id_wherever_it_stands():
     tokenizer = toy_tokenizer()
     counts = [str(count) for count in range(1, len(WORDS) + 1)]
-    for word in [*RINGS, *WORDS, *counts, "from", "the", "ends"]:
+    for word in [*RINGS, *WORDS, *counts, "so", "the", "ends"]:
         assert len(tokenizer.encode(f" {word}")) == 1, word
     for word in [*RINGS, "ends", "then"]:
         assert len(tokenizer.encode(word)) == 1, word

@@ -1,15 +1,16 @@
 """The toy task: walks around fixed rings of words, exactly checkable; parts that fork, and an end that needs them all.
 
-An instruction names a few rings, each with a count and a word to begin from, and perhaps asks for the ends:
+An instruction names a few rings, each with a word to begin from and how many words to say, and perhaps asks for the
+ends:
 
-    amber 7 from owl
-    jade 6 from fox
+    amber owl 7
+    jade fox 6
     then name the ends
 
-The answer counts down along each ring, whose order is to be learnt, and then says where each walk ended:
+The answer counts down along each ring, whose order is to be learnt, says where the walk ended, and then gathers that:
 
-    amber 7 from owl 6 elk 5 hen 4 bat 3 cow 2 jay 1 ant
-    jade 6 from fox 5 cat 4 owl 3 hen 2 ant 1 bee
+    amber owl 7 elk 6 hen 5 bat 4 cow 3 jay 2 ant 1 so amber ant
+    jade fox 6 cat 5 owl 4 hen 3 ant 2 bee 1 so jade bee
     ends amber ant jade bee
 
 Each token follows from a few others, so a small model learns the walks; where a walk ends is a matter of all its steps,
@@ -59,7 +60,7 @@ class Level:
     styles: tuple[float, ...]  # how often each of STYLES is drawn, as weights
 
 
-_STYLES = (0.5, 0.1, 0.15, 0.1, 0.05, 0.1)
+_STYLES = (0.4, 0.1, 0.2, 0.1, 0.1, 0.1)
 
 LEVELS = {
     "small": Level(4, 8, (1, 2, 2), (4, 7), 0.5, _STYLES),
@@ -148,8 +149,9 @@ def _draw(random: np.random.Generator, level: Level) -> tuple[str, tuple[str, ..
         first = ring(name, level.words)[random.integers(level.words)]
         steps = int(random.integers(level.steps[0], level.steps[1] + 1))
         walked = walk(name, level.words, steps, first)
-        asked.append(f"{name} {steps} from {first}")
-        lines.append(" ".join([asked[-1], *(f"{steps - step} {word}" for step, word in enumerate(walked) if step)]))
+        asked.append(f"{name} {first} {steps}")
+        counted = [f"{word} {steps - step}" for step, word in enumerate(walked)]
+        lines.append(" ".join([name, *counted, "so", name, walked[-1]]))
         ends += [name, walked[-1]]
     has_ends = parts > 1 and random.random() < level.ends
     if has_ends:

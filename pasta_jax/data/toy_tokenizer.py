@@ -48,5 +48,5 @@ def _lines() -> list[str]:
     """What must become one piece each, behind a blank and at the start of a line."""
     counts = [str(count) for count in range(1, len(WORDS) + 1)]
     starts = [*RINGS, "ends", "user", "model", *ENDS_ASKED.split()[:1]]
-    behind = [*RINGS, *WORDS, *counts, "from", *ENDS_ASKED.split()[1:]]
+    behind = [*RINGS, *WORDS, *counts, "so", *ENDS_ASKED.split()[1:]]
     return [*starts, *(f" {word}" for word in behind)] * 4

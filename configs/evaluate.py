@@ -1,0 +1,37 @@
+"""Measure a trained model: exactness and theoretical speedup beside its baseline.
+
+    python -m launch.evaluate --config=configs/evaluate.py:toy \
+        --config.model.path=runs/toy/model --config.baseline.path=runs/toy_baseline/model
+
+Variant: toy (the toy task's held-out problems, both models of `launch.sft --config=configs/sft.py:toy`, the baseline
+with --config.strip_tags=True). One JSON line comes last: shares of exact answers, forks, speedups over the baseline's
+own answers, and what is left of exactness when a rule of decoding is broken (docs/RESULTS.md shows one). Two minutes
+on two CPU cores.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import common
+
+
+def get_config(variant: str = "toy") -> ConfigDict:
+    """The config of a variant."""
+    return common.pick({"toy": toy}, variant, "configs/evaluate.py")
+
+
+def toy() -> ConfigDict:
+    """The toy task."""
+    config = ConfigDict(
+        {
+            "model": common.model(""),
+            "baseline": common.model(""),
+            "level": "medium",  # small, medium, large; the one trained on
+            "problems": 256,
+            "start": 0,  # number of the first of them
+            "ablation": 32,  # problems with ends that are decoded with each rule broken; 0: none
+            "decoding": common.decoding(lanes=32, rows=9),
+            "request": common.request(max_tokens=600),
+        }
+    )
+    del config.request["sequential"]  # the model never is, the baseline always
+    return config

@@ -1,0 +1,109 @@
+"""Decoding with a broken rule: without one it is the interpreter's, and each lie changes just what its name says."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pasta_jax.data.toy import problems
+from pasta_jax.data.toy_tokenizer import toy_tokenizer
+from pasta_jax.decode import reference
+from pasta_jax.decode.generate import Request, Settings, generate
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.evaluate.ablation import ABLATIONS, broken, decode_broken
+from pasta_jax.lang.program import Sync
+from pasta_jax.models.config import Rope, TransformerConfig
+from pasta_jax.models.weights import Model
+from tests.models import random_params
+from tests.traces import ENOUGH, PROGRAM, TOKENIZER, script_of
+
+SETTINGS = Settings(lanes=8, rows=4, slots=96, policy="predicted", constant=40)
+
+
+@functools.cache
+def talkative() -> Model:
+    """A random model that says tags often."""
+    tokenizer = toy_tokenizer()
+    config = TransformerConfig(
+        vocab=tokenizer.model_vocab,
+        layers=2,
+        embed=16,
+        ff=16,
+        heads=2,
+        kv_heads=1,
+        head_dim=8,
+        context=512,
+        rope=Rope(10_000.0),
+        norm_eps=1e-5,
+        activation="silu",
+        tied_head=False,
+    )
+    params = random_params(config, 2, scale=0.6)
+    tags = tokenizer.tags
+    for ids, factor in (([tags.promise], 9), ([tags.end_async, tags.sync], 8)):
+        params["head"][ids] *= factor
+    return Model("talkative", config, jax.tree.map(jnp.asarray, params), tokenizer)
+
+
+@functools.cache
+def requests() -> list[Request]:
+    chat = talkative().tokenizer.chat
+    return [
+        Request(tuple(chat([("user", problem.instruction)])), 60, Sampling(1.0, 0, 1.0, number), False, 2, 12)
+        for number, problem in enumerate(problems(1, 0, 16, "small"))
+    ]
+
+
+@functools.cache
+def decoded(ablation: str):
+    return decode_broken(talkative(), requests(), SETTINGS, ablation)
+
+
+def syncs(trace) -> int:
+    return sum(isinstance(part, Sync) for part in trace.program().parts)
+
+
+def test_unbroken_it_is_the_interpreter():
+    for result, trace in zip(generate(talkative(), requests(), SETTINGS), decoded("none"), strict=True):
+        for name in ("token", "thread", "step", "position"):
+            np.testing.assert_array_equal(getattr(result.trace, name), getattr(trace, name))
+        assert (result.text, result.trace.closed, result.trace.finish) == (
+            trace.program().strip(),
+            trace.closed,
+            trace.finish,
+        )
+    assert sum(map(syncs, decoded("none"))) >= 8
+    assert sum(len(trace.closed) - 1 for trace in decoded("none")) >= 16
+
+
+@pytest.mark.parametrize("ablation", ABLATIONS[1:])
+def test_each_lie_changes_answers(ablation):
+    changed = [a.token.tolist() != b.token.tolist() for a, b in zip(decoded(ablation), decoded("none"), strict=True)]
+    assert sum(changed) >= 4
+
+
+def test_without_sync_nobody_syncs():
+    assert sum(map(syncs, decoded("no_sync"))) == 0
+
+
+def test_what_is_seen_when_the_mask_is_wrong():
+    """Over a program with two rounds: unseen, main reads main alone; with all seen, each step reads all before it."""
+    prompt = TOKENIZER.encode("why?")
+    request = Request(tuple(prompt), ENOUGH, Sampling(), False, ENOUGH, ENOUGH)
+    settings = dataclasses.replace(SETTINGS, slots=0)
+    tape = reference.scripted(request, settings, TOKENIZER, 1024, script_of(PROGRAM)).tape
+    n = len(tape)
+    thread, step = np.array(tape.thread), np.array(tape.step)
+    right = tape.sees[:n, :n]
+    assert np.any(right & (thread[None, :] != 0) & (thread[:, None] == 0))
+    unseen = broken(tape, "sync_unseen").sees[:n, :n]
+    own_or_main = (thread[None, :] == 0) | (thread[:, None] == thread[None, :])
+    np.testing.assert_array_equal(unseen, right & own_or_main)
+    seen = broken(tape, "all_seen").sees[:n, :n]
+    for q in range(n):
+        expected = right[q] if q < len(prompt) else step <= step[q]
+        np.testing.assert_array_equal(seen[q], expected)
+    assert broken(tape, "none") is tape

@@ -1,0 +1,103 @@
+"""Reports of the toy task: what they count, worked out by hand from answers that are given."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pasta_jax.data.toy import Problem, problems
+from pasta_jax.data.toy_tokenizer import toy_tokenizer
+from pasta_jax.decode.generate import Request, Settings
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.evaluate.exactness import Answered, answer_all, quality, requests_for, speed
+from pasta_jax.models.weights import Model, export_model
+from tests.models import random_params
+from tests.test_ablation import talkative
+
+SETTINGS = Settings(lanes=8, rows=4, slots=128, policy="predicted", constant=40)
+ASKED = Request((), 60, Sampling(1.0, 0, 1.0, 7), False, 2, 12)
+
+
+def made(lines: tuple[str, ...], has_ends: bool) -> Problem:
+    return Problem("?", lines, has_ends, "each", "")
+
+
+def said(problem: Problem, text: str, tokens: int, path: int, chunks: int, finished: bool = True) -> Answered:
+    return Answered(problem, text, text, chunks, tokens, path, finished)
+
+
+ONE = made(("amber ant 1 so amber ant",), False)
+TWO = made(("amber ant 1 so amber ant", "gold bee 1 so gold bee", "ends amber ant gold bee"), True)
+ANSWERS = [
+    said(ONE, ONE.answer, 10, 10, 0),
+    said(TWO, TWO.answer, 40, 10, 2),
+    said(TWO, TWO.answer.replace("ant gold bee", "ant gold cow"), 40, 20, 2),
+    said(TWO, TWO.answer, 40, 40, 0, finished=False),
+]
+
+
+def test_quality_counts_answers_walks_and_ends_apart():
+    assert quality(ANSWERS) == {
+        "answers": 4,
+        "exact": 0.5,
+        "exact_with_ends": 0.3333,
+        "walks": 1.0,
+        "ends": 0.6667,
+        "cut_off": 1,
+    }
+
+
+def test_speed_is_over_the_baselines_own_answers():
+    plain = [
+        said(answer.problem, answer.problem.answer, tokens, tokens, 0)
+        for answer, tokens in zip(ANSWERS, (10, 40, 20, 10), strict=True)
+    ]
+    report = speed(ANSWERS, plain)
+    assert report["forked"] == pytest.approx(2 / 3, abs=1e-4)
+    assert report["forked_without_need"] == 0
+    assert report["speedup"] == 1.0  # 1, 4, 1 and 1/4
+    assert report["speedup_arithmetic"] == pytest.approx(6.25 / 4, abs=1e-4)
+
+
+def test_answers_are_those_of_the_interpreter_each_with_its_own_seed():
+    asked = problems(1, 0, 10, "small")
+    requests = requests_for(talkative(), asked, ASKED, sequential=False)
+    assert [request.sampling.seed for request in requests] == list(range(7, 17))
+    whole = answer_all(talkative(), asked, SETTINGS, ASKED, sequential=False)
+    assert [answer.problem for answer in whole] == asked
+    assert any(answer.chunks for answer in whole)
+    assert not any(answer.exact for answer in whole)
+    plain = answer_all(talkative(), asked, SETTINGS, ASKED, sequential=True)
+    assert not any(answer.chunks for answer in plain)
+    assert all(answer.critical_path == answer.tokens for answer in plain)
+
+
+def test_the_command_reports_on_its_last_line(tmp_path):
+    config = dataclasses.replace(talkative().config, tied_head=True)
+    model = Model("toy", config, random_params(config, 3), toy_tokenizer())
+    export_model(model, tmp_path / "model")
+    command = [sys.executable, "-m", "launch.evaluate", "--config=configs/evaluate.py:toy", "--config.level=small"]
+    command += [f"--config.{name}.path={tmp_path / 'model'}" for name in ("model", "baseline")]
+    command += ["--config.problems=6", "--config.ablation=2", "--config.request.max_tokens=20"]
+    command += [f"--output={tmp_path / 'answers.jsonl'}"]
+    root = Path(__file__).parents[1]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["model"]["answers"] == report["baseline"]["answers"] == 6
+    assert set(report["broken"]) == {"none", "no_sync", "sync_unseen", "all_seen"}
+    answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
+    assert [answer["problem"]["instruction"] for answer in answers] == [
+        problem.instruction for problem in problems(0, 0, 6, "small")
+    ]
+
+
+def test_the_command_asks_for_both_models():
+    command = [sys.executable, "-m", "launch.evaluate", "--config=configs/evaluate.py:toy"]
+    root = Path(__file__).parents[1]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert "error: --config.model.path: give the folder model/" in done.stderr
