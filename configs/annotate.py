@@ -3,8 +3,8 @@
     python -m launch.annotate --config=configs/annotate.py:sharegpt_structure --output=runs/structure
 
 The same command goes on where it was stopped or killed. In the folder: records.jsonl (what was taken), refused.jsonl
-(what not, with reason and place), summary.json, chart.svg, and dataset/, tokenised, which training reads. --inspect=5
-then shows records, their threads in colour. docs/DATA.md describes sources and fields.
+(what not, with reason and place), summary.json, statistics.md, chart.svg, and dataset/, tokenised, which training
+reads. --inspect=5 then shows records, their threads in colour. docs/DATA.md describes sources and fields.
 
 Variants: sharegpt_structure (all usable ShareGPT pairs by their form alone, no network; under two minutes on two CPU
 cores, about 5,860 records), likelihood (weighs the chunks of an earlier run with SmolLM2; hours on two CPU cores; needs

@@ -124,13 +124,14 @@ def test_the_summary_counts_everything_once(tmp_path):
     refused = [json.loads(line) for line in (tmp_path / "refused.jsonl").read_text().splitlines()]
     assert [item["place"] for item in refused] == ["mine: line 4", *["source, line 2, column 1"] * 3]
     assert len((tmp_path / "records.jsonl").read_text().splitlines()) == 9
+    assert "| records | 9 |" in (tmp_path / "statistics.md").read_text()
     assert not list(tmp_path.glob("*.part"))
 
 
 # Real processes, killed.
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ("records.jsonl", "refused.jsonl", "summary.json", "chart.svg")
+RESULTS = ("records.jsonl", "refused.jsonl", "summary.json", "statistics.md", "chart.svg")
 
 
 def source(folder: Path) -> Path:

@@ -20,7 +20,8 @@ from pasta_jax.data.verify import Record, Refusal
 from pasta_jax.errors import PastaError
 
 PROGRESS = "progress.jsonl"
-RECORDS, REFUSED, SUMMARY, CHART = "records.jsonl", "refused.jsonl", "summary.json", "chart.svg"
+RECORDS, REFUSED, SUMMARY = "records.jsonl", "refused.jsonl", "summary.json"
+TABLE, CHART = "statistics.md", "chart.svg"
 NO_ANSWER = "the annotator gave no answer"
 
 Answer = dict  # what an annotator says of a pair, JSON-able: text, or program and evidence, or failure and detail
@@ -143,6 +144,7 @@ def write_results(folder: Path, judged: Sequence[Record | Refusal], taken: Taken
     if records:
         found = statistics(records)
         summary |= {"statistics": dataclasses.asdict(found)}
+        _write_lines(folder / TABLE, found.table().splitlines())
         _write_lines(folder / CHART, [chart(panels_of(records)).rstrip("\n")])
     _write_lines(folder / SUMMARY, [json.dumps(summary, ensure_ascii=False, indent=1)])
     return summary
