@@ -209,7 +209,7 @@ def run_of(config: ConfigDict, model, plan, optimizer, rate, data: Data):
     from pasta_jax.train.speed import flops_per_token, peak_flops
 
     asked = config.train
-    scoring = Scoring(model.config, model.tokenizer.tags, platform_dtype(), asked.slice, asked.remat)
+    scoring = Scoring(model.config, model.tokenizer.tags, platform_dtype(), asked.slice, asked.block, asked.remat)
     return Run(
         steps=plan.steps,
         accumulate=asked.accumulate,

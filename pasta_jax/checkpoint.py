@@ -2,12 +2,14 @@
 
     FOLDER/120/state    every array of the state under its path
     FOLDER/120/about    JSON: what it was made with, and a sum over the bits of each array
+    FOLDER/120/sizes    JSON: the size of each file, so that one cut off later is named before anything is read
 
 A step's folder gets its name when all of it is written, so the newest name is always a whole checkpoint. The sums don't
 depend on how an array is divided over devices; a restored array that differs by one bit is noticed.
 """
 
 import importlib.metadata
+import json
 import platform
 import subprocess
 from pathlib import Path
@@ -20,6 +22,7 @@ from jax import lax
 from pasta_jax.errors import PastaError
 
 FORMAT = "pasta_jax checkpoint 1"
+SIZES = "sizes"
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
@@ -51,8 +54,12 @@ class Checkpoints:
         """Keeps the newest `keep`, and for good those whose step is a multiple of `keep_every` (0: none)."""
         self.folder = folder.absolute()
         self._about = about
+        self._writing: int | None = None
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=keep, keep_period=keep_every or None, cleanup_tmp_directories=True
+            max_to_keep=keep,
+            keep_period=keep_every or None,
+            cleanup_tmp_directories=True,
+            async_options=ocp.AsyncOptions(post_finalization_callback=self._write_sizes),
         )
         handlers = {"state": ocp.StandardCheckpointHandler(), "about": ocp.JsonCheckpointHandler()}
         self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handlers)
@@ -67,7 +74,27 @@ class Checkpoints:
             return
         about = self._about | {"format": FORMAT, "sums": {name: int(s) for name, s in bit_sums(state).items()}}
         items = {"state": ocp.args.StandardSave(flat(state)), "about": ocp.args.JsonSave(about)}
+        self.wait()  # the one before
+        self._writing = step
         self._manager.save(step, args=ocp.args.Composite(**items))
+
+    def _write_sizes(self) -> None:
+        """Called when all of a step is written, just before its folder gets its name."""
+        if jax.process_index() == 0:
+            place = next(self.folder.glob(f"{self._writing}.*tmp*"), self.folder / str(self._writing))
+            (place / SIZES).write_text(json.dumps(_sizes(place)))
+
+    def _check_sizes(self, step: int) -> None:
+        place = self.folder / str(step)
+        try:
+            sizes = json.loads((place / SIZES).read_text())
+        except (OSError, ValueError):
+            raise PastaError(f"{place}: no checkpoint of this program ({SIZES} is missing or cut); {_MEND}") from None
+        there = _sizes(place)
+        for name, size in sizes.items():
+            if there.get(name) != size:
+                has = f"has {there[name]} bytes" if name in there else "is missing"
+                raise PastaError(f"{place}: not a whole checkpoint ({name} {has}, {size} were written); {_MEND}")
 
     def wait(self) -> None:
         """Until what was saved is on disk."""
@@ -79,6 +106,7 @@ class Checkpoints:
     def about(self, step: int) -> dict:
         """What a checkpoint says about itself; refuses what is none of ours."""
         place = self.folder / str(step)
+        self._check_sizes(step)
         try:
             about = self._manager.restore(step, args=ocp.args.Composite(about=ocp.args.JsonRestore()))["about"]
         except Exception as error:  # whatever Orbax and TensorStore raise on foreign folders
@@ -115,6 +143,13 @@ class Checkpoints:
             if int(found) != sums[name]:
                 raise PastaError(f"{place}: {name} is not as it was saved; {_MEND}")
         return jax.tree.unflatten(jax.tree.structure(like), [restored[name] for name in wanted])
+
+
+def _sizes(place: Path) -> dict[str, int]:
+    """Of the files in its folders; those beside them Orbax still writes at the very end."""
+    return {
+        str(path.relative_to(place)): path.stat().st_size for path in sorted(place.glob("*/**/*")) if path.is_file()
+    }
 
 
 _MEND = "delete that folder to go on from the one before"

@@ -37,6 +37,10 @@ class Sight:
         if self.block < 1:
             raise PastaError(f"attention block {self.block}: it must be at least 1 token")
 
+    def within(self, window: int) -> "Sight":
+        """The same, less far back."""
+        return dataclasses.replace(self, window=jnp.int32(window))
+
     def block_mask(self, q: int, k: int):
         """bool [B, block, block]: the mask of the q-th block of queries and the k-th of keys."""
 
@@ -69,6 +73,7 @@ def blocked_attention(config: TransformerConfig, q_BxTxKxGxD, k_BxTxKxD, v_BxTxK
         vectors = {name: pad(getattr(sight, name)) for name in ("chunk", "epoch", "main", "position")}
         sight = dataclasses.replace(sight, **vectors, record=pad(sight.record, -1))
         q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD = pad(q_BxTxKxGxD), pad(k_BxTxKxD), pad(v_BxTxKxD)
+    q_BxTxKxGxD = q_BxTxKxGxD * config.score_scale
     return _attend(config.attention_cap, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, sight)[:, :length]
 
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
 
+from pasta_jax.models.blocked import Sight, blocked_attention
 from pasta_jax.models.config import Rope, TransformerConfig
 from pasta_jax.models.pool import KV, lanes_kv, prefix_kv, write_kv
 
@@ -157,14 +158,17 @@ def trunk(
 ):
     """Final hidden states [B, T, E] and the cache's new KV (None without one).
 
-    Without a cache the keys are the T tokens themselves (S = T). With one they are the pool's slots, this call's
-    included: all keys and values are written first, then all rows attend.
+    Without a cache the keys are the T tokens themselves (S = T), and instead of the mask there may be a Sight, from
+    which blocks of it are made as they are needed. With a cache the keys are the pool's slots, this call's included:
+    all keys and values are written first, then all rows attend.
     """
     x_BxTxE = params["embed"][tokens_BxT]
     if config.scaled_embed:
         x_BxTxE = x_BxTxE * jnp.asarray(config.embed**0.5, x_BxTxE.dtype)
     see_local = see_BxTxS
-    if config.window is not None:
+    if isinstance(see_BxTxS, Sight):
+        see_local = see_BxTxS if config.window is None else see_BxTxS.within(config.window)
+    elif config.window is not None:
         distance_BxTxS = positions_BxT[:, :, None] - key_positions_BxS[:, None, :]
         see_local = see_BxTxS & (distance_BxTxS < config.window)
     waves = rope_waves(config.rope, config.head_dim, positions_BxT)
@@ -174,6 +178,8 @@ def trunk(
 
     def layer(params_l, x, kv, l, see, waves):
         def attend(q, k, v):
+            if isinstance(see, Sight):
+                return blocked_attention(config, q, k, v, see), None
             if cache is None:
                 return attention(config, q, k.swapaxes(1, 2), v.swapaxes(1, 2), see), None
             written = write_kv(kv, l, cache.lanes, cache.slots_BxT, k, v)
@@ -197,7 +203,7 @@ def trunk(
         def body(carry, params_and_l):
             x, kv = carry
             params_l, l = params_and_l
-            see = jnp.where(is_local[l], see_local, see_BxTxS)
+            see = jax.tree.map(lambda a, b: jnp.where(is_local[l], a, b), see_local, see_BxTxS)
             turned = jax.tree.map(lambda a, b: jnp.where(is_local[l], a, b), waves_local, waves)
             return layer(params_l, x, kv, l, see, turned), None
 

@@ -64,7 +64,7 @@ def train_step(
     updates, moments = optimizer.update(gradient, state.optimizer, state.trainable)
     trainable = optax.apply_updates(state.trainable, updates)
     state = TrainState(trainable, moments, state.step + 1, state.seed)
-    return state, {"measured": measured, "grad_norm": optax.global_norm(gradient)}
+    return state, {"measured": measured, "grad_norm": optax.tree.norm(gradient)}
 
 
 def means(parts: dict) -> dict[str, float]:

@@ -17,6 +17,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import NO_LABEL
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.adapter import attach
+from pasta_jax.models.blocked import EVERYTHING, Sight
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.transformer import logits, trunk
 
@@ -38,6 +39,7 @@ class Scoring:
     tags: TagIds
     dtype: jnp.dtype  # what the model computes in
     slice: int  # tokens of each row whose logits exist at a time
+    block: int  # tokens that attention looks at at a time; 0: all, with the whole mask in memory
     remat: bool  # compute each layer again in the backward pass instead of keeping its insides
 
     def __post_init__(self):
@@ -53,16 +55,17 @@ def model_params(scoring: Scoring, trainable: dict, frozen: dict | None) -> dict
 def token_losses(scoring: Scoring, params: dict, batch: Batch):
     """float32 [B, T]: minus the log-probability of each label; 0 where there is none."""
     computed = jax.tree.map(lambda leaf: leaf.astype(scoring.dtype), params)
-    x_BxTxE, _ = trunk(
-        computed,
-        scoring.config,
-        batch.token,
-        batch.position,
-        mask(batch),
-        batch.position,
-        remat=scoring.remat,
-    )
+    see = sight(batch, scoring.block) if scoring.block else mask(batch)
+    x_BxTxE, _ = trunk(computed, scoring.config, batch.token, batch.position, see, batch.position, remat=scoring.remat)
     return sliced_losses(scoring, params, x_BxTxE, batch.label)
+
+
+def sight(batch: Batch, block: int) -> Sight:
+    """What `mask` is made from, for attention by blocks."""
+    window = jnp.int32(EVERYTHING)
+    return Sight(
+        batch.chunk, batch.epoch, batch.main, batch.record, batch.position, window, min(block, batch.token.shape[1])
+    )
 
 
 def sliced_losses(scoring: Scoring, params: dict, x_BxTxE, label_BxT):
@@ -93,8 +96,12 @@ def kinds(batch: Batch, tags: TagIds) -> dict[str, jax.Array]:
     """bool [B, T] for each of KINDS: what the token's label is. Every label is of exactly one kind."""
     learnt, in_main = batch.label != NO_LABEL, batch.chunk == 0
     length, sync = learnt & in_main & tags.is_close(batch.label), learnt & in_main & (batch.label == tags.sync)
-    opened = jnp.cumsum(in_main & (batch.token == tags.promise), axis=1)
-    closed = jnp.cumsum(in_main & tags.is_close(batch.token), axis=1)
+    # Inside a promise: the last tag of main that opens one lies behind the last that closes one.
+    place = jnp.arange(batch.token.shape[1])[None, :]
+    opened, closed = (
+        lax.cummax(jnp.where(in_main & is_one, place, -1), axis=1)
+        for is_one in (batch.token == tags.promise, tags.is_close(batch.token))
+    )
     topic = learnt & in_main & (opened > closed) & ~length
     return {
         "main": learnt & in_main & ~topic & ~length & ~sync,

@@ -1,9 +1,20 @@
 """How fast training is, beside what the device could do."""
 
+import functools
+import time
+from collections.abc import Callable
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from pasta_jax.data.batch import Batch
 from pasta_jax.models.config import TransformerConfig
+from pasta_jax.models.weights import Model
+from pasta_jax.train.loop import train_step
+from pasta_jax.train.loss import KINDS, Scoring, sft_loss
+from pasta_jax.train.optimizer import Plan, new_optimizer
+from pasta_jax.train.state import new_state
 
 # Published dense bfloat16 peaks, in 10^12 operations a second, by jax.Device.device_kind.
 PEAKS = {
@@ -38,3 +49,29 @@ def flops_per_token(params, config: TransformerConfig, length: int, adapter: boo
     matrices = size - (table if not config.tied_head else 0)  # one of two tables is only looked up
     attention = 2 * config.layers * config.heads * config.head_dim * length
     return (4 if adapter else 6) * matrices + 3 * attention
+
+
+def step_runner(model: Model, rows: int, length: int, steps: int, scoring: Scoring, plan: Plan) -> Callable[[], float]:
+    """Steps over all parameters on random tokens, each row one record without tags; milliseconds of one."""
+    rng = np.random.default_rng(0)
+    token = rng.integers(0, model.tokenizer.vocab_size, (rows, length + 1)).astype(np.int32)
+    order = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
+    zero, one = np.zeros_like(order), np.ones_like(order)
+    batch = Batch(token[:, :-1], token[:, 1:], position=order, chunk=zero, epoch=zero, main=order + 1, record=one)
+    optimizer = new_optimizer(plan)
+    step = functools.partial(train_step, loss=sft_loss(scoring, (1.0,) * len(KINDS)), optimizer=optimizer, accumulate=1)
+    step = jax.jit(step, donate_argnums=0)
+    # Weights of its own, since a step takes its argument's memory.
+    held = [new_state(jax.tree.map(jnp.copy, model.params), optimizer, seed=0)]
+
+    def once() -> float:
+        state = held.pop()
+        state, _ = jax.block_until_ready(step(state, None, batch))  # warms up
+        began = time.perf_counter()
+        for _ in range(steps):
+            state, seen = step(state, None, batch)
+        jax.block_until_ready((state, seen))
+        held.append(state)
+        return 1e3 * (time.perf_counter() - began) / steps
+
+    return once
