@@ -71,9 +71,9 @@ def read_pairs(config: ConfigDict):
 
         records = read_records(Path(config.records))
         pairs = [Pair(r.id, r.system, r.instruction, r.response, r.source) for r in records]
-        return first_by_id(pairs, config.most), Taken([], Counter())
+        return part_of(pairs, config.most, Taken([], Counter()))
     if config.annotator == "toy":
-        return toy_pairs(config), Taken([], Counter())
+        return part_of(toy_pairs(config), config.most, Taken([], Counter()))
     sources.refuse_for_training([config.source])
     rows = list(sources.read(config.source))
     wanted = sources.Filter(
@@ -82,15 +82,17 @@ def read_pairs(config: ConfigDict):
     pairs, left_out = sources.select([row for row in rows if isinstance(row, Pair)], wanted)
     if not pairs:
         raise PastaError(f"{config.source}: none of its {len(rows)} records can be used; widen the limits of words")
-    return first_by_id(pairs, config.most), Taken([row for row in rows if isinstance(row, Bad)], left_out)
+    return part_of(pairs, config.most, Taken([row for row in rows if isinstance(row, Bad)], left_out))
 
 
-def first_by_id(pairs: list, most: int) -> list:
-    """A part that is drawn as if by chance, always the same."""
+def part_of(pairs: list, most: int, taken):
+    """The pairs whose ids come first: as if drawn by chance, but always the same. 0: all."""
     if not most or most >= len(pairs):
-        return pairs
+        return pairs, taken
     kept = set(sorted(pair.id for pair in pairs)[:most])
-    return [pair for pair in pairs if pair.id in kept]
+    part = [pair for pair in pairs if pair.id in kept]
+    taken.left_out["not in the part that was asked for"] += len(pairs) - len(part)
+    return part, taken
 
 
 def tokenizer_of(config: ConfigDict):
@@ -301,7 +303,7 @@ def inspect(folder: Path, count: int, seed: int) -> None:
     from pasta_jax.data.verify import read_records
 
     records = read_records(folder / "records.jsonl")
-    drawn = random.Random(seed).sample(range(len(records)), min(count, len(records)))
+    drawn = random.Random(seed).sample(range(len(records)), min(max(count, 0), len(records)))
     console = Console(highlight=False)
     for number in drawn:
         console.rule(f"record {number + 1} of {len(records)}: {records[number].id}")

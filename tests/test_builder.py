@@ -92,6 +92,11 @@ def test_it_is_written_once_and_alike(folder, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again"]
 
 
+def test_a_record_may_be_there_twice(tmp_path):
+    write(tmp_path / "set", [RECORDS[0], RECORDS[0]], TOKENIZER)
+    assert len(examples(tmp_path / "set", RECORDS[0].split)) == 2
+
+
 def test_what_must_not_be_trained_on_is_refused(tmp_path):
     kept = [dataclasses.replace(RECORDS[0], source="alpaca_eval")]
     with pytest.raises(PastaError, match="kept for evaluation"):

@@ -80,7 +80,8 @@ def test_records_are_shown(command):
 
 
 def test_a_part_is_always_the_same_part(command):
-    command("sharegpt_structure", pairs("a.jsonl", 20) | {"most": 5})
+    out, _ = command("sharegpt_structure", pairs("a.jsonl", 20) | {"most": 5})
+    assert "left out: not in the part that was asked for: 15" in out
     part = [record.id for record in read_records(Path("out/records.jsonl"))]
     assert len(part) == 5
     Path("out").rename("before")

@@ -37,7 +37,7 @@ def write(folder: Path, records: Sequence[Record], tokenizer) -> dict:
     if not records:
         raise PastaError(f"{folder}: there is no record to write; look into refused.jsonl")
     sources.refuse_for_training(record.source for record in records)
-    if folder.exists() and not (folder / ABOUT).exists() and any(folder.iterdir()):
+    if folder.exists() and not (folder / ABOUT).exists() and (folder.is_file() or any(folder.iterdir())):
         raise PastaError(f"{folder}: it holds something else; give a folder of its own")
     tfds = _tfds()
     by_split = {split: [r for r in records if r.split == split] for split in SPLITS}
@@ -58,8 +58,8 @@ def write(folder: Path, records: Sequence[Record], tokenizer) -> dict:
             return {split: self._generate_examples(chosen) for split, chosen in by_split.items()}
 
         def _generate_examples(self, chosen):
-            for record in chosen:
-                yield record.id, _row(record, tokenizer)
+            for number, record in enumerate(chosen):  # a pair may be there twice, where that was asked for
+                yield f"{number}-{record.id}", _row(record, tokenizer)
 
     part = folder.with_name(folder.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
