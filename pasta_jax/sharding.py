@@ -39,6 +39,7 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"threads/\w+", (DATA, None)),
     (r"(pool/fill|live|finish|step|prompt|limit|spawned|topic|highest)", (DATA,)),
     (r"(tags_allowed|max_topic|max_chunk|seed|temperature|top_k|top_p)", (DATA,)),
+    (r"prompted", (DATA, None)),
     (r"hidden", (DATA, None, None)),
     (r"(tokens|start)", (DATA, None)),
 )

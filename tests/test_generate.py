@@ -8,9 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pasta_jax.decode import generate as door
 from pasta_jax.decode.generate import Event, Request, Result, Settings, generate, slots_for, stream
-from pasta_jax.decode.prefill import CHUNKS, pieces
+from pasta_jax.decode.prefill import CHUNKS, pieces, prefill
 from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.state import empty_state
 from pasta_jax.errors import PastaError
 from pasta_jax.models.config import PRESETS
 from pasta_jax.models.weights import Model
@@ -165,3 +167,44 @@ def test_the_widths_that_steps_are_computed_at_change_nothing():
         ):
             assert one.trace.token.tolist() == other.trace.token.tolist()
             assert one.trace.step.tolist() == other.trace.step.tolist()
+
+
+def test_a_prompt_asked_for_several_times_is_prefilled_once_and_answered_as_if_each_time(monkeypatch):
+    """With two lanes, copies come from lanes that are live and from lanes that are done."""
+    settings = dataclasses.replace(SETTINGS, lanes=2, slots=256)
+    prompts = [tuple(b"what is it?"), tuple(b"two words")]
+    requests = [
+        ask("", 24, prompt_ids=prompt, sampling=Sampling(temperature=1.0, seed=seed), sequential=False)
+        for prompt in prompts
+        for seed in range(4)
+    ]
+    written = []
+    monkeypatch.setattr(door, "prefill", lambda *a, **k: written.append(a[3]) or prefill(*a, **k))
+    shared = generate(toy(), requests, settings)
+    assert len(written) == 2
+    apart = [generate(toy(), [requests[seed], requests[4 + seed]], settings) for seed in range(4)]
+    for seed, pair in enumerate(apart):
+        for one, many in zip(pair, (shared[seed], shared[4 + seed]), strict=True):
+            assert one.trace.token.tolist() == many.trace.token.tolist()
+            assert one.trace.thread.tolist() == many.trace.thread.tolist()
+    assert len(written) == 2 + 8
+    assert len({tuple(result.trace.token.tolist()) for result in shared[:4]}) > 1
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_a_copied_prompt_leaves_the_state_that_a_prefill_leaves(stacked):
+    model, prompt = toy(stacked), tuple(b"what is it, and whence?")
+    request = ask("", prompt_ids=prompt, sampling=Sampling(temperature=1.0, seed=9), sequential=False)
+    other = dataclasses.replace(request, sampling=Sampling(temperature=1.0, seed=4))
+    rules = door.rules_for(model, SETTINGS, 256, sequential=False)
+
+    def lane_one(source: int):
+        state = empty_state(model.config, 2, 256, jnp.float32, stacked)
+        state = door.start(model, state, 0, other, rules)
+        state = door.start(model, state, 1, request, rules, source=source)
+        kv = jax.tree.map(lambda field: jnp.moveaxis(field, field.ndim - 4, 0)[1], state.pool.kv)
+        plain = dataclasses.replace(state, pool=dataclasses.replace(state.pool, kv=()))
+        return jax.device_get((kv, jax.tree.map(lambda field: field[1], plain)))
+
+    written, copied = lane_one(-1), lane_one(0)
+    jax.tree.map(np.testing.assert_array_equal, written, copied)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pasta_jax.decode.interpreter import Rules, Script, run
-from pasta_jax.decode.prefill import admit, pieces, prefill
+from pasta_jax.decode.prefill import admit, copy_prompt, pieces, prefill
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.state import DecodeState, empty_state
 from pasta_jax.decode.trace import Trace, spell, spell_next
@@ -93,6 +93,7 @@ def stream(
     """Events as tokens are fed, looked at every `round_steps` steps, and each request's result when it is finished.
 
     Requests beyond the lanes wait; a lane is refilled as soon as its request ends, without touching its neighbours.
+    A prompt that a lane already holds is copied from there: several answers to one prompt cost one prefill.
     With a script (replay.py) every request needs a lane of its own, and says what the script says.
     """
     if not requests:
@@ -107,6 +108,7 @@ def stream(
     state = made_beside(model.params, empty_state, model.config, wide, slots, dtype, stacked)
     waiting = list(enumerate(requests))[::-1]
     lanes: list[_Lane | None] = [None] * state.lanes
+    held: list[tuple[int, ...]] = [()] * state.lanes  # the prompt in each lane's first slots, also of one that is done
 
     def go_on(state: DecodeState, steps: int) -> DecodeState:
         until_lane_ends = jnp.bool(bool(waiting))
@@ -121,7 +123,9 @@ def stream(
                 number, request = waiting.pop()
                 lanes[index] = _Lane(number, request, model, rules)
                 first = -1 if script is None else int(script.tokens[index, 0])
-                state = jax.block_until_ready(start(model, state, index, request, rules, first))
+                source = held.index(request.prompt_ids) if request.prompt_ids in held and script is None else -1
+                state = jax.block_until_ready(start(model, state, index, request, rules, first, source))
+                held[index] = request.prompt_ids
                 lanes[index].look(step=0)
         state = go_on(state, round_steps)
         seen = _Seen.of(state)
@@ -178,8 +182,11 @@ def slots_for(model: Model, requests: Sequence[Request], settings: Settings) -> 
     return slots
 
 
-def start(model: Model, state: DecodeState, lane: int, request: Request, rules: Rules, first: int = -1) -> DecodeState:
-    """Put a request into a lane: its prompt is written and its first token sampled (or, replaying, given)."""
+def start(
+    model: Model, state: DecodeState, lane: int, request: Request, rules: Rules, first: int = -1, source: int = -1
+) -> DecodeState:
+    """Put a request into a lane: its prompt is written, or copied from the lane `source`, and its first token sampled
+    (or, replaying, given)."""
     prompt, asked = np.asarray(request.prompt_ids, np.int32), request.sampling
     lane_id = jnp.int32(lane)
     fields = {
@@ -194,6 +201,9 @@ def start(model: Model, state: DecodeState, lane: int, request: Request, rules: 
         "top_p": np.float32(asked.top_p),
     }
     state = admit(state, lane_id, fields)
+    if source >= 0:
+        span = min(sum(pieces(len(prompt))[-1][::2]), state.pool.slots)
+        return copy_prompt(model.params, state, lane_id, jnp.int32(source), span=span, config=model.config, rules=rules)
     for offset, count, padded in pieces(len(prompt)):
         tokens_P = np.zeros(padded, np.int32)
         tokens_P[:count] = prompt[offset : offset + count]

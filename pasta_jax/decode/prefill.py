@@ -1,4 +1,5 @@
-"""Admission: give a lane to a request, write its prompt into the pool, and sample the first token."""
+"""Admission: give a lane to a request, its prompt into the pool (written, or copied from a lane that holds it), and
+sample the first token."""
 
 import dataclasses
 import functools
@@ -71,10 +72,51 @@ def prefill(
     cache = Cache(pool.kv, slot_P[None], lanes=lane[None], prefixes=rules.prefixes, fill=start + length)
     x_1xPxE, kv = trunk(params, config, tokens_P[None], position_P[None], see_1xPxS, one.position, cache)
 
-    x_1x1xE = jax.lax.dynamic_slice_in_dim(x_1xPxE, count - 1, 1, axis=1)
+    hidden = state.hidden
+    if hidden is not None:
+        hidden = hidden.at[lane, slot_P].set(x_1xPxE[0], mode="drop", unique_indices=True)
+    x_E = jax.lax.dynamic_index_in_dim(x_1xPxE[0], count - 1, keepdims=False)
+    state = dataclasses.replace(
+        state, pool=dataclasses.replace(pool, kv=kv), prompted=state.prompted.at[lane].set(x_E), hidden=hidden
+    )
+    return _begin(params, state, lane, start + count, first, config, rules)
+
+
+@functools.partial(jax.jit, static_argnames=("span", "config", "rules"), donate_argnames="state")
+def copy_prompt(
+    params, state: DecodeState, lane, source, span: int, config: TransformerConfig, rules: Rules
+) -> DecodeState:
+    """Give the lane the prompt that lane `source` holds in its first slots, and sample what follows with its own seed.
+
+    Bit for bit what `prefill` would have made. `span`: slots to copy, at least the prompt's; a fixed few, as each is a
+    program.
+    """
+
+    def put(field, lanes: int, slots: int):
+        """`lanes` and `slots` are the axes of the field that count them."""
+        start, size = [0] * field.ndim, list(field.shape)
+        start[lanes], size[lanes], size[slots] = source, 1, span
+        piece = jax.lax.dynamic_slice(field, start, size)
+        start[lanes] = lane
+        return jax.lax.dynamic_update_slice(field, piece, start)
+
+    pool = state.pool
+    integers = ("chunk", "epoch", "main", "position", "token", "step")
+    per_slot = {name: put(getattr(pool, name), 0, 1) for name in integers}
+    kv = jax.tree.map(lambda field: put(field, field.ndim - 4, field.ndim - 2), pool.kv)
+    length = state.prompt[lane]
+    hidden = state.hidden if state.hidden is None else put(state.hidden, 0, 1)
+    pool = dataclasses.replace(pool, kv=kv, fill=pool.fill.at[lane].set(length), **per_slot)
+    prompted = state.prompted.at[lane].set(state.prompted[source])
+    state = dataclasses.replace(state, pool=pool, prompted=prompted, hidden=hidden)
+    return _begin(params, state, lane, length, jnp.int32(-1), config, rules)
+
+
+def _begin(params, state: DecodeState, lane, done, first, config: TransformerConfig, rules: Rules) -> DecodeState:
+    """Sample main's first token behind `done` tokens; the lane goes live if these are the whole prompt."""
+    logits_1xV = logits(params, config, state.prompted[lane][None, None])[:, 0]
     lane_1 = lane[None]
     outside_1, no_1 = jnp.full(1, -1), jnp.zeros(1, bool)
-    logits_1xV = logits(params, config, x_1x1xE)[:, 0]
     asked = state.tags_allowed[lane_1], state.max_topic[lane_1]
     logits_1xV = allow(logits_1xV, rules, ~no_1, outside_1, no_1, *asked)
     requested = (state.seed, state.temperature, state.top_k, state.top_p)
@@ -84,27 +126,22 @@ def prefill(
     sampled = jnp.where(first >= 0, first, sampled)
 
     stops = functools.reduce(jnp.logical_or, [sampled == stop for stop in rules.stop_ids])
-    last = start + count == state.prompt[lane]
+    last = done == state.prompt[lane]
     threads = state.threads
     values = {
         "status": jnp.where(last, jnp.where(stops, DONE, LIVE), UNUSED),
         "token": sampled,
-        "position": start + count,
-        "main": start + count,
+        "position": done,
+        "main": done,
         "count": 1,
     }
     threads = dataclasses.replace(
         threads, **{name: getattr(threads, name).at[lane, 0].set(value) for name, value in values.items()}
     )
-    hidden = state.hidden
-    if hidden is not None:
-        hidden = hidden.at[lane, slot_P].set(x_1xPxE[0], mode="drop", unique_indices=True)
     return dataclasses.replace(
         state,
-        pool=dataclasses.replace(pool, kv=kv),
         threads=threads,
-        hidden=hidden,
         live=state.live.at[lane].set(last & ~stops),
         finish=state.finish.at[lane].set(jnp.where(last & stops, STOP, RUNNING)),
-        highest=state.highest.at[lane].set(start + count - 1),
+        highest=state.highest.at[lane].set(done - 1),
     )

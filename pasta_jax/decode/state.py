@@ -57,6 +57,7 @@ class DecodeState:
     temperature: jax.Array  # float32 [B]
     top_k: jax.Array  # int32 [B]
     top_p: jax.Array  # float32 [B]
+    prompted: jax.Array  # [B, E]: what the model made of the prompt's last token; copies of the prompt go on from it
     hidden: jax.Array | None  # [B, S, E]: what the model made of each slot's token, where it is kept; see replay.py
 
     @property
@@ -97,5 +98,6 @@ def empty_state(
         temperature=full(lanes, 0, jnp.float32),
         top_k=full(lanes, 0),
         top_p=full(lanes, 1, jnp.float32),
+        prompted=full((lanes, config.embed), 0, dtype),
         hidden=full((lanes, slots, config.embed), 0, dtype) if keep_hidden else None,
     )
