@@ -70,6 +70,12 @@ class Feed:
             step, epoch = step - count, epoch + 1
         return epoch, step
 
+    def rows_of(self, seed: int, step: int) -> tuple[int, list[list[int]]]:
+        """(tokens of a row, the numbers of the records in each row) of a step's batch, of all hosts."""
+        epoch, number = self.place(seed, step)
+        length, rows = self._plan(seed, epoch)[number]
+        return length, [[self.pieces[piece].record for piece in row] for row in rows]
+
     def batch(self, seed: int, step: int) -> Batch:
         """This host's rows of the batch of a step."""
         epoch, number = self.place(seed, step)

@@ -231,3 +231,16 @@ def _text_of_bytes(value: object) -> object:
     if value and all(isinstance(part, list) for part in value.values()):
         return [dict(zip(value, row, strict=True)) for row in zip(*value.values(), strict=True)]
     return value
+
+
+def given_preferences() -> list[tuple[str, str, str]]:
+    """(question, chosen answer, rejected answer) of packaged conversations; who preferred is not said."""
+    found = []
+    for place, row in _rows_of_file(PACKAGED["preferences"](), cut_off=False):
+        chosen = row if isinstance(row, Bad) else pair_of(row, "preferences", place)
+        if isinstance(chosen, Bad):
+            continue
+        rejected = pair_of(row | {"chosen": row["rejected"]}, "preferences", place) if "rejected" in row else None
+        if isinstance(rejected, Pair):
+            found.append((chosen.instruction, chosen.response, rejected.response))
+    return found

@@ -1,0 +1,85 @@
+"""Which of two answers is better, and how sure is that: the judges' one interface, and quality as it follows from it.
+
+    judge(question, first, second) -> Verdict, or None where none could be had
+
+A judge that reads both answers may favour a place, so each pair is judged in both orders. Confidence is what a verdict
+gives to either side: an undecided judge gives a half to each.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """Confidence, from 0 to 1, that the first or the second answer is the better one."""
+
+    first: float
+    second: float
+
+    def swapped(self) -> "Verdict":
+        return Verdict(self.second, self.first)
+
+
+TIE = Verdict(0.5, 0.5)
+Judge = Callable[[str, str, str], Verdict | None]
+
+
+def by_chance(probability: float) -> Verdict:
+    """The verdict of a judge that knows how likely the first answer is the better one."""
+    return Verdict(probability, 1 - probability)
+
+
+def both_orders(judge: Judge, question: str, answer: str, others: Sequence[str]) -> list[Verdict] | None:
+    """Verdicts on an answer, which is the first of each, against every other; in both orders. None if one is missing:
+    what is known of one order alone would be the judge's taste for a place."""
+    verdicts = []
+    for other in others:
+        there, back = judge(question, answer, other), judge(question, other, answer)
+        if there is None or back is None:
+            return None
+        verdicts += [there, back.swapped()]
+    return verdicts
+
+
+def quality(verdicts: Iterable[Verdict], floor: float) -> float:
+    """Confidence of wins over that of losses; `floor` keeps an answer that never loses from being worth endlessly
+    much."""
+    verdicts = list(verdicts)
+    return sum(verdict.first for verdict in verdicts) / max(sum(verdict.second for verdict in verdicts), floor)
+
+
+def win_rate(verdicts: Iterable[Verdict]) -> float:
+    """Share of the confidence that went to the first answers; 0.5 for no verdict at all."""
+    won, lost = map(sum, zip(*((v.first, v.second) for v in verdicts), strict=True))
+    return won / (won + lost) if won + lost else 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Agreement:
+    """How often a judge prefers what the maker of a data set preferred."""
+
+    pairs: int
+    agreed: float  # share of the pairs; a tie counts a half
+
+    @property
+    def near_chance(self) -> bool:
+        """Whether so many coins might have agreed as well: within two standard deviations of a half."""
+        return abs(self.agreed - 0.5) <= 2 * 0.5 / max(self.pairs, 1) ** 0.5
+
+    def __str__(self) -> str:
+        chance = ", no better than chance: its scores say nothing of general quality" if self.near_chance else ""
+        return f"agrees with {self.agreed:.1%} of {self.pairs} given preferences{chance}"
+
+
+def agreement(judge: Judge, pairs: Iterable[tuple[str, str, str]]) -> Agreement:
+    """Over (question, chosen, rejected), each judged in both orders; pairs without verdicts are left out."""
+    agreed, count = 0.0, 0
+    for question, chosen, rejected in pairs:
+        verdicts = both_orders(judge, question, chosen, [rejected])
+        if verdicts is None:
+            continue
+        won, lost = sum(v.first for v in verdicts), sum(v.second for v in verdicts)
+        agreed += 1.0 if won > lost else 0.5 if won == lost else 0.0
+        count += 1
+    return Agreement(count, agreed / max(count, 1))
