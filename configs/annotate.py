@@ -54,11 +54,11 @@ def likelihood() -> ConfigDict:
     config = annotate("likelihood")
     config.weighing = ConfigDict(
         {
-            "max_cost": 0.5,  # nats a token in the worst window of a passage: above it, it needs what it did not see
-            "window": 4,  # tokens
+            "max_cost": 0.15,  # nats a token in the worst window of a passage: above it, it needs what it did not see
+            "window": 12,  # tokens
             "max_mends": 4,  # an answer that asks for more is a sequence, and keeps no tags
             "min_speedup": 1.05,  # plain tokens over critical path: below it an answer keeps no tags
-            "lengths": (256, 384, 512, 640, 1024, 2048),  # tokens that texts are padded to; each is compiled
+            "lengths": (256, 384, 512, 640, 768, 1024, 1536, 2048),  # ids that passes are padded to; each is compiled
         }
     )
     return config

@@ -5,7 +5,7 @@ import random
 from dataclasses import dataclass
 
 from pasta_jax.data.hiding import costs, full_row, hidden_row, log_probs, worst
-from pasta_jax.data.likelihood import cut
+from pasta_jax.data.likelihood import cut, known_words
 from pasta_jax.lang.program import Chunk, Program, Text
 from pasta_jax.lang.tags import MAX_TENS
 from pasta_jax.models.weights import Model
@@ -183,12 +183,13 @@ def _chunk(topic: str, text: str) -> Chunk:
 
 def last_costs(model: Model, twin: Twin, window: int, lengths: tuple[int, ...]) -> tuple[float, float]:
     """What the verifier measures of the last part: where it uses the fact, and where it doesn't."""
-    prompt_ids = model.tokenizer.chat([("user", twin.instruction)])
+    messages = [("user", twin.instruction)]
+    prompt_ids = model.tokenizer.chat(messages)
     found = []
     for program in (twin.used, twin.free):
         pieces, plan = cut(program, model.tokenizer)
         rows = full_row(pieces, prompt_ids), hidden_row(pieces, plan, prompt_ids)
-        by_piece = costs(pieces, plan, rows, log_probs(model, rows, lengths))
+        by_piece = costs(pieces, plan, rows, log_probs(model, rows, lengths), known_words(messages))
         found.append(worst(by_piece[-1], window))
     return found[0], found[1]
 

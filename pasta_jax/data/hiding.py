@@ -2,10 +2,13 @@
 
 The model was not trained on tags, so neither pass has any: an open chunk stands as the words of its topic, and main
 goes on behind them. A token's cost is sqrt(p) * log(p / q) nats, where p is its probability with all in view and q that
-of its thread. The root counts less what was anybody's guess in either case; of a fact that is taken up again p is high.
+of its thread; the root counts less what was anybody's guess. What is in view also tells a model how the items of a list
+are phrased, which a fork can do without: in full count only words that the hidden text brings up.
 """
 
 import functools
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,6 +24,7 @@ from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.weights import Model
 
 HEAD_SLICE = 64  # positions whose logits are held at a time
+STYLE = 0.1  # what counts of a token that hidden text made likelier without containing its word
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,7 @@ class Piece:
 
     text: str
     ids: tuple[int, ...]
+    words: tuple[str, ...]  # of each id: the word it is a part of, or ""
     topic: str | None = None  # of a chunk
     stub: tuple[int, ...] = ()  # the topic's ids, as they stand in main while the chunk is open
 
@@ -50,6 +55,23 @@ class Row:
     before: np.ndarray  # int32: the index whose output predicts this token
     see: np.ndarray  # bool [T, T]
     piece: np.ndarray  # int32: index of its piece; -1 for the prompt and for topics
+
+
+def hidden_from(plan: Plan, n: int) -> list[int]:
+    """The chunks before piece n that are still open there."""
+    joined = max((at for at in plan.joins if at <= n), default=0)
+    return sorted(chunk for chunk in plan.open if joined <= chunk < n)
+
+
+def words_of(text: str, ids: Sequence[int], tokenizer) -> tuple[str, ...]:
+    """The word that each id is a part of, in small letters; "" for signs and blanks."""
+    ends = np.cumsum([len(tokenizer.piece(id)) for id in ids])
+    at_byte = [""] * (int(ends[-1]) if len(ids) else 0)
+    for word in re.finditer(r"\w+", text):
+        start, size = len(text[: word.start()].encode()), len(word[0].encode())
+        at_byte[start : start + size] = [word[0].lower()] * size
+    # Its last byte's: a piece begins with the blank before its word.
+    return tuple(at_byte[end - 1] if end else "" for end in ends)
 
 
 def full_row(pieces: Sequence[Piece], prompt_ids: Sequence[int]) -> Row:
@@ -143,7 +165,23 @@ def _common(a: Row, b: Row) -> int:
     return int(np.argmin(np.append(alike, False)))
 
 
-def costs(pieces: Sequence[Piece], plan: Plan, rows: tuple[Row, Row], found: Sequence[np.ndarray]) -> list[np.ndarray]:
+def weights(pieces: Sequence[Piece], plan: Plan, n: int, known: frozenset[str]) -> np.ndarray:
+    """How much each token of piece n counts: 1 for a word that only hidden text brings up, else STYLE.
+
+    `known` are the question's words. A word of three chunks and more is the phrase of a list, nobody's own.
+    """
+    hidden = hidden_from(plan, n)
+    brought = {word for chunk in hidden for word in pieces[chunk].words}
+    seen = {word for m in range(n) if m not in hidden for word in pieces[m].words} | known | {""}
+    topics = {word.lower() for chunk in hidden for word in re.findall(r"\w+", pieces[chunk].topic)}
+    often = Counter(word for piece in pieces if piece.topic is not None for word in set(piece.words))
+    own = {word for word in brought - seen - topics if often[word] < 3}
+    return np.asarray([1.0 if word in own else STYLE for word in pieces[n].words])
+
+
+def costs(
+    pieces: Sequence[Piece], plan: Plan, rows: tuple[Row, Row], found: Sequence[np.ndarray], known: frozenset[str]
+) -> list[np.ndarray]:
     """Nats of each token, a list by piece, from the log-probabilities `found` of the full row and the hidden one.
 
     Main's first token behind an open chunk is free: one row sees the chunk's last word before it, the other its topic.
@@ -151,7 +189,7 @@ def costs(pieces: Sequence[Piece], plan: Plan, rows: tuple[Row, Row], found: Seq
     by_piece, behind_chunk = [], False
     for n in range(len(pieces)):
         p, q = (values[row.piece == n] for row, values in zip(rows, found, strict=True))
-        cost = np.exp(p / 2) * (p - q)
+        cost = np.exp(p / 2) * (p - q) * weights(pieces, plan, n, known)
         if behind_chunk and n not in plan.open:
             cost[:1] = 0
         behind_chunk = n in plan.open

@@ -4,20 +4,20 @@ All chunks of a proposal are hidden at once, as they will be. The first passage 
 before it, or by writing the chunk that it misses in main, whichever takes fewer steps; then it is measured again.
 """
 
+import dataclasses
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
-from pasta_jax.data.hiding import Piece, Plan, costs, full_row, hidden_row, log_probs, worst
+from pasta_jax.data.hiding import Piece, Plan, costs, full_row, hidden_from, hidden_row, log_probs, words_of, worst
 from pasta_jax.lang.clock import clock
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
 from pasta_jax.lang.tags import MAX_TENS, tens_for
 from pasta_jax.models.weights import Model
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Settings:
     """What is too much, and how it is measured."""
 
@@ -43,9 +43,11 @@ def prune(model: Model, messages: Messages, proposed: Program, settings: Setting
     """The program as far as it holds, and what was measured. The text is the same byte for byte."""
     pieces, plan = cut(proposed, model.tokenizer)
     measured: list[dict] = []
+    cost: dict[int, float] = {}
     mends: list[dict] = []
     plan, passes, seen = tidied(pieces, plan, model.tokenizer), 0, None
     prompt_ids = model.tokenizer.chat(messages)
+    known = known_words(messages)
     full = full_row(pieces, prompt_ids)
     while plan.open:
         hidden = hidden_row(pieces, plan, prompt_ids)
@@ -55,7 +57,7 @@ def prune(model: Model, messages: Messages, proposed: Program, settings: Setting
         else:
             [unseen] = log_probs(model, [hidden], settings.lengths)
         passes += 1 + (passes == 0)
-        found = costs(pieces, plan, (full, hidden), (seen, unseen))
+        found = costs(pieces, plan, (full, hidden), (seen, unseen), known)
         cost = {n: worst(found[n], settings.window) for n in range(len(pieces)) if hidden_from(plan, n)}
         if not mends:
             measured = _record(pieces, plan, cost)
@@ -65,19 +67,29 @@ def prune(model: Model, messages: Messages, proposed: Program, settings: Setting
         if len(mends) == settings.max_mends:
             plan = Plan(frozenset(), frozenset())
             break
-        plan, mend = _mended(model, pieces, plan, prompt_ids, full, seen, needy, settings)
-        passes += len(mend["alone"])
+        plan, mend = _mended(model, pieces, plan, prompt_ids, known, full, seen, needy, settings)
+        passes += len(mend["alone"]) + (mend["left"] is not None)
         mends.append(mend | {"cost": round(cost[needy], 4)})
         plan = tidied(pieces, plan, model.tokenizer)
     plain_length = sum(len(piece.ids) for piece in pieces)
     if plan.open and plain_length < settings.min_speedup * critical_path(pieces, plan, model.tokenizer):
         plan = Plan(frozenset(), frozenset())
     evidence = {"model": model.name, "max_cost": settings.max_cost, "window": settings.window, "passes": passes}
-    return joined_up(pieces, plan), evidence | {"measured": measured, "mends": mends}
+    highest = round(max(cost.values(), default=0.0), 4) if plan.open else None
+    return joined_up(pieces, plan), evidence | {"cost": highest, "measured": measured, "mends": mends}
+
+
+def known_words(messages: Messages) -> frozenset[str]:
+    return frozenset(word.lower() for _, text in messages for word in re.findall(r"\w+", text))
 
 
 def cut(program: Program, tokenizer) -> tuple[list[Piece], Plan]:
     """A proposal as pieces: chunks, and main's text line by line, since a sync may come to stand before any line."""
+
+    def piece(text: str) -> Piece:
+        ids = tuple(tokenizer.encode(text))
+        return Piece(text, ids, words_of(text, ids, tokenizer))
+
     pieces: list[Piece] = []
     open_, joins = set(), set()
     for part in program.parts:
@@ -87,17 +99,11 @@ def cut(program: Program, tokenizer) -> tuple[list[Piece], Plan]:
             case Chunk(topic, _, text):
                 open_.add(len(pieces))
                 blank = text[: len(text) - len(text.lstrip())]
-                pieces.append(Piece(text, tuple(tokenizer.encode(text)), topic, tuple(tokenizer.encode(blank + topic))))
+                stub = tuple(tokenizer.encode(blank + topic))
+                pieces.append(dataclasses.replace(piece(text), topic=topic, stub=stub))
             case Text(text):
-                lines = re.findall(r"[^\n]+\n*|\n+", text)
-                pieces += [Piece(line, tuple(tokenizer.encode(line))) for line in lines]
+                pieces += [piece(line) for line in re.findall(r"[^\n]+\n*|\n+", text)]
     return pieces, Plan(frozenset(open_), frozenset(joins))
-
-
-def hidden_from(plan: Plan, n: int) -> list[int]:
-    """The chunks before piece n that are still open there."""
-    joined = max((at for at in plan.joins if at <= n), default=0)
-    return sorted(chunk for chunk in plan.open if joined <= chunk < n)
 
 
 def tidied(pieces: list[Piece], plan: Plan, tokenizer) -> Plan:
@@ -152,29 +158,35 @@ def _tens(piece: Piece) -> int:
     return min(tens_for(len(piece.ids) + len(("[ASYNC]", "[/ASYNC]"))), MAX_TENS)
 
 
-def _mended(model, pieces, plan: Plan, prompt_ids, full, seen, needy: int, settings: Settings) -> tuple[Plan, dict]:
-    """The plan with its needy piece helped, by the cheaper way that helps; the costs of hiding one chunk alone."""
+def _mended(
+    model, pieces, plan: Plan, prompt_ids, known, full, seen, needy: int, settings: Settings
+) -> tuple[Plan, dict]:
+    """The plan with its needy piece helped, by the way that takes fewer steps, and what was measured for that."""
     # A chunk's marker, as "4." before an item, waits with it.
     place = needy - 1 if needy in plan.open and needy and needy - 1 not in plan.open else needy
     joined = Plan(plan.open, plan.joins | {place})
     steps = critical_path(pieces, joined, model.tokenizer)
-    alone = {}
-    for chunk in hidden_from(plan, needy):
-        shown = Plan(plan.open - {chunk}, plan.joins)
-        if critical_path(pieces, shown, model.tokenizer) >= steps:
-            continue
-        only = Plan((plan.open & {needy}) | {chunk}, plan.joins)
-        row = hidden_row(pieces[: needy + 1], only, prompt_ids)
+
+    def cost(plan: Plan) -> float:
+        row = hidden_row(pieces[: needy + 1], plan, prompt_ids)
         [found] = log_probs(model, [row], settings.lengths)
-        alone[chunk] = worst(costs(pieces[: needy + 1], only, (full, row), (seen, found))[needy], settings.window)
+        return worst(costs(pieces[: needy + 1], plan, (full, row), (seen, found), known)[needy], settings.window)
+
+    # Worth writing in main is a chunk that does it alone, and sooner than a sync; a text that needs several waits.
+    written = {chunk: Plan(plan.open - {chunk}, plan.joins) for chunk in hidden_from(plan, needy)}
+    sooner = [chunk for chunk in written if critical_path(pieces, written[chunk], model.tokenizer) < steps]
+    alone = {chunk: cost(Plan((plan.open & {needy}) | {chunk}, plan.joins)) for chunk in sooner}
     missed = max(alone, key=alone.get, default=None)
-    shows = missed is not None and alone[missed] > settings.max_cost
+    left = None if missed is None else cost(written[missed])
+    by_writing = left is not None and left <= settings.max_cost
     mend = {
         "needs": pieces[needy].topic or pieces[needy].text.strip()[:60],
-        "alone": {pieces[chunk].topic: round(cost, 4) for chunk, cost in alone.items()},
-        "by": f"writing {pieces[missed].topic!r} in main" if shows else "sync",
+        "alone": [[pieces[chunk].topic, round(alone[chunk], 4)] for chunk in alone],
+        "left": None if left is None else round(left, 4),
+        "by": "writing" if by_writing else "sync",
+        "what": pieces[missed].topic if by_writing else None,
     }
-    return (Plan(plan.open - {missed}, plan.joins) if shows else joined), mend
+    return (written[missed] if by_writing else joined), mend
 
 
 def _record(pieces: list[Piece], plan: Plan, cost: dict[int, float]) -> list[dict]:
