@@ -2,12 +2,14 @@
 
     python -m launch.benchmark decode --config=configs/benchmark.py:smollm2_135m [--peers]
     python -m launch.benchmark interpreter --config=configs/benchmark.py:smollm2_135m [--programs=FILE]
+    python -m launch.benchmark train --config=configs/benchmark.py:smollm2_135m [--peers]
 
 Each prints one JSON line last. `decode` takes about two minutes on two CPU cores, six with --peers (transformers on
 torch and llama.cpp on the same weights in float32, interleaved in the same run; launch/setup.sh --dev). Expected
 there: one row takes about 21 ms a step, eight rows about 53; one row reads the weights at over half of a copy's speed.
 `interpreter` replays 43 programs (parallelism 1.0 to 4.0, answers of 120 to 563 tokens) asynchronously and as their
-stripped text sequentially: about half an hour there.
+stripped text sequentially: about half an hour there. `train` takes steps over all parameters, with --peers beside those
+of transformers on torch: about two minutes there.
 
 `:gemma_7b_random` is the paper's shape with random weights made on the device (17 GB in bfloat16, SmolLM2's tokens):
 for accelerators. It has not been run on one yet.
@@ -40,6 +42,16 @@ def benchmark(preset: str, random_weights: bool = False) -> ConfigDict:
                 "prompt": 128,  # tokens before the first step that is measured
                 "steps": 16,  # steps a measurement
                 "rounds": 7,  # measurements of each, interleaved
+            },
+            "train": {
+                "rows": 2,
+                "length": 128,  # tokens of a row
+                "steps": 1,  # of a measurement, behind one that warms up
+                "rounds": 3,
+                "slice": 256,  # these three as in configs/sft.py
+                "block": 0,
+                "remat": False,
+                "clip": 1.0,
             },
             "interpreter": {
                 "programs": "configs/structures.jsonl",  # one {"program": "surface text"} a line

@@ -112,6 +112,60 @@ def interpreter(config: ConfigDict) -> dict:
     }
 
 
+def train(config: ConfigDict) -> dict:
+    """Milliseconds of a training step over all parameters."""
+    import jax
+
+    from pasta_jax.evaluate import speed
+    from pasta_jax.models.weights import load_model, platform_dtype
+    from pasta_jax.train.loss import Scoring
+    from pasta_jax.train.optimizer import Plan
+    from pasta_jax.train.speed import flops_per_token, peak_flops, step_runner
+
+    asked = config.train
+    # Master weights are float32; what the model computes in is the platform's.
+    model = load_model(config.model.preset, config.model.path, dtype="float32")
+    scoring = Scoring(model.config, model.tokenizer.tags, platform_dtype(), asked.slice, asked.block, asked.remat)
+    plan = Plan(10**6, 1e-5, warmup=0, weight_decay=0.01, clip=asked.clip, b1=0.9, b2=0.999, eps=1e-8)
+    shape = (asked.rows, asked.length, asked.steps)
+    runners = {"ours": step_runner(model, *shape, scoring, plan)}
+    if PEERS.value:
+        need("torch", "transformers")
+        from pasta_jax.evaluate.peer_training import transformers_step_runner
+
+        runners["transformers"] = transformers_step_runner(model, *shape, asked.clip)
+    times = {who: statistics.median(ms) for who, ms in speed.interleaved(runners, asked.rounds, say).items()}
+    tokens = asked.rows * asked.length
+    per_s = {who: 1e3 * tokens / ms for who, ms in times.items()}
+    operations = flops_per_token(model.params, model.config, asked.length, adapter=False) * per_s["ours"]
+    peak = peak_flops(jax.devices())
+    report = {
+        "benchmark": "train",
+        "model": model.name,
+        "dtype": str(platform_dtype().dtype),
+        "rows": asked.rows,
+        "length": asked.length,
+        "remat": asked.remat,
+        "rounds": asked.rounds,
+        "ms_per_step": {who: round(ms) for who, ms in times.items()},
+        "tokens_per_s": {who: round(tokens, 1) for who, tokens in per_s.items()},
+        "tflops": round(operations / 1e12, 4),
+        "mfu": "unknown" if peak is None else round(operations / peak, 4),
+    }
+    if PEERS.value:
+        report["ours_over_peer"] = round(times["ours"] / times["transformers"], 2)
+    return report
+
+
+def need(*modules: str) -> None:
+    """Refuse --peers where the peers aren't installed."""
+    import importlib.util
+
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise PastaError(f"--peers needs {module}: bash launch/setup.sh --dev")
+
+
 def model_of(config: ConfigDict):
     """The model to measure; random weights of its shape where the config says so."""
     from pasta_jax.evaluate import speed
@@ -124,11 +178,7 @@ def model_of(config: ConfigDict):
 
 def peer_runners(model, asked: ConfigDict) -> dict:
     """The same steps by other runtimes."""
-    import importlib.util
-
-    for module in ("torch", "transformers", "cyllama", "gguf"):
-        if importlib.util.find_spec(module) is None:
-            raise PastaError(f"--peers needs {module}: bash launch/setup.sh --dev")
+    need("torch", "transformers", "cyllama", "gguf")
     from pasta_jax.evaluate import peers
     from pasta_jax.models.weights import PACKAGED
 
@@ -147,7 +197,7 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-BENCHMARKS = {"decode": decode, "interpreter": interpreter}
+BENCHMARKS = {"decode": decode, "interpreter": interpreter, "train": train}
 
 if __name__ == "__main__":
     cli.run(main, default_config="configs/benchmark.py", argument="which benchmark")

@@ -44,6 +44,7 @@ def main(config: ConfigDict) -> None:
     from pasta_jax.metrics import Metrics
     from pasta_jax.train.loop import train
     from pasta_jax.train.optimizer import new_optimizer, schedule
+    from pasta_jax.train.speed import peak_gb
     from pasta_jax.train.state import new_state
 
     model = model_of(config)
@@ -69,6 +70,7 @@ def main(config: ConfigDict) -> None:
     state = train(run, state, frozen, metrics, checkpoints, stopping)
     metrics.close()
     checkpoints.close()
+    say(f"peak memory {peak_gb():.2f} GB")
     if int(state.step) < plan.steps:
         say(f"stopped at step {int(state.step)} of {plan.steps}, saved; the same command goes on")
         return
@@ -84,7 +86,8 @@ def model_of(config: ConfigDict):
     from pasta_jax.models.weights import Model, load_model
 
     if not config.fresh.layers:
-        return load_model(config.model.preset, config.model.path)
+        # What is trained is float32; what stays frozen is as the platform computes.
+        return load_model(config.model.preset, config.model.path, dtype=None if config.adapter.rank else "float32")
     from pasta_jax.data.toy_tokenizer import toy_tokenizer
 
     tokenizer = toy_tokenizer()

@@ -86,10 +86,12 @@ class Checkpoints:
 
     def _check_sizes(self, step: int) -> None:
         place = self.folder / str(step)
+        if not (place / SIZES).is_file():
+            return  # foreign, or its other parts will tell
         try:
             sizes = json.loads((place / SIZES).read_text())
-        except (OSError, ValueError):
-            raise PastaError(f"{place}: no checkpoint of this program ({SIZES} is missing or cut); {_MEND}") from None
+        except ValueError:
+            raise PastaError(f"{place}: not a whole checkpoint ({SIZES} is cut off); {_MEND}") from None
         there = _sizes(place)
         for name, size in sizes.items():
             if there.get(name) != size:

@@ -1,6 +1,7 @@
 """How fast training is, beside what the device could do."""
 
 import functools
+import resource
 import time
 from collections.abc import Callable
 
@@ -75,3 +76,11 @@ def step_runner(model: Model, rows: int, length: int, steps: int, scoring: Scori
         return 1e3 * (time.perf_counter() - began) / steps
 
     return once
+
+
+def peak_gb() -> float:
+    """The most memory this process has had: of its first device where that counts, else of the process."""
+    stats = jax.devices()[0].memory_stats() or {}
+    if "peak_bytes_in_use" in stats:
+        return stats["peak_bytes_in_use"] / 1e9
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9

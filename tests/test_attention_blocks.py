@@ -1,0 +1,101 @@
+"""Attention by blocks equals the dense form under the mask of data/batch.py, gradients too, and never builds [T, T]."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pasta_jax.data.batch import Batch, mask
+from pasta_jax.data.packing import pack
+from pasta_jax.errors import PastaError
+from pasta_jax.models.blocked import EVERYTHING, Sight, blocked_attention
+from pasta_jax.models.config import PRESETS
+from pasta_jax.models.transformer import attention
+from pasta_jax.train import loss
+from tests.test_loss import records
+
+TOY = PRESETS["toy"]
+LENGTH = 230
+
+
+@functools.cache
+def batch() -> Batch:
+    """Rows with several records of real programs, and padding."""
+    examples = [example for example, _ in records()]
+    return pack([examples[:2], examples[2:3], []], LENGTH)
+
+
+def sight(block: int, window: int = EVERYTHING) -> Sight:
+    return loss.sight(batch(), block).within(window)
+
+
+def inputs(dtype=jnp.float32):
+    rng = np.random.default_rng(0)
+    lead = (3, LENGTH, TOY.kv_heads)
+    shapes = [(*lead, TOY.groups, TOY.head_dim), (*lead, TOY.head_dim), (*lead, TOY.head_dim)]
+    return [jnp.asarray(rng.standard_normal(shape), dtype) for shape in shapes]
+
+
+def dense(config, q, k, v, window=EVERYTHING):
+    near = batch().position[:, :, None] - batch().position[:, None, :] < window
+    return attention(config, q, k.swapaxes(1, 2), v.swapaxes(1, 2), mask(batch()) & near)
+
+
+def with_gradients(f):
+    def total(*qkv):
+        out = f(*qkv)
+        weights = np.random.default_rng(1).standard_normal(out.shape).astype(np.float32)
+        return jnp.sum(out * weights), out
+
+    return jax.jit(jax.value_and_grad(total, argnums=(0, 1, 2), has_aux=True))
+
+
+@pytest.mark.parametrize(
+    ("block", "window", "cap"),
+    [
+        (64, EVERYTHING, None),
+        (64, EVERYTHING, 2.0),
+        (32, 16, 2.0),
+        (7, EVERYTHING, None),
+        (230, 16, None),
+        (512, 9, 2.0),
+    ],
+)
+def test_blocks_equal_the_whole(block, window, cap):
+    config = dataclasses.replace(TOY, attention_cap=cap)
+    wanted = with_gradients(lambda *qkv: dense(config, *qkv, window))(*inputs())
+    found = with_gradients(lambda *qkv: blocked_attention(config, *qkv, sight(block, window)))(*inputs())
+    for ours, theirs in zip(jax.tree.leaves(found[1]), jax.tree.leaves(wanted[1]), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    np.testing.assert_allclose(found[0][1], wanted[0][1], atol=1e-5)
+
+
+def test_half_precision_stays_near():
+    found = blocked_attention(TOY, *inputs(jnp.bfloat16), sight(64))
+    assert found.dtype == jnp.bfloat16
+    np.testing.assert_allclose(found.astype(jnp.float32), dense(TOY, *inputs()), atol=0.1)
+
+
+def test_the_square_is_never_built():
+    """Forwards and backwards over 8192 tokens, memory stays far under that of one head's scores."""
+    length, size = 8192, 8
+    config = dataclasses.replace(TOY, heads=1, kv_heads=1)
+    zeros = np.zeros((1, length), np.int32)
+    one = Sight(zeros, zeros, np.arange(1, length + 1, dtype=np.int32)[None], zeros, zeros, jnp.int32(EVERYTHING), 256)
+    q, kv = jnp.zeros((1, length, 1, 1, size)), jnp.zeros((1, length, 1, size))
+
+    def total(q, k, v, sight):
+        return jnp.sum(blocked_attention(config, q, k, v, sight))
+
+    compiled = jax.jit(jax.grad(total, argnums=(0, 1, 2))).lower(q, kv, kv, one).compile()
+    assert (
+        compiled.memory_analysis().temp_size_in_bytes < length * length / 4
+    )  # a byte a score would take four times that
+
+
+def test_a_block_of_nothing_is_refused():
+    with pytest.raises(PastaError, match="attention block 0"):
+        sight(0)

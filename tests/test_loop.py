@@ -1,0 +1,171 @@
+"""The loop: parts equal the whole, going on equals never having stopped, figures are written once and in order."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from pasta_jax.checkpoint import Checkpoints
+from pasta_jax.errors import PastaError
+from pasta_jax.metrics import Metrics
+from pasta_jax.train.loop import Rhythm, Run, train, train_step
+from pasta_jax.train.loss import Measured
+from pasta_jax.train.optimizer import Plan, new_optimizer, schedule
+from pasta_jax.train.state import new_state
+
+PLAN = Plan(steps=9, learning_rate=0.05, warmup=2, weight_decay=0.1, clip=1.0, b1=0.9, b2=0.99, eps=1e-8)
+
+
+def loss(trainable, frozen, batch):
+    """A straight line fitted to points, each with its own weight: nothing about language in it."""
+    x, y, weight = batch["x"], batch["y"], batch["weight"]
+    error = jnp.sum(((x @ trainable["kernel"] - y + (0.0 if frozen is None else frozen)) ** 2) * weight)
+    return Measured({"loss": (error, jnp.sum(weight)), "never": (0.0, 0.0)}, jnp.sum(weight > 0))
+
+
+def points(seed: int, step: int, rows: int = 12) -> dict:
+    rng = np.random.default_rng([seed, step])
+    x = rng.standard_normal((rows, 3)).astype(np.float32)
+    weight = (rng.random(rows) < 0.5).astype(np.float32)  # some parts of the batch have far more labels than others
+    return {"x": x, "y": x @ np.array([1.0, -2.0, 0.5], np.float32), "weight": weight}
+
+
+def run_of(**changes) -> Run:
+    run = Run(
+        steps=PLAN.steps,
+        accumulate=1,
+        batch=points,
+        held_out=(points(99, 0), points(99, 1)),
+        loss=loss,
+        optimizer=new_optimizer(PLAN),
+        rate=schedule(PLAN),
+        flops_per_token=10.0,
+        peak=None,
+        probe=None,
+        rhythm=Rhythm(log=1, held_out=4, probe=0, save=3),
+    )
+    return dataclasses.replace(run, **changes)
+
+
+def fresh():
+    return new_state({"kernel": jnp.zeros(3)}, new_optimizer(PLAN), seed=5)
+
+
+def go(folder, run: Run, stop_after: int | None = None):
+    """Train in a folder, from its newest checkpoint if it has one; perhaps stopped after so many steps."""
+    checkpoints = Checkpoints(folder / "checkpoints", {}, keep=2, keep_every=0)
+    state = fresh()
+    if checkpoints.latest() is not None:
+        state = checkpoints.restore(checkpoints.latest(), state)
+    metrics = Metrics(folder, int(state.step), run.steps, tensorboard=False)
+    asked = iter(range(stop_after if stop_after is not None else 10**6))
+    try:
+        return train(run, state, None, metrics, checkpoints, lambda: next(asked, None) is None)
+    finally:
+        metrics.close()
+        checkpoints.close()
+
+
+def lines(folder) -> list[dict]:
+    """The figures but for the times."""
+    read = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key not in ("s_per_step", "tokens_per_s")} for line in read]
+
+
+def test_parts_of_a_batch_one_after_another_equal_the_whole():
+    state, batch = fresh(), points(0, 0)
+    steps = {parts: train_step(state, None, batch, loss, new_optimizer(PLAN), parts) for parts in (1, 2, 3, 12)}
+    for after, seen in steps.values():
+        np.testing.assert_allclose(after.trainable["kernel"], steps[1][0].trainable["kernel"], rtol=1e-5)
+        np.testing.assert_allclose(seen["grad_norm"], steps[1][1]["grad_norm"], rtol=1e-5)
+        np.testing.assert_allclose(seen["measured"].parts["loss"], steps[1][1]["measured"].parts["loss"], rtol=1e-5)
+        assert int(seen["measured"].tokens) == np.count_nonzero(batch["weight"])
+    assert np.abs(steps[1][0].trainable["kernel"]).max() > 0
+
+
+def test_frozen_parameters_are_handed_to_the_loss_and_stay():
+    state, batch = fresh(), points(0, 0)
+    moved, _ = train_step(state, jnp.float32(3.0), batch, loss, new_optimizer(PLAN), 2)
+    other, _ = train_step(state, jnp.float32(0.0), batch, loss, new_optimizer(PLAN), 2)
+    assert np.abs(moved.trainable["kernel"] - other.trainable["kernel"]).max() > 0
+
+
+def test_it_learns_and_says_everything_in_order(tmp_path):
+    state = go(tmp_path, run_of())
+    said = lines(tmp_path)
+    train_lines = [line for line in said if "loss" in line]
+    assert [line["step"] for line in train_lines] == list(range(1, 10))
+    assert [line["step"] for line in said if "held_out/loss" in line] == [4, 8, 9]
+    assert train_lines[-1]["loss"] < train_lines[0]["loss"]
+    assert "never" not in train_lines[0]  # nothing was measured of it
+    np.testing.assert_allclose(train_lines[0]["learning_rate"], 0.05 / 3, rtol=1e-5)
+    # the figure of step n is the loss before its update
+    np.testing.assert_allclose(
+        train_lines[0]["loss"], np.divide(*loss(fresh().trainable, None, points(5, 0)).parts["loss"]), rtol=1e-6
+    )
+    assert int(state.step) == 9
+
+
+def test_held_out_is_the_mean_over_all_labels_not_over_batches(tmp_path):
+    state = go(tmp_path, run_of())
+    pairs = [loss(state.trainable, None, points(99, number)).parts["loss"] for number in (0, 1)]
+    wanted = sum(float(total) for total, _ in pairs) / sum(float(weight) for _, weight in pairs)
+    np.testing.assert_allclose(lines(tmp_path)[-1]["held_out/loss"], wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("stop", [1, 4, 8])
+def test_stopped_and_gone_on_equals_never_stopped(tmp_path, stop):
+    whole = go(tmp_path / "whole", run_of())
+    stopped = go(tmp_path / "parts", run_of(), stop_after=stop)
+    assert int(stopped.step) == stop
+    parts = go(tmp_path / "parts", run_of())
+    jax.tree.map(np.testing.assert_array_equal, parts, whole)
+    assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
+
+
+def test_figures_of_steps_that_were_lost_are_not_written_twice(tmp_path):
+    """A kill behind a checkpoint: the file already tells of steps that are done again."""
+    go(tmp_path / "whole", run_of())
+    go(tmp_path / "killed", run_of(), stop_after=5)
+    path = tmp_path / "killed/metrics.jsonl"
+    path.write_text(path.read_text() + '{"step": 6, "loss": 1.0}\n{"step": 7, "lo')
+    go(tmp_path / "killed", run_of())
+    assert lines(tmp_path / "killed") == lines(tmp_path / "whole")
+
+
+def test_a_look_at_what_the_model_does_is_handed_in(tmp_path):
+    seen = []
+
+    def probe(trainable, frozen):
+        seen.append(np.asarray(trainable["kernel"]))
+        return {"forks": float(len(seen))}
+
+    go(tmp_path, run_of(probe=probe, rhythm=Rhythm(log=0, held_out=0, probe=5, save=0)))
+    assert lines(tmp_path) == [{"step": 5, "probe/forks": 1.0}, {"step": 9, "probe/forks": 2.0}]
+    assert np.abs(seen[1] - seen[0]).max() > 0
+
+
+def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
+    def broken(trainable, frozen, batch):
+        measured = loss(trainable, frozen, batch)
+        return measured._replace(parts={"loss": (measured.parts["loss"][0] * jnp.nan, jnp.float32(1))})
+
+    with pytest.raises(PastaError, match="step 1: the loss is nan"):
+        go(tmp_path, run_of(loss=broken))
+
+
+def test_the_state_is_donated():
+    """No second copy of weights and moments in a step."""
+    state, optimizer = fresh(), optax.sgd(0.1)
+    state = new_state({"kernel": jnp.zeros((256, 3))}, optimizer, 0)
+    batch = points(0, 0)
+
+    def flat_loss(trainable, frozen, batch):
+        return loss({"kernel": trainable["kernel"].sum(0)}, frozen, batch)
+
+    step = jax.jit(lambda state: train_step(state, None, batch, flat_loss, optimizer, 1)[0], donate_argnums=0)
+    assert step.lower(state).compile().memory_analysis().alias_size_in_bytes >= 256 * 3 * 4

@@ -1,0 +1,290 @@
+"""The loss against threads that remember what they saw, sums of its kinds, and the softmax in slices."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pasta_jax.data.batch import Batch
+from pasta_jax.data.example import Example, encode, windows
+from pasta_jax.data.packing import pack
+from pasta_jax.data.toy import problems
+from pasta_jax.data.toy_tokenizer import toy_tokenizer
+from pasta_jax.lang.structure import NO_LABEL
+from pasta_jax.models import transformer
+from pasta_jax.models.adapter import AdapterConfig, new_adapter
+from pasta_jax.models.config import PRESETS
+from pasta_jax.train.loss import KINDS, Scoring, kinds, sft_loss, sliced_losses, token_losses
+from tests.models import random_params
+
+TOKENIZER = toy_tokenizer()
+TAGS = TOKENIZER.tags
+CONFIG = dataclasses.replace(PRESETS["toy"], vocab=TOKENIZER.model_vocab, layers=2, global_every=2)
+SCORING = Scoring(CONFIG, TAGS, jnp.float32, slice=32, block=0, remat=False)
+EVEN = (1.0,) * len(KINDS)
+LOSSES = jax.jit(functools.partial(token_losses, SCORING))
+LOSS = jax.jit(sft_loss(SCORING, EVEN))
+
+
+@functools.cache
+def params():
+    return jax.tree.map(jnp.asarray, random_params(CONFIG, seed=4, scale=0.2))
+
+
+@functools.cache
+def records() -> list[tuple[Example, int]]:
+    """Toy problems with every kind of label, and the lengths of their prompts."""
+    made = []
+    some = [p for p in problems(1, 0, 60, "small") if p.style in ("each", "halves") and len(p.lines) > 1]
+    for problem in [p for p in some if p.has_ends][:2] + [p for p in some if not p.has_ends][:2]:
+        prompt = TOKENIZER.chat([("user", problem.instruction)])
+        answer = problem.program(TOKENIZER).ids(TOKENIZER)
+        made.append((encode(prompt, answer, TAGS, TOKENIZER.end_of_turn, "predicted", 40), len(prompt)))
+    return made
+
+
+# The naive way
+
+
+def remembered(ids, prompt: int) -> tuple[list[list[int]], list[int]]:
+    """(what each token attends to, what it is to predict), by threads that keep lists; -1 predicts nothing."""
+    main, own, view, unread = [], None, [], []
+    sees, last, label = [], {}, [-1] * len(ids)
+    for place, id in enumerate(ids):
+        response = place >= prompt
+        if response and id == TAGS.async_:
+            view, own = list(main), []
+            last["chunk"] = None
+        if own is not None:
+            own.append(place)
+            sees.append(view + own)
+            if last["chunk"] is not None:
+                label[last["chunk"]] = id
+            last["chunk"] = place
+            if id == TAGS.end_async:
+                unread.append(own)
+                own = None
+            continue
+        if response and id == TAGS.sync:
+            main += [place for chunk in unread for place in chunk]
+            unread = []
+        main.append(place)
+        sees.append(list(main))
+        if response:
+            label[last["main"]] = id
+        last["main"] = place
+    label[last["main"]] = TOKENIZER.end_of_turn
+    return sees, label
+
+
+def naive_loss(params, example: Example, prompt: int):
+    """(sum over the labels of one record, their number): each token reads the keys on its list."""
+    ids, position = example.token.tolist(), example.position
+    sees, label = remembered(ids, prompt)
+    x_1xTxE = params["embed"][jnp.asarray(ids)][None] * CONFIG.embed**0.5
+    for l, layer in enumerate(params["layers"]):
+        near = [
+            [s for s in sees[t] if not CONFIG.is_local(l) or position[t] - position[s] < CONFIG.window]
+            for t in range(len(ids))
+        ]
+        # Lists of one length, so that few programs are compiled: -1 is no key.
+        lists_TxN = np.array([keys + [-1] * (len(ids) - len(keys)) for keys in near])
+
+        def attend(q_1xTxKxGxD, k_1xTxKxD, v_1xTxKxD, lists_TxN=lists_TxN):
+            k_TxNxKxD, v_TxNxKxD = k_1xTxKxD[0][lists_TxN], v_1xTxKxD[0][lists_TxN]
+            score_TxKxGxN = jnp.einsum("tkgd,tnkd->tkgn", q_1xTxKxGxD[0], k_TxNxKxD) * CONFIG.score_scale
+            score_TxKxGxN = CONFIG.attention_cap * jnp.tanh(score_TxKxGxN / CONFIG.attention_cap)
+            size = jnp.where(lists_TxN[:, None, None] < 0, 0.0, jnp.exp(score_TxKxGxN))
+            size = size / jnp.sum(size, axis=-1, keepdims=True)
+            return jnp.einsum("tkgn,tnkd->tkgd", size, v_TxNxKxD)[None], None
+
+        waves = transformer.rope_waves(CONFIG.rope_of(l), CONFIG.head_dim, jnp.asarray(position)[None])
+        x_1xTxE, _ = transformer.Block(CONFIG).apply({"params": layer}, x_1xTxE, waves, attend)
+    x_1xTxE = transformer.RMSNorm(CONFIG.norm_eps).apply({"params": params["final_norm"]}, x_1xTxE)
+    said = jax.nn.log_softmax(transformer.logits(params, CONFIG, x_1xTxE)[0])
+    learnt = np.array([t for t, id in enumerate(label) if id >= 0])
+    return -jnp.sum(said[learnt, np.array(label)[learnt]]), len(learnt)
+
+
+def threads_loss(params, example: Example, prompt: int):
+    """The same of a record without sync, whose threads are plain texts: the prompt and main as far as the thread knows
+    them, then the thread, each run under the ordinary causal mask."""
+    ids, chunk = example.token, example.chunk
+    sees, label = remembered(ids.tolist(), prompt)
+    threads = [np.flatnonzero(chunk == number) for number in range(chunk.max() + 1)]
+    texts = [np.array(sees[own[-1]]) for own in threads]
+    shape = (len(texts), len(ids))
+    token, position, wanted = np.zeros(shape, np.int32), np.zeros(shape, np.int32), np.full(shape, -1)
+    for row, (text, own) in enumerate(zip(texts, threads, strict=True)):
+        token[row, : len(text)], position[row, : len(text)] = ids[text], example.position[text]
+        wanted[row, : len(text)] = np.where(np.isin(text, own), np.array(label)[text], -1)
+    see = transformer.causal(jnp.asarray(position))
+    said = jax.nn.log_softmax(transformer.forward(params, CONFIG, token, jnp.asarray(position), see))
+    row, place = np.nonzero(wanted >= 0)
+    return -jnp.sum(said[row, place, wanted[row, place]]), len(row)
+
+
+def close(ours, theirs, tolerance):
+    """Equal beside the size of the largest entry."""
+    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(ours), jax.tree.leaves(theirs), strict=True):
+        size = max(np.abs(np.asarray(b)).max(), 1e-3)
+        np.testing.assert_allclose(a / size, b / size, atol=tolerance, err_msg=jax.tree_util.keystr(path))
+
+
+def check(naive, some: list[tuple[Example, int]]) -> None:
+    """Our loss and gradient over records in one row, with padding, against the sum of theirs."""
+
+    def theirs(params):
+        sums, counts = zip(*(naive(params, *record) for record in some), strict=True)
+        return sum(sums) / sum(counts)
+
+    batch = pack([[example for example, _ in some]], length=256)
+
+    def ours(params):
+        total, weight = sft_loss(SCORING, EVEN)(params, None, batch).parts["loss"]
+        return total / weight
+
+    (wanted, wanted_gradient), (found, gradient) = (jax.jit(jax.value_and_grad(f))(params()) for f in (theirs, ours))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    close(gradient, wanted_gradient, 1e-4)
+
+
+def test_loss_and_gradients_equal_those_of_threads_that_remember():
+    check(naive_loss, [record for record in records() if TAGS.sync in record[0].token][:2])
+
+
+def test_loss_and_gradients_equal_those_of_each_thread_as_a_plain_text():
+    apart = [record for record in records() if TAGS.sync not in record[0].token and record[0].chunk.any()]
+    check(threads_loss, apart[:2])
+
+
+def test_a_row_of_many_records_loses_what_they_lose_alone():
+    examples = [example for example, _ in records()]
+    length = sum(map(len, examples)) + 5
+    one_by_one = pack([[example] for example in examples], length)
+    together, alone = (LOSSES(params(), batch) for batch in (pack([examples], length), one_by_one))
+    start = 0
+    for row, example in enumerate(examples):
+        np.testing.assert_allclose(together[0, start : start + len(example)], alone[row, : len(example)], atol=2e-5)
+        start += len(example)
+    assert np.all(together[0, start:] == 0)
+
+
+def test_attention_by_blocks_loses_the_same():
+    """Through all layers, local ones too, scanned, and with layers computed again."""
+    stacked = transformer.stack_layers(params())
+    batch = pack([[example for example, _ in records()][:2], [records()[2][0]]], length=230)
+
+    def loss_of(scoring):
+        return jax.jit(jax.value_and_grad(lambda p: sft_loss(scoring, EVEN)(p, None, batch).parts["loss"][0]))(stacked)
+
+    wanted, found = loss_of(SCORING), loss_of(dataclasses.replace(SCORING, block=64, remat=True))
+    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5)
+    close(found[1], wanted[1], 1e-4)
+
+
+# Kinds
+
+
+def test_every_label_is_of_one_kind():
+    batch = pack([[example for example, _ in records()]], length=600)
+    found = kinds(batch, TAGS)
+    assert tuple(found) == KINDS
+    np.testing.assert_array_equal(sum(np.asarray(one).astype(int) for one in found.values()), batch.label != NO_LABEL)
+    label = {name: set(batch.label[np.asarray(one)].tolist()) for name, one in found.items()}
+    assert label["sync"] == {TAGS.sync}
+    assert all(TAGS.is_close(id) for id in label["length"])
+    assert TAGS.promise in label["main"]
+    assert TOKENIZER.end_of_turn in label["main"]
+    assert TAGS.end_async in label["chunk"]
+    assert not any(TAGS.is_tag(id) for id in label["topic"])
+    topics = {TOKENIZER.decode([id]).strip() for id in label["topic"]}
+    assert topics <= {"amber", "azure", "beige", "coral", ""}
+
+
+def test_windows_of_a_record_tell_the_same_kinds():
+    """A window that begins in the middle of a promise knows no more of it than its own tokens."""
+    example = records()[0][0]
+    whole = kinds(pack([[example]], len(example)), TAGS)
+    length = 40
+    counts = dict.fromkeys(KINDS, 0)
+    for piece in windows(example, length):
+        for name, found in kinds(pack([[piece]], length), TAGS).items():
+            counts[name] += int(np.sum(found))
+    assert sum(counts.values()) == int(np.sum(example.label != NO_LABEL))
+    for name in ("length", "chunk", "sync"):
+        assert counts[name] == int(np.sum(whole[name]))
+    assert 0 <= int(np.sum(whole["topic"])) - counts["topic"] <= 2
+
+
+def test_weights_pick_kinds():
+    batch = pack([[example for example, _ in records()]], length=600)
+    only_sync = tuple(2.0 * (kind == "sync") for kind in KINDS)
+    parts = jax.jit(sft_loss(SCORING, only_sync))(params(), None, batch).parts
+    total, weight = parts["loss"]
+    np.testing.assert_allclose(total / weight, parts["loss_sync"][0] / parts["loss_sync"][1], rtol=1e-6)
+    even = LOSS(params(), None, batch).parts
+    np.testing.assert_allclose(even["loss"][1], np.sum(batch.label != NO_LABEL))
+
+
+# The softmax in slices
+
+
+def hidden_and_labels(length: int = 50):
+    rng = np.random.default_rng(0)
+    label = rng.integers(0, CONFIG.vocab, (2, length)).astype(np.int32)
+    label[rng.random((2, length)) < 0.3] = NO_LABEL
+    return jnp.asarray(rng.standard_normal((2, length, CONFIG.embed)), jnp.float32), label
+
+
+@pytest.mark.parametrize("size", [1, 7, 25, 50, 1000])
+def test_slices_lose_what_all_at_once_loses(size):
+    x, label = hidden_and_labels()
+    table = {"embed": params()["embed"]}
+
+    def plain(table, x):
+        said = jax.nn.log_softmax(transformer.logits(table, CONFIG, x))
+        own = jnp.take_along_axis(said, jnp.maximum(label, 0)[:, :, None], axis=2)[:, :, 0]
+        return jnp.sum(jnp.where(label != NO_LABEL, -own, 0.0) ** 2)
+
+    def sliced(table, x):
+        return jnp.sum(sliced_losses(dataclasses.replace(SCORING, slice=size), table, x, label) ** 2)
+
+    wanted, found = (jax.jit(jax.value_and_grad(f, argnums=(0, 1)))(table, x) for f in (plain, sliced))
+    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5)
+    close(found[1], wanted[1], 1e-5)
+
+
+def test_all_logits_never_exist():
+    """Forwards and backwards, a large vocabulary takes memory for a slice of tokens and for the table's gradient."""
+    config = dataclasses.replace(CONFIG, vocab=50_000)
+    scoring = dataclasses.replace(SCORING, config=config, slice=16)
+    length = 1024
+    x, label = jnp.zeros((1, length, config.embed)), jnp.zeros((1, length), jnp.int32)
+    table = {"embed": jnp.zeros((config.vocab, config.embed))}
+
+    def total(table, x):
+        return jnp.sum(sliced_losses(scoring, table, x, label))
+
+    used = jax.jit(jax.grad(total, argnums=(0, 1))).lower(table, x).compile().memory_analysis().temp_size_in_bytes
+    assert used < length * config.vocab * 4 / 4
+    assert used > 16 * config.vocab * 4  # one slice's logits are among it: the count counts
+
+
+def test_adapters_alone_are_trained():
+    adapter = new_adapter(params(), AdapterConfig(rank=2, alpha=4.0), TAGS, seed=0)
+    batch = pack([[example for example, _ in records()]], length=600)
+    loss, whole = sft_loss(SCORING, EVEN), LOSS(params(), None, batch)
+    value, gradient = jax.jit(jax.value_and_grad(lambda a: loss(a, params(), batch).parts["loss"][0]))(adapter)
+    np.testing.assert_allclose(value, whole.parts["loss"][0], rtol=1e-5)
+    assert np.abs(gradient["tag_rows"]["embed"]).max() > 0
+    assert all(np.abs(pair["lora_b"]).max() > 0 for layer in gradient["layers"] for pair in layer.values())
+
+
+def test_tokens_are_counted_without_padding():
+    examples = [example for example, _ in records()][:2]
+    batch: Batch = pack([examples], 600)
+    assert int(LOSS(params(), None, batch).tokens) == sum(map(len, examples))
