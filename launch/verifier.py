@@ -27,6 +27,7 @@ def main(config: ConfigDict) -> None:
         for twin in tqdm(made, desc="pairs", file=sys.stderr, mininterval=5)
     ]
     result = {"model": model.name, "pairs": config.pairs, "seed": config.seed, "window": config.window}
+    result["max_cost"] = config.max_cost
     for name, chosen in (
         ("all", made),
         ("main", [twin for twin in made if not twin.by_sibling]),
@@ -37,8 +38,18 @@ def main(config: ConfigDict) -> None:
             continue
         used, free = (list(values) for values in zip(*costs, strict=True))
         at, right = threshold(used, free)
-        result[name] = {"auc": round(auc(used, free), 4), "threshold": round(at, 4), "right": round(right, 4)}
-        print(f"{name:8} {len(used):4} pairs   AUC {auc(used, free):.3f}   {right:.1%} right at {at:.3f} nats a token")
+        taken = [sum(cost > config.max_cost for cost in values) / len(values) for values in (used, free)]
+        result[name] = {
+            "auc": auc(used, free),
+            "threshold": at,
+            "right": right,
+            "found": taken[0],
+            "mistaken": taken[1],
+        }
+        print(
+            f"{name:8} {len(used):4} pairs   AUC {auc(used, free):.4f}   {right:.1%} right at {at:.3f} nats a token; "
+            f"above {config.max_cost:g} are {taken[0]:.1%} of used facts, {taken[1]:.1%} of unused ones"
+        )
     print(json.dumps(result))
 
 
