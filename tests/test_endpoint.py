@@ -238,6 +238,22 @@ def test_the_key_goes_into_a_header_only(tmp_path, monkeypatch):
     assert KEY not in json.dumps(body) + (tmp_path / "cache").read_text()
 
 
+def test_a_hopeless_run_ends_at_once_though_others_wait_for_another_try(tmp_path):
+    def respond(n, body):
+        if "hopeless" not in body["messages"][15]["content"]:
+            return bad(503)
+        while n < 3 and len(server.seen) < 3:
+            time.sleep(0.005)
+        return bad(401)
+
+    began = time.monotonic()
+    with Server(respond) as server:
+        how = Settings(endpoint(server.url, backoff_s=30.0), 3, 1)
+        with pytest.raises(Hopeless):
+            list(annotate_all([("a", SOURCE), ("b", SOURCE), ("hopeless", SOURCE)], how, tmp_path / "cache", check))
+    assert time.monotonic() - began < 10
+
+
 @pytest.mark.parametrize("value", ["", "  ", "two words"])
 def test_a_missing_or_broken_key_is_named(value, tmp_path, monkeypatch):
     monkeypatch.setenv("OUR_KEY", value)

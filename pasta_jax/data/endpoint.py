@@ -65,7 +65,8 @@ def annotate_all(
                     found = done.result()
                     usage(client.usage)
                     yield index, found
-        finally:
+        finally:  # an error or an impatient user: don't sit out pauses
+            client.stop()
             threads.shutdown(wait=True, cancel_futures=True)
 
 

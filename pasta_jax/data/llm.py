@@ -63,7 +63,7 @@ class Clock:
     """Time, so that tests need not wait."""
 
     now: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
+    sleep: Callable[[float], None] | None = None  # None: really, until the client is stopped
 
 
 @dataclasses.dataclass
@@ -130,6 +130,7 @@ class Client:
         self._cache = Cache(cache_path)
         self._lock = threading.Lock()
         self._next_start = 0.0
+        self._stopped = threading.Event()
         self._opener = urllib.request.build_opener(_NoRedirect)
         self.usage = Usage()
 
@@ -138,6 +139,10 @@ class Client:
 
     def __exit__(self, *_) -> None:
         self._cache.close()
+
+    def stop(self) -> None:
+        """Nothing is asked any more: whoever waits for another try gives up."""
+        self._stopped.set()
 
     def chat(self, messages: Messages) -> str:
         """The answer to a conversation; an LLMError when it can't be had."""
@@ -188,7 +193,9 @@ class Client:
 
     def _sleep_until(self, when: float) -> None:
         if (wait := when - self._clock.now()) > 0:
-            self._clock.sleep(wait)
+            (self._clock.sleep or self._stopped.wait)(wait)
+        if self._stopped.is_set():
+            raise LLMError("stopped", "the run has ended")
 
     def _post(self, url: str, body: bytes, headers: dict[str, str]) -> bytes:
         """The body of a good answer."""
