@@ -5,9 +5,18 @@
 The same command goes on where it was stopped or killed. In the workdir: config.json, metrics.jsonl, checkpoints/, and
 at the end model/, which `launch.decode --config=configs/decode.py:local --config.model.path=…/model` reads.
 
-Variants: tiny (the toy task as small as it can be; seconds on two CPU cores; it shows that all works and learns
-little), toy (the toy task to mastery, under ten minutes on two CPU cores), smollm2_135m (LoRA), gemma3_270m (all
-parameters), gemma_7b (the paper's settings; needs --config.model.path=<folder with the weights> and accelerators).
+Variants:
+
+tiny          the toy task as small as it can be: under a minute on two CPU cores; all works, little is learnt
+toy           the toy task: under ten minutes on two CPU cores
+smollm2_135m  SmolLM2 with an adapter; wants --config.data.records=<folder that launch.annotate wrote>. On two CPU cores
+              a step of 2 rows of 512 tokens takes about 8 s and 5 GB, so it is for accelerators, or for a first look:
+              --config.data.rows=2 "--config.data.lengths=(512,)" --config.train.epochs=0 --config.train.steps=20
+gemma3_270m   Gemma 3 270M, all parameters, on such records
+gemma_7b      the paper's settings, on such records; wants --config.model.path=<folder with the weights>. Weights, their
+              moments and gradients are 16 bytes a parameter, 140 GB, to be shared by the devices of --config.mesh.model
+
+The last three have not been trained to their end yet.
 """
 
 from ml_collections import ConfigDict

@@ -64,7 +64,9 @@ def main(config: ConfigDict) -> None:
         agree(workdir, checkpoints.about(latest), plain, data.fingerprint)
         state = checkpoints.restore(latest, state)
         say(f"going on from step {latest}")
-    (workdir / "config.json").write_text(json.dumps(plain, indent=1))
+    part = workdir / ".config.json"
+    part.write_text(json.dumps(plain, indent=1) + "\n")
+    part.replace(workdir / "config.json")
     metrics = Metrics(workdir, int(state.step), plan.steps, config.tensorboard)
     run = run_of(config, model, plan, optimizer, schedule(plan), data)
     state = train(run, state, frozen, metrics, checkpoints, stopping)

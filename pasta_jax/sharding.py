@@ -103,6 +103,20 @@ def shard(tree, mesh: Mesh):
     return jax.device_put(tree, shardings(tree, mesh))
 
 
+def shard_rows(tree, mesh: Mesh):
+    """Host arrays whose first axis counts examples, shared out over `data`; each process brings its own share."""
+
+    def one(array):
+        share = mesh.shape[DATA] // jax.process_count() or 1
+        if array.shape[0] % share:
+            raise PastaError(
+                f"a batch of {array.shape[0]} rows: {share} devices can't share it equally; give a multiple of {share}"
+            )
+        return jax.make_array_from_process_local_data(NamedSharding(mesh, PartitionSpec(DATA)), array)
+
+    return jax.tree.map(one, tree)
+
+
 def made_beside(params, make: Callable, *fixed):
     """make(*fixed), made on the mesh on which `params` lie, no array whole on any device; without a mesh just made.
 

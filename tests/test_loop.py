@@ -1,6 +1,7 @@
 """The loop: parts equal the whole, going on equals never having stopped, figures are written once and in order."""
 
 import dataclasses
+import functools
 import json
 
 import jax
@@ -10,12 +11,18 @@ import optax
 import pytest
 
 from pasta_jax.checkpoint import Checkpoints
+from pasta_jax.data.batch import Batch
 from pasta_jax.errors import PastaError
+from pasta_jax.lang.tags import TagIds
 from pasta_jax.metrics import Metrics
+from pasta_jax.models.adapter import AdapterConfig, new_adapter
+from pasta_jax.models.config import PRESETS
+from pasta_jax.sharding import make_mesh, shard, shard_rows
 from pasta_jax.train.loop import Rhythm, Run, train, train_step
-from pasta_jax.train.loss import Measured
+from pasta_jax.train.loss import Measured, Scoring, sft_loss
 from pasta_jax.train.optimizer import Plan, new_optimizer, schedule
 from pasta_jax.train.state import new_state
+from tests.models import random_params
 
 PLAN = Plan(steps=9, learning_rate=0.05, warmup=2, weight_decay=0.1, clip=1.0, b1=0.9, b2=0.99, eps=1e-8)
 
@@ -85,6 +92,41 @@ def test_parts_of_a_batch_one_after_another_equal_the_whole():
         np.testing.assert_allclose(seen["measured"].parts["loss"], steps[1][1]["measured"].parts["loss"], rtol=1e-5)
         assert int(seen["measured"].tokens) == np.count_nonzero(batch["weight"])
     assert np.abs(steps[1][0].trainable["kernel"]).max() > 0
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_step_on_a_mesh_equals_one_on_one_device(rank):
+    """A transformer's own step, in parts, with all parameters or an adapter; the state stays where it was put."""
+    tags, config = TagIds(256), PRESETS["toy"]
+    params = jax.tree.map(jnp.asarray, random_params(config, seed=2, scale=0.2, stacked=True))
+    adapter = new_adapter(params, AdapterConfig(rank, 4.0), tags, seed=0) if rank else None
+    trainable, frozen = (adapter, params) if rank else (params, None)
+    scoring = Scoring(config, tags, jnp.float32, slice=16, block=0, remat=True)
+    optimizer = new_optimizer(PLAN)
+    token = np.random.default_rng(0).integers(0, 256, (4, 33)).astype(np.int32)
+    order = np.broadcast_to(np.arange(32, dtype=np.int32), (4, 32))
+    zero = np.zeros_like(order)
+    batch = Batch(token[:, :-1], token[:, 1:], order, zero, zero, order + 1, zero + 1)
+    step = jax.jit(functools.partial(train_step, loss=sft_loss(scoring, (1.0,) * 5), optimizer=optimizer, accumulate=2))
+    state = new_state(trainable, optimizer, seed=0)
+    alone, seen = step(state, frozen, batch)
+    mesh = make_mesh(2, 4)
+    there, seen_there = step(
+        shard(state, mesh), None if frozen is None else shard(frozen, mesh), shard_rows(batch, mesh)
+    )
+    np.testing.assert_allclose(seen_there["measured"].parts["loss"], seen["measured"].parts["loss"], rtol=1e-5)
+    np.testing.assert_allclose(seen_there["grad_norm"], seen["grad_norm"], rtol=1e-4)
+    # The first moments are the gradients; Adam's step itself would hide their size.
+    moments, moments_there = (optax.tree.get(one.optimizer, "mu") for one in (alone, there))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), moments_there, moments)
+    large = there.trainable["layers"]["gate_up"]["lora_b" if rank else "kernel"]
+    assert len({shard.device for shard in large.addressable_shards}) == 8
+    assert large.addressable_shards[0].data.size == large.size // 4
+
+
+def test_rows_that_devices_cannot_share_are_refused():
+    with pytest.raises(PastaError, match="3 rows: 2 devices"):
+        shard_rows({"x": np.zeros((3, 2))}, make_mesh(2, 4))
 
 
 def test_frozen_parameters_are_handed_to_the_loss_and_stay():

@@ -15,7 +15,7 @@ from pasta_jax.data.toy import problems
 from pasta_jax.data.toy_tokenizer import toy_tokenizer
 from pasta_jax.lang.structure import NO_LABEL
 from pasta_jax.models import transformer
-from pasta_jax.models.adapter import AdapterConfig, new_adapter
+from pasta_jax.models.adapter import AdapterConfig, attach, new_adapter
 from pasta_jax.models.config import PRESETS
 from pasta_jax.train.loss import KINDS, Scoring, kinds, sft_loss, sliced_losses, token_losses
 from tests.models import random_params
@@ -274,14 +274,24 @@ def test_all_logits_never_exist():
     assert used > 16 * config.vocab * 4  # one slice's logits are among it: the count counts
 
 
-def test_adapters_alone_are_trained():
+def test_adapters_alone_are_trained_and_by_the_right_gradient():
+    """The tags' rows get what a whole table's gradient would hold for them."""
+    rng = np.random.default_rng(3)
     adapter = new_adapter(params(), AdapterConfig(rank=2, alpha=4.0), TAGS, seed=0)
+    adapter = jax.tree.map(lambda leaf: leaf + 0.1 * rng.standard_normal(leaf.shape).astype(np.float32), adapter)
     batch = pack([[example for example, _ in records()]], length=600)
-    loss, whole = sft_loss(SCORING, EVEN), LOSS(params(), None, batch)
-    value, gradient = jax.jit(jax.value_and_grad(lambda a: loss(a, params(), batch).parts["loss"][0]))(adapter)
-    np.testing.assert_allclose(value, whole.parts["loss"][0], rtol=1e-5)
-    assert np.abs(gradient["tag_rows"]["embed"]).max() > 0
-    assert all(np.abs(pair["lora_b"]).max() > 0 for layer in gradient["layers"] for pair in layer.values())
+
+    def ours(adapter):
+        return sft_loss(SCORING, EVEN)(adapter, params(), batch).parts["loss"][0]
+
+    def plain(adapter):
+        return jnp.sum(token_losses(SCORING, attach(params(), adapter, TAGS), batch))
+
+    wanted, found = (jax.jit(jax.value_and_grad(f))(adapter) for f in (plain, ours))
+    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5)
+    close(found[1], wanted[1], 1e-4)
+    assert np.abs(found[1]["tag_rows"]["embed"]).max() > 0
+    assert all(np.abs(pair["lora_b"]).max() > 0 for layer in found[1]["layers"] for pair in layer.values())
 
 
 def test_tokens_are_counted_without_padding():

@@ -19,7 +19,7 @@ from jax import lax
 from pasta_jax.checkpoint import Checkpoints
 from pasta_jax.errors import PastaError
 from pasta_jax.metrics import Metrics
-from pasta_jax.sharding import shard
+from pasta_jax.sharding import shard_rows
 from pasta_jax.train.state import TrainState
 
 Loss = Callable  # loss(trainable, frozen, batch) -> loss.Measured
@@ -118,7 +118,7 @@ def train(
     )
     measure = jax.jit(run.loss)
     mesh = getattr(jax.tree.leaves(state.trainable)[0].sharding, "mesh", None)
-    place = (lambda batch: batch) if mesh is None else functools.partial(shard, mesh=mesh)
+    place = (lambda batch: batch) if mesh is None else functools.partial(shard_rows, mesh=mesh)
     seed, step = int(state.seed), int(state.step)
     clock = _Clock()
     waiting = None  # the step before, not yet read

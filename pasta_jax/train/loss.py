@@ -48,8 +48,13 @@ class Scoring:
 
 
 def model_params(scoring: Scoring, trainable: dict, frozen: dict | None) -> dict:
-    """The model's parameters: the trainable ones, or frozen ones with the trainable adapter beside them."""
-    return trainable if frozen is None else attach(frozen, trainable, scoring.tags)
+    """The model's parameters: the trainable ones, or frozen ones with the trainable adapter beside them.
+
+    The tags' rows are also there by themselves, for the head: its gradient is then that of 68 rows, not of a table.
+    """
+    if frozen is None:
+        return trainable
+    return attach(frozen, trainable, scoring.tags) | {"tag_rows": trainable["tag_rows"]}
 
 
 def token_losses(scoring: Scoring, params: dict, batch: Batch):
@@ -70,6 +75,7 @@ def sight(batch: Batch, block: int) -> Sight:
 
 def sliced_losses(scoring: Scoring, params: dict, x_BxTxE, label_BxT):
     """The head and the softmax, a slice of every row at a time: [B, T, V] never exists."""
+    tags = scoring.tags
     lanes, length, embed = x_BxTxE.shape
     size = min(scoring.slice, length)
     padding = -length % size
@@ -79,16 +85,22 @@ def sliced_losses(scoring: Scoring, params: dict, x_BxTxE, label_BxT):
     label_CxBxS = jnp.moveaxis(label_BxT.reshape(lanes, -1, size), 1, 0)
     # Left in float32 until inside the slice: the table's gradient is a sum over slices.
     head = {name: params[name] for name in ("embed", "head") if name in params}
+    rows = params.get("tag_rows")
 
     @jax.checkpoint
-    def one(head, x_BxSxE, label_BxS):
-        table = jax.tree.map(lambda leaf: leaf.astype(scoring.dtype), head)
-        logits_BxSxV = logits(table, scoring.config, x_BxSxE)
+    def one(head, rows, x_BxSxE, label_BxS):
+        def said_by(tables):
+            return logits(jax.tree.map(lambda leaf: leaf.astype(scoring.dtype), tables), scoring.config, x_BxSxE)
+
+        if rows is None:
+            logits_BxSxV = said_by(head)
+        else:
+            logits_BxSxV = said_by(lax.stop_gradient(head)).at[:, :, tags.base : tags.end].set(said_by(rows))
         there = label_BxS != NO_LABEL
         said = jnp.take_along_axis(logits_BxSxV, jnp.where(there, label_BxS, 0)[:, :, None], axis=2)[:, :, 0]
         return jnp.where(there, jax.nn.logsumexp(logits_BxSxV, axis=2) - said, 0.0)
 
-    _, loss_CxBxS = lax.scan(lambda _, part: (None, one(head, *part)), None, (x_CxBxSxE, label_CxBxS))
+    _, loss_CxBxS = lax.scan(lambda _, part: (None, one(head, rows, *part)), None, (x_CxBxSxE, label_CxBxS))
     return jnp.moveaxis(loss_CxBxS, 0, 1).reshape(lanes, -1)[:, :length]
 
 
