@@ -8,7 +8,7 @@ WORKDIR/steps (or in --config.steps, which runs may share) and is made once, so 
 killed, and with another --config.score.quality_weight or --config.score.efficiency nothing is sampled or judged again.
 At the end: model/ (and adapter.safetensors), report.json, and a table on stdout, its last line one JSON object.
 
-Variants: tiny (seconds; shows that all works, learns nothing), toy (the toy task; MINUTES minutes on two CPU cores),
+Variants: tiny (a few prompts, to see that all works), toy (the toy task; MINUTES minutes on two CPU cores),
 smollm2_135m (LoRA; judged by a language model: give --config.judge.endpoint.url and .model).
 """
 
@@ -122,8 +122,8 @@ def tiny() -> ConfigDict:
     config.prompts.update(toy="small", count=6)
     config.sample.update(count=3, block=2)
     config.decoding.update(lanes=4, rows=4, widths=())
-    config.request.update(max_tokens=24, max_topic_tokens=2, max_chunk_tokens=6)
-    config.train.update(lengths=(128,), rows=2)
+    config.request.update(max_tokens=100, max_topic_tokens=4, max_chunk_tokens=40)
+    config.train.update(lengths=(256,), rows=2)
     config.every.update(log=1, save=1)
     config.evaluate.update(count=4, temperatures=(0.0,))
     return config

@@ -31,7 +31,7 @@ def sweep(base: ConfigDict) -> ConfigDict:
             "base": base,
             "mode": "grid",  # every combination; zip: the first values together, the second ones, …
             "fields": ("score.quality_weight",),  # of base
-            "values": (DIAL,),  # of each field
+            "choices": (DIAL,),  # of each field
         }
     )
 
@@ -45,14 +45,14 @@ def toy_seeds() -> ConfigDict:
     """The toy task with three seeds; tables show means and ranges over them."""
     config = toy()
     config.fields = (SEED, "score.quality_weight")
-    config.values = ((0, 1, 2), DIAL)
+    config.choices = ((0, 1, 2), DIAL)
     return config
 
 
 def tiny() -> ConfigDict:
     """Two runs in seconds."""
     config = sweep(preference.tiny())
-    config.values = ((1.0, float("inf")),)
+    config.choices = ((1.0, float("inf")),)
     return config
 
 

@@ -110,6 +110,13 @@ class Progress:
             say(f"{self.step}: {self.done} of {self.total}, {rate:.1f} a second, {left:.0f} s left")
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write beside the name, then rename."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
 def say(line: str) -> None:
     """Progress, beside the result."""
     print(line, file=sys.stderr, flush=True)

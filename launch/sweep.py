@@ -8,9 +8,9 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from launch import cli
-from launch.preference import run, write_whole
+from launch.preference import run
 from launch.sft import WORKDIR, stop_on_sigterm
-from launch.steps import say
+from launch.steps import say, write_whole
 from pasta_jax.errors import PastaError
 
 SHOWN = ("win_rate", "exact", "speedup", "realised", "parallelism")
@@ -39,14 +39,14 @@ def main(config: ConfigDict) -> None:
 
 def points(config: ConfigDict) -> list[dict]:
     """The fields' values in each run."""
-    fields, values = list(config.fields), [list(some) for some in config.values]
+    fields, values = list(config.fields), [list(some) for some in config.choices]
     if len(fields) != len(values) or not fields:
-        raise PastaError(f"config.values: {len(values)} lists for {len(fields)} fields; give one list for each field")
+        raise PastaError(f"config.choices: {len(values)} lists for {len(fields)} fields; give one list for each field")
     if config.mode == "grid":
         chosen = list(itertools.product(*values))
     elif config.mode == "zip":
         if len(set(map(len, values))) > 1:
-            raise PastaError(f"config.values: zip needs lists of one length, not {[len(some) for some in values]}")
+            raise PastaError(f"config.choices: zip needs lists of one length, not {[len(some) for some in values]}")
         chosen = list(zip(*values, strict=True))
     else:
         raise PastaError(f"config.mode {config.mode!r}: there is none of this name; choose grid or zip")

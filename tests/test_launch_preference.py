@@ -15,8 +15,9 @@ from ml_collections import ConfigDict
 
 from configs import preference as preference_config
 from configs import sweep as sweep_config
-from launch import sweep
+from launch import preference, preference_train, sweep
 from launch.preference import run
+from launch.preference_stage import judge_of, stage_of
 from pasta_jax.data.toy_tokenizer import toy_tokenizer
 from pasta_jax.errors import PastaError
 from pasta_jax.models.config import PRESETS
@@ -67,7 +68,17 @@ def config(folder) -> ConfigDict:
     config = preference_config.tiny()
     config.model.path = config.baseline.path = str(folder / "model")
     config.train.learning_rate = 1e-2
+    config.score.efficiency = "parallelism"  # its baseline says nothing at all, so there is no speedup over it
     return config
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_device():
+    """Meshes have tests of their own; here they would only make everything slow."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (preference, preference_train):
+            patch.setattr(module, "place", lambda config, tree: tree)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +121,7 @@ def test_killed_in_each_step_it_ends_with_the_same_bits(config, whole, folder):
 def test_turning_the_dial_samples_and_judges_nothing_again(config, whole, folder):
     other = ConfigDict(config.to_dict())
     other.steps = str(folder / "whole/steps")
-    other.score.update(quality_weight=float("inf"), efficiency="harmonic")
+    other.score.update(quality_weight=8.0, efficiency="arithmetic")
     before = {path.name for path in (folder / "whole/steps").iterdir()}
     run(other, folder / "turned", lambda: False)
     new = {path.name for path in (folder / "whole/steps").iterdir()} - before
@@ -132,12 +143,13 @@ def test_a_sweep_ends_in_a_table_and_a_plot(config, whole, folder, monkeypatch):
     swept = sweep_config.tiny()
     swept.base = ConfigDict(config.to_dict())
     swept.base.steps = str(folder / "whole/steps")
+    swept.choices = ((2.0, 8.0),)
     monkeypatch.setattr(sweep, "WORKDIR", type("Flag", (), {"value": str(folder / "sweep")}))
     monkeypatch.setattr(sweep, "stop_on_sigterm", lambda: lambda: False)
     sweep.main(swept)
     rows = json.loads((folder / "sweep/results.json").read_text())["rows"]
-    assert [row["model"] for row in rows] == ["Baseline-SFT", "Pasta-SFT", "quality_weight=1.0", "quality_weight=inf"]
-    assert "λ=∞" in (folder / "sweep/pareto.svg").read_text()
+    assert [row["model"] for row in rows] == ["Baseline-SFT", "Pasta-SFT", "quality_weight=2.0", "quality_weight=8.0"]
+    assert "λ=8" in (folder / "sweep/pareto.svg").read_text()
     assert "| Pasta-SFT |" in (folder / "sweep/results.md").read_text()
 
 
@@ -147,7 +159,7 @@ def test_points_are_a_grid_or_a_zip():
     config.mode = "zip"
     with pytest.raises(PastaError, match="one length"):
         sweep.points(config)
-    config.values = ((0, 1), (1.0, 2.0))
+    config.choices = ((0, 1), (1.0, 2.0))
     assert [list(point.values()) for point in sweep.points(config)] == [[0, 1.0], [1, 2.0]]
     made = sweep.config_of(config, sweep.points(config)[1], Path("w"))
     assert (made.sample.seed, made.train.seed, made.score.quality_weight) == (1, 1, 2.0)
@@ -166,8 +178,6 @@ def test_points_are_a_grid_or_a_zip():
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_sampled(config, folder, changes, said):
-    from launch.preference import judge_of, stage_of
-
     other = ConfigDict(config.to_dict())
     for name, values in changes.items():
         other[name].update(values)
