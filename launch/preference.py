@@ -18,7 +18,6 @@ from launch.preference_stage import (
     asked_of,
     decode_step,
     fingerprint_of_params,
-    judge_of,
     judged_by,
     request_of,
     stage_of,
@@ -66,6 +65,8 @@ def run(config: ConfigDict, workdir: Path, stopping: Callable[[], bool]) -> dict
 
     workdir.mkdir(parents=True, exist_ok=True)
     write_model(config, stage.sft, jax.device_get(policy.trainable), workdir)
+    if config.judge.kind == "llm":
+        report["judge_usage"] = dataclasses.asdict(stage.judge.usage) | {"without_verdict": dict(stage.judge.failures)}
     write_whole(workdir / "report.json", json.dumps(report, indent=1) + "\n")
     print(table(report["models"]))
     print(json.dumps(report))
@@ -82,12 +83,11 @@ def say_agreement(stage: Stage, report: dict) -> None:
     if kind == "toy":
         say("judge: toy, an exact grader")
     elif count:
-        settings = {"judge": stage.plain("judge"), "baseline": fingerprint_of_params(stage.baseline.params)}
+        settings = {"judge": judged_by(stage), "pairs": count}
         choices = given_preferences()[:count]
-        judge = judge_of(stage)
 
         def records(start: int):
-            found = agreement(judge, choices)
+            found = agreement(stage.judge, choices)
             yield [dataclasses.asdict(found) | {"said": str(found)}]
 
         [found] = stage.steps.make("agreement", settings, 1, 1, records).records
@@ -122,12 +122,11 @@ def sample_step(stage: Stage, policy: Policy, frozen, number: int) -> Made:
 def score_step(stage: Stage, samples: Made, plain: Made) -> Made:
     """Step 2: four verdicts on each answer, and what its speed is measured by. Nothing here depends on the dial."""
     settings = {"samples": samples.fingerprint, "baseline": plain.fingerprint, "judge": judged_by(stage)}
-    judge = judge_of(stage)
     from pasta_jax.evaluate.judges import both_orders
 
     def verdicts(job) -> list | None:
         question, text, others = job
-        found = both_orders(judge, question, text, others)
+        found = both_orders(stage.judge, question, text, others)
         return None if found is None else [[verdict.first, verdict.second] for verdict in found]
 
     def records(start: int):

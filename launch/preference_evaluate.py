@@ -10,7 +10,6 @@ from launch.preference_stage import (
     asked_of,
     decode_step,
     fingerprint_of_params,
-    judge_of,
     judged_by,
     request_of,
 )
@@ -24,7 +23,7 @@ def evaluate_step(stage: Stage, policy: Policy, trainable, frozen, plain: Made) 
 
     config = stage.config
     model = finished(config, stage.sft, trainable, frozen)
-    judge, found = judge_of(stage), {"name": policy.name, "fingerprint": policy.fingerprint}
+    found = {"name": policy.name, "fingerprint": policy.fingerprint}
     for temperature in config.evaluate.temperatures:
         request = request_of(stage, temperature, seed=0, sequential=False)
         settings = {"model": policy.fingerprint} | asked_of(stage, stage.held_out, request)
@@ -34,7 +33,7 @@ def evaluate_step(stage: Stage, policy: Policy, trainable, frozen, plain: Made) 
             for at in range(start, len(answered.records)):
                 [answer], [baseline] = answers_of(answered.records[at]), answers_of(plain.records[at])
                 prompt = stage.held_out[at]
-                verdicts = both_orders(judge, prompt.instruction, answer.text, [baseline.text])
+                verdicts = both_orders(stage.judge, prompt.instruction, answer.text, [baseline.text])
                 yield [judged_record(stage, prompt, answer, baseline, verdicts)]
 
         settings = {"answers": answered.fingerprint, "baseline": plain.fingerprint, "judge": judged_by(stage)}

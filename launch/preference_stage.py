@@ -24,6 +24,7 @@ class Stage:
     prompts: tuple  # evaluate/candidates.py::Prompt
     held_out: tuple
     problems: dict  # of the toy task, by instruction; empty for real prompts
+    judge: Any  # evaluate/judges.py::Judge
 
     def plain(self, name: str):
         """A part of the config as plain data."""
@@ -59,7 +60,8 @@ def stage_of(config: ConfigDict, workdir: Path) -> Stage:
     baseline = load_model(config.baseline.preset, config.baseline.path)
     prompts, held_out, problems = prompts_of(config)
     folder = Path(config.steps) if config.steps else workdir / "steps"
-    return Stage(config, Steps(folder), sft, baseline, prompts, held_out, problems)
+    stage = Stage(config, Steps(folder), sft, baseline, prompts, held_out, problems, None)
+    return dataclasses.replace(stage, judge=judge_of(stage))
 
 
 def prompts_of(config: ConfigDict):
@@ -190,10 +192,11 @@ def judge_of(stage: Stage):
 def judged_by(stage: Stage) -> dict:
     """What decides verdicts, apart from the texts."""
     asked = stage.plain("judge")
-    for name in ("concurrency", "agreement"):
-        asked.pop(name)
-    if asked["kind"] != "llm":
-        asked.pop("endpoint")
+    asked = {name: asked[name] for name in ("kind", "scale", "asks", "endpoint")}
+    if asked["kind"] == "llm":
+        asked["endpoint"] = {name: asked["endpoint"][name] for name in ("url", "model", "temperature", "max_tokens")}
+    else:
+        del asked["endpoint"]
     if asked["kind"] == "likelihood":
         asked["model"] = fingerprint_of_params(stage.baseline.params)
     return asked

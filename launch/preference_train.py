@@ -49,7 +49,7 @@ def train_step(
         state = checkpoints.restore(latest, state)
         say(f"train: going on from step {latest} of {plan.steps}")
     if int(state.step) < plan.steps:
-        metrics = Metrics(folder, int(state.step), plan.steps)
+        metrics = Metrics(folder, int(state.step), plan.steps, tensorboard=False)
         longest = asked.lengths[-1]
         loop = Run(
             steps=plan.steps,

@@ -17,7 +17,7 @@ from configs import preference as preference_config
 from configs import sweep as sweep_config
 from launch import preference, preference_train, sweep
 from launch.preference import run
-from launch.preference_stage import judge_of, stage_of
+from launch.preference_stage import stage_of
 from pasta_jax.data.toy_tokenizer import toy_tokenizer
 from pasta_jax.errors import PastaError
 from pasta_jax.models.config import PRESETS
@@ -182,4 +182,4 @@ def test_what_makes_no_sense_is_refused_before_anything_is_sampled(config, folde
     for name, values in changes.items():
         other[name].update(values)
     with pytest.raises(PastaError, match=said):
-        judge_of(stage_of(other, folder / "refused"))
+        stage_of(other, folder / "refused")
