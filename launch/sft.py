@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,12 @@ def main(config: ConfigDict) -> None:
     """Train, or go on."""
     if not WORKDIR.value:
         raise PastaError("--workdir: give a folder for this run")
-    workdir = Path(WORKDIR.value)
     cli.announce_device()
-    stopping = stop_on_sigterm()
+    sft(config, Path(WORKDIR.value), stop_on_sigterm())
 
+
+def sft(config: ConfigDict, workdir: Path, stopping: Callable[[], bool]) -> None:
+    """One run in its folder, from its newest checkpoint if it has one, to its end or until `stopping()`."""
     import jax
 
     from pasta_jax.checkpoint import Checkpoints, provenance
@@ -47,6 +50,8 @@ def main(config: ConfigDict) -> None:
     from pasta_jax.train.speed import peak_gb
     from pasta_jax.train.state import new_state
 
+    plain = json.loads(config.to_json_best_effort())
+    agree(workdir, plain)
     model = model_of(config)
     data = data_of(config, model.tokenizer)
     plan = plan_of(config, data.feed)
@@ -55,13 +60,13 @@ def main(config: ConfigDict) -> None:
     state = place(config, new_state(trainable, optimizer, config.train.seed))
     frozen = place(config, frozen)
 
-    plain = json.loads(config.to_json_best_effort())
     checkpoints = Checkpoints(
         workdir / "checkpoints", provenance(plain, data.fingerprint), config.keep.newest, config.keep.every
     )
     latest = checkpoints.latest()
     if latest is not None:
-        agree(workdir, checkpoints.about(latest), plain, data.fingerprint)
+        if checkpoints.about(latest)["data"] != data.fingerprint:
+            raise PastaError(f"{workdir}: was begun on other data; give another workdir, or the first data again")
         state = checkpoints.restore(latest, state)
         say(f"going on from step {latest}")
     part = workdir / ".config.json"
@@ -69,9 +74,11 @@ def main(config: ConfigDict) -> None:
     part.replace(workdir / "config.json")
     metrics = Metrics(workdir, int(state.step), plan.steps, config.tensorboard)
     run = run_of(config, model, plan, optimizer, schedule(plan), data)
-    state = train(run, state, frozen, metrics, checkpoints, stopping)
-    metrics.close()
-    checkpoints.close()
+    try:
+        state = train(run, state, frozen, metrics, checkpoints, stopping)
+    finally:
+        metrics.close()
+        checkpoints.close()
     say(f"peak memory {peak_gb():.2f} GB")
     if int(state.step) < plan.steps:
         say(f"stopped at step {int(state.step)} of {plan.steps}, saved; the same command goes on")
@@ -258,16 +265,21 @@ def finished(config: ConfigDict, model, trainable, frozen):
     return dataclasses.replace(model, params=jax.tree.map(lambda leaf: leaf.astype(platform_dtype()), params))
 
 
-def agree(workdir: Path, about: dict, config: dict, fingerprint: str) -> None:
+def agree(workdir: Path, config: dict) -> None:
     """Refuse to go on with another training than the one that was begun here."""
+    path = workdir / "config.json"
+    if not path.is_file():
+        return
+    try:
+        begun = json.loads(path.read_text())
+    except ValueError:
+        raise PastaError(f"{path}: not JSON; give another workdir") from None
     for name in config:
-        if name not in FREE and about["config"].get(name) != config[name]:
+        if name not in FREE and begun.get(name) != config[name]:
             raise PastaError(
-                f"{workdir}: was begun with {name} {about['config'].get(name)}, now it is {config[name]}; "
+                f"{workdir}: was begun with {name} {begun.get(name)}, now it is {config[name]}; "
                 "give another workdir, or the first command again"
             )
-    if about["data"] != fingerprint:
-        raise PastaError(f"{workdir}: was begun on other data; give another workdir, or the first data again")
 
 
 def write_model(config: ConfigDict, model, trainable, workdir: Path) -> None:
@@ -283,7 +295,7 @@ def write_model(config: ConfigDict, model, trainable, workdir: Path) -> None:
     say(f"wrote {workdir / 'model'}")
 
 
-def stop_on_sigterm():
+def stop_on_sigterm() -> Callable[[], bool]:
     """Whether SIGTERM has come: a function to ask after each step."""
     came = []
     signal.signal(signal.SIGTERM, lambda *_: came.append(True))
