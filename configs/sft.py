@@ -116,8 +116,8 @@ def toy() -> ConfigDict:
     """The toy task, from nothing."""
     config = sft()
     config.fresh.update(layers=4, embed=128, ff=384, heads=4, kv_heads=4, head_dim=32, context=1024, widen=3.0)
-    config.data.update(toy="medium", toy_count=12_000, lengths=(512,), rows=4)
-    config.train.update(epochs=0, steps=800, learning_rate=3e-3, warmup=100, weight_decay=0.01, b2=0.98, remat=False)
+    config.data.update(toy="medium", toy_count=20_000, lengths=(512,), rows=4)
+    config.train.update(epochs=0, steps=1500, learning_rate=3e-3, warmup=100, weight_decay=0.01, b2=0.98, remat=False)
     config.weights.main = 2.0  # the lines of ends are few
     return config
 
