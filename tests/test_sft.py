@@ -13,6 +13,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from configs.sft import get_config
+from launch.sft import sft
+from pasta_jax.errors import PastaError
+
 ROOT = Path(__file__).parents[1]
 TINY = "--config=configs/sft.py:tiny"
 
@@ -82,13 +86,13 @@ def test_a_run_leaves_what_it_says(whole):
 
 
 def test_killed_anywhere_and_gone_on_equals_undisturbed(folder, environment, whole):
-    """Twice, at steps drawn at random; nothing is lost but the steps since the last checkpoint."""
+    """Killed at a step drawn at random, it loses nothing but the steps since the last checkpoint."""
     workdir = folder / "killed"
     step = random.SystemRandom().randrange(2, 11)
     process = start(environment, workdir)
     wait_for_step(process, workdir, step)
     process.kill()
-    process.wait()
+    process.communicate()
     assert not (workdir / "model").exists()
     finish(start(environment, workdir))
     assert lines(workdir) == lines(whole), f"killed at step {step}"
@@ -118,23 +122,45 @@ def test_the_result_decodes(environment, whole):
     assert json.loads(ended.stdout)["tokens"] == 8
 
 
+def test_an_unknown_key_is_refused_in_one_line(environment, folder):
+    said = finish(start(environment, folder / "unknown", "--config.train.learning_rte=1"), code=2)
+    assert said.splitlines()[-1].startswith("error: ")
+    assert "learning_rte" in said.splitlines()[-1]
+    assert "Traceback" not in said
+    assert not (folder / "unknown").exists()
+
+
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("changes", "message"),
     [
-        (["--config.train.learning_rte=1"], "learning_rte"),
-        (["--config.train.learning_rate=0.5"], "was begun with train"),
-        (["--config.strip_tags=True"], "was begun with strip_tags False, now it is True"),
-        (["--config.train.epochs=3"], "give either steps or epochs"),
-        (["--config.data.toy="], "give either records="),
-        (["--config.data.lengths=(8,)"], "fits into 8 tokens"),
-        (["--config.policy=late"], "position policy 'late'"),
+        ({"train.learning_rate": 0.5}, "was begun with train"),
+        ({"strip_tags": True}, "was begun with strip_tags False, now it is True"),
+        ({"train.steps": 24}, "give another workdir, or the first command again"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(environment, whole, flags, message):
-    said = finish(start(environment, whole, *flags), code=2)
-    assert message in said.splitlines()[-1]
-    assert said.splitlines()[-1].startswith("error: ")
-    assert "Traceback" not in said
+def test_another_training_in_the_same_folder_is_refused(whole, changes, message):
+    config = get_config("tiny")
+    config.update_from_flattened_dict(changes)
+    with pytest.raises(PastaError, match=message):
+        sft(config, whole, lambda: False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train.epochs": 3}, "give either steps or epochs"),
+        ({"data.toy": ""}, "give either records="),
+        ({"data.lengths": (8,)}, "fits into 8 tokens"),
+        ({"policy": "late"}, "position policy 'late'"),
+        ({"mesh.model": 3}, "mesh .*choose data and model whose product is that"),
+        ({"adapter.rank": 2, "adapter.targets": ("qvk",)}, "adapter target 'qvk'"),
+    ],
+)
+def test_what_cannot_be_is_refused(tmp_path, changes, message):
+    config = get_config("tiny")
+    config.update_from_flattened_dict(changes)
+    with pytest.raises(PastaError, match=message):
+        sft(config, tmp_path, lambda: False)
 
 
 def test_an_adapter_is_trained_saved_and_merged(folder, environment, whole):
