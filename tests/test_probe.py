@@ -1,0 +1,56 @@
+"""The quick look: what it counts, and whether an answer is well-formed without the mask, by the model unmasked."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pasta_jax.decode.generate import Request, Settings, generate
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.evaluate.probe import look, well_formed
+from pasta_jax.models.config import PRESETS
+from pasta_jax.models.weights import Model
+from tests.byte_tokenizer import ByteTokenizer
+from tests.models import random_params, uncached
+
+TAGS = ByteTokenizer.tags
+SETTINGS = Settings(lanes=4, rows=2, slots=256, policy="predicted", constant=40)
+
+
+@functools.cache
+def toy(tags: float = 1.0) -> Model:
+    """Random weights, as fond of tags as is said: 1 as of anything, 0 never."""
+    config, params = PRESETS["toy"], random_params(PRESETS["toy"], 1)
+    params["embed"][TAGS.base : TAGS.end] *= tags
+    return Model("toy", config, jax.tree.map(jnp.asarray, params), ByteTokenizer())
+
+
+@functools.cache
+def answers(tags: float = 1.0):
+    """Two greedy tokens each."""
+    prompts = [bytes(np.random.default_rng(n).integers(65, 91, 5)) for n in range(12)]
+    return generate(toy(tags), [Request(tuple(p), 2, Sampling(), False, 2, 5) for p in prompts], SETTINGS)
+
+
+@pytest.mark.parametrize("tags", [0.0, 1.0])
+def test_well_formed_is_what_the_unmasked_model_would_have_said(tags):
+    said = []
+    for result in answers(tags):
+        prompt, fed = list(result.trace.prompt_ids), result.trace.token.tolist()
+        if TAGS.promise in fed or len(fed) < 2:
+            continue
+        best = uncached(toy(tags), [*prompt, *fed]).argmax(axis=1)[len(prompt) - 1 :].tolist()
+        legal = [not TAGS.is_tag(id) or id in (TAGS.promise, TAGS.sync) for id in best]
+        assert well_formed(toy(tags), result.trace, SETTINGS) == all(legal)
+        said.append(all(legal))
+    assert (tags == 0.0) in said
+
+
+def test_figures_of_answers():
+    figures = look(toy(), answers(), SETTINGS)
+    forked = [len(result.trace.closed) > 1 for result in answers()]
+    assert figures["fork_rate"] == np.mean(forked)
+    assert figures["finished"] == np.mean([result.finish_reason == "stop" for result in answers()])
+    assert "promised" not in figures  # no chunk closed itself within two tokens
