@@ -119,7 +119,8 @@ def test_the_result_decodes(environment, whole):
     command += [f"--config.model.path={whole / 'model'}", "--prompt=amber 4 from ant", "--config.request.max_tokens=8"]
     ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
-    assert json.loads(ended.stdout)["tokens"] == 8
+    said = json.loads(ended.stdout)  # trained for twelve steps, it may well end at once
+    assert said["finish_reason"] == ("length" if said["tokens"] == 8 else "stop")
 
 
 def test_an_unknown_key_is_refused_in_one_line(environment, folder):
