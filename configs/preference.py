@@ -8,8 +8,9 @@ WORKDIR/steps (or in --config.steps, which runs may share) and is made once, so 
 killed, and with another --config.score.quality_weight or --config.score.efficiency nothing is sampled or judged again.
 At the end: model/ (and adapter.safetensors), report.json, and a table on stdout, its last line one JSON object.
 
-Variants: tiny (a few prompts, to see that all works), toy (the toy task; MINUTES minutes on two CPU cores),
-smollm2_135m (LoRA; judged by a language model: give --config.judge.endpoint.url and .model).
+Variants: tiny (a few prompts, to see that all works), toy (the toy task; reckoned from CPU time, about five minutes on
+two free CPU cores: docs/RESULTS.md says what of it was measured), smollm2_135m (LoRA; judged by a language model: give
+--config.judge.endpoint.url and .model).
 """
 
 from ml_collections import ConfigDict
@@ -107,12 +108,14 @@ def preference() -> ConfigDict:
 def toy() -> ConfigDict:
     """The toy task."""
     config = preference()
-    config.prompts.update(toy="medium", count=512)
+    config.rounds = 1
+    config.prompts.update(toy="medium", count=96)
+    config.sample.update(block=48)
     config.request.update(max_tokens=400)
     config.judge.update(kind="toy", agreement=0)
-    config.train.update(learning_rate=1e-4, lengths=(192, 320, 512), rows=16, remat=False, epochs=1)
-    config.evaluate.update(temperatures=(1.0, 0.0))
-    config.rounds = 1
+    config.train.update(learning_rate=1.5e-4, lengths=(192, 320, 512), rows=8, remat=False, epochs=3)
+    # Sampled as in training, since greedy answers show the likeliest way of forking only.
+    config.evaluate.update(count=128, temperatures=(1.0,))
     return config
 
 

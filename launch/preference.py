@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from launch.preference_stage import (
     stage_of,
 )
 from launch.preference_train import train_step
-from launch.sft import WORKDIR, finished, parts_of, place, stop_on_sigterm, write_model
+from launch.sft import WORKDIR, finished, parts_of, place, write_model
 from launch.steps import Made, say, write_whole
 from pasta_jax.errors import PastaError
 
@@ -33,10 +32,10 @@ def main(config: ConfigDict) -> None:
     if not WORKDIR.value:
         raise PastaError("--workdir: give a folder for this run")
     cli.announce_device()
-    run(config, Path(WORKDIR.value), stop_on_sigterm())
+    run(config, Path(WORKDIR.value))
 
 
-def run(config: ConfigDict, workdir: Path, stopping: Callable[[], bool]) -> dict | None:
+def run(config: ConfigDict, workdir: Path) -> dict | None:
     """The report, also written to the workdir; None if it was stopped."""
     stage = stage_of(config, workdir)
     trainable, frozen = (place(config, part) for part in parts_of(config, stage.sft))
@@ -56,7 +55,7 @@ def run(config: ConfigDict, workdir: Path, stopping: Callable[[], bool]) -> dict
         samples = sample_step(stage, policy, frozen, number)
         scores = score_step(stage, samples, plain)
         pairs = pair_step(stage, samples, scores)
-        policy = train_step(stage, policy, frozen, samples, pairs, first, number, stopping)
+        policy = train_step(stage, policy, frozen, samples, pairs, first, number)
         if policy is None:
             say("stopped; the same command goes on")
             return None

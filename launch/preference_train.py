@@ -1,16 +1,18 @@
 """Step 4 of the preference stage: pairs as the model reads them, the reference's numbers, training."""
 
-from collections.abc import Callable
+import contextlib
+import signal
 
 from ml_collections import ConfigDict
 
 from launch.preference_stage import Policy, Stage, answers_of, fingerprint_of_params, scoring_of
-from launch.sft import place
+from launch.sft import place, stop_on_sigterm
 from launch.steps import Made, say
+from pasta_jax.errors import PastaError
 
 
 def train_step(
-    stage: Stage, policy: Policy, frozen, samples: Made, pairs: Made, first: str, number: int, stopping: Callable
+    stage: Stage, policy: Policy, frozen, samples: Made, pairs: Made, first: str, number: int
 ) -> Policy | None:
     """Step 4: from the policy of the round before towards the better answers; None if it was stopped."""
     import jax
@@ -64,12 +66,24 @@ def train_step(
             probe=None,
             rhythm=Rhythm(log=config.every.log, held_out=0, probe=0, save=config.every.save),
         )
-        state = train(loop, state, frozen, metrics, checkpoints, stopping)
+        with until_sigterm() as stopping:
+            state = train(loop, state, frozen, metrics, checkpoints, stopping)
         metrics.close()
     checkpoints.close()
     if int(state.step) < plan.steps:
         return None
     return Policy(f"round {number}", state.trainable, fingerprint_of_params(state.trainable))
+
+
+@contextlib.contextmanager
+def until_sigterm():
+    """Whether SIGTERM has come, to be asked after each step of training; elsewhere it ends the run at once, which no
+    other step minds."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield stop_on_sigterm()
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def pairs_for_training(stage: Stage, samples: Made, pairs: Made) -> list:
@@ -90,6 +104,8 @@ def pairs_for_training(stage: Stage, samples: Made, pairs: Made) -> list:
             found.append((at, *sides))
     if dropped:
         say(f"train: {dropped} pairs are too long for {longest} tokens and left out")
+    if not found:
+        raise PastaError(f"no pair fits into {longest} tokens; raise config.train.lengths")
     return found
 
 

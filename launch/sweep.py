@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from launch import cli
 from launch.preference import run
-from launch.sft import WORKDIR, stop_on_sigterm
+from launch.sft import WORKDIR
 from launch.steps import say, write_whole
 from pasta_jax.errors import PastaError
 
@@ -21,11 +21,10 @@ def main(config: ConfigDict) -> None:
     if not WORKDIR.value:
         raise PastaError("--workdir: give a folder for these runs")
     cli.announce_device()
-    workdir, stopping = Path(WORKDIR.value), stop_on_sigterm()
-    wanted, found = points(config), []
+    workdir, wanted, found = Path(WORKDIR.value), points(config), []
     for number, values in enumerate(wanted, start=1):
         say(f"run {number} of {len(wanted)}: {name_of(values)}")
-        report = run(config_of(config, values, workdir), workdir / "points" / name_of(values), stopping)
+        report = run(config_of(config, values, workdir), workdir / "points" / name_of(values))
         if report is None:
             return
         found.append({"values": {field: str(value) for field, value in values.items()}, "report": report})

@@ -46,7 +46,7 @@ if where == "train":
 elif where:
     add = steps.Progress.add
     steps.Progress.add = lambda self, n: die() if self.step == where and self.done + n > 2 else add(self, n)
-preference.run(ConfigDict(config), Path(workdir), lambda: False)
+preference.run(ConfigDict(config), Path(workdir))
 """
 
 
@@ -59,7 +59,7 @@ def folder(tmp_path_factory):
 def config(folder) -> ConfigDict:
     """The tiny variant, from a random model that forks, closes and stops often."""
     tokenizer = toy_tokenizer()
-    shape = dataclasses.replace(PRESETS["toy"], vocab=tokenizer.model_vocab, tied_head=False)
+    shape = dataclasses.replace(PRESETS["toy"], vocab=tokenizer.model_vocab, layers=2, global_every=2, tied_head=False)
     params = random_params(shape, 5)
     tags = tokenizer.tags
     for ids, factor in (([tags.promise], 10), ([tags.end_async, tags.sync], 7), ([tokenizer.end_of_turn], 6)):
@@ -68,6 +68,9 @@ def config(folder) -> ConfigDict:
     config = preference_config.tiny()
     config.model.path = config.baseline.path = str(folder / "model")
     config.train.learning_rate = 1e-2
+    config.decoding.update(lanes=2, rows=2)
+    config.evaluate.temperatures = (1.0,)  # greedily it says nothing, before and after
+    config.request.update(max_tokens=60, max_chunk_tokens=12)
     config.score.efficiency = "parallelism"  # its baseline says nothing at all, so there is no speedup over it
     return config
 
@@ -84,7 +87,7 @@ def one_device():
 @pytest.fixture(scope="module")
 def whole(config, folder) -> dict:
     """An undisturbed run."""
-    return run(config, folder / "whole", lambda: False)
+    return run(config, folder / "whole")
 
 
 def weights(workdir: Path) -> bytes:
@@ -123,7 +126,7 @@ def test_turning_the_dial_samples_and_judges_nothing_again(config, whole, folder
     other.steps = str(folder / "whole/steps")
     other.score.update(quality_weight=8.0, efficiency="arithmetic")
     before = {path.name for path in (folder / "whole/steps").iterdir()}
-    run(other, folder / "turned", lambda: False)
+    run(other, folder / "turned")
     new = {path.name for path in (folder / "whole/steps").iterdir()} - before
     assert not any(name.startswith(("sample", "score", "baseline")) for name in new)
     assert {name.partition("-")[0] for name in new} >= {"pair", "train"}
@@ -134,7 +137,7 @@ def test_an_adapter_is_trained_beside_frozen_weights(config, folder):
     other.adapter.update(rank=2, alpha=4.0)
     other.rounds = 2
     other.steps = str(folder / "whole/steps")
-    report = run(other, folder / "adapter", lambda: False)
+    report = run(other, folder / "adapter")
     assert [model["name"] for model in report["models"][2:]] == ["round 1", "round 2"]
     assert (folder / "adapter/adapter.safetensors").exists()
 
@@ -145,7 +148,6 @@ def test_a_sweep_ends_in_a_table_and_a_plot(config, whole, folder, monkeypatch):
     swept.base.steps = str(folder / "whole/steps")
     swept.choices = ((2.0, 8.0),)
     monkeypatch.setattr(sweep, "WORKDIR", type("Flag", (), {"value": str(folder / "sweep")}))
-    monkeypatch.setattr(sweep, "stop_on_sigterm", lambda: lambda: False)
     sweep.main(swept)
     rows = json.loads((folder / "sweep/results.json").read_text())["rows"]
     assert [row["model"] for row in rows] == ["Baseline-SFT", "Pasta-SFT", "quality_weight=2.0", "quality_weight=8.0"]
