@@ -12,7 +12,9 @@ from ml_collections import ConfigDict
 from launch import cli
 from pasta_jax.errors import PastaError
 
-OUTPUT = flags.DEFINE_string("output", None, "folder for records, refusals and summary; the same again goes on")
+OUTPUT = flags.DEFINE_string(  # other scripts have one too, and a test process may import both
+    "output", None, "folder for records, refusals and summary; the same again goes on", allow_override=True
+)
 INSPECT = flags.DEFINE_integer("inspect", None, "show so many records of the --output folder, threads in colour")
 SEED = flags.DEFINE_integer("seed", 0, "which records --inspect draws")
 

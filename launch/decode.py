@@ -29,7 +29,9 @@ LIVE = flags.DEFINE_enum(
     "live", "auto", ["auto", "yes", "no"], "show threads side by side while they run; auto: on a terminal"
 )
 JSON = flags.DEFINE_bool("json", False, "print JSON, one object an answer, instead of text")
-OUTPUT = flags.DEFINE_string("output", None, "write the results here, JSON lines in the order of the prompts")
+OUTPUT = flags.DEFINE_string(  # other scripts have one too, and a test process may import both
+    "output", None, "write the results here, JSON lines in the order of the prompts", allow_override=True
+)
 BASELINE = flags.DEFINE_string("baseline", None, "the --output of a --sequential run on the same prompts, for speedups")
 TRACE = flags.DEFINE_string("trace", None, "write the trace here (docs/TRACE.md); several: name-0001.json, …")
 PERFETTO = flags.DEFINE_string("perfetto", None, "write Chrome trace events here, for ui.perfetto.dev")

@@ -11,7 +11,9 @@ from ml_collections import ConfigDict
 from launch import cli
 from pasta_jax.errors import PastaError
 
-OUTPUT = flags.DEFINE_string("output", None, "write every answer here, JSON lines")
+OUTPUT = flags.DEFINE_string(  # other scripts have one too, and a test process may import both
+    "output", None, "write every answer here, JSON lines", allow_override=True
+)
 
 
 def main(config: ConfigDict) -> None:
