@@ -29,12 +29,12 @@ def said(problem: Problem, text: str, tokens: int, path: int, chunks: int, finis
     return Answered(problem, text, text, chunks, tokens, path, finished)
 
 
-ONE = made(("amber ant 1 so amber ant",), False)
-TWO = made(("amber ant 1 so amber ant", "gold bee 1 so gold bee", "ends amber ant gold bee"), True)
+ONE = made(("birds owl 1 Owl",), False)
+TWO = made(("birds owl 1 Owl", "trees elm 1 Elm", "ends birds Owl trees Elm"), True)
 ANSWERS = [
     said(ONE, ONE.answer, 10, 10, 0),
     said(TWO, TWO.answer, 40, 10, 2),
-    said(TWO, TWO.answer.replace("ant gold bee", "ant gold cow"), 40, 20, 2),
+    said(TWO, TWO.answer.replace("Owl trees Elm", "Owl trees Oak"), 40, 20, 2),
     said(TWO, TWO.answer, 40, 40, 0, finished=False),
 ]
 

@@ -116,7 +116,7 @@ def test_sigterm_saves_and_ends_well(folder, environment, whole):
 
 def test_the_result_decodes(environment, whole):
     command = [sys.executable, "-m", "launch.decode", "--config=configs/decode.py:local", "--json", "--nosequential"]
-    command += [f"--config.model.path={whole / 'model'}", "--prompt=amber 4 from ant", "--config.request.max_tokens=8"]
+    command += [f"--config.model.path={whole / 'model'}", "--prompt=birds owl 4", "--config.request.max_tokens=8"]
     ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
     said = json.loads(ended.stdout)  # trained for twelve steps, it may well end at once

@@ -32,9 +32,8 @@ def solved(instruction: str, words: int) -> str:
         for left in range(int(steps), 0, -1):
             said += f" {word} {left}"
             end, word = word, after[word]
-        said += f" so {name} {end}"
-        lines.append(said)
-        ends += f" {name} {end}"
+        lines.append(f"{said} {end.capitalize()}")
+        ends += f" {name} {end.capitalize()}"
     return "\n".join(lines) + "\n"
 
 
@@ -51,14 +50,15 @@ def test_a_problem_depends_on_seed_and_number_alone():
     assert problems(5, 0, 1, "medium") != problems(6, 0, 1, "medium")
 
 
-def test_rings_are_single_rounds_and_all_different():
+def test_rings_are_single_rounds_and_share_no_word():
     for level in LEVELS.values():
-        orders = [ring(name, level.words) for name in RINGS[: level.rings]]
-        assert all(len(set(order)) == level.words and set(order) <= set(WORDS) for order in orders)
-        assert len(set(orders)) == level.rings
-    first = ring("amber", 16)[5]
-    *_, before, last = walk("amber", 16, 16, first)
-    assert walk("amber", 16, 3, before) == [before, last, first]
+        orders = [ring(name, level.words) for name in [*RINGS][: level.rings]]
+        words = [word for order in orders for word in order]
+        assert len(words) == len(set(words)) == level.rings * level.words
+        assert set(words) <= set(WORDS)
+    first = ring("birds", 16)[5]
+    *_, before, last = walk("birds", 16, 16, first)
+    assert walk("birds", 16, 3, before) == [before, last, first]
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -156,8 +156,8 @@ def test_an_unknown_level_is_refused_with_those_there_are():
 
 def test_every_word_is_one_id_wherever_it_stands():
     tokenizer = toy_tokenizer()
-    counts = [str(count) for count in range(1, len(WORDS) + 1)]
-    for word in [*RINGS, *WORDS, *counts, "so", "the", "ends"]:
+    counts = [str(count) for count in range(1, 17)]
+    for word in [*RINGS, *WORDS, *map(str.capitalize, WORDS), *counts, "the", "ends"]:
         assert len(tokenizer.encode(f" {word}")) == 1, word
     for word in [*RINGS, "ends", "then"]:
         assert len(tokenizer.encode(word)) == 1, word

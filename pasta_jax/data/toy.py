@@ -3,19 +3,21 @@
 An instruction names a few rings, each with a word to begin from and how many words to say, and perhaps asks for the
 ends:
 
-    amber owl 7
-    jade fox 6
+    birds crow 7
+    metals zinc 6
     then name the ends
 
-The answer counts down along each ring, whose order is to be learnt, says where the walk ended, and then gathers that:
+The answer counts down along each ring, whose order is to be learnt, says in a capital where the walk ended, and then
+gathers that:
 
-    amber owl 7 elk 6 hen 5 bat 4 cow 3 jay 2 ant 1 so amber ant
-    jade fox 6 cat 5 owl 4 hen 3 ant 2 bee 1 so jade bee
-    ends amber ant jade bee
+    birds crow 7 gull 6 wren 5 hawk 4 jay 3 duck 2 swan 1 Swan
+    metals zinc 6 tin 5 gold 4 lead 3 iron 2 brass 1 Brass
+    ends birds Swan metals Brass
 
 Each token follows from a few others, so a small model learns the walks; where a walk ends is a matter of all its steps,
 so the last line can be copied from finished walks but hardly be guessed ahead of them. Hence parts lose nothing by
-running side by side, and the last line loses all without its sync.
+running side by side, and the last line loses all without its sync. Every ring has words of its own: what must be looked
+up elsewhere, a first word or an end, is told by itself, which a small model learns early and surely (docs/LOG.md).
 """
 
 import hashlib
@@ -27,13 +29,25 @@ import numpy as np
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.program import Program, Tokenizer
 
-_COLOURS = "amber azure beige coral cream ebony gold green ivory jade lilac mauve olive peach rose teal"
-_ANIMALS = (
-    "ant bat bee cat cow crow deer dog duck elk fox frog goat hare hawk hen "
-    "ibis jay kite lamb lark lion lynx mole moth mule newt owl puma seal swan wolf"
-)
-RINGS = tuple(_COLOURS.split())
-WORDS = tuple(_ANIMALS.split())
+RINGS = {
+    "birds": "crow dove duck eagle finch gull hawk heron jay kite lark owl raven robin swan wren",
+    "boats": "barge canoe clipper cutter dinghy ferry galleon gondola kayak ketch raft schooner skiff sloop tug yawl",
+    "colours": "amber azure beige black blue brown coral cream green grey indigo pink purple red teal white",
+    "dances": "ballet bolero conga foxtrot gavotte hula jig jive mambo minuet polka reel rumba samba tango waltz",
+    "fabrics": "canvas chintz cotton denim felt fleece lace linen muslin satin silk suede tweed velvet voile wool",
+    "fish": "bass bream carp cod eel hake perch pike plaice roach salmon shark sole trout tuna turbot",
+    "fruits": "apple banana cherry date fig grape lemon lime mango melon orange papaya peach pear plum quince",
+    "games": "bingo bridge cards chess darts dice dominoes hopscotch loto ludo poker quoits rummy snap tag whist",
+    "gems": "agate beryl diamond emerald garnet jade jasper jet onyx opal pearl quartz ruby sapphire topaz zircon",
+    "insects": "ant aphid bee beetle cicada cricket flea fly gnat hornet locust midge moth termite wasp weevil",
+    "mammals": "bear boar camel deer fox goat hare horse lion lynx moose otter panda sheep tiger wolf",
+    "metals": "brass bronze chrome cobalt copper gold iron lead lithium mercury nickel silver steel tin titanium zinc",
+    "spices": "anise basil caraway chili clove cumin dill fennel ginger mace mint nutmeg paprika pepper saffron thyme",
+    "sounds": "banjo bugle cello drum fiddle flute gong guitar harp horn lute oboe organ piano tuba viola",
+    "tools": "anvil awl axe chisel drill file hammer knife lathe pliers rake saw spade spanner tongs wrench",
+    "trees": "ash beech birch cedar elm fir hazel holly larch linden maple oak pine poplar rowan yew",
+}
+WORDS = tuple(word for words in RINGS.values() for word in words.split())
 ENDS_ASKED = "then name the ends"
 HELD_OUT = 0  # the seed of problems to measure on; all other seeds leave its instructions out
 
@@ -53,7 +67,7 @@ class Level:
     """How large the problems are, and how their answers are annotated."""
 
     rings: int
-    words: int  # on each ring
+    words: int  # on each ring, of its 16
     parts: tuple[float, ...]  # how often an instruction has 1, 2, 3, … walks, as weights
     steps: tuple[int, int]  # fewest and most words of a walk; fewer than `words`
     ends: float  # the share of instructions with several walks that ask for the ends
@@ -64,8 +78,8 @@ _STYLES = (0.4, 0.1, 0.2, 0.1, 0.1, 0.1)
 
 LEVELS = {
     "small": Level(4, 8, (1, 2, 2), (4, 7), 0.5, _STYLES),
-    "medium": Level(8, 16, (1, 1, 2, 3, 3, 2), (6, 14), 0.5, _STYLES),
-    "large": Level(16, 32, (1, 1, 2, 2, 2, 2, 2, 2), (6, 30), 0.5, _STYLES),
+    "medium": Level(8, 16, (1, 1, 2, 3, 3, 2), (4, 12), 0.5, _STYLES),
+    "large": Level(16, 16, (1, 1, 2, 2, 2, 2, 2, 2), (6, 15), 0.5, _STYLES),
 }
 
 
@@ -113,9 +127,10 @@ def problems(seed: int, start: int, count: int, level: str) -> list[Problem]:
 
 @cache
 def ring(name: str, words: int) -> tuple[str, ...]:
-    """The words of a ring in their fixed order; each ring has its own, some shared with others."""
-    order = np.random.default_rng([RINGS.index(name), words]).permutation(len(WORDS))[:words]
-    return tuple(WORDS[word] for word in order)
+    """The words of a ring in their fixed order, which no other ring has."""
+    own = RINGS[name].split()
+    order = np.random.default_rng([*RINGS].index(name)).permutation(words)
+    return tuple(own[word] for word in order)
 
 
 def walk(name: str, words: int, steps: int, first: str) -> list[str]:
@@ -144,15 +159,15 @@ def _is_held_out(instruction: str) -> bool:
 def _draw(random: np.random.Generator, level: Level) -> tuple[str, tuple[str, ...], bool]:
     parts = 1 + _pick(random, level.parts)
     asked, lines, ends = [], [], ["ends"]
-    for name in random.permutation(level.rings)[:parts]:
-        name = RINGS[name]
+    for number in sorted(random.permutation(level.rings)[:parts]):
+        name = list(RINGS)[number]
         first = ring(name, level.words)[random.integers(level.words)]
         steps = int(random.integers(level.steps[0], level.steps[1] + 1))
         walked = walk(name, level.words, steps, first)
         asked.append(f"{name} {first} {steps}")
         counted = [f"{word} {steps - step}" for step, word in enumerate(walked)]
-        lines.append(" ".join([name, *counted, "so", name, walked[-1]]))
-        ends += [name, walked[-1]]
+        lines.append(" ".join([name, *counted, walked[-1].capitalize()]))
+        ends += [name, walked[-1].capitalize()]
     has_ends = parts > 1 and random.random() < level.ends
     if has_ends:
         asked.append(ENDS_ASKED)

@@ -11,7 +11,7 @@ from pasta_jax.data.toy import ENDS_ASKED, RINGS, WORDS
 from pasta_jax.lang.tags import NUM_TAGS
 from pasta_jax.models.tokenizer import Tokenizer, load_tokenizer
 
-VOCAB = 640  # all ids: pieces, 256 bytes, control pieces, and those that the tags lie on
+VOCAB = 1024  # all ids: pieces, 256 bytes, control pieces, and those that the tags lie on
 
 
 @cache
@@ -35,7 +35,12 @@ def _train() -> bytes:
         add_dummy_prefix=False,
         remove_extra_whitespaces=False,
         character_coverage=1.0,
-        user_defined_symbols=["\n", "<start_of_turn>", "<end_of_turn>", *(f"<unused{n}>" for n in range(NUM_TAGS))],
+        user_defined_symbols=[
+            *_words(),
+            "<start_of_turn>",
+            "<end_of_turn>",
+            *(f"<unused{n}>" for n in range(NUM_TAGS)),
+        ],
         num_threads=1,
         minloglevel=2,
         **{"pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3},
@@ -44,9 +49,14 @@ def _train() -> bytes:
     return out.getvalue()
 
 
-def _lines() -> list[str]:
-    """What must become one piece each, behind a blank and at the start of a line."""
-    counts = [str(count) for count in range(1, len(WORDS) + 1)]
+def _words() -> list[str]:
+    """What is one piece each: words behind a blank, and those that also begin a line."""
+    counts = [str(count) for count in range(1, 17)]
     starts = [*RINGS, "ends", "user", "model", *ENDS_ASKED.split()[:1]]
-    behind = [*RINGS, *WORDS, *counts, "so", *ENDS_ASKED.split()[1:]]
-    return [*starts, *(f" {word}" for word in behind)] * 4
+    behind = [*RINGS, *WORDS, *(word.capitalize() for word in WORDS), *counts, *ENDS_ASKED.split()[1:]]
+    return ["\n", "▁", *starts, *(f"▁{word}" for word in behind)]
+
+
+def _lines() -> list[str]:
+    """What the other pieces are merged from: the letters, often enough to be known."""
+    return [*WORDS, *RINGS, ENDS_ASKED]
