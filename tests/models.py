@@ -1,4 +1,4 @@
-"""Random weights for tests, made by NumPy (jax.random would compile a program for every leaf)."""
+"""The smallest shape, and random weights made by NumPy (jax.random would compile a program for every leaf)."""
 
 import functools
 
@@ -7,6 +7,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from pasta_jax.models import transformer
+from pasta_jax.models.config import Rope, TransformerConfig
+
+TINY = TransformerConfig(
+    vocab=384,
+    layers=1,
+    embed=8,
+    ff=8,
+    heads=1,
+    kv_heads=1,
+    head_dim=4,
+    context=512,
+    rope=Rope(10_000.0),
+    norm_eps=1e-6,
+    activation="gelu",
+    tied_head=True,
+)
 
 
 def random_params(config, seed: int, scale: float = 0.3, stacked: bool = False):

@@ -15,9 +15,8 @@ from pasta_jax.decode.generate import Request, Settings, generate
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.evaluate.ablation import ABLATIONS, broken, decode_broken
 from pasta_jax.lang.program import Sync
-from pasta_jax.models.config import Rope, TransformerConfig
 from pasta_jax.models.weights import Model
-from tests.models import random_params
+from tests.models import TINY, random_params
 from tests.traces import ENOUGH, PROGRAM, TOKENIZER, script_of
 
 SETTINGS = Settings(lanes=8, rows=4, slots=96, policy="predicted", constant=40)
@@ -27,20 +26,8 @@ SETTINGS = Settings(lanes=8, rows=4, slots=96, policy="predicted", constant=40)
 def talkative() -> Model:
     """A random model that says tags often."""
     tokenizer = toy_tokenizer()
-    config = TransformerConfig(
-        vocab=tokenizer.model_vocab,
-        layers=2,
-        embed=16,
-        ff=16,
-        heads=2,
-        kv_heads=1,
-        head_dim=8,
-        context=512,
-        rope=Rope(10_000.0),
-        norm_eps=1e-5,
-        activation="silu",
-        tied_head=False,
-    )
+    wider = {"layers": 2, "embed": 16, "ff": 16, "heads": 2, "head_dim": 8, "tied_head": False}
+    config = dataclasses.replace(TINY, vocab=tokenizer.model_vocab, **wider)
     params = random_params(config, 2, scale=0.6)
     tags = tokenizer.tags
     for ids, factor in (([tags.promise], 9), ([tags.end_async, tags.sync], 8)):

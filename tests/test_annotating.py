@@ -21,8 +21,8 @@ from pasta_jax.data.toy_tokenizer import toy_tokenizer
 from pasta_jax.data.verify import Limits, verify
 from pasta_jax.errors import PastaError
 from pasta_jax.models.weights import Model, export_model
-from tests.models import random_params
-from tests.traces import TINY, Chatty
+from tests.models import TINY, random_params
+from tests.traces import Chatty
 
 PAIRS = [Pair(f"id{n}", "", f"what {n}", f"answer {n} é\n", "mine") for n in range(12)]
 ABOUT = {"annotator": "by hand", "code": "1"}

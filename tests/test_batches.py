@@ -26,10 +26,9 @@ from pasta_jax.lang.structure import NO_LABEL, POLICIES, structure, visible_matr
 from pasta_jax.models import transformer
 from pasta_jax.models.weights import load_model
 from tests.byte_tokenizer import ByteTokenizer
-from tests.models import random_params
+from tests.models import TINY, random_params
 from tests.programs import random_program
 from tests.requires import requires_data, requires_smollm2
-from tests.traces import TINY
 
 TOKENIZER = ByteTokenizer()
 LAYOUT = Layout(lengths=(64, 128, 512), rows=4, packed=True, too_long="drop")

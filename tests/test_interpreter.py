@@ -23,8 +23,9 @@ from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.state import BUDGET, LENGTH, OPEN, OWN, STOP, empty_state
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
 from pasta_jax.lang.structure import visible
-from pasta_jax.models.config import PRESETS, Rope, TransformerConfig
+from pasta_jax.models.config import PRESETS
 from pasta_jax.models.weights import Model
+from tests import models
 from tests.byte_tokenizer import ByteTokenizer
 from tests.models import random_params
 
@@ -33,20 +34,7 @@ TAGS = TOKENIZER.tags
 SLOTS = 256
 LONGEST = 480  # ids of a scripted program: nearly twice what the pool holds
 # The smallest model there is: where all tokens are forced, only the books are looked at.
-TINY = TransformerConfig(
-    vocab=384,
-    layers=1,
-    embed=4,
-    ff=4,
-    heads=1,
-    kv_heads=1,
-    head_dim=2,
-    context=4096,
-    rope=Rope(10_000.0),
-    norm_eps=1e-6,
-    activation="gelu",
-    tied_head=True,
-)
+TINY = dataclasses.replace(models.TINY, embed=4, ff=4, head_dim=2, context=4096)
 
 
 @functools.cache

@@ -12,10 +12,9 @@ from pasta_jax.decode.generate import Request, Settings
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.trace import Trace, spell
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
-from pasta_jax.models.config import Rope, TransformerConfig
 from pasta_jax.models.weights import Model
 from tests.byte_tokenizer import ByteTokenizer
-from tests.models import random_params
+from tests.models import TINY, random_params
 
 TOKENIZER = ByteTokenizer()
 ENOUGH = 10**6
@@ -29,20 +28,6 @@ PROGRAM = Program(
         Chunk("last", 3, "never joined"),
         Text("End."),
     )
-)
-TINY = TransformerConfig(
-    vocab=384,
-    layers=1,
-    embed=8,
-    ff=8,
-    heads=1,
-    kv_heads=1,
-    head_dim=4,
-    context=512,
-    rope=Rope(10_000.0),
-    norm_eps=1e-6,
-    activation="gelu",
-    tied_head=True,
 )
 
 

