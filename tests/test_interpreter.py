@@ -390,7 +390,7 @@ def test_the_state_is_given_away_and_the_pool_never_copied():
     settings = Settings(lanes=8, rows=4, slots=4096, policy="predicted", constant=40)
     model = dataclasses.replace(tiny(), config=config, params=jax.tree.map(jnp.asarray, random_params(config, 1)))
     rules = rules_for(model, settings, settings.slots, sequential=False)
-    assert len(rules.prefixes) == 4  # attention reads one of them
+    assert len(rules.prefixes) == 7  # attention reads one of them
     state = empty_state(config, settings.lanes, settings.slots, jnp.float32, stacked=False)
     arguments = (model.params, state, np.int32(1), np.False_)
     memory = run.lower(*arguments, config=config, rules=rules).compile().memory_analysis()

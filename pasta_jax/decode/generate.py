@@ -19,7 +19,8 @@ from pasta_jax.models.tokenizer import Detokenizer
 from pasta_jax.models.weights import Model
 from pasta_jax.sharding import made_beside
 
-PREFIX = 256  # shortest run of slots that attention reads; each next one is twice as long
+PREFIXES = (128, 192, 256, 384, *(512 << n for n in range(16)))  # runs of slots that attention may read
+POOL = 256  # fewest slots of a pool; each next size is twice as large
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,14 +146,13 @@ def rules_for(model: Model, settings: Settings, slots: int, sequential: bool) ->
         raise PastaError("rows 1: chunks need a row beside main's; give 2 or more, or decode sequentially")
     rows = 1 if sequential else settings.rows
     tokenizer = model.tokenizer
-    prefixes = [PREFIX << n for n in range(16) if PREFIX << n < slots]
     return Rules(
         tags=tokenizer.tags,
         stop_ids=tuple(tokenizer.stop_ids),
         vocab=max(tokenizer.vocab_size, tokenizer.tags.end),
         rows=rows,
         widths=tuple(sorted({1, rows, *(width for width in settings.widths if width < rows)})),
-        prefixes=tuple(prefixes),
+        prefixes=tuple(length for length in PREFIXES if length < slots),
         policy=settings.policy,
         constant=settings.constant,
     )
@@ -176,7 +176,7 @@ def slots_for(model: Model, requests: Sequence[Request], settings: Settings) -> 
         longest = max(longest, min(length + request.max_tokens, room))
     if settings.slots:
         return settings.slots
-    slots = PREFIX
+    slots = POOL
     while slots < longest:
         slots *= 2
     return slots

@@ -38,7 +38,7 @@ def draw(logits_NxV, seed_N, thread_N, number_N, temperature_N, top_k_N, top_p_N
     The randomness of a row is fold_in(fold_in(seed, thread), number of the token in its thread): nothing else enters,
     so a row's tokens do not depend on its neighbours.
     """
-    greedy_N = jnp.argmax(logits_NxV, axis=-1).astype(jnp.int32)
+    greedy_N = likeliest(logits_NxV)
 
     def sampled():
         # Below the greatest, so that no temperature overflows; and what is forbidden stays so, however hot.
@@ -50,12 +50,20 @@ def draw(logits_NxV, seed_N, thread_N, number_N, temperature_N, top_k_N, top_p_N
 
         def one(logits_V, seed, thread, number):
             key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), thread), number)
-            return jnp.argmax(logits_V + jax.random.gumbel(key, logits_V.shape)).astype(jnp.int32)
+            return logits_V + jax.random.gumbel(key, logits_V.shape)
 
-        drawn_N = jax.vmap(one)(kept_NxV, seed_N, thread_N, number_N)
+        drawn_N = likeliest(jax.vmap(one)(kept_NxV, seed_N, thread_N, number_N))
         return jnp.where(temperature_N > 0, drawn_N, greedy_N)
 
     return lax.cond(jnp.any(temperature_N > 0), sampled, lambda: greedy_N)
+
+
+def likeliest(logits_NxV):
+    """argmax as two plain reductions, which XLA CPU vectorizes: of equals the first, and a NaN is above all."""
+    vocab = logits_NxV.shape[1]
+    best_N = jnp.max(logits_NxV, axis=1, keepdims=True)
+    is_best_NxV = (logits_NxV == best_N) | jnp.isnan(logits_NxV)
+    return jnp.min(jnp.where(is_best_NxV, jnp.arange(vocab, dtype=jnp.int32)[None], vocab), axis=1)
 
 
 def keep_top(logits_NxV, top_k_N, top_p_N):
