@@ -42,13 +42,14 @@ def test_every_form_of_record(tmp_path):
         {"messages": [{"role": "user", "content": "why"}, {"role": "assistant", "content": "because"}]},
         {"id": "x", "system_prompt": "Be brief.", "question": "why", "response": "because"},
         {"conversations": spoken[1:2], "chosen": spoken[2], "rejected": spoken[4]},
+        {"key": 1, "prompt": "why", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]},
     )
     plain, brief = ("", "why", "because"), ("Be brief.", "why", "because")
-    wanted = [plain, plain, ("", "why\n\nnow", "because"), plain, brief, plain, brief, plain]
+    wanted = [plain, plain, ("", "why\n\nnow", "because"), plain, brief, plain, brief, plain, ("", "why", "")]
     found = list(read(path))
     assert texts(found) == wanted
     assert {pair.source for pair in found} == {"all.jsonl"}
-    assert len({pair.id for pair in found}) == 3
+    assert len({pair.id for pair in found}) == 4
 
 
 def test_a_list_of_records_and_a_parquet_file(tmp_path):
@@ -158,7 +159,8 @@ def test_what_is_kept_for_evaluation_is_refused():
 @requires_data
 def test_the_data_in_packages():
     counts = {source: [isinstance(item, Pair) for item in read(source)].count(True) for source in sources.PACKAGED}
-    assert counts == {"sharegpt": 11_156, "alpaca_rows": 999, "preferences": 300, "alpaca_eval": 805, "mt_bench": 80}
+    kept = {"alpaca_eval": 805, "mt_bench": 80, "ifeval": 541}
+    assert counts == {"sharegpt": 11_156, "alpaca_rows": 999, "preferences": 300} | kept
     asked = next(pair for pair in read("alpaca_eval") if isinstance(pair, Pair))
     assert prompt_key(asked) in sources.evaluation_prompts()
     again = Pair("", "", asked.instruction.upper(), "so", "mine")

@@ -6,6 +6,7 @@ import json
 
 SPEAKERS = {"human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant", "assistant": "assistant"}
 SPEAKERS |= {"bing": "assistant", "bard": "assistant", "model": "assistant", "chatbot": "assistant", "system": "system"}
+QUESTIONS = {"turns", "instruction_id_list"}  # fields of records that may have no answer: MT-bench's, IFEval's
 FORMS = "instruction and output, question and response, conversations, or messages"
 
 
@@ -39,7 +40,7 @@ def pair_of(row: object, source: str, place: str) -> Pair | Bad:
         system, instruction, response = _texts(row)
         for name, text in (("system", system), ("instruction", instruction), ("response", response)):
             _check(name, text)
-        if not instruction.strip() or (not response.strip() and "turns" not in row):
+        if not instruction.strip() or (not response.strip() and not row.keys() & QUESTIONS):
             raise _Wrong("a question and its answer must not be empty")
     except _Wrong as wrong:
         return Bad(place, *wrong.args)
@@ -75,6 +76,8 @@ def _texts(row: object) -> tuple[str, str, str]:
         if not turns:
             raise _Wrong("a conversation must have a question and its answer", "turns is empty")
         return "", _text({"turns": turns[0]}, "turns"), ""
+    if "prompt" in row and "instruction_id_list" in row:  # nor have IFEval's
+        return "", _text(row, "prompt"), ""
     if "question" in row:
         return _text(row, "system_prompt", ""), _text(row, "question"), _text(row, "response")
     if "instruction" in row:

@@ -16,8 +16,9 @@ PACKAGED = {
     "preferences": assets.preferences_json,
     "alpaca_eval": assets.alpaca_eval_json,
     "mt_bench": assets.mt_bench_jsonl,
+    "ifeval": assets.ifeval_jsonl,
 }
-EVALUATION = ("alpaca_eval", "mt_bench")
+EVALUATION = ("alpaca_eval", "mt_bench", "ifeval")
 MOST_BYTES = 2**20  # of one record; what is longer is no question with its answer
 
 NO_JSON = "a record must be JSON"
@@ -25,25 +26,30 @@ TOO_LARGE = f"a record has at most {MOST_BYTES} bytes"
 NOT_UTF8 = "a record must be UTF-8"
 TOO_DEEP = "a record must not be nested deeply"
 
+Row = tuple[str, object]  # place, record as parsed or Bad
+
 
 def read(source: str) -> Iterator[Pair | Bad]:
     """The pairs of a source, in order, and in its place each record that can't be read.
 
     A source is a name of PACKAGED, a file (.jsonl, .json, .parquet) or a TFDS name `tfds:name/split`.
     """
-    if source in PACKAGED:
-        rows = _rows_of_file(PACKAGED[source](), cut_off=source == "sharegpt")
-    elif source.startswith("tfds:"):
-        rows = _tfds_rows(source)
-    else:
-        rows = _rows_of_file(Path(source), cut_off=False)
     named = source if source in PACKAGED or source.startswith("tfds:") else Path(source).name
+    for where, row in rows_of(source):
+        yield row if isinstance(row, Bad) else pair_of(row, named, where)
+
+
+def rows_of(source: str) -> Iterator[Row]:
+    """The records of a source as parsed, each with its place."""
+    if source in PACKAGED:
+        named, rows = source, _rows_of_file(PACKAGED[source](), cut_off=source == "sharegpt")
+    elif source.startswith("tfds:"):
+        named, rows = source, _tfds_rows(source)
+    else:
+        named, rows = Path(source).name, _rows_of_file(Path(source), cut_off=False)
     for place, row in rows:
         where = f"{named}: {place}"
-        if isinstance(row, Bad):
-            yield dataclasses.replace(row, place=where)
-        else:
-            yield pair_of(row, named, where)
+        yield where, dataclasses.replace(row, place=where) if isinstance(row, Bad) else row
 
 
 def refuse_for_training(sources: Iterable[str]) -> None:
@@ -59,7 +65,7 @@ class Filter:
     prompt_words: tuple[int, int]  # fewest and most
     response_words: tuple[int, int]
     drop_duplicates: bool  # the first of several with the same prompt stays
-    drop_evaluation: bool  # prompts of AlpacaEval and MT-bench; needs both installed
+    drop_evaluation: bool  # prompts of AlpacaEval, MT-bench and IFEval; needs them installed
 
 
 def select(pairs: Iterable[Pair], wanted: Filter) -> tuple[list[Pair], Counter]:
@@ -91,9 +97,6 @@ def evaluation_prompts() -> set[str]:
 
 def _within(count: int, limits: tuple[int, int]) -> bool:
     return limits[0] <= count <= limits[1]
-
-
-Row = tuple[str, object]  # place, record as parsed or Bad
 
 
 def _rows_of_file(path: Path, cut_off: bool) -> Iterator[Row]:
