@@ -17,6 +17,7 @@ from launch.preference_stage import (
     asked_of,
     decode_step,
     fingerprint_of_params,
+    judge_of,
     judged_by,
     request_of,
     stage_of,
@@ -85,8 +86,11 @@ def say_agreement(stage: Stage, report: dict) -> None:
         settings = {"judge": judged_by(stage), "pairs": count}
         choices = given_preferences()[:count]
 
+        # The only answers known to these questions may be the chosen ones themselves: nobody is to judge by them.
+        judge = judge_of(stage, {}) if kind == "relevance" else stage.judge
+
         def records(start: int):
-            found = agreement(stage.judge, choices)
+            found = agreement(judge, choices)
             yield [dataclasses.asdict(found) | {"said": str(found)}]
 
         [found] = stage.steps.make("agreement", settings, 1, 1, records).records

@@ -9,6 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from launch.judges import proxy
 from launch.steps import Made, Steps, fingerprint_of, say
 from pasta_jax.errors import PastaError
 
@@ -61,7 +62,8 @@ def stage_of(config: ConfigDict, workdir: Path) -> Stage:
     prompts, held_out, problems = prompts_of(config)
     folder = Path(config.steps) if config.steps else workdir / "steps"
     stage = Stage(config, Steps(folder), sft, baseline, prompts, held_out, problems, None)
-    return dataclasses.replace(stage, judge=judge_of(stage))
+    references = {prompt.instruction: prompt.reference for prompt in (*prompts, *held_out)}
+    return dataclasses.replace(stage, judge=judge_of(stage, references))
 
 
 def prompts_of(config: ConfigDict):
@@ -156,35 +158,23 @@ def answers_of(record: dict) -> list:
     return [Candidate(**answer | {"ids": tuple(answer["ids"])}) for answer in record["answers"]]
 
 
-def judge_of(stage: Stage):
-    """The judge that the config names."""
+def judge_of(stage: Stage, references: dict):
+    """The judge that the config names; `references` are known answers by question."""
     from pasta_jax.evaluate import judges_offline
 
     asked = stage.config.judge
-    match asked.kind:
-        case "toy":
-            return judges_offline.toy_grader(stage.problems)
-        case "repetition":
-            return judges_offline.comparing(judges_offline.repetition, asked.scale)
-        case "length":
-            return judges_offline.comparing(judges_offline.length, asked.scale)
-        case "likelihood":
-            import jax
+    if asked.kind in judges_offline.PROXIES:
+        lengths, source = tuple(stage.config.train.lengths), stage.config.prompts.source
+        measure = proxy(asked.kind, stage.baseline, scoring_of(stage), lengths, references, source)
+        return judges_offline.comparing(measure, asked.scale)
+    if asked.kind == "toy":
+        return judges_offline.toy_grader(stage.problems)
+    if asked.kind == "llm":
+        from pasta_jax.data.llm import Endpoint
+        from pasta_jax.evaluate.judge_llm import llm_judge
 
-            from pasta_jax.train.preference import log_probabilities
-
-            lengths, scoring = tuple(stage.config.train.lengths), scoring_of(stage)
-            score = jax.jit(lambda params, batch: log_probabilities(scoring, params, batch))
-            measure = judges_offline.likelihood(
-                stage.baseline, lambda batch: score(stage.baseline.params, batch), lengths
-            )
-            return judges_offline.comparing(measure, asked.scale)
-        case "llm":
-            from pasta_jax.data.llm import Endpoint
-            from pasta_jax.evaluate.judge_llm import llm_judge
-
-            endpoint = Endpoint(**asked.endpoint.to_dict())
-            return llm_judge(endpoint, stage.steps.folder / "judge_cache.jsonl", asked.asks)
+        endpoint = Endpoint(**asked.endpoint.to_dict())
+        return llm_judge(endpoint, stage.steps.folder / "judge_cache.jsonl", asked.asks)
     known = ", ".join(("llm", "toy", *judges_offline.PROXIES))
     raise PastaError(f"config.judge.kind {asked.kind!r}: there is none of this name; choose one of {known}")
 
@@ -199,6 +189,11 @@ def judged_by(stage: Stage) -> dict:
         del asked["endpoint"]
     if asked["kind"] == "likelihood":
         asked["model"] = fingerprint_of_params(stage.baseline.params)
+    if asked["kind"] == "rules":
+        from pasta_jax.evaluate.rules import rules_of
+
+        rules = rules_of(stage.config.prompts.source)
+        asked["rules"] = fingerprint_of([[question, *map(dataclasses.astuple, of)] for question, of in rules.items()])
     return asked
 
 

@@ -61,6 +61,7 @@ class Agreement:
 
     pairs: int
     agreed: float  # share of the pairs; a tie counts a half
+    tied: int  # pairs on which the judge had no preference
 
     @property
     def near_chance(self) -> bool:
@@ -68,18 +69,20 @@ class Agreement:
         return abs(self.agreed - 0.5) <= 2 * 0.5 / max(self.pairs, 1) ** 0.5
 
     def __str__(self) -> str:
+        tied = f" ({self.tied} of them undecided)" if self.tied else ""
         chance = ", no better than chance: its scores say nothing of general quality" if self.near_chance else ""
-        return f"agrees with {self.agreed:.1%} of {self.pairs} given preferences{chance}"
+        return f"agrees with {self.agreed:.1%} of {self.pairs} given preferences{tied}{chance}"
 
 
 def agreement(judge: Judge, pairs: Iterable[tuple[str, str, str]]) -> Agreement:
     """Over (question, chosen, rejected), each judged in both orders; pairs without verdicts are left out."""
-    agreed, count = 0.0, 0
+    agreed, count, tied = 0.0, 0, 0
     for question, chosen, rejected in pairs:
         verdicts = both_orders(judge, question, chosen, [rejected])
         if verdicts is None:
             continue
         won, lost = sum(v.first for v in verdicts), sum(v.second for v in verdicts)
         agreed += 1.0 if won > lost else 0.5 if won == lost else 0.0
+        tied += won == lost
         count += 1
-    return Agreement(count, agreed / max(count, 1))
+    return Agreement(count, agreed / max(count, 1), tied)

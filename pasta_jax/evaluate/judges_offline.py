@@ -15,9 +15,11 @@ from pasta_jax.data.example import encode
 from pasta_jax.data.packing import pack
 from pasta_jax.data.toy import Problem
 from pasta_jax.evaluate.judges import TIE, Judge, Verdict, by_chance
+from pasta_jax.evaluate.minilm import Embed, cosine
+from pasta_jax.evaluate.rules import Rule, share
 from pasta_jax.models.weights import Model
 
-PROXIES = ("likelihood", "repetition", "length")
+PROXIES = ("likelihood", "relevance", "rules", "repetition", "length")
 NGRAM = 4  # words
 NOTHING_SAID = -20.0  # nats a token: below any text
 
@@ -63,6 +65,31 @@ def repetition(question: str, answer: str) -> float:
 def length(question: str, answer: str) -> float:
     """Words, by their logarithm. The cheapest proxy: many a judge has a taste for long answers."""
     return math.log1p(len(answer.split()))
+
+
+def relevance(embed: Embed, references: Mapping[str, str]):
+    """Cosine of the answer to the question; where `references` knows an answer to it, the mean of that and the
+    cosine to the known one. An empty answer is the worst.
+
+    Against the reference itself every answer loses, and the less the nearer it is: quality reads no more than that.
+    """
+
+    def measure(question: str, answer: str) -> float:
+        if not answer.strip():
+            return -1.0
+        texts = [question, *([references[question]] if question in references else [])]
+        return sum(cosine(embed, answer, text) for text in texts) / len(texts)
+
+    return measure
+
+
+def rules_kept(rules: Mapping[str, Sequence[Rule]]):
+    """Share of a question's rules that an answer keeps. Any two answers to a question without rules are equal."""
+
+    def measure(question: str, answer: str) -> float:
+        return share(rules[question], answer) if rules.get(question) else 0.0
+
+    return measure
 
 
 def likelihood(model: Model, score, lengths: Sequence[int]):
