@@ -12,6 +12,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from pasta_jax.decode.sampling import FORBIDDEN, draw
@@ -165,6 +166,22 @@ def topic_after(topic_B, token_B, tags: TagIds):
     return jnp.where(token_B == tags.promise, 0, jnp.where(tags.is_close(token_B), -1, inside))
 
 
+# What an id is to the grammar; ids that are never sampled are 0.
+TEXT, TURN_END, FORK_OR_SYNC, CLOSE, CHUNK_END = (1 << n for n in range(5))
+
+
+def id_kinds(size: int, rules: Rules) -> np.ndarray:
+    """The kind of each id [V]: a constant of the compiled loop."""
+    tags = rules.tags
+    id_V = np.arange(size)
+    kind_V = np.where((id_V < rules.vocab) & ~tags.is_tag(id_V), TEXT, 0)
+    kind_V[np.isin(id_V, rules.stop_ids) & (kind_V == TEXT)] = TURN_END
+    kind_V[[tags.promise, tags.sync]] = FORK_OR_SYNC
+    kind_V[tags.is_close(id_V)] = CLOSE
+    kind_V[tags.end_async] = CHUNK_END
+    return kind_V.astype(np.int32)
+
+
 def allow(logits_NxV, rules: Rules, in_main_N, topic_N, full_N, tags_allowed_N, max_topic_N):
     """Forbid what a thread's state makes illegal, so that every answer is well-formed.
 
@@ -172,22 +189,20 @@ def allow(logits_NxV, rules: Rules, in_main_N, topic_N, full_N, tags_allowed_N, 
     [/PROMISE:n]. A chunk: text and [/ASYNC], of a full one [/ASYNC] alone. Without tags: no tag at all. Apart from a
     full topic or chunk only the tag ids and the stop ids are touched.
     """
-    tags = rules.tags
-    id_1xV = jnp.arange(logits_NxV.shape[1])[None, :]
-    is_stop_1xV = functools.reduce(jnp.logical_or, [id_1xV == stop for stop in rules.stop_ids])
-    is_tag_1xV, is_close_1xV = tags.is_tag(id_1xV), tags.is_close(id_1xV)
-    in_chunk = ~in_main_N[:, None]
-    inside = (in_main_N & (topic_N >= 0))[:, None]
-    outside = (in_main_N & (topic_N < 0))[:, None]
-    tagged = tags_allowed_N[:, None]
-    legal_tag = (
-        (inside & is_close_1xV)
-        | (outside & tagged & ((id_1xV == tags.promise) | (id_1xV == tags.sync)))
-        | (in_chunk & (id_1xV == tags.end_async))
+    inside, outside = in_main_N & (topic_N >= 0), in_main_N & (topic_N < 0)
+    topic_full = inside & (topic_N >= max_topic_N)
+    legal_N = sum(
+        jnp.where(holds, kind, 0)
+        for kind, holds in (
+            (TEXT, ~topic_full & ~full_N),
+            (TURN_END, outside),
+            (FORK_OR_SYNC, outside & tags_allowed_N),
+            (CLOSE, inside),
+            (CHUNK_END, ~in_main_N),
+        )
     )
-    topic_full = inside & (topic_N >= max_topic_N)[:, None]
-    text = (id_1xV < rules.vocab) & ~is_tag_1xV & ~topic_full & ~full_N[:, None] & ~(is_stop_1xV & ~outside)
-    return jnp.where(text | legal_tag, logits_NxV, FORBIDDEN)
+    is_legal_NxV = (id_kinds(logits_NxV.shape[1], rules)[None] & legal_N[:, None]) != 0
+    return jnp.where(is_legal_NxV, logits_NxV, FORBIDDEN)
 
 
 def next_tokens(
