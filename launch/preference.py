@@ -24,7 +24,7 @@ from launch.preference_stage import (
 )
 from launch.preference_train import train_step
 from launch.sft import WORKDIR, finished, parts_of, place, write_model
-from launch.steps import Made, say, write_whole
+from launch.steps import Made, fingerprint_of, say, write_whole
 from pasta_jax.errors import PastaError
 
 
@@ -83,8 +83,8 @@ def say_agreement(stage: Stage, report: dict) -> None:
     if kind == "toy":
         say("judge: toy, an exact grader")
     elif count:
-        settings = {"judge": judged_by(stage), "pairs": count}
         choices = given_preferences()[:count]
+        settings = {"judge": judged_by(stage), "pairs": fingerprint_of(choices)}
 
         # The only answers known to these questions may be the chosen ones themselves: nobody is to judge by them.
         judge = judge_of(stage, {}) if kind == "relevance" else stage.judge

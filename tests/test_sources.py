@@ -9,7 +9,7 @@ from pyarrow import parquet
 
 from pasta_jax.data import sources
 from pasta_jax.data.pairs import Bad, Pair, prompt_key, split_of
-from pasta_jax.data.sources import Filter, read, refuse_for_training, select
+from pasta_jax.data.sources import Filter, given_preferences, read, refuse_for_training, select
 from pasta_jax.errors import PastaError
 from tests.malformed import LINES, said
 from tests.requires import requires_data
@@ -165,6 +165,30 @@ def test_the_data_in_packages():
     assert prompt_key(asked) in sources.evaluation_prompts()
     again = Pair("", "", asked.instruction.upper(), "so", "mine")
     assert select([again], Filter((1, 99), (1, 9), True, drop_evaluation=True))[1] == {"prompt kept for evaluation": 1}
+
+
+def test_given_preferences_are_between_the_answers_that_end_a_conversation(tmp_path, monkeypatch):
+    def turn(name: str, text: str) -> dict:
+        return {"from": name, "value": text}
+
+    ends = {"chosen": turn("gpt", "good"), "rejected": turn("gpt", "bad")}
+    longer = [turn("human", "first"), turn("gpt", "same"), turn("human", "last")]
+    rows = [
+        {"conversations": [turn("system", "Be brief."), turn("human", "why")], **ends},
+        {"conversations": longer, **ends},
+        {"conversations": longer, "chosen": turn("gpt", "good")},
+        {"conversations": longer[:2], **ends},
+        {"conversations": [], **ends},
+    ]
+    (tmp_path / "pairs.json").write_text(json.dumps(rows))
+    monkeypatch.setitem(sources.PACKAGED, "preferences", lambda: tmp_path / "pairs.json")
+    assert given_preferences() == [("why", "good", "bad"), ("last", "good", "bad")]
+
+
+@requires_data
+def test_no_given_preference_is_between_equal_answers():
+    pairs = given_preferences()
+    assert (len(pairs), [chosen == rejected for _, chosen, rejected in pairs].count(True)) == (300, 0)
 
 
 def test_said_is_a_conversation():

@@ -237,13 +237,17 @@ def _text_of_bytes(value: object) -> object:
 
 
 def given_preferences() -> list[tuple[str, str, str]]:
-    """(question, chosen answer, rejected answer) of packaged conversations; who preferred is not said."""
+    """(question, chosen answer, rejected answer) of packaged conversations; who preferred is not said.
+
+    The two answers end a conversation: of one with several turns, the question is the last, by itself.
+    """
     found = []
-    for place, row in _rows_of_file(PACKAGED["preferences"](), cut_off=False):
-        chosen = row if isinstance(row, Bad) else pair_of(row, "preferences", place)
-        if isinstance(chosen, Bad):
+    for place, row in rows_of("preferences"):
+        if not isinstance(row, dict) or not {"conversations", "chosen", "rejected"} <= row.keys():
             continue
-        rejected = pair_of(row | {"chosen": row["rejected"]}, "preferences", place) if "rejected" in row else None
-        if isinstance(rejected, Pair):
+        asked = row["conversations"][-1:]
+        ends = [{"conversations": asked, "chosen": row[name]} for name in ("chosen", "rejected")]
+        chosen, rejected = (pair_of(end, "preferences", place) for end in ends)
+        if isinstance(chosen, Pair) and isinstance(rejected, Pair):
             found.append((chosen.instruction, chosen.response, rejected.response))
     return found
