@@ -3,13 +3,15 @@
     python -m launch.benchmark decode --config=configs/benchmark.py:smollm2_135m [--peers]
     python -m launch.benchmark interpreter --config=configs/benchmark.py:smollm2_135m [--programs=FILE]
     python -m launch.benchmark train --config=configs/benchmark.py:smollm2_135m [--peers]
+    python -m launch.benchmark sampling --config=configs/benchmark.py:smollm2_135m
 
 Each prints one JSON line last. `decode` takes about two minutes on two CPU cores, six with --peers (transformers on
 torch and llama.cpp on the same weights in float32, interleaved in the same run; launch/setup.sh --dev). Expected
 there: one row takes about 21 ms a step, eight rows about 53; one row reads the weights at over half of a copy's speed.
 `interpreter` replays 43 programs (parallelism 1.0 to 4.0, answers of 120 to 563 tokens) asynchronously and as their
 stripped text sequentially: about half an hour there. `train` takes steps over all parameters, with --peers beside those
-of transformers on torch: about two minutes there.
+of transformers on torch: about two minutes there. `sampling` answers prompts ten times each at temperature 1, through
+continuous batching with 1, 8, 32 and 128 lanes, and reckons from that what 2,000 prompts take: a quarter of an hour.
 
 `:gemma_7b_random` is the paper's shape with random weights made on the device (17 GB in bfloat16, SmolLM2's tokens):
 for accelerators. It has not been run on one yet.
@@ -52,6 +54,16 @@ def benchmark(preset: str, random_weights: bool = False) -> ConfigDict:
                 "block": 0,
                 "remat": False,
                 "clip": 1.0,
+            },
+            "sampling": {
+                "source": "alpaca_rows",  # see docs/DATA.md
+                "lanes": (1, 8, 32, 128),
+                "count": 10,  # answers a prompt
+                "waves": 2.0,  # answers for each lane, so that lanes are also filled again
+                "max_tokens": 128,  # of an answer
+                "rows": 4,
+                "slots": 512,
+                "seed": 0,
             },
             "interpreter": {
                 "programs": "configs/structures.jsonl",  # one {"program": "surface text"} a line

@@ -1,5 +1,6 @@
 """Benchmarks; the last line printed is one JSON object. `python -m launch.benchmark decode --config=…`, see configs."""
 
+import dataclasses
 import json
 import statistics
 import sys
@@ -157,6 +158,53 @@ def train(config: ConfigDict) -> dict:
     return report
 
 
+def sampling(config: ConfigDict) -> dict:
+    """Tokens a second of several answers to each of many prompts, by lanes; what the preference stage begins with."""
+    import time
+
+    from pasta_jax.data.pairs import Pair
+    from pasta_jax.data.sources import read
+    from pasta_jax.decode.generate import Request, Settings
+    from pasta_jax.decode.sampling import Sampling
+    from pasta_jax.evaluate.candidates import Prompt, sample
+
+    asked = config.sampling
+    model = model_of(config)
+    pairs = [pair for pair in read(asked.source) if isinstance(pair, Pair)]
+    prompts = [Prompt(pair.system, pair.instruction, pair.response) for pair in pairs]
+    request = Request((), asked.max_tokens, Sampling(temperature=1.0, seed=asked.seed), False, 12, 638)
+    by_lanes = {}
+    for lanes in asked.lanes:
+        settings = Settings(lanes, asked.rows, asked.slots, "predicted", 40, ())
+        wanted = prompts[: max(1, round(asked.waves * lanes / asked.count))]
+        list(sample(model, prompts[:1], 0, 2, settings, dataclasses.replace(request, max_tokens=2)))  # compiles
+        began = time.perf_counter()
+        answers = [
+            answer for _, several in sample(model, wanted, 0, asked.count, settings, request) for answer in several
+        ]
+        seconds = time.perf_counter() - began
+        tokens = sum(len(answer.ids) for answer in answers)
+        by_lanes[lanes] = {
+            "answers": len(answers),
+            "cut_off": sum(not answer.whole for answer in answers),
+            "tokens": tokens,
+            "s": round(seconds, 1),
+            "tokens_per_s": round(tokens / seconds, 1),
+            "hours_of_2000_prompts": round(2000 * asked.count * seconds / len(answers) / 3600, 2),
+        }
+        say(f"{lanes} lane(s): {json.dumps(by_lanes[lanes])}")
+    return {
+        "benchmark": "sampling",
+        "model": model.name,
+        "dtype": str(model.params["embed"].dtype),
+        "answers_a_prompt": asked.count,
+        "max_tokens": asked.max_tokens,
+        "rows": asked.rows,
+        "slots": asked.slots,
+        "lanes": by_lanes,
+    }
+
+
 def need(*modules: str) -> None:
     """Refuse --peers where the peers aren't installed."""
     import importlib.util
@@ -197,7 +245,7 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-BENCHMARKS = {"decode": decode, "interpreter": interpreter, "train": train}
+BENCHMARKS = {"decode": decode, "interpreter": interpreter, "train": train, "sampling": sampling}
 
 if __name__ == "__main__":
     cli.run(main, default_config="configs/benchmark.py", argument="which benchmark")

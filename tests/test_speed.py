@@ -11,6 +11,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from configs.benchmark import get_config
+from launch import benchmark
+from pasta_jax.data.toy_tokenizer import toy_tokenizer
 from pasta_jax.decode.generate import Settings
 from pasta_jax.decode.state import empty_state
 from pasta_jax.errors import PastaError
@@ -20,7 +23,7 @@ from pasta_jax.lang.program import Program
 from pasta_jax.models.config import PRESETS
 from pasta_jax.models.weights import PACKAGED, Model
 from tests.byte_tokenizer import ByteTokenizer
-from tests.models import random_params
+from tests.models import TINY, random_params
 from tests.requires import requires_smollm2
 
 SETTINGS = Settings(lanes=1, rows=4, slots=128, policy="predicted", constant=40)
@@ -107,3 +110,18 @@ def test_the_committed_programs_are_spread_as_described(request):
     assert 3.9 < max(found) < 4.5
     assert 2.0 < geometric_mean(found) < 2.2
     assert 100 <= min(lengths) <= max(lengths) <= 600
+
+
+def test_sampling_counts_every_answer_at_every_number_of_lanes(tmp_path, monkeypatch):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"instruction": f"Say {n}.", "output": "One."}) + "\n" for n in range(3)))
+    config = get_config("smollm2_135m")
+    config.sampling.update(source=str(path), lanes=(1, 4), count=2, waves=1.0, max_tokens=6, rows=2, slots=128)
+    shape = dataclasses.replace(TINY, vocab=toy_tokenizer().model_vocab)
+    model = Model("tiny", shape, jax.tree.map(jnp.asarray, random_params(shape, 1)), toy_tokenizer())
+    monkeypatch.setattr(benchmark, "model_of", lambda config: model)
+    report = benchmark.sampling(config)
+    assert [found["answers"] for found in report["lanes"].values()] == [2, 4]
+    for found in report["lanes"].values():
+        assert found["answers"] <= found["tokens"] <= 6 * found["answers"] + found["answers"]
+        assert found["hours_of_2000_prompts"] >= 0
