@@ -115,7 +115,7 @@ def toy() -> ConfigDict:
     config.judge.update(kind="toy", agreement=0)
     config.train.update(learning_rate=1.5e-4, lengths=(192, 320, 512), rows=8, remat=False, epochs=3)
     # Sampled as in training, since greedy answers show the likeliest way of forking only.
-    config.evaluate.update(count=128, temperatures=(1.0,))
+    config.evaluate.update(count=256, temperatures=(1.0,), timed=16)
     return config
 
 
