@@ -5,6 +5,9 @@
 300 questions with a chosen and a rejected answer (who preferred is not said), judged in both orders; of a coin 50 % are
 expected, give or take 5.8. `relevance` is told no reference answers, and `rules` has those of IFEval's questions, of
 which none is among the 300. Nothing is drawn from a seed.
+
+`quick` leaves likelihood out and takes some two minutes on two CPU cores; likelihood alone takes some 25 minutes of CPU
+time, reckoned from its first pairs. What came out stands in docs/RESULTS.md.
 """
 
 from ml_collections import ConfigDict
