@@ -72,6 +72,7 @@ def benchmark(preset: str, random_weights: bool = False) -> ConfigDict:
                 "slots": 1024,
                 "prompt": 64,
                 "rounds": 2,  # counted runs of each program each way, alternating
+                "event_rounds": 25,  # single steps that fork, join, or do neither
             },
         }
     )
