@@ -42,16 +42,14 @@ class Choice:
     worse: int
 
 
-def choose(scores: Sequence[float | None], speeds: Sequence[float], whole: Sequence[bool]) -> Choice | None:
-    """The best whole answer and the worst of all. None where there is nothing to tell apart.
+def choose(scores: Sequence[float | None], whole: Sequence[bool]) -> Choice | None:
+    """The best whole answer and the worst of all; the first of equals. None where there is nothing to tell apart.
 
-    Of equally good answers the fastest counts as best and the slowest as worst: an exact judge, with quality alone on
-    the dial, finds many equal. An answer whose score is None could not be judged, and is neither.
+    An answer whose score is None could not be judged, and is neither.
     """
     judged = [number for number, value in enumerate(scores) if value is not None]
     fit = [number for number in judged if whole[number]]
     if not fit:
         return None
-    order = list(zip(scores, speeds, strict=True))
-    better, worse = max(fit, key=order.__getitem__), min(judged, key=order.__getitem__)
+    better, worse = max(fit, key=scores.__getitem__), min(judged, key=scores.__getitem__)
     return Choice(better, worse) if scores[better] > scores[worse] else None
