@@ -109,11 +109,11 @@ def toy() -> ConfigDict:
     """The toy task."""
     config = preference()
     config.rounds = 1
-    config.prompts.update(toy="medium", count=128)
+    config.prompts.update(toy="medium", count=256)
     config.sample.update(block=48)
     config.request.update(max_tokens=400)
     config.judge.update(kind="toy", agreement=0)
-    config.train.update(learning_rate=1.5e-4, lengths=(192, 320, 512), rows=8, remat=False, epochs=4)
+    config.train.update(learning_rate=1.6e-4, lengths=(192, 320, 512), rows=16, remat=False, epochs=2)
     # Sampled as in training, since greedy answers show the likeliest way of forking only.
     config.evaluate.update(count=384, temperatures=(1.0,), timed=16)
     return config

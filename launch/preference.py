@@ -173,7 +173,7 @@ def pair_step(stage: Stage, samples: Made, scores: Made) -> Made:
             ]
             both = zip(speeds, worth, strict=True)
             totals = [None if good is None else score(fast, good, weight) for fast, good in both]
-            choice = choose(totals, [answer.whole for answer in answers])
+            choice = choose(totals, speeds, [answer.whole for answer in answers])
             chosen = {"better": None, "worse": None} if choice is None else dataclasses.asdict(choice)
             yield [{"prompt": at, **chosen, "efficiency": speeds, "quality": worth, "score": totals}]
 

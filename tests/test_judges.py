@@ -184,17 +184,23 @@ def test_the_dial_goes_from_speed_to_quality_alone():
     assert score(2.0, 0.5, 8.0) == 6.0
     assert score(2.0, 0.5, math.inf) == 0.5
     fast, good_one = (3.0, 0.0), (1.5, 1.0)
-    chosen = {w: choose([score(*fast, w), score(*good_one, w)], [True, True]) for w in (1.0, 2.0, math.inf)}
+    chosen = {w: choose([score(*fast, w), score(*good_one, w)], (3.0, 1.5), [True, True]) for w in (1.0, 2.0, math.inf)}
     assert chosen[1.0] == Choice(0, 1)
     assert chosen[2.0] == chosen[math.inf] == Choice(1, 0)
 
 
 def test_what_was_cut_off_can_be_the_worse_answer_but_never_the_better_one():
-    assert choose([3.0, 2.0, 1.0], [False, True, True]) == Choice(1, 2)
-    assert choose([3.0, 2.0, 0.0], [True, True, False]) == Choice(0, 2)
-    assert choose([3.0, 2.0], [False, False]) is None
-    assert choose([3.0, 1.0], [False, True]) is None  # the only fit one is also the worst
-    assert choose([1.0, 1.0, 1.0], [True] * 3) is None
-    assert choose([1.0, 2.0, 2.0, 1.0], [True] * 4) == Choice(1, 0)  # the first of equals
-    assert choose([None, 2.0, 1.0, None], [True] * 4) == Choice(1, 2)
-    assert choose([None, None], [True, True]) is None
+    same = [1.0] * 4
+    assert choose([3.0, 2.0, 1.0], same[:3], [False, True, True]) == Choice(1, 2)
+    assert choose([3.0, 2.0, 0.0], same[:3], [True, True, False]) == Choice(0, 2)
+    assert choose([3.0, 2.0], same[:2], [False, False]) is None
+    assert choose([3.0, 1.0], same[:2], [False, True]) is None  # the only fit one is also the worst
+    assert choose([None, 2.0, 1.0, None], same, [True] * 4) == Choice(1, 2)
+    assert choose([None, None], same[:2], [True, True]) is None
+
+
+def test_of_equally_good_answers_those_nearest_in_speed_are_told_apart():
+    assert choose([1.0, 2.0, 2.0, 1.0], [0.5, 3.0, 1.5, 1.4], [True] * 4) == Choice(2, 3)
+    assert choose([1.0, 2.0, 2.0, 1.0], [1.0] * 4, [True] * 4) == Choice(1, 0)  # then the first
+    assert choose([1.0, 2.0, 3.0, 1.0], [1.0, 1.0, 9.0, 2.0], [True] * 4) == Choice(2, 3)  # no other than the best
+    assert choose([1.0, 1.0, 1.0], [1.0, 2.0, 3.0], [True] * 3) is None  # speed alone is no reason
