@@ -199,8 +199,8 @@ def test_what_was_cut_off_can_be_the_worse_answer_but_never_the_better_one():
     assert choose([None, None], same[:2], [True, True]) is None
 
 
-def test_of_equally_good_answers_those_nearest_in_speed_are_told_apart():
-    assert choose([1.0, 2.0, 2.0, 1.0], [0.5, 3.0, 1.5, 1.4], [True] * 4) == Choice(2, 3)
+def test_of_equally_good_answers_the_fastest_are_told_apart():
+    assert choose([1.0, 2.0, 2.0, 1.0], [0.5, 1.0, 1.5, 1.4], [True] * 4) == Choice(2, 3)
     assert choose([1.0, 2.0, 2.0, 1.0], [1.0] * 4, [True] * 4) == Choice(1, 0)  # then the first
     assert choose([1.0, 2.0, 3.0, 1.0], [1.0, 1.0, 9.0, 2.0], [True] * 4) == Choice(2, 3)  # no other than the best
     assert choose([1.0, 1.0, 1.0], [1.0, 2.0, 3.0], [True] * 3) is None  # speed alone is no reason

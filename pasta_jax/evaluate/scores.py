@@ -1,7 +1,6 @@
 """What an answer is worth: an efficiency term and, weighed against it, quality; and which two of many to learn from."""
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Sequence
 
@@ -44,18 +43,15 @@ class Choice:
 
 
 def choose(scores: Sequence[float | None], speeds: Sequence[float], whole: Sequence[bool]) -> Choice | None:
-    """The best whole answer and the worst of all. None where there is nothing to tell apart.
+    """The best whole answer and the worst of all, of equals the fastest. None where there is nothing to tell apart.
 
-    Of equals those two that are nearest in speed, and of such the first: an exact judge, with quality alone on the
-    dial, finds many answers equal, and then a pair is to differ in quality alone. An answer whose score is None could
-    not be judged, and is neither.
+    An exact judge, with quality alone on the dial, finds many answers equal: then a pair shows what makes a fast answer
+    a good one, and teaches little of speed itself. An answer whose score is None could not be judged, and is neither.
     """
     judged = [number for number, value in enumerate(scores) if value is not None]
     fit = [number for number in judged if whole[number]]
     if not fit:
         return None
-    highest, lowest = max(scores[number] for number in fit), min(scores[number] for number in judged)
-    if highest <= lowest:
-        return None
-    best, worst = ([n for n in some if scores[n] == value] for some, value in ((fit, highest), (judged, lowest)))
-    return Choice(*min(itertools.product(best, worst), key=lambda pair: abs(speeds[pair[0]] - speeds[pair[1]])))
+    better = max(fit, key=lambda number: (scores[number], speeds[number]))
+    worse = min(judged, key=lambda number: (scores[number], -speeds[number]))
+    return Choice(better, worse) if scores[better] > scores[worse] else None
