@@ -7,9 +7,9 @@ The same command goes on where it was stopped or killed. In the folder: records.
 reads. --inspect=5 then shows records, their threads in colour. docs/DATA.md describes sources and fields.
 
 Variants: sharegpt_structure (all usable ShareGPT pairs by their form alone, no network; under two minutes on two CPU
-cores, about 5,860 records), likelihood (weighs the chunks of an earlier run with SmolLM2; hours on two CPU cores; needs
---config.records=runs/structure/records.jsonl), openai and gemini (an LLM behind an API; the key comes from the
-environment), toy (the toy task, in seconds).
+cores, about 5,860 records), likelihood (weighs the chunks of an earlier run with SmolLM2; one to two hours on two CPU
+cores; needs --config.records=runs/structure/records.jsonl), openai and gemini (an LLM behind an API; the key comes from
+the environment), toy (the toy task, in seconds).
 """
 
 from ml_collections import ConfigDict
@@ -58,7 +58,7 @@ def likelihood() -> ConfigDict:
             "window": 12,  # tokens
             "max_mends": 4,  # an answer that asks for more is a sequence, and keeps no tags
             "min_speedup": 1.05,  # plain tokens over critical path: below it an answer keeps no tags
-            "lengths": (256, 384, 512, 640, 768, 1024, 1536, 2048),  # ids that passes are padded to; each is compiled
+            "lengths": (512, 1024, 2048),  # slots for an answer's ids, the least that hold them; each compiles programs
         }
     )
     return config

@@ -30,6 +30,6 @@ def verifier(pairs: int) -> ConfigDict:
             "seed": 0,
             "max_cost": 0.15,  # the verifier's own limit, to be judged beside the best one; nats a token
             "window": 12,  # tokens; a passage's cost is that of its costliest window
-            "lengths": (192, 256, 320),  # what passes are padded to
+            "lengths": (192,),  # slots for the ids of a row
         }
     )

@@ -15,15 +15,19 @@ from hypothesis import strategies as st
 
 from configs.verifier import get_config
 from launch import verifier
+from pasta_jax.data import hiding
 from pasta_jax.data.dependence import auc, threshold, twins
 from pasta_jax.data.hiding import (
+    NO_CHUNKS,
     STYLE,
     Plan,
+    Reading,
+    Row,
     costs,
     full_row,
     hidden_from,
     hidden_row,
-    log_probs,
+    read,
     weights,
     words_of,
     worst,
@@ -35,6 +39,7 @@ from pasta_jax.lang.program import Chunk, Program, Sync, Text
 from pasta_jax.lang.structure import structure, visible_matrix
 from pasta_jax.lang.tags import tens_for
 from pasta_jax.models.config import PRESETS
+from pasta_jax.models.transformer import forward
 from pasta_jax.models.weights import Model, load_model
 from tests.byte_tokenizer import ByteTokenizer
 from tests.models import random_params
@@ -114,22 +119,56 @@ def test_a_fork_reads_main_up_to_its_promise_and_itself_but_not_its_own_topic():
     assert end == f"Why?{TWO.strip()}"
 
 
+def whole(row: Row) -> np.ndarray:
+    """The log-probability of each token of a row, from one pass over all of it."""
+    model, positions = toy(), row.position[None]
+    scores = forward(model.params, model.config, row.token[None], positions, row.see[None])[0]
+    return np.asarray(jax.nn.log_softmax(scores))[row.before, row.token]
+
+
+def reading(pieces, plan: Plan, before=(), asked=None, slots=512) -> Reading:
+    """Of all pieces or those asked for; as one pass over the whole row has it."""
+    asked = range(len(pieces)) if asked is None else asked
+    found = read(toy(), hidden_row(pieces, plan, PROMPT), asked, slots, before)
+    answered = np.isin(found.row.piece, asked)
+    np.testing.assert_allclose(found.log_prob[answered], whole(found.row)[answered], atol=1e-4)
+    return found
+
+
 def test_log_probs_are_those_of_the_text_alone():
-    """Padding, companions in the batch and hidden tokens change nothing: main's view is scored as that very text."""
+    """Padding and hidden tokens change nothing: main's view is scored as that very text."""
     pieces, plan = cut(Program.from_annotation(ANNOTATION.replace("<sync/>", ""), TOKENIZER), TOKENIZER)
-    full, hidden = full_row(pieces, PROMPT), hidden_row(pieces, plan, PROMPT)
-    both = log_probs(toy(), [full, hidden], HOW.lengths)
-    [alone] = log_probs(toy(), [hidden], (512,))
-    np.testing.assert_allclose(both[1], alone, atol=1e-4)
+    full = reading(pieces, NO_CHUNKS)
+    hidden = reading(pieces, plan, [full])
     outline = [dataclasses.replace(piece, ids=piece.stub, topic=None) if piece.topic else piece for piece in pieces]
-    [told] = log_probs(toy(), [full_row(outline, PROMPT)], HOW.lengths)
-    np.testing.assert_allclose(alone[~np.isin(hidden.piece, sorted(plan.open))], told, atol=1e-4)
-    assert np.abs(both[0]).max() > 0.1
-    found = costs(pieces, plan, (full, hidden), both, frozenset())
+    told = reading(outline, NO_CHUNKS, slots=256)
+    for n in set(range(len(pieces))) - plan.open:
+        main, alone = (each.log_prob[each.row.piece == n] for each in (hidden, told))
+        np.testing.assert_allclose(main, alone, atol=1e-4)
+    assert np.nanmax(np.abs(full.log_prob)) > 0.1
+    found = costs(pieces, plan, (full, hidden), frozenset())
     first = min(plan.open)
     assert max(np.abs(cost).max() for cost in found[: first + 1]) == 0, "nothing is hidden from the first chunk"
     assert max(np.abs(cost).max() for cost in found[first + 1 :]) > 1e-4
     assert found[first + 1][0] == 0, "where main goes on behind a chunk"
+
+
+def test_what_was_read_before_is_not_read_again(monkeypatch):
+    """By suffix, whatever was read before and however far, log-probabilities are those of whole rows."""
+    read_block, blocks, readings = hiding._read_block, [], []
+    monkeypatch.setattr(hiding, "_read_block", lambda *args: blocks.append(len(args[5])) or read_block(*args))
+    rng = random.Random(2)
+    for _ in range(4):
+        pieces, plan = cut(Program.from_annotation(random_annotation(rng), TOKENIZER), TOKENIZER)
+        before = [reading(pieces, NO_CHUNKS)]
+        for _ in range(5):
+            some = Plan(
+                frozenset(n for n in plan.open if rng.random() < 0.7), plan.joins | {rng.randrange(len(pieces))}
+            )
+            asked = rng.choice([None, [rng.randrange(len(pieces))]])
+            before.append(reading(pieces, some, before, asked))
+        readings += before
+    assert sum(blocks) < 0.7 * sum(each.length for each in readings)
 
 
 def test_words_of_ids():
@@ -218,7 +257,8 @@ def test_pruning_keeps_every_byte_and_leaves_no_passage_in_need(max_cost):
         proposals = sum(isinstance(part, Chunk) for part in proposed.parts)
         if len(plan.open) == proposals and not evidence["mends"]:  # else ours are cut otherwise
             rows = full_row(pieces, TOKENIZER.chat(ASKED)), hidden_row(pieces, plan, TOKENIZER.chat(ASKED))
-            found = costs(pieces, plan, rows, log_probs(toy(), rows, how.lengths), frozenset({"why"}))
+            readings = [read(toy(), row, range(len(pieces)), 640) for row in rows]
+            found = costs(pieces, plan, readings, frozenset({"why"}))
             needs = [worst(found[n], how.window) for n in range(len(pieces)) if hidden_from(plan, n)]
             assert max(needs, default=0) == pytest.approx(evidence["cost"], abs=1e-4)
         if max_cost == 100:

@@ -4,7 +4,7 @@ import itertools
 import random
 from dataclasses import dataclass
 
-from pasta_jax.data.hiding import costs, full_row, hidden_row, log_probs, worst
+from pasta_jax.data.hiding import costs, full_row, hidden_row, read, slots_for, worst
 from pasta_jax.data.likelihood import cut, known_words
 from pasta_jax.lang.program import Chunk, Program, Text
 from pasta_jax.lang.tags import MAX_TENS
@@ -188,9 +188,11 @@ def last_costs(model: Model, twin: Twin, window: int, lengths: tuple[int, ...]) 
     found = []
     for program in (twin.used, twin.free):
         pieces, plan = cut(program, model.tokenizer)
-        rows = full_row(pieces, prompt_ids), hidden_row(pieces, plan, prompt_ids)
-        by_piece = costs(pieces, plan, rows, log_probs(model, rows, lengths), known_words(messages))
-        found.append(worst(by_piece[-1], window))
+        hidden, last = hidden_row(pieces, plan, prompt_ids), len(pieces) - 1
+        slots = slots_for(hidden, lengths)
+        full = read(model, full_row(pieces, prompt_ids), [last], slots)
+        readings = full, read(model, hidden, [last], slots, [full])
+        found.append(worst(costs(pieces, plan, readings, known_words(messages))[last], window))
     return found[0], found[1]
 
 

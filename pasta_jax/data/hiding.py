@@ -1,6 +1,6 @@
-"""What text loses when chunks are hidden from it, by a model: one pass with all in view, one that sees as PASTA does.
+"""What text loses when chunks are hidden from it, by a model: one row with all in view, one that sees as PASTA does.
 
-The model was not trained on tags, so neither pass has any: an open chunk stands as the words of its topic, and main
+The model was not trained on tags, so neither row has any: an open chunk stands as the words of its topic, and main
 goes on behind them. A token's cost is sqrt(p) * log(p / q) nats, where p is its probability with all in view and q that
 of its thread; the root counts less what was anybody's guess. What is in view also tells a model how the items of a list
 are phrased, which a fork can do without: in full count only words that the hidden text brings up.
@@ -9,21 +9,22 @@ are phrased, which a fork can do without: in full count only words that the hidd
 import functools
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import visible
 from pasta_jax.models import transformer
 from pasta_jax.models.config import TransformerConfig
+from pasta_jax.models.pool import KV, empty_kv
 from pasta_jax.models.weights import Model
 
-HEAD_SLICE = 64  # positions whose logits are held at a time
+BLOCKS = (32, 64, 96, 128, 192, 256)  # tokens that are read at a time: the fewest that hold what is left; each compiled
+HEAD_SLICE = 64  # tokens that are weighed at a time
 STYLE = 0.1  # what counts of a token that hidden text made likelier without containing its word
 
 
@@ -44,6 +45,9 @@ class Plan:
 
     open: frozenset[int]
     joins: frozenset[int]
+
+
+NO_CHUNKS = Plan(frozenset(), frozenset())
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +80,7 @@ def words_of(text: str, ids: Sequence[int], tokenizer) -> tuple[str, ...]:
 
 def full_row(pieces: Sequence[Piece], prompt_ids: Sequence[int]) -> Row:
     """Everything in order and in view, as a model without tags has learnt to read."""
-    return hidden_row(pieces, Plan(frozenset(), frozenset()), prompt_ids)
+    return hidden_row(pieces, NO_CHUNKS, prompt_ids)
 
 
 def hidden_row(pieces: Sequence[Piece], plan: Plan, prompt_ids: Sequence[int]) -> Row:
@@ -116,50 +120,82 @@ def hidden_row(pieces: Sequence[Piece], plan: Plan, prompt_ids: Sequence[int]) -
     return Row(np.asarray(token, np.int32), position, before, see, piece)
 
 
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """A row as a model has read it. A token's keys, values and final hidden state lie in the slot of its index."""
+
+    row: Row
+    log_prob: np.ndarray  # float32 [T]: of each token; NaN where nobody asked
+    length: int  # tokens that were read: all that lead to a token which was asked for
+    kv: KV
+    x_SxE: jax.Array
+
+
+@functools.partial(jax.jit, static_argnames="config", donate_argnames=("kv", "x_SxE"))
+def _read_block(params, config: TransformerConfig, kv: KV, x_SxE, at, tokens_T, positions_T, see_TxS, key_positions_S):
+    """Keys, values and final hidden states of S slots, with those of a block of tokens put in from slot `at` on."""
+    length, slots = see_TxS.shape
+    into_T = at + jnp.arange(length)
+    prefixes = tuple(slots * quarters // 4 for quarters in (1, 2, 3))
+    cache = transformer.Cache(kv, into_T[None], prefixes=prefixes, fill=at + length)
+    x_1xTxE, kv = transformer.trunk(
+        params, config, tokens_T[None], positions_T[None], see_TxS[None], key_positions_S[None], cache
+    )
+    return kv, x_SxE.at[into_T].set(x_1xTxE[0], mode="drop")
+
+
 @functools.partial(jax.jit, static_argnames="config")
-def _log_probs(params, config: TransformerConfig, tokens_BxT, positions_BxT, before_BxT, see_BxTxT):
-    """Log-probability of each token [B, T] from the output at the index `before`."""
-    length = tokens_BxT.shape[1]
-    x_BxTxE, _ = transformer.trunk(params, config, tokens_BxT, positions_BxT, see_BxTxT, positions_BxT)
-    x_BxTxE = jnp.take_along_axis(x_BxTxE, before_BxT[..., None], axis=1)
-
-    def one_slice(at):
-        x = lax.dynamic_slice_in_dim(x_BxTxE, at, HEAD_SLICE, axis=1)
-        token = lax.dynamic_slice_in_dim(tokens_BxT, at, HEAD_SLICE, axis=1)
-        scores = transformer.logits(params, config, x)
-        return jnp.take_along_axis(scores, token[..., None], axis=-1)[..., 0] - jax.nn.logsumexp(scores, axis=-1)
-
-    slices_SxBxN = lax.map(one_slice, jnp.arange(0, length, HEAD_SLICE))
-    return jnp.moveaxis(slices_SxBxN, 0, 1).reshape(tokens_BxT.shape)
+def _score(params, config: TransformerConfig, x_SxE, before_N, tokens_N):
+    """The log-probability of each token from the output at its index `before`."""
+    scores_NxV = transformer.logits(params, config, x_SxE[before_N][None])[0]
+    return jnp.take_along_axis(scores_NxV, tokens_N[:, None], axis=-1)[:, 0] - jax.nn.logsumexp(scores_NxV, axis=-1)
 
 
-def log_probs(model: Model, rows: Sequence[Row], lengths: Sequence[int]) -> list[np.ndarray]:
-    """The log-probability of each token of each row; one pass, padded to one of `lengths`.
+def read(model: Model, row: Row, asked: Iterable[int], slots: int, before: Sequence[Reading] = ()) -> Reading:
+    """A row, read for the log-probabilities of the pieces asked for.
 
-    The rows lie behind each other, blind to each other but for what they begin with in common, which is computed once.
+    It goes on from where it parts from the most similar of those that were read before, into as many slots.
     """
-    first, *others = rows
-    shared = [0, *(_common(first, row) for row in others)]
-    starts = np.cumsum([0, *(len(row.token) - own for row, own in zip(rows, shared, strict=True))])
-    total = int(starts[-1])
-    length = next((n for n in lengths if n >= total), None)
+    params, config = model.params, model.config
+    log_prob = np.full(len(row.token), np.nan, np.float32)
+    length, nearest = max(((_common(row, other), n) for n, other in enumerate(before)), default=(0, None))
+    if nearest is None:
+        dtype, stacked = params["embed"].dtype, not isinstance(params["layers"], Sequence)
+        kept = empty_kv(config, 1, slots, dtype, stacked), jnp.zeros((slots, config.embed), dtype)
+    else:
+        log_prob[:length] = before[nearest].log_prob[:length]
+        kept = jax.tree.map(jnp.copy, (before[nearest].kv, before[nearest].x_SxE))  # blocks are put in in place
+    missing = np.flatnonzero(np.isin(row.piece, list(asked)) & np.isnan(log_prob))
+    end = int(row.before[missing].max(initial=-1)) + 1
+    while length < end:
+        size = next((size for size in BLOCKS if size >= end - length), BLOCKS[-1])
+        block = slice(length, min(length + size, end))
+        token, position = (_padded(values[block], size) for values in (row.token, row.position))
+        see, key_positions = _padded(row.see[block], size, slots), _padded(row.position, slots)
+        kept = _read_block(params, config, *kept, length, token, position, see, key_positions)
+        length = block.stop
+    for first in range(0, len(missing), HEAD_SLICE):
+        some = missing[first : first + HEAD_SLICE]
+        index, token = (_padded(values[some], HEAD_SLICE) for values in (row.before, row.token))
+        log_prob[some] = np.asarray(_score(params, config, kept[1], index, token))[: len(some)]
+    return Reading(row, log_prob, length, *kept)
+
+
+def _padded(values: np.ndarray, *shape: int) -> np.ndarray:
+    return np.pad(values, [(0, size - have) for size, have in zip(shape, values.shape, strict=True)])
+
+
+def slots_for(row: Row, lengths: Sequence[int]) -> int:
+    """The least of `lengths` that holds a row."""
+    length = next((n for n in lengths if n >= len(row.token)), None)
     if length is None:
-        raise PastaError(f"the answer takes {total} ids to weigh, over {lengths[-1]}; leave it out")
-    fields = np.zeros((3, 1, length), np.int32)
-    see = np.eye(length, dtype=bool)  # padding sees itself: a row that sees nothing would average over everything
-    places = []
-    for row, own, start in zip(rows, shared, starts, strict=False):
-        at = np.concatenate([np.arange(own), start + np.arange(len(row.token) - own)])
-        fields[:, 0, at] = row.token, row.position, at[row.before]
-        see[np.ix_(at, at)] = row.see
-        places.append(at)
-    found = np.asarray(_log_probs(model.params, model.config, *fields, see[None]))[0]
-    return [found[at] for at in places]
+        raise PastaError(f"the answer takes {len(row.token)} ids to weigh, over {lengths[-1]}; leave it out")
+    return length
 
 
-def _common(a: Row, b: Row) -> int:
-    """How many tokens two rows begin with that are the same and see the same."""
-    most = min(len(a.token), len(b.token))
+def _common(a: Row, reading: Reading) -> int:
+    """How many tokens that were read a row begins with, which see the same."""
+    b, most = reading.row, min(len(a.token), reading.length)
     same = [getattr(a, name)[:most] == getattr(b, name)[:most] for name in ("token", "position", "before")]
     alike = np.all([*same, np.all(a.see[:most, :most] == b.see[:most, :most], axis=1)], axis=0)
     return int(np.argmin(np.append(alike, False)))
@@ -180,15 +216,15 @@ def weights(pieces: Sequence[Piece], plan: Plan, n: int, known: frozenset[str]) 
 
 
 def costs(
-    pieces: Sequence[Piece], plan: Plan, rows: tuple[Row, Row], found: Sequence[np.ndarray], known: frozenset[str]
+    pieces: Sequence[Piece], plan: Plan, readings: tuple[Reading, Reading], known: frozenset[str]
 ) -> list[np.ndarray]:
-    """Nats of each token, a list by piece, from the log-probabilities `found` of the full row and the hidden one.
+    """Nats of each token, a list by piece, from the readings of the full row and of the hidden one.
 
     Main's first token behind an open chunk is free: one row sees the chunk's last word before it, the other its topic.
     """
     by_piece, behind_chunk = [], False
     for n in range(len(pieces)):
-        p, q = (values[row.piece == n] for row, values in zip(rows, found, strict=True))
+        p, q = (reading.log_prob[reading.row.piece == n] for reading in readings)
         cost = np.exp(p / 2) * (p - q) * weights(pieces, plan, n, known)
         if behind_chunk and n not in plan.open:
             cost[:1] = 0

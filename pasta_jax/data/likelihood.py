@@ -6,11 +6,24 @@ before it, or by writing the chunk that it misses in main, whichever takes fewer
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from pasta_jax.data.hiding import Piece, Plan, costs, full_row, hidden_from, hidden_row, log_probs, words_of, worst
+from pasta_jax.data.hiding import (
+    NO_CHUNKS,
+    Piece,
+    Plan,
+    Reading,
+    costs,
+    full_row,
+    hidden_from,
+    hidden_row,
+    read,
+    slots_for,
+    words_of,
+    worst,
+)
 from pasta_jax.lang.clock import clock
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
 from pasta_jax.lang.tags import MAX_TENS, tens_for
@@ -25,7 +38,7 @@ class Settings:
     window: int  # tokens
     max_mends: int  # an answer that asks for more is a sequence, and keeps no tags
     min_speedup: float  # plain tokens over critical path; below it an answer keeps no tags
-    lengths: tuple[int, ...]  # ascending multiples of 64 that passes are padded to; each one compiles a program
+    lengths: tuple[int, ...]  # ascending; slots for an answer's ids, the least that hold them; each compiles programs
 
 
 Messages = list[tuple[str, str]]  # (role, text), ending with the user's
@@ -45,35 +58,43 @@ def prune(model: Model, messages: Messages, proposed: Program, settings: Setting
     measured: list[dict] = []
     cost: dict[int, float] = {}
     mends: list[dict] = []
-    plan, passes, seen = tidied(pieces, plan, model.tokenizer), 0, None
+    plan, passes = tidied(pieces, plan, model.tokenizer), 0
     prompt_ids = model.tokenizer.chat(messages)
     known = known_words(messages)
-    full = full_row(pieces, prompt_ids)
+    readings: list[Reading] = []  # what later rows may go on from; the first has all in view
+
+    def weigh(plan: Plan, n: int) -> tuple[float, Reading]:
+        upto = pieces[: n + 1]
+        reading = read(model, hidden_row(upto, plan, prompt_ids), [n], slots, readings)
+        return worst(costs(upto, plan, (readings[0], reading), known)[n], settings.window), reading
+
     while plan.open:
+        lacking = [n for n in range(len(pieces)) if hidden_from(plan, n)]
         hidden = hidden_row(pieces, plan, prompt_ids)
-        # The full row is the same after every mend: it is computed once, beside the first hidden one.
-        if seen is None:
-            seen, unseen = log_probs(model, [full, hidden], settings.lengths)
-        else:
-            [unseen] = log_probs(model, [hidden], settings.lengths)
-        passes += 1 + (passes == 0)
-        found = costs(pieces, plan, (full, hidden), (seen, unseen), known)
-        cost = {n: worst(found[n], settings.window) for n in range(len(pieces)) if hidden_from(plan, n)}
+        if not readings:
+            # Mends only open less: no later row is longer than this one, and none is asked for other pieces.
+            slots = slots_for(hidden, settings.lengths)
+            readings = [read(model, full_row(pieces, prompt_ids), lacking, slots)]
+        readings = [readings[0], read(model, hidden, lacking, slots, readings)]
+        passes += len(readings) if not mends else 1
+        found = costs(pieces, plan, readings, known)
+        cost = {n: worst(found[n], settings.window) for n in lacking}
         if not mends:
             measured = _record(pieces, plan, cost)
-        needy = next((n for n in sorted(cost) if cost[n] > settings.max_cost), None)
+        needy = next((n for n in lacking if cost[n] > settings.max_cost), None)
         if needy is None:
             break
         if len(mends) == settings.max_mends:
-            plan = Plan(frozenset(), frozenset())
+            plan = NO_CHUNKS
             break
-        plan, mend = _mended(model, pieces, plan, prompt_ids, known, full, seen, needy, settings)
+        plan, mend, left = _mended(pieces, plan, needy, weigh, model.tokenizer, settings.max_cost)
+        readings += left
         passes += len(mend["alone"]) + (mend["left"] is not None)
         mends.append(mend | {"cost": round(cost[needy], 4)})
         plan = tidied(pieces, plan, model.tokenizer)
     plain_length = sum(len(piece.ids) for piece in pieces)
     if plan.open and plain_length < settings.min_speedup * critical_path(pieces, plan, model.tokenizer):
-        plan = Plan(frozenset(), frozenset())
+        plan = NO_CHUNKS
     evidence = {"model": model.name, "max_cost": settings.max_cost, "window": settings.window, "passes": passes}
     highest = round(max(cost.values(), default=0.0), 4) if plan.open else None
     return joined_up(pieces, plan), evidence | {"cost": highest, "measured": measured, "mends": mends}
@@ -159,26 +180,25 @@ def _tens(piece: Piece) -> int:
 
 
 def _mended(
-    model, pieces, plan: Plan, prompt_ids, known, full, seen, needy: int, settings: Settings
-) -> tuple[Plan, dict]:
-    """The plan with its needy piece helped, by the way that takes fewer steps, and what was measured for that."""
+    pieces: list[Piece],
+    plan: Plan,
+    needy: int,
+    weigh: Callable[[Plan, int], tuple[float, Reading]],
+    tokenizer,
+    most: float,
+) -> tuple[Plan, dict, list[Reading]]:
+    """The plan with its needy piece helped, by the way that takes fewer steps; what was measured for that, and read."""
     # A chunk's marker, as "4." before an item, waits with it.
     place = needy - 1 if needy in plan.open and needy and needy - 1 not in plan.open else needy
     joined = Plan(plan.open, plan.joins | {place})
-    steps = critical_path(pieces, joined, model.tokenizer)
-
-    def cost(plan: Plan) -> float:
-        row = hidden_row(pieces[: needy + 1], plan, prompt_ids)
-        [found] = log_probs(model, [row], settings.lengths)
-        return worst(costs(pieces[: needy + 1], plan, (full, row), (seen, found), known)[needy], settings.window)
-
+    steps = critical_path(pieces, joined, tokenizer)
     # Worth writing in main is a chunk that does it alone, and sooner than a sync; a text that needs several waits.
     written = {chunk: Plan(plan.open - {chunk}, plan.joins) for chunk in hidden_from(plan, needy)}
-    sooner = [chunk for chunk in written if critical_path(pieces, written[chunk], model.tokenizer) < steps]
-    alone = {chunk: cost(Plan((plan.open & {needy}) | {chunk}, plan.joins)) for chunk in sooner}
+    sooner = [chunk for chunk in written if critical_path(pieces, written[chunk], tokenizer) < steps]
+    alone = {chunk: weigh(Plan((plan.open & {needy}) | {chunk}, plan.joins), needy)[0] for chunk in sooner}
     missed = max(alone, key=alone.get, default=None)
-    left = None if missed is None else cost(written[missed])
-    by_writing = left is not None and left <= settings.max_cost
+    left, *readings = (None,) if missed is None else weigh(written[missed], needy)
+    by_writing = left is not None and left <= most
     mend = {
         "needs": pieces[needy].topic or pieces[needy].text.strip()[:60],
         "alone": [[pieces[chunk].topic, round(alone[chunk], 4)] for chunk in alone],
@@ -186,7 +206,7 @@ def _mended(
         "by": "writing" if by_writing else "sync",
         "what": pieces[missed].topic if by_writing else None,
     }
-    return (written[missed] if by_writing else joined), mend
+    return (written[missed] if by_writing else joined), mend, readings
 
 
 def _record(pieces: list[Piece], plan: Plan, cost: dict[int, float]) -> list[dict]:
