@@ -128,7 +128,7 @@ def tiny() -> ConfigDict:
     config.request.update(max_tokens=100, max_topic_tokens=4, max_chunk_tokens=40)
     config.train.update(lengths=(256,), rows=2)
     config.every.update(log=1, save=1)
-    config.evaluate.update(count=4, temperatures=(0.0,))
+    config.evaluate.update(count=4, temperatures=(0.0,), timed=0)
     return config
 
 
