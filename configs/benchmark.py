@@ -11,7 +11,7 @@ there: one row takes about 21 ms a step, eight rows about 53; one row reads the 
 `interpreter` replays 43 programs (parallelism 1.0 to 4.0, answers of 120 to 563 tokens) asynchronously and as their
 stripped text sequentially: about half an hour there. `train` takes steps over all parameters, with --peers beside those
 of transformers on torch: about two minutes there. `sampling` answers prompts ten times each at temperature 1, through
-continuous batching with 1, 8, 32 and 128 lanes, and reckons from that what 2,000 prompts take: a quarter of an hour.
+continuous batching with 1, 8, 32 and 128 lanes, and reckons what 2,000 prompts take; not run whole yet.
 
 `:gemma_7b_random` is the paper's shape with random weights made on the device (17 GB in bfloat16, SmolLM2's tokens):
 for accelerators. It has not been run on one yet.

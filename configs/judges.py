@@ -34,12 +34,7 @@ def judges(kinds: tuple[str, ...], pairs: int) -> ConfigDict:
             "pairs": pairs,
             "rules": "ifeval",  # where `rules` has them from
             "model": common.model("smollm2_135m"),  # of `likelihood`
-            "lengths": (
-                128,
-                256,
-                512,
-                1024,
-            ),  # tokens that `likelihood` pads to; what is longer is judged by its beginning
+            "lengths": (128, 256, 512, 1024),  # tokens that `likelihood` pads to; more are judged by their beginning
             "slice": 256,  # tokens whose vocabulary logits exist at a time
         }
     )

@@ -34,7 +34,7 @@ def read(source: str) -> Iterator[Pair | Bad]:
 
     A source is a name of PACKAGED, a file (.jsonl, .json, .parquet) or a TFDS name `tfds:name/split`.
     """
-    named = source if source in PACKAGED or source.startswith("tfds:") else Path(source).name
+    named = _name(source)
     for where, row in rows_of(source):
         yield row if isinstance(row, Bad) else pair_of(row, named, where)
 
@@ -42,14 +42,19 @@ def read(source: str) -> Iterator[Pair | Bad]:
 def rows_of(source: str) -> Iterator[Row]:
     """The records of a source as parsed, each with its place."""
     if source in PACKAGED:
-        named, rows = source, _rows_of_file(PACKAGED[source](), cut_off=source == "sharegpt")
+        rows = _rows_of_file(PACKAGED[source](), cut_off=source == "sharegpt")
     elif source.startswith("tfds:"):
-        named, rows = source, _tfds_rows(source)
+        rows = _tfds_rows(source)
     else:
-        named, rows = Path(source).name, _rows_of_file(Path(source), cut_off=False)
+        rows = _rows_of_file(Path(source), cut_off=False)
     for place, row in rows:
-        where = f"{named}: {place}"
+        where = f"{_name(source)}: {place}"
         yield where, dataclasses.replace(row, place=where) if isinstance(row, Bad) else row
+
+
+def _name(source: str) -> str:
+    """What a source is called in places and records: never a folder of this machine."""
+    return source if source in PACKAGED or source.startswith("tfds:") else Path(source).name
 
 
 def refuse_for_training(sources: Iterable[str]) -> None:
