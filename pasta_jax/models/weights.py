@@ -18,6 +18,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.models import huggingface
 from pasta_jax.models.config import PRESETS, Rope, TransformerConfig
 from pasta_jax.models.gguf import GGUF
+from pasta_jax.models.large_pages import on_large_pages
 from pasta_jax.models.layout import Plain, grow_rows, pack_layer, plain_shapes
 from pasta_jax.models.tag_rows import put_tag_rows
 from pasta_jax.models.tokenizer import Tokenizer, load_tokenizer
@@ -114,6 +115,8 @@ def to_device(params: dict, dtype=None, stacked: bool | None = None) -> dict:
     stacked = jax.default_backend() != "cpu" if stacked is None else stacked
     if stacked:
         params = params | {"layers": jax.tree.map(lambda *leaves: np.stack(leaves), *params["layers"])}
+    if jax.default_backend() == "cpu":
+        return on_large_pages(jax.tree.map(lambda leaf: np.asarray(leaf, dtype), params))
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), params)
 
 
