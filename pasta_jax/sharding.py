@@ -129,3 +129,31 @@ def made_beside(params, make: Callable, *fixed):
     static = tuple(range(len(fixed)))
     where = shardings(jax.eval_shape(lambda: make(*fixed)), placed.mesh)
     return jax.jit(make, static_argnums=static, out_shardings=where)(*fixed)
+
+
+def on_each_device(function: Callable, axes, result_axes, *arrays):
+    """function(*arrays) with each device given its own lanes and heads: for kernels, which XLA doesn't divide.
+
+    `axes` and `result_axes` are trees of strings, a letter for each dimension: b is divided over `data` and k over
+    `model`, where the mesh divides them. Arrays that lie on no mesh are given as they are.
+    """
+    mesh = jax.typeof(jax.tree.leaves(arrays)[0]).sharding.mesh
+    if mesh.empty:
+        return function(*arrays)
+    sizes = {}
+    for letters, array in zip(jax.tree.leaves(axes), jax.tree.leaves(arrays), strict=True):
+        sizes |= zip(letters, array.shape, strict=True)
+    over = {"b": DATA, "k": MODEL}
+    whole = {letter for letter, axis in over.items() if sizes[letter] % mesh.shape[axis]}
+
+    def spec(letters: str) -> PartitionSpec:
+        return PartitionSpec(*(None if letter in whole else over.get(letter) for letter in letters))
+
+    divided = jax.shard_map(
+        function,
+        mesh=mesh,
+        in_specs=jax.tree.map(spec, axes),
+        out_specs=jax.tree.map(spec, result_axes),
+        check_vma=False,  # kernels don't say over which axes their results vary
+    )
+    return divided(*arrays)

@@ -11,8 +11,9 @@ import pytest
 from pasta_jax.data.batch import Batch, mask
 from pasta_jax.data.packing import pack
 from pasta_jax.errors import PastaError
-from pasta_jax.models.blocked import EVERYTHING, Sight, blocked_attention
+from pasta_jax.models.blocked import blocked_attention
 from pasta_jax.models.config import PRESETS
+from pasta_jax.models.sight import EVERYTHING, Sight
 from pasta_jax.models.transformer import attention
 from pasta_jax.train import loss
 from tests.test_loss import records
@@ -32,10 +33,10 @@ def sight(block: int, window: int = EVERYTHING) -> Sight:
     return loss.sight(batch(), block).within(window)
 
 
-def inputs(dtype=jnp.float32):
+def inputs(dtype=jnp.float32, config=TOY):
     rng = np.random.default_rng(0)
-    lead = (3, LENGTH, TOY.kv_heads)
-    shapes = [(*lead, TOY.groups, TOY.head_dim), (*lead, TOY.head_dim), (*lead, TOY.head_dim)]
+    lead = (3, LENGTH, config.kv_heads)
+    shapes = [(*lead, config.groups, config.head_dim), (*lead, config.head_dim), (*lead, config.head_dim)]
     return [jnp.asarray(rng.standard_normal(shape), dtype) for shape in shapes]
 
 

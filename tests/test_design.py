@@ -20,7 +20,7 @@ BELOW = {
     "errors": set(),
     "assets": {"errors"},
     "lang": BASE,
-    "models": BASE | {"lang"},
+    "models": BASE | {"lang", "sharding"},
     "decode": BASE | {"lang", "models", "sharding"},
     "data": BASE | {"lang", "models"},
     "train": BASE | {"lang", "models", "data", "sharding", "checkpoint", "metrics"},

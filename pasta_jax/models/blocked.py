@@ -2,7 +2,8 @@
 
 The softmax is kept running over the blocks of keys, as in FlashAttention (Dao et al., 2022); the backward pass makes
 each block again from the logarithm of its row's sum. Blocks in which nobody sees anybody cost only the look at the
-mask: those above the diagonal not even that, and those between two packed records.
+mask: those above the diagonal not even that, and those between two packed records. On a TPU the kernels of
+flash_tpu.py do it; here stands what does it elsewhere, in plain JAX.
 """
 
 import dataclasses
@@ -13,52 +14,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from pasta_jax.errors import PastaError
-from pasta_jax.lang.structure import visible
+from pasta_jax.models import flash_tpu
 from pasta_jax.models.config import TransformerConfig
-
-HIDDEN = -1e30  # score of a masked key, as in the dense form
-EVERYTHING = 2**30  # a window that holds all positions
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Sight:
-    """What the mask is made from, instead of the mask: int32 [B, T] each, in linear order."""
-
-    chunk: jax.Array
-    epoch: jax.Array
-    main: jax.Array
-    record: jax.Array  # tokens of different records never see each other
-    position: jax.Array
-    window: jax.Array  # int32 scalar: keys lie less than so many positions back
-    block: int = dataclasses.field(metadata={"static": True})  # queries, and keys, at a time
-
-    def __post_init__(self):
-        if self.block < 1:
-            raise PastaError(f"attention block {self.block}: it must be at least 1 token")
-
-    def within(self, window: int) -> "Sight":
-        """The same, less far back."""
-        return dataclasses.replace(self, window=jnp.int32(window))
-
-    def block_mask(self, q: int, k: int):
-        """bool [B, block, block]: the mask of the q-th block of queries and the k-th of keys."""
-
-        def cut(vector_BxT, which):
-            return lax.dynamic_slice_in_dim(vector_BxT, which * self.block, self.block, axis=1)
-
-        def here(vector_BxT):
-            return cut(vector_BxT, q)[:, :, None]
-
-        def there(vector_BxT):
-            return cut(vector_BxT, k)[:, None, :]
-
-        order = jnp.arange(self.block)
-        before = (k * self.block + order)[None, None, :] <= (q * self.block + order)[None, :, None]
-        near = here(self.position) - there(self.position) < self.window
-        exists = before & near & (here(self.record) == there(self.record))
-        vectors = (self.chunk, self.epoch, self.main)
-        return visible(exists, *map(here, vectors), *map(there, vectors))
+from pasta_jax.models.sight import HIDDEN, Sight, sees
+from pasta_jax.sharding import on_each_device
 
 
 def blocked_attention(config: TransformerConfig, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, sight: Sight):
@@ -81,6 +40,13 @@ def _cut(array_BxTx_, which, block: int):
     return lax.dynamic_slice_in_dim(array_BxTx_, which * block, block, axis=1)
 
 
+def _block_mask(sight: Sight, q, k):
+    """bool [B, Q, S]: the mask of the q-th block of queries and the k-th of keys."""
+    query = (_cut(vector_BxT, q, sight.block)[:, :, None] for vector_BxT in sight.vectors())
+    key = (_cut(vector_BxT, k, sight.block)[:, None, :] for vector_BxT in sight.vectors())
+    return sees(sight.window, query, key)
+
+
 def _scores(cap: float | None, q_BxQxKxGxD, k_BxSxKxD):
     """Scores [B, K, G, Q, S] in float32, and what the cap's slope is at each."""
     scores = jnp.einsum("bqkgd,bskd->bkgqs", q_BxQxKxGxD, k_BxSxKxD, preferred_element_type=jnp.float32)
@@ -96,6 +62,46 @@ def _attend(cap, q, k, v, sight: Sight):
 
 
 def _forward(cap, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, sight: Sight):
+    given = q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, sight
+    axes = "btkgd", "btkd", "btkd", _axes(sight)
+    out_BxTxKxGxD, log_BxKxGxT = _where_it_runs(
+        cap, (flash_tpu.forward, _plain_forward), axes, ("btkgd", "bkgt"), *given
+    )
+    return out_BxTxKxGxD, (*given, out_BxTxKxGxD, log_BxKxGxT)
+
+
+def _backward(cap, kept, d_out_BxTxKxGxD):
+    *given, out_BxTxKxGxD, log_BxKxGxT = kept
+    # What the softmax's sum takes back from each weight.
+    own_BxKxGxT = jnp.einsum("btkgd,btkgd->bkgt", d_out_BxTxKxGxD, out_BxTxKxGxD, preferred_element_type=jnp.float32)
+    axes = "btkgd", "btkd", "btkd", _axes(given[-1]), "btkgd", "bkgt", "bkgt"
+    given = *given, d_out_BxTxKxGxD, log_BxKxGxT, own_BxKxGxT
+    gradients = _where_it_runs(cap, (flash_tpu.backward, _plain_backward), axes, axes[:3], *given)
+    return *gradients, None
+
+
+_attend.defvjp(_forward, _backward)
+
+
+def _axes(sight: Sight):
+    return jax.tree.map(lambda vector: "bt"[: vector.ndim], sight)
+
+
+def _where_it_runs(cap, forms, axes, result_axes, *arrays):
+    """The kernel, each device its own lanes and heads, if the program is lowered for a TPU, and plain JAX if not."""
+    kernel, plain = (functools.partial(form, cap) for form in forms)
+    block = arrays[3].block
+    if block % flash_tpu.TILE == 0:
+        kernel = functools.partial(on_each_device, kernel, axes, result_axes)
+        return lax.platform_dependent(*arrays, tpu=kernel, default=plain)
+    if jax.default_backend() == "tpu":
+        raise PastaError(
+            f"attention block {block}: a TPU takes multiples of {flash_tpu.TILE}; give such a block, and rows as long"
+        )
+    return plain(*arrays)
+
+
+def _plain_forward(cap, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, sight: Sight):
     lanes, length, heads, groups, size = q_BxTxKxGxD.shape
     block = sight.block
 
@@ -103,7 +109,7 @@ def _forward(cap, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, sight: Sight):
         q_BxQxKxGxD = _cut(q_BxTxKxGxD, at, block)
 
         def keys(which, carry):
-            see_BxQxS = sight.block_mask(at, which)
+            see_BxQxS = _block_mask(sight, at, which)
 
             def look(carry):
                 highest, total, read = carry
@@ -128,23 +134,20 @@ def _forward(cap, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, sight: Sight):
 
     _, (out_NxBxQxKxGxD, log_NxBxKxGxQ) = lax.scan(queries, None, jnp.arange(length // block))
     out_BxTxKxGxD = jnp.moveaxis(out_NxBxQxKxGxD, 0, 1).reshape(q_BxTxKxGxD.shape)
-    return out_BxTxKxGxD, (q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, sight, out_BxTxKxGxD, log_NxBxKxGxQ)
+    return out_BxTxKxGxD, jnp.moveaxis(log_NxBxKxGxQ, 0, 3).reshape(lanes, heads, groups, length)
 
 
-def _backward(cap, kept, d_out_BxTxKxGxD):
-    q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, sight, out_BxTxKxGxD, log_NxBxKxGxQ = kept
+def _plain_backward(cap, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, sight: Sight, d_out_BxTxKxGxD, log_BxKxGxT, own_BxKxGxT):
     block = sight.block
     blocks = q_BxTxKxGxD.shape[1] // block
 
     def queries(carry, at):
         q_BxQxKxGxD, d_out_BxQxKxGxD = _cut(q_BxTxKxGxD, at, block), _cut(d_out_BxTxKxGxD, at, block)
         d_out = jnp.moveaxis(d_out_BxQxKxGxD, 1, 3)  # [B, K, G, Q, D]
-        # What the softmax's sum takes back from each weight.
-        own = jnp.sum(d_out.astype(jnp.float32) * jnp.moveaxis(_cut(out_BxTxKxGxD, at, block), 1, 3), axis=-1)
-        log = log_NxBxKxGxQ[at]
+        log, own = (lax.dynamic_slice_in_dim(a, at * block, block, axis=3) for a in (log_BxKxGxT, own_BxKxGxT))
 
         def keys(which, carry):
-            see_BxQxS = sight.block_mask(at, which)
+            see_BxQxS = _block_mask(sight, at, which)
 
             def look(carry):
                 dk_BxTxKxD, dv_BxTxKxD, dq_BxQxKxGxD = carry
@@ -173,7 +176,4 @@ def _backward(cap, kept, d_out_BxTxKxGxD):
     nothing = jnp.zeros(k_BxTxKxD.shape), jnp.zeros(v_BxTxKxD.shape)
     (dk, dv), dq_NxBxQxKxGxD = lax.scan(queries, nothing, jnp.arange(blocks))
     dq = jnp.moveaxis(dq_NxBxQxKxGxD, 0, 1).reshape(q_BxTxKxGxD.shape)
-    return dq.astype(q_BxTxKxGxD.dtype), dk.astype(k_BxTxKxD.dtype), dv.astype(v_BxTxKxD.dtype), None
-
-
-_attend.defvjp(_forward, _backward)
+    return dq.astype(q_BxTxKxGxD.dtype), dk.astype(k_BxTxKxD.dtype), dv.astype(v_BxTxKxD.dtype)

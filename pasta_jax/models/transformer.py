@@ -15,9 +15,10 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
 
-from pasta_jax.models.blocked import Sight, blocked_attention
+from pasta_jax.models.blocked import blocked_attention
 from pasta_jax.models.config import Rope, TransformerConfig
 from pasta_jax.models.pool import KV, lanes_kv, prefix_kv, write_kv
+from pasta_jax.models.sight import Sight
 
 HIDDEN = -1e30  # score of a masked key; finite, so that a row that sees nothing stays finite
 

@@ -17,8 +17,8 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import NO_LABEL
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.adapter import attach
-from pasta_jax.models.blocked import EVERYTHING, Sight
 from pasta_jax.models.config import TransformerConfig
+from pasta_jax.models.sight import EVERYTHING, Sight
 from pasta_jax.models.transformer import logits, trunk
 
 KINDS = ("main", "topic", "length", "chunk", "sync")
