@@ -227,17 +227,18 @@ def model_of(config: ConfigDict):
 
     if config.random_weights:
         return speed.random_model(config.model.preset, seed=0)
-    return load_model(config.model.preset, config.model.path)
+    return load_model(config.model.preset, config.model.path, only_decoding=True)
 
 
 def peer_runners(model, asked: ConfigDict) -> dict:
     """The same steps by other runtimes."""
     need("torch", "transformers", "cyllama", "gguf")
     from pasta_jax.evaluate import peers
-    from pasta_jax.models.weights import PACKAGED
+    from pasta_jax.models.weights import PACKAGED, load_model
 
     if model.name not in PACKAGED:
         raise PastaError(f"--peers: {model.name} is not one of the packaged models {', '.join(PACKAGED)}")
+    model = load_model(model.name, "")  # with its kernels as files have them
     runners = {}
     for rows in asked.widths:
         say(f"preparing the peers' step of {rows} row(s)")

@@ -60,7 +60,7 @@ def main(config: ConfigDict) -> None:
 
     from pasta_jax.models.weights import load_model
 
-    model = load_model(config.model.preset, config.model.path)
+    model = load_model(config.model.preset, config.model.path, only_decoding=True)
     settings = settings_of(config)
     requests = [
         request_for(model, config, settings, place, prompt)

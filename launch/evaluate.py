@@ -29,8 +29,8 @@ def main(config: ConfigDict) -> None:
     from pasta_jax.evaluate import exactness
     from pasta_jax.models.weights import load_model
 
-    model = load_model(config.model.preset, config.model.path)
-    baseline = load_model(config.baseline.preset, config.baseline.path)
+    model = load_model(config.model.preset, config.model.path, only_decoding=True)
+    baseline = load_model(config.baseline.preset, config.baseline.path, only_decoding=True)
     asked = problems(HELD_OUT, config.start, config.problems, config.level)
     settings = Settings(**config.decoding.to_dict())
     request = request_of(config, Request, Sampling)

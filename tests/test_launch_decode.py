@@ -29,7 +29,7 @@ SURFACE = PROGRAM.render()
 @pytest.fixture
 def answer(monkeypatch, capsys, tmp_path):
     """Run the command with flags; (stdout, stderr)."""
-    monkeypatch.setattr(weights, "load_model", lambda preset, path: tiny_model())
+    monkeypatch.setattr(weights, "load_model", lambda preset, path, only_decoding: tiny_model())
     monkeypatch.chdir(tmp_path)
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()

@@ -15,6 +15,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.models import weights
 from pasta_jax.models.config import PRESETS, Rope
 from pasta_jax.models.tag_rows import initial_tag_rows
+from pasta_jax.models.transformer import forward
 from pasta_jax.models.weights import export_model, load_model
 from tests.gguf_writer import write_gguf
 from tests.models import random_params, uncached
@@ -114,6 +115,23 @@ def test_stacked_and_other_dtypes(tmp_path):
     model = load_model("", str(path), dtype=jnp.bfloat16, stacked=True)
     assert model.params["layers"]["down"]["kernel"].shape == (LLAMA.layers, LLAMA.embed, LLAMA.ff)
     assert {leaf.dtype for leaf in jax.tree.leaves(model.params)} == {jnp.dtype("bfloat16")}
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_a_model_for_decoding_alone_has_turned_kernels_and_the_same_logits(width, tmp_path):
+    path = tmp_path / "toy.gguf"
+    path.write_bytes(gguf_bytes("gemma3", GEMMA3)[0])
+    model, turned = (load_model("", str(path), only_decoding=only) for only in (False, True))
+    kernels = [leaves for name, leaves in turned.params["layers"][0].items() if "norm" not in name]
+    assert [tuple(leaves) for leaves in kernels] == [("columns",)] * 4
+
+    def logits(model):  # each token the only one of its sequence
+        tokens, nowhere = jnp.arange(5, 5 + width)[:, None], jnp.zeros((width, 1), jnp.int32)
+        return forward(model.params, model.config, tokens, nowhere, jnp.ones((width, 1, 1), bool))
+
+    np.testing.assert_allclose(logits(turned), logits(model), atol=1e-5)
+    with_scanned = load_model("", str(path), stacked=True, only_decoding=True)
+    assert "kernel" in with_scanned.params["layers"]["down"]
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma3"])

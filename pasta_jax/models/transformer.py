@@ -28,6 +28,7 @@ kernel_init = nn.initializers.normal(stddev=0.02)
 class Dense(nn.Module):
     """x [..., inputs] times kernel [*outputs, inputs]; a LoRA pair is added where the parameters hold one.
 
+    Parameters that are only decoded with may hold its transpose instead, `columns` [inputs, out]; see weights.py.
     The last axis is never split: where its last two axes are small, a TPU stores a kernel in tiles that its matrix unit
     cannot read, and re-tiles it in every step.
     """
@@ -38,7 +39,10 @@ class Dense(nn.Module):
     def __call__(self, x):
         *lead, inputs = x.shape
         rows_NxI = x.reshape(math.prod(lead), inputs)
-        y_NxO = matmul(rows_NxI, self.param("kernel", kernel_init, (*self.outputs, inputs)))
+        if self.has_variable("params", "columns"):
+            y_NxO = matmul_columns(rows_NxI, self.get_variable("params", "columns"))
+        else:
+            y_NxO = matmul(rows_NxI, self.param("kernel", kernel_init, (*self.outputs, inputs)))
         if self.has_variable("params", "lora_a"):
             down = self.get_variable("params", "lora_a")  # [rank, inputs]
             up = self.get_variable("params", "lora_b")  # [*outputs, rank]
@@ -53,6 +57,15 @@ def matmul(x_NxI, kernel):
     step.
     """
     return jnp.einsum("ni,oi->no", x_NxI, kernel.reshape(-1, x_NxI.shape[1]))
+
+
+def matmul_columns(x_NxI, columns_IxO):
+    """x times a matrix [in, out]; one row's in two halves of the inputs, which XLA CPU does side by side."""
+    inputs, outputs = columns_IxO.shape
+    if x_NxI.shape[0] > 1 or inputs % 2:
+        return x_NxI @ columns_IxO
+    halves = x_NxI.reshape(2, 1, inputs // 2), columns_IxO.reshape(2, inputs // 2, outputs)
+    return jnp.sum(jnp.einsum("hni,hio->hno", *halves), axis=0)
 
 
 class RMSNorm(nn.Module):
