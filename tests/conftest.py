@@ -1,12 +1,20 @@
-"""Strict session: rank promotion raises, eight simulated devices, no network."""
+"""Strict session: rank promotion raises, eight simulated devices, no network; no program is compiled twice."""
 
+import atexit
 import os
+import shutil
+import tempfile
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # With few cores, simulated devices dead-lock in the in-process all-reduce unless the thread pool is larger than they
 # are many.
 os.environ.setdefault("NPROC", "32")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # the first process makes it, its workers and scripts find it
+    programs = tempfile.mkdtemp(prefix="pasta_jax_programs_")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = programs
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+    atexit.register(shutil.rmtree, programs, ignore_errors=True)
 
 import jax
 import pytest
