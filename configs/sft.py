@@ -87,7 +87,7 @@ def sft() -> ConfigDict:
                 "eps": 1e-8,
                 "accumulate": 1,  # parts of a batch that are computed one after another
                 "remat": True,  # compute each layer again in the backward pass: less memory for a third more time
-                "block": 0,  # tokens that attention looks at at a time; 0: all of a row, with its mask in memory
+                "block": 0,  # tokens attention looks at at a time, on a TPU n * 128; 0: a row, with its mask in memory
                 "slice": 256,  # tokens of a row whose logits exist at a time
                 "seed": 0,  # of fresh weights, adapters, and the order of the data
             },

@@ -1,4 +1,7 @@
-"""Compile decoding for a real TPU topology without a TPU, and say what it takes. See configs/compile_tpu.py."""
+"""Compile decoding and training for a real TPU topology without a TPU, and say what it takes.
+
+See configs/compile_tpu.py.
+"""
 
 import dataclasses
 import functools
@@ -104,7 +107,7 @@ class Job:
             raise PastaError(f"preset {config.preset!r}: there is none of this name; choose of {', '.join(PRESETS)}")
         if config.prefill not in CHUNKS:
             raise PastaError(f"prefill {config.prefill}: prompts are written {', '.join(map(str, CHUNKS))} at a time")
-        self.asked = config
+        self.asked, self.mesh = config, mesh
         self.config = PRESETS[config.preset]
         init = functools.partial(transformer.init, self.config, stacked=True)
         params = jax.tree.map(
@@ -121,7 +124,7 @@ class Job:
         """What one program takes; the compiler itself refuses what doesn't fit into a device's memory."""
         import jax
 
-        lower = {"run": self.lower_run, "prefill": self.lower_prefill}
+        lower = {"run": self.lower_run, "prefill": self.lower_prefill, "train": self.lower_train}
         if name not in lower:
             raise PastaError(f"programs: there is no {name!r}; choose of {', '.join(lower)}")
         began = time.perf_counter()
@@ -135,7 +138,8 @@ class Job:
                 f"{name} of {self.asked.preset} doesn't fit: {reason}; take more devices, or fewer lanes or slots"
             ) from None
         memory = compiled.memory_analysis()
-        found = collectives(compiled.as_text())
+        text = compiled.as_text()
+        found = collectives(text)
         return {
             "arguments": memory.argument_size_in_bytes,
             "alias": memory.alias_size_in_bytes,
@@ -146,6 +150,7 @@ class Job:
                 "outside": Counter(one.kind for one in found if not one.in_layers),
                 "largest": largest(found),
             },
+            "kernels": text.count('custom_call_target="tpu_custom_call"'),
             "compile_s": round(time.perf_counter() - began, 1),
         }
 
@@ -163,6 +168,32 @@ class Job:
         return prefill.lower(
             self.params, self.state, lane, tokens, start, count, first, config=self.config, rules=self.rules
         )
+
+    def lower_train(self):
+        """One step of the training loop, of all parameters, with attention by blocks."""
+        import jax
+        import jax.numpy as jnp
+
+        from pasta_jax.data.batch import Batch
+        from pasta_jax.models.flash_tpu import TILE
+        from pasta_jax.sharding import rows
+        from pasta_jax.train.loop import train_step
+        from pasta_jax.train.loss import KINDS, Scoring, sft_loss
+        from pasta_jax.train.optimizer import Plan, new_optimizer
+        from pasta_jax.train.state import new_state
+
+        asked = self.asked.train
+        if asked.block % TILE:
+            raise PastaError(f"train.block {asked.block}: a TPU takes multiples of {TILE}; give such a block")
+        scoring = Scoring(self.config, self.rules.tags, jnp.bfloat16, asked.slice, asked.block, remat=True)
+        plan = Plan(1, learning_rate=1e-5, warmup=0, weight_decay=0.0, clip=1.0, b1=0.9, b2=0.999, eps=1e-8)
+        optimizer = new_optimizer(plan)
+        loss = sft_loss(scoring, (1.0,) * len(KINDS))
+        step = functools.partial(train_step, loss=loss, optimizer=optimizer, accumulate=1)
+        state = jax.eval_shape(lambda params: new_state(params, optimizer, 0), self.params)
+        vector = jax.ShapeDtypeStruct((asked.rows, asked.tokens), jnp.int32, sharding=rows(self.mesh))
+        batch = Batch(**{field.name: vector for field in dataclasses.fields(Batch)})
+        return jax.jit(step, donate_argnums=0).lower(placed(state, self.mesh), None, batch)
 
 
 def scalar(dtype: str, *shape: int):

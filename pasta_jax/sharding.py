@@ -103,6 +103,11 @@ def shard(tree, mesh: Mesh):
     return jax.device_put(tree, shardings(tree, mesh))
 
 
+def rows(mesh: Mesh) -> NamedSharding:
+    """Where arrays lie whose first axis counts examples."""
+    return NamedSharding(mesh, PartitionSpec(DATA))
+
+
 def shard_rows(tree, mesh: Mesh):
     """Host arrays whose first axis counts examples, shared out over `data`; each process brings its own share."""
 
@@ -112,7 +117,7 @@ def shard_rows(tree, mesh: Mesh):
             raise PastaError(
                 f"a batch of {array.shape[0]} rows: {share} devices can't share it equally; give a multiple of {share}"
             )
-        return jax.make_array_from_process_local_data(NamedSharding(mesh, PartitionSpec(DATA)), array)
+        return jax.make_array_from_process_local_data(rows(mesh), array)
 
     return jax.tree.map(one, tree)
 

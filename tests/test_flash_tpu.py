@@ -1,42 +1,63 @@
-"""The TPU kernels of attention by blocks: in Pallas's interpreter they equal the dense form, gradients too."""
+"""The TPU kernels of attention by blocks: interpreted, they equal the dense form; compiled, they are kernels."""
 
 import dataclasses
+import functools
+import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
 from jax.experimental import pallas as pl
 
+from pasta_jax.data.packing import pack
+from pasta_jax.errors import PastaError
 from pasta_jax.models import flash_tpu
 from pasta_jax.models.blocked import blocked_attention
 from pasta_jax.models.sight import EVERYTHING
-from tests.test_attention_blocks import TOY, dense, inputs, sight, with_gradients
+from pasta_jax.sharding import make_mesh, shard, shard_rows
+from pasta_jax.train.loss import token_losses
+from tests.compile_attention import SHAPES, TOKENS
+from tests.models import random_params
+from tests.requires import requires_libtpu
+from tests.test_attention_blocks import LENGTH, TOY, dense, inputs, sight, with_gradients
+from tests.test_loss import CONFIG, SCORING, records
+from tests.test_tpu_aot import compile_tpu, in_a_process
+
+QUERIES_AND_KEYS = ["forward_kernel", "queries_kernel", "keys_kernel"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quickly_compiled():
+    """What comes out is looked at here, not how fast: XLA's optimizations would take most of the time."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture
 def interpreted(monkeypatch):
-    """The kernels instead of plain JAX, interpreted, and in blocks that no TPU would take; lists those that ran."""
-    called = []
+    """The kernels instead of plain JAX, interpreted, and in blocks that no TPU would take; the names of those used."""
+    used = []
     real = pl.pallas_call
 
     def pallas_call(kernel, name, **rest):
-        called.append(name)
+        used.append(name)
         return real(kernel, name=name, interpret=True, **rest)
 
     monkeypatch.setattr(flash_tpu.pl, "pallas_call", pallas_call)
     monkeypatch.setattr(flash_tpu, "TILE", 1)
     monkeypatch.setattr(lax, "platform_dependent", lambda *arrays, tpu, default: tpu(*arrays))
-    return called
+    return used
 
 
 @pytest.mark.parametrize(
     ("block", "window", "cap", "heads"),
     [
         (64, EVERYTHING, 2.0, (4, 2)),
-        (32, 16, None, (8, 2)),
-        (23, EVERYTHING, None, (3, 3)),
-        (512, 9, 2.0, (8, 1)),
+        (23, 16, None, (8, 2)),
+        (512, 9, 2.0, (3, 3)),
     ],
 )
 def test_kernels_equal_the_whole(interpreted, block, window, cap, heads):
@@ -44,7 +65,72 @@ def test_kernels_equal_the_whole(interpreted, block, window, cap, heads):
     qkv = inputs(config=config)
     wanted = with_gradients(lambda *qkv: dense(config, *qkv, window))(*qkv)
     found = with_gradients(lambda *qkv: blocked_attention(config, *qkv, sight(block, window)))(*qkv)
-    assert interpreted == ["forward_kernel", "queries_kernel", "keys_kernel"]
+    assert interpreted == QUERIES_AND_KEYS
     for ours, theirs in zip(jax.tree.leaves(found[1]), jax.tree.leaves(wanted[1]), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
     np.testing.assert_allclose(found[0][1], wanted[0][1], atol=1e-5)
+
+
+def test_half_precision_stays_near(interpreted):
+    found = blocked_attention(TOY, *inputs(jnp.bfloat16), sight(64))
+    assert (found.dtype, interpreted) == (jnp.bfloat16, ["forward_kernel"])
+    np.testing.assert_allclose(found.astype(jnp.float32), dense(TOY, *inputs()), atol=0.1)
+
+
+def test_a_mesh_changes_no_loss_and_no_gradient(interpreted):
+    """Rows and heads shared out; under scanned layers that are computed again, local and global ones."""
+    examples = [example for example, _ in records()]
+    batch = pack([examples[:2], examples[2:3]], LENGTH)
+    params = random_params(CONFIG, seed=4, scale=0.2, stacked=True)
+    mesh = make_mesh(2, 2, jax.devices()[:4])
+
+    def loss(scoring):
+        return jax.jit(jax.value_and_grad(lambda params, batch: jnp.mean(token_losses(scoring, params, batch))))
+
+    wanted = loss(SCORING)(params, batch)
+    assert interpreted == []
+    scoring = dataclasses.replace(SCORING, block=64, remat=True)
+    found = loss(scoring)(shard(params, mesh), shard_rows(batch, mesh))
+    assert set(interpreted) == set(QUERIES_AND_KEYS)
+    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_a_block_that_no_tpu_takes_is_refused_on_one(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    with pytest.raises(PastaError, match="attention block 64: a TPU takes multiples of 128"):
+        blocked_attention(TOY, *inputs(), sight(64))
+
+
+@functools.cache
+def compiled(topology: str) -> dict:
+    said = in_a_process("tests.compile_attention", topology)
+    assert said.returncode == 0, said.stderr
+    return json.loads(said.stdout.splitlines()[-1])
+
+
+@requires_libtpu
+@pytest.mark.parametrize("topology", ["v5e:2x4", "v6e:2x4"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_tpu_compiler_takes_the_kernels(topology, name):
+    report = compiled(topology)[name]
+    assert report["kernels"] == 3
+    assert report["temp"] < TOKENS * TOKENS * 4  # one head's scores of one row
+    assert report["collectives"] == {"all-reduce": 4}  # the test's own sum
+
+
+@requires_libtpu
+def test_a_training_step_over_a_mesh_runs_the_kernels_and_gathers_nothing():
+    said = compile_tpu(
+        "--topology=v5e:2x4",
+        "--config.preset=toy",
+        "--config.programs=('train',)",
+        "--config.data=4",
+        "--config.train.tokens=1024",
+        "--config.train.block=128",
+    )
+    assert said.returncode == 0, said.stderr
+    train = json.loads(said.stdout.splitlines()[-1])["programs"]["train"]
+    assert train["kernels"] == 4  # forwards, the same again in the backward pass, and its two
+    assert set(train["collectives"]["largest"]) == {"all-reduce"}
+    assert max(train["collectives"]["largest"].values()) < 1024 * 1024  # a byte for each pair of tokens

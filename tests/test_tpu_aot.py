@@ -18,11 +18,15 @@ LANES, ROWS, EMBED, PREFILL, BFLOAT16 = 8, 8, 3072, 512, 2
 pytestmark = requires_libtpu
 
 
-def compile_tpu(*arguments: str) -> subprocess.CompletedProcess:
+def in_a_process(module: str, *arguments: str) -> subprocess.CompletedProcess:
     """In a process of its own: the TPU plugin reads its environment when it loads."""
-    command = [sys.executable, "-m", "launch.compile_tpu", *arguments]
+    command = [sys.executable, "-m", module, *arguments]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("TPU_", "XLA_", "JAX_"))}
     return subprocess.run(command, cwd=ROOT, env=kept, capture_output=True, text=True, timeout=570)
+
+
+def compile_tpu(*arguments: str) -> subprocess.CompletedProcess:
+    return in_a_process("launch.compile_tpu", *arguments)
 
 
 @functools.cache

@@ -16,6 +16,8 @@ from jax.experimental.pallas import tpu as pltpu
 from pasta_jax.models.sight import HIDDEN, Sight, sees
 
 TILE = 128  # blocks are multiples of it: a TPU stores the last axis in vectors of this length
+# What a kernel may take of a core's memory; unsaid 16 MiB, too little for blocks of 512 with eight heads of 256.
+CORE_BYTES = 48 * 2**20
 
 
 def forward(cap: float | None, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, sight: Sight):
@@ -121,7 +123,9 @@ def _call(kernel, pairs, sight: Sight, inputs, outputs, scratch):
             scratch_shapes=[pltpu.VMEM(shape, jnp.float32) for shape in scratch],
         ),
         out_shape=[shape for _, shape in outputs],
-        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary")),
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "parallel", "arbitrary"), vmem_limit_bytes=CORE_BYTES
+        ),
         name=kernel.func.__name__.strip("_"),
     )(*(jnp.asarray(one, jnp.int32) for one in pairs), sight.window[None], *(array for _, array in inputs))
 
