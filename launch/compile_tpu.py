@@ -183,8 +183,10 @@ class Job:
         from pasta_jax.train.state import new_state
 
         asked = self.asked.train
-        if asked.block % TILE:
-            raise PastaError(f"train.block {asked.block}: a TPU takes multiples of {TILE}; give such a block")
+        if asked.block < 1 or min(asked.block, asked.tokens) % TILE:
+            raise PastaError(f"train.block {asked.block}: a TPU takes multiples of {TILE}; give one, and rows as long")
+        if asked.rows % self.asked.data:
+            raise PastaError(f"train.rows {asked.rows}: {self.asked.data} devices share them; give a multiple of that")
         scoring = Scoring(self.config, self.rules.tags, jnp.bfloat16, asked.slice, asked.block, remat=True)
         plan = Plan(1, learning_rate=1e-5, warmup=0, weight_decay=0.0, clip=1.0, b1=0.9, b2=0.999, eps=1e-8)
         optimizer = new_optimizer(plan)

@@ -76,6 +76,7 @@ def test_unknown_topologies_and_programs_are_refused_in_one_line():
         (["--config.data=3"], "error: mesh 3 x 2: there are 8 devices"),
         (["--config.prefill=100"], "error: prefill 100: "),
         (["--config.lanes=0"], "error: lanes 0: "),
+        (["--config.programs=('train',)", "--config.train.block=100"], "error: train.block 100: "),
     ):
         said = compile_tpu(*arguments)
         assert (said.returncode, said.stderr.splitlines()[-1].startswith(message)) == (2, True), said.stderr

@@ -93,7 +93,8 @@ def _call(kernel, pairs, sight: Sight, inputs, outputs, scratch):
     """The kernel over lanes, heads and pairs of blocks.
 
     Inputs and outputs come with the letters of their axes: q and s are cut into blocks of queries and of keys, b and k
-    into ones; the others stay whole. The kernel gets begin, end, mask, and then the references.
+    into ones; the others stay whole. The kernel is told whether this pair begins and ends a run, and who sees whom;
+    then it gets the references, those of `scratch` last, in float32. C counts the integers that make the mask.
     """
 
     def spec(letters: str, array):
