@@ -6,8 +6,8 @@
 The runs share the steps' files, so whatever doesn't depend on the swept fields, sampling above all, is done once. The
 same command goes on where it was killed. In the workdir: points/ (a run each), results.json, results.md, pareto.svg.
 
-Variants: toy (the quality weight 1, 2, 4, 8 and inf on the toy task; reckoned at ten minutes on
-two CPU cores), toy_seeds (each with three seeds), tiny (two runs with a few prompts), smollm2_135m (the same
+Variants: toy (the quality weight 1, 2, 4, 8 and inf on the toy task; ten minutes on two busy
+CPU cores), toy_seeds (each with three seeds), tiny (two runs with a few prompts), smollm2_135m (the same
 weights with SmolLM2).
 """
 

@@ -52,7 +52,7 @@ def decode(config: ConfigDict) -> dict:
     report = {
         "benchmark": "decode",
         "model": model.name,
-        "dtype": str(model.params["embed"].dtype),
+        "dtype": str(model.dtype),
         "slots": asked.slots,
         "prompt": asked.prompt,
         "rounds": asked.rounds,
@@ -104,7 +104,7 @@ def interpreter(config: ConfigDict) -> dict:
     return {
         "benchmark": "interpreter",
         "model": model.name,
-        "dtype": str(model.params["embed"].dtype),
+        "dtype": str(model.dtype),
         "rows": asked.rows,
         **structures.summary(pairs),
         "ms_per_step": {rows: round(statistics.median(times), 2) for rows, times in step.items()},
@@ -202,7 +202,7 @@ def sampling(config: ConfigDict) -> dict:
     return {
         "benchmark": "sampling",
         "model": model.name,
-        "dtype": str(model.params["embed"].dtype),
+        "dtype": str(model.dtype),
         "answers_a_prompt": asked.count,
         "max_tokens": asked.max_tokens,
         "rows": asked.rows,

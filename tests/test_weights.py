@@ -124,6 +124,7 @@ def test_a_model_for_decoding_alone_has_turned_kernels_and_the_same_logits(width
     model, turned = (load_model("", str(path), only_decoding=only) for only in (False, True))
     kernels = [leaves for name, leaves in turned.params["layers"][0].items() if "norm" not in name]
     assert [tuple(leaves) for leaves in kernels] == [("columns",)] * 4
+    assert turned.params["embed_columns"].shape == model.params["embed"].shape[::-1]
 
     def logits(model):  # each token the only one of its sequence
         tokens, nowhere = jnp.arange(5, 5 + width)[:, None], jnp.zeros((width, 1), jnp.int32)

@@ -103,7 +103,7 @@ def stream(
         raise PastaError(f"lanes {settings.lanes}: a replay needs one a program; give {len(requests)}")
     slots = slots_for(model, requests, settings)
     rules = rules_for(model, settings, slots, sequential=all(request.sequential for request in requests))
-    dtype = jax.tree.leaves(model.params["embed"])[0].dtype
+    dtype = model.dtype
     stacked = not isinstance(model.params["layers"], tuple)
     wide = min(settings.lanes, len(requests))
     state = made_beside(model.params, empty_state, model.config, wide, slots, dtype, stacked)

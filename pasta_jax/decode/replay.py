@@ -85,7 +85,7 @@ def prepare(
     requests = [request_for(prompt, ids) for prompt, ids in zip(prompts, programs, strict=True)]
     slots = slots_for(model, requests, settings)
     rules = rules_for(model, settings, slots, sequential=settings.rows == 1)
-    dtype, stacked = model.params["embed"].dtype, not isinstance(model.params["layers"], tuple)
+    dtype, stacked = model.dtype, not isinstance(model.params["layers"], tuple)
     state = made_beside(model.params, empty_state, model.config, len(requests), slots, dtype, stacked, keep_hidden)
     script = script_for(programs, rules.tags, rules.stop_ids[0], slots)
     for lane, request in enumerate(requests):

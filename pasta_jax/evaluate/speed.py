@@ -39,7 +39,7 @@ def decode_runner(model: Model, rows: int, slots: int, prompt: int, steps: int) 
     # The forced tokens still go through the head and the sampler; only an end must not come.
     rules = dataclasses.replace(rules, stop_ids=(-1,))
     request = Request((word,) * prompt, slots, Sampling(), rows == 1, slots, slots)
-    dtype, stacked = model.params["embed"].dtype, not isinstance(model.params["layers"], tuple)
+    dtype, stacked = model.dtype, not isinstance(model.params["layers"], tuple)
     state = empty_state(model.config, 1, slots, dtype, stacked)
     state = start(model, state, 0, request, rules, first=int(tokens[0, 0]))
     state = go(model, state, len(opening), rules, script)
@@ -134,7 +134,7 @@ def random_model(preset: str, seed: int) -> Model:
 def kv_bytes(model: Model, slots: int) -> int:
     """Bytes of the keys and values of so many tokens."""
     config = model.config
-    return 2 * config.layers * config.kv_heads * config.head_dim * slots * model.params["embed"].dtype.itemsize
+    return 2 * config.layers * config.kv_heads * config.head_dim * slots * model.dtype.itemsize
 
 
 def copy_gb_s() -> float:

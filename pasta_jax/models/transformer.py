@@ -28,7 +28,7 @@ kernel_init = nn.initializers.normal(stddev=0.02)
 class Dense(nn.Module):
     """x [..., inputs] times kernel [*outputs, inputs]; a LoRA pair is added where the parameters hold one.
 
-    Parameters that are only decoded with may hold its transpose instead, `columns` [inputs, out]; see weights.py.
+    Parameters that are only decoded with may hold its transpose instead, `columns` [in, out]; see weights.py.
     The last axis is never split: where its last two axes are small, a TPU stores a kernel in tiles that its matrix unit
     cannot read, and re-tiles it in every step.
     """
@@ -176,7 +176,7 @@ def trunk(
     which blocks of it are made as they are needed. With a cache the keys are the pool's slots, this call's included:
     all keys and values are written first, then all rows attend.
     """
-    x_BxTxE = params["embed"][tokens_BxT]
+    x_BxTxE = embedded(params, tokens_BxT)
     if config.scaled_embed:
         x_BxTxE = x_BxTxE * jnp.asarray(config.embed**0.5, x_BxTxE.dtype)
     see_local = see_BxTxS
@@ -242,12 +242,22 @@ def attend_prefix(config, q, kv: KV, l, see_BxTxS, prefixes: tuple[int, ...], fi
     return lax.switch(index, [upto(length) for length in [*lengths, slots]])
 
 
+def embedded(params, tokens_BxT):
+    """The tokens' embeddings [B, T, E]."""
+    if "embed_columns" in params:
+        return jnp.moveaxis(params["embed_columns"][:, tokens_BxT], 0, -1)
+    return params["embed"][tokens_BxT]
+
+
 def logits(params, config: TransformerConfig, x_BxTxE):
     """Next-token logits [B, T, V] in float32."""
-    table_VxE = params["embed"] if config.tied_head else params["head"]
+    table = "embed" if config.tied_head else "head"
     lanes, length, embed = x_BxTxE.shape
     rows_NxE = x_BxTxE.reshape(lanes * length, embed)
-    logits_NxV = jnp.einsum("ne,ve->nv", rows_NxE, table_VxE, preferred_element_type=jnp.float32)
+    if f"{table}_columns" in params:
+        logits_NxV = jnp.matmul(rows_NxE, params[f"{table}_columns"], preferred_element_type=jnp.float32)
+    else:
+        logits_NxV = jnp.einsum("ne,ve->nv", rows_NxE, params[table], preferred_element_type=jnp.float32)
     return soft_cap(logits_NxV, config.logit_cap).reshape(lanes, length, -1)
 
 
