@@ -7,11 +7,12 @@
 
 Each prints one JSON line last. `decode` takes about two minutes on two CPU cores, six with --peers (transformers on
 torch and llama.cpp on the same weights in float32, interleaved in the same run; launch/setup.sh --dev). Expected
-there: one row takes about 21 ms a step, eight rows about 53; one row reads the weights at over half of a copy's speed.
+there: one row takes about 22 ms a step, eight rows about 45; one row reads the weights at 70 % of a copy's speed.
 `interpreter` replays 43 programs (parallelism 1.0 to 4.0, answers of 120 to 563 tokens) asynchronously and as their
-stripped text sequentially: about half an hour there. `train` takes steps over all parameters, with --peers beside those
-of transformers on torch: about two minutes there. `sampling` answers prompts ten times each at temperature 1, through
-continuous batching with 1, 8, 32 and 128 lanes, and reckons what 2,000 prompts take; not run whole yet.
+stripped text sequentially: half an hour there, 23 minutes with --config.interpreter.rounds=1. `train` takes steps over
+all parameters, with --peers beside those of transformers on torch: about two minutes there. `sampling` answers prompts
+ten times each at temperature 1, through continuous batching with 1, 8, 32 and 128 lanes, and reckons what 2,000 prompts
+take: six minutes there.
 
 `:gemma_7b_random` is the paper's shape with random weights made on the device (17 GB in bfloat16, SmolLM2's tokens):
 for accelerators. It has not been run on one yet.
