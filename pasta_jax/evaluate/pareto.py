@@ -78,15 +78,23 @@ def _panel(across: str, up: str, points: Sequence[Point], families: list[str]) -
             continue
         line = "L".join(f"{x(point.x)} {y(point.y)}" for point in own)
         drawn = [f'<path class="line" d="M{line}"/>'] if len(own) > 1 else []
+        names: dict[tuple[float, float], list[str]] = {}  # of points at one place
         for point in own:
+            names.setdefault((x(point.x), y(point.y)), []).append(point.name)
             (left, right), (low, high) = point.x_range, point.y_range
             drawn.append(
                 f'<path class="range" d="M{x(left)} {y(point.y)}H{x(right)}M{x(point.x)} {y(low)}V{y(high)}"/>'
             )
             title = f"<title>{shown(point.name)}: {point.x:.3f}, {point.y:.3f}</title>"
             drawn.append(f'<circle class="dot" cx="{x(point.x)}" cy="{y(point.y)}" r="4">{title}</circle>')
-            end = x(point.x) > PANEL - RIGHT - 90
+        above = []
+        for (across, down), several in sorted(names.items(), key=lambda item: item[0][1]):
+            end = across > PANEL - RIGHT - 90
             anchor, shift = (' class="name end"', -7) if end else (' class="name"', 7)
-            drawn.append(f'<text{anchor} x="{x(point.x) + shift}" y="{y(point.y) - 6}">{shown(point.name)}</text>')
+            crowded = any(abs(across - x1) < 90 and abs(down - y1) < 20 for x1, y1 in above)
+            height, said = down + (14 if crowded else -6), shown(", ".join(several))
+            drawn.append(f'<text{anchor} x="{across + shift}" y="{height}">{said}</text>')
+            if not crowded:
+                above.append((across, down))
         parts.append(f'<g class="t{number % 10}">{"".join(drawn)}</g>')
     return "".join(parts)
