@@ -8,8 +8,8 @@ WORKDIR/steps (or in --config.steps, which runs may share) and is made once, so 
 killed, and with another --config.score.quality_weight or --config.score.efficiency nothing is sampled or judged again.
 At the end: model/ (and adapter.safetensors), report.json, and a table on stdout, its last line one JSON object.
 
-Variants: tiny (a few prompts, to see that all works), toy (the toy task; about four minutes on
-two CPU cores; docs/RESULTS.md has the figures to expect), smollm2_135m (LoRA; judged by a language model: give
+Variants: tiny (a few prompts, to see that all works), toy (the toy task; five minutes on two
+busy CPU cores; docs/RESULTS.md has the figures to expect), smollm2_135m (LoRA; judged by a language model: give
 --config.judge.endpoint.url and .model).
 """
 

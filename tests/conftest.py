@@ -28,3 +28,11 @@ def forget_programs():
     """Compiled programs go with their module: each maps memory, of which a process gets 65,530 pieces and then dies."""
     yield
     jax.clear_caches()
+
+
+@pytest.fixture(scope="module")
+def quickly_compiled():
+    """For tests of what comes out, not how fast: XLA's optimizations would take most of the time."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)

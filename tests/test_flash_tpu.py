@@ -28,12 +28,7 @@ from tests.test_tpu_aot import compile_tpu, in_a_process
 QUERIES_AND_KEYS = ["forward_kernel", "queries_kernel", "keys_kernel"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quickly_compiled():
-    """What comes out is looked at here, not how fast: XLA's optimizations would take most of the time."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
 
 @pytest.fixture

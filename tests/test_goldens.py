@@ -57,7 +57,7 @@ def model(request):
 
 @pytest.fixture(scope="module")
 def scanned(model):
-    """The same with its layers as accelerators have them, in one loop: a tenth as long to compile."""
+    """The same with its layers as accelerators have them, in one loop: that compiles sooner."""
     return dataclasses.replace(model, params=stack_layers(model.params))
 
 

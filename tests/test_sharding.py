@@ -34,12 +34,7 @@ NARROW = dataclasses.replace(PRESETS["toy"], layers=2, global_every=2, tied_head
 WIDE = dataclasses.replace(NARROW, heads=16, kv_heads=8)  # eight: every mesh divides heads, ff and vocabulary
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quickly_compiled():
-    """Who computes what is looked at here, not how fast: XLA's optimizations would take most of the time."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
 
 @functools.cache
