@@ -1,4 +1,4 @@
-"""Strict session: rank promotion raises, eight simulated devices, no network; no program is compiled twice."""
+"""Strict session: rank promotion raises, eight simulated devices, no network; programs compiled once and quickly."""
 
 import atexit
 import os
@@ -10,6 +10,9 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # are many.
 os.environ.setdefault("NPROC", "32")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Most programs here run for less time than XLA's optimizations take; tests that differ ask for `fully_compiled`. With 0
+# everything is compiled as for users.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # the first process makes it, its workers and scripts find it
     programs = tempfile.mkdtemp(prefix="pasta_jax_programs_")
     os.environ["JAX_COMPILATION_CACHE_DIR"] = programs
@@ -30,9 +33,10 @@ def forget_programs():
     jax.clear_caches()
 
 
-@pytest.fixture(scope="module")
-def quickly_compiled():
-    """For tests of what comes out, not how fast: XLA's optimizations would take most of the time."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
+@pytest.fixture
+def fully_compiled():
+    """For tests that run long, or that look at the very program users run."""
+    before = jax.config.jax_disable_most_optimizations
     jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)

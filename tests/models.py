@@ -33,13 +33,16 @@ def random_params(config, seed: int, scale: float = 0.3, stacked: bool = False):
 
 
 @functools.partial(jax.jit, static_argnames="config")
-def _forward(params, tokens_1xT, config):
+def _forward(params, tokens_1xT, at_N, config):
     place = jnp.arange(tokens_1xT.shape[1])[None]
-    return transformer.forward(params, config, tokens_1xT, place, transformer.causal(place))[0]
+    hidden_1xTxE = transformer.trunk(params, config, tokens_1xT, place, transformer.causal(place), place)[0]
+    return transformer.logits(params, config, hidden_1xTxE[:, at_N])[0]
 
 
-def uncached(model, ids, config=None):
-    """Logits [T, V] of a sequence without any pool; padded behind, which causality hides, to compile few shapes."""
+def uncached(model, ids, config=None, at=None):
+    """Logits [N, V] at some places (all) of a sequence without any pool; padded behind, which causality hides, to
+    compile few shapes."""
     padded = np.zeros((1, -(-len(ids) // 128) * 128), np.int32)
     padded[0, : len(ids)] = ids
-    return np.array(_forward(model.params, padded, config=config or model.config)[: len(ids)])
+    at_N = np.arange(padded.shape[1]) if at is None else np.asarray(at)
+    return np.array(_forward(model.params, padded, at_N, config=config or model.config)[: len(ids)])

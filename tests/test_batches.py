@@ -230,6 +230,7 @@ def test_packed_loss_is_the_loss_of_each_record_alone(policy):
     assert float(jnp.sum(packed)) == pytest.approx(float(jnp.sum(unpacked)), rel=1e-6)
 
 
+@pytest.mark.usefixtures("fully_compiled")
 @requires_smollm2
 @requires_data
 def test_packed_loss_is_unpacked_loss_on_real_records():

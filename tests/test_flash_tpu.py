@@ -28,9 +28,6 @@ from tests.test_tpu_aot import compile_tpu, in_a_process
 QUERIES_AND_KEYS = ["forward_kernel", "queries_kernel", "keys_kernel"]
 
 
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
-
-
 @pytest.fixture
 def interpreted(monkeypatch):
     """The kernels instead of plain JAX, interpreted, and in blocks that no TPU would take; the names of those used."""

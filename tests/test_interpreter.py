@@ -261,6 +261,7 @@ def assert_same_answer(result, answer: reference.Answer, prompt: int) -> None:
     assert trace.steps == answer.steps
 
 
+@pytest.mark.usefixtures("fully_compiled")
 def test_sampled_programs_are_those_of_the_oracle():
     requests = random_requests(200)
     ends = Counter()
@@ -315,6 +316,7 @@ def test_a_neighbour_full_of_nan_harms_no_one():
     assert not np.array_equal(well[0][1], ill[0][1])
 
 
+@pytest.mark.usefixtures("fully_compiled")
 def test_whatever_a_hot_model_samples_is_well_formed():
     """10,000 answers at temperature 2: all are read back as programs, and none leaves a promise or a chunk open."""
     prompt = Request((1, 2, 3), 40, Sampling(), False, 3, 9)
@@ -385,6 +387,7 @@ def test_sampling_seeds_and_budgets_are_no_reason_to_compile():
     assert compiled() == before
 
 
+@pytest.mark.usefixtures("fully_compiled")
 def test_the_state_is_given_away_and_the_pool_never_copied():
     config = dataclasses.replace(TINY, head_dim=64)
     settings = Settings(lanes=8, rows=4, slots=4096, policy="predicted", constant=40)

@@ -306,6 +306,7 @@ def test_threshold():
     assert threshold([1.0], [1.0]) == (1.0, 0.5)
 
 
+@pytest.mark.usefixtures("fully_compiled")
 @requires_smollm2
 def test_a_real_model_tells_used_facts_from_unused_ones(capsys):
     """A sample of what the command measures."""
@@ -315,6 +316,7 @@ def test_a_real_model_tells_used_facts_from_unused_ones(capsys):
     assert found["all"]["auc"] >= 0.9
 
 
+@pytest.mark.usefixtures("fully_compiled")
 @requires_smollm2
 def test_a_real_model_mends_what_needs_a_chunk_and_leaves_what_does_not():
     model = load_model("smollm2_135m", "")

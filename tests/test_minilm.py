@@ -25,6 +25,7 @@ def test_similarities_are_those_that_are_published(other, similarity):
     assert cosine(load_minilm(), HAPPY, other) == pytest.approx(similarity, abs=6e-4)
 
 
+@pytest.mark.usefixtures("fully_compiled")
 @requires_minilm
 @requires_data
 def test_a_question_finds_its_own_answer_among_others():

@@ -185,6 +185,7 @@ def real_pairs(tokenizer) -> list[tuple[list[int], list[int]]]:
     return [(tokenizer.prompt_ids(prompt), Program.parse(program).ids(tokenizer)) for prompt, program in records]
 
 
+@pytest.mark.usefixtures("fully_compiled")
 @pytest.mark.parametrize(
     "name",
     [pytest.param("smollm2_135m", marks=requires_smollm2), pytest.param("gemma3_270m", marks=requires_gemma)],

@@ -34,9 +34,6 @@ NARROW = dataclasses.replace(PRESETS["toy"], layers=2, global_every=2, tied_head
 WIDE = dataclasses.replace(NARROW, heads=16, kv_heads=8)  # eight: every mesh divides heads, ff and vocabulary
 
 
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
-
-
 @functools.cache
 def host_params(config, stacked: bool):
     """Random weights whose head says tags often."""
