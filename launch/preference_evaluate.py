@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import statistics
 
 from launch.preference_stage import (
     Policy,
@@ -15,6 +16,8 @@ from launch.preference_stage import (
 )
 from launch.sft import finished
 from launch.steps import Made, say
+
+TIMED_ROUNDS = 3
 
 
 def evaluate_step(stage: Stage, policy: Policy, trainable, frozen, plain: Made) -> dict:
@@ -73,37 +76,47 @@ def judged_record(stage: Stage, prompt, answer, baseline, verdicts: list | None)
 
 
 def realised(stage: Stage, model, answers: str, request) -> float:
-    """Wall-clock of the baseline over the model's, each prompt alone in the interpreter, the second of two runs."""
+    """Wall-clock of the baseline over the model's, each prompt alone in the interpreter."""
     from pasta_jax.lang.clock import geometric_mean
 
-    plain = dataclasses.replace(request, sequential=True)
-    plain = dataclasses.replace(plain, sampling=dataclasses.replace(plain.sampling, temperature=0.0))
-    baseline = time_step(stage, "baseline", fingerprint_of_params(stage.baseline.params), stage.baseline, plain)
-    own = time_step(stage, "model", answers, model, request)
-    pairs = zip(baseline.records, own.records, strict=True)
-    return round(geometric_mean(there["ms"] / here["ms"] for there, here in pairs), 4)
+    timed = time_step(stage, model, answers, request)
+    return round(geometric_mean(record["baseline_ms"] / record["ms"] for record in timed.records), 4)
 
 
-def time_step(stage: Stage, of: str, fingerprint: str, model, request) -> Made:
-    """Milliseconds of each of the timed prompts."""
+def time_step(stage: Stage, model, answers: str, request) -> Made:
+    """Milliseconds of each of the timed prompts, the baseline and the model by turns: a machine's speed drifts."""
     from pasta_jax.decode.generate import Settings, generate
 
     prompts = stage.held_out[: stage.config.evaluate.timed]
-    settings = {"of": of, "model": fingerprint} | asked_of(stage, prompts, request)
-    ids = [prompt.ids(model.tokenizer) for prompt in prompts]
-    requests = [
-        dataclasses.replace(
-            request, prompt_ids=own, sampling=dataclasses.replace(request.sampling, seed=request.sampling.seed + number)
-        )
-        for number, own in enumerate(ids)
-    ]
+    greedy = dataclasses.replace(request.sampling, temperature=0.0)
+    plain = dataclasses.replace(request, sampling=greedy, sequential=True)
     alone = Settings(**stage.config.decoding.to_dict() | {"lanes": 1})
 
-    def records(start: int):
-        for _ in range(2):
-            results = generate(model, requests, alone)
-        yield [{"prompt": n, "ms": result.trace.rounds[-1][1]} for n, result in enumerate(results)]
+    def milliseconds(model, request) -> list[float]:
+        requests = [
+            dataclasses.replace(
+                request,
+                prompt_ids=prompt.ids(model.tokenizer),
+                sampling=dataclasses.replace(request.sampling, seed=request.sampling.seed + number),
+            )
+            for number, prompt in enumerate(prompts)
+        ]
+        return [result.trace.rounds[-1][1] for result in generate(model, requests, alone)]
 
+    def records(start: int):
+        rounds = [(milliseconds(stage.baseline, plain), milliseconds(model, request)) for _ in range(1 + TIMED_ROUNDS)]
+        kept = rounds[1:]  # the first compiles
+        yield [
+            {
+                "prompt": n,
+                "baseline_ms": statistics.median(baseline[n] for baseline, _ in kept),
+                "ms": statistics.median(own[n] for _, own in kept),
+            }
+            for n in range(len(prompts))
+        ]
+
+    settings = {"baseline": fingerprint_of_params(stage.baseline.params), "model": answers, "rounds": TIMED_ROUNDS}
+    settings |= asked_of(stage, prompts, request)
     return stage.steps.make("time", settings, len(prompts), len(prompts), records)
 
 

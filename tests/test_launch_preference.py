@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +18,10 @@ from configs import preference as preference_config
 from configs import sweep as sweep_config
 from launch import preference, preference_train, sweep
 from launch.preference import run
-from launch.preference_stage import stage_of
+from launch.preference_evaluate import realised
+from launch.preference_stage import request_of, stage_of
 from pasta_jax.data.toy_tokenizer import toy_tokenizer
+from pasta_jax.decode import generate
 from pasta_jax.errors import PastaError
 from pasta_jax.models.config import PRESETS
 from pasta_jax.models.weights import Model, export_model
@@ -155,6 +158,28 @@ def test_a_sweep_ends_in_a_table_and_a_plot(config, whole, folder, monkeypatch):
     assert all(f"<title>{name}: " in plot for name in ("Pasta-SFT", "λ=2", "λ=8"))
     assert "quality_weight=8.0" in (folder / "sweep/results.md").read_text()
     assert "| Pasta-SFT |" in (folder / "sweep/results.md").read_text()
+
+
+def test_realised_speedup_is_that_of_turns_not_of_the_machines_drift(config, folder, monkeypatch):
+    """The model takes two fifths of the baseline's time, whatever the hour, and the first turn compiles."""
+    other = ConfigDict(config.to_dict())
+    other.evaluate.timed = 2
+    calls = []
+
+    def answered(model, requests, settings):
+        assert settings.lanes == 1
+        slowness = (100, 2, 5, 11)[len(calls) // 2]
+        calls.append(requests[0].sequential)
+        ms = slowness * (10.0 if requests[0].sequential else 4.0)
+        return [SimpleNamespace(trace=SimpleNamespace(rounds=((0, 1.0), (9, ms * (n + 1))))) for n in range(2)]
+
+    monkeypatch.setattr(generate, "generate", answered)
+    stage = stage_of(other, folder / "timed")
+    request = request_of(stage, 1.0, seed=0, sequential=False)
+    assert realised(stage, stage.baseline, "answers", request) == 2.5
+    assert calls == [True, False] * 4
+    assert realised(stage, stage.baseline, "answers", request) == 2.5, "the file is found"
+    assert len(calls) == 8
 
 
 def test_points_are_a_grid_or_a_zip():
