@@ -1,5 +1,6 @@
 """The plot and the table of a sweep: whole XML, every point inside its panel, seeds as one row with their range."""
 
+import itertools
 import re
 import xml.etree.ElementTree as ElementTree
 
@@ -63,3 +64,20 @@ def test_a_name_cannot_break_the_plot_and_a_panel_may_be_empty():
     text = pareto([("x", "y", [Point("<b>&\0", "a", 1.0, 1.0, (1.0, 1.0), (1.0, 1.0))]), ("realised", "y", [])])
     ElementTree.fromstring(text)
     assert re.search("realised: not measured", text)
+
+
+def test_names_cover_neither_dots_nor_each_other():
+    places = [(1.0, 0.9), (1.7, 0.94), (1.71, 0.935), (1.72, 0.915), (1.95, 0.94), (1.9, 0.92)]
+    points = [Point(f"λ={n}, λ={n}", "a", x, y, (x, x), (y, y)) for n, (x, y) in enumerate(places)]
+    root = ElementTree.fromstring(pareto([("x", "y", points)]))
+    boxes = [
+        (float(c.get("cx")) - 4, float(c.get("cy")) - 4, 8, 8) for c in root.iter("{http://www.w3.org/2000/svg}circle")
+    ]
+    names = [text for text in root.iter("{http://www.w3.org/2000/svg}text") if "name" in text.get("class", "")]
+    assert len(names) == len(boxes) == 6
+    for name in names:
+        width = 7 * len(name.text)
+        left = float(name.get("x")) - width * ("end" in name.get("class"))
+        boxes.append((left, float(name.get("y")) - 9, width, 11))
+    for (x, y, w, h), (x1, y1, w1, h1) in itertools.combinations(boxes, 2):
+        assert x + w <= x1 or x1 + w1 <= x or y + h <= y1 or y1 + h1 <= y

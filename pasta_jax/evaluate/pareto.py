@@ -1,6 +1,7 @@
 """Quality against speed as SVG: where models lie, and the line along the dial from speed to quality."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -9,6 +10,9 @@ from pasta_jax.evaluate.picture import STYLE, colours, shown
 PANEL = 420  # of one plot, its axes' labels included
 HEIGHT = 330
 LEFT, RIGHT, TOP, BOTTOM = 62, 24, 34, 46
+NEAR = 7  # from a dot to its name
+
+Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +76,7 @@ def _panel(across: str, up: str, points: Sequence[Point], families: list[str]) -
         parts.append(f'<text class="dim end" x="{LEFT - 6}" y="{y(value) + 4}">{value:g}</text>')
     parts.append(f'<text class="mid" x="{(LEFT + PANEL - RIGHT) / 2}" y="{HEIGHT - 10}">{shown(across)}</text>')
     parts.append(f'<text x="8" y="18">{shown(up)}</text>')
+    taken = [(x(point.x) - 4, y(point.y) - 4, x(point.x) + 4, y(point.y) + 4) for point in points]
     for number, family in enumerate(families):
         own = [point for point in points if point.family == family]
         if not own:
@@ -87,14 +92,24 @@ def _panel(across: str, up: str, points: Sequence[Point], families: list[str]) -
             )
             title = f"<title>{shown(point.name)}: {point.x:.3f}, {point.y:.3f}</title>"
             drawn.append(f'<circle class="dot" cx="{x(point.x)}" cy="{y(point.y)}" r="4">{title}</circle>')
-        above = []
-        for (across, down), several in sorted(names.items(), key=lambda item: item[0][1]):
-            end = across > PANEL - RIGHT - 90
-            anchor, shift = (' class="name end"', -7) if end else (' class="name"', 7)
-            crowded = any(abs(across - x1) < 90 and abs(down - y1) < 20 for x1, y1 in above)
-            height, said = down + (14 if crowded else -6), shown(", ".join(several))
-            drawn.append(f'<text{anchor} x="{across + shift}" y="{height}">{said}</text>')
-            if not crowded:
-                above.append((across, down))
+        for (across, down), several in names.items():
+            said = ", ".join(several)
+            end, down, box = _room(across, down, 7.5 * len(said), taken)
+            taken.append(box)
+            anchor, shift = (' class="name end"', -NEAR) if end else (' class="name"', NEAR)
+            drawn.append(f'<text{anchor} x="{across + shift}" y="{down}">{shown(said)}</text>')
         parts.append(f'<g class="t{number % 10}">{"".join(drawn)}</g>')
     return "".join(parts)
+
+
+def _room(across: float, down: float, width: float, taken: list[Box]) -> tuple[bool, float, Box]:
+    """(whether a name ends at its dot rather than begins there, its baseline, its box): where it covers least."""
+    places = []
+    for end, below in itertools.product((False, True), (-6, 14)):
+        left = across - NEAR - width if end else across + NEAR
+        box = left, down + below - 10, left + width, down + below + 3
+        covered = sum(box[0] < t[2] and t[0] < box[2] and box[1] < t[3] and t[1] < box[3] for t in taken)
+        outside = left < LEFT or left + width > PANEL
+        places.append((covered + outside, end, down + below, box))
+    _, *found = min(places, key=lambda place: place[0])
+    return tuple(found)
