@@ -7,7 +7,7 @@ The same command goes on where it was stopped or killed. In the folder: records.
 reads. --inspect=5 then shows records, their threads in colour. docs/DATA.md describes sources and fields.
 
 Variants: sharegpt_structure (all usable ShareGPT pairs by their form alone, no network; under two minutes on two CPU
-cores, about 5,860 records), likelihood (weighs the chunks of an earlier run with SmolLM2; about an hour and a quarter on two CPU
+cores, about 5,860 records), likelihood (weighs the chunks of an earlier run with SmolLM2; some 75 minutes on two CPU
 cores; needs --config.records=runs/structure/records.jsonl), openai and gemini (an LLM behind an API; the key comes from
 the environment), toy (the toy task, in seconds).
 """

@@ -36,7 +36,7 @@ def forget_programs():
 @pytest.fixture
 def fully_compiled():
     """For tests that run long, or that look at the very program users run."""
-    before = jax.config.jax_disable_most_optimizations
+    before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
