@@ -3,8 +3,8 @@
     python -m launch.verifier --config=configs/verifier.py:smollm2_135m
 
 Twins are constructed from a seed: answers that differ in their last part alone, which takes up a fact of a hidden chunk
-or speaks of something else (pasta_jax/data/dependence.py). With 200 pairs five to ten minutes on two CPU cores; the
-area under the curve is 0.997. `tiny` measures 8 pairs in half a minute.
+or speaks of something else (pasta_jax/data/dependence.py). With 200 pairs three minutes on two CPU cores; the area
+under the curve is 0.997. `tiny` measures 8 pairs in half a minute.
 """
 
 from ml_collections import ConfigDict

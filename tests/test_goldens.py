@@ -85,7 +85,7 @@ RAGGED = (
     "The capital of France is",
     "Once upon a time, there was a little girl named Lily who",
     "1, 2, 3,",
-    "Water boils at one hundred degrees. Ice melts at zero. Between the two, water is liquid, and most life needs it.",
+    "Water boils at one hundred degrees. Ice melts",  # no prompt is over 16 tokens: one prefill to compile
 )
 
 

@@ -158,7 +158,7 @@ def test_what_was_read_before_is_not_read_again(monkeypatch):
     read_block, blocks, readings = hiding._read_block, [], []
     monkeypatch.setattr(hiding, "_read_block", lambda *args: blocks.append(len(args[5])) or read_block(*args))
     rng = random.Random(2)
-    for _ in range(4):
+    for _ in range(2):
         pieces, plan = cut(Program.from_annotation(random_annotation(rng), TOKENIZER), TOKENIZER)
         before = [reading(pieces, NO_CHUNKS)]
         for _ in range(5):

@@ -122,9 +122,7 @@ def assert_fed_by_the_clock(found, prompt, program, made, tags, rows: int) -> No
         (2, "predicted", False, ()),
         (4, "predicted", True, (16, 80)),
         (8, "constant", False, (32,)),
-        (2, "constant", True, ()),
         (4, "shared_start", False, (16, 80)),
-        (8, "shared_start", True, ()),
     ],
 )
 def test_replay_computes_what_one_forward_pass_computes(rows, policy, stacked, prefixes):
