@@ -6,8 +6,8 @@
 expected, give or take 5.8. `relevance` is told no reference answers, and `rules` has those of IFEval's questions, of
 which none is among the 300. Nothing is drawn from a seed.
 
-`quick` leaves likelihood out and takes some four minutes on two busy CPU cores; likelihood takes some 25 minutes of CPU
-time, reckoned from its first pairs. What came out stands in docs/RESULTS.md.
+`quick` leaves likelihood out and takes some four minutes on two busy CPU cores; `offline` took 22 there, 31 of CPU
+time. What came out stands in docs/RESULTS.md.
 """
 
 from ml_collections import ConfigDict

@@ -83,7 +83,7 @@ def test_a_tfds_data_set(tmp_path, monkeypatch):
             return {"train": [("1", {"conversations": {"from": ["human", "gpt"], "value": ["why", "é"]}, "n": 1})]}
 
         def _generate_examples(self):
-            raise NotImplementedError
+            raise AssertionError("the split has its examples")
 
     Asked(data_dir=tmp_path, file_format="array_record").download_and_prepare()
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
