@@ -10,9 +10,10 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # are many.
 os.environ.setdefault("NPROC", "32")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-# Most programs here run for less time than XLA's optimizations take; tests that differ ask for `fully_compiled`. With 0
-# everything is compiled as for users.
+# Most programs here run for less time than XLA's optimizations take, and its older code generator takes half as long;
+# tests that differ ask for `fully_compiled`. With 0 and no flags everything is compiled as for users.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # the first process makes it, its workers and scripts find it
     programs = tempfile.mkdtemp(prefix="pasta_jax_programs_")
     os.environ["JAX_COMPILATION_CACHE_DIR"] = programs
@@ -21,6 +22,7 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # the first process makes it,
 
 import jax
 import pytest
+from jax._src import compiler  # the only way to change XLA's flags within a process
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -34,8 +36,16 @@ def forget_programs():
 
 
 @pytest.fixture
-def fully_compiled():
+def fully_compiled(monkeypatch):
     """For tests that run long, or that look at the very program users run."""
+    quickly = compiler.get_compile_options
+
+    def as_for_users(*args, **kwargs):
+        options = quickly(*args, **kwargs)
+        options.env_option_overrides = [*options.env_option_overrides, ("xla_cpu_use_fusion_emitters", True)]
+        return options
+
+    monkeypatch.setattr(compiler, "get_compile_options", as_for_users)
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", False)
     yield

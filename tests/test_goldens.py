@@ -1,7 +1,6 @@
 """Real weights against an independent runtime: what llama.cpp gives for the same weights in float32."""
 
 import dataclasses
-import functools
 
 import numpy as np
 import pytest
@@ -46,21 +45,10 @@ GOLDENS = {
 }
 
 
-@functools.lru_cache(maxsize=1)
-def load(name):
-    return load_model(name, "")
-
-
 @pytest.fixture(scope="module", params=MODELS)
 def model(request):
     """Each real model in turn; tests of one model run one after the other, so that one is in memory at a time."""
-    return load(request.param)
-
-
-@pytest.fixture(scope="module")
-def scanned(model):
-    """The same with its layers as accelerators have them, in one loop: that compiles sooner."""
-    return dataclasses.replace(model, params=stack_layers(model.params))
+    return load_model(request.param, "")
 
 
 def ask(ids, tokens, **changes):
@@ -89,8 +77,7 @@ RAGGED = (
 )
 
 
-def test_cached_equals_uncached_over_64_generated_tokens_of_a_ragged_batch(scanned):
-    model = scanned
+def test_cached_equals_uncached_over_64_generated_tokens_of_a_ragged_batch(model):
     prompts = [model.tokenizer.prompt_ids(text) for text in RAGGED]
     together = generate(model, [ask(ids, 64) for ids in prompts], SETTINGS)
     answers = [result.trace.token.tolist() for result in together]
@@ -102,11 +89,12 @@ def test_cached_equals_uncached_over_64_generated_tokens_of_a_ragged_batch(scann
         np.testing.assert_allclose(run.logits, uncached(model, prompt + answer), atol=1e-4, rtol=0)
 
 
-def test_windows_at_900_tokens(scanned):
+def test_windows_at_900_tokens(model):
     """Cached decoding past Gemma's windows of 512 positions, against the uncached model with and without windows."""
-    model = scanned
     if model.config.window is None:
         pytest.skip(f"{model.name} has no windows")
+    # Layers as accelerators have them, in one loop: that compiles sooner.
+    model = dataclasses.replace(model, params=stack_layers(model.params))
     ids = model.tokenizer.prompt_ids(" ".join(f"{n} plus {n + 1} is {2 * n + 1}." for n in range(90)))[:900]
     assert len(ids) == 900
     run = replay(model, [ids[:860]], [ids[860:]], dataclasses.replace(SETTINGS, slots=0))[0]
@@ -120,17 +108,14 @@ def test_windows_at_900_tokens(scanned):
     assert apart[at >= 520].max() > 0.1
 
 
-@requires_smollm2
-def test_the_demo_s_question_has_a_sensible_answer():
-    model = load("smollm2_135m")
-    ids = model.tokenizer.chat([("user", "Give three tips for staying healthy.")])
-    result = generate(model, [ask(ids, 100)], SETTINGS)[0]
-    assert result.finish_reason == "stop"
-    assert result.text.startswith("1. Stay hydrated")
-
-
-@requires_gemma
-def test_gemma_knows_the_capital_of_france():
-    model = load("gemma3_270m")
-    ids = model.tokenizer.prompt_ids("Question: What is the capital of France? Answer:")
-    assert generate(model, [ask(ids, 4)], SETTINGS)[0].text.startswith(" Paris")
+def test_answers_are_sensible(model):
+    """The demo's question, and one for a model that was not taught to chat."""
+    healthy = model.tokenizer.chat([("user", "Give three tips for staying healthy.")])
+    capital = model.tokenizer.prompt_ids("Question: What is the capital of France? Answer:")
+    ids, tokens, beginning, finish = {
+        "smollm2_135m": (healthy, 100, "1. Stay hydrated", "stop"),
+        "gemma3_270m": (capital, 4, " Paris", "length"),
+    }[model.name]
+    result = generate(model, [ask(ids, tokens)], SETTINGS)[0]
+    assert result.text.startswith(beginning)
+    assert result.finish_reason == finish

@@ -127,7 +127,7 @@ def test_a_state_stays_where_it_was_made_and_nothing_compiles_twice():
     where = shardings(state, mesh_of(2, 4))
     for request in range(2):
         state = start(model, state, request, REQUESTS[request], rules)
-        state = run(model.params, state, jnp.int32(4), jnp.bool(False), config=WIDE, rules=rules, script=None)
+        state = run(model.params, state, np.int32(4), np.bool_(False), config=WIDE, rules=rules, script=None)
         assert jax.tree.map(lambda leaf: leaf.sharding, state) == where
     assert [function._cache_size() for function in (run, prefill)] == compiled
 
@@ -137,7 +137,7 @@ def test_a_step_takes_the_pool_over_and_moves_no_part_of_it(config, reduced):
     model = model_on(config, True, (2, 4))
     state = made_beside(model.params, empty_state, config, SETTINGS.lanes, 512, jnp.float32, True)
     rules = rules_for(model, SETTINGS, 512, sequential=False)
-    program = run.lower(model.params, state, jnp.int32(1), jnp.bool(False), config=config, rules=rules).compile()
+    program = run.lower(model.params, state, np.int32(1), np.bool_(False), config=config, rules=rules).compile()
     assert program.memory_analysis().alias_size_in_bytes >= bytes_of(state)
 
     found = collectives(program.as_text())

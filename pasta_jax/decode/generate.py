@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator, Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from pasta_jax.decode.interpreter import Rules, Script, run
@@ -112,9 +111,9 @@ def stream(
     held: list[tuple[int, ...]] = [()] * state.lanes  # the prompt in each lane's first slots, also of one that is done
 
     def go_on(state: DecodeState, steps: int) -> DecodeState:
-        until_lane_ends = jnp.bool(bool(waiting))
+        until_lane_ends = np.bool_(len(waiting) > 0)
         return run(
-            model.params, state, jnp.int32(steps), until_lane_ends, config=model.config, rules=rules, script=script
+            model.params, state, np.int32(steps), until_lane_ends, config=model.config, rules=rules, script=script
         )
 
     state = go_on(state, 0)  # compiles, so that no request's clock runs meanwhile
@@ -188,7 +187,7 @@ def start(
     """Put a request into a lane: its prompt is written, or copied from the lane `source`, and its first token sampled
     (or, replaying, given)."""
     prompt, asked = np.asarray(request.prompt_ids, np.int32), request.sampling
-    lane_id = jnp.int32(lane)
+    lane_id = np.int32(lane)
     fields = {
         "prompt": np.int32(len(prompt)),
         "limit": np.int32(min(len(prompt) + request.max_tokens, state.pool.slots, model.config.context)),
@@ -203,7 +202,7 @@ def start(
     state = admit(state, lane_id, fields)
     if source >= 0:
         span = min(sum(pieces(len(prompt))[-1][::2]), state.pool.slots)
-        return copy_prompt(model.params, state, lane_id, jnp.int32(source), span=span, config=model.config, rules=rules)
+        return copy_prompt(model.params, state, lane_id, np.int32(source), span=span, config=model.config, rules=rules)
     for offset, count, padded in pieces(len(prompt)):
         tokens_P = np.zeros(padded, np.int32)
         tokens_P[:count] = prompt[offset : offset + count]
