@@ -44,7 +44,7 @@ def benchmark(preset: str, random_weights: bool = False) -> ConfigDict:
                 "slots": 512,
                 "prompt": 128,  # tokens before the first step that is measured
                 "steps": 16,  # steps a measurement
-                "rounds": 7,  # measurements of each, interleaved
+                "rounds": 11,  # measurements of each, interleaved
             },
             "train": {
                 "rows": 2,

@@ -61,7 +61,10 @@ def prefix_kv(kv: KV, l, length: int):
 
     def cut(pool):
         if isinstance(pool, tuple):
-            return pool[l][:, :, :length]
+            lanes, heads, slots, head_dim = pool[l].shape
+            # Cut as long runs, not as rows of a slot: XLA CPU then copies on all its threads.
+            runs_BxKxSD = pool[l].reshape(lanes, heads, slots * head_dim)
+            return runs_BxKxSD[:, :, : length * head_dim].reshape(lanes, heads, length, head_dim)
         _, lanes, heads, _, head_dim = pool.shape
         return lax.dynamic_slice(pool, (l, 0, 0, 0, 0), (1, lanes, heads, length, head_dim))[0]
 
