@@ -5,9 +5,10 @@
     python -m launch.benchmark train --config=configs/benchmark.py:smollm2_135m [--peers]
     python -m launch.benchmark sampling --config=configs/benchmark.py:smollm2_135m
 
-Each prints one JSON line last. `decode` takes about two minutes on two CPU cores, six with --peers (transformers on
-torch and llama.cpp on the same weights in float32, interleaved in the same run; launch/setup.sh --dev). Expected
-there: one row takes about 20 ms a step, eight rows about 42; one row reads the weights at 85 % of a copy's speed.
+Each prints one JSON line last. `decode` takes about two minutes on two CPU cores, four to five with --peers
+(transformers on torch and llama.cpp on the same weights in float32, interleaved in the same run; launch/setup.sh
+--dev). Expected there: one row takes about 20 ms a step, eight rows about 42; one row reads the weights at 85 % of a
+copy's speed.
 `interpreter` replays 43 programs (parallelism 1.0 to 4.0, answers of 120 to 563 tokens) asynchronously and as their
 stripped text sequentially: half an hour there, 23 minutes with --config.interpreter.rounds=1. `train` takes steps over
 all parameters, with --peers beside those of transformers on torch: about two minutes there. `sampling` answers prompts
