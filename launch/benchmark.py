@@ -38,7 +38,7 @@ def decode(config: ConfigDict) -> dict:
         runners[f"ours/{rows}"] = speed.decode_runner(model, rows, asked.slots, asked.prompt, asked.steps)
     if PEERS.value:
         runners |= peer_runners(model, asked)
-    # Those that are compared run side by side: within a minute the host's memory may get slower by a third.
+    # Those that are compared run side by side: a shared host's memory gets faster and slower within seconds.
     runners = dict(sorted(runners.items(), key=lambda named: int(named[0].split("/")[1])))
     copy = speed.copy_gb_s()
     times = speed.interleaved(runners, asked.rounds, say)
