@@ -50,7 +50,7 @@ def annotate(annotator: str) -> ConfigDict:
 
 
 def likelihood() -> ConfigDict:
-    """Prune and join by what a model says each chunk costs (data/likelihood.py::Settings)."""
+    """Prune and join by what a model says each chunk costs (annotate/likelihood.py::Settings)."""
     config = annotate("likelihood")
     config.weighing = ConfigDict(
         {
@@ -75,7 +75,7 @@ def gemini() -> ConfigDict:
 
 
 def endpoint(kind: str, url: str, model: str, key_variable: str) -> ConfigDict:
-    """How to ask, how fast, and what to do when it fails (data/llm.py::Endpoint)."""
+    """How to ask, how fast, and what to do when it fails (llm.py::Endpoint)."""
     config = annotate(kind)
     config.endpoint = ConfigDict(
         {

@@ -68,7 +68,7 @@ def benchmark(preset: str, random_weights: bool = False) -> ConfigDict:
                 "seed": 0,
             },
             "interpreter": {
-                "programs": "configs/structures.jsonl",  # one {"program": "surface text"} a line
+                "programs": "pasta_jax/benchmark/programs.jsonl",  # one {"program": "surface text"} a line
                 "rows": 16,
                 "widths": (1, 2, 4, 8, 16),
                 "slots": 1024,

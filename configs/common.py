@@ -27,8 +27,6 @@ def decoding(lanes: int, rows: int) -> ConfigDict:
             "rows": rows,  # threads of a request at a time, main included
             "widths": (2, 4),  # rows a step may compute beside 1 and all: fewer cost less, each is a program to compile
             "slots": 0,  # tokens a request can hold, its prompt included; 0: as many as needed
-            "policy": "predicted",  # position policy: predicted, constant, shared_start
-            "constant": 40,  # main's distance under the policy `constant`
         }
     )
 

@@ -57,8 +57,9 @@ def sft() -> ConfigDict:
                 "widen": 1.0,  # factor on the first weights; small models learn sooner from larger ones
             },
             "strip_tags": False,  # True: plain answers, for the baseline
-            "policy": "predicted",  # position policy: predicted, constant, oracle, shared_start
-            "constant": 40,  # main's distance under the policy `constant`
+            # Position policy: predicted, constant (main skips `constant` ids), oracle (training only), shared_start.
+            # The model stores it and is decoded with it.
+            "positions": {"policy": "predicted", "constant": 40},
             "data": {
                 "records": "",  # folder that launch.annotate wrote
                 "toy": "",  # or a level of the toy task: small, medium, large

@@ -3,7 +3,7 @@
     python -m launch.verifier --config=configs/verifier.py:smollm2_135m
 
 Twins are constructed from a seed: answers that differ in their last part alone, which takes up a fact of a hidden chunk
-or speaks of something else (pasta_jax/data/dependence.py). With 200 pairs three minutes on two CPU cores; the area
+or speaks of something else (pasta_jax/evaluate/dependence.py). With 200 pairs three minutes on two CPU cores; the area
 under the curve is 0.997. `tiny` measures 8 pairs in half a minute.
 """
 

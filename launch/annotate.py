@@ -28,8 +28,8 @@ def main(config: ConfigDict) -> None:
         inspect(folder, INSPECT.value, SEED.value)
         return
 
-    from pasta_jax.data import annotating
-    from pasta_jax.data.verify import Limits
+    from pasta_jax.annotate import run as annotating
+    from pasta_jax.annotate.verify import Limits
 
     annotator = ANNOTATORS.get(config.annotator)
     if annotator is None:
@@ -49,7 +49,7 @@ def main(config: ConfigDict) -> None:
 def build(folder: Path, tokenizer) -> None:
     """The tokenised data set, anew where what it is made from has changed."""
     from pasta_jax.data import builder
-    from pasta_jax.data.verify import read_records
+    from pasta_jax.data.records import read_records
 
     records, target = read_records(folder / "records.jsonl"), folder / "dataset"
     if not records:
@@ -64,12 +64,12 @@ def read_pairs(config: ConfigDict):
     """What is to be annotated, in order, and what was left out."""
     from collections import Counter
 
+    from pasta_jax.annotate.run import Taken
     from pasta_jax.data import sources
-    from pasta_jax.data.annotating import Taken
     from pasta_jax.data.pairs import Bad, Pair
 
     if config.records:
-        from pasta_jax.data.verify import read_records
+        from pasta_jax.data.records import read_records
 
         records = read_records(Path(config.records))
         pairs = [Pair(r.id, r.system, r.instruction, r.response, r.source) for r in records]
@@ -118,8 +118,8 @@ Annotator = tuple[dict, Callable[[list[int]], Iterable[tuple[int, dict]]], Calla
 
 def structure(config: ConfigDict, pairs: list, tokenizer, folder: Path) -> Annotator:
     """By the form of the text alone."""
-    from pasta_jax.data import cues, outline, structural
-    from pasta_jax.data.annotating import code_fingerprint
+    from pasta_jax.annotate import cues, outline, structural
+    from pasta_jax.fingerprints import of_code as code_fingerprint
 
     def annotate(left: list[int]) -> Iterator[tuple[int, dict]]:
         for number in left:
@@ -156,11 +156,11 @@ def toy_pairs(config: ConfigDict) -> list:
 
 def endpoint(config: ConfigDict, pairs: list, tokenizer, folder: Path) -> Annotator:
     """By a language model behind an API; its answers are kept in answers.jsonl and paid for once."""
-    from pasta_jax.data import annotation_prompt
-    from pasta_jax.data import endpoint as endpoints
-    from pasta_jax.data.annotating import code_fingerprint
-    from pasta_jax.data.llm import Endpoint
+    from pasta_jax.annotate import endpoint as endpoints
+    from pasta_jax.annotate import prompt as annotation_prompt
+    from pasta_jax.fingerprints import of_code as code_fingerprint
     from pasta_jax.lang.program import Program
+    from pasta_jax.llm import Endpoint
 
     asked = config.endpoint.to_dict()
     settings = endpoints.Settings(Endpoint(**asked), config.concurrency, config.asks)
@@ -203,10 +203,11 @@ class Spending:
 
 def likelihood(config: ConfigDict, pairs: list, tokenizer, folder: Path) -> Annotator:
     """An earlier run's chunks, weighed by a model: what the later text can't do without is joined, or left to main."""
-    from pasta_jax.data import hiding
-    from pasta_jax.data import likelihood as weighing
-    from pasta_jax.data.annotating import code_fingerprint, fingerprint
-    from pasta_jax.data.verify import messages, read_records
+    from pasta_jax.annotate import hiding
+    from pasta_jax.annotate import likelihood as weighing
+    from pasta_jax.data.records import messages, read_records
+    from pasta_jax.fingerprints import of_code as code_fingerprint
+    from pasta_jax.fingerprints import of_texts as fingerprint
     from pasta_jax.lang.program import Program
 
     if not config.records:
@@ -236,9 +237,9 @@ ANNOTATORS = {"structure": structure, "likelihood": likelihood, "openai": endpoi
 
 def text_judge(config: ConfigDict, tokenizer) -> Callable:
     """For answers that are annotated text, or a failure."""
-    from pasta_jax.data.annotating import NO_ANSWER
+    from pasta_jax.annotate.run import NO_ANSWER
+    from pasta_jax.annotate.verify import Refusal, verify
     from pasta_jax.data.pairs import split_of
-    from pasta_jax.data.verify import Refusal, verify
 
     def judge(pair, answer: dict, limits):
         if "text" not in answer:
@@ -252,8 +253,8 @@ def text_judge(config: ConfigDict, tokenizer) -> Callable:
 
 def program_judge(config: ConfigDict, tokenizer) -> Callable:
     """For answers that are programs, with what was measured."""
+    from pasta_jax.annotate.verify import verify_program
     from pasta_jax.data.pairs import split_of
-    from pasta_jax.data.verify import verify_program
     from pasta_jax.lang.program import Program
 
     def judge(pair, answer: dict, limits):
@@ -302,7 +303,7 @@ def inspect(folder: Path, count: int, seed: int) -> None:
     """Show records drawn by a seed: the question, the answer with its chunks coloured, what was promised."""
     from rich.console import Console
 
-    from pasta_jax.data.verify import read_records
+    from pasta_jax.data.records import read_records
 
     records = read_records(folder / "records.jsonl")
     drawn = random.Random(seed).sample(range(len(records)), min(max(count, 0), len(records)))
@@ -317,9 +318,9 @@ def shown(record) -> Iterator:
     """A record for a terminal."""
     from rich.text import Text
 
-    from pasta_jax.evaluate.picture import visible
-    from pasta_jax.evaluate.terminal import style_of
     from pasta_jax.lang.program import Chunk, Program, Sync
+    from pasta_jax.view.picture import visible
+    from pasta_jax.view.terminal import style_of
 
     yield Text(visible(record.instruction), style="bold")
     yield Text()

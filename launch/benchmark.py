@@ -28,7 +28,7 @@ def main(config: ConfigDict, name: str) -> None:
 
 def decode(config: ConfigDict) -> dict:
     """Milliseconds of a decoding step by threads of one request."""
-    from pasta_jax.evaluate import speed
+    from pasta_jax.benchmark import steps as speed
 
     model = model_of(config)
     asked = config.decode
@@ -77,8 +77,9 @@ def interpreter(config: ConfigDict) -> dict:
     """What asynchronous decoding of given programs realises of what the step clock promises."""
     from pathlib import Path
 
+    from pasta_jax.benchmark import programs as structures
+    from pasta_jax.benchmark import steps as speed
     from pasta_jax.decode.generate import Settings
-    from pasta_jax.evaluate import speed, structures
 
     asked = config.interpreter
     programs = structures.read_programs(Path(PROGRAMS.value or asked.programs))
@@ -99,9 +100,7 @@ def interpreter(config: ConfigDict) -> dict:
     least_gb = (speed.weight_bytes(model.params) + speed.kv_bytes(model, asked.prompt + decode_asked.steps // 2)) / 1e9
     copy = speed.copy_gb_s()
     one_row = statistics.median(step[str(min(asked.widths))])
-    settings = Settings(
-        lanes=1, rows=asked.rows, slots=asked.slots, policy="predicted", constant=40, widths=tuple(asked.widths)
-    )
+    settings = Settings(lanes=1, rows=asked.rows, slots=asked.slots, widths=tuple(asked.widths))
     pairs = structures.measure(model, programs, settings, asked.prompt, asked.rounds, say)
     return {
         "benchmark": "interpreter",
@@ -125,7 +124,7 @@ def train(config: ConfigDict) -> dict:
     """Milliseconds of a training step over all parameters."""
     import jax
 
-    from pasta_jax.evaluate import speed
+    from pasta_jax.benchmark import steps as speed
     from pasta_jax.models.weights import load_model, platform_dtype
     from pasta_jax.train.loss import Scoring
     from pasta_jax.train.optimizer import Plan
@@ -140,7 +139,7 @@ def train(config: ConfigDict) -> dict:
     runners = {"ours": step_runner(model, *shape, scoring, plan)}
     if PEERS.value:
         need("torch", "transformers")
-        from pasta_jax.evaluate.peer_training import transformers_step_runner
+        from pasta_jax.benchmark.peer_training import transformers_step_runner
 
         runners["transformers"] = transformers_step_runner(model, *shape, asked.clip)
     times = {who: statistics.median(ms) for who, ms in speed.interleaved(runners, asked.rounds, say).items()}
@@ -183,7 +182,7 @@ def sampling(config: ConfigDict) -> dict:
     request = Request((), asked.max_tokens, Sampling(temperature=1.0, seed=asked.seed), False, 12, 638)
     by_lanes = {}
     for lanes in asked.lanes:
-        settings = Settings(lanes, asked.rows, asked.slots, "predicted", 40, ())
+        settings = Settings(lanes, asked.rows, asked.slots, ())
         wanted = prompts[: max(1, round(asked.waves * lanes / asked.count))]
         list(sample(model, prompts[:1], 0, 2, settings, dataclasses.replace(request, max_tokens=2)))  # compiles
         began = time.perf_counter()
@@ -224,7 +223,7 @@ def need(*modules: str) -> None:
 
 def model_of(config: ConfigDict):
     """The model to measure; random weights of its shape where the config says so."""
-    from pasta_jax.evaluate import speed
+    from pasta_jax.benchmark import steps as speed
     from pasta_jax.models.weights import load_model
 
     if config.random_weights:
@@ -235,7 +234,7 @@ def model_of(config: ConfigDict):
 def peer_runners(model, asked: ConfigDict) -> dict:
     """The same steps by other runtimes."""
     need("torch", "transformers", "cyllama", "gguf")
-    from pasta_jax.evaluate import peers
+    from pasta_jax.benchmark import peers
     from pasta_jax.models.weights import PACKAGED, load_model
 
     if model.name not in PACKAGED:

@@ -117,7 +117,7 @@ class Job:
         self.params = placed(params, mesh)
         self.state = placed(jax.eval_shape(state), mesh)
         ids = Ids(TagIds(self.config.vocab - NUM_TAGS), (1,), self.config.vocab)
-        settings = Settings(config.lanes, config.rows, config.slots, "predicted", 40)
+        settings = Settings(config.lanes, config.rows, config.slots)
         self.rules = rules_for(Model(config.preset, self.config, self.params, ids), settings, config.slots, False)
 
     def compile(self, name: str) -> dict:

@@ -12,8 +12,8 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from launch import cli
-from launch.prompts import read_baseline, read_program, read_prompt, read_prompts_file
 from pasta_jax.errors import PastaError
+from pasta_jax.pipelines.prompts import read_baseline, read_program, read_prompt, read_prompts_file
 
 PROMPT = flags.DEFINE_string(
     "prompt", None, "the question, or with chat off the text to continue; - reads it from stdin"
@@ -166,8 +166,8 @@ def answer_one(job: Job, items: Iterator, tags, sequential: bool, began: float, 
 
     from pasta_jax.decode.generate import Result
     from pasta_jax.decode.reading import Reading
-    from pasta_jax.evaluate.picture import visible
-    from pasta_jax.evaluate.terminal import LiveView, finished
+    from pasta_jax.view.picture import visible
+    from pasta_jax.view.terminal import LiveView, finished
 
     console = Console(highlight=False, force_terminal=True if LIVE.value == "yes" else None)
     live = LIVE.value == "yes" or (LIVE.value == "auto" and sys.stdout.isatty() and not sequential and not JSON.value)
@@ -288,10 +288,10 @@ def record_of(job: Job, result, sequential: bool) -> dict:
 
 def write_pictures(job: Job, result) -> None:
     """The files that show one answer."""
-    from pasta_jax.decode.perfetto import to_perfetto
     from pasta_jax.decode.trace_file import to_json, write_whole
-    from pasta_jax.evaluate.picture import picture
-    from pasta_jax.evaluate.viewer import page
+    from pasta_jax.view.page import page
+    from pasta_jax.view.perfetto import to_perfetto
+    from pasta_jax.view.picture import picture
 
     trace, baseline = result.trace, baseline_of(job, result.request)
     makers = {

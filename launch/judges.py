@@ -13,7 +13,7 @@ from pasta_jax.errors import PastaError
 
 def main(config: ConfigDict) -> None:
     """One judge after another over the same pairs."""
-    from pasta_jax.evaluate.judges_offline import PROXIES
+    from pasta_jax.judges.offline import PROXIES
 
     if config.pairs < 1:
         raise PastaError(f"--config.pairs={config.pairs}: give at least 1")
@@ -24,8 +24,8 @@ def main(config: ConfigDict) -> None:
     from tqdm import tqdm
 
     from pasta_jax.data.sources import given_preferences
-    from pasta_jax.evaluate.judges import agreement
-    from pasta_jax.evaluate.judges_offline import comparing
+    from pasta_jax.judges.judge import agreement
+    from pasta_jax.judges.offline import comparing
 
     pairs = given_preferences()[: config.pairs]
     model = scoring = None
@@ -57,7 +57,7 @@ def proxy(
 
     `model`, `scoring` and `lengths` are of likelihood; `references`, known answers by question, of relevance.
     """
-    from pasta_jax.evaluate import judges_offline
+    from pasta_jax.judges import offline as judges_offline
 
     match kind:
         case "repetition":
@@ -65,11 +65,11 @@ def proxy(
         case "length":
             return judges_offline.length
         case "relevance":
-            from pasta_jax.evaluate.minilm import load_minilm
+            from pasta_jax.judges.minilm import load_minilm
 
             return judges_offline.relevance(load_minilm(), references)
         case "rules":
-            from pasta_jax.evaluate.rules import rules_of
+            from pasta_jax.judges.rules import rules_of
 
             rules = rules_of(rules_source)
             if not rules:

@@ -24,8 +24,8 @@ from launch.preference_stage import (
 )
 from launch.preference_train import train_step
 from launch.sft import WORKDIR, finished, parts_of, place, write_model
-from launch.steps import Made, fingerprint_of, say, write_whole
 from pasta_jax.errors import PastaError
+from pasta_jax.pipelines.artifacts import Made, fingerprint_of, say, write_whole
 
 
 def main(config: ConfigDict) -> None:
@@ -76,7 +76,7 @@ def run(config: ConfigDict, workdir: Path) -> dict | None:
 def say_agreement(stage: Stage, report: dict) -> None:
     """How far the judge agrees with preferences given elsewhere, beside all its scores."""
     from pasta_jax.data.sources import given_preferences
-    from pasta_jax.evaluate.judges import agreement
+    from pasta_jax.judges.judge import agreement
 
     kind, count = stage.config.judge.kind, stage.config.judge.agreement
     report["judge"] = kind
@@ -125,7 +125,7 @@ def sample_step(stage: Stage, policy: Policy, frozen, number: int) -> Made:
 def score_step(stage: Stage, samples: Made, plain: Made) -> Made:
     """Step 2: four verdicts on each answer, and what its speed is measured by. Nothing here depends on the dial."""
     settings = {"samples": samples.fingerprint, "baseline": plain.fingerprint, "judge": judged_by(stage)}
-    from pasta_jax.evaluate.judges import both_orders
+    from pasta_jax.judges.judge import both_orders
 
     def verdicts(job) -> list | None:
         question, text, others = job
@@ -152,8 +152,8 @@ def score_step(stage: Stage, samples: Made, plain: Made) -> Made:
 
 def pair_step(stage: Stage, samples: Made, scores: Made) -> Made:
     """Step 3: the best and the worst answer to each prompt, by the dial."""
-    from pasta_jax.evaluate.judges import Verdict, quality
     from pasta_jax.evaluate.scores import choose, efficiency, score
+    from pasta_jax.judges.judge import Verdict, quality
 
     asked = stage.config.score
     weight = float(asked.quality_weight)

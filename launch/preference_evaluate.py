@@ -15,14 +15,14 @@ from launch.preference_stage import (
     request_of,
 )
 from launch.sft import finished
-from launch.steps import Made, say
+from pasta_jax.pipelines.artifacts import Made, say
 
 TIMED_ROUNDS = 3
 
 
 def evaluate_step(stage: Stage, policy: Policy, trainable, frozen, plain: Made) -> dict:
     """Step 5: held-out prompts answered, against the baseline's answers."""
-    from pasta_jax.evaluate.judges import both_orders
+    from pasta_jax.judges.judge import both_orders
 
     config = stage.config
     model = finished(config, stage.sft, trainable, frozen)
@@ -122,7 +122,7 @@ def time_step(stage: Stage, model, answers: str, request) -> Made:
 
 def figures(records: list[dict]) -> dict:
     """Means over held-out prompts; speeds are geometric means."""
-    from pasta_jax.evaluate.judges import Verdict, win_rate
+    from pasta_jax.judges.judge import Verdict, win_rate
     from pasta_jax.lang.clock import geometric_mean
 
     timed = [r for r in records if r["critical_path"] and r["baseline_tokens"]]

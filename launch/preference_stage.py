@@ -10,8 +10,8 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from launch.judges import proxy
-from launch.steps import Made, Steps, fingerprint_of, say
 from pasta_jax.errors import PastaError
+from pasta_jax.pipelines.artifacts import Made, Steps, fingerprint_of, say
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Stage:
     prompts: tuple  # evaluate/candidates.py::Prompt
     held_out: tuple
     problems: dict  # of the toy task, by instruction; empty for real prompts
-    judge: Any  # evaluate/judges.py::Judge
+    judge: Any  # judges/judge.py::Judge
 
     def plain(self, name: str):
         """A part of the config as plain data."""
@@ -160,7 +160,7 @@ def answers_of(record: dict) -> list:
 
 def judge_of(stage: Stage, references: dict):
     """The judge that the config names; `references` are known answers by question."""
-    from pasta_jax.evaluate import judges_offline
+    from pasta_jax.judges import offline as judges_offline
 
     asked = stage.config.judge
     if asked.kind in judges_offline.PROXIES:
@@ -170,8 +170,8 @@ def judge_of(stage: Stage, references: dict):
     if asked.kind == "toy":
         return judges_offline.toy_grader(stage.problems)
     if asked.kind == "llm":
-        from pasta_jax.data.llm import Endpoint
-        from pasta_jax.evaluate.judge_llm import llm_judge
+        from pasta_jax.judges.llm import llm_judge
+        from pasta_jax.llm import Endpoint
 
         endpoint = Endpoint(**asked.endpoint.to_dict())
         return llm_judge(endpoint, stage.steps.folder / "judge_cache.jsonl", asked.asks)
@@ -190,7 +190,7 @@ def judged_by(stage: Stage) -> dict:
     if asked["kind"] == "likelihood":
         asked["model"] = fingerprint_of_params(stage.baseline.params)
     if asked["kind"] == "rules":
-        from pasta_jax.evaluate.rules import rules_of
+        from pasta_jax.judges.rules import rules_of
 
         rules = rules_of(stage.config.prompts.source)
         asked["rules"] = fingerprint_of([[question, *map(dataclasses.astuple, of)] for question, of in rules.items()])

@@ -7,8 +7,8 @@ from ml_collections import ConfigDict
 
 from launch.preference_stage import Policy, Stage, answers_of, fingerprint_of_params, scoring_of
 from launch.sft import place, stop_on_sigterm
-from launch.steps import Made, say
 from pasta_jax.errors import PastaError
+from pasta_jax.pipelines.artifacts import Made, say
 
 
 def train_step(
@@ -88,16 +88,17 @@ def until_sigterm():
 
 def pairs_for_training(stage: Stage, samples: Made, pairs: Made) -> list:
     """(number of the prompt, better, worse) as the model reads them; those too long for a row are left out."""
+    from pasta_jax.decode.generate import positions_for
     from pasta_jax.evaluate.candidates import example_of
 
-    how = (stage.config.decoding.policy, stage.config.decoding.constant)
+    how = positions_for(stage.sft)
     found, longest, dropped = [], stage.config.train.lengths[-1], 0
     for record in pairs.records:
         if record["better"] is None:
             continue
         at = record["prompt"]
         answers = answers_of(samples.records[at])
-        sides = [example_of(stage.sft, stage.prompts[at], answers[record[n]], *how) for n in ("better", "worse")]
+        sides = [example_of(stage.sft, stage.prompts[at], answers[record[n]], how) for n in ("better", "worse")]
         if max(map(len, sides)) > longest:
             dropped += 1
         else:

@@ -53,6 +53,8 @@ def sft(config: ConfigDict, workdir: Path, stopping: Callable[[], bool]) -> None
     plain = json.loads(config.to_json_best_effort())
     agree(workdir, plain)
     model = model_of(config)
+    if not config.strip_tags:
+        model = dataclasses.replace(model, positions=positions_of(config))
     data = data_of(config, model.tokenizer)
     plan = plan_of(config, data.feed)
     optimizer = new_optimizer(plan)
@@ -141,7 +143,7 @@ def data_of(config: ConfigDict, tokenizer) -> Data:
     else:
         from pasta_jax.data.builder import Examples
 
-        how = (tokenizer, config.strip_tags, config.policy, config.constant)
+        how = (tokenizer, config.strip_tags, positions_of(config))
         train = Examples(Path(asked.records), "train", *how)
         held_out = Examples(Path(asked.records), "validation", *how) if asked.held_out else ()
         held_out = [held_out[number] for number in range(min(len(held_out), asked.held_out))]
@@ -174,8 +176,15 @@ def toy_examples(config: ConfigDict, tokenizer, seed: int, count: int) -> list:
     for problem in problems(seed, 0, count, config.data.toy):
         prompt = tokenizer.chat([("user", problem.instruction)])
         answer = tokenizer.encode(problem.answer) if config.strip_tags else problem.program(tokenizer).ids(tokenizer)
-        examples.append(encode(prompt, answer, tokenizer.tags, tokenizer.end_of_turn, config.policy, config.constant))
+        examples.append(encode(prompt, answer, tokenizer.tags, tokenizer.end_of_turn, positions_of(config)))
     return examples
+
+
+def positions_of(config: ConfigDict):
+    """The positions to train with."""
+    from pasta_jax.lang.structure import Positions
+
+    return Positions(**config.positions.to_dict())
 
 
 def plan_of(config: ConfigDict, feed):
@@ -239,16 +248,14 @@ def run_of(config: ConfigDict, model, plan, optimizer, rate, data: Data):
 
 def probe_of(config: ConfigDict, model, data: Data):
     """A look at what the model answers to held-out prompts; none for a baseline, which has no tags to look at."""
-    if config.strip_tags or not data.prompts or config.policy == "oracle":
+    if config.strip_tags or not data.prompts or config.positions.policy == "oracle":
         return None
 
     def look(trainable, frozen) -> dict:
         from pasta_jax.decode.generate import Settings
         from pasta_jax.evaluate.probe import probe
 
-        settings = Settings(
-            lanes=len(data.prompts), rows=config.probe.rows, slots=0, policy=config.policy, constant=config.constant
-        )
+        settings = Settings(lanes=len(data.prompts), rows=config.probe.rows, slots=0)
         return probe(finished(config, model, trainable, frozen), data.prompts, settings, config.probe.max_tokens)
 
     return look
@@ -262,7 +269,8 @@ def finished(config: ConfigDict, model, trainable, frozen):
     from pasta_jax.models.weights import platform_dtype
 
     params = trainable if frozen is None else merge(frozen, trainable, model.tokenizer.tags)
-    return dataclasses.replace(model, params=jax.tree.map(lambda leaf: leaf.astype(platform_dtype()), params))
+    params = jax.tree.map(lambda leaf: leaf.astype(platform_dtype()), params)
+    return dataclasses.replace(model, params=params)
 
 
 def agree(workdir: Path, config: dict) -> None:

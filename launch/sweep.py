@@ -10,8 +10,8 @@ from ml_collections import ConfigDict
 from launch import cli
 from launch.preference import run
 from launch.sft import WORKDIR
-from launch.steps import say, write_whole
 from pasta_jax.errors import PastaError
+from pasta_jax.pipelines.artifacts import say, write_whole
 
 SHOWN = ("win_rate", "exact", "speedup", "realised", "parallelism")
 
@@ -119,7 +119,7 @@ def markdown(rows: list[dict]) -> str:
 
 def plot(rows: list[dict]) -> str:
     """Exactness, or where there is none the win rate, against both speedups; answers at the first temperature asked."""
-    from pasta_jax.evaluate.pareto import Point, pareto
+    from pasta_jax.view.pareto import Point, pareto
 
     quality = "exact" if any(row["exact"] for row in rows) else "win_rate"
     first = next((row["answers"] for row in rows if row["model"] == "Pasta-SFT"), rows[0]["answers"])

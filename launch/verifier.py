@@ -17,7 +17,7 @@ def main(config: ConfigDict) -> None:
 
     from tqdm import tqdm
 
-    from pasta_jax.data.dependence import auc, last_costs, threshold, twins
+    from pasta_jax.evaluate.dependence import auc, last_costs, threshold, twins
     from pasta_jax.models.weights import load_model
 
     model = load_model(config.model.preset, config.model.path)

@@ -1,6 +1,7 @@
 """What may go wrong with a record, by kind: (what it is, the input, the reason it is refused with)."""
 
-from pasta_jax.data import pairs, sources, verify
+from pasta_jax.annotate import verify
+from pasta_jax.data import pairs, sources
 from pasta_jax.lang import program
 
 FORMS = f"a record must have the fields {pairs.FORMS}"

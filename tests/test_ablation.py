@@ -19,7 +19,7 @@ from pasta_jax.models.weights import Model
 from tests.models import TINY, random_params
 from tests.traces import ENOUGH, PROGRAM, TOKENIZER, script_of
 
-SETTINGS = Settings(lanes=8, rows=4, slots=96, policy="predicted", constant=40)
+SETTINGS = Settings(lanes=8, rows=4, slots=96)
 
 
 @functools.cache

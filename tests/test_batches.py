@@ -13,16 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pasta_jax.annotate.structural import annotate
+from pasta_jax.annotate.verify import Limits, verify
 from pasta_jax.data.batch import Batch, mask
 from pasta_jax.data.batches import Feed, Layout
 from pasta_jax.data.example import VECTORS, Example, encode, windows
 from pasta_jax.data.packing import fill_rows, pack
+from pasta_jax.data.records import prompt_ids
 from pasta_jax.data.sources import read
-from pasta_jax.data.structural import annotate
-from pasta_jax.data.verify import Limits, prompt_ids, verify
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.program import Program
-from pasta_jax.lang.structure import NO_LABEL, POLICIES, structure, visible_matrix
+from pasta_jax.lang.structure import NO_LABEL, POLICIES, Positions, structure, visible_matrix
 from pasta_jax.models import transformer
 from pasta_jax.models.weights import load_model
 from tests.byte_tokenizer import ByteTokenizer
@@ -38,7 +39,7 @@ def example(seed: int, policy: str = "predicted") -> Example:
     rng = random.Random(seed)
     prompt = [TOKENIZER.bos, *rng.choices(range(256), k=rng.randrange(20))]
     ids = random_program(rng)[0].ids(TOKENIZER)
-    return encode(prompt, ids, TOKENIZER.tags, TOKENIZER.end_of_turn, policy, 40)
+    return encode(prompt, ids, TOKENIZER.tags, TOKENIZER.end_of_turn, Positions(policy))
 
 
 EXAMPLES = [example(seed) for seed in range(150)]
@@ -57,8 +58,8 @@ def learnt(batch: Batch) -> list[tuple]:
 def test_an_example_is_the_structure_of_its_ids():
     ids = random_program(random.Random(5))[0].ids(TOKENIZER)
     for policy in POLICIES:
-        made = encode([TOKENIZER.bos, 65], ids, TOKENIZER.tags, TOKENIZER.end_of_turn, policy, 30)
-        wanted = structure([TOKENIZER.bos, 65, *ids], TOKENIZER.tags, 2, TOKENIZER.end_of_turn, policy, 30)
+        made = encode([TOKENIZER.bos, 65], ids, TOKENIZER.tags, TOKENIZER.end_of_turn, Positions(policy, 30))
+        wanted = structure([TOKENIZER.bos, 65, *ids], TOKENIZER.tags, 2, TOKENIZER.end_of_turn, Positions(policy, 30))
         assert made.token.tolist() == [TOKENIZER.bos, 65, *ids]
         for name in VECTORS[1:]:
             np.testing.assert_array_equal(getattr(made, name), getattr(wanted, name))

@@ -9,16 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pasta_jax.annotate.verify import Limits, verify
 from pasta_jax.data.batches import Feed, Layout
 from pasta_jax.data.builder import Examples, about_of, is_current, write
 from pasta_jax.data.example import VECTORS, encode
 from pasta_jax.data.pairs import Pair, id_of, split_of
+from pasta_jax.data.records import prompt_ids
 from pasta_jax.data.toy import problems
 from pasta_jax.data.toy_tokenizer import toy_tokenizer
-from pasta_jax.data.verify import Limits, prompt_ids, verify
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.program import Program
-from pasta_jax.lang.structure import POLICIES
+from pasta_jax.lang.structure import POLICIES, Positions
 
 TOKENIZER = toy_tokenizer()
 
@@ -39,7 +40,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def examples(folder: Path, split: str = "train", strip_tags: bool = False, policy: str = "predicted") -> Examples:
-    return Examples(folder, split, TOKENIZER, strip_tags, policy, 30)
+    return Examples(folder, split, TOKENIZER, strip_tags, Positions(policy, 30))
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -51,7 +52,7 @@ def test_what_comes_out_is_what_went_in(folder, policy, strip_tags):
         plain, linear = TOKENIZER.encode(record.response), Program.parse(record.program).ids(TOKENIZER)
         ids = plain if strip_tags else linear
         prompt = prompt_ids(record, TOKENIZER)
-        wanted.append(encode(prompt, ids, TOKENIZER.tags, TOKENIZER.end_of_turn, policy, 30))
+        wanted.append(encode(prompt, ids, TOKENIZER.tags, TOKENIZER.end_of_turn, Positions(policy, 30)))
 
     def content(examples) -> list[tuple]:
         return sorted(tuple(getattr(e, name).tolist() for name in VECTORS) for e in examples)

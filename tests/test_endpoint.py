@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pasta_jax.data.annotation_prompt import DEMONSTRATIONS, question, unmarked
-from pasta_jax.data.endpoint import Failure, Rewritten, Settings, annotate_all, overlay
-from pasta_jax.data.llm import Client, Clock, Endpoint, Hopeless, LLMError
+from pasta_jax.annotate.endpoint import Failure, Rewritten, Settings, annotate_all, overlay
+from pasta_jax.annotate.prompt import DEMONSTRATIONS, question, unmarked
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.lexer import ANNOTATION
 from pasta_jax.lang.program import Chunk, Program
 from pasta_jax.lang.tags import escape
+from pasta_jax.llm import Client, Clock, Endpoint, Hopeless, LLMError
 from tests.byte_tokenizer import ByteTokenizer
 from tests.programs import random_program
 

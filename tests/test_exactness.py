@@ -17,7 +17,7 @@ from pasta_jax.models.weights import Model, export_model
 from tests.models import random_params
 from tests.test_ablation import talkative
 
-SETTINGS = Settings(lanes=8, rows=4, slots=128, policy="predicted", constant=40)
+SETTINGS = Settings(lanes=8, rows=4, slots=128)
 ASKED = Request((), 60, Sampling(1.0, 0, 1.0, 7), False, 2, 12)
 
 

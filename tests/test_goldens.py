@@ -16,7 +16,7 @@ from tests.requires import requires_gemma, requires_smollm2
 
 pytestmark = pytest.mark.usefixtures("fully_compiled")
 # The same slots for all, to compile few programs.
-SETTINGS = Settings(lanes=4, rows=1, slots=256, policy="predicted", constant=40)
+SETTINGS = Settings(lanes=4, rows=1, slots=256)
 MODELS = [pytest.param("smollm2_135m", marks=requires_smollm2), pytest.param("gemma3_270m", marks=requires_gemma)]
 # (prompt, ids, three logits of the last token, 16 greedy tokens)
 GOLDENS = {

@@ -22,7 +22,7 @@ from pasta_jax.decode.replay import script_for
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.state import BUDGET, LENGTH, OPEN, OWN, STOP, empty_state
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
-from pasta_jax.lang.structure import visible
+from pasta_jax.lang.structure import Positions, visible
 from pasta_jax.models.config import PRESETS
 from pasta_jax.models.weights import Model
 from tests import models
@@ -136,24 +136,24 @@ def assert_same_books(books: Books, answer: reference.Answer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "settings"),
+    ("count", "settings", "positions"),
     [
-        (950, Settings(lanes=8, rows=4, slots=SLOTS, policy="predicted", constant=40)),
-        (300, Settings(lanes=8, rows=2, slots=SLOTS, policy="constant", constant=7)),
-        (300, Settings(lanes=8, rows=3, slots=SLOTS, policy="shared_start", constant=40)),
-        (300, Settings(lanes=8, rows=8, slots=SLOTS, policy="shared_start", constant=40, widths=(3, 5))),
-        (100, Settings(lanes=3, rows=4, slots=SLOTS, policy="predicted", constant=40)),
-        (50, Settings(lanes=1, rows=2, slots=SLOTS, policy="shared_start", constant=40)),
+        (950, Settings(lanes=8, rows=4, slots=SLOTS), Positions()),
+        (300, Settings(lanes=8, rows=2, slots=SLOTS), Positions("constant", 7)),
+        (300, Settings(lanes=8, rows=3, slots=SLOTS), Positions("shared_start")),
+        (300, Settings(lanes=8, rows=8, slots=SLOTS, widths=(3, 5)), Positions("shared_start")),
+        (100, Settings(lanes=3, rows=4, slots=SLOTS), Positions()),
+        (50, Settings(lanes=1, rows=2, slots=SLOTS), Positions("shared_start")),
     ],
-    ids=lambda value: f"lanes{value.lanes}-rows{value.rows}-{value.policy}" if isinstance(value, Settings) else None,
+    ids=lambda value: f"lanes{value.lanes}-rows{value.rows}" if isinstance(value, Settings) else str(value),
 )
-def test_scripted_programs_are_kept_book_of_as_by_the_oracle(count, settings):
+def test_scripted_programs_are_kept_book_of_as_by_the_oracle(count, settings, positions):
     """Ids, threads, steps, positions, slot order, who sees whom, all ends; in lanes that are used again and again."""
-    rng = random.Random(f"{settings}")
-    model = tiny()
+    rng = random.Random(f"{settings} {positions}")
+    model = dataclasses.replace(tiny(), positions=positions)
     rules = rules_for(model, settings, SLOTS, sequential=False)
     # The prompt is written alike whatever the rows: one compiled program.
-    writing = rules_for(model, dataclasses.replace(settings, rows=2, policy="predicted"), SLOTS, sequential=False)
+    writing = rules_for(tiny(), dataclasses.replace(settings, rows=2), SLOTS, sequential=False)
     state = empty_state(TINY, settings.lanes, SLOTS, jnp.float32, stacked=False)
     done, ends = 0, Counter()
     while done < count:
@@ -177,7 +177,7 @@ def test_scripted_programs_are_kept_book_of_as_by_the_oracle(count, settings):
         state = run(model.params, state, np.int32(10**6), np.False_, config=TINY, rules=rules, script=script)
         books = read_books(state)
         for lane in lanes:
-            answer = reference.scripted(requests[lane], settings, TOKENIZER, TINY.context, scripts[lane])
+            answer = reference.scripted(requests[lane], settings, TOKENIZER, TINY.context, positions, scripts[lane])
             assert_same_books(books[lane], answer)
             ends[answer.finish] += 1
             ends["forks"] += len(answer.closed)
@@ -210,7 +210,7 @@ def hot_and_tiny() -> Model:
     return Model("hot", config, jax.tree.map(jnp.asarray, random_params(config, 5)), TOKENIZER)
 
 
-EIGHT_LANES = Settings(lanes=8, rows=4, slots=80, policy="predicted", constant=40)
+EIGHT_LANES = Settings(lanes=8, rows=4, slots=80)
 SAMPLINGS = (
     Sampling(temperature=1.0),
     Sampling(temperature=1.0, top_k=40),
@@ -324,7 +324,7 @@ def test_whatever_a_hot_model_samples_is_well_formed():
         dataclasses.replace(prompt, sampling=Sampling(temperature=2.0, seed=seed), max_tokens=8 + seed % 40)
         for seed in range(10_000)
     ]
-    settings = Settings(lanes=100, rows=4, slots=64, policy="predicted", constant=40)
+    settings = Settings(lanes=100, rows=4, slots=64)
     kinds = Counter()
     for result in generate(hot_and_tiny(), hot, settings):
         ids = result.trace.linear_ids()
@@ -390,7 +390,7 @@ def test_sampling_seeds_and_budgets_are_no_reason_to_compile():
 @pytest.mark.usefixtures("fully_compiled")
 def test_the_state_is_given_away_and_the_pool_never_copied():
     config = dataclasses.replace(TINY, head_dim=64)
-    settings = Settings(lanes=8, rows=4, slots=4096, policy="predicted", constant=40)
+    settings = Settings(lanes=8, rows=4, slots=4096)
     model = dataclasses.replace(tiny(), config=config, params=jax.tree.map(jnp.asarray, random_params(config, 1)))
     rules = rules_for(model, settings, settings.slots, sequential=False)
     assert len(rules.prefixes) == 7  # attention reads one of them
@@ -407,7 +407,7 @@ def test_the_state_is_given_away_and_the_pool_never_copied():
 
 
 def test_admission_takes_the_state_over_as_well(monkeypatch):
-    settings = Settings(lanes=1, rows=2, slots=SLOTS, policy="predicted", constant=40)
+    settings = Settings(lanes=1, rows=2, slots=SLOTS)
     rules = rules_for(tiny(), settings, SLOTS, sequential=False)
     states = [empty_state(TINY, 1, SLOTS, jnp.float32, stacked=False)]
     monkeypatch.setattr(door, "admit", lambda *arguments: states.append(admit(*arguments)) or states[-1])

@@ -5,14 +5,14 @@ import math
 
 import pytest
 
-from pasta_jax.data.llm import Hopeless
 from pasta_jax.data.toy import problems
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.candidates import Candidate
-from pasta_jax.evaluate.judge_llm import Malformed, llm_judge, question_for, read_verdict
-from pasta_jax.evaluate.judges import Agreement, Verdict, agreement, both_orders, quality, win_rate
-from pasta_jax.evaluate.judges_offline import comparing, length, repetition, toy_grader
 from pasta_jax.evaluate.scores import Choice, choose, efficiency, score
+from pasta_jax.judges.judge import Agreement, Verdict, agreement, both_orders, quality, win_rate
+from pasta_jax.judges.llm import Malformed, llm_judge, question_for, read_verdict
+from pasta_jax.judges.offline import comparing, length, repetition, toy_grader
+from pasta_jax.llm import Hopeless
 from tests.test_endpoint import FakeTime, Server, bad, endpoint, good
 
 

@@ -11,8 +11,8 @@ from absl.testing import flagsaver
 from configs.annotate import get_config
 from launch import annotate
 from pasta_jax.data.builder import Examples
+from pasta_jax.data.records import read_records
 from pasta_jax.data.toy_tokenizer import toy_tokenizer
-from pasta_jax.data.verify import read_records
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.program import Program
 from tests.requires import requires_data

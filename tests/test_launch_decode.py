@@ -13,13 +13,13 @@ from absl.testing import flagsaver
 
 from configs.decode import get_config
 from launch import decode
-from launch.prompts import read_program, read_prompts_file
 from pasta_jax.decode import generate
 from pasta_jax.decode.trace_file import load
 from pasta_jax.errors import PastaError
-from pasta_jax.evaluate import terminal
 from pasta_jax.lang.program import Program
 from pasta_jax.models import weights
+from pasta_jax.pipelines.prompts import read_program, read_prompts_file
+from pasta_jax.view import terminal
 from tests.traces import PROGRAM, tiny_model
 
 ROOT = Path(__file__).parents[1]

@@ -10,9 +10,9 @@ from configs import preference as preference_config
 from configs.judges import get_config
 from launch import judges, preference
 from launch.preference_stage import Stage, judge_of, judged_by
-from launch.steps import Steps
 from pasta_jax.errors import PastaError
-from pasta_jax.evaluate import minilm
+from pasta_jax.judges import minilm
+from pasta_jax.pipelines.artifacts import Steps
 from tests.requires import requires_data
 
 PAIRS = [("q", "known", "off"), ("q", "yours", "mine")]

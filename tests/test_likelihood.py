@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from configs.verifier import get_config
 from launch import verifier
-from pasta_jax.data import hiding
-from pasta_jax.data.dependence import auc, threshold, twins
-from pasta_jax.data.hiding import (
+from pasta_jax.annotate import hiding
+from pasta_jax.annotate.hiding import (
     NO_CHUNKS,
     STYLE,
     Plan,
@@ -32,8 +31,9 @@ from pasta_jax.data.hiding import (
     words_of,
     worst,
 )
-from pasta_jax.data.likelihood import Settings, critical_path, cut, joined_up, prune, prune_all, tidied
+from pasta_jax.annotate.likelihood import Settings, critical_path, cut, joined_up, prune, prune_all, tidied
 from pasta_jax.errors import PastaError
+from pasta_jax.evaluate.dependence import auc, threshold, twins
 from pasta_jax.lang.clock import clock
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
 from pasta_jax.lang.structure import structure, visible_matrix

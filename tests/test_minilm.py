@@ -8,9 +8,9 @@ import pytest
 from pasta_jax import assets
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.sources import read
-from pasta_jax.evaluate import minilm
-from pasta_jax.evaluate.judges_offline import comparing, relevance
-from pasta_jax.evaluate.minilm import LENGTHS, cosine, encode, load_minilm, padded
+from pasta_jax.judges import minilm
+from pasta_jax.judges.minilm import LENGTHS, cosine, encode, load_minilm, padded
+from pasta_jax.judges.offline import comparing, relevance
 from tests.requires import requires_data, requires_minilm
 
 HAPPY = "That is a happy person"

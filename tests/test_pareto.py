@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from launch.sweep import markdown, plot, rows_of
-from pasta_jax.evaluate.pareto import HEIGHT, PANEL, Point, pareto, ticks
+from pasta_jax.view.pareto import HEIGHT, PANEL, Point, pareto, ticks
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.97, 1.04), (1.0, 2.45), (0.0, 1.0), (1.5, 1.5), (3.0, 4711.0)])

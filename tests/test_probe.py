@@ -16,7 +16,7 @@ from tests.byte_tokenizer import ByteTokenizer
 from tests.models import random_params, uncached
 
 TAGS = ByteTokenizer.tags
-SETTINGS = Settings(lanes=4, rows=2, slots=256, policy="predicted", constant=40)
+SETTINGS = Settings(lanes=4, rows=2, slots=256)
 
 
 @functools.cache

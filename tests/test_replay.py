@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pasta_jax.decode.generate import Request, Settings, rules_for, start
+from pasta_jax.decode.generate import Request, Settings, positions_for, rules_for, start
 from pasta_jax.decode.interpreter import Script, run
 from pasta_jax.decode.replay import prepare, replay, replayed, script_for
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.state import empty_state
 from pasta_jax.lang.clock import clock
 from pasta_jax.lang.program import Program
-from pasta_jax.lang.structure import structure, visible_matrix
+from pasta_jax.lang.structure import Positions, structure, visible_matrix
 from pasta_jax.models import transformer
 from pasta_jax.models.config import PRESETS
 from pasta_jax.models.weights import Model, load_model
@@ -63,7 +63,7 @@ def interleaved(model: Model, pairs, settings: Settings, prefixes: tuple[int, ..
     tags, end = model.tokenizer.tags, model.tokenizer.end_of_turn
     rules = dataclasses.replace(rules_for(model, settings, settings.slots, sequential=False), prefixes=prefixes)
     # Prompts are written alike by all: one compiled program.
-    alike = dataclasses.replace(rules, rows=1, widths=(1,), prefixes=(), policy="predicted")
+    alike = dataclasses.replace(rules, rows=1, widths=(1,), prefixes=(), positions=Positions())
     stacked = not isinstance(model.params["layers"], tuple)
     state = empty_state(model.config, settings.lanes, settings.slots, jnp.float32, stacked, keep_hidden=True)
     script = script_for([program for _, program in pairs], tags, end, settings.slots)
@@ -78,10 +78,11 @@ def interleaved(model: Model, pairs, settings: Settings, prefixes: tuple[int, ..
     return found, [hidden[lane, : len(one.token)] for lane, one in enumerate(found)]
 
 
-def teacher_forced(model: Model, pairs, policy: str, constant: int):
+def teacher_forced(model: Model, pairs):
     """(final hidden states [N, T, E] of one pass over all linear programs, their structures)."""
     tags, end = model.tokenizer.tags, model.tokenizer.end_of_turn
-    structures = [structure(prompt + program, tags, len(prompt), end, policy, constant) for prompt, program in pairs]
+    positions = positions_for(model)
+    structures = [structure(prompt + program, tags, len(prompt), end, positions) for prompt, program in pairs]
     length = -(-max(len(prompt + program) for prompt, program in pairs) // 128) * 128
     token, position = np.zeros((2, len(pairs), length), np.int32)
     sees = np.zeros((len(pairs), length, length), bool)
@@ -126,12 +127,12 @@ def assert_fed_by_the_clock(found, prompt, program, made, tags, rows: int) -> No
     ],
 )
 def test_replay_computes_what_one_forward_pass_computes(rows, policy, stacked, prefixes):
-    model = toy(stacked)
-    settings = Settings(lanes=8, rows=rows, slots=SLOTS, policy=policy, constant=13)
+    model = dataclasses.replace(toy(stacked), positions=Positions(policy, 13))
+    settings = Settings(lanes=8, rows=rows, slots=SLOTS)
     for seed in range(3):
         pairs = random_pairs(settings.lanes, seed=100 * rows + seed)
         found, ours = interleaved(model, pairs, settings, prefixes)
-        theirs, structures = teacher_forced(model, pairs, policy, constant=13)
+        theirs, structures = teacher_forced(model, pairs)
         for lane, (prompt, program) in enumerate(pairs):
             assert_fed_by_the_clock(found[lane], prompt, program, structures[lane], TOKENIZER.tags, rows)
             both = (pieces_of(hidden, SLOTS)[0] for hidden in (ours[lane], theirs[lane, found[lane].linear]))
@@ -141,9 +142,9 @@ def test_replay_computes_what_one_forward_pass_computes(rows, policy, stacked, p
 
 def test_replay_gives_these_logits():
     model = toy(False, layers=1)  # quick to compile
-    settings = Settings(lanes=2, rows=4, slots=0, policy="predicted", constant=40)
+    settings = Settings(lanes=2, rows=4, slots=0)
     pairs = random_pairs(2, seed=7)
-    theirs, _ = teacher_forced(model, pairs, "predicted", constant=40)
+    theirs, _ = teacher_forced(model, pairs)
     for lane, found in enumerate(replay(model, *map(list, zip(*pairs, strict=True)), settings)):
         expected = logits_of(model.params, theirs[lane, found.linear], config=model.config)
         np.testing.assert_allclose(found.logits, expected, atol=1e-5, rtol=0)
@@ -192,10 +193,10 @@ def test_replay_of_real_text_computes_what_one_forward_pass_computes(name):
     model = load_model(name, "", dtype=jnp.float32, stacked=False)
     pairs = real_pairs(model.tokenizer)
     assert len(pairs) == 20
-    settings = Settings(lanes=len(pairs), rows=3, slots=0, policy="predicted", constant=40)
+    settings = Settings(lanes=len(pairs), rows=3, slots=0)
     state, rules, script = prepare(model, *map(list, zip(*pairs, strict=True)), settings, keep_hidden=True)
     state = run(model.params, state, np.int32(10**6), np.False_, config=model.config, rules=rules, script=script)
-    hidden, structures = teacher_forced(model, pairs, "predicted", 40)
+    hidden, structures = teacher_forced(model, pairs)
     assert max(made.position.max() for made in structures) > 2 * (model.config.window or 600)
     ours, theirs = [], []
     books = dataclasses.replace(state, hidden=None)

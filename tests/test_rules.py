@@ -7,10 +7,10 @@ import pytest
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.sources import read, refuse_for_training
 from pasta_jax.errors import PastaError
-from pasta_jax.evaluate.judges import TIE, agreement
-from pasta_jax.evaluate.judges_offline import comparing, rules_kept
-from pasta_jax.evaluate.languages import LANGUAGES, language_of
-from pasta_jax.evaluate.rules import KINDS, rules_of, rules_of_row, sentences, share
+from pasta_jax.judges.judge import TIE, agreement
+from pasta_jax.judges.languages import LANGUAGES, language_of
+from pasta_jax.judges.offline import comparing, rules_kept
+from pasta_jax.judges.rules import KINDS, rules_of, rules_of_row, sentences, share
 from tests.requires import requires_data
 
 # kind, arguments, texts that keep it, texts that break it

@@ -152,7 +152,7 @@ def test_another_training_in_the_same_folder_is_refused(whole, changes, message)
         ({"train.epochs": 3}, "give either steps or epochs"),
         ({"data.toy": ""}, "give either records="),
         ({"data.lengths": (8,)}, "fits into 8 tokens"),
-        ({"policy": "late"}, "position policy 'late'"),
+        ({"positions.policy": "late"}, "position policy 'late'"),
         ({"mesh.model": 3}, "mesh .*choose data and model whose product is that"),
         ({"adapter.rank": 2, "adapter.targets": ("qvk",)}, "adapter target 'qvk'"),
     ],

@@ -29,7 +29,7 @@ from tests.models import random_params
 
 TOKENIZER = ByteTokenizer()
 TAGS = TOKENIZER.tags
-SETTINGS = Settings(lanes=8, rows=3, slots=0, policy="predicted", constant=40)
+SETTINGS = Settings(lanes=8, rows=3, slots=0)
 NARROW = dataclasses.replace(PRESETS["toy"], layers=2, global_every=2, tied_head=False)  # two key/value heads
 WIDE = dataclasses.replace(NARROW, heads=16, kv_heads=8)  # eight: every mesh divides heads, ff and vocabulary
 

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasta_jax.data.chart import Panel, chart, panels_of
+from pasta_jax.annotate.statistics import Spread, panels_of, statistics
+from pasta_jax.annotate.verify import Limits, verify
 from pasta_jax.data.pairs import Pair
-from pasta_jax.data.statistics import Spread, histogram, statistics
-from pasta_jax.data.verify import Limits, Record, verify
+from pasta_jax.data.records import Record
 from pasta_jax.errors import PastaError
+from pasta_jax.view.histograms import Panel, chart, histogram
 from tests.traces import Chatty
 
 

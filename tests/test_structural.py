@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pasta_jax.data.outline import outline
-from pasta_jax.data.structural import annotate
+from pasta_jax.annotate.outline import outline
+from pasta_jax.annotate.structural import annotate
 from pasta_jax.lang.clock import clock
 from pasta_jax.lang.lexer import ANNOTATION
 from pasta_jax.lang.program import Chunk, Program, Sync, Text

@@ -14,6 +14,8 @@ from pasta_jax.lang.program import LangError
 from pasta_jax.lang.structure import (
     NO_LABEL,
     POLICIES,
+    PREDICTED,
+    Positions,
     Structure,
     fork_position,
     resume_position,
@@ -25,8 +27,8 @@ from pasta_jax.lang.structure import (
 from tests.simulation import END_OF_TURN, TAGS, Forks, Joins, Layout, Says, lay_out, random_script, run, scripts
 
 
-def structured(layout: Layout, policy: str = "predicted", **options) -> Structure:
-    return structure(layout.ids, TAGS, layout.prompt_length, END_OF_TURN, policy, **options)
+def structured(layout: Layout, positions: Positions = PREDICTED, **options) -> Structure:
+    return structure(layout.ids, TAGS, layout.prompt_length, END_OF_TURN, positions, **options)
 
 
 def matrix(sees: list[set[int]]) -> np.ndarray:
@@ -76,7 +78,7 @@ def test_the_example_by_hand():
     layout = lay_out(EXAMPLE, 2)
     assert layout.ids == IDS
     for policy in POLICIES:
-        made = structured(layout, policy)
+        made = structured(layout, Positions(policy))
         assert made.chunk.tolist() == CHUNK
         assert made.epoch.tolist() == EPOCH
         assert made.main.tolist() == MAIN
@@ -98,7 +100,7 @@ def test_the_mask_as_a_picture():
 @given(scripts, st.integers(1, 5), st.sampled_from(POLICIES))
 def test_training_order_shows_what_the_threads_saw(script, prompt_length, policy):
     layout = lay_out(script, prompt_length)
-    np.testing.assert_array_equal(visible_matrix(structured(layout, policy)), matrix(run(layout).sees))
+    np.testing.assert_array_equal(visible_matrix(structured(layout, Positions(policy))), matrix(run(layout).sees))
 
 
 @settings(max_examples=400, deadline=None, derandomize=True)
@@ -173,7 +175,7 @@ def naive_labels(layout: Layout, last: int) -> list[int]:
 @given(scripts, st.integers(0, 5), st.sampled_from(POLICIES), st.integers(0, 50), st.booleans())
 def test_positions_and_labels_against_naive_ones(script, prompt_length, policy, constant, ended):
     layout = lay_out(script, prompt_length)
-    made = structured(layout, policy, constant=constant, ended=ended)
+    made = structured(layout, Positions(policy, constant), ended=ended)
     assert made.position.tolist() == naive_positions(script, prompt_length, policy, constant)
     assert made.label.tolist() == naive_labels(layout, END_OF_TURN if ended else NO_LABEL)
 
@@ -206,14 +208,15 @@ def test_tags_in_the_prompt_are_plain():
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_position_arithmetic_takes_arrays(policy):
+    positions = Positions(policy)
     p, tens, length = np.array([3, 10]), np.array([1, 64]), np.array([12, 5])
-    at_once = resume_position(jnp.array(p), jnp.array(tens), policy, 40, jnp.array(length))
-    one_by_one = [resume_position(*one, policy, 40, other) for *one, other in zip(p, tens, length, strict=True)]
+    at_once = resume_position(jnp.array(p), jnp.array(tens), positions, jnp.array(length))
+    one_by_one = [resume_position(*one, positions, other) for *one, other in zip(p, tens, length, strict=True)]
     np.testing.assert_array_equal(at_once, one_by_one)
     np.testing.assert_array_equal(fork_position(jnp.array(p)), [4, 11])
-    joined = [sync_position(7, highest, policy) for highest in (5, 6, 20)]
+    joined = [sync_position(7, highest, positions) for highest in (5, 6, 20)]
     assert joined == ([7, 7, 21] if policy == "shared_start" else [7, 7, 7])
-    np.testing.assert_array_equal(sync_position(jnp.array([7, 7, 7]), jnp.array([5, 6, 20]), policy), joined)
+    np.testing.assert_array_equal(sync_position(jnp.array([7, 7, 7]), jnp.array([5, 6, 20]), positions), joined)
 
 
 # Errors
@@ -238,6 +241,6 @@ def test_arguments_that_cannot_be():
     with pytest.raises(LangError, match="prompt length from 0 to 2, not 3"):
         structure([1, 2], TAGS, 3, END_OF_TURN)
     with pytest.raises(PastaError, match="choose one of predicted, constant, oracle, shared_start"):
-        structure([1, 2], TAGS, 1, END_OF_TURN, "predictive")
+        Positions("predictive")
     with pytest.raises(PastaError, match="unknown while decoding"):
-        resume_position(3, 2, "oracle", 40)
+        resume_position(3, 2, Positions("oracle"))

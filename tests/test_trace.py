@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from pasta_jax.decode.generate import Event, Result, Settings
-from pasta_jax.decode.perfetto import to_perfetto
 from pasta_jax.decode.reading import Reading
 from pasta_jax.decode.replay import replay_stream
 from pasta_jax.decode.state import LENGTH, STOP
@@ -18,6 +17,7 @@ from pasta_jax.decode.trace_file import from_json, load, save, to_json
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.clock import clock, parallelism
 from pasta_jax.lang.program import Chunk, Program, Text
+from pasta_jax.view.perfetto import to_perfetto
 from tests.traces import PROGRAM, TOKENIZER, random_traces, script_of, tiny_model, traced
 
 TAGS = TOKENIZER.tags
@@ -167,7 +167,7 @@ def test_a_reader_is_shown_all_that_is_certain_and_no_more():
 
 def test_a_replay_is_streamed_like_an_answer_and_timed():
     expected, _ = traced(script_of(PROGRAM))
-    settings = Settings(1, 8, 0, "predicted", 40)
+    settings = Settings(1, 8, 0)
     *events, result = replay_stream(
         tiny_model(), TOKENIZER.encode("why?"), PROGRAM.ids(TOKENIZER), settings, round_steps=5
     )

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pasta_jax.data import verify as verification
+from pasta_jax.annotate import verify as verification
+from pasta_jax.annotate.verify import Limits, Refusal, verify, verify_program
 from pasta_jax.data.pairs import Pair
-from pasta_jax.data.verify import Limits, Record, Refusal, read_records, verify, verify_program
+from pasta_jax.data.records import Record, read_records
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.lexer import ANNOTATION
 from pasta_jax.lang.program import Chunk, Program, Sync, Text

@@ -15,21 +15,22 @@ from pathlib import Path
 
 import numpy as np
 
+from pasta_jax import fingerprints
 from pasta_jax.data import example as example_module
 from pasta_jax.data import sources
-from pasta_jax.data.annotating import code_fingerprint, fingerprint
 from pasta_jax.data.example import VECTORS, Example, encode
-from pasta_jax.data.verify import Record, prompt_ids
+from pasta_jax.data.records import Record, prompt_ids
 from pasta_jax.errors import PastaError
 from pasta_jax.lang import structure as structure_module
 from pasta_jax.lang.program import Program
+from pasta_jax.lang.structure import Positions
 from pasta_jax.models import chat
 
 VERSION = "1.0.0"  # of the form; greater when a reader of the one before would be wrong
 NAME = "pasta_records"
 ABOUT = "about.json"
 SPLITS = ("train", "validation")
-POLICY, CONSTANT = "predicted", 40  # of the structure that is stored
+STORED = Positions("predicted")  # of the structure that is stored
 
 
 def write(folder: Path, records: Sequence[Record], tokenizer) -> dict:
@@ -88,13 +89,13 @@ def is_current(folder: Path, records: Sequence[Record], tokenizer) -> bool:
 def about_of(records: Sequence[Record], tokenizer) -> dict:
     """What a data set is made from, and one fingerprint of it all."""
     parts = {
-        "records": fingerprint(record.json() for record in records),
+        "records": fingerprints.of_texts(record.json() for record in records),
         "tokenizer": tokenizer_fingerprint(tokenizer),
-        "code": code_fingerprint(structure_module, example_module, chat),
+        "code": fingerprints.of_code(structure_module, example_module, chat),
         "version": VERSION,
     }
     return {
-        "fingerprint": fingerprint(parts.values()),
+        "fingerprint": fingerprints.of_texts(parts.values()),
         **parts,
         "sources": sorted({record.source for record in records}),
         "annotators": sorted({record.annotator for record in records}),
@@ -105,13 +106,13 @@ def about_of(records: Sequence[Record], tokenizer) -> dict:
 def tokenizer_fingerprint(tokenizer) -> str:
     """Of what makes ids: the pieces, the tags' place, and how some awkward text comes out."""
     probe = tokenizer.encode("  a\n\n1. Größe 数 😀 <async>\t\tdef f(x): return x**2")
-    return fingerprint([tokenizer.name, str(tokenizer.tags.base), str(tokenizer.model_vocab), str(probe)])
+    return fingerprints.of_texts([tokenizer.name, str(tokenizer.tags.base), str(tokenizer.model_vocab), str(probe)])
 
 
 class Examples(Sequence):
     """The examples of one split, read from disk as they are asked for; of a data set, or of a run's folder with one."""
 
-    def __init__(self, folder: Path, split: str, tokenizer, strip_tags: bool, policy: str, constant: int):
+    def __init__(self, folder: Path, split: str, tokenizer, strip_tags: bool, positions: Positions):
         folder = folder / "dataset" if (folder / "dataset" / ABOUT).is_file() else folder
         self.about = _about(folder)
         sources.refuse_for_training(self.about["sources"])
@@ -123,7 +124,7 @@ class Examples(Sequence):
             there = ", ".join(split for split, count in self.about["counts"].items() if count)
             raise PastaError(f"{folder}: it has no split {split!r}; choose one of {there}")
         self._rows = _tfds().builder_from_directory(folder / self.about["path"]).as_data_source(split)
-        self._tokenizer, self._strip, self._policy, self._constant = tokenizer, strip_tags, policy, constant
+        self._tokenizer, self._strip, self._positions = tokenizer, strip_tags, positions
         self.lengths = [self._length(self._rows[n]) for n in range(len(self._rows))]
 
     def __len__(self) -> int:
@@ -136,13 +137,13 @@ class Examples(Sequence):
         prompt = int(row["prompt_length"])
         if self._strip:
             response = row["plain"]
-        elif self._policy == POLICY:
+        elif self._positions.policy == STORED.policy:
             return Example(*(np.asarray(row[name], np.int32) for name in VECTORS))
         else:
             response = row["token"][prompt:]
         tokenizer = self._tokenizer
         tokens = row["token"][:prompt], response
-        return encode(*tokens, tokenizer.tags, tokenizer.end_of_turn, self._policy, self._constant)
+        return encode(*tokens, tokenizer.tags, tokenizer.end_of_turn, self._positions)
 
     def _length(self, row: dict) -> int:
         return int(row["prompt_length"]) + len(row["plain"]) if self._strip else len(row["token"])
@@ -151,7 +152,7 @@ class Examples(Sequence):
 def _row(record: Record, tokenizer) -> dict:
     prompt = prompt_ids(record, tokenizer)
     ids = Program.parse(record.program).ids(tokenizer)
-    made = encode(prompt, ids, tokenizer.tags, tokenizer.end_of_turn, POLICY, CONSTANT)
+    made = encode(prompt, ids, tokenizer.tags, tokenizer.end_of_turn, STORED)
     plain = np.asarray(tokenizer.encode(record.response), np.int32)
     return {"id": record.id, "prompt_length": np.int32(len(prompt)), "plain": plain} | {
         field.name: getattr(made, field.name) for field in dataclasses.fields(made)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pasta_jax.errors import PastaError
-from pasta_jax.lang.structure import NO_LABEL, structure
+from pasta_jax.lang.structure import NO_LABEL, Positions, structure
 from pasta_jax.lang.tags import TagIds
 
 VECTORS = ("token", "label", "position", "chunk", "epoch", "main")
@@ -36,15 +36,14 @@ def encode(
     response_ids: Sequence[int],
     tags: TagIds,
     end_of_turn: int,
-    policy: str,
-    constant: int,
+    positions: Positions,
     ended: bool = True,
 ) -> Example:
     """A prompt and a linear response, both as ids, without the end-of-turn, which becomes the last label."""
     if not len(prompt_ids):
         raise PastaError("a record's prompt has no tokens, so nothing could predict its answer's first; give a prompt")
     ids = np.concatenate([np.asarray(prompt_ids, np.int32), np.asarray(response_ids, np.int32)])
-    s = structure(ids, tags, len(prompt_ids), end_of_turn, policy, constant, ended)
+    s = structure(ids, tags, len(prompt_ids), end_of_turn, positions, ended)
     return Example(ids, s.label, s.position, s.chunk, s.epoch, s.main)
 
 

@@ -13,7 +13,7 @@ from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.state import DecodeState, empty_state
 from pasta_jax.decode.trace import Trace, spell, spell_next
 from pasta_jax.errors import PastaError
-from pasta_jax.lang.structure import POLICIES
+from pasta_jax.lang.structure import PREDICTED, Positions
 from pasta_jax.models.tokenizer import Detokenizer
 from pasta_jax.models.weights import Model
 from pasta_jax.sharding import made_beside
@@ -29,8 +29,6 @@ class Settings:
     lanes: int  # requests decoded at a time
     rows: int  # threads of a request decoded at a time, main included
     slots: int  # tokens a request can hold, its prompt included; 0: as many as the requests need
-    policy: str  # position policy
-    constant: int  # main's distance under the policy `constant`
     widths: tuple[int, ...] = ()  # a step computes 1 row, all, or the fewest of these that hold its running threads
 
     def __post_init__(self):
@@ -39,9 +37,6 @@ class Settings:
         for name in ("lanes", "rows"):
             if getattr(self, name) < 1:
                 raise PastaError(f"{name} {getattr(self, name)}: it must be at least 1")
-        if self.policy not in POLICIES or self.policy == "oracle":
-            usable = ", ".join(name for name in POLICIES if name != "oracle")
-            raise PastaError(f"position policy {self.policy!r}: decoding knows {usable}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,9 +147,19 @@ def rules_for(model: Model, settings: Settings, slots: int, sequential: bool) ->
         rows=rows,
         widths=tuple(sorted({1, rows, *(width for width in settings.widths if width < rows)})),
         prefixes=tuple(length for length in PREFIXES if length < slots),
-        policy=settings.policy,
-        constant=settings.constant,
+        positions=positions_for(model),
     )
+
+
+def positions_for(model: Model) -> Positions:
+    """The positions a model decodes with: those it was trained with."""
+    positions = model.positions or PREDICTED
+    if positions.policy == "oracle":
+        raise PastaError(
+            f"{model.name}: trained with position policy oracle, whose lengths are unknown while decoding; "
+            "train with another policy to decode"
+        )
+    return positions
 
 
 def slots_for(model: Model, requests: Sequence[Request], settings: Settings) -> int:
@@ -281,7 +286,7 @@ class _Lane:
             prompt=tokenizer.decode(request.prompt_ids),
             prompt_ids=tuple(request.prompt_ids),
             rows=self.rules.rows,
-            policy=self.rules.policy,
+            policy=self.rules.positions.policy,
             replayed=False,
             token=token,
             thread=thread,

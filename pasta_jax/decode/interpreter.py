@@ -17,7 +17,7 @@ from jax import lax
 
 from pasta_jax.decode.sampling import FORBIDDEN, draw
 from pasta_jax.decode.state import BUDGET, DONE, ENDED, LENGTH, LIVE, OWN, STOP, DecodeState, Threads
-from pasta_jax.lang.structure import fork_position, resume_position, sync_position, visible
+from pasta_jax.lang.structure import Positions, fork_position, resume_position, sync_position, visible
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.pool import Pool
@@ -34,8 +34,7 @@ class Rules:
     rows: int  # R: threads that feed in one step, main included
     widths: tuple[int, ...]  # ascending, the last is `rows`: a step computes the smallest that holds its threads
     prefixes: tuple[int, ...]  # ascending: attention reads the shortest run of slots that holds all used ones
-    policy: str  # position policy of lang/structure.py
-    constant: int  # of the policy `constant`
+    positions: Positions
 
 
 @jax.tree_util.register_dataclass
@@ -126,7 +125,7 @@ def pick_rows(state: DecodeState, feeds_BxM, rules: Rules, width: int) -> Rows:
         active=active,
         thread=jnp.where(active, thread, many),
         token=token,
-        position=jnp.where(joins, sync_position(position, highest, rules.policy), position),
+        position=jnp.where(joins, sync_position(position, highest, rules.positions), position),
         main=take(threads.main) + in_main,
         epoch=take(threads.epoch) + joins,
         slot=jnp.where(active, state.pool.fill[:, None] + jnp.arange(width)[None, :], slots),
@@ -247,7 +246,7 @@ def advance(state: DecodeState, rows: Rows, sampled, forced, topic_B, rules: Rul
     status = jnp.where(left | (in_main & stops), DONE, jnp.where(ends, ENDED, LIVE))
     onward = rows.position + 1
     closes = in_main & tags.is_close(rows.token)
-    resumed = resume_position(rows.position, tags.tens(rows.token), rules.policy, rules.constant)
+    resumed = resume_position(rows.position, tags.tens(rows.token), rules.positions)
     lane = jnp.arange(state.lanes)[:, None]
 
     def put(field_BxM, value):

@@ -10,9 +10,10 @@ from collections.abc import Generator, Sequence
 import jax
 import numpy as np
 
-from pasta_jax.decode.generate import Request, Settings
+from pasta_jax.decode.generate import Request, Settings, positions_for
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.state import BUDGET, LENGTH, OPEN, OWN, STOP
+from pasta_jax.lang.structure import Positions
 from pasta_jax.lang.tags import MAX_TENS, TagIds
 from pasta_jax.models.transformer import forward
 from pasta_jax.models.weights import Model
@@ -76,7 +77,7 @@ class Answer:
 
 
 def answer(
-    request: Request, settings: Settings, tokenizer, context: int
+    request: Request, settings: Settings, tokenizer, context: int, positions: Positions
 ) -> Generator[tuple[Tape, list[Ask]], list[int], Answer]:
     """Run one request: yields the tape and who asks for a token, takes one token for each, returns the answer."""
     tags, prompt = tokenizer.tags, request.prompt_ids
@@ -111,7 +112,7 @@ def answer(
         step += 1
         chunks += queue[-1:] if forks else []
         joins = main_feeds and main.token == tags.sync
-        if joins and settings.policy == "shared_start":  # behind all that was placed, in this step too
+        if joins and positions.policy == "shared_start":  # behind all that was placed, in this step too
             main.position = max([main.position, *(1 + p for p in tape.position), *(1 + c.position for c in running)])
         slots = [tape.feed(thread.token, thread.number, step, thread.position) for thread in feeding]
         for thread, slot in zip(feeding, slots, strict=True):
@@ -128,7 +129,7 @@ def answer(
             if thread.ended:
                 thread.has_row = False
                 continue
-            thread.position += 1 + skipped(promised(thread, tags), settings)
+            thread.position += 1 + skipped(promised(thread, tags), positions)
             onward.append((thread, slot))
         tokens = yield tape, [ask_for(thread, slot, request) for thread, slot in onward]
         for (thread, _), token in zip(onward, tokens, strict=True):
@@ -149,11 +150,11 @@ def promised(thread: Thread, tags: TagIds) -> int:
     return 0
 
 
-def skipped(tens: int, settings: Settings) -> int:
+def skipped(tens: int, positions: Positions) -> int:
     """Positions main leaves to a chunk of so many promised tens."""
     if not tens:
         return 0
-    return {"predicted": 10 * tens, "constant": settings.constant, "shared_start": 0}[settings.policy]
+    return {"predicted": 10 * tens, "constant": positions.constant, "shared_start": 0}[positions.policy]
 
 
 def ask_for(thread: Thread, slot: int, request: Request) -> Ask:
@@ -201,9 +202,11 @@ def legal(place: str, tags_allowed: bool, tokenizer, rows: int) -> np.ndarray:
     return allowed
 
 
-def scripted(request: Request, settings: Settings, tokenizer, context: int, script: Sequence[Sequence[int]]) -> Answer:
+def scripted(
+    request: Request, settings: Settings, tokenizer, context: int, positions: Positions, script: Sequence[Sequence[int]]
+) -> Answer:
     """Every thread says what the script tells it to, legal or not: script[thread][number]."""
-    run = answer(request, settings, tokenizer, context)
+    run = answer(request, settings, tokenizer, context, positions)
     _, asks = next(run)
     while True:
         try:
@@ -215,7 +218,7 @@ def scripted(request: Request, settings: Settings, tokenizer, context: int, scri
 def sampled(model: Model, requests: Sequence[Request], settings: Settings) -> list[Answer]:
     """Each request is decoded alone; only the forward passes, one over all fed tokens a step, are taken together."""
     tokenizer = model.tokenizer
-    runs = [answer(request, settings, tokenizer, model.config.context) for request in requests]
+    runs = [answer(request, settings, tokenizer, model.config.context, positions_for(model)) for request in requests]
     waiting = {index: next(run) for index, run in enumerate(runs)}
     answers: dict[int, Answer] = {}
     while waiting:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pasta_jax.decode.generate import Request, Settings
+from pasta_jax.decode.generate import Request, Settings, positions_for
 from pasta_jax.decode.reference import Answer, Tape, answer, legal, pick, uncached
 from pasta_jax.decode.trace import Trace, spell
 from pasta_jax.models.weights import Model
@@ -21,7 +21,7 @@ ABLATIONS = (
 def decode_broken(model: Model, requests: Sequence[Request], settings: Settings, ablation: str) -> list[Trace]:
     """The answers, greedy or sampled as asked. Slow: all that was fed is computed anew in every step."""
     tokenizer = model.tokenizer
-    runs = [answer(request, settings, tokenizer, model.config.context) for request in requests]
+    runs = [answer(request, settings, tokenizer, model.config.context, positions_for(model)) for request in requests]
     waiting = {index: next(run) for index, run in enumerate(runs)}
     traces: dict[int, Trace] = {}
     while waiting:
@@ -68,7 +68,7 @@ def trace_of(model: Model, request: Request, settings: Settings, tape: Tape, don
         prompt=tokenizer.decode(request.prompt_ids),
         prompt_ids=request.prompt_ids,
         rows=settings.rows,
-        policy=settings.policy,
+        policy=positions_for(model).policy,
         replayed=False,
         **columns,
         text=spell(tokenizer, columns["token"], columns["thread"]),

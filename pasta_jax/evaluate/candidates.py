@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pasta_jax.data.example import Example, encode
 from pasta_jax.decode.generate import Request, Result, Settings, stream
 from pasta_jax.decode.state import BUDGET
+from pasta_jax.lang.structure import Positions
 from pasta_jax.models.weights import Model
 
 
@@ -76,8 +77,8 @@ def sample(
             yield index, [answer for _, answer in sorted(unfinished.pop(index).items())]
 
 
-def example_of(model: Model, prompt: Prompt, answer: Candidate, policy: str, constant: int) -> Example:
+def example_of(model: Model, prompt: Prompt, answer: Candidate, positions: Positions) -> Example:
     """An answer as training reads it; one that was cut off has no end-of-turn to learn."""
     tokenizer = model.tokenizer
     ids = prompt.ids(tokenizer)
-    return encode(ids, answer.ids, tokenizer.tags, tokenizer.end_of_turn, policy, constant, answer.ended)
+    return encode(ids, answer.ids, tokenizer.tags, tokenizer.end_of_turn, positions, answer.ended)

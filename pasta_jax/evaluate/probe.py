@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pasta_jax.decode.generate import Request, Result, Settings, generate, rules_for
+from pasta_jax.decode.generate import Request, Result, Settings, generate, positions_for, rules_for
 from pasta_jax.decode.interpreter import Rules, allow
 from pasta_jax.decode.sampling import FORBIDDEN, Sampling
 from pasta_jax.decode.state import OWN
@@ -65,7 +65,7 @@ def well_formed(model: Model, trace, settings: Settings) -> bool:
     tags, prompt = trace.tags, len(trace.prompt_ids)
     ids = [*trace.prompt_ids, *trace.linear_ids()]
     stop = model.tokenizer.stop_ids[0]
-    made = structure(ids, tags, prompt, stop, settings.policy, settings.constant, ended=False)
+    made = structure(ids, tags, prompt, stop, positions_for(model), ended=False)
     length = -(-len(ids) // BUCKET) * BUCKET
     topic, topics = -1, []
     for place, (id, chunk) in enumerate(zip(ids, made.chunk, strict=True)):

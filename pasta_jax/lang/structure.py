@@ -16,6 +16,26 @@ NO_LABEL = -1
 POLICIES = ("predicted", "constant", "oracle", "shared_start")
 
 
+@dataclass(frozen=True)
+class Positions:
+    """How a model's tokens get their position ids: part of the model, since it only knows those it was trained with."""
+
+    policy: str = "predicted"  # one of POLICIES
+    constant: int = 40  # main's distance under the policy `constant`
+
+    def __post_init__(self):
+        if self.policy not in POLICIES:
+            raise PastaError(f"position policy {self.policy!r}: choose one of {', '.join(POLICIES)}")
+        if self.constant < 0:
+            raise PastaError(f"positions.constant {self.constant}: it must be at least 0")
+
+    def __str__(self) -> str:
+        return f"constant {self.constant}" if self.policy == "constant" else self.policy
+
+
+PREDICTED = Positions()
+
+
 @dataclass(frozen=True, eq=False)
 class Structure:
     """int32 arrays [T] over the prompt and the linear response."""
@@ -32,13 +52,10 @@ def structure(
     tags: TagIds,
     prompt_length: int,
     end_of_turn: int,
-    policy: str = "predicted",
-    constant: int = 40,
+    positions: Positions = Positions(),
     ended: bool = True,
 ) -> Structure:
     """`ids` are the prompt's and then the linear response's; `ended` says whether main came to its end-of-turn."""
-    if policy not in POLICIES:
-        raise _unknown(policy)
     ids = as_ids(ids)
     marks = scan(ids, tags, prompt_length)
     ends = np.flatnonzero(ids[prompt_length:] == end_of_turn)
@@ -56,7 +73,7 @@ def structure(
         chunk=chunk,
         epoch=np.cumsum(joins, dtype=np.int32),
         main=np.cumsum(in_main, dtype=np.int32),
-        position=_positions(len(ids), marks, prompt_length, policy, constant),
+        position=_positions(len(ids), marks, prompt_length, positions),
         label=_labels(ids, blocks, np.flatnonzero(in_main), prompt_length, end_of_turn if ended else NO_LABEL),
     )
 
@@ -66,16 +83,16 @@ def fork_position(p):
     return p + 1
 
 
-def resume_position(p, tens, policy: str, constant: int, length=None):
+def resume_position(p, tens, positions: Positions, length=None):
     """Where main goes on when it closed a promise of `tens` at p. Takes ints and arrays.
 
     `length` is the block's true length in ids, which only the policy `oracle` asks for.
     """
-    match policy:
+    match positions.policy:
         case "predicted":
             return p + 1 + 10 * tens
         case "constant":
-            return p + 1 + constant
+            return p + 1 + positions.constant
         case "oracle":
             if length is None:
                 raise PastaError(
@@ -84,15 +101,15 @@ def resume_position(p, tens, policy: str, constant: int, length=None):
             return p + 1 + length
         case "shared_start":
             return fork_position(p)
-    raise _unknown(policy)
+    raise AssertionError(positions)
 
 
-def sync_position(p, highest, policy: str):
+def sync_position(p, highest, positions: Positions):
     """Where [SYNC] stands: at main's next position p, or under `shared_start` behind every position given so far.
 
     `highest` is the greatest position of main and of all chunks before the [SYNC]. Takes ints and arrays.
     """
-    if policy != "shared_start":
+    if positions.policy != "shared_start":
         return p
     behind = highest + 1
     return p + (behind - p) * (behind > p)
@@ -118,11 +135,7 @@ def visible_matrix(structure: Structure) -> np.ndarray:
     return visible(there, *q_vectors, *k_vectors)
 
 
-def _unknown(policy: str) -> PastaError:
-    return PastaError(f"position policy {policy!r}: there is none of this name; choose one of {', '.join(POLICIES)}")
-
-
-def _positions(length: int, marks: list, prompt_length: int, policy: str, constant: int) -> np.ndarray:
+def _positions(length: int, marks: list, prompt_length: int, positions: Positions) -> np.ndarray:
     position = np.arange(length, dtype=np.int32)  # right for the prompt, and for a response without tags
     done = following = prompt_length  # tokens placed so far, and main's next position
     highest = prompt_length - 1  # of the blocks' positions; main's own are below `following`
@@ -139,11 +152,11 @@ def _positions(length: int, marks: list, prompt_length: int, policy: str, consta
             first = fork_position(closed_at)
             position[mark.start : mark.stop] = np.arange(first, first + mark.length)
             highest = max(highest, first + mark.length - 1)
-            following = resume_position(closed_at, mark.tens, policy, constant, mark.length)
+            following = resume_position(closed_at, mark.tens, positions, mark.length)
             done = mark.stop
         else:
             place_main(mark.at)
-            following = sync_position(following, highest, policy)
+            following = sync_position(following, highest, positions)
     place_main(length)
     return position
 

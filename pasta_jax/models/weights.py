@@ -15,6 +15,7 @@ from safetensors.numpy import save_file
 
 from pasta_jax import assets
 from pasta_jax.errors import PastaError
+from pasta_jax.lang.structure import Positions
 from pasta_jax.models import huggingface
 from pasta_jax.models.config import PRESETS, Rope, TransformerConfig
 from pasta_jax.models.gguf import GGUF
@@ -54,6 +55,7 @@ class Model:
     config: TransformerConfig
     params: dict
     tokenizer: Tokenizer
+    positions: Positions | None = None  # those it was trained with; None: it was not trained on the tags
 
     @property
     def dtype(self) -> jnp.dtype:
@@ -82,12 +84,16 @@ def load_model(preset: str, path: str, dtype=None, stacked: bool | None = None, 
         raise PastaError(f"{source}: not found; give a GGUF file or a folder with config.json and *.safetensors")
     if source.is_file() and not is_gguf(source):
         raise PastaError(f"{source}: not a GGUF file; give a GGUF file or a folder with config.json and *.safetensors")
-    config, params, tokenizer = read_folder(source) if source.is_dir() else read_gguf(source)
+    positions = None
+    if source.is_dir():
+        config, params, tokenizer, positions = read_folder(source)
+    else:
+        config, params, tokenizer = read_gguf(source)
     if preset and not same_architecture(config, PRESETS[preset]):
         raise PastaError(
             f"{source}: is not a {preset}: {difference(config, PRESETS[preset])}; choose the preset that fits"
         )
-    return Model(preset or source.stem, config, to_device(params, dtype, stacked, only_decoding), tokenizer)
+    return Model(preset or source.stem, config, to_device(params, dtype, stacked, only_decoding), tokenizer, positions)
 
 
 def is_gguf(path: Path) -> bool:
@@ -146,14 +152,15 @@ def by_columns(params: dict) -> dict:
     return others | {f"{table}_columns": params[table].T, "layers": layers}
 
 
-def read_folder(folder: Path) -> tuple[TransformerConfig, dict, Tokenizer]:
+def read_folder(folder: Path) -> tuple[TransformerConfig, dict, Tokenizer, Positions | None]:
     """A Hugging Face folder; tags it was not trained on get fresh rows."""
     config, ours = huggingface.read_config(folder)
     tokenizer = load_tokenizer(tokenizer_file(folder))
     params = huggingface.read_params(folder, config, max(config.vocab, tokenizer.model_vocab))
     if ours.get("tags_base") != tokenizer.tags.base:
         params = put_tag_rows(params, tokenizer)
-    return dataclasses.replace(config, vocab=params["embed"].shape[0]), params, tokenizer
+    positions = Positions(**ours["positions"]) if "positions" in ours else None
+    return dataclasses.replace(config, vocab=params["embed"].shape[0]), params, tokenizer, positions
 
 
 def tokenizer_file(folder: Path) -> Path:
@@ -171,7 +178,10 @@ def export_model(model: Model, folder: Path) -> None:
         params["layers"] = tuple(
             jax.tree.map(lambda leaf, l=l: leaf[l], params["layers"]) for l in range(model.config.layers)
         )
-    huggingface.write_model(folder, params, model.config, ours={"tags_base": model.tokenizer.tags.base})
+    ours = {"tags_base": model.tokenizer.tags.base}
+    if model.positions is not None:
+        ours["positions"] = dataclasses.asdict(model.positions)
+    huggingface.write_model(folder, params, model.config, ours=ours)
     model.tokenizer.save(folder)
 
 

@@ -10,12 +10,12 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from itertools import islice
 from pathlib import Path
 
-from pasta_jax.data.annotation_prompt import again, question
-from pasta_jax.data.llm import Client, Clock, Endpoint, LLMError, Usage
+from pasta_jax.annotate.prompt import again, question
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.error import LangError, quoted
 from pasta_jax.lang.lexer import ANNOTATION, lex
 from pasta_jax.lang.tags import escape
+from pasta_jax.llm import Client, Clock, Endpoint, LLMError, Usage
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,11 +1,11 @@
 """Histograms as SVG, drawn by hand: a panel each, side by side, light or dark as their reader's page."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from xml.sax.saxutils import escape
 
-from pasta_jax.data.statistics import histogram
-from pasta_jax.data.verify import Record
+import numpy as np
 
 WIDE, TALL, GAP = 300, 150, 44  # of a panel's bars; between panels
 STYLE = (
@@ -26,20 +26,11 @@ class Panel:
     edges: Sequence[float]
 
 
-def panels_of(records: Sequence[Record]) -> list[Panel]:
-    """What a data set is looked at by."""
-    forked = [record for record in records if record.forks]
-    quarters = [1 + n / 4 for n in range(-1, 13)]
-    return [
-        Panel("theoretical speedup", "answers with a fork", [record.speedup for record in forked], quarters),
-        Panel("chunks of an answer", "answers with a fork", [record.forks for record in forked], range(14)),
-        Panel(
-            "tokens of a chunk",
-            "chunks",
-            [length for record in forked for length in record.chunk_tokens],
-            range(0, 210, 15),
-        ),
-    ]
+def histogram(values: Sequence[float], edges: Sequence[float]) -> list[int]:
+    """How many values lie in each [edge, next edge); those beyond the ends count in the first and the last."""
+    bins = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
+    counted = Counter(bins.tolist())
+    return [counted[n] for n in range(len(edges) - 1)]
 
 
 def chart(panels: Sequence[Panel]) -> str:

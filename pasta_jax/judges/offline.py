@@ -14,9 +14,9 @@ import numpy as np
 from pasta_jax.data.example import encode
 from pasta_jax.data.packing import pack
 from pasta_jax.data.toy import Problem
-from pasta_jax.evaluate.judges import TIE, Judge, Verdict, by_chance
-from pasta_jax.evaluate.minilm import Embed, cosine
-from pasta_jax.evaluate.rules import Rule, share
+from pasta_jax.judges.judge import TIE, Judge, Verdict, by_chance
+from pasta_jax.judges.minilm import Embed, cosine
+from pasta_jax.judges.rules import Rule, share
 from pasta_jax.models.weights import Model
 
 PROXIES = ("likelihood", "relevance", "rules", "repetition", "length")

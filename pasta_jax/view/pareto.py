@@ -5,7 +5,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from pasta_jax.evaluate.picture import STYLE, colours, shown
+from pasta_jax.view.picture import STYLE, colours, shown
 
 PANEL = 420  # of one plot, its axes' labels included
 HEIGHT = 330

@@ -2,8 +2,8 @@
 
 import pytest
 
-from launch.steps import Steps, read
 from pasta_jax.errors import PastaError
+from pasta_jax.pipelines.artifacts import Steps, read
 
 TOTAL, BLOCK = 7, 3
 

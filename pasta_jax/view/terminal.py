@@ -13,7 +13,7 @@ from rich.text import Text
 
 from pasta_jax.decode.reading import Growing, Reading
 from pasta_jax.decode.trace import Trace
-from pasta_jax.evaluate.picture import short, visible
+from pasta_jax.view.picture import short, visible
 
 # Of the 256 colours of a terminal those that can be read on black and on white; main has the terminal's own.
 STYLES = (

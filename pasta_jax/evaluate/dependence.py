@@ -4,8 +4,8 @@ import itertools
 import random
 from dataclasses import dataclass
 
-from pasta_jax.data.hiding import costs, full_row, hidden_row, read, slots_for, worst
-from pasta_jax.data.likelihood import cut, known_words
+from pasta_jax.annotate.hiding import costs, full_row, hidden_row, read, slots_for, worst
+from pasta_jax.annotate.likelihood import cut, known_words
 from pasta_jax.lang.program import Chunk, Program, Text
 from pasta_jax.lang.tags import MAX_TENS
 from pasta_jax.models.weights import Model

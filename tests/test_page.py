@@ -16,10 +16,10 @@ from rich.console import Console
 
 from pasta_jax.decode.reading import Reading
 from pasta_jax.decode.trace_file import from_json, to_json
-from pasta_jax.evaluate.picture import DARK, LIGHT, cells, colours, mask_svg, picture, short, timeline_svg, visible
-from pasta_jax.evaluate.terminal import coloured, frame, timeline
-from pasta_jax.evaluate.viewer import page
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
+from pasta_jax.view.page import page
+from pasta_jax.view.picture import DARK, LIGHT, cells, colours, mask_svg, picture, short, timeline_svg, visible
+from pasta_jax.view.terminal import coloured, frame, timeline
 from tests.requires import requires_smollm2
 from tests.traces import TOKENIZER, random_traces, script_of, traced
 

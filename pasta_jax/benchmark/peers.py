@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from pasta_jax import assets
-from pasta_jax.evaluate.speed import Runner
+from pasta_jax.benchmark.steps import Runner
 from pasta_jax.models import huggingface
 from pasta_jax.models.gguf import GGUF
 from pasta_jax.models.weights import PACKAGED, Model

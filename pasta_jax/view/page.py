@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
-from pasta_jax.decode.perfetto import token_name
 from pasta_jax.decode.trace import Thread, Trace
 from pasta_jax.decode.trace_file import to_json
-from pasta_jax.evaluate.picture import STYLE, colours, css_thread, edges_in, label, mask_svg, short, shown, timeline_svg
+from pasta_jax.view.perfetto import token_name
+from pasta_jax.view.picture import STYLE, colours, css_thread, edges_in, label, mask_svg, short, shown, timeline_svg
 
-TEMPLATE = Path(__file__).with_name("viewer.html")
+TEMPLATE = Path(__file__).with_name("page.html")
 
 _CLOSED = {"own": "itself", "budget": "its budget", "request": "the request's end"}
 

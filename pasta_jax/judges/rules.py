@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pasta_jax.data.pairs import Bad, Pair, pair_of
 from pasta_jax.data.sources import rows_of
 from pasta_jax.errors import PastaError
-from pasta_jax.evaluate.languages import LANGUAGES, language_of, script_of
+from pasta_jax.judges.languages import LANGUAGES, language_of, script_of
 
 RELATIONS = {"at least": lambda count, limit: count >= limit, "less than": lambda count, limit: count < limit}
 TYPES = {int: ("a whole number", int), str: ("a text", str), list[str]: ("a list of texts", list)}  # of arguments

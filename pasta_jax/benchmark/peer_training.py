@@ -5,8 +5,8 @@ import time
 
 import numpy as np
 
-from pasta_jax.evaluate.peers import exported
-from pasta_jax.evaluate.speed import Runner
+from pasta_jax.benchmark.peers import exported
+from pasta_jax.benchmark.steps import Runner
 from pasta_jax.models.weights import Model
 
 

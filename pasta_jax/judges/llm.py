@@ -8,8 +8,8 @@ import threading
 from collections import Counter
 from pathlib import Path
 
-from pasta_jax.data.llm import Client, Clock, Endpoint, LLMError, Messages, Usage
-from pasta_jax.evaluate.judges import Verdict
+from pasta_jax.judges.judge import Verdict
+from pasta_jax.llm import Client, Clock, Endpoint, LLMError, Messages, Usage
 
 _TASK = """\
 You compare two answers to the same question and say which one serves the person who asked better.

@@ -1,14 +1,14 @@
 """What annotated records promise: how many fork, into how many chunks of what length, and the theoretical speedup."""
 
 import dataclasses
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
-from pasta_jax.data.verify import Record
+from pasta_jax.data.records import Record
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.clock import geometric_mean
+from pasta_jax.view.histograms import Panel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,8 +93,17 @@ def statistics(records: Sequence[Record]) -> Statistics:
     )
 
 
-def histogram(values: Sequence[float], edges: Sequence[float]) -> list[int]:
-    """How many values lie in each [edge, next edge); those beyond the ends count in the first and the last."""
-    bins = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
-    counted = Counter(bins.tolist())
-    return [counted[n] for n in range(len(edges) - 1)]
+def panels_of(records: Sequence[Record]) -> list[Panel]:
+    """What a data set is looked at by."""
+    forked = [record for record in records if record.forks]
+    quarters = [1 + n / 4 for n in range(-1, 13)]
+    return [
+        Panel("theoretical speedup", "answers with a fork", [record.speedup for record in forked], quarters),
+        Panel("chunks of an answer", "answers with a fork", [record.forks for record in forked], range(14)),
+        Panel(
+            "tokens of a chunk",
+            "chunks",
+            [length for record in forked for length in record.chunk_tokens],
+            range(0, 210, 15),
+        ),
+    ]

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from pasta_jax.data import annotating
-from pasta_jax.data.annotating import Taken, code_fingerprint, run, write_results
+from pasta_jax import fingerprints
+from pasta_jax.annotate import run as annotating
+from pasta_jax.annotate.run import Taken, run, write_results
+from pasta_jax.annotate.verify import Limits, verify
 from pasta_jax.data.pairs import Bad, Pair, id_of
 from pasta_jax.data.toy import problems
 from pasta_jax.data.toy_tokenizer import toy_tokenizer
-from pasta_jax.data.verify import Limits, verify
 from pasta_jax.errors import PastaError
 from pasta_jax.models.weights import Model, export_model
 from tests.models import TINY, random_params
@@ -82,7 +83,7 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
     for about, pairs, changed in ((ABOUT | {"code": "2"}, PAIRS, "code"), (ABOUT, PAIRS[1:], "pairs")):
         with pytest.raises(PastaError, match=f"begun with another {changed}"):
             run(tmp_path, about, pairs, annotate, quietly)
-    assert code_fingerprint(annotating) != code_fingerprint(sys.modules[__name__])
+    assert fingerprints.of_code(annotating) != fingerprints.of_code(sys.modules[__name__])
 
 
 def test_damage_and_company_are_refused(tmp_path):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from pasta_jax.data.hiding import (
+from pasta_jax.annotate.hiding import (
     NO_CHUNKS,
     Piece,
     Plan,

@@ -6,18 +6,19 @@ is dropped. The results are made of all answers, in the order of the pairs, and 
 
 import dataclasses
 import fcntl
-import hashlib
 import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from pasta_jax.data.chart import chart, panels_of
+from pasta_jax import fingerprints
+from pasta_jax.annotate.statistics import panels_of, statistics
+from pasta_jax.annotate.verify import Refusal
 from pasta_jax.data.pairs import Bad, Pair
-from pasta_jax.data.statistics import statistics
-from pasta_jax.data.verify import Record, Refusal
+from pasta_jax.data.records import Record
 from pasta_jax.errors import PastaError
+from pasta_jax.view.histograms import chart
 
 PROGRESS = "progress.jsonl"
 RECORDS, REFUSED, SUMMARY = "records.jsonl", "refused.jsonl", "summary.json"
@@ -48,7 +49,7 @@ def run(
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise PastaError(f"{folder}: another run is writing there; wait for it, or give another folder") from None
-        about = about | {"pairs": fingerprint(pair.id for pair in pairs)}
+        about = about | {"pairs": fingerprints.of_texts(pair.id for pair in pairs)}
         answers = _taken_up(file, folder / PROGRESS, about, len(pairs))
         left = [number for number in range(len(pairs)) if number not in answers]
         progress(len(answers), len(pairs))
@@ -102,19 +103,6 @@ def _changed(line: bytes, about: dict) -> str:
         return next(key for key in sorted(about | before) if before.get(key) != about.get(key))
     except (ValueError, TypeError, AttributeError, StopIteration):
         return "form of file"
-
-
-def fingerprint(texts: Iterable[str]) -> str:
-    """Of texts in order."""
-    digest = hashlib.sha256()
-    for text in texts:
-        digest.update(text.encode() + b"\0")
-    return digest.hexdigest()[:16]
-
-
-def code_fingerprint(*modules) -> str:
-    """Of the source files of modules: answers of other code must not be mixed with ours."""
-    return fingerprint(Path(module.__file__).read_text(encoding="utf-8") for module in modules)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from pasta_jax.data import cues
-from pasta_jax.data.outline import Block, outline
+from pasta_jax.annotate import cues
+from pasta_jax.annotate.outline import Block, outline
 from pasta_jax.lang.lexer import ANNOTATION
 from pasta_jax.lang.program import MIN_CHUNK_WORDS
 from pasta_jax.lang.tags import escape, escape_topic

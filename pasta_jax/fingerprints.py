@@ -1,0 +1,25 @@
+"""Short hashes of what results depend on: texts, plain data, source code."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+
+
+def of_texts(texts: Iterable[str]) -> str:
+    """Of texts in order."""
+    digest = hashlib.sha256()
+    for text in texts:
+        digest.update(text.encode() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def of_data(value) -> str:
+    """Of anything JSON can hold."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def of_code(*modules: ModuleType) -> str:
+    """Of the source files of modules."""
+    return of_texts(Path(module.__file__).read_text(encoding="utf-8") for module in modules)

@@ -1,0 +1,92 @@
+"""Write the layout of docs/DESIGN.md from each file's own first line: python -m tests.layout."""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs/DESIGN.md"
+FOLDERS = {  # in reading order; files in the order of ORDER, then by name
+    "pasta_jax": "",
+    "configs": "one file per kind of experiment, `file.py:variant`",
+    "launch": "command-line entry points",
+    "tests": "test_<module>.py; conftest.py makes the session strict; the rest are helpers",
+    "docs": "",
+}
+LAYERS = (
+    "lang", "models", "decode", "view", "data", "annotate", "train", "judges", "evaluate", "benchmark", "pipelines",
+)  # fmt: skip
+UNDESCRIBED = {  # files that cannot describe themselves
+    "pasta_jax/view/page.html": "that page's frame and script",
+    "pasta_jax/benchmark/programs.jsonl": "43 programs to replay, of parallelism 1.0 to 4.0",
+    "docs/LANG.md": "the language, a tutorial whose examples are tests",
+    "docs/DATA.md": "sources, annotators, verification, the fields of records",
+    "docs/TRACE.md": "the format of a trace file",
+    "docs/DESIGN.md": "this page",
+    "docs/RESULTS.md": "figures, each with its command, machine and seed",
+    "docs/LOG.md": "what was tried, dated, failures too",
+}
+
+
+def first_line(path: Path) -> str:
+    """What a file says it is: the first line of its docstring, or of its leading comment."""
+    name = path.relative_to(ROOT).as_posix()
+    if name in UNDESCRIBED:
+        return UNDESCRIBED[name]
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        said = (ast.get_docstring(ast.parse(text)) or "").split("\n")[0]
+    else:
+        said = next((line[1:].strip() for line in text.splitlines() if re.match(r"# |<!--", line)), "")
+    if not said:
+        raise SystemExit(f"{name}: begin it with a line that says what it is, or add it to UNDESCRIBED in {__file__}")
+    return said.rstrip(".")
+
+
+def listed(folder: Path) -> list[Path]:
+    """The files of a folder that the layout names: no pictures, no empty package markers."""
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if path.is_file() and path.suffix in (".py", ".sh", ".md", ".html", ".jsonl") and path.name != "__init__.py"
+    )
+
+
+def rows() -> list[tuple[int, str, str]]:
+    """(indent, name, description)"""
+    out = []
+    for folder, what in FOLDERS.items():
+        out.append((0, f"{folder}/", what))
+        if folder == "tests":
+            continue
+        out += [(1, path.name, first_line(path)) for path in listed(ROOT / folder)]
+        for layer in LAYERS if folder == "pasta_jax" else ():
+            out.append((1, f"{layer}/", ""))
+            for path in listed(ROOT / folder / layer):
+                out.append((2, path.name, first_line(path)))
+            for package in sorted(
+                path for path in (ROOT / folder / layer).iterdir() if (path / "__init__.py").exists()
+            ):
+                out.append((2, f"{package.name}/", ""))
+                out += [(3, path.name, first_line(path)) for path in listed(package)]
+    return out
+
+
+def layout() -> str:
+    """The block of text that docs/DESIGN.md holds."""
+    lines = []
+    for indent, name, what in rows():
+        left = "  " * indent + name
+        lines.append(f"{left:<26} {what}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def with_layout(page: str) -> str:
+    """The page with its layout made anew."""
+    return re.sub(r"(## Layout\n\n```\n).*?(```)", lambda match: match[1] + layout() + match[2], page, flags=re.DOTALL)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_layout(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    print(f"wrote the layout of {PAGE.relative_to(ROOT)}", file=sys.stderr)
