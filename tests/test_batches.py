@@ -23,7 +23,7 @@ from pasta_jax.data.records import prompt_ids
 from pasta_jax.data.sources import read
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.program import Program
-from pasta_jax.lang.structure import NO_LABEL, POLICIES, Positions, structure, visible_matrix
+from pasta_jax.lang.structure import NO_LABEL, POLICIES, PREDICTED, Positions, structure, visible_matrix
 from pasta_jax.models import transformer
 from pasta_jax.models.weights import load_model
 from tests.byte_tokenizer import ByteTokenizer
@@ -64,7 +64,7 @@ def test_an_example_is_the_structure_of_its_ids():
         for name in VECTORS[1:]:
             np.testing.assert_array_equal(getattr(made, name), getattr(wanted, name))
     with pytest.raises(PastaError, match="no tokens"):
-        encode([], ids, TOKENIZER.tags, TOKENIZER.end_of_turn, "predicted", 40)
+        encode([], ids, TOKENIZER.tags, TOKENIZER.end_of_turn, PREDICTED)
 
 
 @given(st.integers(0, 10**6), st.integers(2, 40))
@@ -245,7 +245,7 @@ def test_packed_loss_is_unpacked_loss_on_real_records():
         if record.forks:
             ids = Program.parse(record.program).ids(tokenizer)
             prompt = prompt_ids(record, tokenizer)
-            examples.append(encode(prompt, ids, tokenizer.tags, tokenizer.end_of_turn, "predicted", 40))
+            examples.append(encode(prompt, ids, tokenizer.tags, tokenizer.end_of_turn, PREDICTED))
     length = 64 * -(-sum(map(len, examples)) // 64)
     together, alone = pack([examples], length), pack([[one] for one in examples], max(map(len, examples)))
     packed, unpacked = (losses(model.params, batch, mask(batch), model.config) for batch in (together, alone))

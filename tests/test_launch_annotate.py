@@ -15,6 +15,7 @@ from pasta_jax.data.records import read_records
 from pasta_jax.data.toy_tokenizer import toy_tokenizer
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.program import Program
+from pasta_jax.lang.structure import PREDICTED
 from tests.requires import requires_data
 from tests.test_endpoint import Server, good
 
@@ -54,7 +55,7 @@ def test_the_toy_task_from_end_to_end(command):
     records = read_records(Path("out/records.jsonl"))
     assert f"kept {len(records)} records" in out
     assert "annotated 0 of" in err
-    train = Examples(Path("out"), "train", toy_tokenizer(), False, "predicted", 40)
+    train = Examples(Path("out"), "train", toy_tokenizer(), False, PREDICTED)
     assert len(train) == sum(record.split == "train" for record in records) > 400
     again, err = command("toy")
     assert again == out

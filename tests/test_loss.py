@@ -13,7 +13,7 @@ from pasta_jax.data.example import Example, encode, windows
 from pasta_jax.data.packing import pack
 from pasta_jax.data.toy import problems
 from pasta_jax.data.toy_tokenizer import toy_tokenizer
-from pasta_jax.lang.structure import NO_LABEL
+from pasta_jax.lang.structure import NO_LABEL, PREDICTED
 from pasta_jax.models import transformer
 from pasta_jax.models.adapter import AdapterConfig, attach, new_adapter
 from pasta_jax.models.config import PRESETS
@@ -62,7 +62,7 @@ def records() -> list[tuple[Example, int]]:
     for problem in [p for p in some if p.has_ends][:2] + [p for p in some if not p.has_ends][:2]:
         prompt = TOKENIZER.chat([("user", problem.instruction)])
         answer = problem.program(TOKENIZER).ids(TOKENIZER)
-        made.append((encode(prompt, answer, TAGS, TOKENIZER.end_of_turn, "predicted", 40), len(prompt)))
+        made.append((encode(prompt, answer, TAGS, TOKENIZER.end_of_turn, PREDICTED), len(prompt)))
     return made
 
 
