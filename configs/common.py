@@ -15,8 +15,16 @@ def pick(variants: dict[str, Callable[[], ConfigDict]], name: str, file: str) ->
 
 
 def model(preset: str) -> ConfigDict:
-    """Which model; an empty path means the weights that a package ships."""
-    return ConfigDict({"preset": preset, "path": ""})
+    """Which model (models/source.py::ModelSource)."""
+    return ConfigDict(
+        {
+            "preset": preset,  # a known architecture; empty: whatever `path` holds
+            "path": "",  # GGUF file or Hugging Face folder; empty: the weights that a package ships
+            "adapter": "",  # file written by a run of launch.sft with an adapter
+            "policy": "",  # position policy; empty: the one that the model was trained with, and no other is accepted
+            "constant": 40,  # of the policy `constant`
+        }
+    )
 
 
 def decoding(lanes: int, rows: int) -> ConfigDict:
