@@ -1,4 +1,4 @@
-"""Where a model comes from, as configs name it: weights, an adapter, and the positions it must have been trained with."""
+"""Where a model comes from, as configs name it: weights, an adapter, and the positions it was trained with."""
 
 import dataclasses
 
