@@ -28,7 +28,7 @@ def model(preset: str) -> ConfigDict:
 
 
 def decoding(lanes: int, rows: int) -> ConfigDict:
-    """How requests are decoded together (decode/generate.py::Settings)."""
+    """How requests are decoded together (decode/generate.py::DecodeConfig)."""
     return ConfigDict(
         {
             "lanes": lanes,  # requests at a time

@@ -79,7 +79,7 @@ def interpreter(config: ConfigDict) -> dict:
 
     from pasta_jax.benchmark import programs as structures
     from pasta_jax.benchmark import steps as speed
-    from pasta_jax.decode.generate import Settings
+    from pasta_jax.decode.generate import DecodeConfig
 
     asked = config.interpreter
     programs = structures.read_programs(Path(PROGRAMS.value or asked.programs))
@@ -100,7 +100,7 @@ def interpreter(config: ConfigDict) -> dict:
     least_gb = (speed.weight_bytes(model.params) + speed.kv_bytes(model, asked.prompt + decode_asked.steps // 2)) / 1e9
     copy = speed.copy_gb_s()
     one_row = statistics.median(step[str(min(asked.widths))])
-    settings = Settings(lanes=1, rows=asked.rows, slots=asked.slots, widths=tuple(asked.widths))
+    settings = DecodeConfig(lanes=1, rows=asked.rows, slots=asked.slots, widths=tuple(asked.widths))
     pairs = structures.measure(model, programs, settings, asked.prompt, asked.rounds, say)
     return {
         "benchmark": "interpreter",
@@ -171,7 +171,7 @@ def sampling(config: ConfigDict) -> dict:
 
     from pasta_jax.data.pairs import Pair
     from pasta_jax.data.sources import read
-    from pasta_jax.decode.generate import Request, Settings
+    from pasta_jax.decode.generate import DecodeConfig, Request
     from pasta_jax.decode.sampling import Sampling
     from pasta_jax.evaluate.candidates import Prompt, sample
 
@@ -182,7 +182,7 @@ def sampling(config: ConfigDict) -> dict:
     request = Request((), asked.max_tokens, Sampling(temperature=1.0, seed=asked.seed), False, 12, 638)
     by_lanes = {}
     for lanes in asked.lanes:
-        settings = Settings(lanes, asked.rows, asked.slots, ())
+        settings = DecodeConfig(lanes, asked.rows, asked.slots, ())
         wanted = prompts[: max(1, round(asked.waves * lanes / asked.count))]
         list(sample(model, prompts[:1], 0, 2, settings, dataclasses.replace(request, max_tokens=2)))  # compiles
         began = time.perf_counter()

@@ -95,7 +95,7 @@ class Job:
         import jax
         import jax.numpy as jnp
 
-        from pasta_jax.decode.generate import Settings, rules_for
+        from pasta_jax.decode.generate import DecodeConfig, rules_for
         from pasta_jax.decode.prefill import CHUNKS
         from pasta_jax.decode.state import empty_state
         from pasta_jax.lang.tags import NUM_TAGS, TagIds
@@ -117,7 +117,7 @@ class Job:
         self.params = placed(params, mesh)
         self.state = placed(jax.eval_shape(state), mesh)
         ids = Ids(TagIds(self.config.vocab - NUM_TAGS), (1,), self.config.vocab)
-        settings = Settings(config.lanes, config.rows, config.slots)
+        settings = DecodeConfig(config.lanes, config.rows, config.slots)
         self.rules = rules_for(Model(config.preset, self.config, self.params, ids), settings, config.slots, False)
 
     def compile(self, name: str) -> dict:

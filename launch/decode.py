@@ -155,9 +155,9 @@ def request_for(model, config: ConfigDict, settings, place: str, prompt: str):
 
 def settings_of(config: ConfigDict):
     """The decoding settings of a config."""
-    from pasta_jax.decode.generate import Settings
+    from pasta_jax.decode.generate import DecodeConfig
 
-    return Settings(**config.decoding.to_dict())
+    return DecodeConfig(**config.decoding.to_dict())
 
 
 def answer_one(job: Job, items: Iterator, tags, sequential: bool, began: float, loaded: float) -> None:

@@ -24,7 +24,7 @@ def main(config: ConfigDict) -> None:
     cli.announce_device()
 
     from pasta_jax.data.toy import HELD_OUT, problems
-    from pasta_jax.decode.generate import Request, Settings
+    from pasta_jax.decode.generate import DecodeConfig, Request
     from pasta_jax.decode.sampling import Sampling
     from pasta_jax.evaluate import exactness
     from pasta_jax.models.weights import load_model
@@ -32,7 +32,7 @@ def main(config: ConfigDict) -> None:
     model = load_model(config.model.preset, config.model.path, only_decoding=True)
     baseline = load_model(config.baseline.preset, config.baseline.path, only_decoding=True)
     asked = problems(HELD_OUT, config.start, config.problems, config.level)
-    settings = Settings(**config.decoding.to_dict())
+    settings = DecodeConfig(**config.decoding.to_dict())
     request = request_of(config, Request, Sampling)
 
     began = time.perf_counter()

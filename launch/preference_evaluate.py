@@ -85,12 +85,12 @@ def realised(stage: Stage, model, answers: str, request) -> float:
 
 def time_step(stage: Stage, model, answers: str, request) -> Made:
     """Milliseconds of each of the timed prompts, the baseline and the model by turns: a machine's speed drifts."""
-    from pasta_jax.decode.generate import Settings, generate
+    from pasta_jax.decode.generate import DecodeConfig, generate
 
     prompts = stage.held_out[: stage.config.evaluate.timed]
     greedy = dataclasses.replace(request.sampling, temperature=0.0)
     plain = dataclasses.replace(request, sampling=greedy, sequential=True)
-    alone = Settings(**stage.config.decoding.to_dict() | {"lanes": 1})
+    alone = DecodeConfig(**stage.config.decoding.to_dict() | {"lanes": 1})
 
     def milliseconds(model, request) -> list[float]:
         requests = [

@@ -130,7 +130,7 @@ def asked_of(stage: Stage, prompts: Sequence, request) -> dict:
 
 def decode_step(stage: Stage, step: str, settings: dict, model, prompts: Sequence, count: int, request) -> Made:
     """`count` answers to each prompt, a block of prompts after another; each block is decoded as in every other run."""
-    from pasta_jax.decode.generate import Settings
+    from pasta_jax.decode.generate import DecodeConfig
     from pasta_jax.evaluate.candidates import sample
 
     block = stage.config.sample.block
@@ -138,7 +138,7 @@ def decode_step(stage: Stage, step: str, settings: dict, model, prompts: Sequenc
     def records(start: int):
         for at in range(start, len(prompts), block):
             few, found, began = prompts[at : at + block], {}, time.monotonic()
-            lanes = Settings(**stage.config.decoding.to_dict())
+            lanes = DecodeConfig(**stage.config.decoding.to_dict())
             for index, answers in sample(model, few, at, count, lanes, request):
                 found[index] = answers
             tokens = sum(len(answer.ids) for answers in found.values() for answer in answers)

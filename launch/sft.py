@@ -252,10 +252,10 @@ def probe_of(config: ConfigDict, model, data: Data):
         return None
 
     def look(trainable, frozen) -> dict:
-        from pasta_jax.decode.generate import Settings
+        from pasta_jax.decode.generate import DecodeConfig
         from pasta_jax.evaluate.probe import probe
 
-        settings = Settings(lanes=len(data.prompts), rows=config.probe.rows, slots=0)
+        settings = DecodeConfig(lanes=len(data.prompts), rows=config.probe.rows, slots=0)
         return probe(finished(config, model, trainable, frozen), data.prompts, settings, config.probe.max_tokens)
 
     return look

@@ -11,7 +11,7 @@ import pytest
 from pasta_jax.data.toy import problems
 from pasta_jax.data.toy_tokenizer import toy_tokenizer
 from pasta_jax.decode import reference
-from pasta_jax.decode.generate import Request, Settings, generate
+from pasta_jax.decode.generate import DecodeConfig, Request, generate
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.evaluate.ablation import ABLATIONS, broken, decode_broken
 from pasta_jax.lang.program import Sync
@@ -19,7 +19,7 @@ from pasta_jax.models.weights import Model
 from tests.models import TINY, random_params
 from tests.traces import ENOUGH, PROGRAM, TOKENIZER, script_of
 
-SETTINGS = Settings(lanes=8, rows=4, slots=96)
+SETTINGS = DecodeConfig(lanes=8, rows=4, slots=96)
 
 
 @functools.cache

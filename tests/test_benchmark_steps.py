@@ -16,7 +16,7 @@ from launch import benchmark
 from pasta_jax.benchmark import programs as structures
 from pasta_jax.benchmark import steps as speed
 from pasta_jax.data.toy_tokenizer import toy_tokenizer
-from pasta_jax.decode.generate import Settings
+from pasta_jax.decode.generate import DecodeConfig
 from pasta_jax.decode.state import empty_state
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.clock import clock, geometric_mean, parallelism
@@ -27,7 +27,7 @@ from tests.byte_tokenizer import ByteTokenizer
 from tests.models import TINY, random_params
 from tests.requires import requires_smollm2
 
-SETTINGS = Settings(lanes=1, rows=4, slots=128)
+SETTINGS = DecodeConfig(lanes=1, rows=4, slots=128)
 TEXT = (
     'Begin <promise topic="a" tokens=2 /><async>one two three</async>'
     '<promise topic="b" tokens=1 /><async>four</async><sync/>end'

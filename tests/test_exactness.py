@@ -10,14 +10,14 @@ import pytest
 
 from pasta_jax.data.toy import Problem, problems
 from pasta_jax.data.toy_tokenizer import toy_tokenizer
-from pasta_jax.decode.generate import Request, Settings
+from pasta_jax.decode.generate import DecodeConfig, Request
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.evaluate.exactness import Answered, answer_all, quality, requests_for, speed
 from pasta_jax.models.weights import Model, export_model
 from tests.models import random_params
 from tests.test_ablation import talkative
 
-SETTINGS = Settings(lanes=8, rows=4, slots=128)
+SETTINGS = DecodeConfig(lanes=8, rows=4, slots=128)
 ASKED = Request((), 60, Sampling(1.0, 0, 1.0, 7), False, 2, 12)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pasta_jax.decode import generate as door
-from pasta_jax.decode.generate import Event, Request, Result, Settings, generate, slots_for, stream
+from pasta_jax.decode.generate import DecodeConfig, Event, Request, Result, generate, slots_for, stream
 from pasta_jax.decode.prefill import CHUNKS, pieces, prefill
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.state import empty_state
@@ -19,7 +19,7 @@ from pasta_jax.models.weights import Model
 from tests.byte_tokenizer import ByteTokenizer
 from tests.models import random_params, uncached
 
-SETTINGS = Settings(lanes=4, rows=4, slots=0)
+SETTINGS = DecodeConfig(lanes=4, rows=4, slots=0)
 PROMPTS = ("a", "what is it?", "a prompt of some length, to be ragged", "two words")
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from pasta_jax.decode.generate import Request, Settings, generate
+from pasta_jax.decode.generate import DecodeConfig, Request, generate
 from pasta_jax.decode.replay import replay
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.models.config import PRESETS
@@ -16,7 +16,7 @@ from tests.requires import requires_gemma, requires_smollm2
 
 pytestmark = pytest.mark.usefixtures("fully_compiled")
 # The same slots for all, to compile few programs.
-SETTINGS = Settings(lanes=4, rows=1, slots=256)
+SETTINGS = DecodeConfig(lanes=4, rows=1, slots=256)
 MODELS = [pytest.param("smollm2_135m", marks=requires_smollm2), pytest.param("gemma3_270m", marks=requires_gemma)]
 # (prompt, ids, three logits of the last token, 16 greedy tokens)
 GOLDENS = {

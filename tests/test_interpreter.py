@@ -15,7 +15,7 @@ import pytest
 
 from pasta_jax.decode import generate as door
 from pasta_jax.decode import reference
-from pasta_jax.decode.generate import Request, Result, Settings, generate, rules_for, start, stream
+from pasta_jax.decode.generate import DecodeConfig, Request, Result, generate, rules_for, start, stream
 from pasta_jax.decode.interpreter import Script, run
 from pasta_jax.decode.prefill import admit, prefill
 from pasta_jax.decode.replay import script_for
@@ -138,14 +138,14 @@ def assert_same_books(books: Books, answer: reference.Answer) -> None:
 @pytest.mark.parametrize(
     ("count", "settings", "positions"),
     [
-        (950, Settings(lanes=8, rows=4, slots=SLOTS), Positions()),
-        (300, Settings(lanes=8, rows=2, slots=SLOTS), Positions("constant", 7)),
-        (300, Settings(lanes=8, rows=3, slots=SLOTS), Positions("shared_start")),
-        (300, Settings(lanes=8, rows=8, slots=SLOTS, widths=(3, 5)), Positions("shared_start")),
-        (100, Settings(lanes=3, rows=4, slots=SLOTS), Positions()),
-        (50, Settings(lanes=1, rows=2, slots=SLOTS), Positions("shared_start")),
+        (950, DecodeConfig(lanes=8, rows=4, slots=SLOTS), Positions()),
+        (300, DecodeConfig(lanes=8, rows=2, slots=SLOTS), Positions("constant", 7)),
+        (300, DecodeConfig(lanes=8, rows=3, slots=SLOTS), Positions("shared_start")),
+        (300, DecodeConfig(lanes=8, rows=8, slots=SLOTS, widths=(3, 5)), Positions("shared_start")),
+        (100, DecodeConfig(lanes=3, rows=4, slots=SLOTS), Positions()),
+        (50, DecodeConfig(lanes=1, rows=2, slots=SLOTS), Positions("shared_start")),
     ],
-    ids=lambda value: f"lanes{value.lanes}-rows{value.rows}" if isinstance(value, Settings) else str(value),
+    ids=lambda value: f"lanes{value.lanes}-rows{value.rows}" if isinstance(value, DecodeConfig) else str(value),
 )
 def test_scripted_programs_are_kept_book_of_as_by_the_oracle(count, settings, positions):
     """Ids, threads, steps, positions, slot order, who sees whom, all ends; in lanes that are used again and again."""
@@ -210,7 +210,7 @@ def hot_and_tiny() -> Model:
     return Model("hot", config, jax.tree.map(jnp.asarray, random_params(config, 5)), TOKENIZER)
 
 
-EIGHT_LANES = Settings(lanes=8, rows=4, slots=80)
+EIGHT_LANES = DecodeConfig(lanes=8, rows=4, slots=80)
 SAMPLINGS = (
     Sampling(temperature=1.0),
     Sampling(temperature=1.0, top_k=40),
@@ -324,7 +324,7 @@ def test_whatever_a_hot_model_samples_is_well_formed():
         dataclasses.replace(prompt, sampling=Sampling(temperature=2.0, seed=seed), max_tokens=8 + seed % 40)
         for seed in range(10_000)
     ]
-    settings = Settings(lanes=100, rows=4, slots=64)
+    settings = DecodeConfig(lanes=100, rows=4, slots=64)
     kinds = Counter()
     for result in generate(hot_and_tiny(), hot, settings):
         ids = result.trace.linear_ids()
@@ -390,7 +390,7 @@ def test_sampling_seeds_and_budgets_are_no_reason_to_compile():
 @pytest.mark.usefixtures("fully_compiled")
 def test_the_state_is_given_away_and_the_pool_never_copied():
     config = dataclasses.replace(TINY, head_dim=64)
-    settings = Settings(lanes=8, rows=4, slots=4096)
+    settings = DecodeConfig(lanes=8, rows=4, slots=4096)
     model = dataclasses.replace(tiny(), config=config, params=jax.tree.map(jnp.asarray, random_params(config, 1)))
     rules = rules_for(model, settings, settings.slots, sequential=False)
     assert len(rules.prefixes) == 7  # attention reads one of them
@@ -407,7 +407,7 @@ def test_the_state_is_given_away_and_the_pool_never_copied():
 
 
 def test_admission_takes_the_state_over_as_well(monkeypatch):
-    settings = Settings(lanes=1, rows=2, slots=SLOTS)
+    settings = DecodeConfig(lanes=1, rows=2, slots=SLOTS)
     rules = rules_for(tiny(), settings, SLOTS, sequential=False)
     states = [empty_state(TINY, 1, SLOTS, jnp.float32, stacked=False)]
     monkeypatch.setattr(door, "admit", lambda *arguments: states.append(admit(*arguments)) or states[-1])

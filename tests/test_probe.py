@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pasta_jax.decode.generate import Request, Settings, generate
+from pasta_jax.decode.generate import DecodeConfig, Request, generate
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.evaluate.probe import look, well_formed
 from pasta_jax.models.config import PRESETS
@@ -16,7 +16,7 @@ from tests.byte_tokenizer import ByteTokenizer
 from tests.models import random_params, uncached
 
 TAGS = ByteTokenizer.tags
-SETTINGS = Settings(lanes=4, rows=2, slots=256)
+SETTINGS = DecodeConfig(lanes=4, rows=2, slots=256)
 
 
 @functools.cache

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pasta_jax.decode.generate import Request, Settings, positions_for, rules_for, start
+from pasta_jax.decode.generate import DecodeConfig, Request, positions_for, rules_for, start
 from pasta_jax.decode.interpreter import Script, run
 from pasta_jax.decode.replay import prepare, replay, replayed, script_for
 from pasta_jax.decode.sampling import Sampling
@@ -58,7 +58,7 @@ def logits_of(params, hidden_NxE, config):
     return transformer.logits(params, config, hidden_NxE[None])[0]
 
 
-def interleaved(model: Model, pairs, settings: Settings, prefixes: tuple[int, ...]):
+def interleaved(model: Model, pairs, settings: DecodeConfig, prefixes: tuple[int, ...]):
     """(what replay tells of each lane, the final hidden states of its slots), with few shapes to compile."""
     tags, end = model.tokenizer.tags, model.tokenizer.end_of_turn
     rules = dataclasses.replace(rules_for(model, settings, settings.slots, sequential=False), prefixes=prefixes)
@@ -128,7 +128,7 @@ def assert_fed_by_the_clock(found, prompt, program, made, tags, rows: int) -> No
 )
 def test_replay_computes_what_one_forward_pass_computes(rows, policy, stacked, prefixes):
     model = dataclasses.replace(toy(stacked), positions=Positions(policy, 13))
-    settings = Settings(lanes=8, rows=rows, slots=SLOTS)
+    settings = DecodeConfig(lanes=8, rows=rows, slots=SLOTS)
     for seed in range(3):
         pairs = random_pairs(settings.lanes, seed=100 * rows + seed)
         found, ours = interleaved(model, pairs, settings, prefixes)
@@ -142,7 +142,7 @@ def test_replay_computes_what_one_forward_pass_computes(rows, policy, stacked, p
 
 def test_replay_gives_these_logits():
     model = toy(False, layers=1)  # quick to compile
-    settings = Settings(lanes=2, rows=4, slots=0)
+    settings = DecodeConfig(lanes=2, rows=4, slots=0)
     pairs = random_pairs(2, seed=7)
     theirs, _ = teacher_forced(model, pairs)
     for lane, found in enumerate(replay(model, *map(list, zip(*pairs, strict=True)), settings)):
@@ -193,7 +193,7 @@ def test_replay_of_real_text_computes_what_one_forward_pass_computes(name):
     model = load_model(name, "", dtype=jnp.float32, stacked=False)
     pairs = real_pairs(model.tokenizer)
     assert len(pairs) == 20
-    settings = Settings(lanes=len(pairs), rows=3, slots=0)
+    settings = DecodeConfig(lanes=len(pairs), rows=3, slots=0)
     state, rules, script = prepare(model, *map(list, zip(*pairs, strict=True)), settings, keep_hidden=True)
     state = run(model.params, state, np.int32(10**6), np.False_, config=model.config, rules=rules, script=script)
     hidden, structures = teacher_forced(model, pairs)

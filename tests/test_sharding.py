@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from launch.compile_tpu import bytes_of, collectives
-from pasta_jax.decode.generate import Request, Settings, generate, rules_for, start
+from pasta_jax.decode.generate import DecodeConfig, Request, generate, rules_for, start
 from pasta_jax.decode.interpreter import run
 from pasta_jax.decode.prefill import prefill
 from pasta_jax.decode.replay import replay, script_for
@@ -29,7 +29,7 @@ from tests.models import random_params
 
 TOKENIZER = ByteTokenizer()
 TAGS = TOKENIZER.tags
-SETTINGS = Settings(lanes=8, rows=3, slots=0)
+SETTINGS = DecodeConfig(lanes=8, rows=3, slots=0)
 NARROW = dataclasses.replace(PRESETS["toy"], layers=2, global_every=2, tied_head=False)  # two key/value heads
 WIDE = dataclasses.replace(NARROW, heads=16, kv_heads=8)  # eight: every mesh divides heads, ff and vocabulary
 

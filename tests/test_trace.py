@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from pasta_jax.decode.generate import Event, Result, Settings
+from pasta_jax.decode.generate import DecodeConfig, Event, Result
 from pasta_jax.decode.reading import Reading
 from pasta_jax.decode.replay import replay_stream
 from pasta_jax.decode.state import LENGTH, STOP
@@ -167,7 +167,7 @@ def test_a_reader_is_shown_all_that_is_certain_and_no_more():
 
 def test_a_replay_is_streamed_like_an_answer_and_timed():
     expected, _ = traced(script_of(PROGRAM))
-    settings = Settings(1, 8, 0)
+    settings = DecodeConfig(1, 8, 0)
     *events, result = replay_stream(
         tiny_model(), TOKENIZER.encode("why?"), PROGRAM.ids(TOKENIZER), settings, round_steps=5
     )

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pasta_jax.decode import reference
-from pasta_jax.decode.generate import Request, Settings
+from pasta_jax.decode.generate import DecodeConfig, Request
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.trace import Trace, spell
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
@@ -93,7 +93,7 @@ def traced(
     """The trace of a script, timed at every `looks`-th step (0: not at all), and the oracle's own books."""
     ids = tokenizer.encode(prompt)
     request = Request(tuple(ids), budget, Sampling(), False, ENOUGH, ENOUGH)
-    answer = reference.scripted(request, Settings(1, rows, 0), tokenizer, 8192, PREDICTED, script)
+    answer = reference.scripted(request, DecodeConfig(1, rows, 0), tokenizer, 8192, PREDICTED, script)
     columns = {
         name: np.array(getattr(answer.tape, name)[len(ids) :], np.int32)
         for name in ("token", "thread", "step", "position")

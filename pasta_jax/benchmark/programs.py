@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from pasta_jax.decode.generate import Settings
+from pasta_jax.decode.generate import DecodeConfig
 from pasta_jax.decode.interpreter import run
 from pasta_jax.decode.replay import prepare
 from pasta_jax.errors import PastaError
@@ -64,7 +64,7 @@ def read_programs(path: Path) -> list[Program]:
 
 
 def timed(
-    model: Model, prompt: Sequence[int], ids: Sequence[int], settings: Settings, length: int
+    model: Model, prompt: Sequence[int], ids: Sequence[int], settings: DecodeConfig, length: int
 ) -> tuple[float, int]:
     """Seconds and steps of one forced run, the prompt's prefill left out; the script is padded to `length`."""
     state, rules, script = prepare(model, [prompt], [ids], settings, keep_hidden=False)
@@ -83,7 +83,7 @@ def timed(
 def measure(
     model: Model,
     programs: Sequence[Program],
-    settings: Settings,
+    settings: DecodeConfig,
     prompt_tokens: int,
     rounds: int,
     say: Callable[[str], None],

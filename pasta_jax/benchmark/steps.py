@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pasta_jax.decode.generate import Request, Settings, rules_for, start
+from pasta_jax.decode.generate import DecodeConfig, Request, rules_for, start
 from pasta_jax.decode.interpreter import Rules, Script, run
 from pasta_jax.decode.replay import prepare
 from pasta_jax.decode.sampling import Sampling
@@ -34,7 +34,7 @@ def decode_runner(model: Model, rows: int, slots: int, prompt: int, steps: int) 
     starts = np.full((1, max_threads(slots)), len(opening), np.int32)
     starts[0, 0] = 0
     script = Script(jnp.asarray(tokens), jnp.asarray(starts))
-    settings = Settings(lanes=1, rows=rows, slots=slots)
+    settings = DecodeConfig(lanes=1, rows=rows, slots=slots)
     rules = rules_for(model, settings, slots, sequential=rows == 1)
     # The forced tokens still go through the head and the sampler; only an end must not come.
     rules = dataclasses.replace(rules, stop_ids=(-1,))
@@ -76,7 +76,7 @@ def event_runners(model: Model, slots: int, prompt: int) -> dict[str, Runner]:
     tags, word = model.tokenizer.tags, model.tokenizer.encode(" word")[0]
     block = [tags.async_, *[word] * 30, tags.end_async]
     program = [tags.promise, tags.close(3), *block, *[word] * 29, tags.sync, *[word] * 9]
-    settings = Settings(lanes=1, rows=2, slots=slots)
+    settings = DecodeConfig(lanes=1, rows=2, slots=slots)
     state, rules, script = prepare(model, [[word] * prompt], [program], settings, keep_hidden=False)
     after = {"fork": 1, "plain": 9, "join": 32}  # steps before the one that is timed
     states, done = {}, 0

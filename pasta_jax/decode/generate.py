@@ -23,7 +23,7 @@ POOL = 256  # fewest slots of a pool; each next size is twice as large
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class DecodeConfig:
     """What is compiled in: changing any of it compiles another loop."""
 
     lanes: int  # requests decoded at a time
@@ -72,7 +72,7 @@ class Result:
     trace: Trace
 
 
-def generate(model: Model, requests: Sequence[Request], settings: Settings) -> list[Result]:
+def generate(model: Model, requests: Sequence[Request], settings: DecodeConfig) -> list[Result]:
     """Answer all requests; results in the order of the requests."""
     finished = (item for item in stream(model, requests, settings, round_steps=256) if isinstance(item, Result))
     return sorted(finished, key=lambda result: result.request)
@@ -81,7 +81,7 @@ def generate(model: Model, requests: Sequence[Request], settings: Settings) -> l
 def stream(
     model: Model,
     requests: Sequence[Request],
-    settings: Settings,
+    settings: DecodeConfig,
     round_steps: int,
     script: Script | None = None,
 ) -> Iterator[Event | Result]:
@@ -134,7 +134,7 @@ def stream(
                 lanes[index] = None
 
 
-def rules_for(model: Model, settings: Settings, slots: int, sequential: bool) -> Rules:
+def rules_for(model: Model, settings: DecodeConfig, slots: int, sequential: bool) -> Rules:
     """The fixed part of a compiled loop. Answers without tags need one row only."""
     if settings.rows < 2 and not sequential:
         raise PastaError("rows 1: chunks need a row beside main's; give 2 or more, or decode sequentially")
@@ -162,7 +162,7 @@ def positions_for(model: Model) -> Positions:
     return positions
 
 
-def slots_for(model: Model, requests: Sequence[Request], settings: Settings) -> int:
+def slots_for(model: Model, requests: Sequence[Request], settings: DecodeConfig) -> int:
     """Slots a lane needs, rounded up so that few programs are compiled; refuses prompts that cannot be answered."""
     longest = 0
     for number, request in enumerate(requests):

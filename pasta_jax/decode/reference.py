@@ -10,7 +10,7 @@ from collections.abc import Generator, Sequence
 import jax
 import numpy as np
 
-from pasta_jax.decode.generate import Request, Settings, positions_for
+from pasta_jax.decode.generate import DecodeConfig, Request, positions_for
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.state import BUDGET, LENGTH, OPEN, OWN, STOP
 from pasta_jax.lang.structure import Positions
@@ -77,7 +77,7 @@ class Answer:
 
 
 def answer(
-    request: Request, settings: Settings, tokenizer, context: int, positions: Positions
+    request: Request, settings: DecodeConfig, tokenizer, context: int, positions: Positions
 ) -> Generator[tuple[Tape, list[Ask]], list[int], Answer]:
     """Run one request: yields the tape and who asks for a token, takes one token for each, returns the answer."""
     tags, prompt = tokenizer.tags, request.prompt_ids
@@ -203,7 +203,12 @@ def legal(place: str, tags_allowed: bool, tokenizer, rows: int) -> np.ndarray:
 
 
 def scripted(
-    request: Request, settings: Settings, tokenizer, context: int, positions: Positions, script: Sequence[Sequence[int]]
+    request: Request,
+    settings: DecodeConfig,
+    tokenizer,
+    context: int,
+    positions: Positions,
+    script: Sequence[Sequence[int]],
 ) -> Answer:
     """Every thread says what the script tells it to, legal or not: script[thread][number]."""
     run = answer(request, settings, tokenizer, context, positions)
@@ -215,7 +220,7 @@ def scripted(
             return stop.value
 
 
-def sampled(model: Model, requests: Sequence[Request], settings: Settings) -> list[Answer]:
+def sampled(model: Model, requests: Sequence[Request], settings: DecodeConfig) -> list[Answer]:
     """Each request is decoded alone; only the forward passes, one over all fed tokens a step, are taken together."""
     tokenizer = model.tokenizer
     runs = [answer(request, settings, tokenizer, model.config.context, positions_for(model)) for request in requests]

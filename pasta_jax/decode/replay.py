@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pasta_jax.decode.generate import Event, Request, Result, Settings, rules_for, slots_for, start, stream
+from pasta_jax.decode.generate import DecodeConfig, Event, Request, Result, rules_for, slots_for, start, stream
 from pasta_jax.decode.interpreter import Script, run
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.state import DecodeState, empty_state, max_threads
@@ -62,7 +62,7 @@ def request_for(prompt: Sequence[int], ids: Sequence[int]) -> Request:
 
 
 def replay_stream(
-    model: Model, prompt: Sequence[int], ids: Sequence[int], settings: Settings, round_steps: int
+    model: Model, prompt: Sequence[int], ids: Sequence[int], settings: DecodeConfig, round_steps: int
 ) -> Iterator[Event | Result]:
     """A program's replay told as `stream` tells an answer; its trace says that nothing was sampled."""
     request = request_for(prompt, ids)
@@ -78,7 +78,7 @@ def prepare(
     model: Model,
     prompts: Sequence[Sequence[int]],
     programs: Sequence[Sequence[int]],
-    settings: Settings,
+    settings: DecodeConfig,
     keep_hidden: bool,
 ):
     """(state, rules, script) with every program's prompt in its lane, ready to run."""
@@ -97,7 +97,7 @@ def replay(
     model: Model,
     prompts: Sequence[Sequence[int]],
     programs: Sequence[Sequence[int]],
-    settings: Settings,
+    settings: DecodeConfig,
     keep_logits: bool = True,
 ) -> list[Replayed]:
     """Run one program a lane, all lanes at once, with its tokens forced."""

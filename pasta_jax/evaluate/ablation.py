@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pasta_jax.decode.generate import Request, Settings, positions_for
+from pasta_jax.decode.generate import DecodeConfig, Request, positions_for
 from pasta_jax.decode.reference import Answer, Tape, answer, legal, pick, uncached
 from pasta_jax.decode.trace import Trace, spell
 from pasta_jax.models.weights import Model
@@ -18,7 +18,7 @@ ABLATIONS = (
 )
 
 
-def decode_broken(model: Model, requests: Sequence[Request], settings: Settings, ablation: str) -> list[Trace]:
+def decode_broken(model: Model, requests: Sequence[Request], settings: DecodeConfig, ablation: str) -> list[Trace]:
     """The answers, greedy or sampled as asked. Slow: all that was fed is computed anew in every step."""
     tokenizer = model.tokenizer
     runs = [answer(request, settings, tokenizer, model.config.context, positions_for(model)) for request in requests]
@@ -56,7 +56,7 @@ def broken(tape: Tape, ablation: str) -> Tape:
     return tape
 
 
-def trace_of(model: Model, request: Request, settings: Settings, tape: Tape, done: Answer) -> Trace:
+def trace_of(model: Model, request: Request, settings: DecodeConfig, tape: Tape, done: Answer) -> Trace:
     """The oracle's books as a trace, without times."""
     prompt, tokenizer = len(request.prompt_ids), model.tokenizer
     columns = {

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from pasta_jax.data.example import Example, encode
-from pasta_jax.decode.generate import Request, Result, Settings, stream
+from pasta_jax.decode.generate import DecodeConfig, Request, Result, stream
 from pasta_jax.decode.state import BUDGET
 from pasta_jax.lang.structure import Positions
 from pasta_jax.models.weights import Model
@@ -51,7 +51,7 @@ def candidate(result: Result) -> Candidate:
 
 
 def sample(
-    model: Model, prompts: Sequence[Prompt], first: int, count: int, settings: Settings, asked: Request
+    model: Model, prompts: Sequence[Prompt], first: int, count: int, settings: DecodeConfig, asked: Request
 ) -> Iterator[tuple[int, list[Candidate]]]:
     """(index of the prompt, its `count` answers) as they get whole. `first` is the number of the first prompt.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from pasta_jax.data.toy import Problem
-from pasta_jax.decode.generate import Request, Settings, generate
+from pasta_jax.decode.generate import DecodeConfig, Request, generate
 from pasta_jax.evaluate.ablation import ABLATIONS, decode_broken
 from pasta_jax.lang.clock import geometric_mean, theoretical_speedup
 from pasta_jax.models.weights import Model
@@ -44,7 +44,7 @@ def requests_for(model: Model, problems: Sequence[Problem], asked: Request, sequ
 
 
 def answer_all(
-    model: Model, problems: Sequence[Problem], settings: Settings, asked: Request, sequential: bool
+    model: Model, problems: Sequence[Problem], settings: DecodeConfig, asked: Request, sequential: bool
 ) -> list[Answered]:
     """Answers through the interpreter; `asked` says all of a request but its prompt."""
     requests = requests_for(model, problems, asked, sequential)
@@ -103,7 +103,7 @@ def speed(answers: Sequence[Answered], baseline: Sequence[Answered]) -> dict:
 
 
 def ablate(
-    model: Model, problems: Sequence[Problem], settings: Settings, asked: Request, say: Callable[[str], None]
+    model: Model, problems: Sequence[Problem], settings: DecodeConfig, asked: Request, say: Callable[[str], None]
 ) -> dict:
     """Exactness on problems that ask for the ends, with each of the rules broken."""
     requests = requests_for(model, problems, asked, sequential=False)

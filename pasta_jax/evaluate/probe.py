@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pasta_jax.decode.generate import Request, Result, Settings, generate, positions_for, rules_for
+from pasta_jax.decode.generate import DecodeConfig, Request, Result, generate, positions_for, rules_for
 from pasta_jax.decode.interpreter import Rules, allow
 from pasta_jax.decode.sampling import FORBIDDEN, Sampling
 from pasta_jax.decode.state import OWN
@@ -21,7 +21,7 @@ BUCKET = 128  # lengths are rounded up to it, so that few programs are compiled
 ENDLESS = 2**30  # topic tokens that the mask shall allow
 
 
-def probe(model: Model, prompts: Sequence[Sequence[int]], settings: Settings, max_tokens: int) -> dict[str, float]:
+def probe(model: Model, prompts: Sequence[Sequence[int]], settings: DecodeConfig, max_tokens: int) -> dict[str, float]:
     """Figures of greedy answers; means over answers, of promises over chunks that closed themselves."""
     request = functools.partial(
         Request,
@@ -35,7 +35,7 @@ def probe(model: Model, prompts: Sequence[Sequence[int]], settings: Settings, ma
     return look(model, results, settings)
 
 
-def look(model: Model, results: Sequence[Result], settings: Settings) -> dict[str, float]:
+def look(model: Model, results: Sequence[Result], settings: DecodeConfig) -> dict[str, float]:
     """The figures of given greedy answers."""
     traces = [result.trace for result in results]
     kept = [
@@ -57,7 +57,7 @@ def look(model: Model, results: Sequence[Result], settings: Settings) -> dict[st
     return {name: float(value) for name, value in figures.items()}
 
 
-def well_formed(model: Model, trace, settings: Settings) -> bool:
+def well_formed(model: Model, trace, settings: DecodeConfig) -> bool:
     """Whether a greedy answer would have been the same without the mask that forbids misplaced tags.
 
     It would, if at no token the likeliest id of all is a forbidden one.
