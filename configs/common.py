@@ -1,4 +1,4 @@
-"""What config files share: variants chosen by `file.py:variant`; the settings of a model, of decoding, of a request."""
+"""What config files share: variants chosen by `file.py:variant`; settings of a model, of decoding and of a request."""
 
 from collections.abc import Callable
 
@@ -8,21 +8,21 @@ from pasta_jax.errors import PastaError
 
 
 def pick(variants: dict[str, Callable[[], ConfigDict]], name: str, file: str) -> ConfigDict:
-    """The named variant's config; an unknown name is refused with those there are."""
+    """The config of a variant; an unknown name is refused with the list of known ones."""
     if name not in variants:
-        raise PastaError(f"--config={file}:{name}: there is no such variant; choose one of {', '.join(variants)}")
+        raise PastaError(f"--config={file}:{name}: unknown variant; choose one of {', '.join(variants)}")
     return variants[name]()
 
 
 def model(preset: str) -> ConfigDict:
-    """Which model (models/source.py::ModelSource)."""
+    """Which model to load (models/source.py::ModelSource)."""
     return ConfigDict(
         {
-            "preset": preset,  # a known architecture; empty: whatever `path` holds
-            "path": "",  # GGUF file or Hugging Face folder; empty: the weights that a package ships
-            "adapter": "",  # file written by a run of launch.sft with an adapter
-            "policy": "",  # position policy; empty: the one that the model was trained with, and no other is accepted
-            "constant": 40,  # of the policy `constant`
+            "preset": preset,  # a known architecture; empty: any that `path` holds
+            "path": "",  # GGUF file or Hugging Face folder; empty: weights from an installed package
+            "adapter": "",  # adapter file written by launch.sft; empty: none
+            "policy": "",  # position policy; empty: the model's own (any other is refused)
+            "constant": 40,  # positions per chunk under the policy `constant`
         }
     )
 
@@ -31,10 +31,10 @@ def decoding(lanes: int, rows: int) -> ConfigDict:
     """How requests are decoded together (decode/generate.py::DecodeConfig)."""
     return ConfigDict(
         {
-            "lanes": lanes,  # requests at a time
-            "rows": rows,  # threads of a request at a time, main included
-            "widths": (2, 4),  # rows a step may compute beside 1 and all: fewer cost less, each is a program to compile
-            "slots": 0,  # tokens a request can hold, its prompt included; 0: as many as needed
+            "lanes": lanes,  # requests decoded at a time
+            "rows": rows,  # threads of a request decoded at a time, main included
+            "widths": (2, 4),  # row counts a step may use besides 1 and `rows`; each adds a compiled loop
+            "slots": 0,  # tokens per request, prompt included; 0: as many as needed
         }
     )
 
@@ -43,13 +43,13 @@ def request(max_tokens: int) -> ConfigDict:
     """How one request is answered (decode/generate.py::Request)."""
     return ConfigDict(
         {
-            "max_tokens": max_tokens,
+            "max_tokens": max_tokens,  # of the answer, tags included
             "temperature": 0.0,  # 0: greedy
             "top_k": 0,  # 0: off
             "top_p": 1.0,  # 1: off
             "seed": 0,
-            "sequential": False,  # True: no tags, one token after another
-            "max_topic_tokens": 12,
-            "max_chunk_tokens": 638,  # with its two tags a block of 64 tens, the longest a promise can say
+            "sequential": False,  # True: forbid the tags and decode one token after another
+            "max_topic_tokens": 12,  # of a promise's topic
+            "max_chunk_tokens": 638,  # plus two tags makes 640, the longest chunk that a promise can announce
         }
     )

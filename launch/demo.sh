@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Answers one question on this machine with SmolLM2-135M-Instruct, installing what that needs first.
+# Answer a question with SmolLM2-135M-Instruct on this machine, after installing what that needs.
 #   launch/demo.sh ["a question"] [--flag=value ...]
-# The first argument that is no flag is the question (- reads it from stdin); the rest goes to launch.decode as it stands.
+# The first argument that is not a flag is the question (- reads it from stdin); the rest is passed to launch.decode.
 set -euo pipefail
 
 root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -12,8 +12,8 @@ done
 
 "$root/launch/setup.sh" --assets
 
-# Compiled programs are kept between runs, so that the second start is quick.
+# Compiled programs are cached between runs, so that the second start is fast.
 export JAX_COMPILATION_CACHE_DIR=${JAX_COMPILATION_CACHE_DIR:-${PASTA_JAX_CACHE:-$HOME/.cache/pasta_jax}/xla}
-# -P: a folder named launch or configs where the user stands must not be taken for ours.
+# -P: a folder named launch or configs in the current directory must not shadow ours.
 exec "$root/.venv/bin/python" -P -m launch.decode --config="$root/configs/decode.py:smollm2_135m" \
   --prompt="${question:-Give three tips for staying healthy.}" ${flags[@]+"${flags[@]}"}

