@@ -1,4 +1,4 @@
-"""What the launch scripts share: config flags, errors as one line with exit code 2, and the line that names the device."""
+"""What the launch scripts share: config flags, one-line errors with exit code 2, and the name of the device."""
 
 import os
 import sys
