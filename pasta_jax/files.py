@@ -5,15 +5,16 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from pasta_jax.errors import PastaError
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path beside `path` to write to; renamed to it when the block succeeds, removed when it fails.
+    """Yield a temporary path beside `path` to write to; rename it when the block succeeds, remove it when it fails.
 
-    A reader finds the old file or the whole new one. The folder is created.
+    Readers see the old file or the whole new one. The folder is created.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -21,7 +22,8 @@ def replacing(path: Path) -> Iterator[Path]:
         yield part
         os.replace(part, path)
     except OSError as error:
-        raise PastaError(f"{path}: {error.strerror}; choose a path on a disk with space that you may write") from None
+        reason = error.strerror or error
+        raise PastaError(f"{path}: {reason}; choose a writable path on a disk with free space") from None
     finally:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
@@ -39,13 +41,13 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
         file.writelines(line + "\n" for line in lines)
 
 
-def write_json(path: Path, value) -> None:
-    """Write indented JSON, whole or not at all."""
+def write_json(path: Path, value: Any) -> None:
+    """Write anything JSON can hold, indented, whole or not at all."""
     write_whole(path, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
 
 
 def whole_lines(path: Path) -> list[bytes]:
-    """The lines of a file without their line breaks. A last line that a kill cut off is not among them."""
+    """The lines of a file, without line breaks and without a last line that a kill cut off; no file has no lines."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:

@@ -5,21 +5,22 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 
 def of_texts(texts: Iterable[str]) -> str:
-    """Of texts in order."""
+    """Hash texts in order."""
     digest = hashlib.sha256()
     for text in texts:
         digest.update(text.encode() + b"\0")
     return digest.hexdigest()[:16]
 
 
-def of_data(value) -> str:
-    """Of anything JSON can hold."""
+def of_data(value: Any) -> str:
+    """Hash anything JSON can hold; the order of keys doesn't count."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def of_code(*modules: ModuleType) -> str:
-    """Of the source files of modules."""
+    """Hash the source files of modules."""
     return of_texts(Path(module.__file__).read_text(encoding="utf-8") for module in modules)

@@ -1,67 +1,70 @@
-"""What a run says of itself: JSON lines in its folder, a line of progress on stdout, TensorBoard events on request.
+"""Metrics of a run: JSON lines in its folder, a progress line on stdout, TensorBoard events on request.
 
-A run that goes on from step n keeps the lines up to n and writes the rest again, so that the file is that of one run.
+A run that resumes from step n keeps the lines up to n and rewrites the rest, as if it had never stopped.
 """
 
 import json
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
-from pasta_jax.events import EventFile
+from pasta_jax import files, progress
 
 FILE = "metrics.jsonl"
-SHOWN = ("loss", "grad_norm", "learning_rate", "tokens_per_s", "mfu", "held_out/loss")
+PRINTED = ("loss", "grad_norm", "learning_rate", "tokens_per_s", "mfu", "held_out/loss")
+FLUSH_S = 1  # TensorBoard's file lags at most this far behind
 
 
 class Metrics:
-    """The figures of one run."""
+    """The metrics of one run."""
 
     def __init__(self, folder: Path, start: int, steps: int, tensorboard: bool):
-        """`start`: steps already done; what was written for later ones is dropped."""
+        """`start`: steps already done. Lines of later steps, from a run that was killed, are dropped."""
         self.steps = steps
         self.start = start
-        self._path = folder / FILE
-        folder.mkdir(parents=True, exist_ok=True)
-        kept = [line for line in read_lines(self._path) if line["step"] <= start]
-        unfinished = self._path.with_name(f".{FILE}.{os.getpid()}")
-        unfinished.write_text("".join(json.dumps(line) + "\n" for line in kept))
-        os.replace(unfinished, self._path)
-        self._file = self._path.open("a")
-        self._events = EventFile(folder / "tensorboard", start + 1) if tensorboard else None
-        self._began = time.monotonic()
+        path = folder / FILE
+        files.write_lines(path, (json.dumps(line) for line in read_lines(path) if line["step"] <= start))
+        self._file = path.open("a", encoding="utf-8")
+        self._events = None
+        if tensorboard:
+            from tensorboardX import SummaryWriter  # more than a second of imports that other runs don't need
 
-    def write(self, step: int, values: dict[str, float]) -> None:
-        """One line for a step."""
+            self._events = SummaryWriter(
+                str(folder / "tensorboard"),
+                purge_step=start + 1,
+                flush_secs=FLUSH_S,
+                filename_suffix=f".{os.getpid()}.{start}",  # names hold whole seconds: a quick resume would overwrite
+            )
+        self._start_time = time.monotonic()
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Write one line, and one event per value."""
         print(json.dumps({"step": step, **values}), file=self._file, flush=True)
         if self._events is not None:
-            self._events.write(step, values)
-        print(self._progress(step, values), flush=True)
+            for tag, value in values.items():
+                self._events.add_scalar(tag, value, step)
+        print(self._progress_line(step, values), flush=True)
 
     def close(self) -> None:
+        """Close the files; events still queued are written first."""
         self._file.close()
         if self._events is not None:
             self._events.close()
 
-    def _progress(self, step: int, values: dict[str, float]) -> str:
-        shown = {name: value for name, value in values.items() if name in SHOWN or name.startswith("probe/")}
-        said = "  ".join(f"{name} {value:.4g}" for name, value in shown.items())
-        left = (time.monotonic() - self._began) / max(step - self.start, 1) * (self.steps - step)
-        return f"step {step}/{self.steps}  {said}  [{_clock(left)} left]"
+    def _progress_line(self, step: int, values: Mapping[str, float]) -> str:
+        printed = {name: value for name, value in values.items() if name in PRINTED or name.startswith("probe/")}
+        text = "  ".join(f"{name} {value:.4g}" for name, value in printed.items())
+        left = (time.monotonic() - self._start_time) / max(step - self.start, 1) * (self.steps - step)
+        return f"step {step}/{self.steps}  {text}  [{progress.clock(left)} left]"
 
 
-def read_lines(path: Path) -> list[dict]:
-    """The lines of a metrics file; one that was cut off in the middle is not there."""
+def read_lines(path: Path) -> list[dict[str, float]]:
+    """Read a metrics file up to the first line that a kill cut off."""
     lines = []
-    for line in path.read_text().split("\n")[:-1] if path.is_file() else []:
+    for line in files.whole_lines(path):
         try:
             lines.append(json.loads(line))
         except json.JSONDecodeError:
             break
     return lines
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

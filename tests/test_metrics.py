@@ -1,74 +1,75 @@
-"""Figures on disk: lines that go on after a kill, and event files that a protocol buffer reader reads."""
+"""Metrics on disk: JSON lines that survive a kill, and TensorBoard event files."""
 
 import json
 import struct
+import subprocess
+import sys
+from pathlib import Path
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-from pasta_jax.events import checksum, crc32c
 from pasta_jax.metrics import Metrics, read_lines
 
-Field = descriptor_pb2.FieldDescriptorProto
 
-
-def event_class():
-    """TensorBoard's Event, as far as we write it, made anew from its published form."""
-    file = descriptor_pb2.FileDescriptorProto(name="event.proto", package="t", syntax="proto3")
-    messages = {
-        "Value": [("tag", 1, Field.TYPE_STRING, ""), ("simple_value", 2, Field.TYPE_FLOAT, "")],
-        "Summary": [("value", 1, Field.TYPE_MESSAGE, ".t.Value")],
-        "SessionLog": [("status", 1, Field.TYPE_INT32, "")],
-        "Event": [
-            ("wall_time", 1, Field.TYPE_DOUBLE, ""),
-            ("step", 2, Field.TYPE_INT64, ""),
-            ("file_version", 3, Field.TYPE_STRING, ""),
-            ("summary", 5, Field.TYPE_MESSAGE, ".t.Summary"),
-            ("session_log", 7, Field.TYPE_MESSAGE, ".t.SessionLog"),
-        ],
-    }
-    for name, fields in messages.items():
-        message = file.message_type.add(name=name)
-        for field, number, kind, of in fields:
-            label = Field.LABEL_REPEATED if (name, field) == ("Summary", "value") else Field.LABEL_OPTIONAL
-            message.field.add(name=field, number=number, type=kind, label=label, type_name=of or None)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("t.Event"))
-
-
-def events(path) -> list:
-    """Read back, every checksum looked at."""
-    data, found, event = path.read_bytes(), [], event_class()
+def read_events(path: Path) -> list[Event]:
+    """The events of a file. Each record is a length, its checksum, an Event, and the Event's checksum."""
+    data, events = path.read_bytes(), []
     while data:
         length = struct.unpack("<Q", data[:8])[0]
-        assert data[8:12] == checksum(data[:8])
-        assert data[12 + length : 16 + length] == checksum(data[12 : 12 + length])
-        found.append(event.FromString(data[12 : 12 + length]))
+        events.append(Event.FromString(data[12 : 12 + length]))
         data = data[16 + length :]
-    return found
+    return events
 
 
-def test_checksums_have_published_values():
-    assert crc32c(b"123456789") == 0xE3069283
-    assert crc32c(bytes(32)) == 0x8A9136AA
-    assert crc32c(b"") == 0
+def scalars(events: list[Event]) -> list[tuple[int, str, float]]:
+    return [(event.step, value.tag, value.simple_value) for event in events for value in event.summary.value]
 
 
-def test_events_are_what_a_reader_expects(tmp_path):
-    metrics = Metrics(tmp_path, 3, 400, tensorboard=True)
-    metrics.write(4, {"loss": 2.5, "held_out/loss": -1.0})
-    metrics.write(300, {"loss": 2.0})
+def test_tensorboard_gets_every_value_under_its_own_tag(tmp_path):
+    metrics = Metrics(tmp_path, 0, 400, tensorboard=True)
+    metrics.write(1, {"loss": 2.5, "held_out/loss": -1.0})
+    metrics.write(300, {"loss": 2.0, "probe/forks": 0.25})
     metrics.close()
     (path,) = (tmp_path / "tensorboard").glob("events.out.tfevents.*")
-    version, start, *rest = events(path)
-    assert version.file_version == "brain.Event:2"
-    assert (start.step, start.session_log.status) == (4, 1)
-    said = [(one.step, {value.tag: value.simple_value for value in one.summary.value}) for one in rest]
-    assert said == [(4, {"loss": 2.5, "held_out/loss": -1.0}), (300, {"loss": 2.0})]
-    assert all(one.wall_time > 1.6e9 for one in (version, *rest))
+    events = read_events(path)
+    assert events[0].file_version == "brain.Event:2"
+    assert scalars(events) == [
+        (1, "loss", 2.5),
+        (1, "held_out/loss", -1.0),
+        (300, "loss", 2.0),
+        (300, "probe/forks", 0.25),
+    ]
+    assert all(event.wall_time > 1.6e9 for event in events if event.summary.value)
 
 
-def test_a_run_that_goes_on_keeps_what_was_before_and_nothing_else(tmp_path, capsys):
+def test_a_resumed_run_makes_tensorboard_drop_later_steps(tmp_path):
+    """TensorBoard discards the events of older files from the step of a session's start on."""
+    first = Metrics(tmp_path, 0, 5, tensorboard=True)
+    for step in (1, 2, 3):
+        first.write(step, {"loss": float(step)})
+    first.close()
+    again = Metrics(tmp_path, 2, 5, tensorboard=True)  # in the same second
+    again.write(3, {"loss": 0.5})
+    again.close()
+    logs = {}
+    for path in (tmp_path / "tensorboard").iterdir():
+        events = read_events(path)
+        (start,) = (event.step for event in events if event.session_log.status == SessionLog.START)
+        logs[start] = scalars(events)
+    assert logs == {1: [(1, "loss", 1.0), (2, "loss", 2.0), (3, "loss", 3.0)], 3: [(3, "loss", 0.5)]}
+
+
+def test_tensorboard_is_imported_only_on_request(tmp_path):
+    script = (
+        "import sys, pathlib\n"
+        "from pasta_jax.metrics import Metrics\n"
+        "Metrics(pathlib.Path(sys.argv[1]), 0, 1, tensorboard=False).close()\n"
+        "assert 'tensorboardX' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", script, tmp_path], check=True)
+
+
+def test_a_resumed_run_keeps_earlier_lines_and_nothing_else(tmp_path, capsys):
     first = Metrics(tmp_path, 0, 5, tensorboard=False)
     for step in (1, 2, 3):
         first.write(step, {"loss": step / 3})
@@ -78,8 +79,15 @@ def test_a_run_that_goes_on_keeps_what_was_before_and_nothing_else(tmp_path, cap
     again = Metrics(tmp_path, 2, 5, tensorboard=False)
     again.write(3, {"loss": 0.5, "loss_sync": 0.25})
     again.close()
-    wanted = [{"step": 1, "loss": 1 / 3}, {"step": 2, "loss": 2 / 3}, {"step": 3, "loss": 0.5, "loss_sync": 0.25}]
-    assert read_lines(tmp_path / "metrics.jsonl") == wanted
-    assert [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == wanted
+    expected = [{"step": 1, "loss": 1 / 3}, {"step": 2, "loss": 2 / 3}, {"step": 3, "loss": 0.5, "loss_sync": 0.25}]
+    assert read_lines(tmp_path / "metrics.jsonl") == expected
+    assert [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == expected
     assert "step 3/5  loss 0.5  [" in capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl"]
+
+
+def test_lines_after_one_that_is_not_json_are_dropped(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n\0\0\0\n{"step": 3}\n')
+    assert read_lines(path) == [{"step": 1}]
+    assert read_lines(tmp_path / "none.jsonl") == []

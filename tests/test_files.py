@@ -1,0 +1,119 @@
+"""Files are whole or absent, whenever a write stops; a cut-off last line is not read."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from pasta_jax import files
+from pasta_jax.errors import PastaError
+
+
+def names(folder) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_what_is_written_is_read(tmp_path):
+    files.write_whole(tmp_path / "new" / "folder" / "a.txt", "数\n")
+    assert (tmp_path / "new/folder/a.txt").read_bytes() == "数\n".encode()
+    files.write_whole(tmp_path / "a.bin", b"\0\r\n")
+    assert (tmp_path / "a.bin").read_bytes() == b"\0\r\n"
+    files.write_json(tmp_path / "a.json", {"b": ["数", 1.5, None]})
+    assert (tmp_path / "a.json").read_text(encoding="utf-8") == '{\n "b": [\n  "数",\n  1.5,\n  null\n ]\n}\n'
+    files.write_lines(tmp_path / "a.jsonl", iter(["1", "2\u2028"]))
+    assert (tmp_path / "a.jsonl").read_bytes() == "1\n2\u2028\n".encode()
+    assert names(tmp_path) == ["a.bin", "a.json", "a.jsonl", "new"]
+
+
+@pytest.mark.parametrize("old", [None, "old\n"])
+def test_an_interrupted_write_leaves_what_was_there(tmp_path, old):
+    path = tmp_path / "lines"
+    if old:
+        path.write_text(old)
+
+    def lines():
+        yield "first"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        files.write_lines(path, lines())
+    assert names(tmp_path) == (["lines"] if old else [])
+    assert not old or path.read_text() == old
+
+
+def test_a_killed_write_leaves_what_was_there(tmp_path):
+    path = tmp_path / "lines"
+    path.write_text("old\n")
+    script = (
+        "import os, pathlib, signal, sys\n"
+        "from pasta_jax import files\n"
+        "with files.replacing(pathlib.Path(sys.argv[1])) as part:\n"
+        "    part.write_text('new, ' * 10_000)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script, path]).returncode == -signal.SIGKILL
+    assert path.read_text() == "old\n"
+
+
+def test_a_reader_never_sees_a_part(tmp_path):
+    path = tmp_path / "lines"
+    path.write_text("old\n")
+    with files.replacing(path) as part:
+        part.write_text("new\n")
+        assert path.read_text() == "old\n"
+        assert part.parent == path.parent  # or a rename could become a copy
+    assert path.read_text() == "new\n"
+    assert names(tmp_path) == ["lines"]
+
+
+def test_a_path_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "inside").write_text("")
+    for path, reason in (
+        (tmp_path / "file" / "a.json", "File exists"),
+        (tmp_path / "folder", "Is a directory"),
+        (tmp_path / ("a" * 300), "File name too long"),
+    ):
+        with pytest.raises(PastaError) as error:
+            files.write_json(path, 1)
+        assert str(error.value) == f"{path}: {reason}; choose a writable path on a disk with free space"
+    assert names(tmp_path) == ["file", "folder"]
+
+
+def test_a_full_disk_is_one_line_and_keeps_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "a"
+    path.write_text("old")
+
+    def full(*_):
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(files.Path, "write_bytes", full)
+    with pytest.raises(PastaError) as error:
+        files.write_whole(path, "new")
+    assert str(error.value) == f"{path}: No space left on device; choose a writable path on a disk with free space"
+    assert path.read_text() == "old"
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (b"", []),
+        (b"cut", []),
+        (b"a\n", [b"a"]),
+        (b"a\nb", [b"a"]),
+        (b"a\n\nb\n", [b"a", b"", b"b"]),
+        ('"\u2028\u0085\x0b"\n'.encode(), ['"\u2028\u0085\x0b"'.encode()]),
+        ("数\n数".encode()[:-1], ["数".encode()]),
+    ],
+)
+def test_a_cut_off_last_line_is_not_read(tmp_path, content, lines):
+    path = tmp_path / "lines"
+    path.write_bytes(content)
+    assert files.whole_lines(path) == lines
+
+
+def test_a_missing_file_has_no_lines(tmp_path):
+    assert files.whole_lines(tmp_path / "lines") == []

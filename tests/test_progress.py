@@ -1,0 +1,110 @@
+"""Progress: a bar where stderr is a terminal, a line every few seconds where it is not, nothing on stdout."""
+
+import io
+import re
+import types
+
+import pytest
+
+from pasta_jax import progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Clock:
+    """time.monotonic that moves when told to."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def now(monkeypatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(progress.time, "monotonic", clock)
+    return clock
+
+
+@pytest.fixture
+def terminal(monkeypatch) -> Terminal:
+    stderr = Terminal()
+    monkeypatch.setattr(
+        progress, "sys", types.SimpleNamespace(stderr=stderr)
+    )  # pytest sets the real one between phases
+    return stderr
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0:00"), (59.4, "0:59"), (59.6, "1:00"), (3599, "59:59"), (3600, "1:00:00"), (90061, "25:01:01")],
+)
+def test_a_duration(seconds, text):
+    assert progress.clock(seconds) == text
+
+
+def test_without_a_terminal_there_is_a_line_every_few_seconds(now, capsys):
+    with progress.Progress("samples", 100) as bar:
+        for _ in range(100):
+            now.now += 0.5
+            bar.add()
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = err.splitlines()
+    assert lines[0] == "samples: 10 of 100, 2.0/s, 0:45 left"
+    assert lines[-1] == "samples: 100 of 100, 2.0/s, 0:00 left"
+    assert len(lines) == 10
+    assert "\r" not in err
+
+
+def test_a_short_command_prints_its_end_alone(now, capsys):
+    with progress.Progress("pairs", 3) as bar:
+        bar.add(2)
+        bar.add()
+    assert re.fullmatch(r"pairs: 3 of 3, .*/s, 0:00 left\n", capsys.readouterr().err)
+
+
+def test_items_of_an_earlier_run_do_not_count_for_the_rate(now, capsys):
+    with progress.Progress("samples", 100, done=80) as bar:
+        now.now += 10
+        bar.add(5)
+    assert capsys.readouterr().err == "samples: 85 of 100, 0.5/s, 0:30 left\n"
+
+
+def test_on_a_terminal_there_is_a_bar_that_leaves_nothing(terminal, capsys):
+    with progress.Progress("samples", 4, done=1) as bar:
+        bar.add()
+        progress.say("one moment")
+        bar.add()
+        before = terminal.getvalue()
+    assert re.search(r"\rsamples: +25%", before)
+    assert "1/4" in before
+    assert "one moment\n" in before
+    assert "samples: 3 of 4" not in before
+    last = terminal.getvalue().split("\n")[-1].split("\r")
+    assert last[-1].strip() == ""
+    assert capsys.readouterr().out == ""
+
+
+def test_track_yields_the_items_and_closes_the_bar_when_left_early(terminal):
+    assert list(progress.track("abc", "letters", 3)) == ["a", "b", "c"]
+    tracked = progress.track("abc", "letters", 3)
+    assert next(tracked) == "a"
+    tracked.close()
+    assert terminal.getvalue().split("\r")[-1].strip() == ""
+
+
+def test_track_counts_an_item_when_the_next_is_requested(now, capsys):
+    for item in progress.track([1, 2], "items", 2):
+        now.now += progress.INTERVAL_S
+        assert capsys.readouterr().err == ("" if item == 1 else "items: 1 of 2, 0.2/s, 0:05 left\n")
+    assert capsys.readouterr().err == "items: 2 of 2, 0.2/s, 0:00 left\n"
+
+
+def test_say_goes_to_stderr(capsys):
+    progress.say("a line")
+    assert capsys.readouterr() == ("", "a line\n")
