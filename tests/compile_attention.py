@@ -22,9 +22,10 @@ def main(topology: str) -> None:
     import jax.numpy as jnp
     from jax.sharding import NamedSharding, PartitionSpec
 
+    from pasta_jax.lang.structure import Place
     from pasta_jax.models.blocked import blocked_attention
     from pasta_jax.models.config import PRESETS
-    from pasta_jax.models.sight import EVERYTHING, Sight
+    from pasta_jax.models.mask_spec import EVERYTHING, MaskSpec
     from pasta_jax.sharding import make_mesh
 
     mesh = make_mesh(2, 4, topology_devices(topology))
@@ -39,8 +40,8 @@ def main(topology: str) -> None:
             return jax.ShapeDtypeStruct(dims, dtype, sharding=NamedSharding(mesh, PartitionSpec(*axes)))
 
         def total(q, k, v, vectors, config=config):
-            sight = Sight(*vectors, jnp.int32(EVERYTHING), BLOCK)
-            return jnp.sum(blocked_attention(config, q, k, v, sight).astype(jnp.float32))
+            mask_spec = MaskSpec(Place(*vectors[:3]), *vectors[3:], jnp.int32(EVERYTHING), BLOCK)
+            return jnp.sum(blocked_attention(config, q, k, v, mask_spec).astype(jnp.float32))
 
         q = shape(dtype, 2, TOKENS, heads, groups, size)
         kv = shape(dtype, 2, TOKENS, heads, size)

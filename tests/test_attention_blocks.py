@@ -11,9 +11,10 @@ import pytest
 from pasta_jax.data.batch import Batch, mask
 from pasta_jax.data.packing import pack
 from pasta_jax.errors import PastaError
+from pasta_jax.lang.structure import Place
 from pasta_jax.models.blocked import blocked_attention
 from pasta_jax.models.config import PRESETS
-from pasta_jax.models.sight import EVERYTHING, Sight
+from pasta_jax.models.mask_spec import EVERYTHING, MaskSpec
 from pasta_jax.models.transformer import attention
 from pasta_jax.train import loss
 from tests.test_loss import records
@@ -29,8 +30,8 @@ def batch() -> Batch:
     return pack([examples[:2], examples[2:3], []], LENGTH)
 
 
-def sight(block: int, window: int = EVERYTHING) -> Sight:
-    return loss.sight(batch(), block).within(window)
+def mask_spec(block: int, window: int = EVERYTHING) -> MaskSpec:
+    return loss.mask_spec(batch(), block).within(window)
 
 
 def inputs(dtype=jnp.float32, config=TOY):
@@ -66,14 +67,14 @@ def with_gradients(f):
 def test_blocks_equal_the_whole(block, window, cap):
     config = dataclasses.replace(TOY, attention_cap=cap)
     wanted = with_gradients(lambda *qkv: dense(config, *qkv, window))(*inputs())
-    found = with_gradients(lambda *qkv: blocked_attention(config, *qkv, sight(block, window)))(*inputs())
+    found = with_gradients(lambda *qkv: blocked_attention(config, *qkv, mask_spec(block, window)))(*inputs())
     for ours, theirs in zip(jax.tree.leaves(found[1]), jax.tree.leaves(wanted[1]), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
     np.testing.assert_allclose(found[0][1], wanted[0][1], atol=1e-5)
 
 
 def test_half_precision_stays_near():
-    found = blocked_attention(TOY, *inputs(jnp.bfloat16), sight(64))
+    found = blocked_attention(TOY, *inputs(jnp.bfloat16), mask_spec(64))
     assert found.dtype == jnp.bfloat16
     np.testing.assert_allclose(found.astype(jnp.float32), dense(TOY, *inputs()), atol=0.1)
 
@@ -83,11 +84,12 @@ def test_the_square_is_never_built():
     length, size = 8192, 8
     config = dataclasses.replace(TOY, heads=1, kv_heads=1)
     zeros = np.zeros((1, length), np.int32)
-    one = Sight(zeros, zeros, np.arange(1, length + 1, dtype=np.int32)[None], zeros, zeros, jnp.int32(EVERYTHING), 256)
+    place = Place(zeros, zeros, np.arange(1, length + 1, dtype=np.int32)[None])
+    one = MaskSpec(place, zeros, zeros, jnp.int32(EVERYTHING), 256)
     q, kv = jnp.zeros((1, length, 1, 1, size)), jnp.zeros((1, length, 1, size))
 
-    def total(q, k, v, sight):
-        return jnp.sum(blocked_attention(config, q, k, v, sight))
+    def total(q, k, v, mask_spec):
+        return jnp.sum(blocked_attention(config, q, k, v, mask_spec))
 
     compiled = jax.jit(jax.grad(total, argnums=(0, 1, 2))).lower(q, kv, kv, one).compile()
     assert (
@@ -97,4 +99,4 @@ def test_the_square_is_never_built():
 
 def test_a_block_of_nothing_is_refused():
     with pytest.raises(PastaError, match="attention block 0"):
-        sight(0)
+        mask_spec(0)

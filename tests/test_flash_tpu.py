@@ -15,13 +15,13 @@ from pasta_jax.data.packing import pack
 from pasta_jax.errors import PastaError
 from pasta_jax.models import flash_tpu
 from pasta_jax.models.blocked import blocked_attention
-from pasta_jax.models.sight import EVERYTHING
+from pasta_jax.models.mask_spec import EVERYTHING
 from pasta_jax.sharding import make_mesh, shard, shard_rows
 from pasta_jax.train.loss import token_losses
 from tests.compile_attention import SHAPES, TOKENS
 from tests.models import random_params
 from tests.requires import requires_libtpu
-from tests.test_attention_blocks import LENGTH, TOY, dense, inputs, sight, with_gradients
+from tests.test_attention_blocks import LENGTH, TOY, dense, inputs, mask_spec, with_gradients
 from tests.test_loss import CONFIG, SCORING, records
 from tests.test_tpu_aot import compile_tpu, in_a_process
 
@@ -56,7 +56,7 @@ def test_kernels_equal_the_whole(interpreted, block, window, cap, heads):
     config = dataclasses.replace(TOY, attention_cap=cap, heads=heads[0], kv_heads=heads[1])
     qkv = inputs(config=config)
     wanted = with_gradients(lambda *qkv: dense(config, *qkv, window))(*qkv)
-    found = with_gradients(lambda *qkv: blocked_attention(config, *qkv, sight(block, window)))(*qkv)
+    found = with_gradients(lambda *qkv: blocked_attention(config, *qkv, mask_spec(block, window)))(*qkv)
     assert interpreted == QUERIES_AND_KEYS
     for ours, theirs in zip(jax.tree.leaves(found[1]), jax.tree.leaves(wanted[1]), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
@@ -64,7 +64,7 @@ def test_kernels_equal_the_whole(interpreted, block, window, cap, heads):
 
 
 def test_half_precision_stays_near(interpreted):
-    found = blocked_attention(TOY, *inputs(jnp.bfloat16), sight(64))
+    found = blocked_attention(TOY, *inputs(jnp.bfloat16), mask_spec(64))
     assert (found.dtype, interpreted) == (jnp.bfloat16, ["forward_kernel"])
     np.testing.assert_allclose(found.astype(jnp.float32), dense(TOY, *inputs()), atol=0.1)
 
@@ -91,7 +91,7 @@ def test_a_mesh_changes_no_loss_and_no_gradient(interpreted):
 def test_a_block_that_no_tpu_takes_is_refused_on_one(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     with pytest.raises(PastaError, match="attention block 64: a TPU takes multiples of 128"):
-        blocked_attention(TOY, *inputs(), sight(64))
+        blocked_attention(TOY, *inputs(), mask_spec(64))
 
 
 @functools.cache

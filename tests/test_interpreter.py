@@ -22,7 +22,7 @@ from pasta_jax.decode.replay import script_for
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.state import BUDGET, LENGTH, OPEN, OWN, STOP, empty_state
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
-from pasta_jax.lang.structure import Positions, visible
+from pasta_jax.lang.structure import Place, Positions, visible
 from pasta_jax.models.config import PRESETS
 from pasta_jax.models.weights import Model
 from tests import models
@@ -114,8 +114,8 @@ def read_books(state) -> list[Books]:
     for lane in range(state.lanes):
         at = {name: field[lane, : fill[lane]] for name, field in pool.items()}
         there = at["step"][None, :] <= at["step"][:, None]  # written before anyone attends
-        vectors = [at[name] for name in ("chunk", "epoch", "main")]
-        sees = visible(there, *(v[:, None] for v in vectors), *(v[None, :] for v in vectors))
+        place = Place(at["chunk"], at["epoch"], at["main"])
+        sees = visible(there, place.queries(), place.keys())
         columns = [at[name].tolist() for name in ("token", "chunk", "step", "position")]
         closings = closed[lane, 1 : spawned[lane] + 1].tolist()
         books.append(Books(*columns, sees, int(finish[lane]), closings, int(steps[lane]), bool(live[lane])))

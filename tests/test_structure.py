@@ -3,6 +3,7 @@
 import itertools
 import random
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from pasta_jax.lang.structure import (
     NO_LABEL,
     POLICIES,
     PREDICTED,
+    Place,
     Positions,
     Structure,
     fork_position,
@@ -112,22 +114,18 @@ def test_the_pool_shows_the_same(script, prompt_length):
     step = np.array(simulated.step)
     fed = (step > 0) | (np.arange(len(step)) < prompt_length)
     written = fed[None, :] & (step[None, :] <= step[:, None])  # the prompt in step 0, in one go
-    made = structured(layout)
-    query = [vector[:, None] for vector in (made.chunk, made.epoch, made.main)]
-    key = [vector[None, :] for vector in (made.chunk, made.epoch, made.main)]
-    np.testing.assert_array_equal(visible(written, *query, *key)[fed], matrix(simulated.sees)[fed])
+    place = structured(layout).place
+    mask = visible(written, place.queries(), place.keys())
+    np.testing.assert_array_equal(mask[fed], matrix(simulated.sees)[fed])
 
 
 def test_visible_takes_jax_arrays_and_ints():
     made = structured(lay_out(EXAMPLE, 2))
-    vectors = [made.chunk, made.epoch, made.main]
-    there = jnp.tri(len(IDS), dtype=bool)
-    on_device = visible(there, *(jnp.asarray(v)[:, None] for v in vectors), *(jnp.asarray(v)[None, :] for v in vectors))
+    place = jax.tree.map(jnp.asarray, made.place)
+    on_device = jax.jit(lambda place: visible(jnp.tri(len(IDS), dtype=bool), place.queries(), place.keys()))(place)
     np.testing.assert_array_equal(on_device, visible_matrix(made))
-    one_by_one = [
-        [visible(k <= q, *(int(v[q]) for v in vectors), *(int(v[k]) for v in vectors)) for k in range(len(IDS))]
-        for q in range(len(IDS))
-    ]
+    places = [Place(*map(int, fields)) for fields in zip(*made.place, strict=True)]
+    one_by_one = [[visible(k <= q, places[q], places[k]) for k in range(len(IDS))] for q in range(len(IDS))]
     np.testing.assert_array_equal(one_by_one, visible_matrix(made))
 
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pasta_jax.errors import PastaError
-from pasta_jax.lang.structure import visible
+from pasta_jax.lang.structure import Place, visible
 from pasta_jax.models import transformer
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.pool import KV, empty_kv
@@ -114,8 +114,8 @@ def hidden_row(pieces: Sequence[Piece], plan: Plan, prompt_ids: Sequence[int]) -
         put(piece.stub, following, last, -1, 0, n + 1)
         following, last = following + len(piece.stub), len(token) - 1 if piece.stub else last
     position, before, piece, chunk, epoch, main, topic = np.asarray(columns, np.int32).T
-    q, k = [vector[:, None] for vector in (chunk, epoch, main)], [vector[None] for vector in (chunk, epoch, main)]
-    see = visible(np.tri(len(token), dtype=bool), *q, *k)
+    place = Place(chunk, epoch, main)
+    see = visible(np.tri(len(token), dtype=bool), place.queries(), place.keys())
     see &= (topic == 0)[None] | (epoch[None] == epoch[:, None])  # once a chunk is joined, it stands for its topic
     return Row(np.asarray(token, np.int32), position, before, see, piece)
 

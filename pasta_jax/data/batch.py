@@ -1,31 +1,34 @@
-"""What training and scoring read: tokens, labels and structure of packed records, as plain arrays."""
+"""The input of training and scoring: tokens, labels and structure of packed records, as plain arrays."""
 
 import dataclasses
 
 import jax
 import numpy as np
 
-from pasta_jax.lang.structure import visible
+from pasta_jax.lang.structure import Place, visible
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """int32 arrays [B, T]; a row holds one record or several behind each other, then padding."""
+    """int32 arrays [B, T]; a batch row holds one or more records, one after another, then padding."""
 
     token: np.ndarray  # 0 in padding
-    label: np.ndarray  # the token to predict here; NO_LABEL (-1) where nothing is learnt
+    label: np.ndarray  # the token to predict here; NO_LABEL (-1) where there is no loss
     position: np.ndarray
-    chunk: np.ndarray  # these three as lang/structure.py has them, each record counted by itself
+    chunk: np.ndarray  # chunk, epoch and main as in lang/structure.py, counted separately for each record
     epoch: np.ndarray
     main: np.ndarray
-    record: np.ndarray  # 1, 2, … the record's number in its row; 0: padding
+    record: np.ndarray  # 1, 2, …: the record's number in its batch row; 0: padding
+
+    @property
+    def place(self) -> Place:
+        """Chunk, epoch and main."""
+        return Place(self.chunk, self.epoch, self.main)
 
 
-def mask(batch: Batch):
-    """bool [B, T, T]: who sees whom; records never see each other. The dense form, obviously right."""
-    here, there = (lambda a: a[:, :, None]), (lambda a: a[:, None, :])
-    order = np.arange(batch.token.shape[1])
-    same = (here(batch.record) == there(batch.record)) & (order[None, :, None] >= order[None, None, :])
-    vectors = (batch.chunk, batch.epoch, batch.main)
-    return visible(same, *map(here, vectors), *map(there, vectors))
+def mask(batch: Batch) -> np.ndarray | jax.Array:
+    """The attention mask, bool [B, T, T], in its dense form; records never see each other."""
+    same_record = batch.record[:, :, None] == batch.record[:, None, :]
+    there = same_record & np.tri(batch.token.shape[1], dtype=bool)[None]
+    return visible(there, batch.place.queries(), batch.place.keys())

@@ -17,7 +17,7 @@ from jax import lax
 
 from pasta_jax.decode.sampling import FORBIDDEN, draw
 from pasta_jax.decode.state import BUDGET, DONE, ENDED, LENGTH, LIVE, OWN, STOP, DecodeState, Threads
-from pasta_jax.lang.structure import Positions, fork_position, resume_position, sync_position, visible
+from pasta_jax.lang.structure import Place, Positions, fork_position, resume_position, sync_position, visible
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.pool import Pool
@@ -151,12 +151,10 @@ def write_rows(pool: Pool, rows: Rows, step) -> Pool:
     )
 
 
-def see_pool(pool: Pool, chunk_BxR, epoch_BxR, main_BxR):
-    """bool [B, R, S]: which written slots each row may attend to."""
+def see_pool(pool: Pool, place: Place) -> jax.Array:
+    """bool [B, R, S]: which written slots the tokens at these places [B, R] may attend to."""
     there = (jnp.arange(pool.slots)[None, :] < pool.fill[:, None])[:, None, :]
-    q = (chunk_BxR[:, :, None], epoch_BxR[:, :, None], main_BxR[:, :, None])
-    k = (pool.chunk[:, None, :], pool.epoch[:, None, :], pool.main[:, None, :])
-    return visible(there, *q, *k)
+    return visible(there, place.queries(), pool.place.keys())
 
 
 def topic_after(topic_B, token_B, tags: TagIds):
@@ -291,7 +289,7 @@ def step(params, state: DecodeState, config: TransformerConfig, rules: Rules, wi
     rows = pick_rows(state, feeds_BxM, rules, width)
     pool = write_rows(state.pool, rows, state.step)
     # Idle rows see nothing and are seen by nobody.
-    see_BxRxS = see_pool(pool, rows.thread, rows.epoch, rows.main) & rows.active[:, :, None]
+    see_BxRxS = see_pool(pool, Place(rows.thread, rows.epoch, rows.main)) & rows.active[:, :, None]
     cache = Cache(pool.kv, rows.slot, prefixes=rules.prefixes, fill=jnp.max(jnp.where(runs, pool.fill, 0)))
     x_BxRxE, kv = trunk(params, config, rows.token, rows.position, see_BxRxS, pool.position, cache)
     hidden = state.hidden

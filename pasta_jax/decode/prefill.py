@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from pasta_jax.decode.interpreter import Rules, allow, see_pool
 from pasta_jax.decode.sampling import draw
 from pasta_jax.decode.state import DONE, LIVE, RUNNING, STOP, UNUSED, DecodeState
+from pasta_jax.lang.structure import Place
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.transformer import Cache, logits, trunk
 
@@ -68,7 +69,7 @@ def prefill(
     )
     one = jax.tree.map(lambda field: field[lane][None], dataclasses.replace(pool, kv=()))
     zero_1xP = jnp.zeros((1, length), jnp.int32)
-    see_1xPxS = see_pool(one, zero_1xP, zero_1xP, position_P[None] + 1)
+    see_1xPxS = see_pool(one, Place(zero_1xP, zero_1xP, position_P[None] + 1))
     cache = Cache(pool.kv, slot_P[None], lanes=lane[None], prefixes=rules.prefixes, fill=start + length)
     x_1xPxE, kv = trunk(params, config, tokens_P[None], position_P[None], see_1xPxS, one.position, cache)
 

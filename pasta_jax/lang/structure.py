@@ -4,8 +4,10 @@ The one source of truth: the training batch, the preference scores, the interpre
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.error import LangError
@@ -36,6 +38,22 @@ class Positions:
 PREDICTED = Positions()
 
 
+class Place(NamedTuple):
+    """Where a token stands in its program: what attention compares. NumPy arrays, JAX arrays or ints."""
+
+    chunk: ArrayLike  # 0 for the prompt and main, else the number (1, 2, …) of the token's block
+    epoch: ArrayLike  # number of [SYNC] at or before the token; a block's tokens: at its promise
+    main: ArrayLike  # number of main tokens, prompt included, at or before the token; a block's tokens: at its promise
+
+    def queries(self) -> "Place":
+        """Arrays [..., Q] as [..., Q, 1]: the rows of a mask."""
+        return Place(*(field[..., :, None] for field in self))
+
+    def keys(self) -> "Place":
+        """Arrays [..., K] as [..., 1, K]: the columns of a mask."""
+        return Place(*(field[..., None, :] for field in self))
+
+
 @dataclass(frozen=True, eq=False)
 class Structure:
     """int32 arrays [T] over the prompt and the linear response."""
@@ -45,6 +63,11 @@ class Structure:
     main: np.ndarray  # number of main tokens, prompt included, at or before the token; a block's tokens: at its promise
     position: np.ndarray  # position id, by the policy
     label: np.ndarray  # the token to predict here, or NO_LABEL
+
+    @property
+    def place(self) -> Place:
+        """Chunk, epoch and main."""
+        return Place(self.chunk, self.epoch, self.main)
 
 
 def structure(
@@ -115,24 +138,23 @@ def sync_position(p, highest, positions: Positions):
     return p + (behind - p) * (behind > p)
 
 
-def visible(there, q_chunk, q_epoch, q_main, k_chunk, k_epoch, k_main):
-    """Whether the token q may attend to the token k.
+def visible(there: ArrayLike, query: Place, key: Place) -> ArrayLike:
+    """Whether the query token may attend to the key token.
 
-    `there` says that k exists for q at all: k ≤ q in linear order for training, k's slot is written for the pool.
-    Only operators are used: the caller brings NumPy or JAX arrays, or ints, that already broadcast.
+    `there` states whether the key exists for the query at all: in training if it stands at or before the query in
+    linear order, in the pool if its slot is written. The fields of `query` and `key` broadcast against each other, see
+    `Place.queries` and `Place.keys`. Only operators are used, so NumPy arrays, JAX arrays and ints all work.
     """
-    in_main_before = (k_chunk == 0) & (k_main <= q_main)
-    in_same_chunk = (k_chunk != 0) & (k_chunk == q_chunk)
-    joined_before = k_epoch < q_epoch
+    in_main_before = (key.chunk == 0) & (key.main <= query.main)
+    in_same_chunk = (key.chunk != 0) & (key.chunk == query.chunk)
+    joined_before = key.epoch < query.epoch
     return there & (in_main_before | in_same_chunk | joined_before)
 
 
 def visible_matrix(structure: Structure) -> np.ndarray:
     """bool [T, T] in linear order: row q, column k."""
-    q_vectors = (vector[:, None] for vector in (structure.chunk, structure.epoch, structure.main))
-    k_vectors = (vector[None, :] for vector in (structure.chunk, structure.epoch, structure.main))
     there = np.tri(len(structure.chunk), dtype=bool)
-    return visible(there, *q_vectors, *k_vectors)
+    return visible(there, structure.place.queries(), structure.place.keys())
 
 
 def _positions(length: int, marks: list, prompt_length: int, positions: Positions) -> np.ndarray:

@@ -16,35 +16,35 @@ from jax import lax
 from pasta_jax.errors import PastaError
 from pasta_jax.models import flash_tpu
 from pasta_jax.models.config import TransformerConfig
-from pasta_jax.models.sight import HIDDEN, Sight, sees
+from pasta_jax.models.mask_spec import HIDDEN, MaskSpec, sees
 from pasta_jax.sharding import on_each_device
 
 
-def blocked_attention(config: TransformerConfig, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, sight: Sight):
-    """What `transformer.attention` gives under the mask that `sight` describes; every token sees itself."""
+def blocked_attention(config: TransformerConfig, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, mask_spec: MaskSpec):
+    """What `transformer.attention` gives under the mask that `mask_spec` describes; every token sees itself."""
     length = q_BxTxKxGxD.shape[1]
-    padding = -length % sight.block
+    padding = -length % mask_spec.block
     if padding:
         # Behind the rest and of a record of their own: seen by themselves alone.
         def pad(array, value=0):
             return jnp.pad(array, ((0, 0), (0, padding), *((0, 0),) * (array.ndim - 2)), constant_values=value)
 
-        vectors = {name: pad(getattr(sight, name)) for name in ("chunk", "epoch", "main", "position")}
-        sight = dataclasses.replace(sight, **vectors, record=pad(sight.record, -1))
+        place, position = jax.tree.map(pad, (mask_spec.place, mask_spec.position))
+        mask_spec = dataclasses.replace(mask_spec, place=place, position=position, record=pad(mask_spec.record, -1))
         q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD = pad(q_BxTxKxGxD), pad(k_BxTxKxD), pad(v_BxTxKxD)
     q_BxTxKxGxD = q_BxTxKxGxD * config.score_scale
-    return _attend(config.attention_cap, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, sight)[:, :length]
+    return _attend(config.attention_cap, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, mask_spec)[:, :length]
 
 
 def _cut(array_BxTx_, which, block: int):
     return lax.dynamic_slice_in_dim(array_BxTx_, which * block, block, axis=1)
 
 
-def _block_mask(sight: Sight, q, k):
+def _block_mask(mask_spec: MaskSpec, q, k):
     """bool [B, Q, S]: the mask of the q-th block of queries and the k-th of keys."""
-    query = (_cut(vector_BxT, q, sight.block)[:, :, None] for vector_BxT in sight.vectors())
-    key = (_cut(vector_BxT, k, sight.block)[:, None, :] for vector_BxT in sight.vectors())
-    return sees(sight.window, query, key)
+    query = (_cut(vector_BxT, q, mask_spec.block)[:, :, None] for vector_BxT in mask_spec.vectors())
+    key = (_cut(vector_BxT, k, mask_spec.block)[:, None, :] for vector_BxT in mask_spec.vectors())
+    return sees(mask_spec.window, query, key)
 
 
 def _scores(cap: float | None, q_BxQxKxGxD, k_BxSxKxD):
@@ -57,13 +57,13 @@ def _scores(cap: float | None, q_BxQxKxGxD, k_BxSxKxD):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(cap, q, k, v, sight: Sight):
-    return _forward(cap, q, k, v, sight)[0]
+def _attend(cap, q, k, v, mask_spec: MaskSpec):
+    return _forward(cap, q, k, v, mask_spec)[0]
 
 
-def _forward(cap, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, sight: Sight):
-    given = q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, sight
-    axes = "btkgd", "btkd", "btkd", _axes(sight)
+def _forward(cap, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, mask_spec: MaskSpec):
+    given = q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, mask_spec
+    axes = "btkgd", "btkd", "btkd", _axes(mask_spec)
     out_BxTxKxGxD, log_BxKxGxT = _where_it_runs(
         cap, (flash_tpu.forward, _plain_forward), axes, ("btkgd", "bkgt"), *given
     )
@@ -83,8 +83,8 @@ def _backward(cap, kept, d_out_BxTxKxGxD):
 _attend.defvjp(_forward, _backward)
 
 
-def _axes(sight: Sight):
-    return jax.tree.map(lambda vector: "bt"[: vector.ndim], sight)
+def _axes(mask_spec: MaskSpec):
+    return jax.tree.map(lambda vector: "bt"[: vector.ndim], mask_spec)
 
 
 def _where_it_runs(cap, forms, axes, result_axes, *arrays):
@@ -101,15 +101,15 @@ def _where_it_runs(cap, forms, axes, result_axes, *arrays):
     return plain(*arrays)
 
 
-def _plain_forward(cap, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, sight: Sight):
+def _plain_forward(cap, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, mask_spec: MaskSpec):
     lanes, length, heads, groups, size = q_BxTxKxGxD.shape
-    block = sight.block
+    block = mask_spec.block
 
     def queries(_, at):
         q_BxQxKxGxD = _cut(q_BxTxKxGxD, at, block)
 
         def keys(which, carry):
-            see_BxQxS = _block_mask(sight, at, which)
+            see_BxQxS = _block_mask(mask_spec, at, which)
 
             def look(carry):
                 highest, total, read = carry
@@ -137,8 +137,10 @@ def _plain_forward(cap, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, sight: Sight):
     return out_BxTxKxGxD, jnp.moveaxis(log_NxBxKxGxQ, 0, 3).reshape(lanes, heads, groups, length)
 
 
-def _plain_backward(cap, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, sight: Sight, d_out_BxTxKxGxD, log_BxKxGxT, own_BxKxGxT):
-    block = sight.block
+def _plain_backward(
+    cap, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, mask_spec: MaskSpec, d_out_BxTxKxGxD, log_BxKxGxT, own_BxKxGxT
+):
+    block = mask_spec.block
     blocks = q_BxTxKxGxD.shape[1] // block
 
     def queries(carry, at):
@@ -147,7 +149,7 @@ def _plain_backward(cap, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, sight: Sight, d_out_
         log, own = (lax.dynamic_slice_in_dim(a, at * block, block, axis=3) for a in (log_BxKxGxT, own_BxKxGxT))
 
         def keys(which, carry):
-            see_BxQxS = _block_mask(sight, at, which)
+            see_BxQxS = _block_mask(mask_spec, at, which)
 
             def look(carry):
                 dk_BxTxKxD, dv_BxTxKxD, dq_BxQxKxGxD = carry

@@ -13,21 +13,21 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pasta_jax.models.sight import HIDDEN, Sight, sees
+from pasta_jax.models.mask_spec import HIDDEN, MaskSpec, sees
 
 TILE = 128  # blocks are multiples of it: a TPU stores the last axis in vectors of this length
 # What a kernel may take of a core's memory; unsaid 16 MiB, too little for blocks of 512 with eight heads of 256.
 CORE_BYTES = 48 * 2**20
 
 
-def forward(cap: float | None, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, sight: Sight):
+def forward(cap: float | None, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, mask_spec: MaskSpec):
     """The output, and [B, K, G, T] the logarithm of each query's sum of exponentials."""
     lanes, length, heads, groups, size = q_BxTxKxGxD.shape
-    block = sight.block
+    block = mask_spec.block
     out_BxKxGxDxT, log_BxKxGxT = _call(
         functools.partial(_forward_kernel, cap),
         _rows(length // block),
-        sight,
+        mask_spec,
         [
             ("bkgqd", jnp.einsum("btkgd->bkgtd", q_BxTxKxGxD)),
             ("bksd", jnp.einsum("btkd->bktd", k_BxTxKxD)),
@@ -43,11 +43,11 @@ def forward(cap: float | None, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, sight: Sight):
 
 
 def backward(
-    cap: float | None, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, sight: Sight, d_out_BxTxKxGxD, log_BxKxGxT, own_BxKxGxT
+    cap: float | None, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, mask_spec: MaskSpec, d_out_BxTxKxGxD, log_BxKxGxT, own_BxKxGxT
 ):
     """Gradients of queries, keys and values; `own` is what the softmax's sum takes back from each weight."""
     lanes, length, heads, groups, size = q_BxTxKxGxD.shape
-    block = sight.block
+    block = mask_spec.block
     k_BxKxTxD, v_BxKxTxD = (jnp.einsum("btkd->bktd", array) for array in (k_BxTxKxD, v_BxTxKxD))
     inputs = [
         ("bkgqd", jnp.einsum("btkgd->bkgtd", q_BxTxKxGxD)),
@@ -60,7 +60,7 @@ def backward(
     (dq_BxKxGxDxT,) = _call(
         functools.partial(_queries_kernel, cap),
         _rows(length // block),
-        sight,
+        mask_spec,
         [*inputs, ("bkds", jnp.einsum("btkd->bkdt", k_BxTxKxD))],
         [("bkgdq", jax.ShapeDtypeStruct((lanes, heads, groups, size, length), q_BxTxKxGxD.dtype))],
         [(groups, size, block)],
@@ -68,7 +68,7 @@ def backward(
     dk_BxKxTxD, dv_BxKxTxD = _call(
         functools.partial(_keys_kernel, cap),
         _columns(length // block),
-        sight,
+        mask_spec,
         inputs,
         [("bksd", jax.ShapeDtypeStruct(array.shape, array.dtype)) for array in (k_BxKxTxD, v_BxKxTxD)],
         [(block, size), (block, size)],
@@ -89,7 +89,7 @@ def _columns(blocks: int):
     return query, key, key == query, query == blocks - 1
 
 
-def _call(kernel, pairs, sight: Sight, inputs, outputs, scratch):
+def _call(kernel, pairs, mask_spec: MaskSpec, inputs, outputs, scratch):
     """The kernel over lanes, heads and pairs of blocks.
 
     Inputs and outputs come with the letters of their axes: q and s are cut into blocks of queries and of keys, b and k
@@ -102,7 +102,7 @@ def _call(kernel, pairs, sight: Sight, inputs, outputs, scratch):
             places = {"b": b, "k": k, "q": query[pair], "s": key[pair]}
             return tuple(places.get(letter, 0) for letter in letters)
 
-        sizes = {"b": None, "k": None, "q": sight.block, "s": sight.block}
+        sizes = {"b": None, "k": None, "q": mask_spec.block, "s": mask_spec.block}
         return pl.BlockSpec([sizes.get(letter, size) for letter, size in zip(letters, array.shape, strict=True)], index)
 
     def body(query, key, begin, end, window, query_CxQ, key_SxC, *references):
@@ -111,7 +111,7 @@ def _call(kernel, pairs, sight: Sight, inputs, outputs, scratch):
         see_SxQ = sees(window[0], [query_CxQ[c : c + 1] for c in rows], [key_SxC[:, c : c + 1] for c in columns])
         kernel(begin[pair] == 1, end[pair] == 1, see_SxQ, *references)
 
-    vectors = sight.vectors()
+    vectors = mask_spec.vectors()
     inputs = [("bcq", jnp.stack(vectors, axis=1)), ("bsc", jnp.stack(vectors, axis=2)), *inputs]
     lanes, heads, *_ = outputs[0][1].shape
     return pl.pallas_call(
@@ -128,7 +128,7 @@ def _call(kernel, pairs, sight: Sight, inputs, outputs, scratch):
             dimension_semantics=("parallel", "parallel", "arbitrary"), vmem_limit_bytes=CORE_BYTES
         ),
         name=kernel.func.__name__.strip("_"),
-    )(*(jnp.asarray(one, jnp.int32) for one in pairs), sight.window[None], *(array for _, array in inputs))
+    )(*(jnp.asarray(one, jnp.int32) for one in pairs), mask_spec.window[None], *(array for _, array in inputs))
 
 
 def _dot(a, b, contract: tuple[int, int]):

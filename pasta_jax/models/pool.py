@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from pasta_jax.lang.structure import Place
 from pasta_jax.models.config import TransformerConfig
 
 KV = tuple  # (k, v), each one array [L, B, K, S, D] (scanned layers) or a tuple of L arrays [B, K, S, D] (unrolled)
@@ -28,6 +29,11 @@ class Pool:
     token: jax.Array  # int32 [B, S]
     step: jax.Array  # int32 [B, S]: the step that fed the token; 0 for the prompt
     fill: jax.Array  # int32 [B]: slots in use
+
+    @property
+    def place(self) -> Place:
+        """Chunk, epoch and main of each slot."""
+        return Place(self.chunk, self.epoch, self.main)
 
     @property
     def slots(self) -> int:

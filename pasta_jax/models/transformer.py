@@ -17,10 +17,8 @@ from jax import lax
 
 from pasta_jax.models.blocked import blocked_attention
 from pasta_jax.models.config import Rope, TransformerConfig
+from pasta_jax.models.mask_spec import HIDDEN, MaskSpec
 from pasta_jax.models.pool import KV, lanes_kv, prefix_kv, write_kv
-from pasta_jax.models.sight import Sight
-
-HIDDEN = -1e30  # score of a masked key; finite, so that a row that sees nothing stays finite
 
 kernel_init = nn.initializers.normal(stddev=0.02)
 
@@ -175,7 +173,7 @@ def trunk(
 ):
     """Final hidden states [B, T, E] and the cache's new KV (None without one).
 
-    Without a cache the keys are the T tokens themselves (S = T), and instead of the mask there may be a Sight, from
+    Without a cache the keys are the T tokens themselves (S = T), and instead of the mask there may be a MaskSpec, from
     which blocks of it are made as they are needed. With a cache the keys are the pool's slots, this call's included:
     all keys and values are written first, then all rows attend.
     """
@@ -183,7 +181,7 @@ def trunk(
     if config.scaled_embed:
         x_BxTxE = x_BxTxE * jnp.asarray(config.embed**0.5, x_BxTxE.dtype)
     see_local = see_BxTxS
-    if isinstance(see_BxTxS, Sight):
+    if isinstance(see_BxTxS, MaskSpec):
         see_local = see_BxTxS if config.window is None else see_BxTxS.within(config.window)
     elif config.window is not None:
         distance_BxTxS = positions_BxT[:, :, None] - key_positions_BxS[:, None, :]
@@ -195,7 +193,7 @@ def trunk(
 
     def layer(params_l, x, kv, l, see, waves):
         def attend(q, k, v):
-            if isinstance(see, Sight):
+            if isinstance(see, MaskSpec):
                 return blocked_attention(config, q, k, v, see), None
             if cache is None:
                 return attention(config, q, k.swapaxes(1, 2), v.swapaxes(1, 2), see), None

@@ -18,7 +18,7 @@ from pasta_jax.lang.structure import NO_LABEL
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.adapter import attach
 from pasta_jax.models.config import TransformerConfig
-from pasta_jax.models.sight import EVERYTHING, Sight
+from pasta_jax.models.mask_spec import EVERYTHING, MaskSpec
 from pasta_jax.models.transformer import logits, trunk
 
 KINDS = ("main", "topic", "length", "chunk", "sync")
@@ -60,17 +60,14 @@ def model_params(scoring: Scoring, trainable: dict, frozen: dict | None) -> dict
 def token_losses(scoring: Scoring, params: dict, batch: Batch):
     """float32 [B, T]: minus the log-probability of each label; 0 where there is none."""
     computed = jax.tree.map(lambda leaf: leaf.astype(scoring.dtype), params)
-    see = sight(batch, scoring.block) if scoring.block else mask(batch)
+    see = mask_spec(batch, scoring.block) if scoring.block else mask(batch)
     x_BxTxE, _ = trunk(computed, scoring.config, batch.token, batch.position, see, batch.position, remat=scoring.remat)
     return sliced_losses(scoring, params, x_BxTxE, batch.label)
 
 
-def sight(batch: Batch, block: int) -> Sight:
-    """What `mask` is made from, for attention by blocks."""
-    window = jnp.int32(EVERYTHING)
-    return Sight(
-        batch.chunk, batch.epoch, batch.main, batch.record, batch.position, window, min(block, batch.token.shape[1])
-    )
+def mask_spec(batch: Batch, block: int) -> MaskSpec:
+    """The inputs of `mask`, for blocked attention."""
+    return MaskSpec(batch.place, batch.record, batch.position, jnp.int32(EVERYTHING), min(block, batch.token.shape[1]))
 
 
 def sliced_losses(scoring: Scoring, params: dict, x_BxTxE, label_BxT):
