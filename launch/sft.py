@@ -53,8 +53,7 @@ def sft(config: ConfigDict, workdir: Path, stopping: Callable[[], bool]) -> None
     plain = json.loads(config.to_json_best_effort())
     agree(workdir, plain)
     model = model_of(config)
-    if not config.strip_tags:
-        model = dataclasses.replace(model, positions=positions_of(config))
+    model = dataclasses.replace(model, positions=None if config.strip_tags else positions_of(config))
     data = data_of(config, model.tokenizer)
     plan = plan_of(config, data.feed)
     optimizer = new_optimizer(plan)
@@ -292,12 +291,12 @@ def agree(workdir: Path, config: dict) -> None:
 
 def write_model(config: ConfigDict, model, trainable, workdir: Path) -> None:
     """The result where other programs read it, whole or not at all."""
-    from pasta_jax.models.adapter import merge, save_adapter
+    from pasta_jax.models.adapter import AdapterConfig, describe, merge, save_adapter
     from pasta_jax.models.weights import export_model
 
     if config.adapter.rank:
-        about = {"base": model.name, "rank": config.adapter.rank, "alpha": config.adapter.alpha}
-        save_adapter(workdir / "adapter.safetensors", trainable, about)
+        settings = AdapterConfig(config.adapter.rank, config.adapter.alpha, tuple(config.adapter.targets))
+        save_adapter(workdir / "adapter.safetensors", trainable, describe(model, settings, model.positions))
         trainable = merge(model.params, trainable, model.tokenizer.tags)
     export_model(dataclasses.replace(model, params=trainable), workdir / "model")
     say(f"wrote {workdir / 'model'}")

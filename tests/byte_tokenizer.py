@@ -4,6 +4,7 @@ from pasta_jax.lang.tags import TagIds
 
 
 class ByteTokenizer:
+    name = "bytes"
     tags = TagIds(256)
     end_of_turn = 324
     bos = 325

@@ -6,12 +6,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from pasta_jax.errors import PastaError
+from pasta_jax.lang.structure import Positions
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.models import adapter as lora
 from pasta_jax.models import transformer
 from pasta_jax.models.config import PRESETS
+from pasta_jax.models.weights import Model
+from tests.byte_tokenizer import ByteTokenizer
 from tests.models import random_params
 
 TOY = PRESETS["toy"]
@@ -51,38 +55,87 @@ def test_gradients_reach_every_leaf_of_the_adapter_and_nothing_else():
     assert all(float(jnp.abs(leaf).max()) > 0 for leaf in jax.tree.leaves(gradient))
 
 
+def model(config=TOY, seed=3, stacked=False, tokenizer=None) -> Model:
+    params = jax.tree.map(jnp.asarray, random_params(config, seed, stacked=stacked))
+    return Model("toy", config, params, tokenizer or ByteTokenizer(), fingerprint=f"of {seed}")
+
+
+def saved(path, base):
+    """A trained adapter of the base, in a file."""
+    settings = lora.AdapterConfig(rank=3, alpha=3.0, targets=("qkv", "out"))
+    adapter = disturbed(lora.new_adapter(base.params, settings, TAGS, 0))
+    about = lora.describe(base, settings, Positions("shared_start"))
+    lora.save_adapter(path, adapter, about)
+    return adapter, about
+
+
 @pytest.mark.parametrize("stacked", [False, True])
 def test_saved_and_loaded_is_the_same_in_either_layout(stacked, tmp_path):
-    params = jax.tree.map(jnp.asarray, random_params(TOY, seed=3, stacked=stacked))
-    adapter = disturbed(
-        lora.new_adapter(params, lora.AdapterConfig(rank=3, alpha=3.0, targets=("qkv", "out")), TAGS, 0)
-    )
-    lora.save_adapter(tmp_path / "a.safetensors", adapter, {"base": "toy", "rank": 3})
-    back, about = lora.load_adapter(tmp_path / "a.safetensors", params, TOY)
-    assert about == {"base": "toy", "rank": 3}
+    base, other = model(stacked=stacked), model(stacked=not stacked)
+    adapter, about = saved(tmp_path / "a.safetensors", base)
+    back, what = lora.load_adapter(tmp_path / "a.safetensors", base)
+    assert what == about
+    assert what.positions == Positions("shared_start")
     jax.tree.map(np.testing.assert_array_equal, back, adapter)
-    other_layout = transformer.unstack_layers(params, TOY) if stacked else transformer.stack_layers(params)
-    moved, _ = lora.load_adapter(tmp_path / "a.safetensors", other_layout, TOY)
-    expected = logits(lora.merge(params, adapter, TAGS))
-    np.testing.assert_allclose(logits(lora.merge(other_layout, moved, TAGS)), expected, atol=1e-5)
+    moved, _ = lora.load_adapter(tmp_path / "a.safetensors", other)
+    layers = transformer.unstack_layers(base.params, TOY) if stacked else transformer.stack_layers(base.params)
+    expected = logits(lora.merge(base.params, adapter, TAGS))
+    np.testing.assert_allclose(logits(lora.merge(layers, moved, TAGS)), expected, atol=1e-5)
+
+
+def test_merged_on_the_host_is_merged_to_the_bit():
+    params = random_params(dataclasses.replace(TOY, tied_head=False), seed=3)
+    on_device = jax.tree.map(jnp.asarray, params)
+    adapter = disturbed(lora.new_adapter(on_device, lora.AdapterConfig(rank=2, alpha=2.0), TAGS, seed=0))
+    merged = lora.merge_on_host(params, adapter, TAGS)
+    assert {type(leaf) for leaf in jax.tree.leaves(merged)} == {np.ndarray}
+    jax.tree.map(np.testing.assert_array_equal, merged, lora.merge(on_device, adapter, TAGS))
+
+
+class OtherTokenizer(ByteTokenizer):
+    name = "other"
+
+
+def test_another_base_or_tokenizer_is_refused_by_name(tmp_path):
+    path = tmp_path / "a.safetensors"
+    saved(path, model())
+    with pytest.raises(PastaError, match="an adapter for other weights of toy") as caught:
+        lora.load_adapter(path, model(seed=4))
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(PastaError, match="an adapter for toy, not for big"):
+        lora.load_adapter(path, dataclasses.replace(model(seed=4), name="big"))
+    with pytest.raises(PastaError, match="trained with another tokenizer than that of toy"):
+        lora.load_adapter(path, model(tokenizer=OtherTokenizer()))
 
 
 def test_foreign_and_damaged_files_are_refused_by_name(tmp_path):
-    params = jax.tree.map(jnp.asarray, random_params(TOY, seed=3))
-    path = tmp_path / "a.safetensors"
-    lora.save_adapter(path, lora.new_adapter(params, lora.AdapterConfig(2, 2.0), TAGS, 0), {})
-    wider = dataclasses.replace(TOY, ff=96)
-    with pytest.raises(PastaError, match="down was trained for kernels of another shape"):
-        lora.load_adapter(path, random_params(wider, seed=0), wider)
-    path.write_bytes(path.read_bytes()[:-10])
+    base, path = model(), tmp_path / "a.safetensors"
+    adapter, about = saved(path, base)
+    wider = dataclasses.replace(TOY, embed=16)
+    with pytest.raises(PastaError, match=r"layers.out.lora_b has shape \(3, 32, 3\), .* it must be \(3, 16, 3\)"):
+        lora.load_adapter(path, model(wider))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-10])
     with pytest.raises(PastaError, match="not a whole adapter file"):
-        lora.load_adapter(path, params, TOY)
+        lora.load_adapter(path, base)
+    path.write_bytes(b"")
     with pytest.raises(PastaError, match="not a whole adapter file"):
-        lora.load_adapter(tmp_path / "none", params, TOY)
-    from safetensors.numpy import save_file
-
+        lora.load_adapter(path, base)
+    with pytest.raises(PastaError, match="none: not found; name an adapter file"):
+        lora.load_adapter(tmp_path / "none", base)
     save_file({"x": np.zeros(1, np.float32)}, path)
-    with pytest.raises(PastaError, match="not an adapter of this program"):
-        lora.load_adapter(path, params, TOY)
+    with pytest.raises(PastaError, match="format None, expected 'pasta_jax adapter 2'"):
+        lora.load_adapter(path, base)
     with pytest.raises(PastaError, match="target 'qvk'"):
         lora.AdapterConfig(2, 2.0, targets=("qvk",))
+    lora.save_adapter(path, adapter, dataclasses.replace(about, rank=5))
+    with pytest.raises(PastaError, match=r"lora_a has shape \(3, 3, 32\), for this base and rank 5"):
+        lora.load_adapter(path, base)
+    for wrong in (dataclasses.replace(about, targets=("qvk",)), dataclasses.replace(about, rank="3")):
+        lora.save_adapter(path, adapter, wrong)
+        with pytest.raises(PastaError, match=r"a\.safetensors: malformed description of the adapter"):
+            lora.load_adapter(path, base)
+    lora.save_adapter(path, {**adapter, "tag_rows": {}}, about)
+    with pytest.raises(PastaError, match=r"tag_rows\.embed has shape None"):
+        lora.load_adapter(path, base)

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from pasta_jax.errors import PastaError
+from pasta_jax.lang.structure import PREDICTED, Positions
 from pasta_jax.models import huggingface, transformer
 from pasta_jax.models.config import PRESETS, Rope
+from pasta_jax.models.huggingface import TagRecord
 from tests.models import random_params
 from tests.requires import requires_dev
 
@@ -46,7 +48,7 @@ def test_transformers_loads_an_export_with_equal_logits(kind, tmp_path):
 
     config = VARIANTS[kind]
     params = random_params(config, seed=1)
-    huggingface.write_model(tmp_path, params, config, ours={})
+    huggingface.write_model(tmp_path, params, config)
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == kind
     ids = np.random.default_rng(0).integers(0, config.vocab, 40)
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager", dtype=torch.float32)
@@ -62,8 +64,8 @@ def test_reads_what_transformers_writes(kind, tmp_path):
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    raw = huggingface.config_to_json(VARIANTS[kind], ours={})
-    raw.pop("architectures"), raw.pop("pasta_jax")
+    raw = huggingface.config_to_json(VARIANTS[kind], None)
+    raw.pop("architectures")
     torch.manual_seed(0)
     theirs = AutoModelForCausalLM.from_config(
         AutoConfig.for_model(raw.pop("model_type"), **raw), attn_implementation="eager"
@@ -71,8 +73,8 @@ def test_reads_what_transformers_writes(kind, tmp_path):
     for parameter in theirs.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     theirs.save_pretrained(tmp_path)
-    config, ours = huggingface.read_config(tmp_path)
-    assert ours == {}
+    config, record = huggingface.read_config(tmp_path)
+    assert record is None
     params = huggingface.read_params(tmp_path, config, config.vocab)
     ids = np.random.default_rng(0).integers(0, config.vocab, 40)
     with torch.no_grad():
@@ -83,16 +85,17 @@ def test_reads_what_transformers_writes(kind, tmp_path):
 @pytest.mark.parametrize("kind", VARIANTS)
 def test_config_and_params_survive_the_trip_through_files(kind, tmp_path):
     params = random_params(VARIANTS[kind], seed=2)
-    huggingface.write_model(tmp_path, params, VARIANTS[kind], ours={"tags_base": 256})
-    config, ours = huggingface.read_config(tmp_path)
-    assert ours == {"tags_base": 256}
+    record = TagRecord(256, Positions("constant", 13))
+    huggingface.write_model(tmp_path, params, VARIANTS[kind], record)
+    config, back = huggingface.read_config(tmp_path)
+    assert back == record
     assert config == VARIANTS[kind]
     back = huggingface.read_params(tmp_path, config, config.vocab)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), params, back)
 
 
 def write_folder(folder, **changes):
-    huggingface.write_model(folder, random_params(VARIANTS["llama"], seed=0), VARIANTS["llama"], ours={})
+    huggingface.write_model(folder, random_params(VARIANTS["llama"], seed=0), VARIANTS["llama"])
     raw = json.loads((folder / "config.json").read_text()) | changes
     (folder / "config.json").write_text(json.dumps(raw))
     return folder
@@ -133,3 +136,37 @@ def test_damaged_folders_are_named(tmp_path):
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(PastaError, match="not a whole safetensors file"):
         huggingface.Files(folder)
+
+
+def write_section(folder, section):
+    raw = json.loads((write_folder(folder) / "config.json").read_text()) | {"pasta_jax": section}
+    (folder / "config.json").write_text(json.dumps(raw))
+
+
+def test_an_early_export_states_no_positions_and_has_predicted_ones(tmp_path):
+    write_section(tmp_path, {"tags_base": 256})
+    assert huggingface.read_config(tmp_path)[1] == TagRecord(256, PREDICTED)
+
+
+@pytest.mark.parametrize("record", [TagRecord(256, None), TagRecord(256, Positions("oracle"))])
+def test_positions_are_recorded_also_where_there_are_none(record, tmp_path):
+    huggingface.write_model(tmp_path, random_params(VARIANTS["llama"], seed=0), VARIANTS["llama"], record)
+    assert huggingface.read_config(tmp_path)[1] == record
+
+
+@pytest.mark.parametrize(
+    ("section", "problem"),
+    [
+        ({"tags_base": 256, "positions": {"policy": "late", "constant": 40}}, "position policy 'late'"),
+        ({"tags_base": 256, "positions": {"policy": "constant", "constant": "far"}}, r"Expected `int`.*constant"),
+        ({"tags_base": 256, "positions": ["predicted"]}, "Expected `object"),
+        ({"positions": None}, "missing required field `tags_base`"),
+        (None, "Expected `object`"),
+    ],
+)
+def test_a_malformed_section_is_refused_in_one_line(section, problem, tmp_path):
+    write_section(tmp_path, section)
+    with pytest.raises(PastaError, match=rf"config\.json: malformed section 'pasta_jax' \(.*{problem}") as caught:
+        huggingface.read_config(tmp_path)
+    assert str(caught.value).endswith("export the model again")
+    assert "\n" not in str(caught.value)

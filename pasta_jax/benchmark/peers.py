@@ -75,7 +75,7 @@ def exported(model: Model) -> Path:
     """The model in Hugging Face's layout, written once."""
     folder = assets.cache_dir() / "peers" / model.name
     if not (folder / "model.safetensors").is_file():
-        huggingface.write_model(folder, host(model), model.config, ours={})
+        huggingface.write_model(folder, host(model), model.config)
     return folder
 
 

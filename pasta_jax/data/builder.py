@@ -25,6 +25,7 @@ from pasta_jax.lang import structure as structure_module
 from pasta_jax.lang.program import Program
 from pasta_jax.lang.structure import Positions
 from pasta_jax.models import chat
+from pasta_jax.models.tokenizer import tokenizer_fingerprint
 
 VERSION = "1.0.0"  # of the form; greater when a reader of the one before would be wrong
 NAME = "pasta_records"
@@ -101,12 +102,6 @@ def about_of(records: Sequence[Record], tokenizer) -> dict:
         "annotators": sorted({record.annotator for record in records}),
         "counts": {split: sum(record.split == split for record in records) for split in SPLITS},
     }
-
-
-def tokenizer_fingerprint(tokenizer) -> str:
-    """Of what makes ids: the pieces, the tags' place, and how some awkward text comes out."""
-    probe = tokenizer.encode("  a\n\n1. Größe 数 😀 <async>\t\tdef f(x): return x**2")
-    return fingerprints.of_texts([tokenizer.name, str(tokenizer.tags.base), str(tokenizer.model_vocab), str(probe)])
 
 
 class Examples(Sequence):

@@ -7,21 +7,23 @@ An adapter follows the parameters' layer layout (stacked or unrolled). `attach` 
 """
 
 import dataclasses
-import json
-import os
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from pasta_jax.errors import PastaError
+from pasta_jax.files import replacing
+from pasta_jax.lang.structure import Positions
 from pasta_jax.lang.tags import NUM_TAGS, TagIds
-from pasta_jax.models.config import TransformerConfig
+from pasta_jax.models.tokenizer import tokenizer_fingerprint
+from pasta_jax.models.weights import Model
 
-FORMAT = "pasta_jax adapter 1"
+FORMAT = "pasta_jax adapter 2"
 TARGETS = ("qkv", "out", "gate_up", "down")  # a layer's projections
 TABLES = ("embed", "head")
 
@@ -89,22 +91,36 @@ def attach(params: dict, adapter: dict, tags: TagIds) -> dict:
 
 def merge(params: dict, adapter: dict, tags: TagIds) -> dict:
     """Parameters with the adapter inside the kernels: for decoding and export."""
+    layers = params["layers"]
+    if isinstance(layers, tuple):
+        merged = tuple(_merge_layer(layer, pairs) for layer, pairs in zip(layers, adapter["layers"], strict=True))
+    else:
+        merged = _merge_layer(layers, adapter["layers"], stacked=True)
+    return params | {"layers": merged} | _with_tag_rows(params, adapter, tags)
 
+
+def merge_on_host(params: dict, adapter: dict, tags: TagIds) -> dict:
+    """`merge` of unrolled host parameters; one layer at a time is on the device."""
+    layers = tuple(
+        jax.tree.map(np.asarray, _merge_layer(jax.tree.map(jnp.asarray, layer), pairs))
+        for layer, pairs in zip(params["layers"], adapter["layers"], strict=True)
+    )
+    tables = {name: np.array(params[name]) for name in adapter["tag_rows"]}
+    for name, table in tables.items():
+        table[tags.base : tags.base + NUM_TAGS] = adapter["tag_rows"][name]
+    return params | {"layers": layers} | tables
+
+
+def _merge_layer(layer: dict, pairs: dict, stacked: bool = False) -> dict:
     def product(a, b):
         return jnp.tensordot(b, a, axes=1)
 
-    def join(layer, pairs, delta):
-        def add(kernel, pair):
-            return (kernel.astype(jnp.float32) + delta(pair["lora_a"], pair["lora_b"])).astype(kernel.dtype)
+    delta = jax.vmap(product) if stacked else product
 
-        return layer | {name: {"kernel": add(layer[name]["kernel"], pair)} for name, pair in pairs.items()}
+    def add(kernel, pair):
+        return (kernel.astype(jnp.float32) + delta(pair["lora_a"], pair["lora_b"])).astype(kernel.dtype)
 
-    layers = params["layers"]
-    if isinstance(layers, tuple):
-        merged = tuple(join(layer, pairs, product) for layer, pairs in zip(layers, adapter["layers"], strict=True))
-    else:
-        merged = join(layers, adapter["layers"], jax.vmap(product))
-    return params | {"layers": merged} | _with_tag_rows(params, adapter, tags)
+    return layer | {name: {"kernel": add(layer[name]["kernel"], pair)} for name, pair in pairs.items()}
 
 
 def _with_tag_rows(params: dict, adapter: dict, tags: TagIds) -> dict:
@@ -115,55 +131,96 @@ def _with_tag_rows(params: dict, adapter: dict, tags: TagIds) -> dict:
     }
 
 
-def save_adapter(path: Path, adapter: dict, about: dict) -> None:
-    """Write an adapter as one safetensors file, layers stacked; `about` (base model, rank, …) travels with it."""
+@dataclasses.dataclass(frozen=True)
+class About:
+    """What an adapter was trained for: written into its file, checked when it is loaded."""
+
+    base: str  # the base model's name
+    base_fingerprint: str
+    tokenizer_fingerprint: str
+    positions: Positions | None  # those it was trained with; None: it was not trained on the tags
+    rank: int
+    alpha: float
+    targets: tuple[str, ...]
+
+
+def describe(base: Model, settings: AdapterConfig, positions: Positions | None) -> About:
+    """What to write about an adapter trained on this base."""
+    tokenizer = tokenizer_fingerprint(base.tokenizer)
+    return About(base.name, base.fingerprint, tokenizer, positions, **dataclasses.asdict(settings))
+
+
+def save_adapter(path: Path, adapter: dict, about: About) -> None:
+    """Write an adapter as one safetensors file, layers stacked, whole or not at all."""
     layers = adapter["layers"]
     if isinstance(layers, tuple):
         layers = jax.tree.map(lambda *leaves: np.stack(leaves), *layers)
     flat = {f"layers.{name}.{key}": leaf for name, pair in layers.items() for key, leaf in pair.items()}
     flat |= {f"tag_rows.{name}": leaf for name, leaf in adapter["tag_rows"].items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    save_file(
-        {name: np.ascontiguousarray(leaf, dtype=np.float32) for name, leaf in flat.items()},
-        unfinished,
-        metadata={"format": FORMAT, "about": json.dumps(about)},
-    )
-    os.replace(unfinished, path)
+    with replacing(path) as part:
+        save_file(
+            {name: np.ascontiguousarray(leaf, dtype=np.float32) for name, leaf in flat.items()},
+            part,
+            metadata={"format": FORMAT, "about": msgspec.json.encode(about).decode()},
+        )
 
 
-def load_adapter(path: Path, params: dict, config: TransformerConfig) -> tuple[dict, dict]:
-    """An adapter for these parameters, in their layer layout, and what was said about it; a foreign one is refused."""
+def load_adapter(path: Path, base: Model) -> tuple[dict, About]:
+    """An adapter in the layer layout of its base, and what it was trained for. Any other base is refused."""
+    flat, about = _read(path)
+    if about.base_fingerprint != base.fingerprint:
+        raise PastaError(
+            f"{path}: an adapter for other weights of {about.base} than these of {base.name}; "
+            "load it with the model that it was trained on"
+            if about.base == base.name
+            else f"{path}: an adapter for {about.base}, not for {base.name}; load it with the model it was trained on"
+        )
+    if about.tokenizer_fingerprint != tokenizer_fingerprint(base.tokenizer):
+        raise PastaError(
+            f"{path}: trained with another tokenizer than that of {base.name}; use the tokenizer it was trained with"
+        )
+    stacked = not isinstance(base.params["layers"], tuple)
+    kernels = base.params["layers"] if stacked else base.params["layers"][0]
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name in about.targets:
+        *outputs, inputs = kernels[name]["kernel"].shape[stacked:]
+        shapes[f"layers.{name}.lora_a"] = (base.config.layers, about.rank, inputs)
+        shapes[f"layers.{name}.lora_b"] = (base.config.layers, *outputs, about.rank)
+    shapes |= {f"tag_rows.{name}": (NUM_TAGS, base.config.embed) for name in TABLES if name in base.params}
+    for name in sorted(shapes.keys() | flat.keys()):
+        expected, actual = shapes.get(name), flat[name].shape if name in flat else None
+        if actual != expected:
+            raise PastaError(
+                f"{path}: {name} has shape {actual}, for this base and rank {about.rank} it must be {expected}; "
+                "save the adapter again"
+            )
+    layers = {
+        name: {key: jnp.asarray(flat[f"layers.{name}.{key}"]) for key in ("lora_a", "lora_b")} for name in about.targets
+    }
+    if not stacked:
+        layers = tuple(jax.tree.map(lambda leaf, l=l: leaf[l], layers) for l in range(base.config.layers))
+    rows = {name: jnp.asarray(flat[f"tag_rows.{name}"]) for name in TABLES if name in base.params}
+    return {"layers": layers, "tag_rows": rows}, about
+
+
+def _read(path: Path) -> tuple[dict[str, np.ndarray], About]:
+    """The arrays of an adapter file, and what it was trained for."""
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             if metadata.get("format") != FORMAT:
                 raise PastaError(
-                    f"{path}: not an adapter of this program (format {metadata.get('format')!r}, expected {FORMAT!r})"
+                    f"{path}: format {metadata.get('format')!r}, expected {FORMAT!r}; "
+                    "name an adapter file that a training run wrote"
                 )
-            flat = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (a safetensors file is no dict)
+            flat = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
+    except FileNotFoundError:
+        raise PastaError(f"{path}: not found; name an adapter file that a training run wrote") from None
     except (SafetensorError, OSError) as error:
         raise PastaError(f"{path}: not a whole adapter file ({error}); save or fetch it again") from None
-    layers: dict = {}
-    rows = {}
-    for name, leaf in flat.items():
-        kind, *rest = name.split(".")
-        if kind == "tag_rows":
-            rows[rest[0]] = jnp.asarray(leaf)
-        else:
-            layers.setdefault(rest[0], {})[rest[1]] = leaf
-    first = params["layers"][0] if isinstance(params["layers"], tuple) else params["layers"]
-    for name, pair in layers.items():
-        kernel = first[name]["kernel"].shape[0 if isinstance(params["layers"], tuple) else 1 :]
-        expected = (
-            (config.layers, pair["lora_a"].shape[1], kernel[-1]),
-            (config.layers, *kernel[:-1], pair["lora_b"].shape[-1]),
-        )
-        if (pair["lora_a"].shape, pair["lora_b"].shape) != expected:
-            raise PastaError(
-                f"{path}: {name} was trained for kernels of another shape than {kernel}; load it with its base model"
-            )
-    if isinstance(params["layers"], tuple):
-        unrolled = tuple(jax.tree.map(lambda leaf, l=l: jnp.asarray(leaf[l]), layers) for l in range(config.layers))
-        return {"layers": unrolled, "tag_rows": rows}, json.loads(metadata["about"])
-    return {"layers": jax.tree.map(jnp.asarray, layers), "tag_rows": rows}, json.loads(metadata["about"])
+    try:
+        about = msgspec.json.decode(metadata.get("about", ""), type=About)
+        AdapterConfig(about.rank, about.alpha, about.targets)
+    except (msgspec.DecodeError, PastaError) as error:
+        raise PastaError(f"{path}: malformed description of the adapter ({error}); save it again") from None
+    return flat, about

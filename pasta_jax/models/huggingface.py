@@ -1,20 +1,23 @@
 """Models in Hugging Face's layout: config.json and safetensors, in and out. No torch."""
 
+import dataclasses
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import ml_dtypes  # noqa: F401  (gives NumPy bfloat16, which safetensors needs)
+import msgspec
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from pasta_jax.errors import PastaError
+from pasta_jax.files import replacing, write_whole
+from pasta_jax.lang.structure import PREDICTED, Positions
 from pasta_jax.models.config import Rope, TransformerConfig
 from pasta_jax.models.layout import MATRICES, Plain, grow_rows, norm_names, pack_layer, plain_shapes, unpack_layer
 
-OURS = "pasta_jax"  # our key in config.json: what a reader of a finetuned model must know of the tags
+SECTION = "pasta_jax"  # our key in config.json
 
 _MATRIX_NAMES = {
     "q": "self_attn.q_proj",
@@ -44,6 +47,16 @@ _ARCHITECTURES = {
 }
 
 
+@dataclasses.dataclass(frozen=True)
+class TagRecord:
+    """What an exported model records about the tags, in our section of config.json."""
+
+    tags_base: int  # first of the rows that hold the tags
+    positions: Positions | None = (
+        PREDICTED  # None: not trained on the tags. Early exports, without it, were `predicted`
+    )
+
+
 def layer_name(config: TransformerConfig, layer: int, plain: str) -> str:
     """The file's name of a layer's array."""
     names = _MATRIX_NAMES | (_POST_NORM_NAMES if config.post_norms else _PRE_NORM_NAMES)
@@ -55,8 +68,8 @@ def is_gemma(config: TransformerConfig) -> bool:
     return config.scaled_embed
 
 
-def read_config(folder: Path) -> tuple[TransformerConfig, dict]:
-    """The transformer a config.json describes, and our own entry in it ({} in other people's files)."""
+def read_config(folder: Path) -> tuple[TransformerConfig, TagRecord | None]:
+    """The transformer that config.json describes, and our own section (None in other programs' files)."""
     path = folder / "config.json"
     if not path.is_file():
         raise PastaError(f"{path}: not found; give a folder with config.json and *.safetensors")
@@ -66,7 +79,16 @@ def read_config(folder: Path) -> tuple[TransformerConfig, dict]:
         raise PastaError(
             f"{path}: line {error.lineno}, column {error.colno}: not JSON ({error.msg}); fetch the file again"
         ) from None
-    return config_from_json(raw.get("text_config", raw), path), raw.get(OURS, {})
+    return config_from_json(raw.get("text_config", raw), path), _tag_record(raw, path)
+
+
+def _tag_record(raw: dict, path: Path) -> TagRecord | None:
+    if SECTION not in raw:
+        return None
+    try:
+        return msgspec.convert(raw[SECTION], TagRecord)
+    except (msgspec.ValidationError, PastaError) as error:
+        raise PastaError(f"{path}: malformed section {SECTION!r} ({error}); export the model again") from None
 
 
 def config_from_json(raw: dict, path: Path) -> TransformerConfig:
@@ -156,7 +178,7 @@ def _ropes(raw: dict, kind: str, path: Path) -> dict:
     return {"rope": rope, "local_rope": Rope(float(local))}
 
 
-def config_to_json(config: TransformerConfig, ours: dict) -> dict:
+def config_to_json(config: TransformerConfig, record: TagRecord | None) -> dict:
     """config.json of an export; its model_type is the one whose features the config has."""
     if not is_gemma(config):
         kind = "llama"
@@ -187,8 +209,9 @@ def config_to_json(config: TransformerConfig, ours: dict) -> dict:
         "tie_word_embeddings": config.tied_head,
         "rope_parameters": rope,
         "dtype": "float32",
-        OURS: ours,
     }
+    if record is not None:
+        raw[SECTION] = dataclasses.asdict(record)
     if kind in ("gemma2", "gemma3_text"):
         types = ["sliding_attention" if config.is_local(layer) else "full_attention" for layer in range(config.layers)]
         scalar = config.head_dim if config.query_scalar is None else config.query_scalar
@@ -274,14 +297,12 @@ def plain_tensors(params: dict, config: TransformerConfig) -> Iterator[tuple[str
             yield layer_name(config, l, name), plain[name] if name in MATRICES else plain[name] - one
 
 
-def write_model(folder: Path, params: dict, config: TransformerConfig, ours: dict) -> None:
+def write_model(folder: Path, params: dict, config: TransformerConfig, record: TagRecord | None = None) -> None:
     """Write config.json and model.safetensors (float32); `transformers` loads the folder with equal logits.
 
     The weights are renamed into place last, so a folder with a model.safetensors is a whole model.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: np.ascontiguousarray(array, dtype=np.float32) for name, array in plain_tensors(params, config)}
-    unfinished = folder / f".model.safetensors.{os.getpid()}"
-    save_file(tensors, unfinished, metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(config_to_json(config, ours), indent=2) + "\n")
-    os.replace(unfinished, folder / "model.safetensors")
+    with replacing(folder / "model.safetensors") as part:
+        save_file(tensors, part, metadata={"format": "pt"})
+        write_whole(folder / "config.json", json.dumps(config_to_json(config, record), indent=2) + "\n")

@@ -1,8 +1,12 @@
 """Where a model comes from, as configs name it: weights, an adapter, and the positions it was trained with."""
 
 import dataclasses
+from pathlib import Path
 
-from pasta_jax.models.weights import Model, load_model
+from pasta_jax.errors import PastaError
+from pasta_jax.lang.structure import Positions
+from pasta_jax.models.adapter import About, load_adapter, merge_on_host
+from pasta_jax.models.weights import Model, fingerprint_of, on_device, read_model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,5 +21,37 @@ class ModelSource:
 
 
 def load(source: ModelSource, dtype=None, stacked: bool | None = None, only_decoding: bool = False) -> Model:
-    """The model, its adapter merged."""
-    return load_model(source.preset, source.path, dtype, stacked, only_decoding)
+    """The model, its adapter merged; see weights.on_device for the other arguments."""
+    model = read_model(source.preset, source.path)
+    if source.adapter:
+        adapter, about = load_adapter(Path(source.adapter), model)
+        params = merge_on_host(model.params, adapter, model.tokenizer.tags)
+        fingerprint = fingerprint_of(model.config, params, model.tokenizer)
+        model = dataclasses.replace(model, params=params, positions=about.positions, fingerprint=fingerprint)
+    return on_device(_with_positions(model, source), dtype, stacked, only_decoding)
+
+
+def load_with_adapter(source: ModelSource, dtype=None, stacked: bool | None = None) -> tuple[Model, dict, About]:
+    """The base model with the adapter's positions, and the adapter beside it: to train the adapter further."""
+    if not source.adapter:
+        raise PastaError("no adapter named: set --config.model.adapter=<file that a training run wrote>")
+    model = on_device(read_model(source.preset, source.path), dtype, stacked)
+    adapter, about = load_adapter(Path(source.adapter), model)
+    return _with_positions(dataclasses.replace(model, positions=about.positions), source), adapter, about
+
+
+def _with_positions(model: Model, source: ModelSource) -> Model:
+    """The model; one without recorded positions accepts the source's, any other refuses different ones."""
+    if not source.policy:
+        return model
+    positions = Positions(source.policy, source.constant)
+    if model.positions is None:
+        return dataclasses.replace(model, positions=positions)
+    if positions.policy != model.positions.policy or (
+        positions.policy == "constant" and positions.constant != model.positions.constant
+    ):
+        raise PastaError(
+            f"{source.adapter or source.path or model.name}: trained with positions {model.positions}, "
+            f"not {positions}; leave `policy` empty to use its own"
+        )
+    return model

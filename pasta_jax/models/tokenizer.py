@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from pasta_jax import fingerprints
 from pasta_jax.errors import PastaError
+from pasta_jax.files import write_whole
 from pasta_jax.lang.tags import NUM_TAGS, TagIds
 from pasta_jax.models import bpe, spm
 from pasta_jax.models.chat import FAMILIES, Family, conversation
@@ -96,10 +98,14 @@ class Tokenizer:
     def save(self, folder: Path) -> Path:
         """Write the tokenizer where `load_tokenizer` and other programs read it; whole or not at all."""
         target = folder / self.vocabulary.file
-        temporary = target.with_suffix(".part")
-        temporary.write_bytes(self.vocabulary.content())
-        temporary.replace(target)
+        write_whole(target, self.vocabulary.content())
         return target
+
+
+def tokenizer_fingerprint(tokenizer: Tokenizer) -> str:
+    """Fingerprint of what determines ids: the family, the tags' place, and the ids of some awkward text."""
+    probe = tokenizer.encode("  a\n\n1. Größe 数 😀 <async>\t\tdef f(x): return x**2")
+    return fingerprints.of_texts([tokenizer.name, str(tokenizer.tags.base), str(tokenizer.model_vocab), str(probe)])
 
 
 class Detokenizer:

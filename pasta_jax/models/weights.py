@@ -8,14 +8,16 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 from absl import logging
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from pasta_jax import assets
+from pasta_jax import assets, fingerprints
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Positions
+from pasta_jax.lang.tags import NUM_TAGS
 from pasta_jax.models import huggingface
 from pasta_jax.models.config import PRESETS, Rope, TransformerConfig
 from pasta_jax.models.gguf import GGUF
@@ -49,13 +51,14 @@ _QUERY_SCALAR = {("gemma2", 46): 144, ("gemma3", 62): 168}  # the 27B models sca
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A transformer with its weights on the device and its tokenizer."""
+    """A transformer with its weights and its tokenizer."""
 
     name: str
     config: TransformerConfig
     params: dict
     tokenizer: Tokenizer
     positions: Positions | None = None  # those it was trained with; None: it was not trained on the tags
+    fingerprint: str = ""  # of the weights as loaded (fingerprint_of); empty: not loaded but made here
 
     @property
     def dtype(self) -> jnp.dtype:
@@ -64,12 +67,15 @@ class Model:
 
 
 def load_model(preset: str, path: str, dtype=None, stacked: bool | None = None, only_decoding: bool = False) -> Model:
+    """The model that `read_model` reads, on the device."""
+    return on_device(read_model(preset, path), dtype, stacked, only_decoding)
+
+
+def read_model(preset: str, path: str) -> Model:
     """The model at `path` (GGUF file or Hugging Face folder), or with an empty path the preset that a package ships.
 
-    With a path, a preset is what the file must be, and an empty one takes whatever it is.
-    Left out, dtype and layer layout are the platform's: float32 and unrolled on the CPU, bfloat16 and scanned
-    elsewhere. A model for decoding alone has its kernels as the platform multiplies a few rows fastest; it can't be
-    trained, divided over devices or written.
+    The weights are float32 arrays on the host, layers as a tuple. A preset beside a path is what the file must hold;
+    an empty preset accepts any model.
     """
     if not preset and not path:
         raise PastaError("no model named: give --config.model.path=<GGUF file or Hugging Face folder>")
@@ -89,11 +95,47 @@ def load_model(preset: str, path: str, dtype=None, stacked: bool | None = None, 
         config, params, tokenizer, positions = read_folder(source)
     else:
         config, params, tokenizer = read_gguf(source)
+    name = preset or source.stem
     if preset and not same_architecture(config, PRESETS[preset]):
         raise PastaError(
             f"{source}: is not a {preset}: {difference(config, PRESETS[preset])}; choose the preset that fits"
         )
-    return Model(preset or source.stem, config, to_device(params, dtype, stacked, only_decoding), tokenizer, positions)
+    return Model(name, config, params, tokenizer, positions, fingerprint_of(config, params, tokenizer))
+
+
+def on_device(model: Model, dtype=None, stacked: bool | None = None, only_decoding: bool = False) -> Model:
+    """The model that was read, its weights on the device.
+
+    By default, dtype and layer layout are the platform's: float32 and unrolled on the CPU, bfloat16 and scanned
+    elsewhere. A model for decoding alone has its kernels as the platform multiplies a few rows fastest; it can't be
+    trained, divided over devices or written.
+    """
+    return dataclasses.replace(model, params=to_device(model.params, dtype, stacked, only_decoding))
+
+
+def fingerprint_of(config: TransformerConfig, params: dict, tokenizer: Tokenizer) -> str:
+    """Fingerprint of a model as an adapter's base: equal on every platform, and for every copy of the same weights.
+
+    It covers the architecture and a few elements of each array of the host parameters. Rows of the tags, which travel
+    with an adapter, and of padding don't count.
+    """
+    shape = dataclasses.asdict(config)
+    del shape["vocab"], shape["context"]
+    tags, samples = tokenizer.tags, 64
+    parts = [json.dumps(shape, sort_keys=True)]
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        if name in ("embed", "head"):
+            end = tokenizer.vocab_size
+            rows = end - NUM_TAGS if tags.base < end else end
+            place = np.linspace(0, rows * config.embed - 1, samples, dtype=np.int64)
+            row, column = np.divmod(place, config.embed)
+            values, size = leaf[row + NUM_TAGS * (row >= tags.base), column], (rows, config.embed)
+        else:
+            place = np.linspace(0, leaf.size - 1, samples, dtype=np.int64)
+            values, size = leaf[np.unravel_index(place, leaf.shape)], leaf.shape
+        parts.append(f"{name} {size} {values.astype(ml_dtypes.bfloat16).tobytes().hex()}")
+    return fingerprints.of_texts(parts)
 
 
 def is_gguf(path: Path) -> bool:
@@ -153,13 +195,15 @@ def by_columns(params: dict) -> dict:
 
 
 def read_folder(folder: Path) -> tuple[TransformerConfig, dict, Tokenizer, Positions | None]:
-    """A Hugging Face folder; tags it was not trained on get fresh rows."""
-    config, ours = huggingface.read_config(folder)
+    """A Hugging Face folder; tags that it has no rows for get fresh ones."""
+    config, record = huggingface.read_config(folder)
     tokenizer = load_tokenizer(tokenizer_file(folder))
     params = huggingface.read_params(folder, config, max(config.vocab, tokenizer.model_vocab))
-    if ours.get("tags_base") != tokenizer.tags.base:
+    positions = None
+    if record is not None and record.tags_base == tokenizer.tags.base:
+        positions = record.positions
+    else:
         params = put_tag_rows(params, tokenizer)
-    positions = Positions(**ours["positions"]) if "positions" in ours else None
     return dataclasses.replace(config, vocab=params["embed"].shape[0]), params, tokenizer, positions
 
 
@@ -178,11 +222,9 @@ def export_model(model: Model, folder: Path) -> None:
         params["layers"] = tuple(
             jax.tree.map(lambda leaf, l=l: leaf[l], params["layers"]) for l in range(model.config.layers)
         )
-    ours = {"tags_base": model.tokenizer.tags.base}
-    if model.positions is not None:
-        ours["positions"] = dataclasses.asdict(model.positions)
-    huggingface.write_model(folder, params, model.config, ours=ours)
+    record = huggingface.TagRecord(model.tokenizer.tags.base, model.positions)
     model.tokenizer.save(folder)
+    huggingface.write_model(folder, params, model.config, record)
 
 
 def read_gguf(path: Path) -> tuple[TransformerConfig, dict, Tokenizer]:
