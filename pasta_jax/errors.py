@@ -1,4 +1,4 @@
-"""The one error a user can cause: a single line that names the place and the mend."""
+"""The one error a user can cause: a single line that names the place and the fix."""
 
 
 class PastaError(Exception):

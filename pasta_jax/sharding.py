@@ -122,7 +122,7 @@ def shard_rows(tree, mesh: Mesh):
     return jax.tree.map(one, tree)
 
 
-def made_beside(params, make: Callable, *fixed):
+def create_on_mesh_of(params, make: Callable, *fixed):
     """make(*fixed), made on the mesh on which `params` lie, no array whole on any device; without a mesh just made.
 
     So a program runs where its parameters are: jitted functions follow their arguments, and nothing else need know of a

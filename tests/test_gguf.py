@@ -55,7 +55,7 @@ def refusal(path) -> str:
     message = str(caught.value)
     assert message.startswith(f"{path}: ")
     assert "\n" not in message
-    assert "; " in message  # the mend
+    assert "; " in message  # the fix
     return message
 
 

@@ -120,7 +120,7 @@ def test_the_grammar_s_errors(text, rule, line, column):
         Program.parse(text)
     error = caught.value
     assert (error.rule, error.line, error.column) == (rule, line, column)
-    assert str(error) == f"line {line}, column {column}: {rule}; {error.mend}"
+    assert str(error) == f"line {line}, column {column}: {rule}; {error.fix}"
     assert "\n" not in str(error)
     assert str(check(text)[0]) == str(error)
 
@@ -157,7 +157,7 @@ def test_a_block_longer_than_can_be_said():
     text = Program((Chunk("topic", 64, "a b c d e".ljust(639, "e")),)).render()
     (error,) = check(text, TOKENIZER)
     assert error.rule == rules.CHUNK_LONG
-    assert "641" in error.mend
+    assert "641" in error.fix
 
 
 def test_all_errors_in_order():
@@ -190,11 +190,11 @@ def test_three_words_of_topic_and_five_of_chunk_are_well():
 
 
 def test_an_error_is_the_house_s_and_survives_pickling():
-    error = LangError("a rule", "a mend", 3, 4)
+    error = LangError("a rule", "a fix", 3, 4)
     assert isinstance(error, PastaError)
-    assert str(pickle.loads(pickle.dumps(error))) == str(error) == "line 3, column 4: a rule; a mend"
-    by_index = pickle.loads(pickle.dumps(LangError("a rule", "a mend", index=17)))
-    assert str(by_index) == "id 17: a rule; a mend"
+    assert str(pickle.loads(pickle.dumps(error))) == str(error) == "line 3, column 4: a rule; a fix"
+    by_index = pickle.loads(pickle.dumps(LangError("a rule", "a fix", index=17)))
+    assert str(by_index) == "id 17: a rule; a fix"
     assert (by_index.line, by_index.column) == (1, 18)
 
 

@@ -23,7 +23,7 @@ from pasta_jax.models import adapter as lora
 from pasta_jax.models import transformer
 from pasta_jax.models.config import PRESETS
 from pasta_jax.models.weights import Model
-from pasta_jax.sharding import made_beside, make_mesh, shard, shardings, specs
+from pasta_jax.sharding import create_on_mesh_of, make_mesh, shard, shardings, specs
 from tests.byte_tokenizer import ByteTokenizer
 from tests.models import random_params
 
@@ -123,7 +123,7 @@ def test_a_state_stays_where_it_was_made_and_nothing_compiles_twice():
     rules = rules_for(model, SETTINGS, 256, sequential=False)
     sampled(WIDE, True, (2, 4))
     compiled = [function._cache_size() for function in (run, prefill)]
-    state = made_beside(model.params, empty_state, WIDE, SETTINGS.lanes, 256, jnp.float32, True)
+    state = create_on_mesh_of(model.params, empty_state, WIDE, SETTINGS.lanes, 256, jnp.float32, True)
     where = shardings(state, mesh_of(2, 4))
     for request in range(2):
         state = start(model, state, request, REQUESTS[request], rules)
@@ -135,7 +135,7 @@ def test_a_state_stays_where_it_was_made_and_nothing_compiles_twice():
 @pytest.mark.parametrize(("config", "reduced"), [(WIDE, ["out", "down"]), (NARROW, ["down"])], ids=["wide", "narrow"])
 def test_a_step_takes_the_pool_over_and_moves_no_part_of_it(config, reduced):
     model = model_on(config, True, (2, 4))
-    state = made_beside(model.params, empty_state, config, SETTINGS.lanes, 512, jnp.float32, True)
+    state = create_on_mesh_of(model.params, empty_state, config, SETTINGS.lanes, 512, jnp.float32, True)
     rules = rules_for(model, SETTINGS, 512, sequential=False)
     program = run.lower(model.params, state, np.int32(1), np.bool_(False), config=config, rules=rules).compile()
     assert program.memory_analysis().alias_size_in_bytes >= bytes_of(state)

@@ -86,7 +86,7 @@ def test_unfit_files_are_refused_in_one_line(tmp_path, case):
         load_tokenizer(tmp_path / "file")
     assert str(caught.value).startswith(f"{tmp_path / 'file'}: ")
     assert "\n" not in str(caught.value)
-    assert "; " in str(caught.value)  # the mend
+    assert "; " in str(caught.value)  # the fix
 
 
 def test_absent_files_are_refused(tmp_path):

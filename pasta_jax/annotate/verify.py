@@ -45,7 +45,7 @@ def verify(pair: Pair, annotated: str, tokenizer, limits: Limits, annotator: str
         program = Program.from_annotation(annotated, tokenizer)
     except LangError as error:
         place = f"annotation, line {error.line}, column {error.column}"
-        return Refusal(pair.id, pair.source, place, error.rule, error.mend, annotated)
+        return Refusal(pair.id, pair.source, place, error.rule, error.fix, annotated)
     except PastaError as error:
         return Refusal(pair.id, pair.source, "annotation", NO_IDS, str(error), annotated)
     return verify_program(pair, program, tokenizer, limits, annotator, split, None, annotated)
@@ -73,7 +73,7 @@ def verify_program(
     try:
         if errors := check(program.render(), tokenizer):
             error = errors[0]
-            return refused(f"program, line {error.line}, column {error.column}", error.rule, error.mend)
+            return refused(f"program, line {error.line}, column {error.column}", error.rule, error.fix)
         prompt, ids, plain = prompt_ids(pair, tokenizer), program.ids(tokenizer), tokenizer.encode(pair.response)
         if (again := Program.from_ids(ids, tokenizer)) != program:
             return refused(*_first_lost(program, again))

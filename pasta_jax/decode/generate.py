@@ -16,7 +16,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import PREDICTED, Positions
 from pasta_jax.models.tokenizer import Detokenizer
 from pasta_jax.models.weights import Model
-from pasta_jax.sharding import made_beside
+from pasta_jax.sharding import create_on_mesh_of
 
 PREFIXES = (128, 192, 256, 384, *(512 << n for n in range(16)))  # runs of slots that attention may read
 POOL = 256  # fewest slots of a pool; each next size is twice as large
@@ -100,7 +100,7 @@ def stream(
     dtype = model.dtype
     stacked = not isinstance(model.params["layers"], tuple)
     wide = min(settings.lanes, len(requests))
-    state = made_beside(model.params, empty_state, model.config, wide, slots, dtype, stacked)
+    state = create_on_mesh_of(model.params, empty_state, model.config, wide, slots, dtype, stacked)
     waiting = list(enumerate(requests))[::-1]
     lanes: list[_Lane | None] = [None] * state.lanes
     held: list[tuple[int, ...]] = [()] * state.lanes  # the prompt in each lane's first slots, also of one that is done

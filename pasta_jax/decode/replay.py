@@ -14,7 +14,7 @@ from pasta_jax.decode.state import DecodeState, empty_state, max_threads
 from pasta_jax.lang.linear import Block, scan
 from pasta_jax.models.transformer import logits
 from pasta_jax.models.weights import Model
-from pasta_jax.sharding import made_beside
+from pasta_jax.sharding import create_on_mesh_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +86,9 @@ def prepare(
     slots = slots_for(model, requests, settings)
     rules = rules_for(model, settings, slots, sequential=settings.rows == 1)
     dtype, stacked = model.dtype, not isinstance(model.params["layers"], tuple)
-    state = made_beside(model.params, empty_state, model.config, len(requests), slots, dtype, stacked, keep_hidden)
+    state = create_on_mesh_of(
+        model.params, empty_state, model.config, len(requests), slots, dtype, stacked, keep_hidden
+    )
     script = script_for(programs, rules.tags, rules.stop_ids[0], slots)
     for lane, request in enumerate(requests):
         state = start(model, state, lane, request, rules, first=int(script.tokens[lane, 0]))

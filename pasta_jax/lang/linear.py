@@ -72,5 +72,5 @@ def scan(ids: np.ndarray, tags: TagIds, prompt_length: int = 0) -> list[Block | 
     return marks
 
 
-def _error(index: int, rule: str, mend: str) -> LangError:
-    return LangError(rule, mend, index=index)
+def _error(index: int, rule: str, fix: str) -> LangError:
+    return LangError(rule, fix, index=index)

@@ -230,8 +230,8 @@ def _read(events: list[Event]) -> tuple[list[Text | Sync | _Block], list[LangErr
             continue
         if event.kind == "async":
             if not promise:
-                mend = f'put <promise topic="..." tokens=N /> right before it, {IF_TEXT}'
-                errors.append(_error(event, ASYNC_ALONE, mend))
+                fix = f'put <promise topic="..." tokens=N /> right before it, {IF_TEXT}'
+                errors.append(_error(event, ASYNC_ALONE, fix))
             opened.append(event)
             continue
         if promise:
@@ -255,8 +255,8 @@ def _alone(promise: Event) -> LangError:
 
 
 def _tens_errors(items: list) -> list[LangError]:
-    mend = "write one without leading zeros, or split the chunk"
-    return [_error(item.promise, TENS_RANGE, mend) for item in items if isinstance(item, _Block) and not item.tens]
+    fix = "write one without leading zeros, or split the chunk"
+    return [_error(item.promise, TENS_RANGE, fix) for item in items if isinstance(item, _Block) and not item.tens]
 
 
 def _rule_errors(item: Text | Sync | _Block, tokenizer: Tokenizer | None) -> list[LangError]:
@@ -284,8 +284,8 @@ def _length(item: _Block, tokenizer: Tokenizer) -> int:
     return len(tokenizer.encode(item.text)) + len(("[ASYNC]", "[/ASYNC]"))
 
 
-def _error(event: Event, rule: str, mend: str) -> LangError:
-    return LangError(rule, mend, event.line, event.column)
+def _error(event: Event, rule: str, fix: str) -> LangError:
+    return LangError(rule, fix, event.line, event.column)
 
 
 def _place(error: LangError) -> tuple[int, int]:

@@ -186,5 +186,5 @@ class _Header:
     def ends(self, what: str, at: int) -> PastaError:
         return self.error(f"the file ends inside {what}", "it is cut off or damaged: fetch it again", at=at)
 
-    def error(self, what: str, mend: str, at: int | None = None) -> PastaError:
-        return PastaError(f"{self.path}: byte {self.at if at is None else at}: {what}; {mend}")
+    def error(self, what: str, fix: str, at: int | None = None) -> PastaError:
+        return PastaError(f"{self.path}: byte {self.at if at is None else at}: {what}; {fix}")
