@@ -1,1 +1,28 @@
-"""PASTA in JAX: language models that say where their own answer can be decoded in parallel."""
+"""PASTA in JAX: language models that announce which parts of their own answer can be decoded in parallel.
+
+    import pasta_jax as pasta
+
+    model = pasta.load_model("smollm2_135m")
+    answer = pasta.generate(model, "Why is the sky blue?", max_tokens=200)
+    print(answer.text)
+
+These names are those of pasta_jax/api.py, imported at first use: `import pasta_jax` and `pasta_jax.lang` load no JAX.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pasta_jax.api import Answer, Event, Message, Model, PastaError, Prompt, generate, load_model, stream
+
+__all__ = ["Answer", "Event", "Message", "Model", "PastaError", "Prompt", "generate", "load_model", "stream"]
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        return getattr(importlib.import_module("pasta_jax.api"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

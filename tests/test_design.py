@@ -29,6 +29,7 @@ BELOW = {
     "models": BASE | {"lang", "sharding"},
     "decode": BASE | {"lang", "models", "sharding"},
     "view": BASE | {"lang", "decode"},
+    "api": BASE | {"lang", "models", "decode", "view"},
     "data": BASE | {"lang", "models"},
     "annotate": BASE | {"lang", "models", "data", "view", "llm"},
     "train": BASE | {"lang", "models", "data", "sharding", "checkpoint", "metrics"},
@@ -36,7 +37,7 @@ BELOW = {
     "evaluate": BASE | {"lang", "models", "data", "decode", "annotate", "judges"},
     "benchmark": BASE | {"lang", "models", "data", "decode", "train", "evaluate", "sharding"},
     "pipelines": BASE
-    | {"lang", "models", "data", "decode", "annotate", "train", "judges", "evaluate", "benchmark", "view"}
+    | {"lang", "models", "data", "decode", "annotate", "train", "judges", "evaluate", "benchmark", "view", "api"}
     | {"llm", "sharding", "checkpoint", "metrics"},
 }
 

@@ -1,0 +1,234 @@
+"""The Python API: load a model, answer prompts, stream answers. Its names are also those of `pasta_jax` itself."""
+
+import base64
+import dataclasses
+import html
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from numbers import Integral
+from typing import Annotated, TypedDict, Unpack, overload
+
+import msgspec
+from rich.console import Console
+
+from pasta_jax import settings
+from pasta_jax.decode import generate as decoding
+from pasta_jax.decode.generate import DecodeConfig, Event, Request, Result
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.trace import Thread, Trace
+from pasta_jax.errors import PastaError
+from pasta_jax.models.config import PRESETS
+from pasta_jax.models.source import ModelSource, load
+from pasta_jax.models.weights import Model
+from pasta_jax.view.picture import picture
+from pasta_jax.view.terminal import finished
+
+Message = tuple[str, str] | Mapping[str, str]  # (role, text) or {"role": ..., "content": ...}
+Prompt = str | Sequence[int] | Sequence[Message]  # text, token ids, or a conversation that ends with the user
+
+WIDTHS = (2, 4)  # row counts a step may use besides 1 and `rows`
+MOST_LANES = 8  # prompts decoded at a time unless `lanes` is passed
+STREAM_STEPS = 4  # steps between two looks at the device while events are streamed
+
+
+class Options(TypedDict, total=False):
+    """How prompts are answered."""
+
+    max_tokens: Annotated[int, msgspec.Meta(ge=1)]  # of an answer, tags included
+    temperature: Annotated[float, msgspec.Meta(ge=0)]  # 0: greedy
+    top_k: Annotated[int, msgspec.Meta(ge=0)]  # 0: off
+    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)]  # 1: off
+    seed: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+    sequential: bool | None  # True: without tags; None: with tags if the model was trained on them
+    system: str  # system message; empty: the model family's default
+    chat: bool  # False: continue a text prompt as it is instead of putting it into the chat template
+    rows: Annotated[int, msgspec.Meta(ge=1)]  # threads of a prompt decoded at a time
+    lanes: Annotated[int, msgspec.Meta(ge=1)] | None  # prompts decoded at a time; None: all, but at most MOST_LANES
+    max_topic_tokens: Annotated[int, msgspec.Meta(ge=1)]  # of a promise's topic
+    max_chunk_tokens: Annotated[int, msgspec.Meta(ge=1)]
+
+
+DEFAULTS: Options = {
+    "max_tokens": 512,
+    "temperature": 0.0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "seed": 0,
+    "sequential": None,
+    "system": "",
+    "chat": True,
+    "rows": 8,
+    "lanes": None,
+    "max_topic_tokens": 12,
+    "max_chunk_tokens": 638,
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Answer:
+    """The answer to one prompt. `print` shows its text, `show` its threads over time."""
+
+    index: int  # of its prompt
+    text: str  # in reading order, without tags
+    finish_reason: str  # stop or length
+    trace: Trace  # every token with its thread, step and position
+
+    @property
+    def threads(self) -> list[Thread]:
+        """Main and the chunks it forked: topic, promised and real length, first and last step."""
+        return self.trace.threads()
+
+    def show(self) -> None:
+        """Display the answer and a timeline of its threads: a picture in a notebook, coloured text on a terminal."""
+        ipython = sys.modules.get("IPython")
+        shell = ipython.get_ipython() if ipython is not None else None
+        if hasattr(shell, "kernel"):
+            ipython.display.display(self)
+            return
+        console = Console(highlight=False)
+        console.print(finished(self.trace, console.width), soft_wrap=True)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"Answer({self.text!r}, finish_reason={self.finish_reason!r}, threads={len(self.trace.closed)})"
+
+    def _repr_svg_(self) -> str:
+        return picture(self.trace)
+
+    def _repr_html_(self) -> str:
+        # As an image: inline, the style sheet of the SVG would apply to the whole notebook.
+        data = base64.b64encode(picture(self.trace).encode()).decode()
+        return f'<img alt="{html.escape(self.text)}" src="data:image/svg+xml;base64,{data}">'
+
+
+def load_model(
+    model: str | os.PathLike[str],
+    adapter: str | os.PathLike[str] | None = None,
+    *,
+    policy: str = "",
+    constant: int = 40,
+    dtype: str | None = None,
+    only_decoding: bool = True,
+) -> Model:
+    """Load a model: a preset by name ("smollm2_135m"), a GGUF file, or a folder in Hugging Face's layout.
+
+    An adapter is merged into the weights. `policy` (and `constant`) state which position policy the model must have
+    been trained with; empty accepts any. The dtype defaults to float32 on a CPU and bfloat16 elsewhere. Weights for
+    decoding only are laid out for speed; pass `only_decoding=False` to train, export or shard them.
+    """
+    name = os.fspath(model)
+    is_preset = name in PRESETS
+    if not is_preset and not os.path.exists(name):
+        raise PastaError(
+            f"model {name!r}: neither a file or folder nor a preset; presets are {', '.join(sorted(PRESETS))}"
+        )
+    source = ModelSource(
+        preset=name if is_preset else "",
+        path="" if is_preset else name,
+        adapter="" if adapter is None else os.fspath(adapter),
+        policy=policy,
+        constant=constant,
+    )
+    return load(source, dtype=dtype, only_decoding=only_decoding)
+
+
+@overload
+def generate(model: Model, prompt: Prompt, **options: Unpack[Options]) -> Answer: ...
+@overload
+def generate(model: Model, prompt: Sequence[Prompt], **options: Unpack[Options]) -> list[Answer]: ...
+def generate(model: Model, prompt: Prompt | Sequence[Prompt], **options: Unpack[Options]) -> Answer | list[Answer]:
+    """Answer a prompt, or each of a list of prompts.
+
+    A prompt is text (a user's question), a list of token ids, or a list of messages, either (role, text) pairs or
+    {"role": ..., "content": ...}. Options, with their defaults: max_tokens=512, temperature=0.0 (greedy), top_k=0,
+    top_p=1.0, seed=0, sequential=None (decode in parallel if the model was trained to), system="", chat=True, rows=8,
+    lanes=None, max_topic_tokens=12, max_chunk_tokens=638. Equal prompts with equal options have equal answers.
+    """
+    single = _is_single(prompt)
+    requests, texts, config = _requests(model, [prompt] if single else prompt, options)
+    answers = [_answer(result, texts) for result in decoding.generate(model, requests, config)]
+    return answers[0] if single else answers
+
+
+def stream(model: Model, prompt: Prompt | Sequence[Prompt], **options: Unpack[Options]) -> Iterator[Event | Answer]:
+    """Like `generate`, but yield an Event for each token as it is decoded, and each Answer when it is finished.
+
+    Events of several threads and prompts are interleaved: `event.request` is the index of the prompt, `event.thread`
+    the thread (0 is main), `event.text` what the token adds to the text of its thread.
+    """
+    requests, texts, config = _requests(model, [prompt] if _is_single(prompt) else prompt, options)
+    decoding.slots_for(model, requests, config)  # refuses here what the generator would refuse at its first item
+    items = decoding.stream(model, requests, config, STREAM_STEPS)
+    return (_answer(item, texts) if isinstance(item, Result) else item for item in items)
+
+
+def _is_single(prompt: Prompt | Sequence[Prompt]) -> bool:
+    """Whether this is one prompt, not a list of them."""
+    if isinstance(prompt, str) or not hasattr(prompt, "__getitem__"):
+        return True
+    return len(prompt) > 0 and (isinstance(prompt[0], Integral | Mapping) or _is_pair(prompt[0]))
+
+
+def _is_pair(item: object) -> bool:
+    return isinstance(item, tuple) and len(item) == 2 and all(isinstance(part, str) for part in item)
+
+
+def _requests(
+    model: Model, prompts: Sequence[Prompt], options: Options
+) -> tuple[list[Request], list[str], DecodeConfig]:
+    """Requests, the prompts as text, and how to decode them."""
+    chosen = settings.read(DEFAULTS | options, Options, "generate")
+    sequential = model.positions is None if chosen["sequential"] is None else chosen["sequential"]
+    sampling = Sampling(chosen["temperature"], chosen["top_k"], chosen["top_p"], chosen["seed"])
+    requests, texts = [], []
+    for number, prompt in enumerate(prompts):
+        try:
+            ids, text = _encode(model, prompt, chosen["chat"], chosen["system"])
+        except PastaError as error:
+            raise PastaError(f"prompt {number}: {error}") from None
+        texts.append(text)
+        limits = chosen["max_tokens"], sampling, sequential, chosen["max_topic_tokens"], chosen["max_chunk_tokens"]
+        requests.append(Request(tuple(ids), *limits))
+    lanes = chosen["lanes"] or max(1, min(len(requests), MOST_LANES))
+    return requests, texts, DecodeConfig(lanes=lanes, rows=chosen["rows"], slots=0, widths=WIDTHS)
+
+
+def _encode(model: Model, prompt: Prompt, chat: bool, system: str) -> tuple[list[int], str]:
+    """A prompt's ids, and its text for traces and pictures."""
+    if isinstance(prompt, str):
+        if not prompt.strip():
+            raise PastaError("the text is blank; write a question")
+        if not chat:
+            return model.tokenizer.prompt_ids(prompt), prompt
+        messages = [("user", prompt)]
+    elif hasattr(prompt, "__len__") and all(isinstance(item, Integral) for item in prompt):
+        ids = [int(item) for item in prompt]
+        if unknown := [id for id in ids if not 0 <= id < model.config.vocab]:
+            raise PastaError(f"token id {unknown[0]} is not below {model.config.vocab}; use {model.name}'s tokenizer")
+        return ids, model.tokenizer.decode(ids)
+    elif hasattr(prompt, "__len__"):
+        messages = [_pair(number, message) for number, message in enumerate(prompt, start=1)]
+    else:
+        raise PastaError(f"expected text, token ids or messages, got {type(prompt).__name__}")
+    if system and messages[0][0] != "system":
+        messages = [("system", system), *messages]
+    return model.tokenizer.chat(messages), messages[-1][1]
+
+
+def _pair(number: int, message: Message) -> tuple[str, str]:
+    """A message as (role, text)."""
+    if _is_pair(message):
+        return message
+    if isinstance(message, Mapping):
+        role, content = message.get("role"), message.get("content")
+        if isinstance(role, str) and isinstance(content, str):
+            return role, content
+    raise PastaError(f'message {number}: expected (role, text) or {{"role": ..., "content": ...}} with text in both')
+
+
+def _answer(result: Result, texts: list[str]) -> Answer:
+    trace = dataclasses.replace(result.trace, prompt=texts[result.request])
+    return Answer(result.request, result.text, result.finish_reason, trace)

@@ -1,0 +1,189 @@
+"""The Python API on a tiny model: every form of prompt, options, streaming, how answers show themselves, refusals."""
+
+import dataclasses
+import subprocess
+import sys
+import types
+import xml.etree.ElementTree as xml
+
+import numpy as np
+import pytest
+
+import pasta_jax as pasta
+from configs import common
+from pasta_jax import api
+from pasta_jax.lang.structure import PREDICTED
+from tests.traces import PROGRAM, script_of, tiny_model, traced
+
+QUICK = {"max_tokens": 12, "temperature": 1.0, "rows": 2}
+
+
+@pytest.fixture(scope="module")
+def model() -> pasta.Model:
+    """Trained on the tags, as far as the API can tell."""
+    return dataclasses.replace(tiny_model(), positions=PREDICTED)
+
+
+def test_one_prompt_has_one_answer_and_a_list_has_a_list(model):
+    answer = pasta.generate(model, "why?", **QUICK)
+    assert isinstance(answer, pasta.Answer)
+    assert str(answer) == answer.text == answer.trace.program().strip()
+    assert answer.finish_reason in ("stop", "length")
+    assert [thread.number for thread in answer.threads] == list(range(len(answer.trace.closed)))
+    assert answer.trace.prompt == "why?"
+    assert repr(answer).startswith("Answer(")
+
+    answers = pasta.generate(model, ["how?", "why?"], **QUICK)
+    assert [answer.index for answer in answers] == [0, 1]
+    assert [answer.trace.prompt for answer in answers] == ["how?", "why?"]
+    assert answers[1].text == answer.text
+    assert pasta.generate(model, [], **QUICK) == []
+
+
+def test_text_messages_and_ids_are_the_same_prompt(model):
+    ids = model.tokenizer.chat([("user", "why?")])
+    system = model.tokenizer.chat([("system", "be short"), ("user", "why?")])
+    prompts = ["why?", ids, np.array(ids), [("user", "why?")], [{"role": "user", "content": "why?"}]]
+    answers = [pasta.generate(model, prompt, **QUICK) for prompt in prompts]
+    assert {answer.trace.prompt_ids for answer in answers} == {tuple(ids)}
+    assert len({answer.text for answer in answers}) == 1
+    decoded = model.tokenizer.decode(ids)
+    assert [answer.trace.prompt for answer in answers] == ["why?", decoded, decoded, "why?", "why?"]
+
+    batch = pasta.generate(model, prompts, **QUICK)
+    assert {answer.text for answer in batch} == {answers[0].text}
+    told = pasta.generate(model, ["why?", [("system", "be short"), ("user", "why?")]], **QUICK, system="be short")
+    assert {answer.trace.prompt_ids for answer in told} == {tuple(system)}
+    assert pasta.generate(model, "why?", chat=False, **QUICK).trace.prompt_ids == tuple(
+        model.tokenizer.prompt_ids("why?")
+    )
+
+
+def test_a_stream_yields_each_token_and_then_the_answer(model):
+    prompts = ["why?", "how?"]
+    items = list(pasta.stream(model, prompts, **QUICK))
+    answers = {item.index: item for item in items if isinstance(item, pasta.Answer)}
+    expected = pasta.generate(model, prompts, **QUICK)
+    for index, answer in answers.items():
+        events = [item for item in items if isinstance(item, pasta.Event) and item.request == index]
+        assert [event.token for event in events] == answer.trace.token.tolist()
+        assert [event.thread for event in events] == answer.trace.thread.tolist()
+        assert answer.text == expected[index].text
+        assert answer.trace.prompt == prompts[index]
+
+
+def test_a_model_without_the_tags_decodes_sequentially_unless_told_otherwise(model):
+    def rows(model: pasta.Model, **options) -> int:
+        return pasta.generate(model, "why?", **QUICK, **options).trace.rows
+
+    assert rows(model) == 2
+    assert rows(model, sequential=True) == 1
+    assert rows(tiny_model()) == 1
+    assert rows(tiny_model(), sequential=False) == 2
+
+
+def test_seeds_and_temperature_reach_the_sampler(model):
+    texts = {pasta.generate(model, "why?", **QUICK, seed=seed).text for seed in (0, 0, 1, 2)}
+    assert len(texts) == 3
+    greedy = {pasta.generate(model, "why?", max_tokens=12, rows=2, seed=seed).text for seed in (0, 1)}
+    narrow = {pasta.generate(model, "why?", **QUICK, top_k=1, seed=seed).text for seed in (0, 1)}
+    assert len(greedy) == 1
+    assert narrow == greedy
+
+
+def test_defaults_agree_with_the_configs():
+    config = common.request(0).to_dict() | common.decoding(0, api.DEFAULTS["rows"]).to_dict()
+    same = api.DEFAULTS.keys() & config.keys() - {"max_tokens", "sequential", "lanes"}
+    assert {"temperature", "top_k", "top_p", "seed", "rows", "max_topic_tokens", "max_chunk_tokens"} == same
+    assert {name: config[name] for name in same} == {name: api.DEFAULTS[name] for name in same}
+    assert config["widths"] == api.WIDTHS
+    assert api.DEFAULTS.keys() == api.Options.__annotations__.keys()
+    for name, value in api.DEFAULTS.items():
+        shown = f'{name}="{value}"' if isinstance(value, str) else f"{name}={value}"
+        assert shown in api.generate.__doc__.replace("\n    ", " ")
+
+
+# How an answer shows itself
+
+
+@pytest.fixture
+def answer() -> pasta.Answer:
+    trace, _ = traced(script_of(PROGRAM))
+    return pasta.Answer(0, PROGRAM.strip(), "stop", trace)
+
+
+def test_in_a_notebook_an_answer_is_a_picture(answer, monkeypatch):
+    assert xml.fromstring(answer._repr_svg_()).tag == "{http://www.w3.org/2000/svg}svg"
+    image = xml.fromstring(answer._repr_html_().removesuffix(">") + "/>")
+    assert image.tag == "img"
+    assert image.get("alt") == PROGRAM.strip()
+    assert image.get("src").startswith("data:image/svg+xml;base64,")
+
+    displayed = []
+    notebook = types.SimpleNamespace(
+        get_ipython=lambda: types.SimpleNamespace(kernel=None), display=types.SimpleNamespace(display=displayed.append)
+    )
+    monkeypatch.setitem(sys.modules, "IPython", notebook)
+    answer.show()
+    assert displayed == [answer]
+
+
+def test_on_a_terminal_an_answer_is_text_and_a_timeline(answer, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: None))
+    answer.show()
+    shown = capsys.readouterr().out
+    assert PROGRAM.strip() in shown
+    assert "█" in shown
+
+
+# The package
+
+
+def test_importing_the_package_or_the_language_loads_no_jax():
+    code = "import sys, pasta_jax, pasta_jax.lang.program; print('jax' in sys.modules, dir(pasta_jax))"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout
+    assert output.startswith("False")
+    assert all(name in output for name in pasta.__all__)
+
+
+def test_the_package_exports_the_api():
+    assert all(getattr(pasta, name) is getattr(api, name) for name in pasta.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'generat'"):
+        pasta.generat  # noqa: B018
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "message"),
+    [
+        (" ", {}, "prompt 0: the text is blank; write a question"),
+        (["why?", ""], {}, "prompt 1: the text is blank"),
+        (None, {}, "prompt 0: expected text, token ids or messages, got NoneType"),
+        ([None], {}, "prompt 0: expected text"),
+        ([[]], {}, "prompt 0: it is empty"),
+        ([3, "x"], {}, "prompt 0: message 1: expected"),
+        ([{"role": "user"}], {}, 'prompt 0: message 1: expected .role, text. or {"role": ..., "content": ...}'),
+        ("x" * 600, {}, "prompt 0: it has 607 tokens, the model holds 512"),
+        ([10**6], {}, "prompt 0: token id 1000000 is not below 384"),
+        ("x", {"max_token": 5}, "generate.max_token: unknown key; known keys are max_tokens, "),
+        ("x", {"max_tokens": 0}, "generate.max_tokens: expected `int` >= 1"),
+        ("x", {"temperature": "hot"}, "generate.temperature: expected `float`, got `str`"),
+        ("x", {"seed": -1}, "generate.seed: expected `int` >= 0"),
+        ("x", {"rows": 1}, "rows 1: chunks need a row beside main's"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_at_the_call(model, prompt, options, message):
+    with pytest.raises(pasta.PastaError, match=message) as refused:
+        pasta.stream(model, prompt, **options) if "rows" not in options else pasta.generate(model, prompt, **options)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_model_that_is_neither_preset_nor_file_is_refused_by_name(tmp_path):
+    with pytest.raises(pasta.PastaError, match=r"model 'smollm': neither .* presets are .*smollm2_135m"):
+        pasta.load_model("smollm")
+    with pytest.raises(pasta.PastaError, match="gemma_7b"):
+        pasta.load_model("gemma_7b")
+    with pytest.raises(pasta.PastaError, match=r"config\.json"):
+        pasta.load_model(tmp_path)
