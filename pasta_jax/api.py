@@ -180,6 +180,8 @@ def _requests(
     model: Model, prompts: Sequence[Prompt], options: Options
 ) -> tuple[list[Request], list[str], DecodeConfig]:
     """Requests, the prompts as text, and how to decode them."""
+    if unknown := sorted(options.keys() - DEFAULTS.keys()):
+        raise PastaError(f"generate.{unknown[0]}: unknown option; options are {', '.join(DEFAULTS)}")
     chosen = settings.read(DEFAULTS | options, Options, "generate")
     sequential = model.positions is None if chosen["sequential"] is None else chosen["sequential"]
     sampling = Sampling(chosen["temperature"], chosen["top_k"], chosen["top_p"], chosen["seed"])

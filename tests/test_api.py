@@ -167,7 +167,7 @@ def test_the_package_exports_the_api():
         ([{"role": "user"}], {}, 'prompt 0: message 1: expected .role, text. or {"role": ..., "content": ...}'),
         ("x" * 600, {}, "prompt 0: it has 607 tokens, the model holds 512"),
         ([10**6], {}, "prompt 0: token id 1000000 is not below 384"),
-        ("x", {"max_token": 5}, "generate.max_token: unknown key; known keys are max_tokens, "),
+        ("x", {"max_token": 5}, "generate.max_token: unknown option; options are max_tokens, "),
         ("x", {"max_tokens": 0}, "generate.max_tokens: expected `int` >= 1"),
         ("x", {"temperature": "hot"}, "generate.temperature: expected `float`, got `str`"),
         ("x", {"seed": -1}, "generate.seed: expected `int` >= 0"),
