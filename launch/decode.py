@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from launch import cli
 from pasta_jax.errors import PastaError
+from pasta_jax.files import write_whole
 from pasta_jax.pipelines.prompts import read_baseline, read_program, read_prompt, read_prompts_file
 
 PROMPT = flags.DEFINE_string(
@@ -165,7 +166,7 @@ def answer_one(job: Job, items: Iterator, tags, sequential: bool, began: float, 
     from rich.console import Console
 
     from pasta_jax.decode.generate import Result
-    from pasta_jax.decode.reading import Reading
+    from pasta_jax.decode.transcript import Transcript
     from pasta_jax.view.picture import visible
     from pasta_jax.view.terminal import LiveView, finished
 
@@ -181,12 +182,12 @@ def answer_one(job: Job, items: Iterator, tags, sequential: bool, began: float, 
                 first = first or time.perf_counter()
                 view.push(item)
     else:
-        reading = Reading(tags)
+        transcript = Transcript(tags)
         for item in items:
             if isinstance(item, Result):
                 break
             first = first or time.perf_counter()
-            text = reading.push(item.thread, item.token, item.step, item.text)
+            text = transcript.push(item.thread, item.token, item.step, item.text)
             if text and not JSON.value:
                 print(safe(text), end="", flush=True)
     result = _asked(item, job)
@@ -194,7 +195,7 @@ def answer_one(job: Job, items: Iterator, tags, sequential: bool, began: float, 
     if live:
         console.print(finished(result.trace, console.width), soft_wrap=True)
     elif not JSON.value:
-        print(safe(reading.rest(result.text)))
+        print(safe(transcript.rest(result.text)))
     record = record_of(job, result, sequential)
     if JSON.value:
         print(json.dumps(record | {"load_s": round(loaded - began, 3)}, ensure_ascii=False))
@@ -288,7 +289,7 @@ def record_of(job: Job, result, sequential: bool) -> dict:
 
 def write_pictures(job: Job, result) -> None:
     """The files that show one answer."""
-    from pasta_jax.decode.trace_file import to_json, write_whole
+    from pasta_jax.decode.trace_file import to_json
     from pasta_jax.view.page import page
     from pasta_jax.view.perfetto import to_perfetto
     from pasta_jax.view.picture import picture
@@ -304,13 +305,6 @@ def write_pictures(job: Job, result) -> None:
         if len(job.prompts) > 1:
             path = path.with_name(f"{path.stem}-{result.request + 1:04}{path.suffix}")
         write_whole(path, makers[name]())
-
-
-def write_whole(path: Path, text: str) -> None:
-    """A result file, whole or not at all."""
-    from pasta_jax.decode import trace_file
-
-    trace_file.write_whole(path, text)
 
 
 def summary(job: Job, result, sequential: bool) -> str:

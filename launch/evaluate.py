@@ -66,7 +66,7 @@ def write_answers(path: str, answers: list, plain: list) -> None:
     """Both models' answers, whole or not at all."""
     from pathlib import Path
 
-    from pasta_jax.decode.trace_file import write_whole
+    from pasta_jax.files import write_whole
 
     lines = []
     for answer, baseline in zip(answers, plain, strict=True):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from pasta_jax.decode.reading import Reading
+from pasta_jax.decode.transcript import Transcript
 from pasta_jax.decode.trace_file import from_json, to_json
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
 from pasta_jax.view.page import page
@@ -289,14 +289,14 @@ def plain(lines: list[str]) -> str:
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 60), (40, 12), (20, 6)])
 def test_a_frame_fits_the_screen_and_main_is_always_on_it(width, height):
     trace, _ = traced(script_of(program(20, words=8, syncs=50)), rows=30)
-    reading = Reading(trace.tags)
+    transcript = Transcript(trace.tags)
     console = Console(file=io.StringIO(), width=width, height=height)
     columns = (trace.token.tolist(), trace.thread.tolist(), trace.step.tolist(), trace.text)
     for count, event in enumerate(zip(*columns, strict=True)):
         token, thread, step, text = event
-        reading.push(thread, token, step, text)
+        transcript.push(thread, token, step, text)
         if count % 40 == 0:
-            lines = rendered(frame(reading, console), width, height)
+            lines = rendered(frame(transcript, console), width, height)
             assert len(lines) <= height
             assert all(sum(map(cells, line)) <= width for line in plain(lines).splitlines())
             assert "main" in plain(lines)
@@ -308,11 +308,11 @@ def test_a_frame_fits_the_screen_and_main_is_always_on_it(width, height):
 
 def test_a_frame_shows_what_each_thread_wrote_last_and_how_much_it_promised():
     trace, _ = traced(script_of(program(2, words=3, syncs=50)))
-    reading = Reading(trace.tags)
+    transcript = Transcript(trace.tags)
     columns = (trace.token.tolist(), trace.thread.tolist(), trace.step.tolist(), trace.text)
     for token, thread, step, text in zip(*columns, strict=True):
-        reading.push(thread, token, step, text)
-    lines = plain(rendered(frame(reading, Console(file=io.StringIO(), width=120, height=30)), 120, 30))
+        transcript.push(thread, token, step, text)
+    lines = plain(rendered(frame(transcript, Console(file=io.StringIO(), width=120, height=30)), 120, 30))
     assert "1 topic 1" in lines
     assert "18 of 20 ✓" in lines
     assert "abc abc abc abc" in lines
@@ -320,31 +320,31 @@ def test_a_frame_shows_what_each_thread_wrote_last_and_how_much_it_promised():
 
 def test_a_panel_shows_the_end_of_a_long_text():
     trace, _ = traced(script_of(Program((Text("once " * 300), Text("the very end")))))
-    reading = Reading(trace.tags)
+    transcript = Transcript(trace.tags)
     columns = (trace.token.tolist(), trace.thread.tolist(), trace.step.tolist(), trace.text)
     for token, thread, step, text in zip(*columns, strict=True):
-        reading.push(thread, token, step, text)
-    assert "the very end" in plain(rendered(frame(reading, Console(file=io.StringIO(), width=60, height=20)), 60, 20))
+        transcript.push(thread, token, step, text)
+    assert "the very end" in plain(rendered(frame(transcript, Console(file=io.StringIO(), width=60, height=20)), 60, 20))
 
 
 def test_a_frame_says_who_is_idle():
     trace, _ = traced(script_of(Program((Text("a"), Chunk("t", 9, "long " * 9), Sync(), Text("b")))))
-    reading = Reading(trace.tags)
+    transcript = Transcript(trace.tags)
     columns = (trace.token.tolist(), trace.thread.tolist(), trace.step.tolist(), trace.text)
     for token, thread, step, text in itertools.islice(zip(*columns, strict=True), 30):
-        reading.push(thread, token, step, text)
-    lines = plain(rendered(frame(reading, Console(file=io.StringIO(), width=120, height=30)), 120, 30))
+        transcript.push(thread, token, step, text)
+    lines = plain(rendered(frame(transcript, Console(file=io.StringIO(), width=120, height=30)), 120, 30))
     assert "4 idle" in lines
     assert lines.count("idle") == 1
 
 
 def test_a_models_escape_codes_do_not_reach_the_terminal():
-    reading = Reading(hostile().tags)
+    transcript = Transcript(hostile().tags)
     columns = (hostile().token.tolist(), hostile().thread.tolist(), hostile().step.tolist(), hostile().text)
     for token, thread, step, text in zip(*columns, strict=True):
-        reading.push(thread, token, step, text)
+        transcript.push(thread, token, step, text)
     console = Console(file=io.StringIO(), width=150, height=50)
-    for shown in (frame(reading, console), coloured(hostile()), *timeline(hostile(), 100)):
+    for shown in (frame(transcript, console), coloured(hostile()), *timeline(hostile(), 100)):
         lines = "\n".join(rendered(shown, 150, 50))
         assert "\x1b[31m" not in lines
         assert "\x00" not in lines

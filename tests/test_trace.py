@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pasta_jax.decode.generate import DecodeConfig, Event, Result
-from pasta_jax.decode.reading import Reading
+from pasta_jax.decode.transcript import Transcript
 from pasta_jax.decode.replay import replay_stream
 from pasta_jax.decode.state import LENGTH, STOP
 from pasta_jax.decode.trace import Trace
@@ -150,19 +150,19 @@ def certain(trace: Trace, count: int) -> str:
 
 def test_a_reader_is_shown_all_that_is_certain_and_no_more():
     for trace, *_ in random_traces(100, seed=1):
-        reading, printed = Reading(TAGS), ""
+        transcript, printed = Transcript(TAGS), ""
         columns = (trace.token.tolist(), trace.thread.tolist(), trace.step.tolist(), trace.text)
         for count, (token, thread, step, text) in enumerate(zip(*columns, strict=True), start=1):
-            printed += reading.push(thread, token, step, text)
+            printed += transcript.push(thread, token, step, text)
             if count % 7 == 0 or token >= TAGS.base:
                 assert printed == certain(trace, count)
         answer = trace.program().strip()
         assert answer.startswith(printed)
-        assert printed + reading.rest(answer) == answer
-        assert [(thread.topic, thread.tens, thread.tokens) for thread in reading.threads] == [
+        assert printed + transcript.rest(answer) == answer
+        assert [(thread.topic, thread.tens, thread.tokens) for thread in transcript.threads] == [
             (row.topic, row.tens, row.tokens) for row in trace.threads()
         ]
-        assert reading.step == (trace.step[-1] if len(trace.step) else 0)
+        assert transcript.step == (trace.step[-1] if len(trace.step) else 0)
 
 
 def test_a_replay_is_streamed_like_an_answer_and_timed():
@@ -302,8 +302,8 @@ def test_files_that_cannot_be_read_or_written_are_named(tmp_path):
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
     with pytest.raises(PastaError, match="bytes: byte 0 is not UTF-8"):
         load(tmp_path / "bytes")
-    with pytest.raises(PastaError, match="give a file in a folder that you may write"):
-        save(traced(script_of(PROGRAM))[0], tmp_path / "no" / "folder.json")
+    with pytest.raises(PastaError, match=r"trace\.json: .*choose a writable path"):
+        save(traced(script_of(PROGRAM))[0], tmp_path / "bytes" / "trace.json")
 
 
 # Chrome trace events

@@ -11,6 +11,7 @@ import numpy as np
 from pasta_jax.decode.state import FINISH_NAMES
 from pasta_jax.decode.trace import CLOSED_NAMES, Trace
 from pasta_jax.errors import PastaError
+from pasta_jax.files import write_whole
 from pasta_jax.lang.structure import POLICIES
 from pasta_jax.lang.tags import TagIds
 
@@ -76,16 +77,6 @@ def load(path: Path) -> Trace:
     except OSError as error:
         raise PastaError(f"{path}: {error.strerror}; give a file written with --trace") from None
     return from_json(text, str(path))
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write beside the name, then rename: a reader finds the old file or the whole new one."""
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        raise PastaError(f"{path}: {error.strerror}; give a file in a folder that you may write") from None
 
 
 def from_json(text: str, name: str) -> Trace:

@@ -11,7 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from pasta_jax.decode.reading import Growing, Reading
+from pasta_jax.decode.transcript import ThreadText, Transcript
 from pasta_jax.decode.trace import Trace
 from pasta_jax.view.picture import short, visible
 
@@ -40,7 +40,7 @@ class LiveView:
     """Shows a request's threads while it runs; `push` takes its events. Leaves nothing behind when it is closed."""
 
     def __init__(self, tags, console: Console):
-        self.reading = Reading(tags)
+        self.transcript = Transcript(tags)
         self._console = console
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._shown = 0.0
@@ -53,22 +53,22 @@ class LiveView:
         self._live.stop()
 
     def push(self, event) -> None:
-        self.reading.push(event.thread, event.token, event.step, event.text)
+        self.transcript.push(event.thread, event.token, event.step, event.text)
         now = time.perf_counter()
         if now - self._shown > 1 / FRAMES:
             self._shown = now
-            self._live.update(frame(self.reading, self._console), refresh=True)
+            self._live.update(frame(self.transcript, self._console), refresh=True)
 
 
-def frame(reading: Reading, console: Console) -> RenderableType:
+def frame(transcript: Transcript, console: Console) -> RenderableType:
     """Main and the chunks, a panel each, within the screen.
 
     Where that is full, the oldest finished chunk goes first, and then the oldest of all.
     """
     width, height = console.width, console.height - 2
-    columns = max(1, min(width // NARROWEST, len(reading.threads)))
+    columns = max(1, min(width // NARROWEST, len(transcript.threads)))
     most = columns * max(1, height // 4)
-    main, *chunks = reading.threads
+    main, *chunks = transcript.threads
     while 1 + len(chunks) > most:
         gone = next((chunk for chunk in chunks if chunk.ended), chunks[0] if chunks else main)
         if gone is main:
@@ -80,18 +80,17 @@ def frame(reading: Reading, console: Console) -> RenderableType:
     grid = Table.grid(expand=True)
     for _ in range(columns):
         grid.add_column(ratio=1)
-    panels = [_panel(thread, reading.step, width // columns, tall, console) for thread in shown]
+    panels = [_panel(thread, transcript.step, width // columns, tall, console) for thread in shown]
     for start in range(0, len(panels), columns):
         grid.add_row(*panels[start : start + columns])
-    running = sum(not thread.ended for thread in reading.threads)
-    hidden = len(reading.threads) - len(shown)
-    status = f"step {reading.step}, {running} of {len(reading.threads)} threads open" + f", {hidden} hidden" * bool(
-        hidden
-    )
+    running = sum(not thread.ended for thread in transcript.threads)
+    hidden = len(transcript.threads) - len(shown)
+    status = f"step {transcript.step}, {running} of {len(transcript.threads)} threads open"
+    status += f", {hidden} hidden" if hidden else ""
     return Group(grid, Text(status, style="dim", no_wrap=True, overflow="crop"))
 
 
-def _panel(thread: Growing, step: int, width: int, height: int, console: Console) -> Panel:
+def _panel(thread: ThreadText, step: int, width: int, height: int, console: Console) -> Panel:
     style = style_of(thread.number)
     inner, lines = width - 4, height - 2
     text = Text(visible(thread.text[-inner * lines * 2 :]), style="dim" if thread.ended else "")
