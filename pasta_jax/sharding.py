@@ -37,8 +37,8 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"kv/[01](/\d+)?", (DATA, MODEL, None, None)),  # [B, K, S, D]; an array for all layers, or one for each
     (r"pool/(chunk|epoch|main|position|token|step)", (DATA, None)),
     (r"threads/\w+", (DATA, None)),
-    (r"(pool/fill|live|finish|step|prompt|limit|spawned|topic|highest)", (DATA,)),
-    (r"(tags_allowed|max_topic|max_chunk|seed|temperature|top_k|top_p)", (DATA,)),
+    (r"(pool/fill|live|finish|step|spawned|topic|highest)", (DATA,)),
+    (r"request/(sampling/)?\w+", (DATA,)),
     (r"prompted", (DATA, None)),
     (r"hidden", (DATA, None, None)),
     (r"(tokens|start)", (DATA, None)),

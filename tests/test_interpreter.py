@@ -305,7 +305,10 @@ def test_a_neighbour_full_of_nan_harms_no_one():
         if poisoned:
             kv = jax.tree.map(lambda leaf: leaf.at[1].set(jnp.nan), state.pool.kv)
             pool = dataclasses.replace(state.pool, kv=kv)
-            state = dataclasses.replace(state, pool=pool, temperature=state.temperature.at[1].set(jnp.nan))
+            hot = state.request.sampling.temperature.at[1].set(jnp.nan)
+            sampling = dataclasses.replace(state.request.sampling, temperature=hot)
+            request = dataclasses.replace(state.request, sampling=sampling)
+            state = dataclasses.replace(state, pool=pool, request=request)
         state = run(talkative().params, state, np.int32(100), np.False_, config=talkative().config, rules=rules)
         pool = state.pool
         return [np.asarray(field) for field in (pool.token, pool.chunk, pool.step, pool.position, pool.fill)]

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from pasta_jax.decode.transcript import Transcript
 from pasta_jax.decode.trace_file import from_json, to_json
+from pasta_jax.decode.transcript import Transcript
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
 from pasta_jax.view.page import page
 from pasta_jax.view.picture import DARK, LIGHT, cells, colours, mask_svg, picture, short, timeline_svg, visible
@@ -324,7 +324,9 @@ def test_a_panel_shows_the_end_of_a_long_text():
     columns = (trace.token.tolist(), trace.thread.tolist(), trace.step.tolist(), trace.text)
     for token, thread, step, text in zip(*columns, strict=True):
         transcript.push(thread, token, step, text)
-    assert "the very end" in plain(rendered(frame(transcript, Console(file=io.StringIO(), width=60, height=20)), 60, 20))
+    assert "the very end" in plain(
+        rendered(frame(transcript, Console(file=io.StringIO(), width=60, height=20)), 60, 20)
+    )
 
 
 def test_a_frame_says_who_is_idle():

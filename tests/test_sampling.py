@@ -9,7 +9,7 @@ import pytest
 from scipy.special import chdtri
 
 from pasta_jax.decode import reference
-from pasta_jax.decode.sampling import FORBIDDEN, Sampling, draw, keep_top
+from pasta_jax.decode.sampling import FORBIDDEN, Sampling, SamplingArrays, draw, keep_top
 from pasta_jax.errors import PastaError
 
 keep_top_jit = jax.jit(keep_top)
@@ -112,11 +112,17 @@ def test_every_row_has_its_own_filter():
 # Draws
 
 
+def sampling_of(count: int, temperature=1.0, top_k=0, top_p=1.0, seed=0) -> SamplingArrays:
+    """Arrays [count]; of the arguments, arrays are taken as they are."""
+    values = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    types = {"temperature": np.float32, "top_k": np.int32, "top_p": np.float32, "seed": np.uint32}
+    return SamplingArrays(**{name: many(value, count, types[name]) for name, value in values.items()})
+
+
 def draws_of_rows(temperature: float, seed: int = 1) -> np.ndarray:
     count = len(rows())
     zero = many(0, count, np.int32)
-    settings = (many(temperature, count, np.float32), zero, many(1, count, np.float32))
-    return np.asarray(draw_jit(rows(), many(seed, count, np.uint32), zero, zero, *settings))
+    return np.asarray(draw_jit(rows(), sampling_of(count, temperature, seed=seed), zero, zero))
 
 
 def test_greedy_is_the_first_of_the_greatest():
@@ -145,15 +151,11 @@ def test_tokens_come_as_often_as_they_should(vary, temperature, top_k, top_p):
     count = 8000
     logits_V = np.random.default_rng(2).standard_normal(12)
     varied = np.arange(count) * 7919 + 11
-    names = {"seed": many(3, count, np.uint32), "thread": many(2, count, np.int32), "number": many(5, count, np.int32)}
-    names[vary] = varied.astype(names[vary].dtype)
-    settings = (
-        many(temperature, count, np.float32),
-        many(top_k, count, np.int32),
-        many(top_p, count, np.float32),
-    )
+    folded = {"seed": 3, "thread": 2, "number": 5} | {vary: varied}
+    sampling = sampling_of(count, temperature, top_k, top_p, folded["seed"])
+    thread, number = (many(folded[name], count, np.int32) for name in ("thread", "number"))
     logits_NxV = np.broadcast_to(logits_V.astype(np.float32), (count, len(logits_V)))
-    tokens = np.asarray(draw_jit(logits_NxV, *names.values(), *settings))
+    tokens = np.asarray(draw_jit(logits_NxV, sampling, thread, number))
     left_V = reference.keep(logits_V / temperature, top_k, top_p)
     expected_V = count * np.exp(left_V) / np.exp(left_V).sum()
     seen_V = np.bincount(tokens, minlength=len(logits_V))
@@ -167,9 +169,9 @@ def test_seed_thread_and_number_are_told_apart():
     folded = np.array(list(itertools.product((0, 1, 2), repeat=3)))
     count = len(folded)
     seed, thread, number = folded.T
-    settings = (many(1, count, np.float32), many(0, count, np.int32), many(1, count, np.float32))
-    numbers = (seed.astype(np.uint32), thread.astype(np.int32), number.astype(np.int32))
-    tokens = np.asarray(draw_jit(np.zeros((count, 1000), np.float32), *numbers, *settings)).tolist()
+    sampling = sampling_of(count, seed=seed)
+    logits = np.zeros((count, 1000), np.float32)
+    tokens = np.asarray(draw_jit(logits, sampling, thread.astype(np.int32), number.astype(np.int32))).tolist()
     assert len(set(tokens)) >= 25  # 27 draws out of 1000: hardly any two alike
     seen = dict(zip(map(tuple, folded.tolist()), tokens, strict=True))
     assert all(seen[a, b, c] != seen[b, a, c] for a, b, c in seen if a != b)
@@ -183,12 +185,17 @@ def test_neighbours_do_not_matter():
     thread, number, top_k = (rng.integers(0, high, count, np.int32) for high in (20, 500, 70))
     temperature = rng.choice([0, 0.5, 1, 3], count).astype(np.float32)
     top_p = rng.choice([0.3, 0.9, 1], count).astype(np.float32)
-    arguments = (rows(), seed, thread, number, temperature, top_k * rng.integers(0, 2, count, np.int32), top_p)
+    sampling = SamplingArrays(temperature, top_k * rng.integers(0, 2, count, np.int32), top_p, seed)
+    arguments = (rows(), sampling, thread, number)
     together = np.asarray(draw_jit(*arguments))
+
+    def draws_at(index: slice | np.ndarray) -> np.ndarray:
+        return np.asarray(draw_jit(*jax.tree.map(lambda field: field[index], arguments)))
+
     for row in range(count):
-        assert draw_jit(*(field[row : row + 1] for field in arguments))[0] == together[row]
+        assert draws_at(slice(row, row + 1))[0] == together[row]
     order = rng.permutation(count)
-    assert np.array_equal(np.asarray(draw_jit(*(field[order] for field in arguments))), together[order])
+    assert np.array_equal(draws_at(order), together[order])
 
 
 @pytest.mark.parametrize(

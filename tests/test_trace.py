@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from pasta_jax.decode.generate import DecodeConfig, Event, Result
-from pasta_jax.decode.transcript import Transcript
 from pasta_jax.decode.replay import replay_stream
 from pasta_jax.decode.state import LENGTH, STOP
 from pasta_jax.decode.trace import Trace
 from pasta_jax.decode.trace_file import from_json, load, save, to_json
+from pasta_jax.decode.transcript import Transcript
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.clock import clock, parallelism
 from pasta_jax.lang.program import Chunk, Program, Text

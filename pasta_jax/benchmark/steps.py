@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from pasta_jax.decode.generate import DecodeConfig, Request, rules_for, start
-from pasta_jax.decode.interpreter import Rules, Script, run
+from pasta_jax.decode.interpreter import Script, run
 from pasta_jax.decode.replay import prepare
 from pasta_jax.decode.sampling import Sampling
-from pasta_jax.decode.state import DecodeState, empty_state, max_threads
+from pasta_jax.decode.state import DecodeState, Rules, empty_state, max_threads
 from pasta_jax.models import transformer
 from pasta_jax.models.config import PRESETS
 from pasta_jax.models.tokenizer import load_tokenizer

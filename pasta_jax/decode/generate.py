@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 import jax
 import numpy as np
 
-from pasta_jax.decode.interpreter import Rules, Script, run
+from pasta_jax.decode.interpreter import Script, run
 from pasta_jax.decode.prefill import admit, copy_prompt, pieces, prefill
 from pasta_jax.decode.sampling import Sampling
-from pasta_jax.decode.state import DecodeState, empty_state
+from pasta_jax.decode.state import DecodeState, RequestFields, Rules, empty_state
 from pasta_jax.decode.trace import Trace, spell, spell_next
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import PREDICTED, Positions
@@ -191,19 +191,16 @@ def start(
 ) -> DecodeState:
     """Put a request into a lane: its prompt is written, or copied from the lane `source`, and its first token sampled
     (or, replaying, given)."""
-    prompt, asked = np.asarray(request.prompt_ids, np.int32), request.sampling
+    prompt = np.asarray(request.prompt_ids, np.int32)
     lane_id = np.int32(lane)
-    fields = {
-        "prompt": np.int32(len(prompt)),
-        "limit": np.int32(min(len(prompt) + request.max_tokens, state.pool.slots, model.config.context)),
-        "tags_allowed": np.bool_(not request.sequential),
-        "max_topic": np.int32(request.max_topic_tokens),
-        "max_chunk": np.int32(request.max_chunk_tokens),
-        "seed": np.uint32(asked.seed),
-        "temperature": np.float32(asked.temperature),
-        "top_k": np.int32(asked.top_k),
-        "top_p": np.float32(asked.top_p),
-    }
+    fields = RequestFields(
+        prompt_length=np.int32(len(prompt)),
+        limit=np.int32(min(len(prompt) + request.max_tokens, state.pool.slots, model.config.context)),
+        tags_allowed=np.bool_(not request.sequential),
+        max_topic=np.int32(request.max_topic_tokens),
+        max_chunk=np.int32(request.max_chunk_tokens),
+        sampling=request.sampling.arrays(),
+    )
     state = admit(state, lane_id, fields)
     if source >= 0:
         span = min(sum(pieces(len(prompt))[-1][::2]), state.pool.slots)

@@ -12,29 +12,15 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
-from pasta_jax.decode.sampling import FORBIDDEN, draw
-from pasta_jax.decode.state import BUDGET, DONE, ENDED, LENGTH, LIVE, OWN, STOP, DecodeState, Threads
-from pasta_jax.lang.structure import Place, Positions, fork_position, resume_position, sync_position, visible
-from pasta_jax.lang.tags import TagIds
+from pasta_jax.decode.grammar import allow, topic_after
+from pasta_jax.decode.sampling import draw
+from pasta_jax.decode.state import BUDGET, DONE, ENDED, LENGTH, LIVE, OWN, STOP, DecodeState, Rules, Threads
+from pasta_jax.lang.structure import Place, fork_position, resume_position, sync_position, visible
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.pool import Pool
 from pasta_jax.models.transformer import Cache, logits, trunk
-
-
-@dataclasses.dataclass(frozen=True)
-class Rules:
-    """What is fixed for a compiled loop."""
-
-    tags: TagIds
-    stop_ids: tuple[int, ...]  # the first is end-of-turn
-    vocab: int  # ids at or above it are padding
-    rows: int  # R: threads that feed in one step, main included
-    widths: tuple[int, ...]  # ascending, the last is `rows`: a step computes the smallest that holds its threads
-    prefixes: tuple[int, ...]  # ascending: attention reads the shortest run of slots that holds all used ones
-    positions: Positions
 
 
 @jax.tree_util.register_dataclass
@@ -78,7 +64,7 @@ def feeding(state: DecodeState, rules: Rules):
     chunks_BxM = (chunks_BxM | (opens[:, None] & is_new_BxM)) & state.live[:, None]
     chunks_BxM = chunks_BxM & (jnp.cumsum(chunks_BxM, axis=1) < rules.rows)
     feeds_BxM = chunks_BxM.at[:, 0].set(main)
-    fits = state.pool.fill + jnp.sum(feeds_BxM, axis=1) <= state.limit
+    fits = state.pool.fill + jnp.sum(feeds_BxM, axis=1) <= state.request.limit
     return feeds_BxM & fits[:, None], opens & fits
 
 
@@ -157,51 +143,6 @@ def see_pool(pool: Pool, place: Place) -> jax.Array:
     return visible(there, place.queries(), pool.place.keys())
 
 
-def topic_after(topic_B, token_B, tags: TagIds):
-    """Topic tokens of the open promise once main has fed this token; -1 outside of one."""
-    inside = jnp.where(topic_B >= 0, topic_B + 1, -1)
-    return jnp.where(token_B == tags.promise, 0, jnp.where(tags.is_close(token_B), -1, inside))
-
-
-# What an id is to the grammar; ids that are never sampled are 0.
-TEXT, TURN_END, FORK_OR_SYNC, CLOSE, CHUNK_END = (1 << n for n in range(5))
-
-
-def id_kinds(size: int, rules: Rules) -> np.ndarray:
-    """The kind of each id [V]: a constant of the compiled loop."""
-    tags = rules.tags
-    id_V = np.arange(size)
-    kind_V = np.where((id_V < rules.vocab) & ~tags.is_tag(id_V), TEXT, 0)
-    kind_V[np.isin(id_V, rules.stop_ids) & (kind_V == TEXT)] = TURN_END
-    kind_V[[tags.promise, tags.sync]] = FORK_OR_SYNC
-    kind_V[tags.is_close(id_V)] = CLOSE
-    kind_V[tags.end_async] = CHUNK_END
-    return kind_V.astype(np.int32)
-
-
-def allow(logits_NxV, rules: Rules, in_main_N, topic_N, full_N, tags_allowed_N, max_topic_N):
-    """Forbid what a thread's state makes illegal, so that every answer is well-formed.
-
-    Main outside a promise: text, [PROMISE], [SYNC], end-of-turn. Inside one: text until the topic is full, and
-    [/PROMISE:n]. A chunk: text and [/ASYNC], of a full one [/ASYNC] alone. Without tags: no tag at all. Apart from a
-    full topic or chunk only the tag ids and the stop ids are touched.
-    """
-    inside, outside = in_main_N & (topic_N >= 0), in_main_N & (topic_N < 0)
-    topic_full = inside & (topic_N >= max_topic_N)
-    legal_N = sum(
-        jnp.where(holds, kind, 0)
-        for kind, holds in (
-            (TEXT, ~topic_full & ~full_N),
-            (TURN_END, outside),
-            (FORK_OR_SYNC, outside & tags_allowed_N),
-            (CLOSE, inside),
-            (CHUNK_END, ~in_main_N),
-        )
-    )
-    is_legal_NxV = (id_kinds(logits_NxV.shape[1], rules)[None] & legal_N[:, None]) != 0
-    return jnp.where(is_legal_NxV, logits_NxV, FORBIDDEN)
-
-
 def next_tokens(
     params, config: TransformerConfig, x_BxRxE, state: DecodeState, rules: Rules, rows: Rows, topic_B, script
 ):
@@ -211,7 +152,7 @@ def next_tokens(
     safe = jnp.minimum(rows.thread, threads.count.shape[1] - 1)
     count = jnp.take_along_axis(threads.count, safe, axis=1)
     in_main = rows.thread == 0
-    full = ~in_main & (count >= state.max_chunk[:, None])
+    full = ~in_main & (count >= state.request.max_chunk[:, None])
 
     def flat(per_row):
         return per_row.reshape(-1)
@@ -220,11 +161,17 @@ def next_tokens(
         return jnp.repeat(per_lane, width)
 
     logits_NxV = logits(params, config, x_BxRxE).reshape(state.lanes * width, -1)
-    asked = spread(state.tags_allowed), spread(state.max_topic)
-    logits_NxV = allow(logits_NxV, rules, flat(in_main), spread(topic_B), flat(full), *asked)
-    requested = (state.seed, state.temperature, state.top_k, state.top_p)
-    seed, temperature, top_k, top_p = map(spread, requested)
-    token_N = draw(logits_NxV, seed, flat(rows.thread), flat(count), temperature, top_k, top_p)
+    request_N = jax.tree.map(spread, state.request)
+    logits_NxV = allow(
+        logits_NxV,
+        rules,
+        flat(in_main),
+        spread(topic_B),
+        flat(full),
+        request_N.tags_allowed,
+        request_N.max_topic,
+    )
+    token_N = draw(logits_NxV, request_N.sampling, flat(rows.thread), flat(count))
     token = token_N.reshape(rows.token.shape)
     if script is None:
         return token, full

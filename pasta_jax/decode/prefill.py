@@ -7,9 +7,10 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from pasta_jax.decode.interpreter import Rules, allow, see_pool
+from pasta_jax.decode.grammar import allow
+from pasta_jax.decode.interpreter import see_pool
 from pasta_jax.decode.sampling import draw
-from pasta_jax.decode.state import DONE, LIVE, RUNNING, STOP, UNUSED, DecodeState
+from pasta_jax.decode.state import DONE, LIVE, RUNNING, STOP, UNUSED, DecodeState, RequestFields, Rules
 from pasta_jax.lang.structure import Place
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.transformer import Cache, logits, trunk
@@ -25,16 +26,14 @@ def pieces(length: int) -> list[tuple[int, int, int]]:
 
 
 @functools.partial(jax.jit, donate_argnames="state")
-def admit(state: DecodeState, lane, asked: dict) -> DecodeState:
-    """Empty the lane and note what the request asks for: the per-lane fields of DecodeState by name."""
-    threads = {
-        field.name: getattr(state.threads, field.name).at[lane].set(0) for field in dataclasses.fields(state.threads)
-    }
-    fresh = {"live": False, "finish": RUNNING, "step": 0, "spawned": 0, "topic": -1, "highest": -1} | asked
+def admit(state: DecodeState, lane: jax.Array, request: RequestFields) -> DecodeState:
+    """Empty the lane and store the request's parameters, which are scalars here."""
+    fresh = {"live": False, "finish": RUNNING, "step": 0, "spawned": 0, "topic": -1, "highest": -1}
     return dataclasses.replace(
         state,
         pool=dataclasses.replace(state.pool, fill=state.pool.fill.at[lane].set(0)),
-        threads=dataclasses.replace(state.threads, **threads),
+        threads=jax.tree.map(lambda field_BxM: field_BxM.at[lane].set(0), state.threads),
+        request=jax.tree.map(lambda field_B, value: field_B.at[lane].set(value), state.request, request),
         **{name: getattr(state, name).at[lane].set(value) for name, value in fresh.items()},
     )
 
@@ -105,7 +104,7 @@ def copy_prompt(
     integers = ("chunk", "epoch", "main", "position", "token", "step")
     per_slot = {name: put(getattr(pool, name), 0, 1) for name in integers}
     kv = jax.tree.map(lambda field: put(field, field.ndim - 4, field.ndim - 2), pool.kv)
-    length = state.prompt[lane]
+    length = state.request.prompt_length[lane]
     hidden = state.hidden if state.hidden is None else put(state.hidden, 0, 1)
     pool = dataclasses.replace(pool, kv=kv, fill=pool.fill.at[lane].set(length), **per_slot)
     prompted = state.prompted.at[lane].set(state.prompted[source])
@@ -118,16 +117,14 @@ def _begin(params, state: DecodeState, lane, done, first, config: TransformerCon
     logits_1xV = logits(params, config, state.prompted[lane][None, None])[:, 0]
     lane_1 = lane[None]
     outside_1, no_1 = jnp.full(1, -1), jnp.zeros(1, bool)
-    asked = state.tags_allowed[lane_1], state.max_topic[lane_1]
-    logits_1xV = allow(logits_1xV, rules, ~no_1, outside_1, no_1, *asked)
-    requested = (state.seed, state.temperature, state.top_k, state.top_p)
+    request_1 = jax.tree.map(lambda field_B: field_B[lane_1], state.request)
+    logits_1xV = allow(logits_1xV, rules, ~no_1, outside_1, no_1, request_1.tags_allowed, request_1.max_topic)
     zero_1 = jnp.zeros(1, jnp.int32)
-    seed_1, temperature_1, top_k_1, top_p_1 = (field[lane_1] for field in requested)
-    sampled = draw(logits_1xV, seed_1, zero_1, zero_1, temperature_1, top_k_1, top_p_1)[0]
+    sampled = draw(logits_1xV, request_1.sampling, zero_1, zero_1)[0]
     sampled = jnp.where(first >= 0, first, sampled)
 
     stops = functools.reduce(jnp.logical_or, [sampled == stop for stop in rules.stop_ids])
-    last = done == state.prompt[lane]
+    last = done == state.request.prompt_length[lane]
     threads = state.threads
     values = {
         "status": jnp.where(last, jnp.where(stops, DONE, LIVE), UNUSED),

@@ -31,13 +31,31 @@ class Sampling:
         if not 0 <= self.seed < 2**32:
             raise PastaError(f"seed {self.seed}: it must be from 0 to {2**32 - 1}")
 
+    def arrays(self) -> "SamplingArrays":
+        """The same as scalars of the types that a compiled program expects."""
+        return SamplingArrays(
+            np.float32(self.temperature), np.int32(self.top_k), np.float32(self.top_p), np.uint32(self.seed)
+        )
 
-def draw(logits_NxV, seed_N, thread_N, number_N, temperature_N, top_k_N, top_p_N):
-    """One token a row: the argmax at temperature 0, else a draw from the filtered softmax.
 
-    The randomness of a row is fold_in(fold_in(seed, thread), number of the token in its thread): nothing else enters,
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class SamplingArrays:
+    """`Sampling` as arrays, one element per lane or per row."""
+
+    temperature: jax.Array  # float32
+    top_k: jax.Array  # int32
+    top_p: jax.Array  # float32
+    seed: jax.Array  # uint32
+
+
+def draw(logits_NxV: jax.Array, sampling_N: SamplingArrays, thread_N: jax.Array, number_N: jax.Array) -> jax.Array:
+    """One token per row: the argmax at temperature 0, else a draw from the filtered softmax.
+
+    The key of a row is fold_in(fold_in(seed, thread), number of the token in its thread) and depends on nothing else,
     so a row's tokens do not depend on its neighbours.
     """
+    temperature_N, top_k_N, top_p_N = sampling_N.temperature, sampling_N.top_k, sampling_N.top_p
     greedy_N = likeliest(logits_NxV)
 
     def sampled():
@@ -52,7 +70,7 @@ def draw(logits_NxV, seed_N, thread_N, number_N, temperature_N, top_k_N, top_p_N
             key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), thread), number)
             return logits_V + jax.random.gumbel(key, logits_V.shape)
 
-        drawn_N = likeliest(jax.vmap(one)(kept_NxV, seed_N, thread_N, number_N))
+        drawn_N = likeliest(jax.vmap(one)(kept_NxV, sampling_N.seed, thread_N, number_N))
         return jnp.where(temperature_N > 0, drawn_N, greedy_N)
 
     return lax.cond(jnp.any(temperature_N > 0), sampled, lambda: greedy_N)

@@ -1,6 +1,6 @@
-"""The whole state of decoding as plain data on the device: lanes (requests), their threads, and the pool they write to.
+"""The data of a decoding loop: lanes (one request each), their threads, the pool they write to, and its fixed rules.
 
-Letters: B lanes, M threads a lane (thread 0 is main, thread k is chunk k), S slots, R rows a step.
+Letters: B lanes, M threads per lane (thread 0 is main, thread k is chunk k), S slots, R rows per step.
 """
 
 import dataclasses
@@ -8,16 +8,47 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from pasta_jax.decode.sampling import SamplingArrays
+from pasta_jax.lang.structure import Positions
+from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.pool import Pool, empty_pool
 
-# status of a thread
-UNUSED, LIVE, ENDED, DONE = range(4)  # ENDED: [/ASYNC] is sampled but not yet fed
+# Status of a thread
+#
+#               the prefill samples main's first token,
+#               or main closes the promise of a chunk
+#      UNUSED ─────────────────────────────────────────> LIVE ──┐ feeds its token, samples the next;
+#                                                        │  ^───┘ keeps its token while it waits
+#                                                        │
+#        ┌───────────────────────────────────────────────┤
+#        │ main samples a stop id,                       │ a chunk samples [/ASYNC] (OWN), or is full and the
+#        │ which is never fed                            │ interpreter closes it (BUDGET)
+#        v                                               v
+#      DONE <──────────────────────────────────────────ENDED
+#                          feeds [/ASYNC]
+#
+# Main waits before [SYNC] until no chunk is LIVE; a chunk waits until a row is free. A request is finished when main is
+# DONE and no chunk is LIVE, or when its slots are used up; its other threads then keep their status and are OPEN.
+UNUSED, LIVE, ENDED, DONE = range(4)
+# how a thread ended
+OPEN, OWN, BUDGET = range(3)
 # finish of a lane
 RUNNING, STOP, LENGTH = range(3)
 FINISH_NAMES = {STOP: "stop", LENGTH: "length"}
-# how a thread came to its end
-OPEN, OWN, BUDGET = range(3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """The constants of a compiled loop: another value compiles another program."""
+
+    tags: TagIds
+    stop_ids: tuple[int, ...]  # the first is end-of-turn
+    vocab: int  # ids at or above it are padding
+    rows: int  # R: threads that feed in one step, main included
+    widths: tuple[int, ...]  # ascending, the last is `rows`: a step computes the smallest that holds its threads
+    prefixes: tuple[int, ...]  # ascending: attention reads the shortest run of slots that holds all used ones
+    positions: Positions
 
 
 @jax.tree_util.register_dataclass
@@ -26,7 +57,7 @@ class Threads:
     """Every thread of every lane; [B, M] each. Threads of a lane are numbered in spawn order."""
 
     status: jax.Array  # int32: UNUSED, LIVE, ENDED, DONE
-    token: jax.Array  # int32: sampled (or, [ASYNC], inserted) and to be fed next
+    token: jax.Array  # int32: the next token to feed; sampled, except for [ASYNC], which is inserted
     position: jax.Array  # int32: the position of that token
     main: jax.Array  # int32: main tokens fed before it; a chunk's: at its promise
     epoch: jax.Array  # int32: [SYNC]s fed when the thread began; main's is the lane's current epoch
@@ -36,29 +67,33 @@ class Threads:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+class RequestFields:
+    """The parameters of each lane's request; [B] each. Arrays, so that new values need no compilation."""
+
+    prompt_length: jax.Array  # int32: tokens of the prompt
+    limit: jax.Array  # int32: slots the request may fill, its prompt included
+    tags_allowed: jax.Array  # bool: False decodes sequentially
+    max_topic: jax.Array  # int32: topic tokens before the promise must close
+    max_chunk: jax.Array  # int32: content tokens before the interpreter closes a chunk
+    sampling: SamplingArrays
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class DecodeState:
-    """Everything the loop carries. A lane that is not live feeds nothing and stays as it is."""
+    """What the loop carries. A lane that is not live feeds nothing and does not change."""
 
     pool: Pool
     threads: Threads
+    request: RequestFields
     live: jax.Array  # bool [B]: a request is being decoded
     finish: jax.Array  # int32 [B]: RUNNING, STOP, LENGTH
     step: jax.Array  # int32 [B]: steps since the prefill
-    prompt: jax.Array  # int32 [B]: tokens of the prompt
-    limit: jax.Array  # int32 [B]: slots the request may fill, its prompt included
     spawned: jax.Array  # int32 [B]: chunks so far
     topic: jax.Array  # int32 [B]: topic tokens of the promise that main is writing; -1 outside of one
     highest: jax.Array  # int32 [B]: greatest position fed so far
-    # What the request asked for; arrays, so that nothing recompiles when they change.
-    tags_allowed: jax.Array  # bool [B]: False decodes sequentially
-    max_topic: jax.Array  # int32 [B]: topic tokens before the promise must close
-    max_chunk: jax.Array  # int32 [B]: content tokens before the interpreter closes a chunk
-    seed: jax.Array  # uint32 [B]
-    temperature: jax.Array  # float32 [B]
-    top_k: jax.Array  # int32 [B]
-    top_p: jax.Array  # float32 [B]
-    prompted: jax.Array  # [B, E]: what the model made of the prompt's last token; copies of the prompt go on from it
-    hidden: jax.Array | None  # [B, S, E]: what the model made of each slot's token, where it is kept; see replay.py
+    prompted: jax.Array  # [B, E]: final hidden state of the prompt's last token; copies of the prompt start from it
+    hidden: jax.Array | None  # [B, S, E]: final hidden state of each slot's token, where it is kept; see replay.py
 
     @property
     def lanes(self) -> int:
@@ -72,32 +107,36 @@ def max_threads(slots: int) -> int:
 
 
 def empty_state(
-    config: TransformerConfig, lanes: int, slots: int, dtype, stacked: bool, keep_hidden: bool = False
+    config: TransformerConfig, lanes: int, slots: int, dtype: jnp.dtype, stacked: bool, keep_hidden: bool = False
 ) -> DecodeState:
-    """No lane live."""
+    """A state without a live lane."""
 
-    def full(shape, value, dtype=jnp.int32):
+    def full(shape: int | tuple[int, ...], value: float, dtype: jnp.dtype = jnp.int32) -> jax.Array:
         return jnp.full(shape, value, dtype)
 
     per_thread = {field.name: full((lanes, max_threads(slots)), 0) for field in dataclasses.fields(Threads)}
     return DecodeState(
         pool=empty_pool(config, lanes, slots, dtype, stacked),
         threads=Threads(**per_thread),
+        request=RequestFields(
+            prompt_length=full(lanes, 0),
+            limit=full(lanes, 0),
+            tags_allowed=full(lanes, False, jnp.bool),
+            max_topic=full(lanes, 0),
+            max_chunk=full(lanes, 0),
+            sampling=SamplingArrays(
+                temperature=full(lanes, 0, jnp.float32),
+                top_k=full(lanes, 0),
+                top_p=full(lanes, 1, jnp.float32),
+                seed=full(lanes, 0, jnp.uint32),
+            ),
+        ),
         live=full(lanes, False, jnp.bool),
         finish=full(lanes, RUNNING),
         step=full(lanes, 0),
-        prompt=full(lanes, 0),
-        limit=full(lanes, 0),
         spawned=full(lanes, 0),
         topic=full(lanes, -1),
         highest=full(lanes, -1),
-        tags_allowed=full(lanes, False, jnp.bool),
-        max_topic=full(lanes, 0),
-        max_chunk=full(lanes, 0),
-        seed=full(lanes, 0, jnp.uint32),
-        temperature=full(lanes, 0, jnp.float32),
-        top_k=full(lanes, 0),
-        top_p=full(lanes, 1, jnp.float32),
         prompted=full((lanes, config.embed), 0, dtype),
         hidden=full((lanes, slots, config.embed), 0, dtype) if keep_hidden else None,
     )

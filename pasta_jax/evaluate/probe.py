@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from pasta_jax.decode.generate import DecodeConfig, Request, Result, generate, positions_for, rules_for
-from pasta_jax.decode.interpreter import Rules, allow
+from pasta_jax.decode.grammar import allow
 from pasta_jax.decode.sampling import FORBIDDEN, Sampling
-from pasta_jax.decode.state import OWN
+from pasta_jax.decode.state import OWN, Rules
 from pasta_jax.lang.structure import structure, visible_matrix
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.transformer import forward

@@ -11,8 +11,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from pasta_jax.decode.transcript import ThreadText, Transcript
 from pasta_jax.decode.trace import Trace
+from pasta_jax.decode.transcript import ThreadText, Transcript
 from pasta_jax.view.picture import short, visible
 
 # Of the 256 colours of a terminal those that can be read on black and on white; main has the terminal's own.

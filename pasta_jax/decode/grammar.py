@@ -1,0 +1,67 @@
+"""The grammar of an answer: which ids a thread may sample in its state, as a mask over the logits."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pasta_jax.decode.sampling import FORBIDDEN
+from pasta_jax.decode.state import Rules
+from pasta_jax.lang.tags import TagIds
+
+# The kinds of ids that the grammar tells apart; ids that are never sampled have kind 0.
+TEXT, TURN_END, FORK_OR_SYNC, CLOSE, CHUNK_END = (1 << n for n in range(5))
+
+
+def topic_after(topic_B: jax.Array, token_B: jax.Array, tags: TagIds) -> jax.Array:
+    """Topic tokens of the open promise after main has fed this token; -1 outside a promise."""
+    inside = jnp.where(topic_B >= 0, topic_B + 1, -1)
+    return jnp.where(token_B == tags.promise, 0, jnp.where(tags.is_close(token_B), -1, inside))
+
+
+def id_kinds(size: int, rules: Rules) -> np.ndarray:
+    """The kind of each id [V]: a constant of the compiled loop."""
+    tags = rules.tags
+    id_V = np.arange(size)
+    kind_V = np.where((id_V < rules.vocab) & ~tags.is_tag(id_V), TEXT, 0)
+    kind_V[np.isin(id_V, rules.stop_ids) & (kind_V == TEXT)] = TURN_END
+    kind_V[[tags.promise, tags.sync]] = FORK_OR_SYNC
+    kind_V[tags.is_close(id_V)] = CLOSE
+    kind_V[tags.end_async] = CHUNK_END
+    return kind_V.astype(np.int32)
+
+
+def allow(
+    logits_NxV: jax.Array,
+    rules: Rules,
+    in_main_N: jax.Array,
+    topic_N: jax.Array,
+    full_N: jax.Array,
+    tags_allowed_N: jax.Array,
+    max_topic_N: jax.Array,
+) -> jax.Array:
+    """Forbid the ids that would make the answer malformed.
+
+        state of the thread         may sample
+        main, outside a promise     text, [PROMISE], [SYNC], end-of-turn
+        main, inside a promise      text, [/PROMISE:n]
+        the same, topic full        [/PROMISE:n]
+        chunk                       text, [/ASYNC]
+        chunk, full                 [/ASYNC]
+
+    Where `tags_allowed` is False, main samples neither [PROMISE] nor [SYNC]. Unless a topic or chunk is full, only the
+    logits of tags and stop ids change.
+    """
+    inside, outside = in_main_N & (topic_N >= 0), in_main_N & (topic_N < 0)
+    topic_full = inside & (topic_N >= max_topic_N)
+    legal_N = sum(
+        jnp.where(holds, kind, 0)
+        for kind, holds in (
+            (TEXT, ~topic_full & ~full_N),
+            (TURN_END, outside),
+            (FORK_OR_SYNC, outside & tags_allowed_N),
+            (CLOSE, inside),
+            (CHUNK_END, ~in_main_N),
+        )
+    )
+    is_legal_NxV = (id_kinds(logits_NxV.shape[1], rules)[None] & legal_N[:, None]) != 0
+    return jnp.where(is_legal_NxV, logits_NxV, FORBIDDEN)
