@@ -127,14 +127,14 @@ def train(config: ConfigDict) -> dict:
     from pasta_jax.benchmark import steps as speed
     from pasta_jax.models.weights import load_model, platform_dtype
     from pasta_jax.train.loss import Scoring
-    from pasta_jax.train.optimizer import Plan
+    from pasta_jax.train.optimizer import OptimizerConfig
     from pasta_jax.train.speed import flops_per_token, peak_flops, step_runner
 
     asked = config.train
     # Master weights are float32; what the model computes in is the platform's.
     model = load_model(config.model.preset, config.model.path, dtype="float32")
     scoring = Scoring(model.config, model.tokenizer.tags, platform_dtype(), asked.slice, asked.block, asked.remat)
-    plan = Plan(10**6, 1e-5, warmup=0, weight_decay=0.01, clip=asked.clip, b1=0.9, b2=0.999, eps=1e-8)
+    plan = OptimizerConfig(10**6, 1e-5, warmup=0, weight_decay=0.01, clip=asked.clip, b1=0.9, b2=0.999, eps=1e-8)
     shape = (asked.rows, asked.length, asked.steps)
     runners = {"ours": step_runner(model, *shape, scoring, plan)}
     if PEERS.value:

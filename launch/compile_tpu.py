@@ -179,7 +179,7 @@ class Job:
         from pasta_jax.sharding import rows
         from pasta_jax.train.loop import train_step
         from pasta_jax.train.loss import KINDS, Scoring, sft_loss
-        from pasta_jax.train.optimizer import Plan, new_optimizer
+        from pasta_jax.train.optimizer import OptimizerConfig, new_optimizer
         from pasta_jax.train.state import new_state
 
         asked = self.asked.train
@@ -188,7 +188,7 @@ class Job:
         if asked.rows % self.asked.data:
             raise PastaError(f"train.rows {asked.rows}: {self.asked.data} devices share them; give a multiple of that")
         scoring = Scoring(self.config, self.rules.tags, jnp.bfloat16, asked.slice, asked.block, remat=True)
-        plan = Plan(1, learning_rate=1e-5, warmup=0, weight_decay=0.0, clip=1.0, b1=0.9, b2=0.999, eps=1e-8)
+        plan = OptimizerConfig(1, learning_rate=1e-5, warmup=0, weight_decay=0.0, clip=1.0, b1=0.9, b2=0.999, eps=1e-8)
         optimizer = new_optimizer(plan)
         loss = sft_loss(scoring, (1.0,) * len(KINDS))
         step = functools.partial(train_step, loss=loss, optimizer=optimizer, accumulate=1)

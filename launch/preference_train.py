@@ -1,12 +1,11 @@
 """Step 4 of the preference stage: pairs as the model reads them, the reference's numbers, training."""
 
-import contextlib
-import signal
+import dataclasses
 
 from ml_collections import ConfigDict
 
 from launch.preference_stage import Policy, Stage, answers_of, fingerprint_of_params, scoring_of
-from launch.sft import place, stop_on_sigterm
+from launch.sft import place
 from pasta_jax.errors import PastaError
 from pasta_jax.pipelines.artifacts import Made, say
 
@@ -17,11 +16,11 @@ def train_step(
     """Step 4: from the policy of the round before towards the better answers; None if it was stopped."""
     import jax
 
-    from pasta_jax.checkpoint import Checkpoints, provenance
-    from pasta_jax.metrics import Metrics
-    from pasta_jax.train.loop import Rhythm, Run, train
-    from pasta_jax.train.optimizer import Plan, new_optimizer, schedule
-    from pasta_jax.train.preference import Preference, best_of_n_margin, preference_loss
+    from pasta_jax.checkpoint import provenance
+    from pasta_jax.train.fit import Keep, fit, until_sigterm
+    from pasta_jax.train.loop import Intervals, Run
+    from pasta_jax.train.optimizer import OptimizerConfig, new_optimizer, schedule
+    from pasta_jax.train.preference import PreferenceLoss, best_of_n_margin, preference_loss
     from pasta_jax.train.speed import flops_per_token, peak_flops
     from pasta_jax.train.state import new_state
 
@@ -40,50 +39,32 @@ def train_step(
     }
     feed = feed_of(examples, reference, asked)
     names = ("learning_rate", "warmup", "weight_decay", "clip", "b1", "b2", "eps")
-    plan = Plan(steps=feed.steps(asked.seed, asked.epochs), **{name: asked[name] for name in names})
+    plan = OptimizerConfig(steps=feed.steps(asked.seed, asked.epochs), **{name: asked[name] for name in names})
     optimizer = new_optimizer(plan)
     # A step takes its argument's memory, and Pasta-SFT is needed again.
     state = place(config, new_state(jax.tree.map(jax.numpy.copy, policy.trainable), optimizer, asked.seed))
     folder = stage.steps.place("train", settings)
-    checkpoints = Checkpoints(folder / "checkpoints", provenance(settings, pairs.fingerprint), 1, 0)
-    latest = checkpoints.latest()
-    if latest is not None:
-        state = checkpoints.restore(latest, state)
-        say(f"train: going on from step {latest} of {plan.steps}")
-    if int(state.step) < plan.steps:
-        metrics = Metrics(folder, int(state.step), plan.steps, tensorboard=False)
-        longest = asked.lengths[-1]
-        loop = Run(
-            steps=plan.steps,
-            accumulate=asked.accumulate,
-            batch=feed.batch,
-            held_out=(),
-            loss=preference_loss(scoring_of(stage), Preference(**loss)),
-            optimizer=optimizer,
-            rate=schedule(plan),
-            flops_per_token=flops_per_token(stage.sft.params, stage.sft.config, longest, bool(config.adapter.rank)),
-            peak=peak_flops(jax.devices()),
-            probe=None,
-            rhythm=Rhythm(log=config.every.log, held_out=0, probe=0, save=config.every.save),
-        )
-        with until_sigterm() as stopping:
-            state = train(loop, state, frozen, metrics, checkpoints, stopping)
-        metrics.close()
-    checkpoints.close()
-    if int(state.step) < plan.steps:
+    longest = asked.lengths[-1]
+    loop = Run(
+        steps=plan.steps,
+        accumulate=asked.accumulate,
+        batch=feed.batch,
+        held_out=(),
+        loss=preference_loss(scoring_of(stage), PreferenceLoss(**loss)),
+        optimizer=optimizer,
+        learning_rate=schedule(plan),
+        flops_per_token=flops_per_token(stage.sft.params, stage.sft.config, longest, bool(config.adapter.rank)),
+        peak_flops=peak_flops(jax.devices()),
+        probe=None,
+        every=Intervals(log=config.every.log, held_out=0, probe=0, save=config.every.save),
+    )
+    positions = stage.sft.positions and dataclasses.asdict(stage.sft.positions)
+    about = provenance(settings, pairs.fingerprint, positions)
+    with until_sigterm() as stopping:
+        result = fit(folder, loop, state, frozen, about, Keep(1, 0), False, stopping)
+    if not result.complete:
         return None
-    return Policy(f"round {number}", state.trainable, fingerprint_of_params(state.trainable))
-
-
-@contextlib.contextmanager
-def until_sigterm():
-    """Whether SIGTERM has come, to be asked after each step of training; elsewhere it ends the run at once, which no
-    other step minds."""
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield stop_on_sigterm()
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    return Policy(f"round {number}", result.state.trainable, fingerprint_of_params(result.state.trainable))
 
 
 def pairs_for_training(stage: Stage, samples: Made, pairs: Made) -> list:
@@ -114,7 +95,7 @@ def reference_step(stage: Stage, examples: list, pairs: Made, first: str) -> Mad
     """The frozen reference's log-probabilities of all answers to be learnt from, computed once."""
     import jax
 
-    from pasta_jax.train.pair_feed import scored
+    from pasta_jax.train.pair_feed import score_examples
     from pasta_jax.train.preference import log_probabilities
 
     asked = stage.config.train
@@ -125,7 +106,9 @@ def reference_step(stage: Stage, examples: list, pairs: Made, first: str) -> Mad
     def records(start: int):
         rows = 2 * asked.rows
         sides = [
-            scored(lambda batch: score(stage.sft.params, batch), [e[side] for e in examples], asked.lengths, rows)
+            score_examples(
+                lambda batch: score(stage.sft.params, batch), [e[side] for e in examples], asked.lengths, rows
+            )
             for side in (1, 2)
         ]
         yield [
@@ -138,10 +121,10 @@ def reference_step(stage: Stage, examples: list, pairs: Made, first: str) -> Mad
 
 def feed_of(examples: list, reference: Made, asked: ConfigDict):
     """What the training loop reads."""
-    from pasta_jax.train.pair_feed import Pair, PairFeed
+    from pasta_jax.train.pair_feed import PairExample, PairFeed
 
     pairs = [
-        Pair(better, worse, known["better"], known["worse"])
+        PairExample(better, worse, known["better"], known["worse"])
         for (_, better, worse), known in zip(examples, reference.records, strict=True)
     ]
     return PairFeed(pairs, tuple(asked.lengths), asked.rows)

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -36,16 +35,18 @@ def main(config: ConfigDict) -> None:
     if not WORKDIR.value:
         raise PastaError("--workdir: give a folder for this run")
     cli.announce_device()
-    sft(config, Path(WORKDIR.value), stop_on_sigterm())
+    from pasta_jax.train.fit import until_sigterm
+
+    with until_sigterm() as stopping:
+        sft(config, Path(WORKDIR.value), stopping)
 
 
 def sft(config: ConfigDict, workdir: Path, stopping: Callable[[], bool]) -> None:
     """One run in its folder, from its newest checkpoint if it has one, to its end or until `stopping()`."""
     import jax
 
-    from pasta_jax.checkpoint import Checkpoints, provenance
-    from pasta_jax.metrics import Metrics
-    from pasta_jax.train.loop import train
+    from pasta_jax.checkpoint import provenance
+    from pasta_jax.train.fit import Keep, fit
     from pasta_jax.train.optimizer import new_optimizer, schedule
     from pasta_jax.train.speed import peak_gb
     from pasta_jax.train.state import new_state
@@ -61,30 +62,16 @@ def sft(config: ConfigDict, workdir: Path, stopping: Callable[[], bool]) -> None
     state = place(config, new_state(trainable, optimizer, config.train.seed))
     frozen = place(config, frozen)
 
-    checkpoints = Checkpoints(
-        workdir / "checkpoints", provenance(plain, data.fingerprint), config.keep.newest, config.keep.every
-    )
-    latest = checkpoints.latest()
-    if latest is not None:
-        if checkpoints.about(latest)["data"] != data.fingerprint:
-            raise PastaError(f"{workdir}: was begun on other data; give another workdir, or the first data again")
-        state = checkpoints.restore(latest, state)
-        say(f"going on from step {latest}")
     part = workdir / ".config.json"
+    workdir.mkdir(parents=True, exist_ok=True)
     part.write_text(json.dumps(plain, indent=1) + "\n")
     part.replace(workdir / "config.json")
-    metrics = Metrics(workdir, int(state.step), plan.steps, config.tensorboard)
     run = run_of(config, model, plan, optimizer, schedule(plan), data)
-    try:
-        state = train(run, state, frozen, metrics, checkpoints, stopping)
-    finally:
-        metrics.close()
-        checkpoints.close()
+    about = provenance(plain, data.fingerprint, model.positions and dataclasses.asdict(model.positions))
+    result = fit(workdir, run, state, frozen, about, Keep(**config.keep.to_dict()), config.tensorboard, stopping)
     say(f"peak memory {peak_gb():.2f} GB")
-    if int(state.step) < plan.steps:
-        say(f"stopped at step {int(state.step)} of {plan.steps}, saved; the same command goes on")
-        return
-    write_model(config, model, jax.device_get(state.trainable), workdir)
+    if result.complete:
+        write_model(config, model, jax.device_get(result.state.trainable), workdir)
 
 
 def model_of(config: ConfigDict):
@@ -188,14 +175,14 @@ def positions_of(config: ConfigDict):
 
 def plan_of(config: ConfigDict, feed):
     """How far to go: a number of steps, or of passes over the data."""
-    from pasta_jax.train.optimizer import Plan
+    from pasta_jax.train.optimizer import OptimizerConfig
 
     asked = config.train
     if bool(asked.steps) == bool(asked.epochs):
         raise PastaError("config.train: give either steps or epochs, and 0 for the other")
     steps = asked.steps or feed.steps(asked.seed, asked.epochs)
     names = ("learning_rate", "warmup", "weight_decay", "clip", "b1", "b2", "eps")
-    return Plan(steps=steps, **{name: asked[name] for name in names})
+    return OptimizerConfig(steps=steps, **{name: asked[name] for name in names})
 
 
 def parts_of(config: ConfigDict, model):
@@ -224,7 +211,7 @@ def run_of(config: ConfigDict, model, plan, optimizer, rate, data: Data):
     import jax
 
     from pasta_jax.models.weights import platform_dtype
-    from pasta_jax.train.loop import Rhythm, Run
+    from pasta_jax.train.loop import Intervals, Run
     from pasta_jax.train.loss import KINDS, Scoring, sft_loss
     from pasta_jax.train.speed import flops_per_token, peak_flops
 
@@ -237,11 +224,11 @@ def run_of(config: ConfigDict, model, plan, optimizer, rate, data: Data):
         held_out=data.held_out,
         loss=sft_loss(scoring, tuple(config.weights[kind] for kind in KINDS)),
         optimizer=optimizer,
-        rate=rate,
+        learning_rate=rate,
         flops_per_token=flops_per_token(model.params, model.config, config.data.lengths[-1], bool(config.adapter.rank)),
-        peak=peak_flops(jax.devices()),
+        peak_flops=peak_flops(jax.devices()),
         probe=probe_of(config, model, data),
-        rhythm=Rhythm(**config.every.to_dict()),
+        every=Intervals(**config.every.to_dict()),
     )
 
 
@@ -300,13 +287,6 @@ def write_model(config: ConfigDict, model, trainable, workdir: Path) -> None:
         trainable = merge(model.params, trainable, model.tokenizer.tags)
     export_model(dataclasses.replace(model, params=trainable), workdir / "model")
     say(f"wrote {workdir / 'model'}")
-
-
-def stop_on_sigterm() -> Callable[[], bool]:
-    """Whether SIGTERM has come: a function to ask after each step."""
-    came = []
-    signal.signal(signal.SIGTERM, lambda *_: came.append(True))
-    return lambda: bool(came)
 
 
 def say(line: str) -> None:

@@ -13,6 +13,7 @@ import json
 import platform
 import subprocess
 from pathlib import Path
+from typing import Any, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -26,10 +27,20 @@ SIZES = "sizes"
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
-def provenance(config: dict, data: str) -> dict:
-    """What a checkpoint says about itself: config, data fingerprint, git revision, versions."""
+class Provenance(TypedDict):
+    """What a checkpoint was made with, stored beside its arrays as JSON."""
+
+    config: dict[str, Any]
+    data: str  # fingerprint
+    positions: dict[str, Any] | None  # the fields of lang/structure.py::Positions; None: not trained on the tags
+    git: str
+    packages: dict[str, str]  # versions
+
+
+def provenance(config: dict[str, Any], data: str, positions: dict[str, Any] | None) -> Provenance:
+    """The config, data and positions of a training run, with the code's revision and the packages' versions."""
     versions = {name: importlib.metadata.version(name) for name in PACKAGES} | {"python": platform.python_version()}
-    return {"config": config, "data": data, "git": git_revision(), "packages": versions}
+    return Provenance(config=config, data=data, positions=positions, git=git_revision(), packages=versions)
 
 
 def git_revision() -> str:
@@ -50,7 +61,7 @@ def git_revision() -> str:
 class Checkpoints:
     """The checkpoints of one run."""
 
-    def __init__(self, folder: Path, about: dict, keep: int, keep_every: int):
+    def __init__(self, folder: Path, about: Provenance, keep: int, keep_every: int):
         """Keeps the newest `keep`, and for good those whose step is a multiple of `keep_every` (0: none)."""
         self.folder = folder.absolute()
         self._about = about

@@ -23,8 +23,12 @@ class Metrics:
         """`start`: steps already done. Lines of later steps, from a run that was killed, are dropped."""
         self.steps = steps
         self.start = start
+        self.latest: dict[str, float] = {}  # the newest value of every metric
         path = folder / FILE
-        files.write_lines(path, (json.dumps(line) for line in read_lines(path) if line["step"] <= start))
+        earlier = [line for line in read_lines(path) if line["step"] <= start]
+        files.write_lines(path, map(json.dumps, earlier))
+        for line in earlier:
+            self._update_latest(line)
         self._file = path.open("a", encoding="utf-8")
         self._events = None
         if tensorboard:
@@ -40,6 +44,7 @@ class Metrics:
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Write one line, and one event per value."""
+        self._update_latest(values)
         print(json.dumps({"step": step, **values}), file=self._file, flush=True)
         if self._events is not None:
             for tag, value in values.items():
@@ -51,6 +56,9 @@ class Metrics:
         self._file.close()
         if self._events is not None:
             self._events.close()
+
+    def _update_latest(self, values: Mapping[str, float]) -> None:
+        self.latest |= {name: value for name, value in values.items() if name != "step"}
 
     def _progress_line(self, step: int, values: Mapping[str, float]) -> str:
         printed = {name: value for name, value in values.items() if name in PRINTED or name.startswith("probe/")}

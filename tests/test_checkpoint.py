@@ -13,12 +13,12 @@ from pasta_jax.checkpoint import FORMAT, Checkpoints, bit_sums, provenance
 from pasta_jax.errors import PastaError
 from pasta_jax.models.config import PRESETS
 from pasta_jax.sharding import make_mesh, shard, shardings
-from pasta_jax.train.optimizer import Plan, new_optimizer
+from pasta_jax.train.optimizer import OptimizerConfig, new_optimizer
 from pasta_jax.train.state import new_state
 from tests.models import random_params
 
-ABOUT = provenance({"steps": 3}, "a fingerprint")
-OPTIMIZER = new_optimizer(Plan(3, 0.1, 0, 0.5, 1.0, 0.9, 0.999, 1e-8))
+ABOUT = provenance({"steps": 3}, "a fingerprint", None)
+OPTIMIZER = new_optimizer(OptimizerConfig(3, 0.1, 0, 0.5, 1.0, 0.9, 0.999, 1e-8))
 
 
 def state_of(seed: int, stacked: bool = False):

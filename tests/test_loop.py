@@ -18,20 +18,20 @@ from pasta_jax.metrics import Metrics
 from pasta_jax.models.adapter import AdapterConfig, new_adapter
 from pasta_jax.models.config import PRESETS
 from pasta_jax.sharding import make_mesh, shard, shard_rows
-from pasta_jax.train.loop import Rhythm, Run, train, train_step
-from pasta_jax.train.loss import Measured, Scoring, sft_loss
-from pasta_jax.train.optimizer import Plan, new_optimizer, schedule
+from pasta_jax.train.loop import Intervals, Run, train, train_step
+from pasta_jax.train.loss import LossSums, Scoring, sft_loss
+from pasta_jax.train.optimizer import OptimizerConfig, new_optimizer, schedule
 from pasta_jax.train.state import new_state
 from tests.models import random_params
 
-PLAN = Plan(steps=9, learning_rate=0.05, warmup=2, weight_decay=0.1, clip=1.0, b1=0.9, b2=0.99, eps=1e-8)
+CONFIG = OptimizerConfig(steps=9, learning_rate=0.05, warmup=2, weight_decay=0.1, clip=1.0, b1=0.9, b2=0.99, eps=1e-8)
 
 
 def loss(trainable, frozen, batch):
     """A straight line fitted to points, each with its own weight: nothing about language in it."""
     x, y, weight = batch["x"], batch["y"], batch["weight"]
     error = jnp.sum(((x @ trainable["kernel"] - y + (0.0 if frozen is None else frozen)) ** 2) * weight)
-    return Measured({"loss": (error, jnp.sum(weight)), "never": (0.0, 0.0)}, jnp.sum(weight > 0))
+    return LossSums({"loss": (error, jnp.sum(weight)), "never": (0.0, 0.0)}, jnp.sum(weight > 0))
 
 
 def points(seed: int, step: int, rows: int = 12) -> dict:
@@ -43,23 +43,23 @@ def points(seed: int, step: int, rows: int = 12) -> dict:
 
 def run_of(**changes) -> Run:
     run = Run(
-        steps=PLAN.steps,
+        steps=CONFIG.steps,
         accumulate=1,
         batch=points,
         held_out=(points(99, 0), points(99, 1)),
         loss=loss,
-        optimizer=new_optimizer(PLAN),
-        rate=schedule(PLAN),
+        optimizer=new_optimizer(CONFIG),
+        learning_rate=schedule(CONFIG),
         flops_per_token=10.0,
-        peak=None,
+        peak_flops=None,
         probe=None,
-        rhythm=Rhythm(log=1, held_out=4, probe=0, save=3),
+        every=Intervals(log=1, held_out=4, probe=0, save=3),
     )
     return dataclasses.replace(run, **changes)
 
 
 def fresh():
-    return new_state({"kernel": jnp.zeros(3)}, new_optimizer(PLAN), seed=5)
+    return new_state({"kernel": jnp.zeros(3)}, new_optimizer(CONFIG), seed=5)
 
 
 def go(folder, run: Run, stop_after: int | None = None):
@@ -85,12 +85,12 @@ def lines(folder) -> list[dict]:
 
 def test_parts_of_a_batch_one_after_another_equal_the_whole():
     state, batch = fresh(), points(0, 0)
-    steps = {parts: train_step(state, None, batch, loss, new_optimizer(PLAN), parts) for parts in (1, 2, 3, 12)}
+    steps = {parts: train_step(state, None, batch, loss, new_optimizer(CONFIG), parts) for parts in (1, 2, 3, 12)}
     for after, seen in steps.values():
         np.testing.assert_allclose(after.trainable["kernel"], steps[1][0].trainable["kernel"], rtol=1e-5)
-        np.testing.assert_allclose(seen["grad_norm"], steps[1][1]["grad_norm"], rtol=1e-5)
-        np.testing.assert_allclose(seen["measured"].parts["loss"], steps[1][1]["measured"].parts["loss"], rtol=1e-5)
-        assert int(seen["measured"].tokens) == np.count_nonzero(batch["weight"])
+        np.testing.assert_allclose(seen.grad_norm, steps[1][1].grad_norm, rtol=1e-5)
+        np.testing.assert_allclose(seen.loss.parts["loss"], steps[1][1].loss.parts["loss"], rtol=1e-5)
+        assert int(seen.loss.tokens) == np.count_nonzero(batch["weight"])
     assert np.abs(steps[1][0].trainable["kernel"]).max() > 0
 
 
@@ -102,7 +102,7 @@ def test_a_step_on_a_mesh_equals_one_on_one_device(rank):
     adapter = new_adapter(params, AdapterConfig(rank, 4.0), tags, seed=0) if rank else None
     trainable, frozen = (adapter, params) if rank else (params, None)
     scoring = Scoring(config, tags, jnp.float32, slice=16, block=0, remat=True)
-    optimizer = new_optimizer(PLAN)
+    optimizer = new_optimizer(CONFIG)
     token = np.random.default_rng(0).integers(0, 256, (4, 33)).astype(np.int32)
     order = np.broadcast_to(np.arange(32, dtype=np.int32), (4, 32))
     zero = np.zeros_like(order)
@@ -114,8 +114,8 @@ def test_a_step_on_a_mesh_equals_one_on_one_device(rank):
     there, seen_there = step(
         shard(state, mesh), None if frozen is None else shard(frozen, mesh), shard_rows(batch, mesh)
     )
-    np.testing.assert_allclose(seen_there["measured"].parts["loss"], seen["measured"].parts["loss"], rtol=1e-5)
-    np.testing.assert_allclose(seen_there["grad_norm"], seen["grad_norm"], rtol=1e-4)
+    np.testing.assert_allclose(seen_there.loss.parts["loss"], seen.loss.parts["loss"], rtol=1e-5)
+    np.testing.assert_allclose(seen_there.grad_norm, seen.grad_norm, rtol=1e-4)
     # The first moments are the gradients; Adam's step itself would hide their size.
     moments, moments_there = (optax.tree.get(one.optimizer, "mu") for one in (alone, there))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), moments_there, moments)
@@ -131,8 +131,8 @@ def test_rows_that_devices_cannot_share_are_refused():
 
 def test_frozen_parameters_are_handed_to_the_loss_and_stay():
     state, batch = fresh(), points(0, 0)
-    moved, _ = train_step(state, jnp.float32(3.0), batch, loss, new_optimizer(PLAN), 2)
-    other, _ = train_step(state, jnp.float32(0.0), batch, loss, new_optimizer(PLAN), 2)
+    moved, _ = train_step(state, jnp.float32(3.0), batch, loss, new_optimizer(CONFIG), 2)
+    other, _ = train_step(state, jnp.float32(0.0), batch, loss, new_optimizer(CONFIG), 2)
     assert np.abs(moved.trainable["kernel"] - other.trainable["kernel"]).max() > 0
 
 
@@ -186,15 +186,15 @@ def test_a_look_at_what_the_model_does_is_handed_in(tmp_path):
         seen.append(np.asarray(trainable["kernel"]))
         return {"forks": float(len(seen))}
 
-    go(tmp_path, run_of(probe=probe, rhythm=Rhythm(log=0, held_out=0, probe=5, save=0)))
+    go(tmp_path, run_of(probe=probe, every=Intervals(log=0, held_out=0, probe=5, save=0)))
     assert lines(tmp_path) == [{"step": 5, "probe/forks": 1.0}, {"step": 9, "probe/forks": 2.0}]
     assert np.abs(seen[1] - seen[0]).max() > 0
 
 
 def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
     def broken(trainable, frozen, batch):
-        measured = loss(trainable, frozen, batch)
-        return measured._replace(parts={"loss": (measured.parts["loss"][0] * jnp.nan, jnp.float32(1))})
+        sums = loss(trainable, frozen, batch)
+        return sums._replace(parts={"loss": (sums.parts["loss"][0] * jnp.nan, jnp.float32(1))})
 
     with pytest.raises(PastaError, match="step 1: the loss is nan"):
         go(tmp_path, run_of(loss=broken))

@@ -30,9 +30,9 @@ LOSSES = jax.jit(functools.partial(token_losses, SCORING))
 
 
 def total(loss, trainable, frozen, batch):
-    """What is minimised, before it is divided, and everything measured beside it."""
-    measured = loss(trainable, frozen, batch)
-    return measured.parts["loss"][0], measured
+    """What is minimised, before the division, and all sums beside it."""
+    sums = loss(trainable, frozen, batch)
+    return sums.parts["loss"][0], sums
 
 
 GRADIENT = jax.jit(jax.value_and_grad(functools.partial(total, sft_loss(SCORING, EVEN)), has_aux=True))
@@ -162,9 +162,9 @@ def check(naive, some: list[tuple[Example, int]]) -> None:
         return sum(sums), sum(counts)
 
     (wanted, count), wanted_gradient = jax.jit(jax.value_and_grad(theirs, has_aux=True))(params())
-    (found, measured), gradient = GRADIENT(params(), None, row([example for example, _ in some]))
+    (found, sums), gradient = GRADIENT(params(), None, row([example for example, _ in some]))
     np.testing.assert_allclose(found, wanted, rtol=1e-5)
-    assert int(measured.parts["loss"][1]) == int(count)
+    assert int(sums.parts["loss"][1]) == int(count)
     close(gradient, wanted_gradient, 1e-4)
 
 
@@ -309,5 +309,5 @@ def test_adapters_alone_are_trained_and_by_the_right_gradient():
 
 
 def test_tokens_are_counted_without_padding():
-    (_, measured), _ = everything()
-    assert int(measured.tokens) == sum(len(example) for example, _ in records()) < LENGTH
+    (_, sums), _ = everything()
+    assert int(sums.tokens) == sum(len(example) for example, _ in records()) < LENGTH

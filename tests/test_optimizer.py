@@ -12,10 +12,10 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.adapter import AdapterConfig, new_adapter
 from pasta_jax.models.config import PRESETS
-from pasta_jax.train.optimizer import Plan, decay_mask, new_optimizer, schedule
+from pasta_jax.train.optimizer import OptimizerConfig, decay_mask, new_optimizer, schedule
 from tests.models import random_params
 
-PLAN = Plan(
+CONFIG = OptimizerConfig(
     steps=10, learning_rate=0.1, warmup=0, weight_decay=0.5, clip=1.0, b1=0.9, b2=0.999, eps=1e-8
 )  # fmt: skip
 UNTIED = dataclasses.replace(PRESETS["toy"], tied_head=False)
@@ -30,7 +30,7 @@ def trees():
 def test_decay_bites_where_it_should_and_only_there(name):
     """With a gradient of zero nothing but decay moves a weight."""
     tree = trees()[name]
-    optimizer = new_optimizer(PLAN)
+    optimizer = new_optimizer(CONFIG)
 
     @jax.jit
     def step(tree):
@@ -50,32 +50,32 @@ def test_decay_bites_where_it_should_and_only_there(name):
 
 
 def test_a_leaf_nobody_thought_of_is_refused_by_name():
-    with pytest.raises(PastaError, match="layers/0/gate: nothing says whether it decays"):
+    with pytest.raises(PastaError, match="layers/0/gate: no pattern decides whether it decays"):
         decay_mask({"layers": ({"gate": jnp.ones(3)},)})
 
 
 def test_the_rate_climbs_and_falls_straight_to_nothing():
-    rate = schedule(dataclasses.replace(PLAN, warmup=4))
+    rate = schedule(dataclasses.replace(CONFIG, warmup=4))
     climb = [float(rate(step)) for step in range(4)]
     np.testing.assert_allclose(climb, [0.02, 0.04, 0.06, 0.08], rtol=1e-6)
     fall = [float(rate(step)) for step in range(4, 11)]
     np.testing.assert_allclose(fall, 0.1 * np.arange(6, -1, -1) / 6, atol=1e-7)
-    assert float(schedule(PLAN)(0)) == pytest.approx(0.1)
+    assert float(schedule(CONFIG)(0)) == pytest.approx(0.1)
 
 
 def test_the_rate_that_is_shown_is_the_one_that_acts():
     """Adam's first steps under a steady gradient each move a weight by the rate."""
-    optimizer = new_optimizer(dataclasses.replace(PLAN, warmup=4, weight_decay=0.0))
+    optimizer = new_optimizer(dataclasses.replace(CONFIG, warmup=4, weight_decay=0.0))
     tree = {"kernel": jnp.zeros(3)}
     state = optimizer.init(tree)
     for step in range(3):
         updates, state = optimizer.update({"kernel": jnp.full(3, 0.1)}, state, tree)
-        np.testing.assert_allclose(-updates["kernel"], schedule(dataclasses.replace(PLAN, warmup=4))(step), rtol=1e-4)
+        np.testing.assert_allclose(-updates["kernel"], schedule(dataclasses.replace(CONFIG, warmup=4))(step), rtol=1e-4)
 
 
 def test_large_gradients_are_clipped_and_small_ones_not():
     """One huge gradient must not weigh more in the moments than one of norm 1."""
-    optimizer = new_optimizer(PLAN)
+    optimizer = new_optimizer(CONFIG)
     tree = {"kernel": jnp.zeros(4)}
     states = [
         optimizer.update({"kernel": jnp.full(4, size)}, optimizer.init(tree), tree)[1] for size in (0.25, 0.5, 1e6)
@@ -88,4 +88,4 @@ def test_large_gradients_are_clipped_and_small_ones_not():
 @pytest.mark.parametrize(("changes", "message"), [({"warmup": 10}, "below steps"), ({"clip": 0.0}, "above 0")])
 def test_impossible_plans_are_refused(changes, message):
     with pytest.raises(PastaError, match=message):
-        dataclasses.replace(PLAN, **changes)
+        dataclasses.replace(CONFIG, **changes)

@@ -12,9 +12,9 @@ import pytest
 from pasta_jax.errors import PastaError
 from pasta_jax.models.adapter import AdapterConfig, new_adapter
 from pasta_jax.train.loop import gradients
-from pasta_jax.train.pair_feed import Pair, PairFeed, pairs_of, scored
+from pasta_jax.train.pair_feed import PairExample, PairFeed, pair_batch, score_examples
 from pasta_jax.train.preference import (
-    Preference,
+    PreferenceLoss,
     best_of_n_margin,
     bonbon,
     dpo,
@@ -30,11 +30,11 @@ SCORE = jax.jit(functools.partial(log_probabilities, SCORING))
 
 
 @functools.cache
-def pairs() -> list[Pair]:
+def pairs() -> list[PairExample]:
     """Answers of the toy task, paired by turns, with made-up reference log-probabilities."""
     examples = [example for example, _ in records()]
     return [
-        Pair(one, other, -20.0 - n, -25.0 + n)
+        PairExample(one, other, -20.0 - n, -25.0 + n)
         for n, (one, other) in enumerate(zip(examples, examples[1:] + examples[:1], strict=True))
     ]
 
@@ -64,7 +64,7 @@ def test_losses_are_those_worked_out_by_hand():
 def test_losses_and_gradients_are_those_of_numpy(loss):
     """Gradients by log-probability, against derivatives worked out on paper."""
     random = np.random.default_rng(3)
-    asked = Preference(loss, alpha=0.3, margin=2.5, beta=0.7)
+    settings = PreferenceLoss(loss, alpha=0.3, margin=2.5, beta=0.7)
     better, worse, better_0, worse_0 = random.uniform(-6, 0, (4, 16))
 
     def ours(better, worse):
@@ -76,17 +76,18 @@ def test_losses_and_gradients_are_those_of_numpy(loss):
     ratio = np.array([(b - w) - (b0 - w0) for b, w, b0, w0 in zip(better, worse, better_0, worse_0, strict=True)])
     if loss == "bonbon":
         value = [
-            -asked.alpha * b + (1 - asked.alpha) * (r - asked.margin) ** 2 for b, r in zip(better, ratio, strict=True)
+            -settings.alpha * b + (1 - settings.alpha) * (r - settings.margin) ** 2
+            for b, r in zip(better, ratio, strict=True)
         ]
-        slope = 2 * (1 - asked.alpha) * (ratio - asked.margin)
-        slopes = slope - asked.alpha, -slope
+        slope = 2 * (1 - settings.alpha) * (ratio - settings.margin)
+        slopes = slope - settings.alpha, -slope
     elif loss == "dpo":
-        value = [-math.log(1 / (1 + math.exp(-asked.beta * r))) for r in ratio]
-        slope = -asked.beta / (1 + np.exp(asked.beta * ratio))
+        value = [-math.log(1 / (1 + math.exp(-settings.beta * r))) for r in ratio]
+        slope = -settings.beta / (1 + np.exp(settings.beta * ratio))
         slopes = slope, -slope
     else:
-        value = [(r - 1 / (2 * asked.beta)) ** 2 for r in ratio]
-        slope = 2 * (ratio - 1 / (2 * asked.beta))
+        value = [(r - 1 / (2 * settings.beta)) ** 2 for r in ratio]
+        slope = 2 * (ratio - 1 / (2 * settings.beta))
         slopes = slope, -slope
     found = jax.jit(ours)(better, worse)
     np.testing.assert_allclose(found, value, rtol=1e-6, atol=1e-6)
@@ -97,33 +98,33 @@ def test_losses_and_gradients_are_those_of_numpy(loss):
 
 def test_log_probabilities_are_sums_of_the_one_loss_and_do_not_depend_on_neighbours_or_padding():
     examples = [example for example, _ in records()]
-    apart = [scored(lambda batch: SCORE(params(), batch), [e], (192,), 1)[0] for e in examples]
-    together = scored(lambda batch: SCORE(params(), batch), examples, LENGTHS, 3)
+    apart = [score_examples(lambda batch: SCORE(params(), batch), [e], (192,), 1)[0] for e in examples]
+    together = score_examples(lambda batch: SCORE(params(), batch), examples, LENGTHS, 3)
     np.testing.assert_allclose(together, apart, rtol=1e-5)
-    batch = pairs_of(pairs()[:1], 192, 1)
+    batch = pair_batch(pairs()[:1], 192, 1)
     assert apart[0] == pytest.approx(-float(np.asarray(LOSSES(params(), batch.better), np.float64).sum()), rel=1e-6)
     with pytest.raises(PastaError, match="raise lengths"):
-        scored(lambda batch: SCORE(params(), batch), examples, (16,), 1)
+        score_examples(lambda batch: SCORE(params(), batch), examples, (16,), 1)
 
 
 @pytest.mark.parametrize("loss", ["bonbon", "dpo", "ipo"])
 def test_the_models_loss_is_the_mean_over_its_pairs(loss):
-    asked = Preference(loss, alpha=0.005, margin=best_of_n_margin(10), beta=0.1)
-    batch = pairs_of(pairs()[:3], 192, 4)  # a row is padding
-    measured = jax.jit(preference_loss(SCORING, asked))(params(), None, batch)
+    settings = PreferenceLoss(loss, alpha=0.005, margin=best_of_n_margin(10), beta=0.1)
+    batch = pair_batch(pairs()[:3], 192, 4)  # a row is padding
+    sums = jax.jit(preference_loss(SCORING, settings))(params(), None, batch)
     lp = [SCORE(params(), side) for side in (batch.better, batch.worse)]
     ratio = log_ratio(*(np.asarray(x[:3], np.float64) for x in (*lp, batch.reference_better, batch.reference_worse)))
-    wanted = {"bonbon": lambda: bonbon(np.asarray(lp[0][:3]), ratio, asked.alpha, asked.margin)}
+    wanted = {"bonbon": lambda: bonbon(np.asarray(lp[0][:3]), ratio, settings.alpha, settings.margin)}
     wanted |= {"dpo": lambda: dpo(ratio, 0.1), "ipo": lambda: ipo(ratio, 0.1)}
-    total, count = (float(x) for x in measured.parts["loss"])
+    total, count = (float(x) for x in sums.parts["loss"])
     assert count == 3
     assert total == pytest.approx(float(np.sum(wanted[loss]())), rel=1e-5)
-    assert int(measured.tokens) == sum(len(p.better) + len(p.worse) for p in pairs()[:3])
+    assert int(sums.tokens) == sum(len(p.better) + len(p.worse) for p in pairs()[:3])
 
 
 def test_swapping_the_answers_flips_the_sign_of_the_log_ratios_gradient():
     pair = pairs()[0]
-    swapped = Pair(pair.worse, pair.better, pair.reference_worse, pair.reference_better)
+    swapped = PairExample(pair.worse, pair.better, pair.reference_worse, pair.reference_better)
 
     @jax.jit
     def gradient(batch):
@@ -133,7 +134,7 @@ def test_swapping_the_answers_flips_the_sign_of_the_log_ratios_gradient():
 
         return jax.grad(ratio)(params())
 
-    one, other = gradient(pairs_of([pair], 192, 1)), gradient(pairs_of([swapped], 192, 1))
+    one, other = gradient(pair_batch([pair], 192, 1)), gradient(pair_batch([swapped], 192, 1))
     largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(one))
     assert largest > 1e-2
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, -b, atol=1e-4 * largest), one, other)
@@ -143,20 +144,20 @@ def test_swapping_the_answers_flips_the_sign_of_the_log_ratios_gradient():
 @pytest.mark.parametrize("adapter", [False, True])
 def test_the_loss_falls_to_its_floor_on_a_problem_of_two_answers(adapter):
     """The log-ratio reaches the margin; what stays is alpha times what the better answer still costs."""
-    asked = Preference("bonbon", alpha=0.005, margin=5.0, beta=0.0)
+    settings = PreferenceLoss("bonbon", alpha=0.005, margin=5.0, beta=0.0)
     base = params()
     frozen = base if adapter else None
     trainable = new_adapter(base, AdapterConfig(8, 16.0), TAGS, 0) if adapter else base
     better, worse = pairs()[0].better, pairs()[0].worse
-    known = scored(lambda batch: SCORE(base, batch), [better, worse], (192,), 2)
-    batch = pairs_of([Pair(better, worse, *known)], 192, 1)
-    loss, optimizer = preference_loss(SCORING, asked), optax.adam(3e-3)
+    known = score_examples(lambda batch: SCORE(base, batch), [better, worse], (192,), 2)
+    batch = pair_batch([PairExample(better, worse, *known)], 192, 1)
+    loss, optimizer = preference_loss(SCORING, settings), optax.adam(3e-3)
 
     @jax.jit
     def step(trainable, moments):
-        gradient, measured = gradients(loss, trainable, frozen, batch, 1)
+        gradient, sums = gradients(loss, trainable, frozen, batch, 1)
         updates, moments = optimizer.update(gradient, moments)
-        return optax.apply_updates(trainable, updates), moments, measured.parts
+        return optax.apply_updates(trainable, updates), moments, sums.parts
 
     moments, losses = optimizer.init(trainable), []
     for _ in range(150):
@@ -188,10 +189,10 @@ def test_batches_hold_every_pair_once_an_epoch_and_depend_on_seed_and_step_alone
 
 def test_what_makes_no_sense_is_refused():
     with pytest.raises(PastaError, match=r"'kto'.*bonbon, dpo, ipo"):
-        Preference("kto", 0.0, 1.0, 1.0)
+        PreferenceLoss("kto", 0.0, 1.0, 1.0)
     with pytest.raises(PastaError, match="alpha 2"):
-        Preference("bonbon", 2.0, 1.0, 1.0)
+        PreferenceLoss("bonbon", 2.0, 1.0, 1.0)
     with pytest.raises(PastaError, match="beta 0"):
-        Preference("dpo", 0.0, 1.0, 0.0)
+        PreferenceLoss("dpo", 0.0, 1.0, 0.0)
     with pytest.raises(PastaError, match="raise rows"):
-        pairs_of(pairs()[:2], 192, 1)
+        pair_batch(pairs()[:2], 192, 1)

@@ -108,9 +108,9 @@ def test_sigterm_saves_and_ends_well(folder, environment, whole):
     wait_for_step(process, workdir, 3)
     process.send_signal(signal.SIGTERM)
     said = finish(process)
-    assert "saved; the same command goes on" in said
+    assert "saved; rerun the command to resume" in said
     assert lines(workdir)[-1]["step"] < 12
-    assert "going on from step" in finish(start(environment, workdir, "--config.every.save=0"))
+    assert "resuming from step" in finish(start(environment, workdir, "--config.every.save=0"))
     assert lines(workdir) == lines(whole)
 
 

@@ -1,17 +1,19 @@
-"""The one training loop: data is a function of the step, the loss is handed in, all state is a TrainState.
+"""The training loop: data is a function of the step, the loss is a parameter, and all state is one TrainState.
 
-    loss(trainable, frozen, batch) -> Measured        batch: any tree of arrays whose first axis is the example
+    loss(trainable, frozen, batch) -> LossSums        batch: any tree of arrays whose first axis counts examples
 
-Metrics are read one step late, so that writing them never keeps the device waiting.
+The metrics of a step are read after the next step has started, so writing them never keeps the device waiting.
 """
 
 import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterable
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
 import optax
 from jax import lax
@@ -20,98 +22,120 @@ from pasta_jax.checkpoint import Checkpoints
 from pasta_jax.errors import PastaError
 from pasta_jax.metrics import Metrics
 from pasta_jax.sharding import shard_rows
-from pasta_jax.train.state import TrainState
+from pasta_jax.train.loss import Loss, LossSums
+from pasta_jax.train.state import Params, TrainState
 
-Loss = Callable  # loss(trainable, frozen, batch) -> loss.Measured
+Batch = Any  # whatever the loss reads: a tree of arrays whose first axis counts examples
+Steps = Annotated[int, msgspec.Meta(ge=0)]
 
 
-def gradients(loss: Loss, trainable, frozen, batch, accumulate: int):
-    """Gradient of the mean loss and what was measured, over `accumulate` parts of the batch one after another.
+def gradients(
+    loss: Loss, trainable: Params, frozen: Params | None, batch: Batch, accumulate: int
+) -> tuple[Params, LossSums]:
+    """Gradient of the mean loss, and the loss's sums, over `accumulate` parts of the batch one after another.
 
-    Sums are added up and divided at the end, so that the parts together are exactly the whole batch, however unevenly
-    its labels fall.
+    The parts' sums are added and divided once at the end, so the result is that of the whole batch however unevenly
+    its labels are distributed.
     """
 
-    def total(trainable, part):
-        measured = loss(trainable, frozen, part)
-        return measured.parts["loss"][0], measured
+    def total(trainable: Params, part: Batch):
+        sums = loss(trainable, frozen, part)
+        return sums.parts["loss"][0], sums
 
-    def one(part):
-        gradient, measured = jax.grad(total, has_aux=True)(trainable, part)
-        return gradient, measured
+    def one(part: Batch):
+        return jax.grad(total, has_aux=True)(trainable, part)
 
     if accumulate == 1:
-        gradient, measured = one(batch)
+        gradient, sums = one(batch)
     else:
-        # Rows by turns: where rows are shared out over devices, each part still has some on every device.
+        # Rows are interleaved: where devices share the rows, each part still has some on every device.
         parts = jax.tree.map(lambda a: jnp.moveaxis(a.reshape(-1, accumulate, *a.shape[1:]), 1, 0), batch)
         shapes = jax.eval_shape(one, jax.tree.map(lambda a: a[0], parts))
-        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
-        def add(sums, part):
-            return jax.tree.map(jnp.add, sums, one(part)), None
+        def add(totals, part: Batch):
+            return jax.tree.map(jnp.add, totals, one(part)), None
 
-        (gradient, measured), _ = lax.scan(add, nothing, parts)
-    weight = jnp.maximum(measured.parts["loss"][1], 1e-9)  # a batch without labels changes nothing
-    return jax.tree.map(lambda leaf: leaf / weight, gradient), measured
+        (gradient, sums), _ = lax.scan(add, zeros, parts)
+    weight = jnp.maximum(sums.parts["loss"][1], 1e-9)  # a batch without labels changes nothing
+    return jax.tree.map(lambda leaf: leaf / weight, gradient), sums
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class StepReport:
+    """What one optimizer step measured, still on the device."""
+
+    loss: LossSums
+    grad_norm: jax.Array
 
 
 def train_step(
-    state: TrainState, frozen, batch, loss: Loss, optimizer: optax.GradientTransformation, accumulate: int
-) -> tuple[TrainState, dict]:
+    state: TrainState,
+    frozen: Params | None,
+    batch: Batch,
+    loss: Loss,
+    optimizer: optax.GradientTransformation,
+    accumulate: int,
+) -> tuple[TrainState, StepReport]:
     """One optimizer step: pure, un-jitted."""
-    gradient, measured = gradients(loss, state.trainable, frozen, batch, accumulate)
+    gradient, sums = gradients(loss, state.trainable, frozen, batch, accumulate)
     updates, moments = optimizer.update(gradient, state.optimizer, state.trainable)
     trainable = optax.apply_updates(state.trainable, updates)
     state = TrainState(trainable, moments, state.step + 1, state.seed)
-    return state, {"measured": measured, "grad_norm": optax.tree.norm(gradient)}
+    return state, StepReport(sums, optax.tree.norm(gradient))
 
 
-def means(parts: dict) -> dict[str, float]:
-    """Sums divided by their weights; a part without any weight is left out."""
+def means(parts: dict[str, tuple[jax.Array, jax.Array]]) -> dict[str, float]:
+    """Each sum divided by its weight; a part without weight is left out."""
     return {name: float(total) / float(weight) for name, (total, weight) in parts.items() if float(weight) > 0}
 
 
-def held_out(measure: Callable, trainable, frozen, batches: Iterable) -> dict[str, float]:
+def held_out(measure: Loss, trainable: Params, frozen: Params | None, batches: Iterable[Batch]) -> dict[str, float]:
     """Mean losses over batches that are not trained on; `measure` is the jitted loss."""
-    sums: dict[str, np.ndarray] = {}
+    totals: dict[str, np.ndarray] = {}
     for batch in batches:
         for name, pair in jax.device_get(measure(trainable, frozen, batch).parts).items():
-            sums[name] = sums.get(name, 0.0) + np.asarray(pair, np.float64)
-    return means(sums)
+            totals[name] = totals.get(name, 0.0) + np.asarray(pair, np.float64)
+    return means(totals)
 
 
 @dataclasses.dataclass(frozen=True)
-class Rhythm:
-    """How often what is done, in steps; 0: never."""
+class Intervals:
+    """Every how many steps each of these happens; 0: never."""
 
-    log: int
-    held_out: int
-    probe: int
-    save: int
+    log: Steps
+    held_out: Steps
+    probe: Steps
+    save: Steps
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What a training is, apart from its state."""
+    """What a training run is, apart from its state."""
 
     steps: int
     accumulate: int
-    batch: Callable  # batch(seed, step) -> tree of host arrays
-    held_out: tuple  # batches that are never trained on
+    batch: Callable[[int, int], Batch]  # batch(seed, step) -> host arrays
+    held_out: tuple[Batch, ...]  # never trained on
     loss: Loss
     optimizer: optax.GradientTransformation
-    rate: Callable  # learning rate of a step, to be shown
+    learning_rate: Callable[[int], jax.Array]  # of a step, for the metrics
     flops_per_token: float
-    peak: float | None  # operations a second of the devices; None: unknown
-    probe: Callable | None  # probe(trainable, frozen) -> {name: number}: a look at what the model does
-    rhythm: Rhythm
+    peak_flops: float | None  # operations per second of all devices; None: unknown
+    probe: Callable[[Params, Params | None], dict[str, float]] | None  # probe(trainable, frozen) -> metrics
+    every: Intervals
 
 
 def train(
-    run: Run, state: TrainState, frozen, metrics: Metrics, checkpoints: Checkpoints, stopping: Callable
+    run: Run,
+    state: TrainState,
+    frozen: Params | None,
+    metrics: Metrics,
+    checkpoints: Checkpoints,
+    stopping: Callable[[], bool],
 ) -> TrainState:
-    """Train from where the state is until the last step, or until `stopping()`; saves at the end of either."""
+    """Train from the state's step to the last one, or until `stopping()`; saves a checkpoint in both cases."""
     step_once = jax.jit(
         functools.partial(train_step, loss=run.loss, optimizer=run.optimizer, accumulate=run.accumulate),
         donate_argnums=0,
@@ -121,81 +145,81 @@ def train(
     place = (lambda batch: batch) if mesh is None else functools.partial(shard_rows, mesh=mesh)
     seed, step = int(state.seed), int(state.step)
     clock = _Clock()
-    waiting = None  # the step before, not yet read
+    unread: tuple[int, StepReport] | None = None  # the previous step's
 
-    def read() -> None:
-        nonlocal waiting
-        if waiting is None:
+    def write_unread() -> None:
+        nonlocal unread
+        if unread is None:
             return
-        number, seen = waiting
-        waiting = None
-        seen = jax.device_get(seen)
-        clock.lap(int(seen["measured"].tokens))
-        values = means(seen["measured"].parts)
+        number, report = unread
+        unread = None
+        report = jax.device_get(report)
+        clock.lap(int(report.loss.tokens))
+        values = means(report.loss.parts)
         if not np.isfinite(values.get("loss", 0.0)):
             raise PastaError(
-                f"step {number}: the loss is {values['loss']}; lower the learning rate or raise warmup, and start anew"
+                f"step {number}: the loss is {values['loss']}; lower the learning rate or raise warmup, and start over"
             )
-        if _due(number, run.rhythm.log, run.steps):
-            values |= {"grad_norm": float(seen["grad_norm"]), "learning_rate": float(run.rate(number - 1))}
-            metrics.write(number, values | clock.speed(run.flops_per_token, run.peak))
+        if _due(number, run.every.log, run.steps):
+            values |= {"grad_norm": float(report.grad_norm), "learning_rate": float(run.learning_rate(number - 1))}
+            metrics.write(number, values | clock.speed(run.flops_per_token, run.peak_flops))
 
     while step < run.steps and not stopping():
-        state, seen = step_once(state, frozen, place(run.batch(seed, step)))
+        state, report = step_once(state, frozen, place(run.batch(seed, step)))
         step += 1
-        read()
-        waiting = step, seen
-        looks = run.held_out and _due(step, run.rhythm.held_out, run.steps)
-        probes = run.probe is not None and _due(step, run.rhythm.probe, run.steps)
-        saves = _due(step, run.rhythm.save, run.steps)
-        if looks or probes or saves:
-            read()  # whoever restores this state finds all metrics up to it written
-        if looks:
-            said = held_out(measure, state.trainable, frozen, map(place, run.held_out))
-            metrics.write(step, {f"held_out/{name}": value for name, value in said.items()})
-        if probes:
+        write_unread()
+        unread = step, report
+        measure_due = bool(run.held_out) and _due(step, run.every.held_out, run.steps)
+        probe_due = run.probe is not None and _due(step, run.every.probe, run.steps)
+        save_due = _due(step, run.every.save, run.steps)
+        if not (measure_due or probe_due or save_due):
+            continue
+        write_unread()  # a run that resumes from this step finds all metrics up to it in the file
+        if measure_due:
+            losses = held_out(measure, state.trainable, frozen, map(place, run.held_out))
+            metrics.write(step, {f"held_out/{name}": value for name, value in losses.items()})
+        if probe_due:
             metrics.write(step, {f"probe/{name}": value for name, value in run.probe(state.trainable, frozen).items()})
-        if saves:
+        if save_due:
             checkpoints.save(step, state)
-        if looks or probes or saves:
-            clock.start()
-    read()
+        clock.restart()
+    write_unread()
     checkpoints.save(step, state)
     checkpoints.wait()
     return state
 
 
 class _Clock:
-    """Tokens and seconds of the steps since figures were last asked for; the first step, which compiles, left out."""
+    """Tokens and seconds of the steps since `speed` was last called, without the first step, which compiles."""
 
     def __init__(self):
-        self.since = None
-        self.steps = self.tokens = self.seconds = 0
+        self._lap_start: float | None = None
+        self._steps = self._tokens = 0
+        self._seconds = 0.0
 
-    def start(self) -> None:
-        """Something else than training took time until now."""
-        if self.since is not None:
-            self.since = time.perf_counter()
+    def restart(self) -> None:
+        """Leave out the time since the last lap: it was not spent on training."""
+        if self._lap_start is not None:
+            self._lap_start = time.perf_counter()
 
     def lap(self, tokens: int) -> None:
-        """A step's result has come."""
+        """A step's result has arrived."""
         now = time.perf_counter()
-        if self.since is not None:
-            self.steps, self.tokens, self.seconds = (
-                self.steps + 1,
-                self.tokens + tokens,
-                self.seconds + now - self.since,
-            )
-        self.since = now
+        if self._lap_start is not None:
+            self._steps += 1
+            self._tokens += tokens
+            self._seconds += now - self._lap_start
+        self._lap_start = now
 
-    def speed(self, flops_per_token: float, peak: float | None) -> dict[str, float]:
-        """Seconds a step, tokens a second and, where the device's peak is known, the share of it."""
-        steps, tokens, seconds = self.steps, self.tokens, self.seconds
-        self.steps = self.tokens = self.seconds = 0
+    def speed(self, flops_per_token: float, peak_flops: float | None) -> dict[str, float]:
+        """Seconds per step, tokens per second and, where the devices' peak is known, the share of it."""
+        steps, tokens, seconds = self._steps, self._tokens, self._seconds
+        self._steps = self._tokens = 0
+        self._seconds = 0.0
         if not steps:
             return {}
         speed = {"s_per_step": seconds / steps, "tokens_per_s": tokens / seconds}
-        return speed if peak is None else speed | {"mfu": speed["tokens_per_s"] * flops_per_token / peak}
+        return speed if peak_flops is None else speed | {"mfu": speed["tokens_per_s"] * flops_per_token / peak_flops}
 
 
 def _due(step: int, every: int, last: int) -> bool:

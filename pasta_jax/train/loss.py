@@ -1,12 +1,12 @@
-"""Next-token cross-entropy under PASTA's mask, positions and labels, told apart by what a label is.
+"""Next-token cross-entropy under PASTA's mask, positions and labels, broken down by kind of label.
 
-The vocabulary's logits exist for a slice of tokens at a time only, forwards and backwards.
+Vocabulary logits exist for one slice of tokens at a time, in the forward and in the backward pass.
 """
 
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,48 +20,53 @@ from pasta_jax.models.adapter import attach
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.mask_spec import EVERYTHING, MaskSpec
 from pasta_jax.models.transformer import logits, trunk
+from pasta_jax.train.state import Params
 
 KINDS = ("main", "topic", "length", "chunk", "sync")
 
 
-class Measured(NamedTuple):
-    """What a loss says of a batch: sums that add up over parts of it."""
+class LossSums(NamedTuple):
+    """A loss over a batch, as sums that add up over parts of the batch."""
 
     parts: dict[str, tuple[jax.Array, jax.Array]]  # name: (sum, weight); sum / weight of "loss" is minimised
-    tokens: jax.Array  # tokens computed, padding apart
+    tokens: jax.Array  # tokens computed, without padding
+
+
+Loss = Callable[[Params, Params | None, Any], LossSums]  # loss(trainable, frozen, batch)
 
 
 @dataclasses.dataclass(frozen=True)
 class Scoring:
-    """What is fixed when a model scores tokens."""
+    """How a model computes the losses of tokens; all of it is compiled in."""
 
     config: TransformerConfig
     tags: TagIds
-    dtype: jnp.dtype  # what the model computes in
+    dtype: jnp.dtype  # of the computation
     slice: int  # tokens of each row whose logits exist at a time
-    block: int  # tokens that attention looks at at a time; 0: all, with the whole mask in memory
-    remat: bool  # compute each layer again in the backward pass instead of keeping its insides
+    block: int  # tokens per block of attention; 0: all at once, with the whole mask in memory
+    remat: bool  # recompute each layer in the backward pass instead of storing its activations
 
     def __post_init__(self):
         if self.slice < 1:
             raise PastaError(f"slice {self.slice}: it must be at least 1 token")
 
 
-def model_params(scoring: Scoring, trainable: dict, frozen: dict | None) -> dict:
-    """The model's parameters: the trainable ones, or frozen ones with the trainable adapter beside them.
+def model_params(scoring: Scoring, trainable: Params, frozen: Params | None) -> Params:
+    """The model's parameters: the trainable ones, or frozen ones with the trainable adapter attached.
 
-    The tags' rows are also there by themselves, for the head: its gradient is then that of 68 rows, not of a table.
+    With an adapter, the tags' rows are also an entry of their own, for the head: its gradient is then that of 68 rows
+    instead of a whole table.
     """
     if frozen is None:
         return trainable
     return attach(frozen, trainable, scoring.tags) | {"tag_rows": trainable["tag_rows"]}
 
 
-def token_losses(scoring: Scoring, params: dict, batch: Batch):
-    """float32 [B, T]: minus the log-probability of each label; 0 where there is none."""
-    computed = jax.tree.map(lambda leaf: leaf.astype(scoring.dtype), params)
+def token_losses(scoring: Scoring, params: Params, batch: Batch) -> jax.Array:
+    """float32 [B, T]: the negative log-probability of each label; 0 where there is no label."""
+    cast = jax.tree.map(lambda leaf: leaf.astype(scoring.dtype), params)
     see = mask_spec(batch, scoring.block) if scoring.block else mask(batch)
-    x_BxTxE, _ = trunk(computed, scoring.config, batch.token, batch.position, see, batch.position, remat=scoring.remat)
+    x_BxTxE, _ = trunk(cast, scoring.config, batch.token, batch.position, see, batch.position, remat=scoring.remat)
     return sliced_losses(scoring, params, x_BxTxE, batch.label)
 
 
@@ -70,8 +75,8 @@ def mask_spec(batch: Batch, block: int) -> MaskSpec:
     return MaskSpec(batch.place, batch.record, batch.position, jnp.int32(EVERYTHING), min(block, batch.token.shape[1]))
 
 
-def sliced_losses(scoring: Scoring, params: dict, x_BxTxE, label_BxT):
-    """The head and the softmax, a slice of every row at a time: [B, T, V] never exists."""
+def sliced_losses(scoring: Scoring, params: Params, x_BxTxE: jax.Array, label_BxT: jax.Array) -> jax.Array:
+    """The head and the softmax over one slice of every row at a time: [B, T, V] never exists."""
     tags = scoring.tags
     lanes, length, embed = x_BxTxE.shape
     size = min(scoring.slice, length)
@@ -80,58 +85,57 @@ def sliced_losses(scoring: Scoring, params: dict, x_BxTxE, label_BxT):
     label_BxT = jnp.pad(label_BxT, ((0, 0), (0, padding)), constant_values=NO_LABEL)
     x_CxBxSxE = jnp.moveaxis(x_BxTxE.reshape(lanes, -1, size, embed), 1, 0)
     label_CxBxS = jnp.moveaxis(label_BxT.reshape(lanes, -1, size), 1, 0)
-    # Left in float32 until inside the slice: the table's gradient is a sum over slices.
+    # Cast inside the slice only: the table's gradient is a sum over slices and must add up in float32.
     head = {name: params[name] for name in ("embed", "head") if name in params}
     rows = params.get("tag_rows")
 
     @jax.checkpoint
     def one(head, rows, x_BxSxE, label_BxS):
-        def said_by(tables):
+        def logits_of(tables):
             return logits(jax.tree.map(lambda leaf: leaf.astype(scoring.dtype), tables), scoring.config, x_BxSxE)
 
         if rows is None:
-            logits_BxSxV = said_by(head)
+            logits_BxSxV = logits_of(head)
         else:
-            logits_BxSxV = said_by(lax.stop_gradient(head)).at[:, :, tags.base : tags.end].set(said_by(rows))
-        there = label_BxS != NO_LABEL
-        said = jnp.take_along_axis(logits_BxSxV, jnp.where(there, label_BxS, 0)[:, :, None], axis=2)[:, :, 0]
-        return jnp.where(there, jax.nn.logsumexp(logits_BxSxV, axis=2) - said, 0.0)
+            logits_BxSxV = logits_of(lax.stop_gradient(head)).at[:, :, tags.base : tags.end].set(logits_of(rows))
+        labelled = label_BxS != NO_LABEL
+        target = jnp.take_along_axis(logits_BxSxV, jnp.where(labelled, label_BxS, 0)[:, :, None], axis=2)[:, :, 0]
+        return jnp.where(labelled, jax.nn.logsumexp(logits_BxSxV, axis=2) - target, 0.0)
 
     _, loss_CxBxS = lax.scan(lambda _, part: (None, one(head, rows, *part)), None, (x_CxBxSxE, label_CxBxS))
     return jnp.moveaxis(loss_CxBxS, 0, 1).reshape(lanes, -1)[:, :length]
 
 
 def kinds(batch: Batch, tags: TagIds) -> dict[str, jax.Array]:
-    """bool [B, T] for each of KINDS: what the token's label is. Every label is of exactly one kind."""
-    learnt, in_main = batch.label != NO_LABEL, batch.chunk == 0
-    length, sync = learnt & in_main & tags.is_close(batch.label), learnt & in_main & (batch.label == tags.sync)
-    # Inside a promise: the last tag of main that opens one lies behind the last that closes one.
+    """bool [B, T] for each of KINDS: whether the token's label is of that kind. Every label has exactly one kind."""
+    labelled, in_main = batch.label != NO_LABEL, batch.chunk == 0
+    length, sync = labelled & in_main & tags.is_close(batch.label), labelled & in_main & (batch.label == tags.sync)
+    # A token is inside a promise if the last opening tag of main comes after the last closing one.
     place = jnp.arange(batch.token.shape[1])[None, :]
     opened, closed = (
         lax.cummax(jnp.where(in_main & is_one, place, -1), axis=1)
         for is_one in (batch.token == tags.promise, tags.is_close(batch.token))
     )
-    topic = learnt & in_main & (opened > closed) & ~length
+    topic = labelled & in_main & (opened > closed) & ~length
     return {
-        "main": learnt & in_main & ~topic & ~length & ~sync,
+        "main": labelled & in_main & ~topic & ~length & ~sync,
         "topic": topic,
         "length": length,
-        "chunk": learnt & ~in_main,
+        "chunk": labelled & ~in_main,
         "sync": sync,
     }
 
 
-def sft_loss(scoring: Scoring, weights: tuple[float, ...]) -> Callable:
-    """loss(trainable, frozen, batch) -> Measured: the mean over labels, each weighed by its kind (one for each of
-    KINDS)."""
+def sft_loss(scoring: Scoring, weights: tuple[float, ...]) -> Loss:
+    """The mean loss over labels, each weighted by its kind; `weights` has one entry for each of KINDS."""
 
-    def loss(trainable: dict, frozen: dict | None, batch: Batch) -> Measured:
+    def loss(trainable: Params, frozen: Params | None, batch: Batch) -> LossSums:
         losses_BxT = token_losses(scoring, model_params(scoring, trainable, frozen), batch)
         of_kind = kinds(batch, scoring.tags)
         sums = {name: (jnp.sum(losses_BxT * is_one), jnp.sum(is_one)) for name, is_one in of_kind.items()}
-        weighed = [(w * total, w * count) for w, (total, count) in zip(weights, sums.values(), strict=True)]
-        total, weight = (functools.reduce(jnp.add, column) for column in zip(*weighed, strict=True))
+        weighted = [(w * total, w * count) for w, (total, count) in zip(weights, sums.values(), strict=True)]
+        total, weight = (functools.reduce(jnp.add, column) for column in zip(*weighted, strict=True))
         parts = {"loss": (total, weight), **{f"loss_{name}": pair for name, pair in sums.items()}}
-        return Measured(parts, jnp.sum(batch.record > 0))
+        return LossSums(parts, jnp.sum(batch.record > 0))
 
     return loss

@@ -1,4 +1,4 @@
-"""AdamW under a clipped gradient and a linear schedule; which leaves decay is said for every one of them."""
+"""AdamW with gradient clipping and a linear schedule; weight decay is decided explicitly for every leaf."""
 
 import dataclasses
 import re
@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import optax
 
 from pasta_jax.errors import PastaError
+from pasta_jax.train.state import Params
 
-# The end of a leaf's path and whether weight decay pulls at it; the first pattern that fits decides.
+# The end of a leaf's path, and whether it decays; the first matching pattern decides.
 DECAYS: tuple[tuple[str, bool], ...] = (
-    (r"\w+_norm/weight", False),  # 1 is a norm's rest, not 0
-    (r"tag_rows/(embed|head)", False),  # a row is touched by its own token only, decay would touch all
+    (r"\w+_norm/weight", False),  # a norm's neutral value is 1, not 0
+    (r"tag_rows/(embed|head)", False),  # only a token's own row gets a gradient, decay would shrink all rows
     (r"(embed|head)", False),
     (r"kernel", True),
     (r"lora_[ab]", True),
@@ -21,14 +22,14 @@ DECAYS: tuple[tuple[str, bool], ...] = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
-    """How far and how fast to go."""
+class OptimizerConfig:
+    """The learning rate schedule and AdamW's hyperparameters."""
 
-    steps: int  # optimizer steps of the whole run; the learning rate ends there at 0
+    steps: int  # of the whole run; the learning rate reaches 0 there
     learning_rate: float  # at the end of the warm-up
-    warmup: int  # steps that climb to it
+    warmup: int  # steps in which the learning rate rises to it
     weight_decay: float
-    clip: float  # greatest global norm of a gradient
+    clip: float  # largest global norm of a gradient
     b1: float
     b2: float
     eps: float
@@ -37,36 +38,43 @@ class Plan:
         if not 0 <= self.warmup < self.steps:
             raise PastaError(f"warmup {self.warmup}: it must be from 0 to below steps ({self.steps})")
         if self.clip <= 0:
-            raise PastaError(f"clip {self.clip}: it must be above 0; give a large one to clip nothing")
+            raise PastaError(f"clip {self.clip}: it must be above 0; use a large value to clip nothing")
 
 
-def schedule(plan: Plan) -> Callable:
-    """The learning rate of a step, counted from 0: up in `warmup` steps, then straight down to 0 behind the last."""
+def schedule(config: OptimizerConfig) -> Callable[[int | jax.Array], jax.Array]:
+    """The learning rate of a step, counted from 0: a rise over `warmup` steps, then linear decay to 0."""
 
-    def rate(step):
-        up = (step + 1) / (plan.warmup + 1)
-        down = (plan.steps - step) / (plan.steps - plan.warmup)
-        return plan.learning_rate * jnp.clip(jnp.minimum(up, down), 0.0, 1.0)
+    def learning_rate(step: int | jax.Array) -> jax.Array:
+        up = (step + 1) / (config.warmup + 1)
+        down = (config.steps - step) / (config.steps - config.warmup)
+        return config.learning_rate * jnp.clip(jnp.minimum(up, down), 0.0, 1.0)
 
-    return rate
+    return learning_rate
 
 
-def decay_mask(trainable):
-    """bool for every leaf; a leaf that no pattern fits is an error."""
+def decay_mask(trainable: Params) -> Params:
+    """A bool for every leaf; a leaf that no pattern matches is an error."""
 
-    def decays(path, _) -> bool:
+    def decays(path: tuple, _) -> bool:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
-        for pattern, answer in DECAYS:
+        for pattern, decay in DECAYS:
             if re.search(rf"(^|/){pattern}$", name):
-                return answer
-        raise PastaError(f"{name}: nothing says whether it decays; add it to DECAYS in pasta_jax/train/optimizer.py")
+                return decay
+        raise PastaError(
+            f"{name}: no pattern decides whether it decays; add one to DECAYS in pasta_jax/train/optimizer.py"
+        )
 
     return jax.tree_util.tree_map_with_path(decays, trainable)
 
 
-def new_optimizer(plan: Plan) -> optax.GradientTransformation:
-    """Clip, then AdamW. The rate isn't injected: optax would take the mask for a schedule and decay nothing."""
+def new_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
+    """Clip, then AdamW. No injected learning rate: optax would take the mask for a schedule and decay nothing."""
     adamw = optax.adamw(
-        schedule(plan), b1=plan.b1, b2=plan.b2, eps=plan.eps, weight_decay=plan.weight_decay, mask=decay_mask
+        schedule(config),
+        b1=config.b1,
+        b2=config.b2,
+        eps=config.eps,
+        weight_decay=config.weight_decay,
+        mask=decay_mask,
     )
-    return optax.chain(optax.clip_by_global_norm(plan.clip), adamw)
+    return optax.chain(optax.clip_by_global_norm(config.clip), adamw)

@@ -1,19 +1,21 @@
-"""Pairs of answers as batches: of even length, one answer a row, a pure function of seed and step."""
+"""Batches of answer pairs, as a pure function of seed and step; both answers of a pair get rows of one length."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
 
+import jax
 import numpy as np
 
+from pasta_jax.data.batch import Batch
 from pasta_jax.data.batches import Feed, Layout
 from pasta_jax.data.example import Example
 from pasta_jax.data.packing import pack
 from pasta_jax.errors import PastaError
-from pasta_jax.train.preference import Pairs
+from pasta_jax.train.preference import PairBatch
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Pair:
+class PairExample:
     """Two answers to one prompt as the model reads them, and their log-probabilities under the reference."""
 
     better: Example
@@ -26,35 +28,36 @@ class Pair:
 
 
 class PairFeed:
-    """Each epoch in an order of its own, of `rows` pairs a batch, each in the shortest row that holds both answers."""
+    """Shuffles each epoch anew; a batch has `rows` pairs, each in the shortest row that holds both answers."""
 
-    def __init__(self, pairs: Sequence[Pair], lengths: tuple[int, ...], rows: int):
-        # What `Feed` knows of records: their lengths. So order, buckets and epochs are those of any other training.
-        self._places = Feed(pairs, Layout(tuple(lengths), rows, packed=False, too_long="drop"))
-        self.pairs, self.rows, self.dropped = pairs, rows, self._places.dropped
+    def __init__(self, pairs: Sequence[PairExample], lengths: tuple[int, ...], rows: int):
+        # `Feed` only needs the lengths of records, so order, buckets and epochs work as in any other training.
+        self._feed = Feed(pairs, Layout(tuple(lengths), rows, packed=False, too_long="drop"))
+        self.pairs, self.rows, self.dropped = pairs, rows, self._feed.dropped
 
     def steps(self, seed: int, epochs: int) -> int:
-        return self._places.steps(seed, epochs)
+        """The number of batches in that many passes over the pairs."""
+        return self._feed.steps(seed, epochs)
 
-    def batch(self, seed: int, step: int) -> Pairs:
-        """The pairs of a step; rows that are left over weigh nothing."""
-        length, rows = self._places.rows_of(seed, step)
-        return pairs_of([self.pairs[row[0]] for row in rows], length, self.rows)
+    def batch(self, seed: int, step: int) -> PairBatch:
+        """The pairs of a step; unused rows have weight 0."""
+        length, rows = self._feed.rows_of(seed, step)
+        return pair_batch([self.pairs[row[0]] for row in rows], length, self.rows)
 
 
-def pairs_of(pairs: Sequence[Pair], length: int, rows: int) -> Pairs:
-    """A batch of `rows` rows, the first of them filled."""
-    spare = rows - len(pairs)
-    if spare < 0:
+def pair_batch(pairs: Sequence[PairExample], length: int, rows: int) -> PairBatch:
+    """A batch of `rows` rows, padded behind the pairs."""
+    unused = rows - len(pairs)
+    if unused < 0:
         raise PastaError(f"{len(pairs)} pairs for {rows} rows; raise rows")
 
     def side(answers: list[Example]):
-        return pack([[answer] for answer in answers] + [[]] * spare, length)
+        return pack([[answer] for answer in answers] + [[]] * unused, length)
 
     def column(values: list[float]) -> np.ndarray:
-        return np.pad(np.asarray(values, np.float32), (0, spare))
+        return np.pad(np.asarray(values, np.float32), (0, unused))
 
-    return Pairs(
+    return PairBatch(
         better=side([pair.better for pair in pairs]),
         worse=side([pair.worse for pair in pairs]),
         reference_better=column([pair.reference_better for pair in pairs]),
@@ -63,21 +66,24 @@ def pairs_of(pairs: Sequence[Pair], length: int, rows: int) -> Pairs:
     )
 
 
-def scored(score: Callable, examples: Sequence[Example], lengths: tuple[int, ...], rows: int) -> list[float]:
-    """The log-probability of each example: `score(batch)` gives those of a batch's rows. The same rows go together in
-    every run, so that a number never depends on what was computed before."""
-    if too_long := [len(example) for example in examples if len(example) > lengths[-1]]:
-        raise PastaError(
-            f"an answer has {max(too_long)} tokens with its prompt, rows have {lengths[-1]}; raise lengths"
-        )
-    found = [0.0] * len(examples)
+def score_examples(
+    score: Callable[[Batch], jax.Array], examples: Sequence[Example], lengths: tuple[int, ...], rows: int
+) -> list[float]:
+    """The log-probability of each example; `score(batch)` returns those of a batch's rows.
+
+    Examples are grouped into batches the same way in every run, so a value never depends on what was computed before.
+    """
+    longest = max(map(len, examples), default=0)
+    if longest > lengths[-1]:
+        raise PastaError(f"an answer has {longest} tokens with its prompt, rows have {lengths[-1]}; raise lengths")
+    values = [0.0] * len(examples)
     shortest = 0
     for length in lengths:
-        own = [number for number, example in enumerate(examples) if shortest < len(example) <= length]
+        bucket = [number for number, example in enumerate(examples) if shortest < len(example) <= length]
         shortest = length
-        for at in range(0, len(own), rows):
-            numbers = own[at : at + rows]
+        for start in range(0, len(bucket), rows):
+            numbers = bucket[start : start + rows]
             batch = pack([[examples[number]] for number in numbers] + [[]] * (rows - len(numbers)), length)
             for number, value in zip(numbers, np.asarray(score(batch)), strict=False):
-                found[number] = float(value)
-    return found
+                values[number] = float(value)
+    return values

@@ -1,12 +1,12 @@
-"""Learning from pairs of answers, a better and a worse one, beside a frozen reference: BoNBoN, DPO, IPO.
+"""Preference losses over pairs of a better and a worse answer, relative to a frozen reference: BoNBoN, DPO, IPO.
 
-Everything is a matter of sums of log-probabilities under PASTA's mask, positions and labels. The reference's are
-numbers in the batch, computed once before training, so that no second model is held.
+All three depend only on summed log-probabilities under PASTA's mask, positions and labels. The reference's are numbers
+in the batch, computed once before training, so that no second model is kept in memory.
 """
 
 import dataclasses
 import math
-from collections.abc import Callable
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -14,15 +14,19 @@ import numpy as np
 
 from pasta_jax.data.batch import Batch
 from pasta_jax.errors import PastaError
-from pasta_jax.train.loss import Measured, Scoring, model_params, token_losses
+from pasta_jax.train.loss import Loss, LossSums, Scoring, model_params, token_losses
+from pasta_jax.train.state import Params
 
 LOSSES = ("bonbon", "dpo", "ipo")
 
 
+Array = jax.Array | np.ndarray | float
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Pairs:
-    """A batch of pairs: row b of `better` and of `worse` answer the same prompt, one record a row."""
+class PairBatch:
+    """A batch of pairs: row b of `better` and of `worse` answer the same prompt, one record per row."""
 
     better: Batch
     worse: Batch
@@ -32,17 +36,17 @@ class Pairs:
 
 
 @dataclasses.dataclass(frozen=True)
-class Preference:
-    """Which loss, and its numbers; those of other losses are not read."""
+class PreferenceLoss:
+    """A loss and its parameters; those of the other losses are ignored."""
 
-    loss: str  # one of LOSSES
-    alpha: float  # BoNBoN: the share of plain likelihood of the better answer
-    margin: float  # BoNBoN: the log-ratio to reach; see best_of_n_margin
+    loss: Literal["bonbon", "dpo", "ipo"]
+    alpha: float  # BoNBoN: weight of the better answer's plain likelihood
+    margin: float  # BoNBoN: the target log-ratio; see best_of_n_margin
     beta: float  # DPO and IPO
 
     def __post_init__(self):
         if self.loss not in LOSSES:
-            raise PastaError(f"loss {self.loss!r}: there is none of this name; choose one of {', '.join(LOSSES)}")
+            raise PastaError(f"unknown loss {self.loss!r}: choose one of {', '.join(LOSSES)}")
         if not 0 <= self.alpha <= 1:
             raise PastaError(f"alpha {self.alpha}: it must be from 0 to 1")
         if self.loss != "bonbon" and not self.beta > 0:
@@ -50,52 +54,52 @@ class Preference:
 
 
 def best_of_n_margin(n: int) -> float:
-    """(n - 1) · H(n - 1): how far apart best-of-n and worst-of-n move two answers, in nats."""
+    """(n - 1) · H(n - 1): the log-ratio between best-of-n and worst-of-n sampling, in nats."""
     if n < 2:
-        raise PastaError(f"{n} samples a prompt: a best and a worst need at least 2")
+        raise PastaError(f"{n} samples per prompt: a best and a worst one need at least 2")
     return (n - 1) * math.fsum(1 / k for k in range(1, n))
 
 
-def log_ratio(better, worse, reference_better, reference_worse):
-    """How much more the model prefers the better answer than the reference does, in nats."""
+def log_ratio(better: Array, worse: Array, reference_better: Array, reference_worse: Array) -> Array:
+    """How much more strongly the model prefers the better answer than the reference does, in nats."""
     return (better - worse) - (reference_better - reference_worse)
 
 
-def bonbon(better, ratio, alpha: float, margin: float):
-    """Likelihood of the best answer, and a log-ratio of just `margin` between best and worst."""
+def bonbon(better: Array, ratio: Array, alpha: float, margin: float) -> Array:
+    """Negative log-likelihood of the best answer, plus the squared distance of the log-ratio from `margin`."""
     return -alpha * better + (1 - alpha) * (ratio - margin) ** 2
 
 
-def dpo(ratio, beta: float):
+def dpo(ratio: Array, beta: float) -> Array:
     """Logistic loss on the log-ratio."""
     return -jax.nn.log_sigmoid(beta * ratio)
 
 
-def ipo(ratio, beta: float):
-    """A log-ratio of just 1 / (2 beta), over sums of log-probabilities, not means."""
+def ipo(ratio: Array, beta: float) -> Array:
+    """Squared distance of the log-ratio from 1 / (2 beta); log-probabilities are summed, not averaged."""
     return (ratio - 1 / (2 * beta)) ** 2
 
 
-def log_probabilities(scoring: Scoring, params: dict, batch: Batch):
-    """float32 [B]: the log-probability of each row's labels, summed."""
+def log_probabilities(scoring: Scoring, params: Params, batch: Batch) -> jax.Array:
+    """float32 [B]: the summed log-probability of each row's labels."""
     return -jnp.sum(token_losses(scoring, params, batch), axis=1)
 
 
-def preference_loss(scoring: Scoring, asked: Preference) -> Callable:
-    """loss(trainable, frozen, pairs) -> Measured, for the training loop."""
+def preference_loss(scoring: Scoring, settings: PreferenceLoss) -> Loss:
+    """The mean loss over the pairs of a PairBatch."""
 
-    def loss(trainable: dict, frozen: dict | None, pairs: Pairs) -> Measured:
+    def loss(trainable: Params, frozen: Params | None, pairs: PairBatch) -> LossSums:
         both = jax.tree.map(lambda a, b: jnp.concatenate([jnp.asarray(a), jnp.asarray(b)]), pairs.better, pairs.worse)
         better_B, worse_B = jnp.split(log_probabilities(scoring, model_params(scoring, trainable, frozen), both), 2)
         ratio_B = log_ratio(better_B, worse_B, pairs.reference_better, pairs.reference_worse)
-        match asked.loss:
+        match settings.loss:
             case "bonbon":
-                losses_B = bonbon(better_B, ratio_B, asked.alpha, asked.margin)
+                losses_B = bonbon(better_B, ratio_B, settings.alpha, settings.margin)
             case "dpo":
-                losses_B = dpo(ratio_B, asked.beta)
+                losses_B = dpo(ratio_B, settings.beta)
             case "ipo":
-                losses_B = ipo(ratio_B, asked.beta)
-        shown = {
+                losses_B = ipo(ratio_B, settings.beta)
+        figures = {
             "loss": losses_B,
             "log_ratio": ratio_B,
             "gain_better": better_B - pairs.reference_better,
@@ -103,7 +107,7 @@ def preference_loss(scoring: Scoring, asked: Preference) -> Callable:
             "prefers": (ratio_B > 0).astype(jnp.float32),
         }
         count = jnp.sum(pairs.weight)
-        parts = {name: (jnp.sum(values * pairs.weight), count) for name, values in shown.items()}
-        return Measured(parts, jnp.sum(both.record > 0))
+        parts = {name: (jnp.sum(values * pairs.weight), count) for name, values in figures.items()}
+        return LossSums(parts, jnp.sum(both.record > 0))
 
     return loss

@@ -1,9 +1,9 @@
-"""How fast training is, beside what the device could do."""
+"""Training speed, and the devices' published peak to compare it with."""
 
 import functools
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +14,10 @@ from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.weights import Model
 from pasta_jax.train.loop import train_step
 from pasta_jax.train.loss import KINDS, Scoring, sft_loss
-from pasta_jax.train.optimizer import Plan, new_optimizer
-from pasta_jax.train.state import new_state
+from pasta_jax.train.optimizer import OptimizerConfig, new_optimizer
+from pasta_jax.train.state import Params, new_state
 
-# Published dense bfloat16 peaks, in 10^12 operations a second, by jax.Device.device_kind.
+# Published dense bfloat16 peaks in 10^12 operations per second, by jax.Device.device_kind.
 PEAKS = {
     "NVIDIA A100": 312,
     "NVIDIA H100": 989,
@@ -32,54 +32,59 @@ PEAKS = {
 }
 
 
-def peak_flops(devices) -> float | None:
-    """Operations a second of all devices together; None where no peak is published, as for a CPU."""
+def peak_flops(devices: Sequence[jax.Device]) -> float | None:
+    """Operations per second of all devices together; None if no peak is published, as for a CPU."""
     kind = devices[0].device_kind
-    fitting = [name for name in PEAKS if kind.startswith(name)]
-    return PEAKS[max(fitting, key=len)] * 1e12 * len(devices) if fitting else None
+    matching = [name for name in PEAKS if kind.startswith(name)]
+    return PEAKS[max(matching, key=len)] * 1e12 * len(devices) if matching else None
 
 
-def flops_per_token(params, config: TransformerConfig, length: int, adapter: bool) -> float:
-    """Operations of a training step for each token: forwards and backwards, nothing computed twice counted twice.
+def flops_per_token(params: Params, config: TransformerConfig, length: int, adapter: bool) -> float:
+    """Operations per token of a training step, forward and backward; recomputation doesn't count.
 
-    Matrices: 2 a weight forwards, 2 for the inputs' gradient and, where the weights are trained, 2 for theirs.
+    Matrices: per weight 2 in the forward pass, 2 for the inputs' gradient and, if the weight is trained, 2 for its own.
     Attention: as if each token saw half of its row.
     """
     table = config.vocab * config.embed
     size = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
-    matrices = size - (table if not config.tied_head else 0)  # one of two tables is only looked up
+    matrices = size - (table if not config.tied_head else 0)  # of two tables, one is only looked up
     attention = 2 * config.layers * config.heads * config.head_dim * length
     return (4 if adapter else 6) * matrices + 3 * attention
 
 
-def step_runner(model: Model, rows: int, length: int, steps: int, scoring: Scoring, plan: Plan) -> Callable[[], float]:
-    """Steps over all parameters on random tokens, each row one record without tags; milliseconds of one."""
+def step_runner(
+    model: Model, rows: int, length: int, steps: int, scoring: Scoring, config: OptimizerConfig
+) -> Callable[[], float]:
+    """A function that trains all parameters for `steps` steps and returns the milliseconds of one.
+
+    The data are random tokens; each row is one record without tags.
+    """
     rng = np.random.default_rng(0)
     token = rng.integers(0, model.tokenizer.vocab_size, (rows, length + 1)).astype(np.int32)
     order = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
     zero, one = np.zeros_like(order), np.ones_like(order)
     batch = Batch(token[:, :-1], token[:, 1:], position=order, chunk=zero, epoch=zero, main=order + 1, record=one)
-    optimizer = new_optimizer(plan)
+    optimizer = new_optimizer(config)
     step = functools.partial(train_step, loss=sft_loss(scoring, (1.0,) * len(KINDS)), optimizer=optimizer, accumulate=1)
     step = jax.jit(step, donate_argnums=0)
-    # Weights of its own, since a step takes its argument's memory.
-    held = [new_state(jax.tree.map(jnp.copy, model.params), optimizer, seed=0)]
+    # A copy of the weights, because a step donates its argument's memory.
+    states = [new_state(jax.tree.map(jnp.copy, model.params), optimizer, seed=0)]
 
     def once() -> float:
-        state = held.pop()
-        state, _ = jax.block_until_ready(step(state, None, batch))  # warms up
+        state = states.pop()
+        state, _ = jax.block_until_ready(step(state, None, batch))  # warm-up
         began = time.perf_counter()
         for _ in range(steps):
-            state, seen = step(state, None, batch)
-        jax.block_until_ready((state, seen))
-        held.append(state)
+            state, report = step(state, None, batch)
+        jax.block_until_ready((state, report))
+        states.append(state)
         return 1e3 * (time.perf_counter() - began) / steps
 
     return once
 
 
 def peak_gb() -> float:
-    """The most memory this process has had: of its first device where that counts, else of the process."""
+    """Peak memory in GB: of the first device if it keeps statistics, else of this process."""
     stats = jax.devices()[0].memory_stats() or {}
     if "peak_bytes_in_use" in stats:
         return stats["peak_bytes_in_use"] / 1e9
