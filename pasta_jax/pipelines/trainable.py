@@ -1,0 +1,111 @@
+"""What is trained of a model: all its parameters, or an adapter beside frozen ones. From a config to that and back."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import jax
+import jax.numpy as jnp
+import msgspec
+
+from pasta_jax.errors import PastaError
+from pasta_jax.models import source
+from pasta_jax.models.adapter import About, AdapterConfig, describe, merge, new_adapter, save_adapter
+from pasta_jax.models.source import ModelSource
+from pasta_jax.models.weights import Model, export_model, platform_dtype
+from pasta_jax.progress import say
+from pasta_jax.sharding import make_mesh, shard
+from pasta_jax.train.state import Params
+
+Tree = TypeVar("Tree")
+MODEL, ADAPTER = "model", "adapter.safetensors"  # where `write` puts them
+
+
+@dataclasses.dataclass(frozen=True)
+class AdapterSettings:
+    """config.adapter: the adapter to train."""
+
+    rank: Annotated[int, msgspec.Meta(ge=0)]  # 0: none, all parameters are trained
+    alpha: float
+    targets: tuple[str, ...]
+
+    def config(self) -> AdapterConfig:
+        """As models/adapter.py takes it; refuses rank 0 and unknown targets."""
+        return AdapterConfig(self.rank, self.alpha, self.targets)
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshSettings:
+    """config.mesh: how many devices share rows, and heads."""
+
+    data: Annotated[int, msgspec.Meta(ge=0)]  # 0: all that `model` leaves
+    model: Annotated[int, msgspec.Meta(ge=1)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Trainable:
+    """A model, and which of its parameters are trained."""
+
+    model: Model  # as loaded; below an adapter, it is the base
+    params: Params  # trained: all the model's parameters, or an adapter
+    frozen: Params | None  # the base's parameters; None: there is no adapter
+
+
+def load(model_source: ModelSource, adapter: AdapterSettings, seed: int) -> Trainable:
+    """The model that a config names, to be trained. With a rank, its adapter is trained further or a new one is added.
+
+    Without a rank its adapter is merged and all parameters are trained.
+    """
+    if not adapter.rank:
+        # What is trained is float32; what stays frozen has the platform's dtype.
+        return divide(source.load(model_source, dtype=jnp.float32), adapter, seed)
+    if not model_source.adapter:
+        return divide(source.load(model_source), adapter, seed)
+    base, params, about = source.load_with_adapter(model_source)
+    _require_same_adapter(model_source.adapter, about, adapter.config())
+    return Trainable(base, params, base.params)
+
+
+def divide(model: Model, adapter: AdapterSettings, seed: int) -> Trainable:
+    """All parameters of a model to be trained, or with a rank a new adapter."""
+    if not adapter.rank:
+        return Trainable(model, model.params, None)
+    return Trainable(model, new_adapter(model.params, adapter.config(), model.tokenizer.tags, seed), model.params)
+
+
+def _require_same_adapter(path: str, about: About, adapter: AdapterConfig) -> None:
+    """Refuse to train an adapter with other settings than it was created with."""
+    for name in ("rank", "alpha", "targets"):
+        recorded, wanted = getattr(about, name), getattr(adapter, name)
+        if set(recorded) != set(wanted) if name == "targets" else recorded != wanted:
+            raise PastaError(
+                f"{path}: was created with {name} {recorded}, config.adapter.{name} is {wanted}; "
+                "set it to the adapter's, or config.adapter.rank to 0 to merge it and train all parameters"
+            )
+
+
+def place(tree: Tree, mesh: MeshSettings) -> Tree:
+    """The tree on the config's mesh of devices; a single device needs none."""
+    if jax.device_count() == 1:
+        return tree
+    return shard(tree, make_mesh(mesh.data or jax.device_count() // mesh.model, mesh.model))
+
+
+def merged(model: Model, params: Params, frozen: Params | None) -> Model:
+    """The model as it is decoded with: an adapter inside its kernels, in the platform's dtype."""
+    params = params if frozen is None else merge(frozen, params, model.tokenizer.tags)
+    return dataclasses.replace(model, params=jax.tree.map(lambda leaf: leaf.astype(platform_dtype()), params))
+
+
+def write(model: Model, params: Params, adapter: AdapterSettings, folder: Path) -> Path:
+    """Write the trained model, an adapter also by itself; returns the model's folder.
+
+    Both record the model's positions. `params` are what was trained of the model.
+    """
+    params = jax.device_get(params)
+    if adapter.rank:
+        save_adapter(folder / ADAPTER, params, describe(model, adapter.config(), model.positions))
+        params = merge(model.params, params, model.tokenizer.tags)
+    export_model(dataclasses.replace(model, params=params), folder / MODEL)
+    say(f"wrote {folder / MODEL}")
+    return folder / MODEL
