@@ -14,6 +14,7 @@ from pasta_jax.lang.tags import TagIds
 from pasta_jax.models import adapter as lora
 from pasta_jax.models import transformer
 from pasta_jax.models.config import PRESETS
+from pasta_jax.models.layers import stack, unstack
 from pasta_jax.models.weights import Model
 from tests.byte_tokenizer import ByteTokenizer
 from tests.models import random_params
@@ -78,7 +79,7 @@ def test_saved_and_loaded_is_the_same_in_either_layout(stacked, tmp_path):
     assert what.positions == Positions("shared_start")
     jax.tree.map(np.testing.assert_array_equal, back, adapter)
     moved, _ = lora.load_adapter(tmp_path / "a.safetensors", other)
-    layers = transformer.unstack_layers(base.params, TOY) if stacked else transformer.stack_layers(base.params)
+    layers = unstack(base.params) if stacked else stack(base.params)
     expected = logits(lora.merge(base.params, adapter, TAGS))
     np.testing.assert_allclose(logits(lora.merge(layers, moved, TAGS)), expected, atol=1e-5)
 

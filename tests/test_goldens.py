@@ -9,7 +9,7 @@ from pasta_jax.decode.generate import DecodeConfig, Request, generate
 from pasta_jax.decode.replay import replay
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.models.config import PRESETS
-from pasta_jax.models.transformer import stack_layers
+from pasta_jax.models.layers import stack
 from pasta_jax.models.weights import load_model, same_architecture
 from tests.models import uncached
 from tests.requires import requires_gemma, requires_smollm2
@@ -94,7 +94,7 @@ def test_windows_at_900_tokens(model):
     if model.config.window is None:
         pytest.skip(f"{model.name} has no windows")
     # Layers as accelerators have them, in one loop: that compiles sooner.
-    model = dataclasses.replace(model, params=stack_layers(model.params))
+    model = dataclasses.replace(model, params=stack(model.params))
     ids = model.tokenizer.prompt_ids(" ".join(f"{n} plus {n + 1} is {2 * n + 1}." for n in range(90)))[:900]
     assert len(ids) == 900
     run = replay(model, [ids[:860]], [ids[860:]], dataclasses.replace(SETTINGS, slots=0))[0]

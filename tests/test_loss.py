@@ -17,6 +17,7 @@ from pasta_jax.lang.structure import NO_LABEL, PREDICTED
 from pasta_jax.models import transformer
 from pasta_jax.models.adapter import AdapterConfig, attach, new_adapter
 from pasta_jax.models.config import PRESETS
+from pasta_jax.models.layers import stack, unstack
 from pasta_jax.train.loss import KINDS, Scoring, kinds, sft_loss, sliced_losses, token_losses
 from tests.models import random_params
 
@@ -121,7 +122,8 @@ def naive_loss(params, example: Example, prompt: int):
             size = size / jnp.sum(size, axis=-1, keepdims=True)
             return jnp.einsum("tkgn,tnkd->tkgd", size, v_TxNxKxD)[None], None
 
-        waves = transformer.rope_waves(CONFIG.rope_of(l), CONFIG.head_dim, jnp.asarray(position)[None])
+        rope = CONFIG.local_rope if CONFIG.is_local(l) else CONFIG.rope
+        waves = transformer.rope_waves(rope, CONFIG.head_dim, jnp.asarray(position)[None])
         x_1xTxE, _ = transformer.Block(CONFIG).apply({"params": layer}, x_1xTxE, waves, attend)
     x_1xTxE = transformer.RMSNorm(CONFIG.norm_eps).apply({"params": params["final_norm"]}, x_1xTxE)
     said = jax.nn.log_softmax(transformer.logits(params, CONFIG, x_1xTxE)[0])
@@ -192,12 +194,10 @@ def test_attention_by_blocks_loses_the_same():
     """Through all layers, local ones too, scanned, and with layers computed again."""
     batch = row([example for example, _ in records()])
     loss = sft_loss(dataclasses.replace(SCORING, block=128, remat=True), EVEN)
-    found = jax.jit(jax.value_and_grad(functools.partial(total, loss), has_aux=True))(
-        transformer.stack_layers(params()), None, batch
-    )
+    found = jax.jit(jax.value_and_grad(functools.partial(total, loss), has_aux=True))(stack(params()), None, batch)
     (wanted, _), wanted_gradient = everything()
     np.testing.assert_allclose(found[0][0], wanted, rtol=1e-5)
-    close(transformer.unstack_layers(found[1], CONFIG), wanted_gradient, 1e-4)
+    close(unstack(found[1]), wanted_gradient, 1e-4)
 
 
 # Kinds

@@ -20,6 +20,7 @@ from pasta_jax.lang.program import Program
 from pasta_jax.lang.structure import Positions, structure, visible_matrix
 from pasta_jax.models import transformer
 from pasta_jax.models.config import PRESETS
+from pasta_jax.models.layers import is_stacked
 from pasta_jax.models.weights import Model, load_model
 from tests.byte_tokenizer import ByteTokenizer
 from tests.models import random_params
@@ -64,7 +65,7 @@ def interleaved(model: Model, pairs, settings: DecodeConfig, prefixes: tuple[int
     rules = dataclasses.replace(rules_for(model, settings, settings.slots, sequential=False), prefixes=prefixes)
     # Prompts are written alike by all: one compiled program.
     alike = dataclasses.replace(rules, rows=1, widths=(1,), prefixes=(), positions=Positions())
-    stacked = not isinstance(model.params["layers"], tuple)
+    stacked = is_stacked(model.params)
     state = empty_state(model.config, settings.lanes, settings.slots, jnp.float32, stacked, keep_hidden=True)
     script = script_for([program for _, program in pairs], tags, end, settings.slots)
     missing = settings.slots - script.tokens.shape[1]

@@ -22,6 +22,7 @@ from pasta_jax.lang.program import Program
 from pasta_jax.models import adapter as lora
 from pasta_jax.models import transformer
 from pasta_jax.models.config import PRESETS
+from pasta_jax.models.layers import unstack
 from pasta_jax.models.weights import Model
 from pasta_jax.sharding import create_on_mesh_of, make_mesh, shard, shardings, specs
 from tests.byte_tokenizer import ByteTokenizer
@@ -40,7 +41,7 @@ def host_params(config, stacked: bool):
     params = random_params(config, 5, stacked=True)
     for ids, factor in (([TAGS.promise], 10), ([TAGS.end_async, TAGS.sync], 7), ([TOKENIZER.end_of_turn], 6)):
         params["head"][ids] *= factor
-    return params if stacked else transformer.unstack_layers(params, config)
+    return params if stacked else unstack(params)
 
 
 def mesh_of(data: int, model: int):

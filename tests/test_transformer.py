@@ -11,6 +11,7 @@ import pytest
 from pasta_jax.errors import PastaError
 from pasta_jax.models import transformer
 from pasta_jax.models.config import PRESETS, Rope, TransformerConfig
+from pasta_jax.models.layers import stack, unstack
 from pasta_jax.models.pool import empty_kv
 from tests.models import random_params
 
@@ -69,11 +70,11 @@ def test_windows_are_measured_in_positions_not_in_places():
 def test_stacked_layers_equal_unrolled_ones():
     see = transformer.causal(positions())
     unrolled = transformer.forward(params(), TOY, tokens(), positions(), see)
-    stacked_params = transformer.stack_layers(params())
+    stacked_params = stack(params())
     np.testing.assert_allclose(
         transformer.forward(stacked_params, TOY, tokens(), positions(), see), unrolled, atol=2e-5
     )
-    back = transformer.unstack_layers(stacked_params, TOY)
+    back = unstack(stacked_params)
     jax.tree.map(np.testing.assert_array_equal, back, params())
 
 

@@ -20,6 +20,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Place, visible
 from pasta_jax.models import transformer
 from pasta_jax.models.config import TransformerConfig
+from pasta_jax.models.layers import is_stacked
 from pasta_jax.models.pool import KV, empty_kv
 from pasta_jax.models.weights import Model
 
@@ -160,7 +161,7 @@ def read(model: Model, row: Row, asked: Iterable[int], slots: int, before: Seque
     log_prob = np.full(len(row.token), np.nan, np.float32)
     length, nearest = max(((_common(row, other), n) for n, other in enumerate(before)), default=(0, None))
     if nearest is None:
-        dtype, stacked = params["embed"].dtype, not isinstance(params["layers"], Sequence)
+        dtype, stacked = params["embed"].dtype, is_stacked(params)
         kept = empty_kv(config, 1, slots, dtype, stacked), jnp.zeros((slots, config.embed), dtype)
     else:
         log_prob[:length] = before[nearest].log_prob[:length]

@@ -11,6 +11,7 @@ from pasta_jax import assets
 from pasta_jax.benchmark.steps import Runner
 from pasta_jax.models import huggingface
 from pasta_jax.models.gguf import GGUF
+from pasta_jax.models.layers import unstack
 from pasta_jax.models.weights import PACKAGED, Model
 
 
@@ -83,9 +84,7 @@ def host(model: Model) -> dict:
     """The parameters as NumPy arrays, layers as a tuple."""
     import jax
 
-    from pasta_jax.models.transformer import unstack_layers
-
-    return jax.tree.map(np.asarray, unstack_layers(model.params, model.config))
+    return jax.tree.map(np.asarray, unstack(model.params))
 
 
 def float32_gguf(model: Model) -> Path:

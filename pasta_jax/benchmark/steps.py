@@ -19,6 +19,7 @@ from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.state import DecodeState, Rules, empty_state, max_threads
 from pasta_jax.models import transformer
 from pasta_jax.models.config import PRESETS
+from pasta_jax.models.layers import is_stacked
 from pasta_jax.models.tokenizer import load_tokenizer
 from pasta_jax.models.weights import PACKAGED, Model, platform_dtype
 
@@ -39,7 +40,7 @@ def decode_runner(model: Model, rows: int, slots: int, prompt: int, steps: int) 
     # The forced tokens still go through the head and the sampler; only an end must not come.
     rules = dataclasses.replace(rules, stop_ids=(-1,))
     request = Request((word,) * prompt, slots, Sampling(), rows == 1, slots, slots)
-    dtype, stacked = model.dtype, not isinstance(model.params["layers"], tuple)
+    dtype, stacked = model.dtype, is_stacked(model.params)
     state = empty_state(model.config, 1, slots, dtype, stacked)
     state = start(model, state, 0, request, rules, first=int(tokens[0, 0]))
     state = go(model, state, len(opening), rules, script)

@@ -14,6 +14,7 @@ from pasta_jax.decode.state import DecodeState, RequestFields, Rules, empty_stat
 from pasta_jax.decode.trace import Trace, spell, spell_next
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import PREDICTED, Positions
+from pasta_jax.models.layers import is_stacked
 from pasta_jax.models.tokenizer import Detokenizer
 from pasta_jax.models.weights import Model
 from pasta_jax.sharding import create_on_mesh_of
@@ -98,7 +99,7 @@ def stream(
     slots = slots_for(model, requests, settings)
     rules = rules_for(model, settings, slots, sequential=all(request.sequential for request in requests))
     dtype = model.dtype
-    stacked = not isinstance(model.params["layers"], tuple)
+    stacked = is_stacked(model.params)
     wide = min(settings.lanes, len(requests))
     state = create_on_mesh_of(model.params, empty_state, model.config, wide, slots, dtype, stacked)
     waiting = list(enumerate(requests))[::-1]

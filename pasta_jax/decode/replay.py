@@ -12,6 +12,7 @@ from pasta_jax.decode.interpreter import Script, run
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.state import DecodeState, empty_state, max_threads
 from pasta_jax.lang.linear import Block, scan
+from pasta_jax.models.layers import is_stacked
 from pasta_jax.models.transformer import logits
 from pasta_jax.models.weights import Model
 from pasta_jax.sharding import create_on_mesh_of
@@ -85,7 +86,7 @@ def prepare(
     requests = [request_for(prompt, ids) for prompt, ids in zip(prompts, programs, strict=True)]
     slots = slots_for(model, requests, settings)
     rules = rules_for(model, settings, slots, sequential=settings.rows == 1)
-    dtype, stacked = model.dtype, not isinstance(model.params["layers"], tuple)
+    dtype, stacked = model.dtype, is_stacked(model.params)
     state = create_on_mesh_of(
         model.params, empty_state, model.config, len(requests), slots, dtype, stacked, keep_hidden
     )

@@ -20,6 +20,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.files import replacing
 from pasta_jax.lang.structure import Positions
 from pasta_jax.lang.tags import NUM_TAGS, TagIds
+from pasta_jax.models.layers import is_stacked, map_layers, stack, unstack
 from pasta_jax.models.tokenizer import tokenizer_fingerprint
 from pasta_jax.models.weights import Model
 
@@ -67,7 +68,7 @@ def new_adapter(params: dict, adapter: AdapterConfig, tags: TagIds, seed: int) -
         name: params[name][tags.base : tags.base + NUM_TAGS].astype(jnp.float32) for name in TABLES if name in params
     }
     return {
-        "layers": tuple(one(l, 0) for l in layers) if isinstance(layers, tuple) else one(layers, 1),
+        "layers": one(layers, 1) if is_stacked(params) else tuple(one(layer, 0) for layer in layers),
         "tag_rows": rows,
     }
 
@@ -81,44 +82,30 @@ def attach(params: dict, adapter: dict, tags: TagIds) -> dict:
             for name, pair in pairs.items()
         }
 
-    layers = params["layers"]
-    if isinstance(layers, tuple):
-        joined = tuple(join(layer, pairs) for layer, pairs in zip(layers, adapter["layers"], strict=True))
-    else:
-        joined = join(layers, adapter["layers"])
-    return params | {"layers": joined} | _with_tag_rows(params, adapter, tags)
+    return params | {"layers": map_layers(join, params, adapter)} | _with_tag_rows(params, adapter, tags)
 
 
 def merge(params: dict, adapter: dict, tags: TagIds) -> dict:
     """Parameters with the adapter inside the kernels: for decoding and export."""
-    layers = params["layers"]
-    if isinstance(layers, tuple):
-        merged = tuple(_merge_layer(layer, pairs) for layer, pairs in zip(layers, adapter["layers"], strict=True))
-    else:
-        merged = _merge_layer(layers, adapter["layers"], stacked=True)
-    return params | {"layers": merged} | _with_tag_rows(params, adapter, tags)
+    return params | {"layers": map_layers(_merge_layer, params, adapter)} | _with_tag_rows(params, adapter, tags)
 
 
 def merge_on_host(params: dict, adapter: dict, tags: TagIds) -> dict:
     """`merge` of unrolled host parameters; one layer at a time is on the device."""
-    layers = tuple(
-        jax.tree.map(np.asarray, _merge_layer(jax.tree.map(jnp.asarray, layer), pairs))
-        for layer, pairs in zip(params["layers"], adapter["layers"], strict=True)
-    )
+
+    def to_host(layer, pairs):
+        return jax.tree.map(np.asarray, _merge_layer(jax.tree.map(jnp.asarray, layer), pairs))
+
     tables = {name: np.array(params[name]) for name in adapter["tag_rows"]}
     for name, table in tables.items():
         table[tags.base : tags.base + NUM_TAGS] = adapter["tag_rows"][name]
-    return params | {"layers": layers} | tables
+    return params | {"layers": map_layers(to_host, params, adapter)} | tables
 
 
-def _merge_layer(layer: dict, pairs: dict, stacked: bool = False) -> dict:
-    def product(a, b):
-        return jnp.tensordot(b, a, axes=1)
-
-    delta = jax.vmap(product) if stacked else product
-
+def _merge_layer(layer: dict, pairs: dict) -> dict:
     def add(kernel, pair):
-        return (kernel.astype(jnp.float32) + delta(pair["lora_a"], pair["lora_b"])).astype(kernel.dtype)
+        delta = jnp.tensordot(pair["lora_b"], pair["lora_a"], axes=1)
+        return (kernel.astype(jnp.float32) + delta).astype(kernel.dtype)
 
     return layer | {name: {"kernel": add(layer[name]["kernel"], pair)} for name, pair in pairs.items()}
 
@@ -152,10 +139,9 @@ def describe(base: Model, settings: AdapterConfig, positions: Positions | None) 
 
 def save_adapter(path: Path, adapter: dict, about: About) -> None:
     """Write an adapter as one safetensors file, layers stacked, whole or not at all."""
-    layers = adapter["layers"]
-    if isinstance(layers, tuple):
-        layers = jax.tree.map(lambda *leaves: np.stack(leaves), *layers)
-    flat = {f"layers.{name}.{key}": leaf for name, pair in layers.items() for key, leaf in pair.items()}
+    flat = {
+        f"layers.{name}.{key}": leaf for name, pair in stack(adapter)["layers"].items() for key, leaf in pair.items()
+    }
     flat |= {f"tag_rows.{name}": leaf for name, leaf in adapter["tag_rows"].items()}
     with replacing(path) as part:
         save_file(
@@ -179,7 +165,7 @@ def load_adapter(path: Path, base: Model) -> tuple[dict, About]:
         raise PastaError(
             f"{path}: trained with another tokenizer than that of {base.name}; use the tokenizer it was trained with"
         )
-    stacked = not isinstance(base.params["layers"], tuple)
+    stacked = is_stacked(base.params)
     kernels = base.params["layers"] if stacked else base.params["layers"][0]
     shapes: dict[str, tuple[int, ...]] = {}
     for name in about.targets:
@@ -197,10 +183,9 @@ def load_adapter(path: Path, base: Model) -> tuple[dict, About]:
     layers = {
         name: {key: jnp.asarray(flat[f"layers.{name}.{key}"]) for key in ("lora_a", "lora_b")} for name in about.targets
     }
-    if not stacked:
-        layers = tuple(jax.tree.map(lambda leaf, l=l: leaf[l], layers) for l in range(base.config.layers))
     rows = {name: jnp.asarray(flat[f"tag_rows.{name}"]) for name in TABLES if name in base.params}
-    return {"layers": layers, "tag_rows": rows}, about
+    adapter = {"layers": layers, "tag_rows": rows}
+    return adapter if stacked else unstack(adapter), about
 
 
 def _read(path: Path) -> tuple[dict[str, np.ndarray], About]:

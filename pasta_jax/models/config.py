@@ -85,10 +85,6 @@ class TransformerConfig:
         """Whether the layer sees a window only."""
         return self.window is not None and (layer + 1) % self.global_every != 0
 
-    def rope_of(self, layer: int) -> Rope:
-        """The rotary base of a layer; local layers may have their own."""
-        return self.local_rope if self.is_local(layer) and self.local_rope is not None else self.rope
-
 
 _GEMMA1 = dict(
     context=8192,

@@ -8,7 +8,7 @@ pool.py.
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from jax import lax
 
 from pasta_jax.models.blocked import blocked_attention
 from pasta_jax.models.config import Rope, TransformerConfig
+from pasta_jax.models.layers import is_stacked
 from pasta_jax.models.mask_spec import HIDDEN, MaskSpec
 from pasta_jax.models.pool import KV, lanes_kv, prefix_kv, write_kv
 
@@ -206,7 +207,7 @@ def trunk(
     if remat:
         layer = jax.checkpoint(layer)
     kv = None if cache is None else cache.kv
-    if isinstance(params["layers"], Sequence):
+    if not is_stacked(params):
         for l, params_l in enumerate(params["layers"]):
             local = config.is_local(l)
             x_BxTxE, kv = layer(
@@ -291,18 +292,3 @@ def init(config: TransformerConfig, key, stacked: bool):
     if not config.tied_head:
         params["head"] = kernel_init(head_key, (config.vocab, config.embed))
     return params
-
-
-def stack_layers(params):
-    """The same parameters with one dict of [L, ...] leaves: scanned layers."""
-    if not isinstance(params["layers"], Sequence):
-        return params
-    return {**params, "layers": jax.tree.map(lambda *leaves: jnp.stack(leaves), *params["layers"])}
-
-
-def unstack_layers(params, config: TransformerConfig):
-    """The same parameters with a tuple of one dict a layer: unrolled layers."""
-    if isinstance(params["layers"], Sequence):
-        return params
-    layers = tuple(jax.tree.map(lambda leaf, l=l: leaf[l], params["layers"]) for l in range(config.layers))
-    return {**params, "layers": layers}

@@ -22,6 +22,7 @@ from pasta_jax.models import huggingface
 from pasta_jax.models.config import PRESETS, Rope, TransformerConfig
 from pasta_jax.models.gguf import GGUF
 from pasta_jax.models.large_pages import on_large_pages
+from pasta_jax.models.layers import stack, unstack
 from pasta_jax.models.layout import Plain, grow_rows, pack_layer, plain_shapes
 from pasta_jax.models.tag_rows import put_tag_rows
 from pasta_jax.models.tokenizer import Tokenizer, load_tokenizer
@@ -168,7 +169,7 @@ def to_device(params: dict, dtype=None, stacked: bool | None = None, only_decodi
     dtype = platform_dtype() if dtype is None else dtype
     stacked = jax.default_backend() != "cpu" if stacked is None else stacked
     if stacked:
-        params = params | {"layers": jax.tree.map(lambda *leaves: np.stack(leaves), *params["layers"])}
+        params = stack(params)
     if jax.default_backend() == "cpu":
         if only_decoding and not stacked:
             params = by_columns(params)
@@ -217,11 +218,7 @@ def tokenizer_file(folder: Path) -> Path:
 
 def export_model(model: Model, folder: Path) -> None:
     """Write the model where `transformers` and `load_model` read it, tags included."""
-    params = jax.tree.map(np.asarray, model.params)
-    if not isinstance(params["layers"], tuple):
-        params["layers"] = tuple(
-            jax.tree.map(lambda leaf, l=l: leaf[l], params["layers"]) for l in range(model.config.layers)
-        )
+    params = unstack(jax.tree.map(np.asarray, model.params))
     record = huggingface.TagRecord(model.tokenizer.tags.base, model.positions)
     model.tokenizer.save(folder)
     huggingface.write_model(folder, params, model.config, record)
