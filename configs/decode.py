@@ -2,19 +2,22 @@
 
     python -m launch.decode --config=configs/decode.py:smollm2_135m --prompt="Give three tips for staying healthy."
 
-Variants: smollm2_135m (instruct); gemma3_270m (base: continues the text, no chat); gemma_2b and gemma_7b (no package
-ships the weights: add --config.model.path=<GGUF file or Hugging Face folder>); local (any Gemma or Llama model at such
-a path). On two CPU cores SmolLM2 starts in about 10 s and writes about 40 tokens a second, Gemma 3 270M about 15.
+Variants: smollm2_135m (instruct); gemma3_270m (base model: continues the text, no chat); gemma_2b and gemma_7b (no
+package ships the weights: add --config.model.path=<GGUF file or Hugging Face folder>); local (any Gemma or Llama model
+at such a path). On two CPU cores SmolLM2 starts in about 10 s and writes about 40 tokens per second, Gemma 3 270M about
+15.
 
-The pretrained models were not trained on PASTA's tags, so these variants decode sequentially (--nosequential lets them
-try). What an asynchronous answer looks like is shown by a replay of a given one:
+A model trained on PASTA's tags decodes asynchronously, any other sequentially; --sequential and --nosequential override
+that. To see an asynchronous answer without a trained model, replay one:
 
     python -m launch.decode --prompt="How long is it?" --program=docs/example.txt --html=answer.html
 
---trace, --perfetto and --svg write the answer in other forms (docs/TRACE.md); --prompts_file and --output answer many.
+--trace, --perfetto and --svg write the answer in other formats (docs/TRACE.md). --prompts_file answers many prompts,
+and --output writes the results.
 """
 
 from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
 
 from configs import common
 
@@ -32,16 +35,16 @@ def get_config(variant: str = "smollm2_135m") -> ConfigDict:
 
 
 def decode(preset: str, chat: bool) -> ConfigDict:
-    """One model, one prompt."""
+    """The config of one model."""
     config = ConfigDict(
         {
             "model": common.model(preset),
-            "chat": chat,  # put the prompt into the model's chat template; False: the prompt as it is
-            "system": "",  # system line; empty: the template's own
+            "chat": chat,  # put the prompt into the chat template; False: continue it as plain text
+            "system": "",  # system message; empty: the template's default
             "decoding": common.decoding(lanes=1, rows=8),
             "request": common.request(max_tokens=200),
-            "round_steps": 4,  # steps between two looks at the device while text streams
+            "round_steps": 4,  # steps between two reads of the device while text streams
         }
     )
-    config.request.sequential = True
+    config.request.sequential = placeholder(bool)  # None: sequential unless the model was trained on the tags
     return config

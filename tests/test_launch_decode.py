@@ -1,5 +1,6 @@
-"""The command that answers: on a tiny model in this process, and its refusals, one line each."""
+"""The decode command: on a tiny model in this process, and its refusals, one line each."""
 
+import dataclasses
 import io
 import json
 import os
@@ -13,12 +14,12 @@ from absl.testing import flagsaver
 
 from configs.decode import get_config
 from launch import decode
-from pasta_jax.decode import generate
 from pasta_jax.decode.trace_file import load
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.program import Program
-from pasta_jax.models import weights
-from pasta_jax.pipelines.prompts import read_program, read_prompts_file
+from pasta_jax.lang.structure import PREDICTED
+from pasta_jax.pipelines import decode as pipeline
+from pasta_jax.pipelines.prompts import read_program, read_prompt, read_prompts_file
 from pasta_jax.view import terminal
 from tests.traces import PROGRAM, tiny_model
 
@@ -29,30 +30,30 @@ SURFACE = PROGRAM.render()
 @pytest.fixture
 def answer(monkeypatch, capsys, tmp_path):
     """Run the command with flags; (stdout, stderr)."""
-    monkeypatch.setattr(weights, "load_model", lambda preset, path, only_decoding: tiny_model())
+    monkeypatch.setattr(pipeline, "load", lambda source, only_decoding: tiny_model())
     monkeypatch.chdir(tmp_path)
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()
 
-    def run(**given) -> tuple[str, str]:
+    def run(**values) -> tuple[str, str]:
         config = get_config("local")
         config.request.max_tokens = 24
         config.request.temperature = 1.0
         config.decoding.widths = ()  # fewer programs to compile
-        with flagsaver.flagsaver(**given):
+        with flagsaver.flagsaver(**values):
             decode.main(config)
         return capsys.readouterr()
 
     return run
 
 
-def test_a_replay_is_printed_in_reading_order_and_said_to_be_one(answer):
+def test_a_replay_is_printed_in_reading_order_and_labelled(answer):
     Path("program.txt").write_text(SURFACE + "\n")
     out, err = answer(
         prompt="why?", program="program.txt", trace="sub/t.json", perfetto="p.json", html="h.html", svg="s.svg"
     )
     assert out == PROGRAM.strip() + "\n"
-    assert "replay: the answer is that of program.txt, tiny did not write it" in err
+    assert "replay: the answer comes from program.txt, tiny did not write it" in err
     trace = load(Path("sub/t.json"))
     assert (trace.prompt, trace.replayed, trace.model) == ("why?", True, "tiny")
     assert trace.program() == PROGRAM
@@ -64,10 +65,10 @@ def test_a_replay_is_printed_in_reading_order_and_said_to_be_one(answer):
 
 
 def test_the_live_view_leaves_the_answer_and_a_timeline(answer, monkeypatch):
-    monkeypatch.setattr(terminal, "FRAMES", 1e9)  # no frame is left out
+    monkeypatch.setattr(terminal, "FRAMES", 1e9)  # draw every frame
     Path("program.txt").write_text(SURFACE)
     out, _ = answer(prompt="why?", program="program.txt", live="yes")
-    shown, _, rest = out.rpartition("\x1b[1A\x1b[2K")  # the view takes itself away, line by line
+    shown, _, rest = out.rpartition("\x1b[1A\x1b[2K")  # the view removes itself line by line
     assert "1 first" in shown
     assert "the first of two chunks" in rest
     assert "█" in rest
@@ -78,7 +79,7 @@ def test_a_file_of_prompts_is_answered_in_order_with_and_without_tags(answer):
     Path("prompts.jsonl").write_text('{"prompt": "one"}\n\n{"instruction": "two, é"}\n{"prompt": "three"}\n')
     out, err = answer(prompts_file="prompts.jsonl", sequential=True, lanes=2, output="base.jsonl", trace="t.json")
     assert out == ""
-    assert "answered 3 of 3" in err
+    assert "answers: 3 of 3" in err
     base = [json.loads(line) for line in Path("base.jsonl").read_text().splitlines()]
     assert [record["prompt"] for record in base] == ["one", "two, é", "three"]
     assert [record["index"] for record in base] == [0, 1, 2]
@@ -107,13 +108,13 @@ def test_a_file_of_prompts_is_answered_in_order_with_and_without_tags(answer):
         assert record["text"] in out
 
 
-def test_results_that_come_out_of_order_are_put_in_order(answer, monkeypatch):
-    whole = generate.stream
+def test_results_are_printed_in_the_order_of_the_prompts(answer, monkeypatch):
+    stream = pipeline.stream
 
     def backwards(*arguments):
-        return iter(list(whole(*arguments))[::-1])
+        return iter(list(stream(*arguments))[::-1])
 
-    monkeypatch.setattr(generate, "stream", backwards)
+    monkeypatch.setattr(pipeline, "stream", backwards)
     Path("prompts.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}\n{"prompt": "three"}\n')
     out, _ = answer(prompts_file="prompts.jsonl", sequential=True, lanes=2, json=True)
     assert [json.loads(line)["prompt"] for line in out.splitlines()] == ["one", "two", "three"]
@@ -129,17 +130,29 @@ def test_one_prompt_as_json_and_with_its_baseline(answer):
     assert "theoretical speedup 1.00 over" in err
 
 
-def test_a_run_that_is_cut_off_leaves_nothing_that_looks_whole(answer, monkeypatch):
+def test_tags_are_used_by_default_if_the_model_was_trained_on_them(answer, monkeypatch):
+    def sequential(**values) -> bool:
+        return json.loads(answer(prompt="hello", json=True, **values)[0])["sequential"]
+
+    assert sequential()
+    assert not sequential(sequential=False)
+    trained = dataclasses.replace(tiny_model(), positions=PREDICTED)
+    monkeypatch.setattr(pipeline, "load", lambda source, only_decoding: trained)
+    assert not sequential()
+    assert sequential(sequential=True)
+
+
+def test_an_interrupted_run_leaves_no_complete_file(answer, monkeypatch):
     Path("prompts.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}\n')
-    whole, calls = decode.record_of, []
+    record_of, calls = pipeline.record_of, []
 
     def stops(job, result, sequential):
         if calls:
             raise KeyboardInterrupt
         calls.append(1)
-        return whole(job, result, sequential)
+        return record_of(job, result, sequential)
 
-    monkeypatch.setattr(decode, "record_of", stops)
+    monkeypatch.setattr(pipeline, "record_of", stops)
     with pytest.raises(KeyboardInterrupt):
         answer(prompts_file="prompts.jsonl", sequential=True, output="out.jsonl")
     assert not Path("out.jsonl").exists()
@@ -150,54 +163,57 @@ def test_a_run_that_is_cut_off_leaves_nothing_that_looks_whole(answer, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("values", "message"),
     [
         ({}, "--prompt is missing"),
         ({"prompt": " "}, "--prompt is empty"),
-        ({"prompt": "x", "prompts_file": "y"}, "give one of the two"),
+        ({"prompt": "x", "prompts_file": "y"}, "pass one of the two"),
         ({"prompts_file": "none.jsonl"}, r"none\.jsonl: No such file"),
         ({"prompt": "x", "program": "none.txt"}, r"none\.txt: No such file"),
         ({"prompt": "x", "program": "bad.txt"}, r"bad\.txt: line 1, column 3: a promise must be followed"),
-        ({"prompt": "x", "program": "bad.txt", "sequential": True}, "a replay says what its program says"),
-        ({"prompts_file": "two.jsonl", "program": "bad.txt"}, "--program: it answers one prompt"),
-        ({"prompts_file": "two.jsonl", "live": "yes"}, "--live=yes: it shows one prompt"),
-        ({"prompt": "x", "trace": "."}, "--trace=.: it is a folder"),
-        ({"prompt": "x", "html": "bad.txt/h.html"}, "--html=bad.txt/h.html: .* in a folder that you may write"),
-        ({"prompt": "x", "html": "a", "svg": "a"}, "--html --svg: two of them name the same file"),
-        ({"prompt": "x", "baseline": "two.jsonl"}, "it has 2 answers for 1 prompts"),
-        ({"prompts_file": "two.jsonl", "baseline": "two.jsonl"}, r"two\.jsonl: line 1: no sequential answer"),
-        ({"prompts_file": "swapped.jsonl", "baseline": "two.jsonl"}, r"two\.jsonl: line 1: prompt: it is another"),
+        ({"prompt": "x", "program": "bad.txt", "sequential": True}, "a replay follows its program"),
+        ({"prompts_file": "two.jsonl", "program": "bad.txt"}, "--program: answers one prompt"),
+        ({"prompts_file": "two.jsonl", "live": "yes"}, "--live=yes: shows the text of one prompt"),
+        ({"prompt": "x", "trace": "."}, "--trace=.: is a folder"),
+        ({"prompt": "x", "html": "bad.txt/h.html"}, "--html=bad.txt/h.html: .* choose a folder that you may write to"),
+        ({"prompt": "x", "html": "a", "svg": "a"}, "--html --svg: two flags name the same file"),
+        ({"prompt": "x", "baseline": "two.jsonl"}, "has 2 answers for 1 prompts"),
+        ({"prompts_file": "two.jsonl", "baseline": "two.jsonl"}, r"two\.jsonl: line 1: not a sequential answer"),
+        (
+            {"prompts_file": "swapped.jsonl", "baseline": "two.jsonl"},
+            "two.jsonl: line 1: prompt: differs",
+        ),
         ({"prompt": "x" * 600}, "--prompt: it has 607 tokens, the model holds 512"),
         ({"prompts_file": "long.jsonl"}, r"long\.jsonl: line 3: it has 607 tokens"),
         ({"prompt": "x", "rows": 1, "sequential": False}, "rows 1: chunks need a row"),
         ({"prompt": "x", "lanes": 0}, "lanes 0: it must be at least 1"),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_name(answer, given, message):
+def test_bad_flags_are_refused_by_name(answer, values, message):
     Path("bad.txt").write_text('a <promise topic="t" tokens=1 />b')
     Path("two.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}')
     Path("swapped.jsonl").write_text('{"prompt": "two"}\n{"prompt": "one"}')
     Path("long.jsonl").write_text('{"prompt": "one"}\n\n' + json.dumps({"prompt": "x" * 600}))
     with pytest.raises(PastaError, match=message) as refused:
-        answer(**given)
+        answer(**values)
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "holds no record"),
-        ("[]", "holds no record"),
-        ('{"prompt": "a"}\n{"prompt": "b"', "line 2, column 15: no JSON"),
-        ('[\n{"prompt": "a"},\n]', "line 3, column 1: no JSON|line 2, column"),
-        ('"a"', "line 1: no JSON object"),
-        ("{}", "line 1: it has neither prompt nor instruction"),
-        ('{"prompt": "a", "instruction": "b"}', "line 1: it has both"),
-        ('{"prompt": 3}', "line 1: prompt: it must be a text"),
-        ('{"instruction": "  "}', "line 1: instruction: it must be a text that is not blank"),
-        ('{"instruction": "a", "input": "b"}', "line 1: input: it would be left out"),
-        ('[{"instruction": "a"}, {"instruction": ""}]', "record 2: instruction: it must be"),
-        ("[" * 99_999, "nested too deeply|no JSON"),
+        ("", "has no records"),
+        ("[]", "has no records"),
+        ('{"prompt": "a"}\n{"prompt": "b"', "line 2, column 15: not JSON"),
+        ('[\n{"prompt": "a"},\n]', "line 3, column 1: not JSON|line 2, column"),
+        ('"a"', "line 1: not a JSON object"),
+        ("{}", "line 1: has neither prompt nor instruction"),
+        ('{"prompt": "a", "instruction": "b"}', "line 1: has both"),
+        ('{"prompt": 3}', "line 1: prompt: must be text"),
+        ('{"instruction": "  "}', "line 1: instruction: must be text that is not blank"),
+        ('{"instruction": "a", "input": "b"}', "line 1: input: would be ignored"),
+        ('[{"instruction": "a"}, {"instruction": ""}]', "record 2: instruction: must be"),
+        ("[" * 99_999, "nested too deeply|not JSON"),
     ],
 )
 def test_a_prompts_file_is_refused_by_line_and_field(tmp_path, text, message):
@@ -221,7 +237,7 @@ def test_prompts_come_from_json_lines_and_from_alpaca_evals_list(tmp_path):
         read_prompts_file(path)
 
 
-def test_a_program_file_ends_with_one_line_break_that_is_no_text(tmp_path):
+def test_the_line_break_at_the_end_of_a_program_file_is_not_text(tmp_path):
     path = tmp_path / "p.txt"
     path.write_text(SURFACE + "\n\n")
     assert read_program(path).strip() == PROGRAM.strip() + "\n"
@@ -229,10 +245,10 @@ def test_a_program_file_ends_with_one_line_break_that_is_no_text(tmp_path):
 
 def test_a_prompt_comes_from_stdin(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("é?".encode())))
-    assert decode.read_prompt("-") == "é?"
+    assert read_prompt("-") == "é?"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\xff")))
     with pytest.raises(PastaError, match="stdin: byte 1 is not UTF-8"):
-        decode.read_prompt("-")
+        read_prompt("-")
 
 
 @pytest.mark.parametrize(
@@ -241,12 +257,15 @@ def test_a_prompt_comes_from_stdin(monkeypatch):
         (["--prompt=x", "--program=none.txt"], "error: none.txt: No such file or directory"),
         (["--prompt=x", "--live=maybe"], "error: flag --live=maybe: "),
         (["--prompt=x", "--rows=two"], "error: flag --rows=two: "),
+        (["--prompt=x", "--config.request.seed=-1"], "error: config.request.seed: expected `int` >= 0"),
+        (["--prompt=x", "--config.request.sequential=maybe"], "error: "),
     ],
 )
 def test_a_refusal_is_one_line_and_exit_code_2(arguments, message, tmp_path):
     command = [sys.executable, "-m", "launch.decode", f"--config={ROOT}/configs/decode.py", *arguments]
     env = os.environ | {"PYTHONPATH": str(ROOT)}
-    said = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
-    assert (said.returncode, said.stdout) == (2, "")
-    assert said.stderr.startswith(message)
-    assert said.stderr.count("\n") == 1
+    result = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stdout) == (2, "")
+    *device, line = result.stderr.splitlines()
+    assert line.startswith(message)
+    assert all(line.startswith("device: ") for line in device)

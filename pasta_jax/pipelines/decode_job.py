@@ -1,0 +1,90 @@
+"""What one decoding run reads and writes, checked before a model is loaded. Imports no JAX."""
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+from pasta_jax.errors import PastaError
+from pasta_jax.lang.program import Program
+from pasta_jax.pipelines.prompts import read_baseline, read_program, read_prompt, read_prompts_file
+
+
+@dataclasses.dataclass(frozen=True)
+class Outputs:
+    """Files to write; None: not written. With several prompts, those after `output` get a number in their names."""
+
+    output: Path | None  # JSON lines, one record per prompt
+    trace: Path | None
+    perfetto: Path | None
+    html: Path | None
+    svg: Path | None
+
+    def __post_init__(self):
+        paths = self.by_flag()
+        for flag, path in paths.items():
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise PastaError(f"--{flag}={path}: {error.strerror}; choose a folder that you may write to") from None
+            if path.is_dir() or not path.name:
+                raise PastaError(f"--{flag}={path}: is a folder; choose a file")
+        if len(set(paths.values())) < len(paths):
+            raise PastaError(f"--{' --'.join(paths)}: two flags name the same file; choose different files")
+
+    def by_flag(self) -> dict[str, Path]:
+        """The files to write, by the name of their flag."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {flag: path for flag, path in fields.items() if path is not None}
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """Prompts to answer and how to present the answers."""
+
+    prompts: tuple[str, ...]
+    places: tuple[str, ...]  # where each prompt comes from, for errors
+    program: Program | None  # replayed instead of sampling
+    program_file: Path | None
+    baseline_tokens: tuple[int, ...] | None  # length of the sequential answer to each prompt
+    outputs: Outputs
+    live: Literal["auto", "yes", "no"]  # show threads side by side while they run
+    as_json: bool  # print records instead of text
+    started: float  # time.perf_counter() when the command began
+
+
+def read_job(
+    prompt: str | None,
+    prompts_file: Path | None,
+    program_file: Path | None,
+    baseline_file: Path | None,
+    outputs: Outputs,
+    live: Literal["auto", "yes", "no"],
+    as_json: bool,
+    sequential: bool | None,
+    started: float,
+) -> Job:
+    """Read the inputs and refuse flags that contradict each other."""
+    if prompt is not None and prompts_file is not None:
+        raise PastaError("--prompt and --prompts_file: pass one of the two")
+    if prompts_file is not None:
+        places, prompts = zip(*read_prompts_file(prompts_file), strict=True)
+    else:
+        places, prompts = ("--prompt",), (read_prompt(prompt),)
+    if program_file is not None:
+        if len(prompts) > 1:
+            raise PastaError("--program: answers one prompt only; pass --prompt")
+        if sequential:
+            raise PastaError("--sequential: a replay follows its program; drop --sequential or --program")
+    if live == "yes" and (len(prompts) > 1 or as_json):
+        raise PastaError("--live=yes: shows the text of one prompt; drop it, or --prompts_file and --json")
+    return Job(
+        prompts=prompts,
+        places=places,
+        program=None if program_file is None else read_program(program_file),
+        program_file=program_file,
+        baseline_tokens=None if baseline_file is None else tuple(read_baseline(baseline_file, prompts)),
+        outputs=outputs,
+        live=live,
+        as_json=as_json,
+        started=started,
+    )
