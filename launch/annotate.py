@@ -319,22 +319,22 @@ def shown(record) -> Iterator:
     from rich.text import Text
 
     from pasta_jax.lang.program import Chunk, Program, Sync
-    from pasta_jax.view.picture import visible
     from pasta_jax.view.terminal import style_of
+    from pasta_jax.view.text import printable
 
-    yield Text(visible(record.instruction), style="bold")
+    yield Text(printable(record.instruction), style="bold")
     yield Text()
     answer, chunks = Text(), 0
     for part in Program.parse(record.program).parts:
         match part:
             case Chunk(topic, tens, text):
                 chunks += 1
-                answer.append(f"[{chunks} {visible(topic)} ~{10 * tens}]", style=f"reverse {style_of(chunks)}")
-                answer.append(visible(text), style=style_of(chunks))
+                answer.append(f"[{chunks} {printable(topic)} ~{10 * tens}]", style=f"reverse {style_of(chunks)}")
+                answer.append(printable(text), style=style_of(chunks))
             case Sync():
                 answer.append("[sync]", style="reverse")
             case _:
-                answer.append(visible(part.text))
+                answer.append(printable(part.text))
     yield answer
     yield Text()
     figures = f"{record.plain_tokens} tokens, {record.forks} chunks, critical path {record.critical_path}"

@@ -18,8 +18,10 @@ from pasta_jax.decode.trace_file import from_json, to_json
 from pasta_jax.decode.transcript import Transcript
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
 from pasta_jax.view.page import page
-from pasta_jax.view.picture import DARK, LIGHT, cells, colours, mask_svg, picture, short, timeline_svg, visible
+from pasta_jax.view.picture import mask_svg, picture, timeline_svg
+from pasta_jax.view.style import DARK, LIGHT, css_variables
 from pasta_jax.view.terminal import coloured, frame, timeline
+from pasta_jax.view.text import cells, printable, short
 from tests.requires import requires_smollm2
 from tests.traces import TOKENIZER, random_traces, script_of, traced
 
@@ -94,7 +96,7 @@ def test_a_page_holds_every_token_once_in_reading_order_and_its_trace():
         assert list(found.tokens) == trace.order().tolist()
         for i, text in found.tokens.items():
             if not is_silent(trace, i):
-                assert text == visible(trace.text[i])
+                assert text == printable(trace.text[i])
         data = json.loads(found.data)
         assert data.pop("order") == trace.order().tolist()
         assert data.pop("names").keys() == {str(i) for i in np.flatnonzero(trace.tags.is_tag(trace.token))}
@@ -105,7 +107,7 @@ def test_a_page_holds_every_token_once_in_reading_order_and_its_trace():
 def test_a_page_needs_no_network_and_runs_nothing_of_a_model():
     html = page(hostile(), None)
     found = Page(html)
-    assert found.heading == visible(HOSTILE).strip()
+    assert found.heading == printable(HOSTILE).strip()
     assert not found.names & {"img", "link", "iframe", "base", "object", "foreignobject"}
     assert not found.attributes & {"src", "href", "srcset", "onerror", "onload", "onclick"}
     assert html.count("<script") == html.count("</script>") == 2
@@ -236,7 +238,7 @@ def test_the_picture_that_stands_alone_is_well_formed_whatever_a_model_wrote():
         root = ET.fromstring(picture(trace))
         assert root.get("viewBox")
         written = "".join("".join(text.itertext()) for text in elements(picture(trace), "text", kind="text"))
-        told = visible(trace.program().strip() if trace.finish == 1 else written)
+        told = printable(trace.program().strip() if trace.finish == 1 else written)
         assert "".join(written.split()) == "".join(told.split())
 
 
@@ -259,14 +261,14 @@ def test_the_documented_picture_is_that_of_the_documented_example():
 
 
 def test_colours_follow_the_reader_and_every_thread_has_one():
-    css = colours()
+    css = css_variables()
     assert "prefers-color-scheme:dark" in css
     assert all(colour in css for colour in (*LIGHT, *DARK))
     assert len(LIGHT) == len(DARK) == len(set(LIGHT)) == len(set(DARK))
 
 
 def test_no_character_acts_and_wide_ones_count_twice():
-    assert visible("a\x1b[2J\x00\nb\ud800\x9b") == "a␛[2J␀\nb\ufffd\ufffd"
+    assert printable("a\x1b[2J\x00\nb\ud800\x9b") == "a␛[2J␀\nb\ufffd\ufffd"
     assert [cells(character) for character in "a数é\u0301"] == [1, 2, 1, 0]
     assert short("one  two\nthree", 9) == "one two …"
     assert short("数学数学", 8) == "数学数学"

@@ -1,21 +1,18 @@
-"""The plot and the table of a sweep: whole XML, every point inside its panel, seeds as one row with their range."""
+"""The plot and the table of a sweep: names that can be read, every point inside its panel, seeds as one row."""
 
 import itertools
-import re
-import xml.etree.ElementTree as ElementTree
+from random import Random
+from xml.etree import ElementTree
 
 import pytest
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 
 from launch.sweep import markdown, plot, rows_of
-from pasta_jax.view.pareto import HEIGHT, PANEL, Point, pareto, ticks
+from pasta_jax.view import style
+from pasta_jax.view.pareto import DOT, HEIGHT, WIDTH, Point, draw, pareto
 
-
-@pytest.mark.parametrize(("low", "high"), [(0.97, 1.04), (1.0, 2.45), (0.0, 1.0), (1.5, 1.5), (3.0, 4711.0)])
-def test_ticks_are_round_and_cover_the_range(low, high):
-    found = ticks(low, high)
-    assert 2 <= len(found) <= 9
-    assert found[0] <= low + 1e-9
-    assert found[-1] >= high - 1e-9
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 def figures(speedup: float, exact: float) -> dict:
@@ -50,34 +47,84 @@ def test_runs_that_differ_in_seeds_alone_are_one_row_with_their_range():
     assert "2.050 (2.000 to 2.100)" in markdown(rows_of(found()))
 
 
+def dots(root: ElementTree.Element) -> list[ElementTree.Element]:
+    return [group for group in root.iter(f"{SVG}g") if ".dot" in group.get("id", "")]
+
+
 def test_the_plot_is_xml_with_every_model_inside():
     text = plot(rows_of(found()))
     root = ElementTree.fromstring(text)
+    assert (root.get("width"), root.get("height")) == (f"{WIDTH}", f"{HEIGHT}")
     for name in ("Baseline-SFT", "Pasta-SFT", "λ=1, λ=∞"):  # the last two lie at one place
         assert text.count(f">{name}</text>") == 1
-    circles = root.findall(".//{http://www.w3.org/2000/svg}circle")
-    assert len(circles) == 4
-    assert all(0 < float(c.get("cx")) < PANEL and 0 < float(c.get("cy")) < HEIGHT for c in circles)
+    named = [dot.find(f"{SVG}title").text.split(":")[0] for dot in dots(root)]
+    assert named == ["Baseline-SFT", "Pasta-SFT", "λ=1", "λ=∞"]
+    for dot in dots(root):
+        (place,) = dot.iter(f"{SVG}use")
+        assert 0 < float(place.get("x")) < WIDTH
+        assert 0 < float(place.get("y")) < HEIGHT
 
 
 def test_a_name_cannot_break_the_plot_and_a_panel_may_be_empty():
-    text = pareto([("x", "y", [Point("<b>&\0", "a", 1.0, 1.0, (1.0, 1.0), (1.0, 1.0))]), ("realised", "y", [])])
-    ElementTree.fromstring(text)
-    assert re.search("realised: not measured", text)
+    point = Point("<b>&\0 $x^2$", "a", 1.0, 1.0, (1.0, 1.0), (1.0, 1.0))
+    texts = [
+        "".join(text.itertext())
+        for text in ElementTree.fromstring(pareto([("x", "y", [point]), ("realised", "y", [])])).iter(f"{SVG}text")
+    ]
+    assert "<b>&␀ $x^2$" in texts
+    assert "realised: not measured" in texts
+
+
+def test_a_plot_is_the_same_on_every_run():
+    panels = [("x", "y", [Point("a", "a", 1.0, 2.0, (0.5, 1.5), (2.0, 2.0))])]
+    assert pareto(panels) == pareto(panels)
+
+
+@pytest.mark.parametrize("values", [(1.0, 1.0), (1.0, 1.0002), (0.97, 1.04), (0.0, 0.0), (0.0, 1.0), (1.5, 4711.0)])
+def test_ticks_are_short_and_differ(values):
+    points = [Point(f"{value}", "a", value, value, (value, value), (value, value)) for value in values]
+    with style.plotting(WIDTH, HEIGHT) as figure:
+        draw(figure, [("x", "y", points)])
+        for axis in (figure.axes[0].xaxis, figure.axes[0].yaxis):
+            low, high = axis.get_view_interval()
+            labels = [tick.label1.get_text() for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+            assert 3 <= len(labels) == len(set(labels)) <= 7
+            assert all(len(label) <= 6 for label in labels)
+            assert low <= min(values) <= max(values) <= high
+
+
+def overlapping_names(panels: list) -> list[str]:
+    """Names that cover another name or a dot, and names beyond their panel. The lines to their dots may cross."""
+    with style.plotting(WIDTH * len(panels), HEIGHT) as figure:
+        draw(figure, panels)
+        figure.draw_without_rendering()
+        bad = []
+        for axes, (_, _, points) in zip(figure.axes, panels, strict=True):
+            places = dict.fromkeys((point.x, point.y) for point in points)
+            boxes = {text.get_text(): Text.get_window_extent(text).padded(-0.5) for text in axes.texts}
+            assert len(boxes) == len(places)
+            for name, box in boxes.items():
+                bad += [name] * (not all(axes.bbox.padded(1).contains(*corner) for corner in box.corners()))
+            for place in places:
+                x, y = axes.transData.transform(place)
+                boxes[f"dot at {place}"] = Bbox.from_bounds(x - DOT / 2, y - DOT / 2, DOT, DOT)
+            for (name, box), (other, beside) in itertools.combinations(boxes.items(), 2):
+                if box.overlaps(beside) and not (name.startswith("dot") and other.startswith("dot")):
+                    bad.append(f"{name} over {other}")
+        return bad
 
 
 def test_names_cover_neither_dots_nor_each_other():
     places = [(1.0, 0.9), (1.7, 0.94), (1.71, 0.935), (1.72, 0.915), (1.95, 0.94), (1.9, 0.92)]
-    points = [Point(f"λ={n}, λ={n}", "a", x, y, (x, x), (y, y)) for n, (x, y) in enumerate(places)]
-    root = ElementTree.fromstring(pareto([("x", "y", points)]))
-    boxes = [
-        (float(c.get("cx")) - 4, float(c.get("cy")) - 4, 8, 8) for c in root.iter("{http://www.w3.org/2000/svg}circle")
-    ]
-    names = [text for text in root.iter("{http://www.w3.org/2000/svg}text") if "name" in text.get("class", "")]
-    assert len(names) == len(boxes) == 6
-    for name in names:
-        width = 7 * len(name.text)
-        left = float(name.get("x")) - width * ("end" in name.get("class"))
-        boxes.append((left, float(name.get("y")) - 9, width, 11))
-    for (x, y, w, h), (x1, y1, w1, h1) in itertools.combinations(boxes, 2):
-        assert x + w <= x1 or x1 + w1 <= x or y + h <= y1 or y1 + h1 <= y
+    points = [Point(f"λ={n}, λ={n}", "a", x, y, (x - 0.1, x + 0.1), (y, y)) for n, (x, y) in enumerate(places)]
+    assert overlapping_names([("x", "y", points), ("x", "y", points)]) == []
+
+
+def test_names_of_a_few_points_are_always_free():
+    random = Random(0)
+    panels = []
+    for count in range(1, 9):
+        places = random.sample(list(itertools.product(range(9), range(9))), count)
+        points = [Point(f"λ={n}", "a", x, y, (x, x), (y, y)) for n, (x, y) in enumerate(places)]
+        panels.append(("x", "y", points))
+    assert overlapping_names(panels) == []

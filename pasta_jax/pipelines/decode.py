@@ -27,8 +27,9 @@ from pasta_jax.pipelines.decode_job import Job
 from pasta_jax.progress import Progress, say
 from pasta_jax.view.page import page
 from pasta_jax.view.perfetto import to_perfetto
-from pasta_jax.view.picture import picture, visible
+from pasta_jax.view.picture import picture
 from pasta_jax.view.terminal import LiveView, finished
+from pasta_jax.view.text import printable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,7 +151,7 @@ def print_answer(job: Job, items: Iterator[Event | Result], tags: TagIds, sequen
     on_terminal = sys.stdout.isatty()
     live = job.live == "yes" or (job.live == "auto" and on_terminal and not sequential and not job.as_json)
     console = Console(highlight=False, force_terminal=True if job.live == "yes" else None)
-    safe: Callable[[str], str] = visible if on_terminal else str
+    safe: Callable[[str], str] = printable if on_terminal else str
     transcript = Transcript(tags)
     first_token = None
     with LiveView(tags, console) if live else nullcontext() as view:

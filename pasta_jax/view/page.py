@@ -6,7 +6,9 @@ from pathlib import Path
 from pasta_jax.decode.trace import Thread, Trace
 from pasta_jax.decode.trace_file import to_json
 from pasta_jax.view.perfetto import token_name
-from pasta_jax.view.picture import STYLE, colours, css_thread, edges_in, label, mask_svg, short, shown, timeline_svg
+from pasta_jax.view.picture import edges_in, label, mask_svg, timeline_svg
+from pasta_jax.view.style import DRAWING, css_thread, css_variables
+from pasta_jax.view.text import markup, short
 
 TEMPLATE = Path(__file__).with_name("page.html")
 
@@ -21,11 +23,11 @@ def page(trace: Trace, baseline_tokens: int | None) -> str:
     )
     timed = bool(trace.rounds)
     filled = {
-        "title": shown(short(trace.prompt, 60)),
-        "style": colours() + STYLE,
-        "prompt": shown(trace.prompt.strip()),
+        "title": markup(short(trace.prompt, 60)),
+        "style": css_variables() + DRAWING,
+        "prompt": markup(trace.prompt.strip()),
         "long": ' class="long"' * (len(trace.prompt) > 160),
-        "about": shown(
+        "about": markup(
             f"{trace.model} · {trace.rows} rows · positions {trace.policy} · {len(trace.prompt_ids)} prompt tokens"
         ),
         "replay": _REPLAY if trace.replayed else "",
@@ -78,7 +80,7 @@ def _answer(trace: Trace) -> str:
     forks = 0
 
     def token(i: int, text: str) -> str:
-        return f'<i data-n="{i}">{shown(text)}</i>'
+        return f'<i data-n="{i}">{markup(text)}</i>'
 
     for i in trace.order():
         number, id = int(trace.thread[i]), int(trace.token[i])
@@ -87,7 +89,7 @@ def _answer(trace: Trace) -> str:
             in_chunk = False
         if id == tags.promise:
             colour = css_thread(forks + 1)
-            parts.append(f'{shown(trace.text[i])}<span class="mark {colour}" data-n="{i}">{token(i, "promise ")}')
+            parts.append(f'{markup(trace.text[i])}<span class="mark {colour}" data-n="{i}">{token(i, "promise ")}')
             in_mark = True
         elif tags.is_close(id) and in_mark:
             forks += 1
@@ -95,11 +97,11 @@ def _answer(trace: Trace) -> str:
             in_mark = False
         elif id == tags.async_:
             parts.append(
-                f'<span class="chunk {css_thread(number)}" title="{shown(label(threads[number]))}">{token(i, "")}'
+                f'<span class="chunk {css_thread(number)}" title="{markup(label(threads[number]))}">{token(i, "")}'
             )
             in_chunk = True
         elif id == tags.sync:
-            parts.append(f'{shown(trace.text[i])}<span class="mark t0" data-n="{i}">{token(i, "sync")}</span>')
+            parts.append(f'{markup(trace.text[i])}<span class="mark t0" data-n="{i}">{token(i, "sync")}</span>')
         else:
             parts.append(token(i, trace.text[i]))
     return "".join(parts) + "</span>" * (in_chunk + in_mark)
@@ -151,7 +153,7 @@ def _row(thread: Thread, tree: str, longest: int, edge) -> str:
         )
     cells = [promised, str(thread.length), None, steps, *([ms] if edge is not None else []), _CLOSED[thread.closed]]
     columns = "".join(f'<td class="bars">{meter}</td>' if cell is None else f"<td>{cell}</td>" for cell in cells)
-    name = f'<td class="name"><span class="tree">{tree}</span>{shown(short(label(thread), 40))}</td>'
+    name = f'<td class="name"><span class="tree">{tree}</span>{markup(short(label(thread), 40))}</td>'
     return f'<tr class="{css_thread(thread.number)}">{name}{columns}</tr>'
 
 

@@ -2,17 +2,23 @@
 
 import dataclasses
 import itertools
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from pasta_jax.view.picture import STYLE, colours, shown
+import numpy as np
 
-PANEL = 420  # of one plot, its axes' labels included
-HEIGHT = 330
-LEFT, RIGHT, TOP, BOTTOM = 62, 24, 34, 46
-NEAR = 7  # from a dot to its name
+from pasta_jax.view import style
+from pasta_jax.view.text import printable
 
-Box = tuple[float, float, float, float]  # left, top, right, bottom
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.transforms import Bbox
+
+WIDTH, HEIGHT = 430, 330  # of a panel
+DOT = 8  # diameter
+DISTANCES = (8, 18, 30, 44, 60)  # from the middle of a dot to its name, nearest first
+DIRECTIONS = ((1, 0), (-1, 0), (1, 1), (1, -1), (-1, 1), (-1, -1), (0, 1), (0, -1))  # best first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +26,7 @@ class Point:
     """A model, or a mean over seeds with the range of its runs."""
 
     name: str
-    family: str  # points of one family have a colour and, in the order given, a line
+    family: str  # points of one family share a colour and, in the order given, a line
     x: float
     y: float
     x_range: tuple[float, float]
@@ -29,87 +35,115 @@ class Point:
 
 def pareto(panels: Sequence[tuple[str, str, Sequence[Point]]]) -> str:
     """One plot for each (name of x, name of y, points), side by side."""
-    families = list(dict.fromkeys(point.family for _, _, points in panels for point in points))
-    parts = [
-        f'<g transform="translate({number * PANEL} 0)">{_panel(across, up, points, families)}</g>'
-        for number, (across, up, points) in enumerate(panels)
-    ]
-    width = PANEL * len(panels)
-    style = (
-        f"{colours()}{STYLE}.paper{{fill:var(--paper)}}.dot{{fill:var(--c)}}.range{{stroke:var(--c);stroke-opacity:.5}}"
-        ".line{stroke:var(--c);fill:none;stroke-width:1.5}"
-    )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {HEIGHT}" width="{width}" height="{HEIGHT}">'
-        f'<style>{style}</style><rect class="paper" width="{width}" height="{HEIGHT}"/>{"".join(parts)}</svg>\n'
-    )
+    with style.plotting(WIDTH * len(panels), HEIGHT) as figure:
+        return style.plot_svg(figure, draw(figure, panels))
 
 
-def ticks(low: float, high: float) -> list[float]:
-    """Round numbers that cover a range: at most eight, and two at least."""
-    span = max(high - low, 1e-3)
-    unit = 10.0 ** math.floor(math.log10(span))
-    step = next(s * unit for s in (0.1, 0.2, 0.5, 1, 2, 5) if span / (s * unit) <= 6)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(n * step, 10) for n in range(first, max(last, first + 1) + 1)]
+def draw(figure: "Figure", panels: Sequence[tuple[str, str, Sequence[Point]]]) -> dict[str, str]:
+    """Draw the panels and return the tooltips of their dots."""
+    families = dict.fromkeys(point.family for _, _, points in panels for point in points)
+    colours = {family: style.LIGHT[number % len(style.LIGHT)] for number, family in enumerate(families)}
+    titles: dict[str, str] = {}
+    all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for number, (axes, (across, up, points)) in enumerate(zip(all_axes, panels, strict=True)):
+        if points:
+            axes.set_xlabel(printable(across))
+            axes.set_ylabel(printable(up))
+            titles |= _draw_points(axes, points, colours, f"panel{number}")
+        else:
+            axes.set_axis_off()
+            axes.text(0.5, 0.5, printable(f"{across}: not measured"), ha="center", color=style.LIGHT_PAGE["dim"])
+    figure.draw_without_rendering()  # settles the scales, by which names are placed
+    figure.set_layout_engine("none")
+    for axes, (_, _, points) in zip(all_axes, panels, strict=True):
+        _draw_names(axes, points, colours)
+    return titles
 
 
-def _panel(across: str, up: str, points: Sequence[Point], families: list[str]) -> str:
-    if not points:
-        return f'<text class="dim" x="{LEFT}" y="{HEIGHT / 2}">{shown(across)}: not measured</text>'
-    xs = ticks(min(p.x_range[0] for p in points), max(p.x_range[1] for p in points))
-    ys = ticks(min(p.y_range[0] for p in points), max(p.y_range[1] for p in points))
-    bottom = HEIGHT - BOTTOM
+def _draw_points(axes: "Axes", points: Sequence[Point], colours: dict[str, str], gid: str) -> dict[str, str]:
+    from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
-    def x(value: float) -> float:
-        return round(LEFT + (value - xs[0]) / (xs[-1] - xs[0]) * (PANEL - LEFT - RIGHT), 2)
-
-    def y(value: float) -> float:
-        return round(bottom - (value - ys[0]) / (ys[-1] - ys[0]) * (bottom - TOP), 2)
-
-    parts = []
-    for value in xs:
-        parts.append(f'<path class="grid" d="M{x(value)} {TOP}V{bottom}"/>')
-        parts.append(f'<text class="dim mid" x="{x(value)}" y="{bottom + 16}">{value:g}</text>')
-    for value in ys:
-        parts.append(f'<path class="grid" d="M{LEFT} {y(value)}H{PANEL - RIGHT}"/>')
-        parts.append(f'<text class="dim end" x="{LEFT - 6}" y="{y(value) + 4}">{value:g}</text>')
-    parts.append(f'<text class="mid" x="{(LEFT + PANEL - RIGHT) / 2}" y="{HEIGHT - 10}">{shown(across)}</text>')
-    parts.append(f'<text x="8" y="18">{shown(up)}</text>')
-    taken = [(x(point.x) - 4, y(point.y) - 4, x(point.x) + 4, y(point.y) + 4) for point in points]
-    for number, family in enumerate(families):
-        own = [point for point in points if point.family == family]
-        if not own:
-            continue
-        line = "L".join(f"{x(point.x)} {y(point.y)}" for point in own)
-        drawn = [f'<path class="line" d="M{line}"/>'] if len(own) > 1 else []
-        names: dict[tuple[float, float], list[str]] = {}  # of points at one place
-        for point in own:
-            names.setdefault((x(point.x), y(point.y)), []).append(point.name)
-            (left, right), (low, high) = point.x_range, point.y_range
-            drawn.append(
-                f'<path class="range" d="M{x(left)} {y(point.y)}H{x(right)}M{x(point.x)} {y(low)}V{y(high)}"/>'
-            )
-            title = f"<title>{shown(point.name)}: {point.x:.3f}, {point.y:.3f}</title>"
-            drawn.append(f'<circle class="dot" cx="{x(point.x)}" cy="{y(point.y)}" r="4">{title}</circle>')
-        for (across, down), several in names.items():
-            said = ", ".join(several)
-            end, down, box = _room(across, down, 7.5 * len(said), taken)
-            taken.append(box)
-            anchor, shift = (' class="name end"', -NEAR) if end else (' class="name"', NEAR)
-            drawn.append(f'<text{anchor} x="{across + shift}" y="{down}">{shown(said)}</text>')
-        parts.append(f'<g class="t{number % 10}">{"".join(drawn)}</g>')
-    return "".join(parts)
+    titles = {}
+    for family, colour in colours.items():
+        members = [point for point in points if point.family == family]
+        axes.plot([point.x for point in members], [point.y for point in members], color=colour, linewidth=1.5)
+    for number, point in enumerate(points):
+        colour = colours[point.family]
+        axes.hlines(point.y, *point.x_range, colour, alpha=0.5, linewidth=1)
+        axes.vlines(point.x, *point.y_range, colour, alpha=0.5, linewidth=1)
+        axes.plot([point.x], [point.y], "o", color=colour, markersize=DOT, gid=f"{gid}.dot{number}")
+        titles[f"{gid}.dot{number}"] = f"{point.name}: {point.x:.3f}, {point.y:.3f}"
+    axes.set_xlim(_limits([value for point in points for value in point.x_range]))
+    axes.set_ylim(_limits([value for point in points for value in point.y_range]))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(6, steps=(1, 2, 2.5, 5, 10)))
+        axis.set_major_formatter(ScalarFormatter(useOffset=False))
+    return titles
 
 
-def _room(across: float, down: float, width: float, taken: list[Box]) -> tuple[bool, float, Box]:
-    """(whether a name ends at its dot rather than begins there, its baseline, its box): where it covers least."""
-    places = []
-    for end, below in itertools.product((False, True), (-6, 14)):
-        left = across - NEAR - width if end else across + NEAR
-        box = left, down + below - 10, left + width, down + below + 3
-        covered = sum(box[0] < t[2] and t[0] < box[2] and box[1] < t[3] and t[1] < box[3] for t in taken)
-        outside = left < LEFT or left + width > PANEL
-        places.append((covered + outside, end, down + below, box))
-    _, *found = min(places, key=lambda place: place[0])
-    return tuple(found)
+def _limits(values: Sequence[float]) -> tuple[float, float]:
+    """The range of an axis, never so small that ticks differ in the fourth digit only."""
+    low, high = min(values), max(values)
+    margin = max(0.08 * (high - low), 0.01 * max(abs(low), abs(high), 1))
+    return low - margin, high + margin
+
+
+def _draw_names(axes: "Axes", points: Sequence[Point], colours: dict[str, str]) -> None:
+    """Write each name where it covers least, tied to its dot by a line unless beside it. Equal points share one."""
+    from matplotlib.transforms import Bbox
+
+    members: dict[tuple[float, float], list[Point]] = {}
+    for point in points:
+        members.setdefault((point.x, point.y), []).append(point)
+    centres = [axes.transData.transform(place) for place in members]
+    ink = [Bbox.from_bounds(x - 1, y - 1, 2, 2) for x, y in _ink(axes, points)]
+    boxes = [Bbox.from_bounds(x - DOT / 2, y - DOT / 2, DOT, DOT) for x, y in centres]
+
+    def cost(box: "Bbox") -> int:
+        (left, bottom), (right, top) = axes.bbox.get_points()
+        outside = box.x0 < left or box.x1 > right or box.y0 < bottom or box.y1 > top
+        return 100 * (box.count_overlaps(boxes) + outside) + box.count_overlaps(ink)
+
+    for (place, named), centre in zip(members.items(), centres, strict=True):
+        font = {"color": colours[named[0].family], "weight": "bold"}
+        name = printable(", ".join(point.name for point in named))
+        sample = axes.text(0, 0, name, **font)
+        width, height = sample.get_window_extent().size
+        sample.remove()
+
+        distance, box = min(_places(centre, width, height), key=lambda place: (cost(place[1]), place[0]))
+        boxes.append(box)
+        line = {"arrowstyle": "-", "color": font["color"], "linewidth": 0.8, "shrinkA": 0, "shrinkB": DOT / 2}
+        axes.annotate(
+            name,
+            place,
+            (box.x0 - centre[0], box.y0 - centre[1]),
+            textcoords="offset points",
+            va="bottom",
+            arrowprops=line if distance > DISTANCES[0] else None,
+            **font,
+        )
+
+
+def _places(centre: np.ndarray, width: float, height: float) -> "Iterator[tuple[float, Bbox]]":
+    """(distance, box) of every place to try for a name."""
+    from matplotlib.transforms import Bbox
+
+    for distance in DISTANCES:
+        for across, up in DIRECTIONS:
+            reach = distance / max(abs(across) + abs(up), 1) ** 0.5
+            x = centre[0] + across * reach + width * (across - 1) / 2
+            y = centre[1] + up * reach + height * (up - 1) / 2
+            yield distance, Bbox.from_bounds(x, y, width, height)
+
+
+def _ink(axes: "Axes", points: Sequence[Point]) -> "Iterator[np.ndarray]":
+    """Pixels along the lines and ranges."""
+    ends = [((left, point.y), (right, point.y)) for point in points for left, right in [point.x_range]]
+    ends += [((point.x, low), (point.x, high)) for point in points for low, high in [point.y_range]]
+    for family in dict.fromkeys(point.family for point in points):
+        ends += itertools.pairwise((point.x, point.y) for point in points if point.family == family)
+    for start, end in ends:
+        start, end = axes.transData.transform([start, end])
+        count = int(np.hypot(*(end - start)) // 3) + 1
+        yield from (start + (end - start) * n / count for n in range(count + 1))

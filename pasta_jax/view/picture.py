@@ -1,84 +1,18 @@
 """Pictures of a trace as SVG: threads over time, who sees whom, and the two-part picture of an answer."""
 
-import unicodedata
 from collections.abc import Iterator
-from xml.sax.saxutils import escape
 
 import numpy as np
 
 from pasta_jax.decode.trace import Thread, Trace
+from pasta_jax.view.style import DRAWING, MONO, css_thread, css_variables
+from pasta_jax.view.text import cells, markup, short
 
-# Main first; chunks take the rest in turn. Each colour is legible on its own background.
-LIGHT = ("#475569", "#2563eb", "#ea580c", "#059669", "#c026d3", "#b45309", "#0891b2", "#dc2626", "#7c3aed", "#4d7c0f")
-DARK = ("#a3b1c6", "#60a5fa", "#fb923c", "#34d399", "#e879f9", "#facc15", "#22d3ee", "#f87171", "#a78bfa", "#a3e635")
-SANS = "ui-sans-serif,system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif"
-MONO = "ui-monospace,SFMono-Regular,Menlo,Consolas,'Liberation Mono',monospace"
 WIDTH = 960  # of a timeline
 GUTTER = 152  # left of it, for the threads' names
 RIGHT = 8
 MARGIN = 16  # around the picture that stands alone
 TICKS = 10  # at most
-
-
-def colours() -> str:
-    """CSS variables --c0, --c1, … and the rules that use them: .t3 draws in the colour of thread 3."""
-
-    def variables(palette: tuple[str, ...], **more: str) -> str:
-        named = {f"c{number}": colour for number, colour in enumerate(palette)} | more
-        return "".join(f"--{name}:{value};" for name, value in named.items())
-
-    light = variables(LIGHT, ink="#1e293b", dim="#64748b", line="#e2e8f0", paper="#ffffff")
-    dark = variables(DARK, ink="#e2e8f0", dim="#94a3b8", line="#2b3648", paper="#0f1623")
-    threads = "".join(f".t{number}{{--c:var(--c{number})}}" for number in range(len(LIGHT)))
-    return f":root{{color-scheme:light dark;{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}{threads}"
-
-
-# What the drawings themselves need, on the page and on their own.
-STYLE = (
-    f"svg{{font-family:{SANS};font-size:12px;fill:var(--ink)}}.bar{{fill:var(--c)}}.tag{{fill-opacity:.4}}"
-    ".name{fill:var(--c);font-weight:600}.dim{fill:var(--dim)}.grid{stroke:var(--line);fill:none}"
-    ".arrow{stroke:var(--c);stroke-width:1.5;fill:none}.wait{stroke:var(--c);stroke-dasharray:1 4;stroke-width:2}"
-    ".promised{stroke:var(--c);fill:none;stroke-dasharray:3 2}.end{text-anchor:end}.mid{text-anchor:middle}"
-    ".seen{fill:var(--c);fill-opacity:.75}.past{fill:var(--line)}"
-)
-
-
-def css_thread(number: int) -> str:
-    """The class of a thread: t0 is main's, chunks share nine."""
-    return f"t{1 + (number - 1) % (len(LIGHT) - 1) if number else 0}"
-
-
-def visible(text: str) -> str:
-    """Text in which every character can be seen and none acts: control characters become their pictures."""
-
-    def picture_of(character: str) -> str:
-        if character == "\n" or unicodedata.category(character) not in ("Cc", "Cs", "Cn"):
-            return character
-        return chr(0x2400 + ord(character)) if character < " " else "\ufffd"
-
-    return "".join(map(picture_of, text))
-
-
-def shown(text: str) -> str:
-    """Text as XML and HTML take it, whatever a model wrote."""
-    return escape(visible(text), {'"': "&quot;"})
-
-
-def cells(character: str) -> int:
-    """Columns a character takes in a fixed-width font."""
-    if unicodedata.combining(character) or unicodedata.category(character) in ("Mn", "Cf"):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
-
-
-def short(text: str, columns: int) -> str:
-    """One line of text, cut to so many columns."""
-    text, width = " ".join(text.split()), 0
-    for at, character in enumerate(text):
-        width += cells(character)
-        if width > columns:
-            return text[: at - 1] + "…"
-    return text
 
 
 def label(thread: Thread) -> str:
@@ -112,9 +46,9 @@ def timeline(trace: Trace, unit: str) -> tuple[str, int]:
         number, base = thread.number, y(thread.number)
         own = np.flatnonzero(trace.thread == number)
         parts.append(f'<g class="{css_thread(number)}">')
-        name = shown(short(label(thread), 19))
+        name = markup(short(label(thread), 19))
         parts.append(
-            f'<text class="name" x="8" y="{base + bar / 2 + 4:g}">{name}<title>{shown(label(thread))}</title></text>'
+            f'<text class="name" x="8" y="{base + bar / 2 + 4:g}">{name}<title>{markup(label(thread))}</title></text>'
         )
         if number and len(own):
             promised = 10 * thread.tens
@@ -248,11 +182,11 @@ def picture(trace: Trace) -> str:
     legend = "pale: tags and topics; dashed: promised length" + ("; a replay of a given answer" * trace.replayed)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:g}" width="{width}" '
-        f'height="{height:g}" role="img" aria-label="An asynchronous answer"><style>{colours()}{STYLE}'
+        f'height="{height:g}" role="img" aria-label="An asynchronous answer"><style>{css_variables()}{DRAWING}'
         f".text{{font:13px {MONO};white-space:pre}}.tint{{fill:var(--c);fill-opacity:.16}}"
         f".ask{{font-size:14px;font-weight:600}}</style>{MARKER}"
         f'<rect x=".5" y=".5" width="{width - 1}" height="{height - 1:g}" rx="8" fill="var(--paper)" '
-        f'stroke="var(--line)"/><text class="ask" x="24" y="32">{shown(short(trace.prompt, 110))}</text>'
+        f'stroke="var(--line)"/><text class="ask" x="24" y="32">{markup(short(trace.prompt, 110))}</text>'
         f'<g transform="translate(24 46)">{text}</g><g transform="translate({MARGIN} {top:g})">{body}</g>'
         f'<text class="dim" x="24" y="{height - 16:g}">{legend}</text>'
         f'<text class="dim end" x="{width - 24}" y="{height - 16:g}">{numbers}</text></svg>\n'
@@ -285,7 +219,7 @@ def _answer(trace: Trace) -> tuple[str, float]:
         box = f'x="{x:.1f}" y="{y + 2:g}" width="{width:.1f}" height="{line_height - 3:g}" rx="3"'
         tint = f'<rect class="tint" {box}/>' if thread else ""
         place = f'x="{x:.1f}" y="{y + 16:g}" textLength="{width:.1f}"'
-        written = f'<text class="text" {place} xml:space="preserve">{shown(piece)}</text>'
+        written = f'<text class="text" {place} xml:space="preserve">{markup(piece)}</text>'
         parts.append(f'<g class="{css_thread(thread)}">{tint}{written}</g>')
     return "".join(parts), (line + 1) * line_height
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from pasta_jax.decode.trace import Trace
 from pasta_jax.decode.transcript import ThreadText, Transcript
-from pasta_jax.view.picture import short, visible
+from pasta_jax.view.text import printable, short
 
 # Of the 256 colours of a terminal those that can be read on black and on white; main has the terminal's own.
 STYLES = (
@@ -93,14 +93,14 @@ def frame(transcript: Transcript, console: Console) -> RenderableType:
 def _panel(thread: ThreadText, step: int, width: int, height: int, console: Console) -> Panel:
     style = style_of(thread.number)
     inner, lines = width - 4, height - 2
-    text = Text(visible(thread.text[-inner * lines * 2 :]), style="dim" if thread.ended else "")
+    text = Text(printable(thread.text[-inner * lines * 2 :]), style="dim" if thread.ended else "")
     tail = text.wrap(console, inner)[-lines:]
     title = f"{thread.number} {thread.topic}" if thread.number else "main"
     came = f"{thread.tokens} of {10 * thread.tens}" if thread.number else str(thread.tokens)
     mark = " ✓" if thread.ended else " idle" if thread.step < step - 1 else ""
     return Panel(
         Text("\n").join(tail),
-        title=Text(short(visible(title), max(inner - 4, 4)), style=f"bold {style}"),
+        title=Text(short(printable(title), max(inner - 4, 4)), style=f"bold {style}"),
         subtitle=Text(f"{came}{mark}", style=style),
         title_align="left",
         subtitle_align="right",
@@ -119,7 +119,7 @@ def coloured(trace: Trace) -> Text:
     said = [i for i in trace.order() if not trace.in_topic[i]]
     text = Text()
     for thread, run in itertools.groupby(said, key=lambda i: int(trace.thread[i])):
-        text.append(visible("".join(trace.text[i] for i in run)), style=style_of(thread))
+        text.append(printable("".join(trace.text[i] for i in run)), style=style_of(thread))
     return text
 
 
@@ -137,7 +137,7 @@ def timeline(trace: Trace, columns: int) -> Iterator[Text]:
         line[column_of[own & silent]] = "▒"
         line[column_of[own & ~silent]] = "█"
         name = f"{thread.number} {thread.topic}" if thread.number else "main"
-        named = Text(short(visible(name), gutter - 2), style=style_of(thread.number))
+        named = Text(short(printable(name), gutter - 2), style=style_of(thread.number))
         named.align("left", gutter)
         yield named + Text("".join(line).rstrip(), style=style_of(thread.number))
     last = f"{trace.steps} steps"
