@@ -1,13 +1,10 @@
-"""How far do the judges that ask nobody agree with given preferences?
+"""How often do the proxy judges agree with given preferences?
 
     python -m launch.judges --config=configs/judges.py:offline
 
-300 questions with a chosen and a rejected answer (who preferred is not said), judged in both orders; of a coin 50 % are
-expected, give or take 5.8. `relevance` is told no reference answers, and `rules` has those of IFEval's questions, of
-which none is among the 300. Nothing is drawn from a seed.
-
-`quick` leaves likelihood out and takes some four minutes on two busy CPU cores; `offline` took 22 there, 31 of CPU
-time. What came out stands in docs/RESULTS.md.
+300 questions with a chosen and a rejected answer (the data set does not state who chose), judged in both orders.
+Chance is 50 ± 5.8 %. `rules` reads IFEval's questions, none of which is among the 300, so it is undecided on all of
+them. There is no seed: nothing is random. Takes seconds; docs/RESULTS.md has the figures to expect.
 """
 
 from ml_collections import ConfigDict
@@ -17,24 +14,19 @@ from configs import common
 
 def get_config(variant: str = "offline") -> ConfigDict:
     """The config of a variant."""
-    cheap = ("repetition", "length", "relevance", "rules")
     variants = {
-        "offline": lambda: judges((*cheap, "likelihood"), pairs=300),
-        "quick": lambda: judges(cheap, pairs=300),
-        "tiny": lambda: judges(("repetition", "length"), pairs=8),
+        "offline": lambda: judges(("rules", "repetition"), pairs=300),
+        "tiny": lambda: judges(("repetition",), pairs=8),
     }
     return common.pick(variants, variant, "configs/judges.py")
 
 
 def judges(kinds: tuple[str, ...], pairs: int) -> ConfigDict:
-    """These judges over the first so many pairs."""
+    """Judges over the first `pairs` pairs."""
     return ConfigDict(
         {
             "kinds": kinds,
             "pairs": pairs,
-            "rules": "ifeval",  # where `rules` has them from
-            "model": common.model("smollm2_135m"),  # of `likelihood`
-            "lengths": (128, 256, 512, 1024),  # tokens that `likelihood` pads to; more are judged by their beginning
-            "slice": 256,  # tokens whose vocabulary logits exist at a time
+            "rules": "ifeval",  # where `rules` reads its rules from; see docs/DATA.md
         }
     )

@@ -43,8 +43,8 @@ def preference() -> ConfigDict:
             "decoding": common.decoding(lanes=64, rows=9),
             "request": {"max_tokens": 600, "max_topic_tokens": 12, "max_chunk_tokens": 638},
             "judge": {
-                "kind": "llm",  # llm, toy, or a proxy: likelihood, relevance, rules, repetition, length
-                "scale": 1.0,  # of a proxy: the difference that is a verdict of 73 %; 0.1 suits shares and cosines
+                "kind": "llm",  # llm, toy, or a proxy: rules, repetition
+                "scale": 1.0,  # of a proxy: the difference that is a verdict of 73 %; 0.1 suits shares
                 "asks": 3,  # of llm: how often a malformed verdict is asked for anew
                 "concurrency": 8,
                 "agreement": 300,  # chosen and rejected answers of others that it is compared with; 0: none

@@ -17,7 +17,6 @@ from launch.preference_stage import (
     asked_of,
     decode_step,
     fingerprint_of_params,
-    judge_of,
     judged_by,
     request_of,
     stage_of,
@@ -86,11 +85,8 @@ def say_agreement(stage: Stage, report: dict) -> None:
         choices = given_preferences()[:count]
         settings = {"judge": judged_by(stage), "pairs": fingerprint_of(choices)}
 
-        # The only answers known to these questions may be the chosen ones themselves: nobody is to judge by them.
-        judge = judge_of(stage, {}) if kind == "relevance" else stage.judge
-
         def records(start: int):
-            found = agreement(judge, choices)
+            found = agreement(stage.judge, choices)
             yield [dataclasses.asdict(found) | {"said": str(found)}]
 
         [found] = stage.steps.make("agreement", settings, 1, 1, records).records

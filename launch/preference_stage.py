@@ -9,7 +9,6 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from launch.judges import proxy
 from pasta_jax.errors import PastaError
 from pasta_jax.pipelines.artifacts import Made, Steps, fingerprint_of, say
 
@@ -62,8 +61,7 @@ def stage_of(config: ConfigDict, workdir: Path) -> Stage:
     prompts, held_out, problems = prompts_of(config)
     folder = Path(config.steps) if config.steps else workdir / "steps"
     stage = Stage(config, Steps(folder), sft, baseline, prompts, held_out, problems, None)
-    references = {prompt.instruction: prompt.reference for prompt in (*prompts, *held_out)}
-    return dataclasses.replace(stage, judge=judge_of(stage, references))
+    return dataclasses.replace(stage, judge=judge_of(stage))
 
 
 def prompts_of(config: ConfigDict):
@@ -158,15 +156,13 @@ def answers_of(record: dict) -> list:
     return [Candidate(**answer | {"ids": tuple(answer["ids"])}) for answer in record["answers"]]
 
 
-def judge_of(stage: Stage, references: dict):
-    """The judge that the config names; `references` are known answers by question."""
+def judge_of(stage: Stage):
+    """The judge that the config names."""
     from pasta_jax.judges import offline as judges_offline
 
     asked = stage.config.judge
     if asked.kind in judges_offline.PROXIES:
-        lengths, source = tuple(stage.config.train.lengths), stage.config.prompts.source
-        measure = proxy(asked.kind, stage.baseline, scoring_of(stage), lengths, references, source)
-        return judges_offline.comparing(measure, asked.scale)
+        return judges_offline.comparing(judges_offline.proxy(asked.kind, stage.config.prompts.source), asked.scale)
     if asked.kind == "toy":
         return judges_offline.toy_grader(stage.problems)
     if asked.kind == "llm":
@@ -187,8 +183,6 @@ def judged_by(stage: Stage) -> dict:
         asked["endpoint"] = {name: asked["endpoint"][name] for name in ("url", "model", "temperature", "max_tokens")}
     else:
         del asked["endpoint"]
-    if asked["kind"] == "likelihood":
-        asked["model"] = fingerprint_of_params(stage.baseline.params)
     if asked["kind"] == "rules":
         from pasta_jax.judges.rules import rules_of
 

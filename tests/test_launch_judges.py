@@ -1,29 +1,22 @@
-"""Judges that ask nobody, as a user compares them with given preferences and as the preference stage makes them."""
+"""Proxy judges, as a user compares them with given preferences and as the preference stage builds them."""
 
 import json
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from configs import preference as preference_config
 from configs.judges import get_config
 from launch import judges, preference
 from launch.preference_stage import Stage, judge_of, judged_by
+from pasta_jax import settings
 from pasta_jax.errors import PastaError
-from pasta_jax.judges import minilm
+from pasta_jax.judges.judge import Agreement
+from pasta_jax.pipelines import judges as pipeline
 from pasta_jax.pipelines.artifacts import Steps
 from tests.requires import requires_data
 
-PAIRS = [("q", "known", "off"), ("q", "yours", "mine")]
-
-
-@pytest.fixture(autouse=True)
-def embedding(monkeypatch):
-    """Stands for MiniLM: what is near to what is said here."""
-    vectors = {"q": [1, 0, 0], "known": [0, 1, 0], "mine": [0.8, 0.6, 0], "yours": [0.6, 0.8, 0], "off": [0.3, 0, 0.95]}
-    embed = lambda texts: np.array([vectors[text] for text in texts], np.float32)  # noqa: E731
-    monkeypatch.setattr(minilm, "load_minilm", lambda: embed)
+PAIRS = [("q", "a b c d e", "a b c d " * 3), ("q", "x", "y")]
 
 
 def stage(folder, kind: str, source: str) -> Stage:
@@ -38,54 +31,55 @@ def first(judge, *texts: str) -> float:
 
 
 @requires_data
-def test_the_command_prints_a_line_a_judge_and_json_last(capsys):
-    judges.main(get_config("tiny"))
-    *lines, last = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["repetition", "length"]
-    assert all("a proxy; agrees with" in line and "of 8 given preferences" in line for line in lines)
-    found = json.loads(last)
-    assert (found["pairs"], list(found["judges"])) == (8, ["repetition", "length"])
-    assert found["judges"]["length"].keys() == {"pairs", "agreed", "tied", "near_chance"}
-
-
-@requires_data
-def test_rules_have_no_opinion_on_questions_that_have_none(capsys):
-    config = get_config("tiny")
-    config.kinds = ("rules",)
+def test_the_command_prints_a_line_per_judge_and_json_last(capsys):
+    config = get_config("offline")
+    config.pairs = 8
     judges.main(config)
-    assert "50.0% of 8 given preferences (8 of them undecided), no better than chance" in capsys.readouterr().out
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["rules", "repetition"]
+    assert all("a proxy; agrees with" in line and "of 8 given preferences" in line for line in lines)
+    assert "50.0% of 8 given preferences (8 of them undecided), no better than chance" in lines[0]
+    report = json.loads(last)
+    assert (report["pairs"], list(report["judges"])) == (8, ["rules", "repetition"])
+    assert report["judges"]["repetition"].keys() == {"pairs", "agreed", "tied", "near_chance"}
 
 
-@pytest.mark.parametrize(("changed", "said"), [({"pairs": 0}, "--config.pairs=0"), ({"kinds": ("llm",)}, "no 'llm'")])
-def test_what_cannot_be_compared_is_refused(changed, said):
+def test_the_report_holds_the_agreement_of_each_kind(monkeypatch):
+    monkeypatch.setattr(pipeline, "given_preferences", lambda: [*PAIRS, ("q", "not", "read")])
+    report = pipeline.measure(pipeline.Settings(kinds=("repetition",), pairs=2, rules=""))
+    assert report == pipeline.Report(2, {"repetition": Agreement(pairs=2, agreed=0.75, tied=1)})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"pairs": 0}, "config.pairs: "), ({"kinds": ("length",)}, "unknown value 'length'; choose from rules")],
+)
+def test_settings_out_of_range_are_refused(changes, message):
     config = get_config("tiny")
-    config.update(changed)
-    with pytest.raises(PastaError, match=said):
-        judges.main(config)
+    config.update(changes)
+    with pytest.raises(PastaError, match=message):
+        settings.read(config, pipeline.Settings)
 
 
 def test_the_stage_judges_by_the_rules_of_its_own_questions(tmp_path):
-    path, bare = tmp_path / "asked.jsonl", tmp_path / "bare.jsonl"
+    path, bare = tmp_path / "prompts.jsonl", tmp_path / "bare.jsonl"
     record = {"instruction": "q", "output": "x", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
     path.write_text(json.dumps(record))
     bare.write_text('{"instruction": "q", "output": "x"}')
-    asked = stage(tmp_path, "rules", str(path))
-    judge = judge_of(asked, {})
+    by_rules = stage(tmp_path, "rules", str(path))
+    judge = judge_of(by_rules)
     assert first(judge, "q", "so", "so, so") > first(judge, "other", "so", "so, so") == 0.5
-    before = judged_by(asked)
+    before = judged_by(by_rules)
     path.write_text(json.dumps(record | {"instruction_id_list": ["startend:quotation"]}))
-    assert judged_by(asked) != before
+    assert judged_by(by_rules) != before
     with pytest.raises(PastaError, match=r"bare.jsonl: no question has rules to judge by"):
-        judge_of(stage(tmp_path, "rules", str(bare)), {})
+        judge_of(stage(tmp_path, "rules", str(bare)))
 
 
-def test_relevance_knows_references_but_not_where_it_is_compared_with_preferences(tmp_path, monkeypatch, capsys):
-    asked = stage(tmp_path, "relevance", "preferences")
-    judge = judge_of(asked, {"q": "known"})
-    assert first(judge, "q", "yours", "mine") == pytest.approx(0.5)  # 0.7 on average either way
-    assert first(judge, "q", "known", "off") > 0.5
+def test_the_stage_states_how_often_its_proxy_agrees_with_given_preferences(tmp_path, monkeypatch, capsys):
+    by_repetition = stage(tmp_path, "repetition", "preferences")
     monkeypatch.setattr("pasta_jax.data.sources.given_preferences", lambda: PAIRS)
     report = {}
-    preference.say_agreement(Stage(**(vars(asked) | {"judge": judge})), report)
-    assert report["judge_agreement"]["agreed"] == 0
-    assert "relevance, a proxy; agrees with 0.0% of 2" in capsys.readouterr().err
+    preference.say_agreement(Stage(**(vars(by_repetition) | {"judge": judge_of(by_repetition)})), report)
+    assert report["judge_agreement"]["agreed"] == 0.75
+    assert "repetition, a proxy; agrees with 75.0% of 2" in capsys.readouterr().err

@@ -1,9 +1,9 @@
-"""Which of two answers is better, and how sure is that: the judges' one interface, and quality as it follows from it.
+"""The judges' one interface: which of two answers is better, with what confidence; and quality computed from that.
 
-    judge(question, first, second) -> Verdict, or None where none could be had
+    judge(question, first, second) -> Verdict, or None if the judge returned none
 
-A judge that reads both answers may favour a place, so each pair is judged in both orders. Confidence is what a verdict
-gives to either side: an undecided judge gives a half to each.
+A judge that reads both answers may favour a position, so each pair is judged in both orders. A verdict gives each
+answer a confidence; an undecided judge gives both one half.
 """
 
 import dataclasses
@@ -25,52 +25,53 @@ TIE = Verdict(0.5, 0.5)
 Judge = Callable[[str, str, str], Verdict | None]
 
 
-def by_chance(probability: float) -> Verdict:
-    """The verdict of a judge that knows how likely the first answer is the better one."""
+def from_probability(probability: float) -> Verdict:
+    """The verdict of a judge that gives a probability that the first answer is the better one."""
     return Verdict(probability, 1 - probability)
 
 
 def both_orders(judge: Judge, question: str, answer: str, others: Sequence[str]) -> list[Verdict] | None:
-    """Verdicts on an answer, which is the first of each, against every other; in both orders. None if one is missing:
-    what is known of one order alone would be the judge's taste for a place."""
+    """Verdicts on an answer against every other, in both orders; `answer` is the first of each verdict.
+
+    None if one is missing: one order alone would carry the judge's preference for a position.
+    """
     verdicts = []
     for other in others:
-        there, back = judge(question, answer, other), judge(question, other, answer)
-        if there is None or back is None:
+        forward, reverse = judge(question, answer, other), judge(question, other, answer)
+        if forward is None or reverse is None:
             return None
-        verdicts += [there, back.swapped()]
+        verdicts += [forward, reverse.swapped()]
     return verdicts
 
 
 def quality(verdicts: Iterable[Verdict], floor: float) -> float:
-    """Confidence of wins over that of losses; `floor` keeps an answer that never loses from being worth endlessly
-    much."""
+    """Confidence of wins over that of losses, the losses at least `floor`: an answer that never loses stays finite."""
     verdicts = list(verdicts)
     return sum(verdict.first for verdict in verdicts) / max(sum(verdict.second for verdict in verdicts), floor)
 
 
 def win_rate(verdicts: Iterable[Verdict]) -> float:
-    """Share of the confidence that went to the first answers; 0.5 for no verdict at all."""
+    """Share of all confidence that went to the first answers; 0.5 if there is none."""
     won, lost = map(sum, zip(*((v.first, v.second) for v in verdicts), strict=True))
     return won / (won + lost) if won + lost else 0.5
 
 
 @dataclasses.dataclass(frozen=True)
 class Agreement:
-    """How often a judge prefers what the maker of a data set preferred."""
+    """How often a judge prefers the answer that a data set prefers."""
 
     pairs: int
-    agreed: float  # share of the pairs; a tie counts a half
+    agreed: float  # share of the pairs; a tie counts one half
     tied: int  # pairs on which the judge had no preference
 
     @property
     def near_chance(self) -> bool:
-        """Whether so many coins might have agreed as well: within two standard deviations of a half."""
+        """Whether the share is within two standard deviations of that of random verdicts."""
         return abs(self.agreed - 0.5) <= 2 * 0.5 / max(self.pairs, 1) ** 0.5
 
     def __str__(self) -> str:
         tied = f" ({self.tied} of them undecided)" if self.tied else ""
-        chance = ", no better than chance: its scores say nothing of general quality" if self.near_chance else ""
+        chance = ", no better than chance: its scores do not measure general quality" if self.near_chance else ""
         return f"agrees with {self.agreed:.1%} of {self.pairs} given preferences{tied}{chance}"
 
 

@@ -1,33 +1,39 @@
-"""Judges that ask nobody: the toy task's exact grader, and proxies that measure something else than quality.
+"""Judges that need no language model behind an API: the toy task's exact grader, and proxies for quality.
 
-A proxy's name says what it measures; how far it agrees with given preferences is measured beside its scores
-(judges.agreement).
+A proxy measures something else than quality; its name says what. `PROXIES` are those that the judge configs offer.
+`relevance` and `likelihood` are not among them: as judges they agree with 300 given preferences no more than chance
+does (docs/RESULTS.md). As measures they say how well an answer fits its question's topic, and how fluent it is.
 """
 
 import functools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from pasta_jax.data.batch import Batch
 from pasta_jax.data.example import encode
 from pasta_jax.data.packing import pack
 from pasta_jax.data.toy import Problem
-from pasta_jax.judges.judge import TIE, Judge, Verdict, by_chance
+from pasta_jax.errors import PastaError
+from pasta_jax.judges.judge import TIE, Judge, Verdict, from_probability
 from pasta_jax.judges.minilm import Embed, cosine
-from pasta_jax.judges.rules import Rule, share
+from pasta_jax.judges.rules import Rule, rules_of, share
+from pasta_jax.lang.structure import PREDICTED
 from pasta_jax.models.weights import Model
 
-PROXIES = ("likelihood", "relevance", "rules", "repetition", "length")
+PROXIES = ("rules", "repetition")
 NGRAM = 4  # words
-NOTHING_SAID = -20.0  # nats a token: below any text
+EMPTY_ANSWER = -20.0  # nats per token: below any text
+
+Measure = Callable[[str, str], float]  # of a question and an answer; higher is better
 
 
 def toy_grader(problems: Mapping[str, Problem]) -> Judge:
-    """Exact: a right answer beats a wrong one, two right ones tie, of two wrong ones that with more right lines leads.
+    """The exact judge of the toy task; `problems` by their instructions.
 
-    `problems` by their instructions.
+    A right answer beats a wrong one and two right ones tie. Of two wrong ones, that with more right lines leads.
     """
 
     def judge(question: str, first: str, second: str) -> Verdict:
@@ -37,24 +43,40 @@ def toy_grader(problems: Mapping[str, Problem]) -> Judge:
             return Verdict(float(right[0]), float(right[1]))
         if right[0]:
             return TIE
-        lines = [sum(problem.grade(text)) / len(problem.lines) for text in (first, second)]
-        return by_chance(0.5 + (lines[0] - lines[1]) / 2)
+        shares = [sum(problem.grade(text)) / len(problem.lines) for text in (first, second)]
+        return from_probability(0.5 + (shares[0] - shares[1]) / 2)
 
     return judge
 
 
-def comparing(measure, scale: float) -> Judge:
-    """A judge from a number for each answer, the higher the better; a difference of `scale` is a verdict of 73 %."""
+def comparing(measure: Measure, scale: float) -> Judge:
+    """A judge that prefers the answer with the higher measure; a difference of `scale` is a verdict of 73 %."""
 
     def judge(question: str, first: str, second: str) -> Verdict:
         difference = (measure(question, first) - measure(question, second)) / scale
-        return by_chance(1 / (1 + math.exp(-max(min(difference, 50.0), -50.0))))
+        return from_probability(1 / (1 + math.exp(-max(min(difference, 50.0), -50.0))))
 
     return judge
 
 
+def proxy(kind: str, rules_source: str) -> Measure:
+    """The measure of a proxy judge. `rules` reads its rules from `rules_source` (data/sources.py)."""
+    match kind:
+        case "repetition":
+            return repetition
+        case "rules":
+            rules = rules_of(rules_source)
+            if not rules:
+                raise PastaError(
+                    f"{rules_source}: no question has rules to judge by; "
+                    "use records with instruction_id_list and kwargs, as IFEval has"
+                )
+            return rules_kept(rules)
+    raise PastaError(f"{kind!r}: unknown proxy judge; choose one of {', '.join(PROXIES)}")
+
+
 def repetition(question: str, answer: str) -> float:
-    """Minus the share of word 4-grams that stood in the answer before; an empty answer is the worst."""
+    """Minus the share of word 4-grams that occurred before in the answer; an empty answer is the worst."""
     words = re.findall(r"\w+", answer.casefold())
     if not words:
         return -1.0
@@ -62,16 +84,19 @@ def repetition(question: str, answer: str) -> float:
     return len(set(grams)) / len(grams) - 1.0 if grams else 0.0
 
 
-def length(question: str, answer: str) -> float:
-    """Words, by their logarithm. The cheapest proxy: many a judge has a taste for long answers."""
-    return math.log1p(len(answer.split()))
+def rules_kept(rules: Mapping[str, Sequence[Rule]]) -> Measure:
+    """The share of a question's rules that an answer follows. Answers to a question without rules are equal."""
+
+    def measure(question: str, answer: str) -> float:
+        return share(rules[question], answer) if rules.get(question) else 0.0
+
+    return measure
 
 
-def relevance(embed: Embed, references: Mapping[str, str]):
-    """Cosine of the answer to the question; where `references` knows an answer to it, the mean of that and the
-    cosine to the known one. An empty answer is the worst.
+def relevance(embed: Embed, references: Mapping[str, str]) -> Measure:
+    """Cosine of answer and question; with a reference answer to the question, the mean with the cosine to that one.
 
-    Against the reference itself every answer loses, and the less the nearer it is: quality reads no more than that.
+    An empty answer is the worst.
     """
 
     def measure(question: str, answer: str) -> float:
@@ -83,20 +108,11 @@ def relevance(embed: Embed, references: Mapping[str, str]):
     return measure
 
 
-def rules_kept(rules: Mapping[str, Sequence[Rule]]):
-    """Share of a question's rules that an answer keeps. Any two answers to a question without rules are equal."""
+def likelihood(model: Model, score: Callable[[Batch], np.ndarray], lengths: Sequence[int]) -> Measure:
+    """Nats per token that a frozen model assigns to the answer's text, read as a plain answer to the question.
 
-    def measure(question: str, answer: str) -> float:
-        return share(rules[question], answer) if rules.get(question) else 0.0
-
-    return measure
-
-
-def likelihood(model: Model, score, lengths: Sequence[int]):
-    """Nats a token that a frozen model gives to the final text as a plain answer to the question.
-
-    `score(batch)` gives the log-probability of each row of a batch. An answer too long for the longest of `lengths` is
-    judged by its beginning.
+    `score` returns the log-probability of each row of a batch. Rows are padded to the next of `lengths`; an answer too
+    long for the longest is scored by its beginning.
     """
     tokenizer = model.tokenizer
 
@@ -105,9 +121,9 @@ def likelihood(model: Model, score, lengths: Sequence[int]):
         prompt = tokenizer.chat([("user", question)])[: lengths[-1] // 2]
         ids = tokenizer.encode(answer)[: lengths[-1] - len(prompt)]
         if not ids:
-            return NOTHING_SAID
-        example = encode(prompt, ids, tokenizer.tags, tokenizer.end_of_turn, "predicted", 0)
-        room = next(length for length in lengths if length >= len(example))
-        return float(np.asarray(score(pack([[example]], room)))[0]) / (len(ids) + 1)
+            return EMPTY_ANSWER
+        example = encode(prompt, ids, tokenizer.tags, tokenizer.end_of_turn, PREDICTED)
+        length = next(length for length in lengths if length >= len(example))
+        return float(np.asarray(score(pack([[example]], length)))[0]) / (len(ids) + 1)
 
     return measure
