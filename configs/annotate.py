@@ -1,15 +1,16 @@
-"""Annotate instruction data with PASTA-LANG: which parts of each answer can be written side by side.
+"""Annotate instruction data with PASTA-LANG: which parts of each answer can be written in parallel.
 
     python -m launch.annotate --config=configs/annotate.py:sharegpt_structure --output=runs/structure
 
-The same command goes on where it was stopped or killed. In the folder: records.jsonl (what was taken), refused.jsonl
-(what not, with reason and place), summary.json, statistics.md, chart.svg, and dataset/, tokenised, which training
-reads. --inspect=5 then shows records, their threads in colour. docs/DATA.md describes sources and fields.
+Stopped or killed at any moment, the same command resumes. The folder then holds records.jsonl (accepted records),
+refused.jsonl (the others, each with reason and place), summary.json, statistics.md, chart.svg, and dataset/, the
+tokenised data set that training reads. --inspect=5 shows five records, their chunks in colour. docs/DATA.md describes
+sources and fields.
 
 Variants: sharegpt_structure (all usable ShareGPT pairs by their form alone, no network; under two minutes on two CPU
 cores, about 5,860 records), likelihood (weighs the chunks of an earlier run with SmolLM2; some 75 minutes on two CPU
-cores; needs --config.records=runs/structure/records.jsonl), openai and gemini (an LLM behind an API; the key comes from
-the environment), toy (the toy task, in seconds).
+cores; needs --config.records=runs/structure/records.jsonl), openai and gemini (a language model behind an API; the key
+comes from the environment), toy (the toy task, in seconds).
 """
 
 from ml_collections import ConfigDict
@@ -30,19 +31,19 @@ def get_config(variant: str = "sharegpt_structure") -> ConfigDict:
 
 
 def annotate(annotator: str) -> ConfigDict:
-    """What all variants share."""
+    """The keys that all variants share (pipelines/annotate.py::Settings)."""
     return ConfigDict(
         {
             "annotator": annotator,  # structure, likelihood, openai, gemini, toy
             "source": "sharegpt",  # see docs/DATA.md
-            "records": "",  # an earlier run's records.jsonl instead of a source
-            "most": 0,  # other than 0: so many pairs, those whose id comes first
-            "prompt_words": (3, 100),  # fewest and most of a prompt that is used
+            "records": "",  # records.jsonl of an earlier run, to annotate instead of a source; empty: none
+            "max_pairs": 0,  # 0: all; else N pairs, those whose ids come first
+            "prompt_words": (3, 100),  # fewest and most
             "response_words": (40, 350),
-            "drop_duplicates": True,  # of several pairs with one prompt the first stays
-            "drop_evaluation": True,  # prompts of AlpacaEval and MT-bench, which must be installed for that
+            "drop_duplicates": True,  # keep the first of several pairs with the same prompt
+            "drop_evaluation": True,  # drop prompts of AlpacaEval, MT-bench and IFEval, which must be installed
             "validation_percent": 2,  # of the prompts, by their hash
-            "model": common.model("smollm2_135m"),  # whose tokenizer measures lengths; likelihood also runs it
+            "model": common.model("smollm2_135m"),  # its tokenizer measures lengths; `likelihood` also runs it
             "max_tokens": 2048,  # of prompt and linear answer together: the paper's pool
             "dataset": True,  # also write the tokenised data set that training reads
         }
@@ -50,22 +51,22 @@ def annotate(annotator: str) -> ConfigDict:
 
 
 def likelihood() -> ConfigDict:
-    """Prune and join by what a model says each chunk costs (annotate/likelihood.py::Settings)."""
+    """Join chunks or leave them to main by what hiding them costs a model (annotate/likelihood.py::Weighing)."""
     config = annotate("likelihood")
     config.weighing = ConfigDict(
         {
-            "max_cost": 0.15,  # nats a token in the worst window of a passage: above it, it needs what it did not see
+            "max_cost": 0.15,  # nats per token in a passage's worst window; above it, it needs what is hidden from it
             "window": 12,  # tokens
-            "max_mends": 4,  # an answer that asks for more is a sequence, and keeps no tags
-            "min_speedup": 1.05,  # plain tokens over critical path: below it an answer keeps no tags
-            "lengths": (512, 1024, 2048),  # slots for an answer's ids, the least that hold them; each compiles programs
+            "max_fixes": 4,  # an answer that needs more is a sequence and keeps no tags
+            "min_speedup": 1.05,  # plain tokens over critical path; below it an answer keeps no tags
+            "lengths": (512, 1024, 2048),  # slots for an answer's ids, the fewest that hold them; each one compiles
         }
     )
     return config
 
 
 def openai() -> ConfigDict:
-    """Any endpoint that speaks OpenAI's chat completions; your own: --config.endpoint.url=http://localhost:8000/v1."""
+    """Any endpoint with OpenAI's chat completions API; your own: --config.endpoint.url=http://localhost:8000/v1."""
     return endpoint("openai", "https://api.openai.com/v1", "gpt-4o-mini", "OPENAI_API_KEY")
 
 
@@ -75,32 +76,32 @@ def gemini() -> ConfigDict:
 
 
 def endpoint(kind: str, url: str, model: str, key_variable: str) -> ConfigDict:
-    """How to ask, how fast, and what to do when it fails (llm.py::Endpoint)."""
+    """A language model behind an API (llm.py::Endpoint)."""
     config = annotate(kind)
     config.endpoint = ConfigDict(
         {
             "kind": kind,
             "url": url,
             "model": model,
-            "key_variable": key_variable,  # the environment variable that holds the key; empty: none is sent
+            "key_variable": key_variable,  # environment variable that holds the key; empty: no key is sent
             "temperature": 0.0,
             "max_tokens": 4096,  # of an answer
-            "timeout_s": 120.0,  # for a whole answer
+            "timeout_s": 120.0,  # for a complete answer
             "requests_per_minute": 300.0,
             "retries": 6,  # after the first try
-            "backoff_s": 2.0,  # before the first retry; twice as long before each next one
+            "backoff_s": 2.0,  # before the first retry; doubled for each further one
             "max_backoff_s": 60.0,
-            "dollars_per_million_in": 0.0,  # what your provider asks; 0: the cost is not counted
+            "dollars_per_million_in": 0.0,  # your provider's price; 0: the cost is not counted
             "dollars_per_million_out": 0.0,
         }
     )
-    config.concurrency = 16  # questions under way
-    config.asks = 3  # times a pair is asked for, with what was wrong, before its refusal stands
+    config.concurrency = 16  # requests at a time
+    config.attempts = 3  # requests per pair, each with the reason for the last refusal, before the refusal is final
     return config
 
 
 def toy() -> ConfigDict:
-    """The toy task's own answers and annotations, with its own tokenizer."""
+    """The toy task's own answers and annotations, with its own tokenizer (annotate/annotators.py::ToyProblems)."""
     config = annotate("toy")
     config.source = ""
     config.model.preset = "toy"

@@ -2,9 +2,9 @@
 
     python -m launch.verifier --config=configs/verifier.py:smollm2_135m
 
-Twins are constructed from a seed: answers that differ in their last part alone, which takes up a fact of a hidden chunk
-or speaks of something else (pasta_jax/evaluate/dependence.py). With 200 pairs three minutes on two CPU cores; the area
-under the curve is 0.997. `tiny` measures 8 pairs in half a minute.
+The pairs are constructed from a seed: twin answers that differ only in their last part, which uses a fact of a hidden
+chunk or speaks of something else (pasta_jax/evaluate/dependence.py). 200 pairs take three minutes on two CPU cores; the
+area under the curve is 0.997. `tiny` measures 8 pairs in half a minute.
 """
 
 from ml_collections import ConfigDict
@@ -22,14 +22,14 @@ def get_config(variant: str = "smollm2_135m") -> ConfigDict:
 
 
 def verifier(pairs: int) -> ConfigDict:
-    """One model, so many pairs of twins."""
+    """One model and a number of twins (pipelines/verifier.py::Settings)."""
     return ConfigDict(
         {
             "model": common.model("smollm2_135m"),
             "pairs": pairs,
             "seed": 0,
-            "max_cost": 0.15,  # the verifier's own limit, to be judged beside the best one; nats a token
-            "window": 12,  # tokens; a passage's cost is that of its costliest window
-            "lengths": (192,),  # slots for the ids of a row
+            "max_cost": 0.15,  # the limit in use, reported beside the best one; nats per token
+            "window": 12,  # tokens; a passage costs what its most expensive window costs on average
+            "lengths": (192,),  # slots for a row's ids
         }
     )

@@ -1,8 +1,10 @@
 """Files that are whole or absent, and JSON lines that a killed run resumes."""
 
 import contextlib
+import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,23 @@ def replacing(path: Path) -> Iterator[Path]:
             part.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def replacing_folder(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder beside `folder` to fill; it replaces `folder` when the block succeeds."""
+    part = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)  # left by a killed run
+    try:
+        part.mkdir(parents=True)
+        yield part
+        shutil.rmtree(folder, ignore_errors=True)
+        part.rename(folder)
+    except OSError as error:
+        reason = error.strerror or error
+        raise PastaError(f"{folder}: {reason}; choose a writable path on a disk with free space") from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file whole or not at all."""
     with replacing(path) as part:
@@ -53,3 +72,47 @@ def whole_lines(path: Path) -> list[bytes]:
     except FileNotFoundError:
         return []
     return content.split(b"\n")[:-1]  # splitlines would also split at separators inside a text
+
+
+class JsonLines:
+    """An append-only file with one JSON value per line. A last line that a kill cut off is removed on opening.
+
+    Each line is handed to the operating system before `append` returns, so a killed process loses at most the line that
+    it was writing. `lines` holds the lines of earlier runs, without line breaks.
+    """
+
+    def __init__(self, path: Path, exclusive: bool = False):
+        """`exclusive`: refuse a file that another process has open."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("ab")
+        except OSError as error:
+            raise PastaError(f"{path}: {error.strerror}; choose a writable folder") from None
+        if exclusive:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                self._file.close()
+                raise PastaError(f"{path}: another process is writing it; wait or choose another folder") from None
+        self.lines = whole_lines(path)
+        self._file.truncate(sum(len(line) + 1 for line in self.lines))
+
+    def append(self, value: object) -> None:
+        """Write one line."""
+        self._file.write(json_line(value))
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> "JsonLines":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+
+def json_line(value: object) -> bytes:
+    """The line that `JsonLines` writes for a value; equal values give equal lines."""
+    return json.dumps(value, ensure_ascii=True, sort_keys=True).encode() + b"\n"

@@ -26,10 +26,14 @@ def clock(seconds: float) -> str:
 
 
 class Progress:
-    """Shows what fraction is done, the rate and the time left. `done` counts items from an earlier run."""
+    """Shows what fraction is done, the rate and the time left. `done` counts items from an earlier run.
+
+    A caller may set `note`, which ends each line.
+    """
 
     def __init__(self, what: str, total: int, done: int = 0):
         self.what, self.total, self.done = what, total, done
+        self.note = ""
         self._done_before, self._start_time = done, time.monotonic()
         self._last_line_time = self._start_time
         self._bar = None
@@ -40,6 +44,7 @@ class Progress:
         """Count items as done."""
         self.done += count
         if self._bar is not None:
+            self._bar.set_postfix_str(self.note, refresh=False)
             self._bar.update(count)
             return
         now = time.monotonic()
@@ -47,7 +52,7 @@ class Progress:
             self._last_line_time = now
             rate = (self.done - self._done_before) / max(now - self._start_time, 1e-9)
             left = clock((self.total - self.done) / rate) if rate else "unknown"
-            say(f"{self.what}: {self.done} of {self.total}, {rate:.1f}/s, {left} left")
+            say(f"{self.what}: {self.done} of {self.total}, {rate:.1f}/s, {left} left{self.note and f'; {self.note}'}")
 
     def close(self) -> None:
         """Remove the bar."""

@@ -4,13 +4,13 @@ from pasta_jax.annotate import verify
 from pasta_jax.data import pairs, sources
 from pasta_jax.lang import program
 
-FORMS = f"a record must have the fields {pairs.FORMS}"
+FORMS = f"a record must have the fields {pairs.FORMATS}"
 TURNS = "a conversation must have a question and its answer"
 BEGINS = "a conversation must begin with a question and its answer"
 EMPTY = "a question and its answer must not be empty"
 OBJECT = "a record must be an object with fields"
 SPEAKER = "a turn's from must be human, gpt or system"
-NUL = "a text must not hold NUL characters"
+NUL = "a text must not contain NUL characters"
 UNICODE = "a text must be valid Unicode"
 
 
@@ -24,20 +24,20 @@ def said(*turns: str) -> str:
 
 # Lines of a JSONL file.
 LINES = [
-    ("cut off in a text", b'{"instruction": "why", "output": "beca', sources.NO_JSON),
-    ("cut off between fields", b'{"instruction": "why",', sources.NO_JSON),
-    ("no JSON at all", b"why? because.", sources.NO_JSON),
-    ("two objects on a line", b'{"instruction": "a", "output": "b"} {"instruction": "a"}', sources.NO_JSON),
-    ("single quotes", b"{'instruction': 'why', 'output': 'because'}", sources.NO_JSON),
-    ("a comma too many", b'{"instruction": "why", "output": "because",}', sources.NO_JSON),
-    ("a raw tab in a text", b'{"instruction": "why\t", "output": "because"}', sources.NO_JSON),
-    ("a raw NUL", b'{"instruction": "why\x00", "output": "because"}', sources.NO_JSON),
-    ("NULs alone, as a crash leaves them", b"\x00" * 64, sources.NO_JSON),
+    ("cut off in a text", b'{"instruction": "why", "output": "beca', sources.NOT_JSON),
+    ("cut off between fields", b'{"instruction": "why",', sources.NOT_JSON),
+    ("not JSON at all", b"why? because.", sources.NOT_JSON),
+    ("two objects on a line", b'{"instruction": "a", "output": "b"} {"instruction": "a"}', sources.NOT_JSON),
+    ("single quotes", b"{'instruction': 'why', 'output': 'because'}", sources.NOT_JSON),
+    ("a comma too many", b'{"instruction": "why", "output": "because",}', sources.NOT_JSON),
+    ("a raw tab in a text", b'{"instruction": "why\t", "output": "because"}', sources.NOT_JSON),
+    ("a raw NUL", b'{"instruction": "why\x00", "output": "because"}', sources.NOT_JSON),
+    ("NULs alone, as a crash leaves them", b"\x00" * 64, sources.NOT_JSON),
     ("an escaped NUL", b'{"instruction": "why", "output": "be\\u0000cause"}', NUL),
     ("an escaped NUL in the question", b'{"instruction": "\\u0000why", "output": "because"}', NUL),
     ("half a surrogate pair", b'{"instruction": "why", "output": "because \\ud83d"}', UNICODE),
     ("Latin-1", '{"instruction": "why", "output": "déjà vu"}'.encode("latin-1"), sources.NOT_UTF8),
-    ("UTF-16", '{"instruction": "why", "output": "because"}'.encode("utf-16-le"), sources.NO_JSON),
+    ("UTF-16", '{"instruction": "why", "output": "because"}'.encode("utf-16-le"), sources.NOT_JSON),
     ("cut off within a character", '{"instruction": "é"'.encode()[:-2], sources.NOT_UTF8),
     ("ten megabytes", b'{"instruction": "why", "output": "' + b"x" * 10_000_000 + b'"}', sources.TOO_LARGE),
     ("nested without end", b"[" * 200_000, sources.TOO_DEEP),
@@ -49,9 +49,9 @@ LINES = [
     ("other fields", b'{"q": "why", "a": "because"}', FORMS),
     ("no output", b'{"instruction": "why"}', "output is missing"),
     ("output null", b'{"instruction": "why", "output": null}', "output is missing"),
-    ("output a number", b'{"instruction": "why", "output": 3}', "output must be a text"),
-    ("output a list", b'{"instruction": "why", "output": ["because"]}', "output must be a text"),
-    ("input an object", b'{"instruction": "why", "input": {}, "output": "because"}', "input must be a text"),
+    ("output a number", b'{"instruction": "why", "output": 3}', "output must be a string"),
+    ("output a list", b'{"instruction": "why", "output": ["because"]}', "output must be a string"),
+    ("input an object", b'{"instruction": "why", "input": {}, "output": "because"}', "input must be a string"),
     ("instruction empty", b'{"instruction": "", "output": "because"}', EMPTY),
     ("output blank", b'{"instruction": "why", "output": " \\n\\t"}', EMPTY),
     ("no response", b'{"question": "why", "system_prompt": ""}', "response is missing"),
@@ -64,14 +64,14 @@ LINES = [
     ("two questions", said("human: why", "human: why?").encode(), BEGINS),
     ("an unknown speaker", said("human: why", "parrot: because").encode(), SPEAKER),
     ("a turn that is a text", b'{"conversations": ["why", "because"]}', "a turn must be an object with fields"),
-    ("a turn without a value", b'{"conversations": [{"from": "human"}]}', "a turn's value must be a text"),
+    ("a turn without a value", b'{"conversations": [{"from": "human"}]}', "a turn's value must be a string"),
     ("a speaker null", b'{"conversations": [{"from": null, "value": "why"}]}', SPEAKER),
     (
         "messages of an unknown role",
         b'{"messages": [{"role": "x", "content": "why"}]}',
         SPEAKER.replace("from", "role"),
     ),
-    ("content in parts", b'{"messages": [{"role": "user", "content": []}]}', "a turn's content must be a text"),
+    ("content in parts", b'{"messages": [{"role": "user", "content": []}]}', "a turn's content must be a string"),
     (
         "no answer chosen",
         b'{"conversations": [{"from": "human", "value": "a"}], "chosen": "b"}',

@@ -1,4 +1,4 @@
-"""Runs that are cut off anywhere end as if they had not been; a folder of another run is never gone on with."""
+"""Runs that are cut off anywhere end as if they had not been; the folder of another run is never continued."""
 
 import dataclasses
 import json
@@ -14,14 +14,16 @@ from pathlib import Path
 import pytest
 
 from pasta_jax import fingerprints
-from pasta_jax.annotate import run as annotating
-from pasta_jax.annotate.run import Taken, run, write_results
-from pasta_jax.annotate.verify import Limits, verify
-from pasta_jax.data.pairs import Bad, Pair, id_of
+from pasta_jax.annotate import run
+from pasta_jax.annotate.results import Skipped, write_results
+from pasta_jax.annotate.run import collect_answers
+from pasta_jax.annotate.verify import TEXT_CHANGED, Limits, verify
+from pasta_jax.data.pairs import Pair, Unreadable, id_of
 from pasta_jax.data.toy import problems
 from pasta_jax.data.toy_tokenizer import toy_tokenizer
 from pasta_jax.errors import PastaError
 from pasta_jax.models.weights import Model, export_model
+from pasta_jax.progress import Progress
 from tests.models import TINY, random_params
 from tests.traces import Chatty
 
@@ -33,95 +35,98 @@ class Interrupted(Exception):
     pass
 
 
-def annotate(left: list[int], stop_after: int = 10**9, seed: int = 0, done: list[int] | None = None):
-    order = list(left)
-    random.Random(seed).shuffle(order)
-    for count, number in enumerate(order):
-        if count == stop_after:
-            raise Interrupted
-        if done is not None:
-            done.append(number)
-        yield number, {"text": PAIRS[number].response}
+class Script:
+    """An annotator that answers in a random order and may be interrupted."""
+
+    def __init__(self, stop_after: int = 10**9, seed: int = 0):
+        self.stop_after, self.seed = stop_after, seed
+        self.answered: list[int] = []
+
+    def __call__(self, numbers: list[int], progress: Progress):
+        order = list(numbers)
+        random.Random(self.seed).shuffle(order)
+        for count, number in enumerate(order):
+            if count == self.stop_after:
+                raise Interrupted
+            self.answered.append(number)
+            yield number, {"text": PAIRS[number].response}
 
 
-def quietly(done: int, total: int) -> None:
-    pass
+ANSWERS = [{"text": pair.response} for pair in PAIRS]
 
 
-def wanted() -> list[dict]:
-    return [{"text": pair.response} for pair in PAIRS]
+def test_answers_come_in_any_order_and_are_returned_in_theirs(tmp_path, capsys):
+    assert collect_answers(tmp_path / "a/b", ABOUT, PAIRS, Script()) == ANSWERS
+    assert "annotating: 12 of 12" in capsys.readouterr().err
+    assert collect_answers(tmp_path / "a/b", ABOUT, PAIRS, pytest.fail) == ANSWERS
 
 
-def test_answers_come_in_any_order_and_leave_in_theirs(tmp_path):
-    told = []
-    assert run(tmp_path / "a/b", ABOUT, PAIRS, annotate, lambda *at: told.append(at)) == wanted()
-    assert told[0] == (0, 12)
-    assert told[-1] == (12, 12)
-    assert run(tmp_path / "a/b", ABOUT, PAIRS, pytest.fail, quietly) == wanted()
-
-
-def test_nothing_is_asked_twice(tmp_path):
-    done: list[int] = []
+def test_no_pair_is_annotated_twice(tmp_path):
+    answered: list[int] = []
     for seed, stop in enumerate((0, 1, 5, 2)):
+        script = Script(stop, seed)
         with pytest.raises(Interrupted):
-            run(tmp_path, ABOUT, PAIRS, lambda left, stop=stop, seed=seed: annotate(left, stop, seed, done), quietly)
-    assert run(tmp_path, ABOUT, PAIRS, lambda left: annotate(left, seed=9, done=done), quietly) == wanted()
-    assert sorted(done) == list(range(12))
+            collect_answers(tmp_path, ABOUT, PAIRS, script)
+        answered += script.answered
+    script = Script(seed=9)
+    assert collect_answers(tmp_path, ABOUT, PAIRS, script) == ANSWERS
+    assert sorted(answered + script.answered) == list(range(12))
 
 
-def test_a_file_cut_off_at_any_byte_is_gone_on_with(tmp_path):
-    run(tmp_path, ABOUT, PAIRS[:3], annotate, quietly)
-    whole = (tmp_path / annotating.PROGRESS).read_bytes()
+def test_a_file_cut_off_at_any_byte_is_resumed(tmp_path):
+    collect_answers(tmp_path, ABOUT, PAIRS[:3], Script())
+    whole = (tmp_path / run.PROGRESS).read_bytes()
     for length in range(len(whole)):
-        (tmp_path / annotating.PROGRESS).write_bytes(whole[:length])
-        assert run(tmp_path, ABOUT, PAIRS[:3], annotate, quietly) == wanted()[:3]
-        assert sorted((tmp_path / annotating.PROGRESS).read_bytes().split(b"\n")) == sorted(whole.split(b"\n"))
+        (tmp_path / run.PROGRESS).write_bytes(whole[:length])
+        assert collect_answers(tmp_path, ABOUT, PAIRS[:3], Script()) == ANSWERS[:3]
+        assert sorted((tmp_path / run.PROGRESS).read_bytes().split(b"\n")) == sorted(whole.split(b"\n"))
 
 
-def test_a_folder_of_another_run_is_refused(tmp_path):
-    run(tmp_path, ABOUT, PAIRS, annotate, quietly)
+def test_the_folder_of_another_run_is_refused(tmp_path):
+    collect_answers(tmp_path, ABOUT, PAIRS, Script())
     for about, pairs, changed in ((ABOUT | {"code": "2"}, PAIRS, "code"), (ABOUT, PAIRS[1:], "pairs")):
-        with pytest.raises(PastaError, match=f"begun with another {changed}"):
-            run(tmp_path, about, pairs, annotate, quietly)
-    assert fingerprints.of_code(annotating) != fingerprints.of_code(sys.modules[__name__])
+        with pytest.raises(PastaError, match=f"a run with a different {changed}"):
+            collect_answers(tmp_path, about, pairs, Script())
+    assert fingerprints.of_code(run) != fingerprints.of_code(sys.modules[__name__])
 
 
-def test_damage_and_company_are_refused(tmp_path):
-    run(tmp_path, ABOUT, PAIRS, annotate, quietly)
-    path = tmp_path / annotating.PROGRESS
+def test_damage_and_a_second_process_are_refused(tmp_path):
+    collect_answers(tmp_path, ABOUT, PAIRS, Script())
+    path = tmp_path / run.PROGRESS
     whole = path.read_bytes()
     for line in (b"[99, {}]", b"[1]", b'{"a": 1}', b"[0, 1]", b"\0\0"):
         path.write_bytes(whole + line + b"\n")
         with pytest.raises(PastaError, match="line 14 is damaged"):
-            run(tmp_path, ABOUT, PAIRS, annotate, quietly)
+            collect_answers(tmp_path, ABOUT, PAIRS, Script())
     path.write_bytes(whole)
 
-    def meanwhile(left):
-        with pytest.raises(PastaError, match="another run is writing"):
-            run(tmp_path / "b", ABOUT, PAIRS, annotate, quietly)
-        yield from annotate(left)
+    def meanwhile(numbers: list[int], progress: Progress):
+        with pytest.raises(PastaError, match="another process is writing"):
+            collect_answers(tmp_path / "b", ABOUT, PAIRS, Script())
+        yield from Script()(numbers, progress)
 
-    run(tmp_path / "b", ABOUT, PAIRS, meanwhile, quietly)
+    collect_answers(tmp_path / "b", ABOUT, PAIRS, meanwhile)
     (tmp_path / "file").touch()
     with pytest.raises(PastaError, match="file"):
-        run(tmp_path / "file", ABOUT, PAIRS, annotate, quietly)
+        collect_answers(tmp_path / "file", ABOUT, PAIRS, Script())
 
 
-def test_an_annotator_that_ends_early_is_told_of(tmp_path):
+def test_an_annotator_that_ends_early_is_reported(tmp_path):
     with pytest.raises(PastaError, match="7 pairs have no answer yet"):
-        run(tmp_path, ABOUT, PAIRS, lambda left: ((n, {"text": ""}) for n in left[:5]), quietly)
+        collect_answers(tmp_path, ABOUT, PAIRS, lambda numbers, _: ((n, {"text": ""}) for n in numbers[:5]))
 
 
 def test_the_summary_counts_everything_once(tmp_path):
-    judged = [
+    verdicts = [
         verify(p, p.response + "x" * (n < 3), Chatty(), Limits(900), "by hand", "train") for n, p in enumerate(PAIRS)
     ]
-    taken = Taken([Bad("mine: line 4", "a record must be JSON")], Counter({"prompt seen before": 2}))
-    summary = write_results(tmp_path, judged, taken, {"annotator": "by hand"})
-    assert (summary["read"], summary["annotated"], summary["kept"]) == (15, 12, 9)
-    assert summary["refused"] == {"the text without its tags must be the source": 3}
-    assert summary["unreadable"] == {"a record must be JSON": 1}
-    assert json.loads((tmp_path / "summary.json").read_text()) == summary
+    skipped = Skipped([Unreadable("mine: line 4", "a record must be JSON")], Counter({"duplicate prompt": 2}))
+    summary = write_results(tmp_path, verdicts, skipped, "by hand", "mine", "bytes")
+    assert (summary.read, summary.annotated, summary.kept) == (15, 12, 9)
+    assert summary.refused == {TEXT_CHANGED: 3}
+    assert summary.unreadable == {"a record must be JSON": 1}
+    assert json.loads((tmp_path / "summary.json").read_text()) == summary.json()
+    assert f"refused: {TEXT_CHANGED}: 3\nkept 9 records\nwith a fork 0 (0.0%)" in summary.text()
     refused = [json.loads(line) for line in (tmp_path / "refused.jsonl").read_text().splitlines()]
     assert [item["place"] for item in refused] == ["mine: line 4", *["source, line 2, column 1"] * 3]
     assert len((tmp_path / "records.jsonl").read_text().splitlines()) == 9
@@ -162,8 +167,8 @@ def killed_twice_or_not_at_all(variant: str, tmp_path: Path, *options: str) -> d
     assert whole.returncode == 0, err
     sizes = []
     for share in (0.2, 0.7):
-        target = share * (tmp_path / "whole" / annotating.PROGRESS).stat().st_size
-        process, file = start(variant, tmp_path / "killed", *options), tmp_path / "killed" / annotating.PROGRESS
+        target = share * (tmp_path / "whole" / run.PROGRESS).stat().st_size
+        process, file = start(variant, tmp_path / "killed", *options), tmp_path / "killed" / run.PROGRESS
         while not (file.exists() and file.stat().st_size > target):
             assert process.poll() is None, process.stderr.read()
             time.sleep(0.002)
@@ -171,7 +176,7 @@ def killed_twice_or_not_at_all(variant: str, tmp_path: Path, *options: str) -> d
         process.communicate(timeout=60)
         sizes.append(file.stat().st_size)
         assert not (tmp_path / "killed/records.jsonl").exists()
-    assert sizes[0] < sizes[1] < (tmp_path / "whole" / annotating.PROGRESS).stat().st_size
+    assert sizes[0] < sizes[1] < (tmp_path / "whole" / run.PROGRESS).stat().st_size
     last = start(variant, tmp_path / "killed", *options)
     assert last.communicate(timeout=240)[0].replace("/killed/", "/whole/") == out
     for name in RESULTS:
@@ -179,14 +184,14 @@ def killed_twice_or_not_at_all(variant: str, tmp_path: Path, *options: str) -> d
     return json.loads((tmp_path / "whole/summary.json").read_text())
 
 
-def test_structure_killed_twice_ends_with_the_very_files(tmp_path):
+def test_structure_killed_twice_ends_with_the_same_files(tmp_path):
     options = (f"--config.source={source(tmp_path)}", "--config.drop_evaluation=False", "--config.model.preset=toy")
     summary = killed_twice_or_not_at_all("sharegpt_structure", tmp_path, *options)
     assert (summary["kept"], len(summary["unreadable"]), len(summary["refused"])) == (800, 1, 1)
     assert summary["statistics"]["with_fork"] == 800
 
 
-def test_likelihood_killed_twice_ends_with_the_very_files(tmp_path):
+def test_likelihood_killed_twice_ends_with_the_same_files(tmp_path):
     """With a tiny model of random weights, which finds half of all chunks needed."""
     tokenizer = toy_tokenizer()
     config = dataclasses.replace(TINY, vocab=tokenizer.model_vocab, context=2048)

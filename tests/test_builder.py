@@ -100,12 +100,12 @@ def test_a_record_may_be_there_twice(tmp_path):
 
 def test_what_must_not_be_trained_on_is_refused(tmp_path):
     kept = [dataclasses.replace(RECORDS[0], source="alpaca_eval")]
-    with pytest.raises(PastaError, match="kept for evaluation"):
+    with pytest.raises(PastaError, match="reserved for evaluation"):
         write(tmp_path / "set", kept, TOKENIZER)
     with pytest.raises(PastaError, match="no record"):
         write(tmp_path / "set", [], TOKENIZER)
     (tmp_path / "mine.txt").touch()
-    with pytest.raises(PastaError, match="something else"):
+    with pytest.raises(PastaError, match="not a data set"):
         write(tmp_path, RECORDS, TOKENIZER)
 
 
@@ -114,13 +114,13 @@ def test_another_version_tokenizer_or_folder_is_refused(folder, tmp_path):
     for change, said in (
         ({"version": "9.0.0"}, "version 9"),
         ({"tokenizer": "x"}, "another tokenizer"),
-        ({"sources": ["mt_bench"]}, "kept for evaluation"),
+        ({"sources": ["mt_bench"]}, "reserved for evaluation"),
     ):
         (tmp_path / "about.json").write_text(json.dumps(about | change))
         with pytest.raises(PastaError, match=said):
             examples(tmp_path)
     (tmp_path / "about.json").write_text("{")
-    with pytest.raises(PastaError, match="no JSON"):
+    with pytest.raises(PastaError, match="not JSON"):
         examples(tmp_path)
     with pytest.raises(PastaError, match="folder that launch"):
         examples(tmp_path / "absent")

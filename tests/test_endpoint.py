@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pasta_jax.annotate.endpoint import Failure, Rewritten, Settings, annotate_all, overlay
-from pasta_jax.annotate.prompt import DEMONSTRATIONS, question, unmarked
+from pasta_jax.annotate.endpoint import Failure, Rewritten, annotate_all, overlay
+from pasta_jax.annotate.prompt import DEMONSTRATIONS, question, strip_marks
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.lexer import ANNOTATION
 from pasta_jax.lang.program import Chunk, Program
 from pasta_jax.lang.tags import escape
-from pasta_jax.llm import Client, Clock, Endpoint, Hopeless, LLMError
+from pasta_jax.llm import Client, Clock, Endpoint, EndpointError, LLMError
 from tests.byte_tokenizer import ByteTokenizer
 from tests.programs import random_program
 
@@ -126,10 +126,11 @@ MARKED = (
 ASK = (("user", "hello"),)
 
 
-def annotate(url: str, cache: Path, pairs=(("q", SOURCE),), asks=2, concurrency=2, time=None, **changes) -> list:
-    how = Settings(endpoint(url, **changes), concurrency, asks)
-    found = dict(annotate_all(pairs, how, cache, check, clock=(time or FakeTime()).clock()))
-    return [found[index] for index in range(len(pairs))]
+def annotate(url: str, cache: Path, pairs=(("q", SOURCE),), attempts=2, concurrency=2, time=None, **changes) -> list:
+    clock = (time or FakeTime()).clock()
+    answers = annotate_all(pairs, endpoint(url, **changes), concurrency, attempts, cache, check, clock)
+    by_index = {index: answer for index, answer, _ in answers}
+    return [by_index[index] for index in range(len(pairs))]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +145,7 @@ def annotate(url: str, cache: Path, pairs=(("q", SOURCE),), asks=2, concurrency=
         (bad(200, body=b'{"choices": []}'), [1.0]),
         (bad(200, body=b"[1, 2]"), [1.0]),
     ],
-    ids=["500", "429", "429 until a date", "429 for a day", "cut off", "no JSON", "no choice", "a list"],
+    ids=["500", "429", "429 until a date", "429 for a day", "cut off", "not JSON", "no choice", "a list"],
 )
 def test_what_passes_is_tried_again(first, pauses, tmp_path):
     time = FakeTime()
@@ -221,7 +222,7 @@ def test_a_wrong_key_or_address_ends_the_run_and_is_not_told(status, tmp_path, m
     headers = {"Location": "http://127.0.0.1:9/"} if status == 301 else {}
     with (
         Server(lambda *_: bad(status, headers, f"wrong key {KEY}".encode())) as server,
-        pytest.raises(Hopeless, match="OUR_KEY") as caught,
+        pytest.raises(EndpointError, match="OUR_KEY") as caught,
     ):
         annotate(server.url, tmp_path / "cache", key_variable="OUR_KEY")
     assert KEY not in str(caught.value)
@@ -248,9 +249,9 @@ def test_a_hopeless_run_ends_at_once_though_others_wait_for_another_try(tmp_path
 
     began = time.monotonic()
     with Server(respond) as server:
-        how = Settings(endpoint(server.url, backoff_s=30.0), 3, 1)
-        with pytest.raises(Hopeless):
-            list(annotate_all([("a", SOURCE), ("b", SOURCE), ("hopeless", SOURCE)], how, tmp_path / "cache", check))
+        pairs = [("a", SOURCE), ("b", SOURCE), ("hopeless", SOURCE)]
+        with pytest.raises(EndpointError):
+            list(annotate_all(pairs, endpoint(server.url, backoff_s=30.0), 3, 1, tmp_path / "cache", check))
     assert time.monotonic() - began < 10
 
 
@@ -301,7 +302,7 @@ def test_counts_and_costs_and_the_cache(tmp_path):
             with Client(endpoint(server.url), tmp_path / "cache") as client:
                 assert client.chat(ASK) == MARKED
             used = client.usage
-            assert (used.asked, used.cached) == (int(not again), int(again))
+            assert (used.requests, used.cache_hits) == (int(not again), int(again))
             assert (used.tokens_in, used.tokens_out) == ((0, 0) if again else (1000, 100))
             assert used.dollars == pytest.approx(0 if again else 0.003)
         with Client(endpoint(server.url, model="other"), tmp_path / "cache") as client:
@@ -394,6 +395,6 @@ def test_other_words_are_refused(answer):
 @pytest.mark.parametrize(("asked", "marked"), DEMONSTRATIONS)
 def test_demonstrations_keep_the_rules_they_teach(asked, marked):
     program = Program.from_annotation(marked, TOKENIZER)
-    assert program.strip() == unmarked(marked)
+    assert program.strip() == strip_marks(marked)
     assert len([part for part in program.parts if isinstance(part, Chunk)]) != 1
     assert ("assistant", marked) in question("q", "r")

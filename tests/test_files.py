@@ -117,3 +117,47 @@ def test_a_cut_off_last_line_is_not_read(tmp_path, content, lines):
 
 def test_a_missing_file_has_no_lines(tmp_path):
     assert files.whole_lines(tmp_path / "lines") == []
+
+
+def test_json_lines_survive_a_cut_at_any_byte(tmp_path):
+    path = tmp_path / "new" / "lines.jsonl"
+    with files.JsonLines(path) as file:
+        assert file.lines == []
+        for value in ({"b": 1, "a": "数\u2028"}, [2], "three"):
+            file.append(value)
+    whole = path.read_bytes()
+    assert whole == b'{"a": "\\u6570\\u2028", "b": 1}\n[2]\n"three"\n'
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with files.JsonLines(path) as file:
+            assert file.lines == whole[:length].split(b"\n")[:-1]
+            file.append(4)
+        assert path.read_bytes() == b"".join(line + b"\n" for line in [*file.lines, b"4"])
+
+
+def test_an_exclusive_file_has_one_writer(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    with files.JsonLines(path, exclusive=True) as file:
+        file.append(1)
+        with pytest.raises(PastaError, match=r"lines\.jsonl: another process is writing it"):
+            files.JsonLines(path, exclusive=True)
+    with files.JsonLines(path, exclusive=True) as file:
+        assert file.lines == [b"1"]
+    with pytest.raises(PastaError, match="choose a writable folder"):
+        files.JsonLines(path / "below")
+
+
+def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
+    folder = tmp_path / "set"
+    for content in ("old", "new"):
+        with files.replacing_folder(folder) as part:
+            (part / content).touch()
+        assert (names(folder), names(tmp_path)) == ([content], ["set"])
+    stop = pytest.raises(KeyboardInterrupt)
+    with stop, files.replacing_folder(folder) as part:
+        (part / "newer").touch()
+        raise KeyboardInterrupt
+    assert (names(folder), names(tmp_path)) == (["new"], ["set"])
+    (tmp_path / "file").touch()
+    with pytest.raises(PastaError, match="choose a writable path"), files.replacing_folder(tmp_path / "file" / "set"):
+        pass

@@ -15,7 +15,7 @@ from pasta_jax.evaluate.scores import Choice, choose, efficiency, score
 from pasta_jax.judges.judge import Agreement, Verdict, agreement, both_orders, quality, win_rate
 from pasta_jax.judges.llm import Malformed, llm_judge, question_for, read_verdict
 from pasta_jax.judges.offline import EMPTY_ANSWER, comparing, likelihood, proxy, repetition, toy_grader
-from pasta_jax.llm import Hopeless
+from pasta_jax.llm import EndpointError
 from pasta_jax.models.weights import Model
 from pasta_jax.train.loss import Scoring
 from pasta_jax.train.preference import log_probabilities
@@ -171,7 +171,7 @@ def test_a_judge_behind_a_misbehaving_server_asks_again_caches_and_gives_up_by_n
         judge = llm_judge(endpoint(server.url), tmp_path / "cache.jsonl", asks=3, clock=clock)
         verdicts = both_orders(judge, "q", "a longer one", ["short"])
         assert [(v.first, v.second) for v in verdicts] == [(0.8, 0.0), (0.8, 0.0)]
-        assert judge.usage.retried == 3
+        assert judge.usage.retries == 3
         assert judge("q", "never", "x") is None
         assert dict(judge.failures) == {"malformed": 1}
         assert len(server.seen) == 6 + 3
@@ -180,14 +180,14 @@ def test_a_judge_behind_a_misbehaving_server_asks_again_caches_and_gives_up_by_n
         again = llm_judge(endpoint(server.url), tmp_path / "cache.jsonl", asks=3, clock=clock)
         assert both_orders(again, "q", "a longer one", ["short"]) == verdicts
         assert len(server.seen) == 9
-        assert again.usage.cached >= 2
+        assert again.usage.cache_hits >= 2
         again.client.__exit__()
 
 
 def test_a_judge_with_a_wrong_key_ends_the_run(tmp_path):
     with Server(lambda number, body: bad(401)) as server:
         judge = llm_judge(endpoint(server.url), tmp_path / "cache.jsonl", asks=3, clock=FakeTime().clock())
-        with pytest.raises(Hopeless, match="401"):
+        with pytest.raises(EndpointError, match="401"):
             judge("q", "a", "b")
         judge.client.__exit__()
 

@@ -54,12 +54,14 @@ def test_the_toy_task_from_end_to_end(command):
     out, err = command("toy")
     records = read_records(Path("out/records.jsonl"))
     assert f"kept {len(records)} records" in out
-    assert "annotated 0 of" in err
+    for phase in ("annotating", "verifying", "tokenising"):
+        assert f"{phase}: {len(records)} of {len(records)}, " in err
+    assert "wrote out/dataset" in err
     train = Examples(Path("out"), "train", toy_tokenizer(), False, PREDICTED)
     assert len(train) == sum(record.split == "train" for record in records) > 400
     again, err = command("toy")
     assert again == out
-    assert "writing" not in err  # the data set was current
+    assert "out/dataset is current" in err
     # The example of docs/DATA.md reads it.
     Path("runs").mkdir()
     Path("runs/toy").symlink_to(Path("out").absolute())
@@ -81,8 +83,8 @@ def test_records_are_shown(command):
 
 
 def test_a_part_is_always_the_same_part(command):
-    out, _ = command("sharegpt_structure", pairs("a.jsonl", 20) | {"most": 5})
-    assert "left out: not in the part that was asked for: 15" in out
+    out, _ = command("sharegpt_structure", pairs("a.jsonl", 20) | {"max_pairs": 5})
+    assert "left out: beyond max_pairs: 15" in out
     part = [record.id for record in read_records(Path("out/records.jsonl"))]
     assert len(part) == 5
     Path("out").rename("before")
@@ -100,9 +102,9 @@ def test_an_endpoint_annotates_and_its_failures_are_counted(command):
 
     with Server(respond) as server:
         endpoint = {"url": server.url, "key_variable": "", "requests_per_minute": 1e6}
-        out, _ = command("openai", pairs("a.jsonl") | {"endpoint": endpoint, "asks": 1})
+        out, _ = command("openai", pairs("a.jsonl") | {"endpoint": endpoint, "attempts": 1})
         asked = len(server.seen)
-        again, _ = command("openai", pairs("a.jsonl") | {"endpoint": endpoint, "asks": 1})
+        again, _ = command("openai", pairs("a.jsonl") | {"endpoint": endpoint, "attempts": 1})
         assert len(server.seen) == asked == 3
     assert again == out
     assert "refused: rewritten: 1" in out
@@ -117,11 +119,11 @@ def test_an_endpoint_annotates_and_its_failures_are_counted(command):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"annotator": "magic"}, "config.annotator 'magic': choose one of"),
+        ({"annotator": "magic"}, "config.annotator 'magic': unknown annotator; choose one of"),
         ({"source": "absent.jsonl"}, "absent.jsonl: No such file"),
-        ({"source": "alpaca_eval"}, "alpaca_eval: kept for evaluation"),
+        ({"source": "alpaca_eval"}, "alpaca_eval: reserved for evaluation"),
         ({"records": "absent/records.jsonl"}, "absent/records.jsonl: No such file"),
-        ({"response_words": (998, 999)}, "none of its 3 records can be used"),
+        ({"response_words": (998, 999)}, "none of its 3 records is usable"),
         ({"model": {"preset": "gemma_2b"}}, "no package ships its tokenizer"),
     ],
 )
@@ -145,4 +147,4 @@ def test_evaluation_prompts_are_left_out(command):
     with Path("a.jsonl").open("a") as file:
         file.write(json.dumps({"instruction": asked, "output": LIST}) + "\n")
     out, _ = command("sharegpt_structure", changes)
-    assert "left out: prompt kept for evaluation: 1" in out
+    assert "left out: evaluation prompt: 1" in out

@@ -19,19 +19,19 @@ from pasta_jax.annotate import hiding
 from pasta_jax.annotate.hiding import (
     NO_CHUNKS,
     STYLE,
-    Plan,
-    Reading,
+    ForkPlan,
     Row,
+    ScoredRow,
     costs,
     full_row,
     hidden_from,
     hidden_row,
-    read,
+    score,
     weights,
     words_of,
-    worst,
+    worst_window,
 )
-from pasta_jax.annotate.likelihood import Settings, critical_path, cut, joined_up, prune, prune_all, tidied
+from pasta_jax.annotate.likelihood import Weighing, critical_path, cut, prune, prune_all, reassemble, tidy
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.dependence import auc, threshold, twins
 from pasta_jax.lang.clock import clock
@@ -56,7 +56,7 @@ TOKENIZER = Chatting()
 TAGS = TOKENIZER.tags
 PROMPT = TOKENIZER.encode("Why?")
 ASKED = [("user", "Why?")]
-HOW = Settings(max_cost=0.5, window=4, max_mends=4, min_speedup=1.05, lengths=(256, 640, 1536))
+HOW = Weighing(max_cost=0.5, window=4, max_fixes=4, min_speedup=1.05, lengths=(256, 640, 1536))
 
 ANNOTATION = (
     'Two things.\n1.<async topic="food"> Eat by the river at night, slowly.</async>\n'
@@ -88,7 +88,7 @@ def test_a_hidden_row_is_seen_as_the_linear_program_is(program):
     text = ~tags & ~in_topic & (np.arange(len(ids)) >= len(PROMPT))
     ours = row.piece >= 0
     np.testing.assert_array_equal(row.token[ours], ids[text])
-    np.testing.assert_array_equal(row.see[np.ix_(ours, ours)], visible_matrix(found)[np.ix_(text, text)])
+    np.testing.assert_array_equal(row.mask[np.ix_(ours, ours)], visible_matrix(found)[np.ix_(text, text)])
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -96,14 +96,14 @@ def test_a_hidden_row_is_seen_as_the_linear_program_is(program):
 def test_to_main_an_open_chunk_is_its_topic(program):
     """Position for position, main reads the text in which topics stand for open chunks."""
     pieces, plan = cut(program, TOKENIZER)
-    plan = Plan(plan.open, frozenset())
+    plan = ForkPlan(plan.chunks, frozenset())
     row = hidden_row(pieces, plan, PROMPT)
-    written = [list(piece.stub) if n in plan.open else list(piece.ids) for n, piece in enumerate(pieces)]
+    written = [list(piece.stub) if n in plan.chunks else list(piece.ids) for n, piece in enumerate(pieces)]
     seen = PROMPT + [id for ids in written for id in ids]
-    in_main = ~np.isin(row.piece, sorted(plan.open))
+    in_main = ~np.isin(row.piece, sorted(plan.chunks))
     np.testing.assert_array_equal(row.token[in_main], seen)
     np.testing.assert_array_equal(row.position[in_main], np.arange(len(seen)))
-    np.testing.assert_array_equal(row.see[np.ix_(in_main, in_main)], np.tri(len(seen), dtype=bool))
+    np.testing.assert_array_equal(row.mask[np.ix_(in_main, in_main)], np.tri(len(seen), dtype=bool))
     behind = np.flatnonzero(in_main)
     np.testing.assert_array_equal(row.before[behind][1:], behind[:-1])
 
@@ -111,25 +111,25 @@ def test_to_main_an_open_chunk_is_its_topic(program):
 def test_a_fork_reads_main_up_to_its_promise_and_itself_but_not_its_own_topic():
     pieces, plan = cut(TWO, TOKENIZER)
     row = hidden_row(pieces, plan, PROMPT)
-    [_, second] = sorted(plan.open)
+    [_, second] = sorted(plan.chunks)
     last = np.flatnonzero(row.piece == second)[-1]
-    seen = bytes(row.token[row.see[last]].tolist()).decode()
+    seen = bytes(row.token[row.mask[last]].tolist()).decode()
     assert seen == "Why?Two things.\n1. food\n2. See the old forum before ten, alone."
-    end = bytes(row.token[row.see[-1]].tolist()).decode()
+    end = bytes(row.token[row.mask[-1]].tolist()).decode()
     assert end == f"Why?{TWO.strip()}"
 
 
 def whole(row: Row) -> np.ndarray:
     """The log-probability of each token of a row, from one pass over all of it."""
     model, positions = toy(), row.position[None]
-    scores = forward(model.params, model.config, row.token[None], positions, row.see[None])[0]
+    scores = forward(model.params, model.config, row.token[None], positions, row.mask[None])[0]
     return np.asarray(jax.nn.log_softmax(scores))[row.before, row.token]
 
 
-def reading(pieces, plan: Plan, before=(), asked=None, slots=512) -> Reading:
+def reading(pieces, plan: ForkPlan, before=(), asked=None, slots=512) -> ScoredRow:
     """Of all pieces or those asked for; as one pass over the whole row has it."""
     asked = range(len(pieces)) if asked is None else asked
-    found = read(toy(), hidden_row(pieces, plan, PROMPT), asked, slots, before)
+    found = score(toy(), hidden_row(pieces, plan, PROMPT), asked, slots, before)
     answered = np.isin(found.row.piece, asked)
     np.testing.assert_allclose(found.log_prob[answered], whole(found.row)[answered], atol=1e-4)
     return found
@@ -142,12 +142,12 @@ def test_log_probs_are_those_of_the_text_alone():
     hidden = reading(pieces, plan, [full])
     outline = [dataclasses.replace(piece, ids=piece.stub, topic=None) if piece.topic else piece for piece in pieces]
     told = reading(outline, NO_CHUNKS, slots=256)
-    for n in set(range(len(pieces))) - plan.open:
+    for n in set(range(len(pieces))) - plan.chunks:
         main, alone = (each.log_prob[each.row.piece == n] for each in (hidden, told))
         np.testing.assert_allclose(main, alone, atol=1e-4)
     assert np.nanmax(np.abs(full.log_prob)) > 0.1
     found = costs(pieces, plan, (full, hidden), frozenset())
-    first = min(plan.open)
+    first = min(plan.chunks)
     assert max(np.abs(cost).max() for cost in found[: first + 1]) == 0, "nothing is hidden from the first chunk"
     assert max(np.abs(cost).max() for cost in found[first + 1 :]) > 1e-4
     assert found[first + 1][0] == 0, "where main goes on behind a chunk"
@@ -155,15 +155,15 @@ def test_log_probs_are_those_of_the_text_alone():
 
 def test_what_was_read_before_is_not_read_again(monkeypatch):
     """By suffix, whatever was read before and however far, log-probabilities are those of whole rows."""
-    read_block, blocks, readings = hiding._read_block, [], []
-    monkeypatch.setattr(hiding, "_read_block", lambda *args: blocks.append(len(args[5])) or read_block(*args))
+    forward_block, blocks, readings = hiding._forward_block, [], []
+    monkeypatch.setattr(hiding, "_forward_block", lambda *args: blocks.append(len(args[5])) or forward_block(*args))
     rng = random.Random(2)
     for _ in range(2):
         pieces, plan = cut(Program.from_annotation(random_annotation(rng), TOKENIZER), TOKENIZER)
         before = [reading(pieces, NO_CHUNKS)]
         for _ in range(5):
-            some = Plan(
-                frozenset(n for n in plan.open if rng.random() < 0.7), plan.joins | {rng.randrange(len(pieces))}
+            some = ForkPlan(
+                frozenset(n for n in plan.chunks if rng.random() < 0.7), plan.joins | {rng.randrange(len(pieces))}
             )
             asked = rng.choice([None, [rng.randrange(len(pieces))]])
             before.append(reading(pieces, some, before, asked))
@@ -193,15 +193,15 @@ def test_in_full_count_words_that_hidden_text_alone_brings_up():
     weight = weights(pieces, plan, len(pieces) - 1, frozenset({"loud"}))
     counted = {word for word, full in zip(pieces[-1].words, weight == 1, strict=True) if full}
     assert counted == {"red"}, "food is a topic, here and is are phrases, see is main's, loud the question's"
-    nothing = weights(pieces, Plan(plan.open, frozenset({len(pieces) - 1})), len(pieces) - 1, frozenset())
+    nothing = weights(pieces, ForkPlan(plan.chunks, frozenset({len(pieces) - 1})), len(pieces) - 1, frozenset())
     assert (nothing == STYLE).all(), "all is joined"
 
 
 def test_worst_window():
-    assert worst(np.asarray([0.0, 3.0, 1.0, 0.0, 0.0]), 2) == 2
-    assert worst(np.asarray([4.0]), 4) == 1
-    assert worst(np.asarray([-4.0, -1.0]), 2) == 0
-    assert worst(np.asarray([]), 2) == 0
+    assert worst_window(np.asarray([0.0, 3.0, 1.0, 0.0, 0.0]), 2) == 2
+    assert worst_window(np.asarray([4.0]), 4) == 1
+    assert worst_window(np.asarray([-4.0, -1.0]), 2) == 0
+    assert worst_window(np.asarray([]), 2) == 0
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
@@ -209,7 +209,7 @@ def test_worst_window():
 def test_cut_and_joined_up_again_it_is_the_same_program(program):
     """But for lengths, which are measured anew, and for several syncs in a row, of which one does it."""
     pieces, plan = cut(program, TOKENIZER)
-    again = joined_up(pieces, plan)
+    again = reassemble(pieces, plan)
     assert again.strip() == program.strip()
     told = [part for part in program.parts if isinstance(part, Chunk)]
     measured = [tens_for(len(part.text.encode()) + 2) for part in told]
@@ -223,11 +223,12 @@ def test_cut_and_joined_up_again_it_is_the_same_program(program):
 @given(programs)
 def test_tidied_plans_are_never_slower_and_hold_nothing_idle(program):
     pieces, plan = cut(program, TOKENIZER)
-    tidy = tidied(pieces, plan, TOKENIZER)
-    assert tidy.open <= plan.open
-    assert tidy.joins <= plan.joins
-    assert critical_path(pieces, tidy, TOKENIZER) <= critical_path(pieces, plan, TOKENIZER)
-    assert all(hidden_from(Plan(tidy.open, tidy.joins - {at}), at) for at in tidy.joins), "a sync waits for something"
+    result = tidy(pieces, plan, TOKENIZER)
+    assert result.chunks <= plan.chunks
+    assert result.joins <= plan.joins
+    assert critical_path(pieces, result, TOKENIZER) <= critical_path(pieces, plan, TOKENIZER)
+    for at in result.joins:
+        assert hidden_from(ForkPlan(result.chunks, result.joins - {at}), at), "a sync waits for something"
 
 
 def random_annotation(rng: random.Random) -> str:
@@ -250,21 +251,21 @@ def test_pruning_keeps_every_byte_and_leaves_no_passage_in_need(max_cost):
         proposed = items[index][1]
         assert left.strip() == proposed.strip()
         pieces, plan = cut(left, TOKENIZER)
-        kept += len(plan.open)
-        assert len(evidence["measured"]) >= len(plan.open)
-        assert (evidence["cost"] is None) == (not plan.open)
+        kept += len(plan.chunks)
+        assert len(evidence["measured"]) >= len(plan.chunks)
+        assert (evidence["cost"] is None) == (not plan.chunks)
         assert (evidence["cost"] or 0) <= max(max_cost, 0)
         proposals = sum(isinstance(part, Chunk) for part in proposed.parts)
-        if len(plan.open) == proposals and not evidence["mends"]:  # else ours are cut otherwise
+        if len(plan.chunks) == proposals and not evidence["fixes"]:  # else ours are cut otherwise
             rows = full_row(pieces, TOKENIZER.chat(ASKED)), hidden_row(pieces, plan, TOKENIZER.chat(ASKED))
-            readings = [read(toy(), row, range(len(pieces)), 640) for row in rows]
+            readings = [score(toy(), row, range(len(pieces)), 640) for row in rows]
             found = costs(pieces, plan, readings, frozenset({"why"}))
-            needs = [worst(found[n], how.window) for n in range(len(pieces)) if hidden_from(plan, n)]
+            needs = [worst_window(found[n], how.window) for n in range(len(pieces)) if hidden_from(plan, n)]
             assert max(needs, default=0) == pytest.approx(evidence["cost"], abs=1e-4)
         if max_cost == 100:
             pieces, plan = cut(proposed, TOKENIZER)
-            assert left == joined_up(pieces, tidied(pieces, plan, TOKENIZER))
-            assert not evidence["mends"]
+            assert left == reassemble(pieces, tidy(pieces, plan, TOKENIZER))
+            assert not evidence["fixes"]
     assert (kept > 0) == (max_cost > 0)
 
 
@@ -288,15 +289,15 @@ def test_auc():
 def test_twins_are_the_same_but_for_their_last_part():
     made = twins(200, seed=0)
     assert made == twins(200, seed=0)
-    assert len({twin.used.render() for twin in made}) == 200
+    assert len({twin.dependent.render() for twin in made}) == 200
     for twin in made:
-        assert twin.used.parts[:-1] == twin.free.parts[:-1]
-        assert isinstance(twin.used.parts[-1], Chunk) == twin.by_sibling
-        assert not any(isinstance(part, Sync) for part in twin.used.parts)
-        told = [part for part in twin.used.parts if isinstance(part, Chunk)][twin.chunk].text
+        assert twin.dependent.parts[:-1] == twin.independent.parts[:-1]
+        assert isinstance(twin.dependent.parts[-1], Chunk) == twin.by_sibling
+        assert not any(isinstance(part, Sync) for part in twin.dependent.parts)
+        told = [part for part in twin.dependent.parts if isinstance(part, Chunk)][twin.chunk].text
         assert twin.fact in told
-        assert twin.fact in twin.used.parts[-1].text
-        assert twin.fact not in twin.free.parts[-1].text
+        assert twin.fact in twin.dependent.parts[-1].text
+        assert twin.fact not in twin.independent.parts[-1].text
         assert twin.fact not in twin.instruction
 
 
@@ -320,17 +321,17 @@ def test_a_real_model_tells_used_facts_from_unused_ones(capsys):
 @requires_smollm2
 def test_a_real_model_mends_what_needs_a_chunk_and_leaves_what_does_not():
     model = load_model("smollm2_135m", "")
-    how = Settings(max_cost=0.15, window=12, max_mends=4, min_speedup=1.0, lengths=(192, 256))
+    how = Weighing(max_cost=0.15, window=12, max_fixes=4, min_speedup=1.0, lengths=(192, 256))
     twin = twins(200, seed=0)[6]
     [(_, used, told), (_, free, untold)] = prune_all(
-        model, [([("user", twin.instruction)], program) for program in (twin.used, twin.free)], how
+        model, [([("user", twin.instruction)], program) for program in (twin.dependent, twin.independent)], how
     )
-    assert untold["mends"] == []
+    assert untold["fixes"] == []
     assert [part.text for part in free.parts if isinstance(part, Chunk)] == [
-        part.text for part in twin.free.parts if isinstance(part, Chunk)
+        part.text for part in twin.independent.parts if isinstance(part, Chunk)
     ]
-    assert len(told["mends"]) == 1
+    assert len(told["fixes"]) == 1
     pieces, plan = cut(used, model.tokenizer)
     needed = next(n for n, piece in enumerate(pieces) if twin.fact in piece.text)
     assert needed not in hidden_from(plan, len(pieces) - 1), "the last line reads the fact"
-    assert used.strip() == twin.used.strip()
+    assert used.strip() == twin.dependent.strip()

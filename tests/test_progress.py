@@ -68,11 +68,27 @@ def test_a_short_command_prints_its_end_alone(now, capsys):
     assert re.fullmatch(r"pairs: 3 of 3, .*/s, 0:00 left\n", capsys.readouterr().err)
 
 
+def test_a_note_ends_each_line(now, capsys):
+    bar = progress.Progress("answers", 2)
+    bar.add()
+    now.now += 5
+    bar.note = "1 request"
+    bar.add()
+    assert capsys.readouterr().err == "answers: 2 of 2, 0.4/s, 0:00 left; 1 request\n"
+
+
 def test_items_of_an_earlier_run_do_not_count_for_the_rate(now, capsys):
     with progress.Progress("samples", 100, done=80) as bar:
         now.now += 10
         bar.add(5)
     assert capsys.readouterr().err == "samples: 85 of 100, 0.5/s, 0:30 left\n"
+
+
+def test_a_note_stands_beside_the_bar(terminal):
+    with progress.Progress("answers", 2) as bar:
+        bar.note = "1 request"
+        bar.add(2)
+        assert "1 request" in bar._bar.postfix
 
 
 def test_on_a_terminal_there_is_a_bar_that_leaves_nothing(terminal, capsys):

@@ -218,5 +218,5 @@ def test_every_rule_of_ifeval_is_known_and_its_questions_are_not_trained_on():
     assert all(isinstance(pair, Pair) and not pair.response for pair in pairs)
     assert {pair.instruction for pair in pairs} == set(rules)
     assert rules_of("mt_bench") == {}
-    with pytest.raises(PastaError, match="ifeval: kept for evaluation"):
+    with pytest.raises(PastaError, match="ifeval: reserved for evaluation"):
         refuse_for_training(["ifeval"])

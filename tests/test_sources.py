@@ -8,7 +8,7 @@ import pytest
 from pyarrow import parquet
 
 from pasta_jax.data import sources
-from pasta_jax.data.pairs import Bad, Pair, prompt_key, split_of
+from pasta_jax.data.pairs import Pair, Unreadable, prompt_key, split_of
 from pasta_jax.data.sources import Filter, given_preferences, read, refuse_for_training, select
 from pasta_jax.errors import PastaError
 from tests.malformed import LINES, said
@@ -100,7 +100,7 @@ def test_a_malformed_line_is_located_and_its_neighbours_survive(tmp_path, what, 
     path.write_bytes(GOOD + b"\n" + line + b"\n" + GOOD)
     before, bad, after = read(str(path))
     assert texts([before, after]) == [("", "why", "because")] * 2
-    assert isinstance(bad, Bad)
+    assert isinstance(bad, Unreadable)
     assert (bad.place, bad.reason) == ("data.jsonl: line 2", reason)
     assert "\n" not in bad.detail
 
@@ -108,9 +108,9 @@ def test_a_malformed_line_is_located_and_its_neighbours_survive(tmp_path, what, 
 @pytest.mark.parametrize(
     ("tail", "reason"),
     [
-        (b"", sources.NO_JSON),
-        (b',{"instruction": "wh', sources.NO_JSON),
-        (b" {}]", sources.NO_JSON),
+        (b"", sources.NOT_JSON),
+        (b',{"instruction": "wh', sources.NOT_JSON),
+        (b" {}]", sources.NOT_JSON),
         (b"," + b"[" * 200_000, sources.TOO_DEEP),
         (b',{"instruction": "' + b"x" * 2_000_000 + b'"}]', sources.TOO_LARGE),
         (b",7]", "a record must be an object with fields"),
@@ -139,7 +139,7 @@ def test_selection_counts_all_that_it_leaves_out(tmp_path):
     found = read(write(tmp_path / "a.jsonl", *({"instruction": a, "output": b} for a, b in rows)))
     chosen, left_out = select(found, WANTED)
     assert [pair.instruction for pair in chosen] == ["why is it", "why"]
-    assert left_out == {"prompt seen before": 1, "length of the prompt": 1, "length of the response": 1}
+    assert left_out == {"duplicate prompt": 1, "prompt length": 1, "response length": 1}
 
 
 def test_splits_depend_on_the_prompt_alone():
@@ -152,7 +152,7 @@ def test_splits_depend_on_the_prompt_alone():
 
 def test_what_is_kept_for_evaluation_is_refused():
     refuse_for_training(["sharegpt", "my.jsonl"])
-    with pytest.raises(PastaError, match="alpaca_eval, mt_bench: kept for evaluation"):
+    with pytest.raises(PastaError, match="alpaca_eval, mt_bench: reserved for evaluation"):
         refuse_for_training(["sharegpt", "mt_bench", "alpaca_eval"])
 
 
@@ -164,7 +164,7 @@ def test_the_data_in_packages():
     asked = next(pair for pair in read("alpaca_eval") if isinstance(pair, Pair))
     assert prompt_key(asked) in sources.evaluation_prompts()
     again = Pair("", "", asked.instruction.upper(), "so", "mine")
-    assert select([again], Filter((1, 99), (1, 9), True, drop_evaluation=True))[1] == {"prompt kept for evaluation": 1}
+    assert select([again], Filter((1, 99), (1, 9), True, drop_evaluation=True))[1] == {"evaluation prompt": 1}
 
 
 def test_given_preferences_are_between_the_answers_that_end_a_conversation(tmp_path, monkeypatch):

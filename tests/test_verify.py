@@ -79,7 +79,7 @@ def test_text_that_a_tokenizer_cannot_give_back_is_refused():
     pair = dataclasses.replace(PAIR, response="un dé pipé")
     assert isinstance(judged("un dé pipé", pair), Record)
     refusal = verify(pair, "un dé pipé", Lossy(), LIMITS, "x", "train")
-    assert (refusal.place, refusal.reason) == ("program, line 1, column 5", verification.NO_IDS)
+    assert (refusal.place, refusal.reason) == ("program, line 1, column 5", verification.NOT_ENCODABLE)
 
     class Refusing(Chatty):
         def encode(self, text: str) -> list[int]:
@@ -87,7 +87,7 @@ def test_text_that_a_tokenizer_cannot_give_back_is_refused():
                 raise PastaError("no ids for é")
             return super().encode(text)
 
-    assert verify(pair, "un dé pipé", Refusing(), LIMITS, "x", "train").reason == verification.NO_IDS
+    assert verify(pair, "un dé pipé", Refusing(), LIMITS, "x", "train").reason == verification.NOT_ENCODABLE
 
 
 @given(st.lists(st.tuples(texts, st.sampled_from(["main", "chunk", "sync"])), max_size=6))
@@ -129,7 +129,11 @@ def test_records_are_read_back(tmp_path):
     path = tmp_path / "records.jsonl"
     path.write_text(record.json() + "\n")
     assert read_records(path) == [record]
-    for wrong, place in (("{", "line 2, column"), ("[]", "line 2: no record"), ('{"id": "1"}', "line 2: no record")):
+    for wrong, place in (
+        ("{", "line 2, column"),
+        ("[]", "line 2: not a record"),
+        ('{"id": "1"}', "line 2: not a record"),
+    ):
         path.write_text(record.json() + "\n" + wrong)
         with pytest.raises(PastaError, match=place):
             read_records(path)

@@ -1,16 +1,16 @@
-"""Annotates responses by a language model behind an HTTP endpoint; what it answers is trusted in nothing.
+"""Annotate responses with a language model behind an HTTP endpoint; nothing in its answers is trusted.
 
-The answer's tags are laid over the source, whose characters are kept: an answer that changed a word is refused, one
-that only changed blanks is not. A refused answer is asked for again, with the reason, as often as the settings say.
+The answer's tags are laid over the source, whose characters are kept: an answer that changes a word is refused, one
+that only changes whitespace is not. After a refusal the model is asked again with the reason, for some attempts.
 """
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from itertools import islice
 from pathlib import Path
 
-from pasta_jax.annotate.prompt import again, question
+from pasta_jax.annotate.prompt import question, retry_question
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.error import LangError, quoted
 from pasta_jax.lang.lexer import ANNOTATION, lex
@@ -19,63 +19,54 @@ from pasta_jax.llm import Client, Clock, Endpoint, LLMError, Usage
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """An endpoint, and how it is used."""
-
-    endpoint: Endpoint
-    concurrency: int
-    asks: int  # how often a record is asked for before its last refusal stands
-
-
-@dataclasses.dataclass(frozen=True)
 class Failure:
-    """No annotation: `reason` is one of a few, for counting; `detail` tells the case."""
+    """No annotation: `reason` is one of a few, for counting; `detail` describes the case."""
 
     reason: str
     detail: str
 
 
 class Rewritten(PastaError):
-    """The answer's text isn't the source's."""
+    """The answer's text differs from the source."""
 
 
 def annotate_all(
     pairs: Iterable[tuple[str, str]],
-    settings: Settings,
-    cache_path: Path,
+    endpoint: Endpoint,
+    concurrency: int,
+    attempts: int,
+    cache: Path,
     check: Callable[[str], object],
-    usage: Callable[[Usage], None] = lambda usage: None,
     clock: Clock | None = None,
-) -> Iterator[tuple[int, str | Failure]]:
-    """(index, annotation or failure) as they come in. `check` raises a LangError for an annotation against the rules.
+) -> Iterator[tuple[int, str | Failure, Usage]]:
+    """(index, annotation or failure, usage so far) as the answers arrive.
 
-    Answers are cached at `cache_path`; `usage` is told the counts after each record. A hopeless error ends the run.
+    `check` raises a LangError for an annotation that breaks the rules. Answers are cached in the file `cache`. An error
+    that no other request can avoid ends the run.
     """
-    with Client(settings.endpoint, cache_path, clock) as client, ThreadPoolExecutor(settings.concurrency) as threads:
+    with Client(endpoint, cache, clock) as client, ThreadPoolExecutor(concurrency) as threads:
         waiting = enumerate(pairs)
-        running = {}
+        running: dict[Future[str | Failure], int] = {}
         try:
             while True:
-                for index, (instruction, response) in islice(waiting, 2 * settings.concurrency - len(running)):
-                    running[threads.submit(_annotate, client, settings, instruction, response, check)] = index
+                for index, (instruction, response) in islice(waiting, 2 * concurrency - len(running)):
+                    running[threads.submit(_annotate, client, attempts, instruction, response, check)] = index
                 if not running:
                     return
-                for done in wait(running, return_when=FIRST_COMPLETED).done:
-                    index = running.pop(done)
-                    found = done.result()
-                    usage(client.usage)
-                    yield index, found
-        finally:  # an error or an impatient user: don't sit out pauses
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    index = running.pop(future)
+                    yield index, future.result(), client.usage
+        finally:  # an error or an interrupt: don't sit out pauses
             client.stop()
             threads.shutdown(wait=True, cancel_futures=True)
 
 
 def _annotate(
-    client: Client, settings: Settings, instruction: str, response: str, check: Callable[[str], object]
+    client: Client, attempts: int, instruction: str, response: str, check: Callable[[str], object]
 ) -> str | Failure:
     messages = question(instruction, escape(response, ANNOTATION))
-    failure = Failure("never asked", "asks is 0; raise it")
-    for _ in range(settings.asks):
+    failure = Failure("no attempts", "attempts is 0; raise it")
+    for _ in range(attempts):
         try:
             answer = client.chat(messages)
         except LLMError as error:
@@ -88,18 +79,18 @@ def _annotate(
             failure = Failure("rewritten", str(error))
         except LangError as error:
             failure = Failure(error.rule, str(error))
-        messages = again(messages, answer, failure.detail)
+        messages = retry_question(messages, answer, failure.detail)
     return failure
 
 
 def overlay(answer: str, source: str) -> str:
-    """The source, escaped, with the answer's tags where they stand between the same characters, blanks aside."""
+    """The source, escaped, with the answer's tags between the same characters, whitespace aside."""
     pieces: list[str] = []
-    done = at = 0  # source up to `done` is written; up to `at` it agrees with the answer
+    written = at = 0  # the source up to `written` is in `pieces`; up to `at` it agrees with the answer
     for form, piece in lex(answer, ANNOTATION):
         if form and piece[1] != "\\":
-            pieces += [escape(source[done:at], ANNOTATION), piece]
-            done = at
+            pieces += [escape(source[written:at], ANNOTATION), piece]
+            written = at
             continue
         for character in "<" + piece[2:] if form else piece:
             if character.isspace():
@@ -108,9 +99,9 @@ def overlay(answer: str, source: str) -> str:
             while at < len(source) and source[at].isspace():
                 at += 1
             if at == len(source) or source[at] != character:
-                said, was = quoted(character + "…"), quoted(source[at : at + 20] or "its end")
-                raise Rewritten(f"character {at + 1} of the response: the answer has {said} where it has {was}")
+                actual, expected = quoted(character + "…"), quoted(source[at : at + 20] or "its end")
+                raise Rewritten(f"character {at + 1} of the response: the answer has {actual} instead of {expected}")
             at += 1
     if source[at:].strip():
         raise Rewritten(f"character {at + 1} of the response: the answer ends before {quoted(source[at : at + 20])}")
-    return "".join([*pieces, escape(source[done:], ANNOTATION)])
+    return "".join([*pieces, escape(source[written:], ANNOTATION)])

@@ -1,9 +1,10 @@
-"""What text loses when chunks are hidden from it, by a model: one row with all in view, one that sees as PASTA does.
+"""What hiding chunks costs later text, measured by a model: a row with everything visible against PASTA's visibility.
 
-The model was not trained on tags, so neither row has any: an open chunk stands as the words of its topic, and main
-goes on behind them. A token's cost is sqrt(p) * log(p / q) nats, where p is its probability with all in view and q that
-of its thread; the root counts less what was anybody's guess. What is in view also tells a model how the items of a list
-are phrased, which a fork can do without: in full count only words that the hidden text brings up.
+The model was not trained on tags, so neither row has any: an open chunk is represented by the words of its topic, and
+main continues after them. A token's cost is sqrt(p) * log(p / q) nats, where p is its probability with everything
+visible and q that in its thread; the root discounts tokens that are hard to predict anyway. Visible text also tells a
+model how the items of a list are phrased, which a fork can do without: only words that the hidden text introduces count
+in full.
 """
 
 import functools
@@ -24,31 +25,31 @@ from pasta_jax.models.layers import is_stacked
 from pasta_jax.models.pool import KV, empty_kv
 from pasta_jax.models.weights import Model
 
-BLOCKS = (32, 64, 96, 128, 192, 256)  # tokens that are read at a time: the fewest that hold what is left; each compiled
-HEAD_SLICE = 64  # tokens that are weighed at a time
-STYLE = 0.1  # what counts of a token that hidden text made likelier without containing its word
+BLOCKS = (32, 64, 96, 128, 192, 256)  # tokens per forward pass: the fewest that hold the rest; each one compiles
+HEAD_SLICE = 64  # tokens whose logits exist at a time
+STYLE = 0.1  # weight of a token that hidden text made more likely without containing its word
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A chunk, or a line of main; never cut further, so that its ids stay the same whatever is hidden."""
+    """A chunk, or a line of main; never split, so that its ids stay the same whatever is hidden."""
 
     text: str
     ids: tuple[int, ...]
-    words: tuple[str, ...]  # of each id: the word it is a part of, or ""
+    words: tuple[str, ...]  # for each id, the word it belongs to, or ""
     topic: str | None = None  # of a chunk
     stub: tuple[int, ...] = ()  # the topic's ids, as they stand in main while the chunk is open
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Which pieces are chunks, and before which pieces they are joined."""
+class ForkPlan:
+    """Which pieces are chunks, and before which pieces a sync joins them."""
 
-    open: frozenset[int]
+    chunks: frozenset[int]
     joins: frozenset[int]
 
 
-NO_CHUNKS = Plan(frozenset(), frozenset())
+NO_CHUNKS = ForkPlan(frozenset(), frozenset())
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,37 +58,37 @@ class Row:
 
     token: np.ndarray  # int32
     position: np.ndarray  # int32
-    before: np.ndarray  # int32: the index whose output predicts this token
-    see: np.ndarray  # bool [T, T]
-    piece: np.ndarray  # int32: index of its piece; -1 for the prompt and for topics
+    before: np.ndarray  # int32: index whose output predicts this token
+    mask: np.ndarray  # bool [T, T]
+    piece: np.ndarray  # int32: index of its piece; -1 for the prompt and topics
 
 
-def hidden_from(plan: Plan, n: int) -> list[int]:
+def hidden_from(plan: ForkPlan, n: int) -> list[int]:
     """The chunks before piece n that are still open there."""
     joined = max((at for at in plan.joins if at <= n), default=0)
-    return sorted(chunk for chunk in plan.open if joined <= chunk < n)
+    return sorted(chunk for chunk in plan.chunks if joined <= chunk < n)
 
 
 def words_of(text: str, ids: Sequence[int], tokenizer) -> tuple[str, ...]:
-    """The word that each id is a part of, in small letters; "" for signs and blanks."""
+    """The word that each id belongs to, in lower case; "" for punctuation and whitespace."""
     ends = np.cumsum([len(tokenizer.piece(id)) for id in ids])
     at_byte = [""] * (int(ends[-1]) if len(ids) else 0)
     for word in re.finditer(r"\w+", text):
         start, size = len(text[: word.start()].encode()), len(word[0].encode())
         at_byte[start : start + size] = [word[0].lower()] * size
-    # Its last byte's: a piece begins with the blank before its word.
+    # That of its last byte: a piece begins with the space before its word.
     return tuple(at_byte[end - 1] if end else "" for end in ends)
 
 
 def full_row(pieces: Sequence[Piece], prompt_ids: Sequence[int]) -> Row:
-    """Everything in order and in view, as a model without tags has learnt to read."""
+    """The plain text, everything visible, as the model was trained to read it."""
     return hidden_row(pieces, NO_CHUNKS, prompt_ids)
 
 
-def hidden_row(pieces: Sequence[Piece], plan: Plan, prompt_ids: Sequence[int]) -> Row:
-    """What each thread sees, written as plain text: an open chunk is its topic, in words, until it is joined.
+def hidden_row(pieces: Sequence[Piece], plan: ForkPlan, prompt_ids: Sequence[int]) -> Row:
+    """The text as each thread sees it, without tags: an open chunk is represented by its topic's words until joined.
 
-    Main goes on right behind the topic, so that to the model the chunk was never there.
+    Main continues right after the topic, as if the chunk did not exist.
     """
     token: list[int] = []
     columns: list[tuple[int, ...]] = []  # position, before, piece, chunk, epoch, main, topic of each token
@@ -102,84 +103,86 @@ def hidden_row(pieces: Sequence[Piece], plan: Plan, prompt_ids: Sequence[int]) -
         highest = max(highest, first + len(ids))
 
     put(prompt_ids, 0, 0, -1, 0, 0)
-    following, last = len(token), len(token) - 1  # main's next position, and the index of its latest token
+    following, last = len(token), len(token) - 1  # main's next position, and the index of its last token
     for n, piece in enumerate(pieces):
         if n in plan.joins:
             joins, following = joins + 1, highest
-        if n not in plan.open:
+        if n not in plan.chunks:
             put(piece.ids, following, last, n, 0, 0)
             following, last = following + len(piece.ids), len(token) - 1
             continue
-        # The chunk first: it doesn't read its own topic, and both rows begin alike up to the end of the first chunk.
+        # The chunk comes first: it doesn't see its own topic, and both rows agree up to the end of the first chunk.
         put(piece.ids, following, last, n, n + 1, 0)
         put(piece.stub, following, last, -1, 0, n + 1)
         following, last = following + len(piece.stub), len(token) - 1 if piece.stub else last
     position, before, piece, chunk, epoch, main, topic = np.asarray(columns, np.int32).T
     place = Place(chunk, epoch, main)
-    see = visible(np.tri(len(token), dtype=bool), place.queries(), place.keys())
-    see &= (topic == 0)[None] | (epoch[None] == epoch[:, None])  # once a chunk is joined, it stands for its topic
-    return Row(np.asarray(token, np.int32), position, before, see, piece)
+    mask = visible(np.tri(len(token), dtype=bool), place.queries(), place.keys())
+    mask &= (topic == 0)[None] | (epoch[None] == epoch[:, None])  # once joined, the chunk replaces its topic
+    return Row(np.asarray(token, np.int32), position, before, mask, piece)
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
-    """A row as a model has read it. A token's keys, values and final hidden state lie in the slot of its index."""
+class ScoredRow:
+    """A row after a model's forward pass. Slot t holds the keys, values and final hidden state of token t."""
 
     row: Row
-    log_prob: np.ndarray  # float32 [T]: of each token; NaN where nobody asked
-    length: int  # tokens that were read: all that lead to a token which was asked for
+    log_prob: np.ndarray  # float32 [T]: of each token; NaN where not requested
+    length: int  # tokens computed: the prefix that requested tokens depend on
     kv: KV
     x_SxE: jax.Array
 
 
 @functools.partial(jax.jit, static_argnames="config", donate_argnames=("kv", "x_SxE"))
-def _read_block(params, config: TransformerConfig, kv: KV, x_SxE, at, tokens_T, positions_T, see_TxS, key_positions_S):
-    """Keys, values and final hidden states of S slots, with those of a block of tokens put in from slot `at` on."""
-    length, slots = see_TxS.shape
+def _forward_block(
+    params, config: TransformerConfig, kv: KV, x_SxE, at, tokens_T, positions_T, mask_TxS, key_positions_S
+) -> tuple[KV, jax.Array]:
+    """Keys, values and final hidden states of S slots, with those of a block of tokens written from slot `at` on."""
+    length, slots = mask_TxS.shape
     into_T = at + jnp.arange(length)
     prefixes = tuple(slots * quarters // 4 for quarters in (1, 2, 3))
     cache = transformer.Cache(kv, into_T[None], prefixes=prefixes, fill=at + length)
     x_1xTxE, kv = transformer.trunk(
-        params, config, tokens_T[None], positions_T[None], see_TxS[None], key_positions_S[None], cache
+        params, config, tokens_T[None], positions_T[None], mask_TxS[None], key_positions_S[None], cache
     )
     return kv, x_SxE.at[into_T].set(x_1xTxE[0], mode="drop")
 
 
 @functools.partial(jax.jit, static_argnames="config")
-def _score(params, config: TransformerConfig, x_SxE, before_N, tokens_N):
+def _log_probs(params, config: TransformerConfig, x_SxE, before_N, tokens_N) -> jax.Array:
     """The log-probability of each token from the output at its index `before`."""
     scores_NxV = transformer.logits(params, config, x_SxE[before_N][None])[0]
     return jnp.take_along_axis(scores_NxV, tokens_N[:, None], axis=-1)[:, 0] - jax.nn.logsumexp(scores_NxV, axis=-1)
 
 
-def read(model: Model, row: Row, asked: Iterable[int], slots: int, before: Sequence[Reading] = ()) -> Reading:
-    """A row, read for the log-probabilities of the pieces asked for.
+def score(model: Model, row: Row, pieces: Iterable[int], slots: int, earlier: Sequence[ScoredRow] = ()) -> ScoredRow:
+    """The log-probabilities of a row's tokens in `pieces`.
 
-    It goes on from where it parts from the most similar of those that were read before, into as many slots.
+    Computation starts where the row parts from the most similar of the `earlier` ones, which have the same `slots`.
     """
     params, config = model.params, model.config
     log_prob = np.full(len(row.token), np.nan, np.float32)
-    length, nearest = max(((_common(row, other), n) for n, other in enumerate(before)), default=(0, None))
+    length, nearest = max(((_shared_prefix(row, other), n) for n, other in enumerate(earlier)), default=(0, None))
     if nearest is None:
         dtype, stacked = params["embed"].dtype, is_stacked(params)
-        kept = empty_kv(config, 1, slots, dtype, stacked), jnp.zeros((slots, config.embed), dtype)
+        state = empty_kv(config, 1, slots, dtype, stacked), jnp.zeros((slots, config.embed), dtype)
     else:
-        log_prob[:length] = before[nearest].log_prob[:length]
-        kept = jax.tree.map(jnp.copy, (before[nearest].kv, before[nearest].x_SxE))  # blocks are put in in place
-    missing = np.flatnonzero(np.isin(row.piece, list(asked)) & np.isnan(log_prob))
+        log_prob[:length] = earlier[nearest].log_prob[:length]
+        state = jax.tree.map(jnp.copy, (earlier[nearest].kv, earlier[nearest].x_SxE))  # blocks are written in place
+    missing = np.flatnonzero(np.isin(row.piece, list(pieces)) & np.isnan(log_prob))
     end = int(row.before[missing].max(initial=-1)) + 1
     while length < end:
         size = next((size for size in BLOCKS if size >= end - length), BLOCKS[-1])
         block = slice(length, min(length + size, end))
         token, position = (_padded(values[block], size) for values in (row.token, row.position))
-        see, key_positions = _padded(row.see[block], size, slots), _padded(row.position, slots)
-        kept = _read_block(params, config, *kept, length, token, position, see, key_positions)
+        mask, key_positions = _padded(row.mask[block], size, slots), _padded(row.position, slots)
+        state = _forward_block(params, config, *state, length, token, position, mask, key_positions)
         length = block.stop
     for first in range(0, len(missing), HEAD_SLICE):
-        some = missing[first : first + HEAD_SLICE]
-        index, token = (_padded(values[some], HEAD_SLICE) for values in (row.before, row.token))
-        log_prob[some] = np.asarray(_score(params, config, kept[1], index, token))[: len(some)]
-    return Reading(row, log_prob, length, *kept)
+        part = missing[first : first + HEAD_SLICE]
+        index, token = (_padded(values[part], HEAD_SLICE) for values in (row.before, row.token))
+        log_prob[part] = np.asarray(_log_probs(params, config, state[1], index, token))[: len(part)]
+    return ScoredRow(row, log_prob, length, *state)
 
 
 def _padded(values: np.ndarray, *shape: int) -> np.ndarray:
@@ -190,50 +193,51 @@ def slots_for(row: Row, lengths: Sequence[int]) -> int:
     """The least of `lengths` that holds a row."""
     length = next((n for n in lengths if n >= len(row.token)), None)
     if length is None:
-        raise PastaError(f"the answer takes {len(row.token)} ids to weigh, over {lengths[-1]}; leave it out")
+        raise PastaError(f"an answer takes {len(row.token)} ids to weigh, over {lengths[-1]}; raise lengths")
     return length
 
 
-def _common(a: Row, reading: Reading) -> int:
-    """How many tokens that were read a row begins with, which see the same."""
-    b, most = reading.row, min(len(a.token), reading.length)
-    same = [getattr(a, name)[:most] == getattr(b, name)[:most] for name in ("token", "position", "before")]
-    alike = np.all([*same, np.all(a.see[:most, :most] == b.see[:most, :most], axis=1)], axis=0)
-    return int(np.argmin(np.append(alike, False)))
+def _shared_prefix(row: Row, scored: ScoredRow) -> int:
+    """The number of leading tokens that both rows share, visible tokens included, and that were computed."""
+    other, most = scored.row, min(len(row.token), scored.length)
+    same = [getattr(row, name)[:most] == getattr(other, name)[:most] for name in ("token", "position", "before")]
+    equal = np.all([*same, np.all(row.mask[:most, :most] == other.mask[:most, :most], axis=1)], axis=0)
+    return int(np.argmin(np.append(equal, False)))
 
 
-def weights(pieces: Sequence[Piece], plan: Plan, n: int, known: frozenset[str]) -> np.ndarray:
-    """How much each token of piece n counts: 1 for a word that only hidden text brings up, else STYLE.
+def weights(pieces: Sequence[Piece], plan: ForkPlan, n: int, known: frozenset[str]) -> np.ndarray:
+    """The weight of each token of piece n: 1 for a word that only hidden text introduces, else STYLE.
 
-    `known` are the question's words. A word of three chunks and more is the phrase of a list, nobody's own.
+    `known` holds the question's words. A word of three or more chunks is a recurring phrase and belongs to none.
     """
     hidden = hidden_from(plan, n)
-    brought = {word for chunk in hidden for word in pieces[chunk].words}
+    introduced = {word for chunk in hidden for word in pieces[chunk].words}
     seen = {word for m in range(n) if m not in hidden for word in pieces[m].words} | known | {""}
     topics = {word.lower() for chunk in hidden for word in re.findall(r"\w+", pieces[chunk].topic)}
-    often = Counter(word for piece in pieces if piece.topic is not None for word in set(piece.words))
-    own = {word for word in brought - seen - topics if often[word] < 3}
-    return np.asarray([1.0 if word in own else STYLE for word in pieces[n].words])
+    counts = Counter(word for piece in pieces if piece.topic is not None for word in set(piece.words))
+    only_hidden = {word for word in introduced - seen - topics if counts[word] < 3}
+    return np.asarray([1.0 if word in only_hidden else STYLE for word in pieces[n].words])
 
 
 def costs(
-    pieces: Sequence[Piece], plan: Plan, readings: tuple[Reading, Reading], known: frozenset[str]
+    pieces: Sequence[Piece], plan: ForkPlan, rows: tuple[ScoredRow, ScoredRow], known: frozenset[str]
 ) -> list[np.ndarray]:
-    """Nats of each token, a list by piece, from the readings of the full row and of the hidden one.
+    """Nats of each token, one array per piece, from the full row and the hidden one.
 
-    Main's first token behind an open chunk is free: one row sees the chunk's last word before it, the other its topic.
+    Main's first token after an open chunk is free: one row predicts it from the chunk's last word, the other from the
+    topic.
     """
-    by_piece, behind_chunk = [], False
+    by_piece, after_chunk = [], False
     for n in range(len(pieces)):
-        p, q = (reading.log_prob[reading.row.piece == n] for reading in readings)
+        p, q = (scored.log_prob[scored.row.piece == n] for scored in rows)
         cost = np.exp(p / 2) * (p - q) * weights(pieces, plan, n, known)
-        if behind_chunk and n not in plan.open:
+        if after_chunk and n not in plan.chunks:
             cost[:1] = 0
-        behind_chunk = n in plan.open
+        after_chunk = n in plan.chunks
         by_piece.append(cost)
     return by_piece
 
 
-def worst(cost: np.ndarray, window: int) -> float:
-    """Nats a token over the costliest `window` tokens in a row; what is missing of a short passage counts as free."""
+def worst_window(cost: np.ndarray, window: int) -> float:
+    """Nats per token of the most expensive `window` consecutive tokens; a shorter passage is padded with free ones."""
     return float(max(np.convolve(cost, np.ones(window)).max() / window, 0.0)) if len(cost) else 0.0

@@ -1,4 +1,4 @@
-"""What a language model is asked when it annotates: the task, seven worked examples, and the record."""
+"""The prompt for annotation by a language model: the task, seven worked examples, and the record."""
 
 import re
 
@@ -10,10 +10,10 @@ You are an expert editor. You mark which passages of an answer could have been w
 writers, so that a parallel writing system can learn from it.
 
 How the system works. One main writer starts at the top. A passage in <async topic='...'>...</async> is handed to a \
-helper as soon as the main writer comes to it, and the main writer goes on at once with what follows, without waiting. \
-The helper sees what the main writer has written up to that point and the topic, but no other open passage. The main \
-writer and later helpers see the topic of an open passage, but not its text. <sync/> makes the main writer wait until \
-all open passages are complete; everything after <sync/> may read them.
+helper as soon as the main writer reaches it, and the main writer continues at once with what follows, without \
+waiting. The helper sees what the main writer has written up to that point and the topic, but no other open passage. \
+The main writer and later helpers see the topic of an open passage, but not its text. <sync/> makes the main writer \
+wait until all open passages are complete; everything after <sync/> may read them.
 
 Your task. Copy the answer, and add only these two kinds of marks:
 - <async topic='...'>...</async> around a passage whose text nothing after it needs to know, up to the next <sync/>. \
@@ -25,17 +25,17 @@ costs time, so use it rarely, and leave it out where what follows doesn't need w
 Rules:
 1. Keep every character of the answer, code and blank lines included. Correct nothing, even if it is wrong.
 2. A passage has at least {MIN_CHUNK_WORDS} words. Marks are never nested, and each <async> has its </async>.
-3. A topic has at most {MAX_TOPIC_WORDS} words and says what the passage is about: it is all that others know of it.
-4. Text that needs an open passage comes behind a <sync/>; if passages build on each other, leave them unmarked.
-5. Numbers and bullets of a list stay outside of the passages.
-6. If nothing can be written in parallel, give the answer back unmarked. Many answers are like that.
+3. A topic has at most {MAX_TOPIC_WORDS} words and states what the passage is about: it is all that others know of it.
+4. Text that needs an open passage comes after a <sync/>; if passages build on each other, leave them unmarked.
+5. Numbers and bullets of a list stay outside the passages.
+6. If nothing can be written in parallel, return the answer unmarked. Many answers are like that.
 7. Text such as <\\async> or <\\sync/> with a backslash belongs to the answer; copy it as it is.
 
 Reply with the marked answer alone."""
 
-# (question, marked answer): what to mark, what to leave, when to wait.
+# (question, marked answer): what to mark, what to leave unmarked, when to wait.
 DEMONSTRATIONS = (
-    (  # a list whose items stand alone, and a remark that needs none of them
+    (  # a list of independent items, and a remark that needs none of them
         "How can I keep house plants alive while I travel?",
         "A week or two away is no problem if you prepare a little.\n\n"
         "1.<async topic='watering ahead'> Water everything thoroughly the evening before you leave, and let the pots"
@@ -63,7 +63,7 @@ DEMONSTRATIONS = (
         " let it rest under a cloth for half an hour. Cut it into six pieces, roll each one out as thin as you can, and"
         " bake them one after the other in a dry, very hot pan until brown spots appear.",
     ),
-    (  # two quantities that can be worked out side by side, and a step that needs both
+    (  # two quantities that can be computed in parallel, and a step that needs both
         "A garden is 12 m by 9 m with a round pond of radius 2 m. What share of it is water?",
         "We need two areas.\n\n"
         "<async topic='garden area'>The garden is a rectangle, so its area is 12 · 9 = 108 square metres.</async>\n"
@@ -83,7 +83,7 @@ DEMONSTRATIONS = (
         "<sync/>Clocks, kitchens and holidays: in each case people changed their habits to suit the train, and kept the"
         " new habits long after they had forgotten the reason.",
     ),
-    (  # an explanation of code: the code comes first and is needed by all, so it is not marked
+    (  # an explanation of code: every part needs the code, so it comes first and is not marked
         "Explain this: `print(sorted(set(words), key=len)[-1])`",
         "```python\nprint(sorted(set(words), key=len)[-1])\n```\n"
         "From the inside to the outside:\n\n"
@@ -95,7 +95,7 @@ DEMONSTRATIONS = (
         " is empty.</async>\n\n"
         "<sync/>Put together, the line prints a longest word, and fails if there are no words at all.",
     ),
-    (  # nothing to write side by side
+    (  # nothing to write in parallel
         "Who wrote the opera about the barber?",
         "The Barber of Seville was composed by Gioachino Rossini; it was first performed in Rome in 1816.",
     ),
@@ -103,21 +103,21 @@ DEMONSTRATIONS = (
 
 
 def question(instruction: str, response: str) -> Messages:
-    """The conversation that asks for one record; `response` is escaped."""
+    """The conversation that asks for the annotation of one record; `response` is escaped."""
     messages = [("system", TASK)]
-    for asked, marked in DEMONSTRATIONS:
-        messages += [("user", _record(asked, unmarked(marked))), ("assistant", marked)]
+    for example, marked in DEMONSTRATIONS:
+        messages += [("user", _record(example, strip_marks(marked))), ("assistant", marked)]
     return (*messages, ("user", _record(instruction, response)))
 
 
-def again(messages: Messages, answer: str, reason: str) -> Messages:
-    """The same after an answer that was refused."""
+def retry_question(messages: Messages, answer: str, reason: str) -> Messages:
+    """The conversation continued after an answer that was refused."""
     complaint = f"That can't be used: {reason}. Copy the answer again, every character of it, with better marks."
     return (*messages, ("assistant", answer), ("user", complaint))
 
 
-def unmarked(marked: str) -> str:
-    """A demonstration's source."""
+def strip_marks(marked: str) -> str:
+    """The source of a demonstration."""
     return re.sub(r"<async topic='[^']*'>|</async>|<sync/>", "", marked)
 
 

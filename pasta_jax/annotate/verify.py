@@ -1,87 +1,107 @@
-"""The one place that accepts an annotated answer or refuses it: text unchanged, the language's rules, its length."""
+"""The one place that accepts or refuses an annotated answer: text unchanged, rules of the language, length."""
 
 import dataclasses
 import json
 
 import numpy as np
 
+from pasta_jax.annotate.run import Answer
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.records import Record, prompt_ids
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.clock import clock, parallelism, theoretical_speedup
 from pasta_jax.lang.linear import Block, scan
 from pasta_jax.lang.program import Chunk, LangError, Program, Sync, check
+from pasta_jax.models.tokenizer import Tokenizer
 
-TEXT_CHANGED = "the text without its tags must be the source"
-NO_IDS = "the tokenizer must have ids for all of the text, and give it back"
+TEXT_CHANGED = "the text without its tags must equal the source"
+NOT_ENCODABLE = "the tokenizer must round-trip the text"
 TOO_LONG = "prompt and answer must fit into the pool"
+NO_ANSWER = "the annotator gave no answer"
 
 
 @dataclasses.dataclass(frozen=True)
 class Refusal:
-    """Why an answer was not taken. `reason` is one fixed sentence a kind, so that they can be counted."""
+    """Why an answer was refused. `reason` is one of a few fixed sentences, for counting."""
 
     id: str
     source: str
     place: str
     reason: str
     detail: str
-    annotation: str  # what was refused; empty where there was nothing
+    annotation: str  # the refused text; empty if there was none
 
     def json(self) -> str:
+        """The refusal on one line."""
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What a record must fit into."""
+    """The size that a record must not exceed."""
 
     max_tokens: int  # prompt and linear answer together: the slots of a pool
 
 
-def verify(pair: Pair, annotated: str, tokenizer, limits: Limits, annotator: str, split: str) -> Record | Refusal:
-    """Judge an annotator's text: the source, escaped for annotations, with `<async topic='…'>` and `<sync/>` put in."""
+def verify_answer(
+    pair: Pair, answer: Answer, tokenizer: Tokenizer, limits: Limits, annotator: str, split: str
+) -> Record | Refusal:
+    """Judge any answer of an annotator."""
+    if "program" in answer:
+        program = Program.parse(answer["program"])
+        return verify_program(pair, program, tokenizer, limits, annotator, split, answer["evidence"])
+    if "text" in answer:
+        return verify(pair, answer["text"], tokenizer, limits, annotator, split)
+    reason, detail = answer.get("failure") or NO_ANSWER, answer.get("detail", "")
+    return Refusal(pair.id, pair.source, "annotator", reason, detail, "")
+
+
+def verify(
+    pair: Pair, annotated: str, tokenizer: Tokenizer, limits: Limits, annotator: str, split: str
+) -> Record | Refusal:
+    """Judge an annotated text: the source, escaped for annotations, with `<async topic='…'>` and `<sync/>` inserted."""
     try:
         program = Program.from_annotation(annotated, tokenizer)
     except LangError as error:
         place = f"annotation, line {error.line}, column {error.column}"
         return Refusal(pair.id, pair.source, place, error.rule, error.fix, annotated)
     except PastaError as error:
-        return Refusal(pair.id, pair.source, "annotation", NO_IDS, str(error), annotated)
+        return Refusal(pair.id, pair.source, "annotation", NOT_ENCODABLE, str(error), annotated)
     return verify_program(pair, program, tokenizer, limits, annotator, split, None, annotated)
 
 
 def verify_program(
     pair: Pair,
     program: Program,
-    tokenizer,
+    tokenizer: Tokenizer,
     limits: Limits,
     annotator: str,
     split: str,
-    evidence: dict | None,
+    evidence: dict[str, object] | None,
     annotated: str = "",
 ) -> Record | Refusal:
-    """Judge a program that is to stand for the pair's answer."""
+    """Judge a program that stands for the pair's answer."""
 
-    def refused(place: str, reason: str, detail: str) -> Refusal:
+    def refuse(place: str, reason: str, detail: str) -> Refusal:
         return Refusal(pair.id, pair.source, place, reason, detail, annotated or program.render())
 
     stripped = program.strip()
     if stripped != pair.response:
         place, detail = _first_difference(pair.response, stripped)
-        return refused(place, TEXT_CHANGED, detail)
+        return refuse(place, TEXT_CHANGED, detail)
     try:
         if errors := check(program.render(), tokenizer):
             error = errors[0]
-            return refused(f"program, line {error.line}, column {error.column}", error.rule, error.fix)
+            return refuse(f"program, line {error.line}, column {error.column}", error.rule, error.fix)
         prompt, ids, plain = prompt_ids(pair, tokenizer), program.ids(tokenizer), tokenizer.encode(pair.response)
-        if (again := Program.from_ids(ids, tokenizer)) != program:
-            return refused(*_first_lost(program, again))
+        if (decoded := Program.from_ids(ids, tokenizer)) != program:
+            place, detail = _first_difference(program.render(), decoded.render())
+            return refuse(place.replace("source", "program"), NOT_ENCODABLE, detail)
     except PastaError as error:
-        return refused("program", NO_IDS, str(error))
+        return refuse("program", NOT_ENCODABLE, str(error))
     if len(prompt) + len(ids) > limits.max_tokens:
-        detail = f"{len(prompt)} and {len(ids)} tokens are more than {limits.max_tokens}"
-        return refused("whole record", TOO_LONG, detail)
+        detail = f"{len(prompt)} + {len(ids)} tokens exceed {limits.max_tokens}"
+        return refuse("whole record", TOO_LONG, detail)
     path = clock(ids, tokenizer.tags, 0).critical_path
     return Record(
         id=pair.id,
@@ -108,12 +128,8 @@ def verify_program(
 
 
 def _first_difference(source: str, text: str) -> tuple[str, str]:
+    """(place, detail) of the first character that differs."""
     at = next((n for n, (a, b) in enumerate(zip(source, text, strict=False)) if a != b), min(len(source), len(text)))
     line, column = source.count("\n", 0, at) + 1, at - (source.rfind("\n", 0, at) + 1) + 1
-    there, here = (ascii(piece[at : at + 20]) if at < len(piece) else "the end" for piece in (source, text))
-    return f"source, line {line}, column {column}", f"there is {there}, the annotation has {here}"
-
-
-def _first_lost(program: Program, again: Program) -> tuple[str, str, str]:
-    place, detail = _first_difference(program.render(), again.render())
-    return place.replace("source", "program"), NO_IDS, detail
+    expected, actual = (ascii(piece[at : at + 20]) if at < len(piece) else "the end" for piece in (source, text))
+    return f"source, line {line}, column {column}", f"expected {expected}, the annotation has {actual}"

@@ -1,8 +1,7 @@
-"""Tokenised records on disk: a TFDS data set in array_record form, written and read without TensorFlow.
+"""Tokenised records on disk: a TFDS data set in array_record format, written and read without TensorFlow.
 
-It holds each record twice: the linear answer with its structure under the policy `predicted`, and the ids of the plain
-answer, the sequential baseline. The folder is written under another name and renamed when whole; its about.json says
-what all of it was made from.
+It stores each record twice: the linear answer with its structure under the policy `predicted`, and the ids of the plain
+answer, the sequential baseline. Its about.json states what it was made from.
 """
 
 import contextlib
@@ -10,8 +9,10 @@ import dataclasses
 import io
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -21,29 +22,33 @@ from pasta_jax.data import sources
 from pasta_jax.data.example import VECTORS, Example, encode
 from pasta_jax.data.records import Record, prompt_ids
 from pasta_jax.errors import PastaError
+from pasta_jax.files import replacing_folder, write_json
 from pasta_jax.lang import structure as structure_module
 from pasta_jax.lang.program import Program
 from pasta_jax.lang.structure import Positions
 from pasta_jax.models import chat
-from pasta_jax.models.tokenizer import tokenizer_fingerprint
+from pasta_jax.models.tokenizer import Tokenizer, tokenizer_fingerprint
+from pasta_jax.progress import Progress
 
-VERSION = "1.0.0"  # of the form; greater when a reader of the one before would be wrong
+VERSION = "1.0.0"  # of the format; raise it when readers of the previous one would be wrong
 NAME = "pasta_records"
 ABOUT = "about.json"
 SPLITS = ("train", "validation")
-STORED = Positions("predicted")  # of the structure that is stored
+Row = dict[str, Any]  # field of a stored record to its array, number or text
+STORED = Positions("predicted")  # of the stored structure
 
 
-def write(folder: Path, records: Sequence[Record], tokenizer) -> dict:
-    """Write the data set of accepted records; gives back what about.json says."""
+def write(folder: Path, records: Sequence[Record], tokenizer: Tokenizer) -> dict[str, Any]:
+    """Write the data set of accepted records, whole or not at all; returns the content of about.json."""
     if not records:
-        raise PastaError(f"{folder}: there is no record to write; look into refused.jsonl")
+        raise PastaError(f"{folder}: there is no record to write; see refused.jsonl")
     sources.refuse_for_training(record.source for record in records)
     if folder.exists() and not (folder / ABOUT).exists() and (folder.is_file() or any(folder.iterdir())):
-        raise PastaError(f"{folder}: it holds something else; give a folder of its own")
-    tfds = _tfds()
+        raise PastaError(f"{folder}: not a data set; choose an empty or new folder")
+    tfds = _import_tfds()
     by_split = {split: [r for r in records if r.split == split] for split in SPLITS}
-    by_split = {split: chosen for split, chosen in by_split.items() if chosen}
+    by_split = {split: part for split, part in by_split.items() if part}
+    progress = Progress("tokenising", len(records))
 
     class PastaRecords(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         name = NAME
@@ -57,38 +62,33 @@ def write(folder: Path, records: Sequence[Record], tokenizer) -> dict:
             return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
 
         def _split_generators(self, _):
-            return {split: self._generate_examples(chosen) for split, chosen in by_split.items()}
+            return {split: self._generate_examples(part) for split, part in by_split.items()}
 
-        def _generate_examples(self, chosen):
-            for number, record in enumerate(chosen):  # a pair may be there twice, where that was asked for
+        def _generate_examples(self, part: Sequence[Record]) -> Iterator[tuple[str, Row]]:
+            for number, record in enumerate(part):  # the number: without drop_duplicates, ids repeat
                 yield f"{number}-{record.id}", _row(record, tokenizer)
+                progress.add()
 
-    part = folder.with_name(folder.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    try:
+    with replacing_folder(folder) as part, progress:
         builder = PastaRecords(data_dir=part, file_format="array_record")
-        with contextlib.redirect_stdout(io.StringIO()):  # it tells how it goes
+        with contextlib.redirect_stdout(io.StringIO()):  # TFDS reports to stdout
             builder.download_and_prepare()
         shutil.rmtree(part / "downloads", ignore_errors=True)
         about = about_of(records, tokenizer) | {"path": str(Path(builder.data_path).relative_to(part))}
-        (part / ABOUT).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
-        shutil.rmtree(folder, ignore_errors=True)
-        part.rename(folder)
-    except OSError as error:
-        raise PastaError(f"{folder}: {error.strerror}; give a folder that you may write") from None
+        write_json(part / ABOUT, about)
     return about
 
 
-def is_current(folder: Path, records: Sequence[Record], tokenizer) -> bool:
-    """Whether the folder holds just what `write` would write."""
+def is_current(folder: Path, records: Sequence[Record], tokenizer: Tokenizer) -> bool:
+    """Whether the folder holds exactly what `write` would write."""
     try:
         return _about(folder)["fingerprint"] == about_of(records, tokenizer)["fingerprint"]
     except PastaError:
         return False
 
 
-def about_of(records: Sequence[Record], tokenizer) -> dict:
-    """What a data set is made from, and one fingerprint of it all."""
+def about_of(records: Sequence[Record], tokenizer: Tokenizer) -> dict[str, Any]:
+    """Everything that a data set is made from, and one fingerprint over it."""
     parts = {
         "records": fingerprints.of_texts(record.json() for record in records),
         "tokenizer": tokenizer_fingerprint(tokenizer),
@@ -104,21 +104,22 @@ def about_of(records: Sequence[Record], tokenizer) -> dict:
     }
 
 
-class Examples(Sequence):
-    """The examples of one split, read from disk as they are asked for; of a data set, or of a run's folder with one."""
+class Examples(Sequence[Example]):
+    """The examples of one split of a data set, read from disk on access."""
 
-    def __init__(self, folder: Path, split: str, tokenizer, strip_tags: bool, positions: Positions):
+    def __init__(self, folder: Path, split: str, tokenizer: Tokenizer, strip_tags: bool, positions: Positions):
+        """`folder`: a data set, or the folder of an annotation run that wrote one."""
         folder = folder / "dataset" if (folder / "dataset" / ABOUT).is_file() else folder
         self.about = _about(folder)
         sources.refuse_for_training(self.about["sources"])
         if self.about["tokenizer"] != tokenizer_fingerprint(tokenizer):
             raise PastaError(
-                f"{folder}: made with another tokenizer than {tokenizer.name}'s; write it again with this one"
+                f"{folder}: written with another tokenizer than {tokenizer.name}; write it again with this one"
             )
         if not self.about["counts"].get(split):
-            there = ", ".join(split for split, count in self.about["counts"].items() if count)
-            raise PastaError(f"{folder}: it has no split {split!r}; choose one of {there}")
-        self._rows = _tfds().builder_from_directory(folder / self.about["path"]).as_data_source(split)
+            splits = ", ".join(split for split, count in self.about["counts"].items() if count)
+            raise PastaError(f"{folder}: no split {split!r}; choose one of {splits}")
+        self._rows = _import_tfds().builder_from_directory(folder / self.about["path"]).as_data_source(split)
         self._tokenizer, self._strip, self._positions = tokenizer, strip_tags, positions
         self.lengths = [self._length(self._rows[n]) for n in range(len(self._rows))]
 
@@ -126,7 +127,7 @@ class Examples(Sequence):
         return len(self._rows)
 
     def __getitem__(self, number: int) -> Example:
-        if number >= len(self):  # what ends a loop over a sequence
+        if number >= len(self):  # ends a loop over the sequence
             raise IndexError(number)
         row = self._rows[number]
         prompt = int(row["prompt_length"])
@@ -140,34 +141,36 @@ class Examples(Sequence):
         tokens = row["token"][:prompt], response
         return encode(*tokens, tokenizer.tags, tokenizer.end_of_turn, self._positions)
 
-    def _length(self, row: dict) -> int:
+    def _length(self, row: Row) -> int:
         return int(row["prompt_length"]) + len(row["plain"]) if self._strip else len(row["token"])
 
 
-def _row(record: Record, tokenizer) -> dict:
+def _row(record: Record, tokenizer: Tokenizer) -> Row:
+    """The stored form of a record."""
     prompt = prompt_ids(record, tokenizer)
     ids = Program.parse(record.program).ids(tokenizer)
-    made = encode(prompt, ids, tokenizer.tags, tokenizer.end_of_turn, STORED)
+    example = encode(prompt, ids, tokenizer.tags, tokenizer.end_of_turn, STORED)
     plain = np.asarray(tokenizer.encode(record.response), np.int32)
     return {"id": record.id, "prompt_length": np.int32(len(prompt)), "plain": plain} | {
-        field.name: getattr(made, field.name) for field in dataclasses.fields(made)
+        field.name: getattr(example, field.name) for field in dataclasses.fields(example)
     }
 
 
-def _about(folder: Path) -> dict:
+def _about(folder: Path) -> dict[str, Any]:
+    """The content of about.json."""
     try:
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
     except OSError as error:
-        raise PastaError(f"{folder}: {error.strerror} ({ABOUT}); give a folder that launch.annotate wrote") from None
+        raise PastaError(f"{folder}: {error.strerror} ({ABOUT}); choose a folder that launch.annotate wrote") from None
     except ValueError:
-        raise PastaError(f"{folder / ABOUT}: no JSON; write the data set again") from None
+        raise PastaError(f"{folder / ABOUT}: not JSON; write the data set again") from None
     if about.get("version") != VERSION:
-        raise PastaError(f"{folder}: of version {about.get('version')}, this code reads {VERSION}; write it again")
+        raise PastaError(f"{folder}: has version {about.get('version')}, this code reads {VERSION}; write it again")
     return about
 
 
-def _tfds():
-    """TFDS, quiet: it is slow to import and likes to talk."""
+def _import_tfds() -> ModuleType:
+    """TFDS without its progress bars; imported on use because that takes seconds."""
     import tensorflow_datasets as tfds
 
     tfds.disable_progress_bar()

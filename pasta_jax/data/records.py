@@ -1,4 +1,4 @@
-"""Verified records: an answer with its tags and figures, a JSON line each, as an annotation run writes them."""
+"""Verified records: annotated answers with their figures, one JSON line each, as an annotation run writes them."""
 
 import dataclasses
 import json
@@ -6,11 +6,12 @@ from pathlib import Path
 
 from pasta_jax.data.pairs import Pair
 from pasta_jax.errors import PastaError
+from pasta_jax.models.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """An accepted answer. `program` is its surface text in PASTA-LANG; the rest of the figures follow from it."""
+    """An accepted answer. `program` is its surface text in PASTA-LANG, from which the figures follow."""
 
     id: str
     source: str
@@ -20,11 +21,11 @@ class Record:
     response: str
     program: str
     annotator: str
-    evidence: dict | None  # what an annotator measured
+    evidence: dict[str, object] | None  # measurements of the annotator
     prompt_tokens: int
-    tokens: int  # of the linear answer, tags and topics counted
+    tokens: int  # of the linear answer, tags and topics included
     plain_tokens: int  # of the answer without tags: the sequential baseline
-    chunk_tokens: list[int]  # each block, with its two tags
+    chunk_tokens: list[int]  # of each block, its two tags included
     topics: list[str]
     syncs: int
     critical_path: int
@@ -36,6 +37,7 @@ class Record:
         return len(self.chunk_tokens)
 
     def json(self) -> str:
+        """The record on one line."""
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
 
 
@@ -44,13 +46,13 @@ def messages(pair: Pair | Record) -> list[tuple[str, str]]:
     return [*([("system", pair.system)] if pair.system else []), ("user", pair.instruction)]
 
 
-def prompt_ids(pair: Pair | Record, tokenizer) -> list[int]:
-    """The question as the model's own chat template writes it, the assistant's turn opened."""
+def prompt_ids(pair: Pair | Record, tokenizer: Tokenizer) -> list[int]:
+    """The question in the model's chat template, up to the start of the assistant's turn."""
     return tokenizer.chat(messages(pair))
 
 
 def read_records(path: Path) -> list[Record]:
-    """A file of accepted records, as an annotation run wrote it."""
+    """Read the records.jsonl of an annotation run."""
     records = []
     fields = {field.name for field in dataclasses.fields(Record)}
     try:
@@ -59,12 +61,12 @@ def read_records(path: Path) -> list[Record]:
                 try:
                     row = json.loads(line)
                 except json.JSONDecodeError as error:
-                    raise PastaError(f"{path}: line {number}, column {error.colno}: no JSON: {error.msg}") from None
+                    raise PastaError(f"{path}: line {number}, column {error.colno}: not JSON: {error.msg}") from None
                 if not isinstance(row, dict) or row.keys() != fields:
-                    raise PastaError(f"{path}: line {number}: no record of an annotation run; write them again")
+                    raise PastaError(f"{path}: line {number}: not a record of an annotation run; rerun the annotation")
                 records.append(Record(**row))
     except UnicodeDecodeError as error:
-        raise PastaError(f"{path}: byte {error.start} is not UTF-8; write the records again") from None
+        raise PastaError(f"{path}: byte {error.start} is not UTF-8; rerun the annotation") from None
     except OSError as error:
-        raise PastaError(f"{path}: {error.strerror}; give the records.jsonl of an annotation run") from None
+        raise PastaError(f"{path}: {error.strerror}; choose the records.jsonl of an annotation run") from None
     return records

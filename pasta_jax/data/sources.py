@@ -1,4 +1,4 @@
-"""Where pairs come from: files, TFDS names, and the data in packages; and which of them may be trained on."""
+"""Sources of pairs: files, TFDS names and packaged data sets; which pairs to use, and which to train on."""
 
 import dataclasses
 import json
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pasta_jax import assets
-from pasta_jax.data.pairs import Bad, Pair, pair_of, prompt_key
+from pasta_jax.data.pairs import Pair, Unreadable, parse_pair, prompt_key
 from pasta_jax.errors import PastaError
 
 PACKAGED = {
@@ -19,84 +19,84 @@ PACKAGED = {
     "ifeval": assets.ifeval_jsonl,
 }
 EVALUATION = ("alpaca_eval", "mt_bench", "ifeval")
-MOST_BYTES = 2**20  # of one record; what is longer is no question with its answer
+MAX_BYTES = 2**20  # of one record; anything longer is not a question with its answer
 
-NO_JSON = "a record must be JSON"
-TOO_LARGE = f"a record has at most {MOST_BYTES} bytes"
+NOT_JSON = "a record must be JSON"
+TOO_LARGE = f"a record must have at most {MAX_BYTES} bytes"
 NOT_UTF8 = "a record must be UTF-8"
 TOO_DEEP = "a record must not be nested deeply"
 
-Row = tuple[str, object]  # place, record as parsed or Bad
+Row = tuple[str, object]  # (place, parsed JSON or Unreadable)
 
 
-def read(source: str) -> Iterator[Pair | Bad]:
-    """The pairs of a source, in order, and in its place each record that can't be read.
+def read(source: str) -> Iterator[Pair | Unreadable]:
+    """The pairs of a source, in order, with an Unreadable in place of each record that can't be read.
 
-    A source is a name of PACKAGED, a file (.jsonl, .json, .parquet) or a TFDS name `tfds:name/split`.
+    A source is a name in PACKAGED, a file (.jsonl, .json, .parquet) or a TFDS name `tfds:name/split`.
     """
-    named = _name(source)
-    for where, row in rows_of(source):
-        yield row if isinstance(row, Bad) else pair_of(row, named, where)
+    name = _name(source)
+    for place, row in rows_of(source):
+        yield row if isinstance(row, Unreadable) else parse_pair(row, name, place)
 
 
 def rows_of(source: str) -> Iterator[Row]:
-    """The records of a source as parsed, each with its place."""
+    """The records of a source, parsed but not interpreted, each with its place."""
     if source in PACKAGED:
-        rows = _rows_of_file(PACKAGED[source](), cut_off=source == "sharegpt")
+        rows = _rows_of_file(PACKAGED[source](), truncated=source == "sharegpt")
     elif source.startswith("tfds:"):
         rows = _tfds_rows(source)
     else:
-        rows = _rows_of_file(Path(source), cut_off=False)
+        rows = _rows_of_file(Path(source), truncated=False)
     for place, row in rows:
-        where = f"{_name(source)}: {place}"
-        yield where, dataclasses.replace(row, place=where) if isinstance(row, Bad) else row
+        place = f"{_name(source)}: {place}"
+        yield place, dataclasses.replace(row, place=place) if isinstance(row, Unreadable) else row
 
 
 def _name(source: str) -> str:
-    """What a source is called in places and records: never a folder of this machine."""
+    """A source's name in places and records: never a folder of this machine."""
     return source if source in PACKAGED or source.startswith("tfds:") else Path(source).name
 
 
 def refuse_for_training(sources: Iterable[str]) -> None:
-    """Raise where a data set holds what is kept for evaluation."""
-    if kept := sorted(set(sources) & set(EVALUATION)):
-        raise PastaError(f"{', '.join(kept)}: kept for evaluation, not to be trained on; take other data")
+    """Raise if a data set contains evaluation data."""
+    if reserved := sorted(set(sources) & set(EVALUATION)):
+        raise PastaError(f"{', '.join(reserved)}: reserved for evaluation, not for training; choose other data")
 
 
 @dataclasses.dataclass(frozen=True)
 class Filter:
-    """Which pairs are used. Words are what blanks divide."""
+    """Which pairs to use. Words are separated by whitespace."""
 
     prompt_words: tuple[int, int]  # fewest and most
     response_words: tuple[int, int]
-    drop_duplicates: bool  # the first of several with the same prompt stays
-    drop_evaluation: bool  # prompts of AlpacaEval, MT-bench and IFEval; needs them installed
+    drop_duplicates: bool  # keep the first of several with the same prompt
+    drop_evaluation: bool  # prompts of AlpacaEval, MT-bench and IFEval, which must be installed
 
 
-def select(pairs: Iterable[Pair], wanted: Filter) -> tuple[list[Pair], Counter]:
-    """The pairs to use, in order, and how many were left out for which reason."""
-    evaluated = evaluation_prompts() if wanted.drop_evaluation else set()
+def select(pairs: Iterable[Pair], limits: Filter) -> tuple[list[Pair], Counter[str]]:
+    """The pairs to use, in order, and the number left out by reason."""
+    evaluation = evaluation_prompts() if limits.drop_evaluation else set()
     seen: set[str] = set()
-    chosen: list[Pair] = []
-    left_out: Counter = Counter()
+    selection: list[Pair] = []
+    left_out: Counter[str] = Counter()
     for pair in pairs:
         key = prompt_key(pair)
-        if not _within(len(pair.instruction.split()), wanted.prompt_words):
-            left_out["length of the prompt"] += 1
-        elif not _within(len(pair.response.split()), wanted.response_words):
-            left_out["length of the response"] += 1
-        elif key in evaluated:
-            left_out["prompt kept for evaluation"] += 1
-        elif wanted.drop_duplicates and key in seen:
-            left_out["prompt seen before"] += 1
+        if not _within(len(pair.instruction.split()), limits.prompt_words):
+            left_out["prompt length"] += 1
+        elif not _within(len(pair.response.split()), limits.response_words):
+            left_out["response length"] += 1
+        elif key in evaluation:
+            left_out["evaluation prompt"] += 1
+        elif limits.drop_duplicates and key in seen:
+            left_out["duplicate prompt"] += 1
         else:
             seen.add(key)
-            chosen.append(pair)
-    return chosen, left_out
+            selection.append(pair)
+    return selection, left_out
 
 
 def evaluation_prompts() -> set[str]:
-    """Keys of all prompts that are kept for evaluation."""
+    """Keys of all prompts reserved for evaluation."""
     return {prompt_key(pair) for source in EVALUATION for pair in read(source) if isinstance(pair, Pair)}
 
 
@@ -104,33 +104,33 @@ def _within(count: int, limits: tuple[int, int]) -> bool:
     return limits[0] <= count <= limits[1]
 
 
-def _rows_of_file(path: Path, cut_off: bool) -> Iterator[Row]:
+def _rows_of_file(path: Path, truncated: bool) -> Iterator[Row]:
     if path.suffix not in (".jsonl", ".json", ".parquet"):
         known = ", ".join((*PACKAGED, "tfds:name/split"))
-        raise PastaError(f"{path}: no source; give a file (.jsonl, .json, .parquet) or one of {known}")
+        raise PastaError(f"{path}: unknown source; choose a file (.jsonl, .json, .parquet) or one of {known}")
     try:
         if path.suffix == ".json" and _begins_list(path):
-            yield from _list_rows(path, cut_off)
+            yield from _list_rows(path, truncated)
         elif path.suffix == ".parquet":
             yield from _parquet_rows(path)
         else:
             yield from _lines(path)
     except OSError as error:
-        raise PastaError(f"{path}: {error.strerror}; give a file that can be read") from None
+        raise PastaError(f"{path}: {error.strerror}; choose a readable file") from None
 
 
 def _lines(path: Path) -> Iterator[Row]:
-    """JSON lines. A line that is too long is skipped without being held in memory."""
+    """JSON lines. A line that is too long is skipped without being kept in memory."""
     with path.open("rb") as file:
         number = 0
-        while line := file.readline(MOST_BYTES + 1):
+        while line := file.readline(MAX_BYTES + 1):
             number += 1
             place = f"line {number}"
-            if len(line) > MOST_BYTES and not line.endswith(b"\n"):
+            if len(line) > MAX_BYTES and not line.endswith(b"\n"):
                 size = len(line)
-                while (more := file.readline(MOST_BYTES)) and not more.endswith(b"\n"):
+                while (more := file.readline(MAX_BYTES)) and not more.endswith(b"\n"):
                     size += len(more)
-                yield place, Bad(place, TOO_LARGE, f"it has {size + len(more)}")
+                yield place, Unreadable(place, TOO_LARGE, f"it has {size + len(more)} bytes")
                 continue
             if number == 1:
                 line = line.removeprefix(b"\xef\xbb\xbf")
@@ -142,11 +142,11 @@ def _parsed(line: bytes, place: str) -> object:
     try:
         return json.loads(line.decode())
     except UnicodeDecodeError as error:
-        return Bad(place, NOT_UTF8, f"byte {error.start + 1}")
+        return Unreadable(place, NOT_UTF8, f"byte {error.start + 1}")
     except json.JSONDecodeError as error:
-        return Bad(place, NO_JSON, f"column {error.colno}: {error.msg}")
+        return Unreadable(place, NOT_JSON, f"column {error.colno}: {error.msg}")
     except RecursionError:
-        return Bad(place, TOO_DEEP)
+        return Unreadable(place, TOO_DEEP)
 
 
 def _begins_list(path: Path) -> bool:
@@ -154,17 +154,17 @@ def _begins_list(path: Path) -> bool:
         return file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
 
 
-def _list_rows(path: Path, cut_off: bool) -> Iterator[Row]:
-    """One JSON list, read item by item: what stands before a broken place is not lost with it."""
+def _list_rows(path: Path, truncated: bool) -> Iterator[Row]:
+    """One JSON list, parsed item by item, so that the items before a syntax error survive."""
     try:
-        # The end of a cut-off file may lie within a character.
-        text = path.read_bytes().decode("utf-8-sig", "ignore" if cut_off else "strict")
+        # A truncated file may end within a character.
+        text = path.read_bytes().decode("utf-8-sig", "ignore" if truncated else "strict")
     except UnicodeDecodeError as error:
-        raise PastaError(f"{path}: byte {error.start + 1} is not UTF-8; convert it to UTF-8") from None
-    decoder, blanks = json.JSONDecoder(), " \t\r\n"
+        raise PastaError(f"{path}: byte {error.start + 1} is not UTF-8; convert the file to UTF-8") from None
+    decoder, whitespace = json.JSONDecoder(), " \t\r\n"
     at, number = text.index("[") + 1, 0
     while True:
-        while at < len(text) and text[at] in blanks:
+        while at < len(text) and text[at] in whitespace:
             at += 1
         if text[at : at + 1] == "]":
             return
@@ -173,23 +173,24 @@ def _list_rows(path: Path, cut_off: bool) -> Iterator[Row]:
         try:
             row, stop = decoder.raw_decode(text, at)
         except json.JSONDecodeError as error:
-            if not (cut_off and error.pos > at):
-                yield place, Bad(place, NO_JSON, f"line {error.lineno}, column {error.colno}: {error.msg}")
+            if not (truncated and error.pos > at):
+                yield place, Unreadable(place, NOT_JSON, f"line {error.lineno}, column {error.colno}: {error.msg}")
             return
         except RecursionError:
-            yield place, Bad(place, TOO_DEEP)
+            yield place, Unreadable(place, TOO_DEEP)
             return
-        # The limit is of bytes; four bytes a character are the most there can be.
-        large = stop - at > MOST_BYTES or (4 * (stop - at) > MOST_BYTES < len(text[at:stop].encode("utf-8", "replace")))
-        yield place, Bad(place, TOO_LARGE) if large else row
+        # The limit counts bytes; a character has at most four.
+        large = stop - at > MAX_BYTES or (4 * (stop - at) > MAX_BYTES < len(text[at:stop].encode("utf-8", "replace")))
+        yield place, Unreadable(place, TOO_LARGE) if large else row
         at = stop
-        while at < len(text) and text[at] in blanks:
+        while at < len(text) and text[at] in whitespace:
             at += 1
         if text[at : at + 1] == ",":
             at += 1
         elif text[at : at + 1] != "]":
-            if not cut_off:
-                yield place, Bad(place, NO_JSON, f"behind record {number}, character {at + 1}: no comma and no end")
+            if not truncated:
+                detail = f"after record {number}, character {at + 1}: expected a comma or the end"
+                yield place, Unreadable(place, NOT_JSON, detail)
             return
 
 
@@ -206,53 +207,53 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
                     yield f"record {number}", row
     except (pyarrow.ArrowException, ValueError) as error:
         words = " ".join(str(error).split())[:120]
-        raise PastaError(f"{path}: no readable Parquet file ({words}); write it again") from None
+        raise PastaError(f"{path}: not a readable Parquet file ({words}); write it again") from None
 
 
 def _tfds_rows(source: str) -> Iterator[Row]:
-    """A TFDS data set in array_record form: `tfds:name/split`, found in TFDS's own folder."""
+    """A TFDS data set in array_record format: `tfds:name/split`, looked up in TFDS's own folder."""
     name, _, split = source.removeprefix("tfds:").rpartition("/")
     if not name or not split:
-        raise PastaError(f"{source}: write tfds:name/split, such as tfds:my_set/train")
+        raise PastaError(f"{source}: not of the form tfds:name/split, such as tfds:my_set/train")
     import tensorflow_datasets as tfds
 
     try:
         rows = tfds.data_source(name, split=split, download=False)
-    except Exception as error:  # TFDS raises a family of its own, AssertionErrors and more
+    except Exception as error:  # TFDS raises exceptions of many types, AssertionError among them
         words = " ".join(str(error).split())[:160]
         raise PastaError(
             f"{source}: TFDS can't read it ({words}); prepare it with file_format='array_record'"
         ) from None
     for number in range(len(rows)):
-        yield f"record {number + 1}", {key: _text_of_bytes(value) for key, value in rows[number].items()}
+        yield f"record {number + 1}", {key: _from_tfds(value) for key, value in rows[number].items()}
 
 
-def _text_of_bytes(value: object) -> object:
-    """TFDS gives texts as bytes, and a list of objects as an object of lists."""
+def _from_tfds(value: object) -> object:
+    """Undo TFDS's representation: it returns text as bytes, and a list of objects as an object of lists."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "surrogateescape")
     if isinstance(value, list):
-        return [_text_of_bytes(part) for part in value]
+        return [_from_tfds(part) for part in value]
     if not isinstance(value, dict):
         return value
-    value = {key: _text_of_bytes(part) for key, part in value.items()}
+    value = {key: _from_tfds(part) for key, part in value.items()}
     if value and all(isinstance(part, list) for part in value.values()):
         return [dict(zip(value, row, strict=True)) for row in zip(*value.values(), strict=True)]
     return value
 
 
 def given_preferences() -> list[tuple[str, str, str]]:
-    """(question, chosen answer, rejected answer) of packaged conversations; who preferred is not said.
+    """(question, chosen answer, rejected answer) of the packaged preference data; who preferred is not recorded.
 
-    The two answers end a conversation: of one with several turns, the question is the last, by itself.
+    The two answers end a conversation. Of several turns, only the last question is used.
     """
-    found = []
+    triples = []
     for place, row in rows_of("preferences"):
         if not isinstance(row, dict) or not {"conversations", "chosen", "rejected"} <= row.keys():
             continue
-        asked = row["conversations"][-1:]
-        ends = [{"conversations": asked, "chosen": row[name]} for name in ("chosen", "rejected")]
-        chosen, rejected = (pair_of(end, "preferences", place) for end in ends)
+        question = row["conversations"][-1:]
+        ends = [{"conversations": question, "chosen": row[name]} for name in ("chosen", "rejected")]
+        chosen, rejected = (parse_pair(end, "preferences", place) for end in ends)
         if isinstance(chosen, Pair) and isinstance(rejected, Pair):
-            found.append((chosen.instruction, chosen.response, rejected.response))
-    return found
+            triples.append((chosen.instruction, chosen.response, rejected.response))
+    return triples

@@ -1,10 +1,14 @@
-"""Constructed answers of known dependence: later text that uses a fact of a chunk, and its twin that doesn't."""
+"""Constructed answers of known dependence, and how well the likelihood verifier tells them apart.
+
+One answer ends with text that uses a fact of a chunk; its twin ends with text that doesn't.
+"""
 
 import itertools
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pasta_jax.annotate.hiding import costs, full_row, hidden_row, read, slots_for, worst
+from pasta_jax.annotate.hiding import costs, full_row, hidden_row, score, slots_for, worst_window
 from pasta_jax.annotate.likelihood import cut, known_words
 from pasta_jax.lang.program import Chunk, Program, Text
 from pasta_jax.lang.tags import MAX_TENS
@@ -36,13 +40,13 @@ _LISTS = {
 
 @dataclass(frozen=True)
 class _Topic:
-    """`{fact}` is the chunk's; `used` speaks of it, `free` of another thing with a value of its own."""
+    """`{fact}` is the chunk's; `dependent` uses it, `independent` speaks of something else, with its own value."""
 
     topic: str
     kind: str
     chunk: str
-    used: str
-    free: str
+    dependent: str
+    independent: str
 
 
 _TOPICS = (
@@ -135,27 +139,27 @@ _TOPICS = (
 
 @dataclass(frozen=True)
 class Twin:
-    """Two answers that differ in their last part alone: `used` speaks of the fact in its chunk number `chunk`."""
+    """Two answers that differ only in their last part: `dependent` uses the fact of its chunk number `chunk`."""
 
     instruction: str
-    used: Program
-    free: Program
+    dependent: Program
+    independent: Program
     fact: str
-    chunk: int  # 0 or 1: which of the first two chunks the fact stands in
+    chunk: int  # 0 or 1: which of the first two chunks contains the fact
     by_sibling: bool  # the last part is a third chunk; else it is main text
 
 
 def twins(count: int, seed: int) -> list[Twin]:
-    """Pairs of answers, by turns with main text and with a sibling as the last part."""
+    """Pairs of answers; their last part alternates between main text and a sibling chunk."""
     return [_twin(random.Random(f"{seed} {n}"), by_sibling=n % 2 == 1) for n in range(count)]
 
 
 def _twin(rng: random.Random, by_sibling: bool) -> Twin:
-    told, other = rng.sample(_TOPICS, 2)
-    fact, fresh = rng.sample(_LISTS[told.kind], 2)
+    subject, other = rng.sample(_TOPICS, 2)
+    fact, fresh = rng.sample(_LISTS[subject.kind], 2)
     unrelated = rng.choice([value for value in _LISTS[other.kind] if value not in (fact, fresh)])
     chunk = rng.randrange(2)
-    bodies = [(told.topic, told.chunk.format(fact=fact)), (other.topic, other.chunk.format(fact=unrelated))]
+    bodies = [(subject.topic, subject.chunk.format(fact=fact)), (other.topic, other.chunk.format(fact=unrelated))]
     if chunk:
         bodies.reverse()
     style = rng.randrange(3)
@@ -173,39 +177,69 @@ def _twin(rng: random.Random, by_sibling: bool) -> Twin:
         parts += [Text(separators[1]), _chunk("besides", last)] if by_sibling else [Text(f"{end or ' '}{last}")]
         return Program(tuple(parts))
 
-    used, free = answer(told.used.format(fact=fact)), answer(told.free.format(fact=fresh))
-    return Twin(instruction, used, free, fact, chunk, by_sibling)
+    dependent = answer(subject.dependent.format(fact=fact))
+    independent = answer(subject.independent.format(fact=fresh))
+    return Twin(instruction, dependent, independent, fact, chunk, by_sibling)
 
 
 def _chunk(topic: str, text: str) -> Chunk:
     return Chunk(topic, MAX_TENS, " " + text)
 
 
-def last_costs(model: Model, twin: Twin, window: int, lengths: tuple[int, ...]) -> tuple[float, float]:
-    """What the verifier measures of the last part: where it uses the fact, and where it doesn't."""
+@dataclass(frozen=True)
+class TwinCosts:
+    """What the verifier measures of the last part of both answers, in nats per token."""
+
+    dependent: float
+    independent: float
+
+
+def last_costs(model: Model, twin: Twin, window: int, lengths: tuple[int, ...]) -> TwinCosts:
+    """Cost the last part of both answers."""
     messages = [("user", twin.instruction)]
     prompt_ids = model.tokenizer.chat(messages)
-    found = []
-    for program in (twin.used, twin.free):
+
+    def last_cost(program: Program) -> float:
         pieces, plan = cut(program, model.tokenizer)
         hidden, last = hidden_row(pieces, plan, prompt_ids), len(pieces) - 1
         slots = slots_for(hidden, lengths)
-        full = read(model, full_row(pieces, prompt_ids), [last], slots)
-        readings = full, read(model, hidden, [last], slots, [full])
-        found.append(worst(costs(pieces, plan, readings, known_words(messages))[last], window))
-    return found[0], found[1]
+        full = score(model, full_row(pieces, prompt_ids), [last], slots)
+        rows = full, score(model, hidden, [last], slots, [full])
+        return worst_window(costs(pieces, plan, rows, known_words(messages))[last], window)
+
+    return TwinCosts(last_cost(twin.dependent), last_cost(twin.independent))
 
 
-def auc(positive: list[float], negative: list[float]) -> float:
-    """The share of (positive, negative) that are in order; ties count half."""
+@dataclass(frozen=True)
+class Detection:
+    """How well costs separate dependent from independent text."""
+
+    pairs: int
+    auc: float
+    threshold: float  # the cost that separates best, in nats per token
+    accuracy: float  # at that threshold
+    detected: float  # share of dependent parts above the limit in use
+    false_alarms: float  # share of independent parts above it
+
+
+def detect(costs: Sequence[TwinCosts], max_cost: float) -> Detection:
+    """The figures of a set of twins, with `max_cost` as the limit in use."""
+    dependent, independent = [cost.dependent for cost in costs], [cost.independent for cost in costs]
+    best, accuracy = threshold(dependent, independent)
+    above = [sum(cost > max_cost for cost in group) / len(group) for group in (dependent, independent)]
+    return Detection(len(costs), auc(dependent, independent), best, accuracy, *above)
+
+
+def auc(positive: Sequence[float], negative: Sequence[float]) -> float:
+    """Area under the ROC curve: the share of (positive, negative) in order, ties counted half."""
     wins = sum((p > n) + 0.5 * (p == n) for p in positive for n in negative)
     return wins / (len(positive) * len(negative))
 
 
-def threshold(positive: list[float], negative: list[float]) -> tuple[float, float]:
-    """The cost between two measured ones that tells most apart, in the middle where several do; and the share right."""
+def threshold(positive: Sequence[float], negative: Sequence[float]) -> tuple[float, float]:
+    """(the cost between two measured ones that separates best, the middle one of equals; its accuracy)."""
     values = sorted({*positive, *negative})
-    between = [(low + high) / 2 for low, high in itertools.pairwise(values)] or values
-    right = [sum(p > at for p in positive) + sum(n <= at for n in negative) for at in between]
-    best = [at for at, count in zip(between, right, strict=True) if count == max(right)]
-    return best[len(best) // 2], max(right) / (len(positive) + len(negative))
+    candidates = [(low + high) / 2 for low, high in itertools.pairwise(values)] or values
+    correct = [sum(p > at for p in positive) + sum(n <= at for n in negative) for at in candidates]
+    best = [at for at, count in zip(candidates, correct, strict=True) if count == max(correct)]
+    return best[len(best) // 2], max(correct) / (len(positive) + len(negative))

@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-from pasta_jax.data.pairs import Bad, Pair, pair_of
+from pasta_jax.data.pairs import Pair, Unreadable, parse_pair
 from pasta_jax.data.sources import rows_of
 from pasta_jax.errors import PastaError
 from pasta_jax.judges.languages import LANGUAGES, language_of, script_of
@@ -45,7 +45,7 @@ def rules_of(source: str) -> dict[str, tuple[Rule, ...]]:
     """The rules of a source's questions: of records with `instruction_id_list` and, for each of these, `kwargs`."""
     found = {}
     for place, row in rows_of(source):
-        pair = row if isinstance(row, Bad) else pair_of(row, source, place)
+        pair = row if isinstance(row, Unreadable) else parse_pair(row, source, place)
         if isinstance(pair, Pair) and "instruction_id_list" in row:
             found[pair.instruction] = rules_of_row(row, place)
     return found

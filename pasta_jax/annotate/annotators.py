@@ -1,0 +1,102 @@
+"""The annotators: by the form of the text, by a language model behind an API, by likelihood, and the toy task's own."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pasta_jax import fingerprints
+from pasta_jax.annotate import cues, endpoint, hiding, likelihood, outline, prompt, structural
+from pasta_jax.annotate.run import Annotate, Answer
+from pasta_jax.data.pairs import Pair
+from pasta_jax.data.records import messages, read_records
+from pasta_jax.data.toy import Problem, problems
+from pasta_jax.lang.program import Program
+from pasta_jax.llm import Endpoint
+from pasta_jax.models.source import ModelSource, load
+from pasta_jax.models.tokenizer import Tokenizer
+from pasta_jax.progress import Progress
+
+
+@dataclasses.dataclass(frozen=True)
+class Annotator:
+    """A way of annotating pairs, and everything that its answers depend on."""
+
+    about: dict[str, object]
+    annotate: Annotate
+
+
+def by_form(pairs: Sequence[Pair]) -> Annotator:
+    """List items, headed sections, parallel paragraphs: no model, no network."""
+
+    def annotate(numbers: list[int], _: Progress) -> Iterator[tuple[int, Answer]]:
+        for number in numbers:
+            yield number, {"text": structural.annotate(pairs[number].instruction, pairs[number].response)}
+
+    return Annotator({"annotator": "structure", "code": fingerprints.of_code(structural, outline, cues)}, annotate)
+
+
+@dataclasses.dataclass(frozen=True)
+class ToyProblems:
+    """A run of problems of the toy task, starting at the first."""
+
+    level: str
+    seed: int
+    count: int
+
+    def generate(self) -> list[Problem]:
+        """The problems; if several have the same instruction, the first of them."""
+        drawn = problems(self.seed, 0, self.count, self.level)
+        return list({problem.instruction: problem for problem in drawn[::-1]}.values())[::-1]
+
+
+def by_toy_task(pairs: Sequence[Pair], source: ToyProblems) -> Annotator:
+    """The toy task's own annotations."""
+    annotations = {problem.instruction: problem.annotation for problem in source.generate()}
+
+    def annotate(numbers: list[int], _: Progress) -> Iterator[tuple[int, Answer]]:
+        for number in numbers:
+            yield number, {"text": annotations[pairs[number].instruction]}
+
+    return Annotator({"annotator": "toy", **dataclasses.asdict(source)}, annotate)
+
+
+def by_language_model(
+    pairs: Sequence[Pair],
+    tokenizer: Tokenizer,
+    name: str,
+    service: Endpoint,
+    concurrency: int,
+    attempts: int,
+    cache: Path,
+) -> Annotator:
+    """A language model behind an API; its answers are cached in the file `cache` and paid for once."""
+
+    def annotate(numbers: list[int], progress: Progress) -> Iterator[tuple[int, Answer]]:
+        texts = ((pairs[number].instruction, pairs[number].response) for number in numbers)
+        for index, result, usage in endpoint.annotate_all(
+            texts, service, concurrency, attempts, cache, lambda text: Program.from_annotation(text, tokenizer)
+        ):
+            progress.note = usage.text()
+            failed = isinstance(result, endpoint.Failure)
+            yield numbers[index], {"failure": result.reason, "detail": result.detail} if failed else {"text": result}
+
+    about = {"annotator": name, "code": fingerprints.of_code(endpoint, prompt), "attempts": attempts}
+    about |= {field: getattr(service, field) for field in ("kind", "model", "temperature", "max_tokens")}
+    return Annotator(about, annotate)
+
+
+def by_likelihood(
+    pairs: Sequence[Pair], records: Path, source: ModelSource, weighing: likelihood.Weighing
+) -> Annotator:
+    """An earlier run's chunks, weighed by a model: a chunk that later text needs is joined first or left to main."""
+    programs = {record.id: record.program for record in read_records(records)}
+
+    def annotate(numbers: list[int], _: Progress) -> Iterator[tuple[int, Answer]]:
+        items = ((messages(pairs[n]), Program.parse(programs[pairs[n].id])) for n in numbers)
+        for index, program, evidence in likelihood.prune_all(load(source), items, weighing):
+            yield numbers[index], {"program": program.render(), "evidence": evidence}
+
+    about = dataclasses.asdict(weighing) | {"lengths": list(weighing.lengths), "model": dataclasses.asdict(source)}
+    about |= {"records": fingerprints.of_texts(programs[pair.id] for pair in pairs)}
+    about |= {"annotator": "likelihood", "code": fingerprints.of_code(likelihood, hiding)}
+    return Annotator(about, annotate)

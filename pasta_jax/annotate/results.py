@@ -1,0 +1,88 @@
+"""The files of an annotation run: accepted and refused records, the summary, statistics and histograms."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from pasta_jax.annotate.statistics import Statistics, panels_of, statistics
+from pasta_jax.annotate.verify import Refusal
+from pasta_jax.data.pairs import Unreadable
+from pasta_jax.data.records import Record
+from pasta_jax.files import write_json, write_lines, write_whole
+from pasta_jax.view.histograms import chart
+
+RECORDS, REFUSED, SUMMARY = "records.jsonl", "refused.jsonl", "summary.json"
+TABLE, CHART = "statistics.md", "chart.svg"
+
+
+@dataclasses.dataclass(frozen=True)
+class Skipped:
+    """Records of a source that were not annotated."""
+
+    unreadable: list[Unreadable]
+    left_out: Counter[str]  # by reason
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """What became of every record of a source; the content of summary.json."""
+
+    annotator: str
+    source: str
+    tokenizer: str
+    read: int
+    unreadable: dict[str, int]  # by reason, like `left_out` and `refused`
+    left_out: dict[str, int]
+    annotated: int
+    kept: int
+    kept_by_split: dict[str, int]
+    refused: dict[str, int]
+    statistics: Statistics | None  # None if no record was kept
+
+    def json(self) -> dict[str, object]:
+        """As plain data."""
+        fields = dataclasses.asdict(self)
+        return fields if self.statistics else {name: fields[name] for name in fields if name != "statistics"}
+
+    def text(self) -> str:
+        """For a terminal."""
+        counts = {"unreadable": self.unreadable, "left out": self.left_out, "refused": self.refused}
+        lines = [f"read {self.read:,}, " + ", ".join(f"{kind} {sum(by.values()):,}" for kind, by in counts.items())]
+        lines += [f"  {kind}: {reason}: {count:,}" for kind, by in counts.items() for reason, count in by.items()]
+        lines.append(f"kept {self.kept:,} records")
+        if s := self.statistics:
+            lines.append(
+                f"with a fork {s.with_fork:,} ({s.share_with_fork:.1%}), theoretical speedup {s.speedup:.3f} "
+                f"(geometric mean; {s.speedup_with_fork:.3f} over answers with a fork)"
+            )
+        return "\n".join(lines)
+
+
+def write_results(
+    folder: Path, verdicts: Sequence[Record | Refusal], skipped: Skipped, annotator: str, source: str, tokenizer: str
+) -> Summary:
+    """Write the files of a run, each whole or not at all, the summary last."""
+    records = [verdict for verdict in verdicts if isinstance(verdict, Record)]
+    refused = [verdict for verdict in verdicts if isinstance(verdict, Refusal)]
+    unreadable = [Refusal("", "", row.place, row.reason, row.detail, "") for row in skipped.unreadable]
+    summary = Summary(
+        annotator=annotator,
+        source=source,
+        tokenizer=tokenizer,
+        read=len(verdicts) + len(skipped.unreadable) + sum(skipped.left_out.values()),
+        unreadable=dict(Counter(row.reason for row in skipped.unreadable).most_common()),
+        left_out=dict(sorted(skipped.left_out.items())),
+        annotated=len(verdicts),
+        kept=len(records),
+        kept_by_split=dict(sorted(Counter(record.split for record in records).items())),
+        refused=dict(Counter(refusal.reason for refusal in refused).most_common()),
+        statistics=statistics(records) if records else None,
+    )
+    write_lines(folder / RECORDS, (record.json() for record in records))
+    write_lines(folder / REFUSED, (refusal.json() for refusal in [*unreadable, *refused]))
+    if summary.statistics:
+        write_whole(folder / TABLE, summary.statistics.table())
+        write_whole(folder / CHART, chart(panels_of(records)))
+    write_json(folder / SUMMARY, summary.json())
+    return summary
