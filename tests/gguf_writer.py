@@ -5,8 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from pasta_jax.models.gguf import FORMATS
+
 _TYPE = {"u1": 0, "i1": 1, "u2": 2, "i2": 3, "u4": 4, "i4": 5, "f4": 6, "b1": 7, "u8": 10, "i8": 11, "f8": 12}
-TENSOR_TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q8_0": 8, "Q4_K": 12, "Q6_K": 14, "BF16": 30}
+_CODES = {format.name: code for code, format in FORMATS.items()}
 
 
 def _text(value: str) -> bytes:
@@ -37,6 +39,6 @@ def write_gguf(
     body = b""
     for name, (shape, type, data) in tensors.items():
         head += _text(name) + struct.pack("<I", len(shape)) + b"".join(struct.pack("<Q", size) for size in shape[::-1])
-        head += struct.pack("<IQ", TENSOR_TYPES[type], len(body))
+        head += struct.pack("<IQ", _CODES[type], len(body))
         body += data + bytes(-len(data) % alignment)
     return head + bytes(-len(head) % alignment) + body

@@ -1,12 +1,17 @@
+"""The reader of GGUF files: what comes back, refusals that say where, and every number format."""
+
+import hashlib
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
 from pasta_jax import assets
 from pasta_jax.errors import PastaError
-from pasta_jax.models.gguf import GGUF
-from pasta_jax.models.quants import FORMATS, dequantize
+from pasta_jax.models.gguf import FORMATS, GGUF, dequantize
 from tests.gguf_writer import write_gguf
-from tests.requires import requires_dev, requires_gemma, requires_smollm2
+from tests.requires import requires_gemma, requires_smollm2
 
 MATRIX = np.arange(6, dtype="<f4").reshape(2, 3)
 METADATA = {
@@ -67,7 +72,7 @@ def test_metadata_and_tensors_come_back(file, version, alignment):
     assert gguf.metadata.keys() == metadata.keys()
     for key, value in metadata.items():
         np.testing.assert_array_equal(gguf.metadata[key], value, strict=isinstance(value, np.ndarray))
-    assert {name: (info.shape, info.type) for name, info in gguf.tensors.items()} == {
+    assert {name: (info.shape, info.format.name) for name, info in gguf.tensors.items()} == {
         name: (shape, type) for name, (shape, type, _) in TENSORS.items()
     }
     np.testing.assert_array_equal(gguf.read("plain"), MATRIX, strict=True)
@@ -122,10 +127,10 @@ def test_refusals_say_where_and_what(file, tmp_path):
     cut = write_gguf({}, TENSORS)[:-64]
     assert "tensor 'quantized' needs bytes" in refusal(file(cut))
     odd = write_gguf({}, {"w": ((2, 31), "Q8_0", bytes(68))})
-    assert "tensor 'w' of shape (2, 31) in Q8_0 does not fill whole blocks" in refusal(file(odd))
+    assert "tensor 'w' of shape (2, 31) in Q8_0 isn't made of whole, aligned blocks" in refusal(file(odd))
     unknown = bytearray(write_gguf({}, {"w": ((2, 32), "Q8_0", bytes(68))}))
-    unknown[unknown.index(b"w") + 1 + 4 + 16] = 16  # IQ2_XXS
-    assert "tensor 'w' has the number format 16, which is none of F32, " in refusal(file(bytes(unknown)))
+    unknown[unknown.index(b"w") + 1 + 4 + 16] = 9  # Q8_1
+    assert "tensor 'w' has the unknown number format 9; quantize it to one of F32, " in refusal(file(bytes(unknown)))
     twice = write_gguf({"ab": 1, "cd": 2}, {"ef": ((1,), "F32", bytes(4)), "gh": ((1,), "F32", bytes(4))})
     assert "metadata 'ab' stand twice" in refusal(file(twice.replace(b"cd", b"ab")))
     assert "tensor 'ef' stands twice" in refusal(file(twice.replace(b"gh", b"ef")))
@@ -142,45 +147,43 @@ def test_counts_beyond_the_file_are_refused_unread(file, key, count):
     assert f"metadata '{key}'" in refusal(file(bytes(content)))
 
 
-def random_blocks(name: str, rng: np.random.Generator) -> np.ndarray:
-    form = FORMATS[name].block
-    return rng.integers(0, 256, (70_000 // FORMATS[name].values, form.itemsize), np.uint8).view(form)[:, 0]
+def test_the_formats_are_those_of_the_reference():
+    import gguf.quants
+
+    sizes = {code.value: (code.name, *gguf.GGML_QUANT_SIZES[code]) for code in gguf.GGMLQuantizationType}
+    assert {code: tuple(format) for code, format in FORMATS.items()} == {code: sizes[code] for code in FORMATS}
+    assert {format.name for format in FORMATS.values()} >= {code.name for code in gguf.quants._type_traits}
 
 
-@requires_dev("gguf")
-@pytest.mark.parametrize("name", FORMATS)
-def test_random_blocks_equal_the_reference_bit_for_bit(name):
-    import gguf
+@pytest.mark.parametrize("format", FORMATS.values(), ids=lambda format: format.name)
+def test_chunks_do_not_show(format, monkeypatch):
+    """Random bytes of every format in chunks of any size equal the reference's rows, without a warning."""
+    import gguf.quants
 
-    blocks = random_blocks(name, np.random.default_rng(0))
-    code = gguf.GGMLQuantizationType[name]
-    assert (FORMATS[name].values, FORMATS[name].block.itemsize) == gguf.GGML_QUANT_SIZES[code]
-    stored = blocks.view(np.uint8).reshape(len(blocks), -1)
-    with np.errstate(invalid="ignore", over="ignore"):
-        theirs = gguf.quants.dequantize(stored.view({"F32": "<f4", "F16": "<f2"}.get(name, "u1")), code).reshape(-1)
-    ours = dequantize(blocks, FORMATS[name])
-    nan = np.isnan(theirs)  # payloads of NaN are the processor's affair
-    np.testing.assert_array_equal(np.isnan(ours), nan)
-    np.testing.assert_array_equal(ours.view(np.uint32)[~nan], theirs.astype(np.float32).view(np.uint32)[~nan])
+    stored = np.random.default_rng(0).integers(0, 256, (64, 2048 // format.values * format.bytes), np.uint8)
+    with np.errstate(all="ignore"):
+        rows = gguf.quants.dequantize(stored, gguf.GGMLQuantizationType[format.name]).reshape(-1)
+    for chunk in (1 << 15, 7):
+        monkeypatch.setattr("pasta_jax.models.gguf._CHUNK", chunk)
+        np.testing.assert_array_equal(dequantize(stored.reshape(-1), format), rows, strict=True)
 
 
-def test_chunks_do_not_show(monkeypatch):
-    blocks = random_blocks("Q4_K", np.random.default_rng(1))
-    whole = dequantize(blocks, FORMATS["Q4_K"])
-    monkeypatch.setattr("pasta_jax.models.quants._CHUNK", 7)
-    np.testing.assert_array_equal(dequantize(blocks, FORMATS["Q4_K"]), whole)
+def digest(gguf: GGUF) -> str:
+    """Of the bits of all tensors as float32."""
+    sha = hashlib.sha256()
+    for name in sorted(gguf.tensors):
+        sha.update(np.ascontiguousarray(gguf.read(name)))
+    return sha.hexdigest()
 
 
 @requires_smollm2
-@requires_dev("gguf")
-def test_smollm2_equals_the_reference_bit_for_bit():
+def test_smollm2_is_the_same_to_the_bit():
+    """As another implementation of its formats read it; its metadata as the reference reads them."""
     import gguf
 
     ours, theirs = GGUF.open(assets.smollm2_gguf()), gguf.GGUFReader(assets.smollm2_gguf())
+    assert digest(ours) == "035b238cdb1c3a64e21315cad8d5d362e75ed6f6e847ca3508b006dff3ca3fd6"
     assert ours.tensors.keys() == {tensor.name for tensor in theirs.tensors}
-    for tensor in theirs.tensors:
-        expected = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
-        np.testing.assert_array_equal(ours.read(tensor.name).view(np.uint32), expected.view(np.uint32), strict=True)
     fields = {key: field for key, field in theirs.fields.items() if not key.startswith("GGUF.")}
     assert ours.metadata.keys() == fields.keys()
     for key in ("general.name", "llama.rope.freq_base", "tokenizer.ggml.add_bos_token", "tokenizer.ggml.merges"):
@@ -188,23 +191,18 @@ def test_smollm2_equals_the_reference_bit_for_bit():
 
 
 @requires_gemma
-@requires_dev("gguf")
-def test_gemma_equals_the_reference_bit_for_bit():
-    """One matrix of each type; that the tensors tile the file proves all places. (The reference opens it in 12 s.)"""
-    import gguf
-
-    ours = GGUF.open(assets.gemma3_270m_gguf())
-    end, samples = None, {}
-    for name, info in sorted(ours.tensors.items(), key=lambda item: item[1].offset):
+def test_gemma_is_the_same_to_the_bit():
+    """Its tensors tile the file, which proves all their places."""
+    gguf = GGUF.open(assets.gemma3_270m_gguf())
+    assert {info.format.name for info in gguf.tensors.values()} == {"F32", "Q5_0", "Q8_0", "Q4_K", "Q6_K"}
+    assert digest(gguf) == "1338c04fc517a9e767cfe72bec8cd46542f5ada7f08e02eb0e6a570a12cfa922"
+    end = None
+    for info in sorted(gguf.tensors.values(), key=lambda info: info.offset):
         assert end is None or info.offset == -(-end // 32) * 32
-        end = info.offset + info.blocks * FORMATS[info.type].block.itemsize
-        samples |= {info.type: name} if len(info.shape) == 2 and name != "token_embd.weight" else {}
-    raw = np.memmap(assets.gemma3_270m_gguf(), np.uint8, "r")
-    assert end == len(raw)
-    assert samples.keys() == {"Q5_0", "Q8_0", "Q4_K", "Q6_K"}
-    for type, name in samples.items():
-        at, rows = ours.tensors[name].offset, ours.tensors[name].shape[0]
-        size = ours.tensors[name].blocks * FORMATS[type].block.itemsize
-        stored = raw[at : at + size].reshape(rows, -1)
-        expected = gguf.quants.dequantize(stored, gguf.GGMLQuantizationType[type])
-        np.testing.assert_array_equal(ours.read(name).view(np.uint32), expected.view(np.uint32), strict=True)
+        end = info.offset + info.blocks * info.format.bytes
+    assert end == assets.gemma3_270m_gguf().stat().st_size
+
+
+def test_a_start_does_not_import_the_reference():
+    command = "import sys, pasta_jax.models.weights; assert 'gguf' not in sys.modules"
+    subprocess.run([sys.executable, "-c", command], check=True)
