@@ -22,6 +22,7 @@ UNDESCRIBED = {  # files that cannot describe themselves
     "pasta_jax/benchmark/programs.jsonl": "43 programs to replay, of parallelism 1.0 to 4.0",
     "docs/LANG.md": "the language, a tutorial whose examples are tests",
     "docs/DATA.md": "sources, annotators, verification, the fields of records",
+    "docs/TPU.md": "running on TPUs, and compiling for them without one",
     "docs/TRACE.md": "the format of a trace file",
     "docs/DESIGN.md": "this page",
     "docs/RESULTS.md": "figures, each with its command, machine and seed",

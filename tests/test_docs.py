@@ -1,4 +1,4 @@
-"""The tutorial's Python runs, from the first block to the last, and shows what it says it shows."""
+"""The Python in the documents runs, from the first block to the last, and prints what it is shown to print."""
 
 import doctest
 import pathlib
@@ -6,21 +6,32 @@ import re
 
 import pytest
 
-DOCS = pathlib.Path(__file__).parents[1] / "docs"
+from pasta_jax import api
+from tests.requires import requires_smollm2
+from tests.traces import tiny_model
+
+ROOT = pathlib.Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *DOCS.glob("*.md")))
+
+
+def blocks(markdown: str) -> list[re.Match[str]]:
+    """The ```python blocks; group 1 is the code."""
+    return list(re.finditer(r"^```python\n(.*?)^```$", markdown, re.DOTALL | re.MULTILINE))
 
 
 def examples(markdown: str) -> list[doctest.Example]:
-    """The examples of all ```python blocks; a block without `>>>` is one example that shows nothing."""
+    """The examples of all blocks; a block without `>>>` is one example that prints nothing."""
     found = []
-    for block in re.finditer(r"^```python\n(.*?)^```$", markdown, re.DOTALL | re.MULTILINE):
+    for block in blocks(markdown):
         line, source = markdown[: block.start(1)].count("\n"), block[1]
         if ">>>" in source:
             for example in doctest.DocTestParser().get_examples(source):
                 example.lineno += line
                 found.append(example)
         else:
-            run_it = f"exec(compile({source!r}, 'block', 'exec'))"  # doctest takes one statement an example
-            found.append(doctest.Example(run_it, "", lineno=line))
+            statement = f"exec(compile({source!r}, 'block', 'exec'))"  # doctest accepts one statement per example
+            found.append(doctest.Example(statement, "", lineno=line))
     return found
 
 
@@ -32,10 +43,41 @@ def failures(markdown: str, name: str) -> str:
     return "".join(report)
 
 
+def run_blocks(page: str) -> dict[str, object]:
+    """Run the blocks of a page one after another; their names."""
+    names: dict[str, object] = {}
+    for block in blocks((ROOT / page).read_text(encoding="utf-8")):
+        exec(compile(block[1], page, "exec"), names)
+    return names
+
+
 def test_the_language_tutorial():
     markdown = (DOCS / "LANG.md").read_text()
     assert len(examples(markdown)) > 30
     assert failures(markdown, "LANG.md") == ""
+
+
+def test_every_page_with_python_is_run():
+    with_python = {page for page in PAGES if blocks((ROOT / page).read_text(encoding="utf-8"))}
+    assert with_python == {"README.md", "docs/LANG.md", "docs/TPU.md", "docs/DATA.md"}  # the last needs a trained run
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/TPU.md"])
+def test_the_api_as_shown_on_a_tiny_model(page, monkeypatch, capsys):
+    monkeypatch.setattr(api, "load_model", lambda model, **options: tiny_model())
+    answer = run_blocks(page)["answer"]
+    assert isinstance(answer, api.Answer)
+    assert answer.trace.prompt == "Why is the sky blue?"
+    assert len(answer.trace.token) > 0
+    assert capsys.readouterr().out in ("", answer.text + "\n")
+
+
+@requires_smollm2
+def test_the_api_as_shown_in_the_readme_on_smollm2(capsys):
+    answer = run_blocks("README.md")["answer"]
+    assert "scatter" in answer.text
+    assert capsys.readouterr().out == answer.text + "\n"
+    assert answer.trace.rows == 1
 
 
 @pytest.mark.parametrize(
