@@ -148,8 +148,8 @@ def generate(model: Model, prompt: Prompt | Sequence[Prompt], **options: Unpack[
     lanes=None, max_topic_tokens=12, max_chunk_tokens=638. Equal prompts with equal options have equal answers.
     """
     single = _is_single(prompt)
-    requests, texts, config = _requests(model, [prompt] if single else prompt, options)
-    answers = [_answer(result, texts) for result in decoding.generate(model, requests, config)]
+    requests, config = _requests(model, [prompt] if single else prompt, options)
+    answers = [_answer(result) for result in decoding.generate(model, requests, config)]
     return answers[0] if single else answers
 
 
@@ -159,10 +159,9 @@ def stream(model: Model, prompt: Prompt | Sequence[Prompt], **options: Unpack[Op
     Events of several threads and prompts are interleaved: `event.request` is the index of the prompt, `event.thread`
     the thread (0 is main), `event.text` what the token adds to the text of its thread.
     """
-    requests, texts, config = _requests(model, [prompt] if _is_single(prompt) else prompt, options)
-    decoding.slots_for(model, requests, config)  # refuses here what the generator would refuse at its first item
+    requests, config = _requests(model, [prompt] if _is_single(prompt) else prompt, options)
     items = decoding.stream(model, requests, config, STREAM_STEPS)
-    return (_answer(item, texts) if isinstance(item, Result) else item for item in items)
+    return (_answer(item) if isinstance(item, Result) else item for item in items)
 
 
 def _is_single(prompt: Prompt | Sequence[Prompt]) -> bool:
@@ -176,26 +175,23 @@ def _is_pair(item: object) -> bool:
     return isinstance(item, tuple) and len(item) == 2 and all(isinstance(part, str) for part in item)
 
 
-def _requests(
-    model: Model, prompts: Sequence[Prompt], options: Options
-) -> tuple[list[Request], list[str], DecodeConfig]:
-    """Requests, the prompts as text, and how to decode them."""
+def _requests(model: Model, prompts: Sequence[Prompt], options: Options) -> tuple[list[Request], DecodeConfig]:
+    """Requests, and how to decode them."""
     if unknown := sorted(options.keys() - DEFAULTS.keys()):
         raise PastaError(f"generate.{unknown[0]}: unknown option; options are {', '.join(DEFAULTS)}")
     chosen = settings.read(DEFAULTS | options, Options, "generate")
     sequential = model.positions is None if chosen["sequential"] is None else chosen["sequential"]
     sampling = Sampling(chosen["temperature"], chosen["top_k"], chosen["top_p"], chosen["seed"])
-    requests, texts = [], []
+    requests = []
     for number, prompt in enumerate(prompts):
         try:
             ids, text = _encode(model, prompt, chosen["chat"], chosen["system"])
         except PastaError as error:
             raise PastaError(f"prompt {number}: {error}") from None
-        texts.append(text)
         limits = chosen["max_tokens"], sampling, sequential, chosen["max_topic_tokens"], chosen["max_chunk_tokens"]
-        requests.append(Request(tuple(ids), *limits))
+        requests.append(Request(tuple(ids), *limits, text))
     lanes = chosen["lanes"] or max(1, min(len(requests), MOST_LANES))
-    return requests, texts, DecodeConfig(lanes=lanes, rows=chosen["rows"], slots=0, widths=WIDTHS)
+    return requests, DecodeConfig(lanes=lanes, rows=chosen["rows"], slots=0, widths=WIDTHS)
 
 
 def _encode(model: Model, prompt: Prompt, chat: bool, system: str) -> tuple[list[int], str]:
@@ -231,6 +227,5 @@ def _pair(number: int, message: Message) -> tuple[str, str]:
     raise PastaError(f'message {number}: expected (role, text) or {{"role": ..., "content": ...}} with text in both')
 
 
-def _answer(result: Result, texts: list[str]) -> Answer:
-    trace = dataclasses.replace(result.trace, prompt=texts[result.request])
-    return Answer(result.request, result.text, result.finish_reason, trace)
+def _answer(result: Result) -> Answer:
+    return Answer(result.request, result.text, result.finish_reason, result.trace)

@@ -142,9 +142,21 @@ def test_requests_that_cannot_be_answered_are_refused_by_name(request_, settings
         generate(toy(), [request_], settings)
 
 
-@pytest.mark.parametrize("changes", [{"lanes": 0}, {"rows": 0}])
+def test_errors_name_prompts_as_their_requests_do_before_anything_is_decoded():
+    requests = [ask("x"), ask("", name="prompts.jsonl: line 7")]
+    with pytest.raises(PastaError, match=r"^prompts\.jsonl: line 7: it is empty; write a question$"):
+        stream(toy(), requests, SETTINGS, round_steps=1)
+
+
+def test_a_trace_shows_the_text_of_its_request_or_its_decoded_ids():
+    results = generate(toy(), [ask("hello", tokens=1), ask("hello", tokens=1, text="Hello?")], SETTINGS)
+    assert [result.trace.prompt for result in results] == ["hello", "Hello?"]
+    assert not any(result.trace.replayed for result in results)
+
+
+@pytest.mark.parametrize("changes", [{"lanes": 0}, {"rows": 0}, {"slots": -1}, {"widths": (0,)}])
 def test_impossible_settings_are_refused(changes):
-    with pytest.raises(PastaError):
+    with pytest.raises(PastaError, match=f"^{next(iter(changes))} "):
         dataclasses.replace(SETTINGS, **changes)
 
 

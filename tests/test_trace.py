@@ -169,7 +169,7 @@ def test_a_replay_is_streamed_like_an_answer_and_timed():
     expected, _ = traced(script_of(PROGRAM))
     settings = DecodeConfig(1, 8, 0)
     *events, result = replay_stream(
-        tiny_model(), TOKENIZER.encode("why?"), PROGRAM.ids(TOKENIZER), settings, round_steps=5
+        tiny_model(), TOKENIZER.encode("why?"), PROGRAM.ids(TOKENIZER), settings, round_steps=5, text="Why?"
     )
     assert isinstance(result, Result)
     assert all(isinstance(event, Event) for event in events)
@@ -185,7 +185,7 @@ def test_a_replay_is_streamed_like_an_answer_and_timed():
     looked = [step for step, _ in result.trace.rounds]
     assert looked == [*range(0, expected.steps, 5), expected.steps]
     assert all(one[1] < other[1] for one, other in itertools.pairwise(result.trace.rounds))
-    own = {"replayed": True, "model": "tiny", "rounds": result.trace.rounds}
+    own = {"replayed": True, "model": "tiny", "prompt": "Why?", "rounds": result.trace.rounds}
     assert same(result.trace, dataclasses.replace(expected, **own))
 
 

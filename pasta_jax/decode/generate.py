@@ -1,4 +1,4 @@
-"""The public door: prompts in, results or a stream of events out; any number of requests over a few lanes."""
+"""Decode requests: any number of prompts over a few lanes, as a list of results or as a stream of events."""
 
 import dataclasses
 import time
@@ -25,7 +25,7 @@ POOL = 256  # fewest slots of a pool; each next size is twice as large
 
 @dataclasses.dataclass(frozen=True)
 class DecodeConfig:
-    """What is compiled in: changing any of it compiles another loop."""
+    """How requests are decoded together. Another value compiles another program."""
 
     lanes: int  # requests decoded at a time
     rows: int  # threads of a request decoded at a time, main included
@@ -38,6 +38,8 @@ class DecodeConfig:
         for name in ("lanes", "rows"):
             if getattr(self, name) < 1:
                 raise PastaError(f"{name} {getattr(self, name)}: it must be at least 1")
+        if self.slots < 0:
+            raise PastaError(f"slots {self.slots}: it must be at least 1, or 0 for as many as the requests need")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,11 +52,13 @@ class Request:
     sequential: bool  # no tags: the baseline
     max_topic_tokens: int
     max_chunk_tokens: int
+    text: str | None = None  # the prompt as traces show it; None: its ids decoded
+    name: str = ""  # of the prompt in errors; empty: "prompt N", N counted from 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """One token of a request as it is fed; `text` is what it adds to its thread (trace.spell_next)."""
+    """One token of a request, reported when it is fed; `text` is what it adds to its thread (trace.spell_next)."""
 
     request: int
     thread: int
@@ -73,80 +77,92 @@ class Result:
     trace: Trace
 
 
-def generate(model: Model, requests: Sequence[Request], settings: DecodeConfig) -> list[Result]:
+def generate(model: Model, requests: Sequence[Request], config: DecodeConfig) -> list[Result]:
     """Answer all requests; results in the order of the requests."""
-    finished = (item for item in stream(model, requests, settings, round_steps=256) if isinstance(item, Result))
-    return sorted(finished, key=lambda result: result.request)
+    results = (item for item in stream(model, requests, config, round_steps=256) if isinstance(item, Result))
+    return sorted(results, key=lambda result: result.request)
 
 
 def stream(
     model: Model,
     requests: Sequence[Request],
-    settings: DecodeConfig,
+    config: DecodeConfig,
     round_steps: int,
     script: Script | None = None,
 ) -> Iterator[Event | Result]:
-    """Events as tokens are fed, looked at every `round_steps` steps, and each request's result when it is finished.
+    """Yield events as tokens are fed, read from the device every `round_steps` steps, and each result when it is ready.
 
-    Requests beyond the lanes wait; a lane is refilled as soon as its request ends, without touching its neighbours.
-    A prompt that a lane already holds is copied from there: several answers to one prompt cost one prefill.
-    With a script (replay.py) every request needs a lane of its own, and says what the script says.
+    Requests that cannot be answered are refused by the call itself, before the first item. Requests beyond the lanes
+    wait; a lane is refilled as soon as its request ends, without affecting the other lanes. A prompt that a lane
+    already holds is copied from there: several answers to one prompt cost one prefill. With a script (replay.py), every
+    request needs a lane of its own and follows its program.
     """
+    if script is not None and config.lanes < len(requests):
+        raise PastaError(f"lanes {config.lanes}: a replay needs one lane per program; set lanes to {len(requests)}")
     if not requests:
-        return
-    if script is not None and settings.lanes < len(requests):
-        raise PastaError(f"lanes {settings.lanes}: a replay needs one a program; give {len(requests)}")
-    slots = slots_for(model, requests, settings)
-    rules = rules_for(model, settings, slots, sequential=all(request.sequential for request in requests))
-    dtype = model.dtype
-    stacked = is_stacked(model.params)
-    wide = min(settings.lanes, len(requests))
-    state = create_on_mesh_of(model.params, empty_state, model.config, wide, slots, dtype, stacked)
-    waiting = list(enumerate(requests))[::-1]
-    lanes: list[_Lane | None] = [None] * state.lanes
-    held: list[tuple[int, ...]] = [()] * state.lanes  # the prompt in each lane's first slots, also of one that is done
+        return iter(())
+    slots = slots_for(model, requests, config)
+    rules = rules_for(model, config, slots, sequential=all(request.sequential for request in requests))
+    return _stream(model, requests, rules, min(config.lanes, len(requests)), slots, round_steps, script)
 
-    def go_on(state: DecodeState, steps: int) -> DecodeState:
+
+def _stream(
+    model: Model,
+    requests: Sequence[Request],
+    rules: Rules,
+    lanes: int,
+    slots: int,
+    round_steps: int,
+    script: Script | None,
+) -> Iterator[Event | Result]:
+    stacked = is_stacked(model.params)
+    state = create_on_mesh_of(model.params, empty_state, model.config, lanes, slots, model.dtype, stacked)
+    waiting = list(enumerate(requests))[::-1]
+    logs: list[_LaneLog | None] = [None] * lanes
+    prompts: list[tuple[int, ...]] = [()] * lanes  # the prompt in each lane's first slots, also after its request ended
+
+    def run_steps(state: DecodeState, steps: int) -> DecodeState:
         until_lane_ends = np.bool_(len(waiting) > 0)
         return run(
             model.params, state, np.int32(steps), until_lane_ends, config=model.config, rules=rules, script=script
         )
 
-    state = go_on(state, 0)  # compiles, so that no request's clock runs meanwhile
-    while waiting or any(lanes):
-        for index in range(state.lanes):
-            if lanes[index] is None and waiting:
+    state = run_steps(state, 0)  # compiles, so that no request's clock runs meanwhile
+    while waiting or any(logs):
+        for lane in range(lanes):
+            if logs[lane] is None and waiting:
                 number, request = waiting.pop()
-                lanes[index] = _Lane(number, request, model, rules)
-                first = -1 if script is None else int(script.tokens[index, 0])
-                source = held.index(request.prompt_ids) if request.prompt_ids in held and script is None else -1
-                state = jax.block_until_ready(start(model, state, index, request, rules, first, source))
-                held[index] = request.prompt_ids
-                lanes[index].look(step=0)
-        state = go_on(state, round_steps)
-        seen = _Seen.of(state)
-        for index, lane in enumerate(lanes):
-            if lane is None:
+                logs[lane] = _LaneLog(number, request, model, rules, replayed=script is not None)
+                first = -1 if script is None else int(script.tokens[lane, 0])
+                can_copy = request.prompt_ids in prompts and script is None
+                source = prompts.index(request.prompt_ids) if can_copy else -1
+                state = jax.block_until_ready(start(model, state, lane, request, rules, first, source))
+                prompts[lane] = request.prompt_ids
+                logs[lane].record_time(step=0)
+        state = run_steps(state, round_steps)
+        snapshot = _Snapshot.of(state)
+        for lane, log in enumerate(logs):
+            if log is None:
                 continue
-            lane.look(int(seen.steps[index]))
-            yield from lane.events(seen, index)
-            if not seen.live[index]:
-                yield lane.result(seen, index)
-                lanes[index] = None
+            log.record_time(int(snapshot.steps[lane]))
+            yield from log.events(snapshot, lane)
+            if not snapshot.live[lane]:
+                yield log.result(snapshot, lane)
+                logs[lane] = None
 
 
-def rules_for(model: Model, settings: DecodeConfig, slots: int, sequential: bool) -> Rules:
-    """The fixed part of a compiled loop. Answers without tags need one row only."""
-    if settings.rows < 2 and not sequential:
-        raise PastaError("rows 1: chunks need a row beside main's; give 2 or more, or decode sequentially")
-    rows = 1 if sequential else settings.rows
+def rules_for(model: Model, config: DecodeConfig, slots: int, sequential: bool) -> Rules:
+    """The constants of a compiled loop. Answers without tags need one row only."""
+    if config.rows < 2 and not sequential:
+        raise PastaError("rows 1: chunks need a row beside main's; set rows to 2 or more, or decode sequentially")
+    rows = 1 if sequential else config.rows
     tokenizer = model.tokenizer
     return Rules(
         tags=tokenizer.tags,
         stop_ids=tuple(tokenizer.stop_ids),
         vocab=max(tokenizer.vocab_size, tokenizer.tags.end),
         rows=rows,
-        widths=tuple(sorted({1, rows, *(width for width in settings.widths if width < rows)})),
+        widths=tuple(sorted({1, rows, *(width for width in config.widths if width < rows)})),
         prefixes=tuple(length for length in PREFIXES if length < slots),
         positions=positions_for(model),
     )
@@ -163,24 +179,22 @@ def positions_for(model: Model) -> Positions:
     return positions
 
 
-def slots_for(model: Model, requests: Sequence[Request], settings: DecodeConfig) -> int:
-    """Slots a lane needs, rounded up so that few programs are compiled; refuses prompts that cannot be answered."""
+def slots_for(model: Model, requests: Sequence[Request], config: DecodeConfig) -> int:
+    """Slots per lane, rounded up so that few programs are compiled; refuses requests that cannot be answered."""
+    room = min(model.config.context, config.slots or model.config.context)
+    limit, remedy = ("pool", "shorten it or raise slots") if room == config.slots else ("model", "shorten it")
     longest = 0
     for number, request in enumerate(requests):
-        length = len(request.prompt_ids)
+        name, length = request.name or f"prompt {number}", len(request.prompt_ids)
         if length == 0:
-            raise PastaError(f"prompt {number}: it is empty; write a question")
+            raise PastaError(f"{name}: it is empty; write a question")
         if request.max_tokens < 1:
-            raise PastaError(f"prompt {number}: max_tokens is {request.max_tokens}; give 1 or more")
-        room = min(model.config.context, settings.slots or model.config.context)
+            raise PastaError(f"{name}: max_tokens is {request.max_tokens}; set it to 1 or more")
         if length >= room:
-            raise PastaError(
-                f"prompt {number}: it has {length} tokens, the {'pool' if room == settings.slots else 'model'} holds "
-                f"{room}, its answer included; shorten it{' or raise slots' if room == settings.slots else ''}"
-            )
+            raise PastaError(f"{name}: it has {length} tokens, the {limit} holds {room} with the answer; {remedy}")
         longest = max(longest, min(length + request.max_tokens, room))
-    if settings.slots:
-        return settings.slots
+    if config.slots:
+        return config.slots
     slots = POOL
     while slots < longest:
         slots *= 2
@@ -190,8 +204,10 @@ def slots_for(model: Model, requests: Sequence[Request], settings: DecodeConfig)
 def start(
     model: Model, state: DecodeState, lane: int, request: Request, rules: Rules, first: int = -1, source: int = -1
 ) -> DecodeState:
-    """Put a request into a lane: its prompt is written, or copied from the lane `source`, and its first token sampled
-    (or, replaying, given)."""
+    """Put a request into a lane: write its prompt, or copy it from lane `source`, and sample its first token.
+
+    In a replay, `first` is the first token instead.
+    """
     prompt = np.asarray(request.prompt_ids, np.int32)
     lane_id = np.int32(lane)
     fields = RequestFields(
@@ -224,7 +240,7 @@ def start(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Seen:
+class _Snapshot:
     """What the host reads back after a round."""
 
     live: np.ndarray
@@ -239,61 +255,66 @@ class _Seen:
     spawned: np.ndarray
 
     @staticmethod
-    def of(state: DecodeState) -> "_Seen":
+    def of(state: DecodeState) -> "_Snapshot":
         pool = state.pool
         lanes = (state.live, state.finish, state.step, pool.fill)
         tokens = (pool.token, pool.chunk, pool.step, pool.position)
-        return _Seen(*jax.device_get((*lanes, *tokens, state.threads.closed, state.spawned)))
+        return _Snapshot(*jax.device_get((*lanes, *tokens, state.threads.closed, state.spawned)))
 
 
-class _Lane:
-    """The host's view of the request in a lane: how far it has been told, and each thread's unfinished character."""
+class _LaneLog:
+    """The host's view of the request in a lane: slots reported, times, and each thread's incomplete character."""
 
-    def __init__(self, number: int, request: Request, model: Model, rules: Rules):
+    def __init__(self, number: int, request: Request, model: Model, rules: Rules, replayed: bool):
         self.number = number
         self.request = request
         self.model = model
         self.rules = rules
-        self.told = len(request.prompt_ids)
+        self.replayed = replayed
+        self.reported = len(request.prompt_ids)
         self.detokenizers: dict[int, Detokenizer] = {}
-        self.began = time.perf_counter()
+        self.started = time.perf_counter()
         self.rounds: dict[int, float] = {}
 
-    def look(self, step: int) -> None:
-        """Note when the host saw that this step was done."""
-        self.rounds[step] = round(1000 * (time.perf_counter() - self.began), 3)
+    def record_time(self, step: int) -> None:
+        """Record when the host learned that this step was done."""
+        self.rounds[step] = round(1000 * (time.perf_counter() - self.started), 3)
 
-    def events(self, seen: _Seen, lane: int) -> Iterator[Event]:
+    def events(self, snapshot: _Snapshot, lane: int) -> Iterator[Event]:
+        """The tokens fed since the last call."""
         tokenizer = self.model.tokenizer
-        fill = int(seen.fill[lane])
-        for slot in range(self.told, fill):
-            thread, token, step = int(seen.thread[lane, slot]), int(seen.token[lane, slot]), int(seen.step[lane, slot])
+        fill = int(snapshot.fill[lane])
+        columns = (snapshot.thread, snapshot.token, snapshot.step)
+        for slot in range(self.reported, fill):
+            thread, token, step = (int(column[lane, slot]) for column in columns)
             detokenizer = self.detokenizers.setdefault(thread, Detokenizer(tokenizer))
             yield Event(self.number, thread, token, step, spell_next(detokenizer, tokenizer.tags, token))
-        self.told = fill
+        self.reported = fill
 
-    def result(self, seen: _Seen, lane: int) -> Result:
+    def result(self, snapshot: _Snapshot, lane: int) -> Result:
+        """The result of the request, which has ended."""
         tokenizer, request = self.model.tokenizer, self.request
-        prompt, fill = len(request.prompt_ids), int(seen.fill[lane])
+        prompt, fill = len(request.prompt_ids), int(snapshot.fill[lane])
         token, thread, step, position = (
-            field[lane, prompt:fill].copy() for field in (seen.token, seen.thread, seen.step, seen.position)
+            field[lane, prompt:fill].copy()
+            for field in (snapshot.token, snapshot.thread, snapshot.step, snapshot.position)
         )
         trace = Trace(
             tags=tokenizer.tags,
             model=self.model.name,
-            prompt=tokenizer.decode(request.prompt_ids),
+            prompt=tokenizer.decode(request.prompt_ids) if request.text is None else request.text,
             prompt_ids=tuple(request.prompt_ids),
             rows=self.rules.rows,
             policy=self.rules.positions.policy,
-            replayed=False,
+            replayed=self.replayed,
             token=token,
             thread=thread,
             step=step,
             position=position,
             text=spell(tokenizer, token, thread),
-            closed=tuple(seen.closed[lane, : seen.spawned[lane] + 1].tolist()),
-            finish=int(seen.finish[lane]),
-            steps=int(seen.steps[lane]),
+            closed=tuple(snapshot.closed[lane, : snapshot.spawned[lane] + 1].tolist()),
+            finish=int(snapshot.finish[lane]),
+            steps=int(snapshot.steps[lane]),
             rounds=tuple(self.rounds.items()),
         )
         return Result(self.number, trace.program().strip(), trace.finish_reason, trace)

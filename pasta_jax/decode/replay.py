@@ -1,4 +1,4 @@
-"""Teacher-forced replay: run given linear programs through the interpreter and look at what it computed."""
+"""Teacher-forced replay: run given linear programs through the interpreter and read back what it computed."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -10,8 +10,9 @@ import numpy as np
 from pasta_jax.decode.generate import DecodeConfig, Event, Request, Result, rules_for, slots_for, start, stream
 from pasta_jax.decode.interpreter import Script, run
 from pasta_jax.decode.sampling import Sampling
-from pasta_jax.decode.state import DecodeState, empty_state, max_threads
+from pasta_jax.decode.state import DecodeState, Rules, empty_state, max_threads
 from pasta_jax.lang.linear import Block, scan
+from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.layers import is_stacked
 from pasta_jax.models.transformer import logits
 from pasta_jax.models.weights import Model
@@ -20,24 +21,27 @@ from pasta_jax.sharding import create_on_mesh_of
 
 @dataclasses.dataclass(frozen=True)
 class Replayed:
-    """One program's run: for every fed token, the prompt's first, in slot order."""
+    """One program's run: every fed token in slot order, beginning with the prompt's."""
 
     token: np.ndarray  # [N]
     thread: np.ndarray  # [N]
     step: np.ndarray  # [N]
     position: np.ndarray  # [N]
     linear: np.ndarray  # [N]: index of the token in prompt + linear response
-    logits: np.ndarray | None  # [N, V], where they were asked for
+    logits: np.ndarray | None  # [N, V], if requested
     steps: int
 
 
-def blocks_of(ids, tags) -> list[Block]:
+def blocks_of(ids: Sequence[int], tags: TagIds) -> list[Block]:
     """The async blocks of a linear program."""
     return [mark for mark in scan(np.asarray(ids, np.int32), tags) if isinstance(mark, Block)]
 
 
-def script_for(programs: Sequence[Sequence[int]], tags, stop_id: int, slots: int) -> Script:
-    """Linear programs as scripts: each thread's tokens in a row, main's ended by `stop_id`, a block's by its own."""
+def script_for(programs: Sequence[Sequence[int]], tags: TagIds, stop_id: int, slots: int) -> Script:
+    """A script that makes each lane follow its linear program.
+
+    The tokens of a thread lie one after another; main's end with `stop_id`, a block's with its [/ASYNC].
+    """
     starts = np.zeros((len(programs), max_threads(slots)), np.int32)
     rows = []
     for lane, ids in enumerate(programs):
@@ -57,35 +61,37 @@ def script_for(programs: Sequence[Sequence[int]], tags, stop_id: int, slots: int
     return Script(jnp.asarray(tokens), jnp.asarray(starts))
 
 
-def request_for(prompt: Sequence[int], ids: Sequence[int]) -> Request:
-    """A request with room for just this program."""
-    return Request(tuple(prompt), max(len(ids), 1), Sampling(), False, len(ids), len(ids))
+def request_for(prompt: Sequence[int], ids: Sequence[int], text: str | None = None) -> Request:
+    """A request with room for exactly this program."""
+    return Request(tuple(prompt), max(len(ids), 1), Sampling(), False, len(ids), len(ids), text)
 
 
 def replay_stream(
-    model: Model, prompt: Sequence[int], ids: Sequence[int], settings: DecodeConfig, round_steps: int
+    model: Model,
+    prompt: Sequence[int],
+    ids: Sequence[int],
+    config: DecodeConfig,
+    round_steps: int,
+    text: str | None = None,
 ) -> Iterator[Event | Result]:
-    """A program's replay told as `stream` tells an answer; its trace says that nothing was sampled."""
-    request = request_for(prompt, ids)
-    slots = slots_for(model, [request], settings)
+    """Like `stream` for one prompt whose answer is the linear program `ids`; `text` is the prompt as traces show it."""
+    request = request_for(prompt, ids, text)
+    slots = slots_for(model, [request], config)
     script = script_for([ids], model.tokenizer.tags, model.tokenizer.stop_ids[0], slots)
-    for item in stream(model, [request], settings, round_steps, script):
-        if isinstance(item, Result):
-            item = dataclasses.replace(item, trace=dataclasses.replace(item.trace, replayed=True))
-        yield item
+    return stream(model, [request], config, round_steps, script)
 
 
 def prepare(
     model: Model,
     prompts: Sequence[Sequence[int]],
     programs: Sequence[Sequence[int]],
-    settings: DecodeConfig,
+    config: DecodeConfig,
     keep_hidden: bool,
-):
-    """(state, rules, script) with every program's prompt in its lane, ready to run."""
+) -> tuple[DecodeState, Rules, Script]:
+    """Everything `run` needs, with every program's prompt in its lane."""
     requests = [request_for(prompt, ids) for prompt, ids in zip(prompts, programs, strict=True)]
-    slots = slots_for(model, requests, settings)
-    rules = rules_for(model, settings, slots, sequential=settings.rows == 1)
+    slots = slots_for(model, requests, config)
+    rules = rules_for(model, config, slots, sequential=config.rows == 1)
     dtype, stacked = model.dtype, is_stacked(model.params)
     state = create_on_mesh_of(
         model.params, empty_state, model.config, len(requests), slots, dtype, stacked, keep_hidden
@@ -100,11 +106,11 @@ def replay(
     model: Model,
     prompts: Sequence[Sequence[int]],
     programs: Sequence[Sequence[int]],
-    settings: DecodeConfig,
+    config: DecodeConfig,
     keep_logits: bool = True,
 ) -> list[Replayed]:
-    """Run one program a lane, all lanes at once, with its tokens forced."""
-    state, rules, script = prepare(model, prompts, programs, settings, keep_logits)
+    """Run all programs at once, one per lane, with their tokens forced."""
+    state, rules, script = prepare(model, prompts, programs, config, keep_logits)
     state = run(model.params, state, jnp.int32(2**30), jnp.bool(False), config=model.config, rules=rules, script=script)
     return [
         replayed(model, state, lane, prompt, ids)
@@ -113,7 +119,7 @@ def replay(
 
 
 def replayed(model: Model, state: DecodeState, lane: int, prompt: Sequence[int], ids: Sequence[int]) -> Replayed:
-    """Read one lane back and say where each slot's token stands in linear order."""
+    """Read one lane back and find the place of each slot's token in linear order."""
     pool = state.pool
     fill = int(pool.fill[lane])
     token, thread, step, position = (
@@ -126,10 +132,11 @@ def replayed(model: Model, state: DecodeState, lane: int, prompt: Sequence[int],
     for number in range(int(chunk.max()) + 1):
         slots = np.flatnonzero(thread == number)
         linear[slots] = np.flatnonzero(chunk == number)[: len(slots)]
-    found = None
+    logits_NxV = None
     if state.hidden is not None:
         hidden_1xNxE = state.hidden[lane, :fill][None]
-        found = np.asarray(
-            jax.jit(logits, static_argnames="config")(model.params, config=model.config, x_BxTxE=hidden_1xNxE)[0]
-        )
-    return Replayed(token, thread, step, position, linear, found, int(state.step[lane]))
+        logits_NxV = np.asarray(_logits(model.params, config=model.config, x_BxTxE=hidden_1xNxE)[0])
+    return Replayed(token, thread, step, position, linear, logits_NxV, int(state.step[lane]))
+
+
+_logits = jax.jit(logits, static_argnames="config")
