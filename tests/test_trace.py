@@ -8,8 +8,9 @@ import random
 import numpy as np
 import pytest
 
-from pasta_jax.decode.generate import DecodeConfig, Event, Result
+from pasta_jax.decode.generate import DecodeConfig, Event, Request, Result
 from pasta_jax.decode.replay import replay_stream
+from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.state import LENGTH, STOP
 from pasta_jax.decode.trace import Trace
 from pasta_jax.decode.trace_file import from_json, load, save, to_json
@@ -167,10 +168,9 @@ def test_a_reader_is_shown_all_that_is_certain_and_no_more():
 
 def test_a_replay_is_streamed_like_an_answer_and_timed():
     expected, _ = traced(script_of(PROGRAM))
-    settings = DecodeConfig(1, 8, 0)
-    *events, result = replay_stream(
-        tiny_model(), TOKENIZER.encode("why?"), PROGRAM.ids(TOKENIZER), settings, round_steps=5, text="Why?"
-    )
+    config = DecodeConfig(1, 8, 0)
+    request = Request(tuple(TOKENIZER.encode("why?")), 1, Sampling(), True, 1, 1, text="Why?")
+    *events, result = replay_stream(tiny_model(), request, PROGRAM.ids(TOKENIZER), config, round_steps=5)
     assert isinstance(result, Result)
     assert all(isinstance(event, Event) for event in events)
     assert [(event.token, event.thread, event.step, event.text) for event in events] == list(

@@ -61,21 +61,16 @@ def script_for(programs: Sequence[Sequence[int]], tags: TagIds, stop_id: int, sl
     return Script(jnp.asarray(tokens), jnp.asarray(starts))
 
 
-def request_for(prompt: Sequence[int], ids: Sequence[int], text: str | None = None) -> Request:
+def request_for(prompt: Sequence[int], ids: Sequence[int]) -> Request:
     """A request with room for exactly this program."""
-    return Request(tuple(prompt), max(len(ids), 1), Sampling(), False, len(ids), len(ids), text)
+    return Request(tuple(prompt), max(len(ids), 1), Sampling(), False, len(ids), len(ids))
 
 
 def replay_stream(
-    model: Model,
-    prompt: Sequence[int],
-    ids: Sequence[int],
-    config: DecodeConfig,
-    round_steps: int,
-    text: str | None = None,
+    model: Model, request: Request, ids: Sequence[int], config: DecodeConfig, round_steps: int
 ) -> Iterator[Event | Result]:
-    """Like `stream` for one prompt whose answer is the linear program `ids`; `text` is the prompt as traces show it."""
-    request = request_for(prompt, ids, text)
+    """Like `stream` for one request, whose prompt is answered with the linear program `ids`."""
+    request = dataclasses.replace(request_for(request.prompt_ids, ids), text=request.text, name=request.name)
     slots = slots_for(model, [request], config)
     script = script_for([ids], model.tokenizer.tags, model.tokenizer.stop_ids[0], slots)
     return stream(model, [request], config, round_steps, script)

@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 from rich.console import Console
 
-from pasta_jax.decode.generate import DecodeConfig, Event, Request, Result, slots_for, stream
+from pasta_jax.decode.generate import DecodeConfig, Event, Request, Result, stream
 from pasta_jax.decode.replay import replay_stream
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.trace import Trace
@@ -104,30 +104,30 @@ def decode(settings: Settings, job: Job) -> list[Record]:
         sequential = False
         say(f"replay: the answer comes from {job.program_file}, {model.name} did not write it")
         ids = job.program.ids(model.tokenizer)
-        items = replay_stream(model, requests[0].prompt_ids, ids, settings.decoding, settings.round_steps)
+        items = replay_stream(model, requests[0], ids, settings.decoding, settings.round_steps)
     if len(requests) == 1:
         return [answer_one(job, items, model.tokenizer.tags, sequential, loaded)]
     return answer_many(job, items, sequential)
 
 
 def request_for(model: Model, settings: Settings, prompt: str, place: str, sequential: bool) -> Request:
-    """The request for a prompt; `place` names a prompt that cannot be answered."""
+    """The request for a prompt; `place` names the prompt in errors."""
     tokenizer, options = model.tokenizer, settings.request
     messages = [("system", settings.system)] if settings.system else []
     try:
         ids = tokenizer.chat([*messages, ("user", prompt)]) if settings.chat else tokenizer.prompt_ids(prompt)
-        request = Request(
-            prompt_ids=tuple(ids),
-            max_tokens=options.max_tokens,
-            sampling=Sampling(options.temperature, options.top_k, options.top_p, options.seed),
-            sequential=sequential,
-            max_topic_tokens=options.max_topic_tokens,
-            max_chunk_tokens=options.max_chunk_tokens,
-        )
-        slots_for(model, [request], settings.decoding)
     except PastaError as error:
-        raise PastaError(f"{place}: {str(error).removeprefix('prompt 0: ')}") from None
-    return request
+        raise PastaError(f"{place}: {error}") from None
+    return Request(
+        prompt_ids=tuple(ids),
+        max_tokens=options.max_tokens,
+        sampling=Sampling(options.temperature, options.top_k, options.top_p, options.seed),
+        sequential=sequential,
+        max_topic_tokens=options.max_topic_tokens,
+        max_chunk_tokens=options.max_chunk_tokens,
+        text=prompt,
+        name=place,
+    )
 
 
 def answer_one(job: Job, items: Iterator[Event | Result], tags: TagIds, sequential: bool, loaded: float) -> Record:
@@ -157,7 +157,7 @@ def print_answer(job: Job, items: Iterator[Event | Result], tags: TagIds, sequen
     with LiveView(tags, console) if live else nullcontext() as view:
         for item in items:
             if isinstance(item, Result):
-                result = with_prompt(item, job)
+                result = item
                 break
             first_token = first_token or time.perf_counter()
             if view is not None:
@@ -187,7 +187,7 @@ def answer_many(job: Job, items: Iterator[Event | Result], sequential: bool) -> 
         for item in items:
             if not isinstance(item, Result):
                 continue
-            waiting[item.request] = with_prompt(item, job)
+            waiting[item.request] = item
             while (number := len(records)) in waiting:
                 result = waiting.pop(number)
                 record = record_of(job, result, sequential)
@@ -205,12 +205,6 @@ def answer_many(job: Job, items: Iterator[Event | Result], sequential: bool) -> 
         part.replace(output)
     say(f"[{summary_of_many(records, time.perf_counter() - began)}]")
     return records
-
-
-def with_prompt(result: Result, job: Job) -> Result:
-    """The result with the user's own words as its trace's prompt."""
-    prompt = job.prompts[result.request]
-    return dataclasses.replace(result, trace=dataclasses.replace(result.trace, prompt=prompt))
 
 
 def baseline_of(job: Job, request: int) -> int | None:
