@@ -22,7 +22,7 @@ from pasta_jax.models.config import PRESETS
 from pasta_jax.models.source import ModelSource, load
 from pasta_jax.models.weights import Model
 from pasta_jax.view.picture import picture
-from pasta_jax.view.terminal import finished
+from pasta_jax.view.terminal import answer_view
 
 Message = tuple[str, str] | Mapping[str, str]  # (role, text) or {"role": ..., "content": ...}
 Prompt = str | Sequence[int] | Sequence[Message]  # text, token ids, or a conversation that ends with the user
@@ -87,7 +87,7 @@ class Answer:
             ipython.display.display(self)
             return
         console = Console(highlight=False)
-        console.print(finished(self.trace, console.width), soft_wrap=True)
+        console.print(answer_view(self.trace, console.width), soft_wrap=True)
 
     def __str__(self) -> str:
         return self.text

@@ -1,4 +1,4 @@
-"""What people see of a trace: the page, the pictures and the terminal, from hostile texts to twenty threads."""
+"""The page, the pictures and the terminal display of a trace, from hostile texts to twenty threads."""
 
 import functools
 import io
@@ -20,7 +20,7 @@ from pasta_jax.lang.program import Chunk, Program, Sync, Text
 from pasta_jax.view.page import page
 from pasta_jax.view.picture import mask_svg, picture, timeline_svg
 from pasta_jax.view.style import DARK, LIGHT, css_variables
-from pasta_jax.view.terminal import coloured, frame, timeline
+from pasta_jax.view.terminal import answer_text, frame, timeline
 from pasta_jax.view.text import cells, printable, short
 from tests.requires import requires_smollm2
 from tests.traces import TOKENIZER, random_traces, script_of, traced
@@ -31,7 +31,7 @@ VOID = {"meta", "input", "br", "img", "link"}
 
 
 def program(chunks: int, words: int = 12, syncs: int = 5, topic: str = "topic") -> Program:
-    """Every chunk behind some text of main's, and a sync after every few."""
+    """Chunks with some text of main before each, and a sync after every few."""
     parts = []
     for number in range(1, chunks + 1):
         parts += [Text(f"{number}: "), Chunk(f"{topic} {number}", 1 + number % 3, "abc " * (words + number % 5))]
@@ -46,7 +46,7 @@ def hostile():
 
 
 class Page(HTMLParser):
-    """The page as a browser takes it apart: names of elements, balanced; texts by element; the tokens' spans."""
+    """The page as a browser parses it: balanced elements, their attributes, the text of each token."""
 
     def __init__(self, html: str):
         super().__init__()
@@ -92,12 +92,12 @@ def is_silent(trace, i: int) -> bool:
 def test_a_page_holds_every_token_once_in_reading_order_and_its_trace():
     for trace in (hostile(), *(trace for trace, *_ in random_traces(30))):
         html = page(trace, None)
-        found = Page(html)
-        assert list(found.tokens) == trace.order().tolist()
-        for i, text in found.tokens.items():
+        parsed = Page(html)
+        assert list(parsed.tokens) == trace.order().tolist()
+        for i, text in parsed.tokens.items():
             if not is_silent(trace, i):
                 assert text == printable(trace.text[i])
-        data = json.loads(found.data)
+        data = json.loads(parsed.data)
         assert data.pop("order") == trace.order().tolist()
         assert data.pop("names").keys() == {str(i) for i in np.flatnonzero(trace.tags.is_tag(trace.token))}
         assert len(data.pop("step_ms")) == (trace.steps + 1 if trace.rounds else 0)
@@ -106,18 +106,18 @@ def test_a_page_holds_every_token_once_in_reading_order_and_its_trace():
 
 def test_a_page_needs_no_network_and_runs_nothing_of_a_model():
     html = page(hostile(), None)
-    found = Page(html)
-    assert found.heading == printable(HOSTILE).strip()
-    assert not found.names & {"img", "link", "iframe", "base", "object", "foreignobject"}
-    assert not found.attributes & {"src", "href", "srcset", "onerror", "onload", "onclick"}
+    parsed = Page(html)
+    assert parsed.heading == printable(HOSTILE).strip()
+    assert not parsed.names & {"img", "link", "iframe", "base", "object", "foreignobject"}
+    assert not parsed.attributes & {"src", "href", "srcset", "onerror", "onload", "onclick"}
     assert html.count("<script") == html.count("</script>") == 2
-    own = re.sub(r'<script type="application/json".*?</script>', "", html, flags=re.DOTALL)
-    assert not re.search(r"https?:|@import|url\((?!#)|fetch\(|XMLHttpRequest", own)
+    ours = re.sub(r'<script type="application/json".*?</script>', "", html, flags=re.DOTALL)
+    assert not re.search(r"https?:|@import|url\((?!#)|fetch\(|XMLHttpRequest", ours)
     assert "\x1b" not in html
     assert "<!--" not in html.replace("<!doctype", "")
 
 
-def test_a_page_says_what_it_knows():
+def test_a_page_shows_what_was_measured():
     trace, _ = traced(script_of(program(4)))
     timed, untimed = page(trace, 120), page(traced(script_of(program(4)), looks=0)[0], None)
     assert f"<b>{120 / trace.critical_path:.2f}</b><span>speedup over 120 tokens</span>" in timed
@@ -132,7 +132,7 @@ def test_a_page_says_what_it_knows():
     assert "a replay of a given answer" in picture(trace)
 
 
-def test_a_page_takes_every_answer_there_is():
+def test_a_page_can_show_every_answer():
     nothing, _ = traced([[TOKENIZER.end_of_turn]])
     plain, _ = traced(script_of(Program((Text("only text " * 20),))))
     assert Page(page(nothing, None)).tokens == {}
@@ -162,7 +162,7 @@ def edges(bar: ET.Element) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("unit", ["steps", "ms"])
-def test_a_timeline_has_a_bar_a_token_in_order_of_time(unit):
+def test_a_timeline_has_one_bar_per_token_in_order_of_time(unit):
     for trace, *_ in random_traces(20, seed=3):
         if unit == "ms" and not trace.rounds:
             continue
@@ -184,7 +184,7 @@ def test_a_timeline_has_a_bar_a_token_in_order_of_time(unit):
 
 
 def polygon(path: str) -> list[list[tuple[float, float]]]:
-    """Closed outlines of a path of M, h, v, H and z."""
+    """The closed outlines of a path made of M, h, v, H and z."""
     shapes, x, y = [], 0.0, 0.0
     for command, numbers in re.findall(r"([MhvHz])([-\d. ]*)", path):
         values = [float(number) for number in numbers.split()]
@@ -200,7 +200,7 @@ def polygon(path: str) -> list[list[tuple[float, float]]]:
 
 
 def painted(path: str, left: float, top: float, count: int) -> np.ndarray:
-    """bool [count, count]: the unit cells whose middle lies inside one of the path's outlines."""
+    """bool [count, count]: the unit cells whose centres lie inside an outline of the path."""
     filled = np.zeros((count, count), bool)
     x, y = left + np.arange(count) + 0.5, top + np.arange(count) + 0.5
     for shape in polygon(path):
@@ -233,17 +233,17 @@ def test_the_mask_picture_is_the_mask():
         assert np.array_equal(seen, sees)
 
 
-def test_the_picture_that_stands_alone_is_well_formed_whatever_a_model_wrote():
+def test_a_standalone_picture_is_well_formed_whatever_a_model_wrote():
     for trace in (hostile(), *(trace for trace, *_ in random_traces(10, seed=5))):
         root = ET.fromstring(picture(trace))
         assert root.get("viewBox")
         written = "".join("".join(text.itertext()) for text in elements(picture(trace), "text", kind="text"))
-        told = printable(trace.program().strip() if trace.finish == 1 else written)
-        assert "".join(written.split()) == "".join(told.split())
+        expected = printable(trace.program().strip() if trace.finish == 1 else written)
+        assert "".join(written.split()) == "".join(expected.split())
 
 
 @requires_smollm2
-def test_the_documented_picture_is_that_of_the_documented_example():
+def test_the_documented_picture_shows_the_documented_example():
     from pasta_jax import assets
     from pasta_jax.lang.program import check
     from pasta_jax.models.tokenizer import load_tokenizer
@@ -251,13 +251,13 @@ def test_the_documented_picture_is_that_of_the_documented_example():
     tokenizer = load_tokenizer(assets.smollm2_gguf())
     source = (DOCS / "example.txt").read_text().removesuffix("\n")
     assert check(source, tokenizer) == []
-    kept = (DOCS / "async_answer.svg").read_text()
-    asked = "".join(elements(kept, "text", kind="ask")[0].itertext())
-    trace, _ = traced(script_of(Program.parse(source), tokenizer), prompt=asked, tokenizer=tokenizer)
+    committed = (DOCS / "async_answer.svg").read_text()
+    prompt = "".join(elements(committed, "text", kind="ask")[0].itertext())
+    trace, _ = traced(script_of(Program.parse(source), tokenizer), prompt=prompt, tokenizer=tokenizer)
     object.__setattr__(trace, "replayed", True)
-    remake = "python -m launch.decode --program=docs/example.txt --svg=docs/async_answer.svg --prompt=…"
-    assert kept == picture(trace), f"the picture has changed; make it anew: {remake}"
-    assert len(kept) < 60_000
+    command = "python -m launch.decode --program=docs/example.txt --svg=docs/async_answer.svg --prompt=…"
+    assert committed == picture(trace), f"the picture has changed; run: {command}"
+    assert len(committed) < 60_000
 
 
 def test_colours_follow_the_reader_and_every_thread_has_one():
@@ -267,7 +267,7 @@ def test_colours_follow_the_reader_and_every_thread_has_one():
     assert len(LIGHT) == len(DARK) == len(set(LIGHT)) == len(set(DARK))
 
 
-def test_no_character_acts_and_wide_ones_count_twice():
+def test_control_characters_are_printable_and_wide_ones_count_twice():
     assert printable("a\x1b[2J\x00\nb\ud800\x9b") == "a␛[2J␀\nb\ufffd\ufffd"
     assert [cells(character) for character in "a数é\u0301"] == [1, 2, 1, 0]
     assert short("one  two\nthree", 9) == "one two …"
@@ -308,7 +308,7 @@ def test_a_frame_fits_the_screen_and_main_is_always_on_it(width, height):
         assert all(f"{number} topic {number}" in shown for number in range(1, 21))
 
 
-def test_a_frame_shows_what_each_thread_wrote_last_and_how_much_it_promised():
+def test_a_frame_shows_the_latest_text_and_the_promised_length_of_each_thread():
     trace, _ = traced(script_of(program(2, words=3, syncs=50)))
     transcript = Transcript(trace.tags)
     columns = (trace.token.tolist(), trace.thread.tolist(), trace.step.tolist(), trace.text)
@@ -331,7 +331,7 @@ def test_a_panel_shows_the_end_of_a_long_text():
     )
 
 
-def test_a_frame_says_who_is_idle():
+def test_a_frame_marks_idle_threads():
     trace, _ = traced(script_of(Program((Text("a"), Chunk("t", 9, "long " * 9), Sync(), Text("b")))))
     transcript = Transcript(trace.tags)
     columns = (trace.token.tolist(), trace.thread.tolist(), trace.step.tolist(), trace.text)
@@ -348,13 +348,13 @@ def test_a_models_escape_codes_do_not_reach_the_terminal():
     for token, thread, step, text in zip(*columns, strict=True):
         transcript.push(thread, token, step, text)
     console = Console(file=io.StringIO(), width=150, height=50)
-    for shown in (frame(transcript, console), coloured(hostile()), *timeline(hostile(), 100)):
+    for shown in (frame(transcript, console), answer_text(hostile()), *timeline(hostile(), 100)):
         lines = "\n".join(rendered(shown, 150, 50))
         assert "\x1b[31m" not in lines
         assert "\x00" not in lines
 
 
-def test_a_timeline_in_text_is_that_of_the_steps():
+def test_a_timeline_in_text_shows_the_steps():
     trace, _ = traced(script_of(Program((Text("ab"), Chunk("t", 1, "cdefgh"), Text("ij"), Sync(), Text("k")))))
     lines = [line.plain for line in timeline(trace, 100)]
     assert lines[0] == "main              ██▒▒▒██····▒█"

@@ -28,7 +28,7 @@ from pasta_jax.progress import Progress, say
 from pasta_jax.view.page import page
 from pasta_jax.view.perfetto import to_perfetto
 from pasta_jax.view.picture import picture
-from pasta_jax.view.terminal import LiveView, finished
+from pasta_jax.view.terminal import LiveView, answer_view
 from pasta_jax.view.text import printable
 
 
@@ -167,7 +167,7 @@ def print_answer(job: Job, items: Iterator[Event | Result], tags: TagIds, sequen
             if text and not job.as_json:
                 print(safe(text), end="", flush=True)
     if live:
-        console.print(finished(result.trace, console.width), soft_wrap=True)
+        console.print(answer_view(result.trace, console.width), soft_wrap=True)
     elif not job.as_json:
         print(safe(transcript.rest(result.text)))
     return result, first_token or time.perf_counter()

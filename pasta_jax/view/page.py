@@ -1,4 +1,4 @@
-"""A trace as one self-contained page: text by thread, timeline, fork tree, and who sees whom. No network, no build."""
+"""A trace as one self-contained HTML page: text by thread, timeline, fork tree, attention mask. No network access."""
 
 import json
 from pathlib import Path
@@ -16,13 +16,13 @@ _CLOSED = {"own": "itself", "budget": "its budget", "request": "the request's en
 
 
 def page(trace: Trace, baseline_tokens: int | None) -> str:
-    """The page. `baseline_tokens`: the length of the sequential answer to the same prompt, where it is known."""
+    """Render the page. `baseline_tokens`: the length of the sequential answer to the same prompt, if known."""
     units = "".join(
         f'<label><input type="radio" name="unit" value="{unit}"{" checked" * (unit == "steps")}> {unit}</label>'
         for unit in ("steps", "ms")
     )
     timed = bool(trace.rounds)
-    filled = {
+    contents = {
         "title": markup(short(trace.prompt, 60)),
         "style": css_variables() + DRAWING,
         "prompt": markup(trace.prompt.strip()),
@@ -42,7 +42,7 @@ def page(trace: Trace, baseline_tokens: int | None) -> str:
         "trace": _data(trace),
     }
     html = TEMPLATE.read_text(encoding="utf-8")
-    for name, content in filled.items():  # no content holds a raw "<!--", so none is taken for a place
+    for name, content in contents.items():  # no content holds a raw "<!--", so none is mistaken for a placeholder
         html = html.replace(f"<!--{name}-->", content)
     return html
 
@@ -54,26 +54,26 @@ _REPLAY = (
 
 
 def _tiles(trace: Trace, baseline_tokens: int | None) -> str:
-    """The figures, each with its name."""
+    """The metrics, one tile each."""
     tiles = {
         "tokens": len(trace.token),
-        "of them text": trace.text_tokens,
+        "text tokens": trace.text_tokens,
         "steps": trace.steps,
         "critical path": trace.critical_path,
         "parallelism": f"{trace.parallelism:.2f}",
-        "threads at once": trace.widest,
+        "peak threads": trace.widest,
     }
     if baseline_tokens and trace.critical_path:
         tiles[f"speedup over {baseline_tokens} tokens"] = f"{trace.speedup(baseline_tokens):.2f}"
     if trace.rounds:
-        tiles["ms to first token"] = f"{trace.prefill_ms:.0f}"
-        tiles["ms decoding"] = f"{trace.decode_ms:.0f}"
+        tiles["ms to first token"] = f"{trace.prefill_ms:,.0f}"
+        tiles["ms decoding"] = f"{trace.decode_ms:,.0f}"
     tiles["finish"] = trace.finish_reason
     return "".join(f"<div><b>{value}</b><span>{name}</span></div>" for name, value in tiles.items())
 
 
 def _answer(trace: Trace) -> str:
-    """Reading order: a span a token, an outer one a chunk; promises, chunk ends and syncs as marks."""
+    """The text in reading order: one element per token, a span around each chunk, and marks for promises and syncs."""
     tags, parts = trace.tags, []
     in_chunk = in_mark = False
     threads = trace.threads()
@@ -109,23 +109,23 @@ def _answer(trace: Trace) -> str:
 
 def _time_note(trace: Trace) -> str:
     note = (
-        "A bar is a token, pale ones are tags and topics. Lines lead from a promise to its chunk, and from the chunk "
-        "to the sync that joins it; dashed is the promised length, dotted is waiting."
+        "Each bar is a token; tags and topics are pale. Lines lead from a promise to its chunk, and from the chunk to "
+        "the sync that joins it. Dashed boxes show promised lengths, dotted lines waiting."
     )
     if not trace.rounds:
         return note + " Time was not measured."
     return (
-        f"{note} Milliseconds count from the first token, were measured at {len(trace.rounds)} looks at the device, "
-        "and are interpolated between two looks."
+        f"{note} Milliseconds count from the first token. The host read the device {len(trace.rounds)} times; times "
+        "in between are interpolated."
     )
 
 
 def _table(trace: Trace) -> str:
-    """The fork tree: main, and under it the chunks in the order of their promises, with a line at each sync."""
+    """The fork tree: main, and below it the chunks in the order of their promises, with a line for each sync."""
     threads = trace.threads()
     longest = max([10 * thread.tens for thread in threads] + [thread.length for thread in threads[1:]] + [1])
     edge = edges_in(trace, "ms") if trace.rounds else None
-    heads = ["thread", "promised", "came", "", "steps", *(["ms"] if edge is not None else []), "closed by"]
+    heads = ["thread", "promised", "actual", "", "steps", *(["ms"] if edge is not None else []), "closed by"]
     head = "".join(f"<th{' class=left' if not name else ''}>{name}</th>" for name in heads)
     rows, forks = [f"<tr>{head}</tr>", _row(threads[0], "", longest, edge)], 0
     for id in trace.thread_ids(0):
@@ -158,11 +158,11 @@ def _row(thread: Thread, tree: str, longest: int, edge) -> str:
 
 
 def _data(trace: Trace) -> str:
-    """The trace's own JSON, and what the script needs besides; safe inside a script element."""
-    tagged = {int(i): token_name(trace, i) for i in range(len(trace.token)) if trace.tags.is_tag(int(trace.token[i]))}
-    more = {
+    """The trace as JSON, with what the script needs besides; safe inside a script element."""
+    names = {int(i): token_name(trace, i) for i in range(len(trace.token)) if trace.tags.is_tag(int(trace.token[i]))}
+    extra = {
         "order": trace.order().tolist(),
-        "names": tagged,
+        "names": names,
         "step_ms": [round(float(ms), 1) for ms in edges_in(trace, "ms")] if trace.rounds else [],
     }
-    return json.dumps(json.loads(to_json(trace)) | more, ensure_ascii=False).replace("<", "\\u003c")
+    return json.dumps(json.loads(to_json(trace)) | extra, ensure_ascii=False).replace("<", "\\u003c")

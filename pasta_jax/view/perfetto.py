@@ -1,17 +1,18 @@
-"""A trace as Chrome trace events: a track a thread, arrows from promise to chunk to sync; opens in ui.perfetto.dev."""
+"""A trace as Chrome trace events for ui.perfetto.dev: one track per thread, arrows from promise to chunk to sync."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from pasta_jax.decode.trace import Trace
 
 PROCESS = 1
-MICROSECONDS = 1000  # of a millisecond; a step counts as one where no time was measured
+MICROSECONDS = 1000  # per millisecond
 
 
-def to_perfetto(trace: Trace) -> dict:
-    """The JSON object. Times are measured ones, interpolated between two looks at the device; else a step is 1 ms."""
+def to_perfetto(trace: Trace) -> dict[str, Any]:
+    """The JSON object. Times are interpolated between readings of the device; without any, a step takes 1 ms."""
     return {
         "displayTimeUnit": "ms",
         "otherData": {
@@ -24,17 +25,17 @@ def to_perfetto(trace: Trace) -> dict:
 
 
 def _edges(trace: Trace) -> np.ndarray:
-    """Microseconds at which each step ends, step 0 first, to the nanosecond, so that neighbours share their edge."""
+    """Microseconds at which each step ends, step 0 first, rounded to nanoseconds so that neighbours share an edge."""
     steps = np.arange(trace.steps + 1)
     return np.round(MICROSECONDS * (trace.ms_at(steps) if trace.rounds else steps.astype(float)), 3)
 
 
-def _event(phase: str, thread: int, name: str, **more) -> dict:
-    # Track 0 is the idle task to some viewers.
-    return {"ph": phase, "pid": PROCESS, "tid": thread + 1, "name": name, "cat": "pasta"} | more
+def _event(phase: str, thread: int, name: str, **fields: Any) -> dict[str, Any]:
+    # Some viewers take track 0 for the idle task.
+    return {"ph": phase, "pid": PROCESS, "tid": thread + 1, "name": name, "cat": "pasta"} | fields
 
 
-def _names(trace: Trace) -> Iterator[dict]:
+def _names(trace: Trace) -> Iterator[dict[str, Any]]:
     title = f"{trace.model}{' (replay)' if trace.replayed else ''}: {' '.join(trace.prompt.split())[:80]}"
     yield _event("M", 0, "process_name", args={"name": title})
     for thread in trace.threads():
@@ -43,7 +44,7 @@ def _names(trace: Trace) -> Iterator[dict]:
         yield _event("M", thread.number, "thread_sort_index", args={"sort_index": thread.number})
 
 
-def _slices(trace: Trace) -> Iterator[dict]:
+def _slices(trace: Trace) -> Iterator[dict[str, Any]]:
     edges = _edges(trace)
     if trace.rounds:
         yield _event("X", 0, "prefill", ts=0.0, dur=float(edges[0]), args={"tokens": len(trace.prompt_ids)})
@@ -73,8 +74,8 @@ def _slices(trace: Trace) -> Iterator[dict]:
             yield _event("X", number, token_name(trace, i), ts=ts, dur=dur, args=about)
 
 
-def _arrows(trace: Trace) -> Iterator[dict]:
-    """Promise to chunk where the fork's first token was fed, and chunk to the sync that joined it."""
+def _arrows(trace: Trace) -> Iterator[dict[str, Any]]:
+    """From a promise to the first token of its fork, and from the fork's last token to the sync that joined it."""
     edges, tags = _edges(trace), trace.tags
     closes = [int(trace.step[i]) for i in np.flatnonzero((trace.thread == 0) & tags.is_close(trace.token))]
     joins = trace.joins()
@@ -82,7 +83,7 @@ def _arrows(trace: Trace) -> Iterator[dict]:
     def middle(step: int) -> float:
         return float(np.round((edges[step - 1] + edges[step]) / 2, 3))
 
-    def arrow(name: str, id: int, tail: tuple[int, int], head: tuple[int, int]) -> Iterator[dict]:
+    def arrow(name: str, id: int, tail: tuple[int, int], head: tuple[int, int]) -> Iterator[dict[str, Any]]:
         yield _event("s", tail[0], name, id=id, ts=middle(tail[1]))
         yield _event("f", head[0], name, id=id, ts=middle(head[1]), bp="e")
 
@@ -96,7 +97,7 @@ def _arrows(trace: Trace) -> Iterator[dict]:
             yield from arrow("join", 2 * thread.number + 1, (thread.number, thread.last_step), (0, joined))
 
 
-def _counters(trace: Trace) -> Iterator[dict]:
+def _counters(trace: Trace) -> Iterator[dict[str, Any]]:
     edges = _edges(trace)
     running = np.bincount(trace.step, minlength=trace.steps + 1)
     running[0] = 0
@@ -107,7 +108,7 @@ def _counters(trace: Trace) -> Iterator[dict]:
 
 
 def token_name(trace: Trace, i: int) -> str:
-    """How a token is written on a slice: a tag by its name, other text as it is."""
+    """The label of a token: the name of a tag, else its text."""
     token = int(trace.token[i])
     return trace.tags.name(token) if trace.tags.is_tag(token) else trace.text[i]
 

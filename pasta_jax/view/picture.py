@@ -1,4 +1,4 @@
-"""Pictures of a trace as SVG: threads over time, who sees whom, and the two-part picture of an answer."""
+"""Pictures of a trace as SVG: threads over time, the attention mask, and an answer above its timeline."""
 
 from collections.abc import Iterator
 
@@ -9,14 +9,14 @@ from pasta_jax.view.style import DRAWING, MONO, css_thread, css_variables
 from pasta_jax.view.text import cells, markup, short
 
 WIDTH = 960  # of a timeline
-GUTTER = 152  # left of it, for the threads' names
+GUTTER = 152  # on its left, for the names of threads
 RIGHT = 8
-MARGIN = 16  # around the picture that stands alone
+MARGIN = 16  # around a standalone picture
 TICKS = 10  # at most
 
 
 def label(thread: Thread) -> str:
-    """How a thread is called."""
+    """The name of a thread in pictures."""
     return f"{thread.number} {thread.topic}" if thread.number else "main"
 
 
@@ -27,7 +27,7 @@ def edges_in(trace: Trace, unit: str) -> np.ndarray:
 
 
 def timeline(trace: Trace, unit: str) -> tuple[str, int]:
-    """(SVG elements, height): a row a thread, a bar a token; arrows from promise to chunk to sync."""
+    """(SVG elements, height): one row per thread, one bar per token, arrows from promise to chunk to sync."""
     threads = trace.threads()
     row = 30 if len(threads) <= 10 else 22
     bar, top = row - 12, 26
@@ -44,24 +44,24 @@ def timeline(trace: Trace, unit: str) -> tuple[str, int]:
     parts += _arrows(trace, threads, x, y, bar)
     for thread in threads:
         number, base = thread.number, y(thread.number)
-        own = np.flatnonzero(trace.thread == number)
+        fed = np.flatnonzero(trace.thread == number)
         parts.append(f'<g class="{css_thread(number)}">')
         name = markup(short(label(thread), 19))
         parts.append(
             f'<text class="name" x="8" y="{base + bar / 2 + 4:g}">{name}<title>{markup(label(thread))}</title></text>'
         )
-        if number and len(own):
+        if number and len(fed):
             promised = 10 * thread.tens
             first = thread.first_step - 1
-            # Beyond the last step a promise still has its length, in steps of the mean length.
+            # Beyond the last step a promise is drawn in steps of the mean width.
             beyond = (x[-1] - GUTTER) / max(trace.steps, 1)
             until = x[min(first + promised, trace.steps)] + beyond * max(first + promised - trace.steps, 0)
             until = min(until, WIDTH - 2)
             parts.append(
                 f'<rect class="promised" x="{x[first]:.1f}" y="{base - 3:g}" width="{max(until - x[first], 1):.1f}" '
-                f'height="{bar + 6:g}" rx="3"><title>promised: {promised} tokens, came: {thread.length}</title></rect>'
+                f'height="{bar + 6:g}" rx="3"><title>{promised} tokens promised, {thread.length} actual</title></rect>'
             )
-        for i in own:
+        for i in fed:
             step = int(trace.step[i])
             tag = ' tag"' if trace.tags.is_tag(int(trace.token[i])) or trace.in_topic[i] else '"'
             width = max(x[step] - x[step - 1] - gap, 0.4)
@@ -84,7 +84,7 @@ def _axis(last: float, scale: float, top: int, height: int, unit: str) -> Iterat
 
 
 def _arrows(trace: Trace, threads: list[Thread], x: np.ndarray, y, bar: int) -> Iterator[str]:
-    """Git-like lines: down where a promise forks, along while a chunk waits for a row, up where a sync joins."""
+    """Lines like those of a git graph: down at a fork, along while a chunk waits for a row, up at a join."""
     main = trace.thread == 0
     closes = trace.step[main & trace.tags.is_close(trace.token)]
     joins = trace.joins()
@@ -94,19 +94,19 @@ def _arrows(trace: Trace, threads: list[Thread], x: np.ndarray, y, bar: int) -> 
 
     for thread in threads:
         fed = np.flatnonzero(trace.thread == thread.number)
-        own = trace.step[fed]
+        steps = trace.step[fed]
         level = y(thread.number) + bar / 2
         yield f'<g class="{css_thread(thread.number)}">'
-        for before in np.flatnonzero(np.diff(own) > 1):  # it fed, waited, and went on
-            yield f'<path class="wait" d="M{x[own[before]] + 3:.1f} {level:g}H{x[own[before + 1] - 1]:.1f}"/>'
-        if thread.number and len(own):
+        for before in np.flatnonzero(np.diff(steps) > 1):  # it waited in between
+            yield f'<path class="wait" d="M{x[steps[before]] + 3:.1f} {level:g}H{x[steps[before + 1] - 1]:.1f}"/>'
+        if thread.number and len(steps):
             promised = closes[thread.number - 1]
-            below, first = y(0) + bar, middle(own[0])
+            below, first = y(0) + bar, middle(steps[0])
             path = f"M{middle(promised):.1f} {below:g}V{level:g}H{first:.1f}"
             yield f'<path class="arrow" data-n="{fed[0]}" d="{path}"/>'
             if thread.number in joins:
                 sync = joins[thread.number]
-                path = f"M{middle(own[-1]):.1f} {level:g}H{middle(trace.step[sync]):.1f}V{below + 2:g}"
+                path = f"M{middle(steps[-1]):.1f} {level:g}H{middle(trace.step[sync]):.1f}V{below + 2:g}"
                 yield f'<path class="arrow" data-n="{sync}" marker-end="url(#up)" d="{path}"/>'
         yield "</g>"
 
@@ -127,10 +127,10 @@ def timeline_svg(trace: Trace, unit: str) -> str:
 
 
 def mask_svg(trace: Trace) -> str:
-    """Who sees whom: a row is a token that looks, a column one that may be looked at; both in linear order.
+    """The attention mask: one row per query token, one column per key token, both in linear order.
 
-    Coloured by the thread that is seen; grey came earlier in the text but is out of sight. The prompt, which all see,
-    is one band.
+    Colours show the thread of a key that is seen; grey keys precede the query but are hidden from it. The prompt,
+    which every token sees, is one band.
     """
     order, sees = trace.order(), trace.sees()[:, len(trace.prompt_ids) :]
     count = len(order)
@@ -143,7 +143,7 @@ def mask_svg(trace: Trace) -> str:
     left = strip + band
     parts = [f'<path class="past" d="M{left:.1f} {strip:.1f}{"h1v1" * count}H{left:.1f}z"/>']
     prompt = f'x="{strip:.1f}" y="{strip:.1f}" width="{band:.1f}" height="{count}"'
-    parts.append(f'<g class="t0"><rect class="seen" {prompt}><title>the prompt: all see it</title></rect></g>')
+    parts.append(f'<g class="t0"><rect class="seen" {prompt}><title>the prompt: every token sees it</title></rect></g>')
     for start, stop in runs:
         number, length = int(thread[start]), stop - start
         seen = "".join(_seen_blocks(sees, runs, start, stop, left, strip))
@@ -155,12 +155,14 @@ def mask_svg(trace: Trace) -> str:
     width, height = left + count, strip + count
     return (
         f'<svg class="mask" viewBox="0 0 {width:.1f} {height:.1f}" data-left="{left:.4f}" data-top="{strip:.4f}" '
-        f'shape-rendering="crispEdges" role="img" aria-label="who sees whom">{"".join(parts)}</svg>'
+        f'shape-rendering="crispEdges" role="img" aria-label="attention mask">{"".join(parts)}</svg>'
     )
 
 
-def _seen_blocks(sees: np.ndarray, runs: list[tuple[int, int]], start: int, stop: int, left: float, top: float):
-    """Path pieces of what is seen of the tokens start to stop: whole blocks, stairs on the diagonal."""
+def _seen_blocks(
+    sees: np.ndarray, runs: list[tuple[int, int]], start: int, stop: int, left: float, top: float
+) -> Iterator[str]:
+    """Path pieces for the queries that see the keys from start to stop: whole blocks, stairs on the diagonal."""
     for first, last in runs:
         block = sees[first:last, start:stop]
         if not block.any():
@@ -168,17 +170,17 @@ def _seen_blocks(sees: np.ndarray, runs: list[tuple[int, int]], start: int, stop
         x, y = f"{left + start:.1f}", f"{top + first:.1f}"
         if block.all():
             yield f"M{x} {y}h{stop - start}v{last - first}h-{stop - start}z"
-        else:  # only with itself a run is seen in part
+        else:  # a run sees only itself in part
             yield f"M{x} {y}{'h1v1' * (last - first)}H{x}z"
 
 
 def picture(trace: Trace) -> str:
-    """One SVG on its own: the answer with its chunks coloured, the timeline below; light or dark as its reader's."""
+    """A standalone SVG, light or dark like the reader's page: the answer with coloured chunks above its timeline."""
     text, text_height = _answer(trace)
     body, body_height = timeline(trace, "steps")
     width, top = WIDTH + 2 * MARGIN, 64 + text_height
     height = top + body_height + 38
-    numbers = f"{trace.text_tokens} tokens of text in {trace.steps} steps, {trace.parallelism:.2f} a step"
+    numbers = f"{trace.text_tokens} tokens of text in {trace.steps} steps, {trace.parallelism:.2f} per step"
     legend = "pale: tags and topics; dashed: promised length" + ("; a replay of a given answer" * trace.replayed)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:g}" width="{width}" '
@@ -194,7 +196,7 @@ def picture(trace: Trace) -> str:
 
 
 def _answer(trace: Trace) -> tuple[str, float]:
-    """(SVG elements, height): the text in reading order, wrapped, chunks tinted."""
+    """(SVG elements, height): the text in reading order, wrapped, with chunks tinted."""
     advance, line_height = 7.83, 21.0
     columns = int((WIDTH + 2 * MARGIN - 48) / advance)
     placed: list[tuple[int, int, int, str]] = []  # line, column, thread, piece
@@ -225,7 +227,7 @@ def _answer(trace: Trace) -> tuple[str, float]:
 
 
 def _words(trace: Trace) -> Iterator[tuple[int, str]]:
-    """(thread, word with the blank behind it or line break) in reading order."""
+    """(thread, a word and the space after it, or a line break) in reading order."""
     thread_texts: list[tuple[int, str]] = []
     for i in trace.order():
         if trace.in_topic[i]:
