@@ -5,11 +5,11 @@ import importlib.util
 import json
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 from pasta_jax.errors import PastaError
+from pasta_jax.files import replacing, write_json
 
 
 class AssetMissing(PastaError):
@@ -174,24 +174,16 @@ def _joined(asset: _Asset) -> Path:
     if target.exists() and _verified(target, asset):
         return target
     parts = _part_paths(asset)
-    # Joined beside the target and renamed when proven whole: a reader never meets half a file.
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{asset.file}.")
-    try:
-        with os.fdopen(handle, "wb") as out:
-            digest = hashlib.sha256()
+    digest = hashlib.sha256()
+    fix = f"free {asset.size >> 20} MB there or set PASTA_JAX_CACHE to another folder"
+    with replacing(target, fix) as joined:
+        with joined.open("wb") as out:
             for part in parts:
                 content = part.read_bytes()
                 digest.update(content)
                 out.write(content)
         if digest.hexdigest() != asset.sha256:
             raise _damaged(parts[0], asset)
-        os.replace(temporary, target)
-    except OSError as error:
-        raise PastaError(
-            f"{target}: {error.strerror}; free {asset.size >> 20} MB there or set PASTA_JAX_CACHE to another folder"
-        ) from error
-    finally:
-        Path(temporary).unlink(missing_ok=True)
     _remember(target, asset)
     return target
 
@@ -253,7 +245,4 @@ def _remembered() -> dict:
 
 def _remember(path: Path, asset: _Asset) -> None:
     seen = _remembered() | {str(path): _identity(path, asset)}
-    handle, temporary = tempfile.mkstemp(dir=cache_dir(), prefix=".verified.")
-    with os.fdopen(handle, "w") as out:
-        json.dump(seen, out, indent=1)
-    os.replace(temporary, cache_dir() / "verified.json")
+    write_json(cache_dir() / "verified.json", seen)

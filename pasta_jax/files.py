@@ -13,10 +13,10 @@ from pasta_jax.errors import PastaError
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, fix: str = "choose a writable path on a disk with free space") -> Iterator[Path]:
     """Yield a temporary path beside `path` to write to; rename it when the block succeeds, remove it when it fails.
 
-    Readers see the old file or the whole new one. The folder is created.
+    Readers see the old file or the whole new one. The folder is created. `fix` ends the error of a failed write.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -25,7 +25,7 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(part, path)
     except OSError as error:
         reason = error.strerror or error
-        raise PastaError(f"{path}: {reason}; choose a writable path on a disk with free space") from None
+        raise PastaError(f"{path}: {reason}; {fix}") from None
     finally:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)

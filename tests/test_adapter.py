@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from pasta_jax.errors import PastaError
@@ -140,3 +141,13 @@ def test_foreign_and_damaged_files_are_refused_by_name(tmp_path):
     lora.save_adapter(path, {**adapter, "tag_rows": {}}, about)
     with pytest.raises(PastaError, match=r"tag_rows\.embed has shape None"):
         lora.load_adapter(path, base)
+
+
+def test_a_full_disk_leaves_no_file(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise SafetensorError("Error while serializing: No space left on device")
+
+    monkeypatch.setattr("pasta_jax.models.tensor_file.save_file", full)
+    with pytest.raises(PastaError, match=r"a\.safetensors: .*No space left on device; choose a writable path"):
+        saved(tmp_path / "a.safetensors", model())
+    assert list(tmp_path.iterdir()) == []

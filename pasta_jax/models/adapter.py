@@ -14,12 +14,11 @@ import jax.numpy as jnp
 import msgspec
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from pasta_jax.errors import PastaError
-from pasta_jax.files import replacing
 from pasta_jax.lang.structure import Positions
 from pasta_jax.lang.tags import NUM_TAGS, TagIds
+from pasta_jax.models import tensor_file
 from pasta_jax.models.layers import is_stacked, map_layers, stack, unstack
 from pasta_jax.models.tokenizer import tokenizer_fingerprint
 from pasta_jax.models.weights import Model
@@ -143,12 +142,8 @@ def save_adapter(path: Path, adapter: dict, about: About) -> None:
         f"layers.{name}.{key}": leaf for name, pair in stack(adapter)["layers"].items() for key, leaf in pair.items()
     }
     flat |= {f"tag_rows.{name}": leaf for name, leaf in adapter["tag_rows"].items()}
-    with replacing(path) as part:
-        save_file(
-            {name: np.ascontiguousarray(leaf, dtype=np.float32) for name, leaf in flat.items()},
-            part,
-            metadata={"format": FORMAT, "about": msgspec.json.encode(about).decode()},
-        )
+    tensors = {name: np.asarray(leaf, np.float32) for name, leaf in flat.items()}
+    tensor_file.write(path, tensors, {"format": FORMAT, "about": msgspec.json.encode(about).decode()})
 
 
 def load_adapter(path: Path, base: Model) -> tuple[dict, About]:

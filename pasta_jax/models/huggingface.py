@@ -9,11 +9,11 @@ import ml_dtypes  # noqa: F401  (gives NumPy bfloat16, which safetensors needs)
 import msgspec
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from pasta_jax.errors import PastaError
-from pasta_jax.files import replacing, write_whole
+from pasta_jax.files import write_whole
 from pasta_jax.lang.structure import PREDICTED, Positions
+from pasta_jax.models import tensor_file
 from pasta_jax.models.config import Rope, TransformerConfig
 from pasta_jax.models.layout import MATRICES, Plain, grow_rows, norm_names, pack_layer, plain_shapes, unpack_layer
 
@@ -300,9 +300,8 @@ def plain_tensors(params: dict, config: TransformerConfig) -> Iterator[tuple[str
 def write_model(folder: Path, params: dict, config: TransformerConfig, record: TagRecord | None = None) -> None:
     """Write config.json and model.safetensors (float32); `transformers` loads the folder with equal logits.
 
-    The weights are renamed into place last, so a folder with a model.safetensors is a whole model.
+    The weights come last: a folder with a model.safetensors is a whole model.
     """
-    tensors = {name: np.ascontiguousarray(array, dtype=np.float32) for name, array in plain_tensors(params, config)}
-    with replacing(folder / "model.safetensors") as part:
-        save_file(tensors, part, metadata={"format": "pt"})
-        write_whole(folder / "config.json", json.dumps(config_to_json(config, record), indent=2) + "\n")
+    write_whole(folder / "config.json", json.dumps(config_to_json(config, record), indent=2) + "\n")
+    tensors = {name: np.asarray(array, np.float32) for name, array in plain_tensors(params, config)}
+    tensor_file.write(folder / "model.safetensors", tensors, {"format": "pt"})

@@ -4,18 +4,21 @@ A tree here is a dict with an item `layers`: parameters, their gradients, or an 
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+Params = dict[str, Any]  # nested dicts of arrays, `layers` in either layout
 
-def is_stacked(tree: dict) -> bool:
+
+def is_stacked(tree: Params) -> bool:
     """Whether the layers are stacked."""
     return isinstance(tree["layers"], dict)
 
 
-def stack(tree: dict) -> dict:
+def stack(tree: Params) -> Params:
     """The tree with its layers stacked; host arrays stay on the host."""
     if is_stacked(tree):
         return tree
@@ -24,7 +27,7 @@ def stack(tree: dict) -> dict:
     return tree | {"layers": jax.tree.map(lambda *leaves: join(leaves), *tree["layers"])}
 
 
-def unstack(tree: dict) -> dict:
+def unstack(tree: Params) -> Params:
     """The tree with its layers as a tuple."""
     if not is_stacked(tree):
         return tree
@@ -32,7 +35,7 @@ def unstack(tree: dict) -> dict:
     return tree | {"layers": tuple(jax.tree.map(lambda leaf, l=l: leaf[l], tree["layers"]) for l in range(count))}
 
 
-def map_layers(function: Callable[..., dict], *trees: dict) -> tuple[dict, ...] | dict:
+def map_layers(function: Callable[..., Params], *trees: Params) -> tuple[Params, ...] | Params:
     """function(layer, ...) of each layer of trees that have the same layout, in that layout."""
     layers = [tree["layers"] for tree in trees]
     if is_stacked(trees[0]):
