@@ -222,6 +222,13 @@ def run_in_fake_tree(root: Path, script: str, *arguments: str) -> list[str]:
     return subprocess.check_output([root / "launch" / script, *arguments], text=True).splitlines()
 
 
+@pytest.mark.parametrize("script", sorted(path.stem for path in SCRIPTS.glob("[!_]*.py")))
+def test_help_is_printed_without_importing_jax(script):
+    code = f"import sys, launch.{script}; print('jax' in sys.modules)"
+    output = subprocess.check_output([sys.executable, "-c", code], cwd=SCRIPTS.parent, text=True, timeout=60)
+    assert output == "False\n", "import JAX inside main, after the flags are parsed: --help must start quickly"
+
+
 def test_skips_are_counted_by_reason(tmp_path):
     (tmp_path / "test_it.py").write_text(
         "import pytest\n"
