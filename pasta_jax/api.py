@@ -188,8 +188,17 @@ def _requests(model: Model, prompts: Sequence[Prompt], options: Options) -> tupl
             ids, text = _encode(model, prompt, chosen["chat"], chosen["system"])
         except PastaError as error:
             raise PastaError(f"prompt {number}: {error}") from None
-        limits = chosen["max_tokens"], sampling, sequential, chosen["max_topic_tokens"], chosen["max_chunk_tokens"]
-        requests.append(Request(tuple(ids), *limits, text))
+        requests.append(
+            Request(
+                prompt_ids=tuple(ids),
+                max_tokens=chosen["max_tokens"],
+                sampling=sampling,
+                sequential=sequential,
+                max_topic_tokens=chosen["max_topic_tokens"],
+                max_chunk_tokens=chosen["max_chunk_tokens"],
+                text=text,
+            )
+        )
     lanes = chosen["lanes"] or max(1, min(len(requests), MOST_LANES))
     return requests, DecodeConfig(lanes=lanes, rows=chosen["rows"], slots=0, widths=WIDTHS)
 

@@ -176,7 +176,7 @@ def test_the_package_exports_the_api():
 )
 def test_what_cannot_be_answered_is_refused_at_the_call(model, prompt, options, message):
     with pytest.raises(pasta.PastaError, match=message) as refused:
-        pasta.stream(model, prompt, **options) if "rows" not in options else pasta.generate(model, prompt, **options)
+        pasta.stream(model, prompt, **options)
     assert "\n" not in str(refused.value)
 
 
