@@ -194,7 +194,7 @@ def test_what_cannot_be_laid_out_is_refused():
             dataclasses.replace(LAYOUT, **wrong)
     with pytest.raises(PastaError, match="rows 4: 3 hosts"):
         Feed(EXAMPLES, LAYOUT, 0, 3)
-    with pytest.raises(PastaError, match="none of the 150"):
+    with pytest.raises(PastaError, match="none of 150"):
         Feed(EXAMPLES, dataclasses.replace(LAYOUT, lengths=(2,)))
 
 

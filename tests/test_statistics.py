@@ -45,7 +45,7 @@ def test_the_figures_of_two_records():
 
 
 def test_nothing_has_no_figures_and_no_forks_have_some():
-    with pytest.raises(PastaError, match="no record"):
+    with pytest.raises(PastaError, match="no records"):
         statistics([])
     assert statistics([PLAIN]).chunks == Spread(0, 0, 0, 0, 0)
     assert statistics([PLAIN]).speedup_with_fork == 1

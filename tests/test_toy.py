@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from pasta_jax.data.toy import ENDS_ASKED, HELD_OUT, LEVELS, RINGS, STYLES, WORDS, problems, ring, walk
+from pasta_jax.data.toy import ENDS_REQUEST, HELD_OUT, LEVELS, RINGS, STYLES, WORDS, problems, ring, walk
 from pasta_jax.data.toy_tokenizer import toy_tokenizer
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.clock import clock
@@ -22,7 +22,7 @@ def solved(instruction: str, words: int) -> str:
     """The answer, worked out from the instruction alone and from the rings as pairs of neighbours."""
     lines, ends = [], "ends"
     for line in instruction.split("\n"):
-        if line == ENDS_ASKED:
+        if line == ENDS_REQUEST:
             lines.append(ends)
             continue
         name, word, steps = re.fullmatch(r"(\w+) (\w+) (\d+)", line).groups()

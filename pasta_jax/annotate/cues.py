@@ -1,6 +1,6 @@
-"""Words by which a text says how its parts hang together, and a topic from its own first words. English, mostly.
+"""Words that signal how the parts of a text depend on each other, and a topic from its first words. Mostly English.
 
-Signs, not proofs: they err towards "needs what came before", which costs speed and never sense.
+These are heuristics. They err towards "needs what came before", which costs speed but never correctness.
 """
 
 import re
@@ -99,98 +99,100 @@ _LEADS = (
 
 
 def creative(instruction: str) -> bool:
-    """Whether a flowing text is asked for, each of whose sentences carries on the one before."""
+    """Whether the instruction requests continuous prose, in which each sentence builds on the one before."""
     return bool(_CREATIVE.search(instruction))
 
 
 def closing(text: str) -> bool:
-    """Whether a paragraph opens like a summary of what came before it."""
+    """Whether a paragraph begins like a summary of the preceding text."""
     return bool(_CLOSING.match(text)) or bool(_POINTS_BACKWARDS.search(_first_sentence(text))) or farewell(text)
 
 
 def farewell(text: str) -> bool:
-    """Whether a paragraph is a courtesy that knows nothing of the answer."""
+    """Whether a paragraph is a courtesy that depends on nothing in the answer."""
     return bool(_FAREWELL.match(text)) and len(text.split()) < 40
 
 
 def refers_back(text: str, earlier: str, known: str) -> bool:
     """Whether a part needs its earlier siblings: it points back, or names a thing that they introduced.
 
-    `known` is what every part may know: the question and the text before the group.
+    `known` is the text that every part sees: the question and the text before the group.
     """
     if _OPENS_BACKWARDS.match(text) or _POINTS_BACKWARDS.search(text):
         return True
-    brought = {_last_word(m) for m in _INTRODUCED.findall(earlier.lower())} - _words(known)
-    if brought & {_last_word(m) for m in _DEFINITE.findall(text.lower())} - _COMMON:
+    introduced = {_last_word(m) for m in _INTRODUCED.findall(earlier.lower())} - _words(known)
+    if introduced & {_last_word(m) for m in _DEFINITE.findall(text.lower())} - _COMMON:
         return True
     names = set(_CODE_NAME.findall(earlier)) & set(_CODE_NAME.findall(text))
     return any(name not in known for name in names)
 
 
 def dependent_heading(heading: str) -> bool:
-    """Whether a section of this name is about the sections before it."""
+    """Whether a section with this heading depends on the sections before it."""
     return bool(_DEPENDENT_HEADING.match(heading))
 
 
 def steps(lead_in: str) -> bool:
-    """Whether a list is announced as steps of one piece of work."""
+    """Whether a list is announced as steps of one task."""
     return bool(_STEPS.search(lead_in))
 
 
 def how_to(lead_in: str) -> bool:
-    """Whether a list is announced as the way to do one thing."""
+    """Whether a list is announced as instructions for one thing."""
     return bool(_HOW_TO.search(lead_in))
 
 
 def in_sequence(text: str) -> bool:
-    """Whether an item reads like a step that has others before or behind it."""
+    """Whether an item reads like a step with others before or after it."""
     return bool(_IN_SEQUENCE.search(text))
 
 
 def narrative(text: str) -> bool:
-    """Whether something is told in the order in which it happened."""
+    """Whether a text recounts events in order."""
     return len(_PAST.findall(text.lower())) > 0.06 * len(text.split())
 
 
 def english(text: str) -> bool:
-    """Whether the words that these signs rest on are those of the text."""
+    """Whether a text is in English, whose words these heuristics rely on."""
     words = text.lower().split()
     return sum(word in _COMMON for word in words) > 0.2 * len(words)
 
 
 def enumerated(text: str) -> list[int]:
-    """Where the sentences of a paragraph begin that count up its points."""
-    return [found.start() for found in _ORDINAL.finditer(text)]
+    """The starts of the sentences that enumerate the points of a paragraph."""
+    return [match.start() for match in _ORDINAL.finditer(text)]
 
 
 def without_ordinal(text: str) -> str:
-    found = _ORDINAL_WORDS.match(text)
-    return text[found.end() :] if found else text
+    """A sentence without the words that number it."""
+    match = _ORDINAL_WORDS.match(text)
+    return text[match.end() :] if match else text
 
 
-def named(heading: str) -> str:
-    """A heading without its number: of `Day 1: Osaka` what stands behind the colon."""
-    behind = re.sub(r"^[^:]*\d[^:]*:\s*(?=\S)", "", heading)
-    return behind if _WORD.search(behind) else heading
+def without_number(heading: str) -> str:
+    """A heading without its number: of `Day 1: Osaka` the part after the colon."""
+    rest = re.sub(r"^[^:]*\d[^:]*:\s*(?=\S)", "", heading)
+    return rest if _WORD.search(rest) else heading
 
 
 def topic(text: str, known: str) -> str:
-    """At most three words: a lead in bold or before a colon, else what the first sentence says that `known` doesn't."""
+    """At most three words: a lead in bold or before a colon, else words of the first sentence not in `known`."""
     lead = next((m[1] for m in (lead.match(text) for lead in _LEADS) if m and len(m[1].split()) <= 8), "")
     words = _WORD.findall(lead)
     if len(words) > MAX_TOPIC_WORDS:
         words = [word for word in words if word.lower() not in _COMMON] or words
     words = words[words[:1] != [] and words[0].lower() in ("a", "an", "the") and len(words) > 1 :]
-    words = words or _telling(_first_sentence(text), _words(known)) or _telling(_first_sentence(text), set())
+    words = (
+        words or _content_words(_first_sentence(text), _words(known)) or _content_words(_first_sentence(text), set())
+    )
     return " ".join((words or _WORD.findall(text[:400]))[:MAX_TOPIC_WORDS])
 
 
-def _telling(sentence: str, known: set[str]) -> list[str]:
-    """The first run of two or more content words that are new, else the longest run."""
+def _content_words(sentence: str, known: set[str]) -> list[str]:
+    """The first run of two or more consecutive content words that are not in `known`, else the longest run."""
     runs: list[list[str]] = [[]]
     for word in re.findall(r"[^\W_](?:[\w'’+#./&-]*[\w+#])?|[^\w\s]", sentence):
-        tells = word[0].isalnum() and word.lower() not in _COMMON and word.lower() not in known
-        if tells:
+        if word[0].isalnum() and word.lower() not in _COMMON and word.lower() not in known:
             runs[-1].append(word)
         elif runs[-1]:
             runs.append([])

@@ -1,4 +1,4 @@
-"""A text cut into blocks as a reader sees them: headings, list items, paragraphs, tables, fenced code."""
+"""The outline of a Markdown-like text: headings, list items, paragraphs, tables, fenced code."""
 
 import re
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ _MAX_TITLE_WORDS = 8
 
 
 @dataclass(frozen=True)
-class Block:
-    """text[start:stop] without the blanks around it; `style` tells alike headings or items from others."""
+class TextBlock:
+    """text[start:stop] without surrounding whitespace; headings or items of equal `style` belong together."""
 
     kind: Kind
     start: int
     stop: int
     indent: int
     style: str
-    body: int  # where the content begins: behind the marker of an item or a heading, else at `start`
+    body: int  # start of the content: after the marker of an item or heading, else `start`
 
 
 @dataclass(frozen=True)
@@ -39,37 +39,37 @@ class _Line:
         return len(self.text) - len(self.text.lstrip())
 
 
-def outline(text: str) -> list[Block]:
-    """The blocks in order. Every character that is no blank lies in exactly one."""
+def outline(text: str) -> list[TextBlock]:
+    """The blocks in order. Every character that is not whitespace lies in exactly one."""
     lines: list[_Line] = []
     for line in text.split("\n"):
         lines.append(_Line(lines[-1].start + len(lines[-1].text) + 1 if lines else 0, line))
-    blocks: list[Block] = []
+    blocks: list[TextBlock] = []
     at = 0
     while at < len(lines):
         if lines[at].blank:
             at += 1
             continue
-        kind, style, body = _read(lines, at)
+        kind, style, body = _classify(lines, at)
         last = at
         if kind == "code":  # up to the closing fence, or the end
             last = next(
                 (n for n in range(at + 1, len(lines)) if lines[n].text.lstrip().startswith(style)), len(lines) - 1
             )
         elif kind != "heading":
-            while last + 1 < len(lines) and _goes_on(lines, last + 1, kind, lines[at].indent):
+            while last + 1 < len(lines) and _continues(lines, last + 1, kind, lines[at].indent):
                 last += 1
-        while lines[last].blank:  # an open fence may end in blank lines
+        while lines[last].blank:  # an unclosed fence may end in blank lines
             last -= 1
         first = lines[at]
         start, stop = first.start + first.indent, lines[last].start + len(lines[last].text.rstrip())
-        blocks.append(Block(kind, start, stop, first.indent, style, max(body, start)))
+        blocks.append(TextBlock(kind, start, stop, first.indent, style, max(body, start)))
         at = last + 1
     return blocks
 
 
-def _read(lines: list[_Line], at: int) -> tuple[Kind, str, int]:
-    """What begins at a line: kind, style, and where its content starts."""
+def _classify(lines: list[_Line], at: int) -> tuple[Kind, str, int]:
+    """(kind, style, start of the content) of the block that starts at a line."""
     line = lines[at]
     if fence := _FENCE.match(line.text):
         return "code", fence[1], line.start
@@ -83,21 +83,21 @@ def _read(lines: list[_Line], at: int) -> tuple[Kind, str, int]:
         return "item", style, line.start + item.end()
     if line.text.lstrip().startswith("|"):
         return "table", "", line.start
-    if style := _title(lines, at):
+    if style := _title_style(lines, at):
         return "heading", style, line.start
     return "paragraph", "", line.start
 
 
-def _goes_on(lines: list[_Line], at: int, kind: Kind, indent: int) -> bool:
-    """Whether a line continues the block before it; an item's go deeper than its marker."""
+def _continues(lines: list[_Line], at: int, kind: Kind, indent: int) -> bool:
+    """Whether a line continues the block before it; the lines of an item are indented deeper than its marker."""
     if lines[at].blank or (kind == "item" and lines[at].indent <= indent):
         return False
-    begins = _read(lines, at)[0]
-    return begins == kind == "table" or (kind != "table" and begins == "paragraph")
+    line_kind = _classify(lines, at)[0]
+    return line_kind == kind == "table" or (kind != "table" and line_kind == "paragraph")
 
 
-def _title(lines: list[_Line], at: int) -> str:
-    """A short line that stands alone and ends no sentence is a heading: "colon" or "title"; else ""."""
+def _title_style(lines: list[_Line], at: int) -> str:
+    """The style of a short line that is a heading by its form ("colon" or "title"), else an empty string."""
     text = lines[at].text.strip()
     if lines[at].indent or len(text.split()) > _MAX_TITLE_WORDS or not (text[0].isupper() or text[0].isdigit()):
         return ""

@@ -1,4 +1,4 @@
-"""What annotated records promise: how many fork, into how many chunks of what length, and the theoretical speedup."""
+"""Statistics of annotated records: how many fork, number and length of chunks, theoretical speedup."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from pasta_jax.view.histograms import Panel
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-    """How a figure is spread over records or chunks."""
+    """The distribution of a figure over records or chunks."""
 
     mean: float
     median: float
@@ -23,6 +23,7 @@ class Spread:
 
     @staticmethod
     def of(values: Sequence[float]) -> "Spread":
+        """The distribution of values; zeros if there are none."""
         if not len(values):
             return Spread(0, 0, 0, 0, 0)
         low, middle, high = np.percentile(values, [10, 50, 90])
@@ -31,7 +32,7 @@ class Spread:
 
 @dataclasses.dataclass(frozen=True)
 class Statistics:
-    """Over all records, but for what is said to be over those with a fork."""
+    """Figures over all records, or where stated over those with a fork."""
 
     records: int
     with_fork: int
@@ -48,10 +49,11 @@ class Statistics:
 
     @property
     def share_with_fork(self) -> float:
+        """Of all records."""
         return self.with_fork / self.records
 
     def table(self) -> str:
-        """Markdown."""
+        """As a Markdown table."""
 
         def spread(s: Spread) -> str:
             return f"{s.mean:.1f} (median {s.median:g}, 10 % {s.tenth:g}, 90 % {s.ninetieth:g}, most {s.most:g})"
@@ -65,16 +67,16 @@ class Statistics:
             "tokens of a chunk": spread(self.chunk_tokens),
             "words of a topic": spread(self.topic_words),
             "theoretical speedup, geometric mean": f"{self.speedup:.3f} (arithmetic {self.speedup_mean:.3f})",
-            "the same over answers with a fork": f"{self.speedup_with_fork:.3f}",
+            "theoretical speedup over answers with a fork": f"{self.speedup_with_fork:.3f}",
             "parallelism, geometric mean": f"{self.parallelism:.3f}",
         }
         return "".join(["| | |\n|---|---|\n", *(f"| {name} | {value} |\n" for name, value in rows.items())])
 
 
 def statistics(records: Sequence[Record]) -> Statistics:
-    """The baseline of the speedup is the same answer without tags."""
+    """The figures of records. The baseline of the speedup is the same answer without tags."""
     if not records:
-        raise PastaError("statistics: there is no record; all were refused, see refused.jsonl")
+        raise PastaError("statistics: no records; all were refused, see refused.jsonl")
     forked = [record for record in records if record.forks]
     speedups = [record.speedup for record in records]
     return Statistics(
@@ -94,7 +96,7 @@ def statistics(records: Sequence[Record]) -> Statistics:
 
 
 def panels_of(records: Sequence[Record]) -> list[Panel]:
-    """What a data set is looked at by."""
+    """The histograms that describe a data set."""
     forked = [record for record in records if record.forks]
     quarters = [1 + n / 4 for n in range(-1, 13)]
     return [

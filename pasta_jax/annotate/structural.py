@@ -1,55 +1,56 @@
-"""Annotates a response by its form alone: list items, headed sections, parallel paragraphs, sentence groups.
+"""Annotate a response by its form alone: list items, headed sections, parallel paragraphs, sentence groups.
 
-It proposes what a writer could have written side by side. It reads words for signs that a part needs another one, but
-it can't know; `likelihood` weighs its proposals with a model.
+The result proposes what could have been written in parallel. Certain words signal that a part needs another one, but
+only as a heuristic; `likelihood` checks the proposals with a model.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pasta_jax.annotate import cues
-from pasta_jax.annotate.outline import Block, outline
+from pasta_jax.annotate.outline import TextBlock, outline
 from pasta_jax.lang.lexer import ANNOTATION
 from pasta_jax.lang.program import MIN_CHUNK_WORDS
 from pasta_jax.lang.tags import escape, escape_topic
 
-# A block of more than 640 ids is refused. Words and signs say roughly how many: 1.3 ids each, rarely more than 2.
+# A block of more than 640 ids is refused. Words and punctuation estimate them: 1.3 ids each, rarely more than 2.
 MAX_CHUNK_IDS = 420
-PROMISE_IDS = 4  # [PROMISE], [/PROMISE:n], [ASYNC] and [/ASYNC]; the topic comes on top
-MIN_GAIN = 1.1  # estimated ids of the text over the critical path; below it the tags cost more than they are worth
-MAX_REFERRING = 1 / 3  # where more parts of a group than this refer back, the group is a sequence and not parallel
+PROMISE_IDS = 4  # [PROMISE], [/PROMISE:n], [ASYNC] and [/ASYNC]; the topic is extra
+MIN_GAIN = 1.1  # estimated ids of the text over the critical path; below it the tags don't pay off
+MAX_REFERRING = 1 / 3  # if a larger share of a group refers back, the group is a sequence
 MIN_PARAGRAPH_WORDS = 20
 
 
 @dataclass(frozen=True)
-class Part:
-    """A candidate: the chunk text[start:stop]; `line` is where its item or section begins in main."""
+class Candidate:
+    """A possible chunk, text[start:stop]; `line` is where its item or section begins in main."""
 
     line: int
     start: int
     stop: int
     topic: str
-    refers: bool  # it needs what stands before it in its group: a sync has to come first
+    refers: bool  # it needs earlier members of its group: a sync must precede it
 
 
 def annotate(instruction: str, response: str) -> str:
-    """The response with `<async topic="…">…</async>` and `<sync/>` where that pays, else as it is; always escaped."""
+    """The response, escaped, with `<async topic="…">…</async>` and `<sync/>` where that pays off."""
     if cues.creative(instruction):
         return escape(response, ANNOTATION)
     blocks = outline(response)
-    parts = [part for part in _parts(instruction, response, blocks, 0, len(blocks)) if _worth(response, part)]
-    marks = _joined(_with_syncs(response, blocks, parts))
+    candidates = _candidates(instruction, response, blocks, 0, len(blocks))
+    chunks = [candidate for candidate in candidates if _pays_off(response, candidate)]
+    marks = _without_lone_chunks(_with_syncs(response, blocks, chunks))
     if _gain(response, marks) < MIN_GAIN:
         marks = []
-    return _written(response, marks)
+    return _render(response, marks)
 
 
-def _parts(instruction: str, text: str, blocks: list[Block], lo: int, hi: int) -> Iterator[Part]:
-    """Candidates among blocks[lo:hi], in order, flat: the outermost structure that fits into chunks."""
+def _candidates(instruction: str, text: str, blocks: list[TextBlock], lo: int, hi: int) -> Iterator[Candidate]:
+    """Candidates among blocks[lo:hi], in order and not nested: the outermost structure whose parts fit into chunks."""
     if sections := _sections(text, blocks, lo, hi):
         first = sections[0][0]
-        yield from _parts(instruction, text, blocks, lo, first)
+        yield from _candidates(instruction, text, blocks, lo, first)
         yield from _group(instruction, text, blocks, lo, sections, headed=True)
         return
     at = lo
@@ -69,11 +70,11 @@ def _parts(instruction: str, text: str, blocks: list[Block], lo: int, hi: int) -
         at += 1
 
 
-Range = tuple[int, int]  # blocks[first:last] that make one member of a group
+Range = tuple[int, int]  # blocks[first:last] that form one member of a group
 
 
-def _sections(text: str, blocks: list[Block], lo: int, hi: int) -> list[Range]:
-    """Headings of the most outward style that occurs twice, each with what follows it."""
+def _sections(text: str, blocks: list[TextBlock], lo: int, hi: int) -> list[Range]:
+    """Headings of the outermost style that occurs twice, each with the blocks that follow it."""
     headings = [n for n in range(lo, hi) if blocks[n].kind == "heading"]
     styles = {blocks[n].style for n in headings}
     counts = {style: sum(blocks[n].style == style for n in headings) for style in styles}
@@ -83,7 +84,7 @@ def _sections(text: str, blocks: list[Block], lo: int, hi: int) -> list[Range]:
         starts = [n for n in headings if blocks[n].style == style]
         ranges = [(a, b) for a, b in zip(starts, [*starts[1:], hi], strict=True)]
         first, last = ranges[-1]
-        # A closing remark stands behind the last section without a heading of its own.
+        # A closing remark follows the last section without a heading of its own.
         while last - first > 2 and blocks[last - 1].kind == "paragraph" and cues.closing(_text(text, blocks[last - 1])):
             last -= 1
         ranges[-1] = (first, last)
@@ -93,28 +94,24 @@ def _sections(text: str, blocks: list[Block], lo: int, hi: int) -> list[Range]:
     return []
 
 
-def _items(text: str, blocks: list[Block], at: int, hi: int) -> list[Range]:
-    """The list that begins at block `at`: each item with what is nested in it or stands between it and the next."""
+def _items(text: str, blocks: list[TextBlock], at: int, hi: int) -> list[Range]:
+    """The list that begins at block `at`: each item with the blocks nested in it or between it and the next item."""
     first = blocks[at]
     if first.kind != "item":
         return []
-    alike = [n for n in range(at, hi) if blocks[n].kind == "item" and blocks[n].indent == first.indent]
+    items = [n for n in range(at, hi) if blocks[n].kind == "item" and blocks[n].indent == first.indent]
     ranges: list[Range] = [(at, at + 1)]
-    loose = 0  # unindented blocks behind an item, at most so far
-    nested = False  # whether bullets stand under a number without being indented
-    for n in alike[1:]:
+    loose = 0  # most unindented blocks after an item so far
+    nested = False  # whether bullets belong to a number without being indented
+    for n in items[1:]:
         between = blocks[ranges[-1][0] + 1 : n]
         outside = [b for b in between if b.indent <= first.indent and not _under(first, b)]
         if blocks[n].style != first.style or any(b.kind in ("heading", "item") for b in outside):
             break
-        if (
-            outside
-            and _text(text, outside[-1]).endswith(":")
-            and not _counts_on(text, blocks[ranges[-1][0]], blocks[n])
-        ):
-            break  # the lead-in of another list
+        if outside and _text(text, outside[-1]).endswith(":") and not _follows(text, blocks[ranges[-1][0]], blocks[n]):
+            break  # lead-in of another list
         if outside and not (first.style[0] == "1" and len(outside) <= 4):
-            break  # only numbers hold a list together across paragraphs
+            break  # only numbers continue a list across paragraphs
         loose = max(loose, len(outside))
         nested = nested or any(_under(first, b) for b in between)
         ranges[-1] = (ranges[-1][0], n)
@@ -125,8 +122,8 @@ def _items(text: str, blocks: list[Block], at: int, hi: int) -> list[Range]:
         if block.indent > first.indent or (_under(first, block) and nested):
             end += 1
             continue
-        said = block.kind == "code" or (block.kind == "paragraph" and not cues.closing(_text(text, block)))
-        if not loose or not said:
+        belongs = block.kind == "code" or (block.kind == "paragraph" and not cues.closing(_text(text, block)))
+        if not loose or not belongs:
             break
         loose -= 1
         end += 1
@@ -134,24 +131,24 @@ def _items(text: str, blocks: list[Block], at: int, hi: int) -> list[Range]:
     return ranges
 
 
-def _under(first: Block, block: Block) -> bool:
-    """Whether a bullet stands under a number, as in texts that lost their indentation."""
+def _under(first: TextBlock, block: TextBlock) -> bool:
+    """Whether a bullet belongs to a numbered item, as in texts that lost their indentation."""
     return first.style[0] == "1" and block.kind == "item" and block.style[0] not in "1a"
 
 
-def _counts_on(text: str, before: Block, item: Block) -> bool:
-    """Whether the number of an item is the next one."""
+def _follows(text: str, before: TextBlock, item: TextBlock) -> bool:
+    """Whether an item has the number after that of `before`."""
     numbers = [text[block.start : block.body].rstrip(".)") for block in (before, item)]
     return all(number.isdecimal() for number in numbers) and int(numbers[1]) == int(numbers[0]) + 1
 
 
-def _paragraphs(text: str, blocks: list[Block], at: int, hi: int) -> list[Range]:
-    """A run of paragraphs that could stand in any order. The first of an answer opens it and stays in main."""
+def _paragraphs(text: str, blocks: list[TextBlock], at: int, hi: int) -> list[Range]:
+    """A run of paragraphs that could come in any order. The first one of an answer is its opening and stays in main."""
     ranges: list[Range] = []
     for n in range(max(at, 1), hi):
-        said = _text(text, blocks[n])
-        fits = blocks[n].kind == "paragraph" and len(said.split()) >= MIN_PARAGRAPH_WORDS
-        if not fits or said.endswith(":") or cues.closing(said):
+        paragraph = _text(text, blocks[n])
+        fits = blocks[n].kind == "paragraph" and len(paragraph.split()) >= MIN_PARAGRAPH_WORDS
+        if not fits or paragraph.endswith(":") or cues.closing(paragraph):
             break
         ranges.append((n, n + 1))
     run = " ".join(_text(text, blocks[n]) for n, _ in ranges)
@@ -159,9 +156,9 @@ def _paragraphs(text: str, blocks: list[Block], at: int, hi: int) -> list[Range]
 
 
 def _group(
-    instruction: str, text: str, blocks: list[Block], lo: int, ranges: list[Range], headed: bool
-) -> Iterator[Part]:
-    """The members of a group as candidates, unless they build on each other; one that is too long is looked into."""
+    instruction: str, text: str, blocks: list[TextBlock], lo: int, ranges: list[Range], headed: bool
+) -> Iterator[Candidate]:
+    """The members of a group as candidates, unless they build on each other; one that is too long is subdivided."""
     first = ranges[0][0]
     lead_in = _text(text, blocks[first - 1]) if first > lo else ""
     known = f"{instruction}\n{text[: blocks[first].start]}"
@@ -180,90 +177,91 @@ def _group(
     for (a, b), body, needs in zip(ranges, bodies, refers, strict=True):
         stop = blocks[b - 1].stop
         others = known + "".join(other for other in bodies if other is not body)
-        topic = cues.topic(cues.named(_text(text, blocks[a])) if headed else body, others)
+        topic = cues.topic(cues.without_number(_text(text, blocks[a])) if headed else body, others)
         if _ids(body) > MAX_CHUNK_IDS:
-            yield from _parts(instruction, text, blocks, a + 1, b)
+            yield from _candidates(instruction, text, blocks, a + 1, b)
         elif topic:
-            yield Part(blocks[a].start, stop - len(body), stop, topic, needs)
+            yield Candidate(blocks[a].start, stop - len(body), stop, topic, needs)
 
 
 def _before(bodies: list[str]) -> list[str]:
     return ["\n".join(bodies[:n]) for n in range(len(bodies))]
 
 
-def _sentences(text: str, block: Block) -> list[Part]:
-    """Groups of sentences that a paragraph itself tells apart: First …, Second …, On the other hand …"""
-    said = _text(text, block)
-    starts = [block.start + place for place in cues.enumerated(said)]
+def _sentences(text: str, block: TextBlock) -> list[Candidate]:
+    """Groups of sentences that a paragraph enumerates: First …, Second …, On the other hand …"""
+    starts = [block.start + place for place in cues.enumerated(_text(text, block))]
     if len(starts) < 2:
         return []
-    parts = []
+    candidates = []
     for a, b in zip(starts, [*starts[1:], block.stop], strict=True):
         body = text[a:b].rstrip()
-        opened = a - 1 if a > block.start and text[a - 1] == " " else a  # most pieces hold the blank before their word
-        parts.append(
-            Part(opened, opened, a + len(body), cues.topic(cues.without_ordinal(body), text[: block.start]), False)
-        )
-    return [part for part in parts if part.topic]
+        # Most tokens include the space before their word.
+        start = a - 1 if a > block.start and text[a - 1] == " " else a
+        topic = cues.topic(cues.without_ordinal(body), text[: block.start])
+        candidates.append(Candidate(start, start, a + len(body), topic, False))
+    return [candidate for candidate in candidates if candidate.topic]
 
 
-def _text(text: str, block: Block) -> str:
+def _text(text: str, block: TextBlock) -> str:
     return text[block.body : block.stop].strip()
 
 
-def _worth(text: str, part: Part) -> bool:
-    """Whether one fork takes more off main than its promise costs."""
-    body = text[part.start : part.stop]
-    return len(body.split()) >= MIN_CHUNK_WORDS and _promise_ids(part.topic) < _ids(body) <= MAX_CHUNK_IDS
+def _pays_off(text: str, candidate: Candidate) -> bool:
+    """Whether a fork saves main more ids than its promise costs."""
+    body = text[candidate.start : candidate.stop]
+    return len(body.split()) >= MIN_CHUNK_WORDS and _promise_ids(candidate.topic) < _ids(body) <= MAX_CHUNK_IDS
 
 
-def _with_syncs(text: str, blocks: list[Block], parts: list[Part]) -> list[Part | int]:
-    """The candidates and the places of syncs in order; main's later text is taken to need the chunks before it."""
-    marks: list[Part | int] = []
-    within = iter([*parts, None])
-    part = next(within)
+Mark = Candidate | int  # a chunk, or the place of a sync
+
+
+def _with_syncs(text: str, blocks: list[TextBlock], chunks: list[Candidate]) -> list[Mark]:
+    """The chunks and syncs in order; later text of main is assumed to need the chunks before it."""
+    marks: list[Mark] = []
+    remaining = iter([*chunks, None])
+    chunk = next(remaining)
     for block in blocks:
-        begun = False
-        while part is not None and part.start < block.stop:
-            if part.refers:
-                marks.append(part.line)
-            marks.append(part)
-            part, begun = next(within), True
-        covered = begun or (marks and isinstance(marks[-1], Part) and block.start < marks[-1].stop)
+        starts_chunk = False
+        while chunk is not None and chunk.start < block.stop:
+            if chunk.refers:
+                marks.append(chunk.line)
+            marks.append(chunk)
+            chunk, starts_chunk = next(remaining), True
+        covered = starts_chunk or (marks and isinstance(marks[-1], Candidate) and block.start < marks[-1].stop)
         if not covered and not _stands_alone(text, block):
             marks.append(block.start)
     return marks
 
 
-def _stands_alone(text: str, block: Block) -> bool:
-    """Whether main may write a block without knowing the chunks before it: a heading, a lead-in, a farewell."""
-    said = _text(text, block)
+def _stands_alone(text: str, block: TextBlock) -> bool:
+    """Whether main can write a block without knowing the chunks before it: a heading, a lead-in, a farewell."""
+    content = _text(text, block)
     if block.kind == "heading":
-        return not cues.dependent_heading(said)
-    return block.kind == "paragraph" and (
-        (said.endswith(":") and not cues.closing(said) and not cues.refers_back(said, "", said)) or cues.farewell(said)
-    )
+        return not cues.dependent_heading(content)
+    lead_in = content.endswith(":") and not cues.closing(content) and not cues.refers_back(content, "", content)
+    return block.kind == "paragraph" and (lead_in or cues.farewell(content))
 
 
-def _joined(marks: Iterable[Part | int]) -> list[Part | int]:
-    """Without forks that have nothing beside them, and without syncs that wait for nothing."""
-    kept: list[Part | int] = []
-    round_: list[Part] = []
+def _without_lone_chunks(marks: Iterable[Mark]) -> list[Mark]:
+    """Without chunks that run alone, and without syncs that wait for nothing."""
+    result: list[Mark] = []
+    parallel: list[Candidate] = []
     for mark in [*marks, -1]:
-        if isinstance(mark, Part):
-            round_.append(mark)
+        if isinstance(mark, Candidate):
+            parallel.append(mark)
             continue
-        if len(round_) > 1:
-            kept += [*round_, mark]
-        round_ = []
-    return kept[:-1] if kept and kept[-1] == -1 else kept
+        if len(parallel) > 1:
+            result += [*parallel, mark]
+        parallel = []
+    return result[:-1] if result and result[-1] == -1 else result
 
 
-def _gain(text: str, marks: list[Part | int]) -> float:
-    """About how much sooner the annotated text is done; the language's own clock over estimated ids."""
+def _gain(text: str, marks: Sequence[Mark]) -> float:
+    """The estimated speedup of the annotated text: the language's own clock over estimated ids."""
     now = forks_end = done = 0
     for mark in marks:
-        if isinstance(mark, Part):
+        if isinstance(mark, Candidate):
             now += _ids(text[done : mark.start]) + _promise_ids(mark.topic)
             forks_end = max(forks_end, now + _ids(text[mark.start : mark.stop]))
             done = mark.stop
@@ -275,7 +273,7 @@ def _gain(text: str, marks: list[Part | int]) -> float:
 
 
 def _ids(text: str) -> int:
-    """About how many ids a text takes: a word up to six letters is one, a sign is one."""
+    """The estimated number of ids of a text: one for up to six letters of a word, one for a punctuation mark."""
     return len(re.findall(r"\w{1,6}|[^\w\s]|\n", text))
 
 
@@ -283,13 +281,14 @@ def _promise_ids(topic: str) -> int:
     return PROMISE_IDS + _ids(topic)
 
 
-def _written(text: str, marks: list[Part | int]) -> str:
+def _render(text: str, marks: Sequence[Mark]) -> str:
+    """The text with its tags, escaped."""
     pieces, done = [], 0
     for mark in marks:
-        start = mark.start if isinstance(mark, Part) else mark
+        start = mark.start if isinstance(mark, Candidate) else mark
         pieces.append(escape(text[done:start], ANNOTATION))
         done = start
-        if isinstance(mark, Part):
+        if isinstance(mark, Candidate):
             body = escape(text[mark.start : mark.stop], ANNOTATION)
             pieces.append(f'<async topic="{escape_topic(mark.topic)}">{body}</async>')
             done = mark.stop

@@ -1,4 +1,4 @@
-"""Several records to a row: which go together, and the batch that comes of it."""
+"""Packing: which records share a row, and the batch of packed rows."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,20 +9,20 @@ from pasta_jax.data.example import VECTORS, Example
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import NO_LABEL
 
-OPEN_ROWS = 64  # rows that still take records: more waste a little less and cost time
+OPEN_ROWS = 64  # rows that still accept records: more would waste less space and take more time
 
 
 def fill_rows(lengths: Iterable[int], room: int) -> list[list[int]]:
-    """Numbers of the records of each row, in the order given: each goes to the fullest open row that has room."""
+    """The numbers of the records in each row: in order, each goes to the fullest open row that has room for it."""
     rows: list[list[int]] = []
-    left: dict[int, int] = {}  # room of the open rows
+    left: dict[int, int] = {}  # room left in the open rows
     for number, length in enumerate(lengths):
         fitting = [row for row, free in left.items() if free >= length]
         if fitting:
             row = min(fitting, key=left.__getitem__)
         else:
             if length > room:
-                raise PastaError(f"record {number} has {length} tokens, a row {room}; drop it or split it before")
+                raise PastaError(f"record {number} has {length} tokens, a row {room}; drop or split it first")
             row = len(rows)
             rows.append([])
             left[row] = room
@@ -34,7 +34,7 @@ def fill_rows(lengths: Iterable[int], room: int) -> list[list[int]]:
 
 
 def pack(rows: Sequence[Sequence[Example]], length: int) -> Batch:
-    """A batch of len(rows) rows, each with its examples behind each other; an empty row is all padding."""
+    """A batch of len(rows) rows, each with its examples one after another; an empty row is all padding."""
     shape = (len(rows), length)
     fields = {name: np.full(shape, NO_LABEL if name == "label" else 0, np.int32) for name in VECTORS}
     record = np.zeros(shape, np.int32)

@@ -1,26 +1,26 @@
-"""The toy task: walks around fixed rings of words, exactly checkable; parts that fork, and an end that needs them all.
+"""The toy task: walks around fixed rings of words, with exact grading; independent parts and an end that needs all.
 
-An instruction names a few rings, each with a word to begin from and how many words to say, and perhaps asks for the
-ends:
+An instruction names a few rings, each with the first word and the number of words, and may request the ends:
 
     birds crow 7
     metals zinc 6
     then name the ends
 
-The answer counts down along each ring, whose order is to be learnt, says in a capital where the walk ended, and then
-gathers that:
+The answer counts down along each ring, whose order a model must learn, repeats the last word of each walk capitalised,
+and then collects those:
 
     birds crow 7 gull 6 wren 5 hawk 4 jay 3 duck 2 swan 1 Swan
     metals zinc 6 tin 5 gold 4 lead 3 iron 2 brass 1 Brass
     ends birds Swan metals Brass
 
-Each token follows from a few others, so a small model learns the walks; where a walk ends is a matter of all its steps,
-so the last line can be copied from finished walks but hardly be guessed ahead of them. Hence parts lose nothing by
-running side by side, and the last line loses all without its sync. Every ring has words of its own: what must be looked
-up elsewhere, a first word or an end, is told by itself, which a small model learns early and surely (docs/LOG.md).
+Each token follows from a few others, so a small model learns the walks. Where a walk ends depends on all its steps, so
+the last line can be copied from finished walks but hardly predicted before. Hence the parts lose nothing by running in
+parallel, and the last line loses everything without its sync. No word is in two rings: a word to look up elsewhere, the
+first one or an end, identifies its ring, which a small model learns early and reliably (docs/LOG.md).
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -48,33 +48,33 @@ RINGS = {
     "trees": "ash beech birch cedar elm fir hazel holly larch linden maple oak pine poplar rowan yew",
 }
 WORDS = tuple(word for words in RINGS.values() for word in words.split())
-ENDS_ASKED = "then name the ends"
-HELD_OUT = 0  # the seed of problems to measure on; all other seeds leave its instructions out
+ENDS_REQUEST = "then name the ends"
+HELD_OUT = 0  # the seed of evaluation problems; no other seed draws their instructions
 
-# How an answer may be annotated. They differ in speed, and `unsynced` in what the last line can know.
+# Ways to annotate an answer. They differ in speed, and `unsynced` in what the last line can see.
 STYLES = (
     "each",  # a chunk for each walk
-    "last_in_main",  # the same, but main goes the last walk itself meanwhile
+    "last_in_main",  # a chunk for each walk but the last, which main writes meanwhile
     "pairs",  # a chunk for two walks
-    "halves",  # the first half of the walks as chunks, the others by main
+    "halves",  # a chunk for each of the first half of the walks; main writes the others
     "serial",  # no tags
-    "unsynced",  # a chunk for each walk, and the ends at once
+    "unsynced",  # a chunk for each walk, and the ends without waiting for them
 )
 
 
 @dataclass(frozen=True)
 class Level:
-    """How large the problems are, and how their answers are annotated."""
+    """The size of problems, and how their answers are annotated."""
 
     rings: int
     words: int  # on each ring, of its 16
-    parts: tuple[float, ...]  # how often an instruction has 1, 2, 3, … walks, as weights
-    steps: tuple[int, int]  # fewest and most words of a walk; fewer than `words`
-    ends: float  # the share of instructions with several walks that ask for the ends
-    styles: tuple[float, ...]  # how often each of STYLES is drawn, as weights
+    parts: tuple[float, ...]  # weights of instructions with 1, 2, 3, … walks
+    steps: tuple[int, int]  # fewest and most words of a walk, less than `words`
+    ends: float  # share of instructions with several walks that request the ends
+    styles: tuple[float, ...]  # weights of STYLES
 
 
-_STYLES = (0.22, 0.08, 0.14, 0.13, 0.39, 0.04)  # greedy answers take the first, sampled ones leave room for choice
+_STYLES = (0.22, 0.08, 0.14, 0.13, 0.39, 0.04)  # greedy answers follow the first one; samples vary
 
 LEVELS = {
     "small": Level(4, 8, (1, 2, 2), (4, 7), 0.5, _STYLES),
@@ -85,21 +85,22 @@ LEVELS = {
 
 @dataclass(frozen=True)
 class Problem:
-    """One instruction with its only right answer, and that answer annotated in one style."""
+    """An instruction with its only correct answer, and that answer annotated in one style."""
 
     instruction: str
-    lines: tuple[str, ...]  # of the answer: a walk each, then perhaps the ends
+    lines: tuple[str, ...]  # of the answer: one per walk, then perhaps the ends
     has_ends: bool
     style: str
     annotation: str  # the answer with <async> and <sync/>, as Program.from_annotation reads it
 
     @property
     def answer(self) -> str:
+        """The correct answer."""
         return _text(self.lines)
 
     @property
     def forkable(self) -> bool:
-        """Whether the answer has parts that can be written at the same time."""
+        """Whether the answer has parts that can be written in parallel."""
         return len(self.lines) > 1
 
     def program(self, tokenizer: Tokenizer) -> Program:
@@ -107,41 +108,42 @@ class Problem:
         return Program.from_annotation(self.annotation, tokenizer)
 
     def grade(self, text: str) -> tuple[bool, ...]:
-        """Whether each line is right: it stands in the text, and no other line begins with the same word."""
-        said = text.split("\n")
+        """Whether each line is correct: the text contains it, and no other line begins with the same word."""
+        actual = text.split("\n")
         return tuple(
-            [line for line in said if line.split(" ")[0] == want.split(" ")[0]] == [want] for want in self.lines
+            [line for line in actual if line.split(" ")[0] == expected.split(" ")[0]] == [expected]
+            for expected in self.lines
         )
 
     def exact(self, text: str) -> bool:
-        """Whether the whole text is right, to the byte."""
+        """Whether the text equals the correct answer."""
         return text == self.answer
 
 
 def problems(seed: int, start: int, count: int, level: str) -> list[Problem]:
-    """Problems start, start + 1, …: each depends on seed, number and level alone."""
+    """Problems start, start + 1, …; each depends only on seed, number and level."""
     if level not in LEVELS:
-        raise PastaError(f"level {level!r}: there is none of this name; choose one of {', '.join(LEVELS)}")
+        raise PastaError(f"level {level!r}: unknown; choose one of {', '.join(LEVELS)}")
     return [_problem(seed, number, LEVELS[level]) for number in range(start, start + count)]
 
 
 @cache
 def ring(name: str, words: int) -> tuple[str, ...]:
-    """The words of a ring in their fixed order, which no other ring has."""
-    own = RINGS[name].split()
+    """The words of a ring in its fixed order, which differs from ring to ring."""
+    unordered = RINGS[name].split()
     order = np.random.default_rng([*RINGS].index(name)).permutation(words)
-    return tuple(own[word] for word in order)
+    return tuple(unordered[word] for word in order)
 
 
 def walk(name: str, words: int, steps: int, first: str) -> list[str]:
-    """So many words of a ring, from `first` on."""
+    """`steps` words of a ring, from `first` on."""
     order = ring(name, words)
     at = order.index(first)
     return [order[(at + step) % words] for step in range(steps)]
 
 
 def _problem(seed: int, number: int, level: Level) -> Problem:
-    """Drawn again until its instruction lies on the side of the split that the seed is for."""
+    """Draw until the instruction belongs to the seed's side of the split."""
     random = np.random.default_rng([seed, number])
     while True:
         instruction, lines, has_ends = _draw(random, level)
@@ -152,27 +154,28 @@ def _problem(seed: int, number: int, level: Level) -> Problem:
 
 
 def _is_held_out(instruction: str) -> bool:
-    """One instruction in eight, told by itself."""
+    """Whether an instruction is for evaluation: one in eight, by its hash."""
     return hashlib.sha256(instruction.encode()).digest()[0] % 8 == 0
 
 
 def _draw(random: np.random.Generator, level: Level) -> tuple[str, tuple[str, ...], bool]:
+    """(instruction, lines of the answer, whether the ends are among them)"""
     parts = 1 + _pick(random, level.parts)
-    asked, lines, ends = [], [], ["ends"]
+    requests, lines, ends = [], [], ["ends"]
     for number in sorted(random.permutation(level.rings)[:parts]):
         name = list(RINGS)[number]
         first = ring(name, level.words)[random.integers(level.words)]
         steps = int(random.integers(level.steps[0], level.steps[1] + 1))
-        walked = walk(name, level.words, steps, first)
-        asked.append(f"{name} {first} {steps}")
-        counted = [f"{word} {steps - step}" for step, word in enumerate(walked)]
-        lines.append(" ".join([name, *counted, walked[-1].capitalize()]))
-        ends += [name, walked[-1].capitalize()]
+        words = walk(name, level.words, steps, first)
+        requests.append(f"{name} {first} {steps}")
+        counted = [f"{word} {steps - step}" for step, word in enumerate(words)]
+        lines.append(" ".join([name, *counted, words[-1].capitalize()]))
+        ends += [name, words[-1].capitalize()]
     has_ends = parts > 1 and random.random() < level.ends
     if has_ends:
-        asked.append(ENDS_ASKED)
+        requests.append(ENDS_REQUEST)
         lines.append(" ".join(ends))
-    return "\n".join(asked), tuple(lines), has_ends
+    return "\n".join(requests), tuple(lines), has_ends
 
 
 def _pick(random: np.random.Generator, weights: tuple[float, ...]) -> int:
@@ -180,28 +183,29 @@ def _pick(random: np.random.Generator, weights: tuple[float, ...]) -> int:
 
 
 def _annotate(lines: tuple[str, ...], has_ends: bool, style: str) -> str:
+    """The answer with <async> and <sync/> in one of STYLES."""
     walks, end = (lines[:-1], lines[-1:]) if has_ends else (lines, ())
     count = len(walks)
     match style if count > 1 else "serial":
         case "each" | "unsynced":
-            chunks, own = [[line] for line in walks], ()
+            chunks, main = [[line] for line in walks], ()
         case "last_in_main":
-            chunks, own = [[line] for line in walks[:-1]], walks[-1:]
+            chunks, main = [[line] for line in walks[:-1]], walks[-1:]
         case "pairs":
-            chunks, own = [walks[at : at + 2] for at in range(0, count, 2)], ()
+            chunks, main = [walks[at : at + 2] for at in range(0, count, 2)], ()
         case "halves":
-            chunks, own = [[line] for line in walks[: (count + 1) // 2]], walks[(count + 1) // 2 :]
+            chunks, main = [[line] for line in walks[: (count + 1) // 2]], walks[(count + 1) // 2 :]
         case "serial":
             return _text(lines)
     pieces = [f"<async topic='{' '.join(map(_name, chunk))}'>{_text(chunk)}</async>" for chunk in chunks]
-    # Without ends nothing needs the chunks, and they run to their end by themselves.
+    # Without ends nothing needs the chunks, so nothing waits for them.
     sync = "<sync/>" if has_ends and style != "unsynced" else ""
-    return "".join(pieces) + _text(own) + sync + _text(end)
+    return "".join(pieces) + _text(main) + sync + _text(end)
 
 
 def _name(line: str) -> str:
     return line.split(" ")[0]
 
 
-def _text(lines) -> str:
+def _text(lines: Sequence[str]) -> str:
     return "".join(line + "\n" for line in lines)

@@ -1,4 +1,4 @@
-"""The toy task's own tokenizer: a SentencePiece model trained within a second on the task's text, always the same."""
+"""The toy task's tokenizer: a SentencePiece model trained deterministically, within a second, on the task's words."""
 
 import io
 import tempfile
@@ -7,16 +7,16 @@ from pathlib import Path
 
 import sentencepiece
 
-from pasta_jax.data.toy import ENDS_ASKED, RINGS, WORDS
+from pasta_jax.data.toy import ENDS_REQUEST, RINGS, WORDS
 from pasta_jax.lang.tags import NUM_TAGS
 from pasta_jax.models.tokenizer import Tokenizer, load_tokenizer
 
-VOCAB = 1024  # all ids: pieces, 256 bytes, control pieces, and those that the tags lie on
+VOCAB = 1024  # all ids: pieces, 256 bytes, control pieces, and the unused pieces that the tags occupy
 
 
 @cache
 def toy_tokenizer() -> Tokenizer:
-    """One id for each word, count and name; any other text is written with bytes."""
+    """One id for each word, number and ring name; other text falls back to bytes."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tokenizer.model"
         path.write_bytes(_train())
@@ -50,13 +50,13 @@ def _train() -> bytes:
 
 
 def _words() -> list[str]:
-    """What is one piece each: words behind a blank, and those that also begin a line."""
+    """The single pieces: words after a space, and those that begin a line."""
     counts = [str(count) for count in range(1, 17)]
-    starts = [*RINGS, "ends", "user", "model", *ENDS_ASKED.split()[:1]]
-    behind = [*RINGS, *WORDS, *(word.capitalize() for word in WORDS), *counts, *ENDS_ASKED.split()[1:]]
-    return ["\n", "▁", *starts, *(f"▁{word}" for word in behind)]
+    starts = [*RINGS, "ends", "user", "model", *ENDS_REQUEST.split()[:1]]
+    spaced = [*RINGS, *WORDS, *(word.capitalize() for word in WORDS), *counts, *ENDS_REQUEST.split()[1:]]
+    return ["\n", "▁", *starts, *(f"▁{word}" for word in spaced)]
 
 
 def _lines() -> list[str]:
-    """What the other pieces are merged from: the letters, often enough to be known."""
-    return [*WORDS, *RINGS, ENDS_ASKED]
+    """The training text of the remaining pieces: every letter, often enough to be learned."""
+    return [*WORDS, *RINGS, ENDS_REQUEST]
