@@ -60,7 +60,7 @@ def main(config: ConfigDict) -> None:
 
     from pasta_jax.pipelines import decode  # imports JAX: after the flags, so that --help starts quickly
 
-    decode.decode(settings.read(config, decode.Settings), job)
+    decode.run(settings.read(config, decode.Settings), job)
 
 
 def path_of(flag: flags.FlagHolder[str | None]) -> Path | None:

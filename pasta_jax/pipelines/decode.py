@@ -87,7 +87,7 @@ class Record:
         return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
 
-def decode(settings: Settings, job: Job) -> list[Record]:
+def run(settings: Settings, job: Job) -> list[Record]:
     """Answer all prompts of a job; one answer is printed while it is decoded."""
     model = load(settings.model, only_decoding=True)
     sequential = settings.request.sequential
