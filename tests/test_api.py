@@ -103,6 +103,11 @@ def test_defaults_agree_with_the_configs():
         assert shown in api.generate.__doc__.replace("\n    ", " ")
 
 
+def test_a_model_is_named_without_its_weights(model):
+    assert "tiny" in repr(model)
+    assert len(repr(model)) < 1000
+
+
 # How an answer shows itself
 
 

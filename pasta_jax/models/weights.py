@@ -33,8 +33,8 @@ class Model:
 
     name: str
     config: TransformerConfig
-    params: Params
-    tokenizer: Tokenizer
+    params: Params = dataclasses.field(repr=False)
+    tokenizer: Tokenizer = dataclasses.field(repr=False)
     positions: Positions | None = None  # those it was trained with; None: not trained on the tags
     fingerprint: str = ""  # of the weights as loaded (fingerprint_of); empty: created here, not loaded
 
