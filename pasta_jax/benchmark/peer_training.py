@@ -1,4 +1,4 @@
-"""The same training step by transformers on torch: all parameters, float32, AdamW behind a clipped gradient."""
+"""The same training step by transformers on torch: all parameters, float32, AdamW with a clipped gradient."""
 
 import os
 import time
@@ -11,7 +11,7 @@ from pasta_jax.models.weights import Model
 
 
 def transformers_step_runner(model: Model, rows: int, length: int, steps: int, clip: float) -> Runner:
-    """Steps over random tokens under the plain causal mask, as a trainer does them; milliseconds of one."""
+    """Steps over random tokens with the plain causal mask, as in a training loop."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -27,7 +27,7 @@ def transformers_step_runner(model: Model, rows: int, length: int, steps: int, c
         optimizer.zero_grad(set_to_none=True)
 
     def once() -> float:
-        step()  # warms up
+        step()  # warm-up
         began = time.perf_counter()
         for _ in range(steps):
             step()

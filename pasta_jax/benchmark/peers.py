@@ -1,22 +1,48 @@
-"""The same decoding steps by other runtimes on the same weights in float32: transformers on torch, and llama.cpp."""
+"""The same decoding steps by other runtimes, on the same weights in float32: transformers on torch, and llama.cpp."""
 
+import importlib.util
 import os
-import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+import gguf
+import jax
 import numpy as np
 
 from pasta_jax import assets
 from pasta_jax.benchmark.steps import Runner
+from pasta_jax.errors import PastaError
+from pasta_jax.files import replacing
 from pasta_jax.models import huggingface
 from pasta_jax.models.gguf import GGUF
 from pasta_jax.models.layers import unstack
-from pasta_jax.models.weights import PACKAGED, Model
+from pasta_jax.models.weights import PACKAGED, Model, load_model
+from pasta_jax.progress import say
+
+
+def require(*packages: str) -> None:
+    """Refuse --peers if the packages of the peers, or those named here, are not installed."""
+    for package in packages or ("torch", "transformers", "cyllama"):
+        if importlib.util.find_spec(package) is None:
+            raise PastaError(f"--peers needs {package}: bash launch/setup.sh --dev")
+
+
+def runners(model: Model, widths: Sequence[int], slots: int, prompt: int, steps: int) -> dict[str, dict[int, Runner]]:
+    """Runners of each peer by the number of rows."""
+    if model.name not in PACKAGED:
+        raise PastaError(f"--peers: {model.name} is not one of the packaged models {', '.join(PACKAGED)}")
+    model = load_model(model.name, "")  # with kernels as in files, not as for decoding alone
+    peers: dict[str, dict[int, Runner]] = {"transformers": {}, "llama_cpp": {}}
+    for rows in widths:
+        say(f"preparing the peers' step of {rows} row(s)")
+        peers["transformers"][rows] = transformers_runner(model, rows, prompt, steps)
+        peers["llama_cpp"][rows] = llama_cpp_runner(model, rows, slots, prompt, steps)
+    return peers
 
 
 def transformers_runner(model: Model, rows: int, prompt: int, steps: int) -> Runner:
-    """Feeds `rows` tokens a step to a growing cache, greedy, as `generate` does with one."""
+    """Feed `rows` tokens per step to a growing cache, greedily, as `generate` feeds one."""
     import torch
     from transformers import AutoModelForCausalLM, DynamicCache
 
@@ -30,7 +56,7 @@ def transformers_runner(model: Model, rows: int, prompt: int, steps: int) -> Run
             cache = DynamicCache(config=theirs.config)
             theirs(torch.full((1, prompt), word), past_key_values=cache, use_cache=True)
             tokens = torch.full((1, rows), word)
-            theirs(tokens, past_key_values=cache, use_cache=True).logits.argmax(-1)  # warms this width up
+            theirs(tokens, past_key_values=cache, use_cache=True).logits.argmax(-1)  # warm-up of this width
             began = time.perf_counter()
             for _ in range(steps):
                 theirs(tokens, past_key_values=cache, use_cache=True).logits.argmax(-1)
@@ -40,7 +66,7 @@ def transformers_runner(model: Model, rows: int, prompt: int, steps: int) -> Run
 
 
 def llama_cpp_runner(model: Model, rows: int, slots: int, prompt: int, steps: int) -> Runner:
-    """Feeds `rows` tokens of one sequence a step, logits of all of them asked for."""
+    """Feed `rows` tokens of one sequence per step, and compute the logits of all of them."""
     from cyllama.llama import llama_cpp
 
     llama_cpp.disable_logging()
@@ -82,34 +108,27 @@ def exported(model: Model) -> Path:
 
 def host(model: Model) -> dict:
     """The parameters as NumPy arrays, layers as a tuple."""
-    import jax
-
     return jax.tree.map(np.asarray, unstack(model.params))
 
 
 def float32_gguf(model: Model) -> Path:
     """The packaged GGUF file with every tensor dequantised to float32, written once."""
-    import gguf
-
     target = assets.cache_dir() / "peers" / f"{model.name}-f32.gguf"
     if target.is_file():
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
     source = PACKAGED[model.name]()
     ours, theirs = GGUF.open(source), gguf.GGUFReader(source)
-    with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as unfinished:
-        pass
-    writer = gguf.GGUFWriter(unfinished.name, ours.metadata["general.architecture"])
-    for name, field in theirs.fields.items():
-        if name.startswith("GGUF.") or name in ("general.architecture", "general.file_type"):
-            continue
-        kinds = field.types
-        writer.add_key_value(name, field.contents(), kinds[0], sub_type=kinds[-1] if len(kinds) > 1 else None)
-    for name in ours.tensors:
-        writer.add_tensor(name, ours.read(name))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    os.replace(unfinished.name, target)
+    with replacing(target) as part:
+        writer = gguf.GGUFWriter(part, ours.metadata["general.architecture"])
+        for name, field in theirs.fields.items():
+            if name.startswith("GGUF.") or name in ("general.architecture", "general.file_type"):
+                continue
+            kinds = field.types
+            writer.add_key_value(name, field.contents(), kinds[0], sub_type=kinds[-1] if len(kinds) > 1 else None)
+        for name in ours.tensors:
+            writer.add_tensor(name, ours.read(name))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
     return target

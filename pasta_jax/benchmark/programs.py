@@ -1,10 +1,10 @@
-"""Given programs decoded asynchronously and, as their own text, sequentially, in pairs: what the clock really saves."""
+"""Given programs decoded asynchronously and, as their plain text, sequentially: the speedup that is realised."""
 
 import dataclasses
 import json
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -17,27 +17,28 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.clock import clock, geometric_mean, parallelism, theoretical_speedup
 from pasta_jax.lang.program import LangError, Program
 from pasta_jax.models.weights import Model
+from pasta_jax.progress import say
 
 
 @dataclasses.dataclass(frozen=True)
-class Pair:
-    """One program: what the clock says and what the clock on the wall said."""
+class Replay:
+    """One program: its theoretical figures and its measured times."""
 
     tokens: int  # of the stripped text, decoded sequentially
     critical_path: int
-    steps: int  # what the asynchronous run took with its rows
+    steps: int  # of the asynchronous run, whose rows are limited
     parallelism: float
     sequential_s: float
     asynchronous_s: float
 
     @property
     def theoretical(self) -> float:
-        """Speedup by steps, with unlimited rows."""
+        """Speedup in steps, with unlimited rows."""
         return theoretical_speedup(self.tokens, self.critical_path)
 
     @property
     def realised(self) -> float:
-        """Speedup by seconds."""
+        """Speedup in seconds."""
         return self.sequential_s / self.asynchronous_s
 
 
@@ -46,31 +47,31 @@ def read_programs(path: Path) -> list[Program]:
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise PastaError(f"{path}: {error}; give a JSON-lines file with a program a line") from None
+        raise PastaError(f"{path}: {error}; use a JSON-lines file with one program per line") from None
     programs = []
     for number, line in enumerate(lines, start=1):
         try:
             programs.append(Program.parse(json.loads(line)["program"]))
         except json.JSONDecodeError as error:
             where = f"{path}:{number}, column {error.colno}"
-            raise PastaError(f"{where}: not JSON ({error.msg}); write one object a line") from None
+            raise PastaError(f"{where}: not JSON ({error.msg}); write one object per line") from None
         except (KeyError, TypeError):
             raise PastaError(f'{path}:{number}: has no "program"; write {{"program": "…"}}') from None
         except LangError as error:
             raise PastaError(f"{path}:{number}: program: {error}") from None
     if not programs:
-        raise PastaError(f"{path}: is empty; give a JSON-lines file with a program a line")
+        raise PastaError(f"{path}: is empty; use a JSON-lines file with one program per line")
     return programs
 
 
 def timed(
     model: Model, prompt: Sequence[int], ids: Sequence[int], settings: DecodeConfig, length: int
 ) -> tuple[float, int]:
-    """Seconds and steps of one forced run, the prompt's prefill left out; the script is padded to `length`."""
+    """Seconds and steps of one replay, without the prompt's prefill; the script is padded to `length`."""
     state, rules, script = prepare(model, [prompt], [ids], settings, keep_hidden=False)
     missing = length - script.tokens.shape[1]
     if missing < 0:
-        raise PastaError(f"a program of {len(ids)} ids does not fit into {length}; raise --config.interpreter.slots")
+        raise PastaError(f"a program has {len(ids)} ids, but only {length} fit; raise config.interpreter.slots")
     script = dataclasses.replace(script, tokens=jnp.pad(script.tokens, ((0, 0), (0, missing)), mode="edge"))
     jax.block_until_ready(state)
     began = time.perf_counter()
@@ -86,49 +87,60 @@ def measure(
     settings: DecodeConfig,
     prompt_tokens: int,
     rounds: int,
-    say: Callable[[str], None],
-) -> list[Pair]:
-    """Every program both ways, alternating; the first round compiles and isn't counted, the others' median is."""
+) -> list[Replay]:
+    """Every program both ways, alternating; medians over the rounds after the first one, which compiles."""
     tokenizer = model.tokenizer
     prompt = (tokenizer.encode(" word") * prompt_tokens)[:prompt_tokens]
     sequential = dataclasses.replace(settings, rows=1)
-    pairs = []
+    replays = []
     for number, program in enumerate(programs, start=1):
-        both, one = program.ids(tokenizer), tokenizer.encode(program.strip())
+        linear, plain = program.ids(tokenizer), tokenizer.encode(program.strip())
         times = {"asynchronous": [], "sequential": []}
         steps = {}
         for _ in range(rounds + 1):
-            for name, ids, how in (("asynchronous", both, settings), ("sequential", one, sequential)):
-                seconds, steps[name] = timed(model, prompt, ids, how, settings.slots)
+            for name, ids, decoding in (("asynchronous", linear, settings), ("sequential", plain, sequential)):
+                seconds, steps[name] = timed(model, prompt, ids, decoding, settings.slots)
                 times[name].append(seconds)
-        median = {name: statistics.median(found[1:]) for name, found in times.items()}
-        pairs.append(
-            Pair(
-                tokens=len(one),
-                critical_path=clock(both, tokenizer.tags, 0).critical_path,
+        median = {name: statistics.median(seconds[1:]) for name, seconds in times.items()}
+        replays.append(
+            Replay(
+                tokens=len(plain),
+                critical_path=clock(linear, tokenizer.tags, 0).critical_path,
                 steps=steps["asynchronous"],
-                parallelism=parallelism(both, tokenizer.tags, 0),
+                parallelism=parallelism(linear, tokenizer.tags, 0),
                 sequential_s=median["sequential"],
                 asynchronous_s=median["asynchronous"],
             )
         )
-        last = pairs[-1]
+        last = replays[-1]
         say(
             f"program {number}/{len(programs)}: {last.tokens} tokens, critical path {last.critical_path}, "
             f"theoretical {last.theoretical:.2f}, realised {last.realised:.2f}"
         )
-    return pairs
+    return replays
 
 
-def summary(pairs: Sequence[Pair]) -> dict:
+@dataclasses.dataclass(frozen=True)
+class Summary:
     """Geometric means over programs."""
-    theoretical = geometric_mean([pair.theoretical for pair in pairs])
-    realised = geometric_mean([pair.realised for pair in pairs])
-    return {
-        "programs": len(pairs),
-        "parallelism": round(geometric_mean([pair.parallelism for pair in pairs]), 3),
-        "theoretical": round(theoretical, 3),
-        "realised": round(realised, 3),
-        "efficiency": round(realised / theoretical, 3),
-        "steps_over_critical_path": round(geometric_mean([pair.steps / pair.critical_path for pair in pairs]), 3),
-    }
+
+    programs: int
+    parallelism: float
+    theoretical: float
+    realised: float
+    efficiency: float  # realised over theoretical
+    steps_over_critical_path: float
+
+
+def summary(replays: Sequence[Replay]) -> Summary:
+    """Geometric means over programs, rounded."""
+    theoretical = geometric_mean([replay.theoretical for replay in replays])
+    realised = geometric_mean([replay.realised for replay in replays])
+    return Summary(
+        programs=len(replays),
+        parallelism=round(geometric_mean([replay.parallelism for replay in replays]), 3),
+        theoretical=round(theoretical, 3),
+        realised=round(realised, 3),
+        efficiency=round(realised / theoretical, 3),
+        steps_over_critical_path=round(geometric_mean([replay.steps / replay.critical_path for replay in replays]), 3),
+    )

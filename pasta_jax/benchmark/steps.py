@@ -1,4 +1,4 @@
-"""How long a decoding step takes: the interpreter's own loop on one request whose threads all run."""
+"""The time of a decoding step: the interpreter's own loop on one request whose threads all run."""
 
 import dataclasses
 import functools
@@ -6,7 +6,7 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -22,12 +22,13 @@ from pasta_jax.models.config import PRESETS
 from pasta_jax.models.layers import is_stacked
 from pasta_jax.models.tokenizer import load_tokenizer
 from pasta_jax.models.weights import PACKAGED, Model, platform_dtype
+from pasta_jax.progress import say
 
-Runner = Callable[[], float]  # does a fixed number of steps and returns the milliseconds of one
+Runner = Callable[[], float]  # runs a fixed number of steps and returns the milliseconds of one
 
 
 def decode_runner(model: Model, rows: int, slots: int, prompt: int, steps: int) -> Runner:
-    """Steps of one request with `rows` threads running, from `prompt` tokens on: main and rows - 1 chunks."""
+    """Steps of one request with `rows` running threads, main and rows - 1 chunks, after `prompt` tokens."""
     tags = model.tokenizer.tags
     word = model.tokenizer.encode(" word")[0]
     opening = [tags.promise, tags.close(1)] * (rows - 1)
@@ -37,14 +38,14 @@ def decode_runner(model: Model, rows: int, slots: int, prompt: int, steps: int) 
     script = Script(jnp.asarray(tokens), jnp.asarray(starts))
     settings = DecodeConfig(lanes=1, rows=rows, slots=slots)
     rules = rules_for(model, settings, slots, sequential=rows == 1)
-    # The forced tokens still go through the head and the sampler; only an end must not come.
+    # The forced tokens still go through the head and the sampler, but nothing may end the request.
     rules = dataclasses.replace(rules, stop_ids=(-1,))
     request = Request((word,) * prompt, slots, Sampling(), rows == 1, slots, slots)
     dtype, stacked = model.dtype, is_stacked(model.params)
     state = empty_state(model.config, 1, slots, dtype, stacked)
     state = start(model, state, 0, request, rules, first=int(tokens[0, 0]))
     state = go(model, state, len(opening), rules, script)
-    go(model, copied(state), steps, rules, script)  # compiles, and warms up
+    go(model, copied(state), steps, rules, script)  # compiles and warms up
     fed = int(state.pool.fill[0]) + rows * steps
     if fed > slots:
         raise ValueError(f"{rows} rows x {steps} steps from {int(state.pool.fill[0])} slots do not fit into {slots}")
@@ -61,29 +62,29 @@ def decode_runner(model: Model, rows: int, slots: int, prompt: int, steps: int) 
 
 
 def go(model: Model, state: DecodeState, steps: int, rules: Rules, script: Script) -> DecodeState:
-    """Run and wait."""
+    """Run `steps` steps and wait for the result."""
     never = jnp.bool(False)
     state = run(model.params, state, jnp.int32(steps), never, config=model.config, rules=rules, script=script)
     return jax.block_until_ready(state)
 
 
 def copied(state: DecodeState) -> DecodeState:
-    """A state of its own, since the loop takes its argument's memory."""
+    """A copy of the state, because the loop donates its argument's memory."""
     return jax.block_until_ready(jax.tree.map(jnp.copy, state))
 
 
 def event_runners(model: Model, slots: int, prompt: int) -> dict[str, Runner]:
-    """One step of two threads that is plain, forks, or joins; and steps of one thread in one call or in many."""
+    """One step of two threads that is plain, forks or joins; and steps of one thread, in one call or in many."""
     tags, word = model.tokenizer.tags, model.tokenizer.encode(" word")[0]
     block = [tags.async_, *[word] * 30, tags.end_async]
     program = [tags.promise, tags.close(3), *block, *[word] * 29, tags.sync, *[word] * 9]
     settings = DecodeConfig(lanes=1, rows=2, slots=slots)
     state, rules, script = prepare(model, [[word] * prompt], [program], settings, keep_hidden=False)
     after = {"fork": 1, "plain": 9, "join": 32}  # steps before the one that is timed
-    states, done = {}, 0
+    states, position = {}, 0
     for name, steps in after.items():
-        state = go(model, state, steps - done, rules, script)
-        states[name], done = copied(state), steps
+        state = go(model, state, steps - position, rules, script)
+        states[name], position = copied(state), steps
     states["alone"] = go(model, state, 1, rules, script)
 
     def one(name: str) -> float:
@@ -97,35 +98,35 @@ def event_runners(model: Model, slots: int, prompt: int) -> dict[str, Runner]:
         began = time.perf_counter()
         for _ in range(calls):
             fresh = go(model, fresh, steps, rules, script)
-            jax.device_get((fresh.live, fresh.pool.fill, fresh.pool.token))  # as a stream looks at the device
+            jax.device_get((fresh.live, fresh.pool.fill, fresh.pool.token))  # as stream reads the device
         return 1e3 * (time.perf_counter() - began) / (calls * steps)
 
     runners = {name: functools.partial(one, name) for name in after}
     return runners | {"in one call": lambda: alone(1, 8), "in many calls": lambda: alone(8, 1)}
 
 
-def interleaved(runners: dict[str, Runner], rounds: int, report: Callable[[str], None]) -> dict[str, list[float]]:
-    """Milliseconds of each runner over rounds in turn (A B C A B C …), so that a drifting machine hits all alike."""
-    found: dict[str, list[float]] = {name: [] for name in runners}
+def interleaved(runners: Mapping[str, Runner], rounds: int) -> dict[str, list[float]]:
+    """Milliseconds of each runner. Runners alternate (A B C A B C …), so that a drifting machine affects all alike."""
+    times: dict[str, list[float]] = {name: [] for name in runners}
     for number in range(rounds):
         for name, runner in runners.items():
-            found[name].append(runner())
-        line = "  ".join(f"{name} {statistics.median(times):.1f}" for name, times in found.items())
-        report(f"round {number + 1}/{rounds}, median ms a step: {line}")
-    return found
+            times[name].append(runner())
+        line = "  ".join(f"{name} {statistics.median(ms):.1f}" for name, ms in times.items())
+        say(f"round {number + 1}/{rounds}, median ms a step: {line}")
+    return times
 
 
-def weight_bytes(params) -> int:
-    """Bytes one step must read at least."""
+def weight_bytes(params: dict) -> int:
+    """Bytes that every step reads at least."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))
 
 
 def random_model(preset: str, seed: int) -> Model:
-    """A preset's shape with random weights, made on the device: for speed alone. Its text is SmolLM2's tokens."""
+    """A preset's shape with random weights made on the device, to measure speed. Its tokenizer is SmolLM2's."""
     config = PRESETS[preset]
     stacked = jax.default_backend() != "cpu"
 
-    def make(key):
+    def make(key: jax.Array) -> dict:
         return jax.tree.map(lambda leaf: leaf.astype(platform_dtype()), transformer.init(config, key, stacked))
 
     params = jax.block_until_ready(jax.jit(make)(jax.random.key(seed)))
@@ -133,19 +134,19 @@ def random_model(preset: str, seed: int) -> Model:
 
 
 def kv_bytes(model: Model, slots: int) -> int:
-    """Bytes of the keys and values of so many tokens."""
+    """Bytes of the keys and values of `slots` tokens."""
     config = model.config
     return 2 * config.layers * config.kv_heads * config.head_dim * slots * model.dtype.itemsize
 
 
 def copy_gb_s() -> float:
-    """Bytes read and written a second by plain copies, the best of some rounds: what memory gives."""
+    """GB per second read and written by plain copies, the best of some rounds: the memory's bandwidth."""
     return _host_copy_gb_s(256, 5) if jax.default_backend() == "cpu" else _device_copy_gb_s(2048, 20)
 
 
 def _device_copy_gb_s(megabytes: int, rounds: int) -> float:
     source = jnp.zeros(megabytes * 2**20 // 4, jnp.float32)
-    add = jax.jit(lambda array: array + 1)  # a copy alone might be elided
+    add = jax.jit(lambda array: array + 1)  # a plain copy might be elided
     jax.block_until_ready(add(source))
     times = []
     for _ in range(rounds):

@@ -1,0 +1,271 @@
+"""Benchmarks of decoding steps, asynchronous decoding, training steps and sampling. See configs/benchmark.py."""
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import jax
+from msgspec import Meta
+
+from pasta_jax.benchmark import peer_training, peers, programs, steps
+from pasta_jax.benchmark.reports import (
+    ByWidth,
+    DecodeReport,
+    InterpreterReport,
+    LanesReport,
+    SamplingReport,
+    TrainReport,
+    as_json,
+)
+from pasta_jax.benchmark.steps import Runner
+from pasta_jax.data.pairs import Pair
+from pasta_jax.data.sources import read
+from pasta_jax.decode.generate import DecodeConfig, Request
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.evaluate.candidates import Candidate, Prompt, sample
+from pasta_jax.models.source import ModelSource, load
+from pasta_jax.models.weights import Model, platform_dtype
+from pasta_jax.progress import say
+from pasta_jax.train.loss import Scoring
+from pasta_jax.train.optimizer import OptimizerConfig
+from pasta_jax.train.speed import flops_per_token, peak_flops, step_runner
+
+Positive = Annotated[int, Meta(ge=1)]
+Widths = Annotated[tuple[Positive, ...], Meta(min_length=1)]
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodeSettings:
+    """Steps of one request at several widths."""
+
+    widths: Widths
+    slots: Positive
+    prompt: Positive
+    steps: Positive
+    rounds: Positive
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainSettings:
+    """Training steps over all parameters."""
+
+    rows: Positive
+    length: Positive
+    steps: Positive
+    rounds: Positive
+    slice: Positive
+    block: Annotated[int, Meta(ge=0)]
+    remat: bool
+    clip: float
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingSettings:
+    """Several answers to each prompt of a source, at several numbers of lanes."""
+
+    source: str
+    lanes: Widths
+    count: Positive
+    waves: Annotated[float, Meta(gt=0)]
+    max_tokens: Positive
+    rows: Positive
+    slots: Positive
+    seed: Annotated[int, Meta(ge=0, lt=2**32)]
+
+
+@dataclasses.dataclass(frozen=True)
+class InterpreterSettings:
+    """Given programs, decoded asynchronously and sequentially."""
+
+    programs: str
+    rows: Positive
+    widths: Widths
+    slots: Positive
+    prompt: Positive
+    rounds: Positive
+    event_rounds: Positive
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The fields of configs/benchmark.py."""
+
+    model: ModelSource
+    random_weights: bool
+    decode: DecodeSettings
+    train: TrainSettings
+    sampling: SamplingSettings
+    interpreter: InterpreterSettings
+
+
+def decode(settings: Settings, with_peers: bool) -> DecodeReport:
+    """Milliseconds of a decoding step by threads of one request."""
+    model, config = load_or_make(settings), settings.decode
+    if with_peers:
+        peers.require()
+    ours: dict[int, Runner] = {}
+    for rows in config.widths:
+        say(f"compiling the step of {rows} row(s)")
+        ours[rows] = steps.decode_runner(model, rows, config.slots, config.prompt, config.steps)
+    runners = {"ours": ours}
+    if with_peers:
+        runners |= peers.runners(model, config.widths, config.slots, config.prompt, config.steps)
+    # What is compared runs side by side: the memory of a shared host gets faster and slower within seconds.
+    in_turn = {f"{name}/{rows}": runners[name][rows] for rows in sorted(config.widths) for name in runners}
+    copy = steps.copy_gb_s()
+    times = steps.interleaved(in_turn, config.rounds)
+    copy = max(copy, steps.copy_gb_s())
+
+    def by_width(name: str, statistic: Callable[[Sequence[float]], float]) -> ByWidth:
+        return {rows: round(statistic(times[f"{name}/{rows}"]), 2) for rows in config.widths}
+
+    step = by_width("ours", statistics.median)
+    weights = steps.weight_bytes(model.params)
+    weights_gb_s = weights / step[min(config.widths)] / 1e6
+    theirs = {name: by_width(name, statistics.median) for name in runners if name != "ours"} or None
+    return DecodeReport(
+        benchmark="decode",
+        model=model.name,
+        dtype=str(model.dtype),
+        slots=config.slots,
+        prompt=config.prompt,
+        rounds=config.rounds,
+        ms_per_step=step,
+        ms_per_step_min=by_width("ours", min),
+        weights_gb=round(weights / 1e9, 3),
+        weights_gb_s=round(weights_gb_s, 1),
+        copy_gb_s=round(copy, 1),
+        share_of_bandwidth=round(weights_gb_s / copy, 2),
+        peers=theirs,
+        ours_over_peer=theirs
+        and {name: {rows: round(step[rows] / ms[rows], 2) for rows in config.widths} for name, ms in theirs.items()},
+    )
+
+
+def interpreter(settings: Settings) -> InterpreterReport:
+    """How much of the step clock's speedup asynchronous decoding of given programs realises."""
+    config, decode_config = settings.interpreter, settings.decode
+    given = programs.read_programs(Path(config.programs))
+    model = load_or_make(settings)
+    widths = {
+        str(rows): steps.decode_runner(model, rows, config.slots, config.prompt, decode_config.steps)
+        for rows in config.widths
+    }
+    step = steps.interleaved(widths, decode_config.rounds)
+    events = steps.interleaved(steps.event_runners(model, config.slots, config.prompt), config.event_rounds)
+
+    def difference(name: str, other: str) -> float:
+        """Median milliseconds that one event takes longer than another; they alternate, so drift affects both."""
+        return statistics.median(a - b for a, b in zip(events[name], events[other], strict=True))
+
+    # A step of one row reads at least this, half-way through the measured steps.
+    cached = config.prompt + decode_config.steps // 2
+    least_gb = (steps.weight_bytes(model.params) + steps.kv_bytes(model, cached)) / 1e9
+    copy = steps.copy_gb_s()
+    one_row = statistics.median(step[str(min(config.widths))])
+    decoding = DecodeConfig(lanes=1, rows=config.rows, slots=config.slots, widths=config.widths)
+    replays = programs.measure(model, given, decoding, config.prompt, config.rounds)
+    return InterpreterReport(
+        benchmark="interpreter",
+        model=model.name,
+        dtype=str(model.dtype),
+        rows=config.rows,
+        **dataclasses.asdict(programs.summary(replays)),
+        ms_per_step={rows: round(statistics.median(step[str(rows)]), 2) for rows in config.widths},
+        in_one_row_steps={rows: round(statistics.median(step[str(rows)]) / one_row, 3) for rows in config.widths},
+        step_reads_gb=round(least_gb, 3),
+        copy_gb_s=round(copy, 1),
+        step_over_reading=round(one_row / (1e3 * least_gb / copy), 2),
+        ms_of_a_plain_step_of_2_rows=round(statistics.median(events["plain"]), 2),
+        fork_ms=round(difference("fork", "plain"), 2),
+        join_ms=round(difference("join", "plain"), 2),
+        host_overhead_ms=round(difference("in many calls", "in one call"), 2),
+    )
+
+
+def train(settings: Settings, with_peers: bool) -> TrainReport:
+    """Milliseconds of a training step over all parameters."""
+    config = settings.train
+    if with_peers:
+        peers.require("torch", "transformers")
+    # Master weights are float32; the model computes in the platform's type.
+    model = load(settings.model, dtype="float32")
+    tags = model.tokenizer.tags
+    scoring = Scoring(model.config, tags, platform_dtype(), config.slice, config.block, config.remat)
+    optimizer = OptimizerConfig(
+        steps=10**6, learning_rate=1e-5, warmup=0, weight_decay=0.01, clip=config.clip, b1=0.9, b2=0.999, eps=1e-8
+    )
+    shape = (config.rows, config.length, config.steps)
+    runners = {"ours": step_runner(model, *shape, scoring, optimizer)}
+    if with_peers:
+        runners["transformers"] = peer_training.transformers_step_runner(model, *shape, config.clip)
+    times = {name: statistics.median(ms) for name, ms in steps.interleaved(runners, config.rounds).items()}
+    tokens = config.rows * config.length
+    per_s = {name: 1e3 * tokens / ms for name, ms in times.items()}
+    operations = flops_per_token(model.params, model.config, config.length, adapter=False) * per_s["ours"]
+    peak = peak_flops(jax.devices())
+    return TrainReport(
+        benchmark="train",
+        model=model.name,
+        dtype=str(platform_dtype().dtype),
+        rows=config.rows,
+        length=config.length,
+        remat=config.remat,
+        rounds=config.rounds,
+        ms_per_step={name: round(ms) for name, ms in times.items()},
+        tokens_per_s={name: round(tokens, 1) for name, tokens in per_s.items()},
+        tflops=round(operations / 1e12, 4),
+        mfu="unknown" if peak is None else round(operations / peak, 4),
+        ours_over_peer=round(times["ours"] / times["transformers"], 2) if with_peers else None,
+    )
+
+
+def sampling(settings: Settings) -> SamplingReport:
+    """Tokens per second of several answers to each of many prompts, by lanes; a preference round starts with these."""
+    config, model = settings.sampling, load_or_make(settings)
+    pairs = [pair for pair in read(config.source) if isinstance(pair, Pair)]
+    prompts = [Prompt(pair.system, pair.instruction, pair.response) for pair in pairs]
+    request = Request((), config.max_tokens, Sampling(temperature=1.0, seed=config.seed), False, 12, 638)
+    by_lanes = {}
+    for lanes in config.lanes:
+        decoding = DecodeConfig(lanes, config.rows, config.slots, ())
+        chosen = prompts[: max(1, round(config.waves * lanes / config.count))]
+        list(sample(model, prompts[:1], 0, 2, decoding, dataclasses.replace(request, max_tokens=2)))  # compiles
+        began = time.perf_counter()
+        by_prompt = [answers for _, answers in sample(model, chosen, 0, config.count, decoding, request)]
+        seconds = time.perf_counter() - began
+        by_lanes[lanes] = lanes_report([answer for answers in by_prompt for answer in answers], seconds, config.count)
+        say(f"{lanes} lane(s): {as_json(by_lanes[lanes])}")
+    return SamplingReport(
+        benchmark="sampling",
+        model=model.name,
+        dtype=str(model.dtype),
+        answers_a_prompt=config.count,
+        max_tokens=config.max_tokens,
+        rows=config.rows,
+        slots=config.slots,
+        lanes=by_lanes,
+    )
+
+
+def lanes_report(answers: Sequence[Candidate], seconds: float, count: int) -> LanesReport:
+    """The figures of answers that were sampled together, `count` per prompt."""
+    tokens = sum(len(answer.ids) for answer in answers)
+    return LanesReport(
+        answers=len(answers),
+        cut_off=sum(not answer.whole for answer in answers),
+        tokens=tokens,
+        s=round(seconds, 1),
+        tokens_per_s=round(tokens / seconds, 1),
+        hours_of_2000_prompts=round(2000 * count * seconds / len(answers) / 3600, 2),
+    )
+
+
+def load_or_make(settings: Settings) -> Model:
+    """The model to measure; with random weights of its shape where the settings say so."""
+    if settings.random_weights:
+        return steps.random_model(settings.model.preset, seed=0)
+    return load(settings.model, only_decoding=True)
