@@ -96,7 +96,7 @@ class Job:
         import jax.numpy as jnp
 
         from pasta_jax.decode.generate import DecodeConfig, rules_for
-        from pasta_jax.decode.prefill import CHUNKS
+        from pasta_jax.decode.prefill import PIECES
         from pasta_jax.decode.state import empty_state
         from pasta_jax.lang.tags import NUM_TAGS, TagIds
         from pasta_jax.models import transformer
@@ -105,8 +105,8 @@ class Job:
 
         if config.preset not in PRESETS:
             raise PastaError(f"preset {config.preset!r}: there is none of this name; choose of {', '.join(PRESETS)}")
-        if config.prefill not in CHUNKS:
-            raise PastaError(f"prefill {config.prefill}: prompts are written {', '.join(map(str, CHUNKS))} at a time")
+        if config.prefill not in PIECES:
+            raise PastaError(f"prefill {config.prefill}: prompts are written {', '.join(map(str, PIECES))} at a time")
         self.asked, self.mesh = config, mesh
         self.config = PRESETS[config.preset]
         init = functools.partial(transformer.init, self.config, stacked=True)

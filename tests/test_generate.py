@@ -10,7 +10,7 @@ import pytest
 
 from pasta_jax.decode import generate as door
 from pasta_jax.decode.generate import DecodeConfig, Event, Request, Result, generate, slots_for, stream
-from pasta_jax.decode.prefill import CHUNKS, pieces, prefill
+from pasta_jax.decode.prefill import PIECES, pieces, prefill
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.state import empty_state
 from pasta_jax.errors import PastaError
@@ -49,7 +49,7 @@ def test_greedy_tokens_of_a_ragged_batch_are_those_of_the_uncached_model(stacked
 def test_a_long_prompt_is_written_in_pieces_like_in_one():
     assert pieces(1) == [(0, 1, 16)]
     assert pieces(600) == [(0, 512, 512), (512, 88, 128)]
-    assert pieces(2 * CHUNKS[-1]) == [(0, 512, 512), (512, 512, 512)]
+    assert pieces(2 * PIECES[-1]) == [(0, 512, 512), (512, 512, 512)]
     prompt = "".join(chr(97 + i % 26) for i in range(700))
     result = generate(toy(), [ask(prompt, tokens=5)], SETTINGS)[0]
     logits = uncached(toy(), [*prompt.encode(), *result.trace.token.tolist()])

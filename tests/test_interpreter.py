@@ -6,7 +6,9 @@ A scripted program shows who feeds what, when and where, and who sees whom; a sa
 import dataclasses
 import functools
 import random
+import re
 from collections import Counter
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +16,11 @@ import numpy as np
 import pytest
 
 from pasta_jax.decode import generate as door
-from pasta_jax.decode import reference
+from pasta_jax.decode import interpreter, reference
 from pasta_jax.decode.generate import DecodeConfig, Request, Result, generate, rules_for, start, stream
 from pasta_jax.decode.interpreter import Script, run
 from pasta_jax.decode.prefill import admit, prefill
-from pasta_jax.decode.replay import script_for
+from pasta_jax.decode.replay import replay_stream, script_for
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.state import BUDGET, LENGTH, OPEN, OWN, STOP, empty_state
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
@@ -188,6 +190,24 @@ def test_scripted_programs_are_kept_book_of_as_by_the_oracle(count, settings, po
     assert min(ends[STOP], ends[LENGTH], ends["cut short"]) > count // 20
     assert ends["forks"] > count
     assert ends["most forks"] >= 15
+
+
+def test_the_worked_example_is_what_happens():
+    """The table in the source of interpreter.py, from a replay."""
+    source = Path(interpreter.__file__).read_text()
+    table = [line.split() for line in re.findall(r"^# +(\d+ +\d:.*)$", source, re.MULTILINE)]
+    program = Program((Chunk("", 1, "abc"), Chunk("", 1, "d"), Chunk("", 1, "e"), Sync(), Text(".")))
+    request = Request((63,), 1, Sampling(), False, 1, 1)
+    config = DecodeConfig(lanes=1, rows=3, slots=SLOTS)
+    *_, result = replay_stream(tiny(), request, program.ids(TOKENIZER), config, round_steps=100)
+    names = {TAGS.promise: "[P]", TAGS.close(1): "[P:1]", TAGS.async_: "[A]", TAGS.end_async: "[/A]", TAGS.sync: "[S]"}
+    expected = [[str(step)] for step in range(1, result.trace.steps + 1)]
+    columns = (result.trace.step, result.trace.thread, result.trace.token, result.trace.position)
+    for step, thread, token, position in zip(*map(np.ndarray.tolist, columns), strict=True):
+        expected[step - 1].append(f"{thread}:{names.get(token) or chr(token)}@{position}")
+    fill = 1 + np.cumsum([len(row) - 1 for row in expected])
+    expected = [[*row, str(used)] for row, used in zip(expected, fill, strict=True)]
+    assert [row[: len(cells)] for row, cells in zip(table, expected, strict=True)] == expected
 
 
 # Sampled programs
@@ -388,6 +408,22 @@ def test_sampling_seeds_and_budgets_are_no_reason_to_compile():
     ]
     list(stream(talkative(), others, EIGHT_LANES, round_steps=7))
     assert compiled() == before
+
+
+def test_profiles_name_the_phases_of_steps_and_of_prefills():
+    state = empty_state(TINY, 1, SLOTS, jnp.float32, stacked=False)
+    rules = rules_for(tiny(), DecodeConfig(lanes=1, rows=2, slots=SLOTS), SLOTS, sequential=False)
+    fixed = {"config": TINY, "rules": rules}
+    one = np.int32(1)
+    for lowered, phases in (
+        (run.lower(tiny().params, state, one, np.False_, **fixed), "open pick write model sample advance"),
+        (
+            prefill.lower(tiny().params, state, one, np.zeros(16, np.int32), one, one, one, **fixed),
+            "write model sample",
+        ),
+    ):
+        text = lowered.as_text(debug_info=True)
+        assert all(f"/{phase}/" in text for phase in phases.split()), phases
 
 
 @pytest.mark.usefixtures("fully_compiled")

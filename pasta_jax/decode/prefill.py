@@ -1,5 +1,4 @@
-"""Admission: give a lane to a request, its prompt into the pool (written, or copied from a lane that holds it), and
-sample the first token."""
+"""Admission: give a lane to a request, write or copy its prompt into the pool, and sample the first token."""
 
 import dataclasses
 import functools
@@ -13,16 +12,17 @@ from pasta_jax.decode.sampling import draw
 from pasta_jax.decode.state import DONE, LIVE, RUNNING, STOP, UNUSED, DecodeState, RequestFields, Rules
 from pasta_jax.lang.structure import Place
 from pasta_jax.models.config import TransformerConfig
+from pasta_jax.models.layers import Params
 from pasta_jax.models.transformer import Cache, logits, trunk
 
-CHUNKS = (16, 32, 64, 128, 256, 512)  # a prompt is written in pieces of these lengths: six programs at most
+PIECES = (16, 32, 64, 128, 256, 512)  # a prompt is written in pieces of these lengths: six programs at most
 
 
 def pieces(length: int) -> list[tuple[int, int, int]]:
-    """(start, tokens, padded length) of each piece of a prompt: the largest, then the smallest that holds the rest."""
-    starts = range(0, length, CHUNKS[-1])
-    counts = [min(CHUNKS[-1], length - start) for start in starts]
-    return [(start, count, next(c for c in CHUNKS if c >= count)) for start, count in zip(starts, counts, strict=True)]
+    """(start, tokens, padded length) of each piece of a prompt: full ones, then the shortest that holds the rest."""
+    starts = range(0, length, PIECES[-1])
+    counts = [min(PIECES[-1], length - start) for start in starts]
+    return [(start, count, next(c for c in PIECES if c >= count)) for start, count in zip(starts, counts, strict=True)]
 
 
 @functools.partial(jax.jit, donate_argnames="state")
@@ -40,11 +40,19 @@ def admit(state: DecodeState, lane: jax.Array, request: RequestFields) -> Decode
 
 @functools.partial(jax.jit, static_argnames=("config", "rules"), donate_argnames="state")
 def prefill(
-    params, state: DecodeState, lane, tokens_P, start, count, first, config: TransformerConfig, rules: Rules
+    params: Params,
+    state: DecodeState,
+    lane: jax.Array,
+    tokens_P: jax.Array,
+    start: jax.Array,
+    count: jax.Array,
+    first: jax.Array,
+    config: TransformerConfig,
+    rules: Rules,
 ) -> DecodeState:
-    """Write `count` prompt tokens at `start` and sample what follows; the prompt's last piece leaves the lane live.
+    """Write `count` prompt tokens at `start` and sample the next token; after the prompt's last piece the lane is live.
 
-    `first` is the token to go on with instead of a sampled one, or -1.
+    `first` is the next token instead of a sampled one, or -1. Profiles show the phases write, model and sample.
     """
     length = tokens_P.shape[0]
     index_P = jnp.arange(length)
@@ -52,47 +60,55 @@ def prefill(
     position_P = start + index_P
     slot_P = jnp.where(real_P, position_P, state.pool.slots)
 
-    def put(field_BxS, value):
+    def put(field_BxS: jax.Array, value: jax.Array | int) -> jax.Array:
         return field_BxS.at[lane, slot_P].set(value, mode="drop", unique_indices=True)
 
     pool = state.pool
-    pool = dataclasses.replace(
-        pool,
-        chunk=put(pool.chunk, 0),
-        epoch=put(pool.epoch, 0),
-        main=put(pool.main, position_P + 1),
-        position=put(pool.position, position_P),
-        token=put(pool.token, tokens_P),
-        step=put(pool.step, 0),
-        fill=pool.fill.at[lane].set(start + count),
-    )
-    one = jax.tree.map(lambda field: field[lane][None], dataclasses.replace(pool, kv=()))
-    zero_1xP = jnp.zeros((1, length), jnp.int32)
-    see_1xPxS = see_pool(one, Place(zero_1xP, zero_1xP, position_P[None] + 1))
-    cache = Cache(pool.kv, slot_P[None], lanes=lane[None], prefixes=rules.prefixes, fill=start + length)
-    x_1xPxE, kv = trunk(params, config, tokens_P[None], position_P[None], see_1xPxS, one.position, cache)
+    with jax.named_scope("write"):
+        pool = dataclasses.replace(
+            pool,
+            chunk=put(pool.chunk, 0),
+            epoch=put(pool.epoch, 0),
+            main=put(pool.main, position_P + 1),
+            position=put(pool.position, position_P),
+            token=put(pool.token, tokens_P),
+            step=put(pool.step, 0),
+            fill=pool.fill.at[lane].set(start + count),
+        )
+    with jax.named_scope("model"):
+        one = jax.tree.map(lambda field: field[lane][None], dataclasses.replace(pool, kv=()))
+        zero_1xP = jnp.zeros((1, length), jnp.int32)
+        see_1xPxS = see_pool(one, Place(zero_1xP, zero_1xP, position_P[None] + 1))
+        cache = Cache(pool.kv, slot_P[None], lanes=lane[None], prefixes=rules.prefixes, fill=start + length)
+        x_1xPxE, kv = trunk(params, config, tokens_P[None], position_P[None], see_1xPxS, one.position, cache)
 
-    hidden = state.hidden
-    if hidden is not None:
-        hidden = hidden.at[lane, slot_P].set(x_1xPxE[0], mode="drop", unique_indices=True)
-    x_E = jax.lax.dynamic_index_in_dim(x_1xPxE[0], count - 1, keepdims=False)
-    state = dataclasses.replace(
-        state, pool=dataclasses.replace(pool, kv=kv), prompted=state.prompted.at[lane].set(x_E), hidden=hidden
-    )
+        hidden = state.hidden
+        if hidden is not None:
+            hidden = hidden.at[lane, slot_P].set(x_1xPxE[0], mode="drop", unique_indices=True)
+        x_E = jax.lax.dynamic_index_in_dim(x_1xPxE[0], count - 1, keepdims=False)
+        state = dataclasses.replace(
+            state, pool=dataclasses.replace(pool, kv=kv), prompted=state.prompted.at[lane].set(x_E), hidden=hidden
+        )
     return _begin(params, state, lane, start + count, first, config, rules)
 
 
 @functools.partial(jax.jit, static_argnames=("span", "config", "rules"), donate_argnames="state")
 def copy_prompt(
-    params, state: DecodeState, lane, source, span: int, config: TransformerConfig, rules: Rules
+    params: Params,
+    state: DecodeState,
+    lane: jax.Array,
+    source: jax.Array,
+    span: int,
+    config: TransformerConfig,
+    rules: Rules,
 ) -> DecodeState:
-    """Give the lane the prompt that lane `source` holds in its first slots, and sample what follows with its own seed.
+    """Copy the prompt in the first slots of lane `source` into the lane, and sample the next token with its own seed.
 
-    Bit for bit what `prefill` would have made. `span`: slots to copy, at least the prompt's; a fixed few, as each is a
-    program.
+    The result is bit-equal to that of `prefill`. `span` is the number of slots to copy, at least the prompt's; it has
+    few values, since each compiles a program.
     """
 
-    def put(field, lanes: int, slots: int):
+    def put(field: jax.Array, lanes: int, slots: int) -> jax.Array:
         """`lanes` and `slots` are the axes of the field that count them."""
         start, size = [0] * field.ndim, list(field.shape)
         start[lanes], size[lanes], size[slots] = source, 1, span
@@ -112,8 +128,17 @@ def copy_prompt(
     return _begin(params, state, lane, length, jnp.int32(-1), config, rules)
 
 
-def _begin(params, state: DecodeState, lane, done, first, config: TransformerConfig, rules: Rules) -> DecodeState:
-    """Sample main's first token behind `done` tokens; the lane goes live if these are the whole prompt."""
+@jax.named_scope("sample")
+def _begin(
+    params: Params,
+    state: DecodeState,
+    lane: jax.Array,
+    done: jax.Array,
+    first: jax.Array,
+    config: TransformerConfig,
+    rules: Rules,
+) -> DecodeState:
+    """Sample main's first token after `done` prompt tokens; the lane is live if these are the whole prompt."""
     logits_1xV = logits(params, config, state.prompted[lane][None, None])[:, 0]
     lane_1 = lane[None]
     outside_1, no_1 = jnp.full(1, -1), jnp.zeros(1, bool)

@@ -1,13 +1,12 @@
 """TrainState: everything that a training run carries from step to step, as plain data."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
-Params = dict[str, Any]  # a tree of arrays: a model's parameters, or an adapter
+from pasta_jax.models.layers import Params
 
 
 @jax.tree_util.register_dataclass
