@@ -1,9 +1,6 @@
 """Strict session: rank promotion raises, eight simulated devices, no network; programs compiled once and quickly."""
 
-import atexit
 import os
-import shutil
-import tempfile
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # With few cores, simulated devices dead-lock in the in-process all-reduce unless the thread pool is larger than they
@@ -14,11 +11,13 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # tests that differ ask for `fully_compiled`. With 0 and no flags everything is compiled as for users.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
-if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # the first process makes it, its workers and scripts find it
-    programs = tempfile.mkdtemp(prefix="pasta_jax_programs_")
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = programs
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
-    atexit.register(shutil.rmtree, programs, ignore_errors=True)
+# Compiled programs are kept between runs and shared by the processes of one run. JAX keys them by program, flags,
+# versions and machine. JAX_COMPILATION_CACHE_DIR="" compiles everything again.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    cache = os.environ.get("PASTA_JAX_CACHE") or os.path.expanduser("~/.cache/pasta_jax")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.join(cache, "test_programs")
+    os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(2 << 30))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 import jax
 import pytest

@@ -319,7 +319,7 @@ def test_a_neighbour_full_of_nan_harms_no_one():
     rules = rules_for(talkative(), EIGHT_LANES, EIGHT_LANES.slots, sequential=False)
 
     def books(poisoned: bool) -> list:
-        state = empty_state(talkative().config, 2, EIGHT_LANES.slots, jnp.float32, stacked=False)
+        state = empty_state(talkative().config, EIGHT_LANES.lanes, EIGHT_LANES.slots, jnp.float32, stacked=False)
         for lane, request in enumerate(requests):
             state = start(talkative(), state, lane, request, rules)
         if poisoned:

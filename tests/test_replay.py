@@ -213,3 +213,13 @@ def test_replay_of_real_text_computes_what_one_forward_pass_computes(name):
     # tokens are more than 1e-4 apart by rounding alone.
     assert np.mean(errors < 1e-4) > 0.95, np.quantile(errors, [0.5, 0.95, 1])
     assert errors.max() < 5e-4
+    if model.config.window is None:
+        return
+    # A model with windows: queries whose whole past lies within a window see all of it, later ones must not.
+    unlimited = dataclasses.replace(model, config=dataclasses.replace(model.config, window=10**6))
+    at = np.stack(
+        [np.pad(made.position, (0, hidden.shape[1] - len(made.position)), constant_values=-1) for made in structures]
+    )
+    apart = np.abs(hidden - teacher_forced(unlimited, pairs)[0]).max(2)
+    assert apart[(at >= 0) & (at < model.config.window)].max() < 1e-3
+    assert apart[at >= model.config.window].max() > 1.0
