@@ -250,7 +250,7 @@ def collectives(program: str) -> list[Collective]:
     for line in program.splitlines():
         if match := _COLLECTIVE.search(line):
             size = sum(_size(*array) for array in _ARRAY.findall(match["result"]))
-            found.append(Collective(match["kind"], size, "/Block/" in line))
+            found.append(Collective(match["kind"], size, "/Layer/" in line))
     return found
 
 

@@ -33,7 +33,7 @@ def write_gguf(
     version: int = 3,
     alignment: int = 32,
 ) -> bytes:
-    """`tensors`: name -> (shape as NumPy has it, type, data). NumPy scalars keep their type, ints become uint32."""
+    """`tensors` maps names to (NumPy shape, format, data). NumPy scalars keep their type, ints become uint32."""
     head = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(metadata))
     head += b"".join(_text(key) + _value(value) for key, value in metadata.items())
     body = b""

@@ -37,7 +37,7 @@ TENSORS = {
 
 @pytest.fixture
 def file(tmp_path):
-    """Writes bytes as a GGUF file and gives its path."""
+    """A function that writes bytes to a GGUF file and returns its path."""
 
     def write(content: bytes):
         path = tmp_path / "small.gguf"
@@ -86,13 +86,13 @@ def test_python_types_of_metadata(file):
     assert list(kinds.values()) == [bool, int, float, list, np.ndarray]
 
 
-def test_what_is_not_there_is_named(file):
+def test_missing_entries_are_named(file):
     gguf = GGUF.open(file(write_gguf(METADATA, TENSORS)))
-    with pytest.raises(PastaError, match=r"small.gguf: has no tensor 'blk.0'; "):
+    with pytest.raises(PastaError, match=r"small.gguf: no tensor 'blk.0'; "):
         gguf.read("blk.0")
-    with pytest.raises(PastaError, match=r"small.gguf: the metadata lack 'llama.context'; "):
+    with pytest.raises(PastaError, match=r"small.gguf: no metadata 'llama.context'; "):
         gguf.require("llama.context", int)
-    with pytest.raises(PastaError, match=r"the metadata have a str, not a int, as 'general.architecture'; "):
+    with pytest.raises(PastaError, match=r"metadata 'general.architecture' is a str, not a int; "):
         gguf.require("general.architecture", int)
 
 
@@ -102,7 +102,7 @@ def test_a_file_cut_anywhere_is_refused(file):
     for content, needed in ((whole, len(whole) - (-len(Q8_0 * 2) % 32)), (only_text, only_text.index(b"last") + 4)):
         for length in range(needed):
             refusal(file(content[:length]))
-        open_all(file(content[:needed]))  # without the padding at the end
+        open_all(file(content[:needed]))  # the padding at the end may be missing
 
 
 @pytest.mark.parametrize("flip", [0xFF, 0x80, 0x01])
@@ -114,9 +114,9 @@ def test_a_flipped_byte_is_refused_or_harmless(file, flip):
         damaged[at] ^= flip
         try:
             open_all(file(bytes(damaged)))
-        except PastaError:  # and nothing else
+        except PastaError:  # and no other exception
             refused += 1
-    assert refused > len(whole) // 8  # lengths, types and counts; not the letters of a name
+    assert refused > len(whole) // 8  # of lengths, types and counts; a name's letters may be any
 
 
 def test_refusals_say_where_and_what(file, tmp_path):
@@ -132,8 +132,8 @@ def test_refusals_say_where_and_what(file, tmp_path):
     unknown[unknown.index(b"w") + 1 + 4 + 16] = 9  # Q8_1
     assert "tensor 'w' has the unknown number format 9; quantize it to one of F32, " in refusal(file(bytes(unknown)))
     twice = write_gguf({"ab": 1, "cd": 2}, {"ef": ((1,), "F32", bytes(4)), "gh": ((1,), "F32", bytes(4))})
-    assert "metadata 'ab' stand twice" in refusal(file(twice.replace(b"cd", b"ab")))
-    assert "tensor 'ef' stands twice" in refusal(file(twice.replace(b"gh", b"ef")))
+    assert "duplicate metadata 'ab'" in refusal(file(twice.replace(b"cd", b"ab")))
+    assert "duplicate tensor 'ef'" in refusal(file(twice.replace(b"gh", b"ef")))
     assert "No such file" in refusal(tmp_path / "absent.gguf")
     assert "Is a directory" in refusal(tmp_path)
 
@@ -141,7 +141,7 @@ def test_refusals_say_where_and_what(file, tmp_path):
 @pytest.mark.parametrize(("key", "count"), [("tokens", 4), ("scores", 3)])
 def test_counts_beyond_the_file_are_refused_unread(file, key, count):
     content = bytearray(write_gguf(METADATA, TENSORS))
-    at = content.index(key.encode()) + len(key) + 8  # behind the key, the array's type and that of its items
+    at = content.index(key.encode()) + len(key) + 8  # after the key, the types of the array and of its items
     assert content[at] == count
     content[at : at + 8] = (2**60).to_bytes(8, "little")
     assert f"metadata '{key}'" in refusal(file(bytes(content)))

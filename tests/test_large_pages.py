@@ -1,4 +1,4 @@
-"""Weights on large pages are the same arrays, in one piece of memory, and outlive whoever made them."""
+"""Weights on large pages are equal arrays in contiguous memory, and outlive the memory's first owner."""
 
 import gc
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from pasta_jax.models.large_pages import ALIGNED, on_large_pages
+from pasta_jax.models.large_pages import ALIGNMENT, on_large_pages
 
 
 def tree():
@@ -20,25 +20,25 @@ def tree():
     }
 
 
-def test_the_same_arrays_in_one_piece():
-    found = on_large_pages(tree())
-    jax.tree.map(np.testing.assert_array_equal, found, tree())
-    assert jax.tree.map(lambda leaf: leaf.dtype, found) == jax.tree.map(lambda leaf: leaf.dtype, tree())
-    starts = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(found) if leaf.size]
-    assert all(start % ALIGNED == 0 for start in starts)
-    assert max(starts) - min(starts) < sum(leaf.nbytes + ALIGNED for leaf in jax.tree.leaves(tree()))
+def test_equal_arrays_in_contiguous_memory():
+    placed = on_large_pages(tree())
+    jax.tree.map(np.testing.assert_array_equal, placed, tree())
+    assert jax.tree.map(lambda leaf: leaf.dtype, placed) == jax.tree.map(lambda leaf: leaf.dtype, tree())
+    starts = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(placed) if leaf.size]
+    assert all(start % ALIGNMENT == 0 for start in starts)
+    assert max(starts) - min(starts) < sum(leaf.nbytes + ALIGNMENT for leaf in jax.tree.leaves(tree()))
 
 
-def test_giving_them_away_leaves_nothing_dangling():
-    found = on_large_pages(tree())["c"]
-    twice = jax.jit(lambda x: 2 * x, donate_argnums=0)(found)
-    del found
+def test_donation_leaves_nothing_dangling():
+    placed = on_large_pages(tree())["c"]
+    twice = jax.jit(lambda x: 2 * x, donate_argnums=0)(placed)
+    del placed
     gc.collect()
     junk = [on_large_pages(tree()) for _ in range(3)]
     np.testing.assert_array_equal(twice, 2 * tree()["c"])
     del junk
 
 
-def test_no_weights_at_all():
+def test_empty_trees_and_arrays():
     assert on_large_pages({}) == {}
     assert jnp.size(on_large_pages([np.zeros(0)])[0]) == 0

@@ -124,7 +124,7 @@ def naive_loss(params, example: Example, prompt: int):
 
         rope = CONFIG.local_rope if CONFIG.is_local(l) else CONFIG.rope
         waves = transformer.rope_waves(rope, CONFIG.head_dim, jnp.asarray(position)[None])
-        x_1xTxE, _ = transformer.Block(CONFIG).apply({"params": layer}, x_1xTxE, waves, attend)
+        x_1xTxE, _ = transformer.Layer(CONFIG).apply({"params": layer}, x_1xTxE, waves, attend)
     x_1xTxE = transformer.RMSNorm(CONFIG.norm_eps).apply({"params": params["final_norm"]}, x_1xTxE)
     said = jax.nn.log_softmax(transformer.logits(params, CONFIG, x_1xTxE)[0])
     learnt = np.array([t for t, id in enumerate(label) if id >= 0])

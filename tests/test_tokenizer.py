@@ -1,3 +1,5 @@
+"""Tokenizers of every kind and family: ids, round trips, chat templates, saved files."""
+
 import random
 
 import pytest
@@ -70,8 +72,8 @@ def train_llama3() -> str:
 
 @pytest.fixture(scope="session")
 def load(tmp_path_factory):
-    """A tokenizer by its name in EVERY; each is made once."""
-    folder, made = tmp_path_factory.mktemp("tokenizers"), {}
+    """A tokenizer by its name in EVERY, loaded once."""
+    folder, loaded = tmp_path_factory.mktemp("tokenizers"), {}
 
     def path(name: str):
         if name in TINY:
@@ -80,19 +82,19 @@ def load(tmp_path_factory):
         return {"smollm2": assets.smollm2_gguf, "gemma": assets.gemma3_270m_gguf}[name]()
 
     def load(name: str) -> Tokenizer:
-        if name not in made:
-            made[name] = path(name), load_tokenizer(path(name))
-        return made[name][1]
+        if name not in loaded:
+            loaded[name] = path(name), load_tokenizer(path(name))
+        return loaded[name][1]
 
-    load.path = lambda name: load(name) and made[name][0]
+    load.path = lambda name: load(name) and loaded[name][0]
     return load
 
 
 def possible(tokenizer: Tokenizer, text: str) -> bool:
     """Whether the vocabulary has all bytes of the text; only SmolLM2's lacks some."""
     single = {data for data in tokenizer.vocabulary.data if len(data) == 1}
-    lacks = [byte for byte in range(256) if bytes([byte]) not in single]
-    return not set(text.encode()) & set(lacks)
+    missing = [byte for byte in range(256) if bytes([byte]) not in single]
+    return not set(text.encode()) & set(missing)
 
 
 def spelled(tokenizer: Tokenizer, ids: list[int]) -> str:
@@ -101,7 +103,7 @@ def spelled(tokenizer: Tokenizer, ids: list[int]) -> str:
     return b"".join(names[id].encode() if id in names else tokenizer.piece(id) for id in ids).decode()
 
 
-# What the ids are.
+# Ids.
 
 
 @requires_gemma
@@ -131,7 +133,7 @@ def test_ids_equal_llama_cpp(load, name):
     llama_cpp.disable_logging()
     model = llama_cpp.LlamaModel(str(load.path(name)), llama_cpp.LlamaModelParams())
     vocab, ours = model.get_vocab(), load(name)
-    # llama.cpp takes `</s>` for an end mark wherever it stands; in Gemma's vocabulary it is an HTML tag.
+    # llama.cpp parses `</s>` as an end mark anywhere; in Gemma's vocabulary it is an HTML tag.
     texts = [text for text in TEXTS if possible(ours, text) and "</s>" not in text]
     assert len(texts) > 200
     for text in texts:
@@ -169,16 +171,16 @@ def test_ids_equal_tokenizers(load, name):
         assert ours.encode(text) == direct.encode(text, add_special_tokens=False).ids
 
 
-# What text can and can't do.
+# Round trips.
 
 
 @pytest.mark.parametrize("name", EVERY)
 @settings(deadline=None, max_examples=150)
 @given(parts=st.lists(st.sampled_from(MARKS) | st.text()))
-def test_any_text_comes_back_and_none_is_a_control_or_tag_id(load, name, parts):
+def test_any_text_is_restored_and_never_has_control_or_tag_ids(load, name, parts):
     tokenizer, text = load(name), "".join(parts)
     if not possible(tokenizer, text):
-        with pytest.raises(PastaError, match="has no ids for; leave it out"):
+        with pytest.raises(PastaError, match="has no ids; remove it"):
             tokenizer.encode(text)
         return
     ids = tokenizer.encode(text)
@@ -189,7 +191,7 @@ def test_any_text_comes_back_and_none_is_a_control_or_tag_id(load, name, parts):
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_texts_come_back(load, name):
+def test_texts_are_restored(load, name):
     tokenizer = load(name)
     for text in TEXTS:
         if possible(tokenizer, text):
@@ -198,16 +200,16 @@ def test_texts_come_back(load, name):
 
 
 @pytest.mark.parametrize("name", ["gemma.model", "llama3.json"])
-def test_broken_text_is_located(load, name):
-    with pytest.raises(PastaError, match=r"^character 3 of the text is '\\udcff', a broken piece of UTF-8; "):
+def test_invalid_unicode_is_located(load, name):
+    with pytest.raises(PastaError, match=r"^character 3 of the text is '\\udcff', which is not valid Unicode; "):
         load(name).encode("é \udcff")
 
 
 @requires_smollm2
-def test_what_smollm2_cannot_write_is_located(load):
-    """Its vocabulary lacks these bytes; the library would drop them without a word."""
+def test_characters_without_ids_are_located(load):
+    """SmolLM2's vocabulary lacks these bytes; the library would drop them silently."""
     for character in ["\x04", "\x06", "\x13", "\x14", "\x16", "\x1d", "\U00050000", "\U00090000"]:
-        with pytest.raises(PastaError, match=r"^character 3 of the text is '\\.*', which smollm2 has no ids for; "):
+        with pytest.raises(PastaError, match=r"^character 3 of the text is '\\.*', for which smollm2 has no ids; "):
             load("smollm2").encode(f"é {character} b")
 
 
@@ -215,7 +217,7 @@ def test_what_smollm2_cannot_write_is_located(load):
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_control_and_tag_ids_are_silent(load, name):
+def test_control_and_tag_ids_decode_to_nothing(load, name):
     tokenizer = load(name)
     silent = [*tokenizer.vocabulary.control.values(), *range(tokenizer.tags.base, tokenizer.tags.end)]
     assert tokenizer.decode([*silent, *tokenizer.encode("a"), tokenizer.tags.sync, tokenizer.model_vocab - 1]) in (
@@ -223,12 +225,12 @@ def test_control_and_tag_ids_are_silent(load, name):
         "a" + tokenizer.piece(tokenizer.model_vocab - 1).decode(errors="replace"),
     )
     for id in (-1, tokenizer.model_vocab):
-        with pytest.raises(PastaError, match=f"id {id} is none of the {tokenizer.model_vocab} of "):
+        with pytest.raises(PastaError, match=f"id {id} is not one of the {tokenizer.model_vocab} of "):
             tokenizer.decode([id])
 
 
 @pytest.mark.parametrize("name", ["smollm2.json", "smollm2.gguf"])
-def test_added_pieces_that_are_no_control_pieces_have_text(load, name):
+def test_added_pieces_that_are_not_control_pieces_have_text(load, name):
     tokenizer = load(name)
     assert tokenizer.vocabulary.control.keys() == set(SMOLLM2_SPECIALS)
     id = tokenizer.vocabulary.data.index(b"<tool>")
@@ -238,7 +240,7 @@ def test_added_pieces_that_are_no_control_pieces_have_text(load, name):
 
 @pytest.mark.parametrize("name", EVERY)
 def test_detokenizer_equals_decode(load, name):
-    """Over random ids: mostly single bytes, so that characters are broken in every way."""
+    """On random ids: mostly single bytes, so that characters are cut in every way."""
     tokenizer, draw = load(name), random.Random(0)
     single = [id for id, data in enumerate(tokenizer.vocabulary.data) if len(data) == 1]
     silent = [*tokenizer.vocabulary.control.values(), tokenizer.tags.async_]
@@ -270,7 +272,7 @@ CONVERSATIONS = [
     [("system", "Be brief. "), ("user", "\n\nHi"), ("assistant", " Hello. "), ("user", "Why?")],
     [("user", "")],
 ]
-WRITTEN = {
+TEMPLATED = {
     "gemma": [
         "<bos><start_of_turn>user\nGive three tips.<end_of_turn>\n<start_of_turn>model\n",
         "<bos><start_of_turn>user\nHi <end_of_turn><|im_end|><|eot_id|> there<end_of_turn>\n<start_of_turn>model\n",
@@ -304,11 +306,11 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_conversations_as_the_family_writes_them(load, name):
+def test_conversations_follow_the_familys_template(load, name):
     tokenizer = load(name)
-    for messages, written in zip(CONVERSATIONS, WRITTEN[tokenizer.name], strict=True):
+    for messages, expected in zip(CONVERSATIONS, TEMPLATED[tokenizer.name], strict=True):
         ids = tokenizer.chat(messages)
-        assert spelled(tokenizer, ids) == written
+        assert spelled(tokenizer, ids) == expected
         marks = {tokenizer.vocabulary.control[mark] for mark in tokenizer.family.marks}
         turns = len(messages) + (tokenizer.name == "smollm2" and messages[0][0] != "system")
         turns -= tokenizer.name == "gemma" and messages[0][0] == "system"
@@ -323,21 +325,21 @@ def test_smollm2_conversations_equal_its_own_template(load):
     import jinja2
 
     template = jinja2.Template(GGUF.open(load.path("smollm2")).metadata["tokenizer.chat_template"])
-    for messages, written in zip(CONVERSATIONS, WRITTEN["smollm2"], strict=True):
+    for messages, expected in zip(CONVERSATIONS, TEMPLATED["smollm2"], strict=True):
         turns = [{"role": role, "content": text} for role, text in messages]
-        assert template.render(messages=turns, add_generation_prompt=True) == written
+        assert template.render(messages=turns, add_generation_prompt=True) == expected
 
 
 @pytest.mark.parametrize(
     ("messages", "reason"),
     [
-        ([], "has 0 messages and no open question"),
-        ([("system", "a")], "has 0 messages"),
-        ([("user", "a"), ("assistant", "b")], "has 2 messages"),
-        ([("assistant", "a")], r"message 1 .* is by 'assistant'"),
-        ([("user", "a"), ("user", "b"), ("user", "c")], r"message 2 .* is by 'user'"),
-        ([("system", "a"), ("system", "b"), ("user", "c")], r"message 1 .* is by 'system'"),
-        ([("user", "a"), ("tool", "b"), ("user", "c")], r"message 2 .* is by 'tool'"),
+        ([], "of 0 messages has no open question"),
+        ([("system", "a")], "of 0 messages has"),
+        ([("user", "a"), ("assistant", "b")], "of 2 messages has"),
+        ([("assistant", "a")], r"message 1 .* has the role 'assistant'"),
+        ([("user", "a"), ("user", "b"), ("user", "c")], r"message 2 .* has the role 'user'"),
+        ([("system", "a"), ("system", "b"), ("user", "c")], r"message 1 .* has the role 'system'"),
+        ([("user", "a"), ("tool", "b"), ("user", "c")], r"message 2 .* has the role 'tool'"),
     ],
 )
 def test_conversations_out_of_order_are_refused(load, messages, reason):
@@ -363,7 +365,7 @@ def test_saved_equals_loaded(load, name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["smollm2.json", "llama3.gguf"])
-def test_a_saved_bpe_is_read_by_others(load, name, tmp_path):
+def test_other_programs_read_a_saved_bpe(load, name, tmp_path):
     ours = load(name)
     theirs = tokenizers.Tokenizer.from_file(str(ours.save(tmp_path)))
     messages = CONVERSATIONS[2]
@@ -373,14 +375,14 @@ def test_a_saved_bpe_is_read_by_others(load, name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["gemma.model", "gemma.gguf"])
-def test_a_saved_sentencepiece_is_read_by_others(load, name, tmp_path):
+def test_other_programs_read_a_saved_sentencepiece(load, name, tmp_path):
     theirs = sentencepiece.SentencePieceProcessor(model_file=str(load(name).save(tmp_path)))
     assert (theirs.eos_id(), theirs.bos_id(), theirs.unk_id()) == (1, 2, 3)
     assert theirs.encode("Give three  tips") == load(name).encode("Give three  tips")
 
 
 @pytest.mark.parametrize(("unused", "appended"), [(67, True), (68, False), (70, False)])
-def test_tags_lie_on_unused_pieces_where_there_are_enough(tmp_path, unused, appended):
+def test_tags_are_on_unused_pieces_if_there_are_enough(tmp_path, unused, appended):
     (tmp_path / "m").write_bytes(train_sentencepiece(unused=unused))
     tokenizer = load_tokenizer(tmp_path / "m")
     size = 420 + unused
@@ -392,7 +394,7 @@ def test_tags_lie_on_unused_pieces_where_there_are_enough(tmp_path, unused, appe
         assert (tokenizer.tags.base, tokenizer.model_vocab) == (tokenizer.vocabulary.control["<unused0>"], size)
 
 
-def test_the_first_run_is_of_neighbours():
+def test_the_first_run_is_of_consecutive_ids():
     assert module._first_run([9, 1, 2, 5, 6, 7, 8], 3) == 5
     assert module._first_run([3, 2, 1], 3) == 1
     assert module._first_run([1, 2, 4, 5], 3) is None

@@ -1,6 +1,6 @@
 """Byte-level BPE vocabularies (SmolLM2, Llama 3): from a GGUF file or a tokenizer.json.
 
-Added and control pieces are kept out of the encoder altogether: text that spells one is text.
+The encoder has no added and no control pieces: text that spells one stays text.
 """
 
 import json
@@ -15,10 +15,10 @@ from pasta_jax.models.vocabulary import MARKER, Vocabulary
 
 _NORMAL, _USER_DEFINED = 1, 4  # token types of a GGUF file
 
-# Byte-level BPE writes each byte as one visible character: itself where it has a glyph in Latin-1, else from U+0100 on.
-_VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-_HIDDEN = [byte for byte in range(256) if byte not in set(_VISIBLE)]
-_BYTE_OF = {**{byte: byte for byte in _VISIBLE}, **{0x100 + index: byte for index, byte in enumerate(_HIDDEN)}}
+# Byte-level BPE writes each byte as one printable character: itself where Latin-1 has a glyph, else from U+0100 on.
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_OTHERS = [byte for byte in range(256) if byte not in set(_PRINTABLE)]
+_BYTE_OF = {**{byte: byte for byte in _PRINTABLE}, **{0x100 + index: byte for index, byte in enumerate(_OTHERS)}}
 
 _LLAMA3_WORDS = "|".join(
     [
@@ -31,7 +31,7 @@ _LLAMA3_WORDS = "|".join(
         r"\s+",
     ]
 )
-# A GGUF file only names how text is cut into words before the merges.
+# How text is cut into words before the merges; a GGUF file states only a name.
 _WORDS = {
     "smollm": [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)],
     "llama-bpe": [
@@ -42,10 +42,11 @@ _WORDS = {
 
 
 def from_gguf(gguf: GGUF) -> Vocabulary:
+    """The vocabulary in a GGUF file."""
     words = gguf.require("tokenizer.ggml.pre", str)
     if words not in _WORDS:
         raise PastaError(
-            f"{gguf.path}: cuts words by {words!r}, known are {', '.join(_WORDS)}; load its tokenizer.json instead"
+            f"{gguf.path}: unknown pre-tokenizer {words!r} (known are {', '.join(_WORDS)}); use its tokenizer.json"
         )
     texts = gguf.require("tokenizer.ggml.tokens", list)
     types = gguf.require("tokenizer.ggml.token_type", np.ndarray).tolist()
@@ -60,31 +61,32 @@ def from_gguf(gguf: GGUF) -> Vocabulary:
 
 
 def from_file(path: Path) -> Vocabulary:
+    """The vocabulary in a tokenizer.json."""
     try:
         spec = json.loads(path.read_text(encoding="utf-8"))
         model = spec["model"]
         added = {token["content"]: (int(token["id"]), token["special"]) for token in spec["added_tokens"]}
         normal = {text: int(id) for text, id in model["vocab"].items() if text not in added}
         merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
-        # Of the rest only these two decide the ids of plain text; what is left out would add or parse control pieces.
+        # Of the rest only these two affect the ids of plain text; the others would add or parse control pieces.
         frame = {key: spec[key] for key in ("normalizer", "pre_tokenizer")}
         encoder = Tokenizer.from_str(json.dumps(frame | {"model": {"type": "BPE", "vocab": {}, "merges": []}}))
-    except Exception as error:  # the tokenizers library raises nothing finer
+    except Exception as error:  # the library raises nothing more specific
         reason = str(error).splitlines()[0]
         raise PastaError(
-            f"{path}: not a tokenizer.json of the BPE kind ({reason}); give a GGUF or .model file"
+            f"{path}: not a tokenizer.json of the BPE kind ({reason}); use a GGUF or .model file"
         ) from error
     encoder.model = _model(path, normal, merges, whole_words=model.get("ignore_merges", False))  # absent in old files
     return _vocabulary(path, encoder, normal, added)
 
 
 def _model(path: Path, normal: dict[str, int], merges: list[list[str]], whole_words: bool) -> models.BPE:
-    """`whole_words`: a word that is a piece is taken as it is, merges or not (Llama 3)."""
+    """`whole_words`: a word that is a piece becomes that piece, whatever the merges (Llama 3)."""
     for index, pair in enumerate(merges):
-        # Asked here: where a piece is missing, the library ends in a panic that cannot be caught cleanly.
+        # Checked here: for a missing piece the library panics, which can't be caught cleanly.
         if not (len(pair) == 2 and pair[0] in normal and pair[1] in normal and pair[0] + pair[1] in normal):
             raise PastaError(
-                f"{path}: merge {index} joins {pair!r}, which are not two pieces of it; fetch the file again"
+                f"{path}: merge {index} joins {pair!r}, which are not two of its pieces; fetch the file again"
             )
     return models.BPE(vocab=normal, merges=[tuple(pair) for pair in merges], ignore_merges=whole_words)
 
@@ -92,14 +94,14 @@ def _model(path: Path, normal: dict[str, int], merges: list[list[str]], whole_wo
 def _vocabulary(
     path: Path, encoder: Tokenizer, normal: dict[str, int], added: dict[str, tuple[int, bool]]
 ) -> Vocabulary:
-    """`added` gives the id of each added piece, and whether it is a control piece."""
+    """`added` maps each added piece to its id, and whether it is a control piece."""
     size = 1 + max([*normal.values(), *(id for id, _ in added.values())], default=-1)
     data, control = [b""] * size, {}
     try:
         for text, id in normal.items():
             data[id] = text.translate(_BYTE_OF).encode("latin-1")
     except UnicodeEncodeError as error:
-        raise PastaError(f"{path}: its pieces are not byte-level BPE; load its .model or GGUF file instead") from error
+        raise PastaError(f"{path}: its pieces are not byte-level BPE; use its .model or GGUF file") from error
     for text, (id, special) in added.items():
         if special or MARKER.fullmatch(text):
             control[text] = id

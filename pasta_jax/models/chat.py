@@ -1,4 +1,4 @@
-"""How each model family writes a conversation, as a table: control pieces by name, plain text in between."""
+"""Chat templates of the model families, as a table: control pieces by name, plain text in between."""
 
 from dataclasses import dataclass
 
@@ -14,13 +14,13 @@ class Family:
     eos: str
     open: str
     close: str
-    header: str | None = None  # the control piece behind the role, where there is one
+    header: str | None = None  # the control piece after the role, if any
     gap: str = "\n"
     after: str = "\n"
-    assistant: str = "assistant"  # what the family calls this role
-    strips: bool = True  # blanks around a text are dropped
-    system: str | None = None  # said where no system line is given
-    system_turn: bool = True  # False: the system line stands before the first user's text
+    assistant: str = "assistant"  # the family's name of this role
+    strips: bool = True  # whitespace around a text is dropped
+    system: str | None = None  # the default system message
+    system_turn: bool = True  # False: the system message is prepended to the first user's text
 
     @property
     def marks(self) -> set[str]:
@@ -53,7 +53,7 @@ FAMILIES = (
 
 
 def conversation(family: Family, messages: list[tuple[str, str]]) -> list[tuple[bool, str]]:
-    """The conversation up to the assistant's opening, as (is a control piece, text) in order; no two texts meet."""
+    """The conversation up to the assistant's opening, as (is a control piece, text); no two texts are adjacent."""
     turns = _turns(family, messages)
     parts = [(True, family.bos)] if family.bos else []
     for role, text in turns:
@@ -76,10 +76,11 @@ def _turns(family: Family, messages: list[tuple[str, str]]) -> list[tuple[str, s
     for index, (role, _) in enumerate(messages):
         if role != ("user", "assistant")[index % 2]:
             raise PastaError(
-                f"message {index + 1} (system line aside) is by {role!r}; alternate user and assistant, user first"
+                f"message {index + 1} (not counting the system message) has the role {role!r}; "
+                "alternate user and assistant, user first"
             )
     if len(messages) % 2 == 0:
-        raise PastaError(f"the conversation has {len(messages)} messages and no open question; end it with the user's")
+        raise PastaError(f"the conversation of {len(messages)} messages has no open question; end it with a user's")
     turns = [(role, text.strip() if family.strips else text) for role, text in messages]
     if system is None:
         return turns

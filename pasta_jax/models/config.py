@@ -1,11 +1,11 @@
-"""What a transformer is, as one frozen value; the presets; and the table of dimension letters used in every name.
+"""A transformer's configuration as one frozen value; the presets; and the dimension letters used in names.
 
     B  requests (lanes)        L  layers                 D  size of one head
     T  tokens of a sequence    E  embedding width        F  feed-forward width
-    R  rows (threads) a step   K  key/value heads        V  vocabulary rows
+    R  rows (threads) per step K  key/value heads        V  vocabulary rows
     S  slots of a pool         G  query heads per key/value head
 
-Tensors carry their letters as a suffix (`x_BxTxE`), einsum strings use the same letters in lower case.
+Tensors carry their letters as a suffix (`x_BxTxE`); einsum strings use the same letters in lower case.
 """
 
 import dataclasses
@@ -31,15 +31,15 @@ class Rope:
         factor, low, high, context = self.llama3
         scaled = []
         for frequency in plain:
-            turns = context * frequency / (2 * math.pi)  # full turns over the original context
-            blend = min(max((turns - low) / (high - low), 0.0), 1.0)
+            rotations = context * frequency / (2 * math.pi)  # over the original context
+            blend = min(max((rotations - low) / (high - low), 0.0), 1.0)
             scaled.append((1 - blend) * frequency / factor + blend * frequency)
         return scaled
 
 
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig:
-    """Gemma 1, 2, 3 and the Llama family are values of this one class."""
+    """Covers Gemma 1, 2, 3 and the Llama family."""
 
     vocab: int  # embedding rows, tags and padding included
     layers: int
@@ -53,9 +53,9 @@ class TransformerConfig:
     norm_eps: float
     activation: Literal["gelu", "silu"]
     tied_head: bool
-    scaled_embed: bool = False  # embeddings times sqrt(embed), as Gemma does
-    post_norms: bool = False  # a norm after each branch too, as Gemma 2 and 3 do
-    qk_norm: bool = False  # a norm of each query and key head, as Gemma 3 does
+    scaled_embed: bool = False  # embeddings times sqrt(embed), as in Gemma
+    post_norms: bool = False  # also a norm after each branch, as in Gemma 2 and 3
+    qk_norm: bool = False  # a norm of each query and key head, as in Gemma 3
     query_scalar: int | None = None  # scores are scaled by query_scalar ** -0.5; None: head_dim
     attention_cap: float | None = None  # soft caps of Gemma 2
     logit_cap: float | None = None
@@ -65,11 +65,11 @@ class TransformerConfig:
 
     def __post_init__(self):
         if self.heads % self.kv_heads:
-            raise PastaError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
+            raise PastaError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads}); change either")
         if self.head_dim % 2:
-            raise PastaError(f"head_dim ({self.head_dim}) must be even: rotary positions turn pairs")
+            raise PastaError(f"head_dim ({self.head_dim}) must be even, since rope rotates pairs; change it")
         if self.window is None and self.global_every != 1:
-            raise PastaError("global_every > 1 makes local layers: give their window")
+            raise PastaError(f"global_every is {self.global_every}, so some layers are local; set their window")
 
     @property
     def groups(self) -> int:
@@ -78,11 +78,11 @@ class TransformerConfig:
 
     @property
     def score_scale(self) -> float:
-        """What attention scores are multiplied by."""
+        """The factor of attention scores."""
         return (self.head_dim if self.query_scalar is None else self.query_scalar) ** -0.5
 
     def is_local(self, layer: int) -> bool:
-        """Whether the layer sees a window only."""
+        """Whether the layer's attention is limited to the window."""
         return self.window is not None and (layer + 1) % self.global_every != 0
 
 
@@ -136,7 +136,7 @@ PRESETS = {
         activation="silu",
         tied_head=True,
     ),
-    # Small enough for a test, with every feature that can go wrong: grouped heads, windows, two ropes, all norms and
+    # Small enough for tests, with every feature that can go wrong: grouped heads, windows, two ropes, all norms and
     # caps.
     "toy": TransformerConfig(
         vocab=384,

@@ -1,7 +1,7 @@
-"""Read a GGUF file: its metadata, the list of its tensors, and any of them as float32.
+"""Read GGUF files: the metadata, the list of tensors, and any tensor as float32.
 
-The header is walked once, from a memory map, and nothing else is touched before it is asked for. Every length is
-checked against the file before it is used: a damaged file gives one line that says where, never a wrong array.
+The header is parsed once, from a memory map; tensor data are not touched before they are read. Every length is checked
+against the file before it is used: a damaged file raises an error that names the place, never returns a wrong array.
 """
 
 import math
@@ -25,7 +25,7 @@ class Format(NamedTuple):
     bytes: int  # of a block
 
 
-# By the file's code: all that `gguf.quants` dequantises. Its own table takes 0.2 s to import.
+# By their code in the file: all that `gguf.quants` dequantises. (Its own table takes 0.2 s to import.)
 FORMATS = {
     0: Format("F32", 1, 4),
     1: Format("F16", 1, 2),
@@ -63,6 +63,8 @@ _U64 = struct.Struct("<Q")
 
 
 class TensorInfo(NamedTuple):
+    """A tensor's entry in the header."""
+
     shape: tuple[int, ...]  # slowest dimension first: a matrix is [out, in]
     format: Format
     offset: int  # in bytes, from the start of the file
@@ -74,6 +76,8 @@ class TensorInfo(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GGUF:
+    """An open file."""
+
     path: Path
     metadata: dict[str, Any]  # numbers, strings, lists of strings, arrays of numbers
     tensors: dict[str, TensorInfo]
@@ -81,22 +85,25 @@ class GGUF:
 
     @classmethod
     def open(cls, path: str | os.PathLike) -> "GGUF":
+        """Map the file and parse its header."""
         path = Path(path)
         try:
             with path.open("rb") as file:
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except ValueError:  # an empty file cannot be mapped
+        except ValueError:  # an empty file can't be mapped
             raise PastaError(f"{path}: the file is empty; fetch it again") from None
         except OSError as error:
-            raise PastaError(f"{path}: {error.strerror}; give the path of a GGUF file that can be read") from error
+            raise PastaError(f"{path}: {error.strerror}; use a readable GGUF file") from error
         return cls(path, *_Header(path, mapped).parse(), mapped)
 
     def require(self, key: str, kind: type) -> Any:
-        """A metadata value that this file must have."""
+        """A metadata value that must be present."""
         value = self.metadata.get(key)
         if not isinstance(value, kind):
-            found = "lack" if value is None else f"have a {type(value).__name__}, not a {kind.__name__}, as"
-            raise PastaError(f"{self.path}: the metadata {found} {key!r}; use a file made by a current converter")
+            problem = f"no metadata {key!r}"
+            if value is not None:
+                problem = f"metadata {key!r} is a {type(value).__name__}, not a {kind.__name__}"
+            raise PastaError(f"{self.path}: {problem}; use a file from a current converter")
         return value
 
     def read(self, name: str) -> np.ndarray:
@@ -104,19 +111,19 @@ class GGUF:
         try:
             info = self.tensors[name]
         except KeyError:
-            raise PastaError(f"{self.path}: has no tensor {name!r}; is it the model you meant?") from None
+            raise PastaError(f"{self.path}: no tensor {name!r}; use a complete file of this architecture") from None
         stored = np.frombuffer(self._map, np.uint8, info.blocks * info.format.bytes, info.offset)
         return dequantize(stored, info.format).reshape(info.shape)
 
 
 def dequantize(stored: np.ndarray, format: Format) -> np.ndarray:
     """Blocks of one format, as bytes, to a flat float32 array."""
-    import gguf.quants as reference  # 0.2 s, which a start with converted weights saves
+    import gguf.quants as reference  # takes 0.2 s, and a start with converted weights doesn't need it
 
     code = reference.GGMLQuantizationType[format.name]
     blocks = stored.reshape(-1, format.bytes)
     out = np.empty((len(blocks), format.values), np.float32)
-    # A damaged file may hold infinite scales; they are no reason for a warning.
+    # A damaged file may hold infinite scales; no warnings for them.
     with np.errstate(all="ignore"):
         for start in range(0, len(blocks), _CHUNK):
             chunk = blocks[start : start + _CHUNK].reshape(1, -1)
@@ -125,34 +132,34 @@ def dequantize(stored: np.ndarray, format: Format) -> np.ndarray:
 
 
 class _Header:
-    """A cursor over the head of the file that never steps past its end."""
+    """A cursor over the header that never reads past the end of the file."""
 
     def __init__(self, path: Path, data: mmap.mmap):
         self.path, self.data, self.at = path, data, 0
 
     def parse(self) -> tuple[dict[str, Any], dict[str, TensorInfo]]:
         if self.take(4, "the magic number") != b"GGUF":
-            raise self.error("not a GGUF file (it does not begin with GGUF)", "give the path of a .gguf file", at=0)
+            raise self.error("not a GGUF file (it doesn't begin with GGUF)", "use a .gguf file", at=0)
         version = self.number(4, "the version")
         if version not in _VERSIONS:
-            raise self.error(f"GGUF version {version}, not 2 or 3", "convert it anew, little-endian", at=4)
+            raise self.error(f"GGUF version {version}, not 2 or 3", "convert it again, little-endian", at=4)
         tensors, pairs = self.number(8, "the number of tensors"), self.number(8, "the number of metadata")
         metadata: dict[str, Any] = {}
         for index in range(pairs):
             key = self.text(f"the key of metadata {index}")
             if key in metadata:
-                raise self.error(f"metadata {key!r} stand twice", "fetch the file again")
+                raise self.error(f"duplicate metadata {key!r}", "fetch the file again")
             metadata[key] = self.value(self.number(4, f"metadata {key!r}"), f"metadata {key!r}")
-        alignment = metadata.get("general.alignment", 32)  # 32 is the format's own default
+        alignment = metadata.get("general.alignment", 32)  # the format's default
         if not isinstance(alignment, int) or alignment < 1:
             raise self.error(f"general.alignment is {alignment!r}, not a positive number", "fetch the file again")
         entries = {}
         for index in range(tensors):
             name = self.text(f"the name of tensor {index}")
             if name in entries:
-                raise self.error(f"tensor {name!r} stands twice", "fetch the file again")
+                raise self.error(f"duplicate tensor {name!r}", "fetch the file again")
             entries[name] = self.tensor(name)
-        start = -(-self.at // alignment) * alignment  # tensor data begin at the next aligned byte
+        start = -(-self.at // alignment) * alignment  # of the tensor data
         return metadata, {name: self.placed(name, info, start, alignment) for name, info in entries.items()}
 
     def tensor(self, name: str) -> TensorInfo:
@@ -168,7 +175,7 @@ class _Header:
         return TensorInfo(shape, FORMATS[code], self.number(8, what))
 
     def placed(self, name: str, info: TensorInfo, start: int, alignment: int) -> TensorInfo:
-        """The tensor with its place in the file, proven to lie within it."""
+        """The tensor with its offset in the file, checked to lie within it."""
         format, at = info.format, start + info.offset
         if 0 in info.shape or info.shape[-1] % format.values or info.offset % alignment:
             raise self.error(
@@ -208,23 +215,23 @@ class _Header:
         return self.texts(1, what)[0]
 
     def texts(self, count: int, what: str) -> list[str]:
-        # The one long walk (262,144 pieces in a Gemma file), so written with local names and without calls.
+        # The one long loop (262,144 pieces in a Gemma file), hence local names and no calls.
         data, at, size, length_at = self.data, self.at, len(self.data), _U64.unpack_from
-        out = []
+        texts = []
         try:
             for _ in range(count):
                 begin = at + 8
                 end = begin + length_at(data, at)[0]
                 if end > size:
                     raise self.ends(what, at)
-                out.append(data[begin:end].decode())
+                texts.append(data[begin:end].decode())
                 at = end
         except struct.error:
             raise self.ends(what, at) from None
         except UnicodeDecodeError:
-            raise self.error(f"{what} holds bytes that are not UTF-8", "fetch the file again", at=at) from None
+            raise self.error(f"{what} is not UTF-8", "fetch the file again", at=at) from None
         self.at = at
-        return out
+        return texts
 
     def take(self, count: int, what: str) -> bytes:
         begin = self.at

@@ -1,39 +1,42 @@
-"""Weights in memory of large pages: a decoding step on the CPU reads them all, and looking up small pages takes time.
+"""Weights on large pages: a decoding step on the CPU reads all weights, and address translation of small pages is slow.
 
-Linux gives large pages (2 MiB instead of 4 KiB) where a program asks for them and the memory is in one piece; what JAX
-allocates by itself asks for none.
+Linux provides large pages (2 MiB instead of 4 KiB) where a program requests them for contiguous memory. JAX's own
+allocations don't.
 """
 
 import contextlib
 import mmap
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 
-ALIGNED = 64  # bytes; JAX uses host memory as it lies from this on, and copies what lies otherwise
+Tree = TypeVar("Tree")
+
+ALIGNMENT = 64  # bytes; JAX uses host memory with this alignment as it is, and copies any other
 
 
-def on_large_pages(params):
-    """NumPy arrays as JAX arrays on the CPU, in one piece of memory; as they come on systems without large pages."""
+def on_large_pages(params: Tree) -> Tree:
+    """NumPy arrays as JAX arrays on the CPU, in contiguous memory; plain copies on systems without large pages."""
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return jax.device_put(params)
     leaves, tree = jax.tree.flatten(params)
-    starts = np.cumsum([0, *(-(-leaf.nbytes // ALIGNED) * ALIGNED for leaf in leaves)])
-    memory = mmap.mmap(-1, max(int(starts[-1]), ALIGNED), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # a kernel built without them
+    starts = np.cumsum([0, *(-(-leaf.nbytes // ALIGNMENT) * ALIGNMENT for leaf in leaves)])
+    memory = mmap.mmap(-1, max(int(starts[-1]), ALIGNMENT), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # kernels built without large pages
         memory.madvise(mmap.MADV_HUGEPAGE)
 
-    def placed(leaf, start):
-        there = np.frombuffer(memory, leaf.dtype, leaf.size, start).reshape(leaf.shape)
+    def placed(leaf: np.ndarray, start: int) -> jax.Array:
+        copy = np.frombuffer(memory, leaf.dtype, leaf.size, start).reshape(leaf.shape)
         for piece in pieces(leaf):
-            there[piece] = leaf[piece]
-        return jax.device_put(there)
+            copy[piece] = leaf[piece]
+        return jax.device_put(copy)
 
     return jax.tree.unflatten(tree, map(placed, leaves, map(int, starts)))
 
 
-def pieces(array) -> list:
-    """What to copy of an array at a time: a turned matrix goes several times as fast in pieces that a cache holds."""
+def pieces(array: np.ndarray) -> list[Any]:
+    """Indices to copy one after another: a transposed matrix copies several times faster in pieces that fit a cache."""
     if array.ndim != 2 or array.flags.c_contiguous:
         return [...]
     return [np.s_[:, start : start + 256] for start in range(0, array.shape[1], 256)]

@@ -1,6 +1,6 @@
-"""The two layouts of layers: stacked (scanned), each array with a leading axis of layers, or unrolled as a tuple.
+"""The two layouts of layers: stacked, each array with a leading axis of layers, or unrolled as a tuple.
 
-A tree here is a dict with an item `layers`: parameters, their gradients, or an adapter.
+A tree is a dict with an item `layers`: parameters, their gradients, or an adapter. Stacked layers are scanned.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,7 @@
-"""Between the plain matrices of other people's files and our parameter tree, in both directions.
+"""Conversion between the plain matrices of model files and one layer of our parameters, in both directions.
 
-Files hold one two-dimensional [out, in] matrix a projection; we hold query, key and value of each key/value head side
-by side, and gate and up rows by turns. A `Plain` layer is a dict of NumPy arrays under the names below; every reader
-and writer speaks it.
+Files hold one [out, in] matrix per projection. We hold query, key and value of each key/value head side by side, and
+gate and up rows interleaved. Every reader and writer goes through a `Plain` layer: NumPy arrays under the names below.
 """
 
 import numpy as np
@@ -15,7 +14,7 @@ MATRICES = ("q", "k", "v", "out", "gate", "up", "down")
 
 
 def norm_names(config: TransformerConfig) -> tuple[str, ...]:
-    """The norms a layer of this model has."""
+    """The norms in a layer of this model."""
     names = ("attn_norm", "mlp_norm")
     if config.post_norms:
         names += ("post_attn_norm", "post_mlp_norm")
@@ -72,6 +71,6 @@ def unpack_layer(layer: dict, config: TransformerConfig) -> Plain:
 
 
 def grow_rows(table_VxE: np.ndarray, vocab: int) -> np.ndarray:
-    """The embedding with zero rows appended up to `vocab`; tags.py gives the tags among them their values."""
+    """The embedding with zero rows appended up to `vocab`; tag_rows.py initialises those of the tags."""
     missing = vocab - table_VxE.shape[0]
     return np.pad(table_VxE, ((0, missing), (0, 0))) if missing > 0 else table_VxE

@@ -1,7 +1,7 @@
-"""The KV pool as plain data: keys and values of every thread of a request in one run of slots, and what each slot is.
+"""The KV pool as plain data: keys and values of all threads of a request in one run of slots, and what each slot holds.
 
 A request owns one lane of the pool. All its threads append to the lane's next free slots, so threads interleave and
-nothing is ever moved; who may read a slot is decided by the integers kept beside it (lang/structure.py::visible).
+nothing is ever moved. The integers beside a slot decide who may read it (lang/structure.py::visible).
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ KV = tuple  # (k, v), each one array [L, B, K, S, D] (scanned layers) or a tuple
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Pool:
-    """B lanes of S slots. Slot s of a lane is written iff s < fill; unwritten slots hold zeros."""
+    """B lanes of S slots. Slot s of a lane is written if s < fill; unwritten slots hold zeros."""
 
     kv: KV
     chunk: jax.Array  # int32 [B, S]: 0 for the prompt and main, else the number of the async block
@@ -42,7 +42,7 @@ class Pool:
 
 
 def empty_kv(config: TransformerConfig, lanes: int, slots: int, dtype, stacked: bool) -> KV:
-    """Zeros, never garbage: a masked key still meets a weight of zero, and 0 * NaN is NaN."""
+    """Zeros, never garbage: a masked key is multiplied by a weight of zero, and 0 * NaN is NaN."""
     shape = (lanes, config.kv_heads, slots, config.head_dim)
     if stacked:
         return tuple(jnp.zeros((config.layers, *shape), dtype) for _ in "kv")
@@ -50,7 +50,7 @@ def empty_kv(config: TransformerConfig, lanes: int, slots: int, dtype, stacked: 
 
 
 def empty_pool(config: TransformerConfig, lanes: int, slots: int, dtype, stacked: bool) -> Pool:
-    """A pool with nothing in it."""
+    """A pool without written slots."""
     integers = {
         name: jnp.zeros((lanes, slots), jnp.int32) for name in ("chunk", "epoch", "main", "position", "token", "step")
     }
@@ -58,7 +58,7 @@ def empty_pool(config: TransformerConfig, lanes: int, slots: int, dtype, stacked
 
 
 def lanes_kv(kv: KV, l, lanes_B) -> KV:
-    """The named lanes of one layer, as a pool of a single layer."""
+    """The given lanes of one layer, as a pool of a single layer."""
     return tuple((pool[l][lanes_B],) for pool in kv)
 
 
@@ -68,7 +68,7 @@ def prefix_kv(kv: KV, l, length: int):
     def cut(pool):
         if isinstance(pool, tuple):
             lanes, heads, slots, head_dim = pool[l].shape
-            # Cut as long runs, not as rows of a slot: XLA CPU then copies on all its threads.
+            # Sliced as long runs, not as one row per slot: XLA CPU then copies on all its threads.
             runs_BxKxSD = pool[l].reshape(lanes, heads, slots * head_dim)
             return runs_BxKxSD[:, :, : length * head_dim].reshape(lanes, heads, length, head_dim)
         _, lanes, heads, _, head_dim = pool.shape
@@ -78,7 +78,7 @@ def prefix_kv(kv: KV, l, length: int):
 
 
 def write_kv(kv: KV, l, lanes_B, slots_BxT, k_BxTxKxD, v_BxTxKxD) -> KV:
-    """Put each token's key and value into its slot of layer l; slots beyond the pool are dropped."""
+    """Write each token's key and value to its slot of layer l; slots beyond the pool are dropped."""
     lanes, _, heads, _ = k_BxTxKxD.shape
     b = (jnp.arange(lanes) if lanes_B is None else lanes_B)[:, None, None]
     h = jnp.arange(heads)[None, None, :]

@@ -1,7 +1,7 @@
 """SentencePiece vocabularies (Gemma): from a GGUF file or a .model file.
 
-Both are rebuilt before use: pieces that only a program may write become control pieces, which SentencePiece never finds
-in text. So the literal text `<start_of_turn>` becomes ordinary pieces, and no prompt can write a turn or a tag.
+Both are rebuilt before use: pieces that only a program may write become control pieces, which SentencePiece never
+produces from text. So the text `<start_of_turn>` becomes ordinary pieces, and no prompt can inject a turn or a tag.
 """
 
 from pathlib import Path
@@ -16,10 +16,11 @@ from pasta_jax.models.gguf import GGUF
 from pasta_jax.models.vocabulary import MARKER, Vocabulary
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6  # GGUF and SentencePiece share these numbers
-_BLANK = "▁"  # how pieces write a blank
+_BLANK = "▁"  # stands for a space in pieces
 
 
 def from_gguf(gguf: GGUF) -> Vocabulary:
+    """The vocabulary in a GGUF file."""
     texts = gguf.require("tokenizer.ggml.tokens", list)
     types = gguf.require("tokenizer.ggml.token_type", np.ndarray).tolist()
     scores = gguf.require("tokenizer.ggml.scores", np.ndarray).tolist()
@@ -29,9 +30,9 @@ def from_gguf(gguf: GGUF) -> Vocabulary:
         )
     roles = {role: gguf.require(f"tokenizer.ggml.{role}_token_id", int) for role in ("unknown", "bos", "eos")}
     if max(roles.values()) >= len(texts):
-        raise PastaError(f"{gguf.path}: of {len(texts)} tokens it names {roles}; fetch the file again")
+        raise PastaError(f"{gguf.path}: token ids {roles} for {len(texts)} tokens; fetch the file again")
     types[roles["unknown"]] = _UNKNOWN  # listed as a control piece
-    # Runs of blanks are user-defined pieces, and the only ones that a GGUF file lists with real blanks.
+    # Runs of spaces are user-defined pieces, the only ones that a GGUF file lists with real spaces.
     texts = [
         text.replace(" ", _BLANK) if type == _USER_DEFINED else text for text, type in zip(texts, types, strict=True)
     ]
@@ -39,7 +40,7 @@ def from_gguf(gguf: GGUF) -> Vocabulary:
     model.trainer_spec.model_type = TrainerSpec.BPE
     model.trainer_spec.byte_fallback = True
     model.trainer_spec.vocab_size = len(texts)
-    for role, field in (("unknown", "unk"), ("bos", "bos"), ("eos", "eos")):  # for others who read what we save
+    for role, field in (("unknown", "unk"), ("bos", "bos"), ("eos", "eos")):  # for other readers of what we save
         setattr(model.trainer_spec, f"{field}_id", roles[role])
         setattr(model.trainer_spec, f"{field}_piece", texts[roles[role]])
     model.normalizer_spec.name = "identity"
@@ -50,17 +51,16 @@ def from_gguf(gguf: GGUF) -> Vocabulary:
         for text, score, type in zip(texts, scores, types, strict=True):
             add(piece=text, score=score, type=type)
     except (TypeError, ValueError) as error:
-        raise PastaError(
-            f"{gguf.path}: a score or type of its tokens is none ({error}); fetch the file again"
-        ) from error
+        raise PastaError(f"{gguf.path}: invalid score or type of a token ({error}); fetch the file again") from error
     return _vocabulary(gguf.path, model, texts, types)
 
 
 def from_file(path: Path) -> Vocabulary:
+    """The vocabulary in a .model file."""
     try:
         model = ModelProto.FromString(path.read_bytes())
     except DecodeError:
-        raise PastaError(f"{path}: not a SentencePiece model; give a GGUF, .model or tokenizer.json file") from None
+        raise PastaError(f"{path}: not a SentencePiece model; use a GGUF, .model or tokenizer.json file") from None
     texts, types = [], []
     for piece in model.pieces:
         texts.append(piece.piece)
@@ -70,9 +70,7 @@ def from_file(path: Path) -> Vocabulary:
 
 def _vocabulary(path: Path, model: ModelProto, texts: list[str], types: list[int]) -> Vocabulary:
     if not model.trainer_spec.byte_fallback:
-        raise PastaError(
-            f"{path}: has no byte pieces, so rare characters would be lost; use a model with byte fallback"
-        )
+        raise PastaError(f"{path}: no byte pieces, so rare characters would be lost; use a model with byte fallback")
     for id, (text, type) in enumerate(zip(texts, types, strict=True)):
         if type not in (_NORMAL, _UNKNOWN, _BYTE) and MARKER.fullmatch(text):
             model.pieces[id].type = types[id] = _CONTROL
@@ -81,7 +79,7 @@ def _vocabulary(path: Path, model: ModelProto, texts: list[str], types: list[int
         processor = SentencePieceProcessor(model_proto=content)
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
-        raise PastaError(f"{path}: SentencePiece refuses its pieces ({reason}); fetch the file again") from error
+        raise PastaError(f"{path}: SentencePiece rejects its pieces ({reason}); fetch the file again") from error
     data = [text.replace(_BLANK, " ").encode() for text in texts]
     control = {}
     for id, type in enumerate(types):
@@ -90,7 +88,7 @@ def _vocabulary(path: Path, model: ModelProto, texts: list[str], types: list[int
         elif type in (_CONTROL, _UNKNOWN):
             data[id] = b""
             control[texts[id]] = id
-    # A real U+2581 in a text would come back as a blank: it is written with its three byte pieces instead.
+    # A real U+2581 in a text would be decoded as a space: it is encoded as its three byte pieces instead.
     blank_sign = [processor.piece_to_id(f"<0x{byte:02X}>") for byte in _BLANK.encode()]
 
     def encode(text: str) -> list[int]:

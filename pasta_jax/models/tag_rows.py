@@ -1,14 +1,14 @@
-"""First values of the tags' embedding rows: apart from each other and near words of their meaning.
+"""Initial values of the tags' embedding rows: apart from each other and near words of their meaning.
 
 The reserved rows of a pretrained model were never trained and are nearly parallel (Gemma 3: cosine 0.99 to their mean),
-and appended rows are zero: left so, a model could not tell the tags apart.
+and appended rows are zero. Without these values a model could not tell the tags apart.
 """
 
 import numpy as np
 
 from pasta_jax.lang.tags import MAX_TENS, NUM_TAGS, TagIds
 
-NOISE = 0.3  # of an ordinary row's size; parts rows that share most of their words
+NOISE = 0.3  # as a fraction of an ordinary row's norm; separates rows that share most of their words
 
 WORDS = {
     "promise": (" promise", " later", " topic", " begin"),
@@ -20,7 +20,7 @@ WORDS = {
 
 
 def words_of(tags: TagIds) -> dict[int, tuple[str, ...]]:
-    """The words whose mean a tag's row starts from."""
+    """The words whose mean initialises each tag's row."""
     words = {tags.close(n): (*WORDS["close"], f" {10 * n}", f" {n}") for n in range(1, MAX_TENS + 1)}
     named = {tags.promise: "promise", tags.async_: "async", tags.end_async: "end_async", tags.sync: "sync"}
     return words | {tag: WORDS[name] for tag, name in named.items()}
@@ -29,8 +29,8 @@ def words_of(tags: TagIds) -> dict[int, tuple[str, ...]]:
 def initial_tag_rows(table_VxE: np.ndarray, tokenizer, seed: int = 0) -> np.ndarray:
     """Rows [68, E] for a table: the mean of related words plus noise.
 
-    The mean is left short: drawn out to an ordinary row's length, what all rows share would make the tags the
-    likeliest tokens everywhere.
+    The mean keeps its short norm: scaled to an ordinary row's, the component that all rows share would make the tags
+    the likeliest tokens everywhere.
     """
     rng = np.random.default_rng(seed)
     words = words_of(tokenizer.tags)
@@ -44,7 +44,7 @@ def initial_tag_rows(table_VxE: np.ndarray, tokenizer, seed: int = 0) -> np.ndar
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
-    """Rows of length one."""
+    """Rows of norm one."""
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
 
 

@@ -1,4 +1,4 @@
-"""Text to ids and back: one tokenizer for all models, whose plain text can never become a control or a tag id."""
+"""Text to ids and back, for all model families. Plain text never becomes a control or tag id."""
 
 import codecs
 import os
@@ -17,86 +17,91 @@ from pasta_jax.models.chat import FAMILIES, Family, conversation
 from pasta_jax.models.gguf import GGUF
 from pasta_jax.models.vocabulary import UNUSED, Vocabulary
 
-_ROW_MULTIPLE = 128  # appended tag rows are padded up to it, so that the vocabulary splits evenly over devices
+_ROW_MULTIPLE = 128  # the vocabulary with appended tags is padded to a multiple, so that it divides over devices
 
 
 @dataclass(frozen=True, eq=False)
 class Tokenizer:
+    """A vocabulary with the chat template of its family and the place of the tags."""
+
     family: Family
     vocabulary: Vocabulary
     tags: TagIds
-    model_vocab: int  # rows that the model needs: vocab_size, or more where the tags had to be appended
+    model_vocab: int  # rows that the model needs: vocab_size, or more if the tags are appended
 
     @property
     def name(self) -> str:
+        """The family's."""
         return self.family.name
 
     @property
     def vocab_size(self) -> int:
-        """The ids of the tokenizer itself, appended tags not counted."""
+        """Number of ids of the tokenizer itself, without appended tags."""
         return len(self.vocabulary.data)
 
     @property
     def bos(self) -> int | None:
+        """The begin-of-sequence id; None in families without one."""
         return self.vocabulary.control[self.family.bos] if self.family.bos else None
 
     @property
     def end_of_turn(self) -> int:
+        """The id that ends a turn."""
         return self.vocabulary.control[self.family.close]
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """The end of a turn and the end of a document: after either, nothing follows."""
+        """The ids that end an answer: end of turn and end of document."""
         return self.end_of_turn, self.vocabulary.control[self.family.eos]
 
     @cached_property
-    def _lacking(self) -> re.Pattern[bytes]:
-        """The bytes that no id has. (SmolLM2's vocabulary misses six control characters and two planes of Unicode.)"""
+    def _missing(self) -> re.Pattern[bytes]:
+        """The bytes without an id. (SmolLM2's vocabulary lacks six control characters and two planes of Unicode.)"""
         single = {data[0] for data in self.vocabulary.data if len(data) == 1}
         absent = b"".join(b"\\x%02x" % byte for byte in range(256) if byte not in single)
         return re.compile(b"[%s]" % absent if absent else b"(?!)")
 
     def encode(self, text: str) -> list[int]:
-        """Ids of untrusted text: never a control or tag id, and decode gives the text back exactly. No bos."""
+        """Ids of untrusted text, without bos: never a control or tag id, and `decode` restores the text exactly."""
         try:
-            lost = self._lacking.search(text.encode())
+            missing = self._missing.search(text.encode())
         except UnicodeEncodeError as error:
             raise PastaError(
-                f"character {error.start + 1} of the text is {text[error.start]!a}, a broken piece of UTF-8; "
-                "give the text as valid UTF-8"
+                f"character {error.start + 1} of the text is {text[error.start]!a}, which is not valid Unicode; "
+                "remove it or decode the text from UTF-8 again"
             ) from None
-        if lost:
-            place = len(lost.string[: lost.start()].decode(errors="ignore"))
+        if missing:
+            place = len(missing.string[: missing.start()].decode(errors="ignore"))
             raise PastaError(
-                f"character {place + 1} of the text is {text[place]!a}, which {self.name} has no ids for; leave it out"
+                f"character {place + 1} of the text is {text[place]!a}, for which {self.name} has no ids; remove it"
             )
         return self.vocabulary.encode(text)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids; control and tag ids are silent, bytes that are no UTF-8 become U+FFFD."""
+        """The text of ids; control and tag ids decode to nothing, bytes that are not UTF-8 to U+FFFD."""
         return b"".join(map(self.piece, ids)).decode("utf-8", "replace")
 
     def piece(self, id: int) -> bytes:
-        """The bytes one id stands for."""
+        """The bytes of one id."""
         if not 0 <= id < self.model_vocab:
             raise PastaError(
-                f"id {id} is none of the {self.model_vocab} of {self.name}; decode with the model's tokenizer"
+                f"id {id} is not one of the {self.model_vocab} of {self.name}; decode with the model's tokenizer"
             )
         return self.vocabulary.data[id] if id < self.vocab_size else b""
 
     def prompt_ids(self, text: str) -> list[int]:
-        """A raw prompt: bos, where the family has one, and the text."""
+        """A raw prompt: bos, if the family has one, and the text."""
         return ([] if self.bos is None else [self.bos]) + self.encode(text)
 
     def chat(self, messages: list[tuple[str, str]]) -> list[int]:
-        """(role, text) pairs as the family's own template writes them, up to the opening of the assistant's turn."""
+        """(role, text) pairs in the family's chat template, up to the opening of the assistant's turn."""
         ids = []
         for is_control, text in conversation(self.family, messages):
             ids += [self.vocabulary.control[text]] if is_control else self.encode(text)
         return ids
 
     def save(self, folder: Path) -> Path:
-        """Write the tokenizer where `load_tokenizer` and other programs read it; whole or not at all."""
+        """Write the tokenizer under the name that other programs expect, whole or not at all."""
         target = folder / self.vocabulary.file
         write_whole(target, self.vocabulary.content())
         return target
@@ -109,41 +114,40 @@ def tokenizer_fingerprint(tokenizer: Tokenizer) -> str:
 
 
 class Detokenizer:
-    """Ids to text one at a time: a character comes out when its last byte has come in."""
+    """Ids to text, one id at a time: a character is returned with its last byte."""
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, id: int) -> str:
+        """The characters that this id completes."""
         return self._decoder.decode(self._tokenizer.piece(id))
 
     def flush(self) -> str:
-        """What is left at the end: U+FFFD for a character that was never completed."""
+        """The rest, at the end: U+FFFD for an incomplete character."""
         return self._decoder.decode(b"", final=True)
 
 
 def load_tokenizer(path: str | os.PathLike) -> Tokenizer:
-    """The tokenizer in a GGUF, SentencePiece .model or tokenizer.json file; its content tells which."""
+    """The tokenizer in a GGUF, SentencePiece .model or tokenizer.json file, recognised by content."""
     path = Path(path)
     try:
         with path.open("rb") as file:
             head = file.read(64)
     except OSError as error:
-        raise PastaError(f"{path}: {error.strerror}; give a GGUF, .model or tokenizer.json file") from error
+        raise PastaError(f"{path}: {error.strerror}; use a GGUF, .model or tokenizer.json file") from error
     if head.startswith(b"GGUF"):
         return from_gguf(GGUF.open(path))
     return bpe_from_file(path) if head.lstrip().startswith(b"{") else sentencepiece_from_file(path)
 
 
 def from_gguf(gguf: GGUF) -> Tokenizer:
-    """The tokenizer in an opened GGUF file, whichever kind it is."""
+    """The tokenizer in an open GGUF file."""
     kinds = {"llama": sentencepiece_from_gguf, "gpt2": bpe_from_gguf}
     kind = gguf.require("tokenizer.ggml.model", str)
     if kind not in kinds:
-        raise PastaError(
-            f"{gguf.path}: has a tokenizer of the kind {kind!r}, not one of {', '.join(kinds)}; use such a file"
-        )
+        raise PastaError(f"{gguf.path}: unsupported tokenizer kind {kind!r}; use a file with one of {', '.join(kinds)}")
     return kinds[kind](gguf)
 
 
@@ -169,25 +173,25 @@ def _tokenizer(path: Path, vocabulary: Vocabulary) -> Tokenizer:
     if family is None:
         marks = ", ".join(family.open for family in FAMILIES)
         raise PastaError(
-            f"{path}: has none of the marks of a turn that are known ({marks}); use a model of these families"
+            f"{path}: no known control piece that opens a turn ({marks}); use a model of one of these families"
         )
     base = _first_run([id for piece, id in control.items() if UNUSED.fullmatch(piece)], NUM_TAGS)
     rows = size if base is not None else -(-(size + NUM_TAGS) // _ROW_MULTIPLE) * _ROW_MULTIPLE
     tokenizer = Tokenizer(family, vocabulary, TagIds(size if base is None else base), rows)
     if tokenizer.decode(tokenizer.encode(_PROBE)) != _PROBE:
         raise PastaError(
-            f"{path}: does not give every text back exactly (it rewrites characters or blanks); "
+            f"{path}: decoding doesn't restore every text (characters or spaces are rewritten); "
             "use the tokenizer file that came with the model"
         )
     return tokenizer
 
 
-# What normalizers and word rules like to change.
+# What normalizers and pre-tokenizers tend to change.
 _PROBE = "  a  \t\n\r\n\u00ad é e\u0301 ﬁ Ａ ▁ \u200b 😀\ufeff "
 
 
 def _first_run(ids: list[int], length: int) -> int | None:
-    """Where the first `length` ids in a row begin."""
+    """The first id of the first `length` consecutive ids."""
     start = previous = None
     for id in sorted(ids):
         start = id if previous is None or id != previous + 1 else start

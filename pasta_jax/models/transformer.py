@@ -1,9 +1,8 @@
 """One transformer for Gemma 1, 2, 3 and the Llama family: Linen modules used as pure functions.
 
-`trunk` runs the layers and `logits` the head, both over a plain parameter tree. Whether layers are scanned or unrolled
-is said by the tree itself: `params["layers"]` is one dict of stacked leaves [L, ...] (accelerators: one small program)
-or a tuple of L dicts (CPU: XLA would copy each layer's slice of a stacked weight). The cache follows the same rule; see
-pool.py.
+`trunk` runs the layers and `logits` the head, both over a plain parameter tree. The tree's layout (layers.py) decides
+whether layers are scanned (accelerators: one small program) or unrolled (CPU: XLA would copy each layer's slice of a
+stacked weight). The cache has the same layout; see pool.py.
 """
 
 import dataclasses
@@ -21,15 +20,18 @@ from pasta_jax.models.layers import is_stacked
 from pasta_jax.models.mask_spec import HIDDEN, MaskSpec
 from pasta_jax.models.pool import KV, lanes_kv, prefix_kv, write_kv
 
+# (q, k, v) -> (output, new cache)
+Attend = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, KV | None]]
+
 kernel_init = nn.initializers.normal(stddev=0.02)
 
 
 class Dense(nn.Module):
     """x [..., inputs] times kernel [*outputs, inputs]; a LoRA pair is added where the parameters hold one.
 
-    Parameters that are only decoded with may hold its transpose instead, `columns` [in, out]; see weights.py.
-    The last axis is never split: where its last two axes are small, a TPU stores a kernel in tiles that its matrix unit
-    cannot read, and re-tiles it in every step.
+    Parameters for decoding only may hold its transpose instead, `columns` [in, out]; see weights.py. The last axis is
+    never split: a TPU stores a kernel whose last two axes are small in tiles that its matrix unit cannot read, and
+    re-tiles it in every step.
     """
 
     outputs: tuple[int, ...]
@@ -50,19 +52,19 @@ class Dense(nn.Module):
 
 
 def matmul(x_NxI, kernel):
-    """x times a kernel [*outputs, inputs] seen as one matrix [out, in].
+    """x times a kernel [*outputs, inputs].
 
-    Seen as two-dimensional before the product: XLA CPU would copy a kernel of more dimensions, transposed, in every
-    step.
+    The kernel is reshaped to [out, in] before the product: XLA CPU would copy a kernel of more dimensions, transposed,
+    in every step.
     """
     return jnp.einsum("ni,oi->no", x_NxI, kernel.reshape(-1, x_NxI.shape[1]))
 
 
-PARTS = 4  # more than there are threads, so that one which wakes late takes fewer
+PARTS = 4  # more than the usual number of threads: one that wakes late then computes fewer parts
 
 
 def matmul_columns(x_NxI, columns_IxO):
-    """x times a matrix [in, out]; one row's in parts of the inputs, which XLA CPU's threads take one after another."""
+    """x times a matrix [in, out]; for one row in parts of the inputs, which XLA CPU distributes over its threads."""
     inputs, outputs = columns_IxO.shape
     if x_NxI.shape[0] > 1 or inputs % PARTS:
         return x_NxI @ columns_IxO
@@ -71,7 +73,7 @@ def matmul_columns(x_NxI, columns_IxO):
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x) * weight over the last axis, in float32. Gemma's 1 is already inside the weight."""
+    """x / rms(x) * weight over the last axis, in float32. Gemma's added 1 is already part of the weight."""
 
     eps: float
 
@@ -84,11 +86,11 @@ class RMSNorm(nn.Module):
 
 
 def rotate(x_BxTxHxD, waves):
-    """Rotary positions by halves: pair (i, i + D/2) turns by its wave's angle."""
+    """Rotary positions by halves: pair (i, i + D/2) is rotated by its wave's angle."""
     cos_BxTx1xC, sin_BxTx1xC = waves
     a, b = jnp.split(x_BxTxHxD, 2, axis=-1)
-    turned = (a * cos_BxTx1xC - b * sin_BxTx1xC, b * cos_BxTx1xC + a * sin_BxTx1xC)
-    return jnp.concatenate(turned, axis=-1).astype(x_BxTxHxD.dtype)
+    rotated = (a * cos_BxTx1xC - b * sin_BxTx1xC, b * cos_BxTx1xC + a * sin_BxTx1xC)
+    return jnp.concatenate(rotated, axis=-1).astype(x_BxTxHxD.dtype)
 
 
 def rope_waves(rope: Rope, head_dim: int, positions_BxT):
@@ -103,7 +105,7 @@ def soft_cap(x, cap: float | None):
 
 
 def attention(config: TransformerConfig, q_BxTxKxGxD, k_BxKxSxD, v_BxKxSxD, see_BxTxS):
-    """Softmax attention of grouped query heads, scores in float32; see[b, t, s] says which keys a query may read."""
+    """Softmax attention of grouped query heads, scores in float32; see[b, t, s] states which keys a query may read."""
     lanes, length, heads, groups, _ = q_BxTxKxGxD.shape
     q_BxKxNxD = jnp.moveaxis(q_BxTxKxGxD * config.score_scale, 1, 3).reshape(lanes, heads, groups * length, -1)
     # Keys first: with the queries first, XLA CPU would copy all keys, transposed, in every step.
@@ -115,19 +117,19 @@ def attention(config: TransformerConfig, q_BxTxKxGxD, k_BxKxSxD, v_BxKxSxD, see_
     return jnp.moveaxis(jnp.einsum("bkgts,bksd->bkgtd", weights_BxKxGxTxS, v_BxKxSxD), 3, 1)
 
 
-class Block(nn.Module):
-    """One layer. `attend(q, k, v)` owns mask and cache and returns (branch output, whatever it keeps)."""
+class Layer(nn.Module):
+    """One layer. `attend(q, k, v)` owns mask and cache and returns (output, new cache)."""
 
     config: TransformerConfig
 
     @nn.compact
-    def __call__(self, x_BxTxE, waves, attend: Callable):
+    def __call__(self, x_BxTxE, waves, attend: Attend):
         c = self.config
         heads = (c.kv_heads, c.groups, c.head_dim)
 
         h = RMSNorm(c.norm_eps, name="attn_norm")(x_BxTxE)
         # Per key/value head: its G query heads, then the key, then the value. One matrix, so that a step reads it in
-        # one pass; grouped by key/value head, so that sharding over K keeps a group's heads together.
+        # one pass; grouped by key/value head, so that sharding over K keeps the heads of a group together.
         qkv_BxTxKxG2xD = Dense((c.kv_heads, c.groups + 2, c.head_dim), name="qkv")(h)
         q, k, v = jnp.split(qkv_BxTxKxG2xD, (c.groups, c.groups + 1), axis=3)
         q = q.reshape(*q.shape[:2], c.heads, c.head_dim)
@@ -135,28 +137,29 @@ class Block(nn.Module):
         if c.qk_norm:
             q, k = RMSNorm(c.norm_eps, name="q_norm")(q), RMSNorm(c.norm_eps, name="k_norm")(k)
         q, k = rotate(q, waves), rotate(k, waves)
-        h, kept = attend(q.reshape(*q.shape[:2], *heads), k, v)
+        h, cache = attend(q.reshape(*q.shape[:2], *heads), k, v)
         h = Dense((c.embed,), name="out")(h.reshape(*h.shape[:2], c.heads * c.head_dim))
         if c.post_norms:
             h = RMSNorm(c.norm_eps, name="post_attn_norm")(h)
         x_BxTxE = x_BxTxE + h
 
         h = RMSNorm(c.norm_eps, name="mlp_norm")(x_BxTxE)
-        gate_up_BxTxF2 = Dense((c.ff * 2,), name="gate_up")(h)  # by turns, so that sharding over F keeps pairs together
+        # Interleaved, so that sharding over F keeps pairs together.
+        gate_up_BxTxF2 = Dense((c.ff * 2,), name="gate_up")(h)
         gate, up = gate_up_BxTxF2[..., 0::2], gate_up_BxTxF2[..., 1::2]
         gate = jax.nn.silu(gate) if c.activation == "silu" else jax.nn.gelu(gate, approximate=True)
         h = Dense((c.embed,), name="down")(gate * up)
         if c.post_norms:
             h = RMSNorm(c.norm_eps, name="post_mlp_norm")(h)
-        return x_BxTxE + h, kept
+        return x_BxTxE + h, cache
 
 
 @dataclasses.dataclass(frozen=True)
 class Cache:
-    """Where a step's keys and values go and what is read back."""
+    """Where a step's keys and values are written, and what attention reads."""
 
     kv: KV
-    slots_BxT: jax.Array  # int32; the slot a token's key and value are written to; S and beyond: nowhere
+    slots_BxT: jax.Array  # int32; the slot that a token's key and value are written to; S and beyond: none
     lanes: jax.Array | None = None  # int32 [B]: the pool's lanes these rows belong to; None: all, in order
     prefixes: tuple[int, ...] = ()  # ascending static lengths; attention reads the shortest that covers `fill`
     fill: jax.Array | None = None  # int32 scalar: slots in use in the fullest lane, this step's included
@@ -174,9 +177,9 @@ def trunk(
 ):
     """Final hidden states [B, T, E] and the cache's new KV (None without one).
 
-    Without a cache the keys are the T tokens themselves (S = T), and instead of the mask there may be a MaskSpec, from
-    which blocks of it are made as they are needed. With a cache the keys are the pool's slots, this call's included:
-    all keys and values are written first, then all rows attend.
+    Without a cache the keys are the T tokens themselves (S = T), and a MaskSpec, from which blocks of the mask are
+    computed as they are needed, may stand in for the mask. With a cache the keys are the pool's slots, including those
+    of this call: all keys and values are written first, then all rows attend.
     """
     x_BxTxE = embedded(params, tokens_BxT)
     if config.scaled_embed:
@@ -202,7 +205,7 @@ def trunk(
             read, at = (written, l) if cache.lanes is None else (lanes_kv(written, l, cache.lanes), 0)
             return attend_prefix(config, q, read, at, see, cache.prefixes, cache.fill), written
 
-        return Block(config).apply({"params": params_l}, x, waves, attend)
+        return Layer(config).apply({"params": params_l}, x, waves, attend)
 
     if remat:
         layer = jax.checkpoint(layer)
@@ -220,17 +223,18 @@ def trunk(
             x, kv = carry
             params_l, l = params_and_l
             see = jax.tree.map(lambda a, b: jnp.where(is_local[l], a, b), see_local, see_BxTxS)
-            turned = jax.tree.map(lambda a, b: jnp.where(is_local[l], a, b), waves_local, waves)
-            return layer(params_l, x, kv, l, see, turned), None
+            waves_l = jax.tree.map(lambda a, b: jnp.where(is_local[l], a, b), waves_local, waves)
+            return layer(params_l, x, kv, l, see, waves_l), None
 
         (x_BxTxE, kv), _ = lax.scan(body, (x_BxTxE, kv), (params["layers"], jnp.arange(config.layers)))
     return RMSNorm(config.norm_eps).apply({"params": params["final_norm"]}, x_BxTxE), kv
 
 
 def attend_prefix(config, q, kv: KV, l, see_BxTxS, prefixes: tuple[int, ...], fill):
-    """Attention over the shortest static prefix that holds every used slot: equal to all slots, for less work.
+    """Attention over the shortest static prefix that holds every used slot: the result of all slots, for less work.
 
-    Each branch cuts its own prefix out of the pool. Cut out before the switch, a TPU would read all slots of a layer.
+    Each branch slices its own prefix out of the pool. With the slice before the switch, a TPU would read all slots of a
+    layer.
     """
 
     def upto(length):
@@ -264,7 +268,7 @@ def logits(params, config: TransformerConfig, x_BxTxE):
 
 
 def forward(params, config: TransformerConfig, tokens_BxT, positions_BxT, see_BxTxT):
-    """Uncached logits of whole sequences under any mask: what training, scoring and the reference use."""
+    """Uncached logits of whole sequences under any mask: for training, scoring and the reference."""
     x_BxTxE, _ = trunk(params, config, tokens_BxT, positions_BxT, see_BxTxT, positions_BxT)
     return logits(params, config, x_BxTxE)
 
@@ -276,12 +280,12 @@ def causal(positions_BxT):
 
 
 def init(config: TransformerConfig, key, stacked: bool):
-    """Fresh float32 parameters; run under `jax.eval_shape` for their shapes alone."""
+    """Fresh float32 parameters; call it under `jax.eval_shape` for their shapes alone."""
 
     def one_layer(key):
         x = jnp.zeros((1, 1, config.embed))
         waves = rope_waves(config.rope, config.head_dim, jnp.zeros((1, 1), jnp.int32))
-        return Block(config).init(key, x, waves, lambda q, k, v: (q, None))["params"]
+        return Layer(config).init(key, x, waves, lambda q, k, v: (q, None))["params"]
 
     embed_key, head_key, *layer_keys = jax.random.split(key, 2 + config.layers)
     params = {
