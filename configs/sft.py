@@ -2,22 +2,23 @@
 
     python -m launch.sft --config=configs/sft.py:toy --workdir=runs/toy
 
-The same command goes on where it was stopped or killed. In the workdir: config.json, metrics.jsonl, checkpoints/, and
-at the end model/, which `launch.decode --config=configs/decode.py:local --config.model.path=…/model` reads.
+Rerun the command to resume a run that was stopped or killed. The workdir holds config.json, metrics.jsonl, checkpoints/
+and, at the end, model/, which `launch.decode --config=configs/decode.py:local --config.model.path=…/model` reads. With
+an adapter, it also holds adapter.safetensors; --config.model.adapter=PATH trains one further.
 
 Variants:
 
-tiny          the toy task as small as it can be: under a minute on two CPU cores; all works, little is learnt
-toy           the toy task: five minutes on two CPU cores; then all but one answer that can be forked is, and 99 % of
-              held-out ones are right to the byte (docs/RESULTS.md)
-smollm2_135m  SmolLM2 with an adapter; wants --config.data.records=<folder that launch.annotate wrote>. On two CPU cores
-              a step of 2 rows of 512 tokens takes about 8 s and 5 GB, so it is for accelerators, or for a first look:
+tiny          the toy task at its smallest: under a minute on two CPU cores; everything runs, little is learnt
+toy           the toy task: five minutes on two CPU cores; afterwards all but one of the answers that can be forked are,
+              and 99 % of the held-out answers are byte-exact (docs/RESULTS.md)
+smollm2_135m  SmolLM2 with an adapter; needs --config.data.records=<folder that launch.annotate wrote>. On two CPU cores
+              a step of 2 rows of 512 tokens takes about 8 s and 5 GB, so it is meant for accelerators. For a first try:
               --config.data.rows=2 "--config.data.lengths=(512,)" --config.train.epochs=0 --config.train.steps=20
 gemma3_270m   Gemma 3 270M, all parameters, on such records
-gemma_7b      the paper's settings, on such records; wants --config.model.path=<folder with the weights>. Weights, their
-              moments and gradients are 16 bytes a parameter, 140 GB, to be shared by the devices of --config.mesh.model
+gemma_7b      the paper's settings, on such records; needs --config.model.path=<folder with the weights>. Weights,
+              gradients and moments take 16 bytes per parameter, 140 GB, divided over the devices of --config.mesh.model
 
-The last three have not been trained to their end yet.
+The last three have not been trained to completion yet.
 """
 
 from ml_collections import ConfigDict
@@ -41,11 +42,11 @@ def get_config(variant: str = "toy") -> ConfigDict:
 
 
 def sft() -> ConfigDict:
-    """What all variants share, with the paper's settings."""
+    """The settings that all variants share; the paper's."""
     return ConfigDict(
         {
             "model": common.model(""),
-            # A model to be trained from nothing instead, with the toy task's tokenizer; layers 0: not this.
+            # Train a model from random weights instead, with the toy task's tokenizer; layers 0: start from `model`.
             "fresh": {
                 "layers": 0,
                 "embed": 0,
@@ -54,51 +55,57 @@ def sft() -> ConfigDict:
                 "kv_heads": 0,
                 "head_dim": 0,
                 "context": 0,
-                "widen": 1.0,  # factor on the first weights; small models learn sooner from larger ones
+                "widen": 1.0,  # factor on the initial weights; small models learn faster from larger ones
             },
-            "strip_tags": False,  # True: plain answers, for the baseline
+            "strip_tags": False,  # True: train on plain answers, for the baseline
             # Position policy: predicted, constant (main skips `constant` ids), oracle (training only), shared_start.
-            # The model stores it and is decoded with it.
+            # Stored with the model, which is then decoded with it. A trained model keeps its own.
             "positions": {"policy": "predicted", "constant": 40},
             "data": {
                 "records": "",  # folder that launch.annotate wrote
                 "toy": "",  # or a level of the toy task: small, medium, large
-                "toy_count": 0,  # its problems
+                "toy_count": 0,  # number of its problems
                 "toy_seed": 1,
-                "held_out": 64,  # records kept apart to measure on
-                "lengths": (1024,),  # tokens of a row; a record goes to the shortest that holds it
+                "held_out": 64,  # records to measure on that are not trained on
+                "lengths": (1024,),  # tokens of a batch row; a record goes to the shortest that fits it
                 "rows": 8,
-                "packed": True,  # several records to a row
+                "packed": True,  # several records per row
                 "too_long": "drop",  # or split
             },
             "adapter": {
-                "rank": 0,
+                "rank": 0,  # 0: none, all parameters are trained; an adapter of config.model is merged first
                 "alpha": 0.0,
                 "targets": ("qkv", "out", "gate_up", "down"),
-            },  # rank 0: none
+            },
             "train": {
                 "epochs": 4,
-                "steps": 0,  # other than 0: so many steps instead
-                "learning_rate": 1e-5,  # falls to 0 linearly
-                "warmup": 0,  # steps that rise to it first
+                "steps": 0,  # a number of steps instead of epochs, which must then be 0
+                "learning_rate": 1e-5,  # decays linearly to 0
+                "warmup": 0,  # steps in which it rises linearly first
                 "weight_decay": 0.0,
                 "clip": 1.0,
                 "b1": 0.9,
                 "b2": 0.999,
                 "eps": 1e-8,
-                "accumulate": 1,  # parts of a batch that are computed one after another
-                "remat": True,  # compute each layer again in the backward pass: less memory for a third more time
-                "block": 0,  # tokens attention looks at at a time, on a TPU n * 128; 0: a row, with its mask in memory
-                "slice": 256,  # tokens of a row whose logits exist at a time
-                "seed": 0,  # of fresh weights, adapters, and the order of the data
+                "accumulate": 1,  # parts of a batch, computed one after another to save memory
+                "remat": True,  # recompute each layer in the backward pass: less memory, a third more time
+                "block": 0,  # tokens per block of attention, n * 128 on a TPU; 0: a whole row, with its mask in memory
+                "slice": 256,  # tokens of a row whose logits are in memory at a time
+                "seed": 0,  # of fresh weights, new adapters, and the order of the data
             },
-            "weights": {"main": 1.0, "topic": 1.0, "length": 1.0, "chunk": 1.0, "sync": 1.0},  # of each kind of label
-            "mesh": {"data": 0, "model": 1},  # devices that share rows, and heads; data 0: all that model leaves
-            "every": {"log": 10, "held_out": 200, "probe": 200, "save": 200},  # steps; 0: never
-            "keep": {"newest": 3, "every": 0},  # checkpoints; those at multiples of `every` steps stay for good
-            # Held-out prompts that are answered greedily now and then, to see whether and how well the model forks.
+            "weights": {
+                "main": 1.0,
+                "topic": 1.0,
+                "length": 1.0,
+                "chunk": 1.0,
+                "sync": 1.0,
+            },  # of each kind of label in the loss
+            "mesh": {"data": 0, "model": 1},  # devices that share rows, and heads; data 0: all devices / model
+            "every": {"log": 10, "held_out": 200, "probe": 200, "save": 200},  # in steps; 0: never
+            "keep": {"newest": 3, "every": 0},  # checkpoints: the newest, and those at multiples of `every` steps
+            # Held-out prompts answered greedily during training, to see whether and how well the model forks.
             "probe": {"prompts": 8, "rows": 8, "max_tokens": 400},
-            "tensorboard": False,  # also write TensorBoard events
+            "tensorboard": False,  # write TensorBoard events as well
         }
     )
 
@@ -115,12 +122,12 @@ def tiny() -> ConfigDict:
 
 
 def toy() -> ConfigDict:
-    """The toy task, from nothing."""
+    """The toy task, from random weights."""
     config = sft()
     config.fresh.update(layers=4, embed=128, ff=384, heads=4, kv_heads=4, head_dim=32, context=1024, widen=3.0)
     config.data.update(toy="medium", toy_count=16_000, lengths=(256,), rows=8)
     config.train.update(epochs=0, steps=1000, learning_rate=3e-3, warmup=100, weight_decay=0.01, b2=0.98, remat=False)
-    config.weights.main = 2.0  # the lines of ends are few
+    config.weights.main = 2.0  # few labels are in the lines that name the ends
     return config
 
 

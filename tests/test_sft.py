@@ -1,5 +1,6 @@
-"""The training command, as a user runs it: killed, stopped, gone on, refused."""
+"""Supervised training: the command as a user runs it, killed, stopped, resumed, refused; and the pipeline itself."""
 
+import dataclasses
 import json
 import os
 import random
@@ -14,8 +15,12 @@ import pytest
 from safetensors.numpy import load_file
 
 from configs.sft import get_config
-from launch.sft import sft
+from pasta_jax import settings
 from pasta_jax.errors import PastaError
+from pasta_jax.lang.structure import POLICIES, Positions
+from pasta_jax.models.huggingface import read_config
+from pasta_jax.models.source import ModelSource, load, load_with_adapter
+from pasta_jax.pipelines import sft
 
 ROOT = Path(__file__).parents[1]
 TINY = "--config=configs/sft.py:tiny"
@@ -45,48 +50,51 @@ def start(environment, workdir, *flags: str) -> subprocess.Popen:
 
 
 def finish(process: subprocess.Popen, code: int = 0) -> str:
-    _, said = process.communicate(timeout=300)
-    assert process.returncode == code, said
-    return said
+    """Wait for the process; its stderr."""
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == code, errors
+    return errors
 
 
 def lines(workdir) -> list[dict]:
-    """The figures but for the times."""
+    """The metrics without the times."""
     path = workdir / "metrics.jsonl"
-    read = [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
-    return [{key: value for key, value in line.items() if key not in ("s_per_step", "tokens_per_s")} for line in read]
+    written = [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
+    times = ("s_per_step", "tokens_per_s")
+    return [{key: value for key, value in line.items() if key not in times} for line in written]
 
 
 def wait_for_step(process: subprocess.Popen, workdir, step: int) -> None:
     while process.poll() is None and not any(line["step"] >= step for line in lines(workdir)):
         time.sleep(0.01)
-    assert process.poll() is None, "it was over before it could be stopped"
+    assert process.poll() is None, "it ended before it could be stopped"
 
 
 @pytest.fixture(scope="module")
 def whole(folder, environment):
-    """A run that nothing disturbed."""
+    """The folder of an uninterrupted run."""
     finish(start(environment, folder / "whole"))
     return folder / "whole"
 
 
-def test_a_run_leaves_what_it_says(whole):
-    said = lines(whole)
-    losses = [line for line in said if "loss" in line]
+def test_a_run_writes_metrics_config_and_checkpoints(whole):
+    written = lines(whole)
+    losses = [line for line in written if "loss" in line]
     assert [line["step"] for line in losses] == list(range(1, 13))
     assert losses[-1]["loss"] < losses[0]["loss"] - 1
     assert {f"loss_{kind}" for kind in ("main", "topic", "length", "chunk", "sync")} <= set().union(*losses)
-    assert any("held_out/loss" in line for line in said)
-    looked = [line for line in said if "probe/fork_rate" in line]
-    assert [line["step"] for line in looked] == [12]
-    assert 0 <= looked[0]["probe/well_formed"] <= 1
+    assert any("held_out/loss" in line for line in written)
+    probes = [line for line in written if "probe/fork_rate" in line]
+    assert [line["step"] for line in probes] == [12]
+    assert 0 <= probes[0]["probe/well_formed"] <= 1
     about = json.loads((whole / "checkpoints/12/about/metadata").read_text())
     assert about["config"]["train"]["steps"] == 12
+    assert about["positions"] == {"policy": "predicted", "constant": 40}
     assert json.loads((whole / "config.json").read_text()) == about["config"]
 
 
-def test_killed_anywhere_and_gone_on_equals_undisturbed(folder, environment, whole):
-    """Killed at a step drawn at random, it loses nothing but the steps since the last checkpoint."""
+def test_killed_anywhere_and_resumed_equals_uninterrupted(folder, environment, whole):
+    """Killed at a random step, it loses nothing but the steps since the last checkpoint."""
     workdir = folder / "killed"
     step = random.SystemRandom().randrange(2, 11)
     process = start(environment, workdir)
@@ -102,13 +110,12 @@ def test_killed_anywhere_and_gone_on_equals_undisturbed(folder, environment, who
         np.testing.assert_array_equal(ours[name], theirs[name], err_msg=f"{name}, killed at step {step}")
 
 
-def test_sigterm_saves_and_ends_well(folder, environment, whole):
+def test_sigterm_saves_and_exits_cleanly(folder, environment, whole):
     workdir = folder / "stopped"
     process = start(environment, workdir, "--config.every.save=0")
     wait_for_step(process, workdir, 3)
     process.send_signal(signal.SIGTERM)
-    said = finish(process)
-    assert "saved; rerun the command to resume" in said
+    assert "saved; rerun the command to resume" in finish(process)
     assert lines(workdir)[-1]["step"] < 12
     assert "resuming from step" in finish(start(environment, workdir, "--config.every.save=0"))
     assert lines(workdir) == lines(whole)
@@ -119,53 +126,76 @@ def test_the_result_decodes(environment, whole):
     command += [f"--config.model.path={whole / 'model'}", "--prompt=birds owl 4", "--config.request.max_tokens=8"]
     ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
-    said = json.loads(ended.stdout)  # trained for twelve steps, it may well end at once
-    assert said["finish_reason"] == ("length" if said["tokens"] == 8 else "stop")
+    answer = json.loads(ended.stdout)  # after twelve steps it may stop at once
+    assert answer["finish_reason"] == ("length" if answer["tokens"] == 8 else "stop")
 
 
 def test_an_unknown_key_is_refused_in_one_line(environment, folder):
-    said = finish(start(environment, folder / "unknown", "--config.train.learning_rte=1"), code=2)
-    assert said.splitlines()[-1].startswith("error: ")
-    assert "learning_rte" in said.splitlines()[-1]
-    assert "Traceback" not in said
+    errors = finish(start(environment, folder / "unknown", "--config.train.learning_rte=1"), code=2)
+    assert errors.splitlines()[-1].startswith("error: ")
+    assert "learning_rte" in errors.splitlines()[-1]
+    assert "Traceback" not in errors
     assert not (folder / "unknown").exists()
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"train.learning_rate": 0.5}, "was begun with train"),
-        ({"strip_tags": True}, "was begun with strip_tags False, now it is True"),
-        ({"train.steps": 24}, "give another workdir, or the first command again"),
-    ],
-)
-def test_another_training_in_the_same_folder_is_refused(whole, changes, message):
-    config = get_config("tiny")
-    config.update_from_flattened_dict(changes)
-    with pytest.raises(PastaError, match=message):
-        sft(config, whole, lambda: False)
+def settings_with(variant: str, **changes) -> sft.Settings:
+    """A variant's settings with changes by dotted names, as the command's flags make them."""
+    config = get_config(variant)
+    config.update_from_flattened_dict({name.replace("__", "."): value for name, value in changes.items()})
+    return settings.read(config, sft.Settings)
+
+
+def train(workdir: Path, **changes) -> sft.Result:
+    """A run of the pipeline in this process, on all of its devices: as small as can be."""
+    smallest = {"train__steps": 1, "train__warmup": 0, "data__rows": 8, "data__toy_count": 8, "data__held_out": 0}
+    smallest |= {"fresh__layers": 1, "fresh__embed": 8, "fresh__ff": 8, "fresh__heads": 1, "fresh__kv_heads": 1}
+    return sft.run(settings_with("tiny", **smallest | changes), workdir, lambda: False)
+
+
+@pytest.mark.parametrize("variant", ["tiny", "toy", "smollm2_135m", "gemma3_270m", "gemma_7b"])
+def test_every_variant_has_the_fields_of_the_settings(variant):
+    assert settings_with(variant).train.clip == 1.0
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train.epochs": 3}, "give either steps or epochs"),
-        ({"data.toy": ""}, "give either records="),
-        ({"data.lengths": (8,)}, "fits into 8 tokens"),
-        ({"positions.policy": "late"}, "position policy 'late'"),
-        ({"mesh.model": 3}, "mesh .*choose data and model whose product is that"),
-        ({"adapter.rank": 2, "adapter.targets": ("qvk",)}, "adapter target 'qvk'"),
+        ({"train__learning_rate": 0.5}, "was started with config.train.learning_rate 0.01, now it is 0.5"),
+        ({"strip_tags": True}, "was started with config.strip_tags False, now it is True"),
+        ({"train__steps": 24}, "use another workdir, or the original command"),
     ],
 )
-def test_what_cannot_be_is_refused(tmp_path, changes, message):
-    config = get_config("tiny")
-    config.update_from_flattened_dict(changes)
+def test_other_settings_in_the_same_folder_are_refused(whole, changes, message):
     with pytest.raises(PastaError, match=message):
-        sft(config, tmp_path, lambda: False)
+        sft.run(settings_with("tiny", **changes), whole, lambda: False)
+
+
+def test_a_config_that_is_not_json_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text("[1")
+    with pytest.raises(PastaError, match=r"config.json: not a JSON object; use another workdir"):
+        train(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train__epochs": 3}, "set either steps or epochs"),
+        ({"data__toy": ""}, "set either records="),
+        ({"data__toy": "huge"}, r"config.data.toy: unknown value 'huge'"),
+        ({"data__lengths": (8,)}, "fits into 8 tokens"),
+        ({"positions__policy": "late"}, "position policy 'late'"),
+        ({"mesh__model": 3}, "mesh .*choose data and model whose product is that"),
+        ({"train__accumulate": 0}, "config.train.accumulate: expected `int` >= 1"),
+        ({"adapter__rank": 2, "adapter__targets": ("qvk",)}, "adapter target 'qvk'"),
+    ],
+)
+def test_impossible_settings_are_refused(tmp_path, changes, message):
+    with pytest.raises(PastaError, match=message):
+        sft.run(settings_with("tiny", **changes), tmp_path, lambda: False)
 
 
 def test_an_adapter_is_trained_saved_and_merged(folder, environment, whole):
-    """LoRA over the model of another run, stripped of tags: the baseline's way."""
+    """LoRA over the model of another run, without tags: the baseline's way."""
     workdir = folder / "adapter"
     flags = ["--config.fresh.layers=0", f"--config.model.path={whole / 'model'}", "--config.adapter.rank=2"]
     flags += ["--config.adapter.alpha=4.0", "--config.train.steps=4", "--config.strip_tags=True"]
@@ -177,3 +207,100 @@ def test_an_adapter_is_trained_saved_and_merged(folder, environment, whole):
     assert any(np.any(base[name] != merged[name]) for name in base)
     pairs = load_file(workdir / "adapter.safetensors")
     assert "layers.qkv.lora_a" in pairs
+
+
+def source(model: Path, adapter: Path | str = "", policy: str = "") -> ModelSource:
+    return ModelSource(preset="", path=str(model), adapter=str(adapter), policy=policy, constant=40)
+
+
+ADAPTER = {"fresh__layers": 0, "adapter__rank": 2, "adapter__alpha": 4.0}
+
+
+@pytest.fixture(scope="module")
+def base(folder) -> Path:
+    """A model that was not trained on the tags."""
+    result = train(folder / "base", strip_tags=True)
+    assert read_config(result.model)[1].positions is None
+    assert (result.step, result.steps) == (1, 1)
+    assert result.metrics["loss"] > 0
+    return result.model
+
+
+@pytest.fixture(scope="module")
+def adapted(folder, base) -> Path:
+    """The folder of an adapter that was trained with `shared_start`."""
+    changes = ADAPTER | {"positions__policy": "shared_start"}
+    train(folder / "adapted", model__path=str(base), train__learning_rate=0.1, **changes)
+    return folder / "adapted"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_trained_model_and_an_adapter_record_their_positions(tmp_path, base, policy):
+    positions = {"positions__policy": policy, "positions__constant": 30}
+    model = train(tmp_path / "model", **positions).model
+    train(tmp_path / "adapter", model__path=str(base), **ADAPTER, **positions)
+    adapter = tmp_path / "adapter/adapter.safetensors"
+    expected = Positions(policy, 30)
+    assert load(source(model)).positions == expected
+    assert load(source(base, adapter)).positions == expected
+    assert load(source(tmp_path / "adapter/model")).positions == expected
+    about = json.loads((tmp_path / "model/checkpoints/1/about/metadata").read_text())
+    assert about["positions"] == dataclasses.asdict(expected)
+
+
+def test_training_with_other_positions_than_the_models_is_refused(tmp_path, base, adapted):
+    message = "trained with positions shared_start, config.positions is predicted; set --config.positions.policy=shared"
+    with pytest.raises(PastaError, match=f"adapted/model: {message}"):
+        train(tmp_path, fresh__layers=0, model__path=str(adapted / "model"))
+    with pytest.raises(PastaError, match=f"adapter.safetensors: {message}"):
+        train(tmp_path, model__path=str(base), model__adapter=str(adapted / "adapter.safetensors"), **ADAPTER)
+    assert list(tmp_path.iterdir()) == []
+    # Without tags, positions don't matter and none are recorded.
+    result = train(tmp_path, fresh__layers=0, model__path=str(adapted / "model"), strip_tags=True)
+    assert load(source(result.model)).positions is None
+
+
+def test_an_adapter_is_trained_further(tmp_path, base, adapted):
+    """At a learning rate of 0 nothing changes, so the result tells what training started from."""
+    file = adapted / "adapter.safetensors"
+    changes = {"model__path": str(base), "model__adapter": str(file), "positions__policy": "shared_start"}
+    still = train(tmp_path / "still", **ADAPTER | changes, train__learning_rate=0.0)
+    before, after = load_file(file), load_file(tmp_path / "still/adapter.safetensors")
+    assert np.any(before["layers.qkv.lora_b"] != 0)
+    assert before.keys() == after.keys()
+    for name in before:
+        np.testing.assert_array_equal(before[name], after[name], err_msg=name)
+    for name, value in load_file(adapted / "model/model.safetensors").items():
+        np.testing.assert_array_equal(load_file(still.model / "model.safetensors")[name], value, err_msg=name)
+    train(tmp_path / "moved", **ADAPTER | changes, train__learning_rate=0.1)
+    _, moved, about = load_with_adapter(source(base, tmp_path / "moved/adapter.safetensors"))
+    assert np.any(np.asarray(moved["layers"][0]["qkv"]["lora_b"]) != before["layers.qkv.lora_b"][0])
+    assert (about.rank, about.alpha) == (2, 4.0)
+
+
+def test_without_a_rank_the_adapter_is_merged_and_all_parameters_are_trained(tmp_path, base, adapted):
+    changes = {"fresh__layers": 0, "model__path": str(base), "model__adapter": str(adapted / "adapter.safetensors")}
+    result = train(tmp_path, **changes, positions__policy="shared_start", train__learning_rate=0.0)
+    assert not (tmp_path / "adapter.safetensors").exists()
+    trained, merged = (load_file(path / "model.safetensors") for path in (result.model, adapted / "model"))
+    assert trained.keys() == merged.keys()
+    for name in merged:
+        np.testing.assert_allclose(trained[name], merged[name], atol=1e-6, err_msg=name)
+    assert any(np.any(load_file(base / "model.safetensors")[name] != merged[name]) for name in merged)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"adapter__rank": 4}, "was created with rank 2, config.adapter.rank is 4"),
+        ({"adapter__alpha": 8.0}, "was created with alpha 4.0, config.adapter.alpha is 8.0"),
+        (
+            {"adapter__targets": ("qkv", "out")},
+            r"config.adapter.targets is \('qkv', 'out'\)",
+        ),
+    ],
+)
+def test_other_adapter_settings_than_the_files_are_refused(tmp_path, base, adapted, changes, message):
+    changes = ADAPTER | changes | {"positions__policy": "shared_start", "model__path": str(base)}
+    with pytest.raises(PastaError, match=message):
+        train(tmp_path, model__adapter=str(adapted / "adapter.safetensors"), **changes)

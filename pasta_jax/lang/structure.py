@@ -31,6 +31,10 @@ class Positions:
         if self.constant < 0:
             raise PastaError(f"positions.constant {self.constant}: it must be at least 0")
 
+    def matches(self, other: "Positions") -> bool:
+        """Whether both give all tokens the same positions: `constant` only counts under the policy of that name."""
+        return self.policy == other.policy and (self.policy != "constant" or self.constant == other.constant)
+
     def __str__(self) -> str:
         return f"constant {self.constant}" if self.policy == "constant" else self.policy
 

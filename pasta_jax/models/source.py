@@ -47,9 +47,7 @@ def _with_positions(model: Model, source: ModelSource) -> Model:
     positions = Positions(source.policy, source.constant)
     if model.positions is None:
         return dataclasses.replace(model, positions=positions)
-    if positions.policy != model.positions.policy or (
-        positions.policy == "constant" and positions.constant != model.positions.constant
-    ):
+    if not positions.matches(model.positions):
         raise PastaError(
             f"{source.adapter or source.path or model.name}: trained with positions {model.positions}, "
             f"not {positions}; leave `policy` empty to use its own"

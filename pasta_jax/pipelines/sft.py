@@ -1,0 +1,349 @@
+"""Supervised training, from settings to a written model: Pasta-SFT on annotated answers, or its untagged baseline."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import jax
+import msgspec
+
+from pasta_jax.checkpoint import provenance
+from pasta_jax.data.batch import Batch
+from pasta_jax.data.batches import Feed, Layout
+from pasta_jax.data.builder import Examples
+from pasta_jax.data.example import Example, encode
+from pasta_jax.data.toy import HELD_OUT, problems
+from pasta_jax.data.toy_tokenizer import toy_tokenizer
+from pasta_jax.decode.generate import DecodeConfig
+from pasta_jax.errors import PastaError
+from pasta_jax.evaluate.probe import probe
+from pasta_jax.files import write_json
+from pasta_jax.lang.structure import NO_LABEL, Positions
+from pasta_jax.models import transformer
+from pasta_jax.models.config import Rope, TransformerConfig
+from pasta_jax.models.source import ModelSource
+from pasta_jax.models.tokenizer import Tokenizer
+from pasta_jax.models.weights import Model, platform_dtype
+from pasta_jax.pipelines.trainable import AdapterSettings, MeshSettings, Trainable, divide, load, merged, place, write
+from pasta_jax.progress import say
+from pasta_jax.train.fit import Keep, fit
+from pasta_jax.train.loop import Intervals, Run
+from pasta_jax.train.loss import KINDS, Scoring, sft_loss
+from pasta_jax.train.optimizer import OptimizerConfig, new_optimizer, schedule
+from pasta_jax.train.speed import flops_per_token, peak_flops, peak_gb
+from pasta_jax.train.state import Params, new_state
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+CONFIG = "config.json"
+# Settings that may change when a run resumes: they don't change what it computes.
+FREE = ("every", "keep", "probe", "tensorboard", "mesh")
+
+
+@dataclasses.dataclass(frozen=True)
+class FreshSettings:
+    """A model to train from random weights, with the toy task's tokenizer."""
+
+    layers: Count  # 0: start from config.model instead
+    embed: Count
+    ff: Count
+    heads: Count
+    kv_heads: Count
+    head_dim: Count
+    context: Count
+    widen: float  # factor on the initial weights
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSettings:
+    """What to train and to measure on, and the shapes of batches."""
+
+    records: str  # folder that launch.annotate wrote
+    toy: Literal["", "small", "medium", "large"]  # or a level of the toy task
+    toy_count: Count  # its problems
+    toy_seed: Count
+    held_out: Count  # records to measure on
+    lengths: tuple[int, ...]  # tokens of a batch row
+    rows: Positive
+    packed: bool  # several records per row
+    too_long: Literal["drop", "split"]
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainSettings:
+    """How long and how to train. Either epochs or steps is 0."""
+
+    epochs: Count
+    steps: Count
+    learning_rate: Annotated[float, msgspec.Meta(ge=0)]
+    warmup: Count
+    weight_decay: float
+    clip: float
+    b1: float
+    b2: float
+    eps: float
+    accumulate: Positive  # parts of a batch that are computed one after another
+    remat: bool
+    block: Count  # tokens per block of attention; 0: all at once
+    slice: Positive  # tokens of a row whose logits exist at a time
+    seed: Count
+
+
+@dataclasses.dataclass(frozen=True)
+class KindWeights:
+    """The weight of each kind of label in the loss."""
+
+    main: float
+    topic: float
+    length: float
+    chunk: float
+    sync: float
+
+
+@dataclasses.dataclass(frozen=True)
+class ProbeSettings:
+    """Held-out prompts that are answered greedily during training."""
+
+    prompts: Count
+    rows: Positive
+    max_tokens: Positive
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The fields of configs/sft.py."""
+
+    model: ModelSource
+    fresh: FreshSettings
+    strip_tags: bool  # train on plain answers
+    positions: Positions
+    data: DataSettings
+    adapter: AdapterSettings
+    train: TrainSettings
+    weights: KindWeights
+    mesh: MeshSettings
+    every: Intervals
+    keep: Keep
+    probe: ProbeSettings
+    tensorboard: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What a run did."""
+
+    step: int  # optimizer steps done
+    steps: int  # of the whole run
+    metrics: dict[str, float]  # the latest value of each
+    model: Path | None  # folder of the trained model; None: stopped before the last step
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """What a run reads."""
+
+    feed: Feed
+    held_out: tuple[Batch, ...]
+    prompts: tuple[tuple[int, ...], ...]  # held-out, for the probe
+    fingerprint: str
+
+
+def run(settings: Settings, workdir: Path, stopping: Callable[[], bool]) -> Result:
+    """Train to the last step or until `stopping()`, from the newest checkpoint in `workdir` if it has one.
+
+    The folder holds config.json, metrics.jsonl, checkpoints/ and, at the end, model/ (and adapter.safetensors).
+    """
+    plain = json.loads(json.dumps(dataclasses.asdict(settings)))
+    refuse_other_settings(workdir, plain)
+    start = start_of(settings)
+    model = start.model
+    data = read_data(settings, model.tokenizer)
+    config = optimizer_config(settings.train, data.feed)
+    optimizer = new_optimizer(config)
+    # The state takes over the memory of start.params.
+    state = place(new_state(start.params, optimizer, settings.train.seed), settings.mesh)
+    frozen = place(start.frozen, settings.mesh)
+    scoring = Scoring(
+        model.config,
+        model.tokenizer.tags,
+        platform_dtype(),
+        slice=settings.train.slice,
+        block=settings.train.block,
+        remat=settings.train.remat,
+    )
+    training = Run(
+        steps=config.steps,
+        accumulate=settings.train.accumulate,
+        batch=data.feed.batch,
+        held_out=data.held_out,
+        loss=sft_loss(scoring, tuple(getattr(settings.weights, kind) for kind in KINDS)),
+        optimizer=optimizer,
+        learning_rate=schedule(config),
+        flops_per_token=flops_per_token(
+            model.params, model.config, settings.data.lengths[-1], adapter=start.frozen is not None
+        ),
+        peak_flops=peak_flops(jax.devices()),
+        probe=probe_of(settings, model, data.prompts),
+        every=settings.every,
+    )
+    write_json(workdir / CONFIG, plain)
+    about = provenance(plain, data.fingerprint, model.positions and dataclasses.asdict(model.positions))
+    result = fit(workdir, training, state, frozen, about, settings.keep, settings.tensorboard, stopping)
+    say(f"peak memory {peak_gb():.2f} GB")
+    folder = write(model, result.state.trainable, settings.adapter, workdir) if result.complete else None
+    return Result(result.step, result.steps, result.metrics, folder)
+
+
+def refuse_other_settings(workdir: Path, plain: dict[str, Any]) -> None:
+    """Refuse to resume a run with settings under which it would have computed something else."""
+    path = workdir / CONFIG
+    if not path.is_file():
+        return
+    try:
+        earlier = _flat(json.loads(path.read_text()))
+    except (ValueError, AttributeError):
+        raise PastaError(f"{path}: not a JSON object; use another workdir") from None
+    for name, value in _flat(plain).items():
+        if name.split(".")[0] not in FREE and earlier.get(name) != value:
+            raise PastaError(
+                f"{workdir}: was started with config.{name} {earlier.get(name)}, now it is {value}; "
+                "use another workdir, or the original command"
+            )
+
+
+def _flat(plain: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Values by their dotted names."""
+    values: dict[str, Any] = {}
+    for name, value in plain.items():
+        values |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return values
+
+
+def start_of(settings: Settings) -> Trainable:
+    """The model to start from, with the positions that it is trained with: none without tags."""
+    seed = settings.train.seed
+    if settings.fresh.layers:
+        start = divide(fresh_model(settings.fresh, seed), settings.adapter, seed)
+    else:
+        start = load(settings.model, settings.adapter, seed)
+    recorded = start.model.positions
+    if settings.strip_tags:
+        positions = None
+    elif recorded is None or recorded.matches(settings.positions):
+        positions = settings.positions
+    else:
+        source = settings.model.adapter or settings.model.path or start.model.name
+        raise PastaError(
+            f"{source}: trained with positions {recorded}, config.positions is {settings.positions}; "
+            f"set --config.positions.policy={recorded.policy}"
+            + (f" --config.positions.constant={recorded.constant}" if recorded.policy == "constant" else "")
+        )
+    return dataclasses.replace(start, model=dataclasses.replace(start.model, positions=positions))
+
+
+def fresh_model(settings: FreshSettings, seed: int) -> Model:
+    """A model with random weights, for the toy task's tokenizer."""
+    tokenizer = toy_tokenizer()
+    fields = dataclasses.asdict(settings)
+    widen = fields.pop("widen")
+    config = TransformerConfig(
+        vocab=tokenizer.model_vocab,
+        **fields,
+        rope=Rope(10_000.0),
+        norm_eps=1e-5,
+        activation="silu",
+        tied_head=True,
+    )
+    stacked = jax.default_backend() != "cpu"
+    params = transformer.init(config, jax.random.key(seed), stacked)
+    # Norms, whose leaves are named `weight`, keep their ones.
+    params = jax.tree_util.tree_map_with_path(lambda path, x: x if path[-1].key == "weight" else x * widen, params)
+    return Model("fresh", config, params, tokenizer)
+
+
+def read_data(settings: Settings, tokenizer: Tokenizer) -> Data:
+    """Problems of the toy task, or records that launch.annotate wrote."""
+    data = settings.data
+    if bool(data.toy) == bool(data.records):
+        raise PastaError(
+            "config.data: set either records=<folder written by launch.annotate> or toy=<level of the toy task>"
+        )
+    if data.toy:
+        train = toy_examples(settings, tokenizer, data.toy_seed, data.toy_count)
+        held_out = toy_examples(settings, tokenizer, HELD_OUT, data.held_out)
+        fingerprint = fingerprint_of_examples([*train, *held_out])
+    else:
+        arguments = tokenizer, settings.strip_tags, settings.positions
+        train = Examples(Path(data.records), "train", *arguments)
+        fingerprint = train.about["fingerprint"]
+        held_out = []
+        if data.held_out:
+            validation = Examples(Path(data.records), "validation", *arguments)
+            held_out = [validation[number] for number in range(min(len(validation), data.held_out))]
+    layout = Layout(data.lengths, data.rows, data.packed, data.too_long)
+    hosts = {"host": jax.process_index(), "hosts": jax.process_count()}
+    feed = Feed(train, layout, **hosts)
+    say(f"data {fingerprint}: {len(train)} records, {feed.dropped} too long for {data.lengths[-1]} tokens")
+    batches = ()
+    if held_out:
+        measured = Feed(held_out, layout, **hosts)
+        batches = tuple(measured.batch(0, step) for step in range(measured.steps(0, 1)))
+    return Data(feed, batches, tuple(map(prompt_of, held_out[: settings.probe.prompts])), fingerprint)
+
+
+def toy_examples(settings: Settings, tokenizer: Tokenizer, seed: int, count: int) -> list[Example]:
+    """Problems of the toy task as a model reads them."""
+    examples = []
+    for problem in problems(seed, 0, count, settings.data.toy):
+        prompt = tokenizer.chat([("user", problem.instruction)])
+        answer = tokenizer.encode(problem.answer) if settings.strip_tags else problem.program(tokenizer).ids(tokenizer)
+        examples.append(encode(prompt, answer, tokenizer.tags, tokenizer.end_of_turn, settings.positions))
+    return examples
+
+
+def fingerprint_of_examples(examples: Sequence[Example]) -> str:
+    """Of all arrays of the examples."""
+    digest = hashlib.sha256()
+    for example in examples:
+        for field in dataclasses.fields(example):
+            digest.update(getattr(example, field.name).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def prompt_of(example: Example) -> tuple[int, ...]:
+    """An example's prompt: the tokens up to the one that predicts the first label."""
+    return tuple(example.token[: int((example.label != NO_LABEL).argmax()) + 1].tolist())
+
+
+def optimizer_config(settings: TrainSettings, feed: Feed) -> OptimizerConfig:
+    """The optimizer's settings, for a number of steps or of passes over the data."""
+    if bool(settings.steps) == bool(settings.epochs):
+        raise PastaError("config.train: set either steps or epochs, and the other to 0")
+    return OptimizerConfig(
+        steps=settings.steps or feed.steps(settings.seed, settings.epochs),
+        learning_rate=settings.learning_rate,
+        warmup=settings.warmup,
+        weight_decay=settings.weight_decay,
+        clip=settings.clip,
+        b1=settings.b1,
+        b2=settings.b2,
+        eps=settings.eps,
+    )
+
+
+def probe_of(
+    settings: Settings, model: Model, prompts: tuple[tuple[int, ...], ...]
+) -> Callable[[Params, Params | None], dict[str, float]] | None:
+    """Metrics of greedy answers to held-out prompts; None for a model that doesn't decode with tags."""
+    if settings.strip_tags or not prompts or settings.positions.policy == "oracle":
+        return None
+    decoding = DecodeConfig(lanes=len(prompts), rows=settings.probe.rows, slots=0)
+
+    def look(params: Params, frozen: Params | None) -> dict[str, float]:
+        return probe(merged(model, params, frozen), prompts, decoding, settings.probe.max_tokens)
+
+    return look
