@@ -22,7 +22,7 @@ from launch.preference_stage import (
     stage_of,
 )
 from launch.preference_train import train_step
-from launch.sft import WORKDIR, finished, parts_of, place, write_model
+from launch.sft import WORKDIR
 from pasta_jax.errors import PastaError
 from pasta_jax.pipelines.artifacts import Made, fingerprint_of, say, write_whole
 
@@ -38,7 +38,12 @@ def main(config: ConfigDict) -> None:
 def run(config: ConfigDict, workdir: Path) -> dict | None:
     """The report, also written to the workdir; None if it was stopped."""
     stage = stage_of(config, workdir)
-    trainable, frozen = (place(config, part) for part in parts_of(config, stage.sft))
+    from pasta_jax import settings
+    from pasta_jax.pipelines.trainable import AdapterSettings, MeshSettings, divide, place, write
+
+    adapter, mesh = settings.read(config.adapter, AdapterSettings), settings.read(config.mesh, MeshSettings)
+    start = divide(stage.sft, adapter, config.train.seed)
+    trainable, frozen = (place(part, mesh) for part in (start.params, start.frozen))
     policy = Policy("Pasta-SFT", trainable, fingerprint_of_params(stage.sft.params))
     first = policy.fingerprint
     plain = baseline_step(stage, "prompts")
@@ -60,10 +65,9 @@ def run(config: ConfigDict, workdir: Path) -> dict | None:
             say("stopped; the same command goes on")
             return None
         report["models"].append(evaluate_step(stage, policy, policy.trainable, frozen, held_out))
-    import jax
 
     workdir.mkdir(parents=True, exist_ok=True)
-    write_model(config, stage.sft, jax.device_get(policy.trainable), workdir)
+    write(stage.sft, policy.trainable, adapter, workdir)
     if config.judge.kind == "llm":
         report["judge_usage"] = dataclasses.asdict(stage.judge.usage) | {"without_verdict": dict(stage.judge.failures)}
     write_whole(workdir / "report.json", json.dumps(report, indent=1) + "\n")
@@ -110,7 +114,9 @@ def sample_step(stage: Stage, policy: Policy, frozen, number: int) -> Made:
     seed = (asked.seed * 977 + number) * 0x9E3779B1 % 2**32
     request = request_of(stage, asked.temperature, seed, sequential=False)
     settings = {"model": policy.fingerprint, "count": asked.count} | asked_of(stage, stage.prompts, request)
-    model = finished(stage.config, stage.sft, policy.trainable, frozen)
+    from pasta_jax.pipelines.trainable import merged
+
+    model = merged(stage.sft, policy.trainable, frozen)
     made = decode_step(stage, "sample", settings, model, stage.prompts, asked.count, request)
     answers = [answer for record in made.records for answer in record["answers"]]
     cut = sum(not answer["whole"] for answer in answers)

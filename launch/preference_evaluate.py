@@ -14,7 +14,6 @@ from launch.preference_stage import (
     judged_by,
     request_of,
 )
-from launch.sft import finished
 from pasta_jax.pipelines.artifacts import Made, say
 
 TIMED_ROUNDS = 3
@@ -25,7 +24,9 @@ def evaluate_step(stage: Stage, policy: Policy, trainable, frozen, plain: Made) 
     from pasta_jax.judges.judge import both_orders
 
     config = stage.config
-    model = finished(config, stage.sft, trainable, frozen)
+    from pasta_jax.pipelines.trainable import merged
+
+    model = merged(stage.sft, trainable, frozen)
     found = {"name": policy.name, "fingerprint": policy.fingerprint}
     for temperature in config.evaluate.temperatures:
         request = request_of(stage, temperature, seed=0, sequential=False)

@@ -5,7 +5,6 @@ import dataclasses
 from ml_collections import ConfigDict
 
 from launch.preference_stage import Policy, Stage, answers_of, fingerprint_of_params, scoring_of
-from launch.sft import place
 from pasta_jax.errors import PastaError
 from pasta_jax.pipelines.artifacts import Made, say
 
@@ -17,6 +16,7 @@ def train_step(
     import jax
 
     from pasta_jax.checkpoint import provenance
+    from pasta_jax.pipelines.trainable import MeshSettings, place
     from pasta_jax.train.fit import Keep, fit, until_sigterm
     from pasta_jax.train.loop import Intervals, Run
     from pasta_jax.train.optimizer import OptimizerConfig, new_optimizer, schedule
@@ -42,7 +42,8 @@ def train_step(
     plan = OptimizerConfig(steps=feed.steps(asked.seed, asked.epochs), **{name: asked[name] for name in names})
     optimizer = new_optimizer(plan)
     # A step takes its argument's memory, and Pasta-SFT is needed again.
-    state = place(config, new_state(jax.tree.map(jax.numpy.copy, policy.trainable), optimizer, asked.seed))
+    start = new_state(jax.tree.map(jax.numpy.copy, policy.trainable), optimizer, asked.seed)
+    state = place(start, MeshSettings(**config.mesh.to_dict()))
     folder = stage.steps.place("train", settings)
     longest = asked.lengths[-1]
     loop = Run(

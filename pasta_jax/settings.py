@@ -34,7 +34,8 @@ def _explain(message: str, place: str, cls: type, name: str) -> str:
         return f"{name}{place}.{missing[1]}: missing; set it in the config file"
     if unknown := re.fullmatch("Invalid enum value (.*)", message):
         choices = dict.fromkeys(_choices(cls, re.findall(r"[^\W\d]\w*", place)))
-        return f"{name}{place}: unknown value {unknown[1]}; choose from {', '.join(str(choice) or repr(choice) for choice in choices)}"
+        known = ", ".join(str(choice) or repr(choice) for choice in choices)
+        return f"{name}{place}: unknown value {unknown[1]}; choose from {known}"
     return f"{name}{place}: {message[:1].lower()}{message[1:]}"
 
 

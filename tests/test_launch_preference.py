@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 from configs import preference as preference_config
 from configs import sweep as sweep_config
-from launch import preference, preference_train, sweep
+from launch import sweep
 from launch.preference import run
 from launch.preference_evaluate import realised
 from launch.preference_stage import request_of, stage_of
@@ -25,6 +25,7 @@ from pasta_jax.decode import generate
 from pasta_jax.errors import PastaError
 from pasta_jax.models.config import PRESETS
 from pasta_jax.models.weights import Model, export_model
+from pasta_jax.pipelines import trainable
 from tests.models import random_params
 
 ROOT = Path(__file__).parents[1]
@@ -82,8 +83,7 @@ def config(folder) -> ConfigDict:
 def one_device():
     """Meshes have tests of their own; here they would only make everything slow."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (preference, preference_train):
-            patch.setattr(module, "place", lambda config, tree: tree)
+        patch.setattr(trainable, "place", lambda tree, mesh: tree)
         yield
 
 
