@@ -1,4 +1,4 @@
-"""Write the layout of docs/DESIGN.md from each file's own first line: python -m tests.layout."""
+"""Write the layout in docs/DESIGN.md from the first line of each file: python -m tests.layout."""
 
 import ast
 import re
@@ -9,44 +9,44 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/DESIGN.md"
 FOLDERS = {  # in reading order; files in the order of ORDER, then by name
     "pasta_jax": "",
-    "configs": "one file per kind of experiment, `file.py:variant`",
+    "configs": "one file per kind of run, chosen as `file.py:variant`",
     "launch": "command-line entry points",
-    "tests": "test_<module>.py; conftest.py makes the session strict; the rest are helpers",
+    "tests": "test_<module>.py; conftest.py makes the session strict; other files are helpers",
     "docs": "",
 }
 LAYERS = (
     "lang", "models", "decode", "view", "data", "annotate", "train", "judges", "evaluate", "benchmark", "pipelines",
 )  # fmt: skip
 UNDESCRIBED = {  # files that cannot describe themselves
-    "pasta_jax/view/page.html": "that page's frame and script",
+    "pasta_jax/view/page.html": "template of the page: its frame, style and script",
     "pasta_jax/benchmark/programs.jsonl": "43 programs to replay, of parallelism 1.0 to 4.0",
-    "docs/LANG.md": "the language, a tutorial whose examples are tests",
-    "docs/DATA.md": "sources, annotators, verification, the fields of records",
+    "docs/LANG.md": "tutorial of the language; its examples are tests",
+    "docs/DATA.md": "data sources, annotators, verification, fields of records",
     "docs/TPU.md": "running on TPUs, and compiling for them without one",
-    "docs/TRACE.md": "the format of a trace file",
+    "docs/TRACE.md": "format of trace files",
     "docs/DESIGN.md": "this page",
     "docs/RESULTS.md": "figures, each with its command, machine and seed",
-    "docs/LOG.md": "what was tried, dated, failures too",
+    "docs/LOG.md": "experiments by date, including failures",
 }
 
 
 def first_line(path: Path) -> str:
-    """What a file says it is: the first line of its docstring, or of its leading comment."""
+    """The first line of a file's docstring or leading comment."""
     name = path.relative_to(ROOT).as_posix()
     if name in UNDESCRIBED:
         return UNDESCRIBED[name]
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
-        said = (ast.get_docstring(ast.parse(text)) or "").split("\n")[0]
+        description = (ast.get_docstring(ast.parse(text)) or "").split("\n")[0]
     else:
-        said = next((line[1:].strip() for line in text.splitlines() if re.match(r"# |<!--", line)), "")
-    if not said:
-        raise SystemExit(f"{name}: begin it with a line that says what it is, or add it to UNDESCRIBED in {__file__}")
-    return said.rstrip(".")
+        description = next((line[1:].strip() for line in text.splitlines() if re.match(r"# |<!--", line)), "")
+    if not description:
+        raise SystemExit(f"{name}: start it with a line that describes it, or add it to UNDESCRIBED in {__file__}")
+    return description.rstrip(".")
 
 
-def listed(folder: Path) -> list[Path]:
-    """The files of a folder that the layout names: no pictures, no empty package markers."""
+def documented_files(folder: Path) -> list[Path]:
+    """The files of a folder that belong in the layout: no pictures, no empty package markers."""
     return sorted(
         path
         for path in folder.iterdir()
@@ -61,16 +61,16 @@ def rows() -> list[tuple[int, str, str]]:
         out.append((0, f"{folder}/", what))
         if folder == "tests":
             continue
-        out += [(1, path.name, first_line(path)) for path in listed(ROOT / folder)]
+        out += [(1, path.name, first_line(path)) for path in documented_files(ROOT / folder)]
         for layer in LAYERS if folder == "pasta_jax" else ():
             out.append((1, f"{layer}/", ""))
-            for path in listed(ROOT / folder / layer):
+            for path in documented_files(ROOT / folder / layer):
                 out.append((2, path.name, first_line(path)))
             for package in sorted(
                 path for path in (ROOT / folder / layer).iterdir() if (path / "__init__.py").exists()
             ):
                 out.append((2, f"{package.name}/", ""))
-                out += [(3, path.name, first_line(path)) for path in listed(package)]
+                out += [(3, path.name, first_line(path)) for path in documented_files(package)]
     return out
 
 
@@ -84,7 +84,7 @@ def layout() -> str:
 
 
 def with_layout(page: str) -> str:
-    """The page with its layout made anew."""
+    """The page with its layout regenerated."""
     return re.sub(r"(## Layout\n\n```\n).*?(```)", lambda match: match[1] + layout() + match[2], page, flags=re.DOTALL)
 
 
