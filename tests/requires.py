@@ -1,4 +1,4 @@
-"""Marks for tests that need an optional package. conftest.py skips them where it is absent, naming the setup command."""
+"""Marks for tests that need an optional package. Without it, conftest.py skips them and names the setup command."""
 
 import pytest
 
