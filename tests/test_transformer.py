@@ -129,7 +129,7 @@ def test_llama3_scaling_keeps_fast_waves_and_slows_slow_ones():
     [
         ({"kv_heads": 3}, "multiple of kv_heads"),
         ({"head_dim": 7}, "must be even"),
-        ({"window": None}, "give their window"),
+        ({"window": None}, "set their window"),
     ],
 )
 def test_impossible_configs_are_refused(changes, message):
