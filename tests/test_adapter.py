@@ -30,7 +30,7 @@ def logits(params):
     return transformer.forward(params, TOY, TOKENS, positions, transformer.causal(positions))
 
 
-def disturbed(adapter, seed=1):
+def trained(adapter, seed=1):
     """An adapter as training would leave it."""
     rng = np.random.default_rng(seed)
     return jax.tree.map(lambda leaf: leaf + 0.3 * rng.standard_normal(leaf.shape).astype(np.float32), adapter)
@@ -38,21 +38,21 @@ def disturbed(adapter, seed=1):
 
 @pytest.mark.parametrize("stacked", [False, True])
 @pytest.mark.parametrize("tied", [False, True])
-def test_attach_equals_merge_and_starts_as_the_base(stacked, tied):
+def test_attach_equals_merge_and_a_fresh_adapter_changes_nothing(stacked, tied):
     config = dataclasses.replace(TOY, tied_head=tied)
     params = jax.tree.map(jnp.asarray, random_params(config, seed=3, stacked=stacked))
     fresh = lora.new_adapter(params, lora.AdapterConfig(rank=4, alpha=8.0), TAGS, seed=0)
     np.testing.assert_array_equal(logits(params), logits(lora.merge(params, fresh, TAGS)))
     np.testing.assert_array_equal(logits(params), logits(lora.attach(params, fresh, TAGS)))
-    trained = disturbed(fresh)
-    merged, attached = logits(lora.merge(params, trained, TAGS)), logits(lora.attach(params, trained, TAGS))
+    adapter = trained(fresh)
+    merged, attached = logits(lora.merge(params, adapter, TAGS)), logits(lora.attach(params, adapter, TAGS))
     np.testing.assert_allclose(merged, attached, atol=2e-5)
     assert np.abs(merged - logits(params)).max() > 0.1
 
 
 def test_gradients_reach_every_leaf_of_the_adapter_and_nothing_else():
     params = jax.tree.map(jnp.asarray, random_params(TOY, seed=3))
-    adapter = disturbed(lora.new_adapter(params, lora.AdapterConfig(rank=2, alpha=2.0), TAGS, seed=0))
+    adapter = trained(lora.new_adapter(params, lora.AdapterConfig(rank=2, alpha=2.0), TAGS, seed=0))
     gradient = jax.grad(lambda a: jnp.sum(logits(lora.attach(params, a, TAGS)) ** 2))(adapter)
     assert all(float(jnp.abs(leaf).max()) > 0 for leaf in jax.tree.leaves(gradient))
 
@@ -65,30 +65,30 @@ def model(config=TOY, seed=3, stacked=False, tokenizer=None) -> Model:
 def saved(path, base):
     """A trained adapter of the base, in a file."""
     settings = lora.AdapterConfig(rank=3, alpha=3.0, targets=("qkv", "out"))
-    adapter = disturbed(lora.new_adapter(base.params, settings, TAGS, 0))
+    adapter = trained(lora.new_adapter(base.params, settings, TAGS, 0))
     about = lora.describe(base, settings, Positions("shared_start"))
     lora.save_adapter(path, adapter, about)
     return adapter, about
 
 
 @pytest.mark.parametrize("stacked", [False, True])
-def test_saved_and_loaded_is_the_same_in_either_layout(stacked, tmp_path):
+def test_an_adapter_is_restored_in_either_layout(stacked, tmp_path):
     base, other = model(stacked=stacked), model(stacked=not stacked)
     adapter, about = saved(tmp_path / "a.safetensors", base)
-    back, what = lora.load_adapter(tmp_path / "a.safetensors", base)
-    assert what == about
-    assert what.positions == Positions("shared_start")
-    jax.tree.map(np.testing.assert_array_equal, back, adapter)
+    restored, record = lora.load_adapter(tmp_path / "a.safetensors", base)
+    assert record == about
+    assert record.positions == Positions("shared_start")
+    jax.tree.map(np.testing.assert_array_equal, restored, adapter)
     moved, _ = lora.load_adapter(tmp_path / "a.safetensors", other)
     layers = unstack(base.params) if stacked else stack(base.params)
     expected = logits(lora.merge(base.params, adapter, TAGS))
     np.testing.assert_allclose(logits(lora.merge(layers, moved, TAGS)), expected, atol=1e-5)
 
 
-def test_merged_on_the_host_is_merged_to_the_bit():
+def test_merging_on_the_host_is_bit_equal():
     params = random_params(dataclasses.replace(TOY, tied_head=False), seed=3)
     on_device = jax.tree.map(jnp.asarray, params)
-    adapter = disturbed(lora.new_adapter(on_device, lora.AdapterConfig(rank=2, alpha=2.0), TAGS, seed=0))
+    adapter = trained(lora.new_adapter(on_device, lora.AdapterConfig(rank=2, alpha=2.0), TAGS, seed=0))
     merged = lora.merge_on_host(params, adapter, TAGS)
     assert {type(leaf) for leaf in jax.tree.leaves(merged)} == {np.ndarray}
     jax.tree.map(np.testing.assert_array_equal, merged, lora.merge(on_device, adapter, TAGS))
@@ -105,7 +105,7 @@ def test_another_base_or_tokenizer_is_refused_by_name(tmp_path):
         lora.load_adapter(path, model(seed=4))
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
-    with pytest.raises(PastaError, match="an adapter for toy, not for big"):
+    with pytest.raises(PastaError, match="an adapter for toy, not big"):
         lora.load_adapter(path, dataclasses.replace(model(seed=4), name="big"))
     with pytest.raises(PastaError, match="trained with another tokenizer than that of toy"):
         lora.load_adapter(path, model(tokenizer=OtherTokenizer()))
@@ -119,24 +119,24 @@ def test_foreign_and_damaged_files_are_refused_by_name(tmp_path):
         lora.load_adapter(path, model(wider))
     whole = path.read_bytes()
     path.write_bytes(whole[:-10])
-    with pytest.raises(PastaError, match="not a whole adapter file"):
+    with pytest.raises(PastaError, match="not a complete adapter file"):
         lora.load_adapter(path, base)
     path.write_bytes(b"")
-    with pytest.raises(PastaError, match="not a whole adapter file"):
+    with pytest.raises(PastaError, match="not a complete adapter file"):
         lora.load_adapter(path, base)
-    with pytest.raises(PastaError, match="none: not found; name an adapter file"):
+    with pytest.raises(PastaError, match="none: not found; use an adapter file"):
         lora.load_adapter(tmp_path / "none", base)
     save_file({"x": np.zeros(1, np.float32)}, path)
     with pytest.raises(PastaError, match="format None, expected 'pasta_jax adapter 2'"):
         lora.load_adapter(path, base)
-    with pytest.raises(PastaError, match="target 'qvk'"):
+    with pytest.raises(PastaError, match="unknown adapter target 'qvk'"):
         lora.AdapterConfig(2, 2.0, targets=("qvk",))
     lora.save_adapter(path, adapter, dataclasses.replace(about, rank=5))
     with pytest.raises(PastaError, match=r"lora_a has shape \(3, 3, 32\), for this base and rank 5"):
         lora.load_adapter(path, base)
     for wrong in (dataclasses.replace(about, targets=("qvk",)), dataclasses.replace(about, rank="3")):
         lora.save_adapter(path, adapter, wrong)
-        with pytest.raises(PastaError, match=r"a\.safetensors: malformed description of the adapter"):
+        with pytest.raises(PastaError, match=r"a\.safetensors: malformed record of the adapter"):
             lora.load_adapter(path, base)
     lora.save_adapter(path, {**adapter, "tag_rows": {}}, about)
     with pytest.raises(PastaError, match=r"tag_rows\.embed has shape None"):

@@ -1,4 +1,4 @@
-"""Hugging Face's layout, both ways, against `transformers` itself."""
+"""Hugging Face's layout, read and written, against `transformers` itself."""
 
 import dataclasses
 import json
@@ -83,7 +83,7 @@ def test_reads_what_transformers_writes(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", VARIANTS)
-def test_config_and_params_survive_the_trip_through_files(kind, tmp_path):
+def test_config_and_params_survive_a_round_trip(kind, tmp_path):
     params = random_params(VARIANTS[kind], seed=2)
     record = TagRecord(256, Positions("constant", 13))
     huggingface.write_model(tmp_path, params, VARIANTS[kind], record)
@@ -104,15 +104,15 @@ def write_folder(folder, **changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "mamba"}, "model_type 'mamba' is not supported"),
-        ({"attention_bias": True}, "attention_bias is true"),
-        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rope scaling 'yarn' is not supported"),
-        ({"hidden_act": "relu", "hidden_activation": "relu"}, "activation 'relu' is not supported"),
+        ({"model_type": "mamba"}, "unsupported model_type 'mamba'"),
+        ({"attention_bias": True}, "unsupported attention_bias"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "unsupported rope scaling 'yarn'"),
+        ({"hidden_act": "relu", "hidden_activation": "relu"}, "unsupported activation 'relu'"),
         ({"intermediate_size": 65}, "gate_proj.weight has shape"),
-        ({"num_hidden_layers": 4}, "no tensor named 'model.layers.3."),
+        ({"num_hidden_layers": 4}, "no tensor 'model.layers.3."),
     ],
 )
-def test_refuses_what_it_cannot_do_by_name(changes, message, tmp_path):
+def test_unsupported_features_are_refused_by_name(changes, message, tmp_path):
     folder = write_folder(tmp_path, **changes)
 
     def read():
@@ -129,12 +129,12 @@ def test_damaged_folders_are_named(tmp_path):
     (tmp_path / "config.json").write_text('{"a": 1,\n}')
     with pytest.raises(PastaError, match="line 2, column 1: not JSON"):
         huggingface.read_config(tmp_path)
-    with pytest.raises(PastaError, match=r"holds no \*\.safetensors"):
+    with pytest.raises(PastaError, match=r"no \*\.safetensors file"):
         huggingface.Files(tmp_path)
     folder = write_folder(tmp_path / "cut")
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
-    with pytest.raises(PastaError, match="not a whole safetensors file"):
+    with pytest.raises(PastaError, match="not a complete safetensors file"):
         huggingface.Files(folder)
 
 
@@ -143,13 +143,13 @@ def write_section(folder, section):
     (folder / "config.json").write_text(json.dumps(raw))
 
 
-def test_an_early_export_states_no_positions_and_has_predicted_ones(tmp_path):
+def test_an_early_export_without_positions_has_predicted_ones(tmp_path):
     write_section(tmp_path, {"tags_base": 256})
     assert huggingface.read_config(tmp_path)[1] == TagRecord(256, PREDICTED)
 
 
 @pytest.mark.parametrize("record", [TagRecord(256, None), TagRecord(256, Positions("oracle"))])
-def test_positions_are_recorded_also_where_there_are_none(record, tmp_path):
+def test_positions_are_recorded_even_if_none(record, tmp_path):
     huggingface.write_model(tmp_path, random_params(VARIANTS["llama"], seed=0), VARIANTS["llama"], record)
     assert huggingface.read_config(tmp_path)[1] == record
 

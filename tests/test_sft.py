@@ -186,7 +186,7 @@ def test_a_config_that_is_not_json_is_refused(tmp_path):
         ({"positions__policy": "late"}, "position policy 'late'"),
         ({"mesh__model": 3}, "mesh .*choose data and model whose product is that"),
         ({"train__accumulate": 0}, "config.train.accumulate: expected `int` >= 1"),
-        ({"adapter__rank": 2, "adapter__targets": ("qvk",)}, "adapter target 'qvk'"),
+        ({"adapter__rank": 2, "adapter__targets": ("qvk",)}, "unknown adapter target 'qvk'"),
     ],
 )
 def test_impossible_settings_are_refused(tmp_path, changes, message):

@@ -1,9 +1,9 @@
-"""LoRA: a small tree of low-rank pairs, and of the tags' rows, beside frozen parameters.
+"""LoRA adapters: a small tree of low-rank pairs, and of the tags' rows, beside frozen parameters.
 
-    kernel' = kernel + b · a        a [rank, inputs], b [*outputs, rank]; the usual factor alpha / rank is inside a's
-    first values
+    kernel' = kernel + b · a        a [rank, inputs], b [*outputs, rank]
 
-An adapter follows the parameters' layer layout (stacked or unrolled). `attach` and `merge` are pure and differentiable.
+The usual factor alpha / rank is part of a's initial values. An adapter has the layer layout of its parameters. `attach`
+and `merge` are pure and differentiable.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Positions
 from pasta_jax.lang.tags import NUM_TAGS, TagIds
 from pasta_jax.models import tensor_file
-from pasta_jax.models.layers import is_stacked, map_layers, stack, unstack
+from pasta_jax.models.layers import Params, is_stacked, map_layers, stack, unstack
 from pasta_jax.models.tokenizer import tokenizer_fingerprint
 from pasta_jax.models.weights import Model
 
@@ -30,7 +30,7 @@ TABLES = ("embed", "head")
 
 @dataclasses.dataclass(frozen=True)
 class AdapterConfig:
-    """Which projections get a pair, of which rank, and how strongly the pair starts to act."""
+    """Which projections get a pair, the pairs' rank, and the scale of their initial values."""
 
     rank: int
     alpha: float
@@ -39,15 +39,13 @@ class AdapterConfig:
     def __post_init__(self):
         unknown = set(self.targets) - set(TARGETS)
         if unknown:
-            raise PastaError(
-                f"adapter target {sorted(unknown)[0]!r}: there is none of this name; choose from {', '.join(TARGETS)}"
-            )
+            raise PastaError(f"unknown adapter target {sorted(unknown)[0]!r}; choose from {', '.join(TARGETS)}")
         if self.rank < 1:
-            raise PastaError(f"adapter rank {self.rank}: it must be at least 1")
+            raise PastaError(f"adapter rank {self.rank}: must be at least 1")
 
 
-def new_adapter(params: dict, adapter: AdapterConfig, tags: TagIds, seed: int) -> dict:
-    """An adapter that changes nothing yet: b is zero, the tags' rows are the parameters' own."""
+def new_adapter(params: Params, adapter: AdapterConfig, tags: TagIds, seed: int) -> Params:
+    """An adapter that changes nothing yet: b is zero, the tags' rows are those of the parameters."""
     rng = np.random.default_rng(seed)
 
     def pair(kernel, lead: int):
@@ -72,8 +70,8 @@ def new_adapter(params: dict, adapter: AdapterConfig, tags: TagIds, seed: int) -
     }
 
 
-def attach(params: dict, adapter: dict, tags: TagIds) -> dict:
-    """Parameters that compute with the adapter beside the frozen kernels: for training."""
+def attach(params: Params, adapter: Params, tags: TagIds) -> Params:
+    """Parameters with the adapter beside the frozen kernels: for training."""
 
     def join(layer, pairs):
         return layer | {
@@ -84,12 +82,12 @@ def attach(params: dict, adapter: dict, tags: TagIds) -> dict:
     return params | {"layers": map_layers(join, params, adapter)} | _with_tag_rows(params, adapter, tags)
 
 
-def merge(params: dict, adapter: dict, tags: TagIds) -> dict:
-    """Parameters with the adapter inside the kernels: for decoding and export."""
+def merge(params: Params, adapter: Params, tags: TagIds) -> Params:
+    """Parameters with the adapter added to the kernels: for decoding and export."""
     return params | {"layers": map_layers(_merge_layer, params, adapter)} | _with_tag_rows(params, adapter, tags)
 
 
-def merge_on_host(params: dict, adapter: dict, tags: TagIds) -> dict:
+def merge_on_host(params: Params, adapter: Params, tags: TagIds) -> Params:
     """`merge` of unrolled host parameters; one layer at a time is on the device."""
 
     def to_host(layer, pairs):
@@ -101,7 +99,7 @@ def merge_on_host(params: dict, adapter: dict, tags: TagIds) -> dict:
     return params | {"layers": map_layers(to_host, params, adapter)} | tables
 
 
-def _merge_layer(layer: dict, pairs: dict) -> dict:
+def _merge_layer(layer: Params, pairs: Params) -> Params:
     def add(kernel, pair):
         delta = jnp.tensordot(pair["lora_b"], pair["lora_a"], axes=1)
         return (kernel.astype(jnp.float32) + delta).astype(kernel.dtype)
@@ -109,7 +107,7 @@ def _merge_layer(layer: dict, pairs: dict) -> dict:
     return layer | {name: {"kernel": add(layer[name]["kernel"], pair)} for name, pair in pairs.items()}
 
 
-def _with_tag_rows(params: dict, adapter: dict, tags: TagIds) -> dict:
+def _with_tag_rows(params: Params, adapter: Params, tags: TagIds) -> Params:
     rows = adapter["tag_rows"]
     return {
         name: params[name].at[tags.base : tags.base + NUM_TAGS].set(rows[name].astype(params[name].dtype))
@@ -119,7 +117,7 @@ def _with_tag_rows(params: dict, adapter: dict, tags: TagIds) -> dict:
 
 @dataclasses.dataclass(frozen=True)
 class About:
-    """What an adapter was trained for: written into its file, checked when it is loaded."""
+    """What an adapter was trained for: recorded in its file, checked when it is loaded."""
 
     base: str  # the base model's name
     base_fingerprint: str
@@ -131,12 +129,12 @@ class About:
 
 
 def describe(base: Model, settings: AdapterConfig, positions: Positions | None) -> About:
-    """What to write about an adapter trained on this base."""
+    """The record of an adapter trained on this base."""
     tokenizer = tokenizer_fingerprint(base.tokenizer)
     return About(base.name, base.fingerprint, tokenizer, positions, **dataclasses.asdict(settings))
 
 
-def save_adapter(path: Path, adapter: dict, about: About) -> None:
+def save_adapter(path: Path, adapter: Params, about: About) -> None:
     """Write an adapter as one safetensors file, layers stacked, whole or not at all."""
     flat = {
         f"layers.{name}.{key}": leaf for name, pair in stack(adapter)["layers"].items() for key, leaf in pair.items()
@@ -146,15 +144,15 @@ def save_adapter(path: Path, adapter: dict, about: About) -> None:
     tensor_file.write(path, tensors, {"format": FORMAT, "about": msgspec.json.encode(about).decode()})
 
 
-def load_adapter(path: Path, base: Model) -> tuple[dict, About]:
-    """An adapter in the layer layout of its base, and what it was trained for. Any other base is refused."""
+def load_adapter(path: Path, base: Model) -> tuple[Params, About]:
+    """An adapter in the layer layout of its base, and its record. Any other base is refused."""
     flat, about = _read(path)
     if about.base_fingerprint != base.fingerprint:
         raise PastaError(
-            f"{path}: an adapter for other weights of {about.base} than these of {base.name}; "
+            f"{path}: an adapter for other weights of {about.base} than these; "
             "load it with the model that it was trained on"
             if about.base == base.name
-            else f"{path}: an adapter for {about.base}, not for {base.name}; load it with the model it was trained on"
+            else f"{path}: an adapter for {about.base}, not {base.name}; load it with the model that it was trained on"
         )
     if about.tokenizer_fingerprint != tokenizer_fingerprint(base.tokenizer):
         raise PastaError(
@@ -184,23 +182,23 @@ def load_adapter(path: Path, base: Model) -> tuple[dict, About]:
 
 
 def _read(path: Path) -> tuple[dict[str, np.ndarray], About]:
-    """The arrays of an adapter file, and what it was trained for."""
+    """The arrays of an adapter file, and its record."""
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             if metadata.get("format") != FORMAT:
                 raise PastaError(
                     f"{path}: format {metadata.get('format')!r}, expected {FORMAT!r}; "
-                    "name an adapter file that a training run wrote"
+                    "use an adapter file that a training run wrote"
                 )
             flat = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
     except FileNotFoundError:
-        raise PastaError(f"{path}: not found; name an adapter file that a training run wrote") from None
+        raise PastaError(f"{path}: not found; use an adapter file that a training run wrote") from None
     except (SafetensorError, OSError) as error:
-        raise PastaError(f"{path}: not a whole adapter file ({error}); save or fetch it again") from None
+        raise PastaError(f"{path}: not a complete adapter file ({error}); save or fetch it again") from None
     try:
         about = msgspec.json.decode(metadata.get("about", ""), type=About)
         AdapterConfig(about.rank, about.alpha, about.targets)
     except (msgspec.DecodeError, PastaError) as error:
-        raise PastaError(f"{path}: malformed description of the adapter ({error}); save it again") from None
+        raise PastaError(f"{path}: malformed record of the adapter ({error}); save it again") from None
     return flat, about

@@ -1,9 +1,10 @@
-"""Models in Hugging Face's layout: config.json and safetensors, in and out. No torch."""
+"""Read and write models in Hugging Face's layout, config.json and safetensors, without torch."""
 
 import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes  # noqa: F401  (gives NumPy bfloat16, which safetensors needs)
 import msgspec
@@ -15,6 +16,7 @@ from pasta_jax.files import write_whole
 from pasta_jax.lang.structure import PREDICTED, Positions
 from pasta_jax.models import tensor_file
 from pasta_jax.models.config import Rope, TransformerConfig
+from pasta_jax.models.layers import Params
 from pasta_jax.models.layout import MATRICES, Plain, grow_rows, norm_names, pack_layer, plain_shapes, unpack_layer
 
 SECTION = "pasta_jax"  # our key in config.json
@@ -31,8 +33,7 @@ _MATRIX_NAMES = {
     "k_norm": "self_attn.k_norm",
     "attn_norm": "input_layernorm",
 }
-# The same word means the norm before the MLP in models without post-norms and the norm after attention in models with
-# them.
+# One name, two norms: before the MLP in models without post-norms, after attention in models with them.
 _PRE_NORM_NAMES = {"mlp_norm": "post_attention_layernorm"}
 _POST_NORM_NAMES = {
     "post_attn_norm": "post_attention_layernorm",
@@ -52,9 +53,7 @@ class TagRecord:
     """What an exported model records about the tags, in our section of config.json."""
 
     tags_base: int  # first of the rows that hold the tags
-    positions: Positions | None = (
-        PREDICTED  # None: not trained on the tags. Early exports, without it, were `predicted`
-    )
+    positions: Positions | None = PREDICTED  # None: not trained on the tags; absent in early exports, all `predicted`
 
 
 def layer_name(config: TransformerConfig, layer: int, plain: str) -> str:
@@ -64,7 +63,7 @@ def layer_name(config: TransformerConfig, layer: int, plain: str) -> str:
 
 
 def is_gemma(config: TransformerConfig) -> bool:
-    """Gemma's files hold norm weights minus one."""
+    """Whether the files hold norm weights minus one."""
     return config.scaled_embed
 
 
@@ -72,7 +71,7 @@ def read_config(folder: Path) -> tuple[TransformerConfig, TagRecord | None]:
     """The transformer that config.json describes, and our own section (None in other programs' files)."""
     path = folder / "config.json"
     if not path.is_file():
-        raise PastaError(f"{path}: not found; give a folder with config.json and *.safetensors")
+        raise PastaError(f"{path}: not found; use a folder with config.json and *.safetensors")
     try:
         raw = json.loads(path.read_text())
     except json.JSONDecodeError as error:
@@ -82,7 +81,7 @@ def read_config(folder: Path) -> tuple[TransformerConfig, TagRecord | None]:
     return config_from_json(raw.get("text_config", raw), path), _tag_record(raw, path)
 
 
-def _tag_record(raw: dict, path: Path) -> TagRecord | None:
+def _tag_record(raw: dict[str, Any], path: Path) -> TagRecord | None:
     if SECTION not in raw:
         return None
     try:
@@ -91,37 +90,35 @@ def _tag_record(raw: dict, path: Path) -> TagRecord | None:
         raise PastaError(f"{path}: malformed section {SECTION!r} ({error}); export the model again") from None
 
 
-def config_from_json(raw: dict, path: Path) -> TransformerConfig:
-    """Translate config.json; anything this transformer does not do is refused by name."""
+def config_from_json(raw: dict[str, Any], path: Path) -> TransformerConfig:
+    """Translate config.json; features that our transformer lacks are refused by name."""
 
-    def need(key):
+    def required(key: str):
         if key not in raw:
-            raise PastaError(f"{path}: has no {key!r}; is this a Gemma or Llama config.json?")
+            raise PastaError(f"{path}: no {key!r}; use the config.json of a Gemma or Llama model")
         return raw[key]
 
-    kind = need("model_type")
+    kind = required("model_type")
     if kind not in _ARCHITECTURES:
-        raise PastaError(f"{path}: model_type {kind!r} is not supported; supported are {', '.join(_ARCHITECTURES)}")
+        raise PastaError(f"{path}: unsupported model_type {kind!r}; use a model of {', '.join(_ARCHITECTURES)}")
     for key in ("attention_bias", "mlp_bias"):
         if raw.get(key):
-            raise PastaError(f"{path}: {key} is true; models with biases are not supported")
+            raise PastaError(f"{path}: unsupported {key}; use a model without biases")
     gemma = kind != "llama"
     activation = raw.get("hidden_activation") or raw.get("hidden_act") or ("gelu_pytorch_tanh" if gemma else "silu")
     if activation not in ("gelu", "gelu_pytorch_tanh", "silu"):
-        raise PastaError(
-            f"{path}: activation {activation!r} is not supported; supported are gelu_pytorch_tanh and silu"
-        )
-    heads = need("num_attention_heads")
+        raise PastaError(f"{path}: unsupported activation {activation!r}; use a model with gelu_pytorch_tanh or silu")
+    heads = required("num_attention_heads")
     fields = dict(
-        vocab=need("vocab_size"),
-        layers=need("num_hidden_layers"),
-        embed=need("hidden_size"),
-        ff=need("intermediate_size"),
+        vocab=required("vocab_size"),
+        layers=required("num_hidden_layers"),
+        embed=required("hidden_size"),
+        ff=required("intermediate_size"),
         heads=heads,
         kv_heads=raw.get("num_key_value_heads") or heads,
-        head_dim=raw.get("head_dim") or need("hidden_size") // heads,
-        context=need("max_position_embeddings"),
-        norm_eps=need("rms_norm_eps"),
+        head_dim=raw.get("head_dim") or required("hidden_size") // heads,
+        context=required("max_position_embeddings"),
+        norm_eps=required("rms_norm_eps"),
         activation="silu" if activation == "silu" else "gelu",
         tied_head=raw.get("tie_word_embeddings", gemma),
         scaled_embed=gemma,
@@ -133,13 +130,13 @@ def config_from_json(raw: dict, path: Path) -> TransformerConfig:
     if kind in ("gemma2", "gemma3_text"):
         fields |= dict(
             query_scalar=raw.get("query_pre_attn_scalar"),
-            window=need("sliding_window"),
+            window=required("sliding_window"),
             global_every=_global_every(raw, kind, path),
         )
     return TransformerConfig(**fields, **_ropes(raw, kind, path))
 
 
-def _global_every(raw: dict, kind: str, path: Path) -> int:
+def _global_every(raw: dict[str, Any], kind: str, path: Path) -> int:
     every = raw.get("sliding_window_pattern") or (2 if kind == "gemma2" else 6)
     types = raw.get("layer_types")
     if types is None:
@@ -148,19 +145,21 @@ def _global_every(raw: dict, kind: str, path: Path) -> int:
     for layer, name in enumerate(types):
         expected = "full_attention" if (layer + 1) % every == 0 else "sliding_attention"
         if name != expected:
-            raise PastaError(f"{path}: layer_types[{layer}] is {name!r}; only every n-th layer may be global")
+            raise PastaError(
+                f"{path}: unsupported layer_types[{layer}] {name!r}; use a model whose every n-th layer is global"
+            )
     return every
 
 
-def _ropes(raw: dict, kind: str, path: Path) -> dict:
-    """Rope bases and scalings, from the fields of either generation of config.json."""
+def _ropes(raw: dict[str, Any], kind: str, path: Path) -> dict[str, Rope]:
+    """Rope bases and scalings, from the fields of either version of config.json."""
     parameters = raw.get("rope_parameters") or {}
     nested = {"full_attention", "sliding_attention"} & set(parameters)
     whole = parameters.get("full_attention", {}) if nested else parameters
     scaling = whole if whole.get("rope_type") else (raw.get("rope_scaling") or {})
     base = float(whole.get("rope_theta") or raw.get("rope_theta") or 10_000.0)
-    found = scaling.get("rope_type", scaling.get("type", "default"))
-    match found:
+    name = scaling.get("rope_type", scaling.get("type", "default"))
+    match name:
         case "default":
             rope = Rope(base)
         case "linear":
@@ -170,7 +169,7 @@ def _ropes(raw: dict, kind: str, path: Path) -> dict:
             rope = Rope(base, llama3=tuple(scaling[key] for key in keys))
         case _:
             raise PastaError(
-                f"{path}: rope scaling {found!r} is not supported; supported are default, linear and llama3"
+                f"{path}: unsupported rope scaling {name!r}; use a model with default, linear or llama3 scaling"
             )
     if kind != "gemma3_text":
         return {"rope": rope}
@@ -178,8 +177,8 @@ def _ropes(raw: dict, kind: str, path: Path) -> dict:
     return {"rope": rope, "local_rope": Rope(float(local))}
 
 
-def config_to_json(config: TransformerConfig, record: TagRecord | None) -> dict:
-    """config.json of an export; its model_type is the one whose features the config has."""
+def config_to_json(config: TransformerConfig, record: TagRecord | None) -> dict[str, Any]:
+    """config.json of an export, with the model_type that has the features of the config."""
     if not is_gemma(config):
         kind = "llama"
     else:
@@ -234,14 +233,14 @@ class Files:
         self.folder = folder
         paths = sorted(folder.glob("*.safetensors"))
         if not paths:
-            raise PastaError(f"{folder}: holds no *.safetensors file; models in other formats must be converted first")
+            raise PastaError(f"{folder}: no *.safetensors file; convert models of other formats first")
         self._file_of = {}
         for path in paths:
             try:
                 with safe_open(path, framework="numpy") as file:
                     self._file_of |= dict.fromkeys(file.keys(), path)
             except (SafetensorError, OSError) as error:
-                raise PastaError(f"{path}: not a whole safetensors file ({error}); fetch it again") from None
+                raise PastaError(f"{path}: not a complete safetensors file ({error}); fetch it again") from None
 
     def __contains__(self, name: str) -> bool:
         return name in self._file_of
@@ -250,21 +249,23 @@ class Files:
         """One tensor as float32."""
         if name not in self._file_of:
             raise PastaError(
-                f"{self.folder}: no tensor named {name!r} in its safetensors files; does config.json belong to them?"
+                f"{self.folder}: no tensor {name!r} in its safetensors files; use the config.json that belongs to them"
             )
         with safe_open(self._file_of[name], framework="numpy") as file:
             return np.asarray(file.get_tensor(name), dtype=np.float32)
 
 
-def read_params(folder: Path, config: TransformerConfig, vocab: int) -> dict:
-    """Our parameter tree (layers as a tuple) as float32 NumPy arrays; the embedding grown to `vocab` rows."""
+def read_params(folder: Path, config: TransformerConfig, vocab: int) -> Params:
+    """Our parameters, unrolled, as float32 NumPy arrays; embedding and head are grown to `vocab` rows."""
     files = Files(folder)
     one = 1.0 if is_gemma(config) else 0.0
 
     def checked(name: str, shape: tuple[int, ...], offset: float = 0.0) -> np.ndarray:
         array = files.read(name)
         if array.shape != shape:
-            raise PastaError(f"{folder}: {name} has shape {array.shape}, config.json says {shape}")
+            raise PastaError(
+                f"{folder}: {name} has shape {array.shape}, config.json implies {shape}; use the model's config.json"
+            )
         return array + offset if offset else array
 
     def layer(l: int) -> Plain:
@@ -284,8 +285,8 @@ def read_params(folder: Path, config: TransformerConfig, vocab: int) -> dict:
     return params
 
 
-def plain_tensors(params: dict, config: TransformerConfig) -> Iterator[tuple[str, np.ndarray]]:
-    """Every tensor of an export under its Hugging Face name."""
+def plain_tensors(params: Params, config: TransformerConfig) -> Iterator[tuple[str, np.ndarray]]:
+    """Each tensor of an export under its Hugging Face name."""
     one = np.float32(1.0 if is_gemma(config) else 0.0)
     yield "model.embed_tokens.weight", np.asarray(params["embed"])
     yield "model.norm.weight", np.asarray(params["final_norm"]["weight"]) - one
@@ -297,7 +298,7 @@ def plain_tensors(params: dict, config: TransformerConfig) -> Iterator[tuple[str
             yield layer_name(config, l, name), plain[name] if name in MATRICES else plain[name] - one
 
 
-def write_model(folder: Path, params: dict, config: TransformerConfig, record: TagRecord | None = None) -> None:
+def write_model(folder: Path, params: Params, config: TransformerConfig, record: TagRecord | None = None) -> None:
     """Write config.json and model.safetensors (float32); `transformers` loads the folder with equal logits.
 
     The weights come last: a folder with a model.safetensors is a whole model.

@@ -1,11 +1,14 @@
-"""Where a model comes from, as configs name it: weights, an adapter, and the positions it was trained with."""
+"""The source of a model as configs name it: weights, an adapter, and the positions it was trained with."""
 
 import dataclasses
 from pathlib import Path
 
+from jax.typing import DTypeLike
+
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Positions
 from pasta_jax.models.adapter import About, load_adapter, merge_on_host
+from pasta_jax.models.layers import Params
 from pasta_jax.models.weights import Model, fingerprint_of, on_device, read_model
 
 
@@ -20,8 +23,10 @@ class ModelSource:
     constant: int  # of the policy `constant`
 
 
-def load(source: ModelSource, dtype=None, stacked: bool | None = None, only_decoding: bool = False) -> Model:
-    """The model, its adapter merged; see weights.on_device for the other arguments."""
+def load(
+    source: ModelSource, dtype: DTypeLike | None = None, stacked: bool | None = None, only_decoding: bool = False
+) -> Model:
+    """The model with its adapter merged; see weights.on_device for the other arguments."""
     model = read_model(source.preset, source.path)
     if source.adapter:
         adapter, about = load_adapter(Path(source.adapter), model)
@@ -31,7 +36,9 @@ def load(source: ModelSource, dtype=None, stacked: bool | None = None, only_deco
     return on_device(_with_positions(model, source), dtype, stacked, only_decoding)
 
 
-def load_with_adapter(source: ModelSource, dtype=None, stacked: bool | None = None) -> tuple[Model, dict, About]:
+def load_with_adapter(
+    source: ModelSource, dtype: DTypeLike | None = None, stacked: bool | None = None
+) -> tuple[Model, Params, About]:
     """The base model with the adapter's positions, and the adapter beside it: to train the adapter further."""
     if not source.adapter:
         raise PastaError("no adapter named: set --config.model.adapter=<file that a training run wrote>")
@@ -41,7 +48,7 @@ def load_with_adapter(source: ModelSource, dtype=None, stacked: bool | None = No
 
 
 def _with_positions(model: Model, source: ModelSource) -> Model:
-    """The model; one without recorded positions accepts the source's, any other refuses different ones."""
+    """The model; without recorded positions it accepts the source's, otherwise different ones are refused."""
     if not source.policy:
         return model
     positions = Positions(source.policy, source.constant)
