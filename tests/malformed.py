@@ -1,4 +1,6 @@
-"""What may go wrong with a record, by kind: (what it is, the input, the reason it is refused with)."""
+"""Malformed records and annotations, each with the reason it is refused for."""
+
+import json
 
 from pasta_jax.annotate import verify
 from pasta_jax.data import pairs, sources
@@ -14,15 +16,13 @@ NUL = "a text must not contain NUL characters"
 UNICODE = "a text must be valid Unicode"
 
 
-def said(*turns: str) -> str:
-    """A conversation of given turns, `speaker: text` each."""
-    import json
-
-    spoken = [dict(zip(("from", "value"), turn.split(": ", 1), strict=True)) for turn in turns]
-    return json.dumps({"conversations": spoken})
+def conversation(*turns: str) -> str:
+    """A record of a conversation; each turn is `speaker: text`."""
+    messages = [dict(zip(("from", "value"), turn.split(": ", 1), strict=True)) for turn in turns]
+    return json.dumps({"conversations": messages})
 
 
-# Lines of a JSONL file.
+# Lines of a JSONL file: (description, line, reason)
 LINES = [
     ("cut off in a text", b'{"instruction": "why", "output": "beca', sources.NOT_JSON),
     ("cut off between fields", b'{"instruction": "why",', sources.NOT_JSON),
@@ -58,11 +58,11 @@ LINES = [
     ("conversations a text", b'{"conversations": "why"}', "conversations must be a list of turns"),
     ("conversations null", b'{"conversations": null}', "conversations must be a list of turns"),
     ("conversations empty", b'{"conversations": []}', TURNS),
-    ("a question without an answer", said("human: why").encode(), TURNS),
-    ("a system line alone", said("system: be brief", "human: why").encode(), TURNS),
-    ("an answer first", said("gpt: because", "human: why").encode(), BEGINS),
-    ("two questions", said("human: why", "human: why?").encode(), BEGINS),
-    ("an unknown speaker", said("human: why", "parrot: because").encode(), SPEAKER),
+    ("a question without an answer", conversation("human: why").encode(), TURNS),
+    ("a system line alone", conversation("system: be brief", "human: why").encode(), TURNS),
+    ("an answer first", conversation("gpt: because", "human: why").encode(), BEGINS),
+    ("two questions", conversation("human: why", "human: why?").encode(), BEGINS),
+    ("an unknown speaker", conversation("human: why", "parrot: because").encode(), SPEAKER),
     ("a turn that is a text", b'{"conversations": ["why", "because"]}', "a turn must be an object with fields"),
     ("a turn without a value", b'{"conversations": [{"from": "human"}]}', "a turn's value must be a string"),
     ("a speaker null", b'{"conversations": [{"from": null, "value": "why"}]}', SPEAKER),
@@ -80,9 +80,9 @@ LINES = [
 ]
 
 SOURCE = "Intro.\n- one two three four five\n- six seven eight nine ten\nEnd <async> of it."
-PLAIN = SOURCE.replace("<async>", "<\\async>")  # as annotators are given it
+PLAIN = SOURCE.replace("<async>", "<\\async>")  # as annotators receive it
 LINE = "- <async topic='first'>one two three four five</async>"
-# Annotations of SOURCE: (what, annotation, reason, place)
+# Annotations of SOURCE: (description, annotation, reason, place)
 ANNOTATIONS = [
     ("a word changed", PLAIN.replace("two", "too"), verify.TEXT_CHANGED, "source, line 2, column 8"),
     ("a word left out", PLAIN.replace(" three", ""), verify.TEXT_CHANGED, "source, line 2, column 11"),
@@ -91,8 +91,8 @@ ANNOTATIONS = [
     ("an end added", PLAIN + "\n", verify.TEXT_CHANGED, "source, line 4, column 19"),
     ("in a fence", f"```\n{PLAIN}\n```", verify.TEXT_CHANGED, "source, line 1, column 1"),
     ("a line break changed", PLAIN.replace("\n", "\r\n"), verify.TEXT_CHANGED, "source, line 1, column 7"),
-    ("a quote made round", PLAIN.replace("- six", "– six"), verify.TEXT_CHANGED, "source, line 3, column 1"),
-    ("the source's own tag taken for one", SOURCE, program.ASYNC_BARE, "annotation, line 4, column 5"),
+    ("a dash replaced", PLAIN.replace("- six", "– six"), verify.TEXT_CHANGED, "source, line 3, column 1"),
+    ("the source's own tag unescaped", SOURCE, program.ASYNC_BARE, "annotation, line 4, column 5"),
     (
         "nested",
         "<async topic='a'>one <async topic='b'>two</async></async>",
@@ -125,7 +125,7 @@ ANNOTATIONS = [
     ("a chunk of four words", LINE.replace(" five", ""), program.CHUNK_SHORT, "annotation, line 1, column 3"),
     ("an empty chunk", "<async topic='a'></async>", program.CHUNK_SHORT, "annotation, line 1, column 1"),
     (
-        "a promise of its own",
+        "a promise",
         '<promise topic="a" tokens=2 />' + LINE,
         program.PROMISE_WRITTEN,
         "annotation, line 1, column 1",

@@ -1,4 +1,4 @@
-"""Batches: every label once, nothing lost; the same on any number of hosts and after a restart; packing is silent."""
+"""Batches: every label once; equal on any number of hosts and after a restart; packing changes no loss."""
 
 import dataclasses
 import functools
@@ -45,37 +45,37 @@ def example(seed: int, policy: str = "predicted") -> Example:
 EXAMPLES = [example(seed) for seed in range(150)]
 
 
-def learnt(batch: Batch) -> list[tuple]:
-    """What a batch teaches, record by record, wherever it lies."""
-    found = []
+def records_of(batch: Batch) -> list[tuple]:
+    """The content of each record of a batch, wherever it is packed."""
+    records = []
     for row in range(len(batch.token)):
         for record in range(1, batch.record[row].max(initial=0) + 1):
             at = batch.record[row] == record
-            found.append(tuple(getattr(batch, name)[row, at].tobytes() for name in VECTORS))
-    return found
+            records.append(tuple(getattr(batch, name)[row, at].tobytes() for name in VECTORS))
+    return records
 
 
 def test_an_example_is_the_structure_of_its_ids():
     ids = random_program(random.Random(5))[0].ids(TOKENIZER)
     for policy in POLICIES:
-        made = encode([TOKENIZER.bos, 65], ids, TOKENIZER.tags, TOKENIZER.end_of_turn, Positions(policy, 30))
-        wanted = structure([TOKENIZER.bos, 65, *ids], TOKENIZER.tags, 2, TOKENIZER.end_of_turn, Positions(policy, 30))
-        assert made.token.tolist() == [TOKENIZER.bos, 65, *ids]
+        result = encode([TOKENIZER.bos, 65], ids, TOKENIZER.tags, TOKENIZER.end_of_turn, Positions(policy, 30))
+        expected = structure([TOKENIZER.bos, 65, *ids], TOKENIZER.tags, 2, TOKENIZER.end_of_turn, Positions(policy, 30))
+        assert result.token.tolist() == [TOKENIZER.bos, 65, *ids]
         for name in VECTORS[1:]:
-            np.testing.assert_array_equal(getattr(made, name), getattr(wanted, name))
+            np.testing.assert_array_equal(getattr(result, name), getattr(expected, name))
     with pytest.raises(PastaError, match="no tokens"):
         encode([], ids, TOKENIZER.tags, TOKENIZER.end_of_turn, PREDICTED)
 
 
 @given(st.integers(0, 10**6), st.integers(2, 40))
 @settings(max_examples=60, deadline=None)
-def test_windows_teach_every_label_once_and_keep_who_sees_whom(seed, length):
+def test_windows_train_every_label_once_and_keep_visibility(seed, length):
     whole = dataclasses.replace(
         example(seed), position=np.arange(len(example(seed)), dtype=np.int32)
     )  # positions: places
     pieces = windows(whole, length)
-    taught = [int(p) for piece in pieces for p in piece.position[piece.label != NO_LABEL]]
-    assert taught == np.flatnonzero(whole.label != NO_LABEL).tolist()
+    trained = [int(p) for piece in pieces for p in piece.position[piece.label != NO_LABEL]]
+    assert trained == np.flatnonzero(whole.label != NO_LABEL).tolist()
     assert all(len(piece) <= length for piece in pieces)
     sees = visible_matrix(whole)
     for piece in pieces:
@@ -94,23 +94,23 @@ def test_every_record_is_in_one_row_and_no_row_overflows(lengths):
     assert len(rows) <= max(1, 2 * -(-sum(lengths) // 100) + 1)
 
 
-def test_a_record_that_no_row_holds_is_refused_where_it_would_be_cut():
+def test_a_record_longer_than_every_row_is_refused():
     with pytest.raises(PastaError, match="record 1 has 101 tokens"):
         fill_rows([3, 101], 100)
     with pytest.raises(PastaError, match="row 0"):
         pack([[EXAMPLES[0]]], len(EXAMPLES[0]) - 1)
 
 
-def test_records_of_a_row_do_not_see_each_other_nor_padding():
+def test_records_of_a_row_see_neither_each_other_nor_padding():
     batch = pack([EXAMPLES[:3], EXAMPLES[3:4]], 800)
     sees = mask(batch)
     start = 0
     for number, one in enumerate(EXAMPLES[:3], start=1):
         stop = start + len(one)
-        own = np.zeros(800, bool)
-        own[start:stop] = True
+        inside = np.zeros(800, bool)
+        inside[start:stop] = True
         np.testing.assert_array_equal(sees[0, start:stop, start:stop], visible_matrix(one))
-        assert not sees[0, start:stop, ~own].any()
+        assert not sees[0, start:stop, ~inside].any()
         assert (batch.record[0, start:stop] == number).all()
         start = stop
     assert (batch.record[0, start:] == 0).all()
@@ -119,19 +119,19 @@ def test_records_of_a_row_do_not_see_each_other_nor_padding():
 
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("too_long", ["drop", "split"])
-def test_an_epoch_teaches_each_record_once(packed, too_long):
+def test_an_epoch_trains_each_record_once(packed, too_long):
     layout = dataclasses.replace(LAYOUT, lengths=(32, 64), packed=packed, too_long=too_long)
     feed = Feed(EXAMPLES, layout)
     short = [one for one in EXAMPLES if len(one) <= 64]
     assert feed.dropped == (len(EXAMPLES) - len(short)) * (too_long == "drop")
-    wanted = (
+    expected = (
         [one for e in EXAMPLES for one in (windows(e, 64) if len(e) > 64 else [e])] if too_long == "split" else short
     )
-    wanted = sorted(tuple(getattr(one, name).tobytes() for name in VECTORS) for one in wanted)
+    expected = sorted(tuple(getattr(one, name).tobytes() for name in VECTORS) for one in expected)
     steps = feed.steps(7, 1)
     for epoch in (0, 1):
         batches = [feed.batch(7, step) for step in range(epoch * steps, feed.steps(7, epoch + 1))]
-        assert sorted(record for batch in batches for record in learnt(batch)) == wanted
+        assert sorted(record for batch in batches for record in records_of(batch)) == expected
         assert {batch.token.shape for batch in batches} <= {(4, 32), (4, 64)}
     if not packed:
         assert max(batch.record.max() for batch in batches) == 1
@@ -152,7 +152,7 @@ def test_epochs_and_seeds_shuffle_records_and_batches():
 
 
 @pytest.mark.parametrize("hosts", [2, 4])
-def test_hosts_share_the_very_batch(hosts):
+def test_hosts_share_one_batch(hosts):
     alone = Feed(EXAMPLES, LAYOUT)
     shared = [Feed(EXAMPLES, LAYOUT, host, hosts) for host in range(hosts)]
     for step in range(alone.steps(3, 2)):
@@ -173,7 +173,7 @@ for step in {steps}:
 """
 
 
-def test_a_restart_goes_on_with_the_very_batch():
+def test_a_restart_continues_with_the_next_batch():
     def run(steps) -> list[str]:
         program = PRINTS.format(steps=steps)
         return subprocess.check_output([sys.executable, "-c", program], text=True, timeout=120).split()
@@ -188,7 +188,7 @@ def test_a_restart_goes_on_with_the_very_batch():
     ]
 
 
-def test_what_cannot_be_laid_out_is_refused():
+def test_impossible_layouts_are_refused():
     for wrong in ({"lengths": (64, 64)}, {"lengths": ()}, {"rows": 0}, {"too_long": "cut"}):
         with pytest.raises(PastaError):
             dataclasses.replace(LAYOUT, **wrong)
@@ -205,9 +205,9 @@ CONFIG = dataclasses.replace(TINY, layers=2, embed=16, ff=16, head_dim=8, window
 def losses(params, batch: Batch, see_BxTxT, config):
     """Cross-entropy [B, T] of every label, 0 where there is none."""
     logits_BxTxV = transformer.forward(params, config, batch.token, batch.position, see_BxTxT)
-    said = jax.nn.log_softmax(logits_BxTxV)
-    found = jnp.take_along_axis(said, jnp.maximum(batch.label, 0)[..., None], -1)[..., 0]
-    return jnp.where(batch.label == NO_LABEL, 0.0, -found)
+    log_probs = jax.nn.log_softmax(logits_BxTxV)
+    label_log_probs = jnp.take_along_axis(log_probs, jnp.maximum(batch.label, 0)[..., None], -1)[..., 0]
+    return jnp.where(batch.label == NO_LABEL, 0.0, -label_log_probs)
 
 
 @pytest.mark.parametrize("policy", ["predicted", "shared_start"])

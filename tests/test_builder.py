@@ -1,4 +1,4 @@
-"""The data set on disk: what comes out is what went in, under any policy; it knows what it was made from."""
+"""Data sets on disk: records round-trip under any policy; a data set states what it was made from."""
 
 import dataclasses
 import json
@@ -45,20 +45,20 @@ def examples(folder: Path, split: str = "train", strip_tags: bool = False, polic
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("strip_tags", [False, True])
-def test_what_comes_out_is_what_went_in(folder, policy, strip_tags):
-    found = [e for split in ("train", "validation") for e in examples(folder, split, strip_tags, policy)]
-    wanted = []
+def test_records_round_trip(folder, policy, strip_tags):
+    stored = [e for split in ("train", "validation") for e in examples(folder, split, strip_tags, policy)]
+    expected = []
     for record in RECORDS:
         plain, linear = TOKENIZER.encode(record.response), Program.parse(record.program).ids(TOKENIZER)
         ids = plain if strip_tags else linear
         prompt = prompt_ids(record, TOKENIZER)
-        wanted.append(encode(prompt, ids, TOKENIZER.tags, TOKENIZER.end_of_turn, Positions(policy, 30)))
+        expected.append(encode(prompt, ids, TOKENIZER.tags, TOKENIZER.end_of_turn, Positions(policy, 30)))
 
     def content(examples) -> list[tuple]:
         return sorted(tuple(getattr(e, name).tolist() for name in VECTORS) for e in examples)
 
-    assert content(found) == content(wanted)
-    assert all(getattr(e, name).dtype == np.int32 for e in found for name in VECTORS)
+    assert content(stored) == content(expected)
+    assert all(getattr(e, name).dtype == np.int32 for e in stored for name in VECTORS)
 
 
 def test_splits_and_lengths(folder):
@@ -79,29 +79,29 @@ def test_a_feed_reads_it(folder):
     assert fed + feed.dropped == len(examples(folder))
 
 
-def test_it_is_written_once_and_alike(folder, tmp_path):
+def test_writing_is_reproducible_and_replaces(folder, tmp_path):
     assert is_current(folder, RECORDS, TOKENIZER)
     assert not is_current(folder, RECORDS[1:], TOKENIZER)
     assert not is_current(tmp_path, RECORDS, TOKENIZER)
     other = dataclasses.replace(RECORDS[0], annotator="other")
     assert about_of([other], TOKENIZER)["fingerprint"] != about_of(RECORDS[:1], TOKENIZER)["fingerprint"]
-    write(tmp_path / "again", RECORDS, TOKENIZER)
-    for before, after in zip(examples(folder), examples(tmp_path / "again"), strict=True):
+    write(tmp_path / "copy", RECORDS, TOKENIZER)
+    for before, after in zip(examples(folder), examples(tmp_path / "copy"), strict=True):
         np.testing.assert_array_equal(before.token, after.token)
-    write(tmp_path / "again", RECORDS[:9], TOKENIZER)  # what was there makes room when the new one is whole
-    assert is_current(tmp_path / "again", RECORDS[:9], TOKENIZER)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["again"]
+    write(tmp_path / "copy", RECORDS[:9], TOKENIZER)  # replaces the old one
+    assert is_current(tmp_path / "copy", RECORDS[:9], TOKENIZER)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy"]
 
 
-def test_a_record_may_be_there_twice(tmp_path):
+def test_a_record_may_occur_twice(tmp_path):
     write(tmp_path / "set", [RECORDS[0], RECORDS[0]], TOKENIZER)
     assert len(examples(tmp_path / "set", RECORDS[0].split)) == 2
 
 
-def test_what_must_not_be_trained_on_is_refused(tmp_path):
-    kept = [dataclasses.replace(RECORDS[0], source="alpaca_eval")]
+def test_evaluation_data_is_refused(tmp_path):
+    records = [dataclasses.replace(RECORDS[0], source="alpaca_eval")]
     with pytest.raises(PastaError, match="reserved for evaluation"):
-        write(tmp_path / "set", kept, TOKENIZER)
+        write(tmp_path / "set", records, TOKENIZER)
     with pytest.raises(PastaError, match="no record"):
         write(tmp_path / "set", [], TOKENIZER)
     (tmp_path / "mine.txt").touch()
@@ -111,13 +111,13 @@ def test_what_must_not_be_trained_on_is_refused(tmp_path):
 
 def test_another_version_tokenizer_or_folder_is_refused(folder, tmp_path):
     about = json.loads((folder / "about.json").read_text())
-    for change, said in (
+    for change, message in (
         ({"version": "9.0.0"}, "version 9"),
         ({"tokenizer": "x"}, "another tokenizer"),
         ({"sources": ["mt_bench"]}, "reserved for evaluation"),
     ):
         (tmp_path / "about.json").write_text(json.dumps(about | change))
-        with pytest.raises(PastaError, match=said):
+        with pytest.raises(PastaError, match=message):
             examples(tmp_path)
     (tmp_path / "about.json").write_text("{")
     with pytest.raises(PastaError, match="not JSON"):

@@ -1,4 +1,4 @@
-"""Annotation over HTTP, against a real server on this machine that misbehaves in every way that real ones do."""
+"""Annotation over HTTP, against a local server that fails in every way that real ones do."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def check(annotation: str) -> Program:
 
 
 class Server:
-    """Answers each POST as `script` says: a list of (status, headers, body) or callables, the last one for good."""
+    """Answers each POST with `respond(number of the request, its body)`: (status, headers, body, declared length)."""
 
     def __init__(self, respond):
         self.seen: list[tuple[str, dict, dict]] = []
@@ -52,7 +52,7 @@ class Server:
                     self.end_headers()
                     self.wfile.write(content)
                 except OSError:
-                    pass  # the client has gone
+                    pass  # the client closed the connection
 
             def log_message(self, *_):
                 pass
@@ -85,7 +85,7 @@ def bad(status: int, headers=None, body=b"{}") -> tuple:
 
 
 class FakeTime:
-    """A clock that jumps where it should sleep."""
+    """A clock that jumps instead of sleeping."""
 
     def __init__(self):
         self.time, self.slept, self._lock = 0.0, [], threading.Lock()
@@ -147,7 +147,7 @@ def annotate(url: str, cache: Path, pairs=(("q", SOURCE),), attempts=2, concurre
     ],
     ids=["500", "429", "429 until a date", "429 for a day", "cut off", "not JSON", "no choice", "a list"],
 )
-def test_what_passes_is_tried_again(first, pauses, tmp_path):
+def test_a_passing_failure_is_retried(first, pauses, tmp_path):
     time = FakeTime()
     with Server(lambda n, _: first if n == 1 else good(MARKED)) as server:
         assert annotate(server.url, tmp_path / "cache", time=time) == [MARKED]
@@ -164,7 +164,7 @@ def test_back_off_doubles_and_gives_up(tmp_path):
     assert time.slept == pytest.approx([1, 2, 3], abs=0.01)
 
 
-def test_a_slow_server_is_left(tmp_path):
+def test_a_slow_server_times_out(tmp_path):
     def slow(*_):
         time.sleep(0.1)
         return good(MARKED)
@@ -174,7 +174,7 @@ def test_a_slow_server_is_left(tmp_path):
     assert failure.reason == "timeout"
 
 
-def test_nobody_listens(tmp_path):
+def test_an_unreachable_server_is_a_failure(tmp_path):
     with Server(lambda *_: good(MARKED)) as server:
         pass
     [failure] = annotate(server.url, tmp_path / "cache", retries=0)
@@ -198,7 +198,7 @@ def test_nobody_listens(tmp_path):
         (bad(400, body=b'{"error": "content filter"}'), "status 400"),
     ],
 )
-def test_what_can_not_be_used_is_a_failure_with_its_reason(answer, reason, tmp_path):
+def test_an_unusable_answer_is_a_failure_with_its_reason(answer, reason, tmp_path):
     with Server(lambda _, body: answer if "spoil" in body["messages"][15]["content"] else good(MARKED)) as server:
         pairs = [("fine", SOURCE), ("spoil", SOURCE), ("fine too", SOURCE)]
         before, failure, after = annotate(server.url, tmp_path / "cache", pairs)
@@ -208,7 +208,7 @@ def test_what_can_not_be_used_is_a_failure_with_its_reason(answer, reason, tmp_p
     assert failure.detail
 
 
-def test_a_refused_answer_is_asked_for_again_with_the_reason(tmp_path):
+def test_a_refused_answer_is_requested_again_with_the_reason(tmp_path):
     with Server(lambda n, _: good(MARKED.replace("three", "thirty")) if n == 1 else good(MARKED)) as server:
         assert annotate(server.url, tmp_path / "cache") == [MARKED]
     complaint = server.seen[1][2]["messages"][-1]
@@ -217,7 +217,7 @@ def test_a_refused_answer_is_asked_for_again_with_the_reason(tmp_path):
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 301])
-def test_a_wrong_key_or_address_ends_the_run_and_is_not_told(status, tmp_path, monkeypatch):
+def test_a_wrong_key_or_address_ends_the_run_without_showing_the_key(status, tmp_path, monkeypatch):
     monkeypatch.setenv("OUR_KEY", KEY)
     headers = {"Location": "http://127.0.0.1:9/"} if status == 301 else {}
     with (
@@ -239,9 +239,9 @@ def test_the_key_goes_into_a_header_only(tmp_path, monkeypatch):
     assert KEY not in json.dumps(body) + (tmp_path / "cache").read_text()
 
 
-def test_a_hopeless_run_ends_at_once_though_others_wait_for_another_try(tmp_path):
+def test_a_fatal_error_ends_the_run_at_once_though_others_wait_for_a_retry(tmp_path):
     def respond(n, body):
-        if "hopeless" not in body["messages"][15]["content"]:
+        if "fatal" not in body["messages"][15]["content"]:
             return bad(503)
         while n < 3 and len(server.seen) < 3:
             time.sleep(0.005)
@@ -249,7 +249,7 @@ def test_a_hopeless_run_ends_at_once_though_others_wait_for_another_try(tmp_path
 
     began = time.monotonic()
     with Server(respond) as server:
-        pairs = [("a", SOURCE), ("b", SOURCE), ("hopeless", SOURCE)]
+        pairs = [("a", SOURCE), ("b", SOURCE), ("fatal", SOURCE)]
         with pytest.raises(EndpointError):
             list(annotate_all(pairs, endpoint(server.url, backoff_s=30.0), 3, 1, tmp_path / "cache", check))
     assert time.monotonic() - began < 10
@@ -272,8 +272,8 @@ def test_gemini(tmp_path, monkeypatch):
     }
 
     def respond(_, body):
-        asked = body["contents"][-1]["parts"][0]["text"].split()[1]
-        return bad(200, body=json.dumps(answers[asked] | {"usageMetadata": {"promptTokenCount": 7}}).encode())
+        word = body["contents"][-1]["parts"][0]["text"].split()[1]
+        return bad(200, body=json.dumps(answers[word] | {"usageMetadata": {"promptTokenCount": 7}}).encode())
 
     with Server(respond) as server:
         pairs = [(word, SOURCE) for word in answers]
@@ -298,19 +298,19 @@ def test_requests_are_paced(tmp_path):
 
 def test_counts_and_costs_and_the_cache(tmp_path):
     with Server(lambda *_: good(MARKED)) as server:
-        for again in (False, True):
+        for cached in (False, True):
             with Client(endpoint(server.url), tmp_path / "cache") as client:
                 assert client.chat(ASK) == MARKED
             used = client.usage
-            assert (used.requests, used.cache_hits) == (int(not again), int(again))
-            assert (used.tokens_in, used.tokens_out) == ((0, 0) if again else (1000, 100))
-            assert used.dollars == pytest.approx(0 if again else 0.003)
+            assert (used.requests, used.cache_hits) == (int(not cached), int(cached))
+            assert (used.tokens_in, used.tokens_out) == ((0, 0) if cached else (1000, 100))
+            assert used.dollars == pytest.approx(0 if cached else 0.003)
         with Client(endpoint(server.url, model="other"), tmp_path / "cache") as client:
             client.chat(ASK)
     assert len(server.seen) == 2, "another model is another question"
 
 
-def test_a_torn_cache_line_is_cut_away_and_a_foreign_one_named(tmp_path):
+def test_a_cut_off_cache_line_is_removed_and_a_foreign_one_named(tmp_path):
     cache = tmp_path / "cache"
     with Server(lambda *_: good(MARKED)) as server:
         annotate(server.url, cache, [(str(n), SOURCE) for n in range(3)], concurrency=1)
@@ -324,8 +324,8 @@ def test_a_torn_cache_line_is_cut_away_and_a_foreign_one_named(tmp_path):
         annotate("http://127.0.0.1:9", cache)
 
 
-def test_killed_in_the_middle_it_goes_on_where_it_stopped(tmp_path):
-    """kill -9 while requests are under way; the answers of both runs together are those of one."""
+def test_a_killed_run_resumes(tmp_path):
+    """After kill -9 during requests, the answers of both runs together are those of one."""
     pairs = [(str(n), SOURCE) for n in range(12)]
     slow = threading.Event()
 
@@ -348,16 +348,16 @@ def test_killed_in_the_middle_it_goes_on_where_it_stopped(tmp_path):
         killed.wait()
         slow.set()
         before = len(server.seen)
-        kept = (tmp_path / "killed").read_bytes().count(b"\n")
-        assert 0 < kept < len(pairs)
+        cached = (tmp_path / "killed").read_bytes().count(b"\n")
+        assert 0 < cached < len(pairs)
         resumed = annotate(server.url, tmp_path / "killed", pairs)
-        assert len(server.seen) - before == len(pairs) - kept
+        assert len(server.seen) - before == len(pairs) - cached
         assert resumed == annotate(server.url, tmp_path / "whole", pairs)
     killed, whole = ((tmp_path / name).read_text().splitlines() for name in ("killed", "whole"))
     assert sorted(killed) == sorted(whole)
 
 
-def test_a_declined_answer_is_no_answer(tmp_path):
+def test_an_empty_answer_is_an_error(tmp_path):
     with (
         Server(lambda *_: good("")) as server,
         Client(endpoint(server.url), tmp_path / "cache") as client,
@@ -368,7 +368,7 @@ def test_a_declined_answer_is_no_answer(tmp_path):
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.randoms(use_true_random=False), st.booleans())
-def test_tags_are_laid_over_the_source_whatever_became_of_its_blanks(rng, squeezed):
+def test_tags_are_laid_over_the_source_despite_changed_whitespace(rng, squeezed):
     program, _ = random_program(rng)
     source = program.strip()
     answer = "".join(
@@ -379,10 +379,10 @@ def test_tags_are_laid_over_the_source_whatever_became_of_its_blanks(rng, squeez
     )
     if squeezed:
         answer = "\n".join(answer.split("  "))
-    laid = overlay(answer, source)
-    assert laid == answer or squeezed
-    assert laid.count('<async topic="t">') == answer.count('<async topic="t">')
-    plain = laid.replace('<async topic="t">', "").replace("</async>", "")
+    result = overlay(answer, source)
+    assert result == answer or squeezed
+    assert result.count('<async topic="t">') == answer.count('<async topic="t">')
+    plain = result.replace('<async topic="t">', "").replace("</async>", "")
     assert plain == escape(source, ANNOTATION)
 
 
@@ -392,8 +392,8 @@ def test_other_words_are_refused(answer):
         overlay(answer, "one two")
 
 
-@pytest.mark.parametrize(("asked", "marked"), DEMONSTRATIONS)
-def test_demonstrations_keep_the_rules_they_teach(asked, marked):
+@pytest.mark.parametrize(("instruction", "marked"), DEMONSTRATIONS)
+def test_demonstrations_follow_the_rules_they_teach(instruction, marked):
     program = Program.from_annotation(marked, TOKENIZER)
     assert program.strip() == strip_marks(marked)
     assert len([part for part in program.parts if isinstance(part, Chunk)]) != 1

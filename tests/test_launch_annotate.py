@@ -1,4 +1,4 @@
-"""The command that annotates: its variants on small inputs, what it shows, and its refusals, one line each."""
+"""The annotation command: its variants on small inputs, records on a terminal, and one-line errors."""
 
 import json
 import re
@@ -44,13 +44,13 @@ def command(monkeypatch, capsys, tmp_path):
 
 
 def pairs(path: str, count: int = 3) -> dict:
-    """A source of answers with a list each, and the changes of a config that reads it."""
+    """Write a source whose answers each contain a list; the config changes that read it."""
     rows = [{"instruction": f"Name three animals, {n}", "output": LIST} for n in range(count)]
     Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
     return {"source": path, "drop_evaluation": False, "response_words": (1, 99)}
 
 
-def test_the_toy_task_from_end_to_end(command):
+def test_the_toy_task_from_end_to_end(command, capsys):
     out, err = command("toy")
     records = read_records(Path("out/records.jsonl"))
     assert f"kept {len(records)} records" in out
@@ -59,16 +59,19 @@ def test_the_toy_task_from_end_to_end(command):
     assert "wrote out/dataset" in err
     train = Examples(Path("out"), "train", toy_tokenizer(), False, PREDICTED)
     assert len(train) == sum(record.split == "train" for record in records) > 400
-    again, err = command("toy")
-    assert again == out
+    repeated, err = command("toy")
+    assert repeated == out
     assert "out/dataset is current" in err
-    # The example of docs/DATA.md reads it.
+    # The examples of docs/DATA.md: reading the data set, and the same run from Python.
     Path("runs").mkdir()
     Path("runs/toy").symlink_to(Path("out").absolute())
-    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/DATA.md").read_text(), re.DOTALL)
+    reading, running = re.findall(r"```python\n(.*?)```", (ROOT / "docs/DATA.md").read_text(), re.DOTALL)
     names: dict = {}
-    exec(block, names)
+    exec(reading, names)
     assert names["batch"].token.shape in ((8, 64), (8, 128))
+    exec(running, names)
+    assert names["summary"].kept == len(records)
+    assert capsys.readouterr().out == out
 
 
 def test_records_are_shown(command):
@@ -95,18 +98,19 @@ def test_a_part_is_always_the_same_part(command):
 
 def test_an_endpoint_annotates_and_its_failures_are_counted(command):
     def respond(_, body):
-        asked = body["messages"][-1]["content"]
-        if ", 1" in asked:
-            return good(asked.partition("Answer:\n")[2].replace("Ant", "Aunt"))
-        return good(re.sub("- (.*)", r"- <async topic='animal'>\1</async>", asked.partition("Answer:\n")[2]))
+        question = body["messages"][-1]["content"]
+        answer = question.partition("Answer:\n")[2]
+        if ", 1" in question:
+            return good(answer.replace("Ant", "Aunt"))
+        return good(re.sub("- (.*)", r"- <async topic='animal'>\1</async>", answer))
 
     with Server(respond) as server:
         endpoint = {"url": server.url, "key_variable": "", "requests_per_minute": 1e6}
         out, _ = command("openai", pairs("a.jsonl") | {"endpoint": endpoint, "attempts": 1})
-        asked = len(server.seen)
-        again, _ = command("openai", pairs("a.jsonl") | {"endpoint": endpoint, "attempts": 1})
-        assert len(server.seen) == asked == 3
-    assert again == out
+        requests = len(server.seen)
+        repeated, _ = command("openai", pairs("a.jsonl") | {"endpoint": endpoint, "attempts": 1})
+        assert len(server.seen) == requests == 3
+    assert repeated == out
     assert "refused: rewritten: 1" in out
     records = read_records(Path("out/records.jsonl"))
     assert [record.instruction[-1] for record in records] == ["0", "2"]
@@ -117,8 +121,11 @@ def test_an_endpoint_annotates_and_its_failures_are_counted(command):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
+        ({"prompt_words": (3, 100, 4)}, "config.prompt_words: expected `array` of length 2"),
+        ({"max_pairs": -1}, "config.max_pairs: expected `int` >= 0"),
+        ({"annotator": "toy"}, "config.toy: missing"),
         ({"annotator": "magic"}, "config.annotator 'magic': unknown annotator; choose one of"),
         ({"source": "absent.jsonl"}, "absent.jsonl: No such file"),
         ({"source": "alpaca_eval"}, "alpaca_eval: reserved for evaluation"),
@@ -127,13 +134,13 @@ def test_an_endpoint_annotates_and_its_failures_are_counted(command):
         ({"model": {"preset": "gemma_2b"}}, "no package ships its tokenizer"),
     ],
 )
-def test_refusals_are_one_line(command, changes, said):
-    with pytest.raises(PastaError, match=re.escape(said)) as caught:
+def test_errors_are_one_line(command, changes, message):
+    with pytest.raises(PastaError, match=re.escape(message)) as error:
         command("sharegpt_structure", pairs("a.jsonl") | changes)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
 
 
-def test_a_folder_is_asked_for():
+def test_the_output_folder_is_required():
     with pytest.raises(PastaError, match="--output is missing"):
         annotate.main(get_config("toy"))
 
@@ -142,9 +149,9 @@ def test_a_folder_is_asked_for():
 def test_evaluation_prompts_are_left_out(command):
     from pasta_jax.data.sources import read
 
-    asked = next(iter(read("mt_bench"))).instruction
+    question = next(iter(read("mt_bench"))).instruction
     changes = pairs("a.jsonl") | {"drop_evaluation": True, "prompt_words": (1, 999)}
     with Path("a.jsonl").open("a") as file:
-        file.write(json.dumps({"instruction": asked, "output": LIST}) + "\n")
+        file.write(json.dumps({"instruction": question, "output": LIST}) + "\n")
     out, _ = command("sharegpt_structure", changes)
     assert "left out: evaluation prompt: 1" in out

@@ -1,6 +1,7 @@
-"""Reading: each known form, each thing that can go wrong at its place, and good records beside bad ones."""
+"""Reading sources: every known format, every error with its place, good records beside unreadable ones."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,17 +12,17 @@ from pasta_jax.data import sources
 from pasta_jax.data.pairs import Pair, Unreadable, prompt_key, split_of
 from pasta_jax.data.sources import Filter, given_preferences, read, refuse_for_training, select
 from pasta_jax.errors import PastaError
-from tests.malformed import LINES, said
+from tests.malformed import LINES, conversation
 from tests.requires import requires_data
 
 GOOD = b'{"instruction": "why", "output": "because"}'
-WANTED = Filter((1, 9), (1, 9), drop_duplicates=True, drop_evaluation=False)
+LIMITS = Filter((1, 9), (1, 9), drop_duplicates=True, drop_evaluation=False)
 
 
-def texts(found) -> list[tuple[str, str, str]]:
-    found = list(found)
-    assert all(isinstance(item, Pair) for item in found), found
-    return [(pair.system, pair.instruction, pair.response) for pair in found]
+def texts(pairs: Iterable[Pair]) -> list[tuple[str, str, str]]:
+    pairs = list(pairs)
+    assert all(isinstance(pair, Pair) for pair in pairs), pairs
+    return [(pair.system, pair.instruction, pair.response) for pair in pairs]
 
 
 def write(path: Path, *rows) -> str:
@@ -29,7 +30,7 @@ def write(path: Path, *rows) -> str:
     return str(path)
 
 
-def test_every_form_of_record(tmp_path):
+def test_every_format(tmp_path):
     turns = [("system", "Be brief."), ("human", "why"), ("gpt", "because"), ("human", "and?"), ("gpt", "…")]
     spoken = [{"from": name, "value": text, "weight": None} for name, text in turns]
     path = write(
@@ -45,11 +46,11 @@ def test_every_form_of_record(tmp_path):
         {"key": 1, "prompt": "why", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]},
     )
     plain, brief = ("", "why", "because"), ("Be brief.", "why", "because")
-    wanted = [plain, plain, ("", "why\n\nnow", "because"), plain, brief, plain, brief, plain, ("", "why", "")]
-    found = list(read(path))
-    assert texts(found) == wanted
-    assert {pair.source for pair in found} == {"all.jsonl"}
-    assert len({pair.id for pair in found}) == 4
+    expected = [plain, plain, ("", "why\n\nnow", "because"), plain, brief, plain, brief, plain, ("", "why", "")]
+    pairs = list(read(path))
+    assert texts(pairs) == expected
+    assert {pair.source for pair in pairs} == {"all.jsonl"}
+    assert len({pair.id for pair in pairs}) == 4
 
 
 def test_a_list_of_records_and_a_parquet_file(tmp_path):
@@ -69,9 +70,9 @@ def test_a_tfds_data_set(tmp_path, monkeypatch):
     import numpy as np
     import tensorflow_datasets as tfds
 
-    class Asked(tfds.core.GeneratorBasedBuilder):
+    class Questions(tfds.core.GeneratorBasedBuilder):
         VERSION = tfds.core.Version("1.0.0")
-        name = "asked"
+        name = "questions"
         code_path = None
 
         def _info(self):
@@ -85,11 +86,11 @@ def test_a_tfds_data_set(tmp_path, monkeypatch):
         def _generate_examples(self):
             raise AssertionError("the split has its examples")
 
-    Asked(data_dir=tmp_path, file_format="array_record").download_and_prepare()
+    Questions(data_dir=tmp_path, file_format="array_record").download_and_prepare()
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
-    assert texts(read("tfds:asked/train")) == [("", "why", "é")]
-    for wrong in ("tfds:asked/test", "tfds:no_such/train", "tfds:asked"):
+    assert texts(read("tfds:questions/train")) == [("", "why", "é")]
+    for wrong in ("tfds:questions/test", "tfds:no_such/train", "tfds:questions"):
         with pytest.raises(PastaError, match=wrong):
             list(read(wrong))
 
@@ -116,7 +117,7 @@ def test_a_malformed_line_is_located_and_its_neighbours_survive(tmp_path, what, 
         (b",7]", "a record must be an object with fields"),
     ],
 )
-def test_what_stands_before_a_broken_place_of_a_list_survives(tmp_path, tail, reason):
+def test_items_before_a_syntax_error_in_a_list_survive(tmp_path, tail, reason):
     path = tmp_path / "data.json"
     path.write_bytes(b"[" + GOOD + b"," + GOOD + tail)
     first, second, *bad = read(str(path))
@@ -134,11 +135,11 @@ def test_files_that_cannot_be_read_are_one_line(tmp_path):
         assert "\n" not in str(caught.value)
 
 
-def test_selection_counts_all_that_it_leaves_out(tmp_path):
+def test_selection_counts_every_pair_left_out(tmp_path):
     rows = [("why is it", "so"), ("Why  is it ", "or so"), ("a " * 10, "so"), ("why", "so " * 10), ("why", "so")]
-    found = read(write(tmp_path / "a.jsonl", *({"instruction": a, "output": b} for a, b in rows)))
-    chosen, left_out = select(found, WANTED)
-    assert [pair.instruction for pair in chosen] == ["why is it", "why"]
+    pairs = read(write(tmp_path / "a.jsonl", *({"instruction": a, "output": b} for a, b in rows)))
+    selection, left_out = select(pairs, LIMITS)
+    assert [pair.instruction for pair in selection] == ["why is it", "why"]
     assert left_out == {"duplicate prompt": 1, "prompt length": 1, "response length": 1}
 
 
@@ -150,21 +151,21 @@ def test_splits_depend_on_the_prompt_alone():
     assert {split_of(pair, 0) for pair in pairs} == {"train"}
 
 
-def test_what_is_kept_for_evaluation_is_refused():
+def test_evaluation_data_is_refused_for_training():
     refuse_for_training(["sharegpt", "my.jsonl"])
     with pytest.raises(PastaError, match="alpaca_eval, mt_bench: reserved for evaluation"):
         refuse_for_training(["sharegpt", "mt_bench", "alpaca_eval"])
 
 
 @requires_data
-def test_the_data_in_packages():
+def test_packaged_data():
     counts = {source: [isinstance(item, Pair) for item in read(source)].count(True) for source in sources.PACKAGED}
-    kept = {"alpaca_eval": 805, "mt_bench": 80, "ifeval": 541}
-    assert counts == {"sharegpt": 11_156, "alpaca_rows": 999, "preferences": 300} | kept
-    asked = next(pair for pair in read("alpaca_eval") if isinstance(pair, Pair))
-    assert prompt_key(asked) in sources.evaluation_prompts()
-    again = Pair("", "", asked.instruction.upper(), "so", "mine")
-    assert select([again], Filter((1, 99), (1, 9), True, drop_evaluation=True))[1] == {"evaluation prompt": 1}
+    evaluation = {"alpaca_eval": 805, "mt_bench": 80, "ifeval": 541}
+    assert counts == {"sharegpt": 11_156, "alpaca_rows": 999, "preferences": 300} | evaluation
+    pair = next(pair for pair in read("alpaca_eval") if isinstance(pair, Pair))
+    assert prompt_key(pair) in sources.evaluation_prompts()
+    copy = Pair("", "", pair.instruction.upper(), "so", "mine")
+    assert select([copy], Filter((1, 99), (1, 9), True, drop_evaluation=True))[1] == {"evaluation prompt": 1}
 
 
 def test_given_preferences_are_between_the_answers_that_end_a_conversation(tmp_path, monkeypatch):
@@ -191,5 +192,5 @@ def test_no_given_preference_is_between_equal_answers():
     assert (len(pairs), [chosen == rejected for _, chosen, rejected in pairs].count(True)) == (300, 0)
 
 
-def test_said_is_a_conversation():
-    assert json.loads(said("human: a: b"))["conversations"] == [{"from": "human", "value": "a: b"}]
+def test_conversation_helper():
+    assert json.loads(conversation("human: a: b"))["conversations"] == [{"from": "human", "value": "a: b"}]

@@ -1,4 +1,4 @@
-"""Figures of a data set against figures worked by hand, and a chart whose bars are those figures."""
+"""Statistics of records against figures computed by hand, and their chart."""
 
 import math
 import re
@@ -15,9 +15,9 @@ from tests.traces import Chatty
 
 
 def record(annotated: str, plain: str) -> Record:
-    found = verify(Pair("1", "", "what", plain, "mine"), annotated, Chatty(), Limits(9999), "by hand", "train")
-    assert isinstance(found, Record), found
-    return found
+    verdict = verify(Pair("1", "", "what", plain, "mine"), annotated, Chatty(), Limits(9999), "by hand", "train")
+    assert isinstance(verdict, Record), verdict
+    return verdict
 
 
 A, B = "one two three four five", "six seven eight nine ten"
@@ -26,22 +26,22 @@ PLAIN = record("nothing here", "nothing here")
 
 
 def test_the_figures_of_two_records():
-    found = statistics([FORKED, PLAIN])
-    assert (found.records, found.with_fork, found.share_with_fork) == (2, 1, 0.5)
-    assert found.plain_tokens == len(A + B + ".") + len("nothing here")
-    assert found.tokens == found.plain_tokens + 8 + len("ab c") + 1
-    assert (found.chunks.mean, found.syncs.mean, found.chunk_tokens.mean) == (2, 1, (len(A + B) + 4) / 2)
-    assert found.topic_words.mean == 1.5
+    result = statistics([FORKED, PLAIN])
+    assert (result.records, result.with_fork, result.share_with_fork) == (2, 1, 0.5)
+    assert result.plain_tokens == len(A + B + ".") + len("nothing here")
+    assert result.tokens == result.plain_tokens + 8 + len("ab c") + 1
+    assert (result.chunks.mean, result.syncs.mean, result.chunk_tokens.mean) == (2, 1, (len(A + B) + 4) / 2)
+    assert result.topic_words.mean == 1.5
     # [PROMISE] a [/PROMISE], [PROMISE] b " " c [/PROMISE]: 8 steps; the second chunk's 24 letters begin to be fed in
     # step 9 and its end is sampled in step 32; then [SYNC] and the full stop.
     assert FORKED.critical_path == 8 + 24 + 2
     assert FORKED.speedup == pytest.approx(48 / 34, abs=1e-4)
     assert FORKED.parallelism == pytest.approx(48 / 34, abs=1e-4)
     assert (PLAIN.speedup, PLAIN.parallelism) == (1, 1)
-    assert found.speedup == pytest.approx(math.sqrt(48 / 34), abs=1e-4)
-    assert found.speedup_with_fork == pytest.approx(48 / 34, abs=1e-4)
-    assert found.speedup_mean == pytest.approx((1 + 48 / 34) / 2, abs=1e-4)
-    assert "| with a fork | 1 (50.0 %) |" in found.table()
+    assert result.speedup == pytest.approx(math.sqrt(48 / 34), abs=1e-4)
+    assert result.speedup_with_fork == pytest.approx(48 / 34, abs=1e-4)
+    assert result.speedup_mean == pytest.approx((1 + 48 / 34) / 2, abs=1e-4)
+    assert "| with a fork | 1 (50.0 %) |" in result.table()
 
 
 def test_nothing_has_no_figures_and_no_forks_have_some():

@@ -1,4 +1,4 @@
-"""The structural annotator: nothing of the text is lost, every rule holds, and it forks where a reader would."""
+"""The structural annotator: the text survives, every rule holds, and it forks where a reader would."""
 
 import pytest
 from hypothesis import given, settings
@@ -84,17 +84,17 @@ def program(instruction: str, response: str) -> Program:
 
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(documents)
-def test_any_text_comes_back_and_its_annotation_is_lawful(text):
-    found = program("Tell me about it.", text)
-    assert found.strip() == text
-    chunks = [part for part in found.parts if isinstance(part, Chunk)]
+def test_any_text_survives_and_its_annotation_is_valid(text):
+    result = program("Tell me about it.", text)
+    assert result.strip() == text
+    chunks = [part for part in result.parts if isinstance(part, Chunk)]
     assert len(chunks) != 1, "a fork with nothing beside it"
-    assert chunks or found.parts == Program((Text(text),)).parts, "a sync with nothing to wait for"
+    assert chunks or result.parts == Program((Text(text),)).parts, "a sync with nothing to wait for"
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(documents)
-def test_blocks_hold_every_character_once(text):
+def test_blocks_contain_every_character_once(text):
     done = 0
     for block in outline(text):
         assert not text[done : block.start].strip()
@@ -104,11 +104,11 @@ def test_blocks_hold_every_character_once(text):
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_awkward_texts_come_back(text):
+def test_awkward_texts_survive(text):
     assert program("", text).strip() == text
 
 
-def test_a_list_is_done_sooner_the_more_items_it_has():
+def test_speedup_grows_with_the_items_of_a_list():
     items = LIST.splitlines()[2:5] * 3
     speedups = []
     for count in range(2, 10):
@@ -133,9 +133,9 @@ def test_a_list_literally():
 
 
 def test_sections_with_a_closing_remark():
-    found = program("Trains or ferries?", SECTIONS)
-    assert [part.topic for part in found.parts if isinstance(part, Chunk)] == ["Trains", "Ferries"]
-    assert found.parts[-2:] == (Sync(), Text("In summary, take the train where there is one."))
+    parts = program("Trains or ferries?", SECTIONS).parts
+    assert [part.topic for part in parts if isinstance(part, Chunk)] == ["Trains", "Ferries"]
+    assert parts[-2:] == (Sync(), Text("In summary, take the train where there is one."))
 
 
 @pytest.mark.parametrize(
@@ -148,16 +148,16 @@ def test_sections_with_a_closing_remark():
     ],
     ids=["steps", "story", "one sentence", "items too short"],
 )
-def test_no_tags_where_parts_hang_together_or_nothing_is_gained(instruction, response):
+def test_no_tags_where_parts_depend_on_each_other_or_do_not_pay_off(instruction, response):
     assert annotate(instruction, response) == escape(response, ANNOTATION)
 
 
 def test_an_item_that_needs_its_siblings_waits_for_them():
-    again = (
+    item = (
         "4. **The same again**: Everything above holds for naps as well, which should be short and early.\n5."
         + LIST[40:120]
     )
-    text = LIST.replace("\n\nOverall", f"\n{again}\n\nOverall")
+    text = LIST.replace("\n\nOverall", f"\n{item}\n\nOverall")
     parts = program("How can I sleep better?", text).parts
     third = [n for n, part in enumerate(parts) if isinstance(part, Chunk)][2]
     assert parts[third + 1 : third + 4] == (Text("\n"), Sync(), Text("4."))
@@ -168,5 +168,5 @@ def test_code_stays_whole():
         "Two ways:\n\n1. With a loop, which everybody can read at once:\n```python\n1. not an item\n- nor this\n```\n"
     )
     text += "2. With a comprehension, which is shorter and a little faster too:\n```python\ny = [a for a in x]\n```"
-    found = program("Show both.", text)
-    assert [part.text.count("```") for part in found.parts if isinstance(part, Chunk)] == [2, 2]
+    parts = program("Show both.", text).parts
+    assert [part.text.count("```") for part in parts if isinstance(part, Chunk)] == [2, 2]

@@ -1,4 +1,4 @@
-"""The toy task: problems are pure in seed and number, graders see every error, and its tokenizer keeps words whole."""
+"""The toy task: problems depend on seed and number alone, grading finds every error, each word is one token."""
 
 import re
 from collections import Counter
@@ -19,7 +19,7 @@ MANY = problems(1, 0, 400, "medium")
 
 
 def solved(instruction: str, words: int) -> str:
-    """The answer, worked out from the instruction alone and from the rings as pairs of neighbours."""
+    """The answer, computed from the instruction alone and the neighbours in each ring."""
     lines, ends = [], "ends"
     for line in instruction.split("\n"):
         if line == ENDS_REQUEST:
@@ -28,11 +28,11 @@ def solved(instruction: str, words: int) -> str:
         name, word, steps = re.fullmatch(r"(\w+) (\w+) (\d+)", line).groups()
         order = ring(name, words)
         after = dict(zip(order, (*order[1:], order[0]), strict=True))
-        said = name
+        text = name
         for left in range(int(steps), 0, -1):
-            said += f" {word} {left}"
+            text += f" {word} {left}"
             end, word = word, after[word]
-        lines.append(f"{said} {end.capitalize()}")
+        lines.append(f"{text} {end.capitalize()}")
         ends += f" {name} {end.capitalize()}"
     return "\n".join(lines) + "\n"
 
@@ -50,7 +50,7 @@ def test_a_problem_depends_on_seed_and_number_alone():
     assert problems(5, 0, 1, "medium") != problems(6, 0, 1, "medium")
 
 
-def test_rings_are_single_rounds_and_share_no_word():
+def test_rings_are_single_cycles_and_share_no_word():
     for level in LEVELS.values():
         orders = [ring(name, level.words) for name in [*RINGS][: level.rings]]
         words = [word for order in orders for word in order]
@@ -69,7 +69,7 @@ def test_held_out_instructions_are_never_drawn_for_training(level):
     assert not held_out & training
 
 
-def test_every_style_and_count_of_parts_comes_about_as_often_as_its_level_says():
+def test_styles_and_counts_of_parts_occur_as_often_as_their_level_states():
     level, drawn = LEVELS["medium"], problems(4, 0, 4000, "medium")
     walks = Counter(len(problem.lines) - problem.has_ends for problem in drawn)
     styles = Counter(problem.style for problem in drawn)
@@ -92,7 +92,7 @@ def test_annotations_keep_the_answer_and_the_rules_of_the_language():
         assert Program.from_ids(ids, tokenizer) == program
 
 
-def test_styles_fork_what_they_say():
+def test_styles_fork_what_they_name():
     for problem in MANY:
         parts = problem.program(toy_tokenizer()).parts
         chunks = [part for part in parts if isinstance(part, Chunk)]
@@ -112,7 +112,7 @@ def test_styles_fork_what_they_say():
         assert (Sync() in parts) == (bool(chunks) and problem.has_ends and problem.style != "unsynced")
 
 
-def test_forking_pays_by_the_clock():
+def test_forking_shortens_the_critical_path():
     """Four walks and more, a chunk each: the critical path is well below the plain answer."""
     tokenizer = toy_tokenizer()
     for problem in MANY:
@@ -138,7 +138,7 @@ def test_grading_finds_the_wrong_line_and_only_it():
                 assert not problem.exact(text)
 
 
-def test_grading_refuses_repeats_and_exactness_sees_everything_else():
+def test_grading_refuses_repeats_and_exactness_refuses_everything_else():
     problem = next(problem for problem in MANY if len(problem.lines) == 3)
     first, *others = problem.lines
     assert problem.grade("\n".join([first, first, *others])) == (False, True, True)
@@ -149,12 +149,12 @@ def test_grading_refuses_repeats_and_exactness_sees_everything_else():
         assert not problem.exact(text)
 
 
-def test_an_unknown_level_is_refused_with_those_there_are():
+def test_an_unknown_level_is_refused_with_the_known_ones():
     with pytest.raises(PastaError, match=r"level 'huge': .* small, medium, large"):
         problems(1, 0, 1, "huge")
 
 
-def test_every_word_is_one_id_wherever_it_stands():
+def test_every_word_is_one_id_in_any_place():
     tokenizer = toy_tokenizer()
     counts = [str(count) for count in range(1, 17)]
     for word in [*RINGS, *WORDS, *map(str.capitalize, WORDS), *counts, "the", "ends"]:
@@ -168,8 +168,8 @@ def test_every_word_is_one_id_wherever_it_stands():
 
 def test_the_tokenizer_is_always_the_same_and_can_be_saved(tmp_path):
     tokenizer = toy_tokenizer()
-    again = toy_tokenizer.__wrapped__()
-    assert again.vocabulary.content() == tokenizer.vocabulary.content()
+    retrained = toy_tokenizer.__wrapped__()
+    assert retrained.vocabulary.content() == tokenizer.vocabulary.content()
     loaded = load_tokenizer(tokenizer.save(tmp_path))
     text = f"{MANY[0].instruction} Größe 東京 <end_of_turn>"
     assert loaded.encode(text) == tokenizer.encode(text)

@@ -1,4 +1,4 @@
-"""The one gate: what was annotated well comes through unchanged, everything else is refused by a located reason."""
+"""Verification: good annotations pass unchanged, everything else is refused with a reason and its place."""
 
 import dataclasses
 import random
@@ -24,7 +24,7 @@ LIMITS = Limits(max_tokens=10_000)
 PAIR = Pair("7", "Be brief.", "what", SOURCE, "mine")
 
 
-def judged(annotated: str, pair: Pair = PAIR, limits: Limits = LIMITS) -> Record | Refusal:
+def judge(annotated: str, pair: Pair = PAIR, limits: Limits = LIMITS) -> Record | Refusal:
     return verify(pair, annotated, TOKENIZER, limits, "by hand", "train")
 
 
@@ -33,7 +33,7 @@ GOOD = GOOD.replace("six seven eight nine ten", '<async topic="b c">six seven ei
 
 
 def test_a_good_annotation_becomes_a_record():
-    record = judged(GOOD)
+    record = judge(GOOD)
     assert isinstance(record, Record), record
     program = Program.parse(record.program)
     assert program.strip() == SOURCE
@@ -48,17 +48,17 @@ def test_a_good_annotation_becomes_a_record():
 
 @pytest.mark.parametrize(("what", "annotated", "reason", "place"), ANNOTATIONS, ids=[what for what, *_ in ANNOTATIONS])
 def test_a_bad_annotation_is_refused_at_its_place(what, annotated, reason, place):
-    refusal = judged(annotated)
+    refusal = judge(annotated)
     assert isinstance(refusal, Refusal)
     assert (refusal.id, refusal.reason, refusal.place, refusal.annotation) == ("7", reason, place, annotated)
     assert "\n" not in refusal.detail
 
 
-def test_what_is_too_long_for_the_pool_is_refused_whole():
-    record = judged(GOOD)
+def test_a_record_too_long_for_the_pool_is_refused():
+    record = judge(GOOD)
     need = record.prompt_tokens + record.tokens
-    assert isinstance(judged(GOOD, limits=Limits(need)), Record)
-    refusal = judged(GOOD, limits=Limits(need - 1))
+    assert isinstance(judge(GOOD, limits=Limits(need)), Record)
+    refusal = judge(GOOD, limits=Limits(need - 1))
     assert (refusal.place, refusal.reason) == ("whole record", verification.TOO_LONG)
 
 
@@ -71,13 +71,13 @@ def test_a_program_whose_promises_are_wrong_is_refused():
         assert isinstance(verify_program(pair, program, TOKENIZER, LIMITS, "x", "train", None), kind)
 
 
-def test_text_that_a_tokenizer_cannot_give_back_is_refused():
+def test_text_that_a_tokenizer_does_not_round_trip_is_refused():
     class Lossy(Chatty):
         def decode(self, ids) -> str:
             return super().decode(ids).replace("é", "e")
 
     pair = dataclasses.replace(PAIR, response="un dé pipé")
-    assert isinstance(judged("un dé pipé", pair), Record)
+    assert isinstance(judge("un dé pipé", pair), Record)
     refusal = verify(pair, "un dé pipé", Lossy(), LIMITS, "x", "train")
     assert (refusal.place, refusal.reason) == ("program, line 1, column 5", verification.NOT_ENCODABLE)
 
@@ -92,8 +92,8 @@ def test_text_that_a_tokenizer_cannot_give_back_is_refused():
 
 @given(st.lists(st.tuples(texts, st.sampled_from(["main", "chunk", "sync"])), max_size=6))
 @settings(max_examples=150, deadline=None)
-def test_whatever_is_annotated_faithfully_strips_back(parts):
-    """Awkward sources, full of look-alikes: the gate refuses for style at most, never for the text."""
+def test_faithful_annotations_strip_to_their_source(parts):
+    """Awkward sources, full of look-alikes, are refused for style at most, never for their text."""
     source, annotated, program = [], [], []
     for text, kind in parts:
         if kind == "sync":
@@ -107,11 +107,11 @@ def test_whatever_is_annotated_faithfully_strips_back(parts):
     pair = dataclasses.replace(PAIR, response="".join(source))
     if not pair.response:
         return
-    found = judged("".join(annotated), pair)
+    verdict = judge("".join(annotated), pair)
     short = any(kind == "chunk" and len(text.split()) < 5 for text, kind in parts)
-    assert isinstance(found, Refusal if short else Record), found
-    if isinstance(found, Record):
-        assert Program.parse(found.program) == Program(tuple(program))
+    assert isinstance(verdict, Refusal if short else Record), verdict
+    if isinstance(verdict, Record):
+        assert Program.parse(verdict.program) == Program(tuple(program))
 
 
 def test_edits_anywhere_are_found():
@@ -119,13 +119,13 @@ def test_edits_anywhere_are_found():
     for _ in range(200):
         at = rng.randrange(len(GOOD))
         edited = GOOD[:at] + rng.choice(["", "x", " ", "<sync>"]) + GOOD[at + rng.randrange(2) :]
-        found = judged(edited)
-        if isinstance(found, Record):
-            assert Program.parse(found.program).strip() == SOURCE
+        verdict = judge(edited)
+        if isinstance(verdict, Record):
+            assert Program.parse(verdict.program).strip() == SOURCE
 
 
 def test_records_are_read_back(tmp_path):
-    record = judged(GOOD)
+    record = judge(GOOD)
     path = tmp_path / "records.jsonl"
     path.write_text(record.json() + "\n")
     assert read_records(path) == [record]
