@@ -19,6 +19,7 @@ from tests.models import TINY, random_params
 
 TOKENIZER = ByteTokenizer()
 ENOUGH = 10**6
+HOSTILE = "</script><img src=x onerror=alert(1)><!--answer--><!--trace--> & \" ' \x1b[31m \x00 \u2028 ]]> 数学 <sync/> "
 PROGRAM = Program(
     (
         Text("One. "),
@@ -124,3 +125,24 @@ def random_traces(count: int, seed: int = 0):
         script, rows = random_script(rng), rng.choice([2, 3, 4, 20])
         budget = rng.choice([ENOUGH, rng.randint(1, 1 + sum(map(len, script)))])
         yield *traced(script, rows, budget, looks=rng.choice([0, 1, 5])), script, rows
+
+
+def many_chunks(chunks: int, words: int = 12, syncs: int = 5, topic: str = "topic") -> Program:
+    """Chunks with some text of main before each, and a sync after every few."""
+    parts = []
+    for number in range(1, chunks + 1):
+        parts += [Text(f"{number}: "), Chunk(f"{topic} {number}", 1 + number % 3, "abc " * (words + number % 5))]
+        parts += [Sync(), Text("So far. ")] if number % syncs == 0 else []
+    return Program((Text("Begin. "), *parts, Text("End.")))
+
+
+@functools.cache
+def hostile() -> Trace:
+    """A trace of texts that try to break out of whatever shows them."""
+    parts = (Text(HOSTILE), Chunk(HOSTILE, 3, HOSTILE), Chunk("", 1, ""), Sync(), Text(HOSTILE))
+    return traced(script_of(Program(parts)), prompt=HOSTILE)[0]
+
+
+def is_silent(trace: Trace, i: int) -> bool:
+    """Whether a token is a tag or part of a topic."""
+    return bool(trace.in_topic[i] or trace.tags.is_tag(int(trace.token[i])))
