@@ -52,8 +52,8 @@ def test_text_messages_and_ids_are_the_same_prompt(model):
 
     batch = pasta.generate(model, prompts, **QUICK)
     assert {answer.text for answer in batch} == {answers[0].text}
-    told = pasta.generate(model, ["why?", [("system", "be short"), ("user", "why?")]], **QUICK, system="be short")
-    assert {answer.trace.prompt_ids for answer in told} == {tuple(system)}
+    with_system = pasta.generate(model, ["why?", [("system", "be short"), ("user", "why?")]], **QUICK, system="be short")
+    assert {answer.trace.prompt_ids for answer in with_system} == {tuple(system)}
     assert pasta.generate(model, "why?", chat=False, **QUICK).trace.prompt_ids == tuple(
         model.tokenizer.prompt_ids("why?")
     )

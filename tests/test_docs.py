@@ -22,17 +22,17 @@ def blocks(markdown: str) -> list[re.Match[str]]:
 
 def examples(markdown: str) -> list[doctest.Example]:
     """The examples of all blocks; a block without `>>>` is one example that prints nothing."""
-    found = []
+    collected = []
     for block in blocks(markdown):
         line, source = markdown[: block.start(1)].count("\n"), block[1]
         if ">>>" in source:
             for example in doctest.DocTestParser().get_examples(source):
                 example.lineno += line
-                found.append(example)
+                collected.append(example)
         else:
             statement = f"exec(compile({source!r}, 'block', 'exec'))"  # doctest accepts one statement per example
-            found.append(doctest.Example(statement, "", lineno=line))
-    return found
+            collected.append(doctest.Example(statement, "", lineno=line))
+    return collected
 
 
 def failures(markdown: str, name: str) -> str:

