@@ -52,7 +52,9 @@ def test_text_messages_and_ids_are_the_same_prompt(model):
 
     batch = pasta.generate(model, prompts, **QUICK)
     assert {answer.text for answer in batch} == {answers[0].text}
-    with_system = pasta.generate(model, ["why?", [("system", "be short"), ("user", "why?")]], **QUICK, system="be short")
+    with_system = pasta.generate(
+        model, ["why?", [("system", "be short"), ("user", "why?")]], **QUICK, system="be short"
+    )
     assert {answer.trace.prompt_ids for answer in with_system} == {tuple(system)}
     assert pasta.generate(model, "why?", chat=False, **QUICK).trace.prompt_ids == tuple(
         model.tokenizer.prompt_ids("why?")
