@@ -1,11 +1,11 @@
-"""Checkpoints over Orbax: written beside training, whole or absent, restored on any mesh, refused by name if broken.
+"""Checkpoints on Orbax: written in the background, whole or absent, restored on any mesh, checked for damage.
 
     FOLDER/120/state    every array of the state under its path
-    FOLDER/120/about    JSON: what it was made with, and a sum over the bits of each array
-    FOLDER/120/sizes    JSON: the size of each file, so that one cut off later is named before anything is read
+    FOLDER/120/about    JSON: the provenance, and a sum over the bits of each array
+    FOLDER/120/sizes    JSON: the size of each file, to name a truncated one before anything is read
 
-A step's folder gets its name when all of it is written, so the newest name is always a whole checkpoint. The sums don't
-depend on how an array is divided over devices; a restored array that differs by one bit is noticed.
+A step's folder gets its final name once all of it is written, so the newest name is always a whole checkpoint. The sums
+don't depend on how an array is divided over devices; a restored array that differs in one bit is detected.
 """
 
 import importlib.metadata
@@ -13,7 +13,7 @@ import json
 import platform
 import subprocess
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ from pasta_jax.errors import PastaError
 
 FORMAT = "pasta_jax checkpoint 1"
 SIZES = "sizes"
+Tree = TypeVar("Tree")
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
@@ -44,7 +45,7 @@ def provenance(config: dict[str, Any], data: str, positions: dict[str, Any] | No
 
 
 def git_revision() -> str:
-    """The commit this code is at, marked where files differ from it; `unknown` outside of a repository."""
+    """The current commit, with `+changes` if files differ from it; `unknown` outside a repository."""
     root = Path(__file__).parents[1]
 
     def git(*words: str) -> str:
@@ -62,7 +63,7 @@ class Checkpoints:
     """The checkpoints of one run."""
 
     def __init__(self, folder: Path, about: Provenance, keep: int, keep_every: int):
-        """Keeps the newest `keep`, and for good those whose step is a multiple of `keep_every` (0: none)."""
+        """Keeps the newest `keep`, and permanently those whose step is a multiple of `keep_every` (0: none)."""
         self.folder = folder.absolute()
         self._about = about
         self._writing: int | None = None
@@ -79,18 +80,18 @@ class Checkpoints:
         """The step of the newest whole checkpoint."""
         return self._manager.latest_step()
 
-    def save(self, step: int, state) -> None:
-        """Copy the state off the device, then go on while it is written; a step that is there is left alone."""
+    def save(self, step: int, state: Tree) -> None:
+        """Copy the state off the device and write it in the background; an existing step is left alone."""
         if step == self.latest():
             return
         about = self._about | {"format": FORMAT, "sums": {name: int(s) for name, s in bit_sums(state).items()}}
         items = {"state": ocp.args.StandardSave(flat(state)), "about": ocp.args.JsonSave(about)}
-        self.wait()  # the one before
+        self.wait()  # for the previous save
         self._writing = step
         self._manager.save(step, args=ocp.args.Composite(**items))
 
     def _write_sizes(self) -> None:
-        """Called when all of a step is written, just before its folder gets its name."""
+        """Called when all of a step is written, just before its folder gets its final name."""
         if jax.process_index() == 0:
             place = next(self.folder.glob(f"{self._writing}.*tmp*"), self.folder / str(self._writing))
             (place / SIZES).write_text(json.dumps(_sizes(place)))
@@ -98,87 +99,89 @@ class Checkpoints:
     def _check_sizes(self, step: int) -> None:
         place = self.folder / str(step)
         if not (place / SIZES).is_file():
-            return  # foreign, or its other parts will tell
+            return  # another program's, or damaged: reading the other parts will show it
         try:
             sizes = json.loads((place / SIZES).read_text())
         except ValueError:
-            raise PastaError(f"{place}: not a whole checkpoint ({SIZES} is cut off); {_MEND}") from None
-        there = _sizes(place)
+            raise PastaError(f"{place}: not a whole checkpoint ({SIZES} is truncated); {_FIX}") from None
+        actual = _sizes(place)
         for name, size in sizes.items():
-            if there.get(name) != size:
-                has = f"has {there[name]} bytes" if name in there else "is missing"
-                raise PastaError(f"{place}: not a whole checkpoint ({name} {has}, {size} were written); {_MEND}")
+            if actual.get(name) != size:
+                problem = f"has {actual[name]} bytes" if name in actual else "is missing"
+                raise PastaError(f"{place}: not a whole checkpoint ({name} {problem}, {size} were written); {_FIX}")
 
     def wait(self) -> None:
-        """Until what was saved is on disk."""
+        """Block until everything saved is on disk."""
         self._manager.wait_until_finished()
 
     def close(self) -> None:
+        """Finish writing and release Orbax's threads."""
         self._manager.close()
 
-    def about(self, step: int) -> dict:
-        """What a checkpoint says about itself; refuses what is none of ours."""
+    def about(self, step: int) -> dict[str, Any]:
+        """A checkpoint's provenance and sums; other programs' checkpoints are refused."""
         place = self.folder / str(step)
         self._check_sizes(step)
         try:
             about = self._manager.restore(step, args=ocp.args.Composite(about=ocp.args.JsonRestore()))["about"]
-        except Exception as error:  # whatever Orbax and TensorStore raise on foreign folders
-            raise PastaError(f"{place}: no checkpoint of this program ({_line(error)}); {_MEND}") from None
+        except Exception as error:  # Orbax and TensorStore raise many kinds on other programs' folders
+            raise PastaError(f"{place}: not a checkpoint of this program ({_line(error)}); {_FIX}") from None
         if not isinstance(about, dict) or about.get("format") != FORMAT:
-            raise PastaError(f"{place}: no checkpoint of this program; {_MEND}")
+            raise PastaError(f"{place}: not a checkpoint of this program; {_FIX}")
         return about
 
-    def restore(self, step: int, like):
-        """The state at a step. `like` has its shapes, dtypes and shardings (arrays, or jax.ShapeDtypeStruct)."""
+    def restore(self, step: int, like: Tree) -> Tree:
+        """The state at a step, with the shapes, dtypes and shardings of `like` (arrays, or jax.ShapeDtypeStruct)."""
         place = self.folder / str(step)
         about = self.about(step)
-        wanted, sums = flat(like), about["sums"]
+        expected, sums = flat(like), about["sums"]
         try:
-            there = dict(self._manager.item_metadata(step)["state"].items())
+            stored = dict(self._manager.item_metadata(step)["state"].items())
         except Exception as error:
-            raise PastaError(f"{place}: not a whole checkpoint ({_line(error)}); {_MEND}") from None
-        for name in sorted(wanted.keys() | there.keys()):
-            has, wants = (tree.get(name) for tree in (there, wanted))
-            if has is None or wants is None or (tuple(has.shape), has.dtype) != (tuple(wants.shape), wants.dtype):
+            raise PastaError(f"{place}: not a whole checkpoint ({_line(error)}); {_FIX}") from None
+        for name in sorted(expected.keys() | stored.keys()):
+            old, new = stored.get(name), expected.get(name)
+            if old is None or new is None or (tuple(old.shape), old.dtype) != (tuple(new.shape), new.dtype):
                 raise PastaError(
-                    f"{place}: {name} is {_describe(has)} there and {_describe(wants)} here: "
-                    "it belongs to another model or training; give another workdir"
+                    f"{place}: {name} is {_describe(old)} there and {_describe(new)} here: "
+                    "it belongs to another model or training run; use another workdir"
                 )
         shapes = {
-            name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding) for name, leaf in wanted.items()
+            name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
+            for name, leaf in expected.items()
         }
         try:
             args = ocp.args.Composite(state=ocp.args.StandardRestore(shapes))
             restored = self._manager.restore(step, args=args)["state"]
         except Exception as error:
-            raise PastaError(f"{place}: not a whole checkpoint ({_line(error)}); {_MEND}") from None
-        for name, found in bit_sums(restored).items():
-            if int(found) != sums[name]:
-                raise PastaError(f"{place}: {name} is not as it was saved; {_MEND}")
-        return jax.tree.unflatten(jax.tree.structure(like), [restored[name] for name in wanted])
+            raise PastaError(f"{place}: not a whole checkpoint ({_line(error)}); {_FIX}") from None
+        for name, total in bit_sums(restored).items():
+            if int(total) != sums[name]:
+                raise PastaError(f"{place}: {name} differs from what was saved; {_FIX}")
+        return jax.tree.unflatten(jax.tree.structure(like), [restored[name] for name in expected])
 
 
 def _sizes(place: Path) -> dict[str, int]:
-    """Of the files in its folders; those beside them Orbax still writes at the very end."""
+    """Sizes of the files in its subfolders; Orbax writes those beside them only at the very end."""
     return {
         str(path.relative_to(place)): path.stat().st_size for path in sorted(place.glob("*/**/*")) if path.is_file()
     }
 
 
-_MEND = "delete that folder to go on from the one before"
+_FIX = "delete that folder to resume from the previous one"
 
 
-def flat(tree) -> dict:
-    """Leaves by their path; names, not classes, are what a checkpoint holds."""
+def flat(tree: Tree) -> dict[str, Any]:
+    """Leaves by their path; a checkpoint holds names, not classes."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
 
 
 @jax.jit
-def bit_sums(tree) -> dict:
-    """For each leaf the sum of its bits as whole numbers, modulo 2^32: the same on every mesh."""
+def bit_sums(tree: Tree) -> dict[str, jax.Array]:
+    """The sum of each leaf's bits as integers, modulo 2^32: the same on every mesh."""
 
-    def one(leaf):
+    def one(leaf: jax.Array) -> jax.Array:
         bits = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[leaf.dtype.itemsize]
         return jnp.sum(lax.bitcast_convert_type(leaf, bits).astype(jnp.uint32), dtype=jnp.uint32)
 
@@ -189,5 +192,5 @@ def _line(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 
-def _describe(leaf) -> str:
+def _describe(leaf: jax.Array | None) -> str:
     return "missing" if leaf is None else f"{leaf.dtype}{list(leaf.shape)}"

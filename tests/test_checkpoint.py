@@ -1,4 +1,4 @@
-"""Checkpoints: bit-equal on any mesh, whole or absent, refused by name."""
+"""Checkpoints: bit-equal on any mesh, whole or absent, damage and other programs' files refused by name."""
 
 import json
 import re
@@ -76,18 +76,19 @@ def test_sums_are_the_same_on_every_mesh_and_see_one_bit():
     assert int(changed["embed"]) != int(bit_sums(state.trainable)["embed"])
 
 
-def test_it_says_what_it_was_made_with(tmp_path):
+def test_it_records_its_provenance(tmp_path):
     saved(tmp_path, state_of(0))
     about = opened(tmp_path).about(3)
     assert about["config"] == {"steps": 3}
     assert about["data"] == "a fingerprint"
+    assert about["positions"] is None
     assert about["packages"]["jax"] == jax.__version__
     assert about["git"] == ABOUT["git"]
     assert about["git"] == "unknown" or len(about["git"].removesuffix("+changes")) == 40
     assert about["format"] == FORMAT
 
 
-def test_old_ones_go_and_every_nth_stays(tmp_path):
+def test_old_checkpoints_are_deleted_and_every_nth_is_kept(tmp_path):
     checkpoints = opened(tmp_path, keep=2, keep_every=4)
     for step in range(1, 8):
         checkpoints.save(step, {"a": jnp.float32(step)})
@@ -97,15 +98,15 @@ def test_old_ones_go_and_every_nth_stays(tmp_path):
     checkpoints.close()
 
 
-def test_a_half_written_step_is_none(tmp_path):
-    """What a kill in the middle of writing leaves: a folder that doesn't have its name yet."""
+def test_a_half_written_step_is_ignored(tmp_path):
+    """A kill in the middle of writing leaves a folder without its final name."""
     saved(tmp_path, state_of(0), 1, 2)
     (tmp_path / "2").rename(tmp_path / "2.orbax-checkpoint-tmp")
     shutil.rmtree(tmp_path / "2.orbax-checkpoint-tmp" / "about")
     checkpoints = opened(tmp_path)
     assert checkpoints.latest() == 1
     same(checkpoints.restore(1, state_of(3)), state_of(0))
-    saved(tmp_path, state_of(0), 2)  # and it can be written again
+    saved(tmp_path, state_of(0), 2)  # it can be written again
     assert opened(tmp_path).latest() == 2
 
 
@@ -131,7 +132,7 @@ def test_truncated_and_missing_files_are_named(tmp_path):
             opened(place).restore(3, state_of(0))
 
 
-def test_damage_of_the_same_size_is_noticed_all_the_same(tmp_path):
+def test_damage_of_the_same_size_is_detected(tmp_path):
     saved(tmp_path, state_of(0))
     path = tmp_path / "3/state/_METADATA"
     path.write_bytes(b" " * path.stat().st_size)
@@ -139,8 +140,8 @@ def test_damage_of_the_same_size_is_noticed_all_the_same(tmp_path):
         opened(tmp_path).restore(3, state_of(0))
 
 
-def test_a_changed_bit_is_noticed(tmp_path):
-    """A checkpoint whose arrays were written whole but are not those that were summed."""
+def test_a_changed_bit_is_detected(tmp_path):
+    """The arrays were written whole but are not those that were summed."""
     state = state_of(0)
     saved(tmp_path / "a", state)
     embed = state.trainable["embed"].at[0, 0].add(1.0)
@@ -150,20 +151,20 @@ def test_a_changed_bit_is_noticed(tmp_path):
     shutil.rmtree(tmp_path / "a/3/state")
     shutil.copytree(tmp_path / "b/3/state", tmp_path / "a/3/state")
     (tmp_path / "a/3/sizes").write_text("{}")
-    with pytest.raises(PastaError, match=r"a/3: trainable.embed is not as it was saved"):
+    with pytest.raises(PastaError, match=r"a/3: trainable.embed differs from what was saved"):
         opened(tmp_path / "a").restore(3, state)
 
 
-def test_foreign_checkpoints_are_refused(tmp_path):
+def test_checkpoints_of_other_programs_are_refused(tmp_path):
     (tmp_path / "foreign" / "5").mkdir(parents=True)
     (tmp_path / "foreign/5/weights.bin").write_bytes(b"x")
-    with pytest.raises(PastaError, match=r"foreign/5: no checkpoint of this program"):
+    with pytest.raises(PastaError, match=r"foreign/5: not a checkpoint of this program"):
         opened(tmp_path / "foreign").restore(5, state_of(0))
     saved(tmp_path / "ours", state_of(0))
     (tmp_path / "ours/3/sizes").write_text("{}")
     path = tmp_path / "ours/3/about/metadata"
     path.write_text(json.dumps({"format": "another"}))
-    with pytest.raises(PastaError, match=r"ours/3: no checkpoint of this program"):
+    with pytest.raises(PastaError, match=r"ours/3: not a checkpoint of this program"):
         opened(tmp_path / "ours").restore(3, state_of(0))
 
 

@@ -1,4 +1,4 @@
-"""The loop: parts equal the whole, going on equals never having stopped, figures are written once and in order."""
+"""The loop: parts equal the whole, resuming equals never stopping, metrics are written once and in order."""
 
 import dataclasses
 import functools
@@ -28,7 +28,7 @@ CONFIG = OptimizerConfig(steps=9, learning_rate=0.05, warmup=2, weight_decay=0.1
 
 
 def loss(trainable, frozen, batch):
-    """A straight line fitted to points, each with its own weight: nothing about language in it."""
+    """Linear regression on weighted points: the loop needs nothing of language."""
     x, y, weight = batch["x"], batch["y"], batch["weight"]
     error = jnp.sum(((x @ trainable["kernel"] - y + (0.0 if frozen is None else frozen)) ** 2) * weight)
     return LossSums({"loss": (error, jnp.sum(weight)), "never": (0.0, 0.0)}, jnp.sum(weight > 0))
@@ -37,7 +37,7 @@ def loss(trainable, frozen, batch):
 def points(seed: int, step: int, rows: int = 12) -> dict:
     rng = np.random.default_rng([seed, step])
     x = rng.standard_normal((rows, 3)).astype(np.float32)
-    weight = (rng.random(rows) < 0.5).astype(np.float32)  # some parts of the batch have far more labels than others
+    weight = (rng.random(rows) < 0.5).astype(np.float32)  # parts of the batch have unequal numbers of labels
     return {"x": x, "y": x @ np.array([1.0, -2.0, 0.5], np.float32), "weight": weight}
 
 
@@ -63,24 +63,26 @@ def fresh():
 
 
 def go(folder, run: Run, stop_after: int | None = None):
-    """Train in a folder, from its newest checkpoint if it has one; perhaps stopped after so many steps."""
+    """Train in a folder, from its newest checkpoint if it has one; stop after some steps if asked to."""
     checkpoints = Checkpoints(folder / "checkpoints", {}, keep=2, keep_every=0)
     state = fresh()
     if checkpoints.latest() is not None:
         state = checkpoints.restore(checkpoints.latest(), state)
     metrics = Metrics(folder, int(state.step), run.steps, tensorboard=False)
-    asked = iter(range(stop_after if stop_after is not None else 10**6))
+    steps = iter(range(stop_after if stop_after is not None else 10**6))
     try:
-        return train(run, state, None, metrics, checkpoints, lambda: next(asked, None) is None)
+        return train(run, state, None, metrics, checkpoints, lambda: next(steps, None) is None)
     finally:
         metrics.close()
         checkpoints.close()
 
 
 def lines(folder) -> list[dict]:
-    """The figures but for the times."""
-    read = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key not in ("s_per_step", "tokens_per_s")} for line in read]
+    """The metrics without the times."""
+    written = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [
+        {key: value for key, value in line.items() if key not in ("s_per_step", "tokens_per_s")} for line in written
+    ]
 
 
 def test_parts_of_a_batch_one_after_another_equal_the_whole():
@@ -96,7 +98,7 @@ def test_parts_of_a_batch_one_after_another_equal_the_whole():
 
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_step_on_a_mesh_equals_one_on_one_device(rank):
-    """A transformer's own step, in parts, with all parameters or an adapter; the state stays where it was put."""
+    """A transformer's step, in parts, with all parameters or an adapter; the state stays on its mesh."""
     tags, config = TagIds(256), PRESETS["toy"]
     params = jax.tree.map(jnp.asarray, random_params(config, seed=2, scale=0.2, stacked=True))
     adapter = new_adapter(params, AdapterConfig(rank, 4.0), tags, seed=0) if rank else None
@@ -129,23 +131,23 @@ def test_rows_that_devices_cannot_share_are_refused():
         shard_rows({"x": np.zeros((3, 2))}, make_mesh(2, 4))
 
 
-def test_frozen_parameters_are_handed_to_the_loss_and_stay():
+def test_frozen_parameters_are_passed_to_the_loss():
     state, batch = fresh(), points(0, 0)
     moved, _ = train_step(state, jnp.float32(3.0), batch, loss, new_optimizer(CONFIG), 2)
     other, _ = train_step(state, jnp.float32(0.0), batch, loss, new_optimizer(CONFIG), 2)
     assert np.abs(moved.trainable["kernel"] - other.trainable["kernel"]).max() > 0
 
 
-def test_it_learns_and_says_everything_in_order(tmp_path):
+def test_it_learns_and_writes_metrics_in_order(tmp_path):
     state = go(tmp_path, run_of())
-    said = lines(tmp_path)
-    train_lines = [line for line in said if "loss" in line]
+    written = lines(tmp_path)
+    train_lines = [line for line in written if "loss" in line]
     assert [line["step"] for line in train_lines] == list(range(1, 10))
-    assert [line["step"] for line in said if "held_out/loss" in line] == [4, 8, 9]
+    assert [line["step"] for line in written if "held_out/loss" in line] == [4, 8, 9]
     assert train_lines[-1]["loss"] < train_lines[0]["loss"]
-    assert "never" not in train_lines[0]  # nothing was measured of it
+    assert "never" not in train_lines[0]  # it had no weight
     np.testing.assert_allclose(train_lines[0]["learning_rate"], 0.05 / 3, rtol=1e-5)
-    # the figure of step n is the loss before its update
+    # The loss of step n is the one before its update.
     np.testing.assert_allclose(
         train_lines[0]["loss"], np.divide(*loss(fresh().trainable, None, points(5, 0)).parts["loss"]), rtol=1e-6
     )
@@ -160,7 +162,7 @@ def test_held_out_is_the_mean_over_all_labels_not_over_batches(tmp_path):
 
 
 @pytest.mark.parametrize("stop", [1, 4, 8])
-def test_stopped_and_gone_on_equals_never_stopped(tmp_path, stop):
+def test_stopped_and_resumed_equals_never_stopped(tmp_path, stop):
     whole = go(tmp_path / "whole", run_of())
     stopped = go(tmp_path / "parts", run_of(), stop_after=stop)
     assert int(stopped.step) == stop
@@ -169,8 +171,8 @@ def test_stopped_and_gone_on_equals_never_stopped(tmp_path, stop):
     assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
 
 
-def test_figures_of_steps_that_were_lost_are_not_written_twice(tmp_path):
-    """A kill behind a checkpoint: the file already tells of steps that are done again."""
+def test_metrics_of_lost_steps_are_not_written_twice(tmp_path):
+    """After a kill, the file holds lines of steps behind the last checkpoint, which are repeated."""
     go(tmp_path / "whole", run_of())
     go(tmp_path / "killed", run_of(), stop_after=5)
     path = tmp_path / "killed/metrics.jsonl"
@@ -179,7 +181,7 @@ def test_figures_of_steps_that_were_lost_are_not_written_twice(tmp_path):
     assert lines(tmp_path / "killed") == lines(tmp_path / "whole")
 
 
-def test_a_look_at_what_the_model_does_is_handed_in(tmp_path):
+def test_a_probe_gets_the_current_parameters(tmp_path):
     seen = []
 
     def probe(trainable, frozen):
@@ -191,7 +193,7 @@ def test_a_look_at_what_the_model_does_is_handed_in(tmp_path):
     assert np.abs(seen[1] - seen[0]).max() > 0
 
 
-def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
+def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path):
     def broken(trainable, frozen, batch):
         sums = loss(trainable, frozen, batch)
         return sums._replace(parts={"loss": (sums.parts["loss"][0] * jnp.nan, jnp.float32(1))})

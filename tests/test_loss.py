@@ -1,4 +1,4 @@
-"""The loss against threads that remember what they saw, sums of its kinds, and the softmax in slices."""
+"""The loss against threads that keep lists of what they see; its kinds of labels; the softmax in slices."""
 
 import dataclasses
 import functools
@@ -45,52 +45,52 @@ def params():
 
 
 def row(examples: list[Example]) -> Batch:
-    """One row, with padding behind."""
+    """One batch row, padded at the end."""
     return pack([examples], LENGTH)
 
 
 @functools.cache
 def everything():
-    """Loss, measures and gradient over all records."""
+    """Loss, sums and gradient over all records."""
     return GRADIENT(params(), None, row([example for example, _ in records()]))
 
 
 @functools.cache
 def records() -> list[tuple[Example, int]]:
     """Toy problems with every kind of label, and the lengths of their prompts."""
-    made = []
+    examples = []
     some = [p for p in problems(1, 0, 60, "small") if p.style in ("each", "halves") and len(p.lines) > 1]
     for problem in [p for p in some if p.has_ends][:2] + [p for p in some if not p.has_ends][:2]:
         prompt = TOKENIZER.chat([("user", problem.instruction)])
         answer = problem.program(TOKENIZER).ids(TOKENIZER)
-        made.append((encode(prompt, answer, TAGS, TOKENIZER.end_of_turn, PREDICTED), len(prompt)))
-    return made
+        examples.append((encode(prompt, answer, TAGS, TOKENIZER.end_of_turn, PREDICTED), len(prompt)))
+    return examples
 
 
-# The naive way
+# Naive implementations
 
 
 def remembered(ids, prompt: int) -> tuple[list[list[int]], list[int]]:
-    """(what each token attends to, what it is to predict), by threads that keep lists; -1 predicts nothing."""
-    main, own, view, unread = [], None, [], []
+    """(what each token attends to, what it predicts), by threads that keep lists; -1 predicts nothing."""
+    main, chunk, view, unread = [], None, [], []
     sees, last, label = [], {}, [-1] * len(ids)
     for place, id in enumerate(ids):
         response = place >= prompt
         if response and id == TAGS.async_:
-            view, own = list(main), []
+            view, chunk = list(main), []
             last["chunk"] = None
-        if own is not None:
-            own.append(place)
-            sees.append(view + own)
+        if chunk is not None:
+            chunk.append(place)
+            sees.append(view + chunk)
             if last["chunk"] is not None:
                 label[last["chunk"]] = id
             last["chunk"] = place
             if id == TAGS.end_async:
-                unread.append(own)
-                own = None
+                unread.append(chunk)
+                chunk = None
             continue
         if response and id == TAGS.sync:
-            main += [place for chunk in unread for place in chunk]
+            main += [place for finished in unread for place in finished]
             unread = []
         main.append(place)
         sees.append(list(main))
@@ -126,60 +126,60 @@ def naive_loss(params, example: Example, prompt: int):
         waves = transformer.rope_waves(rope, CONFIG.head_dim, jnp.asarray(position)[None])
         x_1xTxE, _ = transformer.Layer(CONFIG).apply({"params": layer}, x_1xTxE, waves, attend)
     x_1xTxE = transformer.RMSNorm(CONFIG.norm_eps).apply({"params": params["final_norm"]}, x_1xTxE)
-    said = jax.nn.log_softmax(transformer.logits(params, CONFIG, x_1xTxE)[0])
-    learnt = np.array([t for t, id in enumerate(label) if id >= 0])
-    return -jnp.sum(said[learnt, np.array(label)[learnt]]), len(learnt)
+    log_p_TxV = jax.nn.log_softmax(transformer.logits(params, CONFIG, x_1xTxE)[0])
+    labelled = np.array([t for t, id in enumerate(label) if id >= 0])
+    return -jnp.sum(log_p_TxV[labelled, np.array(label)[labelled]]), len(labelled)
 
 
 def threads_loss(params, example: Example, prompt: int):
-    """The same of a record without sync, whose threads are plain texts: the prompt and main as far as the thread knows
-    them, then the thread, each run under the ordinary causal mask."""
+    """The same for a record without sync, whose threads are plain texts: the prompt and main as far as the thread sees
+    them, then the thread, each under the ordinary causal mask."""
     ids, chunk = example.token, example.chunk
     sees, label = remembered(ids.tolist(), prompt)
     threads = [np.flatnonzero(chunk == number) for number in range(chunk.max() + 1)]
-    texts = [np.array(sees[own[-1]]) for own in threads]
+    texts = [np.array(sees[thread[-1]]) for thread in threads]
     shape = (len(texts), len(ids))
-    token, position, wanted = np.zeros(shape, np.int32), np.zeros(shape, np.int32), np.full(shape, -1)
-    for row, (text, own) in enumerate(zip(texts, threads, strict=True)):
+    token, position, target = np.zeros(shape, np.int32), np.zeros(shape, np.int32), np.full(shape, -1)
+    for row, (text, thread) in enumerate(zip(texts, threads, strict=True)):
         token[row, : len(text)], position[row, : len(text)] = ids[text], example.position[text]
-        wanted[row, : len(text)] = np.where(np.isin(text, own), np.array(label)[text], -1)
+        target[row, : len(text)] = np.where(np.isin(text, thread), np.array(label)[text], -1)
     see = transformer.causal(jnp.asarray(position))
-    said = jax.nn.log_softmax(transformer.forward(params, CONFIG, token, jnp.asarray(position), see))
-    row, place = np.nonzero(wanted >= 0)
-    return -jnp.sum(said[row, place, wanted[row, place]]), len(row)
+    log_p_BxTxV = jax.nn.log_softmax(transformer.forward(params, CONFIG, token, jnp.asarray(position), see))
+    row, place = np.nonzero(target >= 0)
+    return -jnp.sum(log_p_BxTxV[row, place, target[row, place]]), len(row)
 
 
 def close(ours, theirs, tolerance):
-    """Equal beside the size of the largest entry."""
+    """Equal relative to the largest entry of each leaf."""
     for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(ours), jax.tree.leaves(theirs), strict=True):
         size = max(np.abs(np.asarray(b)).max(), 1e-3)
         np.testing.assert_allclose(a / size, b / size, atol=tolerance, err_msg=jax.tree_util.keystr(path))
 
 
 def check(naive, some: list[tuple[Example, int]]) -> None:
-    """Our loss and gradient over records in one row, with padding, against the sum of theirs."""
+    """Our loss and gradient over records in one padded row, against the sums of a naive implementation."""
 
     def theirs(params):
         sums, counts = zip(*(naive(params, *record) for record in some), strict=True)
         return sum(sums), sum(counts)
 
-    (wanted, count), wanted_gradient = jax.jit(jax.value_and_grad(theirs, has_aux=True))(params())
-    (found, sums), gradient = GRADIENT(params(), None, row([example for example, _ in some]))
-    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    (expected, count), expected_gradient = jax.jit(jax.value_and_grad(theirs, has_aux=True))(params())
+    (value, sums), gradient = GRADIENT(params(), None, row([example for example, _ in some]))
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
     assert int(sums.parts["loss"][1]) == int(count)
-    close(gradient, wanted_gradient, 1e-4)
+    close(gradient, expected_gradient, 1e-4)
 
 
-def test_loss_and_gradients_equal_those_of_threads_that_remember():
+def test_loss_and_gradients_equal_those_of_threads_that_keep_lists():
     check(naive_loss, [record for record in records() if TAGS.sync in record[0].token][:2])
 
 
 def test_loss_and_gradients_equal_those_of_each_thread_as_a_plain_text():
-    apart = [record for record in records() if TAGS.sync not in record[0].token and record[0].chunk.any()]
-    check(threads_loss, apart[:2])
+    unsynced = [record for record in records() if TAGS.sync not in record[0].token and record[0].chunk.any()]
+    check(threads_loss, unsynced[:2])
 
 
-def test_a_row_of_many_records_loses_what_they_lose_alone():
+def test_packed_records_have_the_same_losses_as_alone():
     examples = [example for example, _ in records()]
     together = LOSSES(params(), row(examples))[0]
     start = 0
@@ -190,25 +190,26 @@ def test_a_row_of_many_records_loses_what_they_lose_alone():
     assert np.all(together[start:] == 0)
 
 
-def test_attention_by_blocks_loses_the_same():
-    """Through all layers, local ones too, scanned, and with layers computed again."""
+def test_blocked_attention_has_the_same_loss():
+    """Through all layers, local ones too, scanned, and with rematerialisation."""
     batch = row([example for example, _ in records()])
     loss = sft_loss(dataclasses.replace(SCORING, block=128, remat=True), EVEN)
-    found = jax.jit(jax.value_and_grad(functools.partial(total, loss), has_aux=True))(stack(params()), None, batch)
-    (wanted, _), wanted_gradient = everything()
-    np.testing.assert_allclose(found[0][0], wanted, rtol=1e-5)
-    close(unstack(found[1]), wanted_gradient, 1e-4)
+    with_gradient = jax.jit(jax.value_and_grad(functools.partial(total, loss), has_aux=True))
+    (value, _), gradient = with_gradient(stack(params()), None, batch)
+    (expected, _), expected_gradient = everything()
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    close(unstack(gradient), expected_gradient, 1e-4)
 
 
 # Kinds
 
 
-def test_every_label_is_of_one_kind():
+def test_every_label_has_exactly_one_kind():
     batch = row([example for example, _ in records()])
-    found = kinds(batch, TAGS)
-    assert tuple(found) == KINDS
-    np.testing.assert_array_equal(sum(np.asarray(one).astype(int) for one in found.values()), batch.label != NO_LABEL)
-    label = {name: set(batch.label[np.asarray(one)].tolist()) for name, one in found.items()}
+    masks = kinds(batch, TAGS)
+    assert tuple(masks) == KINDS
+    np.testing.assert_array_equal(sum(np.asarray(mask).astype(int) for mask in masks.values()), batch.label != NO_LABEL)
+    label = {name: set(batch.label[np.asarray(mask)].tolist()) for name, mask in masks.items()}
     assert label["sync"] == {TAGS.sync}
     assert all(TAGS.is_close(id) for id in label["length"])
     assert TAGS.promise in label["main"]
@@ -219,22 +220,22 @@ def test_every_label_is_of_one_kind():
     assert topics <= {"birds", "boats", "colours", "dances", ""}
 
 
-def test_windows_of_a_record_tell_the_same_kinds():
-    """A window that begins in the middle of a promise knows no more of it than its own tokens."""
+def test_windows_of_a_record_have_the_same_kinds():
+    """A window that starts inside a promise sees no more of it than its own tokens."""
     example = records()[0][0]
     whole = kinds(pack([[example]], len(example)), TAGS)
     length = 40
     counts = dict.fromkeys(KINDS, 0)
     for piece in windows(example, length):
-        for name, found in kinds(pack([[piece]], length), TAGS).items():
-            counts[name] += int(np.sum(found))
+        for name, mask in kinds(pack([[piece]], length), TAGS).items():
+            counts[name] += int(np.sum(mask))
     assert sum(counts.values()) == int(np.sum(example.label != NO_LABEL))
     for name in ("length", "chunk", "sync"):
         assert counts[name] == int(np.sum(whole[name]))
     assert 0 <= int(np.sum(whole["topic"])) - counts["topic"] <= 2
 
 
-def test_weights_pick_kinds():
+def test_weights_select_kinds():
     batch = row([example for example, _ in records()])
     only_sync = tuple(2.0 * (kind == "sync") for kind in KINDS)
     parts = jax.jit(sft_loss(SCORING, only_sync))(params(), None, batch).parts
@@ -255,25 +256,25 @@ def hidden_and_labels(length: int = 50):
 
 
 @pytest.mark.parametrize("size", [7, 50, 1000])
-def test_slices_lose_what_all_at_once_loses(size):
+def test_slices_have_the_same_loss_as_all_at_once(size):
     x, label = hidden_and_labels()
     table = {"embed": params()["embed"]}
 
     def plain(table, x):
-        said = jax.nn.log_softmax(transformer.logits(table, CONFIG, x))
-        own = jnp.take_along_axis(said, jnp.maximum(label, 0)[:, :, None], axis=2)[:, :, 0]
-        return jnp.sum(jnp.where(label != NO_LABEL, -own, 0.0) ** 2)
+        log_p = jax.nn.log_softmax(transformer.logits(table, CONFIG, x))
+        target = jnp.take_along_axis(log_p, jnp.maximum(label, 0)[:, :, None], axis=2)[:, :, 0]
+        return jnp.sum(jnp.where(label != NO_LABEL, -target, 0.0) ** 2)
 
     def sliced(table, x):
         return jnp.sum(sliced_losses(dataclasses.replace(SCORING, slice=size), table, x, label) ** 2)
 
-    wanted, found = (jax.jit(jax.value_and_grad(f, argnums=(0, 1)))(table, x) for f in (plain, sliced))
-    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5)
-    close(found[1], wanted[1], 1e-5)
+    expected, actual = (jax.jit(jax.value_and_grad(f, argnums=(0, 1)))(table, x) for f in (plain, sliced))
+    np.testing.assert_allclose(actual[0], expected[0], rtol=1e-5)
+    close(actual[1], expected[1], 1e-5)
 
 
 def test_all_logits_never_exist():
-    """Forwards and backwards, a large vocabulary takes memory for a slice of tokens and for the table's gradient."""
+    """Forward and backward, a large vocabulary takes memory for one slice of tokens and for the table's gradient."""
     config = dataclasses.replace(CONFIG, vocab=50_000)
     scoring = dataclasses.replace(SCORING, config=config, slice=16)
     length = 1024
@@ -285,11 +286,11 @@ def test_all_logits_never_exist():
 
     used = jax.jit(jax.grad(summed, argnums=(0, 1))).lower(table, x).compile().memory_analysis().temp_size_in_bytes
     assert used < length * config.vocab * 4 / 4
-    assert used > 16 * config.vocab * 4  # one slice's logits are among it: the count counts
+    assert used > 16 * config.vocab * 4  # one slice's logits are included, so the measurement works
 
 
-def test_adapters_alone_are_trained_and_by_the_right_gradient():
-    """The tags' rows get what a whole table's gradient would hold for them."""
+def test_only_adapters_are_trained_and_with_the_right_gradient():
+    """The tags' rows get the gradient that they have in a whole table's."""
     rng = np.random.default_rng(3)
     adapter = new_adapter(params(), AdapterConfig(rank=2, alpha=4.0), TAGS, seed=0)
     adapter = jax.tree.map(lambda leaf: leaf + 0.1 * rng.standard_normal(leaf.shape).astype(np.float32), adapter)
@@ -301,11 +302,11 @@ def test_adapters_alone_are_trained_and_by_the_right_gradient():
     def plain(adapter):
         return jnp.sum(token_losses(SCORING, attach(params(), adapter, TAGS), batch))
 
-    wanted, found = (jax.jit(jax.value_and_grad(f))(adapter) for f in (plain, ours))
-    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5)
-    close(found[1], wanted[1], 1e-4)
-    assert np.abs(found[1]["tag_rows"]["embed"]).max() > 0
-    assert all(np.abs(pair["lora_b"]).max() > 0 for layer in found[1]["layers"] for pair in layer.values())
+    expected, actual = (jax.jit(jax.value_and_grad(f))(adapter) for f in (plain, ours))
+    np.testing.assert_allclose(actual[0], expected[0], rtol=1e-5)
+    close(actual[1], expected[1], 1e-4)
+    assert np.abs(actual[1]["tag_rows"]["embed"]).max() > 0
+    assert all(np.abs(pair["lora_b"]).max() > 0 for layer in actual[1]["layers"] for pair in layer.values())
 
 
 def test_tokens_are_counted_without_padding():

@@ -1,4 +1,4 @@
-"""The optimizer: what decays and what doesn't, the schedule, the clip."""
+"""The optimizer: which leaves decay, the schedule, clipping."""
 
 import dataclasses
 
@@ -27,8 +27,8 @@ def trees():
 
 
 @pytest.mark.parametrize("name", ["params", "adapter"])
-def test_decay_bites_where_it_should_and_only_there(name):
-    """With a gradient of zero nothing but decay moves a weight."""
+def test_decay_applies_to_kernels_and_adapters_only(name):
+    """With a gradient of zero, only decay changes a weight."""
     tree = trees()[name]
     optimizer = new_optimizer(CONFIG)
 
@@ -49,12 +49,12 @@ def test_decay_bites_where_it_should_and_only_there(name):
     assert decayed == ({"kernel"} if name == "params" else {"lora_a", "lora_b"})
 
 
-def test_a_leaf_nobody_thought_of_is_refused_by_name():
+def test_a_leaf_that_no_pattern_matches_is_refused_by_name():
     with pytest.raises(PastaError, match="layers/0/gate: no pattern decides whether it decays"):
         decay_mask({"layers": ({"gate": jnp.ones(3)},)})
 
 
-def test_the_rate_climbs_and_falls_straight_to_nothing():
+def test_the_learning_rate_rises_and_falls_linearly_to_0():
     rate = schedule(dataclasses.replace(CONFIG, warmup=4))
     climb = [float(rate(step)) for step in range(4)]
     np.testing.assert_allclose(climb, [0.02, 0.04, 0.06, 0.08], rtol=1e-6)
@@ -63,8 +63,8 @@ def test_the_rate_climbs_and_falls_straight_to_nothing():
     assert float(schedule(CONFIG)(0)) == pytest.approx(0.1)
 
 
-def test_the_rate_that_is_shown_is_the_one_that_acts():
-    """Adam's first steps under a steady gradient each move a weight by the rate."""
+def test_the_schedule_is_the_learning_rate_that_is_applied():
+    """Under a constant gradient, Adam's first steps each change a weight by the learning rate."""
     optimizer = new_optimizer(dataclasses.replace(CONFIG, warmup=4, weight_decay=0.0))
     tree = {"kernel": jnp.zeros(3)}
     state = optimizer.init(tree)
@@ -74,7 +74,7 @@ def test_the_rate_that_is_shown_is_the_one_that_acts():
 
 
 def test_large_gradients_are_clipped_and_small_ones_not():
-    """One huge gradient must not weigh more in the moments than one of norm 1."""
+    """A huge gradient must not have more weight in the moments than one of norm 1."""
     optimizer = new_optimizer(CONFIG)
     tree = {"kernel": jnp.zeros(4)}
     states = [
@@ -86,6 +86,6 @@ def test_large_gradients_are_clipped_and_small_ones_not():
 
 
 @pytest.mark.parametrize(("changes", "message"), [({"warmup": 10}, "below steps"), ({"clip": 0.0}, "above 0")])
-def test_impossible_plans_are_refused(changes, message):
+def test_impossible_settings_are_refused(changes, message):
     with pytest.raises(PastaError, match=message):
         dataclasses.replace(CONFIG, **changes)

@@ -1,4 +1,4 @@
-"""Preference losses: against hand-worked numbers, an implementation in NumPy, and what they must do to a model."""
+"""Preference losses: against values worked out by hand, a NumPy implementation, and their effect on a model."""
 
 import functools
 import math
@@ -31,7 +31,7 @@ SCORE = jax.jit(functools.partial(log_probabilities, SCORING))
 
 @functools.cache
 def pairs() -> list[PairExample]:
-    """Answers of the toy task, paired by turns, with made-up reference log-probabilities."""
+    """Neighbouring answers of the toy task, with invented reference log-probabilities."""
     examples = [example for example, _ in records()]
     return [
         PairExample(one, other, -20.0 - n, -25.0 + n)
@@ -62,7 +62,7 @@ def test_losses_are_those_worked_out_by_hand():
 
 @pytest.mark.parametrize("loss", ["bonbon", "dpo", "ipo"])
 def test_losses_and_gradients_are_those_of_numpy(loss):
-    """Gradients by log-probability, against derivatives worked out on paper."""
+    """Gradients with respect to log-probabilities, against derivatives worked out on paper."""
     random = np.random.default_rng(3)
     settings = PreferenceLoss(loss, alpha=0.3, margin=2.5, beta=0.7)
     better, worse, better_0, worse_0 = random.uniform(-6, 0, (4, 16))
@@ -89,14 +89,14 @@ def test_losses_and_gradients_are_those_of_numpy(loss):
         value = [(r - 1 / (2 * settings.beta)) ** 2 for r in ratio]
         slope = 2 * (ratio - 1 / (2 * settings.beta))
         slopes = slope, -slope
-    found = jax.jit(ours)(better, worse)
-    np.testing.assert_allclose(found, value, rtol=1e-6, atol=1e-6)
+    actual = jax.jit(ours)(better, worse)
+    np.testing.assert_allclose(actual, value, rtol=1e-6, atol=1e-6)
     grads = jax.jit(jax.grad(lambda b, w: jnp.sum(ours(b, w)), argnums=(0, 1)))(better, worse)
     for ours_, theirs in zip(grads, slopes, strict=True):
         np.testing.assert_allclose(ours_, theirs, rtol=1e-6, atol=1e-6)
 
 
-def test_log_probabilities_are_sums_of_the_one_loss_and_do_not_depend_on_neighbours_or_padding():
+def test_log_probabilities_are_sums_of_token_losses_and_do_not_depend_on_neighbours_or_padding():
     examples = [example for example, _ in records()]
     apart = [score_examples(lambda batch: SCORE(params(), batch), [e], (192,), 1)[0] for e in examples]
     together = score_examples(lambda batch: SCORE(params(), batch), examples, LENGTHS, 3)
@@ -143,7 +143,7 @@ def test_swapping_the_answers_flips_the_sign_of_the_log_ratios_gradient():
 @pytest.mark.usefixtures("fully_compiled")
 @pytest.mark.parametrize("adapter", [False, True])
 def test_the_loss_falls_to_its_floor_on_a_problem_of_two_answers(adapter):
-    """The log-ratio reaches the margin; what stays is alpha times what the better answer still costs."""
+    """The log-ratio reaches the margin; what remains is alpha times the better answer's loss."""
     settings = PreferenceLoss("bonbon", alpha=0.005, margin=5.0, beta=0.0)
     base = params()
     frozen = base if adapter else None
@@ -164,7 +164,7 @@ def test_the_loss_falls_to_its_floor_on_a_problem_of_two_answers(adapter):
         trainable, moments, parts = step(trainable, moments)
         losses.append(float(parts["loss"][0]))
     after = float(parts["log_ratio"][0])
-    assert losses[0] == pytest.approx(-0.005 * known[0] + 0.995 * 25.0, rel=1e-3)  # begins as the reference
+    assert losses[0] == pytest.approx(-0.005 * known[0] + 0.995 * 25.0, rel=1e-3)  # starts as the reference
     assert after == pytest.approx(5.0, abs=0.1)
     assert losses[-1] < 0.005 * abs(known[0]) + 0.02
     assert float(parts["prefers"][0]) == 1.0
@@ -187,7 +187,7 @@ def test_batches_hold_every_pair_once_an_epoch_and_depend_on_seed_and_step_alone
     assert PairFeed(pairs(), (shortest,), rows=2).dropped == sum(len(pair) > shortest for pair in pairs())
 
 
-def test_what_makes_no_sense_is_refused():
+def test_impossible_settings_are_refused():
     with pytest.raises(PastaError, match=r"'kto'.*bonbon, dpo, ipo"):
         PreferenceLoss("kto", 0.0, 1.0, 1.0)
     with pytest.raises(PastaError, match="alpha 2"):
