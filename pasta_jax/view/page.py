@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import numpy as np
+
 from pasta_jax.decode.trace import Thread, Trace
 from pasta_jax.decode.trace_file import to_json
 from pasta_jax.view.perfetto import token_name
@@ -139,7 +141,7 @@ def _table(trace: Trace) -> str:
     return "".join(rows)
 
 
-def _row(thread: Thread, tree: str, longest: int, edge) -> str:
+def _row(thread: Thread, tree: str, longest: int, edge: np.ndarray | None) -> str:
     steps, ms = ("–", "–")
     if thread.tokens:
         steps = f"{thread.first_step}–{thread.last_step}"

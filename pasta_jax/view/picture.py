@@ -1,6 +1,6 @@
 """Pictures of a trace as SVG: threads over time, the attention mask, and an answer above its timeline."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -83,7 +83,7 @@ def _axis(last: float, scale: float, top: int, height: int, unit: str) -> Iterat
         yield f'<text class="dim mid" x="{at:.1f}" y="14">{value:g}</text>'
 
 
-def _arrows(trace: Trace, threads: list[Thread], x: np.ndarray, y, bar: int) -> Iterator[str]:
+def _arrows(trace: Trace, threads: list[Thread], x: np.ndarray, y: Callable[[int], float], bar: int) -> Iterator[str]:
     """Lines like those of a git graph: down at a fork, along while a chunk waits for a row, up at a join."""
     main = trace.thread == 0
     closes = trace.step[main & trace.tags.is_close(trace.token)]
