@@ -62,7 +62,7 @@ class Endpoint:
 
 
 @dataclasses.dataclass(frozen=True)
-class Clock:
+class TimeSource:
     """A source of time that tests replace."""
 
     now: Callable[[], float] = time.monotonic
@@ -122,12 +122,12 @@ class Cache:
 class Client:
     """A connection to an endpoint; any number of threads may use it at a time."""
 
-    def __init__(self, endpoint: Endpoint, cache_path: Path, clock: Clock | None = None):
+    def __init__(self, endpoint: Endpoint, cache_path: Path, clock: TimeSource | None = None):
         if endpoint.kind not in ("openai", "gemini"):
             raise PastaError(f"endpoint kind {endpoint.kind!r}: unknown; choose openai or gemini")
         if urllib.parse.urlsplit(endpoint.url).scheme not in ("http", "https"):
             raise PastaError(f"endpoint url {endpoint.url!r}: must begin with https:// or http://")
-        self._endpoint, self._clock = endpoint, clock or Clock()
+        self._endpoint, self._clock = endpoint, clock or TimeSource()
         self._key = _key(endpoint)
         self._cache = Cache(cache_path)
         self._lock = threading.Lock()

@@ -147,7 +147,7 @@ def test_epochs_and_seeds_shuffle_records_and_batches():
     one = rows(0, 0)
     for other in (rows(1, 0), rows(0, 1)):
         assert len(set(one) & set(other)) < 0.7 * len(set(one))  # other records share a row
-    assert feed.place(0, feed.steps(0, 2)) == (2, 0)
+    assert feed.locate(0, feed.steps(0, 2)) == (2, 0)
     assert rows(0, 0) == one
 
 
@@ -182,7 +182,7 @@ def test_a_restart_continues_with_the_next_batch():
     assert len(set(whole)) == 12
     assert run("reversed(range(7, 12))") == whole[:6:-1]
     # The order itself is pinned: a change of it would make runs that are under way go on elsewhere.
-    assert [Feed(EXAMPLES, LAYOUT).place(11, step) for step in (0, 40)] == [
+    assert [Feed(EXAMPLES, LAYOUT).locate(11, step) for step in (0, 40)] == [
         (0, 0),
         (1, 40 - Feed(EXAMPLES, LAYOUT).steps(11, 1)),
     ]

@@ -20,7 +20,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.lexer import ANNOTATION
 from pasta_jax.lang.program import Chunk, Program
 from pasta_jax.lang.tags import escape
-from pasta_jax.llm import Client, Clock, Endpoint, EndpointError, LLMError
+from pasta_jax.llm import Client, Endpoint, EndpointError, LLMError, TimeSource
 from tests.byte_tokenizer import ByteTokenizer
 from tests.programs import random_program
 
@@ -90,8 +90,8 @@ class FakeTime:
     def __init__(self):
         self.time, self.slept, self._lock = 0.0, [], threading.Lock()
 
-    def clock(self) -> Clock:
-        return Clock(lambda: self.time, self.sleep)
+    def clock(self) -> TimeSource:
+        return TimeSource(lambda: self.time, self.sleep)
 
     def sleep(self, seconds: float) -> None:
         with self._lock:

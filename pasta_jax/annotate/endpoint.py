@@ -15,7 +15,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.error import LangError, quoted
 from pasta_jax.lang.lexer import ANNOTATION, lex
 from pasta_jax.lang.tags import escape
-from pasta_jax.llm import Client, Clock, Endpoint, LLMError, Usage
+from pasta_jax.llm import Client, Endpoint, LLMError, TimeSource, Usage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +37,7 @@ def annotate_all(
     attempts: int,
     cache: Path,
     check: Callable[[str], object],
-    clock: Clock | None = None,
+    clock: TimeSource | None = None,
 ) -> Iterator[tuple[int, str | Failure, Usage]]:
     """(index, annotation or failure, usage so far) as the answers arrive.
 

@@ -23,6 +23,7 @@ from pasta_jax.models import transformer
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.layers import is_stacked
 from pasta_jax.models.pool import KV, empty_kv
+from pasta_jax.models.tokenizer import Tokenizer
 from pasta_jax.models.weights import Model
 
 BLOCKS = (32, 64, 96, 128, 192, 256)  # tokens per forward pass: the fewest that hold the rest; each one compiles
@@ -69,7 +70,7 @@ def hidden_from(plan: ForkPlan, n: int) -> list[int]:
     return sorted(chunk for chunk in plan.chunks if joined <= chunk < n)
 
 
-def words_of(text: str, ids: Sequence[int], tokenizer) -> tuple[str, ...]:
+def words_of(text: str, ids: Sequence[int], tokenizer: Tokenizer) -> tuple[str, ...]:
     """The word that each id belongs to, in lower case; "" for punctuation and whitespace."""
     ends = np.cumsum([len(tokenizer.piece(id)) for id in ids])
     at_byte = [""] * (int(ends[-1]) if len(ids) else 0)

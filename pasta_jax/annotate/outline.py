@@ -27,15 +27,19 @@ class TextBlock:
 
 @dataclass(frozen=True)
 class _Line:
+    """One line and where it starts in the text."""
+
     start: int
     text: str
 
     @property
     def blank(self) -> bool:
+        """Whether it is empty or whitespace."""
         return not self.text.strip()
 
     @property
     def indent(self) -> int:
+        """Leading whitespace characters."""
         return len(self.text) - len(self.text.lstrip())
 
 

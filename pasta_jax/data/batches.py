@@ -23,7 +23,7 @@ class Layout:
     packed: bool  # several records per row where they fit; False: one
     too_long: str  # a record longer than every row is dropped and counted (`drop`) or cut into windows (`split`)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not self.lengths or list(self.lengths) != sorted(set(self.lengths)) or self.lengths[0] < 2:
             raise PastaError(f"lengths {self.lengths}: must be one or more ascending numbers from 2 up")
         if self.rows < 1:
@@ -60,7 +60,7 @@ class Feed:
         """The number of batches in a number of passes over the data."""
         return sum(len(self._epoch(seed, epoch)) for epoch in range(epochs))
 
-    def place(self, seed: int, step: int) -> tuple[int, int]:
+    def locate(self, seed: int, step: int) -> tuple[int, int]:
         """(epoch, number of the batch in it) of a step. A batch never mixes epochs."""
         if step < 0:
             raise PastaError(f"step {step}: steps are numbered from 0")
@@ -71,13 +71,13 @@ class Feed:
 
     def rows_of(self, seed: int, step: int) -> tuple[int, list[list[int]]]:
         """(tokens per row, numbers of the records in each row) of a step's batch, over all hosts."""
-        epoch, number = self.place(seed, step)
+        epoch, number = self.locate(seed, step)
         length, rows = self._epoch(seed, epoch)[number]
         return length, [[self.pieces[piece].record for piece in row] for row in rows]
 
     def batch(self, seed: int, step: int) -> Batch:
         """This host's rows of a step's batch."""
-        epoch, number = self.place(seed, step)
+        epoch, number = self.locate(seed, step)
         length, rows = self._epoch(seed, epoch)[number]
         share = self.layout.rows // self.hosts
         rows = rows[self.host * share : (self.host + 1) * share]

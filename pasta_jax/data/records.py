@@ -34,6 +34,7 @@ class Record:
 
     @property
     def forks(self) -> int:
+        """Number of chunks."""
         return len(self.chunk_tokens)
 
     def json(self) -> str:

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 from pasta_jax.judges.judge import Verdict
-from pasta_jax.llm import Client, Clock, Endpoint, LLMError, Messages, Usage
+from pasta_jax.llm import Client, Endpoint, LLMError, Messages, TimeSource, Usage
 
 _TASK = """\
 You compare two answers to the same question and say which one serves the person who asked better.
@@ -92,6 +92,6 @@ class LLMJudge:
         return self.client.usage
 
 
-def llm_judge(endpoint: Endpoint, cache: Path, asks: int, clock: Clock | None = None) -> LLMJudge:
+def llm_judge(endpoint: Endpoint, cache: Path, asks: int, clock: TimeSource | None = None) -> LLMJudge:
     """A judge behind an endpoint, its answers kept in the file `cache`."""
     return LLMJudge(Client(endpoint, cache, clock), asks)

@@ -1,4 +1,4 @@
-"""Measure the likelihood verifier on constructed twins: does it tell text that needs a chunk from text that doesn't?"""
+"""Measure how well the likelihood verifier separates text that needs a chunk from text that doesn't."""
 
 import dataclasses
 from typing import Annotated
