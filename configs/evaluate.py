@@ -3,10 +3,10 @@
     python -m launch.evaluate --config=configs/evaluate.py:toy \
         --config.model.path=runs/toy/model --config.baseline.path=runs/toy_baseline/model
 
-Variant: toy (the toy task's held-out problems, both models of `launch.sft --config=configs/sft.py:toy`, the baseline
-with --config.strip_tags=True). One JSON line comes last: shares of exact answers, forks, speedups over the baseline's
-own answers, and what is left of exactness when a rule of decoding is broken (docs/RESULTS.md shows one). Two minutes
-on two CPU cores.
+Variant: toy (the toy task's held-out problems; the models are those of `launch.sft --config=configs/sft.py:toy`, the
+baseline with --config.strip_tags=True). The last line on stdout is one JSON object: shares of exact answers, forks,
+speedups over the baseline's own answers, and how much exactness remains when a rule of decoding is broken
+(docs/RESULTS.md shows one). Takes two minutes on two CPU cores.
 """
 
 from ml_collections import ConfigDict
@@ -25,14 +25,14 @@ def toy() -> ConfigDict:
         {
             "model": common.model(""),
             "baseline": common.model(""),
-            "level": "medium",  # small, medium, large; the one trained on
+            "level": "medium",  # small, medium or large: the level that the models were trained on
             "problems": 256,
-            "start": 0,  # number of the first of them
-            "ablation": 32,  # problems with ends that are decoded with each rule broken; 0: none
+            "start": 0,  # number of the first problem
+            "ablation": 32,  # problems with ends to decode with each rule broken; 0: none
             "decoding": common.decoding(lanes=32, rows=9),
             "request": common.request(max_tokens=600),
         }
     )
-    config.decoding.widths = ()  # the model is small: compiling more loops would take longer than they save
-    del config.request["sequential"]  # the model never is, the baseline always
+    config.decoding.widths = ()  # the model is small: compiling more loops costs more time than they save
+    del config.request["sequential"]  # never for the model, always for the baseline
     return config

@@ -29,7 +29,7 @@ def preference() -> ConfigDict:
         {
             "model": common.model(""),  # Pasta-SFT: where the first round starts, and the reference of all
             "baseline": common.model(""),  # Baseline-SFT: the same data without tags
-            "steps": "",  # folder of the steps' files; empty: WORKDIR/steps
+            "artifacts": "",  # folder of the steps' files; empty: WORKDIR/artifacts
             "rounds": 2,
             "prompts": {
                 "toy": "",  # a level of the toy task: small, medium, large

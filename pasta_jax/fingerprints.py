@@ -1,4 +1,4 @@
-"""Short hashes of what results depend on: texts, plain data, source code."""
+"""Short hashes of what results depend on: texts, bytes, plain data, source code."""
 
 import hashlib
 import json
@@ -13,6 +13,14 @@ def of_texts(texts: Iterable[str]) -> str:
     digest = hashlib.sha256()
     for text in texts:
         digest.update(text.encode() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def of_bytes(parts: Iterable[bytes]) -> str:
+    """Hash the concatenation of parts."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
     return digest.hexdigest()[:16]
 
 

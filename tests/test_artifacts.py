@@ -1,37 +1,47 @@
-"""Steps as files: made once, named by what they were made from, gone on with after a kill at any byte."""
+"""Steps as files: computed once, named by their inputs, resumed after a kill at any byte."""
+
+import dataclasses
+from collections.abc import Iterator
 
 import pytest
 
 from pasta_jax.errors import PastaError
-from pasta_jax.pipelines.artifacts import Steps, read
+from pasta_jax.pipelines.artifacts import Artifact, Artifacts, read
 
 TOTAL, BLOCK = 7, 3
 
 
-def numbers(start: int, made: list):
-    """Blocks of records; notes what was computed."""
+@dataclasses.dataclass(frozen=True)
+class Number:
+    n: int
+    text: str
+
+
+def numbers(start: int, computed: list[int]) -> Iterator[list[Number]]:
+    """Blocks of records; notes where each block that was computed starts."""
     for at in range(start, TOTAL, BLOCK):
-        made.append(at)
-        yield [{"n": n, "text": "\u2028ü\n"} for n in range(at, min(at + BLOCK, TOTAL))]
+        computed.append(at)
+        yield [Number(n, "\u2028ü\n") for n in range(at, min(at + BLOCK, TOTAL))]
 
 
-def make(folder, made: list, settings=None):
-    return Steps(folder).make("count", settings or {"seed": 1}, TOTAL, BLOCK, lambda start: numbers(start, made))
+def make(folder, computed: list[int], inputs: dict | None = None) -> Artifact[Number]:
+    compute = lambda start: numbers(start, computed)  # noqa: E731
+    return Artifacts(folder).make("count", inputs or {"seed": 1}, Number, TOTAL, BLOCK, compute)
 
 
-def test_a_step_is_made_once_and_another_one_for_other_settings(tmp_path):
-    made = []
-    first, again = make(tmp_path, made), make(tmp_path, made)
-    assert made == [0, 3, 6]
+def test_a_step_is_computed_once_and_anew_for_other_inputs(tmp_path):
+    computed = []
+    first, again = make(tmp_path, computed), make(tmp_path, computed)
+    assert computed == [0, 3, 6]
     assert first == again
-    assert [record["n"] for record in first.records] == list(range(TOTAL))
-    other = make(tmp_path, made, {"seed": 2})
+    assert [record.n for record in first.records] == list(range(TOTAL))
+    other = make(tmp_path, computed, {"seed": 2})
     assert other.path != first.path
-    assert other.fingerprint == first.fingerprint  # by content
+    assert other.fingerprint == first.fingerprint  # of the records
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".jsonl", ".jsonl"]
 
 
-def test_a_step_killed_at_any_byte_ends_as_a_whole_one(tmp_path):
+def test_a_step_killed_at_any_byte_ends_like_an_uninterrupted_one(tmp_path):
     whole = make(tmp_path / "whole", [])
     text = whole.path.read_bytes()
     for cut in range(0, len(text), 11):
@@ -39,16 +49,27 @@ def test_a_step_killed_at_any_byte_ends_as_a_whole_one(tmp_path):
         folder.mkdir()
         part = folder / (whole.path.name + ".part")
         part.write_bytes(text[:cut])
-        made = []
-        assert make(folder, made).fingerprint == whole.fingerprint
+        computed = []
+        assert make(folder, computed).fingerprint == whole.fingerprint
         assert (folder / whole.path.name).read_bytes() == text
         lines = text[:cut].count(b"\n") - 1
-        assert made == [at for at in range(0, TOTAL, BLOCK) if at >= max(lines, 0) // BLOCK * BLOCK]
+        assert computed == [at for at in range(0, TOTAL, BLOCK) if at >= max(lines, 0) // BLOCK * BLOCK]
 
 
-def test_a_file_that_was_spoilt_is_refused_by_its_line(tmp_path):
-    made = make(tmp_path, [])
-    text = made.path.read_text().split("\n")
-    made.path.write_text("\n".join([*text[:3], "{nonsense", *text[4:]]))
-    with pytest.raises(PastaError, match=r"count-.*line 4 is not JSON"):
-        read(made.path)
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [("{nonsense", "is not JSON"), ('{"n": "three", "text": ""}', "Expected `int`"), ('{"n": 1}', "missing .*`text`")],
+)
+def test_a_damaged_file_is_refused_by_its_line(tmp_path, line, message):
+    artifact = make(tmp_path, [])
+    text = artifact.path.read_text().split("\n")
+    artifact.path.write_text("\n".join([*text[:3], line, *text[4:]]))
+    with pytest.raises(PastaError, match=rf"count-.*line 4.*{message}.*delete the file"):
+        read(artifact.path, Number)
+
+
+def test_a_file_cut_off_within_its_last_line_is_refused(tmp_path):
+    artifact = make(tmp_path, [])
+    artifact.path.write_bytes(artifact.path.read_bytes()[:-5])
+    with pytest.raises(PastaError, match="line 8 is not JSON"):
+        read(artifact.path, Number)

@@ -1,4 +1,4 @@
-"""Reports of the toy task: what they count, worked out by hand from answers that are given."""
+"""Reports on the toy task, compared with figures worked out by hand from fixed answers."""
 
 import dataclasses
 import json
@@ -12,65 +12,58 @@ from pasta_jax.data.toy import Problem, problems
 from pasta_jax.data.toy_tokenizer import toy_tokenizer
 from pasta_jax.decode.generate import DecodeConfig, Request
 from pasta_jax.decode.sampling import Sampling
-from pasta_jax.evaluate.exactness import Answered, answer_all, quality, requests_for, speed
+from pasta_jax.evaluate.exactness import Answer, Quality, answer_all, quality, requests_for, speed
 from pasta_jax.models.weights import Model, export_model
 from tests.models import random_params
 from tests.test_ablation import talkative
 
 SETTINGS = DecodeConfig(lanes=8, rows=4, slots=128)
-ASKED = Request((), 60, Sampling(1.0, 0, 1.0, 7), False, 2, 12)
+TEMPLATE = Request((), 60, Sampling(1.0, 0, 1.0, 7), False, 2, 12)
 
 
-def made(lines: tuple[str, ...], has_ends: bool) -> Problem:
+def problem_of(lines: tuple[str, ...], has_ends: bool) -> Problem:
     return Problem("?", lines, has_ends, "each", "")
 
 
-def said(problem: Problem, text: str, tokens: int, path: int, chunks: int, finished: bool = True) -> Answered:
-    return Answered(problem, text, text, chunks, tokens, path, finished)
+def answer_to(of: Problem, text: str, tokens: int, path: int, chunks: int, finished: bool = True) -> Answer:
+    return Answer(of, text, text, chunks, tokens, path, finished)
 
 
-ONE = made(("birds owl 1 Owl",), False)
-TWO = made(("birds owl 1 Owl", "trees elm 1 Elm", "ends birds Owl trees Elm"), True)
+ONE = problem_of(("birds owl 1 Owl",), False)
+TWO = problem_of(("birds owl 1 Owl", "trees elm 1 Elm", "ends birds Owl trees Elm"), True)
 ANSWERS = [
-    said(ONE, ONE.answer, 10, 10, 0),
-    said(TWO, TWO.answer, 40, 10, 2),
-    said(TWO, TWO.answer.replace("Owl trees Elm", "Owl trees Oak"), 40, 20, 2),
-    said(TWO, TWO.answer, 40, 40, 0, finished=False),
+    answer_to(ONE, ONE.answer, 10, 10, 0),
+    answer_to(TWO, TWO.answer, 40, 10, 2),
+    answer_to(TWO, TWO.answer.replace("Owl trees Elm", "Owl trees Oak"), 40, 20, 2),
+    answer_to(TWO, TWO.answer, 40, 40, 0, finished=False),
 ]
 
 
 def test_quality_counts_answers_walks_and_ends_apart():
-    assert quality(ANSWERS) == {
-        "answers": 4,
-        "exact": 0.5,
-        "exact_with_ends": 0.3333,
-        "walks": 1.0,
-        "ends": 0.6667,
-        "cut_off": 1,
-    }
+    assert quality(ANSWERS) == Quality(answers=4, exact=0.5, exact_with_ends=0.3333, walks=1.0, ends=0.6667, cut_off=1)
 
 
 def test_speed_is_over_the_baselines_own_answers():
     plain = [
-        said(answer.problem, answer.problem.answer, tokens, tokens, 0)
+        answer_to(answer.problem, answer.problem.answer, tokens, tokens, 0)
         for answer, tokens in zip(ANSWERS, (10, 40, 20, 10), strict=True)
     ]
     report = speed(ANSWERS, plain)
-    assert report["forked"] == pytest.approx(2 / 3, abs=1e-4)
-    assert report["forked_without_need"] == 0
-    assert report["speedup"] == 1.0  # 1, 4, 1 and 1/4
-    assert report["speedup_arithmetic"] == pytest.approx(6.25 / 4, abs=1e-4)
+    assert report.forked == pytest.approx(2 / 3, abs=1e-4)
+    assert report.forked_without_need == 0
+    assert report.speedup == 1.0  # 1, 4, 1 and 1/4
+    assert report.speedup_arithmetic == pytest.approx(6.25 / 4, abs=1e-4)
 
 
 def test_answers_are_those_of_the_interpreter_each_with_its_own_seed():
-    asked = problems(1, 0, 10, "small")
-    requests = requests_for(talkative(), asked, ASKED, sequential=False)
+    chosen = problems(1, 0, 10, "small")
+    requests = requests_for(talkative(), chosen, TEMPLATE, sequential=False)
     assert [request.sampling.seed for request in requests] == list(range(7, 17))
-    whole = answer_all(talkative(), asked, SETTINGS, ASKED, sequential=False)
-    assert [answer.problem for answer in whole] == asked
+    whole = answer_all(talkative(), chosen, SETTINGS, TEMPLATE, sequential=False)
+    assert [answer.problem for answer in whole] == chosen
     assert any(answer.chunks for answer in whole)
     assert not any(answer.exact for answer in whole)
-    plain = answer_all(talkative(), asked, SETTINGS, ASKED, sequential=True)
+    plain = answer_all(talkative(), chosen, SETTINGS, TEMPLATE, sequential=True)
     assert not any(answer.chunks for answer in plain)
     assert all(answer.critical_path == answer.tokens for answer in plain)
 
@@ -95,9 +88,9 @@ def test_the_command_reports_on_its_last_line(tmp_path):
     ]
 
 
-def test_the_command_asks_for_both_models():
+def test_the_command_requires_both_models():
     command = [sys.executable, "-m", "launch.evaluate", "--config=configs/evaluate.py:toy"]
     root = Path(__file__).parents[1]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
-    assert "error: --config.model.path: give the folder model/" in done.stderr
+    assert "error: config.model.path: empty; set it to the folder model/" in done.stderr

@@ -7,23 +7,24 @@ import pytest
 
 from configs import preference as preference_config
 from configs.judges import get_config
-from launch import judges, preference
-from launch.preference_stage import Stage, judge_of, judged_by
+from launch import judges
 from pasta_jax import settings
 from pasta_jax.errors import PastaError
 from pasta_jax.judges.judge import Agreement
 from pasta_jax.pipelines import judges as pipeline
-from pasta_jax.pipelines.artifacts import Steps
+from pasta_jax.pipelines.artifacts import Artifacts
+from pasta_jax.pipelines.preference import score
+from pasta_jax.pipelines.preference.settings import Settings
+from pasta_jax.pipelines.preference.stage import Stage, judge_inputs, judge_of
 from tests.requires import requires_data
 
 PAIRS = [("q", "a b c d e", "a b c d " * 3), ("q", "x", "y")]
 
 
-def stage(folder, kind: str, source: str) -> Stage:
+def preference_settings(kind: str, source: str) -> Settings:
     config = preference_config.get_config("smollm2_135m")
     config.judge.kind, config.judge.agreement, config.prompts.source = kind, 2, source
-    model = SimpleNamespace(config=None, tokenizer=SimpleNamespace(tags=None), params={})
-    return Stage(config, Steps(folder), model, model, (), (), {}, None)
+    return settings.read(config, Settings)
 
 
 def first(judge, *texts: str) -> float:
@@ -66,20 +67,21 @@ def test_the_stage_judges_by_the_rules_of_its_own_questions(tmp_path):
     record = {"instruction": "q", "output": "x", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
     path.write_text(json.dumps(record))
     bare.write_text('{"instruction": "q", "output": "x"}')
-    by_rules = stage(tmp_path, "rules", str(path))
-    judge = judge_of(by_rules)
+    by_rules = preference_settings("rules", str(path))
+    judge = judge_of(by_rules, {}, tmp_path)
     assert first(judge, "q", "so", "so, so") > first(judge, "other", "so", "so, so") == 0.5
-    before = judged_by(by_rules)
+    before = judge_inputs(by_rules)
     path.write_text(json.dumps(record | {"instruction_id_list": ["startend:quotation"]}))
-    assert judged_by(by_rules) != before
+    assert judge_inputs(by_rules) != before
     with pytest.raises(PastaError, match=r"bare.jsonl: no question has rules to judge by"):
-        judge_of(stage(tmp_path, "rules", str(bare)))
+        judge_of(preference_settings("rules", str(bare)), {}, tmp_path)
 
 
 def test_the_stage_states_how_often_its_proxy_agrees_with_given_preferences(tmp_path, monkeypatch, capsys):
-    by_repetition = stage(tmp_path, "repetition", "preferences")
-    monkeypatch.setattr("pasta_jax.data.sources.given_preferences", lambda: PAIRS)
-    report = {}
-    preference.say_agreement(Stage(**(vars(by_repetition) | {"judge": judge_of(by_repetition)})), report)
-    assert report["judge_agreement"]["agreed"] == 0.75
+    by_repetition = preference_settings("repetition", "preferences")
+    judge = judge_of(by_repetition, {}, tmp_path)
+    monkeypatch.setattr(score, "given_preferences", lambda: PAIRS)
+    model = SimpleNamespace()
+    stage = Stage(by_repetition, Artifacts(tmp_path), model, model, model, (), (), {}, judge)
+    assert score.judge_agreement(stage) == Agreement(pairs=2, agreed=0.75, tied=1)
     assert "repetition, a proxy; agrees with 75.0% of 2" in capsys.readouterr().err

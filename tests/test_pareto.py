@@ -1,6 +1,8 @@
 """The plot and the table of a sweep: names that can be read, every point inside its panel, seeds as one row."""
 
+import dataclasses
 import itertools
+import math
 from random import Random
 from xml.etree import ElementTree
 
@@ -8,43 +10,61 @@ import pytest
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from launch.sweep import markdown, plot, rows_of
+from pasta_jax.pipelines.preference.report import Report, Row
+from pasta_jax.pipelines.sweep import Run, Spread, markdown, plot, rows_of
 from pasta_jax.view import style
 from pasta_jax.view.pareto import DOT, HEIGHT, WIDTH, Point, draw, pareto
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def figures(speedup: float, exact: float) -> dict:
-    return {"win_rate": 0.5, "exact": exact, "speedup": speedup, "realised": None, "parallelism": 1.0}
+def row(kind: str, temperature: float, speedup: float, exact: float) -> Row:
+    figures = {"win_rate": 0.5, "exact": exact, "speedup": speedup, "speedup_arithmetic": speedup, "parallelism": 1.0}
+    figures |= {"chunks": 1.0, "cut_off": 0, "realised": None}
+    return Row(**figures, kind=kind, round=int(kind == "round"), temperature=temperature, fingerprint="")
 
 
-def found() -> list[dict]:
+def runs(rounds: int = 1) -> list[Run]:
     """Two weights, each with two seeds."""
     runs = []
-    for weight, speedup in (("1.0", 2.0), ("inf", 1.5)):
+    for weight, speedup in ((1.0, 2.0), (math.inf, 1.5)):
         for seed in (0, 1):
-            models = [
-                {"name": "Baseline-SFT", "temperature 0": figures(1.0, 0.9)},
-                {"name": "Pasta-SFT", "temperature 1": figures(1.6, 0.8), "temperature 0": figures(1.7, 0.85)},
-                {
-                    "name": "round 1",
-                    "temperature 1": figures(speedup + 0.1 * seed, 0.9),
-                    "temperature 0": figures(1.9, 0.91),
-                },
-            ]
-            runs.append({"values": {"sample.seed+train.seed": str(seed), "score.quality_weight": weight}})
-            runs[-1]["report"] = {"models": models}
+            rows = [row("baseline", 0.0, 1.0, 0.9), row("sft", 1.0, 1.6, 0.8), row("sft", 0.0, 1.7, 0.85)]
+            rows += [row("round", 1.0, speedup + 0.1 * seed, 0.9), row("round", 0.0, 1.9, 0.91)]
+            rows += [dataclasses.replace(one, round=number) for number in range(2, rounds + 1) for one in rows[-2:]]
+            values = {"sample.seed+train.seed": seed, "score.quality_weight": weight}
+            runs.append(Run(values, Report(weight, "speedup", "toy", None, None, None, rows)))
     return runs
 
 
 def test_runs_that_differ_in_seeds_alone_are_one_row_with_their_range():
-    rows = {(row["model"], row["answers"]): row for row in rows_of(found())}
-    one = rows["quality_weight=1.0", "temperature 1"]
-    assert one["runs"] == 2
-    assert one["speedup"] == [2.05, 2.0, 2.1]
-    assert rows["Pasta-SFT", "temperature 0"]["speedup"] == [1.7, 1.7, 1.7]
-    assert "2.050 (2.000 to 2.100)" in markdown(rows_of(found()))
+    rows = {(one.model, one.temperature): one for one in rows_of(runs())}
+    one = rows["quality_weight=1.0", 1.0]
+    assert (one.kind, one.round, one.values, one.runs) == ("round", 1, {"score.quality_weight": 1.0}, 2)
+    assert one.speedup == Spread(2.05, 2.0, 2.1)
+    assert one.realised is None
+    assert rows["Pasta-SFT", 0.0].speedup == Spread(1.7, 1.7, 1.7)
+    assert rows["Pasta-SFT", 0.0].runs == 4
+    assert "2.050 (2.000 to 2.100)" in markdown(rows_of(runs()))
+
+
+def test_rows_are_grouped_by_temperature_in_the_order_of_the_report():
+    assert [(one.model, one.temperature) for one in rows_of(runs())] == [
+        ("Baseline-SFT", 0.0),
+        ("Pasta-SFT", 0.0),
+        ("quality_weight=1.0", 0.0),
+        ("quality_weight=inf", 0.0),
+        ("Pasta-SFT", 1.0),
+        ("quality_weight=1.0", 1.0),
+        ("quality_weight=inf", 1.0),
+    ]
+
+
+def test_rows_name_their_round_where_there_are_several():
+    labels = [one.model for one in rows_of(runs(rounds=2)) if one.kind == "round" and one.temperature == 1.0]
+    weights = ("quality_weight=1.0", "quality_weight=inf")
+    assert labels == [f"{weight} round {number}" for weight in weights for number in (1, 2)]
+    assert "λ=1 round 2" in plot(rows_of(runs(rounds=2)))
 
 
 def dots(root: ElementTree.Element) -> list[ElementTree.Element]:
@@ -52,7 +72,7 @@ def dots(root: ElementTree.Element) -> list[ElementTree.Element]:
 
 
 def test_the_plot_is_xml_with_every_model_inside():
-    text = plot(rows_of(found()))
+    text = plot(rows_of(runs()))
     root = ElementTree.fromstring(text)
     assert (root.get("width"), root.get("height")) == (f"{WIDTH}", f"{HEIGHT}")
     for name in ("Baseline-SFT", "Pasta-SFT", "λ=1, λ=∞"):  # the last two lie at one place

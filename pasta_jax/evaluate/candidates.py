@@ -1,26 +1,15 @@
-"""Several sampled answers a prompt, with what scoring and learning need of each; the prompts and their references."""
+"""Sampled answers to prompts, several per prompt, with what scoring and training need of each."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
 
 from pasta_jax.data.example import Example, encode
+from pasta_jax.data.pairs import Pair
+from pasta_jax.data.records import prompt_ids
 from pasta_jax.decode.generate import DecodeConfig, Request, Result, stream
 from pasta_jax.decode.state import BUDGET
 from pasta_jax.lang.structure import Positions
 from pasta_jax.models.weights import Model
-
-
-@dataclasses.dataclass(frozen=True)
-class Prompt:
-    """A question, and an answer to measure others by."""
-
-    system: str  # empty: none
-    instruction: str
-    reference: str
-
-    def ids(self, tokenizer) -> tuple[int, ...]:
-        turns = [("system", self.system)] if self.system else []
-        return tuple(tokenizer.chat([*turns, ("user", self.instruction)]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,12 +21,12 @@ class Candidate:
     text_tokens: int
     critical_path: int
     chunks: int
-    whole: bool  # neither the answer nor a chunk of it was cut off
-    ended: bool  # main came to its end-of-turn
+    whole: bool  # neither the answer nor any of its chunks was cut off
+    ended: bool  # main reached its end-of-turn
 
 
 def candidate(result: Result) -> Candidate:
-    """What is kept of a finished request."""
+    """The candidate of a finished request."""
     trace = result.trace
     return Candidate(
         ids=tuple(trace.linear_ids()),
@@ -51,34 +40,34 @@ def candidate(result: Result) -> Candidate:
 
 
 def sample(
-    model: Model, prompts: Sequence[Prompt], first: int, count: int, settings: DecodeConfig, asked: Request
+    model: Model, prompts: Sequence[Pair], first: int, count: int, decoding: DecodeConfig, template: Request
 ) -> Iterator[tuple[int, list[Candidate]]]:
-    """(index of the prompt, its `count` answers) as they get whole. `first` is the number of the first prompt.
+    """Yield (index of a prompt, its `count` answers) as prompts finish. `template` is a request without its prompt.
 
-    Answers to one prompt stand behind each other in the queue, so that its prefix is computed once and copied. Each
-    samples with a seed of its own, counted from the one asked for by the prompt's number, so that a part of the prompts
-    gets the answers that it gets among all.
+    Answers to one prompt are adjacent in the queue, so that its prefix is computed once and copied. `first` is the
+    number of the first prompt: each answer's seed is the template's plus its own number, so a prompt gets the same
+    answers whether it is sampled with all prompts or with some of them.
     """
     requests = []
-    for place, prompt in enumerate(prompts, start=first):
-        ids = prompt.ids(model.tokenizer)
-        for number in range(count):
-            seed = (asked.sampling.seed + place * count + number) % 2**32
-            sampling = dataclasses.replace(asked.sampling, seed=seed)
-            requests.append(dataclasses.replace(asked, prompt_ids=ids, sampling=sampling))
+    for number, prompt in enumerate(prompts, start=first):
+        ids = tuple(prompt_ids(prompt, model.tokenizer))
+        for answer in range(count):
+            seed = (template.sampling.seed + number * count + answer) % 2**32
+            sampling = dataclasses.replace(template.sampling, seed=seed)
+            requests.append(dataclasses.replace(template, prompt_ids=ids, sampling=sampling))
     unfinished: dict[int, dict[int, Candidate]] = {}
-    for item in stream(model, requests, settings, round_steps=256):
+    for item in stream(model, requests, decoding, round_steps=256):
         if not isinstance(item, Result):
             continue
-        index, number = divmod(item.request, count)
-        own = unfinished.setdefault(index, {})
-        own[number] = candidate(item)
-        if len(own) == count:
-            yield index, [answer for _, answer in sorted(unfinished.pop(index).items())]
+        index, answer = divmod(item.request, count)
+        answers = unfinished.setdefault(index, {})
+        answers[answer] = candidate(item)
+        if len(answers) == count:
+            yield index, [value for _, value in sorted(unfinished.pop(index).items())]
 
 
-def example_of(model: Model, prompt: Prompt, answer: Candidate, positions: Positions) -> Example:
-    """An answer as training reads it; one that was cut off has no end-of-turn to learn."""
+def example_of(model: Model, prompt: Pair, answer: Candidate, positions: Positions) -> Example:
+    """An answer as training reads it. One that was cut off has no end-of-turn to learn."""
     tokenizer = model.tokenizer
-    ids = prompt.ids(tokenizer)
+    ids = prompt_ids(prompt, tokenizer)
     return encode(ids, answer.ids, tokenizer.tags, tokenizer.end_of_turn, positions, answer.ended)

@@ -1,7 +1,7 @@
 """The toy task answered and graded: exactness, forks, and theoretical speedup over the baseline model's own answers."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -10,11 +10,12 @@ from pasta_jax.decode.generate import DecodeConfig, Request, generate
 from pasta_jax.evaluate.ablation import ABLATIONS, decode_broken
 from pasta_jax.lang.clock import geometric_mean, theoretical_speedup
 from pasta_jax.models.weights import Model
+from pasta_jax.progress import say
 
 
 @dataclasses.dataclass(frozen=True)
-class Answered:
-    """What one problem was answered with."""
+class Answer:
+    """A model's answer to one problem."""
 
     problem: Problem
     text: str
@@ -29,12 +30,51 @@ class Answered:
         return self.finished and self.problem.exact(self.text)
 
 
-def requests_for(model: Model, problems: Sequence[Problem], asked: Request, sequential: bool) -> list[Request]:
-    """The problems as questions to the model; each samples with a seed of its own, counted from the one asked for."""
-    sampling = asked.sampling
+@dataclasses.dataclass(frozen=True)
+class Lines:
+    """Shares of right lines."""
+
+    walks: float
+    ends: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Quality:
+    """Shares of right answers and of right lines."""
+
+    answers: int
+    exact: float
+    exact_with_ends: float  # of the answers whose last line gathers the ends
+    walks: float
+    ends: float
+    cut_off: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Speed:
+    """Forks, and theoretical speedup over the baseline model's own answers to the same problems."""
+
+    forked: float  # share of the answers that have parts to fork
+    forked_without_need: int
+    speedup: float  # geometric mean
+    speedup_arithmetic: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Ablated:
+    """Shares of right answers and lines when a rule of decoding is broken."""
+
+    exact: float
+    walks: float
+    ends: float
+
+
+def requests_for(model: Model, problems: Sequence[Problem], template: Request, sequential: bool) -> list[Request]:
+    """The problems as requests. `template` is a request without its prompt; each adds its number to the seed."""
+    sampling = template.sampling
     return [
         dataclasses.replace(
-            asked,
+            template,
             prompt_ids=tuple(model.tokenizer.chat([("user", problem.instruction)])),
             sampling=dataclasses.replace(sampling, seed=sampling.seed + number),
             sequential=sequential,
@@ -44,15 +84,15 @@ def requests_for(model: Model, problems: Sequence[Problem], asked: Request, sequ
 
 
 def answer_all(
-    model: Model, problems: Sequence[Problem], settings: DecodeConfig, asked: Request, sequential: bool
-) -> list[Answered]:
-    """Answers through the interpreter; `asked` says all of a request but its prompt."""
-    requests = requests_for(model, problems, asked, sequential)
-    answered = []
-    for problem, result in zip(problems, generate(model, requests, settings), strict=True):
+    model: Model, problems: Sequence[Problem], decoding: DecodeConfig, template: Request, sequential: bool
+) -> list[Answer]:
+    """The interpreter's answers, in the order of the problems."""
+    requests = requests_for(model, problems, template, sequential)
+    answers = []
+    for problem, result in zip(problems, generate(model, requests, decoding), strict=True):
         trace = result.trace
-        answered.append(
-            Answered(
+        answers.append(
+            Answer(
                 problem=problem,
                 text=result.text,
                 program=trace.program().render(),
@@ -62,61 +102,61 @@ def answer_all(
                 finished=result.finish_reason == "stop",
             )
         )
-    return answered
+    return answers
 
 
-def quality(answers: Sequence[Answered]) -> dict:
-    """Shares of what is right: whole answers, whole answers that end in the ends, walks, and lines of ends."""
-    graded = graded_lines((answer.problem, answer.text) for answer in answers)
-    return {
-        "answers": len(answers),
-        "exact": mean(answer.exact for answer in answers),
-        "exact_with_ends": mean(answer.exact for answer in answers if answer.problem.has_ends),
-        **graded,
-        "cut_off": sum(not answer.finished for answer in answers),
-    }
+def quality(answers: Sequence[Answer]) -> Quality:
+    """How good the answers are."""
+    lines = grade_lines((answer.problem, answer.text) for answer in answers)
+    return Quality(
+        answers=len(answers),
+        exact=mean(answer.exact for answer in answers),
+        exact_with_ends=mean(answer.exact for answer in answers if answer.problem.has_ends),
+        walks=lines.walks,
+        ends=lines.ends,
+        cut_off=sum(not answer.finished for answer in answers),
+    )
 
 
-def graded_lines(texts: Iterable[tuple[Problem, str]]) -> dict:
-    """Shares of right lines: of walks and of ends."""
+def grade_lines(texts: Iterable[tuple[Problem, str]]) -> Lines:
+    """Shares of right walks and right lines of ends."""
     walks, ends = [], []
     for problem, text in texts:
         marks = problem.grade(text)
         walks += marks[:-1] if problem.has_ends else marks
         ends += marks[-1:] if problem.has_ends else ()
-    return {"walks": mean(walks), "ends": mean(ends)}
+    return Lines(mean(walks), mean(ends))
 
 
-def speed(answers: Sequence[Answered], baseline: Sequence[Answered]) -> dict:
-    """Forks, and theoretical speedup over the baseline model's own answers to the same problems."""
+def speed(answers: Sequence[Answer], baseline: Sequence[Answer]) -> Speed:
+    """How fast the answers are, beside the baseline model's."""
     speedups = [
         theoretical_speedup(plain.tokens, answer.critical_path)
         for answer, plain in zip(answers, baseline, strict=True)
         if plain.tokens and answer.critical_path
     ]
-    return {
-        "forked": mean(answer.chunks > 0 for answer in answers if answer.problem.forkable),
-        "forked_without_need": sum(answer.chunks > 0 for answer in answers if not answer.problem.forkable),
-        "speedup": round(geometric_mean(speedups), 4),
-        "speedup_arithmetic": mean(speedups),
-    }
+    return Speed(
+        forked=mean(answer.chunks > 0 for answer in answers if answer.problem.forkable),
+        forked_without_need=sum(answer.chunks > 0 for answer in answers if not answer.problem.forkable),
+        speedup=round(geometric_mean(speedups), 4),
+        speedup_arithmetic=mean(speedups),
+    )
 
 
-def ablate(
-    model: Model, problems: Sequence[Problem], settings: DecodeConfig, asked: Request, say: Callable[[str], None]
-) -> dict:
-    """Exactness on problems that ask for the ends, with each of the rules broken."""
-    requests = requests_for(model, problems, asked, sequential=False)
-    report = {}
+def ablate(model: Model, problems: Sequence[Problem], decoding: DecodeConfig, template: Request) -> dict[str, Ablated]:
+    """Exactness by ablation: each breaks one rule of decoding. Use problems that ask for the ends."""
+    requests = requests_for(model, problems, template, sequential=False)
+    results = {}
     for ablation in ABLATIONS:
-        texts = [trace.program().strip() for trace in decode_broken(model, requests, settings, ablation)]
-        answered = list(zip(problems, texts, strict=True))
-        report[ablation] = {"exact": mean(problem.exact(text) for problem, text in answered), **graded_lines(answered)}
-        say(f"{ablation}: {report[ablation]}")
-    return report
+        texts = [trace.program().strip() for trace in decode_broken(model, requests, decoding, ablation)]
+        graded = list(zip(problems, texts, strict=True))
+        lines = grade_lines(graded)
+        results[ablation] = Ablated(mean(problem.exact(text) for problem, text in graded), lines.walks, lines.ends)
+        say(f"{ablation}: {results[ablation]}")
+    return results
 
 
 def mean(values: Iterable[float]) -> float:
-    """Of shares and ratios, as reports show them; 0 of none."""
+    """The mean, rounded as reports show it; 0 without values."""
     values = list(values)
     return round(float(np.mean(values)), 4) if values else 0.0

@@ -1,20 +1,19 @@
-"""What an answer is worth: an efficiency term and, weighed against it, quality; and which two of many to learn from."""
+"""Scores of answers, an efficiency term plus weighted quality, and the choice of a pair to learn from."""
 
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.candidates import Candidate
 
-EFFICIENCY = ("speedup", "parallelism", "arithmetic", "harmonic")
+Efficiency = Literal["speedup", "parallelism", "arithmetic", "harmonic"]
 
 
-def efficiency(term: str, answer: Candidate, baseline_tokens: int) -> float:
+def efficiency(term: Efficiency, answer: Candidate, baseline_tokens: int) -> float:
     """The efficiency term of an answer: theoretical speedup over the baseline's own answer to the prompt, parallelism,
-    or a mean of both. An answer of no tokens has none."""
-    if term not in EFFICIENCY:
-        raise PastaError(f"efficiency {term!r}: there is none of this name; choose one of {', '.join(EFFICIENCY)}")
+    or the arithmetic or harmonic mean of both. An empty answer scores 0."""
     if not answer.critical_path:
         return 0.0
     speedup, parallelism = baseline_tokens / answer.critical_path, answer.text_tokens / answer.critical_path
@@ -27,31 +26,33 @@ def efficiency(term: str, answer: Candidate, baseline_tokens: int) -> float:
             return (speedup + parallelism) / 2
         case "harmonic":
             return 2 * speedup * parallelism / (speedup + parallelism) if speedup + parallelism else 0.0
+    raise PastaError(f"efficiency {term!r}: unknown term; choose one of {', '.join(get_args(Efficiency))}")
 
 
 def score(efficiency: float, quality: float, weight: float) -> float:
-    """The dial: quality counts `weight` times; at infinity it alone counts."""
+    """The efficiency plus `weight` times the quality; with an infinite weight, the quality alone."""
     return quality if math.isinf(weight) else efficiency + weight * quality
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """The answers of one prompt to learn from, by their number."""
+    """The two answers to one prompt that make a pair, by their numbers."""
 
     better: int
     worse: int
 
 
-def choose(scores: Sequence[float | None], speeds: Sequence[float], whole: Sequence[bool]) -> Choice | None:
-    """The best whole answer and the worst of all, of equals the fastest. None where there is nothing to tell apart.
+def choose(scores: Sequence[float | None], efficiencies: Sequence[float], whole: Sequence[bool]) -> Choice | None:
+    """The best whole answer and the worst of all; None if the first scores no higher than the second.
 
-    An exact judge, with quality alone on the dial, finds many answers equal: then a pair shows what makes a fast answer
-    a good one, and teaches little of speed itself. An answer whose score is None could not be judged, and is neither.
+    Of equal scores, both choices take the most efficient answer. An exact judge scores many answers equally when
+    quality alone counts: then the pair shows what makes a fast answer good, and teaches little about speed itself.
+    An answer without a score (None) could not be judged and is never chosen.
     """
     judged = [number for number, value in enumerate(scores) if value is not None]
-    fit = [number for number in judged if whole[number]]
-    if not fit:
+    eligible = [number for number in judged if whole[number]]
+    if not eligible:
         return None
-    better = max(fit, key=lambda number: (scores[number], speeds[number]))
-    worse = min(judged, key=lambda number: (scores[number], -speeds[number]))
+    better = max(eligible, key=lambda number: (scores[number], efficiencies[number]))
+    worse = min(judged, key=lambda number: (scores[number], -efficiencies[number]))
     return Choice(better, worse) if scores[better] > scores[worse] else None

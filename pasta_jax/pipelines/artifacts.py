@@ -1,122 +1,89 @@
-"""Steps of a long run as files: each names what it was made from, is whole or absent, and is made once.
+"""Steps of a long run as files: each records its inputs, is whole or absent, and is computed once.
 
-    FOLDER/sample-3f0c….jsonl       first a line that says what it was made from, then a record a line
-    FOLDER/sample-3f0c….jsonl.part  the same while it grows; a killed run goes on from its last whole block
+    FOLDER/sample-3f0c….jsonl       first a line with the step's inputs, then one record per line
+    FOLDER/sample-3f0c….jsonl.part  the same while it grows; a killed run resumes after its last whole block
 
-A step's name holds a hash of its settings and of what its inputs contain. So a step whose settings or inputs changed
-is another file and made anew, and all others are found.
+A step's name contains a hash of its inputs: settings, and fingerprints of the files it reads. A step whose inputs
+changed is another file and computed anew; all others are reused.
 """
 
 import dataclasses
-import hashlib
 import json
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
+import msgspec
+
+from pasta_jax import files, fingerprints
 from pasta_jax.errors import PastaError
+from pasta_jax.progress import Progress, say
+
+Record = TypeVar("Record")  # a dataclass of plain data
 
 
 @dataclasses.dataclass(frozen=True)
-class Made:
-    """A finished step."""
+class Artifact(Generic[Record]):
+    """A finished step's file."""
 
     path: Path
-    records: list[dict]
-    fingerprint: str  # of its records
-
-
-def fingerprint_of(value) -> str:
-    """Of plain data."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+    records: list[Record]
+    fingerprint: str  # of the records
 
 
 @dataclasses.dataclass(frozen=True)
-class Steps:
-    """The folder that runs share."""
+class Artifacts:
+    """The folder of a run's artifacts; several runs may share it."""
 
     folder: Path
 
-    def place(self, step: str, settings: dict) -> Path:
-        """Where a step with these settings lies; everything that decides its result must be in them."""
-        return self.folder / f"{step}-{fingerprint_of(settings)}"
+    def path(self, step: str, inputs: dict[str, Any]) -> Path:
+        """Where a step with these inputs is kept, without a suffix."""
+        return self.folder / f"{step}-{fingerprints.of_data(inputs)}"
 
     def make(
-        self, step: str, settings: dict, total: int, block: int, records: Callable[[int], Iterator[list[dict]]]
-    ) -> Made:
-        """The step's file, made or finished if it isn't there yet.
+        self,
+        step: str,
+        inputs: dict[str, Any],
+        cls: type[Record],
+        total: int,
+        block: int,
+        compute: Callable[[int], Iterator[Sequence[Record]]],
+    ) -> Artifact[Record]:
+        """Read the step's file, after computing or completing it if necessary.
 
-        `records(start)` yields the records from `start` on in lists of `block` (the last may be shorter); what is cut
-        off in the middle of a list is made again, so that a killed run computes the same things together as any other.
+        `inputs` is plain data and must contain everything that the result depends on. `compute(start)` yields the
+        records from `start` on in lists of `block`; only the last list may be shorter. A list that was cut off is
+        computed again as a whole, so that a resumed run groups its computations like an uninterrupted one.
         """
-        path = self.place(step, settings).with_suffix(".jsonl")
+        path = self.path(step, inputs).with_suffix(".jsonl")
         if path.exists():
-            made = read(path)
-            say(f"{step}: {len(made.records)} records are there, {path.name}")
-            return made
-        self.folder.mkdir(parents=True, exist_ok=True)
+            artifact = read(path, cls)
+            say(f"{step}: {len(artifact.records)} records found in {path.name}")
+            return artifact
         part = path.with_name(path.name + ".part")
-        head = json.dumps({"step": step, "made_from": settings}, ensure_ascii=False) + "\n"
-        lines = whole_lines(part)
-        kept = lines[1 : 1 + (len(lines) - 1) // block * block] if lines[:1] == [head] else []
-        part.write_text("".join([head, *kept]), encoding="utf-8")
-        progress = Progress(step, total, len(kept))
-        with part.open("a", encoding="utf-8") as file:
-            for few in records(len(kept)) if len(kept) < total else ():
-                file.write("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in few))
+        head = json.dumps({"step": step, "made_from": inputs}, ensure_ascii=False)
+        lines = [line.decode() for line in files.whole_lines(part)]
+        done = (len(lines) - 1) // block * block if lines[:1] == [head] else 0
+        files.write_lines(part, [head, *lines[1 : 1 + done]])
+        with Progress(step, total, done) as progress, part.open("a", encoding="utf-8", newline="\n") as file:
+            for records in compute(done) if done < total else ():
+                file.writelines(json.dumps(dataclasses.asdict(r), ensure_ascii=False) + "\n" for r in records)
                 file.flush()
-                progress.add(len(few))
+                progress.add(len(records))
         part.replace(path)
-        return read(path)
+        return read(path, cls)
 
 
-def whole_lines(path: Path) -> list[str]:
-    """The lines of a file that has perhaps been cut off."""
-    if not path.exists():
-        return []
-    *whole, _ = path.read_bytes().split(b"\n")  # not splitlines, which also cuts at separators inside a text
-    return [line.decode() + "\n" for line in whole]
-
-
-def read(path: Path) -> Made:
+def read(path: Path, cls: type[Record]) -> Artifact[Record]:
     """A finished step's records."""
-    records, digest = [], hashlib.sha256()
-    with path.open("rb") as file:
-        next(file, None)
-        for number, line in enumerate(file, start=2):
-            try:
-                records.append(json.loads(line))
-            except ValueError:
-                raise PastaError(f"{path}: line {number} is not JSON; delete the file to make it again") from None
-            digest.update(line)
-    return Made(path, records, digest.hexdigest()[:16])
-
-
-class Progress:
-    """A line now and then: how far, how fast, how long yet."""
-
-    def __init__(self, step: str, total: int, done: int):
-        self.step, self.total, self.done, self.start = step, total, done, done
-        self.began = self.told = time.monotonic()
-
-    def add(self, count: int) -> None:
-        self.done += count
-        now = time.monotonic()
-        if now - self.told > 5 or self.done == self.total:
-            self.told = now
-            rate = (self.done - self.start) / max(now - self.began, 1e-9)
-            left = (self.total - self.done) / rate
-            say(f"{self.step}: {self.done} of {self.total}, {rate:.1f} a second, {left:.0f} s left")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write beside the name, then rename."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
-
-
-def say(line: str) -> None:
-    """Progress, beside the result."""
-    print(line, file=sys.stderr, flush=True)
+    _, *lines = path.read_bytes().removesuffix(b"\n").split(b"\n")  # splitlines would also split inside texts
+    records = []
+    for number, line in enumerate(lines, start=2):
+        try:
+            records.append(msgspec.convert(json.loads(line), cls))
+        except msgspec.ValidationError as error:
+            raise PastaError(f"{path}: line {number}: {error}; delete the file to compute it again") from None
+        except ValueError:
+            raise PastaError(f"{path}: line {number} is not JSON; delete the file to compute it again") from None
+    return Artifact(path, records, fingerprints.of_bytes(line + b"\n" for line in lines))

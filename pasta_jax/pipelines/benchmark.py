@@ -25,7 +25,7 @@ from pasta_jax.data.pairs import Pair
 from pasta_jax.data.sources import read
 from pasta_jax.decode.generate import DecodeConfig, Request
 from pasta_jax.decode.sampling import Sampling
-from pasta_jax.evaluate.candidates import Candidate, Prompt, sample
+from pasta_jax.evaluate.candidates import Candidate, sample
 from pasta_jax.models.source import ModelSource, load
 from pasta_jax.models.weights import Model, platform_dtype
 from pasta_jax.progress import say
@@ -226,8 +226,7 @@ def train(settings: Settings, with_peers: bool) -> TrainReport:
 def sampling(settings: Settings) -> SamplingReport:
     """Tokens per second of several answers to each of many prompts, by lanes; a preference round starts with these."""
     config, model = settings.sampling, load_or_make(settings)
-    pairs = [pair for pair in read(config.source) if isinstance(pair, Pair)]
-    prompts = [Prompt(pair.system, pair.instruction, pair.response) for pair in pairs]
+    prompts = [pair for pair in read(config.source) if isinstance(pair, Pair)]
     request = Request((), config.max_tokens, Sampling(temperature=1.0, seed=config.seed), False, 12, 638)
     by_lanes = {}
     for lanes in config.lanes:

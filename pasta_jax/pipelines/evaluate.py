@@ -1,0 +1,120 @@
+"""Measure a trained model on the toy task: exactness and theoretical speedup beside its baseline."""
+
+import dataclasses
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from pasta_jax import files
+from pasta_jax.data.toy import HELD_OUT, problems
+from pasta_jax.decode.generate import DecodeConfig, Request
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.errors import PastaError
+from pasta_jax.evaluate import exactness
+from pasta_jax.evaluate.exactness import Ablated, Answer, Quality, Speed
+from pasta_jax.models.source import ModelSource, load
+from pasta_jax.progress import say
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+@dataclasses.dataclass(frozen=True)
+class RequestSettings:
+    """How one problem is answered; the model decodes with tags, the baseline sequentially."""
+
+    max_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+    max_topic_tokens: int
+    max_chunk_tokens: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The fields of configs/evaluate.py."""
+
+    model: ModelSource
+    baseline: ModelSource
+    level: str
+    problems: Annotated[int, msgspec.Meta(ge=1)]
+    start: Count
+    ablation: Count
+    decoding: DecodeConfig
+    request: RequestSettings
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What is measured of both models."""
+
+    level: str
+    temperature: float
+    model: Quality
+    baseline: Quality
+    speed: Speed
+    broken: dict[str, Ablated] | None  # by ablation; None: not measured
+
+    def fields(self) -> dict[str, object]:
+        """For JSON."""
+        fields = dataclasses.asdict(self)
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+def run(settings: Settings, output: Path | None = None) -> Report:
+    """Answer the problems with both models and grade the answers, which are also written to `output` as JSON lines."""
+    for name, source in (("model", settings.model), ("baseline", settings.baseline)):
+        if not source.path and not source.preset:
+            raise PastaError(f"config.{name}.path: empty; set it to the folder model/ of a run of launch.sft")
+    model = load(settings.model, only_decoding=True)
+    baseline = load(settings.baseline, only_decoding=True)
+    chosen = problems(HELD_OUT, settings.start, settings.problems, settings.level)
+    template = template_of(settings.request)
+
+    began = time.perf_counter()
+    answers = exactness.answer_all(model, chosen, settings.decoding, template, sequential=False)
+    say(f"model: {len(answers)} problems answered in {time.perf_counter() - began:.0f} s")
+    plain = exactness.answer_all(baseline, chosen, settings.decoding, template, sequential=True)
+    say(f"baseline: {len(plain)} problems answered")
+    broken = None
+    if settings.ablation:
+        with_ends = [problem for problem in chosen if problem.has_ends][: settings.ablation]
+        broken = exactness.ablate(model, with_ends, settings.decoding, template)
+    if output is not None:
+        write_answers(output, answers, plain)
+    return Report(
+        level=settings.level,
+        temperature=template.sampling.temperature,
+        model=exactness.quality(answers),
+        baseline=exactness.quality(plain),
+        speed=exactness.speed(answers, plain),
+        broken=broken,
+    )
+
+
+def template_of(request: RequestSettings) -> Request:
+    """A request without its prompt."""
+    return Request(
+        prompt_ids=(),
+        max_tokens=request.max_tokens,
+        sampling=Sampling(request.temperature, request.top_k, request.top_p, request.seed),
+        sequential=False,
+        max_topic_tokens=request.max_topic_tokens,
+        max_chunk_tokens=request.max_chunk_tokens,
+    )
+
+
+def write_answers(path: Path, answers: Sequence[Answer], baseline: Sequence[Answer]) -> None:
+    """Both models' answers, one JSON object per line."""
+    lines = []
+    for answer, plain in zip(answers, baseline, strict=True):
+        record = dataclasses.asdict(answer)
+        record["problem"] = {"instruction": answer.problem.instruction, "answer": answer.problem.answer}
+        record |= {"exact": answer.exact, "baseline_text": plain.text, "baseline_tokens": plain.tokens}
+        lines.append(json.dumps(record, ensure_ascii=False))
+    files.write_lines(path, lines)

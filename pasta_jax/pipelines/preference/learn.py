@@ -1,0 +1,172 @@
+"""Step 4 of a round: train on the pairs, beside log-probabilities from the frozen reference."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import jax
+import jax.numpy as jnp
+
+from pasta_jax.checkpoint import provenance
+from pasta_jax.data.example import Example
+from pasta_jax.decode.generate import positions_for
+from pasta_jax.errors import PastaError
+from pasta_jax.evaluate.candidates import example_of
+from pasta_jax.pipelines.artifacts import Artifact
+from pasta_jax.pipelines.preference.pair import Paired
+from pasta_jax.pipelines.preference.sample import Answers
+from pasta_jax.pipelines.preference.stage import RoundModel, Stage, fingerprint_of_params, scoring_of
+from pasta_jax.pipelines.trainable import place
+from pasta_jax.progress import say
+from pasta_jax.train.fit import Keep, fit
+from pasta_jax.train.loop import Intervals, Run
+from pasta_jax.train.optimizer import OptimizerConfig, new_optimizer, schedule
+from pasta_jax.train.pair_feed import PairExample, PairFeed, score_examples
+from pasta_jax.train.preference import best_of_n_margin, log_probabilities, preference_loss
+from pasta_jax.train.speed import flops_per_token, peak_flops
+from pasta_jax.train.state import Params, new_state
+
+Watch = Callable[[], AbstractContextManager[Callable[[], bool]]]  # yields a function that tells whether to stop
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodedPair:
+    """Two answers to one prompt as training reads them."""
+
+    prompt: int  # its number
+    better: Example
+    worse: Example
+
+
+@dataclasses.dataclass(frozen=True)
+class ReferenceScore:
+    """The reference's log-probabilities of a pair's answers."""
+
+    prompt: int
+    better: float
+    worse: float
+
+
+def learn(
+    stage: Stage,
+    start: RoundModel,
+    reference: str,
+    frozen: Params | None,
+    samples: Artifact[Answers],
+    pairs: Artifact[Paired],
+    watch: Watch,
+) -> RoundModel | None:
+    """Train the model that the round starts from; None if it was stopped.
+
+    `reference` is the fingerprint of Pasta-SFT; `frozen` are the parameters beside an adapter, on their devices.
+    """
+    settings, train = stage.settings, stage.settings.train
+    encoded = encode_pairs(stage, samples, pairs)
+    scores = score_reference(stage, encoded, pairs, reference)
+    margin = settings.loss.margin or best_of_n_margin(settings.sample.count)
+    loss = dataclasses.replace(settings.loss, margin=margin)
+    positions = dataclasses.asdict(positions_for(stage.sft))
+    inputs = {
+        "start": start.fingerprint,
+        "pairs": pairs.fingerprint,
+        "reference": scores.fingerprint,
+        "loss": dataclasses.asdict(loss),
+        "train": dataclasses.asdict(train),
+        "adapter": dataclasses.asdict(settings.adapter),
+        "positions": positions,
+    }
+    examples = [
+        PairExample(pair.better, pair.worse, score.better, score.worse)
+        for pair, score in zip(encoded, scores.records, strict=True)
+    ]
+    feed = PairFeed(examples, train.lengths, train.rows)
+    optimizer_config = OptimizerConfig(
+        steps=feed.steps(train.seed, train.epochs),
+        learning_rate=train.learning_rate,
+        warmup=train.warmup,
+        weight_decay=train.weight_decay,
+        clip=train.clip,
+        b1=train.b1,
+        b2=train.b2,
+        eps=train.eps,
+    )
+    optimizer = new_optimizer(optimizer_config)
+    # A copy, because training donates its state's memory and later rounds start from Pasta-SFT's parameters too.
+    state = new_state(jax.tree.map(jnp.copy, start.params), optimizer, train.seed)
+    run = Run(
+        steps=optimizer_config.steps,
+        accumulate=train.accumulate,
+        batch=feed.batch,
+        held_out=(),
+        loss=preference_loss(scoring_of(settings, stage.sft), loss),
+        optimizer=optimizer,
+        learning_rate=schedule(optimizer_config),
+        flops_per_token=flops_per_token(
+            stage.sft.params, stage.sft.config, train.lengths[-1], bool(settings.adapter.rank)
+        ),
+        peak_flops=peak_flops(jax.devices()),
+        probe=None,
+        every=Intervals(log=settings.every.log, held_out=0, probe=0, save=settings.every.save),
+    )
+    about = provenance(inputs, pairs.fingerprint, positions)
+    with watch() as stopping:
+        result = fit(
+            folder=stage.artifacts.path("train", inputs),
+            run=run,
+            state=place(state, settings.mesh),
+            frozen=frozen,
+            provenance=about,
+            keep=Keep(newest=1, every=0),
+            tensorboard=False,
+            stopping=stopping,
+        )
+    if not result.complete:
+        return None
+    params = result.state.trainable
+    return RoundModel(start.round + 1, params, fingerprint_of_params(params))
+
+
+def encode_pairs(stage: Stage, samples: Artifact[Answers], pairs: Artifact[Paired]) -> list[EncodedPair]:
+    """The pairs with the model's own positions; those too long for a row are left out."""
+    positions = positions_for(stage.sft)
+    longest, encoded, left_out = stage.settings.train.lengths[-1], [], 0
+    for pair in pairs.records:
+        if pair.better is None or pair.worse is None:
+            continue
+        prompt, answers = stage.prompts[pair.prompt], samples.records[pair.prompt].answers
+        better, worse = (
+            example_of(stage.sft, prompt, answers[number], positions) for number in (pair.better, pair.worse)
+        )
+        if max(len(better), len(worse)) > longest:
+            left_out += 1
+        else:
+            encoded.append(EncodedPair(pair.prompt, better, worse))
+    if left_out:
+        say(f"train: left out {left_out} pairs longer than {longest} tokens")
+    if not encoded:
+        raise PastaError(f"no pair fits into {longest} tokens; raise config.train.lengths")
+    return encoded
+
+
+def score_reference(
+    stage: Stage, encoded: list[EncodedPair], pairs: Artifact[Paired], reference: str
+) -> Artifact[ReferenceScore]:
+    """Pasta-SFT's log-probabilities of all answers to learn from, computed once."""
+    train, scoring = stage.settings.train, scoring_of(stage.settings, stage.sft)
+    inputs = {
+        "model": reference,
+        "pairs": pairs.fingerprint,
+        "lengths": list(train.lengths),
+        "rows": train.rows,
+        "positions": dataclasses.asdict(positions_for(stage.sft)),
+    }
+    score = jax.jit(lambda params, batch: log_probabilities(scoring, params, batch))
+
+    def scores(examples: list[Example]) -> list[float]:
+        return score_examples(lambda batch: score(stage.sft.params, batch), examples, train.lengths, 2 * train.rows)
+
+    def compute(start: int) -> Iterator[list[ReferenceScore]]:
+        better, worse = scores([pair.better for pair in encoded]), scores([pair.worse for pair in encoded])
+        yield [ReferenceScore(pair.prompt, *values) for pair, *values in zip(encoded, better, worse, strict=True)]
+
+    return stage.artifacts.make("reference", inputs, ReferenceScore, len(encoded), len(encoded), compute)

@@ -1,0 +1,68 @@
+"""Step 3 of a round: pair the best and the worst answer to each prompt, by efficiency and weighted quality."""
+
+import dataclasses
+from collections.abc import Iterator
+
+from pasta_jax.errors import PastaError
+from pasta_jax.evaluate.scores import choose, efficiency, score
+from pasta_jax.judges.judge import Verdict, quality
+from pasta_jax.pipelines.artifacts import Artifact
+from pasta_jax.pipelines.preference.sample import Answers
+from pasta_jax.pipelines.preference.score import Scores
+from pasta_jax.pipelines.preference.stage import Stage
+from pasta_jax.progress import say
+
+
+@dataclasses.dataclass(frozen=True)
+class Paired:
+    """The pair of one prompt, if it has one, and the figures of all its answers."""
+
+    prompt: int
+    better: int | None  # number of the answer; None: no pair
+    worse: int | None
+    efficiency: tuple[float, ...]
+    quality: tuple[float | None, ...]  # None: the judge returned no verdict
+    score: tuple[float | None, ...]
+
+
+def pair(stage: Stage, samples: Artifact[Answers], scores: Artifact[Scores]) -> Artifact[Paired]:
+    """Choose the pairs."""
+    settings = stage.settings.score
+    inputs = {
+        "samples": samples.fingerprint,
+        "scores": scores.fingerprint,
+        "score": dataclasses.asdict(settings) | {"quality_weight": str(settings.quality_weight)},  # inf is not JSON
+    }
+
+    def compute(start: int) -> Iterator[list[Paired]]:
+        for number in range(start, len(samples.records)):
+            answers, judged = samples.records[number].answers, scores.records[number]
+            speeds = [efficiency(settings.efficiency, answer, judged.baseline_tokens) for answer in answers]
+            qualities = [
+                None if verdicts is None else quality([Verdict(*verdict) for verdict in verdicts], settings.floor)
+                for verdicts in judged.verdicts
+            ]
+            totals = [
+                None if value is None else score(speed, value, settings.quality_weight)
+                for speed, value in zip(speeds, qualities, strict=True)
+            ]
+            choice = choose(totals, speeds, [answer.whole for answer in answers])
+            better, worse = (None, None) if choice is None else (choice.better, choice.worse)
+            yield [Paired(number, better, worse, tuple(speeds), tuple(qualities), tuple(totals))]
+
+    pairs = stage.artifacts.make("pair", inputs, Paired, len(samples.records), 1, compute)
+    _say_lead(stage, pairs)
+    return pairs
+
+
+def _say_lead(stage: Stage, pairs: Artifact[Paired]) -> None:
+    """Print how many prompts have a pair, and by how much the better answers lead."""
+    chosen = [record for record in pairs.records if record.better is not None]
+    if not chosen:
+        raise PastaError("no prompt has a better and a worse answer; sample more, or from a better model")
+    speed = sum(record.efficiency[record.better] - record.efficiency[record.worse] for record in chosen) / len(chosen)
+    worth = sum(record.quality[record.better] - record.quality[record.worse] for record in chosen) / len(chosen)
+    say(
+        f"pairs: {len(chosen)} of {len(pairs.records)} prompts have one; "
+        f"better answers lead by {speed:.3f} in {stage.settings.score.efficiency} and {worth:.3f} in quality"
+    )

@@ -1,0 +1,65 @@
+"""Preference optimisation: rounds of sample, score, pair, learn and evaluate; a stopped run resumes."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pasta_jax import files
+from pasta_jax.judges.llm import LLMJudge
+from pasta_jax.models.weights import Model
+from pasta_jax.pipelines.preference.learn import Watch, learn
+from pasta_jax.pipelines.preference.pair import pair
+from pasta_jax.pipelines.preference.report import Report, evaluate, evaluate_baseline
+from pasta_jax.pipelines.preference.sample import sample_baseline, sample_round
+from pasta_jax.pipelines.preference.score import judge_agreement, score
+from pasta_jax.pipelines.preference.settings import Settings
+from pasta_jax.pipelines.preference.stage import RoundModel, fingerprint_of_params, open_stage
+from pasta_jax.pipelines.trainable import merged, place, write
+
+
+@contextlib.contextmanager
+def unwatched() -> Iterator[Callable[[], bool]]:
+    """Train to the end."""
+    yield lambda: False
+
+
+def run(settings: Settings, workdir: Path, watch: Watch = unwatched) -> Report | None:
+    """Run all rounds, or those that remain, and write model/ and report.json to the workdir.
+
+    `watch` is entered around each training; its function tells whether to stop. If it does, the result is None and the
+    same call resumes. All other steps may be killed at any time.
+    """
+    stage = open_stage(settings, workdir)
+    base = stage.trainable
+    frozen = place(base.frozen, settings.mesh)
+    model = sft = RoundModel(0, place(base.params, settings.mesh), fingerprint_of_params(stage.sft.params))
+    baseline = sample_baseline(stage, stage.prompts)
+    held_out = sample_baseline(stage, stage.held_out)
+    agreement = judge_agreement(stage)
+
+    def decoder() -> Model:  # created where it is needed, so that no copy is in memory during training
+        return merged(base.model, model.params, frozen)
+
+    rows = [evaluate_baseline(stage, held_out), *evaluate(stage, model, decoder(), held_out)]
+    for _ in range(settings.rounds):
+        samples = sample_round(stage, model, decoder())
+        scores = score(stage, samples, baseline)
+        pairs = pair(stage, samples, scores)
+        trained = learn(stage, model, sft.fingerprint, frozen, samples, pairs, watch)
+        if trained is None:
+            return None
+        model = trained
+        rows += evaluate(stage, model, decoder(), held_out)
+    write(base.model, model.params, settings.adapter, workdir)
+    judge = stage.judge if isinstance(stage.judge, LLMJudge) else None
+    report = Report(
+        quality_weight=settings.score.quality_weight,
+        efficiency=settings.score.efficiency,
+        judge=settings.judge.kind,
+        judge_agreement=agreement,
+        judge_usage=judge and judge.usage,
+        without_verdict=judge and dict(judge.failures),
+        rows=rows,
+    )
+    files.write_json(workdir / "report.json", report.fields())
+    return report

@@ -1,0 +1,80 @@
+"""Step 1 of a round: sample answers to every prompt. Baseline and held-out answers are decoded the same way."""
+
+import dataclasses
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pasta_jax import fingerprints
+from pasta_jax.data.pairs import Pair
+from pasta_jax.decode.generate import Request, positions_for
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.evaluate.candidates import Candidate, sample
+from pasta_jax.models.weights import Model
+from pasta_jax.pipelines.artifacts import Artifact
+from pasta_jax.pipelines.preference.stage import RoundModel, Stage, fingerprint_of_params
+from pasta_jax.progress import say
+
+
+@dataclasses.dataclass(frozen=True)
+class Answers:
+    """The answers to one prompt."""
+
+    prompt: int  # its number
+    answers: tuple[Candidate, ...]
+
+
+def template(stage: Stage, temperature: float, seed: int, sequential: bool) -> Request:
+    """A request without its prompt."""
+    sampling = Sampling(temperature=temperature, seed=seed)
+    limits = dataclasses.asdict(stage.settings.request)
+    return Request(prompt_ids=(), sampling=sampling, sequential=sequential, **limits)
+
+
+def decode_inputs(stage: Stage, model: Model, prompts: Sequence[Pair], request: Request) -> dict[str, Any]:
+    """What answers depend on, apart from the model's parameters."""
+    return {
+        "prompts": fingerprints.of_data([dataclasses.astuple(prompt) for prompt in prompts]),
+        "request": dataclasses.asdict(request),
+        "decoding": dataclasses.asdict(stage.settings.decoding),
+        "block": stage.settings.sample.block,
+        "positions": dataclasses.asdict(positions_for(model)),
+    }
+
+
+def decode(
+    stage: Stage, step: str, model: Model, fingerprint: str, prompts: Sequence[Pair], count: int, request: Request
+) -> Artifact[Answers]:
+    """`count` answers to each prompt. Prompts are decoded in fixed blocks, so a resumed run decodes like any other."""
+    block, decoding = stage.settings.sample.block, stage.settings.decoding
+    inputs = {"model": fingerprint, "count": count} | decode_inputs(stage, model, prompts, request)
+
+    def compute(start: int) -> Iterator[list[Answers]]:
+        for first in range(start, len(prompts), block):
+            began = time.monotonic()
+            answers = dict(sample(model, prompts[first : first + block], first, count, decoding, request))
+            seconds = time.monotonic() - began
+            tokens = sum(len(answer.ids) for several in answers.values() for answer in several)
+            say(f"{step}: {tokens / seconds:.0f} tokens per second in {decoding.lanes} lanes")
+            yield [Answers(first + index, tuple(answers[index])) for index in range(len(answers))]
+
+    return stage.artifacts.make(step, inputs, Answers, len(prompts), block, compute)
+
+
+def sample_baseline(stage: Stage, prompts: Sequence[Pair]) -> Artifact[Answers]:
+    """Baseline-SFT's own greedy answers: speedups are relative to their lengths."""
+    request = template(stage, temperature=0.0, seed=0, sequential=True)
+    fingerprint = fingerprint_of_params(stage.baseline.params)
+    return decode(stage, "baseline", stage.baseline, fingerprint, prompts, 1, request)
+
+
+def sample_round(stage: Stage, start: RoundModel, model: Model) -> Artifact[Answers]:
+    """Sample answers for a round from the model it starts from; `model` is `start` ready for decoding."""
+    settings, number = stage.settings.sample, start.round + 1
+    # Seeds of rounds and runs lie far apart: otherwise a model that hardly changed would repeat its answers.
+    seed = (settings.seed * 977 + number) * 0x9E3779B1 % 2**32
+    request = template(stage, settings.temperature, seed, sequential=False)
+    samples = decode(stage, "sample", model, start.fingerprint, stage.prompts, settings.count, request)
+    answers = [answer for record in samples.records for answer in record.answers]
+    say(f"round {number}: {len(answers)} samples, {sum(not answer.whole for answer in answers)} cut off")
+    return samples

@@ -1,0 +1,72 @@
+"""Step 2 of a round: verdicts on every sampled answer, and the judge's agreement with known preferences.
+
+Verdicts do not depend on the quality weight, so another weight judges nothing again.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from pasta_jax import fingerprints
+from pasta_jax.data.sources import given_preferences
+from pasta_jax.judges.judge import Agreement, Verdict, agreement, both_orders
+from pasta_jax.pipelines.artifacts import Artifact
+from pasta_jax.pipelines.preference.sample import Answers
+from pasta_jax.pipelines.preference.stage import Stage, judge_inputs
+from pasta_jax.progress import say
+
+Verdicts = tuple[tuple[float, float], ...]  # Verdict.first and .second of each
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """Verdicts on the answers to one prompt, and the length that their speed is relative to."""
+
+    prompt: int
+    baseline_tokens: int
+    verdicts: tuple[Verdicts | None, ...]  # one entry per answer; None: the judge returned no verdict
+
+
+def plain(verdicts: list[Verdict] | None) -> Verdicts | None:
+    """Verdicts as a record holds them."""
+    return None if verdicts is None else tuple((verdict.first, verdict.second) for verdict in verdicts)
+
+
+def score(stage: Stage, samples: Artifact[Answers], baseline: Artifact[Answers]) -> Artifact[Scores]:
+    """Compare each answer with the baseline's answer and the reference, each in both orders."""
+    inputs = {"samples": samples.fingerprint, "baseline": baseline.fingerprint, "judge": judge_inputs(stage.settings)}
+    judge = stage.settings.judge
+
+    def compute(start: int) -> Iterator[list[Scores]]:
+        with ThreadPoolExecutor(judge.concurrency if judge.kind == "llm" else 1) as threads:
+            for number in range(start, len(samples.records)):
+                prompt = stage.prompts[number]
+                [baseline_answer] = baseline.records[number].answers
+                others = (baseline_answer.text, prompt.response)
+
+                def verdicts(text: str, prompt=prompt, others=others) -> Verdicts | None:
+                    return plain(both_orders(stage.judge, prompt.instruction, text, others))
+
+                texts = [answer.text for answer in samples.records[number].answers]
+                yield [Scores(number, baseline_answer.critical_path, tuple(threads.map(verdicts, texts)))]
+
+    return stage.artifacts.make("score", inputs, Scores, len(samples.records), 1, compute)
+
+
+def judge_agreement(stage: Stage) -> Agreement | None:
+    """How often the judge agrees with preferences from a data set; None if it is exact, or not to be measured."""
+    settings = stage.settings.judge
+    if settings.kind == "toy":
+        say("judge: toy, an exact grader")
+        return None
+    if not settings.agreement:
+        return None
+    preferences = given_preferences()[: settings.agreement]
+    inputs = {"judge": judge_inputs(stage.settings), "pairs": fingerprints.of_data(preferences)}
+
+    def compute(start: int) -> Iterator[list[Agreement]]:
+        yield [agreement(stage.judge, preferences)]
+
+    [result] = stage.artifacts.make("agreement", inputs, Agreement, 1, 1, compute).records
+    say(f"judge: {settings.kind}{'' if settings.kind == 'llm' else ', a proxy'}; {result}")
+    return result

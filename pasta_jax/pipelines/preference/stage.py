@@ -1,0 +1,151 @@
+"""What all steps of the preference stage share: settings, models, prompts, the judge, and where artifacts are kept."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from pasta_jax import fingerprints
+from pasta_jax.checkpoint import flat
+from pasta_jax.data.pairs import Pair, id_of
+from pasta_jax.data.sources import Filter, read, refuse_for_training, select
+from pasta_jax.data.toy import HELD_OUT, Problem, problems
+from pasta_jax.errors import PastaError
+from pasta_jax.judges import offline
+from pasta_jax.judges.judge import Judge
+from pasta_jax.judges.llm import llm_judge
+from pasta_jax.judges.rules import rules_of
+from pasta_jax.models.source import load
+from pasta_jax.models.weights import Model, platform_dtype
+from pasta_jax.pipelines.artifacts import Artifacts
+from pasta_jax.pipelines.preference.settings import Settings
+from pasta_jax.pipelines.trainable import Trainable, merged
+from pasta_jax.pipelines.trainable import load as load_trainable
+from pasta_jax.progress import say
+from pasta_jax.train.loss import Scoring
+from pasta_jax.train.state import Params
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """What all steps share."""
+
+    settings: Settings
+    artifacts: Artifacts
+    trainable: Trainable  # Pasta-SFT, divided into what is trained and what stays frozen
+    sft: Model  # Pasta-SFT as a whole: the reference of every round
+    baseline: Model  # Baseline-SFT: the same data without tags
+    prompts: tuple[Pair, ...]
+    held_out: tuple[Pair, ...]
+    problems: Mapping[str, Problem]  # of the toy task, by instruction; empty for other prompts
+    judge: Judge
+
+
+@dataclasses.dataclass(frozen=True)
+class RoundModel:
+    """The model before the first round, or after one of them."""
+
+    round: int  # 0: Pasta-SFT
+    params: Params  # what is trained: all parameters, or an adapter
+    fingerprint: str  # of the parameters; for round 0, of Pasta-SFT as a whole
+
+    @property
+    def kind(self) -> Literal["sft", "round"]:
+        return "round" if self.round else "sft"
+
+    @property
+    def name(self) -> str:
+        return f"round {self.round}" if self.round else "Pasta-SFT"
+
+
+def open_stage(settings: Settings, workdir: Path) -> Stage:
+    """Check the settings, and load models and prompts."""
+    for name, source in (("model", settings.model), ("baseline", settings.baseline)):
+        if not source.path and not source.preset:
+            raise PastaError(f"config.{name}.path: empty; set it to the folder model/ of a run of launch.sft")
+    if bool(settings.prompts.toy) == bool(settings.prompts.source):
+        raise PastaError("config.prompts: set either toy (a level of the toy task) or source (where pairs come from)")
+    if (settings.judge.kind == "toy") != bool(settings.prompts.toy):
+        raise PastaError("config.judge.kind: toy judges the toy task's prompts, and no others")
+    trainable = load_trainable(settings.model, settings.adapter, settings.train.seed)
+    sft = trainable.model
+    if settings.adapter.rank and settings.model.adapter:  # without an adapter file, the new one changes nothing yet
+        sft = merged(trainable.model, trainable.params, trainable.frozen)
+    baseline = load(settings.baseline)
+    prompts, held_out, toy_problems = read_prompts(settings)
+    artifacts = Artifacts(Path(settings.artifacts) if settings.artifacts else workdir / "artifacts")
+    judge = judge_of(settings, toy_problems, artifacts.folder)
+    return Stage(settings, artifacts, trainable, sft, baseline, prompts, held_out, toy_problems, judge)
+
+
+def read_prompts(settings: Settings) -> tuple[tuple[Pair, ...], tuple[Pair, ...], dict[str, Problem]]:
+    """(prompts to sample from, held-out prompts, problems of the toy task by instruction)."""
+    chosen, count = settings.prompts, settings.evaluate.count
+    if chosen.toy:
+        if chosen.toy_seed == HELD_OUT:
+            raise PastaError(f"config.prompts.toy_seed {HELD_OUT}: its problems are held out; use another seed")
+        trained = problems(chosen.toy_seed, 0, chosen.count, chosen.toy)
+        held_out = problems(HELD_OUT, 0, count, chosen.toy)
+        by_instruction = {problem.instruction: problem for problem in (*trained, *held_out)}
+        return tuple(map(toy_pair, trained)), tuple(map(toy_pair, held_out)), by_instruction
+    refuse_for_training([chosen.source])
+    limits = Filter(chosen.prompt_words, chosen.response_words, drop_duplicates=True, drop_evaluation=True)
+    pairs, left_out = select((pair for pair in read(chosen.source) if isinstance(pair, Pair)), limits)
+    if len(pairs) <= count:
+        raise PastaError(
+            f"{chosen.source}: has {len(pairs)} usable pairs, {count} are held out; lower config.evaluate.count"
+        )
+    say(f"{chosen.source}: {len(pairs)} pairs, left out: {dict(left_out)}")
+    return tuple(pairs[count:][: chosen.count]), tuple(pairs[:count]), {}
+
+
+def toy_pair(problem: Problem) -> Pair:
+    """A problem of the toy task with its right answer."""
+    return Pair(id_of("", problem.instruction, problem.answer), "", problem.instruction, problem.answer, "toy")
+
+
+def judge_of(settings: Settings, toy_problems: Mapping[str, Problem], folder: Path) -> Judge:
+    """The judge that the settings name; a language model's verdicts are cached in `folder`."""
+    judge = settings.judge
+    match judge.kind:
+        case "toy":
+            return offline.toy_grader(toy_problems)
+        case "llm":
+            return llm_judge(judge.endpoint, folder / "judge_cache.jsonl", judge.asks)
+        case _:
+            return offline.comparing(offline.proxy(judge.kind, settings.prompts.source), judge.scale)
+
+
+def judge_inputs(settings: Settings) -> dict[str, Any]:
+    """What verdicts depend on, apart from the texts."""
+    judge = settings.judge
+    inputs: dict[str, Any] = {"kind": judge.kind, "scale": judge.scale, "asks": judge.asks}
+    match judge.kind:
+        case "llm":
+            endpoint = judge.endpoint
+            inputs["endpoint"] = {
+                name: getattr(endpoint, name) for name in ("url", "model", "temperature", "max_tokens")
+            }
+        case "rules":
+            rules = rules_of(settings.prompts.source)
+            inputs["rules"] = fingerprints.of_data(
+                [[question, *map(dataclasses.astuple, of)] for question, of in rules.items()]
+            )
+    return inputs
+
+
+def scoring_of(settings: Settings, sft: Model) -> Scoring:
+    """How a model scores answers."""
+    train = settings.train
+    return Scoring(
+        sft.config, sft.tokenizer.tags, platform_dtype(), slice=train.slice, block=train.block, remat=train.remat
+    )
+
+
+def fingerprint_of_params(params: Params) -> str:
+    """Hash names and bits of all parameters."""
+    leaves = sorted(flat(jax.device_get(params)).items())
+    return fingerprints.of_bytes(name.encode() + np.ascontiguousarray(leaf).tobytes() for name, leaf in leaves)

@@ -1,0 +1,326 @@
+"""The preference stage: all steps, killed in each of them, with another quality weight, with adapters, swept."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+from configs import preference as preference_config
+from configs import sweep as sweep_config
+from pasta_jax import settings
+from pasta_jax.data.toy_tokenizer import toy_tokenizer
+from pasta_jax.errors import PastaError
+from pasta_jax.evaluate.candidates import Candidate
+from pasta_jax.lang.structure import PREDICTED, Positions
+from pasta_jax.models.adapter import AdapterConfig, describe, merge, new_adapter, save_adapter
+from pasta_jax.models.config import PRESETS
+from pasta_jax.models.weights import Model, export_model, load_model
+from pasta_jax.pipelines import sweep
+from pasta_jax.pipelines.artifacts import Artifact
+from pasta_jax.pipelines.preference import learn, report
+from pasta_jax.pipelines.preference import run as pipeline
+from pasta_jax.pipelines.preference.pair import Paired
+from pasta_jax.pipelines.preference.report import Report, realised
+from pasta_jax.pipelines.preference.sample import Answers, decode_inputs, template
+from pasta_jax.pipelines.preference.settings import Settings
+from pasta_jax.pipelines.preference.stage import Stage, open_stage
+from tests.models import random_params
+
+ROOT = Path(__file__).parents[1]
+STEPS = ("sample", "score", "pair", "train", "evaluate")
+
+# A run of its own process that ends itself by SIGKILL in the middle of a step.
+DRIVER = """
+import json, os, signal, sys
+from pathlib import Path
+from ml_collections import ConfigDict
+from pasta_jax import metrics, progress, settings
+from pasta_jax.pipelines.preference import run
+
+config, workdir, where = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if where == "train":
+    write = metrics.Metrics.write
+    metrics.Metrics.write = lambda self, step, values: die() if step == 2 else write(self, step, values)
+elif where:
+    add = progress.Progress.add
+    progress.Progress.add = lambda self, n: die() if self.what == where and self.done + n > 2 else add(self, n)
+run.run(settings.read(ConfigDict(config), run.Settings), Path(workdir))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("preference")
+
+
+@pytest.fixture(scope="module")
+def config(folder) -> ConfigDict:
+    """The tiny variant, from a random model that forks, closes and stops often."""
+    tokenizer = toy_tokenizer()
+    shape = dataclasses.replace(PRESETS["toy"], vocab=tokenizer.model_vocab, layers=2, global_every=2, tied_head=False)
+    params = random_params(shape, 5)
+    tags = tokenizer.tags
+    for ids, factor in (([tags.promise], 10), ([tags.end_async, tags.sync], 7), ([tokenizer.end_of_turn], 6)):
+        params["head"][ids] *= factor
+    export_model(Model("babbler", shape, jax.tree.map(jnp.asarray, params), tokenizer, PREDICTED), folder / "model")
+    config = preference_config.tiny()
+    config.model.path = config.baseline.path = str(folder / "model")
+    config.train.learning_rate = 1e-2
+    config.decoding.update(lanes=2, rows=2)
+    config.evaluate.temperatures = (1.0,)  # greedily it says nothing, before and after
+    config.request.update(max_tokens=60, max_chunk_tokens=12)
+    config.score.efficiency = "parallelism"  # its baseline says nothing at all, so there is no speedup over it
+    return config
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_device():
+    """Meshes have tests of their own; here they would only make everything slow."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (pipeline, learn):
+            patch.setattr(module, "place", lambda tree, mesh: tree)
+        yield
+
+
+def run(config: ConfigDict, workdir: Path) -> Report:
+    return pipeline.run(settings.read(config, Settings), workdir)
+
+
+def stage_of(config: ConfigDict, workdir: Path) -> Stage:
+    return open_stage(settings.read(config, Settings), workdir)
+
+
+@pytest.fixture(scope="module")
+def whole(config, folder) -> Report:
+    """An uninterrupted run."""
+    return run(config, folder / "whole")
+
+
+def weights(workdir: Path) -> bytes:
+    return (workdir / "model/model.safetensors").read_bytes()
+
+
+def test_a_run_leaves_a_model_a_report_and_a_file_per_step(whole, folder):
+    assert [(row.model, row.kind, row.round) for row in whole.rows] == [
+        ("Baseline-SFT", "baseline", 0),
+        ("Pasta-SFT", "sft", 0),
+        ("round 1", "round", 1),
+    ]
+    assert [row.temperature for row in whole.rows] == [0.0, 1.0, 1.0]
+    assert json.loads((folder / "whole/report.json").read_text()) == whole.fields()
+    assert len(whole.table().splitlines()) == 4
+    assert whole.rows[1].fingerprint != whole.rows[2].fingerprint
+    assert weights(folder / "whole") != (folder / "model/model.safetensors").read_bytes()
+    steps = {path.name.rpartition("-")[0] for path in (folder / "whole/artifacts").iterdir()}
+    assert steps == {"baseline", "sample", "score", "pair", "reference", "train", "answer", "evaluate"}
+
+
+def test_a_report_is_json_with_an_infinite_weight_too(whole):
+    report = dataclasses.replace(whole, quality_weight=float("inf"))
+    text = json.dumps(report.fields(), allow_nan=False)
+    assert json.loads(text)["quality_weight"] == "inf"
+
+
+def test_killed_in_each_step_it_ends_with_the_same_bits(config, whole, folder):
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+    environment |= {"JAX_COMPILATION_CACHE_DIR": str(folder / "programs")}
+    environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "XLA_FLAGS": ""}
+    workdir = folder / "killed"
+    for where in (*STEPS, ""):
+        command = [sys.executable, "-c", DRIVER, config.to_json(), str(workdir), where]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        assert done.returncode == (-signal.SIGKILL if where else 0), done.stderr[-2000:]
+    # Uninterrupted, and with one device like those.
+    command = [sys.executable, "-c", DRIVER, config.to_json(), str(folder / "alone"), ""]
+    subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=True)
+    assert weights(workdir) == weights(folder / "alone")
+    for one in (folder / "alone/artifacts").glob("*.jsonl"):
+        assert (workdir / "artifacts" / one.name).read_bytes() == one.read_bytes(), one.name
+
+
+def test_another_quality_weight_samples_and_judges_nothing_again(config, whole, folder):
+    other = ConfigDict(config.to_dict())
+    other.artifacts = str(folder / "whole/artifacts")
+    other.score.update(quality_weight=8.0, efficiency="arithmetic")
+    before = {path.name for path in (folder / "whole/artifacts").iterdir()}
+    run(other, folder / "turned")
+    new = {path.name for path in (folder / "whole/artifacts").iterdir()} - before
+    assert not any(name.startswith(("sample", "score", "baseline")) for name in new)
+    assert {name.partition("-")[0] for name in new} >= {"pair", "train"}
+
+
+def test_an_adapter_is_trained_beside_frozen_weights(config, folder):
+    other = ConfigDict(config.to_dict())
+    other.adapter.update(rank=2, alpha=4.0)
+    other.rounds = 2
+    other.artifacts = str(folder / "whole/artifacts")
+    report = run(other, folder / "adapter")
+    assert [row.model for row in report.rows[2:]] == ["round 1", "round 2"]
+    assert (folder / "adapter/adapter.safetensors").exists()
+
+
+def test_a_training_that_is_stopped_resumes(config, whole, folder):
+    """Stopped after an update, the run returns nothing; the same call trains the rest."""
+
+    @contextlib.contextmanager
+    def after_one_update():
+        calls = iter(range(100))
+        yield lambda: next(calls) > 0
+
+    other = ConfigDict(config.to_dict())
+    other.artifacts = str(folder / "whole/artifacts")
+    other.train.weight_decay = 0.1
+    stopped, workdir = settings.read(other, Settings), folder / "stopped"
+    assert pipeline.run(stopped, workdir, after_one_update) is None
+    assert not workdir.exists()
+    assert len(pipeline.run(stopped, workdir).rows) == 3
+    assert weights(workdir) != weights(folder / "whole")
+
+
+def test_an_adapter_file_is_merged_or_trained_further(config, folder):
+    base = load_model("", config.model.path, jnp.float32)
+    adapter = AdapterConfig(rank=2, alpha=4.0)
+    params = jax.tree.map(lambda leaf: leaf + 0.01, new_adapter(base.params, adapter, base.tokenizer.tags, seed=0))
+    save_adapter(folder / "adapter.safetensors", params, describe(base, adapter, Positions("shared_start")))
+    merged = merge(base.params, params, base.tokenizer.tags)
+
+    other = ConfigDict(config.to_dict())
+    other.model.adapter = other.baseline.adapter = str(folder / "adapter.safetensors")
+    stage = stage_of(other, folder / "unused")
+    for model in (stage.sft, stage.baseline, stage.trainable.model):
+        assert model.positions.policy == "shared_start"
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), model.params, merged)
+    assert stage.trainable.frozen is None
+
+    other.adapter.update(rank=2, alpha=4.0)
+    stage = stage_of(other, folder / "unused")
+    jax.tree.map(np.testing.assert_array_equal, stage.trainable.params, params)
+    jax.tree.map(np.testing.assert_array_equal, stage.trainable.frozen, base.params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), stage.sft.params, merged)
+
+
+def test_steps_depend_on_the_models_positions(config, folder):
+    """Answers and pairs of a model trained at other positions are other ones."""
+    stage = stage_of(config, folder / "unused")
+    moved = dataclasses.replace(stage.sft, positions=Positions("constant", 7))
+    request = template(stage, 1.0, seed=0, sequential=False)
+    assert decode_inputs(stage, stage.sft, stage.prompts, request)["positions"]["policy"] == "predicted"
+    assert decode_inputs(stage, moved, stage.prompts, request)["positions"] == {"policy": "constant", "constant": 7}
+
+    problem = next(problem for problem in stage.problems.values() if "<async" in problem.annotation)
+    tokenizer = stage.sft.tokenizer
+    forked = Candidate(tuple(problem.program(tokenizer).ids(tokenizer)), "", 0, 0, 0, True, True)
+    samples = Artifact(folder, [Answers(0, (forked, forked))], "")
+    pairs = Artifact(folder, [Paired(0, 0, 1, (), (), ())], "")
+    [here], [there] = (
+        learn.encode_pairs(dataclasses.replace(stage, sft=model), samples, pairs) for model in (stage.sft, moved)
+    )
+    assert here.better.token.tolist() == there.better.token.tolist()
+    assert here.better.position.tolist() != there.better.position.tolist()
+
+
+def test_a_sweep_ends_in_a_table_and_a_plot(config, whole, folder):
+    swept = sweep_config.tiny()
+    swept.base = ConfigDict(config.to_dict())
+    swept.base.artifacts = str(folder / "whole/artifacts")
+    swept.choices = ((2.0, 8.0),)
+    results = sweep.run(settings.read(swept, sweep.Settings), folder / "sweep")
+    written = json.loads((folder / "sweep/results.json").read_text())
+    assert written == results.fields()
+    assert [row["model"] for row in written["rows"]] == [
+        "Baseline-SFT",
+        "Pasta-SFT",
+        "quality_weight=2.0",
+        "quality_weight=8.0",
+    ]
+    assert results.runs[0].report == whole
+    plot = (folder / "sweep/pareto.svg").read_text()
+    assert all(f"<title>{name}: " in plot for name in ("Pasta-SFT", "λ=2", "λ=8"))
+    assert "quality_weight=8.0" in (folder / "sweep/results.md").read_text()
+    assert "| Pasta-SFT |" in (folder / "sweep/results.md").read_text()
+
+
+def test_realised_speedup_does_not_depend_on_the_machines_drift(config, folder, monkeypatch):
+    """The model takes two fifths of the baseline's time however slow the machine is; the first round compiles."""
+    other = ConfigDict(config.to_dict())
+    other.evaluate.timed = 2
+    calls = []
+
+    def generate(model, requests, decoding):
+        assert decoding.lanes == 1
+        slowness = (100, 2, 5, 11)[len(calls) // 2]
+        calls.append(requests[0].sequential)
+        ms = slowness * (10.0 if requests[0].sequential else 4.0)
+        return [SimpleNamespace(trace=SimpleNamespace(rounds=((0, 1.0), (9, ms * (n + 1))))) for n in range(2)]
+
+    monkeypatch.setattr(report, "generate", generate)
+    stage = stage_of(other, folder / "timed")
+    request = template(stage, 1.0, seed=0, sequential=False)
+    assert realised(stage, stage.baseline, "answers", request) == 2.5
+    assert calls == [True, False] * 4
+    assert realised(stage, stage.baseline, "answers", request) == 2.5, "read from its file"
+    assert len(calls) == 8
+
+
+def test_points_are_a_grid_or_a_zip():
+    config = sweep_config.toy_seeds()
+    assert len(sweep.points(settings.read(config, sweep.Settings))) == 15
+    config.mode = "zip"
+    with pytest.raises(PastaError, match="one length"):
+        sweep.points(settings.read(config, sweep.Settings))
+    config.choices = ((0, 1), (1.0, 2.0))
+    swept = settings.read(config, sweep.Settings)
+    points = sweep.points(swept)
+    assert [list(point.values()) for point in points] == [[0, 1.0], [1, 2.0]]
+    point = sweep.settings_of(swept.base, points[1], Path("w"))
+    assert (point.sample.seed, point.train.seed, point.score.quality_weight) == (1, 1, 2.0)
+    assert point.artifacts == "w/artifacts"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"score.weight": 1}, r"config\.fields: score\.weight: config\.base has no such field"),
+        ({"rounds.first": 1}, r"rounds\.first: config\.base has no such field"),
+        ({"score.efficiency": "wall"}, r"config\.base\.score\.efficiency: unknown value 'wall'"),
+        ({"train.rows": 0}, r"config\.base\.train\.rows: "),
+    ],
+)
+def test_points_that_make_no_sense_are_refused(values, message):
+    base = settings.read(sweep_config.toy(), sweep.Settings).base
+    with pytest.raises(PastaError, match=message):
+        sweep.settings_of(base, values, Path("w"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"judge": {"kind": "oracle"}}, r"config\.judge\.kind: unknown value 'oracle'; choose from llm, toy, rules"),
+        ({"judge": {"kind": "repetition"}}, "toy judges"),
+        ({"prompts": {"source": "alpaca_rows"}}, "either toy"),
+        ({"prompts": {"toy_seed": 0}}, "held out"),
+        ({"model": {"path": ""}}, r"config\.model\.path"),
+        ({"model": {"policy": "constant"}}, "constant"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_sampled(config, folder, changes, message):
+    other = ConfigDict(config.to_dict())
+    for name, values in changes.items():
+        other[name].update(values)
+    with pytest.raises(PastaError, match=message):
+        stage_of(other, folder / "refused")
