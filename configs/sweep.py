@@ -1,22 +1,21 @@
-"""Many runs of the preference stage over the values of some config fields; one table and one plot of all.
+"""Runs of the preference stage over values of some config fields, with one table and one plot of all of them.
 
     python -m launch.sweep --config=configs/sweep.py:toy --workdir=runs/toy_sweep \
         --config.base.model.path=runs/toy/model --config.base.baseline.path=runs/toy_baseline/model
 
-The runs share the steps' files, so whatever doesn't depend on the swept fields, sampling above all, is done once. The
-same command goes on where it was killed. In the workdir: points/ (a run each), results.json, results.md, pareto.svg.
+The runs share artifacts, so whatever does not depend on the swept fields, above all sampling, is computed once. Rerun
+the command to resume. The workdir ends with points/ (a folder per run), results.json, results.md and pareto.svg.
 
-Variants: toy (the quality weight 1, 2, 4, 8 and inf on the toy task; ten minutes on two busy
-CPU cores), toy_seeds (each with three seeds), tiny (two runs with a few prompts), smollm2_135m (the same
-weights with SmolLM2).
+Variants: toy (the quality weights 1, 2, 4, 8 and inf on the toy task; ten minutes on two busy CPU cores), toy_seeds
+(each weight with three seeds), tiny (two runs with a few prompts), smollm2_135m (the same weights with SmolLM2).
 """
 
 from ml_collections import ConfigDict
 
 from configs import common, preference
 
-DIAL = (1.0, 2.0, 4.0, 8.0, float("inf"))
-SEED = "sample.seed+train.seed"  # fields joined by + get the same value
+WEIGHTS = (1.0, 2.0, 4.0, 8.0, float("inf"))
+SEEDS = "sample.seed+train.seed"  # fields joined by + get the same value
 
 
 def get_config(variant: str = "toy") -> ConfigDict:
@@ -26,13 +25,13 @@ def get_config(variant: str = "toy") -> ConfigDict:
 
 
 def sweep(base: ConfigDict) -> ConfigDict:
-    """Over the dial."""
+    """A sweep over the quality weight."""
     return ConfigDict(
         {
             "base": base,
-            "mode": "grid",  # every combination; zip: the first values together, the second ones, …
+            "mode": "grid",  # every combination; zip: the first values of all fields, then the second ones, …
             "fields": ("score.quality_weight",),  # of base
-            "choices": (DIAL,),  # of each field
+            "choices": (WEIGHTS,),  # one list per field
         }
     )
 
@@ -43,10 +42,10 @@ def toy() -> ConfigDict:
 
 
 def toy_seeds() -> ConfigDict:
-    """The toy task with three seeds; tables show means and ranges over them."""
+    """The toy task with three seeds; the table shows means and ranges."""
     config = toy()
-    config.fields = (SEED, "score.quality_weight")
-    config.choices = ((0, 1, 2), DIAL)
+    config.fields = (SEEDS, "score.quality_weight")
+    config.choices = ((0, 1, 2), WEIGHTS)
     return config
 
 
