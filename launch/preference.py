@@ -17,8 +17,8 @@ WORKDIR = flags.DEFINE_string("workdir", None, "folder of this run: artifacts, t
 def main(config: ConfigDict) -> None:
     """Run all rounds, or those that remain, and print the report."""
     if not WORKDIR.value:
-        raise PastaError("--workdir: missing; set it to a folder for this run")
-    # These import JAX, which would slow down --help.
+        raise PastaError("--workdir: name a folder for this run")
+    # JAX is imported here, so that --help and flag errors don't wait for it.
     from pasta_jax.pipelines.preference import run as preference
     from pasta_jax.train.fit import until_sigterm
 
