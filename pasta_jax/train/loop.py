@@ -25,12 +25,12 @@ from pasta_jax.sharding import shard_rows
 from pasta_jax.train.loss import Loss, LossSums
 from pasta_jax.train.state import Params, TrainState
 
-Batch = Any  # whatever the loss reads: a tree of arrays whose first axis counts examples
+AnyBatch = Any  # what the loss reads: a tree of arrays whose first axis counts examples
 Steps = Annotated[int, msgspec.Meta(ge=0)]
 
 
 def gradients(
-    loss: Loss, trainable: Params, frozen: Params | None, batch: Batch, accumulate: int
+    loss: Loss, trainable: Params, frozen: Params | None, batch: AnyBatch, accumulate: int
 ) -> tuple[Params, LossSums]:
     """Gradient of the mean loss, and the loss's sums, over `accumulate` parts of the batch one after another.
 
@@ -38,11 +38,11 @@ def gradients(
     its labels are distributed.
     """
 
-    def total(trainable: Params, part: Batch):
+    def total(trainable: Params, part: AnyBatch):
         sums = loss(trainable, frozen, part)
         return sums.parts["loss"][0], sums
 
-    def one(part: Batch):
+    def one(part: AnyBatch):
         return jax.grad(total, has_aux=True)(trainable, part)
 
     if accumulate == 1:
@@ -53,7 +53,7 @@ def gradients(
         shapes = jax.eval_shape(one, jax.tree.map(lambda a: a[0], parts))
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
-        def add(totals, part: Batch):
+        def add(totals, part: AnyBatch):
             return jax.tree.map(jnp.add, totals, one(part)), None
 
         (gradient, sums), _ = lax.scan(add, zeros, parts)
@@ -73,7 +73,7 @@ class StepReport:
 def train_step(
     state: TrainState,
     frozen: Params | None,
-    batch: Batch,
+    batch: AnyBatch,
     loss: Loss,
     optimizer: optax.GradientTransformation,
     accumulate: int,
@@ -91,7 +91,7 @@ def means(parts: dict[str, tuple[jax.Array, jax.Array]]) -> dict[str, float]:
     return {name: float(total) / float(weight) for name, (total, weight) in parts.items() if float(weight) > 0}
 
 
-def held_out(measure: Loss, trainable: Params, frozen: Params | None, batches: Iterable[Batch]) -> dict[str, float]:
+def held_out(measure: Loss, trainable: Params, frozen: Params | None, batches: Iterable[AnyBatch]) -> dict[str, float]:
     """Mean losses over batches that are not trained on; `measure` is the jitted loss."""
     totals: dict[str, np.ndarray] = {}
     for batch in batches:
@@ -116,8 +116,8 @@ class Run:
 
     steps: int
     accumulate: int
-    batch: Callable[[int, int], Batch]  # batch(seed, step) -> host arrays
-    held_out: tuple[Batch, ...]  # never trained on
+    batch: Callable[[int, int], AnyBatch]  # batch(seed, step) -> host arrays
+    held_out: tuple[AnyBatch, ...]  # never trained on
     loss: Loss
     optimizer: optax.GradientTransformation
     learning_rate: Callable[[int], jax.Array]  # of a step, for the metrics

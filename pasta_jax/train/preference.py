@@ -6,7 +6,7 @@ in the batch, computed once before training, so that no second model is kept in 
 
 import dataclasses
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +17,8 @@ from pasta_jax.errors import PastaError
 from pasta_jax.train.loss import Loss, LossSums, Scoring, model_params, token_losses
 from pasta_jax.train.state import Params
 
-LOSSES = ("bonbon", "dpo", "ipo")
-
-
+Name = Literal["bonbon", "dpo", "ipo"]
+LOSSES: tuple[Name, ...] = get_args(Name)
 Array = jax.Array | np.ndarray | float
 
 
@@ -39,7 +38,7 @@ class PairBatch:
 class PreferenceLoss:
     """A loss and its parameters; those of the other losses are ignored."""
 
-    loss: Literal["bonbon", "dpo", "ipo"]
+    loss: Name
     alpha: float  # BoNBoN: weight of the better answer's plain likelihood
     margin: float  # BoNBoN: the target log-ratio; see best_of_n_margin
     beta: float  # DPO and IPO
