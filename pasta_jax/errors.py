@@ -1,5 +1,5 @@
-"""The one error a user can cause: a single line that names the place and the fix."""
+"""The base class of all errors that users can cause: one line that states the place, the problem and the fix."""
 
 
 class PastaError(Exception):
-    """Raised for bad input of any kind; launch scripts print it as one line and exit with code 2."""
+    """Invalid input of any kind. Launch scripts print it as one line and exit with code 2."""

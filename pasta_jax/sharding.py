@@ -1,40 +1,43 @@
-"""Where every array lies on a mesh of devices: the one file that names mesh axes.
+"""Sharding of every array over a mesh of devices; the one file that names mesh axes.
 
-    data    lanes: requests decoded, or examples trained on, side by side
+    data    lanes: requests decoded, or examples trained on, in parallel
     model   key/value heads, feed-forward rows, vocabulary rows
 
-A rule is a pattern for the end of a leaf's path and the mesh axes of the leaf's last dimensions; the first pattern that
-fits decides. Dimensions before them, as the layers of stacked parameters, stay whole on every device. A leaf that no
-rule fits is an error: an array that nobody thought about would silently lie on every device.
+A rule is a pattern for the end of a leaf's path, and the mesh axes of the leaf's last dimensions; the first match
+applies. Leading dimensions, such as the layers of stacked parameters, are replicated. A leaf without a rule is an
+error: it would silently be replicated.
 
-A dimension that its mesh axis doesn't divide stays whole too. With one or three key/value heads on eight devices (Gemma
-2B and 270M, SmolLM2) every device therefore does all the attention, from a whole pool, and feed-forward and vocabulary
-are still divided.
+A dimension that its mesh axis doesn't divide is replicated too. With one or three key/value heads on eight devices
+(Gemma 2B and 270M, SmolLM2) every device computes all of attention from a whole pool; feed-forward and vocabulary are
+still divided.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from typing import TypeVar
 
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from pasta_jax.errors import PastaError
 
+Tree = TypeVar("Tree")
+
 DATA, MODEL = "data", "model"
 
 RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
-    # parameters, also as an optimizer's moments mirror them
+    # parameters, and the optimizer's moments, which have the same paths
     (r"tag_rows/(embed|head)", ()),
     (r"(embed|head)", (MODEL, None)),  # [V, E]
     (r"\w+_norm/weight", ()),
     (r"qkv/(kernel|lora_b)", (MODEL, None, None, None)),  # [K, G + 2, D, E or rank]
-    (r"gate_up/(kernel|lora_b)", (MODEL, None)),  # [2F, E or rank]; gate and up rows by turns
+    (r"gate_up/(kernel|lora_b)", (MODEL, None)),  # [2F, E or rank]; gate and up rows interleaved
     (r"out/kernel", (None, MODEL)),  # [E, K * G * D]; only where K divides, see specs
     (r"down/(kernel|lora_a)", (None, MODEL)),  # [E or rank, F]
     (r"(qkv|gate_up|out)/lora_a", ()),
     (r"(out|down)/lora_b", ()),
-    # the decode state, and the scripts that replays force on it
-    (r"kv/[01](/\d+)?", (DATA, MODEL, None, None)),  # [B, K, S, D]; an array for all layers, or one for each
+    # the decode state, and the scripts of replays
+    (r"kv/[01](/\d+)?", (DATA, MODEL, None, None)),  # [B, K, S, D]; one array for all layers, or one per layer
     (r"pool/(chunk|epoch|main|position|token|step)", (DATA, None)),
     (r"threads/\w+", (DATA, None)),
     (r"(pool/fill|live|finish|step|spawned|topic|highest)", (DATA,)),
@@ -46,18 +49,18 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
 
 
 def make_mesh(data: int, model: int, devices=None) -> Mesh:
-    """A mesh of data * model devices: of the given ones, or of all there are."""
+    """A mesh of data * model devices: the given ones, or all."""
     devices = jax.devices() if devices is None else devices
     if data < 1 or model < 1 or data * model != len(devices):
         raise PastaError(
-            f"mesh {data} x {model}: there are {len(devices)} devices; choose data and model whose product is that"
+            f"mesh {data} x {model}: {len(devices)} devices available; choose data and model with this product"
         )
-    # Explicit axes, the default, would want a sharding at every gather.
+    # Explicit axes, the default, would require a sharding at every gather.
     return jax.make_mesh((data, model), (DATA, MODEL), axis_types=(AxisType.Auto,) * 2, devices=devices)
 
 
 def specs(tree, mesh: Mesh):
-    """The PartitionSpec of every leaf of parameters, adapters, optimizer or decode states."""
+    """The PartitionSpec of every leaf of parameters, adapters, optimizer states or decode states."""
     leaves, treedef = jax.tree_util.tree_flatten_with_path(tree)
     shapes = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape for path, leaf in leaves}
 
@@ -65,14 +68,14 @@ def specs(tree, mesh: Mesh):
         shape = shapes[path]
         axes = axes_of(path, len(shape))
         if re.search(r"(^|/)out/kernel$", path):
-            # Its inputs would often divide where the heads don't. XLA would then divide the pool as well, as far as it
-            # goes, and gather all of it at the end of every call.
+            # Its inputs often divide where the heads don't. XLA would then divide the pool too, as far as possible, and
+            # gather all of it at the end of every call.
             qkv = path.removesuffix("out/kernel") + "qkv/kernel"
             if qkv not in shapes:
-                raise PastaError(f"{path}: {qkv}, which says how many heads there are, isn't beside it")
+                raise PastaError(f"{path}: no {qkv} beside it, which determines the number of heads; shard both")
             axes = axes if shapes[qkv][-4] % mesh.shape[MODEL] == 0 else [None] * len(shape)
         axes = [axis if axis and size % mesh.shape[axis] == 0 else None for axis, size in zip(axes, shape, strict=True)]
-        while axes and axes[-1] is None:  # as XLA writes the same; else every program would be looked up twice
+        while axes and axes[-1] is None:  # XLA's canonical form; with another, each program would be compiled twice
             axes.pop()
         return PartitionSpec(*axes)
 
@@ -80,67 +83,67 @@ def specs(tree, mesh: Mesh):
 
 
 def axes_of(path: str, ndim: int) -> list[str | None]:
-    """The rule's axes for one leaf. Scalars have nothing to divide and need no rule."""
+    """The axes of a leaf by its rule. Scalars need none."""
     if ndim == 0:
         return []
     axes = next((axes for pattern, axes in RULES if re.search(rf"(^|/){pattern}$", path)), None)
     if axes is None:
-        raise PastaError(f"{path}: no rule says where it lies on a mesh; add one to RULES in pasta_jax/sharding.py")
+        raise PastaError(f"{path}: no sharding rule; add one to RULES in pasta_jax/sharding.py")
     if len(axes) > ndim:
-        raise PastaError(f"{path}: its rule is for {len(axes)} dimensions and it has {ndim}; mend either")
+        raise PastaError(f"{path}: its sharding rule has {len(axes)} dimensions, the array {ndim}; fix the rule")
     return [None] * (ndim - len(axes)) + list(axes)
 
 
 def shardings(tree, mesh: Mesh):
-    """The same as NamedShardings: what `jit`, `device_put` and checkpoints take."""
+    """`specs` as NamedShardings: for `jit`, `device_put` and checkpoints."""
     return jax.tree.map(
         lambda one: NamedSharding(mesh, one), specs(tree, mesh), is_leaf=lambda leaf: isinstance(leaf, PartitionSpec)
     )
 
 
 def shard(tree, mesh: Mesh):
-    """The tree with every array where its rule says; host arrays go to their devices in pieces."""
+    """The tree sharded by the rules; host arrays are sent to their devices in pieces."""
     return jax.device_put(tree, shardings(tree, mesh))
 
 
 def rows(mesh: Mesh) -> NamedSharding:
-    """Where arrays lie whose first axis counts examples."""
+    """The sharding of arrays whose first axis counts examples."""
     return NamedSharding(mesh, PartitionSpec(DATA))
 
 
 def shard_rows(tree, mesh: Mesh):
-    """Host arrays whose first axis counts examples, shared out over `data`; each process brings its own share."""
+    """Host arrays whose first axis counts examples, sharded over `data`; each process passes its own share."""
 
     def one(array):
         share = mesh.shape[DATA] // jax.process_count() or 1
         if array.shape[0] % share:
             raise PastaError(
-                f"a batch of {array.shape[0]} rows: {share} devices can't share it equally; give a multiple of {share}"
+                f"a batch of {array.shape[0]} rows doesn't divide over {share} devices; use a multiple of {share}"
             )
         return jax.make_array_from_process_local_data(rows(mesh), array)
 
     return jax.tree.map(one, tree)
 
 
-def create_on_mesh_of(params, make: Callable, *fixed):
-    """make(*fixed), made on the mesh on which `params` lie, no array whole on any device; without a mesh just made.
+def create_on_mesh_of(params, create: Callable[..., Tree], *fixed: Hashable) -> Tree:
+    """create(*fixed), sharded over the mesh of `params` from the start; if they have none, just created.
 
-    So a program runs where its parameters are: jitted functions follow their arguments, and nothing else need know of a
-    mesh.
+    Programs run where their parameters are, since jitted functions follow their arguments. Nothing else needs to know
+    about a mesh.
     """
-    placed = getattr(jax.tree.leaves(params)[0], "sharding", None)
-    if not isinstance(placed, NamedSharding):
-        return make(*fixed)
+    sharding = getattr(jax.tree.leaves(params)[0], "sharding", None)
+    if not isinstance(sharding, NamedSharding):
+        return create(*fixed)
     static = tuple(range(len(fixed)))
-    where = shardings(jax.eval_shape(lambda: make(*fixed)), placed.mesh)
-    return jax.jit(make, static_argnums=static, out_shardings=where)(*fixed)
+    results = shardings(jax.eval_shape(lambda: create(*fixed)), sharding.mesh)
+    return jax.jit(create, static_argnums=static, out_shardings=results)(*fixed)
 
 
-def on_each_device(function: Callable, axes, result_axes, *arrays):
-    """function(*arrays) with each device given its own lanes and heads: for kernels, which XLA doesn't divide.
+def on_each_device(function: Callable[..., Tree], axes, result_axes, *arrays) -> Tree:
+    """function(*arrays), called on each device with its own lanes and heads: for kernels, which XLA doesn't divide.
 
-    `axes` and `result_axes` are trees of strings, a letter for each dimension: b is divided over `data` and k over
-    `model`, where the mesh divides them. Arrays that lie on no mesh are given as they are.
+    `axes` and `result_axes` are trees of strings with a letter per dimension: b is divided over `data` and k over
+    `model`, if the mesh divides them. Without a mesh the function gets the arrays as they are.
     """
     mesh = jax.typeof(jax.tree.leaves(arrays)[0]).sharding.mesh
     if mesh.empty:
@@ -159,6 +162,6 @@ def on_each_device(function: Callable, axes, result_axes, *arrays):
         mesh=mesh,
         in_specs=jax.tree.map(spec, axes),
         out_specs=jax.tree.map(spec, result_axes),
-        check_vma=False,  # kernels don't say over which axes their results vary
+        check_vma=False,  # kernels don't declare over which axes their results vary
     )
     return divided(*arrays)

@@ -1,3 +1,5 @@
+"""Files from packages: joined once, checked against their hashes, named with their command when missing."""
+
 import hashlib
 import os
 
@@ -67,17 +69,17 @@ def test_parts_are_joined_once(cache, packages, hashed):
     assert path == cache / "weights.gguf"
     assert path.read_bytes() == WHOLE
     assert sorted(file.name for file in cache.iterdir()) == ["verified.json", "weights.gguf"]
-    made = path.stat().st_mtime_ns
-    assert assets._joined(asset([0, 1, 2])).stat().st_mtime_ns == made
+    created = path.stat().st_mtime_ns
+    assert assets._joined(asset([0, 1, 2])).stat().st_mtime_ns == created
     assert hashed == []  # it was hashed while it was written
 
 
-def test_joined_file_needs_no_packages_any_more(packages, monkeypatch):
+def test_a_joined_file_needs_no_packages(packages, monkeypatch):
     path = assets._joined(asset([0, 1, 2]))
     assert assets._joined(asset([7, 8])) == path
 
 
-def test_a_damaged_cache_is_made_anew(cache, packages):
+def test_a_damaged_cache_is_created_again(cache, packages):
     path = assets._joined(asset([0, 1, 2]))
     path.write_bytes(WHOLE[:-1])
     assert assets._joined(asset([0, 1, 2])).read_bytes() == WHOLE
@@ -116,10 +118,10 @@ def test_a_file_in_a_package_is_hashed_once_and_again_when_it_changes(packages, 
     assets._in_package(asset([3]))
     assert hashed == ["weights.bin"] * 2
     path.write_bytes(WHOLE.replace(b"one", b"onx"))
-    with pytest.raises(PastaError, match=r"weights.bin is not the file that is pinned .*; install it again: .*--gemma"):
+    with pytest.raises(PastaError, match=r"weights.bin: not the pinned file .*; install it again: .*--gemma"):
         assets._in_package(asset([3]))
     path.write_bytes(WHOLE + b"!")
-    with pytest.raises(PastaError, match="not the file that is pinned"):
+    with pytest.raises(PastaError, match="not the pinned file"):
         assets._in_package(asset([3]))
     assert len(hashed) == 3  # a wrong size is enough
 

@@ -1,4 +1,4 @@
-"""The same loop on one device and on meshes of eight simulated ones: same tokens, same books, nothing moved in vain."""
+"""The same loop on one device and on meshes of eight simulated ones: equal tokens and traces, no needless transfers."""
 
 import dataclasses
 import functools
@@ -55,7 +55,7 @@ def model_on(config, stacked: bool, mesh: tuple[int, int] | None) -> Model:
     return Model("toy", config, placed, TOKENIZER)
 
 
-# Same tokens
+# Equal tokens
 
 PROMPTS = [list(b"question"), list(b"why?"), list(b"tell me a story"), list(b"x")]
 PROGRAMS = [
@@ -69,7 +69,7 @@ PROGRAMS = [
         '<promise topic="v" tokens=1 /><async>cccc</async><sync/>',
     )
 ]
-REQUESTS = [  # more than there are lanes
+REQUESTS = [  # more than lanes
     Request(tuple(prompt), 40, Sampling(temperature, top_k, top_p, seed), False, 3, 6)
     for seed, (prompt, (temperature, top_k, top_p)) in enumerate(
         zip(PROMPTS * 3, [(1.0, 0, 1.0), (0.0, 0, 1.0), (1.0, 50, 0.9)] * 4, strict=True)
@@ -87,11 +87,11 @@ def sampled(config, stacked: bool, mesh: tuple[int, int] | None):
     return generate(model_on(config, stacked, mesh), REQUESTS, SETTINGS)
 
 
-def test_logits_of_replayed_programs_are_the_same_on_a_mesh():
-    for here, alone in zip(replayed(WIDE, False, (1, 8)), replayed(WIDE, True, None), strict=True):
+def test_logits_of_replayed_programs_are_equal_on_a_mesh():
+    for on_mesh, alone in zip(replayed(WIDE, False, (1, 8)), replayed(WIDE, True, None), strict=True):
         for field in ("token", "thread", "step", "position", "linear", "steps"):
-            np.testing.assert_array_equal(getattr(here, field), getattr(alone, field))
-        np.testing.assert_allclose(here.logits, alone.logits, atol=1e-5, rtol=0)
+            np.testing.assert_array_equal(getattr(on_mesh, field), getattr(alone, field))
+        np.testing.assert_allclose(on_mesh.logits, alone.logits, atol=1e-5, rtol=0)
     assert np.std(replayed(WIDE, True, None)[0].logits) > 0.1
 
 
@@ -106,54 +106,54 @@ def test_logits_of_replayed_programs_are_the_same_on_a_mesh():
     ],
     ids=lambda value: {WIDE: "wide", NARROW: "narrow"}.get(value, str(value)),
 )
-def test_decoded_tokens_are_the_same_on_every_mesh(config, mesh, stacked):
+def test_decoded_tokens_are_equal_on_every_mesh(config, mesh, stacked):
     alone = sampled(config, True, None)
-    for one, here in zip(alone, sampled(config, stacked, mesh), strict=True):
-        assert one.text == here.text
+    for one, on_mesh in zip(alone, sampled(config, stacked, mesh), strict=True):
+        assert one.text == on_mesh.text
         for field in ("token", "thread", "step", "position"):
-            np.testing.assert_array_equal(getattr(here.trace, field), getattr(one.trace, field))
-    assert sum(len(one.trace.closed) for one in alone) > 2 * len(REQUESTS)  # they did fork
+            np.testing.assert_array_equal(getattr(on_mesh.trace, field), getattr(one.trace, field))
+    assert sum(len(one.trace.closed) for one in alone) > 2 * len(REQUESTS)  # they forked
 
 
-# Nothing moved in vain
+# No needless transfers
 
 
-def test_a_state_stays_where_it_was_made_and_nothing_compiles_twice():
-    """What a step gives back lies as what it took: else every call would move the pool, or compile anew."""
+def test_a_state_keeps_its_sharding_and_nothing_compiles_twice():
+    """A step's results have the sharding of its arguments: else every call would move the pool, or compile again."""
     model = model_on(WIDE, True, (2, 4))
     rules = rules_for(model, SETTINGS, 256, sequential=False)
     sampled(WIDE, True, (2, 4))
     compiled = [function._cache_size() for function in (run, prefill)]
     state = create_on_mesh_of(model.params, empty_state, WIDE, SETTINGS.lanes, 256, jnp.float32, True)
-    where = shardings(state, mesh_of(2, 4))
+    expected = shardings(state, mesh_of(2, 4))
     for request in range(2):
         state = start(model, state, request, REQUESTS[request], rules)
         state = run(model.params, state, np.int32(4), np.bool_(False), config=WIDE, rules=rules, script=None)
-        assert jax.tree.map(lambda leaf: leaf.sharding, state) == where
+        assert jax.tree.map(lambda leaf: leaf.sharding, state) == expected
     assert [function._cache_size() for function in (run, prefill)] == compiled
 
 
 @pytest.mark.parametrize(("config", "reduced"), [(WIDE, ["out", "down"]), (NARROW, ["down"])], ids=["wide", "narrow"])
-def test_a_step_takes_the_pool_over_and_moves_no_part_of_it(config, reduced):
+def test_a_step_reuses_the_pool_and_moves_no_part_of_it(config, reduced):
     model = model_on(config, True, (2, 4))
     state = create_on_mesh_of(model.params, empty_state, config, SETTINGS.lanes, 512, jnp.float32, True)
     rules = rules_for(model, SETTINGS, 512, sequential=False)
     program = run.lower(model.params, state, np.int32(1), np.bool_(False), config=config, rules=rules).compile()
     assert program.memory_analysis().alias_size_in_bytes >= bytes_of(state)
 
-    found = collectives(program.as_text())
+    operations = collectives(program.as_text())
     # Nothing longer than the new keys or values of a step, or its hidden states.
     new = SETTINGS.lanes * SETTINGS.rows * max(config.embed, config.kv_heads * config.head_dim) * 4
-    assert max(one.bytes for one in found) <= new < bytes_of(state.pool.kv) / config.layers / 8
-    in_layers = [one.kind for one in found if one.in_layers]
+    assert max(one.bytes for one in operations) <= new < bytes_of(state.pool.kv) / config.layers / 8
+    in_layers = [one.kind for one in operations if one.in_layers]
     assert in_layers.count("all-reduce") == len(reduced) * len(rules.widths)
 
 
 # Rules
 
 
-def paths(tree) -> dict:
-    """Every leaf's spec under its path."""
+def paths(tree) -> dict[str, P]:
+    """The spec of every leaf by its path."""
     flat = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda leaf: isinstance(leaf, P))
     return {jax.tree_util.keystr(path, simple=True, separator="/"): one for path, one in flat}
 
@@ -163,9 +163,9 @@ def shapes_of(preset: str, stacked: bool):
     return jax.eval_shape(init, jax.random.key(0))
 
 
-def test_where_parameters_lie():
-    found = paths(specs(shapes_of("gemma_7b", True), mesh_of(1, 8)))
-    assert found == {
+def test_parameters_are_sharded_by_the_rules():
+    actual = paths(specs(shapes_of("gemma_7b", True), mesh_of(1, 8)))
+    assert actual == {
         "embed": P("model"),
         "final_norm/weight": P(),
         "layers/attn_norm/weight": P(),
@@ -181,29 +181,29 @@ def test_where_parameters_lie():
 
 
 @pytest.mark.parametrize("preset", ["gemma_2b", "gemma3_270m", "smollm2_135m"])
-def test_what_a_mesh_does_not_divide_stays_whole(preset):
-    found = paths(specs(shapes_of(preset, True), mesh_of(1, 8)))
-    assert found["layers/qkv/kernel"] == found["layers/out/kernel"] == P()
-    assert found["layers/gate_up/kernel"] == P(None, "model")
-    assert found["embed"] == P("model")
+def test_what_a_mesh_does_not_divide_is_replicated(preset):
+    actual = paths(specs(shapes_of(preset, True), mesh_of(1, 8)))
+    assert actual["layers/qkv/kernel"] == actual["layers/out/kernel"] == P()
+    assert actual["layers/gate_up/kernel"] == P(None, "model")
+    assert actual["embed"] == P("model")
     state = jax.eval_shape(lambda: empty_state(PRESETS[preset], 4, 256, jnp.float32, True))
     assert paths(specs(state, mesh_of(1, 8)))["pool/kv/0"] == P(None, "data")
     assert paths(specs(state, mesh_of(8, 1)))["pool/kv/0"] == P(None, None, "model")  # four lanes on eight devices
 
 
 @pytest.mark.parametrize("stacked", [True, False])
-def test_where_a_state_lies(stacked):
+def test_a_state_is_sharded_by_the_rules(stacked):
     state = jax.eval_shape(lambda: empty_state(WIDE, 4, 256, jnp.float32, stacked, keep_hidden=True))
-    found = paths(specs(state, mesh_of(2, 4)))
-    keys_values = [one for path, one in found.items() if path.startswith("pool/kv/")]
+    actual = paths(specs(state, mesh_of(2, 4)))
+    keys_values = [one for path, one in actual.items() if path.startswith("pool/kv/")]
     assert keys_values == ([P(None, "data", "model")] * 2 if stacked else [P("data", "model")] * 4)
-    assert {one for path, one in found.items() if not path.startswith("pool/kv/")} == {P("data")}
+    assert {one for path, one in actual.items() if not path.startswith("pool/kv/")} == {P("data")}
     script = script_for(PROGRAMS, TAGS, TOKENIZER.end_of_turn, 256)
     assert set(paths(specs(script, mesh_of(2, 4))).values()) == {P("data")}
 
 
 @pytest.mark.parametrize("stacked", [True, False])
-def test_adapters_and_optimizer_states_lie_like_what_they_belong_to(stacked):
+def test_adapters_and_optimizer_states_are_sharded_like_their_parameters(stacked):
     mesh, params = mesh_of(2, 4), host_params(WIDE, stacked)
     adapter = lora.new_adapter(params, lora.AdapterConfig(rank=2, alpha=1.0), TAGS, seed=0)
     where = paths(specs(params, mesh))
@@ -223,18 +223,18 @@ def test_adapters_and_optimizer_states_lie_like_what_they_belong_to(stacked):
 def test_a_leaf_without_a_rule_is_an_error_that_names_it():
     state = jax.eval_shape(lambda: empty_state(WIDE, 4, 256, jnp.float32, True))
     for tree, message in (
-        ({"layers": ({"router": {"kernel": np.zeros((4, 4))}},)}, "layers/0/router/kernel: no rule says"),
-        ({"my_embed": np.zeros((4, 4))}, "my_embed: no rule says"),
-        ({"pool": {"chunks": state.live}}, "pool/chunks: no rule says"),
-        ({"embed": np.zeros(4)}, "embed: its rule is for 2 dimensions and it has 1"),
-        ({"out": {"kernel": np.zeros((4, 4))}}, "out/kernel: qkv/kernel, which says how many heads"),
+        ({"layers": ({"router": {"kernel": np.zeros((4, 4))}},)}, "layers/0/router/kernel: no sharding rule"),
+        ({"my_embed": np.zeros((4, 4))}, "my_embed: no sharding rule"),
+        ({"pool": {"chunks": state.live}}, "pool/chunks: no sharding rule"),
+        ({"embed": np.zeros(4)}, "embed: its sharding rule has 2 dimensions, the array 1"),
+        ({"out": {"kernel": np.zeros((4, 4))}}, "out/kernel: no qkv/kernel beside it"),
     ):
         with pytest.raises(PastaError, match=message):
             specs(tree, mesh_of(2, 4))
 
 
 def test_a_mesh_uses_all_devices_or_none():
-    with pytest.raises(PastaError, match="mesh 3 x 2: there are 8 devices"):
+    with pytest.raises(PastaError, match="mesh 3 x 2: 8 devices available"):
         make_mesh(3, 2)
     with pytest.raises(PastaError, match="mesh 0 x 8"):
         make_mesh(0, 8)

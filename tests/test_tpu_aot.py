@@ -73,7 +73,7 @@ def test_what_does_not_fit_is_refused_by_the_compiler_in_one_line():
 def test_unknown_topologies_and_programs_are_refused_in_one_line():
     for arguments, message in (
         (["--topology=v5e-8"], "error: --topology=v5e-8: "),
-        (["--config.data=3"], "error: mesh 3 x 2: there are 8 devices"),
+        (["--config.data=3"], "error: mesh 3 x 2: 8 devices available"),
         (["--config.prefill=100"], "error: prefill 100: "),
         (["--config.lanes=0"], "error: lanes 0: "),
         (["--config.programs=('train',)", "--config.train.block=100"], "error: train.block 100: "),
