@@ -1,4 +1,4 @@
-"""Decoding with a broken rule: without one it is the interpreter's, and each lie changes just what its name says."""
+"""Ablated decoding: without an ablation it equals the interpreter's, and each ablation changes only what it names."""
 
 import dataclasses
 import functools
@@ -15,16 +15,17 @@ from pasta_jax.decode.generate import DecodeConfig, Request, generate
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.evaluate.ablation import ABLATIONS, broken, decode_broken
 from pasta_jax.lang.program import Sync
+from pasta_jax.lang.structure import PREDICTED
 from pasta_jax.models.weights import Model
 from tests.models import TINY, random_params
 from tests.traces import ENOUGH, PROGRAM, TOKENIZER, script_of
 
-SETTINGS = DecodeConfig(lanes=8, rows=4, slots=96)
+CONFIG = DecodeConfig(lanes=8, rows=4, slots=96)
 
 
 @functools.cache
 def talkative() -> Model:
-    """A random model that says tags often."""
+    """A random model that samples tags often."""
     tokenizer = toy_tokenizer()
     wider = {"layers": 2, "embed": 16, "ff": 16, "heads": 2, "head_dim": 8, "tied_head": False}
     config = dataclasses.replace(TINY, vocab=tokenizer.model_vocab, **wider)
@@ -46,15 +47,15 @@ def requests() -> list[Request]:
 
 @functools.cache
 def decoded(ablation: str):
-    return decode_broken(talkative(), requests(), SETTINGS, ablation)
+    return decode_broken(talkative(), requests(), CONFIG, ablation)
 
 
 def syncs(trace) -> int:
     return sum(isinstance(part, Sync) for part in trace.program().parts)
 
 
-def test_unbroken_it_is_the_interpreter():
-    for result, trace in zip(generate(talkative(), requests(), SETTINGS), decoded("none"), strict=True):
+def test_without_an_ablation_it_equals_the_interpreter():
+    for result, trace in zip(generate(talkative(), requests(), CONFIG), decoded("none"), strict=True):
         for name in ("token", "thread", "step", "position"):
             np.testing.assert_array_equal(getattr(result.trace, name), getattr(trace, name))
         assert (result.text, result.trace.closed, result.trace.finish) == (
@@ -67,28 +68,28 @@ def test_unbroken_it_is_the_interpreter():
 
 
 @pytest.mark.parametrize("ablation", ABLATIONS[1:])
-def test_each_lie_changes_answers(ablation):
+def test_each_ablation_changes_answers(ablation):
     changed = [a.token.tolist() != b.token.tolist() for a, b in zip(decoded(ablation), decoded("none"), strict=True)]
     assert sum(changed) >= 4
 
 
-def test_without_sync_nobody_syncs():
+def test_no_sync_never_writes_a_sync():
     assert sum(map(syncs, decoded("no_sync"))) == 0
 
 
-def test_what_is_seen_when_the_mask_is_wrong():
-    """Over a program with two rounds: unseen, main reads main alone; with all seen, each step reads all before it."""
+def test_the_masks_of_ablations():
+    """With `sync_unseen`, main sees only main; with `all_seen`, each step sees all tokens up to it."""
     prompt = TOKENIZER.encode("why?")
     request = Request(tuple(prompt), ENOUGH, Sampling(), False, ENOUGH, ENOUGH)
-    settings = dataclasses.replace(SETTINGS, slots=0)
-    tape = reference.scripted(request, settings, TOKENIZER, 1024, script_of(PROGRAM)).tape
+    config = dataclasses.replace(CONFIG, slots=0)
+    tape = reference.scripted(request, config, TOKENIZER, 1024, PREDICTED, script_of(PROGRAM)).tape
     n = len(tape)
     thread, step = np.array(tape.thread), np.array(tape.step)
     right = tape.sees[:n, :n]
     assert np.any(right & (thread[None, :] != 0) & (thread[:, None] == 0))
     unseen = broken(tape, "sync_unseen").sees[:n, :n]
-    own_or_main = (thread[None, :] == 0) | (thread[:, None] == thread[None, :])
-    np.testing.assert_array_equal(unseen, right & own_or_main)
+    same_thread_or_main = (thread[None, :] == 0) | (thread[:, None] == thread[None, :])
+    np.testing.assert_array_equal(unseen, right & same_thread_or_main)
     seen = broken(tape, "all_seen").sees[:n, :n]
     for q in range(n):
         expected = right[q] if q < len(prompt) else step <= step[q]

@@ -90,7 +90,7 @@ def test_a_mesh_changes_no_loss_and_no_gradient(interpreted):
 
 def test_a_block_that_no_tpu_takes_is_refused_on_one(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
-    with pytest.raises(PastaError, match="attention block 64: a TPU takes multiples of 128"):
+    with pytest.raises(PastaError, match="attention block 64: a TPU needs a multiple of 128"):
         blocked_attention(TOY, *inputs(), mask_spec(64))
 
 

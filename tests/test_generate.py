@@ -1,4 +1,4 @@
-"""The public door on the toy model: budgets, stops, streams, batches."""
+"""Decoding requests with the toy model: budgets, stop ids, streams, batches."""
 
 import dataclasses
 import functools
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pasta_jax.decode import generate as door
+from pasta_jax.decode import generate as decoding
 from pasta_jax.decode.generate import DecodeConfig, Event, Request, Result, generate, slots_for, stream
 from pasta_jax.decode.prefill import PIECES, pieces, prefill
 from pasta_jax.decode.sampling import Sampling
@@ -19,7 +19,7 @@ from pasta_jax.models.weights import Model
 from tests.byte_tokenizer import ByteTokenizer
 from tests.models import random_params, uncached
 
-SETTINGS = DecodeConfig(lanes=4, rows=4, slots=0)
+CONFIG = DecodeConfig(lanes=4, rows=4, slots=0)
 PROMPTS = ("a", "what is it?", "a prompt of some length, to be ragged", "two words")
 
 
@@ -37,7 +37,7 @@ def ask(prompt: str, tokens: int = 32, **changes) -> Request:
 @pytest.mark.parametrize("stacked", [False, True])
 def test_greedy_tokens_of_a_ragged_batch_are_those_of_the_uncached_model(stacked):
     model = toy(stacked)
-    for prompt, result in zip(PROMPTS, generate(model, [ask(p) for p in PROMPTS], SETTINGS), strict=True):
+    for prompt, result in zip(PROMPTS, generate(model, [ask(p) for p in PROMPTS], CONFIG), strict=True):
         fed = result.trace.token.tolist()
         logits = uncached(model, [*prompt.encode(), *fed])
         logits[:, 256:324] = -np.inf  # tags
@@ -46,46 +46,46 @@ def test_greedy_tokens_of_a_ragged_batch_are_those_of_the_uncached_model(stacked
         assert (result.finish_reason == "stop") == (best[-1] == 324)
 
 
-def test_a_long_prompt_is_written_in_pieces_like_in_one():
+def test_a_long_prompt_is_written_in_pieces():
     assert pieces(1) == [(0, 1, 16)]
     assert pieces(600) == [(0, 512, 512), (512, 88, 128)]
     assert pieces(2 * PIECES[-1]) == [(0, 512, 512), (512, 512, 512)]
     prompt = "".join(chr(97 + i % 26) for i in range(700))
-    result = generate(toy(), [ask(prompt, tokens=5)], SETTINGS)[0]
+    result = generate(toy(), [ask(prompt, tokens=5)], CONFIG)[0]
     logits = uncached(toy(), [*prompt.encode(), *result.trace.token.tolist()])
     logits[:, 256:324] = -np.inf
     assert logits[699:-1].argmax(axis=1).tolist() == result.trace.token.tolist()
 
 
-def test_batched_equals_alone_whatever_the_lane_and_more_requests_than_lanes():
+def test_batched_equals_alone_in_any_lane_and_with_more_requests_than_lanes():
     sampled = Sampling(temperature=1.0, seed=3)
     requests = [ask(p, sampling=s) for p in PROMPTS for s in (Sampling(), sampled, Sampling(0.8, 20, 0.9, 7))]
-    alone = [generate(toy(), [request], SETTINGS)[0] for request in requests]
-    two_lanes = dataclasses.replace(SETTINGS, lanes=2)
-    for settings in (SETTINGS, two_lanes):
-        for one, many in zip(alone, generate(toy(), requests, settings), strict=True):
+    alone = [generate(toy(), [request], CONFIG)[0] for request in requests]
+    two_lanes = dataclasses.replace(CONFIG, lanes=2)
+    for config in (CONFIG, two_lanes):
+        for one, many in zip(alone, generate(toy(), requests, config), strict=True):
             assert one.trace.token.tolist() == many.trace.token.tolist()
             assert one.finish_reason == many.finish_reason
 
 
-def test_seeds_decide_and_are_enough():
+def test_equal_seeds_give_equal_answers():
     requests = [ask("hello", sampling=Sampling(temperature=1.0, seed=seed)) for seed in (1, 2, 1)]
-    one, other, again = (result.trace.token.tolist() for result in generate(toy(), requests, SETTINGS))
+    one, other, again = (result.trace.token.tolist() for result in generate(toy(), requests, CONFIG))
     assert one == again
     assert one != other
 
 
 def test_the_budget_is_the_number_of_tokens():
     for tokens in (1, 2, 9):
-        result = generate(toy(), [ask("hello", tokens=tokens)], SETTINGS)[0]
+        result = generate(toy(), [ask("hello", tokens=tokens)], CONFIG)[0]
         assert len(result.trace.token) == tokens
         assert result.trace.steps == tokens
         assert result.finish_reason == "length"
 
 
-def test_a_pool_that_fills_up_ends_the_request_in_order():
-    settings = dataclasses.replace(SETTINGS, slots=24)
-    result = generate(toy(), [ask("twenty characters ok", tokens=100)], settings)[0]
+def test_a_full_pool_ends_the_request():
+    config = dataclasses.replace(CONFIG, slots=24)
+    result = generate(toy(), [ask("twenty characters ok", tokens=100)], config)[0]
     assert len(result.trace.token) == 4
     assert result.finish_reason == "length"
 
@@ -98,15 +98,15 @@ def test_stop_ids_end_a_request_and_are_not_part_of_it():
         stop_ids = (int(logits[-1].argmax()),)
 
     model = dataclasses.replace(toy(), tokenizer=StopsAtOnce())
-    result = generate(model, [ask("hello")], SETTINGS)[0]
+    result = generate(model, [ask("hello")], CONFIG)[0]
     assert (result.finish_reason, result.text, len(result.trace.token)) == ("stop", "", 0)
 
 
-def test_a_stream_tells_every_token_once_and_in_order():
+def test_a_stream_yields_every_token_once_and_in_order():
     requests = [ask(p, sampling=Sampling(1.0, seed=n), sequential=False) for n, p in enumerate(PROMPTS)]
-    whole = generate(toy(), requests, SETTINGS)
+    whole = generate(toy(), requests, CONFIG)
     for round_steps in (1, 5):
-        items = list(stream(toy(), requests, SETTINGS, round_steps))
+        items = list(stream(toy(), requests, CONFIG, round_steps))
         results = {item.request: item for item in items if isinstance(item, Result)}
         for number, expected in enumerate(whole):
             events = [item for item in items if isinstance(item, Event) and item.request == number]
@@ -122,84 +122,84 @@ def test_padding_rows_and_tags_are_never_sampled_without_tags():
 
     model = dataclasses.replace(toy(), tokenizer=Short())
     requests = [ask("x", tokens=100, sampling=Sampling(temperature=100.0, seed=seed)) for seed in range(4)]
-    seen = {token for result in generate(model, requests, SETTINGS) for token in result.trace.token.tolist()}
-    assert max(seen) in range(324, 330)  # at this temperature everything that may come comes
+    seen = {token for result in generate(model, requests, CONFIG) for token in result.trace.token.tolist()}
+    assert max(seen) in range(324, 330)  # at this temperature every allowed id is sampled
     assert not seen & set(range(256, 324))
 
 
 @pytest.mark.parametrize(
-    ("request_", "settings", "message"),
+    ("request_", "config", "message"),
     [
-        (ask(""), SETTINGS, "prompt 0: it is empty"),
-        (ask("x" * 4096), SETTINGS, "prompt 0: it has 4096 tokens, the model holds 4096"),
-        (ask("x" * 64), dataclasses.replace(SETTINGS, slots=64), "the pool holds 64.* or raise slots"),
-        (ask("x", tokens=0), SETTINGS, "max_tokens is 0"),
-        (ask("x", sequential=False), dataclasses.replace(SETTINGS, rows=1), "rows 1: chunks need a row"),
+        (ask(""), CONFIG, "prompt 0: it is empty"),
+        (ask("x" * 4096), CONFIG, "prompt 0: it has 4096 tokens, the model holds 4096"),
+        (ask("x" * 64), dataclasses.replace(CONFIG, slots=64), "the pool holds 64.* or raise slots"),
+        (ask("x", tokens=0), CONFIG, "max_tokens is 0"),
+        (ask("x", sequential=False), dataclasses.replace(CONFIG, rows=1), "rows 1: chunks need a row"),
     ],
 )
-def test_requests_that_cannot_be_answered_are_refused_by_name(request_, settings, message):
+def test_requests_that_cannot_be_answered_are_refused_by_name(request_, config, message):
     with pytest.raises(PastaError, match=message):
-        generate(toy(), [request_], settings)
+        generate(toy(), [request_], config)
 
 
 def test_errors_name_prompts_as_their_requests_do_before_anything_is_decoded():
     requests = [ask("x"), ask("", name="prompts.jsonl: line 7")]
     with pytest.raises(PastaError, match=r"^prompts\.jsonl: line 7: it is empty; write a question$"):
-        stream(toy(), requests, SETTINGS, round_steps=1)
+        stream(toy(), requests, CONFIG, round_steps=1)
 
 
 def test_a_trace_shows_the_text_of_its_request_or_its_decoded_ids():
-    results = generate(toy(), [ask("hello", tokens=1), ask("hello", tokens=1, text="Hello?")], SETTINGS)
+    results = generate(toy(), [ask("hello", tokens=1), ask("hello", tokens=1, text="Hello?")], CONFIG)
     assert [result.trace.prompt for result in results] == ["hello", "Hello?"]
     assert not any(result.trace.replayed for result in results)
 
 
 @pytest.mark.parametrize("changes", [{"lanes": 0}, {"rows": 0}, {"slots": -1}, {"widths": (0,)}])
-def test_impossible_settings_are_refused(changes):
+def test_impossible_configs_are_refused(changes):
     with pytest.raises(PastaError, match=f"^{next(iter(changes))} "):
-        dataclasses.replace(SETTINGS, **changes)
+        dataclasses.replace(CONFIG, **changes)
 
 
 def test_slots_are_as_many_as_needed_in_few_sizes():
-    assert slots_for(toy(), [ask("x" * 10, tokens=246)], SETTINGS) == 256
-    assert slots_for(toy(), [ask("x" * 10, tokens=247)], SETTINGS) == 512
-    assert slots_for(toy(), [ask("x", tokens=10**6)], SETTINGS) == 4096
+    assert slots_for(toy(), [ask("x" * 10, tokens=246)], CONFIG) == 256
+    assert slots_for(toy(), [ask("x" * 10, tokens=247)], CONFIG) == 512
+    assert slots_for(toy(), [ask("x", tokens=10**6)], CONFIG) == 4096
 
 
 def test_no_requests_no_results():
-    assert generate(toy(), [], SETTINGS) == []
+    assert generate(toy(), [], CONFIG) == []
 
 
-def test_the_widths_that_steps_are_computed_at_change_nothing():
+def test_widths_do_not_change_answers():
     requests = [ask(p, sampling=Sampling(1.0, seed=n), sequential=False) for n, p in enumerate(PROMPTS)]
-    plain = generate(toy(), requests, SETTINGS)
+    plain = generate(toy(), requests, CONFIG)
     for widths in ((2,), (2, 3, 9)):
         for one, other in zip(
-            plain, generate(toy(), requests, dataclasses.replace(SETTINGS, widths=widths)), strict=True
+            plain, generate(toy(), requests, dataclasses.replace(CONFIG, widths=widths)), strict=True
         ):
             assert one.trace.token.tolist() == other.trace.token.tolist()
             assert one.trace.step.tolist() == other.trace.step.tolist()
 
 
-def test_a_prompt_asked_for_several_times_is_prefilled_once_and_answered_as_if_each_time(monkeypatch):
-    """With two lanes, copies come from lanes that are live and from lanes that are done."""
-    settings = dataclasses.replace(SETTINGS, lanes=2, slots=256)
+def test_a_prompt_of_several_requests_is_prefilled_once_with_equal_answers(monkeypatch):
+    """With two lanes, prompts are copied both from live and from finished lanes."""
+    config = dataclasses.replace(CONFIG, lanes=2, slots=256)
     prompts = [tuple(b"what is it?"), tuple(b"two words")]
     requests = [
         ask("", 24, prompt_ids=prompt, sampling=Sampling(temperature=1.0, seed=seed), sequential=False)
         for prompt in prompts
         for seed in range(4)
     ]
-    written = []
-    monkeypatch.setattr(door, "prefill", lambda *a, **k: written.append(a[3]) or prefill(*a, **k))
-    shared = generate(toy(), requests, settings)
-    assert len(written) == 2
-    apart = [generate(toy(), [requests[seed], requests[4 + seed]], settings) for seed in range(4)]
+    prefills = []
+    monkeypatch.setattr(decoding, "prefill", lambda *a, **k: prefills.append(a[3]) or prefill(*a, **k))
+    shared = generate(toy(), requests, config)
+    assert len(prefills) == 2
+    apart = [generate(toy(), [requests[seed], requests[4 + seed]], config) for seed in range(4)]
     for seed, pair in enumerate(apart):
         for one, many in zip(pair, (shared[seed], shared[4 + seed]), strict=True):
             assert one.trace.token.tolist() == many.trace.token.tolist()
             assert one.trace.thread.tolist() == many.trace.thread.tolist()
-    assert len(written) == 2 + 8
+    assert len(prefills) == 2 + 8
     assert len({tuple(result.trace.token.tolist()) for result in shared[:4]}) > 1
 
 
@@ -208,12 +208,12 @@ def test_a_copied_prompt_leaves_the_state_that_a_prefill_leaves(stacked):
     model, prompt = toy(stacked), tuple(b"what is it, and whence?")
     request = ask("", prompt_ids=prompt, sampling=Sampling(temperature=1.0, seed=9), sequential=False)
     other = dataclasses.replace(request, sampling=Sampling(temperature=1.0, seed=4))
-    rules = door.rules_for(model, SETTINGS, 256, sequential=False)
+    rules = decoding.rules_for(model, CONFIG, 256, sequential=False)
 
     def lane_one(source: int):
         state = empty_state(model.config, 2, 256, jnp.float32, stacked)
-        state = door.start(model, state, 0, other, rules)
-        state = door.start(model, state, 1, request, rules, source=source)
+        state = decoding.start(model, state, 0, other, rules)
+        state = decoding.start(model, state, 1, request, rules, source=source)
         kv = jax.tree.map(lambda field: jnp.moveaxis(field, field.ndim - 4, 0)[1], state.pool.kv)
         plain = dataclasses.replace(state, pool=dataclasses.replace(state.pool, kv=()))
         return jax.device_get((kv, jax.tree.map(lambda field: field[1], plain)))

@@ -1,6 +1,6 @@
-"""The interpreter against the oracle, on scripted programs and on sampled ones; and what must not matter to it.
+"""The interpreter equals the oracle, on scripted and on sampled programs, and is invariant to what must not matter.
 
-A scripted program shows who feeds what, when and where, and who sees whom; a sampled one strays at any wrong logit.
+Scripted programs show which thread feeds what, when and where, and the mask; sampled ones diverge at any wrong logit.
 """
 
 import dataclasses
@@ -15,14 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pasta_jax.decode import generate as door
+from pasta_jax.decode import generate as decoding
 from pasta_jax.decode import interpreter, reference
 from pasta_jax.decode.generate import DecodeConfig, Request, Result, generate, rules_for, start, stream
 from pasta_jax.decode.interpreter import Script, run
 from pasta_jax.decode.prefill import admit, prefill
 from pasta_jax.decode.replay import replay_stream, script_for
 from pasta_jax.decode.sampling import Sampling
-from pasta_jax.decode.state import BUDGET, LENGTH, OPEN, OWN, STOP, empty_state
+from pasta_jax.decode.state import BUDGET, LENGTH, OPEN, OWN, STOP, DecodeState, empty_state
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
 from pasta_jax.lang.structure import Place, Positions, visible
 from pasta_jax.models.config import PRESETS
@@ -35,7 +35,7 @@ TOKENIZER = ByteTokenizer()
 TAGS = TOKENIZER.tags
 SLOTS = 256
 LONGEST = 480  # ids of a scripted program: nearly twice what the pool holds
-# The smallest model there is: where all tokens are forced, only the books are looked at.
+# The smallest possible model: where all tokens are forced, only the state's integers are compared.
 TINY = dataclasses.replace(models.TINY, embed=4, ff=4, head_dim=2, context=4096)
 
 
@@ -48,7 +48,7 @@ def tiny() -> Model:
 
 
 def random_parts(rng: random.Random) -> list[Text | Chunk | Sync]:
-    """Up to 20 forks and every edge: empty topics and chunks, joins in a row, a promise or a join as the last part."""
+    """Up to 20 forks and all edge cases: empty topics and chunks, joins in a row, a promise or join at the end."""
 
     def text(longest: int) -> str:
         length = rng.choice([0, 0, 1, 2, rng.randrange(longest + 1), rng.randrange(longest + 1)])
@@ -74,7 +74,7 @@ def random_parts(rng: random.Random) -> list[Text | Chunk | Sync]:
 
 
 def script_of(parts: list[Text | Chunk | Sync]) -> list[list[int]]:
-    """What each thread says: main, then every chunk."""
+    """The tokens of each thread: main's, then every chunk's."""
     main, chunks = [], []
     for part in parts:
         match part:
@@ -93,7 +93,7 @@ def random_budget(rng: random.Random, length: int) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class Books:
+class LaneRecord:
     """What one lane of the device holds at the end."""
 
     token: list[int]
@@ -107,12 +107,12 @@ class Books:
     live: bool
 
 
-def read_books(state) -> list[Books]:
+def read_lanes(state: DecodeState) -> list[LaneRecord]:
     names = ("token", "chunk", "step", "position", "epoch", "main")
     pool = {name: np.asarray(getattr(state.pool, name)) for name in names}
     rest = (state.pool.fill, state.finish, state.threads.closed, state.spawned, state.step, state.live)
     fill, finish, closed, spawned, steps, live = map(np.asarray, rest)
-    books = []
+    records = []
     for lane in range(state.lanes):
         at = {name: field[lane, : fill[lane]] for name, field in pool.items()}
         there = at["step"][None, :] <= at["step"][:, None]  # written before anyone attends
@@ -120,25 +120,25 @@ def read_books(state) -> list[Books]:
         sees = visible(there, place.queries(), place.keys())
         columns = [at[name].tolist() for name in ("token", "chunk", "step", "position")]
         closings = closed[lane, 1 : spawned[lane] + 1].tolist()
-        books.append(Books(*columns, sees, int(finish[lane]), closings, int(steps[lane]), bool(live[lane])))
-    return books
+        records.append(LaneRecord(*columns, sees, int(finish[lane]), closings, int(steps[lane]), bool(live[lane])))
+    return records
 
 
-def assert_same_books(books: Books, answer: reference.Answer) -> None:
+def assert_same_record(record: LaneRecord, answer: reference.Answer) -> None:
     tape = answer.tape
-    assert books.token == tape.token
-    assert books.thread == tape.thread
-    assert books.step == tape.step
-    assert books.position == tape.position
-    assert np.array_equal(books.sees, tape.sees[: len(tape), : len(tape)])
-    assert books.finish == answer.finish
-    assert books.closed == answer.closed
-    assert books.steps == answer.steps
-    assert not books.live
+    assert record.token == tape.token
+    assert record.thread == tape.thread
+    assert record.step == tape.step
+    assert record.position == tape.position
+    assert np.array_equal(record.sees, tape.sees[: len(tape), : len(tape)])
+    assert record.finish == answer.finish
+    assert record.closed == answer.closed
+    assert record.steps == answer.steps
+    assert not record.live
 
 
 @pytest.mark.parametrize(
-    ("count", "settings", "positions"),
+    ("count", "config", "positions"),
     [
         (950, DecodeConfig(lanes=8, rows=4, slots=SLOTS), Positions()),
         (300, DecodeConfig(lanes=8, rows=2, slots=SLOTS), Positions("constant", 7)),
@@ -149,51 +149,51 @@ def assert_same_books(books: Books, answer: reference.Answer) -> None:
     ],
     ids=lambda value: f"lanes{value.lanes}-rows{value.rows}" if isinstance(value, DecodeConfig) else str(value),
 )
-def test_scripted_programs_are_kept_book_of_as_by_the_oracle(count, settings, positions):
-    """Ids, threads, steps, positions, slot order, who sees whom, all ends; in lanes that are used again and again."""
-    rng = random.Random(f"{settings} {positions}")
+def test_scripted_programs_leave_the_records_of_the_oracle(count, config, positions):
+    """Ids, threads, steps, positions, slot order, mask and finish, in lanes that are reused many times."""
+    rng = random.Random(f"{config} {positions}")
     model = dataclasses.replace(tiny(), positions=positions)
-    rules = rules_for(model, settings, SLOTS, sequential=False)
-    # The prompt is written alike whatever the rows: one compiled program.
-    writing = rules_for(tiny(), dataclasses.replace(settings, rows=2), SLOTS, sequential=False)
-    state = empty_state(TINY, settings.lanes, SLOTS, jnp.float32, stacked=False)
+    rules = rules_for(model, config, SLOTS, sequential=False)
+    # Prefill does not depend on rows: one compiled program.
+    prefill_rules = rules_for(tiny(), dataclasses.replace(config, rows=2), SLOTS, sequential=False)
+    state = empty_state(TINY, config.lanes, SLOTS, jnp.float32, stacked=False)
     done, ends = 0, Counter()
     while done < count:
-        some = min(rng.choice([settings.lanes, rng.randint(1, settings.lanes)]), count - done)
-        lanes = rng.sample(range(settings.lanes), some)
-        requests, scripts, programs = {}, {}, [[]] * settings.lanes
+        some = min(rng.choice([config.lanes, rng.randint(1, config.lanes)]), count - done)
+        lanes = rng.sample(range(config.lanes), some)
+        requests, scripts, programs = {}, {}, [[]] * config.lanes
         for lane in lanes:
             parts = random_parts(rng)
             scripts[lane] = script_of(parts)
             programs[lane] = Program(tuple(parts)).ids(TOKENIZER)
-            # A prompt may hold anything, tags too: it is plain.
+            # A prompt may hold any id; tags in it have no meaning.
             prompt = tuple(rng.randrange(384) for _ in range(rng.choice([1, 2, 9, rng.randint(1, 32)])))
             budget = random_budget(rng, len(programs[lane]))
             requests[lane] = Request(prompt, budget, Sampling(), False, LONGEST, LONGEST)
         script = script_for(programs, TAGS, TOKENIZER.end_of_turn, SLOTS)
-        tokens = np.full((settings.lanes, LONGEST + 1), TOKENIZER.end_of_turn, np.int32)
+        tokens = np.full((config.lanes, LONGEST + 1), TOKENIZER.end_of_turn, np.int32)
         tokens[:, : script.tokens.shape[1]] = script.tokens
         for lane, request in requests.items():
-            state = start(model, state, lane, request, writing, first=scripts[lane][0][0])
+            state = start(model, state, lane, request, prefill_rules, first=scripts[lane][0][0])
         script = Script(jnp.asarray(tokens), script.start)
         state = run(model.params, state, np.int32(10**6), np.False_, config=TINY, rules=rules, script=script)
-        books = read_books(state)
+        records = read_lanes(state)
         for lane in lanes:
-            answer = reference.scripted(requests[lane], settings, TOKENIZER, TINY.context, positions, scripts[lane])
-            assert_same_books(books[lane], answer)
+            answer = reference.scripted(requests[lane], config, TOKENIZER, TINY.context, positions, scripts[lane])
+            assert_same_record(records[lane], answer)
             ends[answer.finish] += 1
             ends["forks"] += len(answer.closed)
             ends["most forks"] = max(ends["most forks"], len(answer.closed))
             ends["cut short"] += OPEN in answer.closed
         done += some
-    # Both ends must occur often, or the programs say little.
+    # All outcomes must occur often, or the programs test little.
     assert min(ends[STOP], ends[LENGTH], ends["cut short"]) > count // 20
     assert ends["forks"] > count
     assert ends["most forks"] >= 15
 
 
-def test_the_worked_example_is_what_happens():
-    """The table in the source of interpreter.py, from a replay."""
+def test_the_worked_example_is_correct():
+    """The table in the source of interpreter.py equals a replay."""
     source = Path(interpreter.__file__).read_text()
     table = [line.split() for line in re.findall(r"^# +(\d+ +\d:.*)$", source, re.MULTILINE)]
     program = Program((Chunk("", 1, "abc"), Chunk("", 1, "d"), Chunk("", 1, "e"), Sync(), Text(".")))
@@ -215,7 +215,7 @@ def test_the_worked_example_is_what_happens():
 
 @functools.cache
 def talkative() -> Model:
-    """The toy, with a head that says tags often: the interpreter's own decisions, not chance, must make them legal."""
+    """The toy with a head that samples tags often, so that only the interpreter's mask keeps answers well-formed."""
     config = dataclasses.replace(PRESETS["toy"], tied_head=False)
     params = random_params(config, 5)
     for ids, factor in (([TAGS.promise], 10), ([TAGS.end_async, TAGS.sync], 7), ([TOKENIZER.end_of_turn], 6)):
@@ -225,7 +225,7 @@ def talkative() -> Model:
 
 @functools.cache
 def hot_and_tiny() -> Model:
-    """The smallest model, with a head that says every tag about as often as any letter."""
+    """The smallest model, with a head that samples every tag about as often as any letter."""
     config = dataclasses.replace(TINY, tied_head=False)
     return Model("hot", config, jax.tree.map(jnp.asarray, random_params(config, 5)), TOKENIZER)
 
@@ -259,12 +259,12 @@ def random_requests(count: int) -> list[Request]:
 
 @functools.cache
 def answered(count: int):
-    """Results of `generate` that several tests look at."""
+    """Results of `generate` that several tests share."""
     return generate(talkative(), random_requests(count), EIGHT_LANES)
 
 
-def told(result) -> tuple:
-    """All that a result says of its tokens."""
+def fields_of(result: Result) -> tuple:
+    """A result's fields, without times, in a form that compares."""
     trace = result.trace
     columns = (trace.token, trace.thread, trace.step, trace.position)
     return (*(column.tolist() for column in columns), list(trace.closed), trace.finish, trace.steps, result.text)
@@ -294,31 +294,32 @@ def test_sampled_programs_are_those_of_the_oracle():
             ends[f"finish {answer.finish}"] += 1
             ends["syncs"] += answer.tape.token[len(request.prompt_ids) :].count(TAGS.sync)
             ends["more than the rows"] += len(answer.closed) >= EIGHT_LANES.rows
-    seldom = {OPEN: 40, OWN: 100, BUDGET: 100, f"finish {STOP}": 50, f"finish {LENGTH}": 50, "syncs": 100}
-    assert all(ends[what] >= least for what, least in (seldom | {"more than the rows": 20}).items()), ends
+    least = {OPEN: 40, OWN: 100, BUDGET: 100, f"finish {STOP}": 50, f"finish {LENGTH}": 50, "syncs": 100}
+    least["more than the rows"] = 20
+    assert all(ends[name] >= count for name, count in least.items()), ends
 
 
 # What must not matter
 
 
-def test_alone_as_in_company_and_with_more_requests_than_lanes():
-    """200 requests took turns in eight lanes; here each has a pool to itself."""
+def test_requests_alone_equal_requests_that_share_lanes():
+    """200 requests shared eight lanes; here each has a pool of its own."""
     for request, result in list(zip(random_requests(200), answered(200), strict=True))[:40]:
-        assert told(generate(talkative(), [request], EIGHT_LANES)[0]) == told(result)
+        assert fields_of(generate(talkative(), [request], EIGHT_LANES)[0]) == fields_of(result)
 
 
 def test_lane_and_neighbours_do_not_matter():
     order = random.Random(1).sample(range(200), 60)
     again = generate(talkative(), [random_requests(200)[n] for n in order], EIGHT_LANES)
     for number, result in zip(order, again, strict=True):
-        assert told(result) == told(answered(200)[number])
+        assert fields_of(result) == fields_of(answered(200)[number])
 
 
-def test_a_neighbour_full_of_nan_harms_no_one():
+def test_nan_in_a_lane_does_not_reach_its_neighbours():
     requests = random_requests(200)[:2]
     rules = rules_for(talkative(), EIGHT_LANES, EIGHT_LANES.slots, sequential=False)
 
-    def books(poisoned: bool) -> list:
+    def columns(poisoned: bool) -> list[np.ndarray]:
         state = empty_state(talkative().config, EIGHT_LANES.lanes, EIGHT_LANES.slots, jnp.float32, stacked=False)
         for lane, request in enumerate(requests):
             state = start(talkative(), state, lane, request, rules)
@@ -333,23 +334,23 @@ def test_a_neighbour_full_of_nan_harms_no_one():
         pool = state.pool
         return [np.asarray(field) for field in (pool.token, pool.chunk, pool.step, pool.position, pool.fill)]
 
-    well, ill = books(poisoned=False), books(poisoned=True)
-    for one, other in zip(well, ill, strict=True):
+    clean, poisoned = columns(poisoned=False), columns(poisoned=True)
+    for one, other in zip(clean, poisoned, strict=True):
         np.testing.assert_array_equal(one[0], other[0])
-    assert not np.array_equal(well[0][1], ill[0][1])
+    assert not np.array_equal(clean[0][1], poisoned[0][1])
 
 
 @pytest.mark.usefixtures("fully_compiled")
-def test_whatever_a_hot_model_samples_is_well_formed():
-    """10,000 answers at temperature 2: all are read back as programs, and none leaves a promise or a chunk open."""
+def test_answers_of_a_hot_model_are_well_formed():
+    """10,000 answers at temperature 2: all parse as programs, and none leaves a promise or a chunk open."""
     prompt = Request((1, 2, 3), 40, Sampling(), False, 3, 9)
     hot = [
         dataclasses.replace(prompt, sampling=Sampling(temperature=2.0, seed=seed), max_tokens=8 + seed % 40)
         for seed in range(10_000)
     ]
-    settings = DecodeConfig(lanes=100, rows=4, slots=64)
+    config = DecodeConfig(lanes=100, rows=4, slots=64)
     kinds = Counter()
-    for result in generate(hot_and_tiny(), hot, settings):
+    for result in generate(hot_and_tiny(), hot, config):
         ids = result.trace.linear_ids()
         kinds[result.finish_reason] += 1
         kinds.update(type(part).__name__ for part in Program.from_ids(ids, TOKENIZER).parts)
@@ -358,31 +359,31 @@ def test_whatever_a_hot_model_samples_is_well_formed():
 
 
 @pytest.mark.parametrize("round_steps", [1, 3, 1000])
-def test_how_often_the_host_looks_does_not_matter(round_steps):
+def test_the_length_of_rounds_does_not_matter(round_steps):
     requests = random_requests(200)[:20]
     items = list(stream(talkative(), requests, EIGHT_LANES, round_steps))
     results = {item.request: item for item in items if isinstance(item, Result)}
     for number, expected in enumerate(answered(200)[:20]):
-        assert told(results[number]) == told(expected)
+        assert fields_of(results[number]) == fields_of(expected)
 
 
 @pytest.mark.parametrize("rows", [2, 8])
-def test_with_other_rows_the_same_comes_later_or_sooner(rows):
-    """Not so for a request that its budget cuts short: what is cut then depends on the order of its slots."""
+def test_other_rows_give_the_same_answers_in_more_or_fewer_steps(rows):
+    """Only for requests that end by themselves: what a budget cuts off depends on the order of slots."""
     pairs = zip(random_requests(200), answered(200), strict=True)
-    unhurried = [
+    finished = [
         (request, result)
         for request, result in pairs
         if result.finish_reason == "stop"
-        # closing tags that were sampled in the last step may be fed with other rows
+        # with other rows, closing tags that were sampled in the last step may be fed
         and len(result.trace.token) + EIGHT_LANES.rows <= min(request.max_tokens, 80 - len(request.prompt_ids))
     ]
-    assert len(unhurried) > 40
+    assert len(finished) > 40
     compiled = run._cache_size()
-    others = generate(talkative(), [request for request, _ in unhurried], dataclasses.replace(EIGHT_LANES, rows=rows))
+    others = generate(talkative(), [request for request, _ in finished], dataclasses.replace(EIGHT_LANES, rows=rows))
     assert run._cache_size() == compiled + 1  # so the next test's count would show a compilation
     steps = set()
-    for (_, one), other in zip(unhurried, others, strict=True):
+    for (_, one), other in zip(finished, others, strict=True):
         assert other.finish_reason == "stop"
         assert other.trace.linear_ids() == one.trace.linear_ids()
         assert other.trace.closed == one.trace.closed
@@ -394,7 +395,7 @@ def test_with_other_rows_the_same_comes_later_or_sooner(rows):
     assert steps == {0, 1} if rows < EIGHT_LANES.rows else steps <= {0, -1}
 
 
-def test_sampling_seeds_and_budgets_are_no_reason_to_compile():
+def test_new_sampling_seeds_and_budgets_compile_nothing():
     def compiled() -> list[int]:
         return [function._cache_size() for function in (admit, prefill, run)]
 
@@ -427,13 +428,13 @@ def test_profiles_name_the_phases_of_steps_and_of_prefills():
 
 
 @pytest.mark.usefixtures("fully_compiled")
-def test_the_state_is_given_away_and_the_pool_never_copied():
+def test_the_state_is_donated_and_the_pool_never_copied():
     config = dataclasses.replace(TINY, head_dim=64)
-    settings = DecodeConfig(lanes=8, rows=4, slots=4096)
+    decode_config = DecodeConfig(lanes=8, rows=4, slots=4096)
     model = dataclasses.replace(tiny(), config=config, params=jax.tree.map(jnp.asarray, random_params(config, 1)))
-    rules = rules_for(model, settings, settings.slots, sequential=False)
+    rules = rules_for(model, decode_config, decode_config.slots, sequential=False)
     assert len(rules.prefixes) == 7  # attention reads one of them
-    state = empty_state(config, settings.lanes, settings.slots, jnp.float32, stacked=False)
+    state = empty_state(config, decode_config.lanes, decode_config.slots, jnp.float32, stacked=False)
     arguments = (model.params, state, np.int32(1), np.False_)
     memory = run.lower(*arguments, config=config, rules=rules).compile().memory_analysis()
     keys_values = sum(leaf.nbytes for leaf in jax.tree.leaves(state.pool.kv))
@@ -445,11 +446,11 @@ def test_the_state_is_given_away_and_the_pool_never_copied():
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(after))
 
 
-def test_admission_takes_the_state_over_as_well(monkeypatch):
-    settings = DecodeConfig(lanes=1, rows=2, slots=SLOTS)
-    rules = rules_for(tiny(), settings, SLOTS, sequential=False)
+def test_admission_donates_the_state_too(monkeypatch):
+    config = DecodeConfig(lanes=1, rows=2, slots=SLOTS)
+    rules = rules_for(tiny(), config, SLOTS, sequential=False)
     states = [empty_state(TINY, 1, SLOTS, jnp.float32, stacked=False)]
-    monkeypatch.setattr(door, "admit", lambda *arguments: states.append(admit(*arguments)) or states[-1])
+    monkeypatch.setattr(decoding, "admit", lambda *arguments: states.append(admit(*arguments)) or states[-1])
     states.append(start(tiny(), states[0], 0, Request((1, 2, 3), 9, Sampling(), False, 4, 4), rules))
     deleted = [{leaf.is_deleted() for leaf in jax.tree.leaves(state)} for state in states]
     assert deleted == [{True}, {True}, {False}]  # empty, admitted, its prompt written

@@ -1,4 +1,4 @@
-"""The quick look: what it counts, and whether an answer is well-formed without the mask, by the model unmasked."""
+"""The probe's figures, and well-formedness without the grammar mask, checked with the unmasked model."""
 
 import functools
 
@@ -9,19 +9,19 @@ import pytest
 
 from pasta_jax.decode.generate import DecodeConfig, Request, generate
 from pasta_jax.decode.sampling import Sampling
-from pasta_jax.evaluate.probe import look, well_formed
+from pasta_jax.evaluate.probe import figures_of, well_formed
 from pasta_jax.models.config import PRESETS
 from pasta_jax.models.weights import Model
 from tests.byte_tokenizer import ByteTokenizer
 from tests.models import random_params, uncached
 
 TAGS = ByteTokenizer.tags
-SETTINGS = DecodeConfig(lanes=4, rows=2, slots=256)
+CONFIG = DecodeConfig(lanes=4, rows=2, slots=256)
 
 
 @functools.cache
 def toy(tags: float = 1.0) -> Model:
-    """Random weights, as fond of tags as is said: 1 as of anything, 0 never."""
+    """Random weights; `tags` scales the rows of the tags: at 1 they are as likely as other ids, at 0 never sampled."""
     config, params = PRESETS["toy"], random_params(PRESETS["toy"], 1)
     params["embed"][TAGS.base : TAGS.end] *= tags
     return Model("toy", config, jax.tree.map(jnp.asarray, params), ByteTokenizer())
@@ -29,27 +29,27 @@ def toy(tags: float = 1.0) -> Model:
 
 @functools.cache
 def answers(tags: float = 1.0):
-    """Two greedy tokens each."""
+    """Greedy answers of two tokens."""
     prompts = [bytes(np.random.default_rng(n).integers(65, 91, 5)) for n in range(12)]
-    return generate(toy(tags), [Request(tuple(p), 2, Sampling(), False, 2, 5) for p in prompts], SETTINGS)
+    return generate(toy(tags), [Request(tuple(p), 2, Sampling(), False, 2, 5) for p in prompts], CONFIG)
 
 
 @pytest.mark.parametrize("tags", [0.0, 1.0])
-def test_well_formed_is_what_the_unmasked_model_would_have_said(tags):
-    said = []
+def test_well_formed_answers_are_those_of_the_unmasked_model(tags):
+    outcomes = []
     for result in answers(tags):
         prompt, fed = list(result.trace.prompt_ids), result.trace.token.tolist()
         if TAGS.promise in fed or len(fed) < 2:
             continue
         best = uncached(toy(tags), [*prompt, *fed]).argmax(axis=1)[len(prompt) - 1 :].tolist()
         legal = [not TAGS.is_tag(id) or id in (TAGS.promise, TAGS.sync) for id in best]
-        assert well_formed(toy(tags), result.trace, SETTINGS) == all(legal)
-        said.append(all(legal))
-    assert (tags == 0.0) in said
+        assert well_formed(toy(tags), result.trace, CONFIG) == all(legal)
+        outcomes.append(all(legal))
+    assert (tags == 0.0) in outcomes
 
 
 def test_figures_of_answers():
-    figures = look(toy(), answers(), SETTINGS)
+    figures = figures_of(toy(), answers(), CONFIG)
     forked = [len(result.trace.closed) > 1 for result in answers()]
     assert figures["fork_rate"] == np.mean(forked)
     assert figures["finished"] == np.mean([result.finish_reason == "stop" for result in answers()])

@@ -1,4 +1,4 @@
-"""Traces against the oracle's books; files that come back equal or are refused; Chrome events that hold together."""
+"""Traces equal the oracle's records; trace files round-trip or are refused; Chrome trace events are consistent."""
 
 import dataclasses
 import itertools
@@ -30,7 +30,7 @@ def same(one: Trace, other: Trace) -> bool:
 
 
 def earliest(trace: Trace) -> int:
-    """The critical path of what was fed, from its dependencies alone: when could each token have been fed at best?"""
+    """The critical path of the fed tokens, computed from their dependencies alone."""
     fed = {number: trace.thread_ids(number) for number in range(len(trace.closed))}
     now, number, ends = 0, 0, [0]
     for token in fed[0]:
@@ -42,7 +42,7 @@ def earliest(trace: Trace) -> int:
     return max(now, *ends)
 
 
-def test_a_trace_tells_what_the_oracle_wrote_down():
+def test_traces_equal_the_records_of_the_oracle():
     kinds = set()
     for trace, answer, script, rows in random_traces(250):
         ids = trace.linear_ids()
@@ -72,14 +72,14 @@ def test_a_trace_tells_what_the_oracle_wrote_down():
 
 
 def joined_by(trace: Trace) -> dict[int, int]:
-    """For each chunk, the first [SYNC] behind its block in linear order, by its place among the fed tokens."""
+    """For each chunk, the first [SYNC] after its block in linear order, as an index into the fed tokens."""
     order = trace.order().tolist()
-    found = {}
+    joins = {}
     for number in range(1, len(trace.closed)):
         place = max((n for n, i in enumerate(order) if trace.thread[i] == number), default=len(order))
         syncs = [i for i in order[place:] if trace.token[i] == TAGS.sync]
-        found |= {number: syncs[0]} if syncs else {}
-    return found
+        joins |= {number: syncs[0]} if syncs else {}
+    return joins
 
 
 def test_a_chunk_is_joined_by_the_next_sync():
@@ -101,7 +101,7 @@ def test_text_tokens_are_neither_tags_nor_topics():
     rows = trace.threads()
     assert [(row.topic, row.tens) for row in rows] == [("", 0), ("first", 2), ("second", 1), ("last", 3)]
     assert [row.length for row in rows[1:]] == [25, 14, 14]
-    assert [row.tokens for row in rows[1:]] == [25, 14, 13]  # the last one's closing tag needn't be fed
+    assert [row.tokens for row in rows[1:]] == [25, 14, 13]  # the last chunk's closing tag need not be fed
     assert trace.widest == 3
 
 
@@ -112,7 +112,7 @@ def test_an_empty_answer_is_a_trace_too():
     assert same(from_json(to_json(trace), "it"), trace)
 
 
-def test_a_character_comes_with_its_last_byte_and_tags_cut_it_off():
+def test_a_character_belongs_to_the_token_with_its_last_byte_and_ends_at_a_tag():
     euro = list("€".encode())
     main = [*euro, *euro[:2], TAGS.promise, euro[0], TAGS.close(1), 97, TOKENIZER.end_of_turn]
     trace, _ = traced([main, [*euro[:1], TAGS.end_async]])
@@ -122,7 +122,7 @@ def test_a_character_comes_with_its_last_byte_and_tags_cut_it_off():
     assert trace.program() == Program((Text("€\ufffd"), Chunk("\ufffd", 1, "\ufffd"), Text("a")))
 
 
-def test_milliseconds_are_measured_at_looks_and_interpolated_between():
+def test_milliseconds_are_measured_at_rounds_and_interpolated_between_them():
     trace = dataclasses.replace(
         traced([[*range(97, 105), TOKENIZER.end_of_turn]])[0], rounds=((0, 50.0), (4, 90.0), (8, 100.0))
     )
@@ -132,22 +132,22 @@ def test_milliseconds_are_measured_at_looks_and_interpolated_between():
 
 
 def certain(trace: Trace, count: int) -> str:
-    """Of the first `count` tokens: main up to the first chunk that is still open, and that chunk as far as it came."""
+    """Of the first `count` tokens: main up to the first chunk that is still open, and that chunk's text so far."""
     token, thread, text = trace.token[:count], trace.thread[:count], trace.text[:count]
-    said, number, inside = "", 0, False
+    shown, number, inside = "", 0, False
     for i in np.flatnonzero(thread == 0):
-        said += "" if inside and token[i] != TAGS.promise else text[i]
+        shown += "" if inside and token[i] != TAGS.promise else text[i]
         inside = token[i] == TAGS.promise or (inside and not TAGS.is_close(token[i]))
         if TAGS.is_close(token[i]):
             number += 1
-            own = np.flatnonzero(thread == number)
-            said += "".join(text[j] for j in own)
-            if not np.any(token[own] == TAGS.end_async):
+            indices = np.flatnonzero(thread == number)
+            shown += "".join(text[j] for j in indices)
+            if not np.any(token[indices] == TAGS.end_async):
                 break
-    return said
+    return shown
 
 
-def test_a_reader_is_shown_all_that_is_certain_and_no_more():
+def test_a_transcript_returns_all_text_that_is_certain_and_no_more():
     for trace, *_ in random_traces(100, seed=1):
         transcript, printed = Transcript(TAGS), ""
         columns = (trace.token.tolist(), trace.thread.tolist(), trace.step.tolist(), trace.text)
@@ -180,11 +180,11 @@ def test_a_replay_is_streamed_like_an_answer_and_timed():
     )
     assert result.text == PROGRAM.strip()
     assert result.trace.replayed
-    looked = [step for step, _ in result.trace.rounds]
-    assert looked == [*range(0, expected.steps, 5), expected.steps]
+    steps = [step for step, _ in result.trace.rounds]
+    assert steps == [*range(0, expected.steps, 5), expected.steps]
     assert all(one[1] < other[1] for one, other in itertools.pairwise(result.trace.rounds))
-    own = {"replayed": True, "model": "tiny", "prompt": "Why?", "rounds": result.trace.rounds}
-    assert same(result.trace, dataclasses.replace(expected, **own))
+    changes = {"replayed": True, "model": "tiny", "prompt": "Why?", "rounds": result.trace.rounds}
+    assert same(result.trace, dataclasses.replace(expected, **changes))
 
 
 # The file
@@ -223,54 +223,54 @@ def column(name: str, change):
 
 
 REFUSED = [
-    ("", "line 1, column 1: .*cut short or no JSON"),
-    ("[]", "no trace"),
-    ("[" * 100_000, "nested too deeply|no JSON"),
+    ("", "line 1, column 1: .*incomplete or not JSON"),
+    ("[]", "not a trace"),
+    ("[" * 100_000, "nested too deeply|not JSON"),
     ('{"traceEvents": []}', '"format" is not'),
-    (edit(version=2), "version 2 of the form, this program reads 1"),
-    (edit(format="other"), "no trace"),
+    (edit(version=2), "format version 2, this program reads 1"),
+    (edit(format="other"), "not a trace"),
     (edit(steps=None), "steps: missing"),
     (edit(critical_path=None), "critical_path: missing"),
     (edit(extra=1), "extra: unknown key"),
-    (edit(steps="9"), "steps: is no int"),
-    (edit(steps=True), "steps: is no int"),
+    (edit(steps="9"), "steps: is not an int"),
+    (edit(steps=True), "steps: is not an int"),
     (edit(steps=-1), "steps: is out of range"),
-    (edit(steps=3), "tokens.step: leaves 1 to 3"),
-    (edit(policy="oracle2"), "policy: is 'oracle2', none of predicted"),
-    (edit(finish="done"), "finish: is 'done', none of stop, length"),
-    (edit(closed=["own", "own"]), "tokens.thread: names a thread that is not in closed"),
+    (edit(steps=3), "tokens.step: is not within 1 to 3"),
+    (edit(policy="oracle2"), "policy: is 'oracle2', not one of predicted"),
+    (edit(finish="done"), "finish: is 'done', not one of stop, length"),
+    (edit(closed=["own", "own"]), "tokens.thread: has a thread that is not in closed"),
     (edit(closed=lambda old: [*old, "own"]), "closed: has 5 threads for 3 promises"),
     (edit(closed=[]), "closed: is empty"),
     (edit(closed=[["own"]]), "closed: is"),
-    (edit(prompt="\ud800"), "prompt: is no str"),
-    (edit(prompt_ids=[2**31]), "prompt_ids: holds a number out of range"),
-    (edit(prompt_ids=[1.0]), "prompt_ids: is no list of int"),
-    (edit(rounds=[[1, 2.0]]), "rounds: does not begin at step 0"),
-    (edit(rounds=[[0, 2.0], [0, 3.0]]), "rounds: goes back"),
-    (edit(rounds=[[0, float("nan")]]), "rounds: is not made of"),
-    (edit(rounds=[3]), "rounds: is not made of"),
-    (edit(tokens=[]), "tokens: is no dict"),
+    (edit(prompt="\ud800"), "prompt: is not a str"),
+    (edit(prompt_ids=[2**31]), "prompt_ids: has a number out of range"),
+    (edit(prompt_ids=[1.0]), "prompt_ids: is not a list of int"),
+    (edit(rounds=[[1, 2.0]]), "rounds: does not start at step 0"),
+    (edit(rounds=[[0, 2.0], [0, 3.0]]), "rounds: decreases"),
+    (edit(rounds=[[0, float("nan")]]), "rounds: is not a list of"),
+    (edit(rounds=[3]), "rounds: is not a list of"),
+    (edit(tokens=[]), "tokens: is not a dict"),
     (edit(tokens=lambda old: old | {"more": []}), "tokens.more: unknown key"),
-    (edit(tokens=column("id", lambda ids: ids[:-1])), "tokens.id: has another length than tokens.text"),
-    (edit(tokens=column("step", lambda steps: steps[::-1])), "tokens.step: goes back"),
+    (edit(tokens=column("id", lambda ids: ids[:-1])), "tokens.id: its length differs from that of tokens.text"),
+    (edit(tokens=column("step", lambda steps: steps[::-1])), "tokens.step: decreases"),
     (edit(tokens=column("text", lambda text: ["!", *text[1:]])), "text: does not follow from the tokens"),
-    (edit(tokens=column("id", lambda ids: [TAGS.async_, *ids[1:]])), "tokens: no well-formed answer"),
+    (edit(tokens=column("id", lambda ids: [TAGS.async_, *ids[1:]])), "tokens: not a well-formed answer"),
     (edit(parallelism=9.0), "parallelism: does not follow from the tokens"),
     (edit(threads=[]), "threads: does not follow from the tokens"),
 ]
 
 
 @pytest.mark.parametrize(("text", "message"), REFUSED)
-def test_what_is_no_trace_is_refused_by_name(text, message):
+def test_files_that_are_not_traces_are_refused_by_name(text, message):
     with pytest.raises(PastaError, match=f"^it: .*({message})") as refused:
         from_json(text, "it")
     assert "\n" not in str(refused.value)
 
 
-def test_a_file_cut_short_anywhere_is_refused():
+def test_a_file_truncated_anywhere_is_refused():
     whole = to_json(traced(script_of(PROGRAM))[0])
     for length in range(0, len(whole) - 2, 97):
-        with pytest.raises(PastaError, match="cut short"):
+        with pytest.raises(PastaError, match="incomplete"):
             from_json(whole[:length], "it")
 
 

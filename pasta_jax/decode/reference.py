@@ -1,7 +1,8 @@
-"""The oracle: decoding as its rules read, in plain Python without a cache. Slow, and easy to check by eye.
+"""The oracle: the rules of decoding in plain Python, without a cache. Slow, and easy to check by reading.
 
-It shares no code with the interpreter, mask or positions: a thread is an object that remembers which slots it may read.
-`answer` keeps the books and asks for tokens; `scripted` takes them from a list, `sampled` from uncached logits.
+It shares no code with the interpreter, the mask or the positions: a thread is an object that remembers which slots it
+may read. `answer` keeps the records and requests tokens; `scripted` takes them from a list, `sampled` from uncached
+logits.
 """
 
 import dataclasses
@@ -15,13 +16,14 @@ from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.state import BUDGET, LENGTH, OPEN, OWN, STOP
 from pasta_jax.lang.structure import Positions
 from pasta_jax.lang.tags import MAX_TENS, TagIds
+from pasta_jax.models.tokenizer import Tokenizer
 from pasta_jax.models.transformer import forward
 from pasta_jax.models.weights import Model
 
 
 @dataclasses.dataclass
 class Tape:
-    """What has been fed, in slot order, the prompt first; `sees[q, k]` says whether slot q may read slot k."""
+    """All fed tokens in slot order, the prompt first; `sees[q, k]` states whether slot q may read slot k."""
 
     sees: np.ndarray  # bool [limit, limit]
     token: list[int] = dataclasses.field(default_factory=list)
@@ -33,7 +35,7 @@ class Tape:
         return len(self.token)
 
     def feed(self, token: int, thread: int, step: int, position: int) -> int:
-        """Append a token; its slot."""
+        """Append a token; returns its slot."""
         self.token.append(token)
         self.thread.append(thread)
         self.step.append(step)
@@ -43,22 +45,22 @@ class Tape:
 
 @dataclasses.dataclass
 class Thread:
-    """A thread between two steps: the token it feeds next, where that will stand, and what it remembers."""
+    """A thread between two steps: the token it feeds next, that token's position, and the slots it may read."""
 
     number: int  # 0 is main
     token: int
     position: int
-    knows: list[int]  # slots it may read
+    readable: list[int]  # slots
     sampled: int = 0  # tokens sampled so far
-    topic: int | None = None  # topic tokens of the promise that main is writing
+    topic: int | None = None  # topic tokens of the promise that main is writing; None outside of one
     has_row: bool = False
-    ended: bool = False  # has sampled its last token: main's end-of-turn, a chunk's [/ASYNC]
+    ended: bool = False  # has sampled its last token: main a stop id, a chunk [/ASYNC]
     closed: int = OPEN
 
 
 @dataclasses.dataclass(frozen=True)
-class Ask:
-    """A thread wants its next token, seen from `slot`. `place` says what is legal there; see `legal`."""
+class Query:
+    """A thread's query for its next token, predicted at `slot`. `place` determines which ids are legal; see `legal`."""
 
     slot: int
     thread: int
@@ -68,7 +70,7 @@ class Ask:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """A finished request, with what trace.Trace says of it; the tape holds the prompt too."""
+    """A finished request, with the fields of trace.Trace; the tape includes the prompt."""
 
     tape: Tape
     finish: int  # STOP, LENGTH
@@ -77,34 +79,34 @@ class Answer:
 
 
 def answer(
-    request: Request, settings: DecodeConfig, tokenizer, context: int, positions: Positions
-) -> Generator[tuple[Tape, list[Ask]], list[int], Answer]:
-    """Run one request: yields the tape and who asks for a token, takes one token for each, returns the answer."""
+    request: Request, config: DecodeConfig, tokenizer: Tokenizer, context: int, positions: Positions
+) -> Generator[tuple[Tape, list[Query]], list[int], Answer]:
+    """Decode one request: yields the tape and the queries, receives their tokens, returns the answer."""
     tags, prompt = tokenizer.tags, request.prompt_ids
-    limit = min(len(prompt) + request.max_tokens, settings.slots or context, context)
+    limit = min(len(prompt) + request.max_tokens, config.slots or context, context)
     tape = Tape(np.zeros((limit, limit), bool))
     for position, token in enumerate(prompt):
         slot = tape.feed(token, 0, 0, position)
         tape.sees[slot, : slot + 1] = True
-    main = Thread(0, token=-1, position=len(prompt), knows=list(range(len(prompt))))
+    main = Thread(0, token=-1, position=len(prompt), readable=list(range(len(prompt))))
     chunks: list[Thread] = []
     step = 0
-    take_next(main, (yield tape, [ask_for(main, len(prompt) - 1, request)])[0], request, tokenizer)
+    take_next(main, (yield tape, [query_for(main, len(prompt) - 1, request)])[0], request, tokenizer)
 
     while True:
         all_ended = all(chunk.ended for chunk in chunks)
         if main.ended and all_ended:
             return Answer(tape, STOP, [chunk.closed for chunk in chunks], step)
 
-        # Who feeds: main unless it is done or waits, every chunk that has a row, and as many new ones as rows are free.
+        # Main feeds unless it is done or waits; so does every chunk that has a row; free rows go to waiting chunks.
         main_feeds = not main.ended and (main.token != tags.sync or all_ended)
         forks = main_feeds and main.topic is not None and tags.is_close(main.token)
         queue = [chunk for chunk in chunks if not chunk.has_row and not chunk.ended]
         if forks:
-            promise = [*main.knows, len(tape)]  # up to the token that main feeds now, in the step's first slot
+            promise = [*main.readable, len(tape)]  # up to the token that main feeds now, in the step's first slot
             queue.append(Thread(len(chunks) + 1, tags.async_, main.position + 1, promise))
         in_rows = [chunk for chunk in chunks if chunk.has_row]
-        running = in_rows + queue[: settings.rows - 1 - len(in_rows)]
+        running = in_rows + queue[: config.rows - 1 - len(in_rows)]
         feeding = [main, *running] if main_feeds else running
         if len(tape) + len(feeding) > limit:
             return Answer(tape, LENGTH, [chunk.closed for chunk in chunks], step)
@@ -112,32 +114,32 @@ def answer(
         step += 1
         chunks += queue[-1:] if forks else []
         joins = main_feeds and main.token == tags.sync
-        if joins and positions.policy == "shared_start":  # behind all that was placed, in this step too
+        if joins and positions.policy == "shared_start":  # after all positions so far, including this step's
             main.position = max([main.position, *(1 + p for p in tape.position), *(1 + c.position for c in running)])
         slots = [tape.feed(thread.token, thread.number, step, thread.position) for thread in feeding]
         for thread, slot in zip(feeding, slots, strict=True):
             thread.has_row = True
-            thread.knows.append(slot)
+            thread.readable.append(slot)
         if joins:
-            main.knows = list(range(len(tape)))
+            main.readable = list(range(len(tape)))
         for thread, slot in zip(feeding, slots, strict=True):
-            tape.sees[slot, thread.knows] = True
+            tape.sees[slot, thread.readable] = True
 
-        # A chunk that has fed [/ASYNC] gives its row back; the others go on.
-        onward = []
+        # A chunk that has fed [/ASYNC] gives its row back; the others continue.
+        continuing = []
         for thread, slot in zip(feeding, slots, strict=True):
             if thread.ended:
                 thread.has_row = False
                 continue
             thread.position += 1 + skipped(promised(thread, tags), positions)
-            onward.append((thread, slot))
-        tokens = yield tape, [ask_for(thread, slot, request) for thread, slot in onward]
-        for (thread, _), token in zip(onward, tokens, strict=True):
+            continuing.append((thread, slot))
+        tokens = yield tape, [query_for(thread, slot, request) for thread, slot in continuing]
+        for (thread, _), token in zip(continuing, tokens, strict=True):
             take_next(thread, token, request, tokenizer)
 
 
 def promised(thread: Thread, tags: TagIds) -> int:
-    """The tens of a promise that main closes with the token just fed, else 0; keeps count of the topic on the way."""
+    """The tens of a promise that main closed with the token just fed, else 0. Also counts the tokens of a topic."""
     if thread.number != 0:
         return 0
     if thread.token == tags.promise:
@@ -151,25 +153,25 @@ def promised(thread: Thread, tags: TagIds) -> int:
 
 
 def skipped(tens: int, positions: Positions) -> int:
-    """Positions main leaves to a chunk of so many promised tens."""
+    """Positions that main leaves free for a chunk of `tens` promised tens."""
     if not tens:
         return 0
     return {"predicted": 10 * tens, "constant": positions.constant, "shared_start": 0}[positions.policy]
 
 
-def ask_for(thread: Thread, slot: int, request: Request) -> Ask:
-    """What a thread asks once it has fed the token in `slot`."""
+def query_for(thread: Thread, slot: int, request: Request) -> Query:
+    """The query of a thread that has just fed the token in `slot`."""
     if thread.number:
         place = "full chunk" if thread.sampled >= request.max_chunk_tokens else "chunk"
     elif thread.topic is None:
         place = "main"
     else:
         place = "full topic" if thread.topic >= request.max_topic_tokens else "topic"
-    return Ask(slot, thread.number, thread.sampled, place)
+    return Query(slot, thread.number, thread.sampled, place)
 
 
-def take_next(thread: Thread, token: int, request: Request, tokenizer) -> None:
-    """A thread has sampled: its last token, or one to go on with."""
+def take_next(thread: Thread, token: int, request: Request, tokenizer: Tokenizer) -> None:
+    """Give a thread its next token, which may be its last."""
     full = thread.sampled >= request.max_chunk_tokens
     thread.token = token
     thread.sampled += 1
@@ -179,14 +181,14 @@ def take_next(thread: Thread, token: int, request: Request, tokenizer) -> None:
         thread.ended, thread.closed = True, BUDGET if full else OWN
 
 
-def legal(place: str, tags_allowed: bool, tokenizer, rows: int) -> np.ndarray:
-    """bool [rows of the vocabulary]: what may be sampled at a place."""
+def legal(place: str, tags_allowed: bool, tokenizer: Tokenizer, vocab: int) -> np.ndarray:
+    """bool [vocab]: which ids may be sampled at a place."""
     tags = tokenizer.tags
-    text = np.zeros(rows, bool)
+    text = np.zeros(vocab, bool)
     text[: tokenizer.vocab_size] = True
     text[tags.base : tags.end] = False
     text[list(tokenizer.stop_ids)] = False
-    closes, nothing = [tags.close(tens) for tens in range(1, MAX_TENS + 1)], np.zeros(rows, bool)
+    closes, nothing = [tags.close(tens) for tens in range(1, MAX_TENS + 1)], np.zeros(vocab, bool)
     match place:
         case "main":
             allowed, also = text, [*tokenizer.stop_ids, *([tags.promise, tags.sync] if tags_allowed else [])]
@@ -204,36 +206,36 @@ def legal(place: str, tags_allowed: bool, tokenizer, rows: int) -> np.ndarray:
 
 def scripted(
     request: Request,
-    settings: DecodeConfig,
-    tokenizer,
+    config: DecodeConfig,
+    tokenizer: Tokenizer,
     context: int,
     positions: Positions,
     script: Sequence[Sequence[int]],
 ) -> Answer:
-    """Every thread says what the script tells it to, legal or not: script[thread][number]."""
-    run = answer(request, settings, tokenizer, context, positions)
-    _, asks = next(run)
+    """The answer in which every thread follows its script, legal or not: script[thread][number]."""
+    run = answer(request, config, tokenizer, context, positions)
+    _, queries = next(run)
     while True:
         try:
-            _, asks = run.send([script[ask.thread][ask.number] for ask in asks])
+            _, queries = run.send([script[query.thread][query.number] for query in queries])
         except StopIteration as stop:
             return stop.value
 
 
-def sampled(model: Model, requests: Sequence[Request], settings: DecodeConfig) -> list[Answer]:
-    """Each request is decoded alone; only the forward passes, one over all fed tokens a step, are taken together."""
+def sampled(model: Model, requests: Sequence[Request], config: DecodeConfig) -> list[Answer]:
+    """Each request's answer, decoded alone; only the forward passes, one per step over all fed tokens, are shared."""
     tokenizer = model.tokenizer
-    runs = [answer(request, settings, tokenizer, model.config.context, positions_for(model)) for request in requests]
+    runs = [answer(request, config, tokenizer, model.config.context, positions_for(model)) for request in requests]
     waiting = {index: next(run) for index, run in enumerate(runs)}
     answers: dict[int, Answer] = {}
     while waiting:
         logits = uncached(model, [tape for tape, _ in waiting.values()], batch=len(requests))
-        for row, (index, (_, asks)) in enumerate(list(waiting.items())):
+        for row, (index, (_, queries)) in enumerate(list(waiting.items())):
             request = requests[index]
             tokens = []
-            for ask in asks:
-                allowed = legal(ask.place, not request.sequential, tokenizer, logits.shape[-1])
-                tokens.append(pick(logits[row, ask.slot], allowed, request.sampling, ask.thread, ask.number))
+            for query in queries:
+                allowed = legal(query.place, not request.sequential, tokenizer, logits.shape[-1])
+                tokens.append(pick(logits[row, query.slot], allowed, request.sampling, query.thread, query.number))
             try:
                 waiting[index] = runs[index].send(tokens)
             except StopIteration as stop:
@@ -257,7 +259,7 @@ _forward = jax.jit(forward, static_argnames="config")
 
 
 def pick(logits_V: np.ndarray, legal_V: np.ndarray, sampling: Sampling, thread: int, number: int) -> int:
-    """The next token, from the logits in plain sorted order."""
+    """The next token, sampled by plain sorting."""
     if sampling.temperature == 0:
         return int(np.argmax(np.where(legal_V, logits_V, -np.inf)))
     scaled_V = np.where(legal_V, logits_V / np.float32(sampling.temperature), -np.inf)

@@ -1,6 +1,7 @@
-"""From logits to the next token: greedy, temperature, top-k, top-p, each request with its own settings and seed."""
+"""Sample the next token from logits: greedy, temperature, top-k, top-p, with parameters and a seed per request."""
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ FORBIDDEN = -1e30  # logit of a token that must not be sampled
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """How a request samples: temperature 0 is greedy; top_k 0 and top_p 1 switch the filters off."""
+    """How a request samples: temperature 0 is greedy; top_k 0 and top_p 1 turn the filters off."""
 
     temperature: float = 0.0
     top_k: int = 0
@@ -59,7 +60,7 @@ def draw(logits_NxV: jax.Array, sampling_N: SamplingArrays, thread_N: jax.Array,
     greedy_N = likeliest(logits_NxV)
 
     def sampled():
-        # Below the greatest, so that no temperature overflows; and what is forbidden stays so, however hot.
+        # Relative to the greatest, so that no temperature overflows; forbidden ids stay forbidden at any temperature.
         below_NxV = logits_NxV - jnp.max(logits_NxV, axis=-1, keepdims=True)
         scaled_NxV = below_NxV / jnp.where(temperature_N > 0, temperature_N, 1.0)[:, None]
         scaled_NxV = jnp.where(logits_NxV > FORBIDDEN, scaled_NxV, FORBIDDEN)
@@ -76,24 +77,24 @@ def draw(logits_NxV: jax.Array, sampling_N: SamplingArrays, thread_N: jax.Array,
     return lax.cond(jnp.any(temperature_N > 0), sampled, lambda: greedy_N)
 
 
-def likeliest(logits_NxV):
-    """argmax as two plain reductions, which XLA CPU vectorizes: of equals the first, and a NaN is above all."""
+def likeliest(logits_NxV: jax.Array) -> jax.Array:
+    """argmax as two plain reductions, which XLA CPU vectorizes: the first of equals, and NaN above all."""
     vocab = logits_NxV.shape[1]
     best_N = jnp.max(logits_NxV, axis=1, keepdims=True)
     is_best_NxV = (logits_NxV == best_N) | jnp.isnan(logits_NxV)
     return jnp.min(jnp.where(is_best_NxV, jnp.arange(vocab, dtype=jnp.int32)[None], vocab), axis=1)
 
 
-def keep_top(logits_NxV, top_k_N, top_p_N):
-    """Forbid what lies outside the k most likely tokens, then outside the fewest that hold the mass p of what is left.
+def keep_top(logits_NxV: jax.Array, top_k_N: jax.Array, top_p_N: jax.Array) -> jax.Array:
+    """Keep the k most likely tokens, and of these the fewest that hold the probability mass p; forbid the others.
 
-    Ties at either edge are kept, so the result does not depend on an order of equal logits. The edges are found by
-    bisection over the floats' bit patterns: exact like a sort, at a fraction of its cost for large vocabularies.
+    Ties at either edge are kept, so the order of equal logits does not matter. The edges are found by bisection over
+    the floats' bit patterns: exact like a sort, at a fraction of its cost for large vocabularies.
     """
     order_NxV = ordered_bits(logits_NxV)
     vocab = logits_NxV.shape[1]
-    wanted_N = jnp.where(top_k_N > 0, jnp.minimum(top_k_N, vocab), vocab)
-    edge_N = highest(lambda edge_N: jnp.sum(order_NxV >= edge_N[:, None], axis=1) >= wanted_N, order_NxV.shape[0])
+    k_N = jnp.where(top_k_N > 0, jnp.minimum(top_k_N, vocab), vocab)
+    edge_N = highest(lambda edge_N: jnp.sum(order_NxV >= edge_N[:, None], axis=1) >= k_N, order_NxV.shape[0])
     kept_NxV = jnp.where(order_NxV >= edge_N[:, None], logits_NxV, FORBIDDEN)
 
     mass_NxV = jax.nn.softmax(kept_NxV, axis=-1)
@@ -105,18 +106,18 @@ def keep_top(logits_NxV, top_k_N, top_p_N):
     return jnp.where(order_NxV >= edge_N[:, None], kept_NxV, FORBIDDEN)
 
 
-def ordered_bits(x):
-    """float32 as int32 in the same order; both zeros are one."""
+def ordered_bits(x: jax.Array) -> jax.Array:
+    """float32 as int32 in the same order; both zeros are equal."""
     bits = lax.bitcast_convert_type(jnp.where(x == 0, 0.0, x), jnp.int32)
     return jnp.where(bits < 0, bits ^ np.int32(0x7FFFFFFF), bits)
 
 
-def highest(holds, rows: int):
-    """For each row the greatest int32 for which `holds` is true, where it is true for the least and changes once."""
+def highest(holds: Callable[[jax.Array], jax.Array], rows: int) -> jax.Array:
+    """For each row the greatest int32 for which `holds` is true; it must be true for the least and change once."""
 
-    def narrow(_, bounds):
+    def narrow(_: jax.Array, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         low, high = bounds  # holds(low), and not holds(high + 1)
-        # The upper middle without overflow.
+        # The middle, rounded up, without overflow.
         middle = (low >> 1) + (high >> 1) + ((low | high) & 1)
         yes = holds(middle)
         return jnp.where(yes, middle, low), jnp.where(yes, high, middle - 1)

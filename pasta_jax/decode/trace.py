@@ -1,20 +1,21 @@
-"""What a request did: each token with its thread, step and position; the program, the threads and the timing follow."""
+"""The trace of a request: each token with its thread, step and position; program, threads and timing are derived."""
 
 import dataclasses
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pasta_jax.decode.state import BUDGET, FINISH_NAMES, LENGTH, OPEN, OWN
 from pasta_jax.lang.clock import clock, theoretical_speedup
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
 from pasta_jax.lang.structure import structure, visible_matrix
 from pasta_jax.lang.tags import TagIds
-from pasta_jax.models.tokenizer import Detokenizer
+from pasta_jax.models.tokenizer import Detokenizer, Tokenizer
 
 CLOSED_NAMES = {OWN: "own", BUDGET: "budget", OPEN: "request"}  # the request ended before the chunk did
 NOT_FED = -1
-NO_TOKEN = -1  # stands for an id that is neither a tag nor a stop
+NO_TOKEN = -1  # a placeholder id that is neither a tag nor a stop id
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Thread:
     number: int
     topic: str
     tens: int  # promised length in tens; 0 for main
-    length: int  # a chunk's: the ids of its block, [ASYNC] and [/ASYNC] counted, fed or not; main's: tokens fed
+    length: int  # a chunk's: ids of its block, with [ASYNC] and [/ASYNC] even if they were not fed; main's: tokens fed
     tokens: int  # tokens fed
     first_step: int  # 0 if it fed none
     last_step: int
@@ -33,27 +34,27 @@ class Thread:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trace:
-    """Every token a request fed after its prompt, in slot order, as int32 arrays [N]; docs/TRACE.md describes its file.
+    """Every token a request fed after its prompt, in slot order, as int32 arrays [N]; docs/TRACE.md describes the file.
 
     Token i lies in the pool's slot len(prompt_ids) + i.
     """
 
     tags: TagIds
     model: str
-    prompt: str  # the question as it was asked, or what its ids decode to
+    prompt: str  # the prompt as the user wrote it, or its ids decoded
     prompt_ids: tuple[int, ...]
     rows: int
     policy: str
-    replayed: bool  # the answer was given, not sampled
+    replayed: bool  # the answer was forced, not sampled
     token: np.ndarray
     thread: np.ndarray
     step: np.ndarray
     position: np.ndarray
     text: tuple[str, ...]  # what each token adds to its thread's text; see spell
-    closed: tuple[int, ...]  # how each thread ended: OPEN, OWN, BUDGET; main's says nothing
+    closed: tuple[int, ...]  # how each thread ended: OPEN, OWN, BUDGET; main's is not used
     finish: int
     steps: int
-    rounds: tuple[tuple[int, float], ...]  # (step, milliseconds) at each look at the device; empty if not measured
+    rounds: tuple[tuple[int, float], ...]  # (step, milliseconds) of each round; empty if not measured
 
     @property
     def finish_reason(self) -> str:
@@ -66,9 +67,9 @@ class Trace:
 
     @cached_property
     def _linear(self) -> tuple[list[int], list[int], int]:
-        """(ids, index of each in slot order or NOT_FED, where a promise that was never closed begins).
+        """The linear response: ids, their indices in slot order or NOT_FED, and where an unclosed promise begins.
 
-        Each block stands behind its promise and is closed, even if its closing tag was never fed.
+        Each block follows its promise and is closed, even if its closing tag was never fed.
         """
         tags = self.tags
         fed = [np.flatnonzero(self.thread == number).tolist() for number in range(len(self.closed))]
@@ -90,12 +91,12 @@ class Trace:
         return ids, index, len(ids) if cut is None else cut
 
     def linear_ids(self) -> list[int]:
-        """The response in linear order; a promise that the request's end cut short is left out: it is none yet."""
+        """The response in linear order, without a promise that was not closed before the request ended."""
         ids, _, cut = self._linear
         return ids[:cut]
 
     def _whole_ids(self) -> list[int]:
-        """All that was fed, in linear order and well-formed: a promise cut short counts as plain main tokens."""
+        """All fed tokens in linear order, well-formed: an unclosed promise counts as plain main tokens."""
         ids, _, cut = self._linear
         return ids[:cut] + [NO_TOKEN if id == self.tags.promise else id for id in ids[cut:]]
 
@@ -104,7 +105,7 @@ class Trace:
         return np.array([i for i in self._linear[1] if i != NOT_FED], np.int64)
 
     def sees(self) -> np.ndarray:
-        """bool [N, P + N]: which tokens (P of the prompt, N fed) each fed token attends to, in linear order."""
+        """The attention mask in linear order, bool [N, P + N]: queries are fed tokens, keys also the prompt's."""
         prompt = len(self.prompt_ids)
         parts = structure([*self.prompt_ids, *self._whole_ids()], self.tags, prompt, end_of_turn=NO_TOKEN - 1)
         fed = prompt + np.flatnonzero(np.array(self._linear[1], np.int64) != NOT_FED)
@@ -112,45 +113,44 @@ class Trace:
 
     @cached_property
     def in_topic(self) -> np.ndarray:
-        """bool [N]: pieces of topics, also of a promise cut short."""
-        found, inside = np.zeros(len(self.token), bool), False
+        """bool [N]: the tokens of topics, including the topic of an unclosed promise."""
+        in_topic, inside = np.zeros(len(self.token), bool), False
         for i in np.flatnonzero(self.thread == 0):
             token = int(self.token[i])
-            found[i] = inside and not self.tags.is_close(token)
-            inside = token == self.tags.promise or found[i]
-        return found
+            in_topic[i] = inside and not self.tags.is_close(token)
+            inside = token == self.tags.promise or in_topic[i]
+        return in_topic
 
     @property
     def text_tokens(self) -> int:
-        """Tokens that are neither tags nor pieces of topics."""
+        """Number of tokens that are neither tags nor part of a topic."""
         return int(np.count_nonzero(~self.tags.is_tag(self.token) & ~self.in_topic))
 
     @cached_property
     def critical_path(self) -> int:
-        """Steps with unlimited rows, by lang/clock.py.
+        """Steps the answer takes with unlimited rows, by lang/clock.py.
 
-        A request that ran out of tokens is timed as far as it came: a chunk cut short counts up to the last token it
-        fed (the closing tag that makes its block whole costs the clock nothing), a promise cut short as the main tokens
-        it was. So it is never more than `steps`.
+        If the request ran out of tokens, only fed tokens count: those of an unfinished chunk (the closing tag that
+        completes its block costs no step), and those of an unclosed promise as main tokens. It never exceeds `steps`.
         """
         return clock(self._whole_ids(), self.tags, 0).critical_path
 
     @property
     def parallelism(self) -> float:
-        """Text tokens a step on the critical path; 0 for an empty answer."""
+        """Text tokens per step of the critical path; 0 for an empty answer."""
         return self.text_tokens / self.critical_path if self.critical_path else 0.0
 
     def speedup(self, baseline_tokens: int) -> float:
-        """Theoretical speedup over a sequential answer of so many tokens."""
+        """Theoretical speedup over a sequential answer of `baseline_tokens` tokens."""
         return theoretical_speedup(baseline_tokens, self.critical_path)
 
     @property
     def widest(self) -> int:
-        """The most threads that fed in one step."""
+        """The largest number of threads that fed in one step."""
         return int(np.bincount(self.step).max()) if len(self.step) else 0
 
     def program(self) -> Program:
-        """The response as a program: what Program.from_ids reads from the linear ids."""
+        """The response as a program, equal to what Program.from_ids parses from the linear ids."""
         ids, index, cut = self._linear
         parts, pieces, topic, tens = [], [], "", 0
         for id, i in zip(ids[:cut], index, strict=False):
@@ -184,7 +184,7 @@ class Trace:
         return rows
 
     def joins(self) -> dict[int, int]:
-        """For each chunk that main waited for, where in the arrays the [SYNC] is that joined it: the next in main."""
+        """For each joined chunk, the index of the [SYNC] that joined it: main's first after the chunk's promise."""
         open_, joined = [], {}
         for i in np.flatnonzero(self.thread == 0).tolist():
             token = int(self.token[i])
@@ -195,40 +195,40 @@ class Trace:
                 open_ = []
         return joined
 
-    def ms_at(self, step) -> np.ndarray:
-        """Milliseconds from the start of the prefill to the end of a step. Takes ints and arrays.
+    def ms_at(self, step: ArrayLike) -> np.ndarray:
+        """Milliseconds from the start of the prefill to the end of a step. Accepts ints and arrays.
 
-        Measured where the host looked at the device, interpolated between two looks.
+        Measured at the end of each round, interpolated in between.
         """
         steps, ms = zip(*self.rounds, strict=True)
         return np.interp(step, steps, ms)
 
     @property
     def prefill_ms(self) -> float:
-        """From the start of the prefill until the first token was sampled."""
+        """Milliseconds from the start of the prefill until the first token was sampled."""
         return self.rounds[0][1]
 
     @property
     def decode_ms(self) -> float:
-        """From then until the request was done."""
+        """Milliseconds from the first sampled token until the request was done."""
         return self.rounds[-1][1] - self.rounds[0][1]
 
 
-def spell(tokenizer, token: np.ndarray, thread: np.ndarray) -> tuple[str, ...]:
-    """What each token adds to the text of its thread: a character comes with its last byte.
+def spell(tokenizer: Tokenizer, token: np.ndarray, thread: np.ndarray) -> tuple[str, ...]:
+    """The text that each token adds to its thread: a character belongs to the token with its last byte.
 
-    What a tag or the thread's end cuts off in the middle of a character becomes U+FFFD, at the tag or the last token.
+    An incomplete character before a tag or the thread's end becomes U+FFFD, at the tag or the last token.
     """
     pieces = [""] * len(token)
     for number in np.unique(thread):
         detokenizer = Detokenizer(tokenizer)
-        own = np.flatnonzero(thread == number)
-        for i in own:
+        indices = np.flatnonzero(thread == number)
+        for i in indices:
             pieces[i] = spell_next(detokenizer, tokenizer.tags, int(token[i]))
-        pieces[own[-1]] += detokenizer.flush()
+        pieces[indices[-1]] += detokenizer.flush()
     return tuple(pieces)
 
 
 def spell_next(detokenizer: Detokenizer, tags: TagIds, token: int) -> str:
-    """One token's share of `spell`."""
+    """`spell` for the next token of one thread."""
     return detokenizer.flush() if tags.is_tag(token) else detokenizer.push(token)

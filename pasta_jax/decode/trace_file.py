@@ -1,4 +1,4 @@
-"""Trace files: JSON of a documented, versioned form (docs/TRACE.md), checked field by field when read."""
+"""Trace files: JSON in a documented, versioned format (docs/TRACE.md), validated field by field when read."""
 
 import dataclasses
 import itertools
@@ -19,12 +19,13 @@ FORMAT = "pasta_jax.trace"
 VERSION = 1
 _COLUMNS = {"id": "token", "thread": "thread", "step": "step", "position": "position"}
 _CLOSED = {name: code for code, name in CLOSED_NAMES.items()}
+_NAMES = {int: "an int", str: "a str", bool: "a bool", list: "a list", dict: "a dict"}
 _FINISH = {name: code for code, name in FINISH_NAMES.items()}
-_AGAIN = "write it again with --trace"
+_REMEDY = "write it again with --trace"
 
 
 def to_json(trace: Trace) -> str:
-    """The trace as JSON text, one key a line."""
+    """The trace as JSON text, one key per line."""
     fields = _stored(trace) | _derived(trace)
     lines = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items())
     return "{\n" + ",\n".join(lines) + "\n}\n"
@@ -45,13 +46,13 @@ def _stored(trace: Trace) -> dict:
         "finish": trace.finish_reason,
         "steps": trace.steps,
         "closed": [CLOSED_NAMES[code] for code in trace.closed],
-        "rounds": [list(look) for look in trace.rounds],
+        "rounds": [list(pair) for pair in trace.rounds],
         "tokens": columns | {"text": list(trace.text)},
     }
 
 
 def _derived(trace: Trace) -> dict:
-    """What readers without this package would have to work out; checked, not trusted, when read."""
+    """Values that follow from the stored ones, for readers without this package; verified when read."""
     program = trace.program()
     return {
         "text": program.strip(),
@@ -64,53 +65,51 @@ def _derived(trace: Trace) -> dict:
 
 
 def save(trace: Trace, path: Path) -> None:
-    """Write the file, whole or not at all."""
+    """Write a trace file, whole or not at all."""
     write_whole(path, to_json(trace))
 
 
 def load(path: Path) -> Trace:
-    """Read a file; what is no trace is refused by name."""
+    """Read a trace file; any other file is refused by name."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise PastaError(f"{path}: byte {error.start} is not UTF-8, so this is no trace; {_AGAIN}") from None
+        raise PastaError(f"{path}: byte {error.start} is not UTF-8, so this is not a trace; {_REMEDY}") from None
     except OSError as error:
-        raise PastaError(f"{path}: {error.strerror}; give a file written with --trace") from None
+        raise PastaError(f"{path}: {error.strerror}; pass a file written with --trace") from None
     return from_json(text, str(path))
 
 
 def from_json(text: str, name: str) -> Trace:
-    """The trace in a JSON text; `name` stands for it in errors."""
+    """Parse a trace; `name` stands for the text in errors."""
     try:
         fields = json.loads(text)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        raise PastaError(f"{name}: {place}: {error.msg}: cut short or no JSON; {_AGAIN}") from None
+        raise PastaError(f"{name}: {place}: {error.msg}: incomplete or not JSON; {_REMEDY}") from None
     except RecursionError:
-        raise PastaError(f"{name}: no trace: nested too deeply; give a file written with --trace") from None
+        raise PastaError(f"{name}: not a trace: nested too deeply; pass a file written with --trace") from None
     if not isinstance(fields, dict) or fields.get("format") != FORMAT:
-        raise PastaError(f'{name}: no trace (its "format" is not {FORMAT!r}); give a file written with --trace')
+        raise PastaError(f'{name}: not a trace (its "format" is not {FORMAT!r}); pass a file written with --trace')
     if fields.get("version") != VERSION:
-        raise PastaError(
-            f"{name}: version {fields.get('version')!r} of the form, this program reads {VERSION}; {_AGAIN}"
-        )
+        raise PastaError(f"{name}: format version {fields.get('version')!r}, this program reads {VERSION}; {_REMEDY}")
     trace = _Reader(name, fields).trace()
     try:
         derived = _derived(trace)
     except PastaError as error:
-        raise PastaError(f"{name}: tokens: no well-formed answer ({error}); {_AGAIN}") from None
+        raise PastaError(f"{name}: tokens: not a well-formed answer ({error}); {_REMEDY}") from None
     known = _stored(trace).keys() | derived.keys()
     for key in sorted(known ^ fields.keys()):
-        raise PastaError(f"{name}: {key}: {'missing' if key in known else 'unknown key'}; {_AGAIN}")
+        raise PastaError(f"{name}: {key}: {'missing' if key in known else 'unknown key'}; {_REMEDY}")
     for key, value in derived.items():
         if fields[key] != value:
-            raise PastaError(f"{name}: {key}: does not follow from the tokens, so the file was changed; {_AGAIN}")
+            raise PastaError(f"{name}: {key}: does not follow from the tokens, so the file was changed; {_REMEDY}")
     return trace
 
 
 @dataclasses.dataclass
 class _Reader:
-    """Takes fields out of parsed JSON, each checked for its kind and range."""
+    """Reads fields from parsed JSON and checks their types and ranges."""
 
     name: str
     fields: dict
@@ -125,13 +124,15 @@ class _Reader:
         steps, count = self.take("steps", int), len(text)
         for key, attribute in _COLUMNS.items():
             self.demand(
-                len(columns[attribute]) == count, f"tokens.{key}", f"has another length than tokens.text, {count}"
+                len(columns[attribute]) == count,
+                f"tokens.{key}",
+                f"its length differs from that of tokens.text, {count}",
             )
         thread, step = columns["thread"], columns["step"]
-        self.demand(len(closed) > 0, "closed", "is empty, and main is a thread")
-        self.demand(bool((thread < len(closed)).all()), "tokens.thread", "names a thread that is not in closed")
-        self.demand(bool((np.diff(step) >= 0).all()), "tokens.step", "goes back")
-        self.demand(not count or (step[0] >= 1 and step[-1] <= steps), "tokens.step", f"leaves 1 to {steps}")
+        self.demand(len(closed) > 0, "closed", "is empty, but main is a thread")
+        self.demand(bool((thread < len(closed)).all()), "tokens.thread", "has a thread that is not in closed")
+        self.demand(bool((np.diff(step) >= 0).all()), "tokens.step", "decreases")
+        self.demand(not count or (step[0] >= 1 and step[-1] <= steps), "tokens.step", f"is not within 1 to {steps}")
         tags = TagIds(self.take("tags_base", int))
         closes = int(np.count_nonzero((thread == 0) & tags.is_close(columns["token"])))
         self.demand(closes + 1 == len(closed), "closed", f"has {len(closed)} threads for {closes} promises")
@@ -152,20 +153,20 @@ class _Reader:
         )
 
     def rounds(self) -> tuple[tuple[int, float], ...]:
-        looks = self.take("rounds", list)
-        whole = all(isinstance(look, list) and len(look) == 2 for look in looks)
-        whole = whole and all(
-            type(step) is int and type(ms) in (int, float) and math.isfinite(ms) for step, ms in looks
+        rounds = self.take("rounds", list)
+        are_pairs = all(isinstance(pair, list) and len(pair) == 2 for pair in rounds)
+        are_pairs = are_pairs and all(
+            type(step) is int and type(ms) in (int, float) and math.isfinite(ms) for step, ms in rounds
         )
-        self.demand(whole, "rounds", "is not made of [step, milliseconds]")
-        rising = all(a[0] < b[0] and a[1] <= b[1] for a, b in itertools.pairwise(looks))
-        self.demand(rising, "rounds", "goes back")
-        self.demand(not looks or looks[0][0] == 0, "rounds", "does not begin at step 0")
-        return tuple((step, float(ms)) for step, ms in looks)
+        self.demand(are_pairs, "rounds", "is not a list of [step, milliseconds]")
+        rising = all(a[0] < b[0] and a[1] <= b[1] for a, b in itertools.pairwise(rounds))
+        self.demand(rising, "rounds", "decreases")
+        self.demand(not rounds or rounds[0][0] == 0, "rounds", "does not start at step 0")
+        return tuple((step, float(ms)) for step, ms in rounds)
 
     def take(self, key: str, kind: type):
         self.demand(key in self.fields, key, "missing")
-        self.demand(_is(self.fields[key], kind), key, f"is no {kind.__name__}")
+        self.demand(_is(self.fields[key], kind), key, f"is not {_NAMES[kind]}")
         if kind is int:
             self.demand(0 <= self.fields[key] < 2**31, key, "is out of range")
         return self.fields[key]
@@ -175,24 +176,24 @@ class _Reader:
         self.demand(
             isinstance(values, list) and all(_is(value, kind) for value in values),
             key,
-            f"is no list of {kind.__name__}",
+            f"is not a list of {kind.__name__}",
         )
         return values
 
     def integers(self, fields: dict, key: str) -> np.ndarray:
         values = self.listed(fields, key, int)
-        self.demand(all(0 <= value < 2**31 for value in values), key, "holds a number out of range")
+        self.demand(all(0 <= value < 2**31 for value in values), key, "has a number out of range")
         return np.array(values, np.int32)
 
     def one_of(self, known: dict, key: str, value):
-        self.demand(isinstance(value, str) and value in known, key, f"is {value!r}, none of {', '.join(known)}")
+        self.demand(isinstance(value, str) and value in known, key, f"is {value!r}, not one of {', '.join(known)}")
         return known[value]
 
     def demand(self, holds: bool, key: str, what: str) -> None:
         if not holds:
-            raise PastaError(f"{self.name}: {key}: {what}; {_AGAIN}")
+            raise PastaError(f"{self.name}: {key}: {what}; {_REMEDY}")
 
 
 def _is(value, kind: type) -> bool:
-    """Whether a value is of just this kind (a bool is no int), and text that can be written again."""
+    """Whether a value has exactly this type (a bool is not an int); text must also be encodable."""
     return type(value) is kind and not (kind is str and any("\ud800" <= character <= "\udfff" for character in value))

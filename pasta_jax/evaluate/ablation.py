@@ -1,4 +1,4 @@
-"""Decoding with one of its rules broken, to see what the rule is worth: the oracle, with a lie told to it."""
+"""Decoding with one rule broken, to measure what the rule contributes: the oracle with a wrong mask or grammar."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,36 +12,36 @@ from pasta_jax.models.weights import Model
 
 ABLATIONS = (
     "none",
-    "no_sync",  # main may not write [SYNC], so it never reads a chunk
-    "sync_unseen",  # it waits, and still reads no chunk
-    "all_seen",  # every thread reads all that was fed before, siblings and open chunks too
+    "no_sync",  # main cannot write [SYNC], so it never sees a chunk
+    "sync_unseen",  # main waits for chunks, but does not see them
+    "all_seen",  # every thread sees all tokens fed before, including siblings and open chunks
 )
 
 
-def decode_broken(model: Model, requests: Sequence[Request], settings: DecodeConfig, ablation: str) -> list[Trace]:
-    """The answers, greedy or sampled as asked. Slow: all that was fed is computed anew in every step."""
+def decode_broken(model: Model, requests: Sequence[Request], config: DecodeConfig, ablation: str) -> list[Trace]:
+    """Answer all requests. Slow: every step recomputes all fed tokens."""
     tokenizer = model.tokenizer
-    runs = [answer(request, settings, tokenizer, model.config.context, positions_for(model)) for request in requests]
+    runs = [answer(request, config, tokenizer, model.config.context, positions_for(model)) for request in requests]
     waiting = {index: next(run) for index, run in enumerate(runs)}
     traces: dict[int, Trace] = {}
     while waiting:
         tapes = [broken(tape, ablation) for tape, _ in waiting.values()]
         logits = uncached(model, tapes, batch=len(requests))
-        for row, (index, (_, asks)) in enumerate(list(waiting.items())):
+        for row, (index, (_, queries)) in enumerate(list(waiting.items())):
             request, tokens = requests[index], []
-            for ask in asks:
-                allowed = legal(ask.place, not request.sequential, tokenizer, logits.shape[-1])
+            for query in queries:
+                allowed = legal(query.place, not request.sequential, tokenizer, logits.shape[-1])
                 allowed[tokenizer.tags.sync] &= ablation != "no_sync"
-                tokens.append(pick(logits[row, ask.slot], allowed, request.sampling, ask.thread, ask.number))
+                tokens.append(pick(logits[row, query.slot], allowed, request.sampling, query.thread, query.number))
             try:
                 waiting[index] = runs[index].send(tokens)
             except StopIteration as stop:
-                traces[index] = trace_of(model, request, settings, waiting.pop(index)[0], stop.value)
+                traces[index] = trace_of(model, request, config, waiting.pop(index)[0], stop.value)
     return [traces[index] for index in range(len(requests))]
 
 
 def broken(tape: Tape, ablation: str) -> Tape:
-    """The tape with what each token sees made wrong."""
+    """The tape with its mask changed by an ablation."""
     if ablation == "sync_unseen":
         thread = np.zeros(len(tape.sees), int)
         thread[: len(tape)] = tape.thread
@@ -56,8 +56,8 @@ def broken(tape: Tape, ablation: str) -> Tape:
     return tape
 
 
-def trace_of(model: Model, request: Request, settings: DecodeConfig, tape: Tape, done: Answer) -> Trace:
-    """The oracle's books as a trace, without times."""
+def trace_of(model: Model, request: Request, config: DecodeConfig, tape: Tape, result: Answer) -> Trace:
+    """The oracle's records as a trace, without times."""
     prompt, tokenizer = len(request.prompt_ids), model.tokenizer
     columns = {
         name: np.array(getattr(tape, name)[prompt:], np.int32) for name in ("token", "thread", "step", "position")
@@ -65,15 +65,15 @@ def trace_of(model: Model, request: Request, settings: DecodeConfig, tape: Tape,
     return Trace(
         tags=tokenizer.tags,
         model=model.name,
-        prompt=tokenizer.decode(request.prompt_ids),
+        prompt=tokenizer.decode(request.prompt_ids) if request.text is None else request.text,
         prompt_ids=request.prompt_ids,
-        rows=settings.rows,
+        rows=config.rows,
         policy=positions_for(model).policy,
         replayed=False,
         **columns,
         text=spell(tokenizer, columns["token"], columns["thread"]),
-        closed=(0, *done.closed),
-        finish=done.finish,
-        steps=done.steps,
+        closed=(0, *result.closed),
+        finish=result.finish,
+        steps=result.steps,
         rounds=(),
     )

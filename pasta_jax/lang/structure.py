@@ -1,8 +1,9 @@
-"""Chunk, epoch, main count, position and label of every token of a linear program, and who sees whom.
+"""Chunk, epoch, main count, position and label of every token of a linear program, and the attention mask.
 
-The one source of truth: the training batch, the preference scores, the interpreter's mask and its oracle use it.
+The single definition of the mask and of positions: training batches, preference scores and the interpreter use it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.error import LangError
-from pasta_jax.lang.linear import Block, as_ids, scan
+from pasta_jax.lang.linear import Block, Join, as_ids, scan
 from pasta_jax.lang.tags import TagIds
 
 NO_LABEL = -1
@@ -75,20 +76,20 @@ class Structure:
 
 
 def structure(
-    ids,
+    ids: Sequence[int] | np.ndarray,
     tags: TagIds,
     prompt_length: int,
     end_of_turn: int,
     positions: Positions = Positions(),
     ended: bool = True,
 ) -> Structure:
-    """`ids` are the prompt's and then the linear response's; `ended` says whether main came to its end-of-turn."""
+    """The structure of `ids`, a prompt and its linear response; `ended`: whether main reached its end-of-turn."""
     ids = as_ids(ids)
     marks = scan(ids, tags, prompt_length)
     ends = np.flatnonzero(ids[prompt_length:] == end_of_turn)
     if ends.size:
         place = prompt_length + int(ends[0])
-        raise LangError("a response holds no end-of-turn", "drop it: it is the last label, no token", index=place)
+        raise LangError("a response has no end-of-turn token", "drop it: it is the last label only", index=place)
     blocks = [mark for mark in marks if isinstance(mark, Block)]
     chunk = np.zeros(len(ids), np.int32)
     for number, block in enumerate(blocks, start=1):
@@ -105,15 +106,15 @@ def structure(
     )
 
 
-def fork_position(p):
-    """Where [ASYNC] stands when its promise closed at p; the block goes on from there one by one."""
+def fork_position(p: ArrayLike) -> ArrayLike:
+    """The position of [ASYNC] if its promise closed at p; the rest of the block follows one by one."""
     return p + 1
 
 
-def resume_position(p, tens, positions: Positions, length=None):
-    """Where main goes on when it closed a promise of `tens` at p. Takes ints and arrays.
+def resume_position(p: ArrayLike, tens: ArrayLike, positions: Positions, length: ArrayLike | None = None) -> ArrayLike:
+    """The position at which main continues after it closed a promise of `tens` at p. Accepts ints and arrays.
 
-    `length` is the block's true length in ids, which only the policy `oracle` asks for.
+    `length` is the block's true length in ids, which only the policy `oracle` needs.
     """
     match positions.policy:
         case "predicted":
@@ -123,7 +124,7 @@ def resume_position(p, tens, positions: Positions, length=None):
         case "oracle":
             if length is None:
                 raise PastaError(
-                    "position policy oracle: it needs true lengths, unknown while decoding; choose another"
+                    "position policy oracle: needs true lengths, which are unknown while decoding; choose another"
                 )
             return p + 1 + length
         case "shared_start":
@@ -131,15 +132,15 @@ def resume_position(p, tens, positions: Positions, length=None):
     raise AssertionError(positions)
 
 
-def sync_position(p, highest, positions: Positions):
-    """Where [SYNC] stands: at main's next position p, or under `shared_start` behind every position given so far.
+def sync_position(p: ArrayLike, highest: ArrayLike, positions: Positions) -> ArrayLike:
+    """The position of [SYNC]: main's next position p, or under `shared_start` one after all positions so far.
 
-    `highest` is the greatest position of main and of all chunks before the [SYNC]. Takes ints and arrays.
+    `highest` is the greatest position of main and of all chunks before the [SYNC]. Accepts ints and arrays.
     """
     if positions.policy != "shared_start":
         return p
-    behind = highest + 1
-    return p + (behind - p) * (behind > p)
+    after = highest + 1
+    return p + (after - p) * (after > p)
 
 
 def visible(there: ArrayLike, query: Place, key: Place) -> ArrayLike:
@@ -161,8 +162,8 @@ def visible_matrix(structure: Structure) -> np.ndarray:
     return visible(there, structure.place.queries(), structure.place.keys())
 
 
-def _positions(length: int, marks: list, prompt_length: int, positions: Positions) -> np.ndarray:
-    position = np.arange(length, dtype=np.int32)  # right for the prompt, and for a response without tags
+def _positions(length: int, marks: list[Block | Join], prompt_length: int, positions: Positions) -> np.ndarray:
+    position = np.arange(length, dtype=np.int32)  # correct for the prompt, and for a response without tags
     done = following = prompt_length  # tokens placed so far, and main's next position
     highest = prompt_length - 1  # of the blocks' positions; main's own are below `following`
 
@@ -191,7 +192,7 @@ def _labels(ids: np.ndarray, blocks: list[Block], main: np.ndarray, prompt_lengt
     label = np.full(len(ids), NO_LABEL, np.int32)
     label[main[:-1]] = ids[main[1:]]  # main's next token skips the blocks
     label[main[-1:]] = last
-    # The prompt is not to be learnt, but its last token predicts the response's first: the prefill samples it there.
+    # There is no loss on the prompt, but its last token predicts the response's first, as in the prefill.
     label[: max(prompt_length - 1, 0)] = NO_LABEL
     for block in blocks:
         label[block.start : block.stop - 1] = ids[block.start + 1 : block.stop]

@@ -1,9 +1,9 @@
-"""Attention by blocks under PASTA's mask: scores and mask exist for one block of queries and keys at a time.
+"""Blocked attention under PASTA's mask: scores and mask exist for one block of queries and keys at a time.
 
-The softmax is kept running over the blocks of keys, as in FlashAttention (Dao et al., 2022); the backward pass makes
-each block again from the logarithm of its row's sum. Blocks in which nobody sees anybody cost only the look at the
-mask: those above the diagonal not even that, and those between two packed records. On a TPU the kernels of
-flash_tpu.py do it; here stands what does it elsewhere, in plain JAX.
+The softmax is accumulated over the blocks of keys, as in FlashAttention (Dao et al., 2022); the backward pass
+recomputes each block from the logarithm of its rows' sums. A fully masked block, such as one between two packed
+records, costs only its mask; blocks above the diagonal are never visited. On a TPU the kernels of flash_tpu.py run;
+this file has the same computation in plain JAX, for other devices.
 """
 
 import dataclasses
@@ -21,12 +21,12 @@ from pasta_jax.sharding import on_each_device
 
 
 def blocked_attention(config: TransformerConfig, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, mask_spec: MaskSpec):
-    """What `transformer.attention` gives under the mask that `mask_spec` describes; every token sees itself."""
+    """Equals `transformer.attention` under the mask of `mask_spec`; every token must see itself."""
     length = q_BxTxKxGxD.shape[1]
     padding = -length % mask_spec.block
     if padding:
-        # Behind the rest and of a record of their own: seen by themselves alone.
-        def pad(array, value=0):
+        # Padding comes last and is a record of its own, so only padding sees it.
+        def pad(array: jax.Array, value: int = 0) -> jax.Array:
             return jnp.pad(array, ((0, 0), (0, padding), *((0, 0),) * (array.ndim - 2)), constant_values=value)
 
         place, position = jax.tree.map(pad, (mask_spec.place, mask_spec.position))
@@ -36,11 +36,11 @@ def blocked_attention(config: TransformerConfig, q_BxTxKxGxD, k_BxTxKxD, v_BxTxK
     return _attend(config.attention_cap, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, mask_spec)[:, :length]
 
 
-def _cut(array_BxTx_, which, block: int):
+def _cut(array_BxTx_: jax.Array, which: jax.Array, block: int) -> jax.Array:
     return lax.dynamic_slice_in_dim(array_BxTx_, which * block, block, axis=1)
 
 
-def _block_mask(mask_spec: MaskSpec, q, k):
+def _block_mask(mask_spec: MaskSpec, q: jax.Array, k: jax.Array) -> jax.Array:
     """bool [B, Q, S]: the mask of the q-th block of queries and the k-th of keys."""
     query = (_cut(vector_BxT, q, mask_spec.block)[:, :, None] for vector_BxT in mask_spec.vectors())
     key = (_cut(vector_BxT, k, mask_spec.block)[:, None, :] for vector_BxT in mask_spec.vectors())
@@ -48,7 +48,7 @@ def _block_mask(mask_spec: MaskSpec, q, k):
 
 
 def _scores(cap: float | None, q_BxQxKxGxD, k_BxSxKxD):
-    """Scores [B, K, G, Q, S] in float32, and what the cap's slope is at each."""
+    """Scores [B, K, G, Q, S] in float32, and the slope of the cap at each."""
     scores = jnp.einsum("bqkgd,bskd->bkgqs", q_BxQxKxGxD, k_BxSxKxD, preferred_element_type=jnp.float32)
     if cap is None:
         return scores, 1.0
@@ -62,21 +62,21 @@ def _attend(cap, q, k, v, mask_spec: MaskSpec):
 
 
 def _forward(cap, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, mask_spec: MaskSpec):
-    given = q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, mask_spec
+    inputs = q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, mask_spec
     axes = "btkgd", "btkd", "btkd", _axes(mask_spec)
-    out_BxTxKxGxD, log_BxKxGxT = _where_it_runs(
-        cap, (flash_tpu.forward, _plain_forward), axes, ("btkgd", "bkgt"), *given
+    out_BxTxKxGxD, log_BxKxGxT = _for_platform(
+        cap, (flash_tpu.forward, _plain_forward), axes, ("btkgd", "bkgt"), *inputs
     )
-    return out_BxTxKxGxD, (*given, out_BxTxKxGxD, log_BxKxGxT)
+    return out_BxTxKxGxD, (*inputs, out_BxTxKxGxD, log_BxKxGxT)
 
 
-def _backward(cap, kept, d_out_BxTxKxGxD):
-    *given, out_BxTxKxGxD, log_BxKxGxT = kept
-    # What the softmax's sum takes back from each weight.
-    own_BxKxGxT = jnp.einsum("btkgd,btkgd->bkgt", d_out_BxTxKxGxD, out_BxTxKxGxD, preferred_element_type=jnp.float32)
-    axes = "btkgd", "btkd", "btkd", _axes(given[-1]), "btkgd", "bkgt", "bkgt"
-    given = *given, d_out_BxTxKxGxD, log_BxKxGxT, own_BxKxGxT
-    gradients = _where_it_runs(cap, (flash_tpu.backward, _plain_backward), axes, axes[:3], *given)
+def _backward(cap, residuals, d_out_BxTxKxGxD):
+    *inputs, out_BxTxKxGxD, log_BxKxGxT = residuals
+    # The part of each weight's gradient that comes from the softmax's normalisation.
+    delta_BxKxGxT = jnp.einsum("btkgd,btkgd->bkgt", d_out_BxTxKxGxD, out_BxTxKxGxD, preferred_element_type=jnp.float32)
+    axes = "btkgd", "btkd", "btkd", _axes(inputs[-1]), "btkgd", "bkgt", "bkgt"
+    inputs = *inputs, d_out_BxTxKxGxD, log_BxKxGxT, delta_BxKxGxT
+    gradients = _for_platform(cap, (flash_tpu.backward, _plain_backward), axes, axes[:3], *inputs)
     return *gradients, None
 
 
@@ -87,17 +87,15 @@ def _axes(mask_spec: MaskSpec):
     return jax.tree.map(lambda vector: "bt"[: vector.ndim], mask_spec)
 
 
-def _where_it_runs(cap, forms, axes, result_axes, *arrays):
-    """The kernel, each device its own lanes and heads, if the program is lowered for a TPU, and plain JAX if not."""
+def _for_platform(cap, forms, axes, result_axes, *arrays):
+    """The kernel, with lanes and heads divided over devices, if the program is lowered for a TPU; else plain JAX."""
     kernel, plain = (functools.partial(form, cap) for form in forms)
     block = arrays[3].block
     if block % flash_tpu.TILE == 0:
         kernel = functools.partial(on_each_device, kernel, axes, result_axes)
         return lax.platform_dependent(*arrays, tpu=kernel, default=plain)
     if jax.default_backend() == "tpu":
-        raise PastaError(
-            f"attention block {block}: a TPU takes multiples of {flash_tpu.TILE}; give such a block, and rows as long"
-        )
+        raise PastaError(f"attention block {block}: a TPU needs a multiple of {flash_tpu.TILE}, and rows that long")
     return plain(*arrays)
 
 
@@ -111,25 +109,25 @@ def _plain_forward(cap, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, mask_spec: MaskSpec):
         def keys(which, carry):
             see_BxQxS = _block_mask(mask_spec, at, which)
 
-            def look(carry):
-                highest, total, read = carry
+            def attend(carry):
+                highest, total, weighted = carry
                 see = see_BxQxS[:, None, None]
                 scores = jnp.where(see, _scores(cap, q_BxQxKxGxD, _cut(k_BxTxKxD, which, block))[0], HIDDEN)
                 now = jnp.maximum(highest, jnp.max(scores, axis=-1))
                 weights = jnp.where(see, jnp.exp(scores - now[..., None]), 0.0)
-                kept = jnp.exp(highest - now)
+                rescale = jnp.exp(highest - now)
                 value = _cut(v_BxTxKxD, which, block)
                 seen = jnp.einsum(
                     "bkgqs,bskd->bkgqd", weights.astype(value.dtype), value, preferred_element_type=jnp.float32
                 )
-                return now, total * kept + jnp.sum(weights, axis=-1), read * kept[..., None] + seen
+                return now, total * rescale + jnp.sum(weights, axis=-1), weighted * rescale[..., None] + seen
 
-            return lax.cond(jnp.any(see_BxQxS), look, lambda carry: carry, carry)
+            return lax.cond(jnp.any(see_BxQxS), attend, lambda carry: carry, carry)
 
         row = (lanes, heads, groups, block)
         start = jnp.full(row, HIDDEN), jnp.zeros(row), jnp.zeros((*row, size))
-        highest, total, read = lax.fori_loop(0, at + 1, keys, start)
-        out_BxQxKxGxD = jnp.moveaxis(read / total[..., None], 3, 1).astype(q_BxTxKxGxD.dtype)
+        highest, total, weighted = lax.fori_loop(0, at + 1, keys, start)
+        out_BxQxKxGxD = jnp.moveaxis(weighted / total[..., None], 3, 1).astype(q_BxTxKxGxD.dtype)
         return None, (out_BxQxKxGxD, highest + jnp.log(total))
 
     _, (out_NxBxQxKxGxD, log_NxBxKxGxQ) = lax.scan(queries, None, jnp.arange(length // block))
@@ -138,7 +136,7 @@ def _plain_forward(cap, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, mask_spec: MaskSpec):
 
 
 def _plain_backward(
-    cap, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, mask_spec: MaskSpec, d_out_BxTxKxGxD, log_BxKxGxT, own_BxKxGxT
+    cap, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, mask_spec: MaskSpec, d_out_BxTxKxGxD, log_BxKxGxT, delta_BxKxGxT
 ):
     block = mask_spec.block
     blocks = q_BxTxKxGxD.shape[1] // block
@@ -146,19 +144,19 @@ def _plain_backward(
     def queries(carry, at):
         q_BxQxKxGxD, d_out_BxQxKxGxD = _cut(q_BxTxKxGxD, at, block), _cut(d_out_BxTxKxGxD, at, block)
         d_out = jnp.moveaxis(d_out_BxQxKxGxD, 1, 3)  # [B, K, G, Q, D]
-        log, own = (lax.dynamic_slice_in_dim(a, at * block, block, axis=3) for a in (log_BxKxGxT, own_BxKxGxT))
+        log, delta = (lax.dynamic_slice_in_dim(a, at * block, block, axis=3) for a in (log_BxKxGxT, delta_BxKxGxT))
 
         def keys(which, carry):
             see_BxQxS = _block_mask(mask_spec, at, which)
 
-            def look(carry):
+            def attend(carry):
                 dk_BxTxKxD, dv_BxTxKxD, dq_BxQxKxGxD = carry
                 k_BxSxKxD, v_BxSxKxD = _cut(k_BxTxKxD, which, block), _cut(v_BxTxKxD, which, block)
                 see = see_BxQxS[:, None, None]
                 scores, slope = _scores(cap, q_BxQxKxGxD, k_BxSxKxD)
                 weights = jnp.where(see, jnp.exp(scores - log[..., None]), 0.0)
                 d_weights = jnp.einsum("bkgqd,bskd->bkgqs", d_out, v_BxSxKxD, preferred_element_type=jnp.float32)
-                d_scores = (weights * (d_weights - own[..., None]) * slope).astype(k_BxSxKxD.dtype)
+                d_scores = (weights * (d_weights - delta[..., None]) * slope).astype(k_BxSxKxD.dtype)
                 weights = weights.astype(v_BxSxKxD.dtype)
 
                 def add(whole_BxTxKxD, part_BxSxKxD):
@@ -170,7 +168,7 @@ def _plain_backward(
                 dv = add(dv_BxTxKxD, jnp.einsum("bkgqs,bkgqd->bskd", weights, d_out, **f32))
                 return dk, dv, dq_BxQxKxGxD + jnp.einsum("bkgqs,bskd->bqkgd", d_scores, k_BxSxKxD, **f32)
 
-            return lax.cond(jnp.any(see_BxQxS), look, lambda carry: carry, carry)
+            return lax.cond(jnp.any(see_BxQxS), attend, lambda carry: carry, carry)
 
         dk, dv, dq = lax.fori_loop(0, at + 1, keys, (*carry, jnp.zeros(q_BxQxKxGxD.shape)))
         return (dk, dv), dq

@@ -1,8 +1,8 @@
-"""Attention by blocks as TPU kernels of our own: a block's mask, scores and weights never leave the core.
+"""TPU kernels for blocked attention: a block's mask, scores and weights never leave the core.
 
-They compute what blocked.py does in plain JAX. Scores lie keys first, [S, Q], so that what is known of each query is a
-row, which a TPU stores without padding; and so that no tile is ever transposed, values, or keys in the backward pass,
-are handed over sideways, [D, S]. The grid counts the pairs of blocks that causality allows, from a table of them.
+They compute what blocked.py does in plain JAX. Scores have keys first, [S, Q], so that values per query are rows, which
+a TPU stores without padding. Values, and keys in the backward pass, are passed transposed, [D, S], so that no tile is
+transposed in a kernel. The grid runs over a table of the pairs of blocks that causality allows.
 """
 
 import functools
@@ -16,7 +16,7 @@ from jax.experimental.pallas import tpu as pltpu
 from pasta_jax.models.mask_spec import HIDDEN, MaskSpec, sees
 
 TILE = 128  # blocks are multiples of it: a TPU stores the last axis in vectors of this length
-# What a kernel may take of a core's memory; unsaid 16 MiB, too little for blocks of 512 with eight heads of 256.
+# Memory of a core that a kernel may use. The default of 16 MiB is too small for blocks of 512 and eight heads of 256.
 CORE_BYTES = 48 * 2**20
 
 
@@ -43,9 +43,16 @@ def forward(cap: float | None, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, mask_spec: Mas
 
 
 def backward(
-    cap: float | None, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, mask_spec: MaskSpec, d_out_BxTxKxGxD, log_BxKxGxT, own_BxKxGxT
+    cap: float | None,
+    q_BxTxKxGxD,
+    k_BxTxKxD,
+    v_BxTxKxD,
+    mask_spec: MaskSpec,
+    d_out_BxTxKxGxD,
+    log_BxKxGxT,
+    delta_BxKxGxT,
 ):
-    """Gradients of queries, keys and values; `own` is what the softmax's sum takes back from each weight."""
+    """Gradients of queries, keys and values; `delta` is the part from the softmax's normalisation."""
     lanes, length, heads, groups, size = q_BxTxKxGxD.shape
     block = mask_spec.block
     k_BxKxTxD, v_BxKxTxD = (jnp.einsum("btkd->bktd", array) for array in (k_BxTxKxD, v_BxTxKxD))
@@ -55,7 +62,7 @@ def backward(
         ("bksd", v_BxKxTxD),
         ("bkgqd", jnp.einsum("btkgd->bkgtd", d_out_BxTxKxGxD)),
         ("bkgq", log_BxKxGxT),
-        ("bkgq", own_BxKxGxT),
+        ("bkgq", delta_BxKxGxT),
     ]
     (dq_BxKxGxDxT,) = _call(
         functools.partial(_queries_kernel, cap),
@@ -78,23 +85,23 @@ def backward(
 
 
 def _rows(blocks: int):
-    """Pairs (block of queries, block of keys), queries after queries, and which pairs begin and end a run."""
+    """Pairs (block of queries, block of keys) in order of queries, and whether each begins and ends a run."""
     query, key = np.tril_indices(blocks)
     return query, key, key == 0, key == query
 
 
 def _columns(blocks: int):
-    """The same pairs, keys after keys."""
+    """The same pairs in order of keys."""
     key, query = np.triu_indices(blocks)
     return query, key, key == query, query == blocks - 1
 
 
 def _call(kernel, pairs, mask_spec: MaskSpec, inputs, outputs, scratch):
-    """The kernel over lanes, heads and pairs of blocks.
+    """Run the kernel over lanes, heads and pairs of blocks.
 
-    Inputs and outputs come with the letters of their axes: q and s are cut into blocks of queries and of keys, b and k
-    into ones; the others stay whole. The kernel is told whether this pair begins and ends a run, and who sees whom;
-    then it gets the references, those of `scratch` last, in float32. C counts the integers that make the mask.
+    Inputs and outputs are (letters of the axes, array): q and s are divided into blocks of queries and of keys, b and k
+    into single elements; other axes stay whole. The kernel receives whether its pair begins and ends a run, the pair's
+    mask, and then references, those to `scratch` (float32) last. C counts the integers that the mask is made from.
     """
 
     def spec(letters: str, array):
@@ -137,7 +144,7 @@ def _dot(a, b, contract: tuple[int, int]):
 
 
 def _scores(cap: float | None, k_SxD, q_QxD):
-    """Scores [S, Q], and what the cap's slope is at each."""
+    """Scores [S, Q], and the slope of the cap at each."""
     scores_SxQ = _dot(k_SxD, q_QxD, (1, 1))
     if cap is None:
         return scores_SxQ, 1.0
@@ -145,13 +152,13 @@ def _scores(cap: float | None, k_SxD, q_QxD):
     return cap * bent_SxQ, 1.0 - bent_SxQ * bent_SxQ
 
 
-def _forward_kernel(cap, begin, end, see_SxQ, q, k, v, out, log, highest, total, read):
+def _forward_kernel(cap, begin, end, see_SxQ, q, k, v, out, log, highest, total, weighted):
     groups = range(q.shape[0])
 
     @pl.when(begin)
     def _():
         highest[...] = jnp.full_like(highest, HIDDEN)
-        total[...], read[...] = jnp.zeros_like(total), jnp.zeros_like(read)
+        total[...], weighted[...] = jnp.zeros_like(total), jnp.zeros_like(weighted)
 
     @pl.when(jnp.any(see_SxQ))
     def _():
@@ -161,28 +168,28 @@ def _forward_kernel(cap, begin, end, see_SxQ, q, k, v, out, log, highest, total,
             before_1xQ = highest[row]
             now_1xQ = jnp.maximum(before_1xQ, jnp.max(scores_SxQ, axis=0, keepdims=True))
             weights_SxQ = jnp.where(see_SxQ, jnp.exp(scores_SxQ - now_1xQ), 0.0)
-            kept_1xQ = jnp.exp(before_1xQ - now_1xQ)
+            rescale_1xQ = jnp.exp(before_1xQ - now_1xQ)
             highest[row] = now_1xQ
-            total[row] = total[row] * kept_1xQ + jnp.sum(weights_SxQ, axis=0, keepdims=True)
-            read[g] = read[g] * kept_1xQ + _dot(v[...], weights_SxQ.astype(v.dtype), (1, 0))
+            total[row] = total[row] * rescale_1xQ + jnp.sum(weights_SxQ, axis=0, keepdims=True)
+            weighted[g] = weighted[g] * rescale_1xQ + _dot(v[...], weights_SxQ.astype(v.dtype), (1, 0))
 
     @pl.when(end)
     def _():
         log[...] = highest[...] + jnp.log(total[...])
         for g in groups:
-            out[g] = (read[g] / total[g : g + 1]).astype(out.dtype)
+            out[g] = (weighted[g] / total[g : g + 1]).astype(out.dtype)
 
 
-def _weights(cap, see_SxQ, q, k, v, d_out, log, own, g: int):
-    """Weights [S, Q] once more, and the gradient of the scores before the cap."""
+def _weights(cap, see_SxQ, q, k, v, d_out, log, delta, g: int):
+    """Weights [S, Q], recomputed, and the gradient of the scores before the cap."""
     scores_SxQ, slope = _scores(cap, k[...], q[g])
     weights_SxQ = jnp.where(see_SxQ, jnp.exp(scores_SxQ - log[g : g + 1]), 0.0)
     d_weights_SxQ = _dot(v[...], d_out[g], (1, 1))
-    return weights_SxQ, (weights_SxQ * (d_weights_SxQ - own[g : g + 1]) * slope).astype(k.dtype)
+    return weights_SxQ, (weights_SxQ * (d_weights_SxQ - delta[g : g + 1]) * slope).astype(k.dtype)
 
 
 def _queries_kernel(cap, begin, end, see_SxQ, *references):
-    *known, k_DxS, dq, sum_dq = references
+    *inputs, k_DxS, dq, sum_dq = references
 
     @pl.when(begin)
     def _():
@@ -191,7 +198,7 @@ def _queries_kernel(cap, begin, end, see_SxQ, *references):
     @pl.when(jnp.any(see_SxQ))
     def _():
         for g in range(sum_dq.shape[0]):
-            _, d_scores_SxQ = _weights(cap, see_SxQ, *known, g)
+            _, d_scores_SxQ = _weights(cap, see_SxQ, *inputs, g)
             sum_dq[g] += _dot(k_DxS[...], d_scores_SxQ, (1, 0))
 
     @pl.when(end)
@@ -200,8 +207,8 @@ def _queries_kernel(cap, begin, end, see_SxQ, *references):
 
 
 def _keys_kernel(cap, begin, end, see_SxQ, *references):
-    *known, dk, dv, sum_dk, sum_dv = references
-    q, _, v, d_out, *_ = known
+    *inputs, dk, dv, sum_dk, sum_dv = references
+    q, _, v, d_out, *_ = inputs
 
     @pl.when(begin)
     def _():
@@ -210,7 +217,7 @@ def _keys_kernel(cap, begin, end, see_SxQ, *references):
     @pl.when(jnp.any(see_SxQ))
     def _():
         for g in range(q.shape[0]):
-            weights_SxQ, d_scores_SxQ = _weights(cap, see_SxQ, *known, g)
+            weights_SxQ, d_scores_SxQ = _weights(cap, see_SxQ, *inputs, g)
             sum_dk[...] += _dot(d_scores_SxQ, q[g], (1, 0))
             sum_dv[...] += _dot(weights_SxQ.astype(v.dtype), d_out[g], (1, 0))
 
