@@ -1,6 +1,6 @@
-"""A program run by threads, one step at a time, as the interpreter's rules read in prose: the oracle of mask and clock.
+"""A program run by threads, one step at a time, following the rules in prose: the oracle of mask and clock.
 
-It shares no code with the package: scripts are written out to ids here, and threads remember in sets what they know.
+It shares no code with the package: scripts are written out as ids here, and threads remember visible tokens in sets.
 """
 
 import random
@@ -23,7 +23,7 @@ class Says:
 
 @dataclass(frozen=True)
 class Forks:
-    """A promise with its topic pieces, and a chunk of so many content tokens."""
+    """A promise with `topic` topic tokens, and a chunk of `content` content tokens."""
 
     topic: int
     tens: int
@@ -57,17 +57,17 @@ scripts = st.lists(
 
 @dataclass
 class Thread:
-    """`path` are the places, in linear order, of the tokens it feeds; it knows the tokens it may attend to."""
+    """`path` holds the places, in linear order, of the tokens it feeds; `visible` those of tokens it may attend to."""
 
     path: list[int]
-    knows: set[int]
+    visible: set[int]
     fed: int = 0
     ended: bool = False
 
 
 @dataclass
 class Layout:
-    """A script written out: ids in linear order, and which thread says which of them."""
+    """A script written out: ids in linear order, and the thread of each."""
 
     ids: list[int]
     main: list[int]  # places of main's tokens, the prompt's first
@@ -81,31 +81,31 @@ def lay_out(script: list, prompt_length: int) -> Layout:
     layout = Layout([], [], [], {}, set(), prompt_length)
     token = iter(range(10**6))  # plain ids 0..99, all below the tags
 
-    def say(id: int, thread: list[int]) -> None:
+    def put(id: int, thread: list[int]) -> None:
         thread.append(len(layout.ids))
         layout.ids.append(id)
 
     for _ in range(prompt_length):
-        say(next(token) % 100, layout.main)
+        put(next(token) % 100, layout.main)
     for part in script:
         match part:
             case Says(count):
                 for _ in range(count):
-                    say(next(token) % 100, layout.main)
+                    put(next(token) % 100, layout.main)
             case Joins():
                 layout.joins.add(len(layout.ids))
-                say(167, layout.main)
+                put(167, layout.main)
             case Forks(topic, tens, content):
-                say(100, layout.main)
+                put(100, layout.main)
                 for _ in range(topic):
-                    say(next(token) % 100, layout.main)
+                    put(next(token) % 100, layout.main)
                 layout.spawned_by[len(layout.ids)] = len(layout.forks)
-                say(100 + tens, layout.main)
+                put(100 + tens, layout.main)
                 fork: list[int] = []
-                say(165, fork)
+                put(165, fork)
                 for _ in range(content):
-                    say(next(token) % 100, fork)
-                say(166, fork)
+                    put(next(token) % 100, fork)
+                put(166, fork)
                 layout.forks.append(fork)
     return layout
 
@@ -118,7 +118,7 @@ class Run:
 
 
 def run(layout: Layout) -> Run:
-    """Step by step: all running threads feed a token, then each samples its next."""
+    """Step by step, all running threads feed a token, then each samples its next."""
     length = len(layout.ids)
     sees: list[set[int]] = [set() for _ in range(length)]
     step_of = [0] * length
@@ -130,16 +130,16 @@ def run(layout: Layout) -> Run:
     step = 0
 
     def feed(thread: Thread, place: int) -> None:
-        thread.knows.add(place)
+        thread.visible.add(place)
         thread.fed += 1
-        sees[place] = set(thread.knows)
+        sees[place] = set(thread.visible)
         step_of[place] = step
 
     while not main.ended or not all(fork.ended for fork in forks):
         step += 1
         running = [fork for fork in forks if fork.fed < len(fork.path)]
         may_join = all(fork.ended for fork in forks)
-        # The last [/ASYNC] is written in the very step that feeds [SYNC], and [SYNC] sees it: forks are fed first here.
+        # The last [/ASYNC] is fed in the same step as [SYNC], and [SYNC] sees it: so forks feed first here.
         for fork in running:
             feed(fork, fork.path[fork.fed])
         if not main.ended:
@@ -147,18 +147,18 @@ def run(layout: Layout) -> Run:
             if place not in layout.joins:
                 feed(main, place)
                 if place in layout.spawned_by:
-                    forks.append(Thread(layout.forks[layout.spawned_by[place]], set(main.knows)))
+                    forks.append(Thread(layout.forks[layout.spawned_by[place]], set(main.visible)))
                     running.append(forks[-1])
                     feed(forks[-1], forks[-1].path[0])
             elif may_join:
                 for fork in forks:
-                    main.knows |= set(fork.path)
+                    main.visible |= set(fork.path)
                 feed(main, place)
-        # Sampling: whoever has only its last token left has now sampled it.
+        # Sampling: a thread with only its last token left has now sampled it.
         for fork in running:
             fork.ended = fork.fed >= len(fork.path) - 1
         main.ended = main.fed == len(main.path)
     for fork in forks:  # a closing tag that is never fed still has its place in training
         if fork.fed < len(fork.path):
-            sees[fork.path[-1]] = {*fork.knows, fork.path[-1]}
+            sees[fork.path[-1]] = {*fork.visible, fork.path[-1]}
     return Run(sees, step_of, step)

@@ -1,4 +1,4 @@
-"""Attention by blocks equals the dense form under the mask of data/batch.py, gradients too, and never builds [T, T]."""
+"""Blocked attention and its gradients equal the dense form under the mask of data/batch.py; [T, T] is never built."""
 
 import dataclasses
 import functools
@@ -66,21 +66,21 @@ def with_gradients(f):
 )
 def test_blocks_equal_the_whole(block, window, cap):
     config = dataclasses.replace(TOY, attention_cap=cap)
-    wanted = with_gradients(lambda *qkv: dense(config, *qkv, window))(*inputs())
-    found = with_gradients(lambda *qkv: blocked_attention(config, *qkv, mask_spec(block, window)))(*inputs())
-    for ours, theirs in zip(jax.tree.leaves(found[1]), jax.tree.leaves(wanted[1]), strict=True):
+    expected = with_gradients(lambda *qkv: dense(config, *qkv, window))(*inputs())
+    blocked = with_gradients(lambda *qkv: blocked_attention(config, *qkv, mask_spec(block, window)))(*inputs())
+    for ours, theirs in zip(jax.tree.leaves(blocked[1]), jax.tree.leaves(expected[1]), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    np.testing.assert_allclose(found[0][1], wanted[0][1], atol=1e-5)
+    np.testing.assert_allclose(blocked[0][1], expected[0][1], atol=1e-5)
 
 
-def test_half_precision_stays_near():
-    found = blocked_attention(TOY, *inputs(jnp.bfloat16), mask_spec(64))
-    assert found.dtype == jnp.bfloat16
-    np.testing.assert_allclose(found.astype(jnp.float32), dense(TOY, *inputs()), atol=0.1)
+def test_half_precision_stays_close():
+    blocked = blocked_attention(TOY, *inputs(jnp.bfloat16), mask_spec(64))
+    assert blocked.dtype == jnp.bfloat16
+    np.testing.assert_allclose(blocked.astype(jnp.float32), dense(TOY, *inputs()), atol=0.1)
 
 
 def test_the_square_is_never_built():
-    """Forwards and backwards over 8192 tokens, memory stays far under that of one head's scores."""
+    """Forward and backward over 8192 tokens use far less memory than one head's scores."""
     length, size = 8192, 8
     config = dataclasses.replace(TOY, heads=1, kv_heads=1)
     zeros = np.zeros((1, length), np.int32)
@@ -97,6 +97,6 @@ def test_the_square_is_never_built():
     )  # a byte a score would take four times that
 
 
-def test_a_block_of_nothing_is_refused():
+def test_an_empty_block_is_refused():
     with pytest.raises(PastaError, match="attention block 0"):
         mask_spec(0)

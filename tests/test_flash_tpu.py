@@ -55,18 +55,18 @@ def interpreted(monkeypatch):
 def test_kernels_equal_the_whole(interpreted, block, window, cap, heads):
     config = dataclasses.replace(TOY, attention_cap=cap, heads=heads[0], kv_heads=heads[1])
     qkv = inputs(config=config)
-    wanted = with_gradients(lambda *qkv: dense(config, *qkv, window))(*qkv)
-    found = with_gradients(lambda *qkv: blocked_attention(config, *qkv, mask_spec(block, window)))(*qkv)
+    expected = with_gradients(lambda *qkv: dense(config, *qkv, window))(*qkv)
+    blocked = with_gradients(lambda *qkv: blocked_attention(config, *qkv, mask_spec(block, window)))(*qkv)
     assert interpreted == QUERIES_AND_KEYS
-    for ours, theirs in zip(jax.tree.leaves(found[1]), jax.tree.leaves(wanted[1]), strict=True):
+    for ours, theirs in zip(jax.tree.leaves(blocked[1]), jax.tree.leaves(expected[1]), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    np.testing.assert_allclose(found[0][1], wanted[0][1], atol=1e-5)
+    np.testing.assert_allclose(blocked[0][1], expected[0][1], atol=1e-5)
 
 
 def test_half_precision_stays_near(interpreted):
-    found = blocked_attention(TOY, *inputs(jnp.bfloat16), mask_spec(64))
-    assert (found.dtype, interpreted) == (jnp.bfloat16, ["forward_kernel"])
-    np.testing.assert_allclose(found.astype(jnp.float32), dense(TOY, *inputs()), atol=0.1)
+    blocked = blocked_attention(TOY, *inputs(jnp.bfloat16), mask_spec(64))
+    assert (blocked.dtype, interpreted) == (jnp.bfloat16, ["forward_kernel"])
+    np.testing.assert_allclose(blocked.astype(jnp.float32), dense(TOY, *inputs()), atol=0.1)
 
 
 def test_a_mesh_changes_no_loss_and_no_gradient(interpreted):
@@ -79,12 +79,12 @@ def test_a_mesh_changes_no_loss_and_no_gradient(interpreted):
     def loss(scoring):
         return jax.jit(jax.value_and_grad(lambda params, batch: jnp.mean(token_losses(scoring, params, batch))))
 
-    wanted = loss(SCORING)(params, batch)
+    expected = loss(SCORING)(params, batch)
     assert interpreted == []
     scoring = dataclasses.replace(SCORING, block=64, remat=True)
-    found = loss(scoring)(shard(params, mesh), shard_rows(batch, mesh))
+    blocked = loss(scoring)(shard(params, mesh), shard_rows(batch, mesh))
     assert set(interpreted) == set(QUERIES_AND_KEYS)
-    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+    for ours, theirs in zip(jax.tree.leaves(blocked), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
@@ -96,9 +96,9 @@ def test_a_block_that_no_tpu_takes_is_refused_on_one(monkeypatch):
 
 @functools.cache
 def compiled(topology: str) -> dict:
-    said = in_a_process("tests.compile_attention", topology)
-    assert said.returncode == 0, said.stderr
-    return json.loads(said.stdout.splitlines()[-1])
+    process = in_a_process("tests.compile_attention", topology)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 @requires_libtpu
@@ -113,7 +113,7 @@ def test_the_tpu_compiler_takes_the_kernels(topology, name):
 
 @requires_libtpu
 def test_a_training_step_over_a_mesh_runs_the_kernels_and_gathers_nothing():
-    said = compile_tpu(
+    process = compile_tpu(
         "--topology=v5e:2x4",
         "--config.preset=toy",
         "--config.programs=('train',)",
@@ -121,8 +121,8 @@ def test_a_training_step_over_a_mesh_runs_the_kernels_and_gathers_nothing():
         "--config.train.tokens=1024",
         "--config.train.block=128",
     )
-    assert said.returncode == 0, said.stderr
-    train = json.loads(said.stdout.splitlines()[-1])["programs"]["train"]
+    assert process.returncode == 0, process.stderr
+    train = json.loads(process.stdout.splitlines()[-1])["programs"]["train"]
     assert train["kernels"] == 4  # forwards, the same again in the backward pass, and its two
     assert set(train["collectives"]["largest"]) == {"all-reduce"}
     assert max(train["collectives"]["largest"].values()) < 1024 * 1024  # a byte for each pair of tokens

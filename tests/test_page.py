@@ -86,7 +86,7 @@ def test_a_page_needs_no_network_and_runs_nothing_of_a_model():
 
 def test_a_page_shows_what_was_measured():
     trace, _ = traced(script_of(many_chunks(4)))
-    timed, untimed = page(trace, 120), page(traced(script_of(many_chunks(4)), looks=0)[0], None)
+    timed, untimed = page(trace, 120), page(traced(script_of(many_chunks(4)), round_steps=0)[0], None)
     assert f"<b>{120 / trace.critical_path:.2f}</b><span>speedup over 120 tokens</span>" in timed
     assert 'value="ms"' in timed
     assert 'value="ms"' not in untimed

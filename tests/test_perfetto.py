@@ -65,9 +65,9 @@ def test_perfetto_gets_slices_that_nest_and_arrows_that_hold_on_to_them(seed):
 
 
 def test_perfetto_says_what_its_time_is():
-    timed, _ = traced(script_of(PROGRAM), looks=4)
+    timed, _ = traced(script_of(PROGRAM), round_steps=4)
     assert "since the prefill began" in to_perfetto(timed)["otherData"]["time"]
-    untimed, _ = traced(script_of(PROGRAM), looks=0)
+    untimed, _ = traced(script_of(PROGRAM), round_steps=0)
     whole = to_perfetto(untimed)
     assert whole["otherData"]["time"] == "1 ms is one step"
     token = next(e for e in whole["traceEvents"] if e["ph"] == "X" and e["args"].get("step") == 3)

@@ -1,4 +1,4 @@
-"""Sampling against plain sorting in NumPy, against expected frequencies, and row by row."""
+"""Sampling equals plain sorting in NumPy, has the expected frequencies, and treats rows independently."""
 
 import functools
 import itertools
@@ -19,7 +19,7 @@ VOCAB = 64
 
 @functools.cache
 def rows() -> np.ndarray:
-    """float32 [N, 64]: usual logits, and all that a comparison of floats could stumble over."""
+    """float32 [N, 64]: ordinary logits, and edge cases of comparing floats."""
     rng = np.random.default_rng(0)
     usual = [rng.standard_normal((40, VOCAB)) * scale for scale in (0.01, 1.0, 10.0)]
     tied = np.round(rng.standard_normal((40, VOCAB)))
@@ -35,14 +35,14 @@ def rows() -> np.ndarray:
     return np.concatenate(groups).astype(np.float32)
 
 
-def many(values, count: int, dtype) -> np.ndarray:
+def filled(values, count: int, dtype) -> np.ndarray:
     return np.full(count, values, dtype)
 
 
-def kept(logits_NxV: np.ndarray, top_k: int, top_p: float) -> np.ndarray:
-    """bool [N, V]: what keep_top leaves."""
+def kept_ids(logits_NxV: np.ndarray, top_k: int, top_p: float) -> np.ndarray:
+    """bool [N, V]: the ids that keep_top keeps."""
     count = len(logits_NxV)
-    out = np.asarray(keep_top_jit(logits_NxV, many(top_k, count, np.int32), many(top_p, count, np.float32)))
+    out = np.asarray(keep_top_jit(logits_NxV, filled(top_k, count, np.int32), filled(top_p, count, np.float32)))
     left = out == logits_NxV
     assert np.all(left | (out == np.float32(FORBIDDEN)))
     return left & (logits_NxV > FORBIDDEN)
@@ -54,7 +54,7 @@ def sorted_out(logits_NxV: np.ndarray, top_k: int, top_p: float) -> np.ndarray:
     return np.stack([reference.keep(logits_V, top_k, top_p) > -np.inf for logits_V in allowed_NxV])
 
 
-def test_the_sorting_itself_by_hand():
+def test_plain_sorting_by_hand():
     logits_V = np.log(np.array([0.1, 0.4, 0.2, 0.2, 0.1]))
     for top_k, top_p, expected in [
         (0, 1.0, [0, 1, 2, 3, 4]),
@@ -69,34 +69,34 @@ def test_the_sorting_itself_by_hand():
     ]:
         assert np.flatnonzero(reference.keep(logits_V, top_k, top_p) > -np.inf).tolist() == expected
         logits_1xV = logits_V[None].astype(np.float32)
-        assert np.flatnonzero(kept(logits_1xV, top_k, top_p)).tolist() == expected
+        assert np.flatnonzero(kept_ids(logits_1xV, top_k, top_p)).tolist() == expected
 
 
 @pytest.mark.parametrize("top_k", [0, 1, 2, 7, VOCAB - 1, VOCAB, 1000])
 def test_top_k_is_sorting(top_k):
-    assert np.array_equal(kept(rows(), top_k, 1.0), sorted_out(rows(), top_k, 1.0))
+    assert np.array_equal(kept_ids(rows(), top_k, 1.0), sorted_out(rows(), top_k, 1.0))
 
 
 @pytest.mark.parametrize("top_k", [0, 10])
 @pytest.mark.parametrize("top_p", [1e-30, 1e-4, 0.1, 0.5, 0.9, 0.999])
 def test_top_p_is_sorting(top_k, top_p):
-    """Where the mass of the likeliest few is p to within rounding, either edge is right."""
-    found, expected = kept(rows(), top_k, top_p), sorted_out(rows(), top_k, top_p)
+    """If the mass of the likeliest ids is p to within rounding, either edge is correct."""
+    ours, expected = kept_ids(rows(), top_k, top_p), sorted_out(rows(), top_k, top_p)
     unclear = 0
-    for logits_V, found_V, expected_V in zip(rows().astype(np.float64), found, expected, strict=True):
-        if np.array_equal(found_V, expected_V):
+    for logits_V, ours_V, expected_V in zip(rows().astype(np.float64), ours, expected, strict=True):
+        if np.array_equal(ours_V, expected_V):
             continue
         among_V = sorted_out(logits_V[None], top_k, 1.0)[0]
         mass_V = np.where(among_V, np.exp(logits_V - logits_V.max()), 0)
-        differing = mass_V[found_V & expected_V].sum() / mass_V.sum()
+        differing = mass_V[ours_V & expected_V].sum() / mass_V.sum()
         assert abs(differing - top_p) < 1e-6
         unclear += 1
     assert unclear <= 2
 
 
-def test_top_p_of_nearly_one_leaves_out_next_to_nothing():
+def test_top_p_of_nearly_one_removes_almost_nothing():
     top_p = float(np.nextafter(np.float32(1), np.float32(0)))
-    left = np.where(kept(rows(), 0, top_p), 0, np.exp(rows() - rows().max(axis=1, keepdims=True)))
+    left = np.where(kept_ids(rows(), 0, top_p), 0, np.exp(rows() - rows().max(axis=1, keepdims=True)))
     assert np.all(left.sum(axis=1) <= 1e-5)
 
 
@@ -113,15 +113,15 @@ def test_every_row_has_its_own_filter():
 
 
 def sampling_of(count: int, temperature=1.0, top_k=0, top_p=1.0, seed=0) -> SamplingArrays:
-    """Arrays [count]; of the arguments, arrays are taken as they are."""
+    """Arrays [count] from numbers or arrays."""
     values = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     types = {"temperature": np.float32, "top_k": np.int32, "top_p": np.float32, "seed": np.uint32}
-    return SamplingArrays(**{name: many(value, count, types[name]) for name, value in values.items()})
+    return SamplingArrays(**{name: filled(value, count, types[name]) for name, value in values.items()})
 
 
 def draws_of_rows(temperature: float, seed: int = 1) -> np.ndarray:
     count = len(rows())
-    zero = many(0, count, np.int32)
+    zero = filled(0, count, np.int32)
     return np.asarray(draw_jit(rows(), sampling_of(count, temperature, seed=seed), zero, zero))
 
 
@@ -130,13 +130,13 @@ def test_greedy_is_the_first_of_the_greatest():
 
 
 @pytest.mark.parametrize("temperature", [2e-38, 1e-9, 1.0, 1e9, 1e30, 3e38])
-def test_at_no_temperature_a_forbidden_token_is_drawn(temperature):
+def test_no_temperature_draws_a_forbidden_token(temperature):
     for seed in range(20):
         tokens = draws_of_rows(temperature, seed)
         assert np.all(rows()[np.arange(len(tokens)), tokens] > FORBIDDEN)
 
 
-def test_nearly_no_temperature_is_greedy():
+def test_a_temperature_near_zero_is_greedy():
     usual = slice(0, 120)  # no ties
     assert np.array_equal(draws_of_rows(2e-38)[usual], rows()[usual].argmax(axis=1))
     assert np.array_equal(draws_of_rows(1e-9)[usual], rows()[usual].argmax(axis=1))
@@ -146,14 +146,14 @@ def test_nearly_no_temperature_is_greedy():
 @pytest.mark.parametrize(
     ("temperature", "top_k", "top_p"), [(1.0, 0, 1.0), (0.5, 0, 1.0), (2.0, 0, 1.0), (1.0, 4, 1.0), (1.0, 0, 0.7)]
 )
-def test_tokens_come_as_often_as_they_should(vary, temperature, top_k, top_p):
-    """Chi-square over 8,000 draws; one in 10,000 good samplers would be refused, and the seeds are fixed."""
+def test_frequencies_of_tokens(vary, temperature, top_k, top_p):
+    """Chi-square over 8,000 draws: one in 10,000 correct samplers would fail, and the seeds are fixed."""
     count = 8000
     logits_V = np.random.default_rng(2).standard_normal(12)
     varied = np.arange(count) * 7919 + 11
     folded = {"seed": 3, "thread": 2, "number": 5} | {vary: varied}
     sampling = sampling_of(count, temperature, top_k, top_p, folded["seed"])
-    thread, number = (many(folded[name], count, np.int32) for name in ("thread", "number"))
+    thread, number = (filled(folded[name], count, np.int32) for name in ("thread", "number"))
     logits_NxV = np.broadcast_to(logits_V.astype(np.float32), (count, len(logits_V)))
     tokens = np.asarray(draw_jit(logits_NxV, sampling, thread, number))
     left_V = reference.keep(logits_V / temperature, top_k, top_p)
@@ -165,7 +165,7 @@ def test_tokens_come_as_often_as_they_should(vary, temperature, top_k, top_p):
     assert chi_square < chdtri(possible.sum() - 1, 1e-4)
 
 
-def test_seed_thread_and_number_are_told_apart():
+def test_seed_thread_and_number_are_distinguished():
     folded = np.array(list(itertools.product((0, 1, 2), repeat=3)))
     count = len(folded)
     seed, thread, number = folded.T
@@ -210,6 +210,6 @@ def test_neighbours_do_not_matter():
         dict(seed=2**32),
     ],
 )
-def test_settings_that_mean_nothing_are_refused(bad):
+def test_invalid_parameters_are_refused(bad):
     with pytest.raises(PastaError, match=f"^{next(iter(bad))} "):
         Sampling(**bad)

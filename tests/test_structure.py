@@ -1,4 +1,4 @@
-"""Structure against threads that remember what they saw, naive positions and labels, and a picture drawn by hand."""
+"""Structure equals simulated threads that remember what they saw, naive positions and labels, and a drawn mask."""
 
 import itertools
 import random
@@ -40,7 +40,7 @@ def matrix(sees: list[set[int]]) -> np.ndarray:
     return result
 
 
-# A small program, worked by hand:  x a promise b promise c d sync e.  Prompt x y.
+# A small program, worked out by hand:  x a promise b promise c d sync e.  Prompt x y.
 
 EXAMPLE = [Says(1), Forks(1, 1, 1), Forks(0, 2, 2), Joins(), Says(1)]
 #            x  y  a  P  t  /1  A  b  /A  P  /2  A  c  d  /A  S  e
@@ -80,13 +80,13 @@ def test_the_example_by_hand():
     layout = lay_out(EXAMPLE, 2)
     assert layout.ids == IDS
     for policy in POLICIES:
-        made = structured(layout, Positions(policy))
-        assert made.chunk.tolist() == CHUNK
-        assert made.epoch.tolist() == EPOCH
-        assert made.main.tolist() == MAIN
-        assert made.position.tolist() == POSITION[policy]
-        assert made.label.tolist() == LABEL
-        assert all(vector.dtype == np.int32 for vector in vars(made).values())
+        parts = structured(layout, Positions(policy))
+        assert parts.chunk.tolist() == CHUNK
+        assert parts.epoch.tolist() == EPOCH
+        assert parts.main.tolist() == MAIN
+        assert parts.position.tolist() == POSITION[policy]
+        assert parts.label.tolist() == LABEL
+        assert all(vector.dtype == np.int32 for vector in vars(parts).values())
 
 
 def test_the_mask_as_a_picture():
@@ -95,20 +95,20 @@ def test_the_mask_as_a_picture():
     np.testing.assert_array_equal(visible_matrix(structured(lay_out(EXAMPLE, 2))), drawn)
 
 
-# Who sees whom
+# The mask
 
 
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(scripts, st.integers(1, 5), st.sampled_from(POLICIES))
-def test_training_order_shows_what_the_threads_saw(script, prompt_length, policy):
+def test_the_mask_in_linear_order_is_what_threads_saw(script, prompt_length, policy):
     layout = lay_out(script, prompt_length)
     np.testing.assert_array_equal(visible_matrix(structured(layout, Positions(policy))), matrix(run(layout).sees))
 
 
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(scripts, st.integers(1, 5))
-def test_the_pool_shows_the_same(script, prompt_length):
-    """Slots written in or before a token's own step, whatever their order: the mask alone must keep threads apart."""
+def test_the_mask_in_the_pool_is_the_same(script, prompt_length):
+    """All slots written up to a token's step, in any order: only the mask separates threads."""
     layout = lay_out(script, prompt_length)
     simulated = run(layout)
     step = np.array(simulated.step)
@@ -120,13 +120,13 @@ def test_the_pool_shows_the_same(script, prompt_length):
 
 
 def test_visible_takes_jax_arrays_and_ints():
-    made = structured(lay_out(EXAMPLE, 2))
-    place = jax.tree.map(jnp.asarray, made.place)
+    parts = structured(lay_out(EXAMPLE, 2))
+    place = jax.tree.map(jnp.asarray, parts.place)
     on_device = jax.jit(lambda place: visible(jnp.tri(len(IDS), dtype=bool), place.queries(), place.keys()))(place)
-    np.testing.assert_array_equal(on_device, visible_matrix(made))
-    places = [Place(*map(int, fields)) for fields in zip(*made.place, strict=True)]
+    np.testing.assert_array_equal(on_device, visible_matrix(parts))
+    places = [Place(*map(int, fields)) for fields in zip(*parts.place, strict=True)]
     one_by_one = [[visible(k <= q, places[q], places[k]) for k in range(len(IDS))] for q in range(len(IDS))]
-    np.testing.assert_array_equal(one_by_one, visible_matrix(made))
+    np.testing.assert_array_equal(one_by_one, visible_matrix(parts))
 
 
 def test_many_long_programs():
@@ -140,23 +140,23 @@ def test_many_long_programs():
 
 
 def naive_positions(script: list, prompt_length: int, policy: str, constant: int) -> list[int]:
-    """Each thread counts on its own; `given` holds all positions in linear order."""
-    given = list(range(prompt_length))
+    """Each thread counts separately; `result` holds all positions in linear order."""
+    result = list(range(prompt_length))
     here = prompt_length - 1  # main's last
     for part in script:
         if isinstance(part, Joins):
-            here = max(here, *given, -1) + 1 if policy == "shared_start" else here + 1
-            given.append(here)
+            here = max(here, *result, -1) + 1 if policy == "shared_start" else here + 1
+            result.append(here)
             continue
         for _ in range(part.count if isinstance(part, Says) else part.topic + 2):
             here += 1
-            given.append(here)
+            result.append(here)
         if isinstance(part, Forks):
             block = part.content + 2
             for offset in range(block):
-                given.append(here + 1 + offset)
+                result.append(here + 1 + offset)
             here += {"predicted": part.tens * 10, "constant": constant, "oracle": block, "shared_start": 0}[policy]
-    return given
+    return result
 
 
 def naive_labels(layout: Layout, last: int) -> list[int]:
@@ -173,9 +173,9 @@ def naive_labels(layout: Layout, last: int) -> list[int]:
 @given(scripts, st.integers(0, 5), st.sampled_from(POLICIES), st.integers(0, 50), st.booleans())
 def test_positions_and_labels_against_naive_ones(script, prompt_length, policy, constant, ended):
     layout = lay_out(script, prompt_length)
-    made = structured(layout, Positions(policy, constant), ended=ended)
-    assert made.position.tolist() == naive_positions(script, prompt_length, policy, constant)
-    assert made.label.tolist() == naive_labels(layout, END_OF_TURN if ended else NO_LABEL)
+    parts = structured(layout, Positions(policy, constant), ended=ended)
+    assert parts.position.tolist() == naive_positions(script, prompt_length, policy, constant)
+    assert parts.label.tolist() == naive_labels(layout, END_OF_TURN if ended else NO_LABEL)
 
 
 def test_no_async_is_ever_a_label_and_every_closing_tag_is_one():
@@ -186,22 +186,22 @@ def test_no_async_is_ever_a_label_and_every_closing_tag_is_one():
         assert TAGS.async_ not in labels
         assert labels.count(TAGS.end_async) == len(layout.forks)
         assert labels.count(TAGS.sync) == len(layout.joins)
-        # every token of the response but [ASYNC] is learnt exactly once, and end-of-turn
+        # every token of the response except [ASYNC] is a label exactly once, and so is end-of-turn
         learnt = sorted([id for id in layout.ids[3:] if id != TAGS.async_] + [END_OF_TURN])
         assert sorted(label for label in labels if label != NO_LABEL) == learnt
 
 
 def test_an_empty_response_is_all_end_of_turn():
-    made = structured(lay_out([], 3))
-    assert made.label.tolist() == [-1, -1, END_OF_TURN]
+    parts = structured(lay_out([], 3))
+    assert parts.label.tolist() == [-1, -1, END_OF_TURN]
     assert structured(lay_out([], 0)).label.tolist() == []
 
 
-def test_tags_in_the_prompt_are_plain():
-    made = structure([TAGS.sync, TAGS.promise, TAGS.end_async, 5], TAGS, 3, END_OF_TURN)
-    assert made.chunk.tolist() == made.epoch.tolist() == [0, 0, 0, 0]
-    assert made.main.tolist() == [1, 2, 3, 4]
-    assert made.label.tolist() == [-1, -1, 5, END_OF_TURN]
+def test_tags_in_the_prompt_have_no_meaning():
+    parts = structure([TAGS.sync, TAGS.promise, TAGS.end_async, 5], TAGS, 3, END_OF_TURN)
+    assert parts.chunk.tolist() == parts.epoch.tolist() == [0, 0, 0, 0]
+    assert parts.main.tolist() == [1, 2, 3, 4]
+    assert parts.label.tolist() == [-1, -1, 5, END_OF_TURN]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -235,7 +235,7 @@ def test_malformed_responses_are_named_by_index(ids, index):
         structure(ids, TAGS, 2, END_OF_TURN)
 
 
-def test_arguments_that_cannot_be():
+def test_invalid_arguments():
     with pytest.raises(LangError, match="prompt length from 0 to 2, not 3"):
         structure([1, 2], TAGS, 3, END_OF_TURN)
     with pytest.raises(PastaError, match="choose one of predicted, constant, oracle, shared_start"):

@@ -302,6 +302,3 @@ def test_files_that_cannot_be_read_or_written_are_named(tmp_path):
         load(tmp_path / "bytes")
     with pytest.raises(PastaError, match=r"trace\.json: .*choose a writable path"):
         save(traced(script_of(PROGRAM))[0], tmp_path / "bytes" / "trace.json")
-
-
-# Chrome trace events

@@ -1,4 +1,4 @@
-"""Traces made by the oracle from scripts, in no time; and a tiny model to make real ones."""
+"""Traces computed quickly by the oracle from scripts, and a tiny model for real ones."""
 
 import functools
 import random
@@ -34,7 +34,7 @@ PROGRAM = Program(
 
 
 class Chatty(ByteTokenizer):
-    """With a conversation's form, as the launch scripts ask for it."""
+    """A tokenizer with a chat template, as pipelines need it."""
 
     def chat(self, messages: list[tuple[str, str]]) -> list[int]:
         return self.encode("".join(f"{role}: {text}\n" for role, text in messages))
@@ -45,12 +45,12 @@ class Chatty(ByteTokenizer):
 
 @functools.cache
 def tiny_model() -> Model:
-    """A model that runs, in as little time as any."""
+    """The smallest model that runs."""
     return Model("tiny", TINY, jax.tree.map(jnp.asarray, random_params(TINY, 1)), Chatty())
 
 
 def script_of(program: Program, tokenizer=TOKENIZER) -> list[list[int]]:
-    """What each thread says: main, then every chunk."""
+    """The tokens of each thread: main's, then every chunk's."""
     tags, main, chunks = tokenizer.tags, [], []
     for part in program.parts:
         match part:
@@ -65,7 +65,7 @@ def script_of(program: Program, tokenizer=TOKENIZER) -> list[list[int]]:
 
 
 def random_script(rng: random.Random) -> list[list[int]]:
-    """Any bytes, also such that are no UTF-8; empty topics and chunks; up to eight chunks and any syncs."""
+    """Any bytes, including invalid UTF-8; empty topics and chunks; up to eight chunks and any syncs."""
     tags = TOKENIZER.tags
     longest = rng.choice([3, 12, 40])
 
@@ -88,10 +88,10 @@ def traced(
     rows: int = 8,
     budget: int = ENOUGH,
     prompt: str = "why?",
-    looks: int = 4,
+    round_steps: int = 4,
     tokenizer=TOKENIZER,
 ) -> tuple[Trace, reference.Answer]:
-    """The trace of a script, timed at every `looks`-th step (0: not at all), and the oracle's own books."""
+    """The trace of a script, timed every `round_steps` steps (0: not timed), and the oracle's records."""
     ids = tokenizer.encode(prompt)
     request = Request(tuple(ids), budget, Sampling(), False, ENOUGH, ENOUGH)
     answer = reference.scripted(request, DecodeConfig(1, rows, 0), tokenizer, 8192, PREDICTED, script)
@@ -99,7 +99,7 @@ def traced(
         name: np.array(getattr(answer.tape, name)[len(ids) :], np.int32)
         for name in ("token", "thread", "step", "position")
     }
-    steps = sorted({*range(0, answer.steps, looks), answer.steps}) if looks else []
+    steps = sorted({*range(0, answer.steps, round_steps), answer.steps}) if round_steps else []
     trace = Trace(
         tags=tokenizer.tags,
         model="toy",
@@ -119,12 +119,12 @@ def traced(
 
 
 def random_traces(count: int, seed: int = 0):
-    """(trace, books, script, rows) of scripts, half of them cut short by their budget."""
+    """(trace, oracle's answer, script, rows) of random scripts, half of them limited by a budget."""
     rng = random.Random(seed)
     for _ in range(count):
         script, rows = random_script(rng), rng.choice([2, 3, 4, 20])
         budget = rng.choice([ENOUGH, rng.randint(1, 1 + sum(map(len, script)))])
-        yield *traced(script, rows, budget, looks=rng.choice([0, 1, 5])), script, rows
+        yield *traced(script, rows, budget, round_steps=rng.choice([0, 1, 5])), script, rows
 
 
 def many_chunks(chunks: int, words: int = 12, syncs: int = 5, topic: str = "topic") -> Program:
