@@ -3,10 +3,11 @@
     python -m launch.evaluate --config=configs/evaluate.py:toy \
         --config.model.path=runs/toy/model --config.baseline.path=runs/toy_baseline/model
 
-Variant: toy (the toy task's held-out problems; the models are those of `launch.sft --config=configs/sft.py:toy`, the
-baseline with --config.strip_tags=True). The last line on stdout is one JSON object: shares of exact answers, forks,
-speedups over the baseline's own answers, and how much exactness remains when a rule of decoding is broken
-(docs/RESULTS.md shows one). Takes two minutes on two CPU cores.
+Variants: toy (the toy task's held-out problems; the models are those of `launch.sft --config=configs/sft.py:toy`, the
+baseline with --config.strip_tags=True), tiny (four problems, in seconds, for the models of configs/sft.py:tiny). The
+last line on stdout is one JSON object: shares of exact answers, forks, speedups over the baseline's own answers, and
+how much exactness remains when a rule of decoding is broken (docs/RESULTS.md shows one). toy takes two minutes on two
+CPU cores.
 """
 
 from ml_collections import ConfigDict
@@ -16,7 +17,7 @@ from configs import common
 
 def get_config(variant: str = "toy") -> ConfigDict:
     """The config of a variant."""
-    return common.pick({"toy": toy}, variant, "configs/evaluate.py")
+    return common.pick({"tiny": tiny, "toy": toy}, variant, "configs/evaluate.py")
 
 
 def toy() -> ConfigDict:
@@ -35,4 +36,13 @@ def toy() -> ConfigDict:
     )
     config.decoding.widths = ()  # the model is small: compiling more loops costs more time than they save
     del config.request["sequential"]  # never for the model, always for the baseline
+    return config
+
+
+def tiny() -> ConfigDict:
+    """A few problems for the models of configs/sft.py:tiny, in seconds."""
+    config = toy()
+    config.update(level="small", problems=4, ablation=0)
+    config.decoding.update(lanes=4, rows=4)
+    config.request.update(max_tokens=60)
     return config

@@ -22,6 +22,7 @@ UNDESCRIBED = {  # files that cannot describe themselves
     "pasta_jax/benchmark/programs.jsonl": "43 programs to replay, of parallelism 1.0 to 4.0",
     "docs/LANG.md": "tutorial of the language; its examples are tests",
     "docs/DATA.md": "data sources, annotators, verification, fields of records",
+    "docs/PYTHON.md": "the Python API, with examples that are tests",
     "docs/TPU.md": "running on TPUs, and compiling for them without one",
     "docs/TRACE.md": "format of trace files",
     "docs/DESIGN.md": "this page",

@@ -12,6 +12,7 @@ from tests.traces import tiny_model
 
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+NEEDS_A_RUN = "docs/DATA.md"  # its Python reads a data set that a command above it writes
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *DOCS.glob("*.md")))
 
 
@@ -44,9 +45,11 @@ def failures(markdown: str, name: str) -> str:
 
 
 def run_blocks(page: str) -> dict[str, object]:
-    """Run the blocks of a page one after another; their names."""
+    """Run the blocks of a page one after another, but for those that train (tests/test_notebook.py); their names."""
     names: dict[str, object] = {}
     for block in blocks((ROOT / page).read_text(encoding="utf-8")):
+        if "sft.run" in block[1]:
+            continue
         exec(compile(block[1], page, "exec"), names)
     return names
 
@@ -59,17 +62,17 @@ def test_the_language_tutorial():
 
 def test_every_page_with_python_is_run():
     with_python = {page for page in PAGES if blocks((ROOT / page).read_text(encoding="utf-8"))}
-    assert with_python == {"README.md", "docs/LANG.md", "docs/TPU.md", "docs/DATA.md"}  # the last needs a trained run
+    assert with_python == {"README.md", "docs/LANG.md", "docs/PYTHON.md", "docs/TPU.md"} | {NEEDS_A_RUN}
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/TPU.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/PYTHON.md", "docs/TPU.md"])
 def test_the_api_as_shown_on_a_tiny_model(page, monkeypatch, capsys):
     monkeypatch.setattr(api, "load_model", lambda model, **options: tiny_model())
     answer = run_blocks(page)["answer"]
     assert isinstance(answer, api.Answer)
     assert answer.trace.prompt == "Why is the sky blue?"
     assert len(answer.trace.token) > 0
-    assert capsys.readouterr().out in ("", answer.text + "\n")
+    assert answer.text.strip() in capsys.readouterr().out or page == "docs/TPU.md"
 
 
 @requires_smollm2

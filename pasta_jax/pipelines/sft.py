@@ -152,7 +152,7 @@ class Data:
     fingerprint: str
 
 
-def run(settings: Settings, workdir: Path, stopping: Callable[[], bool]) -> Result:
+def run(settings: Settings, workdir: Path, stopping: Callable[[], bool] = lambda: False) -> Result:
     """Train to the last step or until `stopping()`, from the newest checkpoint in `workdir` if it has one.
 
     The folder holds config.json, metrics.jsonl, checkpoints/ and, at the end, model/ (and adapter.safetensors).
