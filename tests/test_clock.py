@@ -1,4 +1,4 @@
-"""The clock against a run with threads, the paper's example, and sums done by hand."""
+"""The clock against simulated threads, the paper's example, and figures computed by hand."""
 
 import math
 import random
@@ -21,16 +21,16 @@ def timed(script: list, prompt_length: int = 4) -> Clock:
 def check_against_threads(script: list, prompt_length: int) -> None:
     layout = lay_out(script, prompt_length)
     simulated = run(layout)
-    made = clock(layout.ids, TAGS, prompt_length)
-    assert made.step.tolist() == simulated.step[prompt_length:]
-    assert made.critical_path == simulated.critical_path
-    assert made.slots == len([step for step in simulated.step if step])
-    assert made.step.dtype == np.int32
+    result = clock(layout.ids, TAGS, prompt_length)
+    assert result.step.tolist() == simulated.step[prompt_length:]
+    assert result.critical_path == simulated.critical_path
+    assert result.slots == len([step for step in simulated.step if step])
+    assert result.step.dtype == np.int32
 
 
 @settings(max_examples=600, deadline=None, derandomize=True)
 @given(scripts, st.integers(0, 5))
-def test_any_program_takes_the_steps_the_threads_took(script, prompt_length):
+def test_any_program_takes_as_long_as_its_threads(script, prompt_length):
     check_against_threads(script, prompt_length)
 
 
@@ -41,57 +41,57 @@ def test_many_long_programs():
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 50])
-def test_without_tags_a_token_is_a_step(length):
-    made = timed([Says(length)])
-    assert made.step.tolist() == list(range(1, length + 1))
-    assert made.critical_path == made.slots == length
+def test_without_tags_each_token_is_a_step(length):
+    result = timed([Says(length)])
+    assert result.step.tolist() == list(range(1, length + 1))
+    assert result.critical_path == result.slots == length
 
 
 def test_the_rules_by_hand():
-    made = timed([Says(2), Forks(1, 1, 3), Says(1), Joins(), Says(1)])
+    result = timed([Says(2), Forks(1, 1, 3), Says(1), Joins(), Says(1)])
     #                           a  a  P  t  /1  A  c  c  c  /A  b  S  d
-    assert made.step.tolist() == [1, 2, 3, 4, 5, 5, 6, 7, 8, 9, 6, 9, 10]
-    assert (made.critical_path, made.slots) == (10, 13)
+    assert result.step.tolist() == [1, 2, 3, 4, 5, 5, 6, 7, 8, 9, 6, 9, 10]
+    assert (result.critical_path, result.slots) == (10, 13)
 
 
-def test_main_waits_for_nobody_that_has_ended():
-    """The fork ends in step 2, main goes on to 7: the sync follows at once."""
+def test_main_does_not_wait_for_ended_forks():
+    """The fork ends in step 2, main continues to 7: the sync follows directly."""
     assert timed([Forks(0, 1, 0), Says(5), Joins()]).step.tolist() == [1, 2, 2, 3, 3, 4, 5, 6, 7, 8]
 
 
-def test_a_sync_without_chunks_goes_on_at_once():
+def test_a_sync_without_chunks_does_not_wait():
     assert timed([Joins(), Joins(), Says(1)]).step.tolist() == [1, 2, 3]
 
 
 def test_chunks_may_outlive_main_and_closing_tags_of_the_last_step_are_not_fed():
-    made = timed([Forks(0, 1, 5), Forks(0, 1, 3), Says(1)])
+    result = timed([Forks(0, 1, 5), Forks(0, 1, 3), Says(1)])
     #                          P  /1  A  . . . . .  /A  P  /1  A  . . .  /A  x
-    assert made.step.tolist() == [1, 2, 2, 3, 4, 5, 6, 7, 0, 3, 4, 4, 5, 6, 7, 0, 5]
-    assert (made.critical_path, made.slots) == (7, 15)
+    assert result.step.tolist() == [1, 2, 2, 3, 4, 5, 6, 7, 0, 3, 4, 4, 5, 6, 7, 0, 5]
+    assert (result.critical_path, result.slots) == (7, 15)
     earlier = timed([Forks(0, 1, 5), Forks(0, 1, 2), Says(1)])
-    assert earlier.step.tolist()[-2:] == [7, 5]  # this fork ended a step sooner: its closing tag is fed
+    assert earlier.step.tolist()[-2:] == [7, 5]  # this fork ended a step earlier: its closing tag is fed
 
 
-def test_the_paper_s_example():
-    """Two promises, sync: fork 2 ends at T=22, fork 1 at T=34, main is back at T=35, when a promise is one token.
+def test_the_papers_example():
+    """Two promises, sync: fork 2 ends at T=22, fork 1 at T=34, main resumes at T=35, if a promise is one token.
 
-    The paper's T counts decoded tokens: what it calls decoded at T is fed in step T. Here a promise without topic
-    pieces is two ids, so fork 1 comes one step later than in the paper, and fork 2 two.
+    The paper's T counts decoded tokens: what it decodes at T is fed in step T. Here a promise without topic is two
+    ids, so fork 1 is one step later than in the paper, and fork 2 two.
     """
     forks = [Forks(0, 2, 32), Forks(0, 2, 19)]
     step = timed([*forks, Joins(), Says(3)]).step.tolist()
     promise_1, first_1, end_1 = step[1], step[3], step[2 + 33]
     promise_2, first_2, end_2 = step[37], step[39], step[38 + 20]
-    sync, back = step[59], step[60]
+    sync, resumed = step[59], step[60]
     assert (promise_1 - 1, first_1 - 1, end_1 - 1) == (1, 2, 34)
     assert (promise_2 - 2, first_2 - 2, end_2 - 2) == (2, 3, 22)
-    assert (sync - 1, back - 1) == (34, 35)
+    assert (sync - 1, resumed - 1) == (34, 35)
 
 
 # Metrics
 
 
-def test_parallelism_counts_the_model_s_own_text():
+def test_parallelism_counts_text_tokens():
     script = [Says(2), Forks(2, 1, 20), Forks(1, 1, 20), Joins(), Says(6)]
     layout = lay_out(script, 4)
     # P t t /1: main is at 6 when fork 1 starts, P t /1: at 9 for fork 2, which ends at 29; sync 30, then six more.
@@ -104,16 +104,16 @@ def test_speedup_and_means():
     assert theoretical_speedup(100, 40) == 2.5
     assert geometric_mean([1.0, 4.0]) == pytest.approx(2.0)
     assert geometric_mean(value for value in (3.0,)) == pytest.approx(3.0)
-    assert geometric_mean([1e-300] * 9) == pytest.approx(1e-300)  # no underflow on the way
+    assert geometric_mean([1e-300] * 9) == pytest.approx(1e-300)  # no intermediate underflow
 
 
 @pytest.mark.parametrize("bad", [[], [1.0, 0.0], [-1.0], [math.nan]])
-def test_no_geometric_mean_of_nothing_or_less(bad):
+def test_geometric_means_need_positive_values(bad):
     with pytest.raises(PastaError):
         geometric_mean(bad)
 
 
-def test_an_empty_response_has_no_speed():
+def test_an_empty_response_has_no_speedup():
     assert timed([]).critical_path == 0
     with pytest.raises(PastaError, match="empty responses"):
         theoretical_speedup(10, 0)

@@ -157,7 +157,7 @@ def test_positions_are_recorded_even_if_none(record, tmp_path):
 @pytest.mark.parametrize(
     ("section", "problem"),
     [
-        ({"tags_base": 256, "positions": {"policy": "late", "constant": 40}}, "position policy 'late'"),
+        ({"tags_base": 256, "positions": {"policy": "late", "constant": 40}}, "unknown position policy 'late'"),
         ({"tags_base": 256, "positions": {"policy": "constant", "constant": "far"}}, r"Expected `int`.*constant"),
         ({"tags_base": 256, "positions": ["predicted"]}, "Expected `object"),
         ({"positions": None}, "missing required field `tags_base`"),

@@ -1,4 +1,4 @@
-"""Programs: text to program to ids and back, the grammar's errors with their places, and annotation."""
+"""Programs: round trips through text and ids, located errors of the grammar, and annotations."""
 
 import pickle
 import random
@@ -34,22 +34,22 @@ EXAMPLE_TEXT = (
 )
 
 
-def go_round(program: Program) -> None:
+def check_round_trips(program: Program) -> None:
     text = program.render()
     assert Program.parse(text) == program
     ids = program.ids(TOKENIZER)
-    again = Program.from_ids(ids, TOKENIZER)
-    assert again == program
-    assert again.render() == text
-    assert again.ids(TOKENIZER) == ids
+    restored = Program.from_ids(ids, TOKENIZER)
+    assert restored == program
+    assert restored.render() == text
+    assert restored.ids(TOKENIZER) == ids
 
 
-def test_ten_thousand_programs_go_round():
+def test_round_trips_of_ten_thousand_programs():
     rng = random.Random(1)
     chunks = 0
     for _ in range(10_000):
         program, source = random_program(rng)
-        go_round(program)
+        check_round_trips(program)
         assert program.strip() == source
         chunks += sum(isinstance(part, Chunk) for part in program.parts)
     assert chunks > 5_000
@@ -57,8 +57,8 @@ def test_ten_thousand_programs_go_round():
 
 @settings(max_examples=500, deadline=None, derandomize=True)
 @given(programs)
-def test_any_program_goes_round(program):
-    go_round(program)
+def test_any_program_round_trips(program):
+    check_round_trips(program)
 
 
 def test_the_example_literally():
@@ -78,12 +78,12 @@ def test_ids_literally():
     assert Program.from_ids(ids, TOKENIZER) == program
 
 
-def test_text_in_normal_form():
+def test_normal_form():
     assert Program((Text(""), Text("a"), Text(""), Text("b"), Sync(), Text(""))).parts == (Text("ab"), Sync())
     assert Program.parse("").parts == Program.from_ids([], TOKENIZER).parts == ()
 
 
-def test_no_chunk_without_a_sayable_length():
+def test_a_chunk_needs_a_length_from_1_to_64():
     for tens in (0, 65, -1):
         with pytest.raises(LangError, match="from 1 to 64"):
             Chunk("a", tens, "b")
@@ -115,7 +115,7 @@ GOOD = "<async>one two three four five</async>"
         (f"{P.replace('2', '9' * 5000)}{GOOD}", rules.TENS_RANGE, 1, 1),
     ],
 )
-def test_the_grammar_s_errors(text, rule, line, column):
+def test_errors_of_the_grammar(text, rule, line, column):
     with pytest.raises(LangError) as caught:
         Program.parse(text)
     error = caught.value
@@ -140,20 +140,21 @@ def test_rules_of_style_are_checked_but_parse(text, rule, column):
 
 
 @pytest.mark.parametrize(
-    ("length", "said", "mended"), [(20, 2, None), (21, 2, 3), (21, 3, None), (11, 1, 2), (640, 64, None), (20, 3, 2)]
+    ("length", "promised", "corrected"),
+    [(20, 2, None), (21, 2, 3), (21, 3, None), (11, 1, 2), (640, 64, None), (20, 3, 2)],
 )
-def test_lengths_are_checked_with_a_tokenizer(length, said, mended):
-    """The block counts [ASYNC] and [/ASYNC]: its text has two bytes less."""
+def test_lengths_are_checked_with_a_tokenizer(length, promised, corrected):
+    """A block includes [ASYNC] and [/ASYNC]: its text has two bytes less."""
     content = "a b c d e".ljust(length - 2, "e")
-    text = Program((Text("x"), Chunk("topic", said, content))).render()
+    text = Program((Text("x"), Chunk("topic", promised, content))).render()
     assert check(text) == []
     errors = [(error.rule, error.column) for error in check(text, TOKENIZER)]
-    assert errors == ([(rules.TENS_WRONG, 2)] if mended else [])
-    if mended:
-        assert check(text.replace(f"tokens={said}", f"tokens={mended}"), TOKENIZER) == []
+    assert errors == ([(rules.TENS_WRONG, 2)] if corrected else [])
+    if corrected:
+        assert check(text.replace(f"tokens={promised}", f"tokens={corrected}"), TOKENIZER) == []
 
 
-def test_a_block_longer_than_can_be_said():
+def test_a_block_longer_than_any_promise():
     text = Program((Chunk("topic", 64, "a b c d e".ljust(639, "e")),)).render()
     (error,) = check(text, TOKENIZER)
     assert error.rule == rules.CHUNK_LONG
@@ -175,21 +176,21 @@ def test_all_errors_in_order():
     ]
 
 
-def test_parse_raises_the_first_error_in_the_text_not_the_first_found():
+def test_parse_raises_the_first_error_of_the_text():
     with pytest.raises(LangError) as caught:
         Program.parse(f"{P}<async>never closed {P}{GOOD}")
     assert (caught.value.rule, caught.value.column) == (rules.ASYNC_OPEN, len(P) + 1)
 
 
-def test_a_promise_is_blamed_once():
+def test_a_promise_has_one_error():
     assert [error.rule for error in check(f"{P} <sync/> x")] == [rules.PROMISE_ALONE]
 
 
-def test_three_words_of_topic_and_five_of_chunk_are_well():
+def test_three_words_of_topic_and_five_of_chunk_are_valid():
     assert check(f"{P.replace('a b', 'a b c')}{GOOD}") == []
 
 
-def test_an_error_is_the_house_s_and_survives_pickling():
+def test_an_error_is_a_pasta_error_and_can_be_pickled():
     error = LangError("a rule", "a fix", 3, 4)
     assert isinstance(error, PastaError)
     assert str(pickle.loads(pickle.dumps(error))) == str(error) == "line 3, column 4: a rule; a fix"
@@ -229,15 +230,15 @@ def test_malformed_ids_are_named_by_their_index(ids, index):
     assert (caught.value.index, caught.value.line, caught.value.column) == (index, 1, index + 1)
 
 
-def test_ids_of_the_wrong_kind():
+def test_ids_must_be_integers():
     for ids in ([1.5], [[1, 2]], ["a"]):
-        with pytest.raises(LangError, match="whole numbers"):
+        with pytest.raises(LangError, match="must be a sequence of integers"):
             Program.from_ids(ids, TOKENIZER)
 
 
-def test_random_ids_are_read_or_refused():
+def test_random_ids_are_parsed_or_refused():
     rng = random.Random(2)
-    read, refused = 0, []
+    parsed, refused = 0, []
     for _ in range(20_000):
         ids = [rng.choice([97, 98, 99, PRO, CLOSE, ASYNC, END, SYNC, TAGS.close(64)]) for _ in range(rng.randrange(9))]
         if rng.random() < 0.5:
@@ -247,11 +248,11 @@ def test_random_ids_are_read_or_refused():
         except LangError as error:
             refused.append(error.index / len(ids))
         else:
-            read += 1
+            parsed += 1
             assert program.ids(TOKENIZER) == ids
     assert min(refused) >= 0
     assert max(refused) < 1
-    assert min(read, len(refused)) > 1_000
+    assert min(parsed, len(refused)) > 1_000
 
 
 # Annotation
@@ -266,8 +267,8 @@ def test_an_annotation_gets_promises_and_lengths(quote):
     assert Program.from_annotation(text, TOKENIZER) == EXAMPLE
 
 
-def test_annotated_sources_come_back_byte_for_byte():
-    """Whatever the source holds, tag look-alikes included: it is escaped, annotated, read, and stripped again."""
+def test_annotated_sources_are_restored_byte_for_byte():
+    """Any source, with tag look-alikes, is escaped, annotated, parsed, and stripped again."""
     rng = random.Random(3)
     for _ in range(3_000):
         pieces, parts = [], []
@@ -286,14 +287,14 @@ def test_annotated_sources_come_back_byte_for_byte():
         program = Program.from_annotation("".join(pieces), TOKENIZER)
         assert program.strip() == "".join(part if isinstance(part, str) else part[1] for part in parts if part)
         assert check(program.render(), TOKENIZER) == []
-        wanted = []
+        expected = []
         for part in parts:
             if isinstance(part, tuple):
                 length = len(part[1].encode()) + 2
-                wanted.append(Chunk(part[0], next(tens for tens in range(1, 65) if 10 * tens >= length), part[1]))
+                expected.append(Chunk(part[0], next(tens for tens in range(1, 65) if 10 * tens >= length), part[1]))
             else:
-                wanted.append(Sync() if part is None else Text(part))
-        assert program == Program(tuple(wanted))
+                expected.append(Sync() if part is None else Text(part))
+        assert program == Program(tuple(expected))
 
 
 FIVE = "one two three four five"
@@ -314,7 +315,7 @@ FIVE = "one two three four five"
         (f"<async topic='a'>{FIVE * 40}</async>", rules.CHUNK_LONG, 1, 1),
     ],
 )
-def test_bad_annotations_are_refused_with_a_place(text, rule, line, column):
+def test_invalid_annotations_are_refused_with_a_place(text, rule, line, column):
     with pytest.raises(LangError) as caught:
         Program.from_annotation(text, TOKENIZER)
     assert (caught.value.rule, caught.value.line, caught.value.column) == (rule, line, column)

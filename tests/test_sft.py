@@ -183,7 +183,7 @@ def test_a_config_that_is_not_json_is_refused(tmp_path):
         ({"data__toy": ""}, "set either records="),
         ({"data__toy": "huge"}, r"config.data.toy: unknown value 'huge'"),
         ({"data__lengths": (8,)}, "fits into 8 tokens"),
-        ({"positions__policy": "late"}, "position policy 'late'"),
+        ({"positions__policy": "late"}, "unknown position policy 'late'"),
         ({"mesh__model": 3}, "mesh .*choose data and model with this product"),
         ({"train__accumulate": 0}, "config.train.accumulate: expected `int` >= 1"),
         ({"adapter__rank": 2, "adapter__targets": ("qvk",)}, "unknown adapter target 'qvk'"),

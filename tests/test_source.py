@@ -67,7 +67,7 @@ def test_a_model_without_positions_accepts_any(tmp_path):
     folder = export(tmp_path / "model", None)
     assert load(named(folder)).positions is None
     assert load(named(folder, policy="constant", constant=7)).positions == Positions("constant", 7)
-    with pytest.raises(PastaError, match="position policy 'late'"):
+    with pytest.raises(PastaError, match="unknown position policy 'late'"):
         load(named(folder, policy="late"))
 
 

@@ -1,4 +1,4 @@
-"""Tag ids on ints and arrays alike; escaping is a bijection and leaves ordinary text alone."""
+"""Tag ids of ints and arrays; escaping is a bijection and leaves ordinary text alone."""
 
 import subprocess
 import sys
@@ -31,14 +31,14 @@ def test_the_language_needs_no_jax():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_the_ids_lie_in_a_row():
-    row = [TAGS.promise, *(TAGS.close(n) for n in range(1, MAX_TENS + 1)), TAGS.async_, TAGS.end_async, TAGS.sync]
-    assert row == list(range(1000, 1068))
+def test_the_ids_are_consecutive():
+    ids = [TAGS.promise, *(TAGS.close(n) for n in range(1, MAX_TENS + 1)), TAGS.async_, TAGS.end_async, TAGS.sync]
+    assert ids == list(range(1000, 1068))
     assert (TAGS.end, NUM_TAGS, MAX_TENS) == (1068, 68, 64)
 
 
 @pytest.mark.parametrize("array", [np.array, jnp.array, list])
-def test_the_questions_take_ints_and_arrays(array):
+def test_predicates_accept_ints_and_arrays(array):
     ids = [0, 999, 1000, 1001, 1032, 1064, 1065, 1066, 1067, 1068]
     is_tag = [False, False, True, True, True, True, True, True, True, False]
     is_close = [False, False, False, True, True, True, False, False, False, False]
@@ -100,11 +100,11 @@ def test_look_alikes_get_a_backslash(text, escaped):
         *("<async topic='a'>", '<promise topic="a'),
     ],
 )
-def test_everything_else_is_untouched(text):
+def test_other_text_is_unchanged(text):
     assert escape(text) == unescape(text) == text
 
 
-def test_for_an_annotator_its_own_tag_is_guarded_too():
+def test_the_annotators_tag_is_escaped_for_annotation():
     assert escape("<async topic='a'> <sync/>", ANNOTATION) == r"<\async topic='a'> <\sync/>"
     assert unescape(r"<\async topic='a'> <\sync/>", ANNOTATION) == "<async topic='a'> <sync/>"
 
@@ -115,17 +115,17 @@ def test_escape_is_a_bijection(forms):
     @given(texts)
     def check(text):
         assert unescape(escape(text, forms), forms) == text
-        guarded = escape(text, forms)
-        assert escape(unescape(guarded, forms), forms) == guarded
+        escaped = escape(text, forms)
+        assert escape(unescape(escaped, forms), forms) == escaped
 
     check()
 
 
 @settings(max_examples=1000, deadline=None, derandomize=True)
 @given(texts)
-def test_any_topic_survives(topic):
-    written = escape_topic(topic)
-    assert unescape_topic(written) == topic
-    assert "<" not in written
-    assert "\n" not in written
+def test_any_topic_is_restored(topic):
+    escaped = escape_topic(topic)
+    assert unescape_topic(escaped) == topic
+    assert "<" not in escaped
+    assert "\n" not in escaped
     assert unescape(escape(promise_tag(topic, 5))) == promise_tag(topic, 5) != escape(promise_tag(topic, 5))

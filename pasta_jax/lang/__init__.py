@@ -1,1 +1,1 @@
-"""PASTA-LANG: tags, programs, structure and clock, with Python and NumPy only; docs/LANG.md teaches it."""
+"""PASTA-LANG: tags, programs, structure and clock, in Python and NumPy only; see docs/LANG.md for a tutorial."""

@@ -1,4 +1,4 @@
-"""The step clock of a linear program with unlimited rows: which step feeds each token, and how long it all takes."""
+"""The step clock of a linear program with unlimited rows: the step that feeds each token, and the critical path."""
 
 import math
 from collections.abc import Iterable
@@ -13,28 +13,29 @@ from pasta_jax.lang.tags import TagIds
 
 @dataclass(frozen=True, eq=False)
 class Clock:
-    """`step` int32 [response]: the step that feeds the token, counted from 1 after the prefill; 0 if none does."""
+    """When each token of a response is fed."""
 
-    step: np.ndarray
-    critical_path: int
+    step: np.ndarray  # int32 [response]: the step that feeds the token, counted from 1 after the prefill; 0: none
+    critical_path: int  # in steps
 
     @property
     def slots(self) -> int:
-        """Slots of the pool that the response takes: one for each token fed."""
+        """Slots of the pool that the response needs: one per token fed."""
         return int(np.count_nonzero(self.step))
 
 
 def clock(ids, tags: TagIds, prompt_length: int) -> Clock:
-    """Time a response: `ids` are the prompt's and then the linear response's, without end-of-turn.
+    """Time a response: `ids` are the prompt followed by the linear response, without end-of-turn.
 
-    The prefill samples main's first token, and the step that feeds a token samples its thread's next. A fork ends when
-    it has sampled [/ASYNC]; [SYNC] is fed in the step behind its predecessor and behind the end of every open fork.
+    The prefill samples main's first token, and the step that feeds a token samples the next one of its thread. A fork
+    ends when it has sampled [/ASYNC]; [SYNC] is fed in the step after its predecessor and after the end of every open
+    fork.
     """
     ids = as_ids(ids)
     step = np.zeros(len(ids), np.int32)
     done = prompt_length
     now = 0  # the step that fed main's latest token
-    forks_end = 0  # the step in which the last fork so far samples its [/ASYNC]
+    forks_end = 0  # the latest step so far in which a fork samples its [/ASYNC]
 
     def feed_main(stop: int) -> None:
         nonlocal done, now
@@ -44,7 +45,7 @@ def clock(ids, tags: TagIds, prompt_length: int) -> Clock:
     for mark in scan(ids, tags, prompt_length):
         if isinstance(mark, Block):
             feed_main(mark.start)
-            # [ASYNC] is fed beside [/PROMISE:n], and samples; so [/ASYNC] is sampled one step before it is fed.
+            # [ASYNC] is fed in the step of [/PROMISE:n]; [/ASYNC] is sampled one step before it is fed.
             step[mark.start : mark.stop] = np.arange(now, now + mark.length)
             forks_end = max(forks_end, now + mark.length - 2)
             done = mark.stop
@@ -59,7 +60,7 @@ def clock(ids, tags: TagIds, prompt_length: int) -> Clock:
 
 
 def parallelism(ids, tags: TagIds, prompt_length: int) -> float:
-    """The model's own text per step: tokens that are neither tag ids nor topic pieces, over the critical path."""
+    """Text tokens per step: ids that are neither tags nor part of a topic, over the critical path."""
     ids = as_ids(ids)
     blocks = [mark for mark in scan(ids, tags, prompt_length) if isinstance(mark, Block)]
     tag_ids = int(np.count_nonzero(tags.is_tag(ids[prompt_length:])))
@@ -69,18 +70,19 @@ def parallelism(ids, tags: TagIds, prompt_length: int) -> float:
 
 
 def theoretical_speedup(baseline_tokens: int, critical_path: int) -> float:
-    """How much sooner than the sequential baseline, if every step took the same time."""
+    """Speedup over the sequential baseline if all steps took equal time."""
     return _positive(baseline_tokens, "baseline's length") / _positive(critical_path, "critical path")
 
 
 def geometric_mean(values: Iterable[float]) -> float:
+    """Of positive values, at least one."""
     values = [_positive(value, "value of a geometric mean") for value in values]
     if not values:
-        raise PastaError("geometric mean: there are no values; give at least one")
+        raise PastaError("geometric mean: no values; pass at least one")
     return math.exp(math.fsum(map(math.log, values)) / len(values))
 
 
 def _positive(value: float, what: str) -> float:
     if not value > 0:
-        raise PastaError(f"{what}: it must be above zero, not {value}; leave empty responses out")
+        raise PastaError(f"{what}: must be positive, not {value}; exclude empty responses")
     return value

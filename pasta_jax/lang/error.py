@@ -1,13 +1,13 @@
-"""The error of the language: where, which rule, and how to fix it, in one line."""
+"""The error of the language, in one line: the place, the violated rule, and the fix."""
 
 from pasta_jax.errors import PastaError
 
 
 class LangError(PastaError):
-    """A violated rule. `rule` is one fixed sentence a kind, so refusals can be counted by it; `fix` tells the case.
+    """A violated rule. `rule` is one constant sentence per kind, so that errors can be counted; `fix` is specific.
 
-    `line` and `column` count from 1. An error in a sequence of ids names the offending id by `index`, which counts
-    from 0 as Python does; such an error stands on line 1, column index + 1.
+    `line` and `column` count from 1. An error in a sequence of ids has the `index` of the offending id, which counts
+    from 0; its place is line 1, column index + 1.
     """
 
     def __init__(self, rule: str, fix: str, line: int = 1, column: int = 1, index: int | None = None):
@@ -22,5 +22,5 @@ class LangError(PastaError):
 
 
 def quoted(text: str, width: int = 40) -> str:
-    """A piece of somebody's text, made safe for a one-line message."""
+    """Untrusted text, shortened and escaped for a one-line message."""
     return ascii(text if len(text) <= width else text[: width - 3] + "...")

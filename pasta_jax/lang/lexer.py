@@ -1,10 +1,10 @@
-"""Cuts surface text at its tags, however it arrives: one automaton for whole texts and for streams.
+"""Split surface text at its tags: one automaton for whole texts and for streams.
 
-No tag form holds a `<` behind its first character. So a candidate that was begun dies at the next `<`, texts can be
-joined to tags without ever making a new tag, and each character is looked at once.
+No tag form has a `<` after its first character. So the next `<` ends any candidate, texts can be joined to tags without
+creating a new tag, and each character is read once.
 """
 
-# How tags are written: `*` stands for a topic (up to the quote before it), `#` for a number, the rest for itself.
+# Tag forms: `*` stands for a topic (up to the preceding quote), `#` for a number, the rest for itself.
 SURFACE = ('<promise topic="*" tokens=# />', "<async>", "</async>", "<sync/>")
 ANNOTATION = (*SURFACE, "<async topic='*'>", '<async topic="*">')
 
@@ -14,8 +14,8 @@ TOPIC_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "<": "\\x3c"}
 
 
 def _automaton(forms: tuple[str, ...]) -> dict[str, dict[str, str | None]]:
-    """Edges of the automaton. A state is what was read, loops left out, so an accepting state is a whole form."""
-    edges: dict[str, dict[str, str | None]] = {"<": {"\\": "<"}}  # a run of backslashes makes a form an escaped one
+    """Edges of the automaton. A state is what was read, without loops, so an accepting state is a whole form."""
+    edges: dict[str, dict[str, str | None]] = {"<": {"\\": "<"}}  # a run of backslashes escapes a form
     for form in forms:
         state = "<"
         for symbol in form[1:]:
@@ -44,10 +44,10 @@ _AUTOMATA = {forms: _automaton(forms) for forms in (SURFACE, ANNOTATION)}
 
 
 class Lexer:
-    """Incremental: `feed` gives (form, piece) pairs, form "" for plain text; the pieces in order are the input.
+    """Incremental lexer: `feed` returns (form, piece) pairs, form "" for plain text; the pieces in order are the input.
 
-    A form's piece may carry backslashes behind its `<`: then it is an escaped look-alike. What could still become
-    a form, escaped or not, is held back until that is decided; nothing else is.
+    A form's piece may have backslashes after its `<`: then it is an escaped look-alike. Text that can still become a
+    form, escaped or not, is held back until that is decided; all other text is returned at once.
     """
 
     def __init__(self, forms: tuple[str, ...]):
@@ -56,6 +56,7 @@ class Lexer:
         self._held: list[str] = []
 
     def feed(self, text: str) -> list[tuple[str, str]]:
+        """The next pieces of the input."""
         pieces: list[tuple[str, str]] = []
         at = 0
         while at < len(text):
@@ -81,11 +82,12 @@ class Lexer:
         return pieces
 
     def close(self) -> list[tuple[str, str]]:
-        """The input is over: what was held back is text."""
+        """End the input: text that was held back is plain."""
         held, self._state, self._held = "".join(self._held), "", []
         return [("", held)] if held else []
 
 
 def lex(text: str, forms: tuple[str, ...]) -> list[tuple[str, str]]:
+    """All pieces of a text."""
     lexer = Lexer(forms)
     return lexer.feed(text) + lexer.close()

@@ -1,8 +1,9 @@
-"""The grammar of linear ids: where the blocks and joins of a response are, or which id is out of place."""
+"""The grammar of linear ids: locate the blocks and joins of a response, or the id that violates it."""
 
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pasta_jax.lang.error import LangError
 from pasta_jax.lang.tags import TagIds
@@ -20,7 +21,7 @@ class Block:
 
     @property
     def length(self) -> int:
-        """Ids of the block, [ASYNC] and [/ASYNC] counted."""
+        """Ids of the block, including [ASYNC] and [/ASYNC]."""
         return self.stop - self.start
 
 
@@ -31,18 +32,19 @@ class Join:
     at: int
 
 
-def as_ids(ids) -> np.ndarray:
+def as_ids(ids: ArrayLike) -> np.ndarray:
+    """A sequence of ids as int32 [T]."""
     array = np.asarray(ids)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise LangError("ids are a row of whole numbers", f"this is {array.dtype} of shape {array.shape}")
+        raise LangError("ids must be a sequence of integers", f"this is {array.dtype} of shape {array.shape}")
     return array.astype(np.int32)
 
 
 def scan(ids: np.ndarray, tags: TagIds, prompt_length: int = 0) -> list[Block | Join]:
-    """The blocks and joins of the response ids[prompt_length:], in order. The prompt is plain whatever it holds."""
+    """The blocks and joins of the response ids[prompt_length:], in order. Tag ids in the prompt have no meaning."""
     if not 0 <= prompt_length <= len(ids):
         raise LangError(
-            "the prompt must be a part of the ids", f"give a prompt length from 0 to {len(ids)}, not {prompt_length}"
+            "the prompt must be a part of the ids", f"pass a prompt length from 0 to {len(ids)}, not {prompt_length}"
         )
     places = np.flatnonzero(tags.is_tag(ids[prompt_length:])) + prompt_length
     tagged = iter(zip(places.tolist(), ids[places].tolist(), strict=True))
@@ -62,7 +64,7 @@ def scan(ids: np.ndarray, tags: TagIds, prompt_length: int = 0) -> list[Block | 
         start, opening = next(tagged, nothing)
         if start != close + 1 or opening != tags.async_:
             place = min(close + 1, len(ids) - 1)
-            raise _error(place, "a block must directly follow its promise", f"put [ASYNC] behind id {close}")
+            raise _error(place, "a block must directly follow its promise", f"put [ASYNC] after id {close}")
         last, ending = next(tagged, nothing)
         if last is None:
             raise _error(start, "a block must be closed", "end the one opened here with [/ASYNC]")

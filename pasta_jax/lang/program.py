@@ -1,7 +1,10 @@
-"""A response as a program: text, chunks behind their promises, and syncs; to and from surface text and linear ids."""
+"""A response as a program of text, promised chunks, and syncs; conversion to and from surface text and linear ids."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
+
+from numpy.typing import ArrayLike
 
 from pasta_jax.lang.error import LangError, quoted
 from pasta_jax.lang.lexer import ANNOTATION, SURFACE
@@ -12,24 +15,24 @@ from pasta_jax.lang.tags import MAX_TENS, TagIds, escape, promise_tag, tens_for
 MAX_TOPIC_WORDS = 3
 MIN_CHUNK_WORDS = 5
 
-TENS_RANGE = f"tokens must be a whole number from 1 to {MAX_TENS}"
+TENS_RANGE = f"tokens must be an integer from 1 to {MAX_TENS}"
 TENS_WRONG = "tokens must be the tens of the block's length"
 TOPIC_EMPTY = "a topic must not be empty"
 TOPIC_LONG = f"a topic has at most {MAX_TOPIC_WORDS} words"
 CHUNK_SHORT = f"a chunk has at least {MIN_CHUNK_WORDS} words"
 CHUNK_LONG = f"a block has at most {10 * MAX_TENS} ids"
-PROMISE_ALONE = "a promise must be followed at once by its <async>"
+PROMISE_ALONE = "a promise must be directly followed by its <async>"
 PROMISE_WRITTEN = "an annotation holds no promises"
 ASYNC_ALONE = "an <async> must directly follow its promise"
 ASYNC_BARE = "an annotation's <async> must have a topic"
 ASYNC_OPEN = "an <async> must be closed"
 END_ALONE = "an </async> must close an <async>"
 TAG_IN_CHUNK = "a chunk holds no tags"
-IF_TEXT = "or put a backslash behind its < if it is text"
+IF_TEXT = "or put a backslash after its < if it is text"
 
 
 class Tokenizer(Protocol):
-    """What the language asks of a tokenizer; `encode` takes untrusted text and never gives a tag or control id."""
+    """What the language needs of a tokenizer; `encode` accepts untrusted text and never returns a tag or control id."""
 
     tags: TagIds
 
@@ -47,7 +50,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A promise and the block it stands for."""
+    """A promise and its block."""
 
     topic: str
     tens: int
@@ -60,12 +63,12 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Sync:
-    """Wait for all open chunks; from here on they may be read."""
+    """Wait for all open chunks; later tokens may read them."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """Parts in linear order. Always in normal form: no empty Text, no two Texts side by side."""
+    """Parts in linear order. Always in normal form: no empty and no adjacent Texts."""
 
     parts: tuple[Text | Chunk | Sync, ...]
 
@@ -84,29 +87,29 @@ class Program:
 
     @staticmethod
     def parse(text: str) -> "Program":
-        """Read surface text; raises the first LangError of the grammar. `check` finds all, and weighs the style too."""
+        """Parse surface text; raises the first LangError of the grammar. `check` finds all, and checks style too."""
         items, errors = _read(_events(text, SURFACE))
         _raise_first(errors + _tens_errors(items))
         return Program(tuple(_part(item) for item in items))
 
     @staticmethod
     def from_annotation(text: str, tokenizer: Tokenizer) -> "Program":
-        """Read an annotator's text with `<async topic='…'>…</async>` and `<sync/>`, and put in promises and lengths.
+        """Parse an annotation with `<async topic='…'>…</async>` and `<sync/>`, and insert promises and lengths.
 
-        The text is escaped as `escape(source, ANNOTATION)` writes it. The program passes `check` with this tokenizer.
+        The text must be escaped by `escape(source, ANNOTATION)`. The program passes `check` with this tokenizer.
         """
         events, errors = _promised(_events(text, ANNOTATION))
         items, more = _read(events)
         _raise_first(errors + more)
         measured = [
-            replace(item, tens=tens_for(_length(item, tokenizer))) if isinstance(item, _Block) else item
+            replace(item, tens=tens_for(_length(item, tokenizer))) if isinstance(item, _ParsedChunk) else item
             for item in items
         ]
         _raise_first([error for item in measured for error in _rule_errors(item, tokenizer)])
         return Program(tuple(_part(item) for item in measured))
 
     def render(self) -> str:
-        """The surface text; `parse` gives this program back."""
+        """The surface text; `parse` restores the program."""
         pieces = []
         for part in self.parts:
             match part:
@@ -119,11 +122,11 @@ class Program:
         return "".join(pieces)
 
     def strip(self) -> str:
-        """What a reader gets: the chunks in place, the tags gone."""
+        """The text for a reader: chunks in place, without tags."""
         return "".join(part.text for part in self.parts if not isinstance(part, Sync))
 
     def ids(self, tokenizer: Tokenizer) -> list[int]:
-        """Linear ids; a tag is its id and never passes through `encode`."""
+        """Linear ids; tags become ids directly, never through `encode`."""
         tags, ids = tokenizer.tags, []
         for part in self.parts:
             match part:
@@ -137,8 +140,8 @@ class Program:
         return ids
 
     @staticmethod
-    def from_ids(ids, tokenizer: Tokenizer) -> "Program":
-        """Read linear ids without end-of-turn; a LangError names the id that is out of place by its index."""
+    def from_ids(ids: ArrayLike, tokenizer: Tokenizer) -> "Program":
+        """Parse linear ids without end-of-turn; a LangError names the offending id by its index."""
         ids = as_ids(ids)
         parts, done = [], 0
 
@@ -158,9 +161,9 @@ class Program:
 
 
 def check(text: str, tokenizer: Tokenizer | None = None) -> list[LangError]:
-    """All violations in a surface text, in order: the grammar's, and the rules of good style of topics and chunks.
+    """All violations in a surface text, in order: of the grammar, and of the style rules for topics and chunks.
 
-    With a tokenizer also the blocks' true lengths are compared with what the promises say.
+    With a tokenizer the promised lengths are compared with the blocks' true lengths, too.
     """
     items, errors = _read(_events(text, SURFACE))
     errors += _tens_errors(items)
@@ -170,8 +173,8 @@ def check(text: str, tokenizer: Tokenizer | None = None) -> list[LangError]:
 
 
 @dataclass(frozen=True)
-class _Block:
-    """A chunk as read, with the events to blame."""
+class _ParsedChunk:
+    """A chunk with the events that errors refer to."""
 
     topic: str
     tens: int
@@ -180,8 +183,8 @@ class _Block:
     opened: Event
 
 
-def _part(item: Text | Sync | _Block) -> Text | Sync | Chunk:
-    return Chunk(item.topic, item.tens, item.text) if isinstance(item, _Block) else item
+def _part(item: Text | Sync | _ParsedChunk) -> Text | Sync | Chunk:
+    return Chunk(item.topic, item.tens, item.text) if isinstance(item, _ParsedChunk) else item
 
 
 def _events(text: str, forms: tuple[str, ...]) -> list[Event]:
@@ -190,14 +193,14 @@ def _events(text: str, forms: tuple[str, ...]) -> list[Event]:
 
 
 def _promised(events: list[Event]) -> tuple[list[Event], list[LangError]]:
-    """An annotation's events as a program's: a promise before every <async>, still without its length."""
+    """An annotation's events as those of a program: a promise before every <async>, still without a length."""
     result, errors = [], []
     for event in events:
         match event.kind:
             case "annotated":
                 result += [replace(event, kind="promise"), replace(event, kind="async")]
             case "promise":
-                errors.append(_error(event, PROMISE_WRITTEN, f"leave it out, {IF_TEXT}"))
+                errors.append(_error(event, PROMISE_WRITTEN, f"remove it, {IF_TEXT}"))
             case "async":
                 errors.append(_error(event, ASYNC_BARE, f"write <async topic='...'>, {IF_TEXT}"))
                 result.append(event)
@@ -206,11 +209,11 @@ def _promised(events: list[Event]) -> tuple[list[Event], list[LangError]]:
     return result, errors
 
 
-def _read(events: list[Event]) -> tuple[list[Text | Sync | _Block], list[LangError]]:
-    """The grammar: the parts that are well formed, and an error for everything that isn't."""
+def _read(events: list[Event]) -> tuple[list[Text | Sync | _ParsedChunk], list[LangError]]:
+    """The grammar: the well-formed parts, and an error for everything else."""
     items, errors = [], []
-    promise: Event | None = None  # waits for its <async>
-    opened: list[Event] = []  # the <async> we are in; more than one only while reading on behind an error
+    promise: Event | None = None  # still without its <async>
+    opened: list[Event] = []  # the current <async>; more than one only after an error
     content: list[str] = []
     for event in events:
         if opened:
@@ -220,7 +223,7 @@ def _read(events: list[Event]) -> tuple[list[Text | Sync | _Block], list[LangErr
                 case "end_async":
                     start = opened.pop()
                     if not opened and promise:
-                        items.append(_Block(promise.text, promise.tens, "".join(content), promise, start))
+                        items.append(_ParsedChunk(promise.text, promise.tens, "".join(content), promise, start))
                     if not opened:
                         promise, content = None, []
                 case _:
@@ -230,7 +233,7 @@ def _read(events: list[Event]) -> tuple[list[Text | Sync | _Block], list[LangErr
             continue
         if event.kind == "async":
             if not promise:
-                fix = f'put <promise topic="..." tokens=N /> right before it, {IF_TEXT}'
+                fix = f'put <promise topic="..." tokens=N /> directly before it, {IF_TEXT}'
                 errors.append(_error(event, ASYNC_ALONE, fix))
             opened.append(event)
             continue
@@ -251,16 +254,16 @@ def _read(events: list[Event]) -> tuple[list[Text | Sync | _Block], list[LangErr
 
 
 def _alone(promise: Event) -> LangError:
-    return _error(promise, PROMISE_ALONE, f"put <async>...</async> right behind it, {IF_TEXT}")
+    return _error(promise, PROMISE_ALONE, f"put <async>...</async> directly after it, {IF_TEXT}")
 
 
-def _tens_errors(items: list) -> list[LangError]:
+def _tens_errors(items: Sequence[Text | Sync | _ParsedChunk]) -> list[LangError]:
     fix = "write one without leading zeros, or split the chunk"
-    return [_error(item.promise, TENS_RANGE, fix) for item in items if isinstance(item, _Block) and not item.tens]
+    return [_error(item.promise, TENS_RANGE, fix) for item in items if isinstance(item, _ParsedChunk) and not item.tens]
 
 
-def _rule_errors(item: Text | Sync | _Block, tokenizer: Tokenizer | None) -> list[LangError]:
-    if not isinstance(item, _Block):
+def _rule_errors(item: Text | Sync | _ParsedChunk, tokenizer: Tokenizer | None) -> list[LangError]:
+    if not isinstance(item, _ParsedChunk):
         return []
     errors = []
     topic_words, chunk_words = len(item.topic.split()), len(item.text.split())
@@ -269,18 +272,18 @@ def _rule_errors(item: Text | Sync | _Block, tokenizer: Tokenizer | None) -> lis
     if topic_words > MAX_TOPIC_WORDS:
         errors.append(_error(item.promise, TOPIC_LONG, f"shorten {quoted(item.topic)}"))
     if chunk_words < MIN_CHUNK_WORDS:
-        errors.append(_error(item.opened, CHUNK_SHORT, f"this one has {chunk_words}: leave it to the main thread"))
+        errors.append(_error(item.opened, CHUNK_SHORT, f"this one has {chunk_words}: keep it in the main thread"))
     if tokenizer is None:
         return errors
     length = _length(item, tokenizer)
     if tens_for(length) > MAX_TENS:
-        errors.append(_error(item.opened, CHUNK_LONG, f"split this one of {length}"))
+        errors.append(_error(item.opened, CHUNK_LONG, f"split this one, it has {length}"))
     elif item.tens and item.tens != tens_for(length):
         errors.append(_error(item.promise, TENS_WRONG, f"write tokens={tens_for(length)} for {length} ids"))
     return errors
 
 
-def _length(item: _Block, tokenizer: Tokenizer) -> int:
+def _length(item: _ParsedChunk, tokenizer: Tokenizer) -> int:
     return len(tokenizer.encode(item.text)) + len(("[ASYNC]", "[/ASYNC]"))
 
 

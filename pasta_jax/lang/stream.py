@@ -1,4 +1,4 @@
-"""Incremental parser of surface text: feed it pieces of any size, get located events as soon as they are certain."""
+"""Incremental parser of surface text: pieces of any size in, located events out as soon as they are certain."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,8 +14,8 @@ _TENS = {str(tens): tens for tens in range(1, MAX_TENS + 1)}
 class Event:
     """A tag or a run of text. `text` is the text, unescaped, or a tag's topic; "annotated" is an `<async topic='…'>`.
 
-    `tens` is a promise's number, 0 where it isn't a whole number from 1 to 64. `offset` counts characters of the
-    surface text from 0, `line` and `column` count from 1.
+    `tens` is a promise's number, 0 if it isn't an integer from 1 to 64. `offset` counts characters of the surface text
+    from 0; `line` and `column` count from 1.
     """
 
     kind: Literal["text", "promise", "async", "end_async", "sync", "annotated"]
@@ -27,9 +27,9 @@ class Event:
 
 
 class StreamParser:
-    """Never raises: it knows the tags, not the grammar. `Program.parse` and `check` judge its events.
+    """Recognises tags, never raises; the grammar is checked by `Program.parse` and `check`.
 
-    Any split of the input gives the events of the whole, but for text, which may come in more than one event.
+    Any split of the input gives the events of the whole, except that text may be split into several events.
     """
 
     def __init__(self, forms: tuple[str, ...] = SURFACE):
@@ -37,10 +37,11 @@ class StreamParser:
         self._offset, self._line, self._column = 0, 1, 1
 
     def feed(self, text: str) -> list[Event]:
+        """The events that are certain with this piece of the input."""
         return self._events(self._lexer.feed(text))
 
     def close(self) -> list[Event]:
-        """The input is over; what was held back comes out as text."""
+        """End the input; what was held back is text."""
         return self._events(self._lexer.close())
 
     def _events(self, pieces: list[tuple[str, str]]) -> list[Event]:

@@ -1,4 +1,4 @@
-"""The tags: their ids on a tokenizer, their surface form, and how text that looks like one is kept apart."""
+"""The tags: their ids on a tokenizer, their surface form, and the escaping of text that looks like one."""
 
 import re
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ NUM_TAGS = 68
 
 @dataclass(frozen=True)
 class TagIds:
-    """68 ids in a row from `base`: [PROMISE], [/PROMISE:1] to [/PROMISE:64], [ASYNC], [/ASYNC], [SYNC].
+    """68 consecutive ids from `base`: [PROMISE], [/PROMISE:1] to [/PROMISE:64], [ASYNC], [/ASYNC], [SYNC].
 
-    The tests are written with operators only, so they take ints, NumPy and JAX arrays alike.
+    Methods use operators only, so they accept ints, NumPy arrays and JAX arrays.
     """
 
     base: int
@@ -23,7 +23,7 @@ class TagIds:
         return self.base
 
     def close(self, n):
-        """[/PROMISE:n], n from 1 to 64: ends a promise, carries its tens, and forks."""
+        """[/PROMISE:n], n from 1 to 64: closes a promise, carries its tens, and forks."""
         return self.base + n
 
     @property
@@ -40,7 +40,7 @@ class TagIds:
 
     @property
     def end(self) -> int:
-        """The first id behind the tags."""
+        """The first id after the tags."""
         return self.base + NUM_TAGS
 
     def is_tag(self, id):
@@ -54,26 +54,27 @@ class TagIds:
         return id - self.base
 
     def name(self, id: int) -> str:
-        """How the documentation writes this id."""
+        """The id as the documentation writes it."""
         if self.is_close(id):
             return f"[/PROMISE:{self.tens(id)}]"
-        named = {self.promise: "[PROMISE]", self.async_: "[ASYNC]", self.end_async: "[/ASYNC]", self.sync: "[SYNC]"}
-        return named.get(id, str(id))
+        names = {self.promise: "[PROMISE]", self.async_: "[ASYNC]", self.end_async: "[/ASYNC]", self.sync: "[SYNC]"}
+        return names.get(id, str(id))
 
 
 def tens_for(length: int) -> int:
-    """The `tokens` of a block of `length` ids, [ASYNC] and [/ASYNC] counted."""
+    """The `tokens` of a block of `length` ids, including [ASYNC] and [/ASYNC]."""
     return -(-length // 10)
 
 
 def promise_tag(topic: str, tens: int) -> str:
+    """The surface form of a promise."""
     return f'<promise topic="{escape_topic(topic)}" tokens={tens} />'
 
 
 def escape(text: str, forms: tuple[str, ...] = SURFACE) -> str:
-    r"""Text as it stands between tags: a look-alike gets one backslash more, `<sync/>` is written `<\sync/>`.
+    r"""Text as it is written between tags: a look-alike gets one more backslash, `<sync/>` becomes `<\sync/>`.
 
-    `forms=ANNOTATION` also guards what is a tag to an annotator only; use it on a source before it is annotated.
+    `forms=ANNOTATION` also escapes what is a tag only for annotators; use it on a source before annotation.
     """
     return "".join("<\\" + piece[1:] if form else piece for form, piece in lex(text, forms))
 
@@ -84,9 +85,10 @@ def unescape(text: str, forms: tuple[str, ...] = SURFACE) -> str:
 
 
 def escape_topic(topic: str) -> str:
-    """A topic as it stands between its quotes; without a raw `<`, so that no tag form holds another."""
+    """A topic as it is written between its quotes: without a raw `<`, so that no tag form contains another."""
     return "".join(TOPIC_ESCAPES.get(character, character) for character in topic)
 
 
 def unescape_topic(text: str) -> str:
+    """Undo `escape_topic`."""
     return re.sub(r"\\(x3c|.)", lambda match: {"n": "\n", "x3c": "<"}.get(match[1], match[1]), text)
