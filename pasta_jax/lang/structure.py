@@ -28,7 +28,7 @@ class Positions:
 
     def __post_init__(self):
         if self.policy not in POLICIES:
-            raise PastaError(f"position policy {self.policy!r}: choose one of {', '.join(POLICIES)}")
+            raise PastaError(f"unknown position policy {self.policy!r}; choose one of {', '.join(POLICIES)}")
         if self.constant < 0:
             raise PastaError(f"positions.constant {self.constant}: it must be at least 0")
 
