@@ -22,7 +22,7 @@ class Keep:
     """Which checkpoints stay on disk."""
 
     newest: Annotated[int, msgspec.Meta(ge=1)]  # how many of the newest
-    every: Annotated[int, msgspec.Meta(ge=0)]  # those at multiples of so many steps stay for good; 0: none
+    every: Annotated[int, msgspec.Meta(ge=0)]  # keep those at multiples of this many steps permanently; 0: none
 
 
 @dataclasses.dataclass(frozen=True)
