@@ -184,6 +184,7 @@ def killed_twice_or_not_at_all(variant: str, tmp_path: Path, *options: str) -> d
     return json.loads((tmp_path / "whole/summary.json").read_text())
 
 
+@pytest.mark.slow
 def test_structure_killed_twice_ends_with_the_same_files(tmp_path):
     options = (f"--config.source={source(tmp_path)}", "--config.drop_evaluation=False", "--config.model.preset=toy")
     summary = killed_twice_or_not_at_all("sharegpt_structure", tmp_path, *options)
@@ -191,6 +192,7 @@ def test_structure_killed_twice_ends_with_the_same_files(tmp_path):
     assert summary["statistics"]["with_fork"] == 800
 
 
+@pytest.mark.slow
 def test_likelihood_killed_twice_ends_with_the_same_files(tmp_path):
     """With a tiny model of random weights, which finds half of all chunks needed."""
     tokenizer = toy_tokenizer()

@@ -324,6 +324,7 @@ def test_a_cut_off_cache_line_is_removed_and_a_foreign_one_named(tmp_path):
         annotate("http://127.0.0.1:9", cache)
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes(tmp_path):
     """After kill -9 during requests, the answers of both runs together are those of one."""
     pairs = [(str(n), SOURCE) for n in range(12)]

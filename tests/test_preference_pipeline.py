@@ -136,6 +136,7 @@ def test_a_report_is_json_with_an_infinite_weight_too(whole):
     assert json.loads(text)["quality_weight"] == "inf"
 
 
+@pytest.mark.slow
 def test_killed_in_each_step_it_ends_with_the_same_bits(config, whole, folder):
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
     environment |= {"JAX_COMPILATION_CACHE_DIR": str(folder / "programs")}

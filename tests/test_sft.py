@@ -32,11 +32,10 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def environment(folder):
-    """One device, and programs compiled once for all these runs."""
+def environment():
+    """One device, and every program compiled once for all these runs."""
     return os.environ | {
         "JAX_PLATFORMS": "cpu",
-        "JAX_COMPILATION_CACHE_DIR": str(folder / "programs"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "PYTHONPATH": str(ROOT),
     }
@@ -77,6 +76,7 @@ def whole(folder, environment):
     return folder / "whole"
 
 
+@pytest.mark.slow
 def test_a_run_writes_metrics_config_and_checkpoints(whole):
     written = lines(whole)
     losses = [line for line in written if "loss" in line]
@@ -93,6 +93,7 @@ def test_a_run_writes_metrics_config_and_checkpoints(whole):
     assert json.loads((whole / "config.json").read_text()) == about["config"]
 
 
+@pytest.mark.slow
 def test_killed_anywhere_and_resumed_equals_uninterrupted(folder, environment, whole):
     """Killed at a random step, it loses nothing but the steps since the last checkpoint."""
     workdir = folder / "killed"
@@ -110,6 +111,7 @@ def test_killed_anywhere_and_resumed_equals_uninterrupted(folder, environment, w
         np.testing.assert_array_equal(ours[name], theirs[name], err_msg=f"{name}, killed at step {step}")
 
 
+@pytest.mark.slow
 def test_sigterm_saves_and_exits_cleanly(folder, environment, whole):
     workdir = folder / "stopped"
     process = start(environment, workdir, "--config.every.save=0")
@@ -121,6 +123,7 @@ def test_sigterm_saves_and_exits_cleanly(folder, environment, whole):
     assert lines(workdir) == lines(whole)
 
 
+@pytest.mark.slow
 def test_the_result_decodes(environment, whole):
     command = [sys.executable, "-m", "launch.decode", "--config=configs/decode.py:local", "--json", "--nosequential"]
     command += [f"--config.model.path={whole / 'model'}", "--prompt=birds owl 4", "--config.request.max_tokens=8"]
@@ -130,6 +133,7 @@ def test_the_result_decodes(environment, whole):
     assert answer["finish_reason"] == ("length" if answer["tokens"] == 8 else "stop")
 
 
+@pytest.mark.slow
 def test_an_unknown_key_is_refused_in_one_line(environment, folder):
     errors = finish(start(environment, folder / "unknown", "--config.train.learning_rte=1"), code=2)
     assert errors.splitlines()[-1].startswith("error: ")
@@ -157,6 +161,7 @@ def test_every_variant_has_the_fields_of_the_settings(variant):
     assert settings_with(variant).train.clip == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -194,6 +199,7 @@ def test_impossible_settings_are_refused(tmp_path, changes, message):
         sft.run(settings_with("tiny", **changes), tmp_path, lambda: False)
 
 
+@pytest.mark.slow
 def test_an_adapter_is_trained_saved_and_merged(folder, environment, whole):
     """LoRA over the model of another run, without tags: the baseline's way."""
     workdir = folder / "adapter"
