@@ -280,6 +280,6 @@ def keep(logits_V: np.ndarray, top_k: int, top_p: float) -> np.ndarray:
 
 
 @jax.jit
-def _categorical(logits_V, seed, thread, number):
+def _categorical(logits_V: jax.Array, seed: jax.Array, thread: jax.Array, number: jax.Array) -> jax.Array:
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), thread), number)
     return jax.random.categorical(key, logits_V)

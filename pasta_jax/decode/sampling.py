@@ -59,7 +59,7 @@ def draw(logits_NxV: jax.Array, sampling_N: SamplingArrays, thread_N: jax.Array,
     temperature_N, top_k_N, top_p_N = sampling_N.temperature, sampling_N.top_k, sampling_N.top_p
     greedy_N = likeliest(logits_NxV)
 
-    def sampled():
+    def sampled() -> jax.Array:
         # Relative to the greatest, so that no temperature overflows; forbidden ids stay forbidden at any temperature.
         below_NxV = logits_NxV - jnp.max(logits_NxV, axis=-1, keepdims=True)
         scaled_NxV = below_NxV / jnp.where(temperature_N > 0, temperature_N, 1.0)[:, None]
@@ -67,7 +67,7 @@ def draw(logits_NxV: jax.Array, sampling_N: SamplingArrays, thread_N: jax.Array,
         filtering = jnp.any((temperature_N > 0) & ((top_k_N > 0) | (top_p_N < 1)))
         kept_NxV = lax.cond(filtering, lambda x: keep_top(x, top_k_N, top_p_N), lambda x: x, scaled_NxV)
 
-        def one(logits_V, seed, thread, number):
+        def one(logits_V: jax.Array, seed: jax.Array, thread: jax.Array, number: jax.Array) -> jax.Array:
             key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), thread), number)
             return logits_V + jax.random.gumbel(key, logits_V.shape)
 
@@ -99,7 +99,7 @@ def keep_top(logits_NxV: jax.Array, top_k_N: jax.Array, top_p_N: jax.Array) -> j
 
     mass_NxV = jax.nn.softmax(kept_NxV, axis=-1)
 
-    def holds_enough(edge_N):
+    def holds_enough(edge_N: jax.Array) -> jax.Array:
         return jnp.sum(jnp.where(order_NxV >= edge_N[:, None], mass_NxV, 0.0), axis=1) >= top_p_N
 
     edge_N = jnp.where(top_p_N < 1, highest(holds_enough, order_NxV.shape[0]), jnp.iinfo(jnp.int32).min)

@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from pasta_jax.lang.tags import TagIds
 
 FORMAT = "pasta_jax.trace"
 VERSION = 1
+T = TypeVar("T")
 _COLUMNS = {"id": "token", "thread": "thread", "step": "step", "position": "position"}
 _CLOSED = {name: code for code, name in CLOSED_NAMES.items()}
 _NAMES = {int: "an int", str: "a str", bool: "a bool", list: "a list", dict: "a dict"}
@@ -31,7 +33,7 @@ def to_json(trace: Trace) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def _stored(trace: Trace) -> dict:
+def _stored(trace: Trace) -> dict[str, Any]:
     columns = {key: getattr(trace, name).tolist() for key, name in _COLUMNS.items()}
     return {
         "format": FORMAT,
@@ -51,7 +53,7 @@ def _stored(trace: Trace) -> dict:
     }
 
 
-def _derived(trace: Trace) -> dict:
+def _derived(trace: Trace) -> dict[str, Any]:
     """Values that follow from the stored ones, for readers without this package; verified when read."""
     program = trace.program()
     return {
@@ -112,7 +114,7 @@ class _Reader:
     """Reads fields from parsed JSON and checks their types and ranges."""
 
     name: str
-    fields: dict
+    fields: dict[str, Any]
 
     def trace(self) -> Trace:
         tokens = self.take("tokens", dict)
@@ -164,14 +166,16 @@ class _Reader:
         self.demand(not rounds or rounds[0][0] == 0, "rounds", "does not start at step 0")
         return tuple((step, float(ms)) for step, ms in rounds)
 
-    def take(self, key: str, kind: type):
+    def take(self, key: str, kind: type[T]) -> T:
+        """A field of the given type."""
         self.demand(key in self.fields, key, "missing")
         self.demand(_is(self.fields[key], kind), key, f"is not {_NAMES[kind]}")
         if kind is int:
             self.demand(0 <= self.fields[key] < 2**31, key, "is out of range")
         return self.fields[key]
 
-    def listed(self, fields: dict, key: str, kind: type) -> list:
+    def listed(self, fields: dict[str, Any], key: str, kind: type[T]) -> list[T]:
+        """A list of elements of the given type."""
         values = fields.get(key)
         self.demand(
             isinstance(values, list) and all(_is(value, kind) for value in values),
@@ -180,20 +184,23 @@ class _Reader:
         )
         return values
 
-    def integers(self, fields: dict, key: str) -> np.ndarray:
+    def integers(self, fields: dict[str, Any], key: str) -> np.ndarray:
+        """A list of non-negative int32 as an array."""
         values = self.listed(fields, key, int)
         self.demand(all(0 <= value < 2**31 for value in values), key, "has a number out of range")
         return np.array(values, np.int32)
 
-    def one_of(self, known: dict, key: str, value):
+    def one_of(self, known: dict[str, T], key: str, value: object) -> T:
+        """The meaning of a name."""
         self.demand(isinstance(value, str) and value in known, key, f"is {value!r}, not one of {', '.join(known)}")
         return known[value]
 
-    def demand(self, holds: bool, key: str, what: str) -> None:
+    def demand(self, holds: bool, key: str, problem: str) -> None:
+        """Refuse the file unless the condition holds."""
         if not holds:
-            raise PastaError(f"{self.name}: {key}: {what}; {_REMEDY}")
+            raise PastaError(f"{self.name}: {key}: {problem}; {_REMEDY}")
 
 
-def _is(value, kind: type) -> bool:
+def _is(value: object, kind: type) -> bool:
     """Whether a value has exactly this type (a bool is not an int); text must also be encodable."""
     return type(value) is kind and not (kind is str and any("\ud800" <= character <= "\udfff" for character in value))

@@ -1,0 +1,225 @@
+"""Sampled programs equal the oracle's, where any wrong logit shows, and do not depend on lanes or rounds."""
+
+import dataclasses
+import functools
+import random
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pasta_jax.decode import reference
+from pasta_jax.decode.generate import DecodeConfig, Request, Result, generate, rules_for, start, stream
+from pasta_jax.decode.interpreter import run
+from pasta_jax.decode.prefill import admit, prefill
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.state import BUDGET, LENGTH, OPEN, OWN, STOP, empty_state
+from pasta_jax.lang.program import Program
+from pasta_jax.models.config import PRESETS
+from pasta_jax.models.weights import Model
+from tests.byte_tokenizer import ByteTokenizer
+from tests.models import TINY, random_params
+
+TOKENIZER = ByteTokenizer()
+TAGS = TOKENIZER.tags
+SMALLEST = dataclasses.replace(TINY, embed=4, ff=4, head_dim=2, context=4096)
+
+
+@functools.cache
+def talkative() -> Model:
+    """The toy with a head that samples tags often, so that only the interpreter's mask keeps answers well-formed."""
+    config = dataclasses.replace(PRESETS["toy"], tied_head=False)
+    params = random_params(config, 5)
+    for ids, factor in (([TAGS.promise], 10), ([TAGS.end_async, TAGS.sync], 7), ([TOKENIZER.end_of_turn], 6)):
+        params["head"][ids] *= factor
+    return Model("talkative", config, jax.tree.map(jnp.asarray, params), TOKENIZER)
+
+
+@functools.cache
+def hot_and_tiny() -> Model:
+    """The smallest model, with a head that samples every tag about as often as any letter."""
+    config = dataclasses.replace(SMALLEST, tied_head=False)
+    return Model("hot", config, jax.tree.map(jnp.asarray, random_params(config, 5)), TOKENIZER)
+
+
+EIGHT_LANES = DecodeConfig(lanes=8, rows=4, slots=80)
+SAMPLINGS = (
+    Sampling(temperature=1.0),
+    Sampling(temperature=1.0, top_k=40),
+    Sampling(temperature=1.0, top_p=0.9),
+    Sampling(temperature=0.7, top_k=100, top_p=0.95),
+    Sampling(),
+)
+
+
+def random_request(rng: random.Random) -> Request:
+    sampling = dataclasses.replace(rng.choice(SAMPLINGS), seed=rng.randrange(2**32))
+    return Request(
+        prompt_ids=tuple(rng.randrange(384) for _ in range(rng.randint(1, 16))),
+        max_tokens=rng.choice([100, 60, 60, rng.randint(1, 30)]),
+        sampling=sampling,
+        sequential=rng.random() < 0.05,
+        max_topic_tokens=rng.choice([0, 3, 8]),
+        max_chunk_tokens=rng.choice([0, 5, 12, 100]),
+    )
+
+
+def random_requests(count: int) -> list[Request]:
+    rng = random.Random(count)
+    return [random_request(rng) for _ in range(count)]
+
+
+@functools.cache
+def answered(count: int):
+    """Results of `generate` that several tests share."""
+    return generate(talkative(), random_requests(count), EIGHT_LANES)
+
+
+def fields_of(result: Result) -> tuple:
+    """A result's fields, without times, in a form that compares."""
+    trace = result.trace
+    columns = (trace.token, trace.thread, trace.step, trace.position)
+    return (*(column.tolist() for column in columns), list(trace.closed), trace.finish, trace.steps, result.text)
+
+
+def assert_same_answer(result, answer: reference.Answer, prompt: int) -> None:
+    tape, trace = answer.tape, result.trace
+    assert trace.token.tolist() == tape.token[prompt:]
+    assert trace.thread.tolist() == tape.thread[prompt:]
+    assert trace.step.tolist() == tape.step[prompt:]
+    assert trace.position.tolist() == tape.position[prompt:]
+    assert list(trace.closed[1:]) == answer.closed
+    assert trace.finish == answer.finish
+    assert trace.steps == answer.steps
+
+
+@pytest.mark.usefixtures("fully_compiled")
+def test_sampled_programs_are_those_of_the_oracle():
+    requests = random_requests(200)
+    ends = Counter()
+    for at in range(0, len(requests), 50):
+        some = requests[at : at + 50]
+        answers = reference.sampled(talkative(), some, EIGHT_LANES)
+        for request, result, answer in zip(some, answered(200)[at : at + 50], answers, strict=True):
+            assert_same_answer(result, answer, len(request.prompt_ids))
+            ends.update(answer.closed)
+            ends[f"finish {answer.finish}"] += 1
+            ends["syncs"] += answer.tape.token[len(request.prompt_ids) :].count(TAGS.sync)
+            ends["more than the rows"] += len(answer.closed) >= EIGHT_LANES.rows
+    least = {OPEN: 40, OWN: 100, BUDGET: 100, f"finish {STOP}": 50, f"finish {LENGTH}": 50, "syncs": 100}
+    least["more than the rows"] = 20
+    assert all(ends[name] >= count for name, count in least.items()), ends
+
+
+# Invariances
+
+
+def test_requests_alone_equal_requests_that_share_lanes():
+    """200 requests shared eight lanes; here each has a pool of its own."""
+    for request, result in list(zip(random_requests(200), answered(200), strict=True))[:40]:
+        assert fields_of(generate(talkative(), [request], EIGHT_LANES)[0]) == fields_of(result)
+
+
+def test_lane_and_neighbours_do_not_matter():
+    order = random.Random(1).sample(range(200), 60)
+    again = generate(talkative(), [random_requests(200)[n] for n in order], EIGHT_LANES)
+    for number, result in zip(order, again, strict=True):
+        assert fields_of(result) == fields_of(answered(200)[number])
+
+
+def test_nan_in_a_lane_does_not_reach_its_neighbours():
+    requests = random_requests(200)[:2]
+    rules = rules_for(talkative(), EIGHT_LANES, EIGHT_LANES.slots, sequential=False)
+
+    def columns(poisoned: bool) -> list[np.ndarray]:
+        state = empty_state(talkative().config, EIGHT_LANES.lanes, EIGHT_LANES.slots, jnp.float32, stacked=False)
+        for lane, request in enumerate(requests):
+            state = start(talkative(), state, lane, request, rules)
+        if poisoned:
+            kv = jax.tree.map(lambda leaf: leaf.at[1].set(jnp.nan), state.pool.kv)
+            pool = dataclasses.replace(state.pool, kv=kv)
+            hot = state.request.sampling.temperature.at[1].set(jnp.nan)
+            sampling = dataclasses.replace(state.request.sampling, temperature=hot)
+            request = dataclasses.replace(state.request, sampling=sampling)
+            state = dataclasses.replace(state, pool=pool, request=request)
+        state = run(talkative().params, state, np.int32(100), np.False_, config=talkative().config, rules=rules)
+        pool = state.pool
+        return [np.asarray(field) for field in (pool.token, pool.chunk, pool.step, pool.position, pool.fill)]
+
+    clean, poisoned = columns(poisoned=False), columns(poisoned=True)
+    for one, other in zip(clean, poisoned, strict=True):
+        np.testing.assert_array_equal(one[0], other[0])
+    assert not np.array_equal(clean[0][1], poisoned[0][1])
+
+
+@pytest.mark.usefixtures("fully_compiled")
+def test_answers_of_a_hot_model_are_well_formed():
+    """10,000 answers at temperature 2: all parse as programs, and none leaves a promise or a chunk open."""
+    prompt = Request((1, 2, 3), 40, Sampling(), False, 3, 9)
+    hot = [
+        dataclasses.replace(prompt, sampling=Sampling(temperature=2.0, seed=seed), max_tokens=8 + seed % 40)
+        for seed in range(10_000)
+    ]
+    config = DecodeConfig(lanes=100, rows=4, slots=64)
+    kinds = Counter()
+    for result in generate(hot_and_tiny(), hot, config):
+        ids = result.trace.linear_ids()
+        kinds[result.finish_reason] += 1
+        kinds.update(type(part).__name__ for part in Program.from_ids(ids, TOKENIZER).parts)
+        assert ids.count(TAGS.promise) == ids.count(TAGS.async_) == ids.count(TAGS.end_async)
+    assert min(kinds["stop"], kinds["length"], kinds["Chunk"], kinds["Sync"]) > 500, kinds
+
+
+@pytest.mark.parametrize("round_steps", [1, 3, 1000])
+def test_the_length_of_rounds_does_not_matter(round_steps):
+    requests = random_requests(200)[:20]
+    items = list(stream(talkative(), requests, EIGHT_LANES, round_steps))
+    results = {item.request: item for item in items if isinstance(item, Result)}
+    for number, expected in enumerate(answered(200)[:20]):
+        assert fields_of(results[number]) == fields_of(expected)
+
+
+@pytest.mark.parametrize("rows", [2, 8])
+def test_other_rows_give_the_same_answers_in_more_or_fewer_steps(rows):
+    """Only for requests that end by themselves: what a budget cuts off depends on the order of slots."""
+    pairs = zip(random_requests(200), answered(200), strict=True)
+    finished = [
+        (request, result)
+        for request, result in pairs
+        if result.finish_reason == "stop"
+        # with other rows, closing tags that were sampled in the last step may be fed
+        and len(result.trace.token) + EIGHT_LANES.rows <= min(request.max_tokens, 80 - len(request.prompt_ids))
+    ]
+    assert len(finished) > 40
+    compiled = run._cache_size()
+    others = generate(talkative(), [request for request, _ in finished], dataclasses.replace(EIGHT_LANES, rows=rows))
+    assert run._cache_size() == compiled + 1  # so the next test's count would show a compilation
+    steps = set()
+    for (_, one), other in zip(finished, others, strict=True):
+        assert other.finish_reason == "stop"
+        assert other.trace.linear_ids() == one.trace.linear_ids()
+        assert other.trace.closed == one.trace.closed
+        for thread in range(len(one.trace.closed)):
+            positions = [result.trace.position[result.trace.thread == thread].tolist() for result in (one, other)]
+            common = min(map(len, positions))
+            assert positions[0][:common] == positions[1][:common]
+        steps.add(int(np.sign(other.trace.steps - one.trace.steps)))
+    assert steps == {0, 1} if rows < EIGHT_LANES.rows else steps <= {0, -1}
+
+
+def test_new_sampling_seeds_and_budgets_compile_nothing():
+    def compiled() -> list[int]:
+        return [function._cache_size() for function in (admit, prefill, run)]
+
+    before = answered(200) and compiled()
+    plain = Request((1, 2, 3), 10, Sampling(), False, 2, 3)
+    others = [
+        plain,
+        dataclasses.replace(plain, sampling=Sampling(0.3, 7, 0.5, 2**32 - 1), max_tokens=33),
+        dataclasses.replace(plain, sequential=True, max_topic_tokens=9, max_chunk_tokens=1),
+        *[dataclasses.replace(plain, sampling=Sampling(temperature=1.5, seed=seed)) for seed in range(6)],
+    ]
+    list(stream(talkative(), others, EIGHT_LANES, round_steps=7))
+    assert compiled() == before
