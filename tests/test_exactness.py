@@ -8,12 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from configs.evaluate import get_config
+from pasta_jax import settings
 from pasta_jax.data.toy import Problem, problems
 from pasta_jax.data.toy_tokenizer import toy_tokenizer
-from pasta_jax.decode.generate import DecodeConfig, Request
+from pasta_jax.decode.generate import DecodeConfig, Request, generate
 from pasta_jax.decode.sampling import Sampling
+from pasta_jax.errors import PastaError
+from pasta_jax.evaluate import exactness
 from pasta_jax.evaluate.exactness import Answer, Quality, answer_all, quality, requests_for, speed
-from pasta_jax.models.weights import Model, export_model
+from pasta_jax.lang.structure import Positions
+from pasta_jax.models.adapter import AdapterConfig, describe, new_adapter, save_adapter
+from pasta_jax.models.weights import Model, export_model, load_model
+from pasta_jax.pipelines import evaluate
 from tests.models import random_params
 from tests.test_ablation import talkative
 
@@ -86,6 +93,34 @@ def test_the_command_reports_on_its_last_line(tmp_path):
     assert [answer["problem"]["instruction"] for answer in answers] == [
         problem.instruction for problem in problems(0, 0, 6, "small")
     ]
+
+
+def test_models_are_evaluated_at_their_own_positions_with_their_adapters(tmp_path, monkeypatch):
+    config = dataclasses.replace(talkative().config, tied_head=True)
+    base = Model("toy", config, random_params(config, 3), toy_tokenizer())
+    export_model(dataclasses.replace(base, positions=Positions("constant", 9)), tmp_path / "model")
+    base = load_model("", str(tmp_path / "model"))
+    params = new_adapter(base.params, AdapterConfig(2, 4.0), base.tokenizer.tags, seed=0)
+    about = describe(base, AdapterConfig(2, 4.0), Positions("shared_start"))
+    save_adapter(tmp_path / "adapter.safetensors", params, about)
+    toy = get_config("toy")
+    toy.update(level="small", problems=2, ablation=0)
+    toy.request.max_tokens = 5
+    toy.model.path = toy.baseline.path = str(tmp_path / "model")
+    toy.model.adapter = str(tmp_path / "adapter.safetensors")
+    positions = []
+
+    def generate_noting_positions(model, requests, decoding):
+        positions.append(model.positions)
+        return generate(model, requests, decoding)
+
+    monkeypatch.setattr(exactness, "generate", generate_noting_positions)
+    report = evaluate.run(settings.read(toy, evaluate.Settings))
+    assert (report.model.answers, report.broken) == (2, None)
+    assert positions == [Positions("shared_start"), Positions("constant", 9)]
+    toy.model.policy = "predicted"
+    with pytest.raises(PastaError, match="trained with positions shared_start"):
+        evaluate.run(settings.read(toy, evaluate.Settings))
 
 
 def test_the_command_requires_both_models():

@@ -40,7 +40,7 @@ from tests.models import random_params
 ROOT = Path(__file__).parents[1]
 STEPS = ("sample", "score", "pair", "train", "evaluate")
 
-# A run of its own process that ends itself by SIGKILL in the middle of a step.
+# A run in a process that kills itself by SIGKILL in the middle of a step.
 DRIVER = """
 import json, os, signal, sys
 from pathlib import Path
@@ -82,15 +82,15 @@ def config(folder) -> ConfigDict:
     config.model.path = config.baseline.path = str(folder / "model")
     config.train.learning_rate = 1e-2
     config.decoding.update(lanes=2, rows=2)
-    config.evaluate.temperatures = (1.0,)  # greedily it says nothing, before and after
+    config.evaluate.temperatures = (1.0,)  # its greedy answers are empty, before and after training
     config.request.update(max_tokens=60, max_chunk_tokens=12)
-    config.score.efficiency = "parallelism"  # its baseline says nothing at all, so there is no speedup over it
+    config.score.efficiency = "parallelism"  # the baseline's answers are empty, so there is no speedup over them
     return config
 
 
 @pytest.fixture(scope="module", autouse=True)
 def one_device():
-    """Meshes have tests of their own; here they would only make everything slow."""
+    """Other tests cover meshes, which would only slow these down."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (pipeline, learn):
             patch.setattr(module, "place", lambda tree, mesh: tree)

@@ -10,10 +10,9 @@ from typing import Any, Literal
 from pasta_jax import files
 from pasta_jax import settings as configs
 from pasta_jax.errors import PastaError
-from pasta_jax.pipelines.preference.learn import Watch
+from pasta_jax.pipelines.preference.learn import Watch, unwatched
 from pasta_jax.pipelines.preference.report import Report, Row
 from pasta_jax.pipelines.preference.run import run as run_preference
-from pasta_jax.pipelines.preference.run import unwatched
 from pasta_jax.pipelines.preference.settings import Settings as PreferenceSettings
 from pasta_jax.progress import say
 from pasta_jax.view.pareto import Point, pareto
@@ -95,7 +94,7 @@ def plain_values(values: Mapping[str, Value]) -> dict[str, str]:
 def run(settings: Settings, workdir: Path, watch: Watch = unwatched) -> Sweep | None:
     """Do all runs, or those that remain, and write results.json, results.md and pareto.svg to the workdir.
 
-    The result is None if `watch` (see preference/run.py) stopped a training; the same call resumes.
+    The result is None if `watch` (see preference/run.py) stopped a training run; the same call resumes.
     """
     chosen, runs = points(settings), []
     # Every point is read before anything runs, so that a bad value shows at once.

@@ -1,5 +1,6 @@
 """Step 4 of a round: train on the pairs, beside log-probabilities from the frozen reference."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -27,6 +28,12 @@ from pasta_jax.train.speed import flops_per_token, peak_flops
 from pasta_jax.train.state import Params, new_state
 
 Watch = Callable[[], AbstractContextManager[Callable[[], bool]]]  # yields a function that tells whether to stop
+
+
+@contextlib.contextmanager
+def unwatched() -> Iterator[Callable[[], bool]]:
+    """Train to the end."""
+    yield lambda: False
 
 
 @dataclasses.dataclass(frozen=True)

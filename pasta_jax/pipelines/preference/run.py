@@ -1,13 +1,11 @@
 """Preference optimisation: rounds of sample, score, pair, learn and evaluate; a stopped run resumes."""
 
-import contextlib
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pasta_jax import files
 from pasta_jax.judges.llm import LLMJudge
 from pasta_jax.models.weights import Model
-from pasta_jax.pipelines.preference.learn import Watch, learn
+from pasta_jax.pipelines.preference.learn import Watch, learn, unwatched
 from pasta_jax.pipelines.preference.pair import pair
 from pasta_jax.pipelines.preference.report import Report, evaluate, evaluate_baseline
 from pasta_jax.pipelines.preference.sample import sample_baseline, sample_round
@@ -15,12 +13,6 @@ from pasta_jax.pipelines.preference.score import judge_agreement, score
 from pasta_jax.pipelines.preference.settings import Settings
 from pasta_jax.pipelines.preference.stage import RoundModel, fingerprint_of_params, open_stage
 from pasta_jax.pipelines.trainable import merged, place, write
-
-
-@contextlib.contextmanager
-def unwatched() -> Iterator[Callable[[], bool]]:
-    """Train to the end."""
-    yield lambda: False
 
 
 def run(settings: Settings, workdir: Path, watch: Watch = unwatched) -> Report | None:
