@@ -2,13 +2,14 @@
 
     python -m launch.compile_tpu --topology=v5e:2x4 --config=configs/compile_tpu.py:gemma_7b
 
-Needs libtpu (bash launch/setup.sh --tpu). Prints one JSON line last: bytes a device of arguments, of what is updated in
-place, of temporaries and at the peak, the collectives and kernels of each program, and how long it compiled: half a
-minute on two CPU cores. Expected for the default: parameters 2.0 GiB and state 1.75 GiB on each of eight devices, all
-of the state updated in place, temporaries under 20 MiB. What doesn't fit is refused in one line with exit code 2.
+Needs libtpu (bash launch/setup.sh --tpu). The last line is one JSON object: bytes per device of the arguments, of what
+is updated in place, of temporaries and at the peak; collectives and kernels of each program; and the compile time, half
+a minute on two CPU cores. Expected for the default: 2.0 GiB of parameters and 1.75 GiB of state on each of eight
+devices, all of the state updated in place, temporaries under 20 MiB. What does not fit is refused in one line with exit
+code 2.
 
-A training step takes minutes and is compiled where --config.programs="('train',)" asks for it: of all parameters, with
-attention by blocks in kernels, each layer computed again in the backward pass.
+A training step takes minutes; --config.programs="('train',)" compiles one, over all parameters, with blocked attention
+in kernels and each layer recomputed in the backward pass.
 
 Variants: gemma_7b, gemma_2b, gemma3_270m, smollm2_135m.
 """
@@ -28,15 +29,15 @@ VARIANTS = ("gemma_7b", "gemma_2b", "gemma3_270m", "smollm2_135m")
 
 
 def compile_tpu(preset: str) -> ConfigDict:
-    """One model's shape, in bfloat16 and with scanned layers as on a TPU."""
+    """One model's shape, in bfloat16 with scanned layers, as on a TPU."""
     return ConfigDict(
         {
             "preset": preset,
-            "data": 1,  # devices that share the lanes out; the rest of the topology shares each lane's heads out
+            "data": 1,  # devices that divide the lanes; the rest of the topology divides each lane's heads
             "lanes": 8,
             "rows": 8,
             "slots": 4096,
-            "prefill": 512,  # tokens of a prompt that are written at once: 16, 32, 64, 128, 256 or 512
+            "prefill": 512,  # tokens of a prompt written at once: 16, 32, 64, 128, 256 or 512
             "train": {"rows": 8, "tokens": 2048, "block": 256, "slice": 256},  # as in configs/sft.py; all parameters
             "programs": ("run", "prefill"),  # and train
         }

@@ -1,11 +1,10 @@
-"""Compiles attention by blocks, forwards and backwards, for a TPU; what it took as JSON. A process of its own."""
+"""Compile blocked attention, forward and backward, for a TPU and print what it needs as JSON; run as a process."""
 
 import dataclasses
 import json
-import os
 import sys
 
-from launch.compile_tpu import ENVIRONMENT, collectives, topology_devices
+from pasta_jax.benchmark import tpu_environment
 
 TOKENS, BLOCK = 2048, 256
 SHAPES = {  # key/value heads, groups, size, cap, type
@@ -17,11 +16,12 @@ SHAPES = {  # key/value heads, groups, size, cap, type
 
 def main(topology: str) -> None:
     """On a mesh of 2 x 4: every device has one row, and its heads where four divides them."""
-    os.environ.update(ENVIRONMENT)
+    tpu_environment.prepare()
     import jax
     import jax.numpy as jnp
     from jax.sharding import NamedSharding, PartitionSpec
 
+    from pasta_jax.benchmark.tpu import collectives, topology_devices
     from pasta_jax.lang.structure import Place
     from pasta_jax.models.blocked import blocked_attention
     from pasta_jax.models.config import PRESETS
@@ -29,7 +29,7 @@ def main(topology: str) -> None:
     from pasta_jax.sharding import make_mesh
 
     mesh = make_mesh(2, 4, topology_devices(topology))
-    found = {}
+    report = {}
     for name, (heads, groups, size, cap, dtype) in SHAPES.items():
         config = dataclasses.replace(
             PRESETS["toy"], heads=heads * groups, kv_heads=heads, head_dim=size, attention_cap=cap
@@ -48,12 +48,12 @@ def main(topology: str) -> None:
         vectors = [shape("int32", 2, TOKENS)] * 5
         compiled = jax.jit(jax.value_and_grad(total, argnums=(0, 1, 2))).lower(q, kv, kv, vectors).compile()
         text, memory = compiled.as_text(), compiled.memory_analysis()
-        found[name] = {
+        report[name] = {
             "kernels": text.count('custom_call_target="tpu_custom_call"'),
             "temp": memory.temp_size_in_bytes,
             "collectives": {one.kind: one.bytes for one in collectives(text)},
         }
-    print(json.dumps(found))
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Rules that a program checks: of every kind a text that keeps it and one that breaks it; languages; broken records."""
+"""Rules that a program checks: texts that follow and break each kind; languages; malformed records."""
 
 import json
 
@@ -13,7 +13,7 @@ from pasta_jax.judges.offline import comparing, rules_kept
 from pasta_jax.judges.rules import KINDS, rules_of, rules_of_row, sentences, share
 from tests.requires import requires_data
 
-# kind, arguments, texts that keep it, texts that break it
+# kind, arguments, texts that follow it, texts that break it
 CASES = [
     ("keywords:existence", {"keywords": ["owl", "Sea"]}, ["Owls over the sea"], ["an owl"]),
     ("keywords:forbidden_words", {"forbidden_words": ["owl"]}, ["owls, a bowl"], ["The Owl!"]),
@@ -96,7 +96,7 @@ CASES = [
     ("startend:end_checker", {"end_phrase": "Any more?"}, ["So. any more?\n", '"So. Any more?"'], ["Any more? No."]),
     ("startend:quotation", {}, ['"So."', ' "So," he said, "or so." '], ['"So', 'He said "so"', '"', '""']),
 ]
-SAID = {
+SENTENCES = {
     "en": "All people are born free, and they are equal in dignity.",
     "de": "Alle Menschen sind frei und gleich an Würde geboren, das ist nicht neu.",
     "nl": "Alle mensen worden vrij geboren en het is niet nieuw dat ze gelijk zijn.",
@@ -141,11 +141,11 @@ def test_a_rule_is_kept_or_broken(kind, arguments, kept, broken):
 def test_every_kind_has_its_case_and_every_language_its_sentence():
     assert {kind for kind, *_ in CASES} == set(KINDS)
     assert len(KINDS) == 25
-    assert set(SAID) == LANGUAGES
+    assert set(SENTENCES) == LANGUAGES
 
 
 def test_languages_are_told_apart():
-    assert {name: language_of(text) for name, text in SAID.items()} == {name: name for name in SAID}
+    assert {name: language_of(text) for name, text in SENTENCES.items()} == {name: name for name in SENTENCES}
     for unknown in ("", "1, 2, 3", "Xylophon", "今天天气很好", "que"):  # the last is a word of three languages
         assert language_of(unknown) is None
 
@@ -180,21 +180,21 @@ def test_the_judge_compares_shares_and_ties_where_nothing_is_asked():
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
-        ({"instruction_id_list": "punctuation:no_comma"}, "kwargs: give one object for each"),
-        ({"kwargs": []}, "kwargs: give one object for each"),
-        ({"instruction_id_list": ["no:such"]}, "there is no 'no:such'; choose of keywords:existence, "),
-        ({"instruction_id_list": [7]}, "there is no 7"),
-        ({"kwargs": [[1]]}, "kwargs of length_constraints:number_words: give an object"),
-        ({"kwargs": [{"num_words": 3}]}, "give num_words, relation; it has num_words"),
-        ({"kwargs": [{"num_words": "3", "relation": "at least"}]}, "num_words of .*: give a whole number; it is '3'"),
-        ({"kwargs": [{"num_words": 3, "relation": "about"}]}, "there is no 'about'; choose of at least, less than"),
+        ({"instruction_id_list": "punctuation:no_comma"}, "kwargs: must hold one object for each"),
+        ({"kwargs": []}, "kwargs: must hold one object for each"),
+        ({"instruction_id_list": ["no:such"]}, "unknown kind 'no:such'; choose one of keywords:existence, "),
+        ({"instruction_id_list": [7]}, "unknown kind 7"),
+        ({"kwargs": [[1]]}, "kwargs of length_constraints:number_words: must be an object"),
+        ({"kwargs": [{"num_words": 3}]}, "must be num_words, relation; the record has num_words"),
+        ({"kwargs": [{"num_words": "3", "relation": "at least"}]}, "num_words of .*: must be an integer, not '3'"),
+        ({"kwargs": [{"num_words": 3, "relation": "about"}]}, "unknown 'about'; choose one of at least, less than"),
     ],
 )
-def test_a_record_whose_rules_cannot_be_checked_is_named(tmp_path, fields, said):
+def test_a_record_whose_rules_cannot_be_checked_is_named(tmp_path, fields, message):
     (tmp_path / "rules.jsonl").write_text(json.dumps(row("length_constraints:number_words", {}) | fields))
-    with pytest.raises(PastaError, match=f"rules.jsonl: line 1: .*{said}"):
+    with pytest.raises(PastaError, match=f"rules.jsonl: line 1: .*{message}"):
         rules_of(str(tmp_path / "rules.jsonl"))
 
 

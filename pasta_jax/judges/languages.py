@@ -1,7 +1,7 @@
-"""Which language a text is in, by its script and, where several languages share one, by their commonest words.
+"""Language identification by script and, for scripts that several languages share, by the most common words.
 
-For texts of a sentence or more. A text without any of these words has no language here, nor has one of which two
-languages claim as many words. The languages are those that IFEval asks for, and neighbours they could be mistaken for.
+It needs a sentence or more. A text without any of these words has no language here, nor has one with as many words of
+two languages. The languages are those that IFEval's questions require, and similar ones.
 """
 
 import string
@@ -47,24 +47,24 @@ WORDS = {
         "ur": "ہے ہیں کا کی کے میں اور سے کو یہ وہ نہیں پر کہ ایک بھی ہم آپ تو تھا جو نے اس لیے ہو میرے",
     },
 }
-COMMON = {script: {name: frozenset(said.split()) for name, said in of.items()} for script, of in WORDS.items()}
+COMMON = {script: {name: frozenset(text.split()) for name, text in of.items()} for script, of in WORDS.items()}
 LANGUAGES = frozenset(SCRIPTS.values()) | {name for of in WORDS.values() for name in of}
 MARKS = string.punctuation + "。।॥؟،۔…“”„«»‘’–—"
 
 
 def script_of(text: str) -> str | None:
-    """The script of most of its letters, as Unicode names it; None without letters."""
+    """The Unicode name of the script of most letters; None without letters."""
     letters = Counter(unicodedata.name(letter, "?").split()[0] for letter in text if letter.isalpha())
     return letters.most_common(1)[0][0] if letters else None
 
 
 def language_of(text: str) -> str | None:
-    """A code such as `en`; None if it can't be told."""
+    """A code such as `en`; None if unknown."""
     script = script_of(text)
     if script in SCRIPTS:
         return SCRIPTS[script]
-    said = Counter(word.strip(MARKS) for word in text.casefold().split())
-    hits = {name: sum(said[word] for word in words) for name, words in COMMON.get(script, {}).items()}
+    counts = Counter(word.strip(MARKS) for word in text.casefold().split())
+    hits = {name: sum(counts[word] for word in words) for name, words in COMMON.get(script, {}).items()}
     most = max(hits.values(), default=0)
     leading = [name for name, count in hits.items() if count == most]
     return leading[0] if most and len(leading) == 1 else None

@@ -1,4 +1,4 @@
-"""A language model as judge: our own question, a verdict in JSON with a confidence; nothing is trusted unread."""
+"""A language model as judge: asked for a verdict in JSON, which is checked and, if malformed, asked for again."""
 
 import dataclasses
 import json
@@ -28,29 +28,29 @@ _AGAIN = 'That was not the verdict asked for: {}. Reply with one JSON object tha
 
 
 class Malformed(Exception):
-    """What is wrong with a verdict."""
+    """A verdict that cannot be read; the message says why."""
 
 
 def question_for(question: str, first: str, second: str) -> Messages:
-    """What the judge is asked. The texts are JSON strings, so that none can look like the end of another."""
-    asked = json.dumps({"question": question, "A": first, "B": second}, ensure_ascii=False, indent=1)
-    return (("system", _TASK), ("user", asked))
+    """The judge's messages. The texts are JSON strings, so none can pose as the end of another."""
+    texts = json.dumps({"question": question, "A": first, "B": second}, ensure_ascii=False, indent=1)
+    return (("system", _TASK), ("user", texts))
 
 
 def read_verdict(answer: str) -> Verdict:
-    """The verdict in an answer, which may stand in a fence or behind other words."""
-    found = None
+    """The verdict in an answer, which may be in a code fence or after other text."""
+    verdict = None
     for match in re.finditer(r"\{", answer):
         try:
             value, _ = json.JSONDecoder().raw_decode(answer, match.start())
         except (ValueError, RecursionError):
             continue
         if isinstance(value, dict) and "better" in value:
-            found = value
+            verdict = value
             break
-    if found is None:
+    if verdict is None:
         raise Malformed("there is no JSON object with a verdict in it")
-    better, confidence = found["better"], found.get("confidence")
+    better, confidence = verdict["better"], verdict.get("confidence")
     if not isinstance(better, str) or better.strip().upper() not in ("A", "B", "TIE"):
         raise Malformed('"better" must be "A", "B" or "tie"')
     if better.strip().upper() == "TIE":
@@ -62,10 +62,10 @@ def read_verdict(answer: str) -> Verdict:
 
 @dataclasses.dataclass
 class LLMJudge:
-    """Any number of threads may judge at a time. Answers are cached by their question, so the second run is free."""
+    """A judge that any number of threads may use. Answers are cached by their question, so a second run is free."""
 
     client: Client
-    asks: int  # how often a malformed verdict is asked for anew
+    asks: int  # attempts to get a well-formed verdict
     failures: Counter = dataclasses.field(default_factory=Counter)  # pairs without a verdict, by reason
     _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
@@ -93,5 +93,5 @@ class LLMJudge:
 
 
 def llm_judge(endpoint: Endpoint, cache: Path, asks: int, clock: TimeSource | None = None) -> LLMJudge:
-    """A judge behind an endpoint, its answers kept in the file `cache`."""
+    """A judge behind an endpoint; its answers are kept in the file `cache`."""
     return LLMJudge(Client(endpoint, cache, clock), asks)

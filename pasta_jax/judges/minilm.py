@@ -1,7 +1,7 @@
-"""all-MiniLM-L6-v2: a text as a vector of 384 numbers, so that texts about the same thing lie close together.
+"""all-MiniLM-L6-v2: sentence embeddings of 384 numbers; texts on the same topic have similar ones.
 
-A BERT encoder of six layers, read from its safetensors file and tokenizer.json; a text's vector is the mean over its
-tokens, brought to length 1. What lies beyond the model's 256 tokens is cut off.
+A BERT encoder of six layers, read from its safetensors file and tokenizer.json. A text's embedding is the mean over its
+tokens, normalised to length 1. Text beyond the model's 256 tokens is cut off.
 """
 
 import functools
@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from safetensors.numpy import load_file
+from tokenizers import Tokenizer
 
 from pasta_jax import assets
 
@@ -19,36 +21,33 @@ LENGTHS = (16, 32, 64, 128, 256)  # tokens that texts are padded to; the last is
 Embed = Callable[[Sequence[str]], np.ndarray]
 
 
-@functools.cache  # a process reads the weights once, and what was computed is known to all
+@functools.cache  # a process reads the weights once and shares computed embeddings
 def load_minilm() -> Embed:
-    """`embed(texts)` -> float32 [texts, 384], each of length 1. Every text is computed once and kept."""
-    from safetensors.numpy import load_file
-    from tokenizers import Tokenizer
-
+    """`embed(texts)` -> float32 [texts, 384], each of length 1. Every text is computed once and cached."""
     params = jax.device_put(load_file(assets.minilm_safetensors()))
     tokenizer = Tokenizer.from_file(str(assets.minilm_tokenizer_json()))
     tokenizer.no_padding()
-    tokenizer.enable_truncation(LENGTHS[-1])  # the two control tokens included
-    kept: dict[str, np.ndarray] = {}
+    tokenizer.enable_truncation(LENGTHS[-1])  # including the two control tokens
+    cache: dict[str, np.ndarray] = {}
 
     def embed(texts: Sequence[str]) -> np.ndarray:
         for text in texts:
-            if text not in kept:
-                kept[text] = np.asarray(encode(params, *padded(tokenizer.encode(text).ids)))
-        return np.stack([kept[text] for text in texts])
+            if text not in cache:
+                cache[text] = np.asarray(encode(params, *padded(tokenizer.encode(text).ids)))
+        return np.stack([cache[text] for text in texts])
 
     return embed
 
 
 def padded(ids: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """(tokens, mask) of the shortest of LENGTHS that holds them: few shapes, so few programs."""
-    empty = next(length for length in LENGTHS if length >= len(ids)) - len(ids)
-    return np.array([*ids, *[0] * empty], np.int32), np.array([1] * len(ids) + [0] * empty, np.float32)
+    """(tokens, mask) of the shortest of LENGTHS that holds them: few shapes, so few programs to compile."""
+    padding = next(length for length in LENGTHS if length >= len(ids)) - len(ids)
+    return np.array([*ids, *[0] * padding], np.int32), np.array([1] * len(ids) + [0] * padding, np.float32)
 
 
 @jax.jit
 def encode(params: dict, tokens_T: jax.Array, mask_T: jax.Array) -> jax.Array:
-    """One text's vector; `mask` is 1 at its tokens and 0 at what fills the row up."""
+    """The embedding of one text; `mask` is 1 at its tokens and 0 at padding."""
 
     def norm(name: str, x_TxE: jax.Array) -> jax.Array:
         x_TxE = x_TxE - x_TxE.mean(-1, keepdims=True)
@@ -60,7 +59,7 @@ def encode(params: dict, tokens_T: jax.Array, mask_T: jax.Array) -> jax.Array:
 
     words_TxE = params["embeddings.word_embeddings.weight"][tokens_T]
     places_TxE = params["embeddings.position_embeddings.weight"][: len(tokens_T)]
-    kind_E = params["embeddings.token_type_embeddings.weight"][0]  # a second text beside the first would be of another
+    kind_E = params["embeddings.token_type_embeddings.weight"][0]  # a second text would have another
     x_TxE = norm("embeddings", words_TxE + places_TxE + kind_E[None])
     for layer in range(LAYERS):
         at = f"encoder.layer.{layer}"
@@ -77,6 +76,6 @@ def encode(params: dict, tokens_T: jax.Array, mask_T: jax.Array) -> jax.Array:
 
 
 def cosine(embed: Embed, first: str, second: str) -> float:
-    """From about 0 for texts about different things to 1 for the same text."""
-    one, other = embed([first, second])
-    return float(one @ other)
+    """From about 0 for unrelated texts to 1 for the same text."""
+    a, b = embed([first, second])
+    return float(a @ b)

@@ -1,10 +1,11 @@
-"""Rules that a program can check an answer by: IFEval's 25 kinds (Zhou et al. 2023, arXiv 2311.07911), in own words.
+"""Rules that a program can check an answer against: IFEval's 25 kinds (Zhou et al. 2023, arXiv 2311.07911).
 
-    keyword_frequency(text, keyword="owl", frequency=2, relation="at least") -> kept or not
+    keyword_frequency(text, keyword="owl", frequency=2, relation="at least") -> bool
 
-Checked strictly, on the answer as it is. Where the questions leave it open: a keyword counts within longer words too, a
-forbidden word only by itself; capitals are ignored in both. Sentences end at a mark or with a paragraph. An answer's
-language is told by script and common words (languages.py): a few words may have none, and then break that rule.
+This is our own implementation of the strict check, on the answer as it is; tests/test_rules_reference.py compares it
+with IFEval's. A keyword also counts within longer words, a forbidden word only by itself; both ignore case. Sentences
+end at a punctuation mark or with a paragraph. Scripts and common words tell the language of an answer (languages.py):
+a text of a few words may have none, and then breaks that rule.
 """
 
 import dataclasses
@@ -19,64 +20,64 @@ from pasta_jax.errors import PastaError
 from pasta_jax.judges.languages import LANGUAGES, language_of, script_of
 
 RELATIONS = {"at least": lambda count, limit: count >= limit, "less than": lambda count, limit: count < limit}
-TYPES = {int: ("a whole number", int), str: ("a text", str), list[str]: ("a list of texts", list)}  # of arguments
+TYPES = {int: ("an integer", int), str: ("a string", str), list[str]: ("a list of strings", list)}  # of arguments
 MY_ANSWER = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 SHORT = {"mr", "mrs", "ms", "dr", "prof", "st", "jr", "sr", "vs", "etc", "e.g", "i.e", "a.m", "p.m", "u.s", "approx"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """One thing that is asked of an answer."""
+    """One requirement on an answer."""
 
-    kind: str  # a name of KINDS
+    kind: str  # a key of KINDS
     arguments: tuple[tuple[str, object], ...]
 
     def kept(self, answer: str) -> bool:
-        """An empty answer keeps no rule."""
+        """Whether the answer follows the rule; an empty one never does."""
         return bool(answer.strip()) and KINDS[self.kind](answer, **dict(self.arguments))
 
 
 def share(rules: Sequence[Rule], answer: str) -> float:
-    """Of the rules, those that the answer keeps."""
+    """The share of the rules that the answer follows."""
     return sum(rule.kept(answer) for rule in rules) / len(rules)
 
 
 def rules_of(source: str) -> dict[str, tuple[Rule, ...]]:
-    """The rules of a source's questions: of records with `instruction_id_list` and, for each of these, `kwargs`."""
-    found = {}
+    """The rules of a source's questions; its records have `instruction_id_list` and `kwargs`, as IFEval has."""
+    rules = {}
     for place, row in rows_of(source):
         pair = row if isinstance(row, Unreadable) else parse_pair(row, source, place)
         if isinstance(pair, Pair) and "instruction_id_list" in row:
-            found[pair.instruction] = rules_of_row(row, place)
-    return found
+            rules[pair.instruction] = rules_of_row(row, place)
+    return rules
 
 
 def rules_of_row(row: dict, place: str) -> tuple[Rule, ...]:
-    """A record's rules, or what is wrong with them."""
+    """The rules of one record; malformed ones are refused by place."""
     kinds, arguments = row["instruction_id_list"], row.get("kwargs")
     if not isinstance(kinds, list) or not isinstance(arguments, list) or len(kinds) != len(arguments):
-        raise PastaError(f"{place}: kwargs: give one object for each of instruction_id_list")
-    return tuple(_rule(kind, given, place) for kind, given in zip(kinds, arguments, strict=True))
+        raise PastaError(f"{place}: kwargs: must hold one object for each of instruction_id_list")
+    return tuple(_rule(kind, values, place) for kind, values in zip(kinds, arguments, strict=True))
 
 
-def _rule(kind: object, given: object, place: str) -> Rule:
+def _rule(kind: object, values: object, place: str) -> Rule:
     if not isinstance(kind, str) or kind not in KINDS:
-        raise PastaError(f"{place}: instruction_id_list: there is no {kind!r}; choose of {', '.join(KINDS)}")
-    if not isinstance(given, dict | None):
-        raise PastaError(f"{place}: kwargs of {kind}: give an object")
-    given = {name: value for name, value in (given or {}).items() if value is not None}
-    wanted = dict(list(inspect.signature(KINDS[kind]).parameters.items())[1:])  # the first is the text
-    if given.keys() != wanted.keys():
-        has = [", ".join(names) or "none" for names in (wanted, given)]
-        raise PastaError(f"{place}: kwargs of {kind}: give {has[0]}; it has {has[1]}")
-    for name, value in given.items():
-        called, types = TYPES[wanted[name].annotation]
+        raise PastaError(f"{place}: instruction_id_list: unknown kind {kind!r}; choose one of {', '.join(KINDS)}")
+    if not isinstance(values, dict | None):
+        raise PastaError(f"{place}: kwargs of {kind}: must be an object")
+    arguments = {name: value for name, value in (values or {}).items() if value is not None}
+    parameters = dict(list(inspect.signature(KINDS[kind]).parameters.items())[1:])  # the first is the text
+    if arguments.keys() != parameters.keys():
+        expected, actual = (", ".join(names) or "none" for names in (parameters, arguments))
+        raise PastaError(f"{place}: kwargs of {kind}: must be {expected}; the record has {actual}")
+    for name, value in arguments.items():
+        called, types = TYPES[parameters[name].annotation]
         if not isinstance(value, types) or (types is list and not all(isinstance(item, str) for item in value)):
-            raise PastaError(f"{place}: {name} of {kind}: give {called}; it is {value!r}")
+            raise PastaError(f"{place}: {name} of {kind}: must be {called}, not {value!r}")
         known = RELATIONS if name.endswith("relation") else LANGUAGES if name == "language" else (value,)
         if value not in known:
-            raise PastaError(f"{place}: {name} of {kind}: there is no {value!r}; choose of {', '.join(sorted(known))}")
-    return Rule(kind, tuple(given.items()))
+            raise PastaError(f"{place}: {name} of {kind}: unknown {value!r}; choose one of {', '.join(sorted(known))}")
+    return Rule(kind, tuple(arguments.items()))
 
 
 def compare(count: int, relation: str, limit: int) -> bool:
@@ -84,7 +85,7 @@ def compare(count: int, relation: str, limit: int) -> bool:
 
 
 def parts(pieces: Iterable[str]) -> list[str]:
-    """Pieces between dividers, less an empty one before the first or behind the last."""
+    """Pieces between dividers, without an empty one at the start or the end."""
     pieces = [piece.strip() for piece in pieces]
     return pieces[not pieces[0] : len(pieces) - (len(pieces) > 1 and not pieces[-1])]
 
@@ -94,20 +95,20 @@ def words(text: str) -> list[str]:
 
 
 def sentences(text: str) -> int:
-    """How many. A mark ends one if a blank follows; abbreviations, initials and the numbers of a list end none."""
+    """The number of sentences. A mark before a blank ends one, except in abbreviations, initials and list numbers."""
     count = 0
     for paragraph in re.split(r"\n\s*\n", text):
-        begun = False
+        started = False
         for word in paragraph.split():
-            begun = begun or bool(re.search(r"\w", word))
+            started = started or bool(re.search(r"\w", word))
             bare = word.rstrip("\"'”’)]*_")
-            if not begun or not bare.endswith((".", "!", "?", "…", "。", "।", "؟")):
+            if not started or not bare.endswith((".", "!", "?", "…", "。", "।", "؟")):
                 continue
             stem = bare[:-1].lstrip("\"'“‘([*_").casefold()
             if bare.endswith(".") and (stem in SHORT or re.fullmatch(r"\w|\d{1,2}", stem)):
                 continue
-            count, begun = count + 1, False
-        count += begun
+            count, started = count + 1, False
+        count += started
     return count
 
 
@@ -143,7 +144,7 @@ def lowercase(text: str) -> bool:
 
 
 def in_english(text: str) -> bool:
-    """Or in Latin letters, with no word that tells a language."""
+    """Whether the text is English, or in Latin letters without a word that tells its language."""
     return script_of(text) == "LATIN" and language_of(text) in ("en", None)
 
 
@@ -167,17 +168,17 @@ def number_sentences(text: str, num_sentences: int, relation: str) -> bool:
 
 
 def number_paragraphs(text: str, num_paragraphs: int) -> bool:
-    """Divided by three asterisks that stand alone."""
-    found = parts(re.split(r"(?:(?<=\s)|^)\*{3}(?=\s|$)", text))
-    return len(found) == num_paragraphs and all(found)
+    """Paragraphs are divided by three asterisks that stand alone."""
+    paragraphs = parts(re.split(r"(?:(?<=\s)|^)\*{3}(?=\s|$)", text))
+    return len(paragraphs) == num_paragraphs and all(paragraphs)
 
 
 def paragraph_begins(text: str, num_paragraphs: int, nth_paragraph: int, first_word: str) -> bool:
-    """Divided by empty lines."""
-    found = parts(re.split(r"\n\s*\n", text.strip()))
-    if len(found) != num_paragraphs or not 1 <= nth_paragraph <= len(found):
+    """Paragraphs are divided by empty lines."""
+    paragraphs = parts(re.split(r"\n\s*\n", text.strip()))
+    if len(paragraphs) != num_paragraphs or not 1 <= nth_paragraph <= len(paragraphs):
         return False
-    return [word.casefold() for word in words(found[nth_paragraph - 1])[:1]] == [first_word.casefold()]
+    return [word.casefold() for word in words(paragraphs[nth_paragraph - 1])[:1]] == [first_word.casefold()]
 
 
 # Content and form
@@ -188,7 +189,7 @@ def placeholders(text: str, num_placeholders: int) -> bool:
 
 
 def postscript(text: str, postscript_marker: str) -> bool:
-    """A line that begins with the marker and goes on."""
+    """Whether a line starts with the marker and text follows."""
     marker = r"\s?".join(map(re.escape, re.sub(r"\s", "", postscript_marker)))
     return bool(re.search(rf"^[^\w\n]*{marker}[^\w\n]*(?:\n\W*)?\w", text, re.IGNORECASE | re.MULTILINE))
 
@@ -198,7 +199,7 @@ def bullets(text: str, num_bullets: int) -> bool:
 
 
 def my_answer(text: str) -> bool:
-    """One of three phrases, and no other of them."""
+    """Whether exactly one of three phrases occurs."""
     return sum(phrase in text for phrase in MY_ANSWER) == 1
 
 
@@ -206,14 +207,14 @@ def highlights(text: str, num_highlights: int) -> bool:
     return len(re.findall(r"(?<!\*)(\*{1,3})(?![*\s])[^*\n]*[^*\s]\1(?!\*)", text)) >= num_highlights
 
 
-def sections(text: str, section_spliter: str, num_sections: int) -> bool:  # the argument is spelled so in the data
-    """Lines that begin with the word and a number, each number counted once."""
+def sections(text: str, section_spliter: str, num_sections: int) -> bool:  # the data spells the argument like this
+    """Count lines that start with the word and a number, each number once."""
     numbered = rf"^\W*{re.escape(section_spliter.strip())}\s+(\d+|[ivx]+)\b"
     return len(set(re.findall(numbered, text.casefold(), re.IGNORECASE | re.MULTILINE))) >= num_sections
 
 
 def json_format(text: str) -> bool:
-    """All of it, perhaps between ticks, is an object or a list."""
+    """Whether the text, with or without a code fence around it, is a JSON object or list."""
     fenced = re.fullmatch(r"```(?:json)?\s(.*?)```", text.strip(), re.DOTALL | re.IGNORECASE)
     try:
         return isinstance(json.loads(fenced[1] if fenced else text), dict | list)
@@ -226,9 +227,9 @@ def title(text: str) -> bool:
 
 
 def two_responses(text: str) -> bool:
-    """Six asterisks between two answers that differ."""
-    found = parts(re.split(r"(?<!\*)\*{6}(?!\*)", text))
-    return len(found) == 2 and all(found) and found[0] != found[1]
+    """Whether six asterisks divide two different answers."""
+    answers = parts(re.split(r"(?<!\*)\*{6}(?!\*)", text))
+    return len(answers) == 2 and all(answers) and answers[0] != answers[1]
 
 
 def repeats_prompt(text: str, prompt_to_repeat: str) -> bool:
