@@ -10,7 +10,7 @@ import optax
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from launch.compile_tpu import bytes_of, collectives
+from pasta_jax.benchmark.tpu import collectives, device_bytes
 from pasta_jax.decode.generate import DecodeConfig, Request, generate, rules_for, start
 from pasta_jax.decode.interpreter import run
 from pasta_jax.decode.prefill import prefill
@@ -139,12 +139,12 @@ def test_a_step_reuses_the_pool_and_moves_no_part_of_it(config, reduced):
     state = create_on_mesh_of(model.params, empty_state, config, SETTINGS.lanes, 512, jnp.float32, True)
     rules = rules_for(model, SETTINGS, 512, sequential=False)
     program = run.lower(model.params, state, np.int32(1), np.bool_(False), config=config, rules=rules).compile()
-    assert program.memory_analysis().alias_size_in_bytes >= bytes_of(state)
+    assert program.memory_analysis().alias_size_in_bytes >= device_bytes(state)
 
     operations = collectives(program.as_text())
     # Nothing longer than the new keys or values of a step, or its hidden states.
     new = SETTINGS.lanes * SETTINGS.rows * max(config.embed, config.kv_heads * config.head_dim) * 4
-    assert max(one.bytes for one in operations) <= new < bytes_of(state.pool.kv) / config.layers / 8
+    assert max(one.bytes for one in operations) <= new < device_bytes(state.pool.kv) / config.layers / 8
     in_layers = [one.kind for one in operations if one.in_layers]
     assert in_layers.count("all-reduce") == len(reduced) * len(rules.widths)
 
