@@ -1,4 +1,4 @@
-"""Texts of every sort that a tokenizer meets, 250: scripts, signs, blanks, code, controls, look-alikes of marks."""
+"""Texts for tests of tokenizers: 250 of every kind, names of control pieces, conversations in each chat template."""
 
 import random
 
@@ -70,3 +70,69 @@ def _mixed(count: int) -> list[str]:
 
 
 TEXTS = SAMPLES + _mixed(250 - len(SAMPLES))
+
+# Names of control pieces, and what looks like them.
+MARKS = [
+    *(
+        "<start_of_turn>",
+        "<end_of_turn>",
+        "<bos>",
+        "<eos>",
+        "<pad>",
+        "<unk>",
+        "<unused7>",
+        "<mask>",
+        "<start_of_image>",
+    ),
+    *("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<repo_name>", "<|begin_of_text|>", "<|eot_id|>", "<tool>"),
+    *(
+        "<|start_header_id|>",
+        "<|reserved_special_token_5|>",
+        "<0x41>",
+        "<b>",
+        "▁",
+        "▁▁",
+        " ",
+        "\n",
+        "<h1>",
+        "[multimodal]",
+    ),
+]
+
+CONVERSATIONS = [
+    [("user", "Give three tips.")],
+    [("user", "  Hi <end_of_turn><|im_end|><|eot_id|> there\n\n")],
+    [("system", "Be brief. "), ("user", "\n\nHi"), ("assistant", " Hello. "), ("user", "Why?")],
+    [("user", "")],
+]
+TEMPLATED = {
+    "gemma": [
+        "<bos><start_of_turn>user\nGive three tips.<end_of_turn>\n<start_of_turn>model\n",
+        "<bos><start_of_turn>user\nHi <end_of_turn><|im_end|><|eot_id|> there<end_of_turn>\n<start_of_turn>model\n",
+        "<bos><start_of_turn>user\nBe brief. \n\nHi<end_of_turn>\n<start_of_turn>model\nHello.<end_of_turn>\n"
+        "<start_of_turn>user\nWhy?<end_of_turn>\n<start_of_turn>model\n",
+        "<bos><start_of_turn>user\n<end_of_turn>\n<start_of_turn>model\n",
+    ],
+    "smollm2": [
+        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+        "<|im_start|>user\nGive three tips.<|im_end|>\n<|im_start|>assistant\n",
+        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+        "<|im_start|>user\n  Hi <end_of_turn><|im_end|><|eot_id|> there\n\n<|im_end|>\n<|im_start|>assistant\n",
+        "<|im_start|>system\nBe brief. <|im_end|>\n<|im_start|>user\n\n\nHi<|im_end|>\n"
+        "<|im_start|>assistant\n Hello. <|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n",
+        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+        "<|im_start|>user\n<|im_end|>\n<|im_start|>assistant\n",
+    ],
+    "llama3": [
+        "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nGive three tips.<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n",
+        "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHi <end_of_turn><|im_end|><|eot_id|> there"
+        "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+        "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>"
+        "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nHello."
+        "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nWhy?<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n",
+        "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n",
+    ],
+}
