@@ -51,8 +51,14 @@ def _parse(arguments: list[str]) -> list[str]:
         return flags.FLAGS(arguments)
     except flags.Error as error:
         raise PastaError(f"{' '.join(str(error).split())} (--help lists the flags)") from None
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise PastaError(f"config: {' '.join(str(error).split())}") from None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # an AttributeError may wrap a KeyError
+        cause = error.args[0] if error.args else ""
+        if not isinstance(cause, KeyError):
+            raise PastaError(f"config: {' '.join(str(error).split())}") from None
+        key, _, hint = str(cause.args[0]).partition("\n")
+        names = (argument.lstrip("-").partition("=")[0] for argument in arguments)
+        name = next((name for name in names if key.strip("'") in name.split(".")), key)
+        raise PastaError(f"--{name}: unknown key; {hint or 'see the config file'}") from None
 
 
 def _readable(config: ConfigDict) -> ConfigDict:
@@ -60,7 +66,7 @@ def _readable(config: ConfigDict) -> ConfigDict:
     try:
         config.keys()
     except OSError as error:
-        raise PastaError(f"--config: {' '.join(str(error).split())}; pass file.py:variant") from None
+        raise PastaError(f"--config: {str(error).splitlines()[-1].strip()}; pass file.py:variant") from None
     return config
 
 
