@@ -40,8 +40,8 @@ def _forward(params, tokens_1xT, at_N, config):
 
 
 def uncached(model, ids, config=None, at=None):
-    """Logits [N, V] at some places (all) of a sequence without any pool; padded behind, which causality hides, to
-    compile few shapes."""
+    """Logits [N, V] of a sequence without a pool, at some places (None: all); padded at the end, which causality hides,
+    to compile few shapes."""
     padded = np.zeros((1, -(-len(ids) // 128) * 128), np.int32)
     padded[0, : len(ids)] = ids
     at_N = np.arange(padded.shape[1]) if at is None else np.asarray(at)

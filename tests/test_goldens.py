@@ -1,4 +1,4 @@
-"""Real weights against an independent runtime: what llama.cpp gives for the same weights in float32."""
+"""Real weights against an independent runtime: llama.cpp on the same weights in float32."""
 
 import dataclasses
 
@@ -45,7 +45,7 @@ GOLDENS = {
 
 @pytest.fixture(scope="module", params=MODELS)
 def model(request):
-    """Each real model in turn; tests of one model run one after the other, so that one is in memory at a time."""
+    """Each real model; the tests of one model run together, so that one is in memory at a time."""
     return load_model(request.param, "")
 
 
@@ -53,7 +53,7 @@ def ask(ids, tokens, **changes):
     return Request(tuple(ids), tokens, changes.pop("sampling", Sampling()), True, 8, 600)
 
 
-def test_presets_are_what_the_files_say(model):
+def test_presets_match_the_files(model):
     assert same_architecture(model.config, PRESETS[model.name])
     assert model.config.vocab == model.tokenizer.model_vocab
 

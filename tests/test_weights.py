@@ -1,4 +1,4 @@
-"""Loading models: GGUF and folders, the cache of converted weights, fresh tag rows, export, and refusals by name."""
+"""Loading models: GGUF files and folders, the cache of converted weights, fresh tag rows, export, and refusals."""
 
 import dataclasses
 import functools
@@ -73,12 +73,12 @@ def gguf_bytes(kind: str, config, seed: int = 0, drop: str = "", **metadata) -> 
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
+def private_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("PASTA_JAX_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize(("kind", "config"), [("llama", LLAMA), ("gemma3", GEMMA3)])
-def test_a_gguf_file_gives_its_own_model_and_the_cache_the_same(kind, config, tmp_path, monkeypatch):
+def test_a_gguf_file_and_the_cache_give_the_same_model(kind, config, tmp_path, monkeypatch):
     content, params = gguf_bytes(kind, config)
     path = tmp_path / "toy.gguf"
     path.write_bytes(content)
@@ -118,19 +118,19 @@ def test_stacked_and_other_dtypes(tmp_path):
 
 
 @pytest.mark.parametrize("width", [1, 3])
-def test_a_model_for_decoding_alone_has_turned_kernels_and_the_same_logits(width, tmp_path):
+def test_a_model_for_decoding_has_transposed_kernels_and_equal_logits(width, tmp_path):
     path = tmp_path / "toy.gguf"
     path.write_bytes(gguf_bytes("gemma3", GEMMA3)[0])
-    model, turned = (load_model("", str(path), only_decoding=only) for only in (False, True))
-    kernels = [leaves for name, leaves in turned.params["layers"][0].items() if "norm" not in name]
+    model, transposed = (load_model("", str(path), only_decoding=only) for only in (False, True))
+    kernels = [leaves for name, leaves in transposed.params["layers"][0].items() if "norm" not in name]
     assert [tuple(leaves) for leaves in kernels] == [("columns",)] * 4
-    assert turned.params["embed_columns"].shape == model.params["embed"].shape[::-1]
+    assert transposed.params["embed_columns"].shape == model.params["embed"].shape[::-1]
 
     def logits(model):  # each token the only one of its sequence
         tokens, nowhere = jnp.arange(5, 5 + width)[:, None], jnp.zeros((width, 1), jnp.int32)
         return forward(model.params, model.config, tokens, nowhere, jnp.ones((width, 1, 1), bool))
 
-    np.testing.assert_allclose(logits(turned), logits(model), atol=1e-5)
+    np.testing.assert_allclose(logits(transposed), logits(model), atol=1e-5)
     with_scanned = load_model("", str(path), stacked=True, only_decoding=True)
     assert "kernel" in with_scanned.params["layers"]["down"]
 
@@ -152,7 +152,7 @@ def test_an_export_loads_with_equal_logits_and_keeps_its_tags(kind, tmp_path):
     np.testing.assert_allclose(uncached(back, ids), uncached(model, ids), atol=1e-5)
 
 
-def test_a_folder_without_our_mark_gets_fresh_tag_rows(tmp_path):
+def test_a_folder_without_our_section_gets_fresh_tag_rows(tmp_path):
     path = tmp_path / "toy.gguf"
     path.write_bytes(gguf_bytes("llama", LLAMA)[0])
     model = load_model("", str(path))
@@ -165,7 +165,7 @@ def test_a_folder_without_our_mark_gets_fresh_tag_rows(tmp_path):
     np.testing.assert_allclose(load_model("", str(tmp_path / "out")).params["embed"], fresh, atol=1e-6)
 
 
-def test_tag_rows_are_apart_no_longer_than_others_and_near_their_words():
+def test_tag_rows_are_apart_not_longer_than_others_and_near_their_words():
     class Words:
         def __init__(self, tags):
             self.tags = tags
@@ -204,7 +204,7 @@ def test_unusable_files_are_refused_by_name(kind, metadata, drop, message, tmp_p
     assert not list((tmp_path / "cache").rglob("*.safetensors"))
 
 
-def test_models_that_are_not_there_or_not_what_was_asked(tmp_path):
+def test_missing_and_mismatched_models_are_refused(tmp_path):
     with pytest.raises(PastaError, match="no model named"):
         load_model("", "")
     with pytest.raises(PastaError, match="unknown model preset 'gemma_8b'"):
