@@ -40,15 +40,15 @@ def test_a_question_finds_its_own_answer_among_others():
 @requires_minilm
 def test_texts_are_cut_at_the_limit_and_computed_once(monkeypatch):
     embed, long = load_minilm.__wrapped__(), "owl " * LENGTHS[-1]
-    found = embed([long, HAPPY, long + "and this lies beyond", ""])
-    assert found.shape == (4, 384)
-    np.testing.assert_array_equal(found[0], found[2])
-    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
+    vectors = embed([long, HAPPY, long + "and this lies beyond", ""])
+    assert vectors.shape == (4, 384)
+    np.testing.assert_array_equal(vectors[0], vectors[2])
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
     monkeypatch.setattr(minilm, "encode", None)
-    np.testing.assert_array_equal(embed([HAPPY, long, HAPPY]), found[[1, 0, 1]])
+    np.testing.assert_array_equal(embed([HAPPY, long, HAPPY]), vectors[[1, 0, 1]])
 
 
-def test_what_fills_a_row_up_is_not_seen(monkeypatch):
+def test_padding_changes_nothing(monkeypatch):
     monkeypatch.setattr(minilm, "LAYERS", 2)
     rng = np.random.default_rng(0)
     params = {}
@@ -73,19 +73,19 @@ def test_what_fills_a_row_up_is_not_seen(monkeypatch):
         norm(f"{at}.output")
     tokens, mask = padded([1, 2, 3])
     assert tokens.shape == mask.shape == (16,)
-    found = np.asarray(encode(params, tokens, mask))
-    assert np.isfinite(found).all()
-    np.testing.assert_allclose(found, encode(params, tokens[:3], mask[:3]), atol=1e-5)
+    vectors = np.asarray(encode(params, tokens, mask))
+    assert np.isfinite(vectors).all()
+    np.testing.assert_allclose(vectors, encode(params, tokens[:3], mask[:3]), atol=1e-5)
     tokens[3:] = 8
-    np.testing.assert_allclose(found, encode(params, tokens, mask), atol=1e-5)
-    assert abs(found - encode(params, *padded([1, 3, 2]))).max() > 1e-3
+    np.testing.assert_allclose(vectors, encode(params, tokens, mask), atol=1e-5)
+    assert abs(vectors - encode(params, *padded([1, 3, 2]))).max() > 1e-3
 
 
 def test_relevance_is_the_mean_of_what_is_known():
-    vectors = {"q": [1, 0, 0], "r": [0, 1, 0], "on q": [1, 0, 0], "on r": [0, 0.8, 0.6], "off": [0, 0, 1]}
+    known = {"q": [1, 0, 0], "r": [0, 1, 0], "on q": [1, 0, 0], "on r": [0, 0.8, 0.6], "off": [0, 0, 1]}
 
     def embed(texts):
-        return np.array([vectors[text] for text in texts], np.float32)
+        return np.array([known[text] for text in texts], np.float32)
 
     alone, with_reference = relevance(embed, {}), relevance(embed, {"q": "r"})
     assert [alone("q", text) for text in ("on q", "on r", "off", " ")] == [1.0, 0.0, 0.0, -1.0]

@@ -168,15 +168,15 @@ def test_sentences_are_counted(text, count):
     assert sentences(text) == count
 
 
-def test_the_judge_compares_shares_and_ties_where_nothing_is_asked():
+def test_the_judge_compares_shares_and_ties_without_rules():
     lists = {"instruction_id_list": ["punctuation:no_comma", "startend:quotation"], "kwargs": [{}, None]}
     rules = {"?": rules_of_row(lists, "here")}
     assert [share(rules["?"], text) for text in ('"So."', "So.", '"So, so."', "So, so.")] == [1.0, 0.5, 0.5, 0.0]
     judge = comparing(rules_kept(rules), 1.0)
     assert judge("?", '"So."', "So.").first > 0.6
     assert judge("?", "So.", '"So, so."') == judge("another", "a", "b, c") == TIE
-    found = agreement(judge, [("?", "So.", "So, so."), ("another", "a", "b, c")])
-    assert (found.pairs, found.agreed, found.tied) == (2, 0.75, 1)
+    result = agreement(judge, [("?", "So.", "So, so."), ("another", "a", "b, c")])
+    assert (result.pairs, result.agreed, result.tied) == (2, 0.75, 1)
 
 
 @pytest.mark.parametrize(
