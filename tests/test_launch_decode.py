@@ -170,7 +170,7 @@ def test_an_interrupted_run_leaves_no_complete_file(answer, monkeypatch):
         ({"prompt": "x", "prompts_file": "y"}, "pass one of the two"),
         ({"prompts_file": "none.jsonl"}, r"none\.jsonl: No such file"),
         ({"prompt": "x", "program": "none.txt"}, r"none\.txt: No such file"),
-        ({"prompt": "x", "program": "bad.txt"}, r"bad\.txt: line 1, column 3: a promise must be followed"),
+        ({"prompt": "x", "program": "bad.txt"}, r"bad\.txt: line 1, column 3: a promise must be directly followed"),
         ({"prompt": "x", "program": "bad.txt", "sequential": True}, "a replay follows its program"),
         ({"prompts_file": "two.jsonl", "program": "bad.txt"}, "--program: answers one prompt"),
         ({"prompts_file": "two.jsonl", "live": "yes"}, "--live=yes: shows the text of one prompt"),
