@@ -13,6 +13,7 @@ from pasta_jax.checkpoint import flat
 from pasta_jax.data.pairs import Pair, id_of
 from pasta_jax.data.sources import Filter, read, refuse_for_training, select
 from pasta_jax.data.toy import HELD_OUT, Problem, problems
+from pasta_jax.decode.generate import positions_for
 from pasta_jax.errors import PastaError
 from pasta_jax.judges import offline
 from pasta_jax.judges.judge import Judge
@@ -74,6 +75,7 @@ def open_stage(settings: Settings, workdir: Path) -> Stage:
     sft = trainable.model
     if settings.adapter.rank and settings.model.adapter:  # without an adapter file, the new one changes nothing yet
         sft = merged(trainable.model, trainable.params, trainable.frozen)
+    positions_for(sft)  # refuses a model that cannot be decoded with, before the baseline is sampled
     baseline = load(settings.baseline)
     prompts, held_out, toy_problems = read_prompts(settings)
     artifacts = Artifacts(Path(settings.artifacts) if settings.artifacts else workdir / "artifacts")
