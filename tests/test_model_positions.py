@@ -1,4 +1,4 @@
-"""Every command decodes with the positions that a model or an adapter was trained with, and refuses what doesn't fit."""
+"""Every command decodes with the positions of the model or adapter, and refuses one that does not fit its base."""
 
 import dataclasses
 import json
@@ -267,7 +267,7 @@ def misfit(what: str, folder: Path, workdir: Path) -> tuple[dict[str, str], str]
             return {
                 "path": str(folder / "other"),
                 "adapter": str(adapter),
-            }, "an adapter for other weights|for base, not"
+            }, "an adapter for (other weights|base, not)"
         case "another policy":
             model = named(folder, Positions("constant", 13), "trained model")
             return model | {"policy": "predicted"}, "constant: trained with positions constant 13, not predicted; leave"
@@ -286,8 +286,8 @@ MISFITS = ("another base", "another policy", "another policy of an adapter", "a 
 FILES = ("model.safetensors", "config.json", "tokenizer.model")
 
 
-@pytest.mark.parametrize("what", (*MISFITS, *FILES))
-@pytest.mark.parametrize("door", (*DOORS, run_sft), ids=name_of)
+@pytest.mark.parametrize("what", [*MISFITS, *FILES])
+@pytest.mark.parametrize("door", [*DOORS, run_sft], ids=name_of)
 def test_a_misfit_is_refused_by_every_command_in_one_line(door, what, folder, workdir):
     model, message = misfit(what, folder, workdir)
     with pytest.raises(PastaError, match=message) as caught:
