@@ -1,4 +1,4 @@
-"""The code is laid out as docs/DESIGN.md says: its layout is current, imports go down only, no package cycle."""
+"""The code is laid out as docs/DESIGN.md states: its layout is current, files are short, imports go down only."""
 
 import ast
 import graphlib
@@ -11,6 +11,14 @@ from tests import layout
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "pasta_jax").rglob("*.py"))
+SCRIPTS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "launch").glob("[!_]*.py"))
+SOURCES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for folder in ("pasta_jax", "configs", "launch", "tests")
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in (".py", ".sh", ".html")
+)
+MOST_LINES, MOST_LINES_OF_A_SCRIPT = 350, 100
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
 # What each layer may import of ours, itself apart. Modules beside the packages are layers of their own.
 BASE = {"errors", "assets", "files", "fingerprints", "progress", "settings"}
@@ -42,10 +50,12 @@ BELOW = {
 }
 
 
-def imported(path: str) -> set[str]:
-    """The dotted names that a file imports."""
+def imported(path: str, in_functions: bool = False) -> set[str]:
+    """The dotted names that a file imports, or those that it imports only when a function runs."""
+    tree = ast.parse((ROOT / path).read_text())
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     names = set()
-    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+    for node in (node for root in (functions if in_functions else [tree]) for node in ast.walk(root)):
         if isinstance(node, ast.ImportFrom):
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
@@ -69,6 +79,38 @@ def test_imports_go_down_only(path):
     ours = {name.split(".")[1] for name in names if name.startswith("pasta_jax.")}
     assert ours <= BELOW[layer] | {layer}, f"{path}: see 'Imports go down only' in docs/DESIGN.md"
     assert not any(name.split(".")[0] in ("configs", "launch", "tests") for name in names)
+
+
+def test_no_module_imports_itself_through_others():
+    names = {path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): path for path in MODULES}
+    graph = {
+        name: {whole if whole in names else whole.rpartition(".")[0] for whole in imported(path)}
+        & names.keys() - {name}
+        for name, path in names.items()
+    }
+    graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_functions_import_optional_and_slow_packages_only():
+    late = {path: imported(path, in_functions=True) for path in MODULES}
+    assert not {path: names for path, names in late.items() if any(name.startswith("pasta_jax") for name in names)}
+
+
+@pytest.mark.parametrize("path", SCRIPTS)
+def test_a_script_is_thin(path):
+    """It imports no other script but cli.py, and in its functions only what loads JAX, which --help does not need."""
+    lines = (ROOT / path).read_text().splitlines()
+    assert len(lines) <= MOST_LINES_OF_A_SCRIPT
+    assert {name for name in imported(path) if name.startswith("launch")} <= {"launch.cli"}
+    late = imported(path, in_functions=True)
+    assert all(re.match(r"jax$|pasta_jax\.(pipelines|train\.fit)\.", name) for name in late)
+
+
+def test_files_are_short():
+    lines = {path: len((ROOT / path).read_text(encoding="utf-8").splitlines()) for path in SOURCES}
+    assert not {path: count for path, count in lines.items() if count > MOST_LINES}, (
+        "split it by idea (CONTRIBUTING.md)"
+    )
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -20,8 +20,8 @@ from pasta_jax.models.weights import Model
 from pasta_jax.train.loss import Scoring
 from pasta_jax.train.preference import log_probabilities
 from tests.byte_tokenizer import ByteTokenizer
+from tests.endpoint_server import FakeTime, Server, bad, endpoint, good
 from tests.models import TINY, random_params, uncached
-from tests.test_endpoint import FakeTime, Server, bad, endpoint, good
 
 
 def prefers_first(question: str, first: str, second: str) -> Verdict:

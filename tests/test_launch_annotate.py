@@ -16,8 +16,8 @@ from pasta_jax.data.toy_tokenizer import toy_tokenizer
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.program import Program
 from pasta_jax.lang.structure import PREDICTED
+from tests.endpoint_server import Server, good
 from tests.requires import requires_data
-from tests.test_endpoint import Server, good
 
 ROOT = Path(__file__).parents[1]
 LIST = "Three of them:\n\n" + "\n".join(
