@@ -52,7 +52,8 @@ class Progress:
             self._last_line_time = now
             rate = (self.done - self._done_before) / max(now - self._start_time, 1e-9)
             left = clock((self.total - self.done) / rate) if rate else "unknown"
-            say(f"{self.what}: {self.done} of {self.total}, {rate:.1f}/s, {left} left{self.note and f'; {self.note}'}")
+            speed = f"{rate:.1f}/s" if rate >= 1 or not rate else f"{1 / rate:.1f} s each"
+            say(f"{self.what}: {self.done} of {self.total}, {speed}, {left} left{self.note and f'; {self.note}'}")
 
     def close(self) -> None:
         """Remove the bar."""

@@ -12,7 +12,7 @@ from configs.evaluate import get_config
 from pasta_jax import settings
 from pasta_jax.data.toy import Problem, problems
 from pasta_jax.data.toy_tokenizer import toy_tokenizer
-from pasta_jax.decode.generate import DecodeConfig, Request, generate
+from pasta_jax.decode.generate import DecodeConfig, Request, stream
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate import exactness
@@ -62,7 +62,7 @@ def test_speed_is_over_the_baselines_own_answers():
     assert report.speedup_arithmetic == pytest.approx(6.25 / 4, abs=1e-4)
 
 
-def test_answers_are_those_of_the_interpreter_each_with_its_own_seed():
+def test_answers_are_those_of_the_interpreter_each_with_its_own_seed(capsys):
     chosen = problems(1, 0, 10, "small")
     requests = requests_for(talkative(), chosen, TEMPLATE, sequential=False)
     assert [request.sampling.seed for request in requests] == list(range(7, 17))
@@ -73,6 +73,9 @@ def test_answers_are_those_of_the_interpreter_each_with_its_own_seed():
     plain = answer_all(talkative(), chosen, SETTINGS, TEMPLATE, sequential=True)
     assert not any(answer.chunks for answer in plain)
     assert all(answer.critical_path == answer.tokens for answer in plain)
+    progress = capsys.readouterr().err
+    assert "asynchronous answers: 10 of 10" in progress
+    assert "sequential answers: 10 of 10" in progress
 
 
 def test_the_command_reports_on_its_last_line(tmp_path):
@@ -110,11 +113,11 @@ def test_models_are_evaluated_at_their_own_positions_with_their_adapters(tmp_pat
     toy.model.adapter = str(tmp_path / "adapter.safetensors")
     positions = []
 
-    def generate_noting_positions(model, requests, decoding):
+    def stream_noting_positions(model, *arguments, **options):
         positions.append(model.positions)
-        return generate(model, requests, decoding)
+        return stream(model, *arguments, **options)
 
-    monkeypatch.setattr(exactness, "generate", generate_noting_positions)
+    monkeypatch.setattr(exactness, "stream", stream_noting_positions)
     report = evaluate.run(settings.read(toy, evaluate.Settings))
     assert (report.model.answers, report.broken) == (2, None)
     assert positions == [Positions("shared_start"), Positions("constant", 9)]

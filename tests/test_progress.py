@@ -74,14 +74,14 @@ def test_a_note_ends_each_line(now, capsys):
     now.now += 5
     bar.note = "1 request"
     bar.add()
-    assert capsys.readouterr().err == "answers: 2 of 2, 0.4/s, 0:00 left; 1 request\n"
+    assert capsys.readouterr().err == "answers: 2 of 2, 2.5 s each, 0:00 left; 1 request\n"
 
 
 def test_items_of_an_earlier_run_do_not_count_for_the_rate(now, capsys):
     with progress.Progress("samples", 100, done=80) as bar:
         now.now += 10
         bar.add(5)
-    assert capsys.readouterr().err == "samples: 85 of 100, 0.5/s, 0:30 left\n"
+    assert capsys.readouterr().err == "samples: 85 of 100, 2.0 s each, 0:30 left\n"
 
 
 def test_a_note_stands_beside_the_bar(terminal):
@@ -117,8 +117,8 @@ def test_track_yields_the_items_and_closes_the_bar_when_left_early(terminal):
 def test_track_counts_an_item_when_the_next_is_requested(now, capsys):
     for item in progress.track([1, 2], "items", 2):
         now.now += progress.INTERVAL_S
-        assert capsys.readouterr().err == ("" if item == 1 else "items: 1 of 2, 0.2/s, 0:05 left\n")
-    assert capsys.readouterr().err == "items: 2 of 2, 0.2/s, 0:00 left\n"
+        assert capsys.readouterr().err == ("" if item == 1 else "items: 1 of 2, 5.0 s each, 0:05 left\n")
+    assert capsys.readouterr().err == "items: 2 of 2, 5.0 s each, 0:00 left\n"
 
 
 def test_say_goes_to_stderr(capsys):

@@ -17,7 +17,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.clock import clock, geometric_mean, parallelism, theoretical_speedup
 from pasta_jax.lang.program import LangError, Program
 from pasta_jax.models.weights import Model
-from pasta_jax.progress import say
+from pasta_jax.progress import Progress
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,17 +93,17 @@ def measure(
     prompt = (tokenizer.encode(" word") * prompt_tokens)[:prompt_tokens]
     sequential = dataclasses.replace(settings, rows=1)
     replays = []
-    for number, program in enumerate(programs, start=1):
-        linear, plain = program.ids(tokenizer), tokenizer.encode(program.strip())
-        times = {"asynchronous": [], "sequential": []}
-        steps = {}
-        for _ in range(rounds + 1):
-            for name, ids, decoding in (("asynchronous", linear, settings), ("sequential", plain, sequential)):
-                seconds, steps[name] = timed(model, prompt, ids, decoding, settings.slots)
-                times[name].append(seconds)
-        median = {name: statistics.median(seconds[1:]) for name, seconds in times.items()}
-        replays.append(
-            Replay(
+    with Progress("programs", len(programs)) as progress:
+        for program in programs:
+            linear, plain = program.ids(tokenizer), tokenizer.encode(program.strip())
+            times = {"asynchronous": [], "sequential": []}
+            steps = {}
+            for _ in range(rounds + 1):
+                for name, ids, decoding in (("asynchronous", linear, settings), ("sequential", plain, sequential)):
+                    seconds, steps[name] = timed(model, prompt, ids, decoding, settings.slots)
+                    times[name].append(seconds)
+            median = {name: statistics.median(seconds[1:]) for name, seconds in times.items()}
+            replay = Replay(
                 tokens=len(plain),
                 critical_path=clock(linear, tokenizer.tags, 0).critical_path,
                 steps=steps["asynchronous"],
@@ -111,12 +111,12 @@ def measure(
                 sequential_s=median["sequential"],
                 asynchronous_s=median["asynchronous"],
             )
-        )
-        last = replays[-1]
-        say(
-            f"program {number}/{len(programs)}: {last.tokens} tokens, critical path {last.critical_path}, "
-            f"theoretical {last.theoretical:.2f}, realised {last.realised:.2f}"
-        )
+            replays.append(replay)
+            progress.note = (
+                f"{replay.tokens} tokens, critical path {replay.critical_path}, "
+                f"theoretical {replay.theoretical:.2f}, realised {replay.realised:.2f}"
+            )
+            progress.add()
     return replays
 
 

@@ -22,7 +22,7 @@ from pasta_jax.models.config import PRESETS
 from pasta_jax.models.layers import is_stacked
 from pasta_jax.models.tokenizer import load_tokenizer
 from pasta_jax.models.weights import PACKAGED, Model, platform_dtype
-from pasta_jax.progress import say
+from pasta_jax.progress import Progress
 
 Runner = Callable[[], float]  # runs a fixed number of steps and returns the milliseconds of one
 
@@ -108,11 +108,13 @@ def event_runners(model: Model, slots: int, prompt: int) -> dict[str, Runner]:
 def interleaved(runners: Mapping[str, Runner], rounds: int) -> dict[str, list[float]]:
     """Milliseconds of each runner. Runners alternate (A B C A B C …), so that a drifting machine affects all alike."""
     times: dict[str, list[float]] = {name: [] for name in runners}
-    for number in range(rounds):
-        for name, runner in runners.items():
-            times[name].append(runner())
-        line = "  ".join(f"{name} {statistics.median(ms):.1f}" for name, ms in times.items())
-        say(f"round {number + 1}/{rounds}, median ms a step: {line}")
+    with Progress("rounds", rounds) as progress:
+        for _ in range(rounds):
+            for name, runner in runners.items():
+                times[name].append(runner())
+            medians = "  ".join(f"{name} {statistics.median(ms):.1f}" for name, ms in times.items())
+            progress.note = f"median ms per step: {medians}"
+            progress.add()
     return times
 
 

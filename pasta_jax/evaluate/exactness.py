@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from pasta_jax.data.toy import Problem
-from pasta_jax.decode.generate import DecodeConfig, Request, generate
+from pasta_jax.decode.generate import DecodeConfig, Request, Result, stream
 from pasta_jax.evaluate.ablation import ABLATIONS, decode_broken
 from pasta_jax.lang.clock import geometric_mean, theoretical_speedup
 from pasta_jax.models.weights import Model
-from pasta_jax.progress import say
+from pasta_jax.progress import say, track
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,8 +88,12 @@ def answer_all(
 ) -> list[Answer]:
     """The interpreter's answers, in the order of the problems."""
     requests = requests_for(model, problems, template, sequential)
+    items = stream(model, requests, decoding, round_steps=256)
+    results = (item for item in items if isinstance(item, Result))
+    what = "sequential answers" if sequential else "asynchronous answers"
+    ordered = sorted(track(results, what, len(requests)), key=lambda result: result.request)
     answers = []
-    for problem, result in zip(problems, generate(model, requests, decoding), strict=True):
+    for problem, result in zip(problems, ordered, strict=True):
         trace = result.trace
         answers.append(
             Answer(
@@ -147,7 +151,7 @@ def ablate(model: Model, problems: Sequence[Problem], decoding: DecodeConfig, te
     """Exactness by ablation: each breaks one rule of decoding. Use problems that ask for the ends."""
     requests = requests_for(model, problems, template, sequential=False)
     results = {}
-    for ablation in ABLATIONS:
+    for ablation in track(ABLATIONS, "ablations", len(ABLATIONS)):
         texts = [trace.program().strip() for trace in decode_broken(model, requests, decoding, ablation)]
         graded = list(zip(problems, texts, strict=True))
         lines = grade_lines(graded)

@@ -28,7 +28,7 @@ from pasta_jax.decode.sampling import Sampling
 from pasta_jax.evaluate.candidates import Candidate, sample
 from pasta_jax.models.source import ModelSource, load
 from pasta_jax.models.weights import Model, platform_dtype
-from pasta_jax.progress import say
+from pasta_jax.progress import say, track
 from pasta_jax.train.loss import Scoring
 from pasta_jax.train.optimizer import OptimizerConfig
 from pasta_jax.train.speed import flops_per_token, peak_flops, step_runner
@@ -234,7 +234,8 @@ def sampling(settings: Settings) -> SamplingReport:
         chosen = prompts[: max(1, round(config.waves * lanes / config.count))]
         list(sample(model, prompts[:1], 0, 2, decoding, dataclasses.replace(request, max_tokens=2)))  # compiles
         began = time.perf_counter()
-        by_prompt = [answers for _, answers in sample(model, chosen, 0, config.count, decoding, request)]
+        samples = sample(model, chosen, 0, config.count, decoding, request)
+        by_prompt = [answers for _, answers in track(samples, "prompts", len(chosen))]
         seconds = time.perf_counter() - began
         by_lanes[lanes] = lanes_report([answer for answers in by_prompt for answer in answers], seconds, config.count)
         say(f"{lanes} lane(s): {as_json(by_lanes[lanes])}")

@@ -22,7 +22,7 @@ from pasta_jax.models import transformer
 from pasta_jax.models.config import PRESETS, TransformerConfig
 from pasta_jax.models.flash_tpu import TILE
 from pasta_jax.models.weights import Model
-from pasta_jax.progress import say
+from pasta_jax.progress import say, track
 from pasta_jax.sharding import make_mesh, rows
 from pasta_jax.train.loop import train_step
 from pasta_jax.train.loss import KINDS, Scoring, sft_loss
@@ -92,7 +92,7 @@ def compile_programs(settings: Settings, topology: str) -> Report:
     shapes = shapes_of(settings, mesh)
     lower = {"run": lower_run, "prefill": lower_prefill, "train": lower_train}
     programs = {}
-    for name in settings.programs:
+    for name in track(settings.programs, "compiling", len(settings.programs)):
         lowered = functools.partial(lower[name], settings, shapes, mesh)
         programs[name] = tpu.compile_program(f"{name} of {settings.preset}", lowered)
         say(f"{name}: {programs[name].compile_s} s")

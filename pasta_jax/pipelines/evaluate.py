@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +16,6 @@ from pasta_jax.errors import PastaError
 from pasta_jax.evaluate import exactness
 from pasta_jax.evaluate.exactness import Ablated, Answer, Quality, Speed
 from pasta_jax.models.source import ModelSource, load
-from pasta_jax.progress import say
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -76,11 +74,8 @@ def run(settings: Settings, output: Path | None = None) -> Report:
     chosen = problems(HELD_OUT, settings.start, settings.problems, settings.level)
     template = template_of(settings.request)
 
-    began = time.perf_counter()
     answers = exactness.answer_all(model, chosen, settings.decoding, template, sequential=False)
-    say(f"model: {len(answers)} problems answered in {time.perf_counter() - began:.0f} s")
     plain = exactness.answer_all(baseline, chosen, settings.decoding, template, sequential=True)
-    say(f"baseline: {len(plain)} problems answered")
     broken = None
     if settings.ablation:
         with_ends = [problem for problem in chosen if problem.has_ends][: settings.ablation]
