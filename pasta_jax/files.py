@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from pasta_jax.errors import PastaError
 
@@ -63,6 +63,25 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write anything JSON can hold, indented, whole or not at all."""
     write_whole(path, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
+
+
+def reopen(path: Path, lines: Iterable[str]) -> TextIO:
+    """Replace the content of a file with `lines`, whole or not at all, and open it to append more."""
+    write_lines(path, lines)
+    return path.open("a", encoding="utf-8", newline="\n")
+
+
+def part_of(path: Path) -> Path:
+    """Where `growing` keeps a file until it is complete."""
+    return path.with_name(path.name + ".part")
+
+
+@contextlib.contextmanager
+def growing(path: Path, lines: Iterable[str] = ()) -> Iterator[TextIO]:
+    """Yield a file that begins with `lines`; it becomes `path` when the block succeeds and is kept when it fails."""
+    with reopen(part_of(path), lines) as file:
+        yield file
+    os.replace(part_of(path), path)
 
 
 def whole_lines(path: Path) -> list[bytes]:

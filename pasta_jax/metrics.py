@@ -26,10 +26,9 @@ class Metrics:
         self.latest: dict[str, float] = {}  # the newest value of every metric
         path = folder / FILE
         earlier = [line for line in read_lines(path) if line["step"] <= start]
-        files.write_lines(path, map(json.dumps, earlier))
+        self._file = files.reopen(path, map(json.dumps, earlier))
         for line in earlier:
             self._update_latest(line)
-        self._file = path.open("a", encoding="utf-8")
         self._events = None
         if tensorboard:
             from tensorboardX import SummaryWriter  # more than a second of imports that other runs don't need

@@ -27,6 +27,25 @@ def test_what_is_written_is_read(tmp_path):
     assert names(tmp_path) == ["a.bin", "a.json", "a.jsonl", "new"]
 
 
+def test_a_growing_file_keeps_its_lines_when_interrupted(tmp_path):
+    path = tmp_path / "new" / "lines"
+    for text in ("one\n", "one\ntwo\n"):
+        stop = pytest.raises(KeyboardInterrupt)
+        with stop, files.growing(path, lines_so_far(path)) as file:
+            file.write(text.splitlines()[-1] + "\n")
+            raise KeyboardInterrupt
+        assert names(path.parent) == ["lines.part"]
+        assert files.part_of(path).read_text() == text
+    with files.growing(path, ["other"]) as file:
+        file.write("2\u2028\n")
+    assert names(path.parent) == ["lines"]
+    assert path.read_bytes() == "other\n2\u2028\n".encode()
+
+
+def lines_so_far(path) -> list[str]:
+    return [line.decode() for line in files.whole_lines(files.part_of(path))]
+
+
 @pytest.mark.parametrize("old", [None, "old\n"])
 def test_an_interrupted_write_leaves_what_was_there(tmp_path, old):
     path = tmp_path / "lines"

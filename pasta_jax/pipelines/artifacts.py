@@ -61,17 +61,14 @@ class Artifacts:
             artifact = read(path, cls)
             say(f"{step}: {len(artifact.records)} records found in {path.name}")
             return artifact
-        part = path.with_name(path.name + ".part")
         head = json.dumps({"step": step, "made_from": inputs}, ensure_ascii=False)
-        lines = [line.decode() for line in files.whole_lines(part)]
+        lines = [line.decode() for line in files.whole_lines(files.part_of(path))]
         done = (len(lines) - 1) // block * block if lines[:1] == [head] else 0
-        files.write_lines(part, [head, *lines[1 : 1 + done]])
-        with Progress(step, total, done) as progress, part.open("a", encoding="utf-8", newline="\n") as file:
+        with files.growing(path, [head, *lines[1 : 1 + done]]) as file, Progress(step, total, done) as progress:
             for records in compute(done) if done < total else ():
                 file.writelines(json.dumps(dataclasses.asdict(r), ensure_ascii=False) + "\n" for r in records)
                 file.flush()
                 progress.add(len(records))
-        part.replace(path)
         return read(path, cls)
 
 

@@ -18,7 +18,7 @@ from pasta_jax.decode.trace import Trace
 from pasta_jax.decode.trace_file import to_json
 from pasta_jax.decode.transcript import Transcript
 from pasta_jax.errors import PastaError
-from pasta_jax.files import write_whole
+from pasta_jax.files import growing, write_whole
 from pasta_jax.lang.clock import geometric_mean
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.source import ModelSource, load
@@ -178,10 +178,9 @@ def answer_many(job: Job, items: Iterator[Event | Result], sequential: bool) -> 
     waiting: dict[int, Result] = {}
     records: list[Record] = []
     output = job.outputs.output
-    part = output.with_name(output.name + ".part") if output is not None else None  # kept when the run is interrupted
     began = time.perf_counter()
     with (
-        part.open("w", encoding="utf-8") if part is not None else nullcontext() as file,
+        growing(output) if output is not None else nullcontext() as file,
         Progress("answers", len(job.prompts)) as progress,
     ):
         for item in items:
@@ -201,8 +200,6 @@ def answer_many(job: Job, items: Iterator[Event | Result], sequential: bool) -> 
                 else:
                     print(f"=== {number + 1}: {' '.join(record.prompt.split())}\n{record.text}\n", flush=True)
             progress.add()
-    if part is not None:
-        part.replace(output)
     say(f"[{summary_of_many(records, time.perf_counter() - began)}]")
     return records
 
