@@ -2,9 +2,9 @@
 
     python -m launch.annotate --config=configs/annotate.py:sharegpt_structure --output=runs/structure
 
-Stopped or killed at any moment, the same command resumes. The folder then holds records.jsonl (accepted records),
+Rerun the command to resume a run that was stopped or killed. The folder then holds records.jsonl (accepted records),
 refused.jsonl (the others, each with reason and place), summary.json, statistics.md, chart.svg, and dataset/, the
-tokenised data set that training reads. --inspect=5 shows five records, their chunks in colour. docs/DATA.md describes
+tokenised dataset that training reads. --inspect=5 shows five records, their chunks in colour. docs/DATA.md describes
 sources and fields.
 
 Variants: sharegpt_structure (all usable ShareGPT pairs by their form alone, no network; under two minutes on two CPU
@@ -45,7 +45,7 @@ def annotate(annotator: str) -> ConfigDict:
             "validation_percent": 2,  # of the prompts, by their hash
             "model": common.model("smollm2_135m"),  # its tokenizer measures lengths; `likelihood` also runs it
             "max_tokens": 2048,  # of prompt and linear answer together: the paper's pool
-            "dataset": True,  # also write the tokenised data set that training reads
+            "dataset": True,  # also write the tokenised dataset that training reads
         }
     )
 

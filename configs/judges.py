@@ -1,9 +1,9 @@
-"""How often do the proxy judges agree with given preferences?
+"""Measure how often the proxy judges agree with given preferences.
 
     python -m launch.judges --config=configs/judges.py:offline
 
-300 questions with a chosen and a rejected answer (the data set does not state who chose), judged in both orders.
-Chance is 50 ± 5.8 %. `rules` reads IFEval's questions, none of which is among the 300, so it is undecided on all of
+300 questions with a chosen and a rejected answer (the dataset does not state who chose), judged in both orders.
+Chance is 50 ± 5.8%. `rules` reads IFEval's questions, none of which is among the 300, so it is undecided on all of
 them. There is no seed: nothing is random. Takes seconds; docs/RESULTS.md has the figures to expect.
 """
 

@@ -5,8 +5,8 @@
 
 A round samples answers, scores them, pairs the best with the worst, trains on the pairs, and evaluates. Each step is a
 file in WORKDIR/artifacts (or in --config.artifacts, which runs may share) and is computed once: rerun the command to
-resume a killed run. Another --config.score.quality_weight or --config.score.efficiency samples and judges nothing
-again. The workdir ends with model/ (and adapter.safetensors) and report.json; stdout with a table, its last line one
+resume a killed run. Changing --config.score.quality_weight or --config.score.efficiency reuses all samples and
+verdicts. The workdir ends with model/ (and adapter.safetensors) and report.json; stdout with a table, its last line one
 JSON object.
 
 Variants: tiny (a few prompts, to see that everything works), toy (the toy task; five minutes on two busy CPU cores;
@@ -30,7 +30,7 @@ def preference() -> ConfigDict:
         {
             "model": common.model(""),  # Pasta-SFT: where the first round starts, and the reference of every round
             "baseline": common.model(""),  # Baseline-SFT: trained on the same data without tags
-            "artifacts": "",  # folder of the steps' files; empty: WORKDIR/artifacts
+            "artifacts": "",  # folder of the artifacts; empty: WORKDIR/artifacts
             "rounds": 2,
             "prompts": {
                 "toy": "",  # a level of the toy task: small, medium, large
@@ -45,7 +45,7 @@ def preference() -> ConfigDict:
             "request": {"max_tokens": 600, "max_topic_tokens": 12, "max_chunk_tokens": 638},
             "judge": {
                 "kind": "llm",  # llm, toy, or a proxy: rules, repetition
-                "scale": 1.0,  # of a proxy: the difference that is a verdict of 73 %; 0.1 suits shares
+                "scale": 1.0,  # of a proxy: the difference that is a verdict of 73%; 0.1 suits shares
                 "asks": 3,  # of llm: attempts to get a well-formed verdict
                 "concurrency": 8,
                 "agreement": 300,  # pairs of chosen and rejected answers to compare the judge with; 0: none

@@ -1,4 +1,4 @@
-"""Does the likelihood verifier tell text that uses a chunk's fact from text that doesn't?
+"""Measure whether the likelihood verifier can tell text that uses a chunk's fact from text that doesn't.
 
     python -m launch.verifier --config=configs/verifier.py:smollm2_135m
 

@@ -1,4 +1,4 @@
-"""Annotate a data set and verify every record, resuming after any stop; show records. See configs/annotate.py."""
+"""Annotate a dataset and verify every record, resuming after any stop; show records. See configs/annotate.py."""
 
 from pathlib import Path
 

@@ -17,7 +17,7 @@ WORKDIR = flags.DEFINE_string("workdir", None, "folder of this run: artifacts, t
 def main(config: ConfigDict) -> None:
     """Run all rounds, or those that remain, and print the report."""
     if not WORKDIR.value:
-        raise PastaError("--workdir: name a folder for this run")
+        raise PastaError("--workdir is missing: set a folder for this run")
     # JAX is imported here, so that --help and flag errors don't wait for it.
     from pasta_jax.pipelines.preference import run as preference
     from pasta_jax.train.fit import until_sigterm

@@ -18,7 +18,7 @@ WORKDIR = flags.DEFINE_string(  # other scripts have one too, and a test process
 def main(config: ConfigDict) -> None:
     """Train, or resume training."""
     if not WORKDIR.value:
-        raise PastaError("--workdir: name a folder for this run")
+        raise PastaError("--workdir is missing: set a folder for this run")
     cli.announce_device()
     # JAX is imported here, so that --help and flag errors don't wait for it.
     from pasta_jax.pipelines import sft

@@ -17,7 +17,7 @@ WORKDIR = flags.DEFINE_string("workdir", None, "folder of these runs: shared art
 def main(config: ConfigDict) -> None:
     """Do all runs, or those that remain, and print the table."""
     if not WORKDIR.value:
-        raise PastaError("--workdir: name a folder for these runs")
+        raise PastaError("--workdir is missing: set a folder for these runs")
     # JAX is imported here, so that --help and flag errors don't wait for it.
     from pasta_jax.pipelines import sweep
     from pasta_jax.train.fit import until_sigterm

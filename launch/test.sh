@@ -25,7 +25,7 @@ fi
 
 # A full run is split by file over two processes: compiling takes much of the time and uses one core.
 if (($# == 0)); then set -- -n 2 --dist loadfile; fi
-# Eight simulated devices on few cores dead-lock in an all-reduce unless the thread pool has more than eight threads.
+# Eight simulated devices on few cores deadlock in an all-reduce unless the thread pool has more than eight threads.
 code=0
 JAX_PLATFORMS=cpu NPROC=32 "$python" -m pytest -p tests.skips -r fEX ${selection[@]+"${selection[@]}"} "$@" || code=$?
 if ((lint)); then echo "ruff failed: run .venv/bin/python -m ruff check && .venv/bin/python -m ruff format" >&2; fi

@@ -4,8 +4,8 @@
     FOLDER/120/about    JSON: the provenance, and a sum over the bits of each array
     FOLDER/120/sizes    JSON: the size of each file, to name a truncated one before anything is read
 
-A step's folder gets its final name once all of it is written, so the newest name is always a whole checkpoint. The sums
-don't depend on how an array is divided over devices; a restored array that differs in one bit is detected.
+A step's folder gets its final name once all of it is written, so the newest name is always a complete checkpoint. The
+sums don't depend on how an array is divided over devices; a restored array that differs in one bit is detected.
 """
 
 import importlib.metadata
@@ -29,7 +29,7 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
 class Provenance(TypedDict):
-    """What a checkpoint was made with, stored beside its arrays as JSON."""
+    """What a checkpoint was written with, stored beside its arrays as JSON."""
 
     config: dict[str, Any]
     data: str  # fingerprint
@@ -77,11 +77,11 @@ class Checkpoints:
         self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handlers)
 
     def latest(self) -> int | None:
-        """The step of the newest whole checkpoint."""
+        """The step of the newest complete checkpoint."""
         return self._manager.latest_step()
 
     def save(self, step: int, state: Tree) -> None:
-        """Copy the state off the device and write it in the background; an existing step is left alone."""
+        """Copy the state off the device and write it in the background; an existing step is left as it is."""
         if step == self.latest():
             return
         about = self._about | {"format": FORMAT, "sums": {name: int(s) for name, s in bit_sums(state).items()}}
@@ -99,16 +99,16 @@ class Checkpoints:
     def _check_sizes(self, step: int) -> None:
         place = self.folder / str(step)
         if not (place / SIZES).is_file():
-            return  # another program's, or damaged: reading the other parts will show it
+            return  # another tool's, or damaged: reading the other parts will show it
         try:
             sizes = json.loads((place / SIZES).read_text())
         except ValueError:
-            raise PastaError(f"{place}: not a whole checkpoint ({SIZES} is truncated); {_FIX}") from None
+            raise PastaError(f"{place}: not a complete checkpoint ({SIZES} is truncated); {_FIX}") from None
         actual = _sizes(place)
         for name, size in sizes.items():
             if actual.get(name) != size:
                 problem = f"has {actual[name]} bytes" if name in actual else "is missing"
-                raise PastaError(f"{place}: not a whole checkpoint ({name} {problem}, {size} were written); {_FIX}")
+                raise PastaError(f"{place}: not a complete checkpoint ({name} {problem}, {size} were written); {_FIX}")
 
     def wait(self) -> None:
         """Block until everything saved is on disk."""
@@ -119,15 +119,15 @@ class Checkpoints:
         self._manager.close()
 
     def about(self, step: int) -> dict[str, Any]:
-        """A checkpoint's provenance and sums; other programs' checkpoints are refused."""
+        """A checkpoint's provenance and sums; checkpoints of other tools are refused."""
         place = self.folder / str(step)
         self._check_sizes(step)
         try:
             about = self._manager.restore(step, args=ocp.args.Composite(about=ocp.args.JsonRestore()))["about"]
-        except Exception as error:  # Orbax and TensorStore raise many kinds on other programs' folders
-            raise PastaError(f"{place}: not a checkpoint of this program ({_line(error)}); {_FIX}") from None
+        except Exception as error:  # Orbax and TensorStore raise many kinds on other tools' folders
+            raise PastaError(f"{place}: not a pasta_jax checkpoint ({_line(error)}); {_FIX}") from None
         if not isinstance(about, dict) or about.get("format") != FORMAT:
-            raise PastaError(f"{place}: not a checkpoint of this program; {_FIX}")
+            raise PastaError(f"{place}: not a pasta_jax checkpoint; {_FIX}")
         return about
 
     def restore(self, step: int, like: Tree) -> Tree:
@@ -138,7 +138,7 @@ class Checkpoints:
         try:
             stored = dict(self._manager.item_metadata(step)["state"].items())
         except Exception as error:
-            raise PastaError(f"{place}: not a whole checkpoint ({_line(error)}); {_FIX}") from None
+            raise PastaError(f"{place}: not a complete checkpoint ({_line(error)}); {_FIX}") from None
         for name in sorted(expected.keys() | stored.keys()):
             old, new = stored.get(name), expected.get(name)
             if old is None or new is None or (tuple(old.shape), old.dtype) != (tuple(new.shape), new.dtype):
@@ -154,7 +154,7 @@ class Checkpoints:
             args = ocp.args.Composite(state=ocp.args.StandardRestore(shapes))
             restored = self._manager.restore(step, args=args)["state"]
         except Exception as error:
-            raise PastaError(f"{place}: not a whole checkpoint ({_line(error)}); {_FIX}") from None
+            raise PastaError(f"{place}: not a complete checkpoint ({_line(error)}); {_FIX}") from None
         for name, total in bit_sums(restored).items():
             if int(total) != sums[name]:
                 raise PastaError(f"{place}: {name} differs from what was saved; {_FIX}")

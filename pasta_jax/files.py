@@ -85,7 +85,7 @@ def growing(path: Path, lines: Iterable[str] = ()) -> Iterator[TextIO]:
 
 
 def whole_lines(path: Path) -> list[bytes]:
-    """The lines of a file, without line breaks and without a last line that a kill cut off; no file has no lines."""
+    """The lines of a file, without line breaks or a last line that a kill cut off; empty if there is no file."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:

@@ -143,7 +143,7 @@ class Client:
         self._cache.close()
 
     def stop(self) -> None:
-        """Send no more requests; threads that wait for a retry give up."""
+        """Send no more requests; threads that are waiting for a retry give up."""
         self._stopped.set()
 
     def chat(self, messages: Messages) -> str:
@@ -190,7 +190,7 @@ class Client:
         resume = self._clock.now() + pause
         with self._lock:
             self.usage.retries += 1
-            if error.after is not None:  # the server addresses all threads
+            if error.after is not None:  # the server means all threads
                 self._next_start = max(self._next_start, resume)
         self._sleep_until(resume)
 

@@ -4,7 +4,7 @@ import importlib.util
 import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# With few cores, simulated devices dead-lock in the in-process all-reduce unless the thread pool is larger than they
+# With few cores, simulated devices deadlock in the in-process all-reduce unless the thread pool is larger than they
 # are many.
 os.environ.setdefault("NPROC", "32")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -15,14 +15,14 @@ END_OF_TURN = 200
 
 
 @dataclass(frozen=True)
-class Says:
+class Plain:
     """Plain tokens of main."""
 
     count: int
 
 
 @dataclass(frozen=True)
-class Forks:
+class Fork:
     """A promise with `topic` topic tokens, and a chunk of `content` content tokens."""
 
     topic: int
@@ -31,7 +31,7 @@ class Forks:
 
 
 @dataclass(frozen=True)
-class Joins:
+class Join:
     """A [SYNC]."""
 
 
@@ -39,9 +39,9 @@ def random_script(rng: random.Random, longest: int = 30) -> list:
     def part():
         kind = rng.randrange(5)
         if kind == 0:
-            return Joins()
+            return Join()
         count = rng.choice([0, 1, 2, rng.randrange(longest)])
-        return Says(count) if kind < 3 else Forks(rng.randrange(3), rng.choice([1, 2, 64]), count)
+        return Plain(count) if kind < 3 else Fork(rng.randrange(3), rng.choice([1, 2, 64]), count)
 
     return [part() for _ in range(rng.randrange(9))]
 
@@ -49,7 +49,7 @@ def random_script(rng: random.Random, longest: int = 30) -> list:
 counts = st.integers(0, 12)
 scripts = st.lists(
     st.one_of(
-        st.builds(Says, counts), st.builds(Forks, st.integers(0, 3), st.integers(1, 64), counts), st.builds(Joins)
+        st.builds(Plain, counts), st.builds(Fork, st.integers(0, 3), st.integers(1, 64), counts), st.builds(Join)
     ),
     max_size=8,
 )
@@ -89,13 +89,13 @@ def lay_out(script: list, prompt_length: int) -> Layout:
         put(next(token) % 100, layout.main)
     for part in script:
         match part:
-            case Says(count):
+            case Plain(count):
                 for _ in range(count):
                     put(next(token) % 100, layout.main)
-            case Joins():
+            case Join():
                 layout.joins.add(len(layout.ids))
                 put(167, layout.main)
-            case Forks(topic, tens, content):
+            case Fork(topic, tens, content):
                 put(100, layout.main)
                 for _ in range(topic):
                     put(next(token) % 100, layout.main)

@@ -1,4 +1,4 @@
-"""Data sets on disk: records round-trip under any policy; a data set states what it was made from."""
+"""Datasets on disk: records round-trip under any policy; a dataset states what it was made from."""
 
 import dataclasses
 import json
@@ -105,7 +105,7 @@ def test_evaluation_data_is_refused(tmp_path):
     with pytest.raises(PastaError, match="no record"):
         write(tmp_path / "set", [], TOKENIZER)
     (tmp_path / "mine.txt").touch()
-    with pytest.raises(PastaError, match="not a data set"):
+    with pytest.raises(PastaError, match="not a dataset"):
         write(tmp_path, RECORDS, TOKENIZER)
 
 

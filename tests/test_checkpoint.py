@@ -128,7 +128,7 @@ def test_truncated_and_missing_files_are_named(tmp_path):
         else:
             cut.write_bytes(cut.read_bytes()[: file.stat().st_size // 2])
         name = re.escape(str(file.relative_to(tmp_path / "whole/3")))
-        with pytest.raises(PastaError, match=f"cut{number}/3: not a whole checkpoint .{name} .*delete that folder"):
+        with pytest.raises(PastaError, match=f"cut{number}/3: not a complete checkpoint .{name} .*delete that folder"):
             opened(place).restore(3, state_of(0))
 
 
@@ -136,7 +136,7 @@ def test_damage_of_the_same_size_is_detected(tmp_path):
     saved(tmp_path, state_of(0))
     path = tmp_path / "3/state/_METADATA"
     path.write_bytes(b" " * path.stat().st_size)
-    with pytest.raises(PastaError, match=r"3: not a whole checkpoint .*delete that folder"):
+    with pytest.raises(PastaError, match=r"3: not a complete checkpoint .*delete that folder"):
         opened(tmp_path).restore(3, state_of(0))
 
 
@@ -158,13 +158,13 @@ def test_a_changed_bit_is_detected(tmp_path):
 def test_checkpoints_of_other_programs_are_refused(tmp_path):
     (tmp_path / "foreign" / "5").mkdir(parents=True)
     (tmp_path / "foreign/5/weights.bin").write_bytes(b"x")
-    with pytest.raises(PastaError, match=r"foreign/5: not a checkpoint of this program"):
+    with pytest.raises(PastaError, match=r"foreign/5: not a pasta_jax checkpoint"):
         opened(tmp_path / "foreign").restore(5, state_of(0))
     saved(tmp_path / "ours", state_of(0))
     (tmp_path / "ours/3/sizes").write_text("{}")
     path = tmp_path / "ours/3/about/metadata"
     path.write_text(json.dumps({"format": "another"}))
-    with pytest.raises(PastaError, match=r"ours/3: not a checkpoint of this program"):
+    with pytest.raises(PastaError, match=r"ours/3: not a pasta_jax checkpoint"):
         opened(tmp_path / "ours").restore(3, state_of(0))
 
 

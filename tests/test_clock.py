@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.clock import Clock, clock, geometric_mean, parallelism, theoretical_speedup
 from pasta_jax.lang.program import LangError
-from tests.simulation import TAGS, Forks, Joins, Says, lay_out, random_script, run, scripts
+from tests.simulation import TAGS, Fork, Join, Plain, lay_out, random_script, run, scripts
 
 
 def timed(script: list, prompt_length: int = 4) -> Clock:
@@ -42,13 +42,13 @@ def test_many_long_programs():
 
 @pytest.mark.parametrize("length", [0, 1, 2, 50])
 def test_without_tags_each_token_is_a_step(length):
-    result = timed([Says(length)])
+    result = timed([Plain(length)])
     assert result.step.tolist() == list(range(1, length + 1))
     assert result.critical_path == result.slots == length
 
 
 def test_the_rules_by_hand():
-    result = timed([Says(2), Forks(1, 1, 3), Says(1), Joins(), Says(1)])
+    result = timed([Plain(2), Fork(1, 1, 3), Plain(1), Join(), Plain(1)])
     #                           a  a  P  t  /1  A  c  c  c  /A  b  S  d
     assert result.step.tolist() == [1, 2, 3, 4, 5, 5, 6, 7, 8, 9, 6, 9, 10]
     assert (result.critical_path, result.slots) == (10, 13)
@@ -56,19 +56,19 @@ def test_the_rules_by_hand():
 
 def test_main_does_not_wait_for_ended_forks():
     """The fork ends in step 2, main continues to 7: the sync follows directly."""
-    assert timed([Forks(0, 1, 0), Says(5), Joins()]).step.tolist() == [1, 2, 2, 3, 3, 4, 5, 6, 7, 8]
+    assert timed([Fork(0, 1, 0), Plain(5), Join()]).step.tolist() == [1, 2, 2, 3, 3, 4, 5, 6, 7, 8]
 
 
 def test_a_sync_without_chunks_does_not_wait():
-    assert timed([Joins(), Joins(), Says(1)]).step.tolist() == [1, 2, 3]
+    assert timed([Join(), Join(), Plain(1)]).step.tolist() == [1, 2, 3]
 
 
 def test_chunks_may_outlive_main_and_closing_tags_of_the_last_step_are_not_fed():
-    result = timed([Forks(0, 1, 5), Forks(0, 1, 3), Says(1)])
+    result = timed([Fork(0, 1, 5), Fork(0, 1, 3), Plain(1)])
     #                          P  /1  A  . . . . .  /A  P  /1  A  . . .  /A  x
     assert result.step.tolist() == [1, 2, 2, 3, 4, 5, 6, 7, 0, 3, 4, 4, 5, 6, 7, 0, 5]
     assert (result.critical_path, result.slots) == (7, 15)
-    earlier = timed([Forks(0, 1, 5), Forks(0, 1, 2), Says(1)])
+    earlier = timed([Fork(0, 1, 5), Fork(0, 1, 2), Plain(1)])
     assert earlier.step.tolist()[-2:] == [7, 5]  # this fork ended a step earlier: its closing tag is fed
 
 
@@ -78,8 +78,8 @@ def test_the_papers_example():
     The paper's T counts decoded tokens: what it decodes at T is fed in step T. Here a promise without topic is two
     ids, so fork 1 is one step later than in the paper, and fork 2 two.
     """
-    forks = [Forks(0, 2, 32), Forks(0, 2, 19)]
-    step = timed([*forks, Joins(), Says(3)]).step.tolist()
+    forks = [Fork(0, 2, 32), Fork(0, 2, 19)]
+    step = timed([*forks, Join(), Plain(3)]).step.tolist()
     promise_1, first_1, end_1 = step[1], step[3], step[2 + 33]
     promise_2, first_2, end_2 = step[37], step[39], step[38 + 20]
     sync, resumed = step[59], step[60]
@@ -92,12 +92,12 @@ def test_the_papers_example():
 
 
 def test_parallelism_counts_text_tokens():
-    script = [Says(2), Forks(2, 1, 20), Forks(1, 1, 20), Joins(), Says(6)]
+    script = [Plain(2), Fork(2, 1, 20), Fork(1, 1, 20), Join(), Plain(6)]
     layout = lay_out(script, 4)
     # P t t /1: main is at 6 when fork 1 starts, P t /1: at 9 for fork 2, which ends at 29; sync 30, then six more.
     assert clock(layout.ids, TAGS, 4).critical_path == 36
     assert parallelism(layout.ids, TAGS, 4) == (2 + 20 + 20 + 6) / 36
-    assert parallelism(lay_out([Says(7)], 4).ids, TAGS, 4) == 1.0
+    assert parallelism(lay_out([Plain(7)], 4).ids, TAGS, 4) == 1.0
 
 
 def test_speedup_and_means():

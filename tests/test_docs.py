@@ -12,7 +12,7 @@ from tests.traces import tiny_model
 
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-NEEDS_A_RUN = "docs/DATA.md"  # its Python reads a data set that a command above it writes
+NEEDS_A_RUN = "docs/DATA.md"  # its Python reads a dataset that a command above it writes
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *DOCS.glob("*.md")))
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pasta_jax.annotate.endpoint import Failure, Rewritten, annotate_all, overlay
+from pasta_jax.annotate.endpoint import Failure, TextChanged, annotate_all, overlay
 from pasta_jax.annotate.prompt import DEMONSTRATIONS, question, strip_marks
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.lexer import ANNOTATION
@@ -303,7 +303,7 @@ def test_tags_are_laid_over_the_source_despite_changed_whitespace(rng, squeezed)
 
 @pytest.mark.parametrize("answer", ["", "one", "one two three", "one tow", "two one two"])
 def test_other_words_are_refused(answer):
-    with pytest.raises(Rewritten, match="character"):
+    with pytest.raises(TextChanged, match="character"):
         overlay(answer, "one two")
 
 

@@ -130,9 +130,9 @@ def test_padding_rows_and_tags_are_never_sampled_without_tags():
 @pytest.mark.parametrize(
     ("request_", "config", "message"),
     [
-        (ask(""), CONFIG, "prompt 0: it is empty"),
-        (ask("x" * 4096), CONFIG, "prompt 0: it has 4096 tokens, the model holds 4096"),
-        (ask("x" * 64), dataclasses.replace(CONFIG, slots=64), "the pool holds 64.* or raise slots"),
+        (ask(""), CONFIG, "prompt 0: empty"),
+        (ask("x" * 4096), CONFIG, "prompt 0: 4096 tokens, but the context of 4096 must"),
+        (ask("x" * 64), dataclasses.replace(CONFIG, slots=64), "the pool of 64 .* or raise slots"),
         (ask("x", tokens=0), CONFIG, "max_tokens is 0"),
         (ask("x", sequential=False), dataclasses.replace(CONFIG, rows=1), "rows 1: chunks need a row"),
     ],
@@ -144,7 +144,7 @@ def test_requests_that_cannot_be_answered_are_refused_by_name(request_, config, 
 
 def test_errors_name_prompts_as_their_requests_do_before_anything_is_decoded():
     requests = [ask("x"), ask("", name="prompts.jsonl: line 7")]
-    with pytest.raises(PastaError, match=r"^prompts\.jsonl: line 7: it is empty; write a question$"):
+    with pytest.raises(PastaError, match=r"^prompts\.jsonl: line 7: empty; write a question$"):
         stream(toy(), requests, CONFIG, round_steps=1)
 
 

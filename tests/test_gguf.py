@@ -92,7 +92,7 @@ def test_missing_entries_are_named(file):
         gguf.read("blk.0")
     with pytest.raises(PastaError, match=r"small.gguf: no metadata 'llama.context'; "):
         gguf.require("llama.context", int)
-    with pytest.raises(PastaError, match=r"metadata 'general.architecture' is a str, not a int; "):
+    with pytest.raises(PastaError, match=r"metadata 'general.architecture' has type str, not int; "):
         gguf.require("general.architecture", int)
 
 

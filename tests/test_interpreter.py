@@ -114,9 +114,9 @@ def read_lanes(state: DecodeState) -> list[LaneRecord]:
     records = []
     for lane in range(state.lanes):
         at = {name: field[lane, : fill[lane]] for name, field in pool.items()}
-        there = at["step"][None, :] <= at["step"][:, None]  # written before anyone attends
+        present = at["step"][None, :] <= at["step"][:, None]  # written before anyone attends
         place = Place(at["chunk"], at["epoch"], at["main"])
-        sees = visible(there, place.queries(), place.keys())
+        sees = visible(present, place.queries(), place.keys())
         columns = [at[name].tolist() for name in ("token", "chunk", "step", "position")]
         closings = closed[lane, 1 : spawned[lane] + 1].tolist()
         records.append(LaneRecord(*columns, sees, int(finish[lane]), closings, int(steps[lane]), bool(live[lane])))

@@ -62,7 +62,7 @@ def test_the_toy_task_from_end_to_end(command, capsys):
     repeated, err = command("toy")
     assert repeated == out
     assert "out/dataset is current" in err
-    # The examples of docs/DATA.md: reading the data set, and the same run from Python.
+    # The examples of docs/DATA.md: reading the dataset, and the same run from Python.
     Path("runs").mkdir()
     Path("runs/toy").symlink_to(Path("out").absolute())
     reading, running = re.findall(r"```python\n(.*?)```", (ROOT / "docs/DATA.md").read_text(), re.DOTALL)

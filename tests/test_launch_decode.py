@@ -183,10 +183,10 @@ def test_an_interrupted_run_leaves_no_complete_file(answer, monkeypatch):
             {"prompts_file": "swapped.jsonl", "baseline": "two.jsonl"},
             "two.jsonl: line 1: prompt: differs",
         ),
-        ({"prompt": "x" * 600}, "--prompt: it has 607 tokens, the model holds 512"),
-        ({"prompts_file": "long.jsonl"}, r"long\.jsonl: line 3: it has 607 tokens"),
+        ({"prompt": "x" * 600}, "--prompt: 607 tokens, but the context of 512 must"),
+        ({"prompts_file": "long.jsonl"}, r"long\.jsonl: line 3: 607 tokens"),
         ({"prompt": "x", "rows": 1, "sequential": False}, "rows 1: chunks need a row"),
-        ({"prompt": "x", "lanes": 0}, "lanes 0: it must be at least 1"),
+        ({"prompt": "x", "lanes": 0}, "lanes 0: must be at least 1"),
     ],
 )
 def test_bad_flags_are_refused_by_name(answer, values, message):

@@ -62,7 +62,7 @@ def fresh():
     return new_state({"kernel": jnp.zeros(3)}, new_optimizer(CONFIG), seed=5)
 
 
-def go(folder, run: Run, stop_after: int | None = None):
+def train_in(folder, run: Run, stop_after: int | None = None):
     """Train in a folder, from its newest checkpoint if it has one; stop after some steps if asked to."""
     checkpoints = Checkpoints(folder / "checkpoints", {}, keep=2, keep_every=0)
     state = fresh()
@@ -127,7 +127,7 @@ def test_a_step_on_a_mesh_equals_one_on_one_device(rank):
 
 
 def test_rows_that_devices_cannot_share_are_refused():
-    with pytest.raises(PastaError, match="3 rows: 2 devices"):
+    with pytest.raises(PastaError, match="3 rows doesn't divide over 2 devices"):
         shard_rows({"x": np.zeros((3, 2))}, make_mesh(2, 4))
 
 
@@ -139,7 +139,7 @@ def test_frozen_parameters_are_passed_to_the_loss():
 
 
 def test_it_learns_and_writes_metrics_in_order(tmp_path):
-    state = go(tmp_path, run_of())
+    state = train_in(tmp_path, run_of())
     written = lines(tmp_path)
     train_lines = [line for line in written if "loss" in line]
     assert [line["step"] for line in train_lines] == list(range(1, 10))
@@ -155,29 +155,29 @@ def test_it_learns_and_writes_metrics_in_order(tmp_path):
 
 
 def test_held_out_is_the_mean_over_all_labels_not_over_batches(tmp_path):
-    state = go(tmp_path, run_of())
+    state = train_in(tmp_path, run_of())
     pairs = [loss(state.trainable, None, points(99, number)).parts["loss"] for number in (0, 1)]
-    wanted = sum(float(total) for total, _ in pairs) / sum(float(weight) for _, weight in pairs)
-    np.testing.assert_allclose(lines(tmp_path)[-1]["held_out/loss"], wanted, rtol=1e-5)
+    expected = sum(float(total) for total, _ in pairs) / sum(float(weight) for _, weight in pairs)
+    np.testing.assert_allclose(lines(tmp_path)[-1]["held_out/loss"], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("stop", [1, 4, 8])
 def test_stopped_and_resumed_equals_never_stopped(tmp_path, stop):
-    whole = go(tmp_path / "whole", run_of())
-    stopped = go(tmp_path / "parts", run_of(), stop_after=stop)
+    whole = train_in(tmp_path / "whole", run_of())
+    stopped = train_in(tmp_path / "parts", run_of(), stop_after=stop)
     assert int(stopped.step) == stop
-    parts = go(tmp_path / "parts", run_of())
+    parts = train_in(tmp_path / "parts", run_of())
     jax.tree.map(np.testing.assert_array_equal, parts, whole)
     assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
 
 
 def test_metrics_of_lost_steps_are_not_written_twice(tmp_path):
     """After a kill, the file holds lines of steps behind the last checkpoint, which are repeated."""
-    go(tmp_path / "whole", run_of())
-    go(tmp_path / "killed", run_of(), stop_after=5)
+    train_in(tmp_path / "whole", run_of())
+    train_in(tmp_path / "killed", run_of(), stop_after=5)
     path = tmp_path / "killed/metrics.jsonl"
     path.write_text(path.read_text() + '{"step": 6, "loss": 1.0}\n{"step": 7, "lo')
-    go(tmp_path / "killed", run_of())
+    train_in(tmp_path / "killed", run_of())
     assert lines(tmp_path / "killed") == lines(tmp_path / "whole")
 
 
@@ -188,7 +188,7 @@ def test_a_probe_gets_the_current_parameters(tmp_path):
         seen.append(np.asarray(trainable["kernel"]))
         return {"forks": float(len(seen))}
 
-    go(tmp_path, run_of(probe=probe, every=Intervals(log=0, held_out=0, probe=5, save=0)))
+    train_in(tmp_path, run_of(probe=probe, every=Intervals(log=0, held_out=0, probe=5, save=0)))
     assert lines(tmp_path) == [{"step": 5, "probe/forks": 1.0}, {"step": 9, "probe/forks": 2.0}]
     assert np.abs(seen[1] - seen[0]).max() > 0
 
@@ -199,7 +199,7 @@ def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path):
         return sums._replace(parts={"loss": (sums.parts["loss"][0] * jnp.nan, jnp.float32(1))})
 
     with pytest.raises(PastaError, match="step 1: the loss is nan"):
-        go(tmp_path, run_of(loss=broken))
+        train_in(tmp_path, run_of(loss=broken))
 
 
 def test_the_state_is_donated():

@@ -114,11 +114,11 @@ def test_the_models_loss_is_the_mean_over_its_pairs(loss):
     sums = jax.jit(preference_loss(SCORING, settings))(params(), None, batch)
     lp = [SCORE(params(), side) for side in (batch.better, batch.worse)]
     ratio = log_ratio(*(np.asarray(x[:3], np.float64) for x in (*lp, batch.reference_better, batch.reference_worse)))
-    wanted = {"bonbon": lambda: bonbon(np.asarray(lp[0][:3]), ratio, settings.alpha, settings.margin)}
-    wanted |= {"dpo": lambda: dpo(ratio, 0.1), "ipo": lambda: ipo(ratio, 0.1)}
+    expected = {"bonbon": lambda: bonbon(np.asarray(lp[0][:3]), ratio, settings.alpha, settings.margin)}
+    expected |= {"dpo": lambda: dpo(ratio, 0.1), "ipo": lambda: ipo(ratio, 0.1)}
     total, count = (float(x) for x in sums.parts["loss"])
     assert count == 3
-    assert total == pytest.approx(float(np.sum(wanted[loss]())), rel=1e-5)
+    assert total == pytest.approx(float(np.sum(expected[loss]())), rel=1e-5)
     assert int(sums.tokens) == sum(len(p.better) + len(p.worse) for p in pairs()[:3])
 
 

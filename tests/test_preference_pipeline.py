@@ -30,7 +30,7 @@ from pasta_jax.pipelines import sweep
 from pasta_jax.pipelines.artifacts import Artifact
 from pasta_jax.pipelines.preference import learn, report
 from pasta_jax.pipelines.preference import run as pipeline
-from pasta_jax.pipelines.preference.pair import Paired
+from pasta_jax.pipelines.preference.pair import PromptPair
 from pasta_jax.pipelines.preference.report import Report, realised
 from pasta_jax.pipelines.preference.sample import Answers, decode_inputs, template
 from pasta_jax.pipelines.preference.settings import Settings
@@ -227,7 +227,7 @@ def test_steps_depend_on_the_models_positions(config, folder):
     tokenizer = stage.sft.tokenizer
     forked = Candidate(tuple(problem.program(tokenizer).ids(tokenizer)), "", 0, 0, 0, True, True)
     samples = Artifact(folder, [Answers(0, (forked, forked))], "")
-    pairs = Artifact(folder, [Paired(0, 0, 1, (), (), ())], "")
+    pairs = Artifact(folder, [PromptPair(0, 0, 1, (), (), ())], "")
     [here], [there] = (
         learn.encode_pairs(dataclasses.replace(stage, sft=model), samples, pairs) for model in (stage.sft, moved)
     )

@@ -60,7 +60,7 @@ def logits_of(params, hidden_NxE, config):
 
 
 def interleaved(model: Model, pairs, config: DecodeConfig, prefixes: tuple[int, ...]):
-    """(each lane's Replayed, the final hidden states of its slots), with few shapes to compile."""
+    """(each lane's ReplayResult, the final hidden states of its slots), with few shapes to compile."""
     tags, end = model.tokenizer.tags, model.tokenizer.end_of_turn
     rules = dataclasses.replace(rules_for(model, config, config.slots, sequential=False), prefixes=prefixes)
     # Rules that prefill does not depend on are equal for all: one compiled program.

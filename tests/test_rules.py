@@ -9,7 +9,7 @@ from pasta_jax.data.sources import read, refuse_for_training
 from pasta_jax.errors import PastaError
 from pasta_jax.judges.judge import TIE, agreement
 from pasta_jax.judges.languages import LANGUAGES, language_of
-from pasta_jax.judges.offline import comparing, rules_kept
+from pasta_jax.judges.offline import comparing, rules_followed
 from pasta_jax.judges.rules import KINDS, rules_of, rules_of_row, sentences, share
 from tests.requires import requires_data
 
@@ -134,8 +134,8 @@ def row(kind: str, arguments: dict | None) -> dict:
 @pytest.mark.parametrize(("kind", "arguments", "kept", "broken"), CASES)
 def test_a_rule_is_kept_or_broken(kind, arguments, kept, broken):
     [rule] = rules_of_row(row(kind, arguments), "here")
-    assert [text for text in kept if not rule.kept(text)] == []
-    assert [text for text in (*broken, "", " \n") if rule.kept(text)] == []
+    assert [text for text in kept if not rule.is_followed_by(text)] == []
+    assert [text for text in (*broken, "", " \n") if rule.is_followed_by(text)] == []
 
 
 def test_every_kind_has_its_case_and_every_language_its_sentence():
@@ -172,7 +172,7 @@ def test_the_judge_compares_shares_and_ties_without_rules():
     lists = {"instruction_id_list": ["punctuation:no_comma", "startend:quotation"], "kwargs": [{}, None]}
     rules = {"?": rules_of_row(lists, "here")}
     assert [share(rules["?"], text) for text in ('"So."', "So.", '"So, so."', "So, so.")] == [1.0, 0.5, 0.5, 0.0]
-    judge = comparing(rules_kept(rules), 1.0)
+    judge = comparing(rules_followed(rules), 1.0)
     assert judge("?", '"So."', "So.").first > 0.6
     assert judge("?", "So.", '"So, so."') == judge("another", "a", "b, c") == TIE
     result = agreement(judge, [("?", "So.", "So, so."), ("another", "a", "b, c")])

@@ -160,7 +160,7 @@ def test_verdicts_are_those_of_ifevals_own_checkers(checkers):
                 verdicts[rule.kind, expected] += 1
                 # langdetect takes some short or upper-case English for another language.
                 misread = rule.kind in IN_ENGLISH and not expected and langdetect.detect(answer) != "en"
-                if rule.kept(answer) != expected and not misread:
+                if rule.is_followed_by(answer) != expected and not misread:
                     differences.append((place, rule, expected, answer))
     assert differences == []
     assert {kind for kind, _ in verdicts} == KINDS.keys() - {"length_constraints:number_sentences"}

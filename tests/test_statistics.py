@@ -41,7 +41,7 @@ def test_the_figures_of_two_records():
     assert result.speedup == pytest.approx(math.sqrt(48 / 34), abs=1e-4)
     assert result.speedup_with_fork == pytest.approx(48 / 34, abs=1e-4)
     assert result.speedup_mean == pytest.approx((1 + 48 / 34) / 2, abs=1e-4)
-    assert "| with a fork | 1 (50.0 %) |" in result.table()
+    assert "| with a fork | 1 (50.0%) |" in result.table()
 
 
 def test_nothing_has_no_figures_and_no_forks_have_some():

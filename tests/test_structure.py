@@ -26,7 +26,7 @@ from pasta_jax.lang.structure import (
     visible,
     visible_matrix,
 )
-from tests.simulation import END_OF_TURN, TAGS, Forks, Joins, Layout, Says, lay_out, random_script, run, scripts
+from tests.simulation import END_OF_TURN, TAGS, Fork, Join, Layout, Plain, lay_out, random_script, run, scripts
 
 
 def structured(layout: Layout, positions: Positions = PREDICTED, **options) -> Structure:
@@ -42,7 +42,7 @@ def matrix(sees: list[set[int]]) -> np.ndarray:
 
 # A small program, worked out by hand:  x a promise b promise c d sync e.  Prompt x y.
 
-EXAMPLE = [Says(1), Forks(1, 1, 1), Forks(0, 2, 2), Joins(), Says(1)]
+EXAMPLE = [Plain(1), Fork(1, 1, 1), Fork(0, 2, 2), Join(), Plain(1)]
 #            x  y  a  P  t  /1  A  b  /A  P  /2  A  c  d  /A  S  e
 CHUNK = [0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 0, 2, 2, 2, 2, 0, 0]
 EPOCH = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1]
@@ -144,14 +144,14 @@ def naive_positions(script: list, prompt_length: int, policy: str, constant: int
     result = list(range(prompt_length))
     here = prompt_length - 1  # main's last
     for part in script:
-        if isinstance(part, Joins):
+        if isinstance(part, Join):
             here = max(here, *result, -1) + 1 if policy == "shared_start" else here + 1
             result.append(here)
             continue
-        for _ in range(part.count if isinstance(part, Says) else part.topic + 2):
+        for _ in range(part.count if isinstance(part, Plain) else part.topic + 2):
             here += 1
             result.append(here)
-        if isinstance(part, Forks):
+        if isinstance(part, Fork):
             block = part.content + 2
             for offset in range(block):
                 result.append(here + 1 + offset)

@@ -53,7 +53,7 @@ REFUSED = {
     ),
     "other type": (
         lambda: gguf_model(SPM | {"tokenizer.ggml.scores": 1}),
-        "'tokenizer.ggml.scores' is a int, not a ndarray",
+        "'tokenizer.ggml.scores' has type int, not ndarray",
     ),
     "short": (lambda: gguf_model(SPM | {"tokenizer.ggml.scores": np.zeros(3, "<f4")}), "490 tokens, 3 scores"),
     "space in front": (

@@ -227,7 +227,7 @@ REFUSED = [
     ("[]", "not a trace"),
     ("[" * 100_000, "nested too deeply|not JSON"),
     ('{"traceEvents": []}', '"format" is not'),
-    (edit(version=2), "format version 2, this program reads 1"),
+    (edit(version=2), "format version 2, this version of pasta_jax reads 1"),
     (edit(format="other"), "not a trace"),
     (edit(steps=None), "steps: missing"),
     (edit(critical_path=None), "critical_path: missing"),

@@ -26,7 +26,7 @@ class Failure:
     detail: str
 
 
-class Rewritten(PastaError):
+class TextChanged(PastaError):
     """The answer's text differs from the source."""
 
 
@@ -75,7 +75,7 @@ def _annotate(
             annotation = overlay(answer, response)
             check(annotation)
             return annotation
-        except Rewritten as error:
+        except TextChanged as error:
             failure = Failure("rewritten", str(error))
         except LangError as error:
             failure = Failure(error.rule, str(error))
@@ -100,8 +100,8 @@ def overlay(answer: str, source: str) -> str:
                 at += 1
             if at == len(source) or source[at] != character:
                 actual, expected = quoted(character + "…"), quoted(source[at : at + 20] or "its end")
-                raise Rewritten(f"character {at + 1} of the response: the answer has {actual} instead of {expected}")
+                raise TextChanged(f"character {at + 1} of the response: the answer has {actual} instead of {expected}")
             at += 1
     if source[at:].strip():
-        raise Rewritten(f"character {at + 1} of the response: the answer ends before {quoted(source[at : at + 20])}")
+        raise TextChanged(f"character {at + 1} of the response: the answer ends before {quoted(source[at : at + 20])}")
     return "".join([*pieces, escape(source[written:], ANNOTATION)])

@@ -26,7 +26,7 @@ class Skipped:
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """What became of every record of a source; the content of summary.json."""
+    """The outcome of every record of a source; the content of summary.json."""
 
     annotator: str
     source: str

@@ -35,7 +35,7 @@ Annotate = Callable[[list[int], Progress], Iterable[tuple[int, Answer]]]
 def collect_answers(
     folder: Path, about: Mapping[str, object], pairs: Sequence[Pair], annotate: Annotate
 ) -> list[Answer]:
-    """The annotator's answer to every pair, in order; those that an earlier run left in `folder` are not asked again.
+    """The annotator's answer to every pair, in order; answers that an earlier run left in `folder` are reused.
 
     `about` states everything that answers depend on; a folder begun with a different `about` is refused.
     """

@@ -56,11 +56,11 @@ class Statistics:
         """As a Markdown table."""
 
         def spread(s: Spread) -> str:
-            return f"{s.mean:.1f} (median {s.median:g}, 10 % {s.tenth:g}, 90 % {s.ninetieth:g}, most {s.most:g})"
+            return f"{s.mean:.1f} (median {s.median:g}, 10% {s.tenth:g}, 90% {s.ninetieth:g}, most {s.most:g})"
 
         rows = {
             "records": f"{self.records:,}",
-            "with a fork": f"{self.with_fork:,} ({100 * self.share_with_fork:.1f} %)",
+            "with a fork": f"{self.with_fork:,} ({100 * self.share_with_fork:.1f}%)",
             "tokens of answers, tags included; without": f"{self.tokens:,}; {self.plain_tokens:,}",
             "chunks of an answer with a fork": spread(self.chunks),
             "syncs of an answer with a fork": spread(self.syncs),
@@ -96,7 +96,7 @@ def statistics(records: Sequence[Record]) -> Statistics:
 
 
 def panels_of(records: Sequence[Record]) -> list[Panel]:
-    """The histograms that describe a data set."""
+    """The histograms that describe a dataset."""
     forked = [record for record in records if record.forks]
     quarters = [1 + n / 4 for n in range(-1, 13)]
     return [

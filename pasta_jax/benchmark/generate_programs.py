@@ -57,9 +57,9 @@ class Round:
 
 
 def shapes(rng: random.Random) -> Iterator[tuple[Round, ...]]:
-    """The rounds of one program after another. Each is drawn when it is asked for, between the texts of its neighbours.
+    """The rounds of one program after another. Each is drawn on request, between the texts of its neighbours.
 
-    The order of draws within a program decides the file as much as the seed does.
+    The file depends on the order of draws within a program as much as on the seed.
     """
 
     def chunks(count: int, fewest: int, most: int) -> tuple[int, ...]:

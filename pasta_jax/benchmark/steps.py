@@ -44,8 +44,8 @@ def decode_runner(model: Model, rows: int, slots: int, prompt: int, steps: int) 
     dtype, stacked = model.dtype, is_stacked(model.params)
     state = empty_state(model.config, 1, slots, dtype, stacked)
     state = start(model, state, 0, request, rules, first=int(tokens[0, 0]))
-    state = go(model, state, len(opening), rules, script)
-    go(model, copied(state), steps, rules, script)  # compiles and warms up
+    state = run_and_wait(model, state, len(opening), rules, script)
+    run_and_wait(model, copied(state), steps, rules, script)  # compiles and warms up
     fed = int(state.pool.fill[0]) + rows * steps
     if fed > slots:
         raise ValueError(f"{rows} rows x {steps} steps from {int(state.pool.fill[0])} slots do not fit into {slots}")
@@ -53,7 +53,7 @@ def decode_runner(model: Model, rows: int, slots: int, prompt: int, steps: int) 
     def once() -> float:
         fresh = copied(state)
         began = time.perf_counter()
-        after = go(model, fresh, steps, rules, script)
+        after = run_and_wait(model, fresh, steps, rules, script)
         elapsed = time.perf_counter() - began
         assert int(after.pool.fill[0]) == fed, "not every thread ran in every step"
         return 1e3 * elapsed / steps
@@ -61,7 +61,7 @@ def decode_runner(model: Model, rows: int, slots: int, prompt: int, steps: int) 
     return once
 
 
-def go(model: Model, state: DecodeState, steps: int, rules: Rules, script: Script) -> DecodeState:
+def run_and_wait(model: Model, state: DecodeState, steps: int, rules: Rules, script: Script) -> DecodeState:
     """Run `steps` steps and wait for the result."""
     never = jnp.bool(False)
     state = run(model.params, state, jnp.int32(steps), never, config=model.config, rules=rules, script=script)
@@ -83,21 +83,21 @@ def event_runners(model: Model, slots: int, prompt: int) -> dict[str, Runner]:
     after = {"fork": 1, "plain": 9, "join": 32}  # steps before the one that is timed
     states, position = {}, 0
     for name, steps in after.items():
-        state = go(model, state, steps - position, rules, script)
+        state = run_and_wait(model, state, steps - position, rules, script)
         states[name], position = copied(state), steps
-    states["alone"] = go(model, state, 1, rules, script)
+    states["alone"] = run_and_wait(model, state, 1, rules, script)
 
     def one(name: str) -> float:
         fresh = copied(states[name])
         began = time.perf_counter()
-        go(model, fresh, 1, rules, script)
+        run_and_wait(model, fresh, 1, rules, script)
         return 1e3 * (time.perf_counter() - began)
 
     def alone(calls: int, steps: int) -> float:
         fresh = copied(states["alone"])
         began = time.perf_counter()
         for _ in range(calls):
-            fresh = go(model, fresh, steps, rules, script)
+            fresh = run_and_wait(model, fresh, steps, rules, script)
             jax.device_get((fresh.live, fresh.pool.fill, fresh.pool.token))  # as stream reads the device
         return 1e3 * (time.perf_counter() - began) / (calls * steps)
 

@@ -79,7 +79,7 @@ class Program:
 
 
 def compile_program(name: str, lower: Callable[[], jax.stages.Lowered]) -> Program:
-    """Lower and compile; the compiler itself refuses what does not fit into a device's memory."""
+    """Lower and compile; the compiler itself rejects what does not fit into a device's memory."""
     began = time.perf_counter()
     try:
         compiled = lower().compile()

@@ -5,7 +5,7 @@ import os
 
 from pasta_jax.errors import PastaError
 
-# JAX and libtpu read these when they load: arrays stay on the CPU, no metadata server is asked, no log files are
+# JAX and libtpu read these when they load: arrays stay on the CPU, no metadata server is queried, no log files are
 # written to the temporary folder, and several processes may compile at once.
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",

@@ -30,5 +30,5 @@ class Batch:
 def mask(batch: Batch) -> np.ndarray | jax.Array:
     """The attention mask, bool [B, T, T], in its dense form; records never see each other."""
     same_record = batch.record[:, :, None] == batch.record[:, None, :]
-    there = same_record & np.tri(batch.token.shape[1], dtype=bool)[None]
-    return visible(there, batch.place.queries(), batch.place.keys())
+    present = same_record & np.tri(batch.token.shape[1], dtype=bool)[None]
+    return visible(present, batch.place.queries(), batch.place.keys())

@@ -1,4 +1,4 @@
-"""Tokenised records on disk: a TFDS data set in array_record format, written and read without TensorFlow.
+"""Tokenised records on disk: a TFDS dataset in array_record format, written and read without TensorFlow.
 
 It stores each record twice: the linear answer with its structure under the policy `predicted`, and the ids of the plain
 answer, the sequential baseline. Its about.json states what it was made from.
@@ -39,12 +39,12 @@ STORED = Positions("predicted")  # of the stored structure
 
 
 def write(folder: Path, records: Sequence[Record], tokenizer: Tokenizer) -> dict[str, Any]:
-    """Write the data set of accepted records, whole or not at all; returns the content of about.json."""
+    """Write the dataset of accepted records, whole or not at all; returns the content of about.json."""
     if not records:
         raise PastaError(f"{folder}: there is no record to write; see refused.jsonl")
     sources.refuse_for_training(record.source for record in records)
     if folder.exists() and not (folder / ABOUT).exists() and (folder.is_file() or any(folder.iterdir())):
-        raise PastaError(f"{folder}: not a data set; choose an empty or new folder")
+        raise PastaError(f"{folder}: not a dataset; choose an empty or new folder")
     tfds = _import_tfds()
     by_split = {split: [r for r in records if r.split == split] for split in SPLITS}
     by_split = {split: part for split, part in by_split.items() if part}
@@ -88,7 +88,7 @@ def is_current(folder: Path, records: Sequence[Record], tokenizer: Tokenizer) ->
 
 
 def about_of(records: Sequence[Record], tokenizer: Tokenizer) -> dict[str, Any]:
-    """Everything that a data set is made from, and one fingerprint over it."""
+    """Everything that a dataset is made from, and one fingerprint over it."""
     parts = {
         "records": fingerprints.of_texts(record.json() for record in records),
         "tokenizer": tokenizer_fingerprint(tokenizer),
@@ -105,10 +105,10 @@ def about_of(records: Sequence[Record], tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 class Examples(Sequence[Example]):
-    """The examples of one split of a data set, read from disk on access."""
+    """The examples of one split of a dataset, read from disk on access."""
 
     def __init__(self, folder: Path, split: str, tokenizer: Tokenizer, strip_tags: bool, positions: Positions):
-        """`folder`: a data set, or the folder of an annotation run that wrote one."""
+        """`folder`: a dataset, or the folder of an annotation run that wrote one."""
         folder = folder / "dataset" if (folder / "dataset" / ABOUT).is_file() else folder
         self.about = _about(folder)
         sources.refuse_for_training(self.about["sources"])
@@ -163,9 +163,11 @@ def _about(folder: Path) -> dict[str, Any]:
     except OSError as error:
         raise PastaError(f"{folder}: {error.strerror} ({ABOUT}); choose a folder that launch.annotate wrote") from None
     except ValueError:
-        raise PastaError(f"{folder / ABOUT}: not JSON; write the data set again") from None
+        raise PastaError(f"{folder / ABOUT}: not JSON; write the dataset again") from None
     if about.get("version") != VERSION:
-        raise PastaError(f"{folder}: has version {about.get('version')}, this code reads {VERSION}; write it again")
+        raise PastaError(
+            f"{folder}: has version {about.get('version')}, this version of pasta_jax reads {VERSION}; write it again"
+        )
     return about
 
 

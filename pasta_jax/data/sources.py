@@ -1,4 +1,4 @@
-"""Sources of pairs: files, TFDS names and packaged data sets; which pairs to use, and which to train on."""
+"""Sources of pairs: files, TFDS names and packaged datasets; which pairs to use, and which to train on."""
 
 import dataclasses
 import json
@@ -58,7 +58,7 @@ def _name(source: str) -> str:
 
 
 def refuse_for_training(sources: Iterable[str]) -> None:
-    """Raise if a data set contains evaluation data."""
+    """Raise if a dataset contains evaluation data."""
     if reserved := sorted(set(sources) & set(EVALUATION)):
         raise PastaError(f"{', '.join(reserved)}: reserved for evaluation, not for training; choose other data")
 
@@ -211,7 +211,7 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
 
 
 def _tfds_rows(source: str) -> Iterator[Row]:
-    """A TFDS data set in array_record format: `tfds:name/split`, looked up in TFDS's own folder."""
+    """A TFDS dataset in array_record format: `tfds:name/split`, looked up in TFDS's own folder."""
     name, _, split = source.removeprefix("tfds:").rpartition("/")
     if not name or not split:
         raise PastaError(f"{source}: not of the form tfds:name/split, such as tfds:my_set/train")

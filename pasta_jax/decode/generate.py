@@ -37,9 +37,9 @@ class DecodeConfig:
             raise PastaError(f"widths {self.widths}: each must be at least 1")
         for name in ("lanes", "rows"):
             if getattr(self, name) < 1:
-                raise PastaError(f"{name} {getattr(self, name)}: it must be at least 1")
+                raise PastaError(f"{name} {getattr(self, name)}: must be at least 1")
         if self.slots < 0:
-            raise PastaError(f"slots {self.slots}: it must be at least 1, or 0 for as many as the requests need")
+            raise PastaError(f"slots {self.slots}: must be at least 1, or 0 for as many as the requests need")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,16 +182,16 @@ def positions_for(model: Model) -> Positions:
 def slots_for(model: Model, requests: Sequence[Request], config: DecodeConfig) -> int:
     """Slots per lane, rounded up so that few programs are compiled; refuses requests that cannot be answered."""
     room = min(model.config.context, config.slots or model.config.context)
-    limit, remedy = ("pool", "shorten it or raise slots") if room == config.slots else ("model", "shorten it")
+    limit, remedy = ("pool", "shorten it or raise slots") if room == config.slots else ("context", "shorten it")
     longest = 0
     for number, request in enumerate(requests):
         name, length = request.name or f"prompt {number}", len(request.prompt_ids)
         if length == 0:
-            raise PastaError(f"{name}: it is empty; write a question")
+            raise PastaError(f"{name}: empty; write a question")
         if request.max_tokens < 1:
             raise PastaError(f"{name}: max_tokens is {request.max_tokens}; set it to 1 or more")
         if length >= room:
-            raise PastaError(f"{name}: it has {length} tokens, the {limit} holds {room} with the answer; {remedy}")
+            raise PastaError(f"{name}: {length} tokens, but the {limit} of {room} must also hold the answer; {remedy}")
         longest = max(longest, min(length + request.max_tokens, room))
     if config.slots:
         return config.slots

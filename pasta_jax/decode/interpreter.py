@@ -170,8 +170,8 @@ def write_rows(pool: Pool, rows: Rows, step_B: jax.Array) -> Pool:
 
 def see_pool(pool: Pool, place: Place) -> jax.Array:
     """bool [B, R, S]: which written slots the tokens at these places [B, R] may attend to."""
-    there = (jnp.arange(pool.slots)[None, :] < pool.fill[:, None])[:, None, :]
-    return visible(there, place.queries(), pool.place.keys())
+    present = (jnp.arange(pool.slots)[None, :] < pool.fill[:, None])[:, None, :]
+    return visible(present, place.queries(), pool.place.keys())
 
 
 def next_tokens(

@@ -1,8 +1,8 @@
 """The oracle: the rules of decoding in plain Python, without a cache. Slow, and easy to check by reading.
 
 It shares no code with the interpreter, the mask or the positions: a thread is an object that remembers which slots it
-may read. `answer` keeps the records and requests tokens; `scripted` takes them from a list, `sampled` from uncached
-logits.
+may read. `answer` does the bookkeeping and requests tokens; `scripted` supplies them from a list, `sampled` from
+uncached logits.
 """
 
 import dataclasses

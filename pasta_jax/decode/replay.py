@@ -20,7 +20,7 @@ from pasta_jax.sharding import create_on_mesh_of
 
 
 @dataclasses.dataclass(frozen=True)
-class Replayed:
+class ReplayResult:
     """One program's run: every fed token in slot order, beginning with the prompt's."""
 
     token: np.ndarray  # [N]
@@ -103,7 +103,7 @@ def replay(
     programs: Sequence[Sequence[int]],
     config: DecodeConfig,
     keep_logits: bool = True,
-) -> list[Replayed]:
+) -> list[ReplayResult]:
     """Run all programs at once, one per lane, with their tokens forced."""
     state, rules, script = prepare(model, prompts, programs, config, keep_logits)
     state = run(model.params, state, jnp.int32(2**30), jnp.bool(False), config=model.config, rules=rules, script=script)
@@ -113,7 +113,7 @@ def replay(
     ]
 
 
-def replayed(model: Model, state: DecodeState, lane: int, prompt: Sequence[int], ids: Sequence[int]) -> Replayed:
+def replayed(model: Model, state: DecodeState, lane: int, prompt: Sequence[int], ids: Sequence[int]) -> ReplayResult:
     """Read one lane back and find the place of each slot's token in linear order."""
     pool = state.pool
     fill = int(pool.fill[lane])
@@ -131,7 +131,7 @@ def replayed(model: Model, state: DecodeState, lane: int, prompt: Sequence[int],
     if state.hidden is not None:
         hidden_1xNxE = state.hidden[lane, :fill][None]
         logits_NxV = np.asarray(_logits(model.params, config=model.config, x_BxTxE=hidden_1xNxE)[0])
-    return Replayed(token, thread, step, position, linear, logits_NxV, int(state.step[lane]))
+    return ReplayResult(token, thread, step, position, linear, logits_NxV, int(state.step[lane]))
 
 
 _logits = jax.jit(logits, static_argnames="config")

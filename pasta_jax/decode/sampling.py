@@ -24,13 +24,13 @@ class Sampling:
 
     def __post_init__(self):
         if not self.temperature >= 0:
-            raise PastaError(f"temperature {self.temperature}: it must be 0 (greedy) or more")
+            raise PastaError(f"temperature {self.temperature}: must be 0 (greedy) or more")
         if self.top_k < 0:
-            raise PastaError(f"top_k {self.top_k}: it must be 0 (off) or more")
+            raise PastaError(f"top_k {self.top_k}: must be 0 (off) or more")
         if not 0 < self.top_p <= 1:
-            raise PastaError(f"top_p {self.top_p}: it must be above 0 and at most 1 (off)")
+            raise PastaError(f"top_p {self.top_p}: must be above 0 and at most 1 (off)")
         if not 0 <= self.seed < 2**32:
-            raise PastaError(f"seed {self.seed}: it must be from 0 to {2**32 - 1}")
+            raise PastaError(f"seed {self.seed}: must be from 0 to {2**32 - 1}")
 
     def arrays(self) -> "SamplingArrays":
         """The same as scalars of the types that a compiled program expects."""

@@ -93,7 +93,7 @@ class DecodeState:
     topic: jax.Array  # int32 [B]: topic tokens of the promise that main is writing; -1 outside of one
     highest: jax.Array  # int32 [B]: greatest position fed so far
     prompted: jax.Array  # [B, E]: final hidden state of the prompt's last token; copies of the prompt start from it
-    hidden: jax.Array | None  # [B, S, E]: final hidden state of each slot's token, where it is kept; see replay.py
+    hidden: jax.Array | None  # [B, S, E]: final hidden state of each slot's token, if it is stored; see replay.py
 
     @property
     def lanes(self) -> int:

@@ -72,7 +72,7 @@ def save(trace: Trace, path: Path) -> None:
 
 
 def load(path: Path) -> Trace:
-    """Read a trace file; any other file is refused by name."""
+    """Read a trace file; any other file is refused with an error that names it."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -94,7 +94,9 @@ def from_json(text: str, name: str) -> Trace:
     if not isinstance(fields, dict) or fields.get("format") != FORMAT:
         raise PastaError(f'{name}: not a trace (its "format" is not {FORMAT!r}); pass a file written with --trace')
     if fields.get("version") != VERSION:
-        raise PastaError(f"{name}: format version {fields.get('version')!r}, this program reads {VERSION}; {_REMEDY}")
+        raise PastaError(
+            f"{name}: format version {fields.get('version')!r}, this version of pasta_jax reads {VERSION}; {_REMEDY}"
+        )
     trace = _Reader(name, fields).trace()
     try:
         derived = _derived(trace)

@@ -57,7 +57,7 @@ def broken(tape: Tape, ablation: str) -> Tape:
 
 
 def trace_of(model: Model, request: Request, config: DecodeConfig, tape: Tape, result: Answer) -> Trace:
-    """The oracle's records as a trace, without times."""
+    """The oracle's answer as a trace, without times."""
     prompt, tokenizer = len(request.prompt_ids), model.tokenizer
     columns = {
         name: np.array(getattr(tape, name)[prompt:], np.int32) for name in ("token", "thread", "step", "position")

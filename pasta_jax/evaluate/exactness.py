@@ -32,7 +32,7 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class Lines:
-    """Shares of right lines."""
+    """Shares of correct lines."""
 
     walks: float
     ends: float
@@ -40,7 +40,7 @@ class Lines:
 
 @dataclasses.dataclass(frozen=True)
 class Quality:
-    """Shares of right answers and of right lines."""
+    """Shares of correct answers and of correct lines."""
 
     answers: int
     exact: float
@@ -61,8 +61,8 @@ class Speed:
 
 
 @dataclasses.dataclass(frozen=True)
-class Ablated:
-    """Shares of right answers and lines when a rule of decoding is broken."""
+class AblationResult:
+    """Shares of correct answers and lines when a rule of decoding is broken."""
 
     exact: float
     walks: float
@@ -123,7 +123,7 @@ def quality(answers: Sequence[Answer]) -> Quality:
 
 
 def grade_lines(texts: Iterable[tuple[Problem, str]]) -> Lines:
-    """Shares of right walks and right lines of ends."""
+    """Shares of correct walks and correct lines of ends."""
     walks, ends = [], []
     for problem, text in texts:
         marks = problem.grade(text)
@@ -147,15 +147,19 @@ def speed(answers: Sequence[Answer], baseline: Sequence[Answer]) -> Speed:
     )
 
 
-def ablate(model: Model, problems: Sequence[Problem], decoding: DecodeConfig, template: Request) -> dict[str, Ablated]:
-    """Exactness by ablation: each breaks one rule of decoding. Use problems that ask for the ends."""
+def ablate(
+    model: Model, problems: Sequence[Problem], decoding: DecodeConfig, template: Request
+) -> dict[str, AblationResult]:
+    """Exactness by ablation: each breaks one rule of decoding. Use problems that request the ends."""
     requests = requests_for(model, problems, template, sequential=False)
     results = {}
     for ablation in track(ABLATIONS, "ablations", len(ABLATIONS)):
         texts = [trace.program().strip() for trace in decode_broken(model, requests, decoding, ablation)]
         graded = list(zip(problems, texts, strict=True))
         lines = grade_lines(graded)
-        results[ablation] = Ablated(mean(problem.exact(text) for problem, text in graded), lines.walks, lines.ends)
+        results[ablation] = AblationResult(
+            mean(problem.exact(text) for problem, text in graded), lines.walks, lines.ends
+        )
         say(f"{ablation}: {results[ablation]}")
     return results
 

@@ -1,4 +1,4 @@
-"""Quick figures of a model's answers to a few prompts: forks, well-formedness, kept promises."""
+"""Quick measurements of a model's answers to a few prompts: forks, well-formedness, accuracy of promised lengths."""
 
 import dataclasses
 import functools
@@ -23,7 +23,7 @@ UNLIMITED = 2**30  # topic tokens
 
 
 def probe(model: Model, prompts: Sequence[Sequence[int]], config: DecodeConfig, max_tokens: int) -> dict[str, float]:
-    """Figures of greedy answers, means over answers; those of promises, over chunks that closed themselves."""
+    """Measurements of greedy answers: means over answers, or for promises over chunks that closed themselves."""
     request = functools.partial(
         Request,
         max_tokens=max_tokens,

@@ -2,8 +2,8 @@
 
     judge(question, first, second) -> Verdict, or None if the judge returned none
 
-A judge that reads both answers may favour a position, so each pair is judged in both orders. A verdict gives each
-answer a confidence; an undecided judge gives both one half.
+A judge that reads both answers may favour a position, so each pair is judged in both orders. A verdict assigns
+each answer a confidence; an undecided judge assigns one half to both.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ Judge = Callable[[str, str, str], Verdict | None]
 
 
 def from_probability(probability: float) -> Verdict:
-    """The verdict of a judge that gives a probability that the first answer is the better one."""
+    """The verdict of a judge that returns the probability that the first answer is the better one."""
     return Verdict(probability, 1 - probability)
 
 
@@ -58,7 +58,7 @@ def win_rate(verdicts: Iterable[Verdict]) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Agreement:
-    """How often a judge prefers the answer that a data set prefers."""
+    """How often a judge prefers the answer that a dataset prefers."""
 
     pairs: int
     agreed: float  # share of the pairs; a tie counts one half

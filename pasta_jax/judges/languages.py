@@ -1,7 +1,7 @@
 """Language identification by script and, for scripts that several languages share, by the most common words.
 
-It needs a sentence or more. A text without any of these words has no language here, nor has one with as many words of
-two languages. The languages are those that IFEval's questions require, and similar ones.
+It needs a sentence or more. The language of a text without any of these words is unknown, as is that of a text
+with equally many words of two languages. The languages are those that IFEval's questions require, and similar ones.
 """
 
 import string

@@ -1,4 +1,4 @@
-"""A language model as judge: asked for a verdict in JSON, which is checked and, if malformed, asked for again."""
+"""A language model as judge: its verdict is JSON, which is checked and, if malformed, requested again."""
 
 import dataclasses
 import json
@@ -28,7 +28,7 @@ _AGAIN = 'That was not the verdict asked for: {}. Reply with one JSON object tha
 
 
 class Malformed(Exception):
-    """A verdict that cannot be read; the message says why."""
+    """A verdict that cannot be read; the message states why."""
 
 
 def question_for(question: str, first: str, second: str) -> Messages:
@@ -71,7 +71,7 @@ class LLMJudge:
 
     def __call__(self, question: str, first: str, second: str) -> Verdict | None:
         messages = question_for(question, first, second)
-        reason = "never asked"
+        reason = "no attempts"
         for _ in range(self.asks):
             try:
                 answer = self.client.chat(messages)
@@ -93,5 +93,5 @@ class LLMJudge:
 
 
 def llm_judge(endpoint: Endpoint, cache: Path, asks: int, clock: TimeSource | None = None) -> LLMJudge:
-    """A judge behind an endpoint; its answers are kept in the file `cache`."""
+    """A judge behind an endpoint; its answers are cached in the file `cache`."""
     return LLMJudge(Client(endpoint, cache, clock), asks)

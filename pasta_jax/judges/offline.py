@@ -1,8 +1,8 @@
 """Judges that need no language model behind an API: the toy task's exact grader, and proxies for quality.
 
-A proxy measures something else than quality; its name says what. `PROXIES` are those that the judge configs offer.
+A proxy measures something other than quality; its name states what. `PROXIES` are those that the judge configs offer.
 `relevance` and `likelihood` are not among them: as judges they agree with 300 given preferences no more than chance
-does (docs/RESULTS.md). As measures they say how well an answer fits its question's topic, and how fluent it is.
+does (docs/RESULTS.md). As measures they tell how well an answer fits its question's topic, and how fluent it is.
 """
 
 import functools
@@ -33,7 +33,8 @@ Measure = Callable[[str, str], float]  # of a question and an answer; higher is 
 def toy_grader(problems: Mapping[str, Problem]) -> Judge:
     """The exact judge of the toy task; `problems` by their instructions.
 
-    A right answer beats a wrong one and two right ones tie. Of two wrong ones, that with more right lines leads.
+    A correct answer beats an incorrect one, and two correct ones tie. Of two incorrect ones, the one with more correct
+    lines wins.
     """
 
     def judge(question: str, first: str, second: str) -> Verdict:
@@ -50,7 +51,7 @@ def toy_grader(problems: Mapping[str, Problem]) -> Judge:
 
 
 def comparing(measure: Measure, scale: float) -> Judge:
-    """A judge that prefers the answer with the higher measure; a difference of `scale` is a verdict of 73 %."""
+    """A judge that prefers the answer with the higher measure; a difference of `scale` is a verdict of 73%."""
 
     def judge(question: str, first: str, second: str) -> Verdict:
         difference = (measure(question, first) - measure(question, second)) / scale
@@ -71,7 +72,7 @@ def proxy(kind: str, rules_source: str) -> Measure:
                     f"{rules_source}: no question has rules to judge by; "
                     "use records with instruction_id_list and kwargs, as IFEval has"
                 )
-            return rules_kept(rules)
+            return rules_followed(rules)
     raise PastaError(f"{kind!r}: unknown proxy judge; choose one of {', '.join(PROXIES)}")
 
 
@@ -84,7 +85,7 @@ def repetition(question: str, answer: str) -> float:
     return len(set(grams)) / len(grams) - 1.0 if grams else 0.0
 
 
-def rules_kept(rules: Mapping[str, Sequence[Rule]]) -> Measure:
+def rules_followed(rules: Mapping[str, Sequence[Rule]]) -> Measure:
     """The share of a question's rules that an answer follows. Answers to a question without rules are equal."""
 
     def measure(question: str, answer: str) -> float:
@@ -94,7 +95,7 @@ def rules_kept(rules: Mapping[str, Sequence[Rule]]) -> Measure:
 
 
 def relevance(embed: Embed, references: Mapping[str, str]) -> Measure:
-    """Cosine of answer and question; with a reference answer to the question, the mean with the cosine to that one.
+    """Cosine of answer and question; with a reference answer, the mean of that and the cosine to the reference.
 
     An empty answer is the worst.
     """

@@ -4,8 +4,8 @@
 
 This is our own implementation of the strict check, on the answer as it is; tests/test_rules_reference.py compares it
 with IFEval's. A keyword also counts within longer words, a forbidden word only by itself; both ignore case. Sentences
-end at a punctuation mark or with a paragraph. Scripts and common words tell the language of an answer (languages.py):
-a text of a few words may have none, and then breaks that rule.
+end at a punctuation mark or with a paragraph. Scripts and common words identify the language of an answer
+(languages.py): that of a few words may be unknown, which breaks the rule.
 """
 
 import dataclasses
@@ -32,14 +32,14 @@ class Rule:
     kind: str  # a key of KINDS
     arguments: tuple[tuple[str, object], ...]
 
-    def kept(self, answer: str) -> bool:
+    def is_followed_by(self, answer: str) -> bool:
         """Whether the answer follows the rule; an empty one never does."""
         return bool(answer.strip()) and KINDS[self.kind](answer, **dict(self.arguments))
 
 
 def share(rules: Sequence[Rule], answer: str) -> float:
     """The share of the rules that the answer follows."""
-    return sum(rule.kept(answer) for rule in rules) / len(rules)
+    return sum(rule.is_followed_by(answer) for rule in rules) / len(rules)
 
 
 def rules_of(source: str) -> dict[str, tuple[Rule, ...]]:
@@ -144,7 +144,7 @@ def lowercase(text: str) -> bool:
 
 
 def in_english(text: str) -> bool:
-    """Whether the text is English, or in Latin letters without a word that tells its language."""
+    """Whether the text is English, or in Latin letters without a word that identifies its language."""
     return script_of(text) == "LATIN" and language_of(text) in ("en", None)
 
 

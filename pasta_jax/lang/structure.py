@@ -30,7 +30,7 @@ class Positions:
         if self.policy not in POLICIES:
             raise PastaError(f"unknown position policy {self.policy!r}; choose one of {', '.join(POLICIES)}")
         if self.constant < 0:
-            raise PastaError(f"positions.constant {self.constant}: it must be at least 0")
+            raise PastaError(f"positions.constant {self.constant}: must be at least 0")
 
     def matches(self, other: "Positions") -> bool:
         """Whether both give all tokens the same positions: `constant` only counts under the policy of that name."""
@@ -143,23 +143,23 @@ def sync_position(p: ArrayLike, highest: ArrayLike, positions: Positions) -> Arr
     return p + (after - p) * (after > p)
 
 
-def visible(there: ArrayLike, query: Place, key: Place) -> ArrayLike:
+def visible(present: ArrayLike, query: Place, key: Place) -> ArrayLike:
     """Whether the query token may attend to the key token.
 
-    `there` states whether the key exists for the query at all: in training if it stands at or before the query in
+    `present` states whether the key exists for the query at all: in training if it stands at or before the query in
     linear order, in the pool if its slot is written. The fields of `query` and `key` broadcast against each other, see
     `Place.queries` and `Place.keys`. Only operators are used, so NumPy arrays, JAX arrays and ints all work.
     """
     in_main_before = (key.chunk == 0) & (key.main <= query.main)
     in_same_chunk = (key.chunk != 0) & (key.chunk == query.chunk)
     joined_before = key.epoch < query.epoch
-    return there & (in_main_before | in_same_chunk | joined_before)
+    return present & (in_main_before | in_same_chunk | joined_before)
 
 
 def visible_matrix(structure: Structure) -> np.ndarray:
     """bool [T, T] in linear order: row q, column k."""
-    there = np.tri(len(structure.chunk), dtype=bool)
-    return visible(there, structure.place.queries(), structure.place.keys())
+    present = np.tri(len(structure.chunk), dtype=bool)
+    return visible(present, structure.place.queries(), structure.place.keys())
 
 
 def _positions(length: int, marks: list[Block | Join], prompt_length: int, positions: Positions) -> np.ndarray:

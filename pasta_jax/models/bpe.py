@@ -1,6 +1,6 @@
 """Byte-level BPE vocabularies (SmolLM2, Llama 3): from a GGUF file or a tokenizer.json.
 
-The encoder has no added and no control pieces: text that spells one stays text.
+The encoder has neither added nor control pieces: text that spells one stays text.
 """
 
 import json

@@ -102,7 +102,7 @@ class GGUF:
         if not isinstance(value, kind):
             problem = f"no metadata {key!r}"
             if value is not None:
-                problem = f"metadata {key!r} is a {type(value).__name__}, not a {kind.__name__}"
+                problem = f"metadata {key!r} has type {type(value).__name__}, not {kind.__name__}"
             raise PastaError(f"{self.path}: {problem}; use a file from a current converter")
         return value
 

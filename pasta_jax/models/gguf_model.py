@@ -29,7 +29,7 @@ _QUERY_SCALAR = {("gemma2", 46): 144, ("gemma3", 62): 168}  # the 27B models sca
 
 
 def read_config(gguf: GGUF) -> TransformerConfig:
-    """Translate the metadata; architectures that our transformer lacks are refused by name."""
+    """Translate the metadata; architectures that our transformer lacks are refused with an error that names them."""
     path = gguf.path
     arch = gguf.metadata.get("general.architecture")
     if arch not in _ARCHITECTURES:

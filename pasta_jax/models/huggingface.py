@@ -68,7 +68,7 @@ def is_gemma(config: TransformerConfig) -> bool:
 
 
 def read_config(folder: Path) -> tuple[TransformerConfig, TagRecord | None]:
-    """The transformer that config.json describes, and our own section (None in other programs' files)."""
+    """The transformer that config.json describes, and our own section (None in files written by other tools)."""
     path = folder / "config.json"
     if not path.is_file():
         raise PastaError(f"{path}: not found; use a folder with config.json and *.safetensors")
@@ -91,7 +91,7 @@ def _tag_record(raw: dict[str, Any], path: Path) -> TagRecord | None:
 
 
 def config_from_json(raw: dict[str, Any], path: Path) -> TransformerConfig:
-    """Translate config.json; features that our transformer lacks are refused by name."""
+    """Translate config.json; features that our transformer lacks are refused with an error that names them."""
 
     def required(key: str):
         if key not in raw:

@@ -26,7 +26,7 @@ class MaskSpec:
 
     def __post_init__(self):
         if self.block < 1:
-            raise PastaError(f"attention block {self.block}: it must be at least 1 token")
+            raise PastaError(f"attention block {self.block}: must be at least 1 token")
 
     def within(self, window: int) -> "MaskSpec":
         """The same mask with another window."""
@@ -42,5 +42,5 @@ def sees(window: jax.Array, query: Sequence[jax.Array], key: Sequence[jax.Array]
     """Whether queries see keys: `MaskSpec.vectors` of both, or slices of them, that broadcast against each other."""
     q_order, q_record, q_position, *q_place = query
     k_order, k_record, k_position, *k_place = key
-    there = (k_order <= q_order) & (k_record == q_record) & (q_position - k_position < window)
-    return visible(there, Place(*q_place), Place(*k_place))
+    present = (k_order <= q_order) & (k_record == q_record) & (q_position - k_position < window)
+    return visible(present, Place(*q_place), Place(*k_place))

@@ -101,7 +101,7 @@ class Tokenizer:
         return ids
 
     def save(self, folder: Path) -> Path:
-        """Write the tokenizer under the name that other programs expect, whole or not at all."""
+        """Write the tokenizer under the name that other tools expect, whole or not at all."""
         target = folder / self.vocabulary.file
         write_whole(target, self.vocabulary.content())
         return target

@@ -18,5 +18,5 @@ class Vocabulary(NamedTuple):
     data: list[bytes]  # by id: the bytes it stands for, b"" for a control id
     control: dict[str, int]  # the pieces that no text encodes to
     encode: Callable[[str], list[int]]  # plain text to ids, none of them in `control`
-    file: str  # the name that other programs expect for a file of this kind
+    file: str  # the name that other tools expect for a file of this kind
     content: Callable[[], bytes]  # of that file

@@ -118,7 +118,7 @@ def read_gguf(path: Path) -> tuple[TransformerConfig, Params, Tokenizer]:
 
 
 def read_folder(folder: Path) -> tuple[TransformerConfig, Params, Tokenizer, Positions | None]:
-    """A Hugging Face folder; a model of another program gets fresh rows for the tags."""
+    """A Hugging Face folder; a model written by another tool gets fresh rows for the tags."""
     config, record = huggingface.read_config(folder)
     tokenizer = load_tokenizer(tokenizer_file(folder))
     params = huggingface.read_params(folder, config, max(config.vocab, tokenizer.model_vocab))

@@ -1,4 +1,4 @@
-"""Annotate a data set: read pairs, annotate them resumably, verify every answer, write records and the data set."""
+"""Annotate a dataset: read pairs, annotate them resumably, verify every answer, write records and the dataset."""
 
 import dataclasses
 import random
@@ -122,7 +122,7 @@ def run(settings: Settings, folder: Path) -> Summary:
 
 
 def write_dataset(folder: Path, tokenizer: Tokenizer) -> None:
-    """Write the tokenised data set of a run unless it is current."""
+    """Write the tokenised dataset of a run unless it is current."""
     records, target = read_records(folder / RECORDS), folder / DATASET
     if not records:
         return

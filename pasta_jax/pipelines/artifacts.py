@@ -4,7 +4,7 @@
     FOLDER/sample-3f0c….jsonl.part  the same while it grows; a killed run resumes after its last whole block
 
 A step's name contains a hash of its inputs: settings, and fingerprints of the files it reads. A step whose inputs
-changed is another file and computed anew; all others are reused.
+changed is computed again into another file; all others are reused.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ class Artifacts:
     folder: Path
 
     def path(self, step: str, inputs: dict[str, Any]) -> Path:
-        """Where a step with these inputs is kept, without a suffix."""
+        """Where a step with these inputs is stored, without a suffix."""
         return self.folder / f"{step}-{fingerprints.of_data(inputs)}"
 
     def make(
@@ -59,7 +59,7 @@ class Artifacts:
         path = self.path(step, inputs).with_suffix(".jsonl")
         if path.exists():
             artifact = read(path, cls)
-            say(f"{step}: {len(artifact.records)} records found in {path.name}")
+            say(f"{step}: {len(artifact.records)} records read from {path.name}")
             return artifact
         head = json.dumps({"step": step, "made_from": inputs}, ensure_ascii=False)
         lines = [line.decode() for line in files.whole_lines(files.part_of(path))]

@@ -14,7 +14,7 @@ from pasta_jax.decode.generate import DecodeConfig, Request
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate import exactness
-from pasta_jax.evaluate.exactness import Ablated, Answer, Quality, Speed
+from pasta_jax.evaluate.exactness import AblationResult, Answer, Quality, Speed
 from pasta_jax.models.source import ModelSource, load
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -56,7 +56,7 @@ class Report:
     model: Quality
     baseline: Quality
     speed: Speed
-    broken: dict[str, Ablated] | None  # by ablation; None: not measured
+    broken: dict[str, AblationResult] | None  # by ablation; None: not measured
 
     def fields(self) -> dict[str, object]:
         """For JSON."""

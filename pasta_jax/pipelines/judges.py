@@ -1,4 +1,4 @@
-"""Agreement of proxy judges with the preferences of a data set. Settings are those of configs/judges.py."""
+"""Agreement of proxy judges with the preferences of a dataset. Settings are those of configs/judges.py."""
 
 import dataclasses
 from typing import Annotated, Literal

@@ -343,7 +343,7 @@ def probe_of(
         return None
     decoding = DecodeConfig(lanes=len(prompts), rows=settings.probe.rows, slots=0)
 
-    def look(params: Params, frozen: Params | None) -> dict[str, float]:
+    def metrics(params: Params, frozen: Params | None) -> dict[str, float]:
         return probe(merged(model, params, frozen), prompts, decoding, settings.probe.max_tokens)
 
-    return look
+    return metrics

@@ -74,12 +74,12 @@ def divide(model: Model, adapter: AdapterSettings, seed: int) -> Trainable:
 
 
 def _require_same_adapter(path: str, about: About, adapter: AdapterConfig) -> None:
-    """Refuse to train an adapter with other settings than it was created with."""
+    """Refuse to train an adapter with settings other than those it was created with."""
     for name in ("rank", "alpha", "targets"):
-        recorded, wanted = getattr(about, name), getattr(adapter, name)
-        if set(recorded) != set(wanted) if name == "targets" else recorded != wanted:
+        recorded, configured = getattr(about, name), getattr(adapter, name)
+        if set(recorded) != set(configured) if name == "targets" else recorded != configured:
             raise PastaError(
-                f"{path}: was created with {name} {recorded}, config.adapter.{name} is {wanted}; "
+                f"{path}: was created with {name} {recorded}, config.adapter.{name} is {configured}; "
                 "set it to the adapter's, or config.adapter.rank to 0 to merge it and train all parameters"
             )
 

@@ -52,7 +52,7 @@ def fit(
 ) -> Fit:
     """Train to the last step or until `stopping()`. `state` is that before the first step, placed on its devices.
 
-    The folder holds checkpoints/ and metrics.jsonl. A checkpoint of training on other data is refused.
+    The folder holds checkpoints/ and metrics.jsonl. A checkpoint from training on other data is refused.
     """
     with contextlib.closing(Checkpoints(folder / "checkpoints", provenance, keep.newest, keep.every)) as checkpoints:
         latest = checkpoints.latest()

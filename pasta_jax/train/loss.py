@@ -48,7 +48,7 @@ class Scoring:
 
     def __post_init__(self):
         if self.slice < 1:
-            raise PastaError(f"slice {self.slice}: it must be at least 1 token")
+            raise PastaError(f"slice {self.slice}: must be at least 1 token")
 
 
 def model_params(scoring: Scoring, trainable: Params, frozen: Params | None) -> Params:
@@ -85,7 +85,7 @@ def sliced_losses(scoring: Scoring, params: Params, x_BxTxE: jax.Array, label_Bx
     label_BxT = jnp.pad(label_BxT, ((0, 0), (0, padding)), constant_values=NO_LABEL)
     x_CxBxSxE = jnp.moveaxis(x_BxTxE.reshape(lanes, -1, size, embed), 1, 0)
     label_CxBxS = jnp.moveaxis(label_BxT.reshape(lanes, -1, size), 1, 0)
-    # Cast inside the slice only: the table's gradient is a sum over slices and must add up in float32.
+    # Cast inside the slice only: the table's gradient is a sum over slices and must accumulate in float32.
     head = {name: params[name] for name in ("embed", "head") if name in params}
     rows = params.get("tag_rows")
 

@@ -36,9 +36,9 @@ class OptimizerConfig:
 
     def __post_init__(self):
         if not 0 <= self.warmup < self.steps:
-            raise PastaError(f"warmup {self.warmup}: it must be from 0 to below steps ({self.steps})")
+            raise PastaError(f"warmup {self.warmup}: must be from 0 to below steps ({self.steps})")
         if self.clip <= 0:
-            raise PastaError(f"clip {self.clip}: it must be above 0; use a large value to clip nothing")
+            raise PastaError(f"clip {self.clip}: must be above 0; use a large value to clip nothing")
 
 
 def schedule(config: OptimizerConfig) -> Callable[[int | jax.Array], jax.Array]:

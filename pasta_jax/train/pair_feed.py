@@ -28,7 +28,7 @@ class PairExample:
 
 
 class PairFeed:
-    """Shuffles each epoch anew; a batch has `rows` pairs, each in the shortest row that holds both answers."""
+    """Shuffles every epoch differently; a batch has `rows` pairs, each in the shortest row that holds both answers."""
 
     def __init__(self, pairs: Sequence[PairExample], lengths: tuple[int, ...], rows: int):
         # `Feed` only needs the lengths of records, so order, buckets and epochs work as in any other training.

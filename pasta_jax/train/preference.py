@@ -47,9 +47,9 @@ class PreferenceLoss:
         if self.loss not in LOSSES:
             raise PastaError(f"unknown loss {self.loss!r}: choose one of {', '.join(LOSSES)}")
         if not 0 <= self.alpha <= 1:
-            raise PastaError(f"alpha {self.alpha}: it must be from 0 to 1")
+            raise PastaError(f"alpha {self.alpha}: must be from 0 to 1")
         if self.loss != "bonbon" and not self.beta > 0:
-            raise PastaError(f"beta {self.beta}: it must be above 0")
+            raise PastaError(f"beta {self.beta}: must be above 0")
 
 
 def best_of_n_margin(n: int) -> float:

@@ -1,4 +1,4 @@
-"""Quality against speed as SVG: where models lie, and the line along the dial from speed to quality."""
+"""Quality against speed as SVG: a dot per model, and a line along the quality weight from speed to quality."""
 
 import dataclasses
 import itertools

@@ -14,7 +14,7 @@ from pasta_jax.decode.generate import positions_for
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.candidates import example_of
 from pasta_jax.pipelines.artifacts import Artifact
-from pasta_jax.pipelines.preference.pair import Paired
+from pasta_jax.pipelines.preference.pair import PromptPair
 from pasta_jax.pipelines.preference.sample import Answers
 from pasta_jax.pipelines.preference.stage import RoundModel, Stage, fingerprint_of_params, scoring_of
 from pasta_jax.pipelines.trainable import place
@@ -60,7 +60,7 @@ def learn(
     reference: str,
     frozen: Params | None,
     samples: Artifact[Answers],
-    pairs: Artifact[Paired],
+    pairs: Artifact[PromptPair],
     watch: Watch,
 ) -> RoundModel | None:
     """Train the model that the round starts from; None if it was stopped.
@@ -133,7 +133,7 @@ def learn(
     return RoundModel(start.round + 1, params, fingerprint_of_params(params))
 
 
-def encode_pairs(stage: Stage, samples: Artifact[Answers], pairs: Artifact[Paired]) -> list[EncodedPair]:
+def encode_pairs(stage: Stage, samples: Artifact[Answers], pairs: Artifact[PromptPair]) -> list[EncodedPair]:
     """The pairs with the model's own positions; those too long for a row are left out."""
     positions = positions_for(stage.sft)
     longest, encoded, left_out = stage.settings.train.lengths[-1], [], 0
@@ -156,7 +156,7 @@ def encode_pairs(stage: Stage, samples: Artifact[Answers], pairs: Artifact[Paire
 
 
 def score_reference(
-    stage: Stage, encoded: list[EncodedPair], pairs: Artifact[Paired], reference: str
+    stage: Stage, encoded: list[EncodedPair], pairs: Artifact[PromptPair], reference: str
 ) -> Artifact[ReferenceScore]:
     """Pasta-SFT's log-probabilities of all answers to learn from, computed once."""
     train, scoring = stage.settings.train, scoring_of(stage.settings, stage.sft)

@@ -14,7 +14,7 @@ from pasta_jax.progress import say
 
 
 @dataclasses.dataclass(frozen=True)
-class Paired:
+class PromptPair:
     """The pair of one prompt, if it has one, and the figures of all its answers."""
 
     prompt: int
@@ -25,7 +25,7 @@ class Paired:
     score: tuple[float | None, ...]
 
 
-def pair(stage: Stage, samples: Artifact[Answers], scores: Artifact[Scores]) -> Artifact[Paired]:
+def pair(stage: Stage, samples: Artifact[Answers], scores: Artifact[Scores]) -> Artifact[PromptPair]:
     """Choose the pairs."""
     settings = stage.settings.score
     inputs = {
@@ -34,7 +34,7 @@ def pair(stage: Stage, samples: Artifact[Answers], scores: Artifact[Scores]) -> 
         "score": dataclasses.asdict(settings) | {"quality_weight": str(settings.quality_weight)},  # inf is not JSON
     }
 
-    def compute(start: int) -> Iterator[list[Paired]]:
+    def compute(start: int) -> Iterator[list[PromptPair]]:
         for number in range(start, len(samples.records)):
             answers, judged = samples.records[number].answers, scores.records[number]
             speeds = [efficiency(settings.efficiency, answer, judged.baseline_tokens) for answer in answers]
@@ -48,14 +48,14 @@ def pair(stage: Stage, samples: Artifact[Answers], scores: Artifact[Scores]) -> 
             ]
             choice = choose(totals, speeds, [answer.whole for answer in answers])
             better, worse = (None, None) if choice is None else (choice.better, choice.worse)
-            yield [Paired(number, better, worse, tuple(speeds), tuple(qualities), tuple(totals))]
+            yield [PromptPair(number, better, worse, tuple(speeds), tuple(qualities), tuple(totals))]
 
-    pairs = stage.artifacts.make("pair", inputs, Paired, len(samples.records), 1, compute)
+    pairs = stage.artifacts.make("pair", inputs, PromptPair, len(samples.records), 1, compute)
     _say_lead(stage, pairs)
     return pairs
 
 
-def _say_lead(stage: Stage, pairs: Artifact[Paired]) -> None:
+def _say_lead(stage: Stage, pairs: Artifact[PromptPair]) -> None:
     """Print how many prompts have a pair, and by how much the better answers lead."""
     chosen = [record for record in pairs.records if record.better is not None]
     if not chosen:

@@ -63,7 +63,7 @@ class Report:
     quality_weight: float
     efficiency: str
     judge: str  # its kind
-    judge_agreement: Agreement | None  # with preferences from a data set; None: not measured
+    judge_agreement: Agreement | None  # with preferences from a dataset; None: not measured
     judge_usage: Usage | None  # of a language model as judge
     without_verdict: dict[str, int] | None  # answers that it returned no verdict on, by reason
     rows: list[Row]
@@ -84,7 +84,7 @@ class Report:
 
 
 @dataclasses.dataclass(frozen=True)
-class Compared:
+class Comparison:
     """A held-out prompt's answer beside the baseline's."""
 
     prompt: str
@@ -129,7 +129,7 @@ def evaluate(stage: Stage, trained: RoundModel, model: Model, baseline: Artifact
 def evaluate_baseline(stage: Stage, baseline: Artifact[Answers]) -> Row:
     """The baseline compared with itself."""
     pairs = zip(baseline.records, stage.held_out, strict=True)
-    records = [compared(stage, prompt, record.answers[0], record.answers[0], None) for record, prompt in pairs]
+    records = [comparison_of(stage, prompt, record.answers[0], record.answers[0], None) for record, prompt in pairs]
     measured = figures(records, 1.0 if stage.settings.evaluate.timed else None)
     return Row(
         **vars(measured) | {"win_rate": 0.5},
@@ -140,24 +140,26 @@ def evaluate_baseline(stage: Stage, baseline: Artifact[Answers]) -> Row:
     )
 
 
-def compare(stage: Stage, answers: Artifact[Answers], baseline: Artifact[Answers]) -> Artifact[Compared]:
+def compare(stage: Stage, answers: Artifact[Answers], baseline: Artifact[Answers]) -> Artifact[Comparison]:
     """Judge every held-out answer against the baseline's."""
     inputs = {"answers": answers.fingerprint, "baseline": baseline.fingerprint, "judge": judge_inputs(stage.settings)}
 
-    def compute(start: int) -> Iterator[list[Compared]]:
+    def compute(start: int) -> Iterator[list[Comparison]]:
         for number in range(start, len(answers.records)):
             [answer], [baseline_answer] = answers.records[number].answers, baseline.records[number].answers
             prompt = stage.held_out[number]
             verdicts = plain(both_orders(stage.judge, prompt.instruction, answer.text, [baseline_answer.text]))
-            yield [compared(stage, prompt, answer, baseline_answer, verdicts)]
+            yield [comparison_of(stage, prompt, answer, baseline_answer, verdicts)]
 
-    return stage.artifacts.make("evaluate", inputs, Compared, len(answers.records), 1, compute)
+    return stage.artifacts.make("evaluate", inputs, Comparison, len(answers.records), 1, compute)
 
 
-def compared(stage: Stage, prompt: Pair, answer: Candidate, baseline: Candidate, verdicts: Verdicts | None) -> Compared:
+def comparison_of(
+    stage: Stage, prompt: Pair, answer: Candidate, baseline: Candidate, verdicts: Verdicts | None
+) -> Comparison:
     """The record of one held-out answer."""
     problem = stage.problems.get(prompt.instruction)
-    return Compared(
+    return Comparison(
         prompt=prompt.instruction,
         verdicts=verdicts,
         exact=None if problem is None else answer.whole and problem.exact(answer.text),
@@ -216,7 +218,7 @@ def time_answers(stage: Stage, model: Model, answers: str, request: Request) -> 
     return stage.artifacts.make("time", inputs, Timing, len(prompts), len(prompts), compute)
 
 
-def figures(records: Sequence[Compared], realised: float | None) -> Figures:
+def figures(records: Sequence[Comparison], realised: float | None) -> Figures:
     """Means over held-out prompts."""
     fed = [record for record in records if record.critical_path and record.baseline_tokens]
     ratios = [record.baseline_tokens / record.critical_path for record in fed]

@@ -1,6 +1,6 @@
 """Step 2 of a round: verdicts on every sampled answer, and the judge's agreement with known preferences.
 
-Verdicts do not depend on the quality weight, so another weight judges nothing again.
+Verdicts do not depend on the quality weight, so changing it reuses all of them.
 """
 
 import dataclasses
@@ -54,7 +54,7 @@ def score(stage: Stage, samples: Artifact[Answers], baseline: Artifact[Answers])
 
 
 def judge_agreement(stage: Stage) -> Agreement | None:
-    """How often the judge agrees with preferences from a data set; None if it is exact, or not to be measured."""
+    """How often the judge agrees with preferences from a dataset; None if it is exact, or not to be measured."""
     settings = stage.settings.judge
     if settings.kind == "toy":
         say("judge: toy, an exact grader")

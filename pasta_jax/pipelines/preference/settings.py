@@ -49,7 +49,7 @@ class RequestSettings:
 
 @dataclasses.dataclass(frozen=True)
 class JudgeSettings:
-    """Who compares answers."""
+    """The judge that compares answers."""
 
     kind: Literal["llm", "toy", "rules", "repetition"]
     scale: float
@@ -61,7 +61,7 @@ class JudgeSettings:
 
 @dataclasses.dataclass(frozen=True)
 class ScoreSettings:
-    """What the verdicts and the speed of an answer count."""
+    """How much the verdicts on an answer and its speed count."""
 
     efficiency: Efficiency
     quality_weight: float

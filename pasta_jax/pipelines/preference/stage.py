@@ -1,4 +1,4 @@
-"""What all steps of the preference stage share: settings, models, prompts, the judge, and where artifacts are kept."""
+"""What all steps of the preference stage share: settings, models, prompts, the judge, and the folder of artifacts."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -105,7 +105,7 @@ def read_prompts(settings: Settings) -> tuple[tuple[Pair, ...], tuple[Pair, ...]
 
 
 def toy_pair(problem: Problem) -> Pair:
-    """A problem of the toy task with its right answer."""
+    """A problem of the toy task with its correct answer."""
     return Pair(id_of("", problem.instruction, problem.answer), "", problem.instruction, problem.answer, "toy")
 
 
