@@ -38,7 +38,7 @@ from pasta_jax.pipelines import benchmark, decode, evaluate, sft, sweep
 from pasta_jax.pipelines.artifacts import Artifact
 from pasta_jax.pipelines.decode_job import Outputs, read_job
 from pasta_jax.pipelines.preference.learn import encode_pairs
-from pasta_jax.pipelines.preference.pair import Paired
+from pasta_jax.pipelines.preference.pair import PromptPair
 from pasta_jax.pipelines.preference.sample import sample_baseline, sample_round
 from pasta_jax.pipelines.preference.settings import Settings as PreferenceSettings
 from pasta_jax.pipelines.preference.stage import RoundModel, open_stage
@@ -170,7 +170,7 @@ def run_preference(model: dict[str, str], folder: Path) -> None:
     stage = open_stage(settings.read(preference(model, folder), PreferenceSettings), folder / "preference")
     sample_baseline(stage, stage.prompts)
     samples = sample_round(stage, RoundModel(0, stage.trainable.params, "sft"), stage.sft)
-    pairs = Artifact(folder, [Paired(number, 0, 1, (), (), ()) for number in range(len(samples.records))], "")
+    pairs = Artifact(folder, [PromptPair(number, 0, 1, (), (), ()) for number in range(len(samples.records))], "")
     tokenizer, positions = stage.sft.tokenizer, stage.sft.positions
     for pair in encode_pairs(stage, samples, pairs):
         for example, answer in zip((pair.better, pair.worse), samples.records[pair.prompt].answers, strict=True):
