@@ -79,11 +79,6 @@ def escape(text: str, forms: tuple[str, ...] = SURFACE) -> str:
     return "".join("<\\" + piece[1:] if form else piece for form, piece in lex(text, forms))
 
 
-def unescape(text: str, forms: tuple[str, ...] = SURFACE) -> str:
-    """Undo `escape`: every escaped look-alike loses one backslash."""
-    return "".join("<" + piece[2:] if form and piece[1] == "\\" else piece for form, piece in lex(text, forms))
-
-
 def escape_topic(topic: str) -> str:
     """A topic as it is written between its quotes: without a raw `<`, so that no tag form contains another."""
     return "".join(TOPIC_ESCAPES.get(character, character) for character in topic)
