@@ -26,12 +26,22 @@ from pasta_jax.models import transformer
 from pasta_jax.models.config import Rope, TransformerConfig
 from pasta_jax.models.source import ModelSource
 from pasta_jax.models.tokenizer import Tokenizer
-from pasta_jax.models.weights import Model, platform_dtype
-from pasta_jax.pipelines.trainable import AdapterSettings, MeshSettings, Trainable, divide, load, merged, place, write
+from pasta_jax.models.weights import Model
+from pasta_jax.pipelines.trainable import (
+    AdapterSettings,
+    MeshSettings,
+    Trainable,
+    TrainingSettings,
+    divide,
+    load,
+    merged,
+    place,
+    write,
+)
 from pasta_jax.progress import say
 from pasta_jax.train.fit import Keep, fit
 from pasta_jax.train.loop import Intervals, Run
-from pasta_jax.train.loss import KINDS, Scoring, sft_loss
+from pasta_jax.train.loss import KINDS, sft_loss
 from pasta_jax.train.optimizer import OptimizerConfig, new_optimizer, schedule
 from pasta_jax.train.speed import flops_per_token, peak_flops, peak_gb
 from pasta_jax.train.state import Params, new_state
@@ -74,23 +84,11 @@ class DataSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainSettings:
+class TrainSettings(TrainingSettings):
     """How long and how to train. Either epochs or steps is 0."""
 
     epochs: Count
     steps: Count
-    learning_rate: Annotated[float, msgspec.Meta(ge=0)]
-    warmup: Count
-    weight_decay: float
-    clip: float
-    b1: float
-    b2: float
-    eps: float
-    accumulate: Positive  # parts of a batch that are computed one after another
-    remat: bool
-    block: Count  # tokens per block of attention; 0: all at once
-    slice: Positive  # tokens of a row whose logits exist at a time
-    seed: Count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,20 +165,12 @@ def run(settings: Settings, workdir: Path, stopping: Callable[[], bool] = lambda
     # The state takes over the memory of start.params.
     state = place(new_state(start.params, optimizer, settings.train.seed), settings.mesh)
     frozen = place(start.frozen, settings.mesh)
-    scoring = Scoring(
-        model.config,
-        model.tokenizer.tags,
-        platform_dtype(),
-        slice=settings.train.slice,
-        block=settings.train.block,
-        remat=settings.train.remat,
-    )
     training = Run(
         steps=config.steps,
         accumulate=settings.train.accumulate,
         batch=data.feed.batch,
         held_out=data.held_out,
-        loss=sft_loss(scoring, tuple(getattr(settings.weights, kind) for kind in KINDS)),
+        loss=sft_loss(settings.train.scoring(model), tuple(getattr(settings.weights, kind) for kind in KINDS)),
         optimizer=optimizer,
         learning_rate=schedule(config),
         flops_per_token=flops_per_token(
@@ -323,16 +313,7 @@ def optimizer_config(settings: TrainSettings, feed: Feed) -> OptimizerConfig:
     """The optimizer's settings, for a number of steps or of passes over the data."""
     if bool(settings.steps) == bool(settings.epochs):
         raise PastaError("config.train: set either steps or epochs, and the other to 0")
-    return OptimizerConfig(
-        steps=settings.steps or feed.steps(settings.seed, settings.epochs),
-        learning_rate=settings.learning_rate,
-        warmup=settings.warmup,
-        weight_decay=settings.weight_decay,
-        clip=settings.clip,
-        b1=settings.b1,
-        b2=settings.b2,
-        eps=settings.eps,
-    )
+    return settings.optimizer(settings.steps or feed.steps(settings.seed, settings.epochs))
 
 
 def probe_of(

@@ -15,6 +15,8 @@ from pasta_jax.models.source import ModelSource
 from pasta_jax.models.weights import Model, export_model, platform_dtype
 from pasta_jax.progress import say
 from pasta_jax.sharding import make_mesh, shard
+from pasta_jax.train.loss import Scoring
+from pasta_jax.train.optimizer import OptimizerConfig
 from pasta_jax.train.state import Params
 
 Tree = TypeVar("Tree")
@@ -32,6 +34,42 @@ class AdapterSettings:
     def config(self) -> AdapterConfig:
         """As models/adapter.py takes it; refuses rank 0 and unknown targets."""
         return AdapterConfig(self.rank, self.alpha, self.targets)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingSettings:
+    """The fields of config.train that supervised training and preference training share."""
+
+    learning_rate: Annotated[float, msgspec.Meta(ge=0)]
+    warmup: Annotated[int, msgspec.Meta(ge=0)]
+    weight_decay: float
+    clip: float
+    b1: float
+    b2: float
+    eps: float
+    accumulate: Annotated[int, msgspec.Meta(ge=1)]  # parts of a batch that are computed one after another
+    remat: bool
+    block: Annotated[int, msgspec.Meta(ge=0)]  # tokens per block of attention; 0: all at once
+    slice: Annotated[int, msgspec.Meta(ge=1)]  # tokens of a row whose logits exist at a time
+    seed: Annotated[int, msgspec.Meta(ge=0)]
+
+    def optimizer(self, steps: int) -> OptimizerConfig:
+        """The optimizer of a run of `steps` updates."""
+        return OptimizerConfig(
+            steps=steps,
+            learning_rate=self.learning_rate,
+            warmup=self.warmup,
+            weight_decay=self.weight_decay,
+            clip=self.clip,
+            b1=self.b1,
+            b2=self.b2,
+            eps=self.eps,
+        )
+
+    def scoring(self, model: Model) -> Scoring:
+        """How the model's log-probabilities are computed."""
+        tags = model.tokenizer.tags
+        return Scoring(model.config, tags, platform_dtype(), slice=self.slice, block=self.block, remat=self.remat)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,12 +16,12 @@ from pasta_jax.evaluate.candidates import example_of
 from pasta_jax.pipelines.artifacts import Artifact
 from pasta_jax.pipelines.preference.pair import PromptPair
 from pasta_jax.pipelines.preference.sample import Answers
-from pasta_jax.pipelines.preference.stage import RoundModel, Stage, fingerprint_of_params, scoring_of
+from pasta_jax.pipelines.preference.stage import RoundModel, Stage, fingerprint_of_params
 from pasta_jax.pipelines.trainable import place
 from pasta_jax.progress import say
 from pasta_jax.train.fit import Keep, fit
 from pasta_jax.train.loop import Intervals, Run
-from pasta_jax.train.optimizer import OptimizerConfig, new_optimizer, schedule
+from pasta_jax.train.optimizer import new_optimizer, schedule
 from pasta_jax.train.pair_feed import PairExample, PairFeed, score_examples
 from pasta_jax.train.preference import best_of_n_margin, log_probabilities, preference_loss
 from pasta_jax.train.speed import flops_per_token, peak_flops
@@ -87,16 +87,7 @@ def learn(
         for pair, score in zip(encoded, scores.records, strict=True)
     ]
     feed = PairFeed(examples, train.lengths, train.rows)
-    optimizer_config = OptimizerConfig(
-        steps=feed.steps(train.seed, train.epochs),
-        learning_rate=train.learning_rate,
-        warmup=train.warmup,
-        weight_decay=train.weight_decay,
-        clip=train.clip,
-        b1=train.b1,
-        b2=train.b2,
-        eps=train.eps,
-    )
+    optimizer_config = train.optimizer(feed.steps(train.seed, train.epochs))
     optimizer = new_optimizer(optimizer_config)
     # A copy, because training donates its state's memory and later rounds start from Pasta-SFT's parameters too.
     state = new_state(jax.tree.map(jnp.copy, start.params), optimizer, train.seed)
@@ -105,7 +96,7 @@ def learn(
         accumulate=train.accumulate,
         batch=feed.batch,
         held_out=(),
-        loss=preference_loss(scoring_of(settings, stage.sft), loss),
+        loss=preference_loss(train.scoring(stage.sft), loss),
         optimizer=optimizer,
         learning_rate=schedule(optimizer_config),
         flops_per_token=flops_per_token(
@@ -159,7 +150,7 @@ def score_reference(
     stage: Stage, encoded: list[EncodedPair], pairs: Artifact[PromptPair], reference: str
 ) -> Artifact[ReferenceScore]:
     """Pasta-SFT's log-probabilities of all answers to learn from, computed once."""
-    train, scoring = stage.settings.train, scoring_of(stage.settings, stage.sft)
+    train, scoring = stage.settings.train, stage.settings.train.scoring(stage.sft)
     inputs = {
         "model": reference,
         "pairs": pairs.fingerprint,

@@ -9,7 +9,7 @@ from pasta_jax.decode.generate import DecodeConfig
 from pasta_jax.evaluate.scores import Efficiency
 from pasta_jax.llm import Endpoint
 from pasta_jax.models.source import ModelSource
-from pasta_jax.pipelines.trainable import AdapterSettings, MeshSettings
+from pasta_jax.pipelines.trainable import AdapterSettings, MeshSettings, TrainingSettings
 from pasta_jax.train.preference import PreferenceLoss
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -69,24 +69,12 @@ class ScoreSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainSettings:
+class TrainSettings(TrainingSettings):
     """Training on pairs."""
 
     epochs: Positive
-    learning_rate: float
-    warmup: Count
-    weight_decay: float
-    clip: float
-    b1: float
-    b2: float
-    eps: float
     lengths: Annotated[tuple[int, ...], msgspec.Meta(min_length=1)]
     rows: Positive
-    accumulate: Positive
-    remat: bool
-    slice: Positive
-    block: Count
-    seed: Count
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,13 +20,12 @@ from pasta_jax.judges.judge import Judge
 from pasta_jax.judges.llm import llm_judge
 from pasta_jax.judges.rules import rules_of
 from pasta_jax.models.source import load
-from pasta_jax.models.weights import Model, platform_dtype
+from pasta_jax.models.weights import Model
 from pasta_jax.pipelines.artifacts import Artifacts
 from pasta_jax.pipelines.preference.settings import Settings
 from pasta_jax.pipelines.trainable import Trainable, merged
 from pasta_jax.pipelines.trainable import load as load_trainable
 from pasta_jax.progress import say
-from pasta_jax.train.loss import Scoring
 from pasta_jax.train.state import Params
 
 
@@ -137,14 +136,6 @@ def judge_inputs(settings: Settings) -> dict[str, Any]:
                 [[question, *map(dataclasses.astuple, of)] for question, of in rules.items()]
             )
     return inputs
-
-
-def scoring_of(settings: Settings, sft: Model) -> Scoring:
-    """How a model scores answers."""
-    train = settings.train
-    return Scoring(
-        sft.config, sft.tokenizer.tags, platform_dtype(), slice=train.slice, block=train.block, remat=train.remat
-    )
 
 
 def fingerprint_of_params(params: Params) -> str:
