@@ -4,6 +4,7 @@ import random
 
 from hypothesis import strategies as st
 
+from pasta_jax.lang.lexer import SURFACE, lex
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
 
 FRAGMENTS = [
@@ -46,3 +47,8 @@ texts = st.one_of(st.text(), st.lists(st.one_of(st.sampled_from(FRAGMENTS), st.t
 programs = st.lists(
     st.one_of(st.builds(Text, texts), st.builds(Chunk, texts, st.integers(1, 64), texts), st.builds(Sync))
 ).map(lambda parts: Program(tuple(parts)))
+
+
+def unescape(text: str, forms: tuple[str, ...] = SURFACE) -> str:
+    """Undo `escape` without the parser: every escaped look-alike loses one backslash."""
+    return "".join("<" + piece[2:] if form and piece[1] == "\\" else piece for form, piece in lex(text, forms))

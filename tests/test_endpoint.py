@@ -19,11 +19,11 @@ from pasta_jax.annotate.prompt import DEMONSTRATIONS, question, strip_marks
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.lexer import ANNOTATION
 from pasta_jax.lang.program import Chunk, Program
-from pasta_jax.lang.tags import escape, unescape
+from pasta_jax.lang.tags import escape
 from pasta_jax.llm import Client, EndpointError, LLMError
 from tests.byte_tokenizer import ByteTokenizer
 from tests.endpoint_server import FakeTime, Server, bad, endpoint, good
-from tests.programs import random_program
+from tests.programs import random_program, unescape
 
 TOKENIZER = ByteTokenizer()
 KEY = "sk-very-secret-0123456789"

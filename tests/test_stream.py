@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pasta_jax.lang.lexer import ANNOTATION
 from pasta_jax.lang.program import LangError, Program, Text, check
 from pasta_jax.lang.stream import Event, StreamParser
-from pasta_jax.lang.tags import escape, unescape
-from tests.programs import random_text, texts
+from pasta_jax.lang.tags import escape
+from tests.programs import random_text, texts, unescape
 
 TAG = re.compile(
     r'<(\\*)(?:(promise) topic="((?:[^"\\\n<]|\\["\\n]|\\x3c)*)" tokens=([0-9]+) /|(async)|(/async)|(sync)/)>'

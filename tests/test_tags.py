@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 
 from pasta_jax.lang.lexer import ANNOTATION, SURFACE
-from pasta_jax.lang.stream import StreamParser
 from pasta_jax.lang.tags import (
     MAX_TENS,
     NUM_TAGS,
@@ -20,17 +19,9 @@ from pasta_jax.lang.tags import (
     tens_for,
     unescape_topic,
 )
-from tests.programs import texts
+from tests.programs import texts, unescape
 
 TAGS = TagIds(1000)
-
-
-def unescape(text: str, forms: tuple[str, ...] = SURFACE) -> str:
-    """The text that the parser reads, which must find no tag in it."""
-    parser = StreamParser(forms)
-    events = [*parser.feed(text), *parser.close()]
-    assert {event.kind for event in events} <= {"text"}
-    return "".join(event.text for event in events)
 
 
 def test_the_language_needs_no_jax():
