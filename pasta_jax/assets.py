@@ -123,7 +123,7 @@ def gemma3_270m_gguf() -> Path:
 
 
 def sharegpt_json() -> Path:
-    """Conversations with ChatGPT, a JSON list that is truncated (no licence stated)."""
+    """Conversations with ChatGPT, a JSON list that is truncated (no license stated)."""
     return _in_package(_SHAREGPT)
 
 

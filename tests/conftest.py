@@ -8,7 +8,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # are many.
 os.environ.setdefault("NPROC", "32")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-# Most programs here run for less time than XLA's optimizations take, and its older code generator takes half as long;
+# Most programs here run for less time than XLA's optimisations take, and its older code generator takes half as long;
 # tests that differ ask for `fully_compiled`. With 0 and no flags everything is compiled as for users.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")

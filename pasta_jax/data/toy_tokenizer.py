@@ -58,5 +58,5 @@ def _words() -> list[str]:
 
 
 def _lines() -> list[str]:
-    """The training text of the remaining pieces: every letter, often enough to be learned."""
+    """The training text of the remaining pieces: every letter, often enough to be learnt."""
     return [*WORDS, *RINGS, ENDS_REQUEST]
