@@ -98,7 +98,7 @@ class OtherTokenizer(ByteTokenizer):
     name = "other"
 
 
-def test_another_base_or_tokenizer_is_refused_by_name(tmp_path):
+def test_an_adapter_for_another_base_or_tokenizer_is_refused(tmp_path):
     path = tmp_path / "a.safetensors"
     saved(path, model())
     with pytest.raises(PastaError, match="an adapter for other weights of toy") as caught:
@@ -111,7 +111,7 @@ def test_another_base_or_tokenizer_is_refused_by_name(tmp_path):
         lora.load_adapter(path, model(tokenizer=OtherTokenizer()))
 
 
-def test_foreign_and_damaged_files_are_refused_by_name(tmp_path):
+def test_foreign_and_damaged_files_are_refused(tmp_path):
     base, path = model(), tmp_path / "a.safetensors"
     adapter, about = saved(path, base)
     wider = dataclasses.replace(TOY, embed=16)

@@ -55,7 +55,7 @@ class Script:
 ANSWERS = [{"text": pair.response} for pair in PAIRS]
 
 
-def test_answers_come_in_any_order_and_are_returned_in_theirs(tmp_path, capsys):
+def test_answers_arrive_in_any_order_and_are_returned_in_order_of_the_pairs(tmp_path, capsys):
     assert collect_answers(tmp_path / "a/b", ABOUT, PAIRS, Script()) == ANSWERS
     assert "annotating: 12 of 12" in capsys.readouterr().err
     assert collect_answers(tmp_path / "a/b", ABOUT, PAIRS, pytest.fail) == ANSWERS
@@ -82,7 +82,7 @@ def test_a_file_cut_off_at_any_byte_is_resumed(tmp_path):
         assert sorted((tmp_path / run.PROGRESS).read_bytes().split(b"\n")) == sorted(whole.split(b"\n"))
 
 
-def test_the_folder_of_another_run_is_refused(tmp_path):
+def test_a_folder_of_another_run_is_refused(tmp_path):
     collect_answers(tmp_path, ABOUT, PAIRS, Script())
     for about, pairs, changed in ((ABOUT | {"code": "2"}, PAIRS, "code"), (ABOUT, PAIRS[1:], "pairs")):
         with pytest.raises(PastaError, match=f"a run with a different {changed}"):

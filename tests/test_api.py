@@ -146,7 +146,7 @@ def test_on_a_terminal_an_answer_is_text_and_a_timeline(answer, monkeypatch, cap
 # The package
 
 
-def test_importing_the_package_or_the_language_loads_no_jax():
+def test_importing_the_package_or_the_language_does_not_load_jax():
     code = "import sys, pasta_jax, pasta_jax.lang.program; print('jax' in sys.modules, dir(pasta_jax))"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout
     assert output.startswith("False")
@@ -181,13 +181,13 @@ def test_the_package_exports_the_api():
         ("x", {"rows": 1}, "rows 1: chunks need a row beside main's"),
     ],
 )
-def test_what_cannot_be_answered_is_refused_at_the_call(model, prompt, options, message):
+def test_invalid_prompts_and_options_are_refused_at_the_call(model, prompt, options, message):
     with pytest.raises(pasta.PastaError, match=message) as refused:
         pasta.stream(model, prompt, **options)
     assert "\n" not in str(refused.value)
 
 
-def test_a_model_that_is_neither_preset_nor_file_is_refused_by_name(tmp_path):
+def test_a_model_that_is_neither_preset_nor_file_is_refused(tmp_path):
     with pytest.raises(pasta.PastaError, match=r"model 'smollm': neither .* presets are .*smollm2_135m"):
         pasta.load_model("smollm")
     with pytest.raises(pasta.PastaError, match="gemma_7b"):

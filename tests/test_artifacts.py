@@ -29,7 +29,7 @@ def make(folder, computed: list[int], inputs: dict | None = None) -> Artifact[Nu
     return Artifacts(folder).make("count", inputs or {"seed": 1}, Number, TOTAL, BLOCK, compute)
 
 
-def test_a_step_is_computed_once_and_anew_for_other_inputs(tmp_path):
+def test_a_step_is_computed_once_for_each_set_of_inputs(tmp_path):
     computed = []
     first, again = make(tmp_path, computed), make(tmp_path, computed)
     assert computed == [0, 3, 6]

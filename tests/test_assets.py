@@ -138,12 +138,12 @@ def test_a_missing_package_is_named_with_its_command(packages):
 
 
 @requires_smollm2
-def test_smollm2_is_what_is_pinned():
+def test_smollm2_matches_its_pinned_hash():
     assert assets.smollm2_gguf().name == "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 @requires_gemma
-def test_gemma_joins_to_what_is_pinned(cache):
+def test_joined_gemma_matches_its_pinned_hash(cache):
     path = assets.gemma3_270m_gguf()
     assert path == cache / "gemma-3-270m-q4_k_m.gguf"
     assert hashlib.sha256(path.read_bytes()).hexdigest() == assets._GEMMA3_270M.sha256

@@ -64,7 +64,7 @@ def with_gradients(f):
         (512, 9, 2.0),
     ],
 )
-def test_blocks_equal_the_whole(block, window, cap):
+def test_blocked_attention_equals_dense_attention(block, window, cap):
     config = dataclasses.replace(TOY, attention_cap=cap)
     expected = with_gradients(lambda *qkv: dense(config, *qkv, window))(*inputs())
     blocked = with_gradients(lambda *qkv: blocked_attention(config, *qkv, mask_spec(block, window)))(*inputs())
@@ -79,7 +79,7 @@ def test_half_precision_stays_close():
     np.testing.assert_allclose(blocked.astype(jnp.float32), dense(TOY, *inputs()), atol=0.1)
 
 
-def test_the_square_is_never_built():
+def test_the_full_mask_is_never_built():
     """Forward and backward over 8192 tokens use far less memory than one head's scores."""
     length, size = 8192, 8
     config = dataclasses.replace(TOY, heads=1, kv_heads=1)

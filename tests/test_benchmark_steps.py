@@ -46,14 +46,14 @@ def test_all_threads_run_in_every_step_that_is_timed():
         steps.decode_runner(toy(), 3, slots=32, prompt=8, steps=8)
 
 
-def test_the_timed_events_are_what_their_names_say():
+def test_the_timed_events_match_their_names():
     times = steps.interleaved(steps.event_runners(toy(), slots=128, prompt=8), rounds=2)
     assert {name: len(ms) for name, ms in times.items()} == {
         "fork": 2, "plain": 2, "join": 2, "in one call": 2, "in many calls": 2,
     }  # fmt: skip
 
 
-def test_replays_hold_the_clock_of_their_program():
+def test_replays_report_the_clock_of_their_program():
     program = Program.parse(TEXT)
     [replay] = programs.measure(toy(), [program], DECODING, prompt_tokens=8, rounds=1)
     ids = program.ids(ByteTokenizer())
@@ -97,7 +97,7 @@ def test_random_weights_have_the_shape_of_their_preset():
 
 
 @requires_smollm2
-def test_the_programs_are_those_of_the_generators_seed():
+def test_the_programs_equal_the_generators_output():
     tokenizer = load_tokenizer(PACKAGED["smollm2_135m"]())
     lines = list(generate_programs.lines(generate_programs.SEED, tokenizer))
     assert generate_programs.PROGRAMS.read_text() == "".join(line + "\n" for line in lines)

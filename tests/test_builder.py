@@ -72,14 +72,14 @@ def test_splits_and_lengths(folder):
         examples(folder, "test")
 
 
-def test_a_feed_reads_it(folder):
+def test_a_feed_reads_a_dataset(folder):
     feed = Feed(examples(folder), Layout((64, 256), 4, packed=True, too_long="drop"))
     batches = [feed.batch(0, step) for step in range(feed.steps(0, 1))]
     fed = sum(int(np.sum(np.diff(b.record, axis=1, prepend=0) > 0)) for b in batches)
     assert fed + feed.dropped == len(examples(folder))
 
 
-def test_writing_is_reproducible_and_replaces(folder, tmp_path):
+def test_writing_is_reproducible_and_replaces_an_older_dataset(folder, tmp_path):
     assert is_current(folder, RECORDS, TOKENIZER)
     assert not is_current(folder, RECORDS[1:], TOKENIZER)
     assert not is_current(tmp_path, RECORDS, TOKENIZER)

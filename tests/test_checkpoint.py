@@ -48,7 +48,7 @@ def same(a, b) -> None:
 
 
 @pytest.mark.parametrize("stacked", [False, True])
-def test_one_device_to_eight_and_back(tmp_path, stacked):
+def test_a_checkpoint_moves_from_one_device_to_eight_and_back(tmp_path, stacked):
     state = state_of(0, stacked)
     saved(tmp_path / "one", state)
     mesh = make_mesh(2, 4)
@@ -66,7 +66,7 @@ def test_one_device_to_eight_and_back(tmp_path, stacked):
     assert all(len(leaf.sharding.device_set) == 1 for leaf in jax.tree.leaves(back))
 
 
-def test_sums_are_the_same_on_every_mesh_and_see_one_bit():
+def test_sums_are_the_same_on_every_mesh_and_detect_one_bit():
     state = state_of(1)
     on_eight = shard(state, make_mesh(2, 4))
     assert jax.device_get(bit_sums(on_eight)) == jax.device_get(bit_sums(state))
@@ -76,7 +76,7 @@ def test_sums_are_the_same_on_every_mesh_and_see_one_bit():
     assert int(changed["embed"]) != int(bit_sums(state.trainable)["embed"])
 
 
-def test_it_records_its_provenance(tmp_path):
+def test_a_checkpoint_records_its_provenance(tmp_path):
     saved(tmp_path, state_of(0))
     about = opened(tmp_path).about(3)
     assert about["config"] == {"steps": 3}
@@ -155,7 +155,7 @@ def test_a_changed_bit_is_detected(tmp_path):
         opened(tmp_path / "a").restore(3, state)
 
 
-def test_checkpoints_of_other_programs_are_refused(tmp_path):
+def test_checkpoints_of_other_tools_are_refused(tmp_path):
     (tmp_path / "foreign" / "5").mkdir(parents=True)
     (tmp_path / "foreign/5/weights.bin").write_bytes(b"x")
     with pytest.raises(PastaError, match=r"foreign/5: not a pasta_jax checkpoint"):

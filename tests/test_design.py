@@ -114,7 +114,7 @@ def test_files_are_short():
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page):
+def test_links_have_targets(page):
     text = (ROOT / page).read_text()
     links = [link for link in re.findall(r"\]\(([^)#]+)", text) if "://" not in link]
     assert [link for link in links if not (ROOT / page).parent.joinpath(link).exists()] == []

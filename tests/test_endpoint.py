@@ -62,7 +62,7 @@ def annotate(url: str, cache: Path, pairs=(("q", SOURCE),), attempts=2, concurre
     ],
     ids=["500", "429", "429 until a date", "429 for a day", "cut off", "not JSON", "no choice", "a list"],
 )
-def test_a_passing_failure_is_retried(first, pauses, tmp_path):
+def test_a_transient_failure_is_retried(first, pauses, tmp_path):
     time = FakeTime()
     with Server(lambda n, _: first if n == 1 else good(MARKED)) as server:
         assert annotate(server.url, tmp_path / "cache", time=time) == [MARKED]

@@ -50,7 +50,7 @@ def test_quality_counts_answers_walks_and_ends_apart():
     assert quality(ANSWERS) == Quality(answers=4, exact=0.5, exact_with_ends=0.3333, walks=1.0, ends=0.6667, cut_off=1)
 
 
-def test_speed_is_over_the_baselines_own_answers():
+def test_speedups_are_relative_to_the_baselines_own_answers():
     plain = [
         answer_to(answer.problem, answer.problem.answer, tokens, tokens, 0)
         for answer, tokens in zip(ANSWERS, (10, 40, 20, 10), strict=True)
@@ -62,7 +62,7 @@ def test_speed_is_over_the_baselines_own_answers():
     assert report.speedup_arithmetic == pytest.approx(6.25 / 4, abs=1e-4)
 
 
-def test_answers_are_those_of_the_interpreter_each_with_its_own_seed(capsys):
+def test_answers_equal_the_interpreters_each_with_its_own_seed(capsys):
     chosen = problems(1, 0, 10, "small")
     requests = requests_for(talkative(), chosen, TEMPLATE, sequential=False)
     assert [request.sampling.seed for request in requests] == list(range(7, 17))

@@ -15,7 +15,7 @@ def names(folder) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_written_files_are_read_back(tmp_path):
     files.write_whole(tmp_path / "new" / "folder" / "a.txt", "数\n")
     assert (tmp_path / "new/folder/a.txt").read_bytes() == "数\n".encode()
     files.write_whole(tmp_path / "a.bin", b"\0\r\n")
@@ -76,7 +76,7 @@ def test_a_killed_write_leaves_what_was_there(tmp_path):
     assert path.read_text() == "old\n"
 
 
-def test_a_reader_never_sees_a_part(tmp_path):
+def test_a_reader_never_sees_a_partial_file(tmp_path):
     path = tmp_path / "lines"
     path.write_text("old\n")
     with files.replacing(path) as part:

@@ -5,19 +5,19 @@ import types
 from pasta_jax import fingerprints
 
 
-def test_texts_count_in_order_and_keep_their_borders():
+def test_texts_are_hashed_in_order_with_their_boundaries():
     assert fingerprints.of_texts(["a", "b"]) == fingerprints.of_texts(iter(["a", "b"]))
     different = [["a", "b"], ["b", "a"], ["ab"], ["ab", ""], ["a", "b", ""], []]
     assert len({fingerprints.of_texts(texts) for texts in different}) == len(different)
 
 
-def test_data_counts_by_value():
+def test_data_is_hashed_by_value():
     assert fingerprints.of_data({"a": 1, "b": [2]}) == fingerprints.of_data({"b": [2], "a": 1})
     assert fingerprints.of_data([1, 2]) != fingerprints.of_data([2, 1])
     assert fingerprints.of_data({"a": 1}) != fingerprints.of_data({"a": "1"})
 
 
-def test_code_counts_by_its_source(tmp_path):
+def test_code_is_hashed_by_its_source(tmp_path):
     module = types.ModuleType("module")
     module.__file__ = str(tmp_path / "module.py")
     (tmp_path / "module.py").write_text("a = 1\n")

@@ -57,7 +57,7 @@ def test_checkpoints_record_positions(tmp_path):
     checkpoints.close()
 
 
-def test_files_are_closed_also_on_errors(tmp_path, monkeypatch):
+def test_files_are_closed_after_errors(tmp_path, monkeypatch):
     closed = []
     for cls in (Metrics, Checkpoints):
         close = cls.close

@@ -52,7 +52,7 @@ def interpreted(monkeypatch):
         (512, 9, 2.0, (3, 3)),
     ],
 )
-def test_kernels_equal_the_whole(interpreted, block, window, cap, heads):
+def test_kernels_equal_dense_attention(interpreted, block, window, cap, heads):
     config = dataclasses.replace(TOY, attention_cap=cap, heads=heads[0], kv_heads=heads[1])
     qkv = inputs(config=config)
     expected = with_gradients(lambda *qkv: dense(config, *qkv, window))(*qkv)
@@ -63,7 +63,7 @@ def test_kernels_equal_the_whole(interpreted, block, window, cap, heads):
     np.testing.assert_allclose(blocked[0][1], expected[0][1], atol=1e-5)
 
 
-def test_half_precision_stays_near(interpreted):
+def test_half_precision_stays_close(interpreted):
     blocked = blocked_attention(TOY, *inputs(jnp.bfloat16), mask_spec(64))
     assert (blocked.dtype, interpreted) == (jnp.bfloat16, ["forward_kernel"])
     np.testing.assert_allclose(blocked.astype(jnp.float32), dense(TOY, *inputs()), atol=0.1)
@@ -88,7 +88,7 @@ def test_a_mesh_changes_no_loss_and_no_gradient(interpreted):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
-def test_a_block_that_no_tpu_takes_is_refused_on_one(monkeypatch):
+def test_a_block_size_unsupported_on_tpus_is_refused_when_lowering_for_one(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     with pytest.raises(PastaError, match="attention block 64: a TPU needs a multiple of 128"):
         blocked_attention(TOY, *inputs(), mask_spec(64))
@@ -104,7 +104,7 @@ def compiled(topology: str) -> dict:
 @requires_libtpu
 @pytest.mark.parametrize("topology", ["v5e:2x4", "v6e:2x4"])
 @pytest.mark.parametrize("name", SHAPES)
-def test_the_tpu_compiler_takes_the_kernels(topology, name):
+def test_the_tpu_compiler_accepts_the_kernels(topology, name):
     report = compiled(topology)[name]
     assert report["kernels"] == 3
     assert report["temp"] < TOKENS * TOKENS * 4  # one head's scores of one row

@@ -35,7 +35,7 @@ def ask(prompt: str, tokens: int = 32, **changes) -> Request:
 
 
 @pytest.mark.parametrize("stacked", [False, True])
-def test_greedy_tokens_of_a_ragged_batch_are_those_of_the_uncached_model(stacked):
+def test_greedy_tokens_of_a_ragged_batch_equal_the_uncached_models(stacked):
     model = toy(stacked)
     for prompt, result in zip(PROMPTS, generate(model, [ask(p) for p in PROMPTS], CONFIG), strict=True):
         fed = result.trace.token.tolist()
@@ -137,7 +137,7 @@ def test_padding_rows_and_tags_are_never_sampled_without_tags():
         (ask("x", sequential=False), dataclasses.replace(CONFIG, rows=1), "rows 1: chunks need a row"),
     ],
 )
-def test_requests_that_cannot_be_answered_are_refused_by_name(request_, config, message):
+def test_requests_that_cannot_be_answered_are_refused(request_, config, message):
     with pytest.raises(PastaError, match=message):
         generate(toy(), [request_], config)
 
@@ -160,7 +160,7 @@ def test_impossible_configs_are_refused(changes):
         dataclasses.replace(CONFIG, **changes)
 
 
-def test_slots_are_as_many_as_needed_in_few_sizes():
+def test_pools_have_few_sizes_and_enough_slots():
     assert slots_for(toy(), [ask("x" * 10, tokens=246)], CONFIG) == 256
     assert slots_for(toy(), [ask("x" * 10, tokens=247)], CONFIG) == 512
     assert slots_for(toy(), [ask("x", tokens=10**6)], CONFIG) == 4096

@@ -66,7 +66,7 @@ def refusal(path) -> str:
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("alignment", [32, 64])
-def test_metadata_and_tensors_come_back(file, version, alignment):
+def test_metadata_and_tensors_round_trip(file, version, alignment):
     metadata = METADATA | {"general.alignment": alignment}
     gguf = GGUF.open(file(write_gguf(metadata, TENSORS, version, alignment)))
     assert gguf.metadata.keys() == metadata.keys()
@@ -119,7 +119,7 @@ def test_a_flipped_byte_is_refused_or_harmless(file, flip):
     assert refused > len(whole) // 8  # of lengths, types and counts; a name's letters may be any
 
 
-def test_refusals_say_where_and_what(file, tmp_path):
+def test_refusals_state_place_and_problem(file, tmp_path):
     assert "begin with GGUF" in refusal(file(b"GGML" + bytes(100)))
     assert "is empty" in refusal(file(b""))
     assert "version 1" in refusal(file(write_gguf({}, {}, version=1)))
@@ -147,7 +147,7 @@ def test_counts_beyond_the_file_are_refused_unread(file, key, count):
     assert f"metadata '{key}'" in refusal(file(bytes(content)))
 
 
-def test_the_formats_are_those_of_the_reference():
+def test_the_formats_equal_the_references():
     import gguf.quants
 
     sizes = {code.value: (code.name, *gguf.GGML_QUANT_SIZES[code]) for code in gguf.GGMLQuantizationType}
@@ -156,7 +156,7 @@ def test_the_formats_are_those_of_the_reference():
 
 
 @pytest.mark.parametrize("format", FORMATS.values(), ids=lambda format: format.name)
-def test_chunks_do_not_show(format, monkeypatch):
+def test_results_do_not_depend_on_the_chunk_size(format, monkeypatch):
     """Random bytes of every format in chunks of any size equal the reference's rows, without a warning."""
     import gguf.quants
 
@@ -177,7 +177,7 @@ def digest(gguf: GGUF) -> str:
 
 
 @requires_smollm2
-def test_smollm2_is_the_same_to_the_bit():
+def test_smollm2_is_bit_equal():
     """As another implementation of its formats read it; its metadata as the reference reads them."""
     import gguf
 
@@ -191,7 +191,7 @@ def test_smollm2_is_the_same_to_the_bit():
 
 
 @requires_gemma
-def test_gemma_is_the_same_to_the_bit():
+def test_gemma_is_bit_equal():
     """Its tensors tile the file, which proves all their places."""
     gguf = GGUF.open(assets.gemma3_270m_gguf())
     assert {info.format.name for info in gguf.tensors.values()} == {"F32", "Q5_0", "Q8_0", "Q4_K", "Q6_K"}

@@ -75,7 +75,7 @@ RAGGED = (
 )
 
 
-def test_a_ragged_batch_answers_as_each_prompt_alone_and_as_the_uncached_model(model):
+def test_a_ragged_batch_equals_each_prompt_alone_and_the_uncached_model(model):
     """64 generated tokens per prompt. That cached logits equal uncached ones is shown on real text in test_replay.py;
     here each sampled token must be the uncached model's likeliest, within rounding."""
     prompts = [model.tokenizer.prompt_ids(text) for text in RAGGED]

@@ -44,7 +44,7 @@ def test_a_chart_shows_the_counts():
     assert texts.count("4 answers; pale: 2 and more") == 2
 
 
-def test_nothing_to_count_is_a_chart_too():
+def test_a_chart_may_have_nothing_to_count():
     root = ElementTree.fromstring(chart([Panel("none", "answers", [], [0, 1, 2])]))
     assert [bar.find(f"{SVG}title").text for bar in bars(root, 0)] == ["0 to 1: 0", "1 and more: 0"]
 

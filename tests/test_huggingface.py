@@ -112,7 +112,7 @@ def write_folder(folder, **changes):
         ({"num_hidden_layers": 4}, "no tensor 'model.layers.3."),
     ],
 )
-def test_unsupported_features_are_refused_by_name(changes, message, tmp_path):
+def test_unsupported_features_are_refused(changes, message, tmp_path):
     folder = write_folder(tmp_path, **changes)
 
     def read():

@@ -148,7 +148,7 @@ def assert_same_record(record: LaneRecord, answer: reference.Answer) -> None:
     ],
     ids=lambda value: f"lanes{value.lanes}-rows{value.rows}" if isinstance(value, DecodeConfig) else str(value),
 )
-def test_scripted_programs_leave_the_records_of_the_oracle(count, config, positions):
+def test_scripted_programs_equal_the_oracles(count, config, positions):
     """Ids, threads, steps, positions, slot order, mask and finish, in lanes that are reused many times."""
     rng = random.Random(f"{config} {positions}")
     model = dataclasses.replace(tiny(), positions=positions)

@@ -85,7 +85,7 @@ def test_records_are_shown(command):
     assert same == out
 
 
-def test_a_part_is_always_the_same_part(command):
+def test_max_pairs_always_selects_the_same_pairs(command):
     out, _ = command("sharegpt_structure", pairs("a.jsonl", 20) | {"max_pairs": 5})
     assert "left out: beyond max_pairs: 15" in out
     part = [record.id for record in read_records(Path("out/records.jsonl"))]

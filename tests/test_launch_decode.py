@@ -189,7 +189,7 @@ def test_an_interrupted_run_leaves_no_complete_file(answer, monkeypatch):
         ({"prompt": "x", "lanes": 0}, "lanes 0: must be at least 1"),
     ],
 )
-def test_bad_flags_are_refused_by_name(answer, values, message):
+def test_bad_flags_are_refused(answer, values, message):
     Path("bad.txt").write_text('a <promise topic="t" tokens=1 />b')
     Path("two.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}')
     Path("swapped.jsonl").write_text('{"prompt": "two"}\n{"prompt": "one"}')

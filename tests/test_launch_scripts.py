@@ -37,7 +37,7 @@ QUICK = ["-m", "not real and not tpu and not slow"]
         (["tests/test_clock.py", "-k", "quick"], ["tests/test_clock.py", "-k", "quick"]),
     ],
 )
-def test_the_quick_tests_leave_out_real_weights_the_tpu_compiler_and_kills(tmp_path, arguments, expected):
+def test_quick_leaves_out_real_weights_the_tpu_compiler_and_slow_tests(tmp_path, arguments, expected):
     output = run_in_fake_tree(tmp_path, "test.sh", *arguments)
     assert output == ["-m", "pytest", "-p", "tests.skips", "-r", "fEX", *expected]
 

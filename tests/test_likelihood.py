@@ -134,7 +134,7 @@ def checked_score(pieces, plan: ForkPlan, earlier=(), requested=None, slots=512)
     return scored
 
 
-def test_log_probs_are_those_of_the_text_alone():
+def test_log_probs_equal_those_of_the_text_alone():
     """Padding and hidden tokens change nothing: main's view is scored as exactly that text."""
     pieces, plan = cut(Program.from_annotation(ANNOTATION.replace("<sync/>", ""), TOKENIZER), TOKENIZER)
     full = checked_score(pieces, NO_CHUNKS)

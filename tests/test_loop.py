@@ -85,7 +85,7 @@ def lines(folder) -> list[dict]:
     ]
 
 
-def test_parts_of_a_batch_one_after_another_equal_the_whole():
+def test_accumulating_over_parts_of_a_batch_equals_the_whole_batch():
     state, batch = fresh(), points(0, 0)
     steps = {parts: train_step(state, None, batch, loss, new_optimizer(CONFIG), parts) for parts in (1, 2, 3, 12)}
     for after, seen in steps.values():
@@ -138,7 +138,7 @@ def test_frozen_parameters_are_passed_to_the_loss():
     assert np.abs(moved.trainable["kernel"] - other.trainable["kernel"]).max() > 0
 
 
-def test_it_learns_and_writes_metrics_in_order(tmp_path):
+def test_training_learns_and_writes_metrics_in_order(tmp_path):
     state = train_in(tmp_path, run_of())
     written = lines(tmp_path)
     train_lines = [line for line in written if "loss" in line]

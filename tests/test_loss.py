@@ -273,7 +273,7 @@ def test_slices_have_the_same_loss_as_all_at_once(size):
     close(actual[1], expected[1], 1e-5)
 
 
-def test_all_logits_never_exist():
+def test_the_full_logits_are_never_materialised():
     """Forward and backward, a large vocabulary takes memory for one slice of tokens and for the table's gradient."""
     config = dataclasses.replace(CONFIG, vocab=50_000)
     scoring = dataclasses.replace(SCORING, config=config, slice=16)
@@ -289,7 +289,7 @@ def test_all_logits_never_exist():
     assert used > 16 * config.vocab * 4  # one slice's logits are included, so the measurement works
 
 
-def test_only_adapters_are_trained_and_with_the_right_gradient():
+def test_only_adapters_are_trained_with_the_correct_gradient():
     """The tags' rows get the gradient that they have in a whole table's."""
     rng = np.random.default_rng(3)
     adapter = new_adapter(params(), AdapterConfig(rank=2, alpha=4.0), TAGS, seed=0)

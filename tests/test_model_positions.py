@@ -246,7 +246,7 @@ def test_a_command_decodes_at_the_models_own_positions(door, kind, positions, fo
 
 @pytest.mark.parametrize("kind", TRAINED)
 @pytest.mark.parametrize("door", DOORS, ids=name_of)
-def test_a_model_trained_with_true_lengths_is_not_decoded_with(door, kind, folder, workdir, traces):
+def test_a_model_trained_with_true_lengths_cannot_decode(door, kind, folder, workdir, traces):
     with pytest.raises(PastaError, match="trained with position policy oracle, whose lengths are unknown"):
         door(named(folder, Positions("oracle"), kind), workdir)
     assert traces == []
@@ -288,7 +288,7 @@ FILES = ("model.safetensors", "config.json", "tokenizer.model")
 
 @pytest.mark.parametrize("what", [*MISFITS, *FILES])
 @pytest.mark.parametrize("door", [*DOORS, run_sft], ids=name_of)
-def test_a_misfit_is_refused_by_every_command_in_one_line(door, what, folder, workdir):
+def test_every_command_refuses_a_mismatch_in_one_line(door, what, folder, workdir):
     model, message = misfit(what, folder, workdir)
     with pytest.raises(PastaError, match=message) as caught:
         door(model, workdir)
@@ -305,7 +305,7 @@ def test_a_misfit_is_refused_by_every_command_in_one_line(door, what, folder, wo
         ("preference", "model.safetensors", ["--config.baseline.path={base}", "--workdir={workdir}/run"]),
     ],
 )
-def test_the_commands_refuse_a_misfit_in_one_line_with_exit_code_2(script, what, flags, folder, workdir):
+def test_the_commands_refuse_a_mismatch_in_one_line_with_exit_code_2(script, what, flags, folder, workdir):
     model, message = misfit(what, folder, workdir)
     variant = "local" if script == "decode" else "tiny"
     command = [sys.executable, "-m", f"launch.{script}", f"--config={ROOT}/configs/{script}.py:{variant}"]

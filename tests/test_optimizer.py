@@ -49,7 +49,7 @@ def test_decay_applies_to_kernels_and_adapters_only(name):
     assert decayed == ({"kernel"} if name == "params" else {"lora_a", "lora_b"})
 
 
-def test_a_leaf_that_no_pattern_matches_is_refused_by_name():
+def test_a_leaf_that_no_pattern_matches_is_an_error_that_names_it():
     with pytest.raises(PastaError, match="layers/0/gate: no pattern decides whether it decays"):
         decay_mask({"layers": ({"gate": jnp.ones(3)},)})
 

@@ -71,7 +71,7 @@ def test_a_page_holds_every_token_once_in_reading_order_and_its_trace():
         assert to_json(from_json(json.dumps(data), "page")) == to_json(trace)
 
 
-def test_a_page_needs_no_network_and_runs_nothing_of_a_model():
+def test_a_page_needs_no_network_and_runs_no_code_from_a_model():
     html = page(hostile(), None)
     parsed = Page(html)
     assert parsed.heading == printable(HOSTILE).strip()
@@ -99,7 +99,7 @@ def test_a_page_shows_what_was_measured():
     assert "a replay of a given answer" in picture(trace)
 
 
-def test_a_page_can_show_every_answer():
+def test_a_page_can_show_any_answer():
     nothing, _ = traced([[TOKENIZER.end_of_turn]])
     plain, _ = traced(script_of(Program((Text("only text " * 20),))))
     assert Page(page(nothing, None)).tokens == {}

@@ -11,13 +11,13 @@ from tests.traces import PROGRAM, TOKENIZER, random_traces, script_of, traced
 TAGS = TOKENIZER.tags
 
 
-def test_an_empty_answer_has_events_too():
+def test_an_empty_answer_has_events():
     trace, _ = traced([[TOKENIZER.end_of_turn]])
     assert to_perfetto(trace)["traceEvents"]
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_perfetto_gets_slices_that_nest_and_arrows_that_hold_on_to_them(seed):
+def test_perfetto_slices_nest_and_arrows_attach_to_them(seed):
     for trace, *_ in random_traces(25, seed):
         whole = json.loads(json.dumps(to_perfetto(trace)))
         events = whole["traceEvents"]
@@ -64,7 +64,7 @@ def test_perfetto_gets_slices_that_nest_and_arrows_that_hold_on_to_them(seed):
         assert sum(event["name"] == "fork" for event in arrows) == 2 * started
 
 
-def test_perfetto_says_what_its_time_is():
+def test_perfetto_states_its_unit_of_time():
     timed, _ = traced(script_of(PROGRAM), round_steps=4)
     assert "since the prefill began" in to_perfetto(timed)["otherData"]["time"]
     untimed, _ = traced(script_of(PROGRAM), round_steps=0)

@@ -39,7 +39,7 @@ def pairs() -> list[PairExample]:
     ]
 
 
-def test_the_margin_is_that_of_best_and_worst_of_n():
+def test_the_margin_is_the_log_ratio_of_best_and_worst_of_n():
     assert round(best_of_n_margin(8), 4) == 18.15
     assert round(best_of_n_margin(10), 4) == 25.4607
     assert best_of_n_margin(2) == 1.0
@@ -48,7 +48,7 @@ def test_the_margin_is_that_of_best_and_worst_of_n():
         best_of_n_margin(1)
 
 
-def test_losses_are_those_worked_out_by_hand():
+def test_losses_equal_values_worked_out_by_hand():
     # log p: -10 and -14; reference: -12 and -13. The model prefers the better by 4, the reference by 1.
     ratio = log_ratio(-10.0, -14.0, -12.0, -13.0)
     assert ratio == 3.0
@@ -61,7 +61,7 @@ def test_losses_are_those_worked_out_by_hand():
 
 
 @pytest.mark.parametrize("loss", ["bonbon", "dpo", "ipo"])
-def test_losses_and_gradients_are_those_of_numpy(loss):
+def test_losses_and_gradients_equal_those_of_numpy(loss):
     """Gradients with respect to log-probabilities, against derivatives worked out on paper."""
     random = np.random.default_rng(3)
     settings = PreferenceLoss(loss, alpha=0.3, margin=2.5, beta=0.7)

@@ -137,7 +137,7 @@ def test_a_report_is_json_with_an_infinite_weight_too(whole):
 
 
 @pytest.mark.slow
-def test_killed_in_each_step_it_ends_with_the_same_bits(config, whole, folder):
+def test_a_run_killed_in_each_step_ends_with_the_same_bits(config, whole, folder):
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
     environment |= {"JAX_COMPILATION_CACHE_DIR": str(folder / "programs")}
     environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "XLA_FLAGS": ""}
@@ -154,7 +154,7 @@ def test_killed_in_each_step_it_ends_with_the_same_bits(config, whole, folder):
         assert (workdir / "artifacts" / one.name).read_bytes() == one.read_bytes(), one.name
 
 
-def test_another_quality_weight_samples_and_judges_nothing_again(config, whole, folder):
+def test_another_quality_weight_reuses_samples_and_verdicts(config, whole, folder):
     other = ConfigDict(config.to_dict())
     other.artifacts = str(folder / "whole/artifacts")
     other.score.update(quality_weight=8.0, efficiency="arithmetic")
@@ -175,7 +175,7 @@ def test_an_adapter_is_trained_beside_frozen_weights(config, folder):
     assert (folder / "adapter/adapter.safetensors").exists()
 
 
-def test_a_training_that_is_stopped_resumes(config, whole, folder):
+def test_a_stopped_training_run_resumes(config, whole, folder):
     """Stopped after an update, the run returns nothing; the same call trains the rest."""
 
     @contextlib.contextmanager
@@ -302,7 +302,7 @@ def test_points_are_a_grid_or_a_zip():
         ({"train.rows": 0}, r"config\.base\.train\.rows: "),
     ],
 )
-def test_points_that_make_no_sense_are_refused(values, message):
+def test_invalid_points_are_refused(values, message):
     base = settings.read(sweep_config.toy(), sweep.Settings).base
     with pytest.raises(PastaError, match=message):
         sweep.settings_of(base, values, Path("w"))
@@ -319,7 +319,7 @@ def test_points_that_make_no_sense_are_refused(values, message):
         ({"model": {"policy": "constant"}}, "constant"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_is_sampled(config, folder, changes, message):
+def test_invalid_settings_are_refused_before_anything_is_sampled(config, folder, changes, message):
     other = ConfigDict(config.to_dict())
     for name, values in changes.items():
         other[name].update(values)

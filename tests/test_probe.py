@@ -35,7 +35,7 @@ def answers(tags: float = 1.0):
 
 
 @pytest.mark.parametrize("tags", [0.0, 1.0])
-def test_well_formed_answers_are_those_of_the_unmasked_model(tags):
+def test_well_formed_answers_equal_the_unmasked_models(tags):
     outcomes = []
     for result in answers(tags):
         prompt, fed = list(result.trace.prompt_ids), result.trace.token.tolist()

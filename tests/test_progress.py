@@ -61,7 +61,7 @@ def test_without_a_terminal_there_is_a_line_every_few_seconds(now, capsys):
     assert "\r" not in err
 
 
-def test_a_short_command_prints_its_end_alone(now, capsys):
+def test_a_short_command_prints_only_its_last_line(now, capsys):
     with progress.Progress("pairs", 3) as bar:
         bar.add(2)
         bar.add()
@@ -77,14 +77,14 @@ def test_a_note_ends_each_line(now, capsys):
     assert capsys.readouterr().err == "answers: 2 of 2, 2.5 s each, 0:00 left; 1 request\n"
 
 
-def test_items_of_an_earlier_run_do_not_count_for_the_rate(now, capsys):
+def test_items_of_an_earlier_run_do_not_count_towards_the_rate(now, capsys):
     with progress.Progress("samples", 100, done=80) as bar:
         now.now += 10
         bar.add(5)
     assert capsys.readouterr().err == "samples: 85 of 100, 2.0 s each, 0:30 left\n"
 
 
-def test_a_note_stands_beside_the_bar(terminal):
+def test_a_note_is_shown_beside_the_bar(terminal):
     with progress.Progress("answers", 2) as bar:
         bar.note = "1 request"
         bar.add(2)

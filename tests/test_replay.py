@@ -141,7 +141,7 @@ def test_replay_computes_what_one_forward_pass_computes(rows, policy, stacked, p
             np.testing.assert_allclose(ours_NxV, theirs_NxV, atol=1e-5, rtol=0)
 
 
-def test_replay_returns_these_logits():
+def test_replay_returns_the_same_logits():
     model = toy(False, layers=1)  # quick to compile
     config = DecodeConfig(lanes=2, rows=4, slots=0)
     pairs = random_pairs(2, seed=7)
@@ -151,7 +151,7 @@ def test_replay_returns_these_logits():
         np.testing.assert_allclose(result.logits, expected, atol=1e-5, rtol=0)
 
 
-def test_another_mask_or_other_positions_would_show():
+def test_a_wrong_mask_or_wrong_positions_exceed_the_tolerance():
     """The tolerance of 1e-5 is tight: one token more or less in view, or one position off, changes logits by 1e-3."""
     model = toy(False)
     text = 'a<promise topic="b" tokens=2 /><async>chunk</async> c<promise topic="d" tokens=1 /><async>e</async><sync/>f'

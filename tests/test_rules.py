@@ -132,7 +132,7 @@ def row(kind: str, arguments: dict | None) -> dict:
 
 
 @pytest.mark.parametrize(("kind", "arguments", "kept", "broken"), CASES)
-def test_a_rule_is_kept_or_broken(kind, arguments, kept, broken):
+def test_a_rule_is_followed_or_broken(kind, arguments, kept, broken):
     [rule] = rules_of_row(row(kind, arguments), "here")
     assert [text for text in kept if not rule.is_followed_by(text)] == []
     assert [text for text in (*broken, "", " \n") if rule.is_followed_by(text)] == []
@@ -144,7 +144,7 @@ def test_every_kind_has_its_case_and_every_language_its_sentence():
     assert set(SENTENCES) == LANGUAGES
 
 
-def test_languages_are_told_apart():
+def test_languages_are_identified():
     assert {name: language_of(text) for name, text in SENTENCES.items()} == {name: name for name in SENTENCES}
     for unknown in ("", "1, 2, 3", "Xylophon", "今天天气很好", "que"):  # the last is a word of three languages
         assert language_of(unknown) is None

@@ -142,7 +142,7 @@ def answers_to(rules: tuple[Rule, ...], text: str) -> list[str]:
     return list(dict.fromkeys(answers))
 
 
-def test_verdicts_are_those_of_ifevals_own_checkers(checkers):
+def test_verdicts_equal_those_of_ifevals_own_checkers(checkers):
     import langdetect
 
     texts = [pair.response for pair in read("alpaca_eval") if isinstance(pair, Pair)]

@@ -96,7 +96,7 @@ def assert_same_answer(result, answer: reference.Answer, prompt: int) -> None:
 
 
 @pytest.mark.usefixtures("fully_compiled")
-def test_sampled_programs_are_those_of_the_oracle():
+def test_sampled_programs_equal_the_oracles():
     requests = random_requests(200)
     ends = Counter()
     for at in range(0, len(requests), 50):
@@ -122,7 +122,7 @@ def test_requests_alone_equal_requests_that_share_lanes():
         assert fields_of(generate(talkative(), [request], EIGHT_LANES)[0]) == fields_of(result)
 
 
-def test_lane_and_neighbours_do_not_matter():
+def test_results_do_not_depend_on_lane_or_neighbours():
     order = random.Random(1).sample(range(200), 60)
     again = generate(talkative(), [random_requests(200)[n] for n in order], EIGHT_LANES)
     for number, result in zip(order, again, strict=True):
@@ -155,7 +155,7 @@ def test_nan_in_a_lane_does_not_reach_its_neighbours():
 
 
 @pytest.mark.usefixtures("fully_compiled")
-def test_answers_of_a_hot_model_are_well_formed():
+def test_answers_at_high_temperature_are_well_formed():
     """10,000 answers at temperature 2: all parse as programs, and none leaves a promise or a chunk open."""
     prompt = Request((1, 2, 3), 40, Sampling(), False, 3, 9)
     hot = [

@@ -82,7 +82,7 @@ def test_whole_numbers_and_infinity_are_floats():
         ({"scores": [SCORE, SCORE | {"w": 1}]}, "config.scores[1].w: unknown key; known keys are mode, weight"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_its_key(change, message):
+def test_invalid_values_are_refused_with_their_key(change, message):
     with pytest.raises(PastaError) as error:
         settings.read(ConfigDict(GOOD | change), Run)
     assert str(error.value) == message

@@ -94,7 +94,7 @@ def test_a_run_writes_metrics_config_and_checkpoints(whole):
 
 
 @pytest.mark.slow
-def test_killed_anywhere_and_resumed_equals_uninterrupted(folder, environment, whole):
+def test_a_run_killed_anywhere_and_resumed_equals_an_uninterrupted_one(folder, environment, whole):
     """Killed at a random step, it loses nothing but the steps since the last checkpoint."""
     workdir = folder / "killed"
     step = random.SystemRandom().randrange(2, 11)
@@ -254,7 +254,7 @@ def test_a_trained_model_and_an_adapter_record_their_positions(tmp_path, base, p
     assert about["positions"] == dataclasses.asdict(expected)
 
 
-def test_training_with_other_positions_than_the_models_is_refused(tmp_path, base, adapted):
+def test_training_with_positions_other_than_the_models_is_refused(tmp_path, base, adapted):
     message = "trained with positions shared_start, config.positions is predicted; set --config.positions.policy=shared"
     with pytest.raises(PastaError, match=f"adapted/model: {message}"):
         train(tmp_path, fresh__layers=0, model__path=str(adapted / "model"))
@@ -306,7 +306,7 @@ def test_without_a_rank_the_adapter_is_merged_and_all_parameters_are_trained(tmp
         ),
     ],
 )
-def test_other_adapter_settings_than_the_files_are_refused(tmp_path, base, adapted, changes, message):
+def test_adapter_settings_other_than_the_files_are_refused(tmp_path, base, adapted, changes, message):
     changes = ADAPTER | changes | {"positions__policy": "shared_start", "model__path": str(base)}
     with pytest.raises(PastaError, match=message):
         train(tmp_path, model__adapter=str(adapted / "adapter.safetensors"), **changes)

@@ -72,7 +72,7 @@ def test_a_model_without_positions_accepts_any(tmp_path):
 
 
 @pytest.mark.parametrize("positions", [*POSITIONS, None], ids=str)
-def test_an_adapter_brings_its_positions(positions, tmp_path):
+def test_an_adapter_sets_the_models_positions(positions, tmp_path):
     folder = export(tmp_path / "model", Positions("shared_start"))
     base = load_model("", str(folder))
     path, _ = save(tmp_path / "a.safetensors", base, positions)
@@ -99,7 +99,7 @@ def test_a_merged_adapter_equals_the_exported_result(stacked, tmp_path):
 
 
 @pytest.mark.parametrize("stacked", [False, True])
-def test_an_adapter_to_train_further_lies_beside_its_base(stacked, tmp_path):
+def test_an_adapter_to_train_further_is_loaded_beside_its_base(stacked, tmp_path):
     folder = export(tmp_path / "model", None)
     base = load_model("", str(folder), stacked=stacked)
     path, adapter = save(tmp_path / "a.safetensors", base, Positions("constant", 3))
@@ -123,7 +123,7 @@ def test_an_adapter_on_another_base_is_refused(tmp_path):
     assert merged.fingerprint not in (base.fingerprint, "")
 
 
-def test_the_fingerprint_is_of_the_weights_and_not_of_the_tags(tmp_path):
+def test_the_fingerprint_covers_the_weights_but_not_the_tags(tmp_path):
     model = read_model("", str(export(tmp_path / "model", Positions())))
     assert read_model("", str(export(tmp_path / "copy", None))).fingerprint == model.fingerprint
     assert load_model("", str(tmp_path / "model"), dtype=jnp.bfloat16, stacked=True).fingerprint == model.fingerprint

@@ -66,7 +66,7 @@ def test_a_list_of_records_and_a_parquet_file(tmp_path):
     assert texts(read(str(tmp_path / "turns.parquet"))) == [("", "why", "because")]
 
 
-def test_a_tfds_data_set(tmp_path, monkeypatch):
+def test_a_tfds_dataset(tmp_path, monkeypatch):
     import numpy as np
     import tensorflow_datasets as tfds
 
@@ -168,7 +168,7 @@ def test_packaged_data():
     assert select([copy], Filter((1, 99), (1, 9), True, drop_evaluation=True))[1] == {"evaluation prompt": 1}
 
 
-def test_given_preferences_are_between_the_answers_that_end_a_conversation(tmp_path, monkeypatch):
+def test_given_preferences_compare_the_answers_that_end_a_conversation(tmp_path, monkeypatch):
     def turn(name: str, text: str) -> dict:
         return {"from": name, "value": text}
 
@@ -187,7 +187,7 @@ def test_given_preferences_are_between_the_answers_that_end_a_conversation(tmp_p
 
 
 @requires_data
-def test_no_given_preference_is_between_equal_answers():
+def test_no_given_preference_compares_equal_answers():
     pairs = given_preferences()
     assert (len(pairs), [chosen == rejected for _, chosen, rejected in pairs].count(True)) == (300, 0)
 

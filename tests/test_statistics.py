@@ -44,7 +44,7 @@ def test_the_figures_of_two_records():
     assert "| with a fork | 1 (50.0%) |" in result.table()
 
 
-def test_nothing_has_no_figures_and_no_forks_have_some():
+def test_statistics_need_records_but_no_forks():
     with pytest.raises(PastaError, match="no records"):
         statistics([])
     assert statistics([PLAIN]).chunks == Spread(0, 0, 0, 0, 0)

@@ -119,7 +119,7 @@ def test_the_mask_in_the_pool_is_the_same(script, prompt_length):
     np.testing.assert_array_equal(mask[fed], matrix(simulated.sees)[fed])
 
 
-def test_visible_takes_jax_arrays_and_ints():
+def test_visible_accepts_jax_arrays_and_ints():
     parts = structured(lay_out(EXAMPLE, 2))
     place = jax.tree.map(jnp.asarray, parts.place)
     on_device = jax.jit(lambda place: visible(jnp.tri(len(IDS), dtype=bool), place.queries(), place.keys()))(place)
@@ -205,7 +205,7 @@ def test_tags_in_the_prompt_have_no_meaning():
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_position_arithmetic_takes_arrays(policy):
+def test_position_arithmetic_accepts_arrays(policy):
     positions = Positions(policy)
     p, tens, length = np.array([3, 10]), np.array([1, 64]), np.array([12, 5])
     at_once = resume_position(jnp.array(p), jnp.array(tens), positions, jnp.array(length))

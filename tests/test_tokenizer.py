@@ -301,7 +301,7 @@ def test_saved_equals_loaded(load, name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["smollm2.json", "llama3.gguf"])
-def test_other_programs_read_a_saved_bpe(load, name, tmp_path):
+def test_other_tools_read_a_saved_bpe(load, name, tmp_path):
     ours = load(name)
     theirs = tokenizers.Tokenizer.from_file(str(ours.save(tmp_path)))
     messages = CONVERSATIONS[2]
@@ -311,7 +311,7 @@ def test_other_programs_read_a_saved_bpe(load, name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["gemma.model", "gemma.gguf"])
-def test_other_programs_read_a_saved_sentencepiece(load, name, tmp_path):
+def test_other_tools_read_a_saved_sentencepiece(load, name, tmp_path):
     theirs = sentencepiece.SentencePieceProcessor(model_file=str(load(name).save(tmp_path)))
     assert (theirs.eos_id(), theirs.bos_id(), theirs.unk_id()) == (1, 2, 3)
     assert theirs.encode("Give three  tips") == load(name).encode("Give three  tips")

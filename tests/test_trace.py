@@ -42,7 +42,7 @@ def earliest(trace: Trace) -> int:
     return max(now, *ends)
 
 
-def test_traces_equal_the_records_of_the_oracle():
+def test_traces_equal_the_oracles_answers():
     kinds = set()
     for trace, answer, script, rows in random_traces(250):
         ids = trace.linear_ids()
@@ -105,7 +105,7 @@ def test_text_tokens_are_neither_tags_nor_topics():
     assert trace.widest == 3
 
 
-def test_an_empty_answer_is_a_trace_too():
+def test_an_empty_answer_has_a_trace():
     trace, _ = traced([[TOKENIZER.end_of_turn]])
     assert (trace.steps, trace.critical_path, trace.parallelism, trace.widest) == (0, 0, 0.0, 0)
     assert trace.program() == Program(())
@@ -190,7 +190,7 @@ def test_a_replay_is_streamed_like_an_answer_and_timed():
 # The file
 
 
-def test_a_file_comes_back_equal(tmp_path):
+def test_a_file_round_trips(tmp_path):
     for number, (trace, *_) in enumerate(random_traces(60, seed=2)):
         path = tmp_path / f"{number}.json"
         save(trace, path)
@@ -261,7 +261,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "message"), REFUSED)
-def test_files_that_are_not_traces_are_refused_by_name(text, message):
+def test_files_that_are_not_traces_are_refused(text, message):
     with pytest.raises(PastaError, match=f"^it: .*({message})") as refused:
         from_json(text, "it")
     assert "\n" not in str(refused.value)

@@ -195,7 +195,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("kind", "metadata", "drop", "message"), REFUSALS)
-def test_unusable_files_are_refused_by_name(kind, metadata, drop, message, tmp_path):
+def test_unusable_files_are_refused(kind, metadata, drop, message, tmp_path):
     path = tmp_path / "toy.gguf"
     path.write_bytes(gguf_bytes(kind, LLAMA, drop=drop, **metadata)[0])
     with pytest.raises(PastaError, match=message) as caught:
