@@ -1,4 +1,4 @@
-"""The smallest tokenizer there is: a byte is an id, the tags follow."""
+"""The smallest possible tokenizer: each byte is an id, and the tags follow."""
 
 from pasta_jax.lang.tags import TagIds
 

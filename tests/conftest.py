@@ -4,15 +4,15 @@ import importlib.util
 import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# With few cores, simulated devices deadlock in the in-process all-reduce unless the thread pool is larger than they
-# are many.
+# With few cores, simulated devices deadlock in the in-process all-reduce unless the thread pool is larger than
+# their number.
 os.environ.setdefault("NPROC", "32")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Most programs here run for less time than XLA's optimisations take, and its older code generator takes half as long;
-# tests that differ ask for `fully_compiled`. With 0 and no flags everything is compiled as for users.
+# exceptions use `fully_compiled`. With 0 and no flags everything is compiled as users would.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
-# Compiled programs are kept between runs and shared by the processes of one run. JAX keys them by program, flags,
+# Compiled programs are cached between runs and shared by the processes of one run. JAX keys them by program, flags,
 # versions and machine. JAX_COMPILATION_CACHE_DIR="" compiles everything again.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     cache = os.environ.get("PASTA_JAX_CACHE") or os.path.expanduser("~/.cache/pasta_jax")
@@ -39,14 +39,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def forget_programs():
-    """Compiled programs go with their module: each maps memory, of which a process gets 65,530 pieces and then dies."""
+    """Drop compiled programs after each module: each one maps memory, and a process may have only 65,530 mappings."""
     yield
     jax.clear_caches()
 
 
 @pytest.fixture
 def fully_compiled(monkeypatch):
-    """For tests that run long, or that look at the very program users run."""
+    """For tests that run long, or that inspect the program as users run it."""
     quickly = compiler.get_compile_options
 
     def as_for_users(*args, **kwargs):

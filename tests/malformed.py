@@ -1,4 +1,4 @@
-"""Malformed records and annotations, each with the reason it is refused for."""
+"""Malformed records and annotations, each with the reason for its refusal."""
 
 import json
 

@@ -26,7 +26,7 @@ TINY = TransformerConfig(
 
 
 def random_params(config, seed: int, scale: float = 0.3, stacked: bool = False):
-    """A parameter tree large enough in scale that wrong masks, ropes or norms show."""
+    """A parameter tree whose scale is large enough to reveal wrong masks, ropes or norms."""
     rng = np.random.default_rng(seed)
     shapes = jax.eval_shape(functools.partial(transformer.init, config, stacked=stacked), jax.random.key(0))
     return jax.tree.map(lambda s: (rng.standard_normal(s.shape) * scale).astype(np.float32), shapes)

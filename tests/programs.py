@@ -20,7 +20,7 @@ FRAGMENTS = [
 
 
 def random_text(rng: random.Random, most: int = 8) -> str:
-    """Fragments and now and then any character at all; lone surrogates left out, which no encoding takes."""
+    """Fragments and occasionally any other character, except lone surrogates, which can't be encoded."""
     pieces = []
     for _ in range(rng.randrange(most + 1)):
         code = rng.randrange(0x110000)

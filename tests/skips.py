@@ -1,4 +1,4 @@
-"""A pytest plugin (-p tests.skips): one closing line for each reason that left tests out, most tests first."""
+"""A pytest plugin (-p tests.skips): ends a run with one line per reason for skipping, the most frequent first."""
 
 from collections import Counter
 

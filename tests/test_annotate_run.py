@@ -1,4 +1,4 @@
-"""Runs that are cut off anywhere end as if they had not been; the folder of another run is never continued."""
+"""Runs interrupted anywhere end as if uninterrupted; the folder of another run is never continued."""
 
 import dataclasses
 import json

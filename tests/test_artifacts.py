@@ -18,7 +18,7 @@ class Number:
 
 
 def numbers(start: int, computed: list[int]) -> Iterator[list[Number]]:
-    """Blocks of records; notes where each block that was computed starts."""
+    """Blocks of records; `computed` collects the start of each block that was computed."""
     for at in range(start, TOTAL, BLOCK):
         computed.append(at)
         yield [Number(n, "\u2028ü\n") for n in range(at, min(at + BLOCK, TOTAL))]

@@ -94,7 +94,7 @@ def test_the_full_mask_is_never_built():
     compiled = jax.jit(jax.grad(total, argnums=(0, 1, 2))).lower(q, kv, kv, one).compile()
     assert (
         compiled.memory_analysis().temp_size_in_bytes < length * length / 4
-    )  # a byte a score would take four times that
+    )  # one byte per score would take four times that
 
 
 def test_an_empty_block_is_refused():

@@ -181,7 +181,7 @@ def test_a_restart_continues_with_the_next_batch():
     whole = run("range(12)")
     assert len(set(whole)) == 12
     assert run("reversed(range(7, 12))") == whole[:6:-1]
-    # The order itself is pinned: a change of it would make runs that are under way go on elsewhere.
+    # The order itself is pinned: changing it would change the data of runs in progress.
     assert [Feed(EXAMPLES, LAYOUT).locate(11, step) for step in (0, 40)] == [
         (0, 0),
         (1, 40 - Feed(EXAMPLES, LAYOUT).steps(11, 1)),
@@ -235,7 +235,7 @@ def test_packed_loss_is_the_loss_of_each_record_alone(policy):
 @requires_smollm2
 @requires_data
 def test_packed_loss_is_unpacked_loss_on_real_records():
-    """SmolLM2 on answers that people got, annotated by their form."""
+    """SmolLM2 on ShareGPT answers, annotated by their form."""
     model = load_model("smollm2_135m", "")
     tokenizer, examples = model.tokenizer, []
     for pair in read("alpaca_rows"):

@@ -1,4 +1,4 @@
-"""Benchmarks: every thread runs, replays are of the same programs, reports are right. No test checks a time."""
+"""Benchmarks: every thread runs, replays run the same programs, reports are correct. No test checks a time."""
 
 import dataclasses
 import functools
@@ -132,7 +132,7 @@ def small(monkeypatch, tmp_path, **changes: dict) -> benchmark.Settings:
 
 
 def fixed(name: str, ms: float, order: list[str]) -> steps.Runner:
-    """A runner that takes `ms` and notes its turn."""
+    """A runner that takes `ms` and records its turn."""
     return lambda: order.append(name) or ms
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints: bit-equal on any mesh, whole or absent, damage and other programs' files refused by name."""
+"""Checkpoints: bit-equal on any mesh, whole or absent; damage and files of other tools are refused."""
 
 import json
 import re
@@ -141,7 +141,7 @@ def test_damage_of_the_same_size_is_detected(tmp_path):
 
 
 def test_a_changed_bit_is_detected(tmp_path):
-    """The arrays were written whole but are not those that were summed."""
+    """The arrays were written completely, but are not those whose sums were recorded."""
     state = state_of(0)
     saved(tmp_path / "a", state)
     embed = state.trainable["embed"].at[0, 0].add(1.0)

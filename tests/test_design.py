@@ -20,7 +20,7 @@ SOURCES = sorted(
 )
 MOST_LINES, MOST_LINES_OF_A_SCRIPT = 350, 100
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
-# What each layer may import of ours, itself apart. Modules beside the packages are layers of their own.
+# What each layer may import from pasta_jax besides itself. Modules outside the packages are layers too.
 BASE = {"errors", "assets", "files", "fingerprints", "progress", "settings"}
 BELOW = {
     "errors": set(),

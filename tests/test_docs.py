@@ -1,4 +1,4 @@
-"""The Python in the documents runs, from the first block to the last, and prints what it is shown to print."""
+"""The Python in the documents runs, from the first block to the last, and prints what the page shows."""
 
 import doctest
 import pathlib
@@ -37,7 +37,7 @@ def examples(markdown: str) -> list[doctest.Example]:
 
 
 def failures(markdown: str, name: str) -> str:
-    """What a doctest runner reports of all blocks in one namespace; empty if all is as shown."""
+    """What a doctest runner reports of all blocks in one namespace; empty if all output matches."""
     report: list[str] = []
     test = doctest.DocTest(examples(markdown), {"__name__": name}, name, name, 0, markdown)
     doctest.DocTestRunner().run(test, out=report.append)

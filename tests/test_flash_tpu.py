@@ -30,7 +30,7 @@ QUERIES_AND_KEYS = ["forward_kernel", "queries_kernel", "keys_kernel"]
 
 @pytest.fixture
 def interpreted(monkeypatch):
-    """The kernels instead of plain JAX, interpreted, and in blocks that no TPU would take; the names of those used."""
+    """Run the kernels, interpreted, instead of plain JAX, also with block sizes no TPU supports; the names of those used."""
     used = []
     real = pl.pallas_call
 
@@ -70,7 +70,7 @@ def test_half_precision_stays_close(interpreted):
 
 
 def test_a_mesh_changes_no_loss_and_no_gradient(interpreted):
-    """Rows and heads shared out; under scanned layers that are computed again, local and global ones."""
+    """With rows and heads divided over devices, and with scanned, rematerialised layers, local and global."""
     examples = [example for example, _ in records()]
     batch = pack([examples[:2], examples[2:3]], LENGTH)
     params = random_params(CONFIG, seed=4, scale=0.2, stacked=True)
@@ -123,6 +123,6 @@ def test_a_training_step_over_a_mesh_runs_the_kernels_and_gathers_nothing():
     )
     assert process.returncode == 0, process.stderr
     train = json.loads(process.stdout.splitlines()[-1])["programs"]["train"]
-    assert train["kernels"] == 4  # forwards, the same again in the backward pass, and its two
+    assert train["kernels"] == 4  # forward, forward again for the backward pass, and its own two
     assert set(train["collectives"]["largest"]) == {"all-reduce"}
     assert max(train["collectives"]["largest"].values()) < 1024 * 1024  # a byte for each pair of tokens

@@ -1,4 +1,4 @@
-"""The reader of GGUF files: what comes back, refusals that say where, and every number format."""
+"""Reading GGUF files: round trips, errors that name the place, and every number format."""
 
 import hashlib
 import subprocess
@@ -178,7 +178,7 @@ def digest(gguf: GGUF) -> str:
 
 @requires_smollm2
 def test_smollm2_is_bit_equal():
-    """As another implementation of its formats read it; its metadata as the reference reads them."""
+    """Tensors as another implementation decodes them, and metadata as the reference reads them."""
     import gguf
 
     ours, theirs = GGUF.open(assets.smollm2_gguf()), gguf.GGUFReader(assets.smollm2_gguf())
@@ -192,7 +192,7 @@ def test_smollm2_is_bit_equal():
 
 @requires_gemma
 def test_gemma_is_bit_equal():
-    """Its tensors tile the file, which proves all their places."""
+    """Its tensors tile the file, which verifies all offsets."""
     gguf = GGUF.open(assets.gemma3_270m_gguf())
     assert {info.format.name for info in gguf.tensors.values()} == {"F32", "Q5_0", "Q8_0", "Q4_K", "Q6_K"}
     assert digest(gguf) == "1338c04fc517a9e767cfe72bec8cd46542f5ada7f08e02eb0e6a570a12cfa922"

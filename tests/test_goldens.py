@@ -92,7 +92,7 @@ def test_a_ragged_batch_equals_each_prompt_alone_and_the_uncached_model(model):
 
 
 def test_answers_are_sensible(model):
-    """The demo's question, and one for a model that was not taught to chat."""
+    """The demo's question, and one for a model that was not trained to chat."""
     healthy = model.tokenizer.chat([("user", "Give three tips for staying healthy.")])
     capital = model.tokenizer.prompt_ids("Question: What is the capital of France? Answer:")
     ids, tokens, beginning, finish = {

@@ -1,4 +1,4 @@
-"""The likelihood verifier: rows have PASTA's visibility, every byte is kept, text that needs a chunk is detected."""
+"""The likelihood verifier: rows have PASTA's visibility, every byte stays, text that needs a chunk is detected."""
 
 import dataclasses
 import functools
@@ -153,7 +153,7 @@ def test_log_probs_equal_those_of_the_text_alone():
 
 
 def test_shared_prefixes_are_not_computed_again(monkeypatch):
-    """Whatever was computed before, and however far, log-probabilities are those of whole rows."""
+    """Log-probabilities equal those of whole rows, whatever was computed before."""
     forward_block, blocks, rows = hiding._forward_block, [], []
     monkeypatch.setattr(hiding, "_forward_block", lambda *args: blocks.append(len(args[5])) or forward_block(*args))
     rng = random.Random(2)

@@ -28,7 +28,7 @@ CONFIG = OptimizerConfig(steps=9, learning_rate=0.05, warmup=2, weight_decay=0.1
 
 
 def loss(trainable, frozen, batch):
-    """Linear regression on weighted points: the loop needs nothing of language."""
+    """Linear regression on weighted points: the loop knows nothing about language."""
     x, y, weight = batch["x"], batch["y"], batch["weight"]
     error = jnp.sum(((x @ trainable["kernel"] - y + (0.0 if frozen is None else frozen)) ** 2) * weight)
     return LossSums({"loss": (error, jnp.sum(weight)), "never": (0.0, 0.0)}, jnp.sum(weight > 0))
@@ -63,7 +63,7 @@ def fresh():
 
 
 def train_in(folder, run: Run, stop_after: int | None = None):
-    """Train in a folder, from its newest checkpoint if it has one; stop after some steps if asked to."""
+    """Train in a folder, from its newest checkpoint if it has one; optionally stop after some steps."""
     checkpoints = Checkpoints(folder / "checkpoints", {}, keep=2, keep_every=0)
     state = fresh()
     if checkpoints.latest() is not None:

@@ -1,4 +1,4 @@
-"""The embedding model: similarities that its makers' own code gives, padding that changes nothing, a limit, a cache."""
+"""The embedding model: the similarities that its authors publish, padding that changes nothing, a limit, a cache."""
 
 import importlib.util
 

@@ -1,4 +1,4 @@
-"""Chrome trace events of a trace: slices nest, arrows hold on to them, times are what was measured."""
+"""Chrome trace events of a trace: slices nest, arrows attach to them, times are the measured ones."""
 
 import itertools
 import json

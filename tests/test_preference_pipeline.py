@@ -216,7 +216,7 @@ def test_an_adapter_file_is_merged_or_trained_further(config, folder):
 
 
 def test_steps_depend_on_the_models_positions(config, folder):
-    """Answers and pairs of a model trained at other positions are other ones."""
+    """A model trained with other positions gets other answers and pairs."""
     stage = stage_of(config, folder / "unused")
     moved = dataclasses.replace(stage.sft, positions=Positions("constant", 7))
     request = template(stage, 1.0, seed=0, sequential=False)

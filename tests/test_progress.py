@@ -15,7 +15,7 @@ class Terminal(io.StringIO):
 
 
 class Clock:
-    """time.monotonic that moves when told to."""
+    """A time.monotonic that tests advance."""
 
     now = 1000.0
 

@@ -78,7 +78,7 @@ def answered(count: int):
 
 
 def fields_of(result: Result) -> tuple:
-    """A result's fields, without times, in a form that compares."""
+    """A result's fields, without times, in a form that can be compared."""
     trace = result.trace
     columns = (trace.token, trace.thread, trace.step, trace.position)
     return (*(column.tolist() for column in columns), list(trace.closed), trace.finish, trace.steps, result.text)

@@ -1,4 +1,4 @@
-"""Config values become typed dataclasses; what doesn't fit is refused in one line that names the key."""
+"""Config values become typed dataclasses; invalid values are refused in one line that names the key."""
 
 import dataclasses
 from typing import Annotated, Literal

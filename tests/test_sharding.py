@@ -37,7 +37,7 @@ WIDE = dataclasses.replace(NARROW, heads=16, kv_heads=8)  # eight: every mesh di
 
 @functools.cache
 def host_params(config, stacked: bool):
-    """Random weights whose head says tags often."""
+    """Random weights whose head samples tags often."""
     params = random_params(config, 5, stacked=True)
     for ids, factor in (([TAGS.promise], 10), ([TAGS.end_async, TAGS.sync], 7), ([TOKENIZER.end_of_turn], 6)):
         params["head"][ids] *= factor

@@ -15,7 +15,7 @@ from tests.texts import TEXTS
 
 
 class Words(ByteTokenizer):
-    """Six letters an id, so that lengths are about those of a real tokenizer."""
+    """Six letters per id, so that lengths are close to those of a real tokenizer."""
 
     def encode(self, text: str) -> list[int]:
         return super().encode(text)[::6]

@@ -53,7 +53,7 @@ LLAMA3_SPECIALS = [
 
 
 def train_bpe(specials: list[str], words=None, added: tuple[str, ...] = (), whole: str | None = None) -> str:
-    """A tokenizer.json with all 256 bytes; `specials` are control pieces, `added` parsed but plain ones.
+    """A tokenizer.json with all 256 bytes; `specials` are control pieces, `added` are parsed like them but are plain.
 
     It is trained on uncut lines, so that its merges tell where `words` cuts. `whole` is a piece that no merges make.
     """
