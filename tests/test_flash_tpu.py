@@ -30,7 +30,7 @@ QUERIES_AND_KEYS = ["forward_kernel", "queries_kernel", "keys_kernel"]
 
 @pytest.fixture
 def interpreted(monkeypatch):
-    """Run the kernels, interpreted, instead of plain JAX, also with block sizes no TPU supports; the names of those used."""
+    """Run the kernels interpreted, with any block size, instead of plain JAX; the names of the kernels used."""
     used = []
     real = pl.pallas_call
 
