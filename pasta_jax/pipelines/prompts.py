@@ -45,10 +45,11 @@ def read_records(path: Path) -> list[tuple[str, object]]:
 
 def read_program(path: Path) -> Program:
     """The program in a file; the line break at the end of the file is not part of it."""
+    text = read_text(path)
     try:
-        return Program.parse(read_text(path).removesuffix("\n"))
+        return Program.parse(text.removesuffix("\n"))
     except PastaError as error:
-        raise PastaError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from None
+        raise PastaError(f"{path}: {error}") from None
 
 
 def read_baseline(path: Path, prompts: Sequence[str]) -> list[int]:

@@ -11,6 +11,7 @@ from pasta_jax.data.batches import Feed, Layout
 from pasta_jax.data.example import Example
 from pasta_jax.data.packing import pack
 from pasta_jax.errors import PastaError
+from pasta_jax.progress import Progress
 from pasta_jax.train.preference import PairBatch
 
 
@@ -78,12 +79,14 @@ def score_examples(
         raise PastaError(f"an answer has {longest} tokens with its prompt, rows have {lengths[-1]}; raise lengths")
     values = [0.0] * len(examples)
     shortest = 0
-    for length in lengths:
-        bucket = [number for number, example in enumerate(examples) if shortest < len(example) <= length]
-        shortest = length
-        for start in range(0, len(bucket), rows):
-            numbers = bucket[start : start + rows]
-            batch = pack([[examples[number]] for number in numbers] + [[]] * (rows - len(numbers)), length)
-            for number, value in zip(numbers, np.asarray(score(batch)), strict=False):
-                values[number] = float(value)
+    with Progress("scoring answers", len(examples)) as progress:
+        for length in lengths:
+            bucket = [number for number, example in enumerate(examples) if shortest < len(example) <= length]
+            shortest = length
+            for start in range(0, len(bucket), rows):
+                numbers = bucket[start : start + rows]
+                batch = pack([[examples[number]] for number in numbers] + [[]] * (rows - len(numbers)), length)
+                for number, value in zip(numbers, np.asarray(score(batch)), strict=False):
+                    values[number] = float(value)
+                progress.add(len(numbers))
     return values

@@ -13,7 +13,7 @@ from pasta_jax.judges.judge import Agreement, Verdict, agreement, both_orders
 from pasta_jax.pipelines.artifacts import Artifact
 from pasta_jax.pipelines.preference.sample import Answers
 from pasta_jax.pipelines.preference.stage import Stage, judge_inputs
-from pasta_jax.progress import say
+from pasta_jax.progress import say, track
 
 Verdicts = tuple[tuple[float, float], ...]  # Verdict.first and .second of each
 
@@ -65,7 +65,7 @@ def judge_agreement(stage: Stage) -> Agreement | None:
     inputs = {"judge": judge_inputs(stage.settings), "pairs": fingerprints.of_data(preferences)}
 
     def compute(start: int) -> Iterator[list[Agreement]]:
-        yield [agreement(stage.judge, preferences)]
+        yield [agreement(stage.judge, track(preferences, "preferences", len(preferences)))]
 
     [result] = stage.artifacts.make("agreement", inputs, Agreement, 1, 1, compute).records
     say(f"judge: {settings.kind}{'' if settings.kind == 'llm' else ', a proxy'}; {result}")
