@@ -102,6 +102,7 @@ def test_a_script_is_thin(path):
     lines = (ROOT / path).read_text().splitlines()
     assert len(lines) <= MOST_LINES_OF_A_SCRIPT
     assert {name for name in imported(path) if name.startswith("launch")} <= {"launch.cli"}
+    assert "typing.Any" not in imported(path)
     late = imported(path, in_functions=True)
     assert all(re.match(r"jax$|pasta_jax\.(pipelines|train\.fit)\.", name) for name in late)
 
