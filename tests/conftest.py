@@ -8,10 +8,11 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # their number.
 os.environ.setdefault("NPROC", "32")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-# Most programs here run for less time than XLA's optimisations take, and its older code generator takes half as long;
-# exceptions use `fully_compiled`. With 0 and no flags everything is compiled as users would.
+# Most programs here run for less time than XLA's optimizations take. Its older code generator takes half the time, and
+# one LLVM module per program a seventh less than several. Exceptions use `fully_compiled`; with 0 and no flags
+# everything is compiled as for users.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1")
 # Compiled programs are cached between runs and shared by the processes of one run. JAX keys them by program, flags,
 # versions and machine. JAX_COMPILATION_CACHE_DIR="" compiles everything again.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
@@ -28,8 +29,28 @@ jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
+LONGEST = (
+    "test_goldens.py",
+    "test_replay.py",
+    "test_tpu_aot.py",
+    "test_sharding.py",
+    "test_interpreter.py",
+    "test_sampled_programs.py",
+    "test_flash_tpu.py",
+    "test_preference_pipeline.py",
+    "test_likelihood.py",
+    "test_generate.py",
+    "test_sft.py",
+    "test_preference.py",
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests whose optional package is absent; see tests/requires.py."""
+    """Skip tests whose optional package is absent (see tests/requires.py); begin with the files that take longest.
+
+    Files are handed to two processes in this order, and a long file at the end would leave one of them idle.
+    """
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
     for item in items:
         for mark in [mark for mark in item.iter_markers() if mark.name in ("real", "tpu", "needs")]:
             what, modules, option = mark.args
@@ -51,7 +72,8 @@ def fully_compiled(monkeypatch):
 
     def as_for_users(*args, **kwargs):
         options = quickly(*args, **kwargs)
-        options.env_option_overrides = [*options.env_option_overrides, ("xla_cpu_use_fusion_emitters", True)]
+        defaults = [("xla_cpu_use_fusion_emitters", True), ("xla_cpu_parallel_codegen_split_count", 32)]
+        options.env_option_overrides = [*options.env_option_overrides, *defaults]
         return options
 
     monkeypatch.setattr(compiler, "get_compile_options", as_for_users)

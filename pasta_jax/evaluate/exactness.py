@@ -160,7 +160,8 @@ def ablate(
         results[ablation] = AblationResult(
             mean(problem.exact(text) for problem, text in graded), lines.walks, lines.ends
         )
-        say(f"{ablation}: {results[ablation]}")
+        result = results[ablation]
+        say(f"{ablation}: {result.exact:.1%} exact, {result.walks:.1%} of walks and {result.ends:.1%} of ends right")
     return results
 
 
