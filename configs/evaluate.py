@@ -1,4 +1,4 @@
-"""Measure a trained model: exactness and theoretical speedup beside its baseline.
+"""Measure a trained model: exactness, and theoretical speedup over its baseline.
 
     python -m launch.evaluate --config=configs/evaluate.py:toy \
         --config.model.path=runs/toy/model --config.baseline.path=runs/toy_baseline/model

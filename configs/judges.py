@@ -1,4 +1,4 @@
-"""Measure how often the proxy judges agree with given preferences.
+"""Measure how often the proxy judges agree with known preferences.
 
     python -m launch.judges --config=configs/judges.py:offline
 

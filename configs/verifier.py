@@ -28,7 +28,7 @@ def verifier(pairs: int) -> ConfigDict:
             "model": common.model("smollm2_135m"),
             "pairs": pairs,
             "seed": 0,
-            "max_cost": 0.15,  # the limit in use, reported beside the best one; nats per token
+            "max_cost": 0.15,  # the limit in use, reported with the best one; nats per token
             "window": 12,  # tokens; a passage costs what its most expensive window costs on average
             "lengths": (192,),  # slots for a row's ids
         }

@@ -1,4 +1,4 @@
-"""Measure a trained model beside its baseline; the last line on stdout is one JSON object. See configs/evaluate.py."""
+"""Compare a trained model with its baseline; the last line on stdout is one JSON object. See configs/evaluate.py."""
 
 import json
 from pathlib import Path

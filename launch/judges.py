@@ -1,4 +1,4 @@
-"""Print how often proxy judges agree with given preferences; JSON on the last line. See configs/judges.py."""
+"""Print how often proxy judges agree with known preferences; JSON on the last line. See configs/judges.py."""
 
 import json
 

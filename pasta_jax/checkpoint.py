@@ -29,7 +29,7 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
 class Provenance(TypedDict):
-    """What a checkpoint was written with, stored beside its arrays as JSON."""
+    """What a checkpoint was written with, stored with its arrays as JSON."""
 
     config: dict[str, Any]
     data: str  # fingerprint

@@ -178,7 +178,7 @@ def test_the_package_exports_the_api():
         ("x", {"max_tokens": 0}, "generate.max_tokens: expected `int` >= 1"),
         ("x", {"temperature": "hot"}, "generate.temperature: expected `float`, got `str`"),
         ("x", {"seed": -1}, "generate.seed: expected `int` >= 0"),
-        ("x", {"rows": 1}, "rows 1: chunks need a row beside main's"),
+        ("x", {"rows": 1}, "rows 1: chunks need a row besides main's"),
     ],
 )
 def test_invalid_prompts_and_options_are_refused_at_the_call(model, prompt, options, message):

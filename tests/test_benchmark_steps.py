@@ -107,10 +107,10 @@ def test_the_programs_equal_the_generators_output():
 @requires_smollm2
 def test_the_programs_are_spread_as_described():
     tokenizer = load_tokenizer(PACKAGED["smollm2_135m"]())
-    given = programs.read_programs(generate_programs.PROGRAMS)
-    values = [parallelism(program.ids(tokenizer), tokenizer.tags, 0) for program in given]
-    lengths = [len(tokenizer.encode(program.strip())) for program in given]
-    assert len(given) == 43
+    items = programs.read_programs(generate_programs.PROGRAMS)
+    values = [parallelism(program.ids(tokenizer), tokenizer.tags, 0) for program in items]
+    lengths = [len(tokenizer.encode(program.strip())) for program in items]
+    assert len(items) == 43
     assert min(values) == 1.0
     assert 3.9 < max(values) < 4.5
     assert 2.0 < geometric_mean(values) < 2.2
@@ -176,7 +176,7 @@ def test_the_interpreter_report_combines_steps_events_and_replays(monkeypatch, t
     replay = programs.Replay(
         tokens=60, critical_path=20, steps=22, parallelism=3.0, sequential_s=3.0, asynchronous_s=2.0
     )
-    monkeypatch.setattr(programs, "measure", lambda model, given, *_: [replay for _ in given])
+    monkeypatch.setattr(programs, "measure", lambda model, items, *_: [replay for _ in items])
     report = benchmark.interpreter(small(monkeypatch, tmp_path, interpreter=interpreter))
     assert (report.programs, report.rows, report.parallelism) == (1, 2, 3.0)
     assert (report.theoretical, report.realised, report.efficiency) == (3.0, 1.5, 0.5)

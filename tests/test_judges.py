@@ -50,11 +50,11 @@ def test_both_orders_cancel_a_position_bias():
     assert both_orders(lambda *_: next(missing), "?", "a", ["b"]) is None
 
 
-def test_agreement_counts_given_preferences_and_states_when_it_is_no_better_than_chance():
+def test_agreement_counts_known_preferences_and_states_when_it_is_no_better_than_chance():
     pairs = [("?", "longer", "short"), ("?", "short", "longer"), ("?", "same", "also")]
     result = agreement(prefers_long, pairs)
     assert (result.pairs, result.agreed, result.tied) == (3, 0.5, 1)
-    assert "of 3 given preferences (1 of them undecided), no better than chance" in str(result)
+    assert "of 3 known preferences (1 of them undecided), no better than chance" in str(result)
     assert "undecided" not in str(agreement(prefers_long, pairs[:2]))
     assert agreement(prefers_first, pairs).agreed == 0.5
     assert "chance" not in str(Agreement(300, 0.6, 0))

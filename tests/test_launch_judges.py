@@ -1,4 +1,4 @@
-"""Proxy judges, as a user compares them with given preferences and as the preference stage builds them."""
+"""Proxy judges, as a user compares them with known preferences and as the preference stage builds them."""
 
 import json
 from types import SimpleNamespace
@@ -38,15 +38,15 @@ def test_the_command_prints_a_line_per_judge_and_json_last(capsys):
     judges.main(config)
     *lines, last = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["rules", "repetition"]
-    assert all("a proxy; agrees with" in line and "of 8 given preferences" in line for line in lines)
-    assert "50.0% of 8 given preferences (8 of them undecided), no better than chance" in lines[0]
+    assert all("a proxy; agrees with" in line and "of 8 known preferences" in line for line in lines)
+    assert "50.0% of 8 known preferences (8 of them undecided), no better than chance" in lines[0]
     report = json.loads(last)
     assert (report["pairs"], list(report["judges"])) == (8, ["rules", "repetition"])
     assert report["judges"]["repetition"].keys() == {"pairs", "agreed", "tied", "near_chance"}
 
 
 def test_the_report_holds_the_agreement_of_each_kind(monkeypatch):
-    monkeypatch.setattr(pipeline, "given_preferences", lambda: [*PAIRS, ("q", "not", "read")])
+    monkeypatch.setattr(pipeline, "known_preferences", lambda: [*PAIRS, ("q", "not", "read")])
     report = pipeline.measure(pipeline.Settings(kinds=("repetition",), pairs=2, rules=""))
     assert report == pipeline.Report(2, {"repetition": Agreement(pairs=2, agreed=0.75, tied=1)})
 
@@ -77,10 +77,10 @@ def test_the_stage_judges_by_the_rules_of_its_own_questions(tmp_path):
         judge_of(preference_settings("rules", str(bare)), {}, tmp_path)
 
 
-def test_the_stage_states_how_often_its_proxy_agrees_with_given_preferences(tmp_path, monkeypatch, capsys):
+def test_the_stage_states_how_often_its_proxy_agrees_with_known_preferences(tmp_path, monkeypatch, capsys):
     by_repetition = preference_settings("repetition", "preferences")
     judge = judge_of(by_repetition, {}, tmp_path)
-    monkeypatch.setattr(score, "given_preferences", lambda: PAIRS)
+    monkeypatch.setattr(score, "known_preferences", lambda: PAIRS)
     model = SimpleNamespace()
     stage = Stage(by_repetition, Artifacts(tmp_path), model, model, model, (), (), {}, judge)
     assert score.judge_agreement(stage) == Agreement(pairs=2, agreed=0.75, tied=1)

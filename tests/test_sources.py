@@ -10,7 +10,7 @@ from pyarrow import parquet
 
 from pasta_jax.data import sources
 from pasta_jax.data.pairs import Pair, Unreadable, prompt_key, split_of
-from pasta_jax.data.sources import Filter, given_preferences, read, refuse_for_training, select
+from pasta_jax.data.sources import Filter, known_preferences, read, refuse_for_training, select
 from pasta_jax.errors import PastaError
 from tests.malformed import LINES, conversation
 from tests.requires import requires_data
@@ -168,7 +168,7 @@ def test_packaged_data():
     assert select([copy], Filter((1, 99), (1, 9), True, drop_evaluation=True))[1] == {"evaluation prompt": 1}
 
 
-def test_given_preferences_compare_the_answers_that_end_a_conversation(tmp_path, monkeypatch):
+def test_known_preferences_compare_the_answers_that_end_a_conversation(tmp_path, monkeypatch):
     def turn(name: str, text: str) -> dict:
         return {"from": name, "value": text}
 
@@ -183,12 +183,12 @@ def test_given_preferences_compare_the_answers_that_end_a_conversation(tmp_path,
     ]
     (tmp_path / "pairs.json").write_text(json.dumps(rows))
     monkeypatch.setitem(sources.PACKAGED, "preferences", lambda: tmp_path / "pairs.json")
-    assert given_preferences() == [("why", "good", "bad"), ("last", "good", "bad")]
+    assert known_preferences() == [("why", "good", "bad"), ("last", "good", "bad")]
 
 
 @requires_data
-def test_no_given_preference_compares_equal_answers():
-    pairs = given_preferences()
+def test_no_known_preference_compares_equal_answers():
+    pairs = known_preferences()
     assert (len(pairs), [chosen == rejected for _, chosen, rejected in pairs].count(True)) == (300, 0)
 
 

@@ -1,4 +1,4 @@
-"""Given programs decoded asynchronously and, as their plain text, sequentially: the speedup that is realised."""
+"""Fixed programs decoded asynchronously and, as their plain text, sequentially: the speedup that is realised."""
 
 import dataclasses
 import json

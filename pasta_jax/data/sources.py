@@ -242,7 +242,7 @@ def _from_tfds(value: object) -> object:
     return value
 
 
-def given_preferences() -> list[tuple[str, str, str]]:
+def known_preferences() -> list[tuple[str, str, str]]:
     """(question, chosen answer, rejected answer) of the packaged preference data; who preferred is not recorded.
 
     The two answers end a conversation. Of several turns, only the last question is used.

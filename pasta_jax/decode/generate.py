@@ -154,7 +154,7 @@ def _stream(
 def rules_for(model: Model, config: DecodeConfig, slots: int, sequential: bool) -> Rules:
     """The constants of a compiled loop. Answers without tags need one row only."""
     if config.rows < 2 and not sequential:
-        raise PastaError("rows 1: chunks need a row beside main's; set rows to 2 or more, or decode sequentially")
+        raise PastaError("rows 1: chunks need a row besides main's; set rows to 2 or more, or decode sequentially")
     rows = 1 if sequential else config.rows
     tokenizer = model.tokenizer
     return Rules(

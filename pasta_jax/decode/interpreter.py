@@ -6,7 +6,7 @@ model with each row attending to the slots that are visible to it (lang/structur
 next token among those that its thread's state allows, and (6) advances the threads. Profiles show the steps' phases
 under these names: open, pick, write, model, sample, advance.
 
-A fork copies nothing and a join moves nothing: a thread is a few integers, and its tokens lie anywhere in the lane's
+A fork copies nothing and a join moves nothing: a thread is a few integers, and its tokens may be anywhere in the lane's
 slots.
 """
 
@@ -72,16 +72,16 @@ class Rows:
 #        6  0:[P:1]@26 1:[/A]@7 2:[/A]@17   15   chunk 3 opens and waits, since no row is free
 #        7  3:[A]@27                        16   main waits before [SYNC]; active rows come first
 #        8  3:e@28                          17
-#        9  0:[S]@37  3:[/A]@29             19   [SYNC] is fed beside the last [/ASYNC], and sees it
+#        9  0:[S]@37  3:[/A]@29             19   [SYNC] is fed with the last [/ASYNC], and sees it
 #       10  0:.@38                          20
 
 
 def feeding(state: DecodeState, rules: Rules) -> tuple[jax.Array, jax.Array]:
     """Which threads feed in the next step, bool [B, M], and which lanes open a chunk in it, bool [B].
 
-    Main waits before [SYNC] while a chunk is LIVE. Chunks take the R - 1 rows beside main's in spawn order, so chunks
-    that have begun continue, and waiting chunks begin in order. A lane whose step does not fit in its slots feeds
-    nothing.
+    Main waits before [SYNC] while a chunk is LIVE. Chunks take the R - 1 rows other than main's in spawn order, so
+    chunks that have begun continue, and waiting chunks begin in order. A lane whose step does not fit in its slots
+    feeds nothing.
     """
     threads, tags = state.threads, rules.tags
     token, status = threads.token[:, 0], threads.status[:, 0]
@@ -135,7 +135,7 @@ def pick_rows(state: DecodeState, feeds_BxM: jax.Array, rules: Rules, width: int
     token, position = take(threads.token), take(threads.position)
     in_main = thread == 0
     joins = active & in_main & (token == rules.tags.sync)
-    # Chunks that feed their last token beside a [SYNC] come before it.
+    # Chunks that feed their last token in the same step as a [SYNC] come before it.
     beside = jnp.max(jnp.where(active & ~in_main, position, -1), axis=1)
     highest = jnp.maximum(state.highest, beside)[:, None]
     return Rows(

@@ -1,4 +1,4 @@
-"""Teacher-forced replay: run given linear programs through the interpreter and read back what it computed."""
+"""Teacher-forced replay: run linear programs through the interpreter and read back what it computed."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -40,7 +40,7 @@ def blocks_of(ids: Sequence[int], tags: TagIds) -> list[Block]:
 def script_for(programs: Sequence[Sequence[int]], tags: TagIds, stop_id: int, slots: int) -> Script:
     """A script that makes each lane follow its linear program.
 
-    The tokens of a thread lie one after another; main's end with `stop_id`, a block's with its [/ASYNC].
+    The tokens of a thread are contiguous; main's end with `stop_id`, a block's with its [/ASYNC].
     """
     starts = np.zeros((len(programs), max_threads(slots)), np.int32)
     rows = []

@@ -36,7 +36,7 @@ class Thread:
 class Trace:
     """Every token a request fed after its prompt, in slot order, as int32 arrays [N]; docs/TRACE.md describes the file.
 
-    Token i lies in the pool's slot len(prompt_ids) + i.
+    Token i is in the pool's slot len(prompt_ids) + i.
     """
 
     tags: TagIds

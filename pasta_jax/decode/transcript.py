@@ -19,7 +19,7 @@ class ThreadText:
 
 
 class Transcript:
-    """The answer in reading order: a chunk's text stands at its promise, main's later text follows it.
+    """The answer in reading order: a chunk's text is placed at its promise, main's later text follows it.
 
     `push` returns the text whose place is certain: of several open chunks, only the first one's text is returned as it
     grows; the text of the others waits until the chunks before them have ended.

@@ -133,7 +133,7 @@ def grade_lines(texts: Iterable[tuple[Problem, str]]) -> Lines:
 
 
 def speed(answers: Sequence[Answer], baseline: Sequence[Answer]) -> Speed:
-    """How fast the answers are, beside the baseline model's."""
+    """How fast the answers are, compared with the baseline model's."""
     speedups = [
         theoretical_speedup(plain.tokens, answer.critical_path)
         for answer, plain in zip(answers, baseline, strict=True)

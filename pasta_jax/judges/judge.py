@@ -72,7 +72,7 @@ class Agreement:
     def __str__(self) -> str:
         tied = f" ({self.tied} of them undecided)" if self.tied else ""
         chance = ", no better than chance: its scores do not measure general quality" if self.near_chance else ""
-        return f"agrees with {self.agreed:.1%} of {self.pairs} given preferences{tied}{chance}"
+        return f"agrees with {self.agreed:.1%} of {self.pairs} known preferences{tied}{chance}"
 
 
 def agreement(judge: Judge, pairs: Iterable[tuple[str, str, str]]) -> Agreement:

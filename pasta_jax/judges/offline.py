@@ -1,7 +1,7 @@
 """Judges that need no language model behind an API: the toy task's exact grader, and proxies for quality.
 
 A proxy measures something other than quality; its name states what. `PROXIES` are those that the judge configs offer.
-`relevance` and `likelihood` are not among them: as judges they agree with 300 given preferences no more than chance
+`relevance` and `likelihood` are not among them: as judges they agree with 300 known preferences no more than chance
 does (docs/RESULTS.md). As measures they tell how well an answer fits its question's topic, and how fluent it is.
 """
 

@@ -33,7 +33,7 @@ class Positions:
             raise PastaError(f"positions.constant {self.constant}: must be at least 0")
 
     def matches(self, other: "Positions") -> bool:
-        """Whether both give all tokens the same positions: `constant` only counts under the policy of that name."""
+        """Whether both give all tokens the same positions: `constant` only matters under the policy of that name."""
         return self.policy == other.policy and (self.policy != "constant" or self.constant == other.constant)
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ PREDICTED = Positions()
 
 
 class Place(NamedTuple):
-    """Where a token stands in its program: what attention compares. NumPy arrays, JAX arrays or ints."""
+    """The place of a token in its program: what attention compares. NumPy arrays, JAX arrays or ints."""
 
     chunk: ArrayLike  # 0 for the prompt and main, else the number (1, 2, …) of the token's block
     epoch: ArrayLike  # number of [SYNC] at or before the token; a block's tokens: at its promise
@@ -146,7 +146,7 @@ def sync_position(p: ArrayLike, highest: ArrayLike, positions: Positions) -> Arr
 def visible(present: ArrayLike, query: Place, key: Place) -> ArrayLike:
     """Whether the query token may attend to the key token.
 
-    `present` states whether the key exists for the query at all: in training if it stands at or before the query in
+    `present` states whether the key exists for the query at all: in training if it is at or before the query in
     linear order, in the pool if its slot is written. The fields of `query` and `key` broadcast against each other, see
     `Place.queries` and `Place.keys`. Only operators are used, so NumPy arrays, JAX arrays and ints all work.
     """

@@ -1,4 +1,4 @@
-"""LoRA adapters: a small tree of low-rank pairs, and of the tags' rows, beside frozen parameters.
+"""LoRA adapters: a small tree of low-rank pairs, and of the tags' rows, alongside frozen parameters.
 
     kernel' = kernel + b · a        a [rank, inputs], b [*outputs, rank]
 
@@ -71,7 +71,7 @@ def new_adapter(params: Params, adapter: AdapterConfig, tags: TagIds, seed: int)
 
 
 def attach(params: Params, adapter: Params, tags: TagIds) -> Params:
-    """Parameters with the adapter beside the frozen kernels: for training."""
+    """Parameters with the adapter attached to the frozen kernels: for training."""
 
     def join(layer, pairs):
         return layer | {

@@ -14,7 +14,7 @@ from pasta_jax.models import tensor_file
 from pasta_jax.models.config import Rope, TransformerConfig
 from pasta_jax.models.layers import Params
 
-CONVERTER = 3  # raise it when the same file would give other parameters
+CONVERTER = 3  # raise it when the same file would yield other parameters
 
 
 def path_of(source: Path) -> Path:

@@ -1,7 +1,7 @@
 """The KV pool as plain data: keys and values of all threads of a request in one run of slots, and what each slot holds.
 
 A request owns one lane of the pool. All its threads append to the lane's next free slots, so threads interleave and
-nothing is ever moved. The integers beside a slot decide who may read it (lang/structure.py::visible).
+nothing is ever moved. The integers stored with a slot decide who may read it (lang/structure.py::visible).
 """
 
 import dataclasses

@@ -39,7 +39,7 @@ def load(
 def load_with_adapter(
     source: ModelSource, dtype: DTypeLike | None = None, stacked: bool | None = None
 ) -> tuple[Model, Params, About]:
-    """The base model with the adapter's positions, and the adapter beside it: to train the adapter further."""
+    """The base model with the adapter's positions, and the adapter by itself: to train the adapter further."""
     if not source.adapter:
         raise PastaError("no adapter named: set --config.model.adapter=<file that a training run wrote>")
     model = on_device(read_model(source.preset, source.path), dtype, stacked)

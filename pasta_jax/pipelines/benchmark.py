@@ -78,7 +78,7 @@ class SamplingSettings:
 
 @dataclasses.dataclass(frozen=True)
 class InterpreterSettings:
-    """Given programs, decoded asynchronously and sequentially."""
+    """Fixed programs, decoded asynchronously and sequentially."""
 
     programs: str
     rows: Positive
@@ -146,9 +146,9 @@ def decode(settings: Settings, with_peers: bool) -> DecodeReport:
 
 
 def interpreter(settings: Settings) -> InterpreterReport:
-    """How much of the step clock's speedup asynchronous decoding of given programs realises."""
+    """How much of the step clock's speedup asynchronous decoding of fixed programs realises."""
     config, decode_config = settings.interpreter, settings.decode
-    given = programs.read_programs(Path(config.programs))
+    items = programs.read_programs(Path(config.programs))
     model = load_or_make(settings)
     widths = {
         str(rows): steps.decode_runner(model, rows, config.slots, config.prompt, decode_config.steps)
@@ -167,7 +167,7 @@ def interpreter(settings: Settings) -> InterpreterReport:
     copy = steps.copy_gb_s()
     one_row = statistics.median(step[str(min(config.widths))])
     decoding = DecodeConfig(lanes=1, rows=config.rows, slots=config.slots, widths=config.widths)
-    replays = programs.measure(model, given, decoding, config.prompt, config.rounds)
+    replays = programs.measure(model, items, decoding, config.prompt, config.rounds)
     return InterpreterReport(
         benchmark="interpreter",
         model=model.name,

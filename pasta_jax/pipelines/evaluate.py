@@ -1,4 +1,4 @@
-"""Measure a trained model on the toy task: exactness and theoretical speedup beside its baseline."""
+"""Measure a trained model on the toy task: exactness, and theoretical speedup over its baseline."""
 
 import dataclasses
 import json

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from pasta_jax.data.sources import given_preferences
+from pasta_jax.data.sources import known_preferences
 from pasta_jax.judges.judge import Agreement, agreement
 from pasta_jax.judges.offline import comparing, proxy
 from pasta_jax.progress import track
@@ -38,7 +38,7 @@ class Report:
 
 def measure(settings: Settings) -> Report:
     """Every judge over the same pairs."""
-    pairs = given_preferences()[: settings.pairs]
+    pairs = known_preferences()[: settings.pairs]
     return Report(
         len(pairs),
         {

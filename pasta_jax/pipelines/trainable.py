@@ -1,4 +1,4 @@
-"""What is trained of a model: all its parameters, or an adapter beside frozen ones. From a config to that and back."""
+"""The trainable part of a model: all its parameters, or an adapter alongside frozen ones; loading and writing it."""
 
 import dataclasses
 from pathlib import Path

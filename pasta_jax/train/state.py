@@ -12,7 +12,7 @@ from pasta_jax.models.layers import Params
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TrainState:
-    """What a checkpoint holds. Frozen parameters are passed beside it and are not part of it.
+    """What a checkpoint holds. Frozen parameters are passed separately and are not part of it.
 
     Data is a pure function of (seed, step), so these two fields are also the position in the data.
     """

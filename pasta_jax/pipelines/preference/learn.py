@@ -1,4 +1,4 @@
-"""Step 4 of a round: train on the pairs, beside log-probabilities from the frozen reference."""
+"""Step 4 of a round: train on the pairs, with log-probabilities from the frozen reference."""
 
 import contextlib
 import dataclasses
@@ -65,7 +65,7 @@ def learn(
 ) -> RoundModel | None:
     """Train the model that the round starts from; None if it was stopped.
 
-    `reference` is the fingerprint of Pasta-SFT; `frozen` are the parameters beside an adapter, on their devices.
+    `reference` is the fingerprint of Pasta-SFT; `frozen` are the parameters under an adapter, on their devices.
     """
     settings, train = stage.settings, stage.settings.train
     encoded = encode_pairs(stage, samples, pairs)

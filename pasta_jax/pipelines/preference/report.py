@@ -85,7 +85,7 @@ class Report:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """A held-out prompt's answer beside the baseline's."""
+    """A held-out prompt's answer compared with the baseline's."""
 
     prompt: str
     verdicts: Verdicts | None

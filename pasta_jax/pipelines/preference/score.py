@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from pasta_jax import fingerprints
-from pasta_jax.data.sources import given_preferences
+from pasta_jax.data.sources import known_preferences
 from pasta_jax.judges.judge import Agreement, Verdict, agreement, both_orders
 from pasta_jax.pipelines.artifacts import Artifact
 from pasta_jax.pipelines.preference.sample import Answers
@@ -61,7 +61,7 @@ def judge_agreement(stage: Stage) -> Agreement | None:
         return None
     if not settings.agreement:
         return None
-    preferences = given_preferences()[: settings.agreement]
+    preferences = known_preferences()[: settings.agreement]
     inputs = {"judge": judge_inputs(stage.settings), "pairs": fingerprints.of_data(preferences)}
 
     def compute(start: int) -> Iterator[list[Agreement]]:
