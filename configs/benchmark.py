@@ -14,7 +14,7 @@ minutes with --config.interpreter.rounds=1. `train` runs steps over all paramete
 transformers on torch: about two minutes. `sampling` answers prompts ten times each at temperature 1, by continuous
 batching over 1, 8, 32 and 128 lanes, and estimates the time for 2,000 prompts: six minutes.
 
-`:gemma_7b_random` has the paper's shape and random weights made on the device (17 GB in bfloat16, SmolLM2's
+`:gemma_7b_random` has the paper's shape and random weights created on the device (17 GB in bfloat16, SmolLM2's
 tokenizer): for accelerators. It has not been run on one yet.
 """
 

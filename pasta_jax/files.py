@@ -14,7 +14,7 @@ from pasta_jax.errors import PastaError
 
 @contextlib.contextmanager
 def replacing(path: Path, fix: str = "choose a writable path on a disk with free space") -> Iterator[Path]:
-    """Yield a temporary path beside `path` to write to; rename it when the block succeeds, remove it when it fails.
+    """Yield a temporary path next to `path` to write to; rename it when the block succeeds, remove it when it fails.
 
     Readers see the old file or the whole new one. The folder is created. `fix` ends the error of a failed write.
     """
@@ -33,7 +33,7 @@ def replacing(path: Path, fix: str = "choose a writable path on a disk with free
 
 @contextlib.contextmanager
 def replacing_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside `folder` to fill; it replaces `folder` when the block succeeds."""
+    """Yield a temporary folder next to `folder` to fill; it replaces `folder` when the block succeeds."""
     part = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)  # left by a killed run
     try:

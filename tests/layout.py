@@ -18,7 +18,7 @@ LAYERS = (
     "lang", "models", "decode", "view", "data", "annotate", "train", "judges", "evaluate", "benchmark", "pipelines",
 )  # fmt: skip
 UNDESCRIBED = {  # files that cannot describe themselves
-    "pasta_jax/view/page.html": "template of the page: its frame, style and script",
+    "pasta_jax/view/page.html": "Template of the page: its frame, style and script",
     "pasta_jax/benchmark/programs.jsonl": "43 programs to replay, of parallelism 1.0 to 4.0",
     "docs/LANG.md": "tutorial of the language; its examples are tests",
     "docs/DATA.md": "data sources, annotators, verification, fields of records",

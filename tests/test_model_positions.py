@@ -56,7 +56,7 @@ TRAINED = ("trained model", "adapter")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """A folder for models: per policy one trained with it, and an adapter trained with it on a plain base.
+    """A folder of models: one trained with each policy, and an adapter trained with each on a plain base.
 
     The adapters change no weights, so that all these models sample the same tags.
     """
@@ -101,7 +101,7 @@ def traces(monkeypatch) -> list[Trace]:
 
 
 def has_positions(trace: Trace, positions: Positions) -> bool:
-    """Whether all tokens of an answer stand where the definition in lang/structure.py puts them."""
+    """Whether all tokens of an answer have the positions that lang/structure.py defines."""
     prompt = len(trace.prompt_ids)
     ids = [*trace.prompt_ids, *trace.linear_ids()]
     parts = structure(ids, trace.tags, prompt, toy_tokenizer().end_of_turn, positions, ended=False)
@@ -115,7 +115,7 @@ def has_positions(trace: Trace, positions: Positions) -> bool:
 
 
 def small(config: ConfigDict) -> ConfigDict:
-    """With one way of decoding, so that all commands share programs."""
+    """With one decoding config, so that all commands share programs."""
     config.decoding.update(lanes=1, rows=2, widths=())
     return config
 
@@ -213,17 +213,25 @@ def load_named(model: dict[str, str]) -> Model:
     return load(ModelSource(**{"preset": "", "adapter": "", "policy": "", "constant": 40} | model))
 
 
-Door = Callable[[dict[str, str], Path], None]
-DOORS: tuple[Door, ...] = (run_decode, run_replay, run_api, run_evaluate, run_preference, run_sweep, run_benchmark)
+Command = Callable[[dict[str, str], Path], None]
+COMMANDS: tuple[Command, ...] = (
+    run_decode,
+    run_replay,
+    run_api,
+    run_evaluate,
+    run_preference,
+    run_sweep,
+    run_benchmark,
+)
 
 
-def name_of(door: Door) -> str:
-    return door.__name__.removeprefix("run_")
+def name_of(command: Command) -> str:
+    return command.__name__.removeprefix("run_")
 
 
 @pytest.fixture
 def workdir(folder) -> Path:
-    """An empty folder beside the models."""
+    """An empty folder next to the models."""
     path = folder / "workdir"
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir()
@@ -232,9 +240,9 @@ def workdir(folder) -> Path:
 
 @pytest.mark.parametrize("positions", DECODED, ids=str)
 @pytest.mark.parametrize("kind", TRAINED)
-@pytest.mark.parametrize("door", DOORS, ids=name_of)
-def test_a_command_decodes_at_the_models_own_positions(door, kind, positions, folder, workdir, traces):
-    door(named(folder, positions, kind), workdir)
+@pytest.mark.parametrize("run_command", COMMANDS, ids=name_of)
+def test_a_command_decodes_at_the_models_own_positions(run_command, kind, positions, folder, workdir, traces):
+    run_command(named(folder, positions, kind), workdir)
     forked = [trace for trace in traces if len(trace.closed) > 1]
     assert forked
     assert {trace.policy for trace in forked} == {positions.policy}
@@ -245,22 +253,22 @@ def test_a_command_decodes_at_the_models_own_positions(door, kind, positions, fo
 
 
 @pytest.mark.parametrize("kind", TRAINED)
-@pytest.mark.parametrize("door", DOORS, ids=name_of)
-def test_a_model_trained_with_true_lengths_cannot_decode(door, kind, folder, workdir, traces):
+@pytest.mark.parametrize("run_command", COMMANDS, ids=name_of)
+def test_a_model_trained_with_true_lengths_cannot_decode(run_command, kind, folder, workdir, traces):
     with pytest.raises(PastaError, match="trained with position policy oracle, whose lengths are unknown"):
-        door(named(folder, Positions("oracle"), kind), workdir)
+        run_command(named(folder, Positions("oracle"), kind), workdir)
     assert traces == []
 
 
 def truncated(path: Path, target: Path) -> Path:
-    """A copy whose end was lost."""
+    """A copy without its last third."""
     content = path.read_bytes()
     target.write_bytes(content[: len(content) * 2 // 3])
     return target
 
 
-def misfit(what: str, folder: Path, workdir: Path) -> tuple[dict[str, str], str]:
-    """Config fields that name something that doesn't fit or isn't whole, and what the error states."""
+def mismatched(what: str, folder: Path, workdir: Path) -> tuple[dict[str, str], str]:
+    """Config fields that name a mismatched or truncated file, and what the error states."""
     adapter = folder / "shared_start.safetensors"
     match what:
         case "another base":
@@ -282,16 +290,16 @@ def misfit(what: str, folder: Path, workdir: Path) -> tuple[dict[str, str], str]
     return {"path": str(workdir / "cut")}, f"cut/{what}"
 
 
-MISFITS = ("another base", "another policy", "another policy of an adapter", "a truncated adapter")
+MISMATCHES = ("another base", "another policy", "another policy of an adapter", "a truncated adapter")
 FILES = ("model.safetensors", "config.json", "tokenizer.model")
 
 
-@pytest.mark.parametrize("what", [*MISFITS, *FILES])
-@pytest.mark.parametrize("door", [*DOORS, run_sft], ids=name_of)
-def test_every_command_refuses_a_mismatch_in_one_line(door, what, folder, workdir):
-    model, message = misfit(what, folder, workdir)
+@pytest.mark.parametrize("what", [*MISMATCHES, *FILES])
+@pytest.mark.parametrize("run_command", [*COMMANDS, run_sft], ids=name_of)
+def test_every_command_refuses_a_mismatch_in_one_line(run_command, what, folder, workdir):
+    model, message = mismatched(what, folder, workdir)
     with pytest.raises(PastaError, match=message) as caught:
-        door(model, workdir)
+        run_command(model, workdir)
     assert "\n" not in str(caught.value)
 
 
@@ -306,7 +314,7 @@ def test_every_command_refuses_a_mismatch_in_one_line(door, what, folder, workdi
     ],
 )
 def test_the_commands_refuse_a_mismatch_in_one_line_with_exit_code_2(script, what, flags, folder, workdir):
-    model, message = misfit(what, folder, workdir)
+    model, message = mismatched(what, folder, workdir)
     variant = "local" if script == "decode" else "tiny"
     command = [sys.executable, "-m", f"launch.{script}", f"--config={ROOT}/configs/{script}.py:{variant}"]
     command += [f"--config.model.{name}={value}" for name, value in model.items()]

@@ -124,7 +124,7 @@ def weight_bytes(params: dict) -> int:
 
 
 def random_model(preset: str, seed: int) -> Model:
-    """A preset's shape with random weights made on the device, to measure speed. Its tokenizer is SmolLM2's."""
+    """A preset's shape with random weights created on the device, to measure speed. Its tokenizer is SmolLM2's."""
     config = PRESETS[preset]
     stacked = jax.default_backend() != "cpu"
 

@@ -52,8 +52,8 @@ def _scores(cap: float | None, q_BxQxKxGxD, k_BxSxKxD):
     scores = jnp.einsum("bqkgd,bskd->bkgqs", q_BxQxKxGxD, k_BxSxKxD, preferred_element_type=jnp.float32)
     if cap is None:
         return scores, 1.0
-    bent = jnp.tanh(scores / cap)
-    return cap * bent, 1.0 - bent * bent
+    tanh = jnp.tanh(scores / cap)
+    return cap * tanh, 1.0 - tanh * tanh
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
