@@ -159,6 +159,14 @@ def test_peers_that_are_not_installed_are_named(monkeypatch, tmp_path):
             run(small(monkeypatch, tmp_path), with_peers=True)
 
 
+def test_peers_are_refused_for_weights_that_they_would_not_read(monkeypatch, tmp_path):
+    monkeypatch.setattr(benchmark.peers.importlib.util, "find_spec", lambda name: name)
+    for model in ({"preset": "gemma_7b"}, {"path": "runs/toy/model"}, {"adapter": "adapter.safetensors"}):
+        for run in (benchmark.decode, benchmark.train):
+            with pytest.raises(PastaError, match="--peers: the peers read packaged weights only"):
+                run(small(monkeypatch, tmp_path, model=model), with_peers=True)
+
+
 def test_the_train_report_counts_tokens(monkeypatch, tmp_path):
     report = benchmark.train(small(monkeypatch, tmp_path), with_peers=False)
     assert report.ms_per_step.keys() == report.tokens_per_s.keys() == {"ours"}

@@ -17,21 +17,25 @@ from pasta_jax.files import replacing
 from pasta_jax.models import huggingface
 from pasta_jax.models.gguf import GGUF
 from pasta_jax.models.layers import unstack
+from pasta_jax.models.source import ModelSource
 from pasta_jax.models.weights import PACKAGED, Model, load_model
 from pasta_jax.progress import say
 
 
-def require(*packages: str) -> None:
-    """Refuse --peers if the packages of the peers, or those named here, are not installed."""
-    for package in packages or ("torch", "transformers", "cyllama"):
+def require(source: ModelSource, packages: Sequence[str]) -> None:
+    """Refuse --peers if packages of the peers are not installed, or for a model that the peers cannot read."""
+    for package in packages:
         if importlib.util.find_spec(package) is None:
             raise PastaError(f"--peers needs {package}: bash launch/setup.sh --dev")
+    if source.preset not in PACKAGED or source.path or source.adapter:
+        raise PastaError(
+            f"--peers: the peers read packaged weights only ({', '.join(PACKAGED)}); "
+            "name one as config.model.preset and leave config.model.path and .adapter empty"
+        )
 
 
 def runners(model: Model, widths: Sequence[int], slots: int, prompt: int, steps: int) -> dict[str, dict[int, Runner]]:
     """Runners of each peer by the number of rows."""
-    if model.name not in PACKAGED:
-        raise PastaError(f"--peers: {model.name} is not one of the packaged models {', '.join(PACKAGED)}")
     model = load_model(model.name, "")  # with kernels as in files, not as for decoding alone
     peers: dict[str, dict[int, Runner]] = {"transformers": {}, "llama_cpp": {}}
     for rows in widths:

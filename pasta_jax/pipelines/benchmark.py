@@ -103,9 +103,9 @@ class Settings:
 
 def decode(settings: Settings, with_peers: bool) -> DecodeReport:
     """Milliseconds of a decoding step by threads of one request."""
-    model, config = load_or_make(settings), settings.decode
     if with_peers:
-        peers.require()
+        peers.require(settings.model, ("torch", "transformers", "cyllama"))
+    model, config = load_or_make(settings), settings.decode
     ours: dict[int, Runner] = {}
     for rows in config.widths:
         say(f"compiling the step of {rows} row(s)")
@@ -190,7 +190,7 @@ def train(settings: Settings, with_peers: bool) -> TrainReport:
     """Milliseconds of a training step over all parameters."""
     config = settings.train
     if with_peers:
-        peers.require("torch", "transformers")
+        peers.require(settings.model, ("torch", "transformers"))
     # Master weights are float32; the model computes in the platform's type.
     model = load(settings.model, dtype="float32")
     tags = model.tokenizer.tags
