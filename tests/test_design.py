@@ -107,6 +107,18 @@ def test_a_script_is_thin(path):
     assert all(re.match(r"jax$|pasta_jax\.(pipelines|train\.fit)\.", name) for name in late)
 
 
+def test_pipelines_scripts_and_the_api_are_fully_typed():
+    untyped = []
+    for path in [path for path in (*MODULES, *SCRIPTS) if re.match(r"launch/|pasta_jax/(pipelines/|api\.py)", path)]:
+        for node in ast.walk(ast.parse((ROOT / path).read_text())):
+            if isinstance(node, ast.FunctionDef):
+                arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+                typed = all(argument.annotation or argument.arg == "self" for argument in arguments)
+                if not typed or (node.returns is None and not node.name.startswith("__")):
+                    untyped.append(f"{path}:{node.lineno}")
+    assert untyped == []
+
+
 def test_files_are_short():
     lines = {path: len((ROOT / path).read_text(encoding="utf-8").splitlines()) for path in SOURCES}
     assert not {path: count for path, count in lines.items() if count > MOST_LINES}, (

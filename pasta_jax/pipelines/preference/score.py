@@ -4,7 +4,8 @@ Verdicts do not depend on the quality weight, so changing it reuses all of them.
 """
 
 import dataclasses
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from pasta_jax import fingerprints
@@ -37,18 +38,18 @@ def score(stage: Stage, samples: Artifact[Answers], baseline: Artifact[Answers])
     inputs = {"samples": samples.fingerprint, "baseline": baseline.fingerprint, "judge": judge_inputs(stage.settings)}
     judge = stage.settings.judge
 
+    def verdicts_on(question: str, others: Sequence[str], text: str) -> Verdicts | None:
+        return plain(both_orders(stage.judge, question, text, others))
+
     def compute(start: int) -> Iterator[list[Scores]]:
         with ThreadPoolExecutor(judge.concurrency if judge.kind == "llm" else 1) as threads:
             for number in range(start, len(samples.records)):
                 prompt = stage.prompts[number]
                 [baseline_answer] = baseline.records[number].answers
                 others = (baseline_answer.text, prompt.response)
-
-                def verdicts(text: str, prompt=prompt, others=others) -> Verdicts | None:
-                    return plain(both_orders(stage.judge, prompt.instruction, text, others))
-
                 texts = [answer.text for answer in samples.records[number].answers]
-                yield [Scores(number, baseline_answer.critical_path, tuple(threads.map(verdicts, texts)))]
+                verdicts = threads.map(functools.partial(verdicts_on, prompt.instruction, others), texts)
+                yield [Scores(number, baseline_answer.critical_path, tuple(verdicts))]
 
     return stage.artifacts.make("score", inputs, Scores, len(samples.records), 1, compute)
 
