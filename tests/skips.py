@@ -4,7 +4,7 @@ from collections import Counter
 
 
 def reason(report) -> str:
-    """What the skip mark says, without the word that pytest puts before it."""
+    """The reason of a skip mark, without pytest's prefix."""
     return report.longrepr[2].removeprefix("Skipped: ")
 
 

@@ -1,4 +1,4 @@
-"""The Python API on a tiny model: every form of prompt, options, streaming, how answers show themselves, refusals."""
+"""The Python API on a tiny model: every form of prompt, options, streaming, how answers are displayed, refusals."""
 
 import dataclasses
 import subprocess
@@ -110,7 +110,7 @@ def test_a_model_is_named_without_its_weights(model):
     assert len(repr(model)) < 1000
 
 
-# How an answer shows itself
+# How an answer is displayed
 
 
 @pytest.fixture

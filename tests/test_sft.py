@@ -267,7 +267,7 @@ def test_training_with_positions_other_than_the_models_is_refused(tmp_path, base
 
 
 def test_an_adapter_is_trained_further(tmp_path, base, adapted):
-    """At a learning rate of 0 nothing changes, so the result tells what training started from."""
+    """At a learning rate of 0 nothing changes, so the result shows what training started from."""
     file = adapted / "adapter.safetensors"
     changes = {"model__path": str(base), "model__adapter": str(file), "positions__policy": "shared_start"}
     still = train(tmp_path / "still", **ADAPTER | changes, train__learning_rate=0.0)

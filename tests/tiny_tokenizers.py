@@ -107,7 +107,7 @@ def bpe_metadata(tokenizer_json: str, words: str) -> dict:
 
 
 def gguf_model(tokenizer: dict) -> bytes:
-    """A whole GGUF model, one layer of zeros, so that llama.cpp opens it for the sake of its tokenizer."""
+    """A complete GGUF model with one layer of zeros, so that llama.cpp can load its tokenizer."""
     size, width = len(tokenizer["tokenizer.ggml.tokens"]), 32
     shapes = {"token_embd": (size, width), "output_norm": (width,)}
     shapes |= {f"blk.0.{name}": (width,) for name in ("attn_norm", "ffn_norm")}

@@ -161,7 +161,7 @@ def ablate(
             mean(problem.exact(text) for problem, text in graded), lines.walks, lines.ends
         )
         result = results[ablation]
-        say(f"{ablation}: {result.exact:.1%} exact, {result.walks:.1%} of walks and {result.ends:.1%} of ends right")
+        say(f"{ablation}: {result.exact:.1%} exact, {result.walks:.1%} of walks and {result.ends:.1%} of ends correct")
     return results
 
 

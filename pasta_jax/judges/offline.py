@@ -39,10 +39,10 @@ def toy_grader(problems: Mapping[str, Problem]) -> Judge:
 
     def judge(question: str, first: str, second: str) -> Verdict:
         problem = problems[question]
-        right = problem.exact(first), problem.exact(second)
-        if right[0] != right[1]:
-            return Verdict(float(right[0]), float(right[1]))
-        if right[0]:
+        exact = problem.exact(first), problem.exact(second)
+        if exact[0] != exact[1]:
+            return Verdict(float(exact[0]), float(exact[1]))
+        if exact[0]:
             return TIE
         shares = [sum(problem.grade(text)) / len(problem.lines) for text in (first, second)]
         return from_probability(0.5 + (shares[0] - shares[1]) / 2)

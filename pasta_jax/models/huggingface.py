@@ -146,7 +146,7 @@ def _global_every(raw: dict[str, Any], kind: str, path: Path) -> int:
         expected = "full_attention" if (layer + 1) % every == 0 else "sliding_attention"
         if name != expected:
             raise PastaError(
-                f"{path}: unsupported layer_types[{layer}] {name!r}; use a model whose every n-th layer is global"
+                f"{path}: unsupported layer_types[{layer}] {name!r}; use a model in which every n-th layer is global"
             )
     return every
 

@@ -71,7 +71,7 @@ def fit(
 
 @contextlib.contextmanager
 def until_sigterm() -> Iterator[Callable[[], bool]]:
-    """A function that tells whether SIGTERM has arrived, which then no longer ends the process at once.
+    """Yield a function that returns whether SIGTERM has arrived, which no longer ends the process at once.
 
     For the main thread; the former handler is restored at the end.
     """

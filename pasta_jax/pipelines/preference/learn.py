@@ -27,7 +27,7 @@ from pasta_jax.train.preference import best_of_n_margin, log_probabilities, pref
 from pasta_jax.train.speed import flops_per_token, peak_flops
 from pasta_jax.train.state import Params, new_state
 
-Watch = Callable[[], AbstractContextManager[Callable[[], bool]]]  # yields a function that tells whether to stop
+Watch = Callable[[], AbstractContextManager[Callable[[], bool]]]  # yields a function that returns whether to stop
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from pasta_jax.pipelines.trainable import merged, place, write
 def run(settings: Settings, workdir: Path, watch: Watch = unwatched) -> Report | None:
     """Run all rounds, or those that remain, and write model/ and report.json to the workdir.
 
-    `watch` is entered around each training; its function tells whether to stop. If it does, the result is None and the
+    `watch` is entered around each training; its function returns whether to stop. If so, the result is None and the
     same call resumes. All other steps may be killed at any time.
     """
     stage = open_stage(settings, workdir)
