@@ -26,13 +26,14 @@ def test_demo_asks_the_first_argument_that_is_not_a_flag(tmp_path, arguments, pr
 
 
 QUICK = ["-m", "not real and not tpu and not slow"]
+WHOLE = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], ["-n", "2", "--dist", "loadfile"]),
-        (["quick"], [*QUICK, "-n", "2", "--dist", "loadfile"]),
+        ([], WHOLE),
+        (["quick"], [*QUICK, *WHOLE]),
         (["quick", "-x", "tests/test_clock.py"], [*QUICK, "-x", "tests/test_clock.py"]),
         (["tests/test_clock.py", "-k", "quick"], ["tests/test_clock.py", "-k", "quick"]),
     ],
