@@ -91,7 +91,7 @@ def endpoint(kind: str, url: str, model: str, key_variable: str) -> ConfigDict:
             "retries": 6,  # after the first try
             "backoff_s": 2.0,  # before the first retry; doubled for each further one
             "max_backoff_s": 60.0,
-            "dollars_per_million_in": 0.0,  # your provider's price; 0: the cost is not counted
+            "dollars_per_million_in": 0.0,  # your provider's prices; both 0: not set, and no cost is stated
             "dollars_per_million_out": 0.0,
         }
     )

@@ -58,7 +58,7 @@ def preference() -> ConfigDict:
                     "max_tokens": 300,
                     "timeout_s": 60.0,
                     "requests_per_minute": 600.0,
-                    "retries": 6,
+                    "retries": 6,  # then the run ends with exit code 3; rerun the command to resume
                     "backoff_s": 1.0,
                     "max_backoff_s": 60.0,
                     "dollars_per_million_in": 0.0,

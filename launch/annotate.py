@@ -7,6 +7,7 @@ from ml_collections import ConfigDict
 
 from launch import cli
 from pasta_jax.errors import PastaError
+from pasta_jax.llm import EndpointDown
 
 OUTPUT = flags.DEFINE_string(  # other scripts define it too, and a test process may import several
     "output",
@@ -31,7 +32,11 @@ def main(config: ConfigDict) -> None:
     settings = annotate.read_settings(config)
     if settings.annotator == "likelihood":
         cli.announce_device()
-    print(annotate.run(settings, folder).text())
+    summary = annotate.run(settings, folder)
+    print(summary.text())
+    if summary.unanswered:
+        reasons = ", ".join(f"{reason}: {count}" for reason, count in summary.unanswered.items())
+        raise EndpointDown(f"pairs without an answer ({reasons}); rerun the command to ask for them again")
 
 
 if __name__ == "__main__":

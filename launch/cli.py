@@ -1,4 +1,4 @@
-"""What the launch scripts share: config flags, one-line errors with exit code 2, and the name of the device."""
+"""What the launch scripts share: config flags, one-line errors with their exit code, and the name of the device."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ CONFIG = config_flags.DEFINE_config_file(
 def run(main: Callable[..., None], default_config: str, argument: str = "") -> None:
     """Parse the command line and call main(config), or main(config, word) for a script that takes an `argument`.
 
-    A user's mistake ends in one line on stderr and exit code 2.
+    A PastaError ends in one line on stderr and its exit code: 2 for a user's mistake.
     """
 
     def parse_flags(arguments: list[str]) -> list[str]:
@@ -37,7 +37,8 @@ def run(main: Callable[..., None], default_config: str, argument: str = "") -> N
     try:
         app.run(start, flags_parser=parse_flags)
     except PastaError as error:
-        fail(str(error))
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         sys.exit(130)
@@ -68,12 +69,6 @@ def _readable(config: ConfigDict) -> ConfigDict:
     except OSError as error:
         raise PastaError(f"--config: {str(error).splitlines()[-1].strip()}; pass file.py:variant") from None
     return config
-
-
-def fail(message: str) -> None:
-    """Print one line on stderr and exit with code 2."""
-    print(f"error: {message}", file=sys.stderr)
-    sys.exit(2)
 
 
 def announce_device() -> None:

@@ -2,4 +2,6 @@
 
 
 class PastaError(Exception):
-    """Invalid input of any kind. Launch scripts print it as one line and exit with code 2."""
+    """Invalid input of any kind. Launch scripts print it as one line and exit with `exit_code`."""
+
+    exit_code = 2  # a subclass that is no mistake of the user's has another

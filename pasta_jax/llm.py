@@ -1,12 +1,14 @@
 """A client for language models over HTTP, OpenAI's API or Gemini's: retries, pacing, usage, answers cached on disk.
 
 The cache holds one JSON line per answer, keyed by a hash of the model and the messages; a resumed run is answered from
-it. The API key comes from the environment and goes into a header only.
+it. A failure that may pass is no answer: it is never stored, and many in a row end the run. The API key comes from the
+environment and goes into a header only.
 """
 
 import dataclasses
 import hashlib
 import http.client
+import itertools
 import json
 import os
 import re
@@ -19,14 +21,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NoReturn
 
+from pasta_jax.answer_cache import Cache, CachedAnswer, Prices, Usage, cost_of
 from pasta_jax.errors import PastaError
-from pasta_jax.files import JsonLines
+from pasta_jax.progress import say
 
 Messages = tuple[tuple[str, str], ...]  # (role, text): system, user, assistant
 
-RETRY_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
-FATAL_STATUS = frozenset({401, 403, 404})  # every other request would fail the same way
+RETRY_STATUS = frozenset({408, 409, 425, 429, *range(500, 600)})
+FATAL_STATUS = frozenset({401, 402, 403, 404})  # every other request would fail the same way
+IN_A_ROW = 10  # requests without an answer, each after all its retries, that end the run
 _MAX_BODY = 16 << 20  # bytes
+_OTHER_LIMIT = "max_completion_tokens"
 
 
 class LLMError(PastaError):
@@ -37,13 +42,27 @@ class LLMError(PastaError):
         self.reason = reason
 
 
+class Unavailable(LLMError):
+    """No answer for a reason that may pass, after all retries: no connection, a timeout, a busy server."""
+
+
+class _LimitRefused(LLMError):
+    """The endpoint rejects the name of the parameter that limits an answer."""
+
+
 class EndpointError(PastaError):
     """No request can succeed: the key, address or model name is wrong."""
 
 
+class EndpointDown(PastaError):
+    """The endpoint does not answer now; the same run may succeed later."""
+
+    exit_code = 3
+
+
 @dataclasses.dataclass(frozen=True)
-class Endpoint:
-    """A language model behind an API, and how to send requests to it."""
+class Endpoint(Prices):
+    """A language model behind an API, its prices, and how to send requests to it."""
 
     # "openai": POST {url}/chat/completions; "gemini": POST {url}/models/{model}:generateContent
     kind: Literal["openai", "gemini"]
@@ -57,8 +76,6 @@ class Endpoint:
     retries: int  # after the first try
     backoff_s: float  # before the first retry; doubled for each further one
     max_backoff_s: float  # also the upper limit for a server's Retry-After
-    dollars_per_million_in: float
-    dollars_per_million_out: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,56 +84,6 @@ class TimeSource:
 
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] | None = None  # None: real time, until the client is stopped
-
-
-@dataclasses.dataclass
-class Usage:
-    """Requests, tokens and cost so far; answers from the cache cost nothing."""
-
-    requests: int = 0
-    cache_hits: int = 0
-    retries: int = 0
-    tokens_in: int = 0
-    tokens_out: int = 0
-    dollars: float = 0.0
-
-    def text(self) -> str:
-        """On one line."""
-        return (
-            f"{self.requests:,} requests, {self.cache_hits:,} answers cached, {self.retries:,} retries; "
-            f"{self.tokens_in:,} tokens in, {self.tokens_out:,} out; ${self.dollars:.2f}"
-        )
-
-
-class Cache:
-    """Answers on disk, one JSON line each."""
-
-    def __init__(self, path: Path):
-        self._lock = threading.Lock()
-        self._file = JsonLines(path)
-        self._answers: dict[str, str] = {}
-        for number, line in enumerate(self._file.lines, 1):
-            try:
-                record = json.loads(line)
-                self._answers[record["key"]] = record["text"]
-            except (ValueError, KeyError, TypeError):
-                self._file.close()
-                raise PastaError(f"{path}: line {number} is not a cached answer; delete that line") from None
-
-    def get(self, key: str) -> str | None:
-        """The answer, or None."""
-        with self._lock:
-            return self._answers.get(key)
-
-    def put(self, key: str, text: str, tokens_in: int, tokens_out: int) -> None:
-        """Store an answer."""
-        with self._lock:
-            self._file.append({"key": key, "text": text, "tokens_in": tokens_in, "tokens_out": tokens_out})
-            self._answers[key] = text
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
 
 
 class Client:
@@ -134,7 +101,10 @@ class Client:
         self._next_start = 0.0
         self._stopped = threading.Event()
         self._opener = urllib.request.build_opener(_NoRedirect)
-        self.usage = Usage()
+        self._limit_name = "max_tokens"  # of the parameter; newer models of OpenAI know max_completion_tokens only
+        self._failed_in_a_row = 0
+        self._outage = ""  # why the run ended
+        self.usage = Usage(dollars=endpoint.dollars(0, 0))
 
     def __enter__(self) -> "Client":
         return self
@@ -147,34 +117,69 @@ class Client:
         self._stopped.set()
 
     def chat(self, messages: Messages) -> str:
-        """The answer to a conversation; raises LLMError if there is none."""
+        """The answer, or LLMError; Unavailable if it may come later, EndpointDown after many of those in a row."""
         e = self._endpoint
         key = hashlib.sha256(
             json.dumps([e.kind, e.model, e.temperature, e.max_tokens, messages], ensure_ascii=True).encode()
         ).hexdigest()
-        cached = self._cache.get(key)
-        if cached is not None:
+        if (cached := self._cache.get(key)) is not None:
             with self._lock:
                 self.usage.cache_hits += 1
             return cached
-        body, headers, url = _request(e, messages, self._key)
-        for attempt in range(e.retries + 1):
+        try:
+            text, tokens_in, tokens_out = self._send(messages)
+        except LLMError as error:
+            with self._lock:
+                self._failed_in_a_row = self._failed_in_a_row + 1 if isinstance(error, Unavailable) else 0
+                down = self._failed_in_a_row >= IN_A_ROW
+            raise (self.give_up(error) if down else error) from None
+        answer = CachedAnswer(key, text, tokens_in, tokens_out)
+        with self._lock:
+            self._failed_in_a_row = 0
+            self.usage.add(cost_of([answer], e), e)
+        self._cache.put(answer)
+        return text
+
+    def give_up(self, error: Unavailable) -> EndpointDown:
+        """Stop all threads. The error to raise, which names the first cause in whichever thread it is raised."""
+        with self._lock:
+            self._outage = self._outage or f"{self._endpoint.url}: {error}; rerun the command to resume"
+        self.stop()
+        return EndpointDown(self._outage)
+
+    def total_usage(self) -> Usage:
+        """The usage of this run, with the requests, tokens and cost of earlier runs that filled the cache."""
+        usage = dataclasses.replace(self.usage)
+        usage.add(cost_of(self._cache.earlier, self._endpoint), self._endpoint)
+        return usage
+
+    def _send(self, messages: Messages) -> tuple[str, int, int]:
+        """(text, tokens in, tokens out) of an answer, under whichever name the endpoint accepts for its limit."""
+        try:
+            return self._send_as(messages, name := self._limit_name)
+        except _LimitRefused as error:
+            if name == _OTHER_LIMIT:
+                raise
+            refusal = error
+        try:
+            answer = self._send_as(messages, _OTHER_LIMIT)
+        except LLMError as error:
+            raise (refusal if error.reason in ("status 400", "status 422") else error) from None
+        self._limit_name = _OTHER_LIMIT
+        return answer
+
+    def _send_as(self, messages: Messages, limit: str) -> tuple[str, int, int]:
+        """(text, tokens in, tokens out) of an answer, after up to `retries` retries."""
+        e = self._endpoint
+        body, headers, url = _request(e, messages, self._key, limit)
+        for attempt in itertools.count():
             self._wait_for_turn()
             try:
-                text, tokens_in, tokens_out = _answer(e, self._post(url, body, headers))
-                break
+                return _answer(e, self._post(url, body, headers))
             except _Retry as error:
                 if attempt == e.retries:
-                    raise LLMError(error.reason, self._redact(f"{error.detail}, {attempt + 1} times")) from None
+                    raise Unavailable(error.reason, self._redact(f"{error.detail}, {attempt + 1} times")) from None
                 self._back_off(attempt, error)
-        dollars = (tokens_in * e.dollars_per_million_in + tokens_out * e.dollars_per_million_out) / 1e6
-        with self._lock:
-            self.usage.requests += 1
-            self.usage.tokens_in += tokens_in
-            self.usage.tokens_out += tokens_out
-            self.usage.dollars += dollars
-        self._cache.put(key, text, tokens_in, tokens_out)
-        return text
 
     def _wait_for_turn(self) -> None:
         """Spread requests evenly over each minute."""
@@ -189,16 +194,19 @@ class Client:
         pause = min(e.backoff_s * 2**attempt if error.after is None else error.after, e.max_backoff_s)
         resume = self._clock.now() + pause
         with self._lock:
+            first = self.usage.retries == 0
             self.usage.retries += 1
             if error.after is not None:  # the server means all threads
                 self._next_start = max(self._next_start, resume)
+        if first:  # a long run of retries would be silent otherwise
+            say(f"{e.url}: {error.reason}: {self._redact(error.detail)}; retrying up to {e.retries} times")
         self._sleep_until(resume)
 
     def _sleep_until(self, when: float) -> None:
         if (wait := when - self._clock.now()) > 0:
             (self._clock.sleep or self._stopped.wait)(wait)
         if self._stopped.is_set():
-            raise LLMError("stopped", "the run has ended")
+            raise Unavailable("stopped", "the run has ended")
 
     def _post(self, url: str, body: bytes, headers: dict[str, str]) -> bytes:
         """The body of a successful response."""
@@ -218,14 +226,12 @@ class Client:
                 return b"".join(pieces)
         except urllib.error.HTTPError as error:
             self._raise_for(error)
-        except TimeoutError:
-            raise _Retry("timeout", f"no complete answer within {self._endpoint.timeout_s:g} s") from None
         except http.client.HTTPException as error:
             raise _Retry("cut off", type(error).__name__) from None
         except OSError as error:  # includes URLError, which wraps the socket's error
             cause = getattr(error, "reason", error)
             if isinstance(cause, TimeoutError):
-                raise _Retry("timeout", f"no answer within {self._endpoint.timeout_s:g} s") from None
+                raise _Retry("timeout", f"no complete answer within {self._endpoint.timeout_s:g} s") from None
             raise _Retry("no connection", self._redact(str(cause))) from None
 
     def _raise_for(self, error: urllib.error.HTTPError) -> NoReturn:
@@ -242,7 +248,8 @@ class Client:
         if error.code in FATAL_STATUS or 300 <= error.code < 400:
             address, variable = self._endpoint.url, self._endpoint.key_variable
             raise EndpointError(f"{address}: {detail}; check the url, the model's name and {variable}") from None
-        raise LLMError(f"status {error.code}", detail) from None
+        renamed = error.code == 400 and self._endpoint.kind == "openai" and "max_tokens" in body
+        raise (_LimitRefused if renamed else LLMError)(f"status {error.code}", detail) from None
 
     def _redact(self, text: str) -> str:
         """Servers tend to echo a key that they reject."""
@@ -282,8 +289,8 @@ def _retry_after(header: str | None) -> float | None:
         return None
 
 
-def _request(endpoint: Endpoint, messages: Messages, key: str) -> tuple[bytes, dict[str, str], str]:
-    """Body, headers and URL of a request."""
+def _request(endpoint: Endpoint, messages: Messages, key: str, limit: str) -> tuple[bytes, dict[str, str], str]:
+    """Body, headers and URL of a request; `limit` is what OpenAI's API calls the limit of an answer."""
     url, headers = endpoint.url.rstrip("/"), {"Content-Type": "application/json"}
     if endpoint.kind == "openai":
         url += "/chat/completions"
@@ -291,7 +298,7 @@ def _request(endpoint: Endpoint, messages: Messages, key: str) -> tuple[bytes, d
             "model": endpoint.model,
             "messages": [{"role": role, "content": text} for role, text in messages],
             "temperature": endpoint.temperature,
-            "max_tokens": endpoint.max_tokens,
+            limit: endpoint.max_tokens,
         }
         if key:
             headers["Authorization"] = f"Bearer {key}"

@@ -16,8 +16,9 @@ import pytest
 from pasta_jax import fingerprints
 from pasta_jax.annotate import run
 from pasta_jax.annotate.results import Skipped, write_results
-from pasta_jax.annotate.run import collect_answers
+from pasta_jax.annotate.run import Unanswered, collect_answers
 from pasta_jax.annotate.verify import TEXT_CHANGED, Limits, verify
+from pasta_jax.answer_cache import Cost
 from pasta_jax.data.pairs import Pair, Unreadable, id_of
 from pasta_jax.data.toy import problems
 from pasta_jax.data.toy_tokenizer import toy_tokenizer
@@ -116,17 +117,37 @@ def test_an_annotator_that_ends_early_is_reported(tmp_path):
         collect_answers(tmp_path, ABOUT, PAIRS, lambda numbers, _: ((n, {"text": ""}) for n in numbers[:5]))
 
 
+def test_an_unanswered_pair_is_not_stored_and_is_asked_again(tmp_path):
+    down = Unanswered("no connection", "refused")
+
+    def partly(numbers: list[int], progress: Progress):
+        for number, answer in Script()(numbers, progress):
+            yield number, down if number in (3, 7) else answer
+
+    answers = collect_answers(tmp_path, ABOUT, PAIRS, partly)
+    assert answers == [down if number in (3, 7) else answer for number, answer in enumerate(ANSWERS)]
+    assert len((tmp_path / run.PROGRESS).read_text().splitlines()) == 1 + 10
+    script = Script()
+    assert collect_answers(tmp_path, ABOUT, PAIRS, script) == ANSWERS
+    assert sorted(script.answered) == [3, 7]
+
+
 def test_the_summary_counts_everything_once(tmp_path):
     verdicts = [
         verify(p, p.response + "x" * (n < 3), Chatty(), Limits(900), "by hand", "train") for n, p in enumerate(PAIRS)
     ]
-    skipped = Skipped([Unreadable("mine: line 4", "a record must be JSON")], Counter({"duplicate prompt": 2}))
-    summary = write_results(tmp_path, verdicts, skipped, "by hand", "mine", "bytes")
-    assert (summary.read, summary.annotated, summary.kept) == (15, 12, 9)
+    unreadable = [Unreadable("mine: line 4", "a record must be JSON")]
+    skipped = Skipped(unreadable, Counter({"duplicate prompt": 2}), Counter({"timeout": 3}))
+    cost = Cost(7, 1_000_000, 200_000, None)
+    summary = write_results(tmp_path, verdicts, skipped, "by hand", "mine", "bytes", cost)
+    assert (summary.read, summary.annotated, summary.kept) == (18, 12, 9)
+    assert summary.unanswered == {"timeout": 3}
+    assert "all runs together: 7 requests, 1,000,000 tokens in, 200,000 out; price not set" in summary.text()
     assert summary.refused == {TEXT_CHANGED: 3}
     assert summary.unreadable == {"a record must be JSON": 1}
     assert json.loads((tmp_path / "summary.json").read_text()) == summary.json()
-    assert f"refused: {TEXT_CHANGED}: 3\nkept 9 records\nwith a fork 0 (0.0%)" in summary.text()
+    expected = f"refused: {TEXT_CHANGED}: 3\n  unanswered: timeout: 3\nkept 9 records\nwith a fork 0 (0.0%)"
+    assert expected in summary.text()
     refused = [json.loads(line) for line in (tmp_path / "refused.jsonl").read_text().splitlines()]
     assert [item["place"] for item in refused] == ["mine: line 4", *["source, line 2, column 1"] * 3]
     assert len((tmp_path / "records.jsonl").read_text().splitlines()) == 9

@@ -29,7 +29,8 @@ BELOW = {
     "fingerprints": set(),
     "progress": set(),
     "settings": {"errors"},
-    "llm": BASE,
+    "answer_cache": {"errors", "files"},
+    "llm": BASE | {"answer_cache"},
     "sharding": {"errors"},
     "checkpoint": {"errors", "files", "sharding"},
     "metrics": {"errors", "files", "progress"},
@@ -39,14 +40,14 @@ BELOW = {
     "view": BASE | {"lang", "decode"},
     "api": BASE | {"lang", "models", "decode", "view"},
     "data": BASE | {"lang", "models"},
-    "annotate": BASE | {"lang", "models", "data", "view", "llm"},
+    "annotate": BASE | {"lang", "models", "data", "view", "llm", "answer_cache"},
     "train": BASE | {"lang", "models", "data", "sharding", "checkpoint", "metrics"},
-    "judges": BASE | {"lang", "models", "data", "llm"},
+    "judges": BASE | {"lang", "models", "data", "llm", "answer_cache"},
     "evaluate": BASE | {"lang", "models", "data", "decode", "annotate", "judges"},
     "benchmark": BASE | {"lang", "models", "data", "decode", "train", "evaluate", "sharding"},
     "pipelines": BASE
     | {"lang", "models", "data", "decode", "annotate", "train", "judges", "evaluate", "benchmark", "view", "api"}
-    | {"llm", "sharding", "checkpoint", "metrics"},
+    | {"llm", "answer_cache", "sharding", "checkpoint", "metrics"},
 }
 
 

@@ -15,7 +15,7 @@ from pasta_jax.evaluate.scores import Choice, choose, efficiency, score
 from pasta_jax.judges.judge import Agreement, Verdict, agreement, both_orders, quality, win_rate
 from pasta_jax.judges.llm import Malformed, llm_judge, question_for, read_verdict
 from pasta_jax.judges.offline import EMPTY_ANSWER, comparing, likelihood, proxy, repetition, toy_grader
-from pasta_jax.llm import EndpointError
+from pasta_jax.llm import EndpointDown, EndpointError
 from pasta_jax.models.weights import Model
 from pasta_jax.train.loss import Scoring
 from pasta_jax.train.preference import log_probabilities
@@ -190,6 +190,27 @@ def test_a_judge_with_a_wrong_key_ends_the_run(tmp_path):
         with pytest.raises(EndpointError, match="401"):
             judge("q", "a", "b")
         judge.client.__exit__()
+
+
+def test_a_judge_that_is_down_ends_the_run_and_stores_nothing(tmp_path):
+    up = [False]
+    verdict = good('{"better": "A", "confidence": 0.8}')
+    with Server(lambda *_: verdict if up[0] else bad(503)) as server:
+        judge = llm_judge(endpoint(server.url), tmp_path / "cache.jsonl", asks=3, clock=FakeTime().clock())
+        with pytest.raises(EndpointDown, match=r"503.*rerun the command to resume") as error:
+            judge("q", "a", "b")
+        with pytest.raises(EndpointDown, match="503"):  # not "stopped": every thread names the cause
+            judge("q", "b", "a")
+        assert error.value.exit_code == 3
+        assert not judge.failures
+        judge.client.__exit__()
+        up[0] = True
+        again = llm_judge(endpoint(server.url), tmp_path / "cache.jsonl", asks=3, clock=FakeTime().clock())
+        assert again("q", "a", "b") == Verdict(0.8, 0.0)
+        again.client.__exit__()
+        last = llm_judge(endpoint(server.url), tmp_path / "cache.jsonl", asks=3, clock=FakeTime().clock())
+        assert (last.usage.requests, last.usage.tokens_in, last.usage.dollars) == (1, 1000, 0.003)
+        last.client.__exit__()
 
 
 # What an answer is worth

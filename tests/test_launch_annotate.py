@@ -16,7 +16,8 @@ from pasta_jax.data.toy_tokenizer import toy_tokenizer
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.program import Program
 from pasta_jax.lang.structure import PREDICTED
-from tests.endpoint_server import Server, good
+from pasta_jax.llm import IN_A_ROW, EndpointDown
+from tests.endpoint_server import Server, bad, good
 from tests.requires import requires_data
 
 ROOT = Path(__file__).parents[1]
@@ -112,12 +113,48 @@ def test_an_endpoint_annotates_and_its_failures_are_counted(command):
         assert len(server.seen) == requests == 3
     assert repeated == out
     assert "refused: rewritten: 1" in out
+    assert "3 requests, 3,000 tokens in, 300 out; price not set" in out
     records = read_records(Path("out/records.jsonl"))
     assert [record.instruction[-1] for record in records] == ["0", "2"]
     assert all(record.forks == 3 and Program.parse(record.program).strip() == LIST for record in records)
     (refused,) = [json.loads(line) for line in Path("out/refused.jsonl").read_text().splitlines()]
     assert refused["reason"] == "rewritten"
     assert "character" in refused["detail"]
+
+
+def test_an_endpoint_that_is_down_is_asked_again_by_the_same_command(command, capsys):
+    up = [False]
+
+    def respond(_, body):
+        question = body["messages"][-1]["content"]
+        if not up[0] or (up == [2] and ", 1\n" in question):
+            return bad(503)
+        return good(question.partition("Answer:\n")[2])
+
+    with Server(respond) as server:
+        endpoint = {"url": server.url, "key_variable": "", "requests_per_minute": 1e6, "retries": 1, "backoff_s": 0.001}
+        endpoint |= {"dollars_per_million_in": 2.0}
+        changes = pairs("a.jsonl", 15) | {"endpoint": endpoint, "concurrency": 1}
+        with pytest.raises(EndpointDown, match=r"503 .*2 times; rerun the command to resume") as error:
+            command("openai", changes)
+        assert (error.value.exit_code, "\n" in str(error.value)) == (3, False)
+        assert len(server.seen) == 2 * IN_A_ROW
+        assert "503 {}; retrying up to 1 times" in capsys.readouterr().err
+        assert len(Path("out/progress.jsonl").read_text().splitlines()) == 1
+        up[0] = 2  # all but one
+        with pytest.raises(EndpointDown, match=r"without an answer \(status 503: 1\); rerun the command"):
+            command("openai", changes)
+        assert "unanswered: status 503: 1\nkept 14 records" in capsys.readouterr().out
+        assert len(read_records(Path("out/records.jsonl"))) == 14
+        up[0], before = True, len(server.seen)
+        out, _ = command("openai", changes)
+        assert len(server.seen) == before + 1
+    assert "unanswered" not in out
+    assert len(read_records(Path("out/records.jsonl"))) == 15
+    summary = json.loads(Path("out/summary.json").read_text())
+    assert summary["cost"] == {"requests": 15, "tokens_in": 15_000, "tokens_out": 1500, "dollars": 0.03}
+    assert summary["unanswered"] == {}
+    assert "all runs together: 15 requests, 15,000 tokens in, 1,500 out; $0.03" in out
 
 
 @pytest.mark.parametrize(

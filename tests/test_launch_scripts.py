@@ -61,6 +61,18 @@ def test_help_is_printed_without_importing_jax(script):
     assert output == "False\n", "import JAX inside main, after the flags are parsed: --help must start quickly"
 
 
+def test_an_error_ends_a_script_in_one_line_and_its_exit_code():
+    code = (
+        "import sys; from launch import cli; from pasta_jax import errors, llm\n"
+        "def main(config): raise (llm.EndpointDown if config.max_pairs else errors.PastaError)('no connection')\n"
+        "cli.run(main, 'configs/annotate.py')"
+    )
+    for flags, expected in (((), 2), (("--config.max_pairs=1",), 3)):
+        command = [sys.executable, "-c", code, *flags]
+        result = subprocess.run(command, cwd=SCRIPTS.parent, capture_output=True, text=True, timeout=60)
+        assert (result.returncode, result.stderr) == (expected, "error: no connection\n")
+
+
 def test_skips_are_counted_by_reason(tmp_path):
     (tmp_path / "test_it.py").write_text(
         "import pytest\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pasta_jax import fingerprints
 from pasta_jax.annotate import cues, endpoint, hiding, likelihood, outline, prompt, structural
-from pasta_jax.annotate.run import Annotate, Answer
+from pasta_jax.annotate.run import Annotate, Answer, Unanswered
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.records import messages, read_records
 from pasta_jax.data.toy import Problem, problems
@@ -71,14 +71,19 @@ def by_language_model(
 ) -> Annotator:
     """A language model behind an API; its answers are cached in the file `cache` and paid for once."""
 
-    def annotate(numbers: list[int], progress: Progress) -> Iterator[tuple[int, Answer]]:
+    def annotate(numbers: list[int], progress: Progress) -> Iterator[tuple[int, Answer | Unanswered]]:
         texts = ((pairs[number].instruction, pairs[number].response) for number in numbers)
         for index, result, usage in endpoint.annotate_all(
             texts, service, concurrency, attempts, cache, lambda text: Program.from_annotation(text, tokenizer)
         ):
             progress.note = usage.text()
-            failed = isinstance(result, endpoint.Failure)
-            yield numbers[index], {"failure": result.reason, "detail": result.detail} if failed else {"text": result}
+            match result:
+                case Unanswered():
+                    yield numbers[index], result
+                case endpoint.Failure():
+                    yield numbers[index], {"failure": result.reason, "detail": result.detail}
+                case _:
+                    yield numbers[index], {"text": result}
 
     about = {"annotator": name, "code": fingerprints.of_code(endpoint, prompt), "attempts": attempts}
     about |= {field: getattr(service, field) for field in ("kind", "model", "temperature", "max_tokens")}

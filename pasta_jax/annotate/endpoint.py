@@ -11,11 +11,13 @@ from itertools import islice
 from pathlib import Path
 
 from pasta_jax.annotate.prompt import question, retry_question
+from pasta_jax.annotate.run import Unanswered
+from pasta_jax.answer_cache import Usage
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.error import LangError, quoted
 from pasta_jax.lang.lexer import ANNOTATION, lex
 from pasta_jax.lang.tags import escape
-from pasta_jax.llm import Client, Endpoint, LLMError, TimeSource, Usage
+from pasta_jax.llm import Client, Endpoint, LLMError, TimeSource, Unavailable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,15 +40,15 @@ def annotate_all(
     cache: Path,
     check: Callable[[str], object],
     clock: TimeSource | None = None,
-) -> Iterator[tuple[int, str | Failure, Usage]]:
+) -> Iterator[tuple[int, str | Failure | Unanswered, Usage]]:
     """(index, annotation or failure, usage so far) as the answers arrive.
 
     `check` raises a LangError for an annotation that breaks the rules. Answers are cached in the file `cache`. An error
-    that no other request can avoid ends the run.
+    that no other request can avoid ends the run, as do many requests in a row without an answer.
     """
     with Client(endpoint, cache, clock) as client, ThreadPoolExecutor(concurrency) as threads:
         waiting = enumerate(pairs)
-        running: dict[Future[str | Failure], int] = {}
+        running: dict[Future[str | Failure | Unanswered], int] = {}
         try:
             while True:
                 for index, (instruction, response) in islice(waiting, 2 * concurrency - len(running)):
@@ -63,12 +65,14 @@ def annotate_all(
 
 def _annotate(
     client: Client, attempts: int, instruction: str, response: str, check: Callable[[str], object]
-) -> str | Failure:
+) -> str | Failure | Unanswered:
     messages = question(instruction, escape(response, ANNOTATION))
     failure = Failure("no attempts", "attempts is 0; raise it")
     for _ in range(attempts):
         try:
             answer = client.chat(messages)
+        except Unavailable as error:
+            return Unanswered(error.reason, str(error))
         except LLMError as error:
             return Failure(error.reason, str(error))
         try:

@@ -1,9 +1,11 @@
 """Collect an annotator's answers to pairs; a run killed at any moment resumes and ends with the same answers.
 
 Each answer is a line of progress.jsonl, appended as it arrives, in any order. The first line states everything that
-the answers depend on, so that a folder is never continued by a different run.
+the answers depend on, so that a folder is never continued by a different run. A pair that an annotator could not answer
+for a reason that may pass has no line, so that the next run asks again.
 """
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -28,13 +30,21 @@ class Answer(TypedDict, total=False):
     detail: str
 
 
+@dataclasses.dataclass(frozen=True)
+class Unanswered:
+    """A pair without an answer, for a reason that may pass; `reason` is one of a few, for counting."""
+
+    reason: str
+    detail: str
+
+
 # From the numbers of unanswered pairs to answers, in any order; may set the note of the progress display.
-Annotate = Callable[[list[int], Progress], Iterable[tuple[int, Answer]]]
+Annotate = Callable[[list[int], Progress], Iterable[tuple[int, Answer | Unanswered]]]
 
 
 def collect_answers(
     folder: Path, about: Mapping[str, object], pairs: Sequence[Pair], annotate: Annotate
-) -> list[Answer]:
+) -> list[Answer | Unanswered]:
     """The annotator's answer to every pair, in order; answers that an earlier run left in `folder` are reused.
 
     `about` states everything that answers depend on; a folder begun with a different `about` is refused.
@@ -50,13 +60,17 @@ def collect_answers(
         answers = _parse_answers(file.lines[1:], path, len(pairs))
         missing = [number for number in range(len(pairs)) if number not in answers]
         with Progress("annotating", len(pairs), len(answers)) as progress:
+            unanswered: dict[int, Unanswered] = {}
             for number, answer in annotate(missing, progress) if missing else ():
+                if isinstance(answer, Unanswered):
+                    unanswered[number] = answer
+                    continue
                 file.append([number, answer])
                 answers[number] = json.loads(json_line(answer))  # as a resumed run reads it, key order included
                 progress.add()
-    if missing := len(pairs) - len(answers):
+    if missing := len(pairs) - len(answers) - len(unanswered):
         raise PastaError(f"{folder}: {missing} pairs have no answer yet; rerun the command to resume")
-    return [answers[number] for number in range(len(pairs))]
+    return [unanswered.get(number) or answers[number] for number in range(len(pairs))]
 
 
 def _parse_answers(lines: Sequence[bytes], path: Path, count: int) -> dict[int, Answer]:

@@ -8,8 +8,9 @@ import threading
 from collections import Counter
 from pathlib import Path
 
+from pasta_jax.answer_cache import Usage
 from pasta_jax.judges.judge import Verdict
-from pasta_jax.llm import Client, Endpoint, LLMError, Messages, TimeSource, Usage
+from pasta_jax.llm import Client, Endpoint, LLMError, Messages, TimeSource, Unavailable
 
 _TASK = """\
 You compare two answers to the same question and say which one serves the person who asked better.
@@ -62,7 +63,10 @@ def read_verdict(answer: str) -> Verdict:
 
 @dataclasses.dataclass
 class LLMJudge:
-    """A judge that any number of threads may use. Answers are cached by their question, so a second run is free."""
+    """A judge that any number of threads may use. Answers are cached by their question, so a second run is free.
+
+    Raises EndpointDown if the endpoint does not answer: a missing verdict would be stored and never asked for again.
+    """
 
     client: Client
     asks: int  # attempts to get a well-formed verdict
@@ -75,6 +79,8 @@ class LLMJudge:
         for _ in range(self.asks):
             try:
                 answer = self.client.chat(messages)
+            except Unavailable as error:
+                raise self.client.give_up(error) from None
             except LLMError as error:
                 reason = error.reason
                 break
@@ -89,7 +95,8 @@ class LLMJudge:
 
     @property
     def usage(self) -> Usage:
-        return self.client.usage
+        """Of this run, with the requests, tokens and cost of earlier ones."""
+        return self.client.total_usage()
 
 
 def llm_judge(endpoint: Endpoint, cache: Path, asks: int, clock: TimeSource | None = None) -> LLMJudge:

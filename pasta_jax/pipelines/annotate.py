@@ -14,9 +14,10 @@ from pasta_jax.annotate import annotators
 from pasta_jax.annotate.annotators import Annotator, ToyProblems
 from pasta_jax.annotate.likelihood import Weighing
 from pasta_jax.annotate.results import RECORDS, Skipped, Summary, write_results
-from pasta_jax.annotate.run import collect_answers
+from pasta_jax.annotate.run import Unanswered, collect_answers
 from pasta_jax.annotate.terminal import record_lines
 from pasta_jax.annotate.verify import Limits, verify_answer
+from pasta_jax.answer_cache import total_cost
 from pasta_jax.data import builder, sources
 from pasta_jax.data.pairs import Pair, Unreadable, id_of, split_of
 from pasta_jax.data.records import read_records
@@ -104,18 +105,24 @@ def read_settings(config: Mapping[str, object]) -> Settings:
 
 
 def run(settings: Settings, folder: Path) -> Summary:
-    """Annotate and verify all pairs and write the results to `folder`; resumes a run that was stopped there."""
+    """Annotate and verify all pairs and write the results to `folder`; resumes a run that was stopped there.
+
+    Pairs that an endpoint did not answer are counted in the summary; the same call asks for them again.
+    """
     pairs, skipped = read_pairs(settings)
     tokenizer = tokenizer_for(settings.model)
     annotator = annotator_for(settings, pairs, tokenizer, folder)
     answers = collect_answers(folder, annotator.about, pairs, annotator.annotate)
+    skipped.unanswered.update(answer.reason for answer in answers if isinstance(answer, Unanswered))
     limits = Limits(settings.max_tokens)
     verdicts = [
         verify_answer(pair, answer, tokenizer, limits, settings.annotator, split_of(pair, settings.validation_percent))
         for pair, answer in track(zip(pairs, answers, strict=True), "verifying", len(pairs))
+        if not isinstance(answer, Unanswered)
     ]
     source = settings.records or settings.source
-    summary = write_results(folder, verdicts, skipped, settings.annotator, source, tokenizer.name)
+    cost = total_cost(folder / ANSWERS, settings.endpoint) if isinstance(settings, EndpointSettings) else None
+    summary = write_results(folder, verdicts, skipped, settings.annotator, source, tokenizer.name, cost)
     if settings.dataset:
         write_dataset(folder, tokenizer)
     return summary
@@ -135,7 +142,7 @@ def write_dataset(folder: Path, tokenizer: Tokenizer) -> None:
 
 def read_pairs(settings: Settings) -> tuple[list[Pair], Skipped]:
     """The pairs to annotate, in order, and the records that were skipped."""
-    skipped = Skipped([], Counter())
+    skipped = Skipped([], Counter(), Counter())
     if settings.records:
         records = read_records(Path(settings.records))
         pairs = [Pair(r.id, r.system, r.instruction, r.response, r.source) for r in records]
@@ -155,7 +162,7 @@ def read_pairs(settings: Settings) -> tuple[list[Pair], Skipped]:
             raise PastaError(
                 f"{settings.source}: none of its {len(rows)} records is usable; widen prompt_words or response_words"
             )
-        skipped = Skipped([row for row in rows if isinstance(row, Unreadable)], left_out)
+        skipped = Skipped([row for row in rows if isinstance(row, Unreadable)], left_out, Counter())
     part = first_by_id(pairs, settings.max_pairs)
     if len(part) < len(pairs):
         skipped.left_out["beyond max_pairs"] += len(pairs) - len(part)

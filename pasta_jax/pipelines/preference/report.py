@@ -6,13 +6,13 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
+from pasta_jax.answer_cache import Usage
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.records import prompt_ids
 from pasta_jax.decode.generate import Request, generate
 from pasta_jax.evaluate.candidates import Candidate
 from pasta_jax.judges.judge import Agreement, Verdict, both_orders, win_rate
 from pasta_jax.lang.clock import geometric_mean
-from pasta_jax.llm import Usage
 from pasta_jax.models.weights import Model
 from pasta_jax.pipelines.artifacts import Artifact
 from pasta_jax.pipelines.preference.sample import Answers, decode, decode_inputs, template
@@ -64,7 +64,7 @@ class Report:
     efficiency: str
     judge: str  # its kind
     judge_agreement: Agreement | None  # with preferences from a dataset; None: not measured
-    judge_usage: Usage | None  # of a language model as judge
+    judge_usage: Usage | None  # of a language model as judge, over all runs
     without_verdict: dict[str, int] | None  # answers that it returned no verdict on, by reason
     rows: list[Row]
 
