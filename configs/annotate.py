@@ -21,7 +21,7 @@ from configs import common
 def get_config(variant: str = "sharegpt_structure") -> ConfigDict:
     """The config of a variant."""
     variants = {
-        "sharegpt_structure": lambda: annotate("structure"),
+        "sharegpt_structure": lambda: annotate("structure"),  # ShareGPT pairs by their form alone, no network
         "likelihood": likelihood,
         "openai": openai,
         "gemini": gemini,

@@ -26,9 +26,9 @@ from configs import common
 def get_config(variant: str = "smollm2_135m") -> ConfigDict:
     """The config of a variant."""
     variants = {
-        "smollm2_135m": lambda: benchmark("smollm2_135m"),
-        "gemma3_270m": lambda: benchmark("gemma3_270m"),
-        "gemma_7b_random": lambda: benchmark("gemma_7b", random_weights=True),
+        "smollm2_135m": lambda: benchmark("smollm2_135m"),  # SmolLM2-135M-Instruct
+        "gemma3_270m": lambda: benchmark("gemma3_270m"),  # Gemma 3 270M; setup.sh --gemma
+        "gemma_7b_random": lambda: benchmark("gemma_7b", random_weights=True),  # the paper's shape, for accelerators
     }
     return common.pick(variants, variant, "configs/benchmark.py")
 

@@ -21,11 +21,13 @@ from configs import common
 
 def get_config(variant: str = "gemma_7b") -> ConfigDict:
     """The config of a variant."""
-    variants = {name: lambda name=name: compile_tpu(name) for name in VARIANTS}
+    variants = {
+        "gemma_7b": lambda: compile_tpu("gemma_7b"),  # the paper's model
+        "gemma_2b": lambda: compile_tpu("gemma_2b"),  # Gemma 2B
+        "gemma3_270m": lambda: compile_tpu("gemma3_270m"),  # Gemma 3 270M
+        "smollm2_135m": lambda: compile_tpu("smollm2_135m"),  # SmolLM2-135M
+    }
     return common.pick(variants, variant, "configs/compile_tpu.py")
-
-
-VARIANTS = ("gemma_7b", "gemma_2b", "gemma3_270m", "smollm2_135m")
 
 
 def compile_tpu(preset: str) -> ConfigDict:

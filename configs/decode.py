@@ -25,11 +25,11 @@ from configs import common
 def get_config(variant: str = "smollm2_135m") -> ConfigDict:
     """The config of a variant."""
     variants = {
-        "smollm2_135m": lambda: decode("smollm2_135m", chat=True),
-        "gemma3_270m": lambda: decode("gemma3_270m", chat=False),
-        "gemma_2b": lambda: decode("gemma_2b", chat=True),
-        "gemma_7b": lambda: decode("gemma_7b", chat=True),
-        "local": lambda: decode("", chat=True),
+        "smollm2_135m": lambda: decode("smollm2_135m", chat=True),  # SmolLM2-135M-Instruct
+        "gemma3_270m": lambda: decode("gemma3_270m", chat=False),  # a base model, which continues the text
+        "gemma_2b": lambda: decode("gemma_2b", chat=True),  # Gemma 2B; needs model.path
+        "gemma_7b": lambda: decode("gemma_7b", chat=True),  # Gemma 7B; needs model.path
+        "local": lambda: decode("", chat=True),  # any Gemma or Llama model at model.path, also one trained here
     }
     return common.pick(variants, variant, "configs/decode.py")
 

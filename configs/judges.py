@@ -15,8 +15,8 @@ from configs import common
 def get_config(variant: str = "offline") -> ConfigDict:
     """The config of a variant."""
     variants = {
-        "offline": lambda: judges(("rules", "repetition"), pairs=300),
-        "tiny": lambda: judges(("repetition",), pairs=8),
+        "offline": lambda: judges(("rules", "repetition"), pairs=300),  # all pairs, in seconds
+        "tiny": lambda: judges(("repetition",), pairs=8),  # a few pairs, to see that it works
     }
     return common.pick(variants, variant, "configs/judges.py")
 

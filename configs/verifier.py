@@ -15,8 +15,8 @@ from configs import common
 def get_config(variant: str = "smollm2_135m") -> ConfigDict:
     """The config of a variant."""
     variants = {
-        "smollm2_135m": lambda: verifier(pairs=200),
-        "tiny": lambda: verifier(pairs=8),
+        "smollm2_135m": lambda: verifier(pairs=200),  # three minutes on two CPU cores
+        "tiny": lambda: verifier(pairs=8),  # half a minute
     }
     return common.pick(variants, variant, "configs/verifier.py")
 

@@ -12,7 +12,7 @@ from pasta_jax.llm import EndpointDown
 OUTPUT = flags.DEFINE_string(  # other scripts define it too, and a test process may import several
     "output",
     None,
-    "folder for records, refusals and summary; rerun the same command to resume",
+    "folder for records, refusals and summary, as runs/structure; rerun the same command to resume",
     allow_override=True,
 )
 INSPECT = flags.DEFINE_integer("inspect", None, "show N records of the --output folder, chunks in colour")

@@ -1,29 +1,37 @@
-"""What the launch scripts share: config flags, one-line errors with their exit code, and the name of the device."""
+"""What the launch scripts share: config flags, --help, one-line errors with their exit code, the name of the device."""
 
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
+from pasta_jax import command_help, compiled
 from pasta_jax.errors import PastaError
 
+ROOT = Path(__file__).parents[1]
+HELP = {"--help", "-help", "-h", "--helpshort"}
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "file.py:variant; set its keys with --config.key=value", lock_config=True
 )
 
 
-def run(main: Callable[..., None], default_config: str, argument: str = "") -> None:
+def run(main: Callable[..., None], default_config: str, argument: str = "", keep_programs: bool = True) -> None:
     """Parse the command line and call main(config), or main(config, word) for a script that takes an `argument`.
 
     A PastaError ends in one line on stderr and its exit code: 2 for a user's mistake.
     """
 
     def parse_flags(arguments: list[str]) -> list[str]:
-        has_config = any(argument.lstrip("-").partition("=")[0] == "config" for argument in arguments)
+        words = [word for word in arguments if word not in HELP]
+        has_config = any(word.lstrip("-").partition("=")[0] == "config" for word in words)
         # Passed as an argument: the flag's own default would be read outside our error handling.
-        return _parse(arguments if has_config else [arguments[0], f"--config={default_config}", *arguments[1:]])
+        rest = _parse(words if has_config else [words[0], f"--config={ROOT / default_config}", *words[1:]])
+        if len(words) < len(arguments):
+            _print_help(words[0], argument)
+        return rest
 
     def start(arguments: list[str]) -> None:
         logging.set_verbosity(logging.WARNING)  # JAX logs every backend that it did not find
@@ -32,6 +40,8 @@ def run(main: Callable[..., None], default_config: str, argument: str = "") -> N
             raise PastaError(f"{words[expected]!r}: unexpected argument; write flags as --name=value (see --help)")
         if len(words) < expected:
             raise PastaError(f"missing argument: {argument}")
+        if keep_programs:
+            compiled.keep()  # before main imports JAX
         main(_readable(CONFIG.value), *words)
 
     try:
@@ -44,6 +54,16 @@ def run(main: Callable[..., None], default_config: str, argument: str = "") -> N
         sys.exit(130)
     except BrokenPipeError:  # the reader of stdout has exited, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _print_help(script: str, argument: str) -> None:
+    """Print what the script does, its flags, and the variants and keys of the chosen config; exit with code 0."""
+    config_flag, summary = flags.FLAGS["config"], sys.modules["__main__"].__doc__ or ""
+    options = [*flags.FLAGS.get_key_flags_for_module(script), config_flag]
+    usage = f"python -m launch.{Path(script).stem} {argument and f'<{argument}> '}[--flag=value …]"
+    file, config = config_flag.config_filename, _readable(CONFIG.value)
+    print(command_help.text(usage, summary, options, file, config), flush=True)
+    sys.exit(0)
 
 
 def _parse(arguments: list[str]) -> list[str]:
@@ -75,5 +95,6 @@ def announce_device() -> None:
     """Print the device on stderr before anything else: a silent fall-back to the CPU is a common surprise."""
     import jax  # after the flags are parsed, so that --help starts quickly
 
+    compiled.announce()
     devices = jax.devices()
     print(f"device: {len(devices)} x {devices[0].device_kind} ({jax.default_backend()})", file=sys.stderr, flush=True)

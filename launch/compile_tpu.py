@@ -20,4 +20,4 @@ def main(config: ConfigDict) -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main, default_config="configs/compile_tpu.py")
+    cli.run(main, default_config="configs/compile_tpu.py", keep_programs=False)

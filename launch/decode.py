@@ -11,12 +11,17 @@ from pasta_jax import settings
 from pasta_jax.pipelines.decode_job import Outputs, read_job
 
 PROMPT = flags.DEFINE_string(
-    "prompt", None, "the question, or with --config.chat=False the text to continue; - reads it from stdin"
+    "prompt",
+    None,
+    "the question, as --prompt='Why is the sky blue?', or with --config.chat=False the text to continue; "
+    "- reads it from stdin",
 )
 PROMPTS_FILE = flags.DEFINE_string(
     "prompts_file", None, "JSON lines with a field `prompt` or `instruction`, or one JSON list, as AlpacaEval has"
 )
-PROGRAM = flags.DEFINE_string("program", None, "replay this file, an answer in PASTA-LANG, instead of sampling")
+PROGRAM = flags.DEFINE_string(
+    "program", None, "replay this file instead of sampling: an answer in PASTA-LANG, as docs/example.txt"
+)
 SEQUENTIAL = flags.DEFINE_bool("sequential", None, "forbid the tags, as the baseline does (overrides the config)")
 ROWS = flags.DEFINE_integer("rows", None, "threads of a request decoded at a time (overrides the config)")
 LANES = flags.DEFINE_integer("lanes", None, "requests decoded at a time (overrides the config)")
@@ -32,7 +37,9 @@ BASELINE = flags.DEFINE_string(
 )
 TRACE = flags.DEFINE_string("trace", None, "write the trace to this file (docs/TRACE.md); several: name-0001.json, …")
 PERFETTO = flags.DEFINE_string("perfetto", None, "write Chrome trace events to this file, for ui.perfetto.dev")
-HTML = flags.DEFINE_string("html", None, "write a page that shows the answer, its threads and what they see")
+HTML = flags.DEFINE_string(
+    "html", None, "write a page that shows the answer, its threads and what they see, as answer.html"
+)
 SVG = flags.DEFINE_string("svg", None, "write a picture of the answer and its timeline")
 
 

@@ -12,8 +12,6 @@ done
 
 "$root/launch/setup.sh" --assets
 
-# Compiled programs are cached between runs, so that the second start is fast.
-export JAX_COMPILATION_CACHE_DIR=${JAX_COMPILATION_CACHE_DIR:-${PASTA_JAX_CACHE:-$HOME/.cache/pasta_jax}/xla}
 # -P: a folder named launch or configs in the current directory must not shadow ours.
 exec "$root/.venv/bin/python" -P -m launch.decode --config="$root/configs/decode.py:smollm2_135m" \
   --prompt="${question:-Give three tips for staying healthy.}" ${flags[@]+"${flags[@]}"}

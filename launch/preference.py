@@ -11,7 +11,9 @@ from launch import cli
 from pasta_jax import settings
 from pasta_jax.errors import PastaError
 
-WORKDIR = flags.DEFINE_string("workdir", None, "folder of this run: artifacts, the report, and the model at the end")
+WORKDIR = flags.DEFINE_string(
+    "workdir", None, "folder of this run, as runs/toy_preference: artifacts, the report, and the model at the end"
+)
 
 
 def main(config: ConfigDict) -> None:

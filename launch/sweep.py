@@ -11,7 +11,9 @@ from launch import cli
 from pasta_jax import settings
 from pasta_jax.errors import PastaError
 
-WORKDIR = flags.DEFINE_string("workdir", None, "folder of these runs: shared artifacts, a folder per run, the results")
+WORKDIR = flags.DEFINE_string(
+    "workdir", None, "folder of these runs, as runs/toy_sweep: shared artifacts, a folder per run, the results"
+)
 
 
 def main(config: ConfigDict) -> None:

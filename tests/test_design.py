@@ -31,6 +31,8 @@ BELOW = {
     "settings": {"errors"},
     "answer_cache": {"errors", "files"},
     "llm": BASE | {"answer_cache"},
+    "command_help": set(),
+    "compiled": {"errors", "assets", "progress"},
     "sharding": {"errors"},
     "checkpoint": {"errors", "files", "sharding"},
     "metrics": {"errors", "files", "progress"},

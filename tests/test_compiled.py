@@ -1,0 +1,120 @@
+"""Compiled programs are kept by default, where the user's environment wants them; long compilations are announced."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.monitoring
+import pytest
+
+from pasta_jax import compiled
+
+ROOT = Path(__file__).parents[1]
+
+SCRIPT = """
+import sys
+from launch import cli
+
+def main(config):
+    assert "jax" not in sys.modules
+    import jax
+    import jax.numpy as jnp
+    print(jax.config.jax_compilation_cache_dir, jax.config.jax_compilation_cache_max_size)
+    jax.jit(lambda x: x + 1)(jnp.ones(3)).block_until_ready()
+
+cli.run(main, default_config="configs/judges.py", keep_programs={keep})
+"""
+
+
+def start(tmp_path, keep: bool = True, **settings: str) -> list[str]:
+    """What JAX reads in a script that is run with these settings: its folder and the limit of its size."""
+    env = {name: value for name, value in os.environ.items() if "CACHE" not in name}
+    env |= {"PYTHONPATH": str(ROOT), "PASTA_JAX_CACHE": str(tmp_path), **settings}
+    env |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    command = [sys.executable, "-c", SCRIPT.format(keep=keep)]
+    result = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout.rstrip("\n").split(" ")
+
+
+def test_programs_are_kept_in_the_users_cache_with_a_limit(tmp_path):
+    assert start(tmp_path) == [f"{tmp_path}/xla", str(2 << 30)]
+    assert list((tmp_path / "xla").glob("*-cache"))
+
+
+def test_a_folder_that_is_set_is_used_as_it_is(tmp_path):
+    assert start(tmp_path, JAX_COMPILATION_CACHE_DIR=f"{tmp_path}/mine") == [f"{tmp_path}/mine", "-1"]
+    assert list((tmp_path / "mine").glob("*-cache"))
+    assert not (tmp_path / "xla").exists()
+
+
+@pytest.mark.parametrize("settings", [{"JAX_COMPILATION_CACHE_DIR": ""}, {"JAX_ENABLE_COMPILATION_CACHE": "0"}])
+def test_nothing_is_kept_where_it_is_switched_off(tmp_path, settings):
+    start(tmp_path, **settings)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_script_with_an_environment_of_its_own_keeps_nothing(tmp_path):
+    assert start(tmp_path, keep=False) == ["None", "-1"]
+    assert "keep_programs=False" in (ROOT / "launch/compile_tpu.py").read_text()
+
+
+def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PASTA_JAX_CACHE", str(tmp_path / "file/cache"))
+    compiled.keep()
+    assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
+    assert capsys.readouterr().err.startswith("compiled programs are not kept for later runs: cache ")
+
+
+def test_programs_without_a_time_of_use_do_not_stop_later_ones_from_being_kept(tmp_path):
+    (tmp_path / "xla").mkdir()
+    (tmp_path / "xla/jit_old-cache").write_bytes(b"x")
+    start(tmp_path)  # JAX would warn on stderr
+    assert len(list((tmp_path / "xla").glob("*-cache"))) > 1
+
+
+class FakeTimer:
+    """Records what a timer would do, without time passing."""
+
+    made: list["FakeTimer"]
+
+    def __init__(self, seconds: float, function, arguments: list[str]):
+        self.line, self.is_running = arguments[0], False
+        FakeTimer.made.append(self)
+
+    def start(self):
+        self.is_running = True
+
+    def cancel(self):
+        self.is_running = False
+
+
+def test_a_line_is_due_while_jax_compiles_and_no_longer(monkeypatch):
+    FakeTimer.made = []
+    running = []
+    begins, ends = [], []
+    monkeypatch.setattr(compiled.threading, "Timer", FakeTimer)
+    monkeypatch.setattr(jax.monitoring, "register_event_listener", begins.append)
+    monkeypatch.setattr(jax.monitoring, "register_event_duration_secs_listener", ends.append)
+    compiled.announce.__wrapped__()
+    monkeypatch.undo()
+
+    def watch(event: str, duration: float, **_: str | int) -> None:
+        running.append([timer.is_running for timer in FakeTimer.made])
+        ends[0](event, duration)
+
+    monkeypatch.setattr(compiled.threading, "Timer", FakeTimer)
+    jax.monitoring.register_event_listener(begins[0])
+    jax.monitoring.register_event_duration_secs_listener(watch)
+    try:
+        jax.jit(lambda x: x * 3 + 17)(2.0)
+    finally:
+        jax.monitoring.unregister_event_listener(begins[0])
+        jax.monitoring.unregister_event_duration_listener(watch)
+    assert [True] in running  # while it was compiling
+    assert [timer.is_running for timer in FakeTimer.made] == [False] * len(FakeTimer.made)
+    assert FakeTimer.made[0].line.startswith("compiling …")
