@@ -59,8 +59,9 @@ def _signature(flag: flags.Flag) -> str:
 
 def _explanation(flag: flags.Flag) -> str:
     """A flag's help and its default, unless it is off or empty."""
+    explanation = str(flag.help).rpartition(">: ")[2]  # without the choices, which absl puts before
     has_default = flag.default not in (None, False, "") and flag.name != "config"
-    return f"{flag.help} [{flag.default}]" if has_default else str(flag.help)
+    return f"{explanation} [{flag.default}]" if has_default else explanation
 
 
 def _keys(config: ConfigDict, comments: dict[Key, str], prefix: Key = ()) -> Iterator[tuple[str, object, str]]:

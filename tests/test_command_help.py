@@ -108,7 +108,7 @@ def explained(page: str, left: str) -> str:
 
 def test_the_page_begins_with_the_usage_and_quotes_the_config_file(page):
     assert page.startswith("usage: egg [--flag=value]\n\nBoil.\n")
-    assert "  Boil an egg.\n\n      python -m launch.egg\n" in page
+    assert "  Boil an egg.\n\n  python -m launch.egg\n" in page
 
 
 def test_long_explanations_are_wrapped_below_their_beginning(tmp_path):
