@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 from absl import flags
@@ -22,13 +23,15 @@ def main(config: ConfigDict) -> None:
         raise PastaError("--workdir is missing: set a folder for this run")
     # JAX is imported here, so that --help and flag errors don't wait for it.
     from pasta_jax.pipelines.preference import run as preference
-    from pasta_jax.train.fit import until_sigterm
+    from pasta_jax.train.fit import StopSignal
 
     cli.announce_device()
-    report = preference.run(settings.read(config, preference.Settings), Path(WORKDIR.value), until_sigterm)
-    if report is not None:
-        print(report.table())
-        print(json.dumps(report.fields()))
+    stop = StopSignal()
+    report = preference.run(settings.read(config, preference.Settings), Path(WORKDIR.value), stop.watch)
+    if report is None:
+        sys.exit(stop.exit_code)
+    print(report.table())
+    print(json.dumps(report.fields()))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Train a model on PASTA-LANG; rerun the command to resume. See configs/sft.py."""
 
 import os
+import sys
 from pathlib import Path
 
 from absl import flags
@@ -25,10 +26,13 @@ def main(config: ConfigDict) -> None:
     cli.announce_device()
     # JAX is imported here, so that --help and flag errors don't wait for it.
     from pasta_jax.pipelines import sft
-    from pasta_jax.train.fit import until_sigterm
+    from pasta_jax.train.fit import StopSignal
 
-    with until_sigterm() as stopping:
-        sft.run(settings.read(config, sft.Settings), Path(WORKDIR.value), stopping)
+    stop = StopSignal()
+    with stop.watch() as stopping:
+        result = sft.run(settings.read(config, sft.Settings), Path(WORKDIR.value), stopping)
+    if result.model is None:
+        sys.exit(stop.exit_code)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 from absl import flags
@@ -22,13 +23,15 @@ def main(config: ConfigDict) -> None:
         raise PastaError("--workdir is missing: set a folder for these runs")
     # JAX is imported here, so that --help and flag errors don't wait for it.
     from pasta_jax.pipelines import sweep
-    from pasta_jax.train.fit import until_sigterm
+    from pasta_jax.train.fit import StopSignal
 
     cli.announce_device()
-    results = sweep.run(settings.read(config, sweep.Settings), Path(WORKDIR.value), until_sigterm)
-    if results is not None:
-        print(sweep.markdown(results.rows), end="")
-        print(json.dumps(results.row_fields()))
+    stop = StopSignal()
+    results = sweep.run(settings.read(config, sweep.Settings), Path(WORKDIR.value), stop.watch)
+    if results is None:
+        sys.exit(stop.exit_code)
+    print(sweep.markdown(results.rows), end="")
+    print(json.dumps(results.row_fields()))
 
 
 if __name__ == "__main__":

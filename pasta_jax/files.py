@@ -1,10 +1,12 @@
 """Files that are whole or absent, and JSON lines that a killed run resumes."""
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
@@ -48,6 +50,27 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
+def check_writable(folder: Path) -> None:
+    """Create the folder and write a byte there; OSError if that fails. For outputs of long work, before it begins."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        file.write(b"\n")
+
+
+def disk_is_full(error: BaseException) -> bool:
+    """Whether the error, or one that it was raised from, is due to a full disk or an exhausted quota."""
+    causes: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in causes:
+        causes.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    # Libraries in C++ report it in their message only.
+    return any(
+        getattr(cause, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in str(cause)
+        for cause in causes
+    )
+
+
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file whole or not at all."""
     with replacing(path) as part:
@@ -79,9 +102,14 @@ def part_of(path: Path) -> Path:
 @contextlib.contextmanager
 def growing(path: Path, lines: Iterable[str] = ()) -> Iterator[TextIO]:
     """Yield a file that begins with `lines`; it becomes `path` when the block succeeds and is kept when it fails."""
-    with reopen(part_of(path), lines) as file:
-        yield file
-    os.replace(part_of(path), path)
+    try:
+        with reopen(part_of(path), lines) as file:
+            yield file
+        os.replace(part_of(path), path)
+    except OSError as error:
+        if not disk_is_full(error):
+            raise
+        raise PastaError(f"{part_of(path)}: the disk is full; free some space and rerun the command") from None
 
 
 def whole_lines(path: Path) -> list[bytes]:

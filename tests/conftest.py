@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import signal
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # With few cores, simulated devices deadlock in the in-process all-reduce unless the thread pool is larger than
@@ -20,6 +21,8 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.join(cache, "test_programs")
     os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(2 << 30))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+
+from collections.abc import Iterator
 
 import jax
 import pytest
@@ -81,3 +84,11 @@ def fully_compiled(monkeypatch):
     jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture
+def sigint() -> Iterator[None]:
+    """SIGINT as in a foreground process, also for child processes: shells start background jobs with it ignored."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, former)

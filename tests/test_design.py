@@ -33,6 +33,7 @@ BELOW = {
     "llm": BASE | {"answer_cache"},
     "command_help": set(),
     "compiled": {"errors", "assets", "progress"},
+    "workdir": {"errors", "files"},
     "sharding": {"errors"},
     "checkpoint": {"errors", "files", "sharding"},
     "metrics": {"errors", "files", "progress"},
@@ -49,7 +50,7 @@ BELOW = {
     "benchmark": BASE | {"lang", "models", "data", "decode", "train", "evaluate", "sharding"},
     "pipelines": BASE
     | {"lang", "models", "data", "decode", "annotate", "train", "judges", "evaluate", "benchmark", "view", "api"}
-    | {"llm", "answer_cache", "sharding", "checkpoint", "metrics"},
+    | {"llm", "answer_cache", "sharding", "checkpoint", "metrics", "workdir"},
 }
 
 

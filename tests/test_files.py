@@ -42,6 +42,16 @@ def test_a_growing_file_keeps_its_lines_when_interrupted(tmp_path):
     assert path.read_bytes() == "other\n2\u2028\n".encode()
 
 
+def test_a_growing_file_keeps_its_lines_on_a_full_disk(tmp_path):
+    path = tmp_path / "lines"
+    full = pytest.raises(PastaError, match=r"lines\.part: the disk is full; free some space and rerun the command")
+    with full, files.growing(path, ["one"]):
+        raise OSError(28, os.strerror(28))
+    assert lines_so_far(path) == ["one"]
+    with pytest.raises(FileNotFoundError), files.growing(path):
+        raise FileNotFoundError
+
+
 def lines_so_far(path) -> list[str]:
     return [line.decode() for line in files.whole_lines(files.part_of(path))]
 
@@ -114,6 +124,15 @@ def test_a_full_disk_is_one_line_and_keeps_the_old_file(tmp_path, monkeypatch):
         files.write_whole(path, "new")
     assert str(error.value) == f"{path}: No space left on device; choose a writable path on a disk with free space"
     assert path.read_text() == "old"
+
+
+def test_a_folder_is_checked_by_writing(tmp_path):
+    files.check_writable(tmp_path / "new/folder")
+    assert names(tmp_path / "new/folder") == []
+    (tmp_path / "file").touch()
+    for folder in ("file", "file/below"):
+        with pytest.raises(OSError, match=r"File exists|Not a directory"):
+            files.check_writable(tmp_path / folder)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from pasta_jax.checkpoint import Checkpoints, provenance
 from pasta_jax.errors import PastaError
 from pasta_jax.metrics import Metrics
-from pasta_jax.train.fit import Fit, Keep, fit, until_sigterm
+from pasta_jax.train.fit import Fit, Keep, StopSignal, fit
 from tests.test_loop import fresh, lines, run_of
 
 POSITIONS = {"policy": "constant", "constant": 7}
@@ -71,12 +71,27 @@ def test_files_are_closed_after_errors(tmp_path, monkeypatch):
     assert closed == ["Metrics", "Checkpoints"]
 
 
-def test_sigterm_is_noticed_within_the_block_only():
-    former = signal.getsignal(signal.SIGTERM)
-    with until_sigterm() as stopping:
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_is_noticed_within_the_block_only(number, exit_code, capfd, sigint):
+    numbers = signal.SIGINT, signal.SIGTERM
+    former = [signal.getsignal(each) for each in numbers]
+    stop = StopSignal()
+    with stop.watch() as stopping:
         assert not stopping()
-        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.exit_code == 0
+        os.kill(os.getpid(), number)
         assert stopping()
-    assert signal.getsignal(signal.SIGTERM) is former
-    with until_sigterm() as stopping:
+        assert stop.exit_code == exit_code
+        assert [signal.getsignal(each) for each in numbers] == [signal.SIG_DFL] * 2, "a second one ends at once"
+    message = f"{signal.Signals(number).name}: saving and stopping; a second signal ends without saving\n"
+    assert capfd.readouterr().err == message
+    assert [signal.getsignal(each) for each in numbers] == former
+    with StopSignal().watch() as stopping:
+        assert not stopping()
+
+
+def test_an_ignored_signal_stays_ignored(sigint):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with StopSignal().watch() as stopping:
+        os.kill(os.getpid(), signal.SIGINT)
         assert not stopping()

@@ -1,6 +1,8 @@
 """The annotation command: its variants on small inputs, records on a terminal, and one-line errors."""
 
+import errno
 import json
+import os
 import re
 from pathlib import Path
 
@@ -14,9 +16,11 @@ from pasta_jax.data.builder import Examples
 from pasta_jax.data.records import read_records
 from pasta_jax.data.toy_tokenizer import toy_tokenizer
 from pasta_jax.errors import PastaError
+from pasta_jax.files import JsonLines
 from pasta_jax.lang.program import Program
 from pasta_jax.lang.structure import PREDICTED
 from pasta_jax.llm import IN_A_ROW, EndpointDown
+from pasta_jax.pipelines import annotate as pipeline
 from tests.endpoint_server import Server, bad, good
 from tests.requires import requires_data
 
@@ -175,6 +179,34 @@ def test_errors_are_one_line(command, changes, message):
     with pytest.raises(PastaError, match=re.escape(message)) as error:
         command("sharegpt_structure", pairs("a.jsonl") | changes)
     assert "\n" not in str(error.value)
+
+
+def test_an_output_that_cannot_be_used_is_refused_before_the_work(command, monkeypatch):
+    monkeypatch.setattr(pipeline, "read_pairs", pytest.fail)
+    Path("out").write_text("")
+    with pytest.raises(PastaError, match="out: is a file; choose a folder"):
+        command("toy")
+
+
+def test_a_full_disk_is_one_line_and_keeps_the_answers(command, monkeypatch):
+    changes, append, answers = pairs("a.jsonl"), JsonLines.append, []
+
+    def full(self, value):
+        if isinstance(value, list):  # the header comes first
+            if len(answers) == 2:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            answers.append(value)
+        append(self, value)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(JsonLines, "append", full)
+        with pytest.raises(PastaError, match="out: the disk is full; free some space and rerun the command to resume"):
+            command("sharegpt_structure", changes)
+    progress = Path("out/progress.jsonl").read_bytes()
+    assert len(progress.splitlines()) == 3
+    out, _ = command("sharegpt_structure", changes)
+    assert "kept 3 records" in out
+    assert Path("out/progress.jsonl").read_bytes().startswith(progress)
 
 
 def test_the_output_folder_is_required():

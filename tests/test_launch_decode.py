@@ -1,6 +1,7 @@
 """The decode command: on a tiny model in this process, and its refusals, one line each."""
 
 import dataclasses
+import errno
 import io
 import json
 import os
@@ -14,6 +15,7 @@ from absl.testing import flagsaver
 
 from configs.decode import get_config
 from launch import decode
+from pasta_jax import files
 from pasta_jax.decode.trace_file import load
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.program import Program
@@ -160,6 +162,19 @@ def test_an_interrupted_run_leaves_no_complete_file(answer, monkeypatch):
 
 
 # Refusals
+
+
+@pytest.mark.parametrize("flag", ["output", "trace", "html"])
+def test_an_output_that_cannot_be_written_is_refused_before_decoding(answer, monkeypatch, flag):
+    def read_only(**_):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    message = f"--{flag}=new/file: Permission denied; choose a folder that you may write to"
+    with monkeypatch.context() as patch:
+        patch.setattr(files.tempfile, "TemporaryFile", read_only)
+        patch.setattr(pipeline, "run", pytest.fail)
+        with pytest.raises(PastaError, match=message):
+            answer(prompt="x", **{flag: "new/file"})
 
 
 @pytest.mark.parametrize(

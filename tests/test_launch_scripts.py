@@ -73,6 +73,24 @@ def test_an_error_ends_a_script_in_one_line_and_its_exit_code():
         assert (result.returncode, result.stderr) == (expected, "error: no connection\n")
 
 
+@pytest.mark.parametrize(("script", "pipeline"), [("preference", "preference.run"), ("sweep", "sweep")])
+def test_a_stopped_run_ends_with_the_signals_exit_code(tmp_path, script, pipeline):
+    code = (
+        f"import os, signal, launch.cli, launch.{script}\n"
+        f"import pasta_jax.pipelines.{pipeline} as pipeline\n"
+        "def run(settings, workdir, watch):\n"
+        "    with watch() as stopping:\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        assert stopping()\n"
+        "pipeline.run = run\n"
+        f"launch.cli.run(launch.{script}.main, default_config='configs/{script}.py:tiny')\n"
+    )
+    command = [sys.executable, "-c", code, f"--workdir={tmp_path}"]
+    ended = subprocess.run(command, cwd=SCRIPTS.parent, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 143, ended.stderr
+    assert ended.stdout == ""
+
+
 def test_skips_are_counted_by_reason(tmp_path):
     (tmp_path / "test_it.py").write_text(
         "import pytest\n"

@@ -35,6 +35,7 @@ from pasta_jax.pipelines.preference.report import Report, realised
 from pasta_jax.pipelines.preference.sample import Answers, decode_inputs, template
 from pasta_jax.pipelines.preference.settings import Settings
 from pasta_jax.pipelines.preference.stage import Stage, open_stage
+from pasta_jax.workdir import claim
 from tests.models import random_params
 
 ROOT = Path(__file__).parents[1]
@@ -187,9 +188,26 @@ def test_a_stopped_training_run_resumes(config, whole, folder):
     other.train.weight_decay = 0.1
     stopped, workdir = settings.read(other, Settings), folder / "stopped"
     assert pipeline.run(stopped, workdir, after_one_update) is None
-    assert not workdir.exists()
+    assert list(workdir.iterdir()) == []
     assert len(pipeline.run(stopped, workdir).rows) == 3
     assert weights(workdir) != weights(folder / "whole")
+
+
+def test_a_folder_in_use_or_not_writable_is_refused(config, tmp_path):
+    swept = sweep_config.tiny()
+    swept.base = config
+    sweep_settings = settings.read(swept, sweep.Settings)
+    with claim(tmp_path):
+        for call in (lambda: run(config, tmp_path), lambda: sweep.run(sweep_settings, tmp_path)):
+            with pytest.raises(PastaError, match=f"in use by process {os.getpid()} on "):
+                call()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PastaError, match="file: is a file; choose a folder"):
+        run(config, tmp_path / "file")
+    other = ConfigDict(config.to_dict())
+    other.artifacts = str(tmp_path / "file")
+    with pytest.raises(PastaError, match=r"file: File exists; set --config.artifacts to a writable folder"):
+        run(other, tmp_path / "run")
 
 
 def test_an_adapter_file_is_merged_or_trained_further(config, folder):

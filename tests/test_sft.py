@@ -1,6 +1,7 @@
 """Supervised training: the command as a user runs it, killed, stopped, resumed, refused; and the pipeline itself."""
 
 import dataclasses
+import errno
 import json
 import os
 import random
@@ -16,11 +17,14 @@ from safetensors.numpy import load_file
 
 from configs.sft import get_config
 from pasta_jax import settings
+from pasta_jax.checkpoint import Checkpoints
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import POLICIES, Positions
+from pasta_jax.metrics import Metrics
 from pasta_jax.models.huggingface import read_config
 from pasta_jax.models.source import ModelSource, load, load_with_adapter
 from pasta_jax.pipelines import sft
+from pasta_jax.workdir import claim
 
 ROOT = Path(__file__).parents[1]
 TINY = "--config=configs/sft.py:tiny"
@@ -112,12 +116,13 @@ def test_a_run_killed_anywhere_and_resumed_equals_an_uninterrupted_one(folder, e
 
 
 @pytest.mark.slow
-def test_sigterm_saves_and_exits_cleanly(folder, environment, whole):
-    workdir = folder / "stopped"
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_ends_with_its_exit_code(folder, environment, whole, sigint, number, code):
+    workdir = folder / f"stopped_{code}"
     process = start(environment, workdir, "--config.every.save=0")
     wait_for_step(process, workdir, 3)
-    process.send_signal(signal.SIGTERM)
-    assert "saved; rerun the command to resume" in finish(process)
+    process.send_signal(number)
+    assert "saved; rerun the command to resume" in finish(process, code)
     assert lines(workdir)[-1]["step"] < 12
     assert "resuming from step" in finish(start(environment, workdir, "--config.every.save=0"))
     assert lines(workdir) == lines(whole)
@@ -179,6 +184,33 @@ def test_a_config_that_is_not_json_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("[1")
     with pytest.raises(PastaError, match=r"config.json: not a JSON object; use another workdir"):
         train(tmp_path)
+
+
+def test_a_workdir_that_cannot_be_used_is_refused_before_the_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(sft, "start_of", pytest.fail)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PastaError, match="file: is a file; choose a folder"):
+        train(tmp_path / "file")
+    with claim(tmp_path), pytest.raises(PastaError, match=f"in use by process {os.getpid()} on "):
+        train(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("cls", "method", "error"),
+    [
+        (Metrics, "write", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))),
+        (Checkpoints, "wait", ValueError("RESOURCE_EXHAUSTED: [OS error 28: ENOSPC No space left on device]")),
+    ],
+)
+def test_a_full_disk_is_one_line_and_the_run_resumes(tmp_path, monkeypatch, cls, method, error):
+    def full(*_):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cls, method, full)
+        with pytest.raises(PastaError, match="the disk is full; free some space and rerun the command to resume"):
+            train(tmp_path)
+    assert train(tmp_path).step == 1
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from pasta_jax.models.tokenizer import Tokenizer, load_tokenizer
 from pasta_jax.models.weights import PACKAGED, tokenizer_file
 from pasta_jax.progress import say, track
 from pasta_jax.settings import read
+from pasta_jax.workdir import claim
 
 ANSWERS = "answers.jsonl"  # what an endpoint answered
 DATASET = "dataset"
@@ -109,6 +110,11 @@ def run(settings: Settings, folder: Path) -> Summary:
 
     Pairs that an endpoint did not answer are counted in the summary; the same call asks for them again.
     """
+    with claim(folder):
+        return _run(settings, folder)
+
+
+def _run(settings: Settings, folder: Path) -> Summary:
     pairs, skipped = read_pairs(settings)
     tokenizer = tokenizer_for(settings.model)
     annotator = annotator_for(settings, pairs, tokenizer, folder)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from pasta_jax.errors import PastaError
+from pasta_jax.files import check_writable
 from pasta_jax.lang.program import Program
 from pasta_jax.pipelines.prompts import read_baseline, read_program, read_prompt, read_prompts_file
 
@@ -23,7 +24,7 @@ class Outputs:
         paths = self.by_flag()
         for flag, path in paths.items():
             try:
-                path.parent.mkdir(parents=True, exist_ok=True)
+                check_writable(path.parent)
             except OSError as error:
                 raise PastaError(f"--{flag}={path}: {error.strerror}; choose a folder that you may write to") from None
             if path.is_dir() or not path.name:

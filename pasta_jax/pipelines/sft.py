@@ -1,5 +1,6 @@
 """Supervised training, from settings to a written model: Pasta-SFT on annotated answers, or its untagged baseline."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -45,6 +46,7 @@ from pasta_jax.train.loss import KINDS, sft_loss
 from pasta_jax.train.optimizer import OptimizerConfig, new_optimizer, schedule
 from pasta_jax.train.speed import flops_per_token, peak_flops, peak_gb
 from pasta_jax.train.state import Params, new_state
+from pasta_jax.workdir import claim
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -154,7 +156,13 @@ def run(settings: Settings, workdir: Path, stopping: Callable[[], bool] = lambda
     """Train to the last step or until `stopping()`, from the newest checkpoint in `workdir` if it has one.
 
     The folder holds config.json, metrics.jsonl, checkpoints/ and, at the end, model/ (and adapter.safetensors).
+    A folder that another process trains in is refused.
     """
+    with claim(workdir) if jax.process_index() == 0 else contextlib.nullcontext():  # hosts of one run share it
+        return _run(settings, workdir, stopping)
+
+
+def _run(settings: Settings, workdir: Path, stopping: Callable[[], bool]) -> Result:
     plain = json.loads(json.dumps(dataclasses.asdict(settings)))
     refuse_other_settings(workdir, plain)
     start = start_of(settings)

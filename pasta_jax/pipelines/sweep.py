@@ -16,6 +16,7 @@ from pasta_jax.pipelines.preference.run import run as run_preference
 from pasta_jax.pipelines.preference.settings import Settings as PreferenceSettings
 from pasta_jax.progress import say
 from pasta_jax.view.pareto import Point, pareto
+from pasta_jax.workdir import claim
 
 SHOWN = ("win_rate", "exact", "speedup", "realised", "parallelism")  # columns of the table
 
@@ -94,8 +95,14 @@ def plain_values(values: Mapping[str, Value]) -> dict[str, str]:
 def run(settings: Settings, workdir: Path, watch: Watch = unwatched) -> Sweep | None:
     """Do all runs, or those that remain, and write results.json, results.md and pareto.svg to the workdir.
 
-    The result is None if `watch` (see preference/run.py) stopped a training run; the same call resumes.
+    The result is None if `watch` (see preference/run.py) stopped a training run; the same call resumes. A
+    workdir that another process uses is refused.
     """
+    with claim(workdir):
+        return _run(settings, workdir, watch)
+
+
+def _run(settings: Settings, workdir: Path, watch: Watch) -> Sweep | None:
     chosen, runs = points(settings), []
     # Every point is read before anything runs, so that a bad value shows at once.
     stages = [settings_of(settings.base, values, workdir) for values in chosen]

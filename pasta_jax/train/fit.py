@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from pasta_jax.metrics import Metrics
 from pasta_jax.progress import say
 from pasta_jax.train.loop import Run, train
 from pasta_jax.train.state import Params, TrainState
+
+STDERR = 2  # its file descriptor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,15 +72,37 @@ def fit(
     return result
 
 
-@contextlib.contextmanager
-def until_sigterm() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether SIGTERM has arrived, which no longer ends the process at once.
+class StopSignal:
+    """The SIGINT or SIGTERM that stopped a training run, if any."""
 
-    For the main thread; the former handler is restored at the end.
-    """
-    received = []
-    former = signal.signal(signal.SIGTERM, lambda *_: received.append(True))
-    try:
-        yield lambda: bool(received)
-    finally:
-        signal.signal(signal.SIGTERM, former)
+    def __init__(self):
+        self.number: int | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """As shells report a process that the signal ended: 130 or 143; 0 without a signal."""
+        return 0 if self.number is None else 128 + self.number
+
+    @contextlib.contextmanager
+    def watch(self) -> Iterator[Callable[[], bool]]:
+        """Yield a function that returns whether a signal has arrived; a second one ends the process at once.
+
+        For the main thread; the former handlers are restored at the end. A signal that the process was started to
+        ignore stays ignored: shells start background jobs so, because Ctrl-C is meant for the one in the foreground.
+        """
+        numbers = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN]
+
+        def note(number: int, _: object) -> None:
+            self.number = number
+            for each in numbers:
+                signal.signal(each, signal.SIG_DFL)
+            message = f"{signal.Signals(number).name}: saving and stopping; a second signal ends without saving\n"
+            with contextlib.suppress(OSError):
+                os.write(STDERR, message.encode())  # print would fail if it interrupted another print
+
+        former = {number: signal.signal(number, note) for number in numbers}
+        try:
+            yield lambda: self.number is not None
+        finally:
+            for number, handler in former.items():
+                signal.signal(number, handler)

@@ -26,6 +26,7 @@ from pasta_jax.train.pair_feed import PairExample, PairFeed, score_examples
 from pasta_jax.train.preference import best_of_n_margin, log_probabilities, preference_loss
 from pasta_jax.train.speed import flops_per_token, peak_flops
 from pasta_jax.train.state import Params, new_state
+from pasta_jax.workdir import claim
 
 Watch = Callable[[], AbstractContextManager[Callable[[], bool]]]  # yields a function that returns whether to stop
 
@@ -107,9 +108,10 @@ def learn(
         every=Intervals(log=settings.every.log, held_out=0, probe=0, save=settings.every.save),
     )
     about = provenance(inputs, pairs.fingerprint, positions)
-    with watch() as stopping:
+    folder = stage.artifacts.path("train", inputs)
+    with claim(folder), watch() as stopping:  # runs may share artifacts
         result = fit(
-            folder=stage.artifacts.path("train", inputs),
+            folder=folder,
             run=run,
             state=place(state, settings.mesh),
             frozen=frozen,

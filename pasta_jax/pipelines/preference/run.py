@@ -13,14 +13,20 @@ from pasta_jax.pipelines.preference.score import judge_agreement, score
 from pasta_jax.pipelines.preference.settings import Settings
 from pasta_jax.pipelines.preference.stage import RoundModel, fingerprint_of_params, open_stage
 from pasta_jax.pipelines.trainable import merged, place, write
+from pasta_jax.workdir import claim
 
 
 def run(settings: Settings, workdir: Path, watch: Watch = unwatched) -> Report | None:
     """Run all rounds, or those that remain, and write model/ and report.json to the workdir.
 
     `watch` is entered around each training; its function returns whether to stop. If so, the result is None and the
-    same call resumes. All other steps may be killed at any time.
+    same call resumes. All other steps may be killed at any time. A workdir that another process uses is refused.
     """
+    with claim(workdir):
+        return _run(settings, workdir, watch)
+
+
+def _run(settings: Settings, workdir: Path, watch: Watch) -> Report | None:
     stage = open_stage(settings, workdir)
     base = stage.trainable
     frozen = place(base.frozen, settings.mesh)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from pasta_jax import fingerprints
+from pasta_jax import files, fingerprints
 from pasta_jax.checkpoint import flat
 from pasta_jax.data.pairs import Pair, id_of
 from pasta_jax.data.sources import Filter, read, refuse_for_training, select
@@ -70,6 +70,11 @@ def open_stage(settings: Settings, workdir: Path) -> Stage:
         raise PastaError("config.prompts: set either toy (a level of the toy task) or source (where pairs come from)")
     if (settings.judge.kind == "toy") != bool(settings.prompts.toy):
         raise PastaError("config.judge.kind: toy judges the toy task's prompts, and no others")
+    artifacts = Artifacts(Path(settings.artifacts) if settings.artifacts else workdir / "artifacts")
+    try:
+        files.check_writable(artifacts.folder)
+    except OSError as error:
+        raise PastaError(f"{artifacts.folder}: {error.strerror}; set --config.artifacts to a writable folder") from None
     trainable = load_trainable(settings.model, settings.adapter, settings.train.seed)
     sft = trainable.model
     if settings.adapter.rank and settings.model.adapter:  # without an adapter file, the new one changes nothing yet
@@ -77,7 +82,6 @@ def open_stage(settings: Settings, workdir: Path) -> Stage:
     positions_for(sft)  # refuses a model that cannot be decoded with, before the baseline is sampled
     baseline = load(settings.baseline)
     prompts, held_out, toy_problems = read_prompts(settings)
-    artifacts = Artifacts(Path(settings.artifacts) if settings.artifacts else workdir / "artifacts")
     judge = judge_of(settings, toy_problems, artifacts.folder)
     return Stage(settings, artifacts, trainable, sft, baseline, prompts, held_out, toy_problems, judge)
 
