@@ -116,14 +116,17 @@ def test_a_run_killed_anywhere_and_resumed_equals_an_uninterrupted_one(folder, e
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_saves_and_ends_with_its_exit_code(folder, environment, whole, sigint, number, code):
-    workdir = folder / f"stopped_{code}"
+def test_signals_save_and_end_with_their_exit_codes(folder, environment, whole, sigint):
+    workdir = folder / "stopped"
     process = start(environment, workdir, "--config.every.save=0")
     wait_for_step(process, workdir, 3)
-    process.send_signal(number)
-    assert "saved; rerun the command to resume" in finish(process, code)
+    process.send_signal(signal.SIGINT)
+    assert "saved; rerun the command to resume" in finish(process, 130)
     assert lines(workdir)[-1]["step"] < 12
+    process = start(environment, workdir, "--config.every.save=0")
+    assert any("resuming from step" in line for line in process.stderr)
+    process.send_signal(signal.SIGTERM)
+    assert "saved; rerun the command to resume" in finish(process, 143)
     assert "resuming from step" in finish(start(environment, workdir, "--config.every.save=0"))
     assert lines(workdir) == lines(whole)
 
