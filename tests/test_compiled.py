@@ -94,6 +94,7 @@ class FakeTimer:
 
 
 def test_a_line_is_due_while_jax_compiles_and_no_longer(monkeypatch):
+    jax.monitoring.clear_event_listeners()  # a command that ran before in this process has timers of its own
     FakeTimer.made = []
     running = []
     begins, ends = [], []
