@@ -1,6 +1,5 @@
 """Training in a folder: resumed, stopped, refused, closed also on errors."""
 
-import os
 import signal
 
 import jax
@@ -79,7 +78,7 @@ def test_a_signal_is_noticed_within_the_block_only(number, exit_code, capfd, sig
     with stop.watch() as stopping:
         assert not stopping()
         assert stop.exit_code == 0
-        os.kill(os.getpid(), number)
+        signal.raise_signal(number)
         assert stopping()
         assert stop.exit_code == exit_code
         assert [signal.getsignal(each) for each in numbers] == [signal.SIG_DFL] * 2, "a second one ends at once"
@@ -93,5 +92,5 @@ def test_a_signal_is_noticed_within_the_block_only(number, exit_code, capfd, sig
 def test_an_ignored_signal_stays_ignored(sigint):
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with StopSignal().watch() as stopping:
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
         assert not stopping()

@@ -76,11 +76,11 @@ def test_an_error_ends_a_script_in_one_line_and_its_exit_code():
 @pytest.mark.parametrize(("script", "pipeline"), [("preference", "preference.run"), ("sweep", "sweep")])
 def test_a_stopped_run_ends_with_the_signals_exit_code(tmp_path, script, pipeline):
     code = (
-        f"import os, signal, launch.cli, launch.{script}\n"
+        f"import signal, launch.cli, launch.{script}\n"
         f"import pasta_jax.pipelines.{pipeline} as pipeline\n"
         "def run(settings, workdir, watch):\n"
         "    with watch() as stopping:\n"
-        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        signal.raise_signal(signal.SIGTERM)\n"
         "        assert stopping()\n"
         "pipeline.run = run\n"
         f"launch.cli.run(launch.{script}.main, default_config='configs/{script}.py:tiny')\n"
