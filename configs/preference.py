@@ -80,6 +80,8 @@ def preference() -> ConfigDict:
                 "rank": 0,
                 "alpha": 0.0,
                 "targets": ("qkv", "out", "gate_up", "down"),
+                # Of its file, or bfloat16: half the size, but rounds at low rates move weights by less than it rounds.
+                "dtype": "float32",
             },  # rank 0: no adapter
             "train": {
                 "epochs": 1,

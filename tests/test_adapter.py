@@ -85,6 +85,28 @@ def test_an_adapter_is_restored_in_either_layout(stacked, tmp_path):
     np.testing.assert_allclose(logits(lora.merge(layers, moved, TAGS)), expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("stacked", [False, True])
+def test_an_adapter_in_bfloat16_is_restored_in_float32(stacked, tmp_path):
+    base, path = model(stacked=stacked), tmp_path / "a.safetensors"
+    adapter, about = saved(path, base)
+    lora.save_adapter(path, adapter, about, jnp.bfloat16)
+    restored, record = lora.load_adapter(path, base)
+    assert record == about
+    assert {leaf.dtype for leaf in jax.tree.leaves(restored)} == {jnp.dtype(jnp.float32)}
+    jax.tree.map(np.testing.assert_array_equal, restored, lora.rounded(adapter, jnp.bfloat16))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2**-8), restored, adapter)
+
+
+def test_rank_16_of_smollm2_takes_8_megabytes_in_bfloat16(tmp_path):
+    shapes = jax.eval_shape(lambda: transformer.init(PRESETS["smollm2_135m"], jax.random.key(0), stacked=True))
+    settings = lora.AdapterConfig(rank=16, alpha=32.0)
+    shapes = jax.eval_shape(lambda params: lora.new_adapter(params, settings, TagIds(49_152), 0), shapes)
+    adapter = jax.tree.map(lambda shape: np.zeros(shape.shape, np.float32), shapes)
+    path = tmp_path / "a.safetensors"
+    lora.save_adapter(path, adapter, lora.About("", "", "", None, 16, 32.0, lora.TARGETS), "bfloat16")
+    assert 8e6 < path.stat().st_size < 8.5e6
+
+
 def test_merging_on_the_host_is_bit_equal():
     params = random_params(dataclasses.replace(TOY, tied_head=False), seed=3)
     on_device = jax.tree.map(jnp.asarray, params)

@@ -183,6 +183,11 @@ def test_other_settings_in_the_same_folder_are_refused(whole, changes, message):
         sft.run(settings_with("tiny", **changes), whole, lambda: False)
 
 
+def test_what_a_run_does_not_compute_may_change_when_it_resumes(whole):
+    plain = dataclasses.asdict(settings_with("tiny", adapter__dtype="bfloat16", every__log=7))
+    sft.refuse_other_settings(whole, json.loads(json.dumps(plain)))
+
+
 def test_a_config_that_is_not_json_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("[1")
     with pytest.raises(PastaError, match=r"config.json: not a JSON object; use another workdir"):
@@ -270,7 +275,7 @@ def base(folder) -> Path:
 @pytest.fixture(scope="module")
 def adapted(folder, base) -> Path:
     """The folder of an adapter that was trained with `shared_start`."""
-    changes = ADAPTER | {"positions__policy": "shared_start"}
+    changes = ADAPTER | {"positions__policy": "shared_start", "adapter__dtype": "bfloat16"}
     train(folder / "adapted", model__path=str(base), train__learning_rate=0.1, **changes)
     return folder / "adapted"
 

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes  # noqa: F401  (gives NumPy bfloat16, which safetensors needs)
 import msgspec
 import numpy as np
+from jax.typing import DTypeLike
 from safetensors import SafetensorError, safe_open
 
 from pasta_jax.errors import PastaError
@@ -134,18 +136,23 @@ def describe(base: Model, settings: AdapterConfig, positions: Positions | None) 
     return About(base.name, base.fingerprint, tokenizer, positions, **dataclasses.asdict(settings))
 
 
-def save_adapter(path: Path, adapter: Params, about: About) -> None:
-    """Write an adapter as one safetensors file, layers stacked, whole or not at all."""
+def rounded(adapter: Params, dtype: DTypeLike) -> Params:
+    """The adapter as it is read back from a file of this dtype."""
+    return jax.tree.map(lambda leaf: np.asarray(np.asarray(leaf, dtype), np.float32), adapter)
+
+
+def save_adapter(path: Path, adapter: Params, about: About, dtype: DTypeLike = jnp.float32) -> None:
+    """Write an adapter as one safetensors file, layers stacked, whole or not at all; `dtype` is that of the file."""
     flat = {
         f"layers.{name}.{key}": leaf for name, pair in stack(adapter)["layers"].items() for key, leaf in pair.items()
     }
     flat |= {f"tag_rows.{name}": leaf for name, leaf in adapter["tag_rows"].items()}
-    tensors = {name: np.asarray(leaf, np.float32) for name, leaf in flat.items()}
+    tensors = {name: np.asarray(leaf, dtype) for name, leaf in flat.items()}
     tensor_file.write(path, tensors, {"format": FORMAT, "about": msgspec.json.encode(about).decode()})
 
 
 def load_adapter(path: Path, base: Model) -> tuple[Params, About]:
-    """An adapter in the layer layout of its base, and its record. Any other base is refused."""
+    """An adapter in float32 and in the layer layout of its base, and its record. Any other base is refused."""
     flat, about = _read(path)
     if about.base_fingerprint != base.fingerprint:
         raise PastaError(
@@ -174,9 +181,10 @@ def load_adapter(path: Path, base: Model) -> tuple[Params, About]:
                 "save the adapter again"
             )
     layers = {
-        name: {key: jnp.asarray(flat[f"layers.{name}.{key}"]) for key in ("lora_a", "lora_b")} for name in about.targets
+        name: {key: jnp.asarray(flat[f"layers.{name}.{key}"], jnp.float32) for key in ("lora_a", "lora_b")}
+        for name in about.targets
     }
-    rows = {name: jnp.asarray(flat[f"tag_rows.{name}"]) for name in TABLES if name in base.params}
+    rows = {name: jnp.asarray(flat[f"tag_rows.{name}"], jnp.float32) for name in TABLES if name in base.params}
     adapter = {"layers": layers, "tag_rows": rows}
     return adapter if stacked else unstack(adapter), about
 

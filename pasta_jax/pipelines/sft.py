@@ -53,7 +53,7 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 CONFIG = "config.json"
 # Settings that may change when a run resumes: they don't change what it computes.
-FREE = ("every", "keep", "probe", "tensorboard", "mesh")
+FREE = ("every", "keep", "probe", "tensorboard", "mesh", "adapter.dtype")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,7 +206,7 @@ def refuse_other_settings(workdir: Path, plain: dict[str, Any]) -> None:
     except (ValueError, AttributeError):
         raise PastaError(f"{path}: not a JSON object; use another workdir") from None
     for name, value in _flat(plain).items():
-        if name.split(".")[0] not in FREE and earlier.get(name) != value:
+        if not {name, name.split(".")[0]} & set(FREE) and earlier.get(name) != value:
             raise PastaError(
                 f"{workdir}: was started with config.{name} {earlier.get(name)}, now it is {value}; "
                 "use another workdir, or the original command"

@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ import msgspec
 
 from pasta_jax.errors import PastaError
 from pasta_jax.models import source
-from pasta_jax.models.adapter import About, AdapterConfig, describe, merge, new_adapter, save_adapter
+from pasta_jax.models.adapter import About, AdapterConfig, describe, merge, new_adapter, rounded, save_adapter
 from pasta_jax.models.source import ModelSource
 from pasta_jax.models.weights import Model, export_model, platform_dtype
 from pasta_jax.progress import say
@@ -30,6 +30,7 @@ class AdapterSettings:
     rank: Annotated[int, msgspec.Meta(ge=0)]  # 0: none, all parameters are trained
     alpha: float
     targets: tuple[str, ...]
+    dtype: Literal["float32", "bfloat16"]  # of its file; it is trained in float32
 
     def config(self) -> AdapterConfig:
         """As models/adapter.py takes it; refuses rank 0 and unknown targets."""
@@ -142,7 +143,9 @@ def write(model: Model, params: Params, adapter: AdapterSettings, folder: Path) 
     """
     params = jax.device_get(params)
     if adapter.rank:
-        save_adapter(folder / ADAPTER, params, describe(model, adapter.config(), model.positions))
+        about = describe(model, adapter.config(), model.positions)
+        save_adapter(folder / ADAPTER, params, about, adapter.dtype)
+        params = rounded(params, adapter.dtype)  # so that the model is exactly base plus file
         params = merge(model.params, params, model.tokenizer.tags)
     export_model(dataclasses.replace(model, params=params), folder / MODEL)
     say(f"wrote {folder / MODEL}")

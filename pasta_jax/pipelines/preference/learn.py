@@ -74,13 +74,15 @@ def learn(
     margin = settings.loss.margin or best_of_n_margin(settings.sample.count)
     loss = dataclasses.replace(settings.loss, margin=margin)
     positions = dataclasses.asdict(positions_for(stage.sft))
+    adapter = dataclasses.asdict(settings.adapter)
+    del adapter["dtype"]  # of the file that is written at the end
     inputs = {
         "start": start.fingerprint,
         "pairs": pairs.fingerprint,
         "reference": scores.fingerprint,
         "loss": dataclasses.asdict(loss),
         "train": dataclasses.asdict(train),
-        "adapter": dataclasses.asdict(settings.adapter),
+        "adapter": adapter,
         "positions": positions,
     }
     examples = [
