@@ -20,6 +20,7 @@ LAYERS = (
 UNDESCRIBED = {  # files that cannot describe themselves
     "pasta_jax/view/page.html": "Template of the page: its frame, style and script",
     "pasta_jax/benchmark/programs.jsonl": "43 programs to replay, of parallelism 1.0 to 4.0",
+    "pasta_jax/data/no_fork.jsonl": "100 prompts of our own whose answers gain nothing from forks",
     "docs/LANG.md": "tutorial of the language; its examples are tests",
     "docs/DATA.md": "data sources, annotators, verification, fields of records",
     "docs/PYTHON.md": "the Python API, with examples that are tests",
