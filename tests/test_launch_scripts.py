@@ -61,6 +61,21 @@ def test_help_is_printed_without_importing_jax(script):
     assert output == "False\n", "import JAX inside main, after the flags are parsed: --help must start quickly"
 
 
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_python_without_the_packages_says_what_to_run(tmp_path, exists):
+    shutil.copytree(SCRIPTS, tmp_path / "launch", ignore=shutil.ignore_patterns("__pycache__"))
+    if exists:
+        (tmp_path / ".venv/bin").mkdir(parents=True)
+        (tmp_path / ".venv/bin/python").touch()
+    command = [sys.executable, "-S", "-m", "launch.decode", "--prompt=Hi!"]  # -S: without installed packages
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    to_run = f"source {tmp_path}/.venv/bin/activate"
+    if not exists:
+        to_run = f"bash {tmp_path}/launch/setup.sh && {to_run}"
+    expected = f"error: {sys.executable} lacks the packages of this project; run: {to_run}\n"
+    assert (result.returncode, result.stdout, result.stderr) == (2, "", expected)
+
+
 def test_an_error_ends_a_script_in_one_line_and_its_exit_code():
     code = (
         "import sys; from launch import cli; from pasta_jax import errors, llm\n"
