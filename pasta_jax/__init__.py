@@ -10,7 +10,10 @@ These names are those of pasta_jax/api.py, imported at first use: `import pasta_
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
+
+from pasta_jax import devices
 
 if TYPE_CHECKING:
     from pasta_jax.api import Answer, Event, Message, Model, PastaError, Prompt, generate, load_model, stream
@@ -20,6 +23,8 @@ __all__ = ["Answer", "Event", "Message", "Model", "PastaError", "Prompt", "gener
 
 def __getattr__(name: str) -> object:
     if name in __all__:
+        if "jax" not in sys.modules:
+            devices.choose()
         return getattr(importlib.import_module("pasta_jax.api"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

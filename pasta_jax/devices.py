@@ -1,0 +1,37 @@
+"""The devices that programs run on: a platform that is there, started with one line if it fails, and announced."""
+
+import importlib.util
+import os
+from pathlib import Path
+
+from pasta_jax.errors import PastaError
+
+TPU_FILES = ("dev/accel*", "dev/vfio/[0-9]*")  # one per chip, by the driver's kind
+
+
+def choose(root: Path = Path("/")) -> None:
+    """Set JAX_PLATFORMS to cpu where nothing else can be: no TPU, and no plug-in for GPUs or other devices.
+
+    Otherwise an installed libtpu would look for a TPU in every process, log errors and handle the process's signals.
+    JAX reads the variable when it is imported; a value of the user's stays.
+    """
+    if "JAX_PLATFORMS" in os.environ or has_tpu(root) or importlib.util.find_spec("jax_plugins") is not None:
+        return
+    os.environ["JAX_PLATFORMS"] = "cpu"
+
+
+def has_tpu(root: Path = Path("/")) -> bool:
+    """Whether the machine has a TPU's device files."""
+    return any(True for pattern in TPU_FILES for _ in root.glob(pattern))
+
+
+def describe() -> str:
+    """Start the devices; their number and kind."""
+    import jax
+
+    try:
+        devices = jax.devices()
+    except (RuntimeError, AssertionError) as error:  # JAX asserts that a platform is known
+        reason = " ".join(str(error).partition("(")[0].split()) or f"no platform {os.environ.get('JAX_PLATFORMS')}"
+        raise PastaError(f"no device: {reason.rstrip('.')}; to use the CPU, set JAX_PLATFORMS=cpu") from None
+    return f"{len(devices)} x {devices[0].device_kind} ({jax.default_backend()})"
