@@ -8,8 +8,9 @@ from pathlib import Path
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
-from pasta_jax import command_help, compiled
+from pasta_jax import command_help, compiled, devices
 from pasta_jax.errors import PastaError
+from pasta_jax.progress import break_silence, say
 
 ROOT = Path(__file__).parents[1]
 HELP = {"--help", "-help", "-h", "--helpshort"}
@@ -42,7 +43,9 @@ def run(main: Callable[..., None], default_config: str, argument: str = "", keep
             raise PastaError(f"missing argument: {argument}")
         if keep_programs:
             compiled.keep()  # before main imports JAX
-        main(_readable(CONFIG.value), *words)
+        devices.choose()
+        with break_silence(f"{Path(arguments[0]).stem}: working"):
+            main(_readable(CONFIG.value), *words)
 
     try:
         app.run(start, flags_parser=parse_flags)
@@ -93,8 +96,5 @@ def _readable(config: ConfigDict) -> ConfigDict:
 
 def announce_device() -> None:
     """Print the device on stderr before anything else: a silent fall-back to the CPU is a common surprise."""
-    import jax  # after the flags are parsed, so that --help starts quickly
-
     compiled.announce()
-    devices = jax.devices()
-    print(f"device: {len(devices)} x {devices[0].device_kind} ({jax.default_backend()})", file=sys.stderr, flush=True)
+    say(f"device: {devices.describe()}")

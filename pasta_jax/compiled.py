@@ -1,15 +1,22 @@
-"""Programs compiled by JAX: kept for later runs in the user's cache folder; a line while one takes long."""
+"""Programs compiled by JAX: kept for later runs in the user's cache folder; how long it takes, and a line if long."""
 
+import contextlib
+import dataclasses
 import functools
 import os
 import threading
+import time
 
 from pasta_jax import assets
 from pasta_jax.errors import PastaError
-from pasta_jax.progress import say
+from pasta_jax.progress import doing, say
 
 MOST_BYTES = 2 << 30  # of the folder; the programs that were not used for longest are deleted
 LONG_S = 3.0  # compiling for longer is announced
+
+# JAX reports the begin of each phase as a scalar and its end as a duration, both under one name.
+XLA = "/jax/core/compile/backend_compile_duration"
+PHASES = ("/jax/core/compile/jaxpr_trace_duration", "/jax/core/compile/jaxpr_to_mlir_module_duration", XLA)
 
 
 def keep() -> None:
@@ -40,18 +47,55 @@ def announce() -> None:
 
     folder = os.environ.get("JAX_COMPILATION_CACHE_DIR")
     line = "compiling …" + (f" (kept for later runs in {folder})" if folder else "")
-    timers: list[threading.Timer] = []
+    running = contextlib.ExitStack()
 
-    def begin(event: str, **_: str | int) -> None:
-        if event == "/jax/compilation_cache/compile_requests_use_cache":
+    def begin(event: str, _: float, **__: str) -> None:
+        if event == XLA:
             timer = threading.Timer(LONG_S, say, [line])
             timer.daemon = True
             timer.start()
-            timers.append(timer)
+            running.callback(timer.cancel)
+            running.enter_context(doing("compiling"))
 
-    def end(event: str, duration: float, **_: str | int) -> None:
-        if event == "/jax/core/compile/backend_compile_duration" and timers:
-            timers.pop().cancel()
+    def end(event: str, *_: float, **__: str) -> None:
+        if event == XLA:
+            running.close()
 
-    jax.monitoring.register_event_listener(begin)
+    jax.monitoring.register_scalar_listener(begin)
     jax.monitoring.register_event_duration_secs_listener(end)
+
+
+def seconds() -> float:
+    """How long this process has traced, lowered and compiled programs, or loaded kept ones, since the first call."""
+    return _spent().seconds
+
+
+@dataclasses.dataclass
+class _Spent:
+    seconds: float = 0.0
+    depth: int = 0  # phases that run: tracing a program may trace and compile another
+    began: float = 0.0
+
+
+@functools.cache
+def _spent() -> _Spent:
+    """The sum over JAX's phases, kept up to date by listeners. A phase within another counts once."""
+    import jax.monitoring
+
+    spent = _Spent()
+
+    def begin(event: str, *_: float, **__: str) -> None:
+        if event in PHASES:
+            if not spent.depth:
+                spent.began = time.perf_counter()
+            spent.depth += 1
+
+    def end(event: str, *_: float, **__: str) -> None:
+        if event in PHASES and spent.depth:
+            spent.depth -= 1
+            if not spent.depth:
+                spent.seconds += time.perf_counter() - spent.began
+
+    jax.monitoring.register_scalar_listener(begin)
+    jax.monitoring.register_event_duration_secs_listener(end)
+    return spent

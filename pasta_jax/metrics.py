@@ -49,6 +49,7 @@ class Metrics:
             for tag, value in values.items():
                 self._events.add_scalar(tag, value, step)
         print(self._progress_line(step, values), flush=True)
+        progress.heard()
 
     def close(self) -> None:
         """Close the files; events still queued are written first."""

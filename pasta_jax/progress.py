@@ -1,8 +1,10 @@
-"""One progress display for all long commands: a bar on a terminal, a line every few seconds elsewhere."""
+"""One progress display for all long commands: a bar on a terminal, lines elsewhere, and no long silence."""
 
+import contextlib
 import sys
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from tqdm import tqdm
@@ -10,12 +12,24 @@ from tqdm import tqdm
 Item = TypeVar("Item")
 
 INTERVAL_S = 5.0  # between two lines where there is no terminal
+SILENCE_S = 7.0  # after which `break_silence` says what is going on
+POLL_S = 1.0  # between two of its looks at the clock
+
+_activities: list[Callable[[], str]] = []  # what is going on, innermost last: each returns its line, empty for none
+_last_output = time.monotonic()
 
 
 def say(line: str) -> None:
     """Print a line to stderr, above the bar if there is one; results go to stdout."""
     tqdm.write(line, file=sys.stderr)
     sys.stderr.flush()
+    heard()
+
+
+def heard() -> None:
+    """Something was printed, here or elsewhere: the silence that `break_silence` measures begins again."""
+    global _last_output
+    _last_output = time.monotonic()
 
 
 def clock(seconds: float) -> str:
@@ -23,6 +37,49 @@ def clock(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+@contextlib.contextmanager
+def doing(what: str) -> Iterator[None]:
+    """Name what goes on meanwhile, for `break_silence`. Empty: results are printed, and lines would disturb them."""
+    started = time.monotonic()
+
+    def line() -> str:
+        return what and f"{what} … {clock(time.monotonic() - started)}"
+
+    _activities.append(line)
+    try:
+        yield
+    finally:
+        _activities.remove(line)
+
+
+@contextlib.contextmanager
+def break_silence(what: str) -> Iterator[None]:
+    """After each SILENCE_S in which nothing was said, say what goes on: the innermost activity, or `what`."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(POLL_S):
+            _say_if_silent()
+
+    thread = threading.Thread(target=watch, name="break_silence", daemon=True)
+    with doing(what):
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+
+def _say_if_silent() -> None:
+    if time.monotonic() - _last_output < SILENCE_S:
+        return
+    if line := _activities[-1]():
+        say(line)
+    else:
+        heard()
 
 
 class Progress:
@@ -39,6 +96,7 @@ class Progress:
         self._bar = None
         if sys.stderr.isatty():
             self._bar = tqdm(total=total, initial=done, desc=what, file=sys.stderr, leave=False, dynamic_ncols=True)
+        _activities.append(self._line_in_silence)
 
     def add(self, count: int = 1) -> None:
         """Count items as done."""
@@ -50,13 +108,25 @@ class Progress:
         now = time.monotonic()
         if now - self._last_line_time >= INTERVAL_S or self.done == self.total:
             self._last_line_time = now
-            rate = (self.done - self._done_before) / max(now - self._start_time, 1e-9)
-            left = clock((self.total - self.done) / rate) if rate else "unknown"
-            speed = f"{rate:.1f}/s" if rate >= 1 or not rate else f"{1 / rate:.1f} s each"
-            say(f"{self.what}: {self.done} of {self.total}, {speed}, {left} left{self.note and f'; {self.note}'}")
+            say(self.line())
+
+    def line(self) -> str:
+        """What is done, the rate and the time left."""
+        rate = (self.done - self._done_before) / max(time.monotonic() - self._start_time, 1e-9)
+        left = clock((self.total - self.done) / rate) if rate else "unknown"
+        speed = f"{rate:.1f}/s" if rate >= 1 or not rate else f"{1 / rate:.1f} s each"
+        return f"{self.what}: {self.done} of {self.total}, {speed}, {left} left{self.note and f'; {self.note}'}"
+
+    def _line_in_silence(self) -> str:
+        if self._bar is not None:
+            self._bar.refresh()
+            return ""
+        return self.line() if self.done < self.total else f"{self.what}: all {self.total} done, finishing …"
 
     def close(self) -> None:
         """Remove the bar."""
+        with contextlib.suppress(ValueError):  # closed twice
+            _activities.remove(self._line_in_silence)
         if self._bar is not None:
             self._bar.close()
 

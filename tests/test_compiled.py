@@ -3,13 +3,14 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 import jax.monitoring
 import pytest
 
-from pasta_jax import compiled
+from pasta_jax import compiled, progress
 
 ROOT = Path(__file__).parents[1]
 
@@ -93,29 +94,65 @@ class FakeTimer:
         self.is_running = False
 
 
-def test_a_line_is_due_while_jax_compiles_and_no_longer(monkeypatch):
-    jax.monitoring.clear_event_listeners()  # a command that ran before in this process has timers of its own
-    FakeTimer.made = []
-    running = []
+@pytest.fixture
+def listeners(monkeypatch) -> Iterator[tuple[list, list]]:
+    """What is registered at JAX, by its begin and its end; forgotten afterwards."""
     begins, ends = [], []
+    with monkeypatch.context() as patch:
+        patch.setattr(jax.monitoring, "register_scalar_listener", begins.append)
+        patch.setattr(jax.monitoring, "register_event_duration_secs_listener", ends.append)
+        yield begins, ends
+
+
+def test_a_line_is_due_while_jax_compiles_and_no_longer(monkeypatch, listeners):
+    FakeTimer.made = []
     monkeypatch.setattr(compiled.threading, "Timer", FakeTimer)
-    monkeypatch.setattr(jax.monitoring, "register_event_listener", begins.append)
-    monkeypatch.setattr(jax.monitoring, "register_event_duration_secs_listener", ends.append)
     compiled.announce.__wrapped__()
-    monkeypatch.undo()
+    (begin,), (end,) = listeners
+    begin(compiled.XLA, 1.0)
+    assert [timer.is_running for timer in FakeTimer.made] == [True]
+    assert FakeTimer.made[0].line.startswith("compiling …")
+    assert progress._activities[-1]() == "compiling … 0:00"
+    end("/another/event", 1.0)
+    assert FakeTimer.made[0].is_running
+    end(compiled.XLA, 1.0)
+    assert not FakeTimer.made[0].is_running
+    assert not progress._activities
 
-    def watch(event: str, duration: float, **_: str | int) -> None:
-        running.append([timer.is_running for timer in FakeTimer.made])
-        ends[0](event, duration)
 
-    monkeypatch.setattr(compiled.threading, "Timer", FakeTimer)
-    jax.monitoring.register_event_listener(begins[0])
-    jax.monitoring.register_event_duration_secs_listener(watch)
+def test_the_seconds_of_compiling_are_those_of_jax_and_count_nested_phases_once(monkeypatch, listeners):
+    now = iter([10.0, 14.0, 20.0, 21.0])
+    monkeypatch.setattr(compiled.time, "perf_counter", lambda: next(now))
+    spent = compiled._spent.__wrapped__()
+    (begin,), (end,) = listeners
+    trace, _, xla = compiled.PHASES
+    for event in (trace, trace):
+        begin(event, 0.0, fun_name="f")
+    for event in (trace, trace):
+        end(event, 0.0, fun_name="f")
+    assert spent.seconds == 4
+    begin(xla, 0.0)
+    end(xla, 0.0)
+    assert spent.seconds == 5
+
+
+def test_jax_reports_what_is_counted():
+    begun, ended = [], []
+
+    def begin(event: str, *_: float, **__: str) -> None:
+        begun.append(event)
+
+    def end(event: str, *_: float, **__: str) -> None:
+        ended.append(event)
+
+    jax.monitoring.register_scalar_listener(begin)
+    jax.monitoring.register_event_duration_secs_listener(end)
     try:
+        before = compiled.seconds()
         jax.jit(lambda x: x * 3 + 17)(2.0)
     finally:
-        jax.monitoring.unregister_event_listener(begins[0])
-        jax.monitoring.unregister_event_duration_listener(watch)
-    assert [True] in running  # while it was compiling
-    assert [timer.is_running for timer in FakeTimer.made] == [False] * len(FakeTimer.made)
-    assert FakeTimer.made[0].line.startswith("compiling …")
+        jax.monitoring.unregister_scalar_listener(begin)
+        jax.monitoring.unregister_event_duration_listener(end)
+    assert set(compiled.PHASES) <= set(begun)
+    assert sorted(begun) == sorted(event for event in ended if event in begun)
+    assert compiled.seconds() > before

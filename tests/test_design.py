@@ -33,13 +33,14 @@ BELOW = {
     "llm": BASE | {"answer_cache"},
     "command_help": set(),
     "compiled": {"errors", "assets", "progress"},
+    "devices": {"errors"},
     "workdir": {"errors", "files"},
     "sharding": {"errors"},
     "checkpoint": {"errors", "files", "sharding"},
     "metrics": {"errors", "files", "progress"},
     "lang": BASE,
     "models": BASE | {"lang", "sharding"},
-    "decode": BASE | {"lang", "models", "sharding"},
+    "decode": BASE | {"lang", "models", "sharding", "compiled"},
     "view": BASE | {"lang", "decode"},
     "api": BASE | {"lang", "models", "decode", "view"},
     "data": BASE | {"lang", "models"},
@@ -50,7 +51,7 @@ BELOW = {
     "benchmark": BASE | {"lang", "models", "data", "decode", "train", "evaluate", "sharding"},
     "pipelines": BASE
     | {"lang", "models", "data", "decode", "annotate", "train", "judges", "evaluate", "benchmark", "view", "api"}
-    | {"llm", "answer_cache", "sharding", "checkpoint", "metrics", "workdir"},
+    | {"llm", "answer_cache", "sharding", "checkpoint", "metrics", "workdir", "compiled"},
 }
 
 

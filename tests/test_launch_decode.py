@@ -16,6 +16,7 @@ from absl.testing import flagsaver
 from configs.decode import get_config
 from launch import decode
 from pasta_jax import files
+from pasta_jax.decode import generate
 from pasta_jax.decode.trace_file import load
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.program import Program
@@ -130,6 +131,23 @@ def test_one_prompt_as_json_and_with_its_baseline(answer):
     assert record["load_s"] >= 0
     assert record["text"] == json.loads(Path("base.jsonl").read_text())["text"]
     assert "theoretical speedup 1.00 over" in err
+
+
+def test_compiling_counts_for_no_request(answer, monkeypatch):
+    """The time to the first token is the model's; a prompt of a new length may compile for longer."""
+    compiled, start = [0.0], generate.start
+
+    def compiles(*arguments):
+        compiled[0] += 100
+        return start(*arguments)
+
+    monkeypatch.setattr(generate, "start", compiles)
+    monkeypatch.setattr(generate.compiled, "seconds", lambda: compiled[0])
+    out, err = answer(prompt="hello", json=True)
+    record = json.loads(out)
+    assert -100_000 < record["prefill_ms"] < 0
+    assert record["compile_s"] == 100
+    assert "100.0 s compiling]" in err
 
 
 def test_tags_are_used_by_default_if_the_model_was_trained_on_them(answer, monkeypatch):

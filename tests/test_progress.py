@@ -2,6 +2,7 @@
 
 import io
 import re
+import threading
 import types
 
 import pytest
@@ -124,3 +125,53 @@ def test_track_counts_an_item_when_the_next_is_requested(now, capsys):
 def test_say_goes_to_stderr(capsys):
     progress.say("a line")
     assert capsys.readouterr() == ("", "a line\n")
+
+
+@pytest.fixture
+def silence(now, monkeypatch, capsys):
+    """What is said after seconds of silence."""
+    monkeypatch.setattr(progress, "_activities", [])
+    progress.heard()
+
+    def after(seconds: float) -> str:
+        now.now += seconds
+        progress._say_if_silent()
+        return capsys.readouterr().err
+
+    return after
+
+
+def test_silence_is_broken_by_what_goes_on(silence):
+    with progress.doing("decode: working"):
+        assert silence(progress.SILENCE_S - 1) == ""
+        assert silence(2) == "decode: working … 0:08\n"
+        assert silence(1) == ""  # counted from that line
+        with progress.doing("loading"):
+            assert silence(progress.SILENCE_S) == "loading … 0:07\n"
+            progress.heard()  # a result was printed
+            assert silence(progress.SILENCE_S - 1) == ""
+        with progress.doing(""):
+            assert silence(100) == ""
+        assert silence(progress.SILENCE_S).startswith("decode: working … ")
+
+
+def test_a_slow_item_does_not_silence_a_progress(silence):
+    with progress.Progress("samples", 4) as bar:
+        assert silence(10) == "samples: 0 of 4, 0.0/s, unknown left\n"
+        bar.add()
+        assert silence(10).endswith("samples: 1 of 4, 20.0 s each, 1:00 left\n")
+        bar.add(3)
+        silence(0)
+        assert silence(10) == "samples: all 4 done, finishing …\n"
+    assert progress._activities == []
+
+
+def test_silence_is_watched_until_the_command_ends(monkeypatch):
+    said = threading.Event()
+    monkeypatch.setattr(progress, "POLL_S", 0.001)
+    monkeypatch.setattr(progress, "SILENCE_S", 0.0)
+    monkeypatch.setattr(progress, "say", lambda line: said.set())
+    before = threading.active_count()
+    with progress.break_silence("sft: working"):
+        assert said.wait(10)
+    assert threading.active_count() == before

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import jax
 import numpy as np
 
+from pasta_jax import compiled
 from pasta_jax.decode.interpreter import Script, run
 from pasta_jax.decode.prefill import admit, copy_prompt, pieces, prefill
 from pasta_jax.decode.sampling import Sampling
@@ -136,7 +137,11 @@ def _stream(
                 first = -1 if script is None else int(script.tokens[lane, 0])
                 can_copy = request.prompt_ids in prompts and script is None
                 source = prompts.index(request.prompt_ids) if can_copy else -1
+                before = compiled.seconds()
                 state = jax.block_until_ready(start(model, state, lane, request, rules, first, source))
+                compiling = compiled.seconds() - before  # a prompt of a new length; counts for no request
+                for log in filter(None, logs):
+                    log.started += compiling
                 prompts[lane] = request.prompt_ids
                 logs[lane].record_time(step=0)
         state = run_steps(state, round_steps)

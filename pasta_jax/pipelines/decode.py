@@ -5,12 +5,13 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import Annotated
 
 import msgspec
 from rich.console import Console
 
+from pasta_jax import compiled
 from pasta_jax.decode.generate import DecodeConfig, Event, Request, Result, stream
 from pasta_jax.decode.replay import replay_stream
 from pasta_jax.decode.sampling import Sampling
@@ -24,7 +25,7 @@ from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.source import ModelSource, load
 from pasta_jax.models.weights import Model
 from pasta_jax.pipelines.decode_job import Job
-from pasta_jax.progress import Progress, say
+from pasta_jax.progress import Progress, doing, say
 from pasta_jax.view.page import page
 from pasta_jax.view.perfetto import to_perfetto
 from pasta_jax.view.picture import picture
@@ -59,6 +60,19 @@ class Settings:
 
 
 @dataclasses.dataclass(frozen=True)
+class FirstToken:
+    """When the first token came, as time.perf_counter(), and the seconds of compiling before it."""
+
+    time: float
+    compiling: float
+
+    @staticmethod
+    def now() -> "FirstToken":
+        """It came just now."""
+        return FirstToken(time.perf_counter(), compiled.seconds())
+
+
+@dataclasses.dataclass(frozen=True)
 class Record:
     """One answer, as a line of --output. Fields that are None are left out."""
 
@@ -89,7 +103,9 @@ class Record:
 
 def run(settings: Settings, job: Job) -> list[Record]:
     """Answer all prompts of a job; one answer is printed while it is decoded."""
-    model = load(settings.model, only_decoding=True)
+    compiled.seconds()  # counts from here
+    with doing("loading the model"):
+        model = load(settings.model, only_decoding=True)
     sequential = settings.request.sequential
     if sequential is None:
         sequential = model.positions is None
@@ -135,31 +151,38 @@ def answer_one(job: Job, items: Iterator[Event | Result], tags: TagIds, sequenti
     result, first_token = print_answer(job, items, tags, sequential)
     record = record_of(job, result, sequential)
     if job.as_json:
-        print(json.dumps(record.fields() | {"load_s": round(loaded - job.started, 3)}, ensure_ascii=False))
+        times = {"load_s": round(loaded - job.started, 3), "compile_s": round(first_token.compiling, 3)}
+        print(json.dumps(record.fields() | times, ensure_ascii=False))
     if job.outputs.output is not None:
         write_whole(job.outputs.output, json.dumps(record.fields(), ensure_ascii=False) + "\n")
     write_pictures(job, result)
     say(
-        f"[{record.finish_reason}: {summary(record)}; first token after {first_token - job.started:.1f} s, "
-        f"{loaded - job.started:.1f} s of them loading]"
+        f"[{record.finish_reason}: {summary(record)}; first token after {first_token.time - job.started:.1f} s, "
+        f"{loaded - job.started:.1f} s of them loading, {first_token.compiling:.1f} s compiling]"
     )
     return record
 
 
-def print_answer(job: Job, items: Iterator[Event | Result], tags: TagIds, sequential: bool) -> tuple[Result, float]:
-    """Print the only answer as it is decoded; its result, and the time of its first token."""
+def print_answer(
+    job: Job, items: Iterator[Event | Result], tags: TagIds, sequential: bool
+) -> tuple[Result, FirstToken]:
+    """Print the only answer as it is decoded; its result, and when its first token came."""
     on_terminal = sys.stdout.isatty()
     live = job.live == "yes" or (job.live == "auto" and on_terminal and not sequential and not job.as_json)
     console = Console(highlight=False, force_terminal=True if job.live == "yes" else None)
     safe: Callable[[str], str] = printable if on_terminal else str
     transcript = Transcript(tags)
     first_token = None
-    with LiveView(tags, console) if live else nullcontext() as view:
+    with ExitStack() as stack:
+        stack.enter_context(doing("reading the prompt"))
+        view = stack.enter_context(LiveView(tags, console)) if live else None
         for item in items:
             if isinstance(item, Result):
                 result = item
                 break
-            first_token = first_token or time.perf_counter()
+            if first_token is None:
+                first_token = FirstToken.now()
+                stack.enter_context(doing(""))  # from now on, the answer itself
             if view is not None:
                 view.push(item)
                 continue
@@ -170,7 +193,7 @@ def print_answer(job: Job, items: Iterator[Event | Result], tags: TagIds, sequen
         console.print(answer_view(result.trace, console.width), soft_wrap=True)
     elif not job.as_json:
         print(safe(transcript.rest(result.text)))
-    return result, first_token or time.perf_counter()
+    return result, first_token or FirstToken.now()
 
 
 def answer_many(job: Job, items: Iterator[Event | Result], sequential: bool) -> list[Record]:
