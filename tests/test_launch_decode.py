@@ -276,6 +276,23 @@ def test_the_line_break_at_the_end_of_a_program_file_is_not_text(tmp_path):
     assert read_program(path).strip() == PROGRAM.strip() + "\n"
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("t.json", "[1"),
+        ("t", '{"program": "a"}\n{"program": "b"}\n'),
+        ("t", '\n{\n "version": 1\n}'),
+        ("t", '[\n {"program": "a"}]'),
+    ],
+)
+def test_json_is_not_replayed_as_text(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(PastaError, match=f"{name}: is JSON, not an answer in PASTA-LANG"):
+        read_program(tmp_path / name)
+    (tmp_path / "answer.txt").write_text('[1, 2]\n{"a": 1}')
+    assert read_program(tmp_path / "answer.txt").strip() == '[1, 2]\n{"a": 1}'
+
+
 def test_a_prompt_comes_from_stdin(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("é?".encode())))
     assert read_prompt("-") == "é?"

@@ -46,6 +46,8 @@ def read_records(path: Path) -> list[tuple[str, object]]:
 def read_program(path: Path) -> Program:
     """The program in a file; the line break at the end of the file is not part of it."""
     text = read_text(path)
+    if _is_json(path, text):
+        raise PastaError(f"{path}: is JSON, not an answer in PASTA-LANG; pass its text alone, as docs/example.txt is")
     try:
         return Program.parse(text.removesuffix("\n"))
     except PastaError as error:
@@ -86,6 +88,19 @@ def _json(name: str, text: str, first_line: int) -> object:
         raise PastaError(f"{name}: line {line}, column {error.colno}: not JSON: {error.msg}") from None
     except RecursionError:
         raise PastaError(f"{name}: line {first_line}: nested too deeply; write one plain JSON object") from None
+
+
+def _is_json(path: Path, text: str) -> bool:
+    """Whether a file holds JSON objects: records, a trace. A list of numbers may be an answer."""
+    if path.suffix in (".json", ".jsonl"):
+        return True
+    for part in (text, text.strip().partition("\n")[0]):
+        try:
+            value = json.loads(part)
+        except (ValueError, RecursionError):
+            continue
+        return any(isinstance(one, dict) for one in (value if isinstance(value, list) else [value]))
+    return False
 
 
 def _prompt(place: str, record: object) -> str:
