@@ -4,8 +4,8 @@
 
 Rerun the command to resume a run that was stopped or killed. The folder then holds records.jsonl (accepted records),
 refused.jsonl (the others, each with reason and place), summary.json, statistics.md, chart.svg, and dataset/, the
-tokenised dataset that training reads. --inspect=5 shows five records, their chunks in colour. docs/DATA.md describes
-sources and fields.
+tokenised dataset that training reads. --inspect=5 shows five records, their chunks in colour; with --forks, five that
+have chunks. docs/DATA.md describes sources and fields.
 
 Variants: sharegpt_structure (all usable ShareGPT pairs by their form alone, no network; under two minutes on two CPU
 cores, about 5,860 records), likelihood (weighs the chunks of an earlier run with SmolLM2; some 75 minutes on two CPU

@@ -16,6 +16,7 @@ OUTPUT = flags.DEFINE_string(  # other scripts define it too, and a test process
     allow_override=True,
 )
 INSPECT = flags.DEFINE_integer("inspect", None, "show N records of the --output folder, chunks in colour")
+FORKS = flags.DEFINE_bool("forks", False, "--inspect: draw from the records with chunks only")
 SEED = flags.DEFINE_integer("seed", 0, "seed that draws the records of --inspect")
 
 
@@ -26,8 +27,10 @@ def main(config: ConfigDict) -> None:
     if not OUTPUT.value:
         raise PastaError("--output is missing: set a folder for the records")
     folder = Path(OUTPUT.value)
+    if FORKS.value and INSPECT.value is None:
+        raise PastaError("--forks: chooses among the records of --inspect; add --inspect=5")
     if INSPECT.value is not None:
-        annotate.inspect(folder, INSPECT.value, SEED.value)
+        annotate.inspect(folder, INSPECT.value, SEED.value, FORKS.value)
         return
     settings = annotate.read_settings(config)
     if settings.annotator == "likelihood":

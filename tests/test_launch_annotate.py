@@ -90,6 +90,23 @@ def test_records_are_shown(command):
     assert same == out
 
 
+def test_only_records_with_chunks_are_shown_on_request(command):
+    answers = ["Just one short answer."] * 7 + [LIST, "Just one short answer."]
+    rows = [{"instruction": f"Name three animals, {n}", "output": answer} for n, answer in enumerate(answers)]
+    Path("a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command("sharegpt_structure", {"source": "a.jsonl", "drop_evaluation": False, "response_words": (1, 99)})
+    assert " of 9: " in command("sharegpt_structure", inspect=2)[0]
+    out, _ = command("sharegpt_structure", inspect=2, forks=True)
+    assert "Name three animals, 7" in out
+    assert out.count("record ") == 1
+    with pytest.raises(PastaError, match="--forks: chooses among the records of --inspect"):
+        command("sharegpt_structure", forks=True)
+    kept = [line for line in Path("out/records.jsonl").read_text().splitlines() if "animals, 7" not in line]
+    Path("out/records.jsonl").write_text("\n".join(kept) + "\n")
+    with pytest.raises(PastaError, match="none of its 8 records has a chunk; drop --forks"):
+        command("sharegpt_structure", inspect=2, forks=True)
+
+
 def test_max_pairs_always_selects_the_same_pairs(command):
     out, _ = command("sharegpt_structure", pairs("a.jsonl", 20) | {"max_pairs": 5})
     assert "left out: beyond max_pairs: 15" in out

@@ -216,11 +216,14 @@ def annotator_for(settings: Settings, pairs: Sequence[Pair], tokenizer: Tokenize
             return annotators.by_form(pairs)
 
 
-def inspect(folder: Path, count: int, seed: int) -> None:
+def inspect(folder: Path, count: int, seed: int, only_forks: bool) -> None:
     """Print records of a finished run, drawn by a seed: the question, the answer with its chunks coloured, figures."""
     records = read_records(folder / RECORDS)
     console = Console(highlight=False)
-    for number in random.Random(seed).sample(range(len(records)), min(max(count, 0), len(records))):
+    numbers = [number for number, record in enumerate(records) if record.forks or not only_forks]
+    if not numbers:
+        raise PastaError(f"{folder / RECORDS}: none of its {len(records)} records has a chunk; drop --forks")
+    for number in random.Random(seed).sample(numbers, min(max(count, 0), len(numbers))):
         console.rule(f"record {number + 1} of {len(records)}: {records[number].id}")
         for line in record_lines(records[number]):
             console.print(line, soft_wrap=True)
