@@ -13,7 +13,8 @@ that. To see an asynchronous answer without a trained model, replay one:
     python -m launch.decode --prompt="How long is it?" --program=docs/example.txt --html=answer.html
 
 --trace, --perfetto and --svg write the answer in other formats (docs/TRACE.md). --prompts_file answers many prompts,
-and --output writes the results.
+and --output writes the results, with AlpacaEval's fields; the same command resumes a run that was stopped. With --html,
+each answer has a page, and the file that the flag names links to them.
 """
 
 from ml_collections import ConfigDict

@@ -30,7 +30,11 @@ LIVE = flags.DEFINE_enum(
 )
 JSON = flags.DEFINE_bool("json", False, "print one JSON object per answer instead of text")
 OUTPUT = flags.DEFINE_string(  # other scripts have this flag too, and a test process may import both
-    "output", None, "write the results to this file, JSON lines in the order of the prompts", allow_override=True
+    "output",
+    None,
+    "write the results to this file in the order of the prompts: JSON lines, or for AlpacaEval one list, as out.json; "
+    "rerun the same command to resume a stopped run",
+    allow_override=True,
 )
 BASELINE = flags.DEFINE_string(
     "baseline", None, "the --output of a --sequential run on the same prompts, to compute speedups"
@@ -38,7 +42,10 @@ BASELINE = flags.DEFINE_string(
 TRACE = flags.DEFINE_string("trace", None, "write the trace to this file (docs/TRACE.md); several: name-0001.json, …")
 PERFETTO = flags.DEFINE_string("perfetto", None, "write Chrome trace events to this file, for ui.perfetto.dev")
 HTML = flags.DEFINE_string(
-    "html", None, "write a page that shows the answer, its threads and what they see, as answer.html"
+    "html",
+    None,
+    "write a page that shows the answer, its threads and what they see, as answer.html; several: answer-0001.html, …, "
+    "and answer.html links to them",
 )
 SVG = flags.DEFINE_string("svg", None, "write a picture of the answer and its timeline")
 

@@ -32,6 +32,13 @@ def heard() -> None:
     _last_output = time.monotonic()
 
 
+def show(text: str) -> None:
+    """Print a result to stdout, above the bar if there is one, which would else run into it."""
+    tqdm.write(text, file=sys.stdout)
+    sys.stdout.flush()
+    heard()
+
+
 def clock(seconds: float) -> str:
     """A duration as h:mm:ss, or m:ss below an hour."""
     minutes, seconds = divmod(round(seconds), 60)

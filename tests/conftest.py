@@ -92,3 +92,31 @@ def sigint() -> Iterator[None]:
     former = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, former)
+
+
+@pytest.fixture
+def answer(monkeypatch, capsys, tmp_path):
+    """Run the decode command on a tiny model, in an empty folder, with flags; (stdout, stderr)."""
+    from absl import flags
+    from absl.testing import flagsaver
+
+    from configs.decode import get_config
+    from launch import decode
+    from pasta_jax.pipelines import decode as pipeline
+    from tests.traces import tiny_model
+
+    monkeypatch.setattr(pipeline, "load", lambda source, only_decoding: tiny_model())
+    monkeypatch.chdir(tmp_path)
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()
+
+    def run(**values) -> tuple[str, str]:
+        config = get_config("local")
+        config.request.max_tokens = 24
+        config.request.temperature = 1.0
+        config.decoding.widths = ()  # fewer programs to compile
+        with flagsaver.flagsaver(**values):
+            decode.main(config)
+        return capsys.readouterr()
+
+    return run

@@ -10,44 +10,19 @@ import sys
 from pathlib import Path
 
 import pytest
-from absl import flags
-from absl.testing import flagsaver
 
-from configs.decode import get_config
-from launch import decode
 from pasta_jax import files
 from pasta_jax.decode import generate
 from pasta_jax.decode.trace_file import load
 from pasta_jax.errors import PastaError
-from pasta_jax.lang.program import Program
 from pasta_jax.lang.structure import PREDICTED
 from pasta_jax.pipelines import decode as pipeline
-from pasta_jax.pipelines.prompts import read_program, read_prompt, read_prompts_file
+from pasta_jax.pipelines.prompts import Prompt, read_program, read_prompt, read_prompts_file
 from pasta_jax.view import terminal
 from tests.traces import PROGRAM, tiny_model
 
 ROOT = Path(__file__).parents[1]
 SURFACE = PROGRAM.render()
-
-
-@pytest.fixture
-def answer(monkeypatch, capsys, tmp_path):
-    """Run the command with flags; (stdout, stderr)."""
-    monkeypatch.setattr(pipeline, "load", lambda source, only_decoding: tiny_model())
-    monkeypatch.chdir(tmp_path)
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS.mark_as_parsed()
-
-    def run(**values) -> tuple[str, str]:
-        config = get_config("local")
-        config.request.max_tokens = 24
-        config.request.temperature = 1.0
-        config.decoding.widths = ()  # fewer programs to compile
-        with flagsaver.flagsaver(**values):
-            decode.main(config)
-        return capsys.readouterr()
-
-    return run
 
 
 def test_a_replay_is_printed_in_reading_order_and_labelled(answer):
@@ -76,51 +51,6 @@ def test_the_live_view_leaves_the_answer_and_a_timeline(answer, monkeypatch):
     assert "the first of two chunks" in rest
     assert "█" in rest
     assert "steps" in rest
-
-
-def test_a_file_of_prompts_is_answered_in_order_with_and_without_tags(answer):
-    Path("prompts.jsonl").write_text('{"prompt": "one"}\n\n{"instruction": "two, é"}\n{"prompt": "three"}\n')
-    out, err = answer(prompts_file="prompts.jsonl", sequential=True, lanes=2, output="base.jsonl", trace="t.json")
-    assert out == ""
-    assert "answers: 3 of 3" in err
-    base = [json.loads(line) for line in Path("base.jsonl").read_text().splitlines()]
-    assert [record["prompt"] for record in base] == ["one", "two, é", "three"]
-    assert [record["index"] for record in base] == [0, 1, 2]
-    assert all(record["sequential"] and record["steps"] == record["tokens"] for record in base)
-    assert [load(Path(f"t-000{n}.json")).prompt for n in (1, 2, 3)] == ["one", "two, é", "three"]
-    assert load(Path("t-0001.json")).rows == 1
-
-    out, err = answer(prompts_file="prompts.jsonl", sequential=False, rows=3, json=True, baseline="base.jsonl")
-    records = [json.loads(line) for line in out.splitlines()]
-    assert [record["index"] for record in records] == [0, 1, 2]
-    for record, plain in zip(records, base, strict=True):
-        assert not record["sequential"]
-        assert record["baseline_tokens"] == plain["tokens"]
-        assert record["theoretical_speedup"] == round(plain["tokens"] / record["critical_path"], 4)
-        assert Program.parse(record["program"]).strip() == record["text"]
-    assert "3 answers" in err
-    assert "theoretical speedup" in err
-
-    out, _ = answer(prompts_file="prompts.jsonl", sequential=True)
-    assert [line for line in out.splitlines() if line.startswith("=== ")] == [
-        "=== 1: one",
-        "=== 2: two, é",
-        "=== 3: three",
-    ]
-    for record in base:
-        assert record["text"] in out
-
-
-def test_results_are_printed_in_the_order_of_the_prompts(answer, monkeypatch):
-    stream = pipeline.stream
-
-    def backwards(*arguments):
-        return iter(list(stream(*arguments))[::-1])
-
-    monkeypatch.setattr(pipeline, "stream", backwards)
-    Path("prompts.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}\n{"prompt": "three"}\n')
-    out, _ = answer(prompts_file="prompts.jsonl", sequential=True, lanes=2, json=True)
-    assert [json.loads(line)["prompt"] for line in out.splitlines()] == ["one", "two", "three"]
 
 
 def test_one_prompt_as_json_and_with_its_baseline(answer):
@@ -160,23 +90,6 @@ def test_tags_are_used_by_default_if_the_model_was_trained_on_them(answer, monke
     monkeypatch.setattr(pipeline, "load", lambda source, only_decoding: trained)
     assert not sequential()
     assert sequential(sequential=True)
-
-
-def test_an_interrupted_run_leaves_no_complete_file(answer, monkeypatch):
-    Path("prompts.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}\n')
-    record_of, calls = pipeline.record_of, []
-
-    def stops(job, result, sequential):
-        if calls:
-            raise KeyboardInterrupt
-        calls.append(1)
-        return record_of(job, result, sequential)
-
-    monkeypatch.setattr(pipeline, "record_of", stops)
-    with pytest.raises(KeyboardInterrupt):
-        answer(prompts_file="prompts.jsonl", sequential=True, output="out.jsonl")
-    assert not Path("out.jsonl").exists()
-    assert len(Path("out.jsonl.part").read_text().splitlines()) == 1
 
 
 # Refusals
@@ -245,6 +158,7 @@ def test_bad_flags_are_refused(answer, values, message):
         ('{"prompt": 3}', "line 1: prompt: must be text"),
         ('{"instruction": "  "}', "line 1: instruction: must be text that is not blank"),
         ('{"instruction": "a", "input": "b"}', "line 1: input: would be ignored"),
+        ('{"instruction": "a", "dataset": 3}', "line 1: dataset: must be text"),
         ('[{"instruction": "a"}, {"instruction": ""}]', "record 2: instruction: must be"),
         ("[" * 99_999, "nested too deeply|not JSON"),
     ],
@@ -262,9 +176,9 @@ def test_prompts_come_from_json_lines_and_from_alpaca_evals_list(tmp_path):
     path.write_text(
         '\ufeff{"prompt": "a\\u2028b", "more": 1}\r\n\n{"instruction": "c", "input": ""}\n', encoding="utf-8"
     )
-    assert read_prompts_file(path) == [(f"{path}: line 1", "a\u2028b"), (f"{path}: line 3", "c")]
+    assert read_prompts_file(path) == [Prompt(f"{path}: line 1", "a\u2028b"), Prompt(f"{path}: line 3", "c")]
     path.write_text('\n[{"instruction": "a", "dataset": "x"},\n {"prompt": "b"}]')
-    assert read_prompts_file(path) == [(f"{path}: record 1", "a"), (f"{path}: record 2", "b")]
+    assert read_prompts_file(path) == [Prompt(f"{path}: record 1", "a", "x"), Prompt(f"{path}: record 2", "b")]
     path.write_bytes(b"\xff")
     with pytest.raises(PastaError, match="byte 0 is not UTF-8"):
         read_prompts_file(path)
@@ -295,7 +209,7 @@ def test_json_is_not_replayed_as_text(tmp_path, name, text):
 
 def test_a_prompt_comes_from_stdin(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("é?".encode())))
-    assert read_prompt("-") == "é?"
+    assert read_prompt("-").text == "é?"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\xff")))
     with pytest.raises(PastaError, match="stdin: byte 1 is not UTF-8"):
         read_prompt("-")

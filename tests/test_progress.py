@@ -175,3 +175,15 @@ def test_silence_is_watched_until_the_command_ends(monkeypatch):
     with progress.break_silence("sft: working"):
         assert said.wait(10)
     assert threading.active_count() == before
+
+
+def test_a_result_starts_on_a_line_of_its_own_above_the_bar(monkeypatch):
+    screen = Terminal()
+    monkeypatch.setattr(progress, "sys", types.SimpleNamespace(stdout=screen, stderr=screen))
+    with progress.Progress("answers", 2) as bar:
+        bar.add()
+        progress.show("=== 1: one")
+    before, after = screen.getvalue().split("=== 1: one\n")
+    assert "answers:" in before
+    assert before.rpartition("\r")[2].strip() == ""  # the bar was cleared
+    assert "answers:" in after

@@ -7,17 +7,17 @@ from typing import Literal
 from pasta_jax.errors import PastaError
 from pasta_jax.files import check_writable
 from pasta_jax.lang.program import Program
-from pasta_jax.pipelines.prompts import read_baseline, read_program, read_prompt, read_prompts_file
+from pasta_jax.pipelines.prompts import Prompt, read_baseline, read_program, read_prompt, read_prompts_file
 
 
 @dataclasses.dataclass(frozen=True)
 class Outputs:
     """Files to write; None: not written. With several prompts, those after `output` get a number in their names."""
 
-    output: Path | None  # JSON lines, one record per prompt
+    output: Path | None  # one record per prompt: JSON lines, or one list if the name ends in .json
     trace: Path | None
     perfetto: Path | None
-    html: Path | None
+    html: Path | None  # with several prompts, the page that links to theirs
     svg: Path | None
 
     def __post_init__(self):
@@ -42,8 +42,7 @@ class Outputs:
 class Job:
     """Prompts to answer and how to present the answers."""
 
-    prompts: tuple[str, ...]
-    places: tuple[str, ...]  # where each prompt comes from, for errors
+    prompts: tuple[Prompt, ...]
     program: Program | None  # replayed instead of sampling
     program_file: Path | None
     baseline_tokens: tuple[int, ...] | None  # length of the sequential answer to each prompt
@@ -51,6 +50,10 @@ class Job:
     live: Literal["auto", "yes", "no"]  # show threads side by side while they run
     as_json: bool  # print records instead of text
     started: float  # time.perf_counter() when the command began
+
+    def path_for(self, path: Path, number: int) -> Path:
+        """The file for one answer: `path`, or with several prompts the same with the answer's number."""
+        return path if len(self.prompts) == 1 else path.with_name(f"{path.stem}-{number + 1:04}{path.suffix}")
 
 
 def read_job(
@@ -67,10 +70,7 @@ def read_job(
     """Read the inputs and refuse flags that contradict each other."""
     if prompt is not None and prompts_file is not None:
         raise PastaError("--prompt and --prompts_file: pass one of the two")
-    if prompts_file is not None:
-        places, prompts = zip(*read_prompts_file(prompts_file), strict=True)
-    else:
-        places, prompts = ("--prompt",), (read_prompt(prompt),)
+    prompts = (read_prompt(prompt),) if prompts_file is None else tuple(read_prompts_file(prompts_file))
     if program_file is not None:
         if len(prompts) > 1:
             raise PastaError("--program: answers one prompt only; pass --prompt")
@@ -80,7 +80,6 @@ def read_job(
         raise PastaError("--live=yes: shows the text of one prompt; drop it, or --prompts_file and --json")
     return Job(
         prompts=prompts,
-        places=places,
         program=None if program_file is None else read_program(program_file),
         program_file=program_file,
         baseline_tokens=None if baseline_file is None else tuple(read_baseline(baseline_file, prompts)),

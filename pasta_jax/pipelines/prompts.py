@@ -1,5 +1,6 @@
 """Readers of input files: prompts, a program to replay, and the lengths of a baseline's answers."""
 
+import dataclasses
 import json
 import sys
 from collections.abc import Sequence
@@ -11,7 +12,16 @@ from pasta_jax.lang.program import Program
 FIELDS = ("prompt", "instruction")
 
 
-def read_prompt(prompt: str | None) -> str:
+@dataclasses.dataclass(frozen=True)
+class Prompt:
+    """One prompt to answer."""
+
+    place: str  # where it comes from, for errors
+    text: str
+    dataset: str | None = None  # what AlpacaEval calls the origin of an instruction
+
+
+def read_prompt(prompt: str | None) -> Prompt:
     """The prompt of the --prompt flag or of stdin; a blank one is refused."""
     if prompt is None:
         raise PastaError("--prompt is missing: pass the question, or - to read it from stdin")
@@ -22,12 +32,12 @@ def read_prompt(prompt: str | None) -> str:
             raise PastaError(f"stdin: byte {error.start} is not UTF-8; convert the text to UTF-8") from None
     if not prompt.strip():
         raise PastaError("--prompt is empty: write a question")
-    return prompt
+    return Prompt("--prompt", prompt)
 
 
-def read_prompts_file(path: Path) -> list[tuple[str, str]]:
-    """(place, prompt) of every record in a file of JSON lines or of one JSON list, as AlpacaEval has."""
-    return [(place, _prompt(place, record)) for place, record in read_records(path)]
+def read_prompts_file(path: Path) -> list[Prompt]:
+    """The prompt of every record in a file of JSON lines or of one JSON list, as AlpacaEval has."""
+    return [_prompt(place, record) for place, record in read_records(path)]
 
 
 def read_records(path: Path) -> list[tuple[str, object]]:
@@ -54,7 +64,7 @@ def read_program(path: Path) -> Program:
         raise PastaError(f"{path}: {error}") from None
 
 
-def read_baseline(path: Path, prompts: Sequence[str]) -> list[int]:
+def read_baseline(path: Path, prompts: Sequence[Prompt]) -> list[int]:
     """The number of tokens of each prompt's sequential answer, from the --output of a --sequential run."""
     records = read_records(path)
     if len(records) != len(prompts):
@@ -62,7 +72,7 @@ def read_baseline(path: Path, prompts: Sequence[str]) -> list[int]:
     lengths = []
     for (place, record), prompt in zip(records, prompts, strict=True):
         fields = record if isinstance(record, dict) else {}
-        if fields.get("prompt") != prompt:
+        if fields.get("prompt") != prompt.text:
             raise PastaError(f"{place}: prompt: differs from this run's prompt; run both on the same prompts")
         if fields.get("sequential") is not True or type(fields.get("tokens")) is not int:
             raise PastaError(f"{place}: not a sequential answer; pass the --output of a run with --sequential")
@@ -103,7 +113,7 @@ def _is_json(path: Path, text: str) -> bool:
     return False
 
 
-def _prompt(place: str, record: object) -> str:
+def _prompt(place: str, record: object) -> Prompt:
     if not isinstance(record, dict):
         raise PastaError(f'{place}: not a JSON object; write {{"prompt": "..."}}')
     fields = [field for field in FIELDS if field in record]
@@ -115,4 +125,7 @@ def _prompt(place: str, record: object) -> str:
     prompt = record[fields[0]]
     if not isinstance(prompt, str) or not prompt.strip():
         raise PastaError(f"{place}: {fields[0]}: must be text that is not blank")
-    return prompt
+    dataset = record.get("dataset")
+    if not isinstance(dataset, str | None):
+        raise PastaError(f"{place}: dataset: must be text")
+    return Prompt(place, prompt, dataset)
