@@ -7,7 +7,7 @@ A round samples answers, scores them, pairs the best with the worst, trains on t
 file in WORKDIR/artifacts (or in --config.artifacts, which runs may share) and is computed once: rerun the command to
 resume a killed run. During training, Ctrl-C and SIGTERM save a checkpoint first and exit with 130 or 143. Changing
 --config.score.quality_weight or --config.score.efficiency reuses all samples and verdicts. The workdir ends with model/
-(and adapter.safetensors) and report.json; stdout with a table, its last line one JSON object.
+(and adapter/) and report.json; stdout with a table, its last line one JSON object.
 
 Variants: tiny (a few prompts, to see that everything works), toy (the toy task; five minutes on two busy CPU cores;
 docs/RESULTS.md has the expected figures), smollm2_135m (LoRA; a language model judges: set --config.judge.endpoint.url

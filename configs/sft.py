@@ -5,7 +5,8 @@
 Rerun the command to resume a run that was stopped or killed. Ctrl-C and SIGTERM save a checkpoint first and exit with
 130 or 143; a second one ends at once. The workdir holds config.json, metrics.jsonl, checkpoints/ and, at the end,
 model/, which `launch.decode --config=configs/decode.py:local --config.model.path=…/model` reads. With an adapter, it
-also holds adapter.safetensors; --config.model.adapter=PATH trains one further. One process at a time may use a workdir.
+also holds adapter/, which `peft` reads too; --config.model.adapter=PATH trains one further. One process at a time may
+use a workdir.
 
 Variants:
 

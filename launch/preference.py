@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -26,8 +27,9 @@ def main(config: ConfigDict) -> None:
     from pasta_jax.train.fit import StopSignal
 
     cli.announce_device()
+    command = shlex.join(["python", "-m", "launch.preference", *sys.argv[1:]])
     stop = StopSignal()
-    report = preference.run(settings.read(config, preference.Settings), Path(WORKDIR.value), stop.watch)
+    report = preference.run(settings.read(config, preference.Settings), Path(WORKDIR.value), stop.watch, command)
     if report is None:
         sys.exit(stop.exit_code)
     print(report.table())

@@ -1,6 +1,7 @@
 """Train a model on PASTA-LANG; rerun the command to resume. See configs/sft.py."""
 
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -28,9 +29,10 @@ def main(config: ConfigDict) -> None:
     from pasta_jax.pipelines import sft
     from pasta_jax.train.fit import StopSignal
 
+    command = shlex.join(["python", "-m", "launch.sft", *sys.argv[1:]])
     stop = StopSignal()
     with stop.watch() as stopping:
-        result = sft.run(settings.read(config, sft.Settings), Path(WORKDIR.value), stopping)
+        result = sft.run(settings.read(config, sft.Settings), Path(WORKDIR.value), stopping, command)
     if result.model is None:
         sys.exit(stop.exit_code)
 

@@ -1,13 +1,15 @@
 """LoRA adapters: attach, merge, save, load."""
 
 import dataclasses
+import json
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
 import pytest
-from safetensors import SafetensorError
-from safetensors.numpy import save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file, save_file
 
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Positions
@@ -67,19 +69,19 @@ def saved(path, base):
     settings = lora.AdapterConfig(rank=3, alpha=3.0, targets=("qkv", "out"))
     adapter = trained(lora.new_adapter(base.params, settings, TAGS, 0))
     about = lora.describe(base, settings, Positions("shared_start"))
-    lora.save_adapter(path, adapter, about)
+    lora.save_adapter(path, adapter, base, about)
     return adapter, about
 
 
 @pytest.mark.parametrize("stacked", [False, True])
 def test_an_adapter_is_restored_in_either_layout(stacked, tmp_path):
     base, other = model(stacked=stacked), model(stacked=not stacked)
-    adapter, about = saved(tmp_path / "a.safetensors", base)
-    restored, record = lora.load_adapter(tmp_path / "a.safetensors", base)
+    adapter, about = saved(tmp_path / "a", base)
+    restored, record = lora.load_adapter(tmp_path / "a", base)
     assert record == about
     assert record.positions == Positions("shared_start")
     jax.tree.map(np.testing.assert_array_equal, restored, adapter)
-    moved, _ = lora.load_adapter(tmp_path / "a.safetensors", other)
+    moved, _ = lora.load_adapter(tmp_path / "a", other)
     layers = unstack(base.params) if stacked else stack(base.params)
     expected = logits(lora.merge(base.params, adapter, TAGS))
     np.testing.assert_allclose(logits(lora.merge(layers, moved, TAGS)), expected, atol=1e-5)
@@ -87,9 +89,9 @@ def test_an_adapter_is_restored_in_either_layout(stacked, tmp_path):
 
 @pytest.mark.parametrize("stacked", [False, True])
 def test_an_adapter_in_bfloat16_is_restored_in_float32(stacked, tmp_path):
-    base, path = model(stacked=stacked), tmp_path / "a.safetensors"
+    base, path = model(stacked=stacked), tmp_path / "a"
     adapter, about = saved(path, base)
-    lora.save_adapter(path, adapter, about, jnp.bfloat16)
+    lora.save_adapter(path, adapter, base, about, jnp.bfloat16)
     restored, record = lora.load_adapter(path, base)
     assert record == about
     assert {leaf.dtype for leaf in jax.tree.leaves(restored)} == {jnp.dtype(jnp.float32)}
@@ -97,14 +99,31 @@ def test_an_adapter_in_bfloat16_is_restored_in_float32(stacked, tmp_path):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2**-8), restored, adapter)
 
 
-def test_rank_16_of_smollm2_takes_8_megabytes_in_bfloat16(tmp_path):
-    shapes = jax.eval_shape(lambda: transformer.init(PRESETS["smollm2_135m"], jax.random.key(0), stacked=True))
-    settings = lora.AdapterConfig(rank=16, alpha=32.0)
+def test_rank_16_of_smollm2_takes_10_megabytes_in_bfloat16(tmp_path):
+    config, settings = PRESETS["smollm2_135m"], lora.AdapterConfig(rank=16, alpha=32.0)
+    shapes = jax.eval_shape(lambda: transformer.init(config, jax.random.key(0), stacked=True))
     shapes = jax.eval_shape(lambda params: lora.new_adapter(params, settings, TagIds(49_152), 0), shapes)
     adapter = jax.tree.map(lambda shape: np.zeros(shape.shape, np.float32), shapes)
-    path = tmp_path / "a.safetensors"
-    lora.save_adapter(path, adapter, lora.About("", "", "", None, 16, 32.0, lora.TARGETS), "bfloat16")
-    assert 8e6 < path.stat().st_size < 8.5e6
+    base = Model("smollm2_135m", config, {}, ByteTokenizer())
+    lora.save_adapter(tmp_path, adapter, base, lora.About("", "", "", None, 16, 32.0, lora.TARGETS), "bfloat16")
+    assert 9.5e6 < sum(path.stat().st_size for path in tmp_path.iterdir()) < 10.5e6
+
+
+def test_a_file_of_the_fused_format_is_still_read(tmp_path):
+    base, path = model(dataclasses.replace(TOY, tied_head=False)), tmp_path / "a.safetensors"
+    adapter, about = saved(tmp_path / "a", base)
+    pairs = stack(adapter)["layers"].items()
+    flat = {f"layers.{name}.{key}": np.asarray(leaf) for name, pair in pairs for key, leaf in pair.items()}
+    flat |= {f"tag_rows.{name}": np.asarray(rows) for name, rows in adapter["tag_rows"].items()}
+    metadata = {"format": lora.FUSED_FORMAT, "about": msgspec.json.encode(about).decode()}
+    save_file(flat, path, metadata)
+    restored, record = lora.load_adapter(path, base)
+    assert record == about
+    jax.tree.map(np.testing.assert_array_equal, restored, adapter)
+    for wrong in (flat | {"layers.qkv.lora_b": flat["layers.qkv.lora_a"]}, {"tag_rows.embed": flat["tag_rows.embed"]}):
+        save_file(wrong, path, metadata)
+        with pytest.raises(PastaError, match=r"a\.safetensors: .*; save the adapter again"):
+            lora.load_adapter(path, base)
 
 
 def test_merging_on_the_host_is_bit_equal():
@@ -121,7 +140,7 @@ class OtherTokenizer(ByteTokenizer):
 
 
 def test_an_adapter_for_another_base_or_tokenizer_is_refused(tmp_path):
-    path = tmp_path / "a.safetensors"
+    path = tmp_path / "a"
     saved(path, model())
     with pytest.raises(PastaError, match="an adapter for other weights of toy") as caught:
         lora.load_adapter(path, model(seed=4))
@@ -133,43 +152,75 @@ def test_an_adapter_for_another_base_or_tokenizer_is_refused(tmp_path):
         lora.load_adapter(path, model(tokenizer=OtherTokenizer()))
 
 
+def rewrite(folder, change=lambda flat: None, **about) -> None:
+    """The folder's weights with changed tensors and a changed record."""
+    path = folder / lora.WEIGHTS
+    with safe_open(path, framework="numpy") as file:
+        metadata = file.metadata()
+    flat = load_file(path)
+    change(flat)
+    record = json.loads(metadata["about"]) | about
+    save_file(flat, path, metadata | {"about": json.dumps(record)})
+
+
+QUERY, KEY = (f"base_model.model.model.layers.1.self_attn.{name}_proj" for name in "qk")
+ROWS = "base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta"
+
+
+@pytest.mark.parametrize(
+    ("change", "about", "message"),
+    [
+        (
+            lambda flat: None,
+            {"rank": 5},
+            r"shape \(3, 32\), for this base and rank 5 it must be \(5, 32\)",
+        ),
+        (lambda flat: None, {"targets": ("qvk",)}, r"/a: malformed record of the adapter"),
+        (lambda flat: None, {"rank": "3"}, r"/a: malformed record of the adapter"),
+        (lambda flat: flat.pop(ROWS), {}, r"trainable_tokens_delta has shape None"),
+        (lambda flat: flat.update(x=np.zeros(1)), {}, r"x has shape \(1,\), .* it must be None"),
+        (
+            lambda flat: flat.update({f"{KEY}.lora_A.weight": flat[f"{KEY}.lora_A.weight"] + 1}),
+            {},
+            rf"{QUERY}\.lora_A\.weight and {KEY}\.lora_A\.weight differ",
+        ),
+    ],
+)
+def test_changed_files_are_refused(tmp_path, change, about, message):
+    base, path = model(), tmp_path / "a"
+    saved(path, base)
+    rewrite(path, change, **about)
+    with pytest.raises(PastaError, match=message):
+        lora.load_adapter(path, base)
+
+
 def test_foreign_and_damaged_files_are_refused(tmp_path):
-    base, path = model(), tmp_path / "a.safetensors"
-    adapter, about = saved(path, base)
+    base, path = model(), tmp_path / "a"
+    saved(path, base)
     wider = dataclasses.replace(TOY, embed=16)
-    with pytest.raises(PastaError, match=r"layers.out.lora_b has shape \(3, 32, 3\), .* it must be \(3, 16, 3\)"):
+    with pytest.raises(PastaError, match=r"tokens_delta has shape \(68, 32\), .* it must be \(68, 16\)"):
         lora.load_adapter(path, model(wider))
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-10])
-    with pytest.raises(PastaError, match="not a complete adapter file"):
-        lora.load_adapter(path, base)
-    path.write_bytes(b"")
-    with pytest.raises(PastaError, match="not a complete adapter file"):
-        lora.load_adapter(path, base)
-    with pytest.raises(PastaError, match="none: not found; use an adapter file"):
-        lora.load_adapter(tmp_path / "none", base)
-    save_file({"x": np.zeros(1, np.float32)}, path)
-    with pytest.raises(PastaError, match="format None, expected 'pasta_jax adapter 2'"):
+    weights = path / lora.WEIGHTS
+    for content in (weights.read_bytes()[:-10], b""):
+        weights.write_bytes(content)
+        with pytest.raises(PastaError, match="not a complete adapter file"):
+            lora.load_adapter(path, base)
+    for place in (path / lora.WEIGHTS, path):
+        weights.unlink(missing_ok=True)
+        with pytest.raises(PastaError, match=f"{place}: not found; use an adapter of a training run"):
+            lora.load_adapter(place, base)
+    save_file({"x": np.zeros(1, np.float32)}, weights)
+    with pytest.raises(PastaError, match="format None, expected 'adapter 3'"):
         lora.load_adapter(path, base)
     with pytest.raises(PastaError, match="unknown adapter target 'qvk'"):
         lora.AdapterConfig(2, 2.0, targets=("qvk",))
-    lora.save_adapter(path, adapter, dataclasses.replace(about, rank=5))
-    with pytest.raises(PastaError, match=r"lora_a has shape \(3, 3, 32\), for this base and rank 5"):
-        lora.load_adapter(path, base)
-    for wrong in (dataclasses.replace(about, targets=("qvk",)), dataclasses.replace(about, rank="3")):
-        lora.save_adapter(path, adapter, wrong)
-        with pytest.raises(PastaError, match=r"a\.safetensors: malformed record of the adapter"):
-            lora.load_adapter(path, base)
-    lora.save_adapter(path, {**adapter, "tag_rows": {}}, about)
-    with pytest.raises(PastaError, match=r"tag_rows\.embed has shape None"):
-        lora.load_adapter(path, base)
 
 
-def test_a_full_disk_leaves_no_file(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_no_weights(tmp_path, monkeypatch):
     def full(*_, **__):
         raise SafetensorError("Error while serializing: No space left on device")
 
     monkeypatch.setattr("pasta_jax.models.tensor_file.save_file", full)
-    with pytest.raises(PastaError, match=r"a\.safetensors: .*No space left on device; choose a writable path"):
-        saved(tmp_path / "a.safetensors", model())
-    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(PastaError, match=r"safetensors: .*No space left on device; choose a writable path"):
+        saved(tmp_path / "a", model())
+    assert not list(tmp_path.rglob("*.safetensors*"))

@@ -105,12 +105,12 @@ def test_models_are_evaluated_at_their_own_positions_with_their_adapters(tmp_pat
     base = load_model("", str(tmp_path / "model"))
     params = new_adapter(base.params, AdapterConfig(2, 4.0), base.tokenizer.tags, seed=0)
     about = describe(base, AdapterConfig(2, 4.0), Positions("shared_start"))
-    save_adapter(tmp_path / "adapter.safetensors", params, about)
+    save_adapter(tmp_path / "adapter", params, base, about)
     toy = get_config("toy")
     toy.update(level="small", problems=2, ablation=0)
     toy.request.max_tokens = 5
     toy.model.path = toy.baseline.path = str(tmp_path / "model")
-    toy.model.adapter = str(tmp_path / "adapter.safetensors")
+    toy.model.adapter = str(tmp_path / "adapter")
     positions = []
 
     def stream_noting_positions(model, *arguments, **options):

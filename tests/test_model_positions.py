@@ -68,7 +68,7 @@ def folder(tmp_path_factory) -> Path:
     for policy in POLICIES:
         positions = Positions(policy, 13)
         export(folder / policy, positions)
-        save_adapter(folder / f"{policy}.safetensors", pairs, describe(base, ADAPTER, positions))
+        save_adapter(folder / f"{policy}_adapter", pairs, base, describe(base, ADAPTER, positions))
     return folder
 
 
@@ -82,7 +82,7 @@ def export(path: Path, positions: Positions | None, seed: int | None = None) -> 
 def named(folder: Path, positions: Positions, kind: str) -> dict[str, str]:
     """The config fields that name a model trained with these positions, or a base and an adapter trained with them."""
     if kind == "adapter":
-        return {"path": str(folder / "base"), "adapter": str(folder / f"{positions.policy}.safetensors")}
+        return {"path": str(folder / "base"), "adapter": str(folder / f"{positions.policy}_adapter")}
     return {"path": str(folder / positions.policy)}
 
 
@@ -269,7 +269,7 @@ def truncated(path: Path, target: Path) -> Path:
 
 def mismatched(what: str, folder: Path, workdir: Path) -> tuple[dict[str, str], str]:
     """Config fields that name a mismatched or truncated file, and what the error states."""
-    adapter = folder / "shared_start.safetensors"
+    adapter = folder / "shared_start_adapter/adapter_model.safetensors"
     match what:
         case "another base":
             return {

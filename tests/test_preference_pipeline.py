@@ -172,7 +172,7 @@ def test_an_adapter_is_trained_beside_frozen_weights(config, folder):
     other.artifacts = str(folder / "whole/artifacts")
     report = run(other, folder / "adapter")
     assert [row.model for row in report.rows[2:]] == ["round 1", "round 2"]
-    assert (folder / "adapter/adapter.safetensors").exists()
+    assert (folder / "adapter/adapter/adapter_model.safetensors").exists()
 
 
 def test_a_stopped_training_run_resumes(config, whole, folder):
@@ -214,11 +214,11 @@ def test_an_adapter_file_is_merged_or_trained_further(config, folder):
     base = load_model("", config.model.path, jnp.float32)
     adapter = AdapterConfig(rank=2, alpha=4.0)
     params = jax.tree.map(lambda leaf: leaf + 0.01, new_adapter(base.params, adapter, base.tokenizer.tags, seed=0))
-    save_adapter(folder / "adapter.safetensors", params, describe(base, adapter, Positions("shared_start")))
+    save_adapter(folder / "adapter", params, base, describe(base, adapter, Positions("shared_start")))
     merged = merge(base.params, params, base.tokenizer.tags)
 
     other = ConfigDict(config.to_dict())
-    other.model.adapter = other.baseline.adapter = str(folder / "adapter.safetensors")
+    other.model.adapter = other.baseline.adapter = str(folder / "adapter")
     stage = stage_of(other, folder / "unused")
     for model in (stage.sft, stage.baseline, stage.trainable.model):
         assert model.positions.policy == "shared_start"

@@ -21,6 +21,7 @@ from pasta_jax.checkpoint import Checkpoints
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import POLICIES, Positions
 from pasta_jax.metrics import Metrics
+from pasta_jax.models.adapter import WEIGHTS
 from pasta_jax.models.huggingface import read_config
 from pasta_jax.models.source import ModelSource, load, load_with_adapter
 from pasta_jax.pipelines import sft
@@ -251,14 +252,15 @@ def test_an_adapter_is_trained_saved_and_merged(folder, environment, whole):
     assert "loss_chunk" not in losses[0]
     base, merged = (load_file(path / "model/model.safetensors") for path in (whole, workdir))
     assert any(np.any(base[name] != merged[name]) for name in base)
-    pairs = load_file(workdir / "adapter.safetensors")
-    assert "layers.qkv.lora_a" in pairs
+    pairs = load_file(workdir / "adapter/adapter_model.safetensors")
+    assert "base_model.model.model.layers.0.mlp.up_proj.lora_A.weight" in pairs
 
 
 def source(model: Path, adapter: Path | str = "", policy: str = "") -> ModelSource:
     return ModelSource(preset="", path=str(model), adapter=str(adapter), policy=policy, constant=40)
 
 
+OUT = "base_model.model.model.layers.0.self_attn.o_proj"
 ADAPTER = {"fresh__layers": 0, "adapter__rank": 2, "adapter__alpha": 4.0}
 
 
@@ -267,8 +269,7 @@ def base(folder) -> Path:
     """A model that was not trained on the tags."""
     result = train(folder / "base", strip_tags=True)
     assert read_config(result.model)[1].positions is None
-    assert (result.step, result.steps) == (1, 1)
-    assert result.metrics["loss"] > 0
+    assert (result.step, result.steps, result.metrics["loss"] > 0) == (1, 1, True)
     return result.model
 
 
@@ -285,7 +286,7 @@ def test_a_trained_model_and_an_adapter_record_their_positions(tmp_path, base, p
     positions = {"positions__policy": policy, "positions__constant": 30}
     model = train(tmp_path / "model", **positions).model
     train(tmp_path / "adapter", model__path=str(base), **ADAPTER, **positions)
-    adapter = tmp_path / "adapter/adapter.safetensors"
+    adapter = tmp_path / "adapter/adapter"
     expected = Positions(policy, 30)
     assert load(source(model)).positions == expected
     assert load(source(base, adapter)).positions == expected
@@ -298,8 +299,8 @@ def test_training_with_positions_other_than_the_models_is_refused(tmp_path, base
     message = "trained with positions shared_start, config.positions is predicted; set --config.positions.policy=shared"
     with pytest.raises(PastaError, match=f"adapted/model: {message}"):
         train(tmp_path, fresh__layers=0, model__path=str(adapted / "model"))
-    with pytest.raises(PastaError, match=f"adapter.safetensors: {message}"):
-        train(tmp_path, model__path=str(base), model__adapter=str(adapted / "adapter.safetensors"), **ADAPTER)
+    with pytest.raises(PastaError, match=f"adapted/adapter: {message}"):
+        train(tmp_path, model__path=str(base), model__adapter=str(adapted / "adapter"), **ADAPTER)
     assert list(tmp_path.iterdir()) == []
     # Without tags, positions don't matter and none are recorded.
     result = train(tmp_path, fresh__layers=0, model__path=str(adapted / "model"), strip_tags=True)
@@ -308,26 +309,26 @@ def test_training_with_positions_other_than_the_models_is_refused(tmp_path, base
 
 def test_an_adapter_is_trained_further(tmp_path, base, adapted):
     """At a learning rate of 0 nothing changes, so the result shows what training started from."""
-    file = adapted / "adapter.safetensors"
+    file = adapted / "adapter"
     changes = {"model__path": str(base), "model__adapter": str(file), "positions__policy": "shared_start"}
     still = train(tmp_path / "still", **ADAPTER | changes, train__learning_rate=0.0)
-    before, after = load_file(file), load_file(tmp_path / "still/adapter.safetensors")
-    assert np.any(before["layers.qkv.lora_b"] != 0)
+    before, after = (load_file(folder / WEIGHTS) for folder in (file, tmp_path / "still/adapter"))
+    assert np.any(before[f"{OUT}.lora_B.weight"] != 0)
     assert before.keys() == after.keys()
     for name in before:
         np.testing.assert_array_equal(before[name], after[name], err_msg=name)
     for name, value in load_file(adapted / "model/model.safetensors").items():
         np.testing.assert_array_equal(load_file(still.model / "model.safetensors")[name], value, err_msg=name)
     train(tmp_path / "moved", **ADAPTER | changes, train__learning_rate=0.1)
-    _, moved, about = load_with_adapter(source(base, tmp_path / "moved/adapter.safetensors"))
-    assert np.any(np.asarray(moved["layers"][0]["qkv"]["lora_b"]) != before["layers.qkv.lora_b"][0])
+    _, moved, about = load_with_adapter(source(base, tmp_path / "moved/adapter"))
+    assert np.any(np.asarray(moved["layers"][0]["out"]["lora_b"]) != before[f"{OUT}.lora_B.weight"])
     assert (about.rank, about.alpha) == (2, 4.0)
 
 
 def test_without_a_rank_the_adapter_is_merged_and_all_parameters_are_trained(tmp_path, base, adapted):
-    changes = {"fresh__layers": 0, "model__path": str(base), "model__adapter": str(adapted / "adapter.safetensors")}
+    changes = {"fresh__layers": 0, "model__path": str(base), "model__adapter": str(adapted / "adapter")}
     result = train(tmp_path, **changes, positions__policy="shared_start", train__learning_rate=0.0)
-    assert not (tmp_path / "adapter.safetensors").exists()
+    assert not (tmp_path / "adapter").exists()
     trained, merged = (load_file(path / "model.safetensors") for path in (result.model, adapted / "model"))
     assert trained.keys() == merged.keys()
     for name in merged:
@@ -346,4 +347,4 @@ def test_without_a_rank_the_adapter_is_merged_and_all_parameters_are_trained(tmp
 def test_adapter_settings_other_than_the_files_are_refused(tmp_path, base, adapted, changes, message):
     changes = ADAPTER | changes | {"positions__policy": "shared_start", "model__path": str(base)}
     with pytest.raises(PastaError, match=message):
-        train(tmp_path, model__adapter=str(adapted / "adapter.safetensors"), **changes)
+        train(tmp_path, model__adapter=str(adapted / "adapter"), **changes)

@@ -42,7 +42,7 @@ def save(path, base: Model, positions, seed=0):
     adapter = lora.new_adapter(base.params, SETTINGS, base.tokenizer.tags, seed)
     rng = np.random.default_rng(seed)
     adapter = jax.tree.map(lambda leaf: leaf + 0.3 * rng.standard_normal(leaf.shape).astype(np.float32), adapter)
-    lora.save_adapter(path, adapter, lora.describe(base, SETTINGS, positions))
+    lora.save_adapter(path, adapter, base, lora.describe(base, SETTINGS, positions))
     return path, adapter
 
 
@@ -75,11 +75,11 @@ def test_a_model_without_positions_accepts_any(tmp_path):
 def test_an_adapter_sets_the_models_positions(positions, tmp_path):
     folder = export(tmp_path / "model", Positions("shared_start"))
     base = load_model("", str(folder))
-    path, _ = save(tmp_path / "a.safetensors", base, positions)
+    path, _ = save(tmp_path / "a", base, positions)
     assert load(named(folder, path)).positions == positions
     assert load_with_adapter(named(folder, path))[0].positions == positions
     if positions is not None and positions.policy != "predicted":
-        with pytest.raises(PastaError, match=rf"a\.safetensors: trained with positions {positions}, not predicted"):
+        with pytest.raises(PastaError, match=rf"/a: trained with positions {positions}, not predicted"):
             load(named(folder, path, policy="predicted"))
 
 
@@ -87,7 +87,7 @@ def test_an_adapter_sets_the_models_positions(positions, tmp_path):
 def test_a_merged_adapter_equals_the_exported_result(stacked, tmp_path):
     folder = export(tmp_path / "model", None)
     base = load_model("", str(folder), stacked=stacked)
-    path, adapter = save(tmp_path / "a.safetensors", base, Positions("oracle"))
+    path, adapter = save(tmp_path / "a", base, Positions("oracle"))
     merged = lora.merge(base.params, adapter, TOKENIZER.tags)
     export_model(dataclasses.replace(base, params=merged, positions=Positions("oracle")), tmp_path / "merged")
     expected, model = load(named(tmp_path / "merged")), load(named(folder, path))
@@ -102,7 +102,7 @@ def test_a_merged_adapter_equals_the_exported_result(stacked, tmp_path):
 def test_an_adapter_to_train_further_is_loaded_beside_its_base(stacked, tmp_path):
     folder = export(tmp_path / "model", None)
     base = load_model("", str(folder), stacked=stacked)
-    path, adapter = save(tmp_path / "a.safetensors", base, Positions("constant", 3))
+    path, adapter = save(tmp_path / "a", base, Positions("constant", 3))
     model, again, about = load_with_adapter(named(folder, path), stacked=stacked)
     jax.tree.map(np.testing.assert_array_equal, model.params, base.params)
     jax.tree.map(np.testing.assert_array_equal, again, adapter)
@@ -114,10 +114,10 @@ def test_an_adapter_to_train_further_is_loaded_beside_its_base(stacked, tmp_path
 
 def test_an_adapter_on_another_base_is_refused(tmp_path):
     base = load_model("", str(export(tmp_path / "model", None)))
-    path, _ = save(tmp_path / "a.safetensors", base, Positions())
+    path, _ = save(tmp_path / "a", base, Positions())
     other = export(tmp_path / "elsewhere" / "model", None, seed=2)
     for read in (load, load_with_adapter):
-        with pytest.raises(PastaError, match=r"a\.safetensors: an adapter for other weights of model"):
+        with pytest.raises(PastaError, match=r"/a: an adapter for other weights of model"):
             read(named(other, path))
     merged = load(named(tmp_path / "model", path))
     assert merged.fingerprint not in (base.fingerprint, "")

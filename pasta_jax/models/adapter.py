@@ -1,4 +1,4 @@
-"""LoRA adapters: a small tree of low-rank pairs, and of the tags' rows, alongside frozen parameters.
+"""LoRA adapters: a small tree of low-rank pairs, and of the tags' rows, alongside frozen parameters; as PEFT folders.
 
     kernel' = kernel + b · a        a [rank, inputs], b [*outputs, rank]
 
@@ -18,14 +18,19 @@ from jax.typing import DTypeLike
 from safetensors import SafetensorError, safe_open
 
 from pasta_jax.errors import PastaError
+from pasta_jax.files import write_json
 from pasta_jax.lang.structure import Positions
 from pasta_jax.lang.tags import NUM_TAGS, TagIds
-from pasta_jax.models import tensor_file
+from pasta_jax.models import card as cards
+from pasta_jax.models import peft, tensor_file
+from pasta_jax.models.card import Card
 from pasta_jax.models.layers import Params, is_stacked, map_layers, stack, unstack
 from pasta_jax.models.tokenizer import tokenizer_fingerprint
 from pasta_jax.models.weights import Model
 
-FORMAT = "pasta_jax adapter 2"
+FORMAT, FUSED_FORMAT = "adapter 3", "pasta_jax adapter 2"  # the latter was one file with a pair per fused kernel
+SECTION = "pasta_jax"  # our key in the file's metadata
+WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 TARGETS = ("qkv", "out", "gate_up", "down")  # a layer's projections
 TABLES = ("embed", "head")
 
@@ -141,19 +146,26 @@ def rounded(adapter: Params, dtype: DTypeLike) -> Params:
     return jax.tree.map(lambda leaf: np.asarray(np.asarray(leaf, dtype), np.float32), adapter)
 
 
-def save_adapter(path: Path, adapter: Params, about: About, dtype: DTypeLike = jnp.float32) -> None:
-    """Write an adapter as one safetensors file, layers stacked, whole or not at all; `dtype` is that of the file."""
-    flat = {
-        f"layers.{name}.{key}": leaf for name, pair in stack(adapter)["layers"].items() for key, leaf in pair.items()
-    }
-    flat |= {f"tag_rows.{name}": leaf for name, leaf in adapter["tag_rows"].items()}
+def save_adapter(
+    folder: Path, adapter: Params, base: Model, about: About, dtype: DTypeLike = jnp.float32, card: Card | None = None
+) -> None:
+    """Write an adapter as a folder that `peft` reads too, with a card; `dtype` is that of the file.
+
+    The weights come last: a folder with an adapter_model.safetensors is a whole adapter.
+    """
+    tags = base.tokenizer.tags
+    hub, _ = cards.HUB.get(base.name, (base.name, ""))
+    write_json(folder / CONFIG, peft.config_json(base.config, tags, about.rank, about.targets, hub))
+    cards.write(folder, card or Card("adapter", base.name, about.positions, tags.base))
+    flat = peft.tensors(unstack(jax.tree.map(np.asarray, adapter)), base.config)
     tensors = {name: np.asarray(leaf, dtype) for name, leaf in flat.items()}
-    tensor_file.write(path, tensors, {"format": FORMAT, "about": msgspec.json.encode(about).decode()})
+    metadata = {"format": "pt", SECTION: FORMAT, "about": msgspec.json.encode(about).decode()}
+    tensor_file.write(folder / WEIGHTS, tensors, metadata)
 
 
 def load_adapter(path: Path, base: Model) -> tuple[Params, About]:
     """An adapter in float32 and in the layer layout of its base, and its record. Any other base is refused."""
-    flat, about = _read(path)
+    flat, about, is_fused = _read(path)
     if about.base_fingerprint != base.fingerprint:
         raise PastaError(
             f"{path}: an adapter for other weights of {about.base} than these; "
@@ -165,14 +177,9 @@ def load_adapter(path: Path, base: Model) -> tuple[Params, About]:
         raise PastaError(
             f"{path}: trained with another tokenizer than that of {base.name}; use the tokenizer it was trained with"
         )
-    stacked = is_stacked(base.params)
-    kernels = base.params["layers"] if stacked else base.params["layers"][0]
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name in about.targets:
-        *outputs, inputs = kernels[name]["kernel"].shape[stacked:]
-        shapes[f"layers.{name}.lora_a"] = (base.config.layers, about.rank, inputs)
-        shapes[f"layers.{name}.lora_b"] = (base.config.layers, *outputs, about.rank)
-    shapes |= {f"tag_rows.{name}": (NUM_TAGS, base.config.embed) for name in TABLES if name in base.params}
+    if is_fused:
+        flat = _split(flat, base, about, path)
+    shapes = peft.shapes(base.config, about.rank, about.targets)
     for name in sorted(shapes.keys() | flat.keys()):
         expected, actual = shapes.get(name), flat[name].shape if name in flat else None
         if actual != expected:
@@ -180,28 +187,41 @@ def load_adapter(path: Path, base: Model) -> tuple[Params, About]:
                 f"{path}: {name} has shape {actual}, for this base and rank {about.rank} it must be {expected}; "
                 "save the adapter again"
             )
-    layers = {
-        name: {key: jnp.asarray(flat[f"layers.{name}.{key}"], jnp.float32) for key in ("lora_a", "lora_b")}
-        for name in about.targets
-    }
-    rows = {name: jnp.asarray(flat[f"tag_rows.{name}"], jnp.float32) for name in TABLES if name in base.params}
-    adapter = {"layers": layers, "tag_rows": rows}
-    return adapter if stacked else unstack(adapter), about
+    if copies := peft.unequal_copies(flat, base.config, about.targets):
+        raise PastaError(f"{path}: {copies[0]} and {copies[1]} differ; use the adapter as a training run wrote it")
+    adapter = peft.adapter(flat, base.config, about.targets)
+    adapter = stack(adapter) if is_stacked(base.params) else adapter
+    return jax.tree.map(jnp.asarray, adapter), about
 
 
-def _read(path: Path) -> tuple[dict[str, np.ndarray], About]:
-    """The arrays of an adapter file, and its record."""
+def _split(flat: dict[str, np.ndarray], base: Model, about: About, path: Path) -> dict[str, np.ndarray]:
+    """The tensors of a file in the fused format under today's names."""
     try:
-        with safe_open(path, framework="numpy") as file:
+        pairs = {name: {key: flat[f"layers.{name}.{key}"] for key in ("lora_a", "lora_b")} for name in about.targets}
+        rows = {table: flat[f"tag_rows.{table}"] for table in TABLES if table in base.params}
+        return peft.tensors(unstack({"layers": pairs, "tag_rows": rows}), base.config)
+    except (KeyError, ValueError, IndexError) as error:
+        raise PastaError(f"{path}: its tensors don't fit this base ({error}); save the adapter again") from None
+
+
+def _read(path: Path) -> tuple[dict[str, np.ndarray], About, bool]:
+    """The arrays of an adapter as float32, its record, and whether it has the fused format.
+
+    `path` is its folder, or the file in it.
+    """
+    file_path = path / WEIGHTS if path.is_dir() else path
+    try:
+        with safe_open(file_path, framework="numpy") as file:
             metadata = file.metadata() or {}
-            if metadata.get("format") != FORMAT:
+            is_fused = metadata.get("format") == FUSED_FORMAT
+            if metadata.get(SECTION) != FORMAT and not is_fused:
                 raise PastaError(
-                    f"{path}: format {metadata.get('format')!r}, expected {FORMAT!r}; "
-                    "use an adapter file that a training run wrote"
+                    f"{path}: format {metadata.get(SECTION)!r}, expected {FORMAT!r}; use an adapter of a training run"
                 )
-            flat = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
+            names = file.keys()
+            flat = {name: np.asarray(file.get_tensor(name), np.float32) for name in names}
     except FileNotFoundError:
-        raise PastaError(f"{path}: not found; use an adapter file that a training run wrote") from None
+        raise PastaError(f"{path}: not found; use an adapter of a training run") from None
     except (SafetensorError, OSError) as error:
         raise PastaError(f"{path}: not a complete adapter file ({error}); save or fetch it again") from None
     try:
@@ -209,4 +229,4 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], About]:
         AdapterConfig(about.rank, about.alpha, about.targets)
     except (msgspec.DecodeError, PastaError) as error:
         raise PastaError(f"{path}: malformed record of the adapter ({error}); save it again") from None
-    return flat, about
+    return flat, about, is_fused

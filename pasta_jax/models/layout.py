@@ -11,6 +11,7 @@ from pasta_jax.models.config import TransformerConfig
 Plain = dict[str, np.ndarray]
 
 MATRICES = ("q", "k", "v", "out", "gate", "up", "down")
+PARTS = {"qkv": ("q", "k", "v"), "out": ("out",), "gate_up": ("gate", "up"), "down": ("down",)}  # of our kernels
 
 
 def norm_names(config: TransformerConfig) -> tuple[str, ...]:
@@ -41,33 +42,36 @@ def plain_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
 
 def pack_layer(plain: Plain, config: TransformerConfig) -> dict:
     """One layer of our tree from plain matrices."""
-    k_g_d_e = (config.kv_heads, config.groups, config.head_dim, config.embed)
-    k_1_d_e = (config.kv_heads, 1, config.head_dim, config.embed)
-    qkv = np.concatenate(
-        [plain["q"].reshape(k_g_d_e), plain["k"].reshape(k_1_d_e), plain["v"].reshape(k_1_d_e)], axis=1
-    )
-    return {
-        "qkv": {"kernel": qkv},
-        "out": {"kernel": plain["out"]},
-        "gate_up": {"kernel": np.stack([plain["gate"], plain["up"]], axis=1).reshape(-1, config.embed)},
-        "down": {"kernel": plain["down"]},
-    } | {name: {"weight": plain[name]} for name in norm_names(config)}
+    kernels = {name: {"kernel": join_kernel(name, plain, config)} for name in PARTS}
+    return kernels | {name: {"weight": plain[name]} for name in norm_names(config)}
 
 
 def unpack_layer(layer: dict, config: TransformerConfig) -> Plain:
     """Plain matrices from one layer of our tree."""
-    c = config
-    q, k, v = np.split(np.asarray(layer["qkv"]["kernel"]), (c.groups, c.groups + 1), axis=1)
-    gate_up = np.asarray(layer["gate_up"]["kernel"])
-    return {
-        "q": q.reshape(-1, c.embed),
-        "k": k.reshape(-1, c.embed),
-        "v": v.reshape(-1, c.embed),
-        "out": np.asarray(layer["out"]["kernel"]),
-        "gate": gate_up[0::2],
-        "up": gate_up[1::2],
-        "down": np.asarray(layer["down"]["kernel"]),
-    } | {name: np.asarray(layer[name]["weight"]) for name in norm_names(c)}
+    plain = {name: np.asarray(layer[name]["weight"]) for name in norm_names(config)}
+    for name in PARTS:
+        plain |= split_kernel(name, np.asarray(layer[name]["kernel"]), config)
+    return plain
+
+
+def join_kernel(name: str, plain: Plain, config: TransformerConfig) -> np.ndarray:
+    """One of our kernels, or the outputs' half of its low-rank pair, from its parts [out, any]."""
+    parts = [plain[part] for part in PARTS[name]]
+    inputs = parts[0].shape[-1]
+    if name == "qkv":  # [K, G + 2, D, in]
+        heads = (part.reshape(config.kv_heads, -1, config.head_dim, inputs) for part in parts)
+        return np.concatenate(list(heads), axis=1)
+    return np.stack(parts, axis=1).reshape(-1, inputs)
+
+
+def split_kernel(name: str, kernel: np.ndarray, config: TransformerConfig) -> Plain:
+    """The parts of one of our kernels; `join_kernel` undoes it."""
+    if name == "qkv":
+        parts = np.split(kernel, (config.groups, config.groups + 1), axis=1)
+    else:
+        count = len(PARTS[name])
+        parts = [kernel[start::count] for start in range(count)]
+    return {part: rows.reshape(-1, kernel.shape[-1]) for part, rows in zip(PARTS[name], parts, strict=True)}
 
 
 def grow_rows(table_VxE: np.ndarray, vocab: int) -> np.ndarray:

@@ -18,7 +18,7 @@ class ModelSource:
 
     preset: str  # a known architecture; empty: whatever `path` holds
     path: str  # GGUF file or Hugging Face folder; empty: the weights that a package ships
-    adapter: str  # adapter file; empty: none
+    adapter: str  # folder of an adapter; empty: none
     policy: str  # position policy; empty: the model's own
     constant: int  # of the policy `constant`
 
@@ -41,7 +41,7 @@ def load_with_adapter(
 ) -> tuple[Model, Params, About]:
     """The base model with the adapter's positions, and the adapter by itself: to train the adapter further."""
     if not source.adapter:
-        raise PastaError("no adapter named: set --config.model.adapter=<file that a training run wrote>")
+        raise PastaError("no adapter named: set --config.model.adapter=<adapter/ of a training run>")
     model = on_device(read_model(source.preset, source.path), dtype, stacked)
     adapter, about = load_adapter(Path(source.adapter), model)
     return _with_positions(dataclasses.replace(model, positions=about.positions), source), adapter, about

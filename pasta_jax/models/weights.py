@@ -14,7 +14,9 @@ from pasta_jax import assets, fingerprints
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Positions
 from pasta_jax.lang.tags import NUM_TAGS
+from pasta_jax.models import card as cards
 from pasta_jax.models import converted, gguf_model, huggingface
+from pasta_jax.models.card import Card
 from pasta_jax.models.config import PRESETS, TransformerConfig
 from pasta_jax.models.gguf import GGUF
 from pasta_jax.models.large_pages import on_large_pages
@@ -138,10 +140,11 @@ def tokenizer_file(folder: Path) -> Path:
     raise PastaError(f"{folder}: neither tokenizer.model nor tokenizer.json; copy the model's tokenizer there")
 
 
-def export_model(model: Model, folder: Path) -> None:
-    """Write the model, tags and positions included, so that `load_model` and `transformers` can read it."""
+def export_model(model: Model, folder: Path, card: Card | None = None) -> None:
+    """Write the model with its tags, positions and card, so that `load_model` and `transformers` can read it."""
     params = unstack(jax.tree.map(np.asarray, model.params))
     record = huggingface.TagRecord(model.tokenizer.tags.base, model.positions)
+    cards.write(folder, card or Card("model", model.name, model.positions, model.tokenizer.tags.base))
     model.tokenizer.save(folder)
     huggingface.write_model(folder, params, model.config, record)
 

@@ -11,11 +11,12 @@ from typing import Annotated, Any, Literal
 import jax
 import msgspec
 
-from pasta_jax.checkpoint import provenance
+from pasta_jax.checkpoint import git_revision, provenance
 from pasta_jax.data.batch import Batch
 from pasta_jax.data.batches import Feed, Layout
 from pasta_jax.data.builder import Examples
 from pasta_jax.data.example import Example, encode
+from pasta_jax.data.sources import origin
 from pasta_jax.data.toy import HELD_OUT, problems
 from pasta_jax.data.toy_tokenizer import toy_tokenizer
 from pasta_jax.decode.generate import DecodeConfig
@@ -24,6 +25,7 @@ from pasta_jax.evaluate.probe import probe
 from pasta_jax.files import write_json
 from pasta_jax.lang.structure import NO_LABEL, Positions
 from pasta_jax.models import transformer
+from pasta_jax.models.card import Training
 from pasta_jax.models.config import Rope, TransformerConfig
 from pasta_jax.models.source import ModelSource
 from pasta_jax.models.tokenizer import Tokenizer
@@ -150,19 +152,20 @@ class Data:
     held_out: tuple[Batch, ...]
     prompts: tuple[tuple[int, ...], ...]  # held-out, for the probe
     fingerprint: str
+    origins: tuple[str, ...]  # each set that is trained on, with its terms
 
 
-def run(settings: Settings, workdir: Path, stopping: Callable[[], bool] = lambda: False) -> Result:
+def run(settings: Settings, workdir: Path, stopping: Callable[[], bool] = lambda: False, command: str = "") -> Result:
     """Train to the last step or until `stopping()`, from the newest checkpoint in `workdir` if it has one.
 
-    The folder holds config.json, metrics.jsonl, checkpoints/ and, at the end, model/ (and adapter.safetensors).
-    A folder that another process trains in is refused.
+    The folder holds config.json, metrics.jsonl, checkpoints/ and, at the end, model/ (and adapter/), with cards that
+    quote `command`. A folder that another process trains in is refused.
     """
     with claim(workdir) if jax.process_index() == 0 else contextlib.nullcontext():  # hosts of one run share it
-        return _run(settings, workdir, stopping)
+        return _run(settings, workdir, stopping, command)
 
 
-def _run(settings: Settings, workdir: Path, stopping: Callable[[], bool]) -> Result:
+def _run(settings: Settings, workdir: Path, stopping: Callable[[], bool], command: str) -> Result:
     plain = json.loads(json.dumps(dataclasses.asdict(settings)))
     refuse_other_settings(workdir, plain)
     start = start_of(settings)
@@ -192,7 +195,10 @@ def _run(settings: Settings, workdir: Path, stopping: Callable[[], bool]) -> Res
     about = provenance(plain, data.fingerprint, model.positions and dataclasses.asdict(model.positions))
     result = fit(workdir, training, state, frozen, about, settings.keep, settings.tensorboard, stopping)
     say(f"peak memory {peak_gb():.2f} GB")
-    folder = write(model, result.state.trainable, settings.adapter, workdir) if result.complete else None
+    folder = None
+    if result.complete:
+        card = Training(command, settings.train.seed, data.origins, plain, git_revision())
+        folder = write(model, result.state.trainable, settings.adapter, workdir, card, result.metrics)
     return Result(result.step, result.steps, result.metrics, folder)
 
 
@@ -274,10 +280,12 @@ def read_data(settings: Settings, tokenizer: Tokenizer) -> Data:
         train = toy_examples(settings, tokenizer, data.toy_seed, data.toy_count)
         held_out = toy_examples(settings, tokenizer, HELD_OUT, data.held_out)
         fingerprint = fingerprint_of_examples([*train, *held_out])
+        origins = (f"the toy task, level {data.toy}, {data.toy_count} problems: made by a program of this project",)
     else:
         arguments = tokenizer, settings.strip_tags, settings.positions
         train = Examples(Path(data.records), "train", *arguments)
         fingerprint = train.about["fingerprint"]
+        origins = tuple(map(origin, train.about["sources"]))
         held_out = []
         if data.held_out:
             validation = Examples(Path(data.records), "validation", *arguments)
@@ -290,7 +298,7 @@ def read_data(settings: Settings, tokenizer: Tokenizer) -> Data:
     if held_out:
         measured = Feed(held_out, layout, **hosts)
         batches = tuple(measured.batch(0, step) for step in range(measured.steps(0, 1)))
-    return Data(feed, batches, tuple(map(prompt_of, held_out[: settings.probe.prompts])), fingerprint)
+    return Data(feed, batches, tuple(map(prompt_of, held_out[: settings.probe.prompts])), fingerprint, origins)
 
 
 def toy_examples(settings: Settings, tokenizer: Tokenizer, seed: int, count: int) -> list[Example]:

@@ -1,6 +1,7 @@
 """The trainable part of a model: all its parameters, or an adapter alongside frozen ones; loading and writing it."""
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -11,6 +12,7 @@ import msgspec
 from pasta_jax.errors import PastaError
 from pasta_jax.models import source
 from pasta_jax.models.adapter import About, AdapterConfig, describe, merge, new_adapter, rounded, save_adapter
+from pasta_jax.models.card import Card, Training
 from pasta_jax.models.source import ModelSource
 from pasta_jax.models.weights import Model, export_model, platform_dtype
 from pasta_jax.progress import say
@@ -20,7 +22,7 @@ from pasta_jax.train.optimizer import OptimizerConfig
 from pasta_jax.train.state import Params
 
 Tree = TypeVar("Tree")
-MODEL, ADAPTER = "model", "adapter.safetensors"  # where `write` puts them
+MODEL, ADAPTER = "model", "adapter"  # where `write` puts them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,17 +138,21 @@ def merged(model: Model, params: Params, frozen: Params | None) -> Model:
     return dataclasses.replace(model, params=jax.tree.map(lambda leaf: leaf.astype(platform_dtype()), params))
 
 
-def write(model: Model, params: Params, adapter: AdapterSettings, folder: Path) -> Path:
+def write(
+    model: Model, params: Params, adapter: AdapterSettings, folder: Path, training: Training, figures: dict[str, float]
+) -> Path:
     """Write the trained model, an adapter also by itself; returns the model's folder.
 
-    Both record the model's positions. `params` are what was trained of the model.
+    Both record the model's positions, and have a card. `params` are what was trained of the model.
     """
     params = jax.device_get(params)
+    figures = {name: value for name, value in figures.items() if math.isfinite(value)}
+    card = Card("model", model.name, model.positions, model.tokenizer.tags.base, training, figures)
     if adapter.rank:
         about = describe(model, adapter.config(), model.positions)
-        save_adapter(folder / ADAPTER, params, about, adapter.dtype)
+        save_adapter(folder / ADAPTER, params, model, about, adapter.dtype, dataclasses.replace(card, kind="adapter"))
         params = rounded(params, adapter.dtype)  # so that the model is exactly base plus file
         params = merge(model.params, params, model.tokenizer.tags)
-    export_model(dataclasses.replace(model, params=params), folder / MODEL)
+    export_model(dataclasses.replace(model, params=params), folder / MODEL, card)
     say(f"wrote {folder / MODEL}")
     return folder / MODEL

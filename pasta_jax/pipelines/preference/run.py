@@ -1,13 +1,18 @@
 """Preference optimisation: rounds of sample, score, pair, learn and evaluate; a stopped run resumes."""
 
+import dataclasses
+import json
 from pathlib import Path
 
 from pasta_jax import files
+from pasta_jax.checkpoint import git_revision
+from pasta_jax.data.sources import origin
 from pasta_jax.judges.llm import LLMJudge
+from pasta_jax.models.card import Training
 from pasta_jax.models.weights import Model
 from pasta_jax.pipelines.preference.learn import Watch, learn, unwatched
 from pasta_jax.pipelines.preference.pair import pair
-from pasta_jax.pipelines.preference.report import Report, evaluate, evaluate_baseline
+from pasta_jax.pipelines.preference.report import Figures, Report, Row, evaluate, evaluate_baseline
 from pasta_jax.pipelines.preference.sample import sample_baseline, sample_round
 from pasta_jax.pipelines.preference.score import judge_agreement, score
 from pasta_jax.pipelines.preference.settings import Settings
@@ -16,17 +21,18 @@ from pasta_jax.pipelines.trainable import merged, place, write
 from pasta_jax.workdir import claim
 
 
-def run(settings: Settings, workdir: Path, watch: Watch = unwatched) -> Report | None:
-    """Run all rounds, or those that remain, and write model/ and report.json to the workdir.
+def run(settings: Settings, workdir: Path, watch: Watch = unwatched, command: str = "") -> Report | None:
+    """Run all rounds, or those that remain, and write model/ (and adapter/) and report.json to the workdir.
 
     `watch` is entered around each training; its function returns whether to stop. If so, the result is None and the
-    same call resumes. All other steps may be killed at any time. A workdir that another process uses is refused.
+    same call resumes. All other steps may be killed at any time. A workdir that another process uses is refused. The
+    model's card quotes `command`.
     """
     with claim(workdir):
-        return _run(settings, workdir, watch)
+        return _run(settings, workdir, watch, command)
 
 
-def _run(settings: Settings, workdir: Path, watch: Watch) -> Report | None:
+def _run(settings: Settings, workdir: Path, watch: Watch, command: str) -> Report | None:
     stage = open_stage(settings, workdir)
     base = stage.trainable
     frozen = place(base.frozen, settings.mesh)
@@ -48,7 +54,7 @@ def _run(settings: Settings, workdir: Path, watch: Watch) -> Report | None:
             return None
         model = trained
         rows += evaluate(stage, model, decoder(), held_out)
-    write(base.model, model.params, settings.adapter, workdir)
+    write(base.model, model.params, settings.adapter, workdir, training_of(settings, command), figures_of(rows[-1]))
     judge = stage.judge if isinstance(stage.judge, LLMJudge) else None
     report = Report(
         quality_weight=settings.score.quality_weight,
@@ -61,3 +67,18 @@ def _run(settings: Settings, workdir: Path, watch: Watch) -> Report | None:
     )
     files.write_json(workdir / "report.json", report.fields())
     return report
+
+
+def training_of(settings: Settings, command: str) -> Training:
+    """What the card says about the run."""
+    prompts = settings.prompts
+    data = origin(prompts.source) if prompts.source else f"the toy task, level {prompts.toy}, {prompts.count} problems"
+    judge = f"answers sampled from the model itself, judged by {settings.judge.endpoint.model or settings.judge.kind}"
+    plain = json.loads(json.dumps(dataclasses.asdict(settings)), parse_constant=str)  # JSON has no infinity
+    return Training(command, settings.train.seed, (f"prompts of {data}", judge), plain, git_revision())
+
+
+def figures_of(row: Row) -> dict[str, float]:
+    """The figures that were measured."""
+    values = {field.name: getattr(row, field.name) for field in dataclasses.fields(Figures)}
+    return {name: value for name, value in values.items() if value is not None} | {"temperature": row.temperature}
