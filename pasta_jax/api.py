@@ -117,7 +117,7 @@ def load_model(
 
     An adapter is merged into the weights. `policy` (and `constant`) state which position policy the model must have
     been trained with; empty accepts any. The dtype defaults to float32 on a CPU and bfloat16 elsewhere. Weights for
-    decoding only are laid out for speed; pass `only_decoding=False` to train, export or shard them.
+    decoding only are laid out for speed; pass `only_decoding=False` to train or export them.
     """
     name = os.fspath(model)
     is_preset = name in PRESETS

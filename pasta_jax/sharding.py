@@ -36,6 +36,11 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"down/(kernel|lora_a)", (None, MODEL)),  # [E or rank, F]
     (r"(qkv|gate_up|out)/lora_a", ()),
     (r"(out|down)/lora_b", ()),
+    # parameters for decoding only, transposed (models/weights.py)
+    (r"(embed|head)_columns", (None, MODEL)),  # [E, V]
+    (r"qkv/columns", (None, MODEL, None, None)),  # [E, K, G + 2, D]
+    (r"gate_up/columns", (None, MODEL)),  # [E, 2F]
+    (r"(out|down)/columns", (MODEL, None)),  # [K * G * D, E], as out/kernel; [F, E]
     # the decode state, and the scripts of replays
     (r"kv/[01](/\d+)?", (DATA, MODEL, None, None)),  # [B, K, S, D]; one array for all layers, or one per layer
     (r"pool/(chunk|epoch|main|position|token|step)", (DATA, None)),
@@ -67,13 +72,13 @@ def specs(tree, mesh: Mesh):
     def one(path: str) -> PartitionSpec:
         shape = shapes[path]
         axes = axes_of(path, len(shape))
-        if re.search(r"(^|/)out/kernel$", path):
+        if found := re.search(r"(^|/)out/(kernel|columns)$", path):
             # Its inputs often divide where the heads don't. XLA would then divide the pool too, as far as possible, and
             # gather all of it at the end of every call.
-            qkv = path.removesuffix("out/kernel") + "qkv/kernel"
+            qkv, heads = path[: found.start()] + f"{found[1]}qkv/{found[2]}", -4 if found[2] == "kernel" else -3
             if qkv not in shapes:
                 raise PastaError(f"{path}: no {qkv} beside it, which determines the number of heads; shard both")
-            axes = axes if shapes[qkv][-4] % mesh.shape[MODEL] == 0 else [None] * len(shape)
+            axes = axes if shapes[qkv][heads] % mesh.shape[MODEL] == 0 else [None] * len(shape)
         axes = [axis if axis and size % mesh.shape[axis] == 0 else None for axis, size in zip(axes, shape, strict=True)]
         while axes and axes[-1] is None:  # XLA's canonical form; with another, each program would be compiled twice
             axes.pop()

@@ -23,7 +23,7 @@ from pasta_jax.models import adapter as lora
 from pasta_jax.models import transformer
 from pasta_jax.models.config import PRESETS
 from pasta_jax.models.layers import unstack
-from pasta_jax.models.weights import Model
+from pasta_jax.models.weights import Model, by_columns
 from pasta_jax.sharding import create_on_mesh_of, make_mesh, shard, shardings, specs
 from tests.byte_tokenizer import ByteTokenizer
 from tests.models import random_params
@@ -36,12 +36,14 @@ WIDE = dataclasses.replace(NARROW, heads=16, kv_heads=8)  # eight: every mesh di
 
 
 @functools.cache
-def host_params(config, stacked: bool):
-    """Random weights whose head samples tags often."""
+def host_params(config, layout: str):
+    """Random weights whose head samples tags often; for decoding only, each kernel is transposed."""
     params = random_params(config, 5, stacked=True)
     for ids, factor in (([TAGS.promise], 10), ([TAGS.end_async, TAGS.sync], 7), ([TOKENIZER.end_of_turn], 6)):
         params["head"][ids] *= factor
-    return params if stacked else unstack(params)
+    if layout == "columns":
+        return by_columns(unstack(params))
+    return params if layout == "stacked" else unstack(params)
 
 
 def mesh_of(data: int, model: int):
@@ -49,8 +51,8 @@ def mesh_of(data: int, model: int):
 
 
 @functools.cache
-def model_on(config, stacked: bool, mesh: tuple[int, int] | None) -> Model:
-    params = host_params(config, stacked)
+def model_on(config, layout: str, mesh: tuple[int, int] | None) -> Model:
+    params = host_params(config, layout)
     placed = jax.tree.map(jnp.asarray, params) if mesh is None else shard(params, mesh_of(*mesh))
     return Model("toy", config, placed, TOKENIZER)
 
@@ -78,37 +80,37 @@ REQUESTS = [  # more than lanes
 
 
 @functools.cache
-def replayed(config, stacked: bool, mesh: tuple[int, int] | None):
-    return replay(model_on(config, stacked, mesh), PROMPTS, PROGRAMS, SETTINGS)
+def replayed(config, layout: str, mesh: tuple[int, int] | None):
+    return replay(model_on(config, layout, mesh), PROMPTS, PROGRAMS, SETTINGS)
 
 
 @functools.cache
-def sampled(config, stacked: bool, mesh: tuple[int, int] | None):
-    return generate(model_on(config, stacked, mesh), REQUESTS, SETTINGS)
+def sampled(config, layout: str, mesh: tuple[int, int] | None):
+    return generate(model_on(config, layout, mesh), REQUESTS, SETTINGS)
 
 
 def test_logits_of_replayed_programs_are_equal_on_a_mesh():
-    for on_mesh, alone in zip(replayed(WIDE, False, (1, 8)), replayed(WIDE, True, None), strict=True):
+    for on_mesh, alone in zip(replayed(WIDE, "unrolled", (1, 8)), replayed(WIDE, "stacked", None), strict=True):
         for field in ("token", "thread", "step", "position", "linear", "steps"):
             np.testing.assert_array_equal(getattr(on_mesh, field), getattr(alone, field))
         np.testing.assert_allclose(on_mesh.logits, alone.logits, atol=1e-5, rtol=0)
-    assert np.std(replayed(WIDE, True, None)[0].logits) > 0.1
+    assert np.std(replayed(WIDE, "stacked", None)[0].logits) > 0.1
 
 
 @pytest.mark.parametrize(
-    ("config", "mesh", "stacked"),
+    ("config", "mesh", "layout"),
     [
-        (WIDE, (1, 1), True),
-        (WIDE, (2, 4), True),
-        (WIDE, (4, 2), False),
-        (WIDE, (8, 1), True),
-        (NARROW, (2, 4), False),
+        (WIDE, (1, 1), "stacked"),
+        (WIDE, (2, 4), "stacked"),
+        (WIDE, (4, 2), "columns"),
+        (WIDE, (8, 1), "stacked"),
+        (NARROW, (2, 4), "columns"),
     ],
     ids=lambda value: {WIDE: "wide", NARROW: "narrow"}.get(value, str(value)),
 )
-def test_decoded_tokens_are_equal_on_every_mesh(config, mesh, stacked):
-    alone = sampled(config, True, None)
-    for one, on_mesh in zip(alone, sampled(config, stacked, mesh), strict=True):
+def test_decoded_tokens_are_equal_on_every_mesh(config, mesh, layout):
+    alone = sampled(config, "stacked", None)
+    for one, on_mesh in zip(alone, sampled(config, layout, mesh), strict=True):
         assert one.text == on_mesh.text
         for field in ("token", "thread", "step", "position"):
             np.testing.assert_array_equal(getattr(on_mesh.trace, field), getattr(one.trace, field))
@@ -120,9 +122,9 @@ def test_decoded_tokens_are_equal_on_every_mesh(config, mesh, stacked):
 
 def test_a_state_keeps_its_sharding_and_nothing_compiles_twice():
     """A step's results have the sharding of its arguments: else every call would move the pool, or compile again."""
-    model = model_on(WIDE, True, (2, 4))
+    model = model_on(WIDE, "stacked", (2, 4))
     rules = rules_for(model, SETTINGS, 256, sequential=False)
-    sampled(WIDE, True, (2, 4))
+    sampled(WIDE, "stacked", (2, 4))
     compiled = [function._cache_size() for function in (run, prefill)]
     state = create_on_mesh_of(model.params, empty_state, WIDE, SETTINGS.lanes, 256, jnp.float32, True)
     expected = shardings(state, mesh_of(2, 4))
@@ -135,7 +137,7 @@ def test_a_state_keeps_its_sharding_and_nothing_compiles_twice():
 
 @pytest.mark.parametrize(("config", "reduced"), [(WIDE, ["out", "down"]), (NARROW, ["down"])], ids=["wide", "narrow"])
 def test_a_step_reuses_the_pool_and_moves_no_part_of_it(config, reduced):
-    model = model_on(config, True, (2, 4))
+    model = model_on(config, "stacked", (2, 4))
     state = create_on_mesh_of(model.params, empty_state, config, SETTINGS.lanes, 512, jnp.float32, True)
     rules = rules_for(model, SETTINGS, 512, sequential=False)
     program = run.lower(model.params, state, np.int32(1), np.bool_(False), config=config, rules=rules).compile()
@@ -180,6 +182,19 @@ def test_parameters_are_sharded_by_the_rules():
     assert unrolled["layers/27/out/kernel"] == unrolled["layers/27/down/kernel"] == P(None, "model")
 
 
+@pytest.mark.parametrize(("config", "divided"), [(WIDE, True), (NARROW, False)], ids=["wide", "narrow"])
+def test_parameters_for_decoding_only_are_sharded_by_the_same_rules(config, divided):
+    actual = paths(specs(host_params(config, "columns"), mesh_of(1, 8)))
+    assert {path: one for path, one in actual.items() if "norm" not in path and not path.startswith("layers/0")} == {
+        "embed": P("model"),
+        "head_columns": P(None, "model"),
+        "layers/1/qkv/columns": P(None, "model") if divided else P(),
+        "layers/1/out/columns": P("model") if divided else P(),
+        "layers/1/gate_up/columns": P(None, "model"),
+        "layers/1/down/columns": P("model"),
+    }
+
+
 @pytest.mark.parametrize("preset", ["gemma_2b", "gemma3_270m", "smollm2_135m"])
 def test_what_a_mesh_does_not_divide_is_replicated(preset):
     actual = paths(specs(shapes_of(preset, True), mesh_of(1, 8)))
@@ -204,7 +219,7 @@ def test_a_state_is_sharded_by_the_rules(stacked):
 
 @pytest.mark.parametrize("stacked", [True, False])
 def test_adapters_and_optimizer_states_are_sharded_like_their_parameters(stacked):
-    mesh, params = mesh_of(2, 4), host_params(WIDE, stacked)
+    mesh, params = mesh_of(2, 4), host_params(WIDE, "stacked" if stacked else "unrolled")
     adapter = lora.new_adapter(params, lora.AdapterConfig(rank=2, alpha=1.0), TAGS, seed=0)
     where = paths(specs(params, mesh))
     prefix = "layers/" if stacked else "layers/1/"

@@ -5,6 +5,7 @@ allocations don't.
 """
 
 import contextlib
+import math
 import mmap
 from typing import Any, TypeVar
 
@@ -36,7 +37,8 @@ def on_large_pages(params: Tree) -> Tree:
 
 
 def pieces(array: np.ndarray) -> list[Any]:
-    """Indices to copy one after another: a transposed matrix copies several times faster in pieces that fit a cache."""
-    if array.ndim != 2 or array.flags.c_contiguous:
+    """Indices to copy one after another: a transposed array copies several times faster in pieces that fit a cache."""
+    if array.ndim < 2 or array.flags.c_contiguous:
         return [...]
-    return [np.s_[:, start : start + 256] for start in range(0, array.shape[1], 256)]
+    step = max(1, 256 // math.prod(array.shape[2:]))
+    return [np.s_[:, start : start + step] for start in range(0, array.shape[1], step)]

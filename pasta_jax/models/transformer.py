@@ -29,7 +29,7 @@ kernel_init = nn.initializers.normal(stddev=0.02)
 class Dense(nn.Module):
     """x [..., inputs] times kernel [*outputs, inputs]; a LoRA pair is added where the parameters hold one.
 
-    Parameters for decoding only may hold its transpose instead, `columns` [in, out]; see weights.py. The last axis is
+    Parameters for decoding only may hold `columns` [inputs, *outputs] instead; see weights.py. A kernel's last axis is
     never split: a TPU stores a kernel whose last two axes are small in tiles that its matrix unit cannot read, and
     re-tiles it in every step.
     """
@@ -41,7 +41,7 @@ class Dense(nn.Module):
         *lead, inputs = x.shape
         rows_NxI = x.reshape(math.prod(lead), inputs)
         if self.has_variable("params", "columns"):
-            y_NxO = matmul_columns(rows_NxI, self.get_variable("params", "columns"))
+            y_NxO = matmul_columns(rows_NxI, self.get_variable("params", "columns").reshape(inputs, -1))
         else:
             y_NxO = matmul(rows_NxI, self.param("kernel", kernel_init, (*self.outputs, inputs)))
         if self.has_variable("params", "lora_a"):
