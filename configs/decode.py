@@ -1,11 +1,16 @@
-"""Answer a prompt with a real model.
+r"""Answer a prompt with a model.
 
     python -m launch.decode --config=configs/decode.py:smollm2_135m --prompt="Give three tips for staying healthy."
 
 Variants: smollm2_135m (instruct); gemma3_270m (base model: continues the text, no chat); gemma_2b and gemma_7b (no
 package ships the weights: add --config.model.path=<GGUF file or Hugging Face folder>); local (any Gemma or Llama model
-at such a path). On two CPU cores SmolLM2 starts in about 10 s and writes about 40 tokens per second, Gemma 3 270M about
-15.
+at such a path); toy (the model of configs/sft.py:toy in runs/toy, with an example question). On two CPU cores SmolLM2
+starts in about 10 s and writes about 40 tokens per second, Gemma 3 270M about 15.
+
+The toy answers only questions of its own form: a line for each walk with a ring (birds, boats, colours, dances,
+fabrics, fish, fruits, games), its first word and the number of words, and perhaps a last line that requests the ends:
+
+    python -m launch.decode --config=configs/decode.py:toy --prompt=$'birds crow 7\nfish cod 6\nthen name the ends'
 
 A model trained on PASTA's tags decodes asynchronously, any other sequentially; --sequential and --nosequential override
 that. To see an asynchronous answer without a trained model, replay one:
@@ -31,6 +36,7 @@ def get_config(variant: str = "smollm2_135m") -> ConfigDict:
         "gemma_2b": lambda: decode("gemma_2b", chat=True),  # Gemma 2B; needs model.path
         "gemma_7b": lambda: decode("gemma_7b", chat=True),  # Gemma 7B; needs model.path
         "local": lambda: decode("", chat=True),  # any Gemma or Llama model at model.path, also one trained here
+        "toy": toy,  # the model of configs/sft.py:toy, with a question in its own form
     }
     return common.pick(variants, variant, "configs/decode.py")
 
@@ -41,6 +47,7 @@ def decode(preset: str, chat: bool) -> ConfigDict:
         {
             "model": common.model(preset),
             "chat": chat,  # put the prompt into the chat template; False: continue it as plain text
+            "question": "",  # asked without --prompt; empty: none
             "system": "",  # system message; empty: the template's default
             "decoding": common.decoding(lanes=1, rows=8),
             "request": common.request(max_tokens=200),
@@ -48,4 +55,13 @@ def decode(preset: str, chat: bool) -> ConfigDict:
         }
     )
     config.request.sequential = placeholder(bool)  # None: sequential unless the model was trained on the tags
+    return config
+
+
+def toy() -> ConfigDict:
+    """The toy's trained model; its questions name rings of words (pasta_jax/data/toy.py)."""
+    config = decode("", chat=True)
+    config.model.path = "runs/toy/model"
+    config.question = "birds crow 7\nfruits plum 5\nfish cod 6\nthen name the ends"
+    config.decoding.widths = ()  # the model is small: compiling more loops costs more time than they save
     return config

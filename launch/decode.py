@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 from launch import cli
 from pasta_jax import settings
 from pasta_jax.pipelines.decode_job import Outputs, read_job
+from pasta_jax.progress import say
 
 PROMPT = flags.DEFINE_string(
     "prompt",
@@ -53,8 +54,12 @@ SVG = flags.DEFINE_string("svg", None, "write a picture of the answer and its ti
 def main(config: ConfigDict) -> None:
     """Load, decode, print and write."""
     started = time.perf_counter()
+    prompt = PROMPT.value
+    if prompt is None and PROMPTS_FILE.value is None and config.question:
+        prompt = config.question
+        say(f"the question of this config:\n{prompt}\n")
     job = read_job(
-        prompt=PROMPT.value,
+        prompt=prompt,
         prompts_file=path_of(PROMPTS_FILE),
         program_file=path_of(PROGRAM),
         baseline_file=path_of(BASELINE),

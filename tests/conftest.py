@@ -110,8 +110,9 @@ def answer(monkeypatch, capsys, tmp_path):
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()
 
-    def run(**values) -> tuple[str, str]:
+    def run(question: str = "", **values) -> tuple[str, str]:
         config = get_config("local")
+        config.question = question
         config.request.max_tokens = 24
         config.request.temperature = 1.0
         config.decoding.widths = ()  # fewer programs to compile

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from configs.decode import get_config
 from pasta_jax import files
+from pasta_jax.data import toy
 from pasta_jax.decode import generate
 from pasta_jax.decode.trace_file import load
 from pasta_jax.errors import PastaError
@@ -63,6 +65,27 @@ def test_one_prompt_as_json_and_with_its_baseline(answer):
     assert "theoretical speedup 1.00 over" in err
 
 
+def test_the_question_of_a_config_is_asked_without_a_prompt(answer):
+    out, err = answer(question="its own", json=True)
+    assert json.loads(out)["prompt"] == "its own"
+    assert err.startswith("the question of this config:\nits own\n")
+    out, err = answer(question="its own", prompt="hello", json=True)
+    assert json.loads(out)["prompt"] == "hello"
+    assert "question" not in err
+
+
+def test_the_toys_question_is_one_of_its_problems():
+    *walks, last = get_config("toy").question.split("\n")
+    level = toy.LEVELS["medium"]
+    assert last == toy.ENDS_REQUEST
+    assert 1 < len(walks) <= len(level.parts)
+    for walk in walks:
+        ring, first, count = walk.split(" ")
+        assert ring in list(toy.RINGS)[: level.rings]
+        assert first in toy.RINGS[ring].split()[: level.words]
+        assert level.steps[0] <= int(count) <= level.steps[1]
+
+
 def test_compiling_counts_for_no_request(answer, monkeypatch):
     """The time to the first token is the model's; a prompt of a new length may compile for longer."""
     compiled, start = [0.0], generate.start
@@ -85,6 +108,7 @@ def test_tags_are_used_by_default_if_the_model_was_trained_on_them(answer, monke
         return json.loads(answer(prompt="hello", json=True, **values)[0])["sequential"]
 
     assert sequential()
+    assert "tiny: not trained on the tags, so it decodes sequentially\n" in answer(prompt="hello")[1]
     assert not sequential(sequential=False)
     trained = dataclasses.replace(tiny_model(), positions=PREDICTED)
     monkeypatch.setattr(pipeline, "load", lambda source, only_decoding: trained)

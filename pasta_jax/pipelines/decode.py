@@ -49,6 +49,7 @@ class Settings:
 
     model: ModelSource
     chat: bool
+    question: str  # asked without a prompt, by the script
     system: str
     decoding: DecodeConfig
     request: RequestSettings
@@ -76,6 +77,8 @@ def run(settings: Settings, job: Job) -> list[Record]:
     sequential = settings.request.sequential
     if sequential is None:
         sequential = model.positions is None
+        if sequential and job.program is None:
+            say(f"{model.name}: not trained on the tags, so it decodes sequentially")
     requests = [request_for(model, settings, prompt, sequential) for prompt in job.prompts]
     loaded = time.perf_counter()
     if len(requests) > 1:
