@@ -1,15 +1,15 @@
 """Config values as typed dataclasses: types, choices and ranges are checked in one place, and errors name the key."""
 
 import dataclasses
-import re
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
 from ml_collections import ConfigDict
 
 from pasta_jax.errors import PastaError
+from pasta_jax.outside import located
 
 Settings = TypeVar("Settings")
 
@@ -24,31 +24,10 @@ def read(config: ConfigDict | Mapping[str, Any], cls: type[Settings], name: str 
     try:
         return msgspec.convert(plain, cls)
     except msgspec.ValidationError as error:
-        message, _, place = str(error).partition(" - at `$")
-        raise PastaError(_explain(message, place.rstrip("`"), cls, name)) from None
-
-
-def _explain(message: str, place: str, cls: type, name: str) -> str:
-    """msgspec's message with the key in front, and the choices where there are some."""
-    if missing := re.fullmatch(r"Object missing required field `(\w+)`", message):
-        return f"{name}{place}.{missing[1]}: missing; set it in the config file"
-    if unknown := re.fullmatch("Invalid enum value (.*)", message):
-        choices = dict.fromkeys(_choices(cls, re.findall(r"[^\W\d]\w*", place)))
-        known = ", ".join(str(choice) or repr(choice) for choice in choices)
-        return f"{name}{place}: unknown value {unknown[1]}; choose from {known}"
-    return f"{name}{place}: {message[:1].lower()}{message[1:]}"
-
-
-def _choices(hint: Any, keys: list[str]) -> Iterator[Any]:
-    """The values of the Literal that some keys lead to, starting from a type."""
-    if dataclasses.is_dataclass(hint):
-        if keys and keys[0] in (hints := typing.get_type_hints(hint)):
-            yield from _choices(hints[keys[0]], keys[1:])
-    elif typing.get_origin(hint) is typing.Literal:
-        yield from typing.get_args(hint)
-    else:  # a union, sequence or mapping
-        for inner in typing.get_args(hint):
-            yield from _choices(inner, keys)
+        place, problem = located(error, cls)
+        remedy = "; set it in the config file" if problem == "missing" else ""
+        separator = "." if place and not place.startswith("[") else ""
+        raise PastaError(f"{name}{separator}{place}: {problem}{remedy}") from None
 
 
 def _refuse_unknown(value: Any, hint: Any, name: str) -> None:

@@ -91,9 +91,9 @@ def test_missing_entries_are_named(file):
     with pytest.raises(PastaError, match=r"small.gguf: no tensor 'blk.0'; "):
         gguf.read("blk.0")
     with pytest.raises(PastaError, match=r"small.gguf: no metadata 'llama.context'; "):
-        gguf.require("llama.context", int)
-    with pytest.raises(PastaError, match=r"metadata 'general.architecture' has type str, not int; "):
-        gguf.require("general.architecture", int)
+        gguf.texts("llama.context", 10)
+    with pytest.raises(PastaError, match=r"metadata 'general.architecture' has type str, not ndarray; "):
+        gguf.integers("general.architecture", 10)
 
 
 def test_a_file_cut_anywhere_is_refused(file):

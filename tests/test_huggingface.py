@@ -10,9 +10,9 @@ import pytest
 
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import PREDICTED, Positions
-from pasta_jax.models import huggingface, transformer
+from pasta_jax.models import config_file, huggingface, transformer
 from pasta_jax.models.config import PRESETS, Rope
-from pasta_jax.models.huggingface import TagRecord
+from pasta_jax.models.config_file import TagRecord
 from tests.models import random_params
 from tests.requires import requires_dev
 
@@ -73,7 +73,7 @@ def test_reads_what_transformers_writes(kind, tmp_path):
     for parameter in theirs.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     theirs.save_pretrained(tmp_path)
-    config, record = huggingface.read_config(tmp_path)
+    config, record = config_file.read_config(tmp_path)
     assert record is None
     params = huggingface.read_params(tmp_path, config, config.vocab)
     ids = np.random.default_rng(0).integers(0, config.vocab, 40)
@@ -87,7 +87,7 @@ def test_config_and_params_survive_a_round_trip(kind, tmp_path):
     params = random_params(VARIANTS[kind], seed=2)
     record = TagRecord(256, Positions("constant", 13))
     huggingface.write_model(tmp_path, params, VARIANTS[kind], record)
-    config, back = huggingface.read_config(tmp_path)
+    config, back = config_file.read_config(tmp_path)
     assert back == record
     assert config == VARIANTS[kind]
     back = huggingface.read_params(tmp_path, config, config.vocab)
@@ -116,7 +116,7 @@ def test_unsupported_features_are_refused(changes, message, tmp_path):
     folder = write_folder(tmp_path, **changes)
 
     def read():
-        config, _ = huggingface.read_config(folder)
+        config, _ = config_file.read_config(folder)
         huggingface.read_params(folder, config, config.vocab)
 
     with pytest.raises(PastaError, match=message):
@@ -125,10 +125,10 @@ def test_unsupported_features_are_refused(changes, message, tmp_path):
 
 def test_damaged_folders_are_named(tmp_path):
     with pytest.raises(PastaError, match=r"config\.json: not found"):
-        huggingface.read_config(tmp_path)
+        config_file.read_config(tmp_path)
     (tmp_path / "config.json").write_text('{"a": 1,\n}')
     with pytest.raises(PastaError, match="line 2, column 1: not JSON"):
-        huggingface.read_config(tmp_path)
+        config_file.read_config(tmp_path)
     with pytest.raises(PastaError, match=r"no \*\.safetensors file"):
         huggingface.Files(tmp_path)
     folder = write_folder(tmp_path / "cut")
@@ -145,13 +145,13 @@ def write_section(folder, section):
 
 def test_an_early_export_without_positions_has_predicted_ones(tmp_path):
     write_section(tmp_path, {"tags_base": 256})
-    assert huggingface.read_config(tmp_path)[1] == TagRecord(256, PREDICTED)
+    assert config_file.read_config(tmp_path)[1] == TagRecord(256, PREDICTED)
 
 
 @pytest.mark.parametrize("record", [TagRecord(256, None), TagRecord(256, Positions("oracle"))])
 def test_positions_are_recorded_even_if_none(record, tmp_path):
     huggingface.write_model(tmp_path, random_params(VARIANTS["llama"], seed=0), VARIANTS["llama"], record)
-    assert huggingface.read_config(tmp_path)[1] == record
+    assert config_file.read_config(tmp_path)[1] == record
 
 
 @pytest.mark.parametrize(
@@ -167,6 +167,6 @@ def test_positions_are_recorded_even_if_none(record, tmp_path):
 def test_a_malformed_section_is_refused_in_one_line(section, problem, tmp_path):
     write_section(tmp_path, section)
     with pytest.raises(PastaError, match=rf"config\.json: malformed section 'pasta_jax' \(.*{problem}") as caught:
-        huggingface.read_config(tmp_path)
+        config_file.read_config(tmp_path)
     assert str(caught.value).endswith("export the model again")
     assert "\n" not in str(caught.value)

@@ -31,7 +31,23 @@ REFUSED = {
     "other json": (lambda: b'{"a": 1}', "not a tokenizer.json of the BPE kind"),
     "cut json": (lambda: BPE[:5000].encode(), "not a tokenizer.json of the BPE kind"),
     "normalizer": (lambda: changed(BPE, normalizer={"type": "NFC"}), "decoding doesn't restore every text"),
-    "words lost": (lambda: changed(BPE, pre_tokenizer={"type": "Whitespace"}), "decoding doesn't restore every text"),
+    "slow words": (
+        lambda: changed(BPE, pre_tokenizer={"type": "Split", "pattern": {"Regex": "(a+)+b"}, "behavior": "Isolated"}),
+        "pattern '.*' may take forever",
+    ),
+    "many rows": (
+        lambda: changed(BPE, model=json.loads(BPE)["model"] | {"vocab": {"a": 10**12}}),
+        r"model.vocab\[...\]: expected `int` <= 1048575",
+    ),
+    "same id": (
+        lambda: changed(
+            BPE,
+            added_tokens=json.loads(BPE)["added_tokens"][:1] * 1
+            + [{"id": 5, "content": "<|im_start|>", "special": True}],
+        ),
+        "two pieces have the same id",
+    ),
+    "words lost": (lambda: changed(BPE, pre_tokenizer={"type": "Whitespace"}), "pre_tokenizer.type: invalid value"),
     "no pieces": (
         lambda: changed(BPE, model={"type": "WordPiece", "vocab": {}}),
         "not a tokenizer.json of the BPE kind",
@@ -46,7 +62,7 @@ REFUSED = {
     "dummy prefix": (lambda: train_sentencepiece(add_dummy_prefix=True), "decoding doesn't restore every text"),
     "fewer spaces": (lambda: train_sentencepiece(remove_extra_whitespaces=True), "decoding doesn't restore every text"),
     "no fallback": (lambda: train_sentencepiece(byte_fallback=False, vocab_size=230), ": no byte pieces"),
-    "no tokenizer": (lambda: gguf_model({"tokenizer.ggml.tokens": ["a"]}), "no metadata 'tokenizer.ggml.model'"),
+    "no tokenizer": (lambda: gguf_model({"tokenizer.ggml.tokens": ["a"]}), "metadata tokenizer.ggml: model: missing"),
     "other kind": (
         lambda: gguf_model(SPM | {"tokenizer.ggml.model": "bert"}),
         "unsupported tokenizer kind 'bert'; use a file with one of llama, gpt2",
@@ -67,7 +83,7 @@ REFUSED = {
     ),
     "all bytes": (
         lambda: gguf_model(SPM | {"tokenizer.ggml.token_type": np.full(490, 6, "<i4")}),
-        "rejects its pieces",
+        "piece 0, '<pad>', is listed as a byte",
     ),
     "other words": (
         lambda: gguf_model(BPE_GGUF | {"tokenizer.ggml.pre": "qwen2"}),

@@ -1,6 +1,6 @@
 """The error of the language, in one line: the place, the violated rule, and the fix."""
 
-from pasta_jax.errors import PastaError
+from pasta_jax.errors import PastaError, one_line
 
 
 class LangError(PastaError):
@@ -18,7 +18,7 @@ class LangError(PastaError):
 
     def __str__(self) -> str:
         place = f"line {self.line}, column {self.column}" if self.index is None else f"id {self.index}"
-        return f"{place}: {self.rule}; {self.fix}"
+        return one_line(f"{place}: {self.rule}; {self.fix}")
 
 
 def quoted(text: str, width: int = 40) -> str:

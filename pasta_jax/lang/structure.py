@@ -5,9 +5,10 @@ The single definition of the mask and of positions: training batches, preference
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import ArrayLike
 
 from pasta_jax.errors import PastaError
@@ -17,6 +18,7 @@ from pasta_jax.lang.tags import TagIds
 
 NO_LABEL = -1
 POLICIES = ("predicted", "constant", "oracle", "shared_start")
+Distance = Annotated[int, Meta(ge=0, le=2**20)]
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Positions:
     """How a model's tokens get their position ids: part of the model, since it only knows those it was trained with."""
 
     policy: str = "predicted"  # one of POLICIES
-    constant: int = 40  # main's distance under the policy `constant`
+    constant: Distance = 40  # main's distance under the policy `constant`
 
     def __post_init__(self):
         if self.policy not in POLICIES:

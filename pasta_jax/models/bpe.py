@@ -4,14 +4,15 @@ The encoder has neither added nor control pieces: text that spells one stays tex
 """
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from pasta_jax.errors import PastaError
+from pasta_jax.models import bpe_file
 from pasta_jax.models.gguf import GGUF
-from pasta_jax.models.vocabulary import MARKER, Vocabulary
+from pasta_jax.models.vocabulary import MARKER, MOST_PIECES, Vocabulary
 
 _NORMAL, _USER_DEFINED = 1, 4  # token types of a GGUF file
 
@@ -41,20 +42,27 @@ _WORDS = {
 }
 
 
+@dataclass(frozen=True)
+class _Words:
+    """How a GGUF file says that words are cut."""
+
+    pre: str
+
+
 def from_gguf(gguf: GGUF) -> Vocabulary:
     """The vocabulary in a GGUF file."""
-    words = gguf.require("tokenizer.ggml.pre", str)
+    words = gguf.section("tokenizer.ggml.", _Words).pre
     if words not in _WORDS:
         raise PastaError(
             f"{gguf.path}: unknown pre-tokenizer {words!r} (known are {', '.join(_WORDS)}); use its tokenizer.json"
         )
-    texts = gguf.require("tokenizer.ggml.tokens", list)
-    types = gguf.require("tokenizer.ggml.token_type", np.ndarray).tolist()
+    texts = gguf.texts("tokenizer.ggml.tokens", MOST_PIECES)
+    types = gguf.integers("tokenizer.ggml.token_type", MOST_PIECES).tolist()
     if len(texts) != len(types):
         raise PastaError(f"{gguf.path}: {len(texts)} tokens but {len(types)} types of tokens; fetch the file again")
     normal = {text: id for id, text in enumerate(texts) if types[id] == _NORMAL}
     added = {text: (id, types[id] != _USER_DEFINED) for id, text in enumerate(texts) if types[id] != _NORMAL}
-    merges = [pair.split(" ") for pair in gguf.require("tokenizer.ggml.merges", list)]
+    merges = [pair.split(" ") for pair in gguf.texts("tokenizer.ggml.merges", 4 * MOST_PIECES)]
     encoder = Tokenizer(_model(gguf.path, normal, merges, whole_words=words == "llama-bpe"))
     encoder.pre_tokenizer = pre_tokenizers.Sequence(_WORDS[words])
     return _vocabulary(gguf.path, encoder, normal, added)
@@ -62,21 +70,18 @@ def from_gguf(gguf: GGUF) -> Vocabulary:
 
 def from_file(path: Path) -> Vocabulary:
     """The vocabulary in a tokenizer.json."""
+    file = bpe_file.read(path)
+    added = {token.content: (token.id, token.special) for token in file.added_tokens}
+    normal = {text: id for text, id in file.model.vocab.items() if text not in added}
+    if len({*normal.values(), *(id for id, _ in added.values())}) < len(normal) + len(added):
+        raise PastaError(f"{path}: two pieces have the same id; fetch the file again")
+    merges = [pair.split(" ") if isinstance(pair, str) else list(pair) for pair in file.model.merges]
+    frame = {"pre_tokenizer": file.words(), "model": {"type": "BPE", "vocab": {}, "merges": []}}
     try:
-        spec = json.loads(path.read_text(encoding="utf-8"))
-        model = spec["model"]
-        added = {token["content"]: (int(token["id"]), token["special"]) for token in spec["added_tokens"]}
-        normal = {text: int(id) for text, id in model["vocab"].items() if text not in added}
-        merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
-        # Of the rest only these two affect the ids of plain text; the others would add or parse control pieces.
-        frame = {key: spec[key] for key in ("normalizer", "pre_tokenizer")}
-        encoder = Tokenizer.from_str(json.dumps(frame | {"model": {"type": "BPE", "vocab": {}, "merges": []}}))
+        encoder = Tokenizer.from_str(json.dumps(frame))
     except Exception as error:  # the library raises nothing more specific
-        reason = str(error).splitlines()[0]
-        raise PastaError(
-            f"{path}: not a tokenizer.json of the BPE kind ({reason}); use a GGUF or .model file"
-        ) from error
-    encoder.model = _model(path, normal, merges, whole_words=model.get("ignore_merges", False))  # absent in old files
+        raise PastaError(f"{path}: pre_tokenizer: {error}; {bpe_file.FIX}") from None
+    encoder.model = _model(path, normal, merges, whole_words=file.model.ignore_merges)
     return _vocabulary(path, encoder, normal, added)
 
 

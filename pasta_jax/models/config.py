@@ -10,18 +10,30 @@ Tensors carry their letters as a suffix (`x_BxTxE`); einsum strings use the same
 
 import dataclasses
 import math
-from typing import Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from pasta_jax.errors import PastaError
+from pasta_jax.outside import AboveZero, Positive, typed
+
+Size = Annotated[int, Meta(ge=1, le=2**20)]  # of one dimension
+Rows = Annotated[int, Meta(ge=1, le=2**24)]  # of a vocabulary
+Layers = Annotated[int, Meta(ge=1, le=1000)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Rope:
     """Rotary positions: base, linear `scale` of the positions, or Llama 3's frequency-dependent scaling."""
 
-    base: float
-    scale: float = 1.0
-    llama3: tuple[float, float, float, int] | None = None  # factor, low and high frequency factor, original context
+    base: AboveZero
+    scale: AboveZero = 1.0
+    # factor, low and high frequency factor, original context
+    llama3: tuple[AboveZero, AboveZero, AboveZero, Positive] | None = None
+
+    def __post_init__(self):
+        if self.llama3 is not None and not self.llama3[1] < self.llama3[2]:
+            raise PastaError(f"rope: low_freq_factor ({self.llama3[1]}) must be below high_freq_factor; change either")
 
     def frequencies(self, head_dim: int) -> list[float]:
         """Radians per position of each of the head_dim/2 rotated pairs."""
@@ -41,26 +53,26 @@ class Rope:
 class TransformerConfig:
     """Covers Gemma 1, 2, 3 and the Llama family."""
 
-    vocab: int  # embedding rows, tags and padding included
-    layers: int
-    embed: int
-    ff: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    context: int  # longest position the model was trained for
+    vocab: Rows  # embedding rows, tags and padding included
+    layers: Layers
+    embed: Size
+    ff: Size
+    heads: Size
+    kv_heads: Size
+    head_dim: Size
+    context: Positive  # longest position the model was trained for
     rope: Rope
-    norm_eps: float
+    norm_eps: Annotated[float, Meta(ge=0, le=1)]
     activation: Literal["gelu", "silu"]
     tied_head: bool
     scaled_embed: bool = False  # embeddings times sqrt(embed), as in Gemma
     post_norms: bool = False  # also a norm after each branch, as in Gemma 2 and 3
     qk_norm: bool = False  # a norm of each query and key head, as in Gemma 3
-    query_scalar: int | None = None  # scores are scaled by query_scalar ** -0.5; None: head_dim
-    attention_cap: float | None = None  # soft caps of Gemma 2
-    logit_cap: float | None = None
-    window: int | None = None  # local layers see positions q - k < window
-    global_every: int = 1  # layer l is global when (l + 1) % global_every == 0; the others are local
+    query_scalar: Size | None = None  # scores are scaled by query_scalar ** -0.5; None: head_dim
+    attention_cap: AboveZero | None = None  # soft caps of Gemma 2
+    logit_cap: AboveZero | None = None
+    window: Positive | None = None  # local layers see positions q - k < window
+    global_every: Positive = 1  # layer l is global when (l + 1) % global_every == 0; the others are local
     local_rope: Rope | None = None  # None: local layers use `rope`
 
     def __post_init__(self):
@@ -84,6 +96,11 @@ class TransformerConfig:
     def is_local(self, layer: int) -> bool:
         """Whether the layer's attention is limited to the window."""
         return self.window is not None and (layer + 1) % self.global_every != 0
+
+
+def config_of(fields: dict[str, Any], name: str, fix: str) -> TransformerConfig:
+    """The configuration that a file describes as plain data, its types and ranges checked; `name` is the file's."""
+    return typed(fields, TransformerConfig, name, fix)
 
 
 _GEMMA1 = dict(

@@ -10,10 +10,14 @@ from absl import logging
 from safetensors import SafetensorError, safe_open
 
 from pasta_jax import assets
+from pasta_jax.errors import PastaError
 from pasta_jax.models import tensor_file
-from pasta_jax.models.config import Rope, TransformerConfig
+from pasta_jax.models.config import TransformerConfig, config_of
 from pasta_jax.models.layers import Params
+from pasta_jax.models.layout import packed_shapes
+from pasta_jax.outside import parse_json
 
+_FIX = "convert it again"
 CONVERTER = 3  # raise it when the same file would yield other parameters
 
 
@@ -38,23 +42,34 @@ def load(path: Path) -> tuple[TransformerConfig, Params] | None:
         return None
     try:
         return _read(path)
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
+    except (SafetensorError, OSError, PastaError) as error:
         logging.warning("%s: not readable (%s); converting again", path, error)
         return None
 
 
 def _read(path: Path) -> tuple[TransformerConfig, Params]:
     with safe_open(path, framework="numpy") as file:
-        raw = json.loads(file.metadata()["config"])
-        for name in ("rope", "local_rope"):
-            raw[name] = raw[name] and Rope(**raw[name])
-        config = TransformerConfig(**raw)
+        stored = (file.metadata() or {}).get("config", "")
+        config = config_of(parse_json(stored, str(path), _FIX), str(path), _FIX)
+        shapes = shapes_of(config)
+        if shapes.keys() != set(file.keys()):
+            raise PastaError(f"{path}: holds other tensors than its config describes; {_FIX}")
         layers: list[Params] = [{} for _ in range(config.layers)]
         params: Params = {"layers": layers}
-        for name in file.keys():  # noqa: SIM118  (not a dict)
+        for name, shape in shapes.items():
+            if tuple(file.get_slice(name).get_shape()) != shape:
+                raise PastaError(f"{path}: {name} has another shape than {shape}; {_FIX}")
             *parents, leaf = name.split("/")
             node = params
             for parent in parents:
                 node = node[int(parent)] if node is layers else node.setdefault(parent, {})
             node[leaf] = file.get_tensor(name)
     return config, params | {"layers": tuple(layers)}
+
+
+def shapes_of(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
+    """The shape of every array of unrolled parameters, by its path."""
+    table = (config.vocab, config.embed)
+    shapes = {"embed": table, "final_norm/weight": (config.embed,)} | ({} if config.tied_head else {"head": table})
+    layer = packed_shapes(config)
+    return shapes | {f"layers/{l}/{name}": shape for l in range(config.layers) for name, shape in layer.items()}

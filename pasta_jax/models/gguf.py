@@ -10,11 +10,15 @@ import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from pasta_jax.errors import PastaError
+from pasta_jax.outside import typed
+
+Section = TypeVar("Section")
+_CONVERT = "use a file from a current converter"
 
 
 class Format(NamedTuple):
@@ -96,14 +100,39 @@ class GGUF:
             raise PastaError(f"{path}: {error.strerror}; use a readable GGUF file") from error
         return cls(path, *_Header(path, mapped).parse(), mapped)
 
-    def require(self, key: str, kind: type) -> Any:
-        """A metadata value that must be present."""
+    def section(self, prefix: str, cls: type[Section]) -> Section:
+        """The metadata whose keys begin with `prefix` as a type: the fields that it names, with their ranges."""
+        values = {key.removeprefix(prefix): value for key, value in self.metadata.items() if key.startswith(prefix)}
+        plain = {key: "an array" if isinstance(value, np.ndarray) else value for key, value in values.items()}
+        return typed(plain, cls, f"{self.path}: metadata {prefix[:-1]}", "convert the model again")
+
+    def texts(self, key: str, most: int) -> list[str]:
+        """A list of texts that must be present."""
+        return self._require(key, list, most)
+
+    def integers(self, key: str, most: int) -> np.ndarray:
+        """An array of integers that must be present."""
+        numbers = self._require(key, np.ndarray, most)
+        if numbers.dtype.kind not in "iu" or (numbers.size and not -(2**31) <= numbers.min() <= numbers.max() < 2**31):
+            raise PastaError(f"{self.path}: metadata {key!r} aren't integers of 32 bits; {_CONVERT}")
+        return numbers
+
+    def floats(self, key: str, most: int) -> np.ndarray:
+        """An array of finite numbers that must be present."""
+        numbers = self._require(key, np.ndarray, most)
+        if numbers.dtype.kind != "f" or not (abs(numbers) <= np.finfo(np.float32).max).all():
+            raise PastaError(f"{self.path}: metadata {key!r} aren't finite numbers; {_CONVERT}")
+        return numbers
+
+    def _require(self, key: str, kind: type[Section], most: int) -> Section:
         value = self.metadata.get(key)
         if not isinstance(value, kind):
             problem = f"no metadata {key!r}"
             if value is not None:
                 problem = f"metadata {key!r} has type {type(value).__name__}, not {kind.__name__}"
-            raise PastaError(f"{self.path}: {problem}; use a file from a current converter")
+            raise PastaError(f"{self.path}: {problem}; {_CONVERT}")
+        if len(value) > most:
+            raise PastaError(f"{self.path}: metadata {key!r} has {len(value):,} values, at most {most:,}; {_CONVERT}")
         return value
 
     def read(self, name: str) -> np.ndarray:
@@ -151,7 +180,7 @@ class _Header:
                 raise self.error(f"duplicate metadata {key!r}", "fetch the file again")
             metadata[key] = self.value(self.number(4, f"metadata {key!r}"), f"metadata {key!r}")
         alignment = metadata.get("general.alignment", 32)  # the format's default
-        if not isinstance(alignment, int) or alignment < 1:
+        if type(alignment) is not int or not 1 <= alignment <= 2**20:
             raise self.error(f"general.alignment is {alignment!r}, not a positive number", "fetch the file again")
         entries = {}
         for index in range(tensors):

@@ -1,12 +1,17 @@
 """From a GGUF file to our configuration and parameters: its architectures, its names, its order of rows."""
 
+from typing import Annotated, Any
+
+import msgspec
 import numpy as np
+from msgspec import Meta
 
 from pasta_jax.errors import PastaError
-from pasta_jax.models.config import Rope, TransformerConfig
+from pasta_jax.models.config import Layers, Size, TransformerConfig, config_of
 from pasta_jax.models.gguf import GGUF
 from pasta_jax.models.layers import Params
 from pasta_jax.models.layout import Plain, grow_rows, pack_layer, plain_shapes
+from pasta_jax.outside import AboveZero, Positive
 
 NAMES = {
     "q": "attn_q",
@@ -23,9 +28,44 @@ NAMES = {
     "q_norm": "attn_q_norm",
     "k_norm": "attn_k_norm",
 }
+_NAMES_THERE = {
+    "layers": "block_count",
+    "embed": "embedding_length",
+    "ff": "feed_forward_length",
+    "heads": "attention.head_count",
+    "kv_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
+    "context": "context_length",
+    "norm_eps": "attention.layer_norm_rms_epsilon",
+    "rope_base": "rope.freq_base",
+    "rope_factor": "rope.scaling.factor",
+    "scaling": "rope.scaling.type",
+    "window": "attention.sliding_window",
+    "attention_cap": "attn_logit_softcapping",
+    "logit_cap": "final_logit_softcapping",
+}
 _ARCHITECTURES = ("llama", "gemma", "gemma2", "gemma3")
 _GLOBAL_EVERY = {"gemma2": 2, "gemma3": 6}  # part of the architecture, absent from files
 _QUERY_SCALAR = {("gemma2", 46): 144, ("gemma3", 62): 168}  # the 27B models scale by embed / heads
+
+
+class _Metadata(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES_THERE):
+    """The metadata of an architecture that we read."""
+
+    layers: Layers
+    embed: Size
+    ff: Size
+    heads: Size
+    kv_heads: Size | None = None
+    head_dim: Size | None = None
+    context: Positive
+    norm_eps: Annotated[float, Meta(ge=0, le=1)]
+    rope_base: AboveZero = 10_000.0
+    rope_factor: AboveZero = 1.0
+    scaling: str = "none"
+    window: Positive | None = None
+    attention_cap: AboveZero | None = None
+    logit_cap: AboveZero | None = None
 
 
 def read_config(gguf: GGUF) -> TransformerConfig:
@@ -39,49 +79,39 @@ def read_config(gguf: GGUF) -> TransformerConfig:
     if "token_embd.weight" not in gguf.tensors:
         raise PastaError(f"{path}: no tensor token_embd.weight; convert the model again")
 
-    def required(key: str):
-        if f"{arch}.{key}" not in gguf.metadata:
-            raise PastaError(f"{path}: no metadata {arch}.{key}; convert the model again")
-        return gguf.metadata[f"{arch}.{key}"]
-
-    def optional(key: str, default):
-        return gguf.metadata.get(f"{arch}.{key}", default)
-
-    heads, embed, layers = required("attention.head_count"), required("embedding_length"), required("block_count")
+    file = gguf.section(f"{arch}.", _Metadata)
     gemma = arch != "llama"
-    scaling = optional("rope.scaling.type", "none")
-    if scaling not in ("none", "linear"):
+    if file.scaling not in ("none", "linear"):
         raise PastaError(
-            f"{path}: unsupported rope scaling {scaling!r}; use the Hugging Face folder of this model instead"
+            f"{path}: unsupported rope scaling {file.scaling!r}; use the Hugging Face folder of this model instead"
         )
-    fields = dict(
+    fields: dict[str, Any] = dict(
         vocab=gguf.tensors["token_embd.weight"].shape[0],
-        layers=layers,
-        embed=embed,
-        ff=required("feed_forward_length"),
-        heads=heads,
-        kv_heads=optional("attention.head_count_kv", heads),
-        head_dim=optional("attention.key_length", embed // heads),
-        context=required("context_length"),
-        rope=Rope(float(optional("rope.freq_base", 10_000.0)), scale=float(optional("rope.scaling.factor", 1.0))),
-        norm_eps=round(float(required("attention.layer_norm_rms_epsilon")), 12),  # stored as float32
+        layers=file.layers,
+        embed=file.embed,
+        ff=file.ff,
+        heads=file.heads,
+        kv_heads=file.kv_heads or file.heads,
+        head_dim=file.head_dim or file.embed // file.heads,
+        context=file.context,
+        rope={"base": file.rope_base, "scale": file.rope_factor},
+        norm_eps=round(file.norm_eps, 12),  # stored as float32
         activation="gelu" if gemma else "silu",
         tied_head="output.weight" not in gguf.tensors,
         scaled_embed=gemma,
         post_norms=arch in ("gemma2", "gemma3"),
         qk_norm=arch == "gemma3",
     )
-    if arch == "gemma2":
-        fields |= dict(attention_cap=required("attn_logit_softcapping"), logit_cap=required("final_logit_softcapping"))
+    required = {"gemma2": ("window", "attention_cap", "logit_cap"), "gemma3": ("window",)}.get(arch, ())
+    for name in required:
+        if getattr(file, name) is None:
+            raise PastaError(f"{path}: metadata {arch}: {_NAMES_THERE[name]}: missing; convert the model again")
+    fields |= {name: getattr(file, name) for name in required}
     if arch in _GLOBAL_EVERY:
-        fields |= dict(
-            window=required("attention.sliding_window"),
-            global_every=_GLOBAL_EVERY[arch],
-            query_scalar=_QUERY_SCALAR.get((arch, layers)),
-        )
+        fields |= dict(global_every=_GLOBAL_EVERY[arch], query_scalar=_QUERY_SCALAR.get((arch, file.layers)))
     if arch == "gemma3":
-        fields["local_rope"] = Rope(10_000.0)
-    return TransformerConfig(**fields)
+        fields["local_rope"] = {"base": 10_000.0}
+    return config_of(fields, str(path), "convert the model again")
 
 
 def read_params(gguf: GGUF, config: TransformerConfig, vocab: int) -> Params:

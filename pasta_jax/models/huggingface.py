@@ -1,4 +1,4 @@
-"""Read and write models in Hugging Face's layout, config.json and safetensors, without torch."""
+"""Models in Hugging Face's layout without torch: read safetensors, write config.json and safetensors."""
 
 import dataclasses
 import json
@@ -7,19 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import ml_dtypes  # noqa: F401  (gives NumPy bfloat16, which safetensors needs)
-import msgspec
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from pasta_jax.errors import PastaError
 from pasta_jax.files import write_whole
-from pasta_jax.lang.structure import PREDICTED, Positions
 from pasta_jax.models import tensor_file
-from pasta_jax.models.config import Rope, TransformerConfig
+from pasta_jax.models.config import TransformerConfig
+from pasta_jax.models.config_file import ARCHITECTURES, SECTION, TagRecord
 from pasta_jax.models.layers import Params
 from pasta_jax.models.layout import MATRICES, Plain, grow_rows, norm_names, pack_layer, plain_shapes, unpack_layer
-
-SECTION = "pasta_jax"  # our key in config.json
 
 _MATRIX_NAMES = {
     "q": "self_attn.q_proj",
@@ -40,20 +37,6 @@ _POST_NORM_NAMES = {
     "mlp_norm": "pre_feedforward_layernorm",
     "post_mlp_norm": "post_feedforward_layernorm",
 }
-_ARCHITECTURES = {
-    "gemma": "GemmaForCausalLM",
-    "gemma2": "Gemma2ForCausalLM",
-    "gemma3_text": "Gemma3ForCausalLM",
-    "llama": "LlamaForCausalLM",
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class TagRecord:
-    """What an exported model records about the tags, in our section of config.json."""
-
-    tags_base: int  # first of the rows that hold the tags
-    positions: Positions | None = PREDICTED  # None: not trained on the tags; absent in early exports, all `predicted`
 
 
 def layer_name(config: TransformerConfig, layer: int, plain: str) -> str:
@@ -65,116 +48,6 @@ def layer_name(config: TransformerConfig, layer: int, plain: str) -> str:
 def is_gemma(config: TransformerConfig) -> bool:
     """Whether the files hold norm weights minus one."""
     return config.scaled_embed
-
-
-def read_config(folder: Path) -> tuple[TransformerConfig, TagRecord | None]:
-    """The transformer that config.json describes, and our own section (None in files written by other tools)."""
-    path = folder / "config.json"
-    if not path.is_file():
-        raise PastaError(f"{path}: not found; use a folder with config.json and *.safetensors")
-    try:
-        raw = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise PastaError(
-            f"{path}: line {error.lineno}, column {error.colno}: not JSON ({error.msg}); fetch the file again"
-        ) from None
-    return config_from_json(raw.get("text_config", raw), path), _tag_record(raw, path)
-
-
-def _tag_record(raw: dict[str, Any], path: Path) -> TagRecord | None:
-    if SECTION not in raw:
-        return None
-    try:
-        return msgspec.convert(raw[SECTION], TagRecord)
-    except (msgspec.ValidationError, PastaError) as error:
-        raise PastaError(f"{path}: malformed section {SECTION!r} ({error}); export the model again") from None
-
-
-def config_from_json(raw: dict[str, Any], path: Path) -> TransformerConfig:
-    """Translate config.json; features that our transformer lacks are refused with an error that names them."""
-
-    def required(key: str):
-        if key not in raw:
-            raise PastaError(f"{path}: no {key!r}; use the config.json of a Gemma or Llama model")
-        return raw[key]
-
-    kind = required("model_type")
-    if kind not in _ARCHITECTURES:
-        raise PastaError(f"{path}: unsupported model_type {kind!r}; use a model of {', '.join(_ARCHITECTURES)}")
-    for key in ("attention_bias", "mlp_bias"):
-        if raw.get(key):
-            raise PastaError(f"{path}: unsupported {key}; use a model without biases")
-    gemma = kind != "llama"
-    activation = raw.get("hidden_activation") or raw.get("hidden_act") or ("gelu_pytorch_tanh" if gemma else "silu")
-    if activation not in ("gelu", "gelu_pytorch_tanh", "silu"):
-        raise PastaError(f"{path}: unsupported activation {activation!r}; use a model with gelu_pytorch_tanh or silu")
-    heads = required("num_attention_heads")
-    fields = dict(
-        vocab=required("vocab_size"),
-        layers=required("num_hidden_layers"),
-        embed=required("hidden_size"),
-        ff=required("intermediate_size"),
-        heads=heads,
-        kv_heads=raw.get("num_key_value_heads") or heads,
-        head_dim=raw.get("head_dim") or required("hidden_size") // heads,
-        context=required("max_position_embeddings"),
-        norm_eps=required("rms_norm_eps"),
-        activation="silu" if activation == "silu" else "gelu",
-        tied_head=raw.get("tie_word_embeddings", gemma),
-        scaled_embed=gemma,
-        post_norms=kind in ("gemma2", "gemma3_text"),
-        qk_norm=kind == "gemma3_text",
-    )
-    if kind == "gemma2":
-        fields |= dict(attention_cap=raw.get("attn_logit_softcapping"), logit_cap=raw.get("final_logit_softcapping"))
-    if kind in ("gemma2", "gemma3_text"):
-        fields |= dict(
-            query_scalar=raw.get("query_pre_attn_scalar"),
-            window=required("sliding_window"),
-            global_every=_global_every(raw, kind, path),
-        )
-    return TransformerConfig(**fields, **_ropes(raw, kind, path))
-
-
-def _global_every(raw: dict[str, Any], kind: str, path: Path) -> int:
-    every = raw.get("sliding_window_pattern") or (2 if kind == "gemma2" else 6)
-    types = raw.get("layer_types")
-    if types is None:
-        return every
-    every = 1 + (types.index("full_attention") if "full_attention" in types else len(types))
-    for layer, name in enumerate(types):
-        expected = "full_attention" if (layer + 1) % every == 0 else "sliding_attention"
-        if name != expected:
-            raise PastaError(
-                f"{path}: unsupported layer_types[{layer}] {name!r}; use a model in which every n-th layer is global"
-            )
-    return every
-
-
-def _ropes(raw: dict[str, Any], kind: str, path: Path) -> dict[str, Rope]:
-    """Rope bases and scalings, from the fields of either version of config.json."""
-    parameters = raw.get("rope_parameters") or {}
-    nested = {"full_attention", "sliding_attention"} & set(parameters)
-    whole = parameters.get("full_attention", {}) if nested else parameters
-    scaling = whole if whole.get("rope_type") else (raw.get("rope_scaling") or {})
-    base = float(whole.get("rope_theta") or raw.get("rope_theta") or 10_000.0)
-    name = scaling.get("rope_type", scaling.get("type", "default"))
-    match name:
-        case "default":
-            rope = Rope(base)
-        case "linear":
-            rope = Rope(base, scale=float(scaling["factor"]))
-        case "llama3":
-            keys = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-            rope = Rope(base, llama3=tuple(scaling[key] for key in keys))
-        case _:
-            raise PastaError(
-                f"{path}: unsupported rope scaling {name!r}; use a model with default, linear or llama3 scaling"
-            )
-    if kind != "gemma3_text":
-        return {"rope": rope}
-    local = parameters.get("sliding_attention", {}).get("rope_theta") or raw.get("rope_local_base_freq") or 10_000.0
-    return {"rope": rope, "local_rope": Rope(float(local))}
 
 
 def config_to_json(config: TransformerConfig, record: TagRecord | None) -> dict[str, Any]:
@@ -192,7 +65,7 @@ def config_to_json(config: TransformerConfig, record: TagRecord | None) -> dict[
         rope = {"rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high, **theta}
         rope["original_max_position_embeddings"] = context
     raw = {
-        "architectures": [_ARCHITECTURES[kind]],
+        "architectures": [ARCHITECTURES[kind]],
         "model_type": kind,
         "vocab_size": config.vocab,
         "num_hidden_layers": config.layers,

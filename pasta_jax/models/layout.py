@@ -40,6 +40,21 @@ def plain_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
     return shapes | {name: (c.head_dim if name in ("q_norm", "k_norm") else c.embed,) for name in norm_names(c)}
 
 
+def packed_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
+    """The shape of every array of one layer of our tree, by `name/leaf`."""
+    c = config
+    kernels = {
+        "qkv": (c.kv_heads, c.groups + 2, c.head_dim, c.embed),
+        "out": (c.embed, c.heads * c.head_dim),
+        "gate_up": (2 * c.ff, c.embed),
+        "down": (c.embed, c.ff),
+    }
+    plain = plain_shapes(c)
+    return {f"{name}/kernel": shape for name, shape in kernels.items()} | {
+        f"{name}/weight": plain[name] for name in norm_names(c)
+    }
+
+
 def pack_layer(plain: Plain, config: TransformerConfig) -> dict:
     """One layer of our tree from plain matrices."""
     kernels = {name: {"kernel": join_kernel(name, plain, config)} for name in PARTS}

@@ -129,6 +129,13 @@ class Detokenizer:
         return self._decoder.decode(b"", final=True)
 
 
+@dataclass(frozen=True)
+class _Kind:
+    """Which kind of tokenizer a GGUF file has."""
+
+    model: str
+
+
 def load_tokenizer(path: str | os.PathLike) -> Tokenizer:
     """The tokenizer in a GGUF, SentencePiece .model or tokenizer.json file, recognised by content."""
     path = Path(path)
@@ -145,7 +152,7 @@ def load_tokenizer(path: str | os.PathLike) -> Tokenizer:
 def from_gguf(gguf: GGUF) -> Tokenizer:
     """The tokenizer in an open GGUF file."""
     kinds = {"llama": sentencepiece_from_gguf, "gpt2": bpe_from_gguf}
-    kind = gguf.require("tokenizer.ggml.model", str)
+    kind = gguf.section("tokenizer.ggml.", _Kind).model
     if kind not in kinds:
         raise PastaError(f"{gguf.path}: unsupported tokenizer kind {kind!r}; use a file with one of {', '.join(kinds)}")
     return kinds[kind](gguf)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+MOST_PIECES = 2**20  # of any vocabulary; the largest in use have a quarter of that
 # Pieces reserved for later use; the tags are placed on them.
 UNUSED = re.compile(r"<unused\d+>|<\|reserved_special_token_\d+\|>")
 # Pieces that some files list as ordinary although only a program may write them. (HTML tags are ordinary.)

@@ -15,7 +15,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Positions
 from pasta_jax.lang.tags import NUM_TAGS
 from pasta_jax.models import card as cards
-from pasta_jax.models import converted, gguf_model, huggingface
+from pasta_jax.models import config_file, converted, gguf_model, huggingface
 from pasta_jax.models.card import Card
 from pasta_jax.models.config import PRESETS, TransformerConfig
 from pasta_jax.models.gguf import GGUF
@@ -26,6 +26,7 @@ from pasta_jax.models.tokenizer import Tokenizer, load_tokenizer
 
 PACKAGED = {"smollm2_135m": assets.smollm2_gguf, "gemma3_270m": assets.gemma3_270m_gguf}
 
+_SPARE_PIECES = 1024  # that a tokenizer may have beyond the rows of its model's embedding, as for images
 _WHAT_TO_USE = "use a GGUF file, or a folder with config.json and *.safetensors"
 
 
@@ -110,26 +111,41 @@ def read_gguf(path: Path) -> tuple[TransformerConfig, Params, Tokenizer]:
     loaded = converted.load(cached)
     if loaded is not None:
         return *loaded, tokenizer
-    gguf = GGUF.open(path)
-    config = gguf_model.read_config(gguf)
-    params = gguf_model.read_params(gguf, config, max(config.vocab, tokenizer.model_vocab))
-    params = put_tag_rows(params, tokenizer)
-    config = dataclasses.replace(config, vocab=params["embed"].shape[0])
+    config, params = convert_gguf(path, tokenizer)
     converted.save(cached, config, params)
     return config, params, tokenizer
 
 
+def convert_gguf(path: Path, tokenizer: Tokenizer) -> tuple[TransformerConfig, Params]:
+    """The weights of a GGUF file without the cache."""
+    gguf = GGUF.open(path)
+    config = gguf_model.read_config(gguf)
+    params = gguf_model.read_params(gguf, config, rows_for(config, tokenizer, path))
+    params = put_tag_rows(params, tokenizer)
+    return dataclasses.replace(config, vocab=params["embed"].shape[0]), params
+
+
 def read_folder(folder: Path) -> tuple[TransformerConfig, Params, Tokenizer, Positions | None]:
     """A Hugging Face folder; a model written by another tool gets fresh rows for the tags."""
-    config, record = huggingface.read_config(folder)
+    config, record = config_file.read_config(folder)
     tokenizer = load_tokenizer(tokenizer_file(folder))
-    params = huggingface.read_params(folder, config, max(config.vocab, tokenizer.model_vocab))
+    params = huggingface.read_params(folder, config, rows_for(config, tokenizer, folder))
     positions = None
     if record is not None and record.tags_base == tokenizer.tags.base:
         positions = record.positions
     else:
         params = put_tag_rows(params, tokenizer)
     return dataclasses.replace(config, vocab=params["embed"].shape[0]), params, tokenizer, positions
+
+
+def rows_for(config: TransformerConfig, tokenizer: Tokenizer, path: Path) -> int:
+    """Rows of the embedding for all ids of the tokenizer, tags included."""
+    if tokenizer.vocab_size > config.vocab + _SPARE_PIECES:
+        raise PastaError(
+            f"{path}: its tokenizer has {tokenizer.vocab_size:,} pieces, its embedding {config.vocab:,} rows; "
+            "use the tokenizer file that came with the model"
+        )
+    return max(config.vocab, tokenizer.model_vocab)
 
 
 def tokenizer_file(folder: Path) -> Path:
@@ -143,7 +159,7 @@ def tokenizer_file(folder: Path) -> Path:
 def export_model(model: Model, folder: Path, card: Card | None = None) -> None:
     """Write the model with its tags, positions and card, so that `load_model` and `transformers` can read it."""
     params = unstack(jax.tree.map(np.asarray, model.params))
-    record = huggingface.TagRecord(model.tokenizer.tags.base, model.positions)
+    record = config_file.TagRecord(model.tokenizer.tags.base, model.positions)
     cards.write(folder, card or Card("model", model.name, model.positions, model.tokenizer.tags.base))
     model.tokenizer.save(folder)
     huggingface.write_model(folder, params, model.config, record)

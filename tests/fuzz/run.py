@@ -1,0 +1,148 @@
+"""Run mutations of a door in this process and judge each outcome: it loads, or a PastaError states why in one line."""
+
+import contextlib
+import dataclasses
+import gc
+import io
+import random
+import re
+import resource
+import signal
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pasta_jax.errors import PastaError
+from tests.fuzz.mutations import Mutator, Unchanged
+
+LIMIT_S = 5
+LIMIT_BYTES = 2 << 30  # more than the valid file needs
+VALID = 8  # at most as many valid files has any door
+LONGEST = 1100  # characters of a message
+BROKEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # what no line on a terminal should hold
+
+Read = Callable[[], object]
+Door = Callable[[Path], Callable[[Unchanged], Read]]  # from a folder to a function that writes mutated files there
+
+
+class Hang(BaseException):
+    """A mutation took longer than LIMIT_S."""
+
+
+@dataclasses.dataclass
+class Tally:
+    """What the mutations of one door led to."""
+
+    door: str
+    mutations: int = 0
+    loaded: int = 0
+    refused: int = 0
+    failures: list[str] = dataclasses.field(default_factory=list)  # number and reason
+    slowest_s: float = 0.0
+    memory: int = 0  # bytes beyond the valid file's
+
+    def add(self, other: "Tally") -> None:
+        """Count another batch."""
+        self.mutations += other.mutations
+        self.loaded += other.loaded
+        self.refused += other.refused
+        self.failures += other.failures
+        self.slowest_s = max(self.slowest_s, other.slowest_s)
+        self.memory = max(self.memory, other.memory)
+
+    def text(self) -> str:
+        """On one line."""
+        return (
+            f"{self.door:18} {self.mutations:7,} mutations: {self.loaded:6,} load, {self.refused:7,} refused, "
+            f"{len(self.failures)} failures; slowest {self.slowest_s:.2f} s, memory +{self.memory >> 20} MiB"
+        )
+
+
+def fuzz(name: str, door: Door, seed: int, numbers: range, begin: Callable[[int], None] = lambda _: None) -> Tally:
+    """Mutations `numbers` of a door; `begin` is called before each. The valid files must load."""
+    tally = Tally(name)
+    with tempfile.TemporaryDirectory() as folder, quiet():
+        write = door(Path(folder))
+        for number in range(VALID):
+            write(Unchanged(number))()
+        gc.collect()
+        peak = peak_bytes()
+        with limited_memory():
+            for number in numbers:
+                begin(number)
+                attempt(write, f"{seed}/{name}/{number}", tally)
+        tally.memory = max(peak_bytes() - peak, 0)
+    return tally
+
+
+def attempt(write: Callable[[Unchanged], Read], label: str, tally: Tally) -> None:
+    """One mutation."""
+    read = write(Mutator(random.Random(label)))
+    tally.mutations += 1
+    began = time.perf_counter()
+    try:
+        with alarm():
+            read()
+        tally.loaded += 1
+    except PastaError as error:
+        tally.refused += 1
+        message = str(error)
+        if not message or len(message) > LONGEST or BROKEN.search(message):
+            tally.failures.append(f"{label}: not one line: {message[:200]!r}")
+    except Hang:
+        tally.failures.append(f"{label}: longer than {LIMIT_S} s")
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        frames = traceback.extract_tb(error.__traceback__)
+        place = next((f"{Path(f.filename).name}:{f.lineno}" for f in frames[::-1] if "pasta_jax" in f.filename), "?")
+        tally.failures.append(f"{label}: {type(error).__name__} at {place}: {str(error)[:150]!r}")
+    tally.slowest_s = max(tally.slowest_s, time.perf_counter() - began)
+
+
+@contextlib.contextmanager
+def alarm() -> Iterator[None]:
+    """Raise Hang in a block that takes too long."""
+
+    def ring(*_: object) -> None:
+        raise Hang
+
+    former = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+
+
+@contextlib.contextmanager
+def limited_memory() -> Iterator[None]:
+    """Let the process map LIMIT_BYTES more than it does now."""
+    former = resource.getrlimit(resource.RLIMIT_AS)
+    mapped = int(re.search(r"VmSize:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) << 10
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + LIMIT_BYTES, former[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, former)
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has used."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """No output and no warnings."""
+    with (
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        yield
