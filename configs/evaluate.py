@@ -4,8 +4,8 @@
         --config.model.path=runs/toy/model --config.baseline.path=runs/toy_baseline/model
 
 Variants: toy (the toy task's held-out problems; the models are those of `launch.sft --config=configs/sft.py:toy`, the
-baseline with --config.strip_tags=True), tiny (four problems, in seconds, for the models of configs/sft.py:tiny). The
-last line on stdout is one JSON object: shares of exact answers, forks, speedups over the baseline's own answers, and
+baseline with --config.strip_tags=True), tiny (four problems, in seconds, for the models of configs/sft.py:tiny). It
+prints a table; the last line on stdout is one JSON object: shares of exact answers, forks, speedups over the baseline's own answers, and
 how much exactness remains when a rule of decoding is broken (docs/RESULTS.md shows one). toy takes two minutes on two
 CPU cores.
 """

@@ -4,10 +4,12 @@
         --config.base.model.path=runs/toy/model --config.base.baseline.path=runs/toy_baseline/model
 
 The runs share artifacts, so whatever does not depend on the swept fields, above all sampling, is computed once. Rerun
-the command to resume. The workdir ends with points/ (a folder per run), results.json, results.md and pareto.svg.
+the command to resume. The workdir ends with points/ (a folder per run), results.json, results.md and pareto.svg. A run
+that fails stops no other one; the command then ends with exit code 1 and names it.
 
 Variants: toy (the quality weights 1, 2, 4, 8 and inf on the toy task; ten minutes on two busy CPU cores), toy_seeds
-(each weight with three seeds), tiny (two runs with a few prompts), smollm2_135m (the same weights with SmolLM2).
+(each weight with three seeds), tiny (two runs with a few prompts, for models of configs/sft.py:tiny; for those of :toy add
+--config.base.prompts.toy=medium), smollm2_135m (the same weights with SmolLM2).
 """
 
 from ml_collections import ConfigDict

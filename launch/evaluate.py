@@ -19,6 +19,7 @@ def main(config: ConfigDict) -> None:
     cli.announce_device()
     output = Path(OUTPUT.value) if OUTPUT.value else None
     report = evaluate.run(settings.read(config, evaluate.Settings), output)
+    print(report.text())
     print(json.dumps(report.fields()))
 
 

@@ -32,6 +32,7 @@ def main(config: ConfigDict) -> None:
         sys.exit(stop.exit_code)
     print(sweep.markdown(results.rows), end="")
     print(json.dumps(results.row_fields()))
+    results.refuse_failed()
 
 
 if __name__ == "__main__":

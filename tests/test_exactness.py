@@ -89,7 +89,13 @@ def test_the_command_reports_on_its_last_line(tmp_path):
     root = Path(__file__).parents[1]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout.splitlines()[-1])
+    *table, last = done.stdout.splitlines()
+    report = json.loads(last)
+    assert table[0] == "6 problems of level small, temperature 0"
+    shown = {line[:28].strip(): line[28:].split() for line in table[3:] if line}
+    assert shown["exact answers"] == [f"{report[model]['exact']:.1%}" for model in ("model", "baseline")]
+    assert shown["theoretical speedup"] == [f"{report['speed']['speedup']:.2f}"]
+    assert shown["no_sync"] == [f"{report['broken']['no_sync'][name]:.1%}" for name in ("exact", "walks", "ends")]
     assert report["model"]["answers"] == report["baseline"]["answers"] == 6
     assert set(report["broken"]) == {"none", "no_sync", "sync_unseen", "all_seen"}
     answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]

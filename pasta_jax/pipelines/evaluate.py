@@ -16,6 +16,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.evaluate import exactness
 from pasta_jax.evaluate.exactness import AblationResult, Answer, Quality, Speed
 from pasta_jax.models.source import ModelSource, load
+from pasta_jax.pipelines.toy_level import refuse_other_level
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -63,12 +64,40 @@ class Report:
         fields = dataclasses.asdict(self)
         return {name: value for name, value in fields.items() if value is not None}
 
+    def text(self) -> str:
+        """A table for people."""
+        model, baseline, speed = self.model, self.baseline, self.speed
+        lines = [f"{model.answers} problems of level {self.level}, temperature {self.temperature:g}", ""]
+        lines.append(_cells("", "model", "baseline"))
+        for name, field in (
+            ("exact answers", "exact"),
+            ("exact answers with ends", "exact_with_ends"),
+            ("correct walks", "walks"),
+            ("correct ends", "ends"),
+        ):
+            lines.append(_cells(name, f"{getattr(model, field):.1%}", f"{getattr(baseline, field):.1%}"))
+        lines.append(_cells("cut off", str(model.cut_off), str(baseline.cut_off)))
+        lines.append(_cells("forked, of those with parts", f"{speed.forked:.1%}"))
+        lines.append(_cells("forked without parts", str(speed.forked_without_need)))
+        lines.append(_cells("theoretical speedup", f"{speed.speedup:.2f}"))
+        if self.broken is not None:
+            lines += ["", _cells("a rule of decoding broken", "exact", "walks", "ends")]
+            for name, result in self.broken.items():
+                figures = (f"{figure:.1%}" for figure in (result.exact, result.walks, result.ends))
+                lines.append(_cells(name, *figures))
+        return "\n".join(lines)
+
+
+def _cells(name: str, *cells: str) -> str:
+    return f"{name:28}" + "".join(f"{cell:>10}" for cell in cells)
+
 
 def run(settings: Settings, output: Path | None = None) -> Report:
     """Answer the problems with both models and grade the answers, which are also written to `output` as JSON lines."""
     for name, source in (("model", settings.model), ("baseline", settings.baseline)):
         if not source.path and not source.preset:
             raise PastaError(f"config.{name}.path: empty; set it to the folder model/ of a run of launch.sft")
+    refuse_other_level(settings.level, "level", model=settings.model, baseline=settings.baseline)
     model = load(settings.model, only_decoding=True)
     baseline = load(settings.baseline, only_decoding=True)
     chosen = problems(HELD_OUT, settings.start, settings.problems, settings.level)

@@ -10,10 +10,12 @@ from typing import Any, Literal
 from pasta_jax import files
 from pasta_jax import settings as configs
 from pasta_jax.errors import PastaError
+from pasta_jax.llm import EndpointDown
 from pasta_jax.pipelines.preference.learn import Watch, unwatched
 from pasta_jax.pipelines.preference.report import Report, Row
 from pasta_jax.pipelines.preference.run import run as run_preference
 from pasta_jax.pipelines.preference.settings import Settings as PreferenceSettings
+from pasta_jax.pipelines.toy_level import refuse_other_level
 from pasta_jax.progress import say
 from pasta_jax.view.pareto import Point, pareto
 from pasta_jax.workdir import claim
@@ -70,17 +72,31 @@ class SweepRow:
     parallelism: Spread | None
 
 
+class RunsFailed(PastaError):
+    """Some runs failed; the results of the others are written."""
+
+    exit_code = 1
+
+
 @dataclasses.dataclass(frozen=True)
 class Sweep:
     """All runs and the rows of their table."""
 
     runs: list[Run]
     rows: list[SweepRow]
+    failed: dict[str, str]  # the error of each run that failed, by its name
 
     def fields(self) -> dict[str, Any]:
         """For JSON."""
         runs = [{"values": plain_values(run.values), "report": run.report.fields()} for run in self.runs]
-        return {"runs": runs, "rows": self.row_fields()}
+        return {"runs": runs, "rows": self.row_fields(), "failed": self.failed}
+
+    def refuse_failed(self) -> None:
+        """Raise if runs failed; call it when the results are shown."""
+        if self.failed:
+            failed = "; ".join(f"{name}: {error}" for name, error in self.failed.items())
+            of = len(self.runs) + len(self.failed)
+            raise RunsFailed(f"{len(self.failed)} of {of} runs failed, rerun the command to repeat them: {failed}")
 
     def row_fields(self) -> list[dict[str, Any]]:
         """The rows for JSON, which has no infinity."""
@@ -95,28 +111,48 @@ def plain_values(values: Mapping[str, Value]) -> dict[str, str]:
 def run(settings: Settings, workdir: Path, watch: Watch = unwatched) -> Sweep | None:
     """Do all runs, or those that remain, and write results.json, results.md and pareto.svg to the workdir.
 
-    The result is None if `watch` (see preference/run.py) stopped a training run; the same call resumes. A
-    workdir that another process uses is refused.
+    A run that fails stops no other one. The result is None if `watch` (see preference/run.py) stopped a training run;
+    the same call resumes. A workdir that another process uses is refused.
     """
     with claim(workdir):
         return _run(settings, workdir, watch)
 
 
 def _run(settings: Settings, workdir: Path, watch: Watch) -> Sweep | None:
-    chosen, runs = points(settings), []
+    chosen = points(settings)
+    sweep = Sweep([], [], {})
     # Every point is read before anything runs, so that a bad value shows at once.
     stages = [settings_of(settings.base, values, workdir) for values in chosen]
+    for stage in stages:
+        if stage.prompts.toy:
+            models = {"base.model": stage.model, "base.baseline": stage.baseline}
+            refuse_other_level(stage.prompts.toy, "base.prompts.toy", **models)
     for number, (values, stage) in enumerate(zip(chosen, stages, strict=True), start=1):
         say(f"run {number} of {len(chosen)}: {name_of(values)}")
-        report = run_preference(stage, workdir / "points" / name_of(values), watch)
+        try:
+            report = run_preference(stage, workdir / "points" / name_of(values), watch)
+        except EndpointDown:  # it is down for the other runs too
+            raise
+        except PastaError as error:
+            say(f"run {number} of {len(chosen)} failed: {error}")
+            sweep.failed[name_of(values)] = str(error)
+            continue
         if report is None:
             return None
-        runs.append(Run(values, report))
-    sweep = Sweep(runs, rows_of(runs))
+        runs = [*sweep.runs, Run(values, report)]
+        sweep = dataclasses.replace(sweep, runs=runs, rows=rows_of(runs))
+        write_results(sweep, workdir)  # after each run, so that whatever ends the next one leaves a table
+    if not sweep.runs:
+        sweep.refuse_failed()
+    write_results(sweep, workdir)
+    return sweep
+
+
+def write_results(sweep: Sweep, workdir: Path) -> None:
+    """The figures, the table and the plot."""
     files.write_json(workdir / "results.json", sweep.fields())
     files.write_whole(workdir / "results.md", markdown(sweep.rows))
     files.write_whole(workdir / "pareto.svg", plot(sweep.rows))
-    return sweep
 
 
 def points(settings: Settings) -> list[dict[str, Value]]:

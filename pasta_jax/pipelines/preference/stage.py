@@ -23,6 +23,7 @@ from pasta_jax.models.source import load
 from pasta_jax.models.weights import Model
 from pasta_jax.pipelines.artifacts import Artifacts
 from pasta_jax.pipelines.preference.settings import Settings
+from pasta_jax.pipelines.toy_level import refuse_other_level
 from pasta_jax.pipelines.trainable import Trainable, merged
 from pasta_jax.pipelines.trainable import load as load_trainable
 from pasta_jax.progress import say
@@ -70,6 +71,8 @@ def open_stage(settings: Settings, workdir: Path) -> Stage:
         raise PastaError("config.prompts: set either toy (a level of the toy task) or source (where pairs come from)")
     if (settings.judge.kind == "toy") != bool(settings.prompts.toy):
         raise PastaError("config.judge.kind: toy judges the toy task's prompts, and no others")
+    if settings.prompts.toy:
+        refuse_other_level(settings.prompts.toy, "prompts.toy", model=settings.model, baseline=settings.baseline)
     artifacts = Artifacts(Path(settings.artifacts) if settings.artifacts else workdir / "artifacts")
     try:
         files.check_writable(artifacts.folder)
