@@ -5,9 +5,9 @@
 
 Variants: toy (the toy task's held-out problems; the models are those of `launch.sft --config=configs/sft.py:toy`, the
 baseline with --config.strip_tags=True), tiny (four problems, in seconds, for the models of configs/sft.py:tiny). It
-prints a table; the last line on stdout is one JSON object: shares of exact answers, forks, speedups over the baseline's own answers, and
-how much exactness remains when a rule of decoding is broken (docs/RESULTS.md shows one). toy takes two minutes on two
-CPU cores.
+prints a table, and on the last line of stdout one JSON object: shares of exact answers, forks, speedups over the
+baseline's own answers, and how much exactness remains when a rule of decoding is broken (docs/RESULTS.md shows one).
+toy takes two minutes on two CPU cores.
 """
 
 from ml_collections import ConfigDict

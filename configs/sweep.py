@@ -8,8 +8,8 @@ the command to resume. The workdir ends with points/ (a folder per run), results
 that fails stops no other one; the command then ends with exit code 1 and names it.
 
 Variants: toy (the quality weights 1, 2, 4, 8 and inf on the toy task; ten minutes on two busy CPU cores), toy_seeds
-(each weight with three seeds), tiny (two runs with a few prompts, for models of configs/sft.py:tiny; for those of :toy add
---config.base.prompts.toy=medium), smollm2_135m (the same weights with SmolLM2).
+(each weight with three seeds), tiny (two runs with a few prompts, for models of configs/sft.py:tiny; for those of
+configs/sft.py:toy add --config.base.prompts.toy=medium), smollm2_135m (the same weights with SmolLM2).
 """
 
 from ml_collections import ConfigDict
