@@ -47,6 +47,8 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"threads/\w+", (DATA, None)),
     (r"(pool/fill|live|finish|step|spawned|topic|highest)", (DATA,)),
     (r"request/(sampling/)?\w+", (DATA,)),
+    (r"topics/earlier_\w+", (DATA, None)),
+    (r"topics/\w+", (DATA,)),
     (r"prompted", (DATA, None)),
     (r"hidden", (DATA, None, None)),
     (r"(tokens|start)", (DATA, None)),

@@ -22,7 +22,17 @@ from pasta_jax.models.weights import Model
 from tests.byte_tokenizer import ByteTokenizer
 from tests.models import TINY, random_params
 
-TOKENIZER = ByteTokenizer()
+
+class Syllables(ByteTokenizer):
+    """Few different texts, so that topics have several words and repeat; two ids share the character é."""
+
+    texts = (b"a", b"A", b" a", b"b ", b" ", b".", b"a b", "é".encode(), b"\xc3", b"\xa9")
+
+    def piece(self, id: int) -> bytes:
+        return self.texts[id % len(self.texts)] if id < 256 else b""
+
+
+TOKENIZER = Syllables()
 TAGS = TOKENIZER.tags
 SMALLEST = dataclasses.replace(TINY, embed=4, ff=4, head_dim=2, context=4096)
 
@@ -63,6 +73,8 @@ def random_request(rng: random.Random) -> Request:
         sequential=rng.random() < 0.05,
         max_topic_tokens=rng.choice([0, 3, 8]),
         max_chunk_tokens=rng.choice([0, 5, 12, 100]),
+        max_topic_words=rng.choice([9, 9, 1, 2]),  # never 0: all requests, also alone, need the same program
+        distinct_topics=rng.random() < 0.5,
     )
 
 
@@ -113,6 +125,29 @@ def test_sampled_programs_equal_the_oracles():
     assert all(ends[name] >= count for name, count in least.items()), ends
 
 
+def test_rules_for_topics_hold_where_they_are_asked_for():
+    """Of the 200 requests, half ask for distinct topics and half for topics of at most one or two words."""
+    repeated, longest = Counter(), Counter()
+    for request, result in zip(random_requests(200), answered(200), strict=True):
+        ids, topics, topic = result.trace.thread_ids(0), [], None
+        for id in ids:
+            if id == TAGS.promise:
+                topic = []
+            elif TAGS.is_close(id):
+                topics.append(tuple(topic))
+                topic = None
+            elif topic is not None:
+                topic.append(id)
+        spelled = [text for text in (reference.spelled(topic, TOKENIZER) for topic in topics) if text]
+        repeated[request.distinct_topics] += len(spelled) - len(set(spelled))
+        words = max((len(TOKENIZER.decode(topic).split()) for topic in topics), default=0)
+        longest[request.max_topic_words] = max(longest[request.max_topic_words], words)
+    assert repeated[True] == 0
+    assert repeated[False] >= 5
+    assert longest[9] > longest[2] == 2
+    assert longest[1] == 1
+
+
 # Invariances
 
 
@@ -131,10 +166,12 @@ def test_results_do_not_depend_on_lane_or_neighbours():
 
 def test_nan_in_a_lane_does_not_reach_its_neighbours():
     requests = random_requests(200)[:2]
-    rules = rules_for(talkative(), EIGHT_LANES, EIGHT_LANES.slots, sequential=False)
+    rules = rules_for(talkative(), EIGHT_LANES, EIGHT_LANES.slots, sequential=False, topics=True)
 
     def columns(poisoned: bool) -> list[np.ndarray]:
-        state = empty_state(talkative().config, EIGHT_LANES.lanes, EIGHT_LANES.slots, jnp.float32, stacked=False)
+        state = empty_state(
+            talkative().config, EIGHT_LANES.lanes, EIGHT_LANES.slots, jnp.float32, stacked=False, topics=True
+        )
         for lane, request in enumerate(requests):
             state = start(talkative(), state, lane, request, rules)
         if poisoned:
@@ -214,8 +251,9 @@ def test_new_sampling_seeds_and_budgets_compile_nothing():
         return [function._cache_size() for function in (admit, prefill, run)]
 
     before = answered(200) and compiled()
-    plain = Request((1, 2, 3), 10, Sampling(), False, 2, 3)
+    plain = Request((1, 2, 3), 10, Sampling(), False, 2, 3, max_topic_words=9)
     others = [
+        dataclasses.replace(plain, max_topic_words=0, distinct_topics=True),
         plain,
         dataclasses.replace(plain, sampling=Sampling(0.3, 7, 0.5, 2**32 - 1), max_tokens=33),
         dataclasses.replace(plain, sequential=True, max_topic_tokens=9, max_chunk_tokens=1),

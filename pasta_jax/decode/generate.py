@@ -12,6 +12,7 @@ from pasta_jax.decode.interpreter import Script, run
 from pasta_jax.decode.prefill import admit, copy_prompt, pieces, prefill
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.state import DecodeState, RequestFields, Rules, empty_state
+from pasta_jax.decode.topics import topic_ids
 from pasta_jax.decode.trace import Trace, spell, spell_next
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import PREDICTED, Positions
@@ -55,6 +56,8 @@ class Request:
     max_chunk_tokens: int
     text: str | None = None  # the prompt as traces show it; None: its ids decoded
     name: str = ""  # of the prompt in errors; empty: "prompt N", N counted from 0
+    max_topic_words: int = 0  # 0: no limit
+    distinct_topics: bool = False  # True: no topic spells an earlier one (topics.py)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +106,14 @@ def stream(
     if not requests:
         return iter(())
     slots = slots_for(model, requests, config)
-    rules = rules_for(model, config, slots, sequential=all(request.sequential for request in requests))
+    with_topics = [request for request in requests if not request.sequential]
+    rules = rules_for(
+        model,
+        config,
+        slots,
+        sequential=not with_topics,
+        topics=any(request.max_topic_words or request.distinct_topics for request in with_topics),
+    )
     return _stream(model, requests, rules, min(config.lanes, len(requests)), slots, round_steps, script)
 
 
@@ -117,7 +127,9 @@ def _stream(
     script: Script | None,
 ) -> Iterator[Event | Result]:
     stacked = is_stacked(model.params)
-    state = create_on_mesh_of(model.params, empty_state, model.config, lanes, slots, model.dtype, stacked)
+    state = create_on_mesh_of(
+        model.params, empty_state, model.config, lanes, slots, model.dtype, stacked, False, rules.topics is not None
+    )
     waiting = list(enumerate(requests))[::-1]
     logs: list[_LaneLog | None] = [None] * lanes
     prompts: list[tuple[int, ...]] = [()] * lanes  # the prompt in each lane's first slots, also after its request ended
@@ -156,8 +168,8 @@ def _stream(
                 logs[lane] = None
 
 
-def rules_for(model: Model, config: DecodeConfig, slots: int, sequential: bool) -> Rules:
-    """The constants of a compiled loop. Answers without tags need one row only."""
+def rules_for(model: Model, config: DecodeConfig, slots: int, sequential: bool, topics: bool = False) -> Rules:
+    """The constants of a compiled loop. Answers without tags need one row only. `topics`: with rules for topics."""
     if config.rows < 2 and not sequential:
         raise PastaError("rows 1: chunks need a row besides main's; set rows to 2 or more, or decode sequentially")
     rows = 1 if sequential else config.rows
@@ -170,6 +182,7 @@ def rules_for(model: Model, config: DecodeConfig, slots: int, sequential: bool) 
         widths=tuple(sorted({1, rows, *(width for width in config.widths if width < rows)})),
         prefixes=tuple(length for length in PREFIXES if length < slots),
         positions=positions_for(model),
+        topics=topic_ids(tokenizer) if topics else None,
     )
 
 
@@ -220,6 +233,8 @@ def start(
         limit=np.int32(min(len(prompt) + request.max_tokens, state.pool.slots, model.config.context)),
         tags_allowed=np.bool_(not request.sequential),
         max_topic=np.int32(request.max_topic_tokens),
+        max_topic_words=np.int32(request.max_topic_words),
+        distinct_topics=np.bool_(request.distinct_topics),
         max_chunk=np.int32(request.max_chunk_tokens),
         sampling=request.sampling.arrays(),
     )

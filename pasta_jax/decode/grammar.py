@@ -6,10 +6,12 @@ import numpy as np
 
 from pasta_jax.decode.sampling import FORBIDDEN
 from pasta_jax.decode.state import Rules
+from pasta_jax.decode.topics import BEGINS, BLANK, EXTENDS, SEVERAL
 from pasta_jax.lang.tags import TagIds
 
 # The kinds of ids that the grammar tells apart; ids that are never sampled have kind 0.
-TEXT, TURN_END, FORK_OR_SYNC, CLOSE, CHUNK_END = (1 << n for n in range(5))
+TEXT = EXTENDS | BEGINS | BLANK | SEVERAL
+TURN_END, FORK_OR_SYNC, CLOSE, CHUNK_END = (1 << n for n in range(4, 8))
 
 
 def topic_after(topic_B: jax.Array, token_B: jax.Array, tags: TagIds) -> jax.Array:
@@ -22,8 +24,11 @@ def id_kinds(size: int, rules: Rules) -> np.ndarray:
     """The kind of each id [V]: a constant of the compiled loop."""
     tags = rules.tags
     id_V = np.arange(size)
-    kind_V = np.where((id_V < rules.vocab) & ~tags.is_tag(id_V), TEXT, 0)
-    kind_V[np.isin(id_V, rules.stop_ids) & (kind_V == TEXT)] = TURN_END
+    kind_V = np.where((id_V < rules.vocab) & ~tags.is_tag(id_V), SEVERAL, 0)
+    if rules.topics is not None:
+        text_V = np.frombuffer(rules.topics.kinds, np.uint8)
+        kind_V[: len(text_V)] = np.where(kind_V[: len(text_V)], text_V, 0)
+    kind_V[np.isin(id_V, rules.stop_ids) & (kind_V > 0)] = TURN_END
     kind_V[[tags.promise, tags.sync]] = FORK_OR_SYNC
     kind_V[tags.is_close(id_V)] = CLOSE
     kind_V[tags.end_async] = CHUNK_END
@@ -38,6 +43,7 @@ def allow(
     full_N: jax.Array,
     tags_allowed_N: jax.Array,
     max_topic_N: jax.Array,
+    topic_text_N: jax.Array | int = TEXT,
 ) -> jax.Array:
     """Forbid the ids that would make the answer malformed.
 
@@ -48,15 +54,17 @@ def allow(
         chunk                       text, [/ASYNC]
         chunk, full                 [/ASYNC]
 
-    Where `tags_allowed` is False, main samples neither [PROMISE] nor [SYNC]. Unless a topic or chunk is full, only the
-    logits of tags and stop ids change.
+    Where `tags_allowed` is False, main samples neither [PROMISE] nor [SYNC]. Text inside a promise is limited to the
+    kinds in `topic_text` (topics.py). Otherwise, unless a topic or chunk is full, only the logits of tags and stop ids
+    change.
     """
     inside, outside = in_main_N & (topic_N >= 0), in_main_N & (topic_N < 0)
     topic_full = inside & (topic_N >= max_topic_N)
     legal_N = sum(
         jnp.where(holds, kind, 0)
         for kind, holds in (
-            (TEXT, ~topic_full & ~full_N),
+            (TEXT, ~inside & ~full_N),
+            (topic_text_N, inside & ~topic_full),
             (TURN_END, outside),
             (FORK_OR_SYNC, outside & tags_allowed_N),
             (CLOSE, inside),

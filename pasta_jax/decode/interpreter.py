@@ -19,8 +19,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from pasta_jax.decode.grammar import allow, topic_after
-from pasta_jax.decode.sampling import draw
+from pasta_jax.decode.sampling import FORBIDDEN, draw
 from pasta_jax.decode.state import BUDGET, DONE, ENDED, LENGTH, LIVE, OWN, STOP, DecodeState, Rules, Threads
+from pasta_jax.decode.topics import completing, read_topic, text_kinds
 from pasta_jax.lang.structure import Place, fork_position, resume_position, sync_position, visible
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.layers import Params
@@ -181,7 +182,6 @@ def next_tokens(
     state: DecodeState,
     rules: Rules,
     rows: Rows,
-    topic_B: jax.Array,
     script: Script | None,
 ) -> tuple[jax.Array, jax.Array]:
     """Each row's next token, int32 [B, R], and whether the interpreter closed the row's full chunk, bool [B, R]."""
@@ -196,13 +196,16 @@ def next_tokens(
         return field_BxR.reshape(-1)
 
     def spread(field_B: jax.Array) -> jax.Array:
-        return jnp.repeat(field_B, width)
+        return jnp.repeat(field_B, width, axis=0)
 
     request_N = jax.tree.map(spread, state.request)
     logits_NxV = logits(params, config, x_BxRxE).reshape(state.lanes * width, -1)
-    logits_NxV = allow(
-        logits_NxV, rules, flat(in_main), spread(topic_B), flat(full), request_N.tags_allowed, request_N.max_topic
-    )
+    topic_N, limits_N = spread(state.topic), (request_N.tags_allowed, request_N.max_topic)
+    kinds = () if rules.topics is None else (spread(text_kinds(state)),)
+    logits_NxV = allow(logits_NxV, rules, flat(in_main), topic_N, flat(full), *limits_N, *kinds)
+    if rules.topics is not None:
+        repeats_NxV = spread(completing(state, logits_NxV.shape[1], rules)) & flat(in_main)[:, None]
+        logits_NxV = jnp.where(repeats_NxV, FORBIDDEN, logits_NxV)
     token_N = draw(logits_NxV, request_N.sampling, flat(rows.thread), flat(count))
     token = token_N.reshape(rows.token.shape)
     if script is None:
@@ -212,9 +215,7 @@ def next_tokens(
     return jnp.where(scripted >= 0, scripted, token), full & (scripted < 0)
 
 
-def advance(
-    state: DecodeState, rows: Rows, next_token: jax.Array, closed_full: jax.Array, topic_B: jax.Array, rules: Rules
-) -> DecodeState:
+def advance(state: DecodeState, rows: Rows, next_token: jax.Array, closed_full: jax.Array, rules: Rules) -> DecodeState:
     """Move the threads that fed to their next token, and finish the lanes that are done."""
     threads, tags = state.threads, rules.tags
     in_main = rows.active & (rows.thread == 0)
@@ -248,7 +249,6 @@ def advance(
     return dataclasses.replace(
         state,
         threads=threads,
-        topic=topic_B,
         highest=jnp.maximum(state.highest, jnp.max(jnp.where(rows.active, rows.position, -1), axis=1)),
         live=state.live & ~done,
         finish=jnp.where(done, STOP, state.finish),
@@ -293,9 +293,13 @@ def step(
         fed_by_main = jnp.any(rows.active & (rows.thread == 0), axis=1)
         main_token = rows.token[:, 0]  # if main feeds, it feeds in the first row
         topic_B = jnp.where(fed_by_main, topic_after(state.topic, main_token, rules.tags), state.topic)
-        next_token, closed_full = next_tokens(params, config, x_BxRxE, state, rules, rows, topic_B, script)
+        topics = state.topics
+        if rules.topics is not None:
+            topics = read_topic(state, topic_B, fed_by_main, main_token, opens_B, rules)
+        state = dataclasses.replace(state, topic=topic_B, topics=topics)
+        next_token, closed_full = next_tokens(params, config, x_BxRxE, state, rules, rows, script)
     with jax.named_scope("advance"):
-        return advance(state, rows, next_token, closed_full, topic_B, rules)
+        return advance(state, rows, next_token, closed_full, rules)
 
 
 @jax.named_scope("count_rows")

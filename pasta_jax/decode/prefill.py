@@ -33,6 +33,7 @@ def admit(state: DecodeState, lane: jax.Array, request: RequestFields) -> Decode
         state,
         pool=dataclasses.replace(state.pool, fill=state.pool.fill.at[lane].set(0)),
         threads=jax.tree.map(lambda field_BxM: field_BxM.at[lane].set(0), state.threads),
+        topics=jax.tree.map(lambda field: field.at[lane].set(jnp.zeros((), field.dtype)), state.topics),
         request=jax.tree.map(lambda field_B, value: field_B.at[lane].set(value), state.request, request),
         **{name: getattr(state, name).at[lane].set(value) for name, value in fresh.items()},
     )

@@ -6,6 +6,7 @@ uncached logits.
 """
 
 import dataclasses
+import re
 from collections.abc import Generator, Sequence
 
 import jax
@@ -53,6 +54,7 @@ class Thread:
     readable: list[int]  # slots
     sampled: int = 0  # tokens sampled so far
     topic: int | None = None  # topic tokens of the promise that main is writing; None outside of one
+    topics: list[list[int]] = dataclasses.field(default_factory=list)  # main's, the last one perhaps unfinished
     has_row: bool = False
     ended: bool = False  # has sampled its last token: main a stop id, a chunk [/ASYNC]
     closed: int = OPEN
@@ -66,6 +68,7 @@ class Query:
     thread: int
     number: int  # of the token in its thread, from 0
     place: str  # main, topic, full topic, chunk, full chunk
+    topics: tuple[tuple[int, ...], ...] = ()  # in a topic: the tokens of it, last, and of those before it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,11 +147,13 @@ def promised(thread: Thread, tags: TagIds) -> int:
         return 0
     if thread.token == tags.promise:
         thread.topic = 0
+        thread.topics.append([])
     elif thread.topic is not None and tags.is_close(thread.token):
         thread.topic = None
         return tags.tens(thread.token)
     elif thread.topic is not None:
         thread.topic += 1
+        thread.topics[-1].append(thread.token)
     return 0
 
 
@@ -167,7 +172,7 @@ def query_for(thread: Thread, slot: int, request: Request) -> Query:
         place = "main"
     else:
         place = "full topic" if thread.topic >= request.max_topic_tokens else "topic"
-    return Query(slot, thread.number, thread.sampled, place)
+    return Query(slot, thread.number, thread.sampled, place, tuple(map(tuple, thread.topics)))
 
 
 def take_next(thread: Thread, token: int, request: Request, tokenizer: Tokenizer) -> None:
@@ -181,18 +186,20 @@ def take_next(thread: Thread, token: int, request: Request, tokenizer: Tokenizer
         thread.ended, thread.closed = True, BUDGET if full else OWN
 
 
-def legal(place: str, tags_allowed: bool, tokenizer: Tokenizer, vocab: int) -> np.ndarray:
-    """bool [vocab]: which ids may be sampled at a place."""
-    tags = tokenizer.tags
+def legal(query: Query, request: Request, tokenizer: Tokenizer, vocab: int) -> np.ndarray:
+    """bool [vocab]: which ids may be sampled."""
+    tags, tags_allowed = tokenizer.tags, not request.sequential
     text = np.zeros(vocab, bool)
     text[: tokenizer.vocab_size] = True
     text[tags.base : tags.end] = False
     text[list(tokenizer.stop_ids)] = False
     closes, nothing = [tags.close(tens) for tens in range(1, MAX_TENS + 1)], np.zeros(vocab, bool)
-    match place:
+    match query.place:
         case "main":
             allowed, also = text, [*tokenizer.stop_ids, *([tags.promise, tags.sync] if tags_allowed else [])]
         case "topic":
+            for id in np.flatnonzero(text):
+                text[id] = not breaks_topic_rules(int(id), query.topics, request, tokenizer)
             allowed, also = text, closes
         case "full topic":
             allowed, also = nothing, closes
@@ -202,6 +209,28 @@ def legal(place: str, tags_allowed: bool, tokenizer: Tokenizer, vocab: int) -> n
             allowed, also = nothing, [tags.end_async]
     allowed[also] = True
     return allowed
+
+
+def breaks_topic_rules(id: int, topics: tuple[tuple[int, ...], ...], request: Request, tokenizer: Tokenizer) -> bool:
+    """Whether a text id may not continue the last of these topics: see topics.py."""
+    *earlier, topic = topics
+    piece, before = tokenizer.decode([id]), "".join(tokenizer.decode([other]) for other in topic)
+    if request.max_topic_words:
+        words = len(before.split())
+        if not piece or len(piece.split()) > 1 or len((before + piece).split()) > request.max_topic_words:
+            return True
+        if words == request.max_topic_words and piece[0].isspace():
+            return True
+    if not request.distinct_topics:
+        return False
+    added = spelled([id], tokenizer)
+    return bool(added) and spelled([*topic, id], tokenizer) in [spelled(other, tokenizer) for other in earlier]
+
+
+def spelled(ids: Sequence[int], tokenizer: Tokenizer) -> str:
+    """The letters and digits of a topic in lower case; bytes of characters that several ids share stay."""
+    texts = [tokenizer.piece(id).decode("utf-8", "surrogateescape").casefold() for id in ids]
+    return re.sub(r"[^\w\udc80-\udcff]|_", "", "".join(texts))
 
 
 def scripted(
@@ -234,7 +263,7 @@ def sampled(model: Model, requests: Sequence[Request], config: DecodeConfig) -> 
             request = requests[index]
             tokens = []
             for query in queries:
-                allowed = legal(query.place, not request.sequential, tokenizer, logits.shape[-1])
+                allowed = legal(query, request, tokenizer, logits.shape[-1])
                 tokens.append(pick(logits[row, query.slot], allowed, request.sampling, query.thread, query.number))
             try:
                 waiting[index] = runs[index].send(tokens)

@@ -39,6 +39,16 @@ FINISH_NAMES = {STOP: "stop", LENGTH: "length"}
 
 
 @dataclasses.dataclass(frozen=True)
+class TopicIds:
+    """What each id below the tokenizer's size adds to a topic (topics.py). Bytes, whose hash is computed once."""
+
+    kinds: bytes = dataclasses.field(repr=False)  # uint8: EXTENDS, BEGINS, BLANK, SEVERAL
+    ends: bytes = dataclasses.field(repr=False)  # uint8: 1 if its text ends with whitespace
+    lengths: bytes = dataclasses.field(repr=False)  # uint8: bytes of its spelling
+    digests: bytes = dataclasses.field(repr=False)  # uint32: digest of its spelling
+
+
+@dataclasses.dataclass(frozen=True)
 class Rules:
     """The constants of a compiled loop: another value compiles another program."""
 
@@ -49,6 +59,7 @@ class Rules:
     widths: tuple[int, ...]  # ascending, the last is `rows`: a step computes the smallest that holds its threads
     prefixes: tuple[int, ...]  # ascending: attention reads the shortest run of slots that holds all used ones
     positions: Positions
+    topics: TopicIds | None = None  # None: no request limits the words of its topics or forbids to repeat one
 
 
 @jax.tree_util.register_dataclass
@@ -74,8 +85,23 @@ class RequestFields:
     limit: jax.Array  # int32: slots the request may fill, its prompt included
     tags_allowed: jax.Array  # bool: False decodes sequentially
     max_topic: jax.Array  # int32: topic tokens before the promise must close
+    max_topic_words: jax.Array  # int32: words of a topic; 0: no limit
+    distinct_topics: jax.Array  # bool: no topic spells an earlier one
     max_chunk: jax.Array  # int32: content tokens before the interpreter closes a chunk
     sampling: SamplingArrays
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Topics:
+    """The topic that main is writing, or wrote last, and those before it (topics.py)."""
+
+    words: jax.Array  # int32 [B]: words begun
+    in_word: jax.Array  # bool [B]: the last one has not ended
+    length: jax.Array  # int32 [B]: bytes of its spelling
+    digest: jax.Array  # uint32 [B]: digest of its spelling
+    earlier_length: jax.Array  # int32 [B, M]: by chunk; 0: none
+    earlier_digest: jax.Array  # uint32 [B, M]
 
 
 @jax.tree_util.register_dataclass
@@ -91,6 +117,7 @@ class DecodeState:
     step: jax.Array  # int32 [B]: steps since the prefill
     spawned: jax.Array  # int32 [B]: chunks so far
     topic: jax.Array  # int32 [B]: topic tokens of the promise that main is writing; -1 outside of one
+    topics: Topics | None  # None: without rules for topics
     highest: jax.Array  # int32 [B]: greatest position fed so far
     prompted: jax.Array  # [B, E]: final hidden state of the prompt's last token; copies of the prompt start from it
     hidden: jax.Array | None  # [B, S, E]: final hidden state of each slot's token, if it is stored; see replay.py
@@ -107,7 +134,13 @@ def max_threads(slots: int) -> int:
 
 
 def empty_state(
-    config: TransformerConfig, lanes: int, slots: int, dtype: jnp.dtype, stacked: bool, keep_hidden: bool = False
+    config: TransformerConfig,
+    lanes: int,
+    slots: int,
+    dtype: jnp.dtype,
+    stacked: bool,
+    keep_hidden: bool = False,
+    topics: bool = False,
 ) -> DecodeState:
     """A state without a live lane."""
 
@@ -123,6 +156,8 @@ def empty_state(
             limit=full(lanes, 0),
             tags_allowed=full(lanes, False, jnp.bool),
             max_topic=full(lanes, 0),
+            max_topic_words=full(lanes, 0),
+            distinct_topics=full(lanes, False, jnp.bool),
             max_chunk=full(lanes, 0),
             sampling=SamplingArrays(
                 temperature=full(lanes, 0, jnp.float32),
@@ -136,6 +171,16 @@ def empty_state(
         step=full(lanes, 0),
         spawned=full(lanes, 0),
         topic=full(lanes, -1),
+        topics=Topics(
+            words=full(lanes, 0),
+            in_word=full(lanes, False, jnp.bool),
+            length=full(lanes, 0),
+            digest=full(lanes, 0, jnp.uint32),
+            earlier_length=full((lanes, max_threads(slots)), 0),
+            earlier_digest=full((lanes, max_threads(slots)), 0, jnp.uint32),
+        )
+        if topics
+        else None,
         highest=full(lanes, -1),
         prompted=full((lanes, config.embed), 0, dtype),
         hidden=full((lanes, slots, config.embed), 0, dtype) if keep_hidden else None,

@@ -30,7 +30,7 @@ def decode_broken(model: Model, requests: Sequence[Request], config: DecodeConfi
         for row, (index, (_, queries)) in enumerate(list(waiting.items())):
             request, tokens = requests[index], []
             for query in queries:
-                allowed = legal(query.place, not request.sequential, tokenizer, logits.shape[-1])
+                allowed = legal(query, request, tokenizer, logits.shape[-1])
                 allowed[tokenizer.tags.sync] &= ablation != "no_sync"
                 tokens.append(pick(logits[row, query.slot], allowed, request.sampling, query.thread, query.number))
             try:

@@ -1,0 +1,172 @@
+"""The rules for topics on one topic at a time: which ids may continue it, by hand and compared with the oracle."""
+
+import dataclasses
+import functools
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pasta_jax.decode import reference
+from pasta_jax.decode.generate import Request
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.state import Rules, Topics, empty_state
+from pasta_jax.decode.topics import completing, kind_of, read_topic, spelling, text_kinds, topic_ids
+from pasta_jax.lang.structure import PREDICTED
+from tests.byte_tokenizer import ByteTokenizer
+from tests.models import TINY
+
+LANES, SLOTS = 16, 48
+PIECES = [
+    "ci",
+    "nn",
+    "cinn",
+    "amon",
+    "abar",
+    " Cinn",
+    "AMON",
+    " ",
+    "\n",
+    ". ",
+    " a b",
+    "red ",
+    "wine",
+    " Wine",
+    "1",
+    "",
+]
+
+
+class Words(ByteTokenizer):
+    """Pieces of words for the first ids, bytes for the others."""
+
+    def piece(self, id: int) -> bytes:
+        return PIECES[id].encode() if id < len(PIECES) else super().piece(id)
+
+
+TOKENIZER = Words()
+TAGS = TOKENIZER.tags
+RULES = Rules(TAGS, TOKENIZER.stop_ids, 384, 2, (1, 2), (), PREDICTED, topics=topic_ids(TOKENIZER))
+
+
+@functools.partial(jax.jit, static_argnames="rules")
+def feed(state, token_B, rules):
+    """Main feeds one id in every lane."""
+    opens_B = TAGS.is_close(token_B)
+    inside_B = jnp.where(state.topic >= 0, state.topic + 1, -1)
+    topic_B = jnp.where(token_B == TAGS.promise, 0, jnp.where(opens_B, -1, inside_B))
+    state = dataclasses.replace(state, spawned=state.spawned + opens_B)
+    topics = read_topic(state, topic_B, jnp.ones(LANES, bool), token_B, opens_B, rules)
+    return dataclasses.replace(state, topic=topic_B, topics=topics)
+
+
+@functools.partial(jax.jit, static_argnames="rules")
+def allowed(state, rules):
+    """bool [B, V]: the text ids that may continue the topics, as the interpreter combines the rules."""
+    kind_V = jnp.asarray(np.frombuffer(rules.topics.kinds, np.uint8))
+    return ((kind_V[None] & text_kinds(state)[:, None]) != 0) & ~completing(state, 384, rules)
+
+
+def new_state(max_words: list[int], distinct: list[bool]):
+    state = empty_state(TINY, LANES, SLOTS, jnp.float32, stacked=False, topics=True)
+    limits = {"max_topic_words": jnp.array(max_words), "distinct_topics": jnp.array(distinct)}
+    return dataclasses.replace(state, request=dataclasses.replace(state.request, **limits))
+
+
+def after(*topics: str, max_words: int = 0, distinct: bool = False) -> set[str]:
+    """The pieces that may continue the last of these topics, each written as pieces divided by |."""
+    state = new_state([max_words] * LANES, [distinct] * LANES)
+    for number, topic in enumerate(topics):
+        ids = [TAGS.promise, *(PIECES.index(piece) for piece in topic.split("|") if topic)]
+        for id in ids + [TAGS.close(3)] * (number < len(topics) - 1):
+            state = feed(state, jnp.full(LANES, id), RULES)
+    may = np.asarray(allowed(state, RULES))
+    assert (may == may[:1]).all()
+    return {piece for piece, is_legal in zip(PIECES, may[0], strict=False) if is_legal}
+
+
+EVERY = set(PIECES)
+ONE_WORD = EVERY - {" a b", ""}
+
+
+@pytest.mark.parametrize(
+    ("topic", "max_words", "expected"),
+    [
+        ("", 0, EVERY),
+        ("red |wine| Cinn", 0, EVERY),
+        ("", 1, ONE_WORD),
+        ("cinn", 2, ONE_WORD),
+        ("cinn", 1, {"ci", "nn", "cinn", "amon", "abar", "AMON", ". ", "red ", "wine", "1"}),
+        ("red ", 1, set()),  # the word has ended
+        ("red |wine", 2, {"ci", "nn", "cinn", "amon", "abar", "AMON", ". ", "red ", "wine", "1"}),
+        (" |cinn| Wine|. ", 2, set()),
+    ],
+)
+def test_words(topic, max_words, expected):
+    assert after(topic, max_words=max_words) == expected
+
+
+@pytest.mark.parametrize(
+    ("topics", "banned"),
+    [
+        (["ci|nn|amon", "ci|nn"], {"amon", "AMON"}),
+        (["ci|nn|amon", "cinn"], {"amon", "AMON"}),  # other pieces, the same text
+        (["ci|nn|amon", " Cinn|. "], {"amon", "AMON"}),
+        (["ci|nn|amon", ""], set()),
+        (["ci|nn|amon", "ci"], set()),
+        (["cinn", "wine", ""], {"cinn", " Cinn", "wine", " Wine"}),
+        (["cinn", "wine", "wine"], set()),  # cannot occur: an earlier topic is longer or different
+        ([" |. ", ""], set()),  # nothing to compare
+        (["red |wine", "red "], {"wine", " Wine"}),
+    ],
+)
+def test_a_topic_never_spells_an_earlier_one(topics, banned):
+    assert after(*topics, distinct=True) == EVERY - banned
+    assert after(*topics) == EVERY
+
+
+def test_masks_equal_the_oracles_on_random_topics():
+    rng = random.Random(1)
+    compared = forbidden = 0
+    for _ in range(30):
+        words, distinct = [rng.choice([0, 1, 2]) for _ in range(LANES)], [rng.random() < 0.7 for _ in range(LANES)]
+        state, topics = new_state(words, distinct), []  # topics [topic, place, lane]
+        for length in (2, 2, rng.randint(0, 2)):
+            topics.append([[rng.randrange(len(PIECES)) for _ in range(LANES)] for _ in range(length)])
+            closing = [[TAGS.close(1)] * LANES] * (len(topics) < 3)
+            for column in ([TAGS.promise] * LANES, *topics[-1], *closing):
+                state = feed(state, jnp.array(column), RULES)
+        may = np.asarray(allowed(state, RULES))[:, : len(PIECES)]
+        for lane in range(LANES):
+            limits = {"max_topic_words": words[lane], "distinct_topics": distinct[lane]}
+            request = Request((1,), 9, Sampling(), False, 9, 9, **limits)
+            *earlier, topic = (tuple(column[lane] for column in topic) for topic in topics)
+
+            def breaks(id: int, at: int) -> bool:
+                return reference.breaks_topic_rules(id, (*earlier, topic[:at]), request, TOKENIZER)  # noqa: B023
+
+            if any(breaks(id, at) for at, id in enumerate(topic)):
+                continue  # the rules would not have let it come so far
+            expected = [not breaks(id, len(topic)) for id in range(len(PIECES))]
+            assert may[lane].tolist() == expected, (earlier, topic, limits)
+            compared += 1
+            forbidden += not all(expected)
+    assert compared > 200
+    assert forbidden > 100
+
+
+def test_kinds_and_spellings():
+    assert len({kind_of(text) for text in ("a", "a ", "a.")}) == 1
+    assert len({kind_of(text) for text in (" a", "\na", "\u00a0a ")}) == 1
+    assert len({kind_of(text) for text in ("a b", "", " a b")}) == 1
+    assert len({kind_of(text) for text in ("a", " a", " ", "")}) == 4
+    assert spelling(" Größe-2_x\n".encode()) == "grösse2x".encode()
+    character = "数".encode()
+    assert spelling(b" " + character[:1]) + spelling(character[1:]) == character
+
+
+def test_a_program_without_the_rules_carries_nothing_of_them():
+    assert empty_state(TINY, 1, SLOTS, jnp.float32, stacked=False).topics is None
+    assert isinstance(new_state([0] * LANES, [True] * LANES).topics, Topics)
