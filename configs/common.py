@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
 
 from pasta_jax.errors import PastaError
 
@@ -44,12 +45,14 @@ def request(max_tokens: int) -> ConfigDict:
     return ConfigDict(
         {
             "max_tokens": max_tokens,  # of the answer, tags included
-            "temperature": 0.0,  # 0: greedy
-            "top_k": 0,  # 0: off
-            "top_p": 1.0,  # 1: off
+            "temperature": placeholder(float),  # 0: greedy; None: the model's own (models/defaults.py)
+            "top_k": placeholder(int),  # 0: off; None: the model's own
+            "top_p": placeholder(float),  # 1: off; None: the model's own
             "seed": 0,
             "sequential": False,  # True: forbid the tags and decode one token after another
             "max_topic_tokens": 12,  # of a promise's topic
+            "max_topic_words": placeholder(int),  # 0: no limit; None: the model's own
+            "distinct_topics": placeholder(bool),  # no topic repeats one of the same answer; None: the model's own
             "max_chunk_tokens": 638,  # plus two tags makes 640, the longest chunk that a promise can announce
         }
     )

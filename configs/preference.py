@@ -15,6 +15,7 @@ and .model).
 """
 
 from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
 
 from configs import common
 
@@ -42,7 +43,13 @@ def preference() -> ConfigDict:
             },
             "sample": {"count": 10, "temperature": 1.0, "seed": 0, "block": 64},  # block: prompts decoded together
             "decoding": common.decoding(lanes=64, rows=9),
-            "request": {"max_tokens": 600, "max_topic_tokens": 12, "max_chunk_tokens": 638},
+            "request": {
+                "max_tokens": 600,
+                "max_topic_tokens": 12,
+                "max_chunk_tokens": 638,
+                "max_topic_words": placeholder(int),  # 0: no limit; None: the model's own
+                "distinct_topics": placeholder(bool),  # no topic repeats one of the same answer; None: the model's own
+            },
             "judge": {
                 "kind": "llm",  # llm, toy, or a proxy: rules, repetition
                 "scale": 1.0,  # of a proxy: the difference that is a verdict of 73%; 0.1 suits shares

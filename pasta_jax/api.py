@@ -36,9 +36,9 @@ class Options(TypedDict, total=False):
     """How prompts are answered."""
 
     max_tokens: Annotated[int, msgspec.Meta(ge=1)]  # of an answer, tags included
-    temperature: Annotated[float, msgspec.Meta(ge=0)]  # 0: greedy
-    top_k: Annotated[int, msgspec.Meta(ge=0)]  # 0: off
-    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)]  # 1: off
+    temperature: Annotated[float, msgspec.Meta(ge=0)] | None  # 0: greedy; None: the model's own
+    top_k: Annotated[int, msgspec.Meta(ge=0)] | None  # 0: off; None: the model's own
+    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None  # 1: off; None: the model's own
     seed: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
     sequential: bool | None  # True: without tags; None: with tags if the model was trained on them
     system: str  # system message; empty: the model family's default
@@ -46,14 +46,16 @@ class Options(TypedDict, total=False):
     rows: Annotated[int, msgspec.Meta(ge=1)]  # threads of a prompt decoded at a time
     lanes: Annotated[int, msgspec.Meta(ge=1)] | None  # prompts decoded at a time; None: all, but at most MOST_LANES
     max_topic_tokens: Annotated[int, msgspec.Meta(ge=1)]  # of a promise's topic
+    max_topic_words: Annotated[int, msgspec.Meta(ge=0)] | None  # 0: no limit; None: the model's own
+    distinct_topics: bool | None  # no topic repeats one of the same answer; None: the model's own
     max_chunk_tokens: Annotated[int, msgspec.Meta(ge=1)]
 
 
 DEFAULTS: Options = {
     "max_tokens": 512,
-    "temperature": 0.0,
-    "top_k": 0,
-    "top_p": 1.0,
+    "temperature": None,
+    "top_k": None,
+    "top_p": None,
     "seed": 0,
     "sequential": None,
     "system": "",
@@ -61,6 +63,8 @@ DEFAULTS: Options = {
     "rows": 8,
     "lanes": None,
     "max_topic_tokens": 12,
+    "max_topic_words": None,
+    "distinct_topics": None,
     "max_chunk_tokens": 638,
 }
 
@@ -143,9 +147,11 @@ def generate(model: Model, prompt: Prompt | Sequence[Prompt], **options: Unpack[
     """Answer a prompt, or each of a list of prompts.
 
     A prompt is text (a user's question), a list of token ids, or a list of messages, either (role, text) pairs or
-    {"role": ..., "content": ...}. Options, with their defaults: max_tokens=512, temperature=0.0 (greedy), top_k=0,
-    top_p=1.0, seed=0, sequential=None (decode in parallel if the model was trained to), system="", chat=True, rows=8,
-    lanes=None, max_topic_tokens=12, max_chunk_tokens=638. Equal prompts with equal options have equal answers.
+    {"role": ..., "content": ...}. Options, with their defaults: max_tokens=512, temperature=None, top_k=None,
+    top_p=None, seed=0, sequential=None (decode in parallel if the model was trained to), system="", chat=True, rows=8,
+    lanes=None, max_topic_tokens=12, max_topic_words=None, distinct_topics=None, max_chunk_tokens=638. None stands for
+    what the model's generation_config.json states, else greedy decoding without rules for topics. Equal prompts with
+    equal options have equal answers.
     """
     single = _is_single(prompt)
     requests, config = _requests(model, [prompt] if single else prompt, options)
@@ -180,6 +186,8 @@ def _requests(model: Model, prompts: Sequence[Prompt], options: Options) -> tupl
     if unknown := sorted(options.keys() - DEFAULTS.keys()):
         raise PastaError(f"generate.{unknown[0]}: unknown option; options are {', '.join(DEFAULTS)}")
     chosen = settings.read(DEFAULTS | options, Options, "generate")
+    own = dataclasses.asdict(model.defaults)
+    chosen |= {name: value for name, value in own.items() if chosen[name] is None}
     sequential = model.positions is None if chosen["sequential"] is None else chosen["sequential"]
     sampling = Sampling(chosen["temperature"], chosen["top_k"], chosen["top_p"], chosen["seed"])
     requests = []
@@ -197,6 +205,8 @@ def _requests(model: Model, prompts: Sequence[Prompt], options: Options) -> tupl
                 max_topic_tokens=chosen["max_topic_tokens"],
                 max_chunk_tokens=chosen["max_chunk_tokens"],
                 text=text,
+                max_topic_words=chosen["max_topic_words"],
+                distinct_topics=chosen["distinct_topics"],
             )
         )
     lanes = chosen["lanes"] or max(1, min(len(requests), MOST_LANES))

@@ -8,6 +8,7 @@ from jax.typing import DTypeLike
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Positions
 from pasta_jax.models.adapter import About, load_adapter, merge_on_host
+from pasta_jax.models.defaults import read_defaults
 from pasta_jax.models.layers import Params
 from pasta_jax.models.weights import Model, fingerprint_of, on_device, read_model
 
@@ -32,7 +33,7 @@ def load(
         adapter, about = load_adapter(Path(source.adapter), model)
         params = merge_on_host(model.params, adapter, model.tokenizer.tags)
         fingerprint = fingerprint_of(model.config, params, model.tokenizer)
-        model = dataclasses.replace(model, params=params, positions=about.positions, fingerprint=fingerprint)
+        model = dataclasses.replace(_described(model, source, about), params=params, fingerprint=fingerprint)
     return on_device(_with_positions(model, source), dtype, stacked, only_decoding)
 
 
@@ -44,7 +45,14 @@ def load_with_adapter(
         raise PastaError("no adapter named: set --config.model.adapter=<adapter/ of a training run>")
     model = on_device(read_model(source.preset, source.path), dtype, stacked)
     adapter, about = load_adapter(Path(source.adapter), model)
-    return _with_positions(dataclasses.replace(model, positions=about.positions), source), adapter, about
+    return _with_positions(_described(model, source, about), source), adapter, about
+
+
+def _described(model: Model, source: ModelSource, about: About) -> Model:
+    """The base model with the positions and the defaults of its adapter; without such defaults, with its own."""
+    path = Path(source.adapter)
+    defaults = read_defaults(path if path.is_dir() else path.parent) or model.defaults
+    return dataclasses.replace(model, positions=about.positions, defaults=defaults)
 
 
 def _with_positions(model: Model, source: ModelSource) -> Model:

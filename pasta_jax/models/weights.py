@@ -18,6 +18,7 @@ from pasta_jax.models import card as cards
 from pasta_jax.models import config_file, converted, gguf_model, huggingface
 from pasta_jax.models.card import Card
 from pasta_jax.models.config import PRESETS, TransformerConfig
+from pasta_jax.models.defaults import PLAIN, Defaults, read_defaults
 from pasta_jax.models.gguf import GGUF
 from pasta_jax.models.large_pages import on_large_pages
 from pasta_jax.models.layers import Params, stack, unstack
@@ -40,6 +41,7 @@ class Model:
     tokenizer: Tokenizer = dataclasses.field(repr=False)
     positions: Positions | None = None  # those it was trained with; None: not trained on the tags
     fingerprint: str = ""  # of the weights as loaded (fingerprint_of); empty: created here, not loaded
+    defaults: Defaults = PLAIN  # how it is meant to be sampled
 
     @property
     def dtype(self) -> jnp.dtype:
@@ -81,7 +83,8 @@ def read_model(preset: str, path: str) -> Model:
     if preset and not same_architecture(config, PRESETS[preset]):
         raise PastaError(f"{source}: not a {preset} ({difference(config, PRESETS[preset])}); choose another preset")
     fingerprint = fingerprint_of(config, params, tokenizer)
-    return Model(preset or source.stem, config, params, tokenizer, positions, fingerprint)
+    defaults = read_defaults(source) if source.is_dir() else None
+    return Model(preset or source.stem, config, params, tokenizer, positions, fingerprint, defaults or PLAIN)
 
 
 def is_gguf(path: Path) -> bool:

@@ -18,6 +18,7 @@ from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.transcript import Transcript
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.tags import TagIds
+from pasta_jax.models.defaults import filled
 from pasta_jax.models.source import ModelSource, load
 from pasta_jax.models.weights import Model
 from pasta_jax.pipelines.decode_job import Job
@@ -34,12 +35,14 @@ class RequestSettings:
     """The fields of configs/common.py::request."""
 
     max_tokens: Annotated[int, msgspec.Meta(ge=1)]
-    temperature: Annotated[float, msgspec.Meta(ge=0)]
-    top_k: Annotated[int, msgspec.Meta(ge=0)]
-    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)]
+    temperature: Annotated[float, msgspec.Meta(ge=0)] | None  # None, here and below: the model's own
+    top_k: Annotated[int, msgspec.Meta(ge=0)] | None
+    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None
     seed: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
     sequential: bool | None  # None: unless the model was trained on the tags
     max_topic_tokens: Annotated[int, msgspec.Meta(ge=1)]
+    max_topic_words: Annotated[int, msgspec.Meta(ge=0)] | None
+    distinct_topics: bool | None
     max_chunk_tokens: Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -74,6 +77,7 @@ def run(settings: Settings, job: Job) -> list[Record]:
     compiled.seconds()  # counts from here
     with doing("loading the model"):
         model = load(settings.model, only_decoding=True)
+    settings = dataclasses.replace(settings, request=filled(settings.request, model.defaults))
     sequential = settings.request.sequential
     if sequential is None:
         sequential = model.positions is None
@@ -111,6 +115,8 @@ def request_for(model: Model, settings: Settings, prompt: Prompt, sequential: bo
         max_chunk_tokens=options.max_chunk_tokens,
         text=prompt.text,
         name=prompt.place,
+        max_topic_words=options.max_topic_words,
+        distinct_topics=options.distinct_topics,
     )
 
 

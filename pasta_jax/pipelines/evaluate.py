@@ -15,6 +15,7 @@ from pasta_jax.decode.sampling import Sampling
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate import exactness
 from pasta_jax.evaluate.exactness import AblationResult, Answer, Quality, Speed
+from pasta_jax.models.defaults import filled
 from pasta_jax.models.source import ModelSource, load
 from pasta_jax.pipelines.toy_level import refuse_other_level
 
@@ -26,11 +27,13 @@ class RequestSettings:
     """How one problem is answered; the model decodes with tags, the baseline sequentially."""
 
     max_tokens: int
-    temperature: float
-    top_k: int
-    top_p: float
+    temperature: float | None  # None, here and below: the model's own
+    top_k: int | None
+    top_p: float | None
     seed: int
     max_topic_tokens: int
+    max_topic_words: int | None
+    distinct_topics: bool | None
     max_chunk_tokens: int
 
 
@@ -101,7 +104,7 @@ def run(settings: Settings, output: Path | None = None) -> Report:
     model = load(settings.model, only_decoding=True)
     baseline = load(settings.baseline, only_decoding=True)
     chosen = problems(HELD_OUT, settings.start, settings.problems, settings.level)
-    template = template_of(settings.request)
+    template = template_of(filled(settings.request, model.defaults))
 
     answers = exactness.answer_all(model, chosen, settings.decoding, template, sequential=False)
     plain = exactness.answer_all(baseline, chosen, settings.decoding, template, sequential=True)
@@ -130,6 +133,8 @@ def template_of(request: RequestSettings) -> Request:
         sequential=False,
         max_topic_tokens=request.max_topic_tokens,
         max_chunk_tokens=request.max_chunk_tokens,
+        max_topic_words=request.max_topic_words,
+        distinct_topics=request.distinct_topics,
     )
 
 

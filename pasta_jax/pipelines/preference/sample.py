@@ -10,6 +10,7 @@ from pasta_jax.data.pairs import Pair
 from pasta_jax.decode.generate import Request, positions_for
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.evaluate.candidates import Candidate, sample
+from pasta_jax.models.defaults import filled
 from pasta_jax.models.weights import Model
 from pasta_jax.pipelines.artifacts import Artifact
 from pasta_jax.pipelines.preference.stage import RoundModel, Stage, fingerprint_of_params
@@ -27,7 +28,7 @@ class Answers:
 def template(stage: Stage, temperature: float, seed: int, sequential: bool) -> Request:
     """A request without its prompt."""
     sampling = Sampling(temperature=temperature, seed=seed)
-    limits = dataclasses.asdict(stage.settings.request)
+    limits = dataclasses.asdict(filled(stage.settings.request, stage.sft.defaults))
     return Request(prompt_ids=(), sampling=sampling, sequential=sequential, **limits)
 
 

@@ -44,6 +44,8 @@ class RequestSettings:
 
     max_tokens: int
     max_topic_tokens: int
+    max_topic_words: int | None
+    distinct_topics: bool | None
     max_chunk_tokens: int
 
 
