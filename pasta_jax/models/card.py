@@ -109,11 +109,13 @@ def _use(card: Card, hub: str) -> str:
         command = "python -m launch.decode --config=configs/decode.py:local --config.model.path=FOLDER --prompt='Hi!'"
         theirs = "`transformers` loads the folder as any other: model, tokenizer and chat template."
         return f"```\n{command}\n```\n\n{theirs}\n"
+    variant = f"--config=configs/decode.py:{card.base} " if hub else ""
     return f"""```
-python -m launch.decode --config.model.adapter=FOLDER --prompt='Hi!'
+python -m launch.decode {variant}--config.model.adapter=FOLDER --prompt='Hi!'
 ```
 
-The same weights in `transformers` with `peft`, on a model with rows for the tags:
+`peft` loads the same weights in `transformers`, on a model with rows for the tags. Logits are equal on the copy of the
+base that the adapter was trained on, and close on others; a package's copy may have 4-bit weights.
 
 ```python
 model = AutoModelForCausalLM.from_pretrained({hub or "BASE"!r})

@@ -1,5 +1,7 @@
 """Chat templates of the model families, as a table: control pieces by name, plain text in between."""
 
+import json
+import re
 from dataclasses import dataclass
 
 from pasta_jax.errors import PastaError
@@ -87,3 +89,44 @@ def _turns(family: Family, messages: list[tuple[str, str]]) -> list[tuple[str, s
     if family.system_turn:
         return [("system", system.strip() if family.strips else system), *turns]
     return [("user", f"{system}\n\n{turns[0][1]}"), *turns[1:]]
+
+
+_JINJA = """\
+{%- if messages and messages[0]['role'] == 'system' -%}
+{%- set system, turns = messages[0]['content'], messages[1:] -%}
+{%- else -%}
+{%- set system, turns = SYSTEM, messages -%}
+{%- endif -%}
+{{- BOS -}}
+{%- if SYSTEM_TURN and system is not none -%}
+{{- OPEN + 'system' + HEADER + GAP + TRIM(system) + CLOSE + AFTER -}}
+{%- endif -%}
+{%- for turn in turns -%}
+{%- set text = TRIM(turn['content']) -%}
+{%- if not SYSTEM_TURN and loop.first and system is not none -%}
+{%- set text = system + BREAK + text -%}
+{%- endif -%}
+{{- OPEN + (ASSISTANT if turn['role'] == 'assistant' else turn['role']) + HEADER + GAP + text + CLOSE + AFTER -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+{{- OPEN + ASSISTANT + HEADER + GAP -}}
+{%- endif -%}
+"""
+
+
+def jinja_template(family: Family) -> str:
+    """The family's template in Jinja, for other tools: their ids of a conversation are those of `Tokenizer.chat`."""
+    constants = {
+        "SYSTEM_TURN": "true" if family.system_turn else "false",
+        "SYSTEM": "none" if family.system is None else json.dumps(family.system),
+        "BOS": json.dumps(family.bos or ""),
+        "OPEN": json.dumps(family.open),
+        "CLOSE": json.dumps(family.close),
+        "HEADER": json.dumps(family.header or ""),
+        "GAP": json.dumps(family.gap),
+        "AFTER": json.dumps(family.after),
+        "ASSISTANT": json.dumps(family.assistant),
+        "BREAK": json.dumps("\n\n"),
+    }
+    text = re.sub(r"TRIM\((.*?)\)", r"(\1 | trim)" if family.strips else r"(\1)", _JINJA)
+    return re.sub("|".join(constants), lambda match: constants[match[0]], text)

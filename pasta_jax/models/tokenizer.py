@@ -175,6 +175,7 @@ def bpe_from_file(path: str | os.PathLike) -> Tokenizer:
 
 
 def _tokenizer(path: Path, vocabulary: Vocabulary) -> Tokenizer:
+    vocabulary = _without_appended_tags(vocabulary)
     control, size = vocabulary.control, len(vocabulary.data)
     family = next((family for family in FAMILIES if family.marks <= control.keys()), None)
     if family is None:
@@ -182,7 +183,9 @@ def _tokenizer(path: Path, vocabulary: Vocabulary) -> Tokenizer:
         raise PastaError(
             f"{path}: no known control piece that opens a turn ({marks}); use a model of one of these families"
         )
-    base = _first_run([id for piece, id in control.items() if UNUSED.fullmatch(piece)], NUM_TAGS)
+    base = _spelled_tags(control)
+    if base is None:
+        base = _first_run([id for piece, id in control.items() if UNUSED.fullmatch(piece)], NUM_TAGS)
     rows = size if base is not None else -(-(size + NUM_TAGS) // _ROW_MULTIPLE) * _ROW_MULTIPLE
     tokenizer = Tokenizer(family, vocabulary, TagIds(size if base is None else base), rows)
     if tokenizer.decode(tokenizer.encode(_PROBE)) != _PROBE:
@@ -195,6 +198,23 @@ def _tokenizer(path: Path, vocabulary: Vocabulary) -> Tokenizer:
 
 # What normalizers and pre-tokenizers tend to change.
 _PROBE = "  a  \t\n\r\n\u00ad é e\u0301 ﬁ Ａ ▁ \u200b 😀\ufeff "
+
+
+def _without_appended_tags(vocabulary: Vocabulary) -> Vocabulary:
+    """The vocabulary as the model's authors made it: an export lists appended tags at its end."""
+    base = _spelled_tags(vocabulary.control)
+    if base is None or base + NUM_TAGS != len(vocabulary.data):
+        return vocabulary
+    control = {piece: id for piece, id in vocabulary.control.items() if id < base}
+    return vocabulary._replace(data=vocabulary.data[:base], control=control)
+
+
+def _spelled_tags(control: dict[str, int]) -> int | None:
+    """The first tag's id in a vocabulary that lists the tags by name, as exports do for other tools."""
+    base = control.get(TagIds(0).name(0))
+    if base is not None and all(control.get(TagIds(base).name(id)) == id for id in range(base, base + NUM_TAGS)):
+        return base
+    return None
 
 
 def _first_run(ids: list[int], length: int) -> int | None:

@@ -15,7 +15,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Positions
 from pasta_jax.lang.tags import NUM_TAGS
 from pasta_jax.models import card as cards
-from pasta_jax.models import config_file, converted, gguf_model, huggingface
+from pasta_jax.models import config_file, converted, gguf_model, huggingface, transformers_files
 from pasta_jax.models.card import Card
 from pasta_jax.models.config import PRESETS, TransformerConfig
 from pasta_jax.models.defaults import PLAIN, Defaults, read_defaults
@@ -164,7 +164,7 @@ def export_model(model: Model, folder: Path, card: Card | None = None) -> None:
     params = unstack(jax.tree.map(np.asarray, model.params))
     record = config_file.TagRecord(model.tokenizer.tags.base, model.positions)
     cards.write(folder, card or Card("model", model.name, model.positions, model.tokenizer.tags.base))
-    model.tokenizer.save(folder)
+    transformers_files.write(folder, model.tokenizer)
     huggingface.write_model(folder, params, model.config, record)
 
 
