@@ -8,17 +8,24 @@ from ml_collections import ConfigDict
 
 from launch import cli
 from pasta_jax import settings
+from pasta_jax.errors import PastaError
 
-OUTPUT = flags.DEFINE_string("output", None, "write every answer to this file as JSON lines")
+OUTPUT = flags.DEFINE_string("output", None, "of the toy task: write every answer to this file as JSON lines")
+WORKDIR = flags.DEFINE_string("workdir", None, "of other prompts: folder of the answers and the report")
 
 
 def main(config: ConfigDict) -> None:
     """Evaluate and print the report."""
-    from pasta_jax.pipelines import evaluate  # imports JAX, which would slow down --help
+    on_toy_task = "level" in config
+    if not on_toy_task and not WORKDIR.value:
+        raise PastaError("--workdir is missing: pass a folder for the answers and the report")
+    from pasta_jax.pipelines import evaluate, evaluate_text  # import JAX, which would slow down --help
 
     cli.announce_device()
-    output = Path(OUTPUT.value) if OUTPUT.value else None
-    report = evaluate.run(settings.read(config, evaluate.Settings), output)
+    if on_toy_task:
+        report = evaluate.run(settings.read(config, evaluate.Settings), Path(OUTPUT.value) if OUTPUT.value else None)
+    else:
+        report = evaluate_text.run(settings.read(config, evaluate_text.Settings), Path(WORKDIR.value))
     print(report.text())
     print(json.dumps(report.fields()))
 

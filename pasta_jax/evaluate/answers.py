@@ -1,0 +1,74 @@
+"""A model's answer to a prompt of an evaluation, as one record: its text, its threads, its steps and seconds."""
+
+import dataclasses
+
+from pasta_jax.decode.generate import Result
+from pasta_jax.lang.program import LangError, Program
+from pasta_jax.models.tokenizer import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunk:
+    """A chunk and its promise."""
+
+    topic: str
+    promised: int  # ids, a multiple of ten
+    length: int  # ids of its block, both tags included
+    closed: str  # own, budget, request (trace.CLOSED_NAMES)
+    first_step: int
+    last_step: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """One answer. Seconds are those of its own request: with several lanes, others were decoded meanwhile."""
+
+    prompts: str  # name of the set of prompts
+    number: int  # of the prompt in the set
+    prompt: str
+    text: str  # in reading order, without tags
+    program: str  # in surface form
+    malformed: bool  # not a program of the language
+    finished: bool  # main reached its end of turn
+    tokens: int  # fed, tags included
+    text_tokens: int
+    critical_path: int
+    steps: int
+    chunks: tuple[Chunk, ...]
+    seed: int
+    prefill_seconds: float
+    decode_seconds: float
+
+
+def answer_of(result: Result, prompts: str, number: int, prompt: str, seed: int, tokenizer: Tokenizer) -> Answer:
+    """The record of a finished request."""
+    trace = result.trace
+    return Answer(
+        prompts=prompts,
+        number=number,
+        prompt=prompt,
+        text=result.text,
+        program=trace.program().render(),
+        malformed=is_malformed(trace.linear_ids(), tokenizer),
+        finished=result.finish_reason == "stop",
+        tokens=len(trace.token),
+        text_tokens=trace.text_tokens,
+        critical_path=trace.critical_path,
+        steps=trace.steps,
+        chunks=tuple(
+            Chunk(thread.topic, 10 * thread.tens, thread.length, thread.closed, thread.first_step, thread.last_step)
+            for thread in trace.threads()[1:]
+        ),
+        seed=seed,
+        prefill_seconds=round(trace.prefill_ms / 1000, 4),
+        decode_seconds=round(trace.decode_ms / 1000, 4),
+    )
+
+
+def is_malformed(ids: list[int], tokenizer: Tokenizer) -> bool:
+    """Whether linear ids are no program of the language."""
+    try:
+        Program.from_ids(ids, tokenizer)
+    except LangError:
+        return True
+    return False

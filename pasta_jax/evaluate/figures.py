@@ -1,0 +1,140 @@
+"""Figures of a model's answers to a set of prompts, and of their speed relative to a baseline's: pure functions.
+
+Means of ratios are geometric, over answers with text. Everything else is a share or an arithmetic mean. A figure is
+None where nothing has it: promised lengths without a chunk, rules without a prompt that has some.
+"""
+
+import dataclasses
+import re
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+from pasta_jax.data.prompt_sets import asks_for_list
+from pasta_jax.evaluate.answers import Answer
+from pasta_jax.judges.offline import repetition
+from pasta_jax.judges.rules import Rule, share
+from pasta_jax.lang.clock import geometric_mean
+from pasta_jax.lang.program import MAX_TOPIC_WORDS, Program, Sync
+from pasta_jax.models.tag_rows import WORDS
+
+# Text that looks like a tag, and a word of a tag's initial row where a tag belongs: by itself at the end of a thread's
+# text. In "Drink water. end" the word was meant to be [/ASYNC].
+_LOOKALIKE = re.compile(r"</?(?:async|sync|promise)\b|\[/?(?:ASYNC|SYNC|PROMISE)\b")
+_TAG_WORDS = sorted({word.strip() for words in WORDS.values() for word in words})
+_STRAY = re.compile(rf"(?:^|[.!?:;,)\n*])\s*(?:{'|'.join(_TAG_WORDS)})\s*$")
+
+
+@dataclasses.dataclass(frozen=True)
+class Figures:
+    """Of one model's answers to one set of prompts."""
+
+    answers: int
+    lists: int  # prompts that ask for a list
+    fork_rate: float  # answers with a chunk
+    fork_rate_of_lists: float | None
+    malformed: float
+    parallelism: float | None  # text tokens per step of the critical path
+    parallelism_of_forked: float | None
+    chunks: float  # per forked answer
+    distinct_topics: float | None  # forked answers in which no topic occurs twice, case and punctuation aside
+    short_topics: float | None  # topics of one to three words
+    leaks: float  # answers in which a tag occurs as text, or a tag's word in place of a tag
+    promised: float | None  # ids, over chunks that closed themselves
+    length: float | None
+    length_error: float | None  # mean of |promised - length|
+    length_correlation: float | None
+    stopped: float  # answers that ended by themselves
+    tokens: float  # text tokens per answer
+    repetition: float  # share of word 4-grams that occurred before, mean over answers
+    rules: float | None  # answers that follow all rules of their prompt, of those with rules
+
+
+@dataclasses.dataclass(frozen=True)
+class Speed:
+    """Theoretical speedup: the baseline's steps over the model's, on the same prompts."""
+
+    pairs: int
+    speedup: float | None
+    both_stopped: int  # pairs in which both answers ended by themselves
+    speedup_of_stopped: float | None
+    speedup_of_forked: float | None  # pairs in which the model forked
+
+
+def figures(answers: Sequence[Answer], rules: Mapping[str, Sequence[Rule]]) -> Figures:
+    """The figures of some answers. `rules` by prompt: IFEval's, or none."""
+    forked = [answer for answer in answers if answer.chunks]
+    lists = [answer for answer in answers if asks_for_list(answer.prompt)]
+    chunks = [chunk for answer in forked for chunk in answer.chunks]
+    own = [(float(chunk.promised), float(chunk.length)) for chunk in chunks if chunk.closed == "own"]
+    promised, length = map(list, zip(*own, strict=True)) if own else ([], [])
+    ruled = [answer for answer in answers if rules.get(answer.prompt)]
+    return Figures(
+        answers=len(answers),
+        lists=len(lists),
+        fork_rate=_share(answers, lambda answer: bool(answer.chunks)) or 0.0,
+        fork_rate_of_lists=_share(lists, lambda answer: bool(answer.chunks)),
+        malformed=_share(answers, lambda answer: answer.malformed) or 0.0,
+        parallelism=_ratio([(answer.text_tokens, answer.critical_path) for answer in answers]),
+        parallelism_of_forked=_ratio([(answer.text_tokens, answer.critical_path) for answer in forked]),
+        chunks=len(chunks) / max(len(forked), 1),
+        distinct_topics=_share(forked, has_distinct_topics),
+        short_topics=_share(chunks, lambda chunk: 1 <= len(chunk.topic.split()) <= MAX_TOPIC_WORDS),
+        leaks=_share(answers, leaks_a_tag) or 0.0,
+        promised=_mean(promised),
+        length=_mean(length),
+        length_error=_mean([abs(expected - actual) for expected, actual in own]),
+        length_correlation=_correlation(promised, length),
+        stopped=_share(answers, lambda answer: answer.finished) or 0.0,
+        tokens=_mean([answer.text_tokens for answer in answers]) or 0.0,
+        repetition=_mean([-repetition(answer.prompt, answer.text) for answer in answers if answer.text.strip()]) or 0.0,
+        rules=_share(ruled, lambda answer: share(rules[answer.prompt], answer.text) == 1.0),
+    )
+
+
+def speed(answers: Sequence[Answer], baseline: Sequence[Answer]) -> Speed:
+    """Of answers to the same prompts, in the same order."""
+    pairs = list(zip(answers, baseline, strict=True))
+    if any(answer.prompt != plain.prompt for answer, plain in pairs):
+        raise ValueError("the baseline answered other prompts")
+
+    def speedup(some: Sequence[tuple[Answer, Answer]]) -> float | None:
+        return _ratio([(plain.critical_path, answer.critical_path) for answer, plain in some])
+
+    stopped = [(answer, plain) for answer, plain in pairs if answer.finished and plain.finished]
+    forked = [(answer, plain) for answer, plain in pairs if answer.chunks]
+    return Speed(len(pairs), speedup(pairs), len(stopped), speedup(stopped), speedup(forked))
+
+
+def has_distinct_topics(answer: Answer) -> bool:
+    """Whether no two topics of an answer have the same letters and digits, case aside."""
+    spelled = [re.sub(r"[\W_]", "", chunk.topic).casefold() for chunk in answer.chunks]
+    return len(set(spelled)) == len(spelled)
+
+
+def leaks_a_tag(answer: Answer) -> bool:
+    """Whether a tag occurs as text, or a tag's word where a tag belongs."""
+    if _LOOKALIKE.search(answer.text):
+        return True
+    texts = [part.text for part in Program.parse(answer.program).parts if not isinstance(part, Sync)]
+    return any(_STRAY.search(text) for text in texts)
+
+
+def _share(items: Sequence, holds: Callable[..., bool]) -> float | None:
+    return sum(map(holds, items)) / len(items) if items else None
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None
+
+
+def _ratio(pairs: Sequence[tuple[int, int]]) -> float | None:
+    """The geometric mean of first / second, over the pairs in which both are positive."""
+    ratios = [first / second for first, second in pairs if first and second]
+    return geometric_mean(ratios) if ratios else None
+
+
+def _correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Pearson's; None if there are fewer than two pairs or one side is constant."""
+    if len(set(first)) < 2 or len(set(second)) < 2:
+        return None
+    return statistics.correlation(first, second)

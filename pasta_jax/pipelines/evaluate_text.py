@@ -1,0 +1,189 @@
+"""Measure a model that forks on ordinary prompts, with a baseline's answers to the same prompts beside it.
+
+    WORKDIR/answers-3f0c….jsonl   one file per system: what its answers depend on, then one record per answer
+    WORKDIR/report.json           the figures
+
+Answers are kept as soon as they are finished: the same command resumes a killed run and reads what is there.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from pasta_jax import files, fingerprints
+from pasta_jax.data.pairs import Pair
+from pasta_jax.data.prompt_sets import by_hash, no_fork
+from pasta_jax.data.sources import read
+from pasta_jax.decode.generate import DecodeConfig, Request, Result, slots_for, stream
+from pasta_jax.errors import PastaError
+from pasta_jax.evaluate.answers import Answer, answer_of
+from pasta_jax.evaluate.figures import Figures, Speed, figures, speed
+from pasta_jax.judges.rules import rules_of
+from pasta_jax.models.defaults import filled
+from pasta_jax.models.source import ModelSource, load
+from pasta_jax.models.weights import Model
+from pasta_jax.pipelines.evaluate import RequestSettings, template_of
+from pasta_jax.progress import Progress, doing, say
+from pasta_jax.workdir import claim
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+@dataclasses.dataclass(frozen=True)
+class PromptCounts:
+    """How many prompts of each set, those whose text has the smallest hash; 0: none."""
+
+    alpaca_eval: Count
+    no_fork: Count
+    ifeval: Count
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The fields of configs/evaluate.py:smollm2."""
+
+    model: ModelSource
+    baseline: ModelSource
+    prompts: PromptCounts
+    decoding: DecodeConfig
+    request: RequestSettings
+
+
+@dataclasses.dataclass(frozen=True)
+class SetReport:
+    """The figures of one set of prompts."""
+
+    model: Figures
+    baseline: Figures
+    speed: Speed
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """The figures of all sets, by name, and how the answers were sampled."""
+
+    options: dict[str, Any]
+    sets: dict[str, SetReport]
+
+    def fields(self) -> dict[str, Any]:
+        """For JSON."""
+        return dataclasses.asdict(self)
+
+    def text(self) -> str:
+        """A table. One row per figure, two columns per set: the model's and the baseline's."""
+        columns = [(name, who, one) for name, both in self.sets.items() for who, one in _columns(both)]
+        lines = ["".join([f"{'':24}", *(f"{name:>14}" for name, _, _ in columns)])]
+        lines.append("".join([f"{'':24}", *(f"{who:>14}" for _, who, _ in columns)]))
+        for field in dict.fromkeys(key for _, _, one in columns for key in one):
+            cells = (_cell(one.get(field)) for _, _, one in columns)
+            lines.append("".join([f"{field.replace('_', ' '):24}", *(f"{cell:>14}" for cell in cells)]))
+        return "\n".join(lines)
+
+
+def run(settings: Settings, workdir: Path) -> Report:
+    """Answer all prompts with both models, one after the other, and write and return the figures."""
+    with claim(workdir):
+        prompts = {name: chosen for name, chosen in chosen_prompts(settings.prompts).items() if chosen}
+        if not prompts:
+            raise PastaError("config.prompts: all sets have 0 prompts; raise one of them")
+        request, answers = settings.request, {}
+        for name, source in (("model", settings.model), ("baseline", settings.baseline)):
+            with doing(f"loading the {name}"):
+                model = load(source, only_decoding=True)
+            request = filled(request, model.defaults)  # the baseline is sampled like the model, whatever it states
+            template = dataclasses.replace(template_of(request), sequential=name == "baseline")
+            answers[name] = answer_all(model, prompts, settings.decoding, template, workdir, name)
+        rules = rules_of("ifeval") if "ifeval" in prompts else {}
+        sets = {}
+        for name in prompts:
+            ours, plain = ([answer for answer in answers[who] if answer.prompts == name] for who in answers)
+            sets[name] = SetReport(figures(ours, rules), figures(plain, rules), speed(ours, plain))
+        report = Report(dataclasses.asdict(request), sets)
+        files.write_json(workdir / "report.json", report.fields())
+        return report
+
+
+def chosen_prompts(counts: PromptCounts) -> dict[str, list[str]]:
+    """The prompts of each set; sets that are not asked for need not be installed."""
+
+    def from_source(name: str, count: int) -> list[str]:
+        if not count:
+            return []
+        prompts = (
+            no_fork() if name == "no_fork" else [pair.instruction for pair in read(name) if isinstance(pair, Pair)]
+        )
+        return by_hash(prompts, count)
+
+    return {name: from_source(name, count) for name, count in dataclasses.asdict(counts).items()}
+
+
+def answer_all(
+    model: Model, prompts: dict[str, list[str]], config: DecodeConfig, template: Request, workdir: Path, name: str
+) -> list[Answer]:
+    """Every prompt's answer, in order; an earlier run's are read. The seed of prompt n is the template's plus n."""
+    asked = [(of, number, prompt) for of, several in prompts.items() for number, prompt in enumerate(several)]
+    requests = []
+    for of, number, prompt in asked:
+        sampling = dataclasses.replace(template.sampling, seed=(template.sampling.seed + number) % 2**32)
+        ids = tuple(model.tokenizer.chat([("user", prompt)]))
+        place = f"{of}: prompt {number}"
+        requests.append(dataclasses.replace(template, prompt_ids=ids, sampling=sampling, text=prompt, name=place))
+    about = depends_on(model, config, template, prompts)
+    # As many slots as all prompts need, so that a resumed run compiles the same program.
+    config = dataclasses.replace(config, slots=slots_for(model, requests, config))
+    with files.JsonLines(workdir / f"answers-{fingerprints.of_data(about)}.jsonl", exclusive=True) as lines:
+        if not lines.lines:
+            lines.append(about)
+        answers = read_answers(lines.lines[1:], workdir)
+        missing = [place for place, (of, number, _) in enumerate(asked) if (of, number) not in answers]
+        if len(missing) < len(asked):
+            say(f"{name}: {len(asked) - len(missing)} of {len(asked)} answers are there")
+        with Progress(f"{name}: answers", len(asked), len(asked) - len(missing)) as progress:
+            for item in stream(model, [requests[place] for place in missing], config, round_steps=256):
+                if not isinstance(item, Result):
+                    continue
+                of, number, prompt = asked[missing[item.request]]
+                seed = requests[missing[item.request]].sampling.seed
+                answer = answer_of(item, of, number, prompt, seed, model.tokenizer)
+                lines.append(dataclasses.asdict(answer))
+                answers[of, number] = answer
+                progress.add()
+    return [answers[of, number] for of, number, _ in asked]
+
+
+def depends_on(model: Model, config: DecodeConfig, template: Request, prompts: dict[str, list[str]]) -> dict[str, Any]:
+    """What answers depend on: not on lanes or widths, which decide how fast they come."""
+    return {
+        "model": f"{model.name} {model.fingerprint}",
+        "positions": str(model.positions),
+        "request": dataclasses.asdict(template),
+        "rows": config.rows,
+        "slots": config.slots,
+        "prompts": {name: fingerprints.of_texts(several) for name, several in prompts.items()},
+    }
+
+
+def read_answers(lines: Sequence[bytes], workdir: Path) -> dict[tuple[str, int], Answer]:
+    """The answers in a file, by set and number."""
+    answers = {}
+    for number, line in enumerate(lines, start=2):
+        try:
+            answer = msgspec.json.decode(line, type=Answer)
+        except msgspec.DecodeError as error:
+            raise PastaError(f"{workdir}: line {number} of the answers: {error}; delete the file") from None
+        answers[answer.prompts, answer.number] = answer
+    return answers
+
+
+def _columns(report: SetReport) -> list[tuple[str, dict[str, Any]]]:
+    return [
+        ("model", dataclasses.asdict(report.model) | dataclasses.asdict(report.speed)),
+        ("baseline", dataclasses.asdict(report.baseline)),
+    ]
+
+
+def _cell(value: float | int | None) -> str:
+    return "—" if value is None else str(value) if isinstance(value, int) else f"{value:.3f}"

@@ -1,0 +1,66 @@
+"""Evaluation on prompts from start to end with a tiny model: answers are kept, a stopped run resumes, equal figures."""
+
+import dataclasses
+import json
+
+import pytest
+
+from configs.evaluate import get_config
+from pasta_jax import settings
+from pasta_jax.data.prompt_sets import by_hash, no_fork
+from pasta_jax.errors import PastaError
+from pasta_jax.models.defaults import Defaults
+from pasta_jax.pipelines import evaluate_text
+from tests.traces import tiny_model
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """Answers to five prompts, at most 16 tokens long, by a model whose own temperature is 1."""
+    model = dataclasses.replace(tiny_model(), defaults=Defaults(temperature=1.0, max_topic_words=2))
+    monkeypatch.setattr(evaluate_text, "load", lambda source, only_decoding: model)
+    config = get_config("smollm2")
+    config.prompts.update(alpaca_eval=0, no_fork=5)
+    config.request.max_tokens = 16
+    config.decoding.update(lanes=4, rows=2, widths=())
+
+    def run(**counts: int) -> evaluate_text.Report:
+        config.prompts.update(counts)
+        return evaluate_text.run(settings.read(config, evaluate_text.Settings), tmp_path)
+
+    return run
+
+
+def test_a_run_keeps_its_answers_and_resumes(run, tmp_path):
+    report = run()
+    files = sorted(tmp_path.glob("answers-*.jsonl"))
+    assert len(files) == 2
+    assert report.options["temperature"] == 1.0
+    assert report.options["max_topic_words"] == 2
+    assert json.loads((tmp_path / "report.json").read_text()) == json.loads(json.dumps(report.fields()))
+    figures = report.sets["no_fork"]
+    assert (figures.model.answers, figures.baseline.answers, figures.speed.pairs) == (5, 5, 5)
+    assert figures.baseline.fork_rate == 0
+    head, *lines = (json.loads(line) for line in files[0].read_text().splitlines())
+    assert head["request"]["sampling"]["temperature"] == 1.0
+    assert {line["prompt"] for line in lines} == set(by_hash(no_fork(), 5))
+    assert sorted(line["seed"] for line in lines) == [0, 1, 2, 3, 4]
+
+    # Cut off in the middle of its last line, then run again: the same answers.
+    for path in files:
+        path.write_bytes(path.read_bytes()[:-20])
+    again = run()
+    assert again == report
+    assert [len(path.read_text().splitlines()) for path in files] == [6, 6]
+
+
+def test_no_prompt_at_all_is_refused(run):
+    with pytest.raises(PastaError, match=r"config\.prompts: all sets have 0 prompts"):
+        run(no_fork=0)
+
+
+def test_the_table_has_a_row_per_figure(run):
+    text = run().text()
+    rows = dict(line.split(maxsplit=2)[:2] for line in text.splitlines()[2:])
+    assert rows["answers"] == "5"
+    assert {"fork", "repetition", "speedup"} <= rows.keys()
