@@ -1,14 +1,14 @@
 """What the launch scripts share: config flags, --help, one-line errors with their exit code, the name of the device."""
 
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from absl import app, flags, logging
-from ml_collections import ConfigDict, config_flags
+from ml_collections import config_flags
 
-from pasta_jax import command_help, compiled, devices
+from pasta_jax import command_end, command_help, compiled, devices
+from pasta_jax.command_line import parse, readable
 from pasta_jax.errors import PastaError
 from pasta_jax.progress import break_silence, say
 
@@ -22,14 +22,14 @@ CONFIG = config_flags.DEFINE_config_file(
 def run(main: Callable[..., None], default_config: str, argument: str = "", keep_programs: bool = True) -> None:
     """Parse the command line and call main(config), or main(config, word) for a script that takes an `argument`.
 
-    A PastaError ends in one line on stderr and its exit code: 2 for a user's mistake.
+    Every error ends in one line on stderr (command_end.py); the exit code of a user's mistake is 2.
     """
 
     def parse_flags(arguments: list[str]) -> list[str]:
         words = [word for word in arguments if word not in HELP]
         has_config = any(word.lstrip("-").partition("=")[0] == "config" for word in words)
         # Passed as an argument: the flag's own default would be read outside our error handling.
-        rest = _parse(words if has_config else [words[0], f"--config={ROOT / default_config}", *words[1:]])
+        rest = parse(flags.FLAGS, words if has_config else [words[0], f"--config={ROOT / default_config}", *words[1:]])
         if len(words) < len(arguments):
             _print_help(words[0], argument)
         return rest
@@ -45,18 +45,9 @@ def run(main: Callable[..., None], default_config: str, argument: str = "", keep
             compiled.keep()  # before main imports JAX
         devices.choose()
         with break_silence(f"{Path(arguments[0]).stem}: working"):
-            main(_readable(CONFIG.value), *words)
+            main(readable(CONFIG.value), *words)
 
-    try:
-        app.run(start, flags_parser=parse_flags)
-    except PastaError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        print("\ninterrupted", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:  # the reader of stdout has exited, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    command_end.explain(lambda: app.run(start, flags_parser=parse_flags))
 
 
 def _print_help(script: str, argument: str) -> None:
@@ -64,34 +55,9 @@ def _print_help(script: str, argument: str) -> None:
     config_flag, summary = flags.FLAGS["config"], sys.modules["__main__"].__doc__ or ""
     options = [*flags.FLAGS.get_key_flags_for_module(script), config_flag]
     usage = f"python -m launch.{Path(script).stem} {argument and f'<{argument}> '}[--flag=value …]"
-    file, config = config_flag.config_filename, _readable(CONFIG.value)
+    file, config = config_flag.config_filename, readable(CONFIG.value)
     print(command_help.text(usage, summary, options, file, config), flush=True)
     sys.exit(0)
-
-
-def _parse(arguments: list[str]) -> list[str]:
-    """Parse with absl; errors in flags and in config overrides become PastaError."""
-    try:
-        return flags.FLAGS(arguments)
-    except flags.Error as error:
-        raise PastaError(f"{' '.join(str(error).split())} (--help lists the flags)") from None
-    except (AttributeError, KeyError, TypeError, ValueError) as error:  # an AttributeError may wrap a KeyError
-        cause = error.args[0] if error.args else ""
-        if not isinstance(cause, KeyError):
-            raise PastaError(f"config: {' '.join(str(error).split())}") from None
-        key, _, hint = str(cause.args[0]).partition("\n")
-        names = (argument.lstrip("-").partition("=")[0] for argument in arguments)
-        name = next((name for name in names if key.strip("'") in name.split(".")), key)
-        raise PastaError(f"--{name}: unknown key; {hint or 'see the config file'}") from None
-
-
-def _readable(config: ConfigDict) -> ConfigDict:
-    """The config; a file that cannot be read shows at the first access only."""
-    try:
-        config.keys()
-    except OSError as error:
-        raise PastaError(f"--config: {str(error).splitlines()[-1].strip()}; pass file.py:variant") from None
-    return config
 
 
 def announce_device() -> None:

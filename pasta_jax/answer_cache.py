@@ -7,14 +7,15 @@ from pathlib import Path
 
 from pasta_jax.errors import PastaError
 from pasta_jax.files import JsonLines, whole_lines
+from pasta_jax.ranges import AtLeastZero
 
 
 @dataclasses.dataclass(frozen=True)
 class Prices:
     """A provider's prices; both 0: not set."""
 
-    dollars_per_million_in: float
-    dollars_per_million_out: float
+    dollars_per_million_in: AtLeastZero
+    dollars_per_million_out: AtLeastZero
 
     def dollars(self, tokens_in: int, tokens_out: int) -> float | None:
         """The cost of tokens; None if no price is set."""

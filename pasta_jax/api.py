@@ -21,6 +21,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.models.config import PRESETS
 from pasta_jax.models.source import ModelSource, load
 from pasta_jax.models.weights import Model
+from pasta_jax.ranges import AtLeastZero, Count, Lanes, Positive, Seed, Threads
 from pasta_jax.view.picture import picture
 from pasta_jax.view.terminal import answer_view
 
@@ -35,20 +36,20 @@ STREAM_STEPS = 4  # steps between two looks at the device while events are strea
 class Options(TypedDict, total=False):
     """How prompts are answered."""
 
-    max_tokens: Annotated[int, msgspec.Meta(ge=1)]  # of an answer, tags included
-    temperature: Annotated[float, msgspec.Meta(ge=0)] | None  # 0: greedy; None: the model's own
-    top_k: Annotated[int, msgspec.Meta(ge=0)] | None  # 0: off; None: the model's own
+    max_tokens: Positive  # of an answer, tags included
+    temperature: AtLeastZero | None  # 0: greedy; None: the model's own
+    top_k: Count | None  # 0: off; None: the model's own
     top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None  # 1: off; None: the model's own
-    seed: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+    seed: Seed
     sequential: bool | None  # True: without tags; None: with tags if the model was trained on them
     system: str  # system message; empty: the model family's default
     chat: bool  # False: continue a text prompt as it is instead of putting it into the chat template
-    rows: Annotated[int, msgspec.Meta(ge=1)]  # threads of a prompt decoded at a time
-    lanes: Annotated[int, msgspec.Meta(ge=1)] | None  # prompts decoded at a time; None: all, but at most MOST_LANES
-    max_topic_tokens: Annotated[int, msgspec.Meta(ge=1)]  # of a promise's topic
-    max_topic_words: Annotated[int, msgspec.Meta(ge=0)] | None  # 0: no limit; None: the model's own
+    rows: Threads  # threads of a prompt decoded at a time
+    lanes: Lanes | None  # prompts decoded at a time; None: all, but at most MOST_LANES
+    max_topic_tokens: Positive  # of a promise's topic
+    max_topic_words: Count | None  # 0: no limit; None: the model's own
     distinct_topics: bool | None  # no topic repeats one of the same answer; None: the model's own
-    max_chunk_tokens: Annotated[int, msgspec.Meta(ge=1)]
+    max_chunk_tokens: Positive
 
 
 DEFAULTS: Options = {

@@ -19,12 +19,16 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Annotated, Literal, NoReturn
+
+from msgspec import Meta
 
 from pasta_jax.answer_cache import Cache, CachedAnswer, Prices, Usage, cost_of
 from pasta_jax.errors import PastaError
 from pasta_jax.progress import say
+from pasta_jax.ranges import AboveZero, AtLeastZero, Positive
 
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Messages = tuple[tuple[str, str], ...]  # (role, text): system, user, assistant
 
 RETRY_STATUS = frozenset({408, 409, 425, 429, *range(500, 600)})
@@ -69,13 +73,13 @@ class Endpoint(Prices):
     url: str
     model: str
     key_variable: str  # environment variable that holds the API key; empty: no key is sent
-    temperature: float
-    max_tokens: int  # of an answer
-    timeout_s: float  # for a complete answer
-    requests_per_minute: float
-    retries: int  # after the first try
-    backoff_s: float  # before the first retry; doubled for each further one
-    max_backoff_s: float  # also the upper limit for a server's Retry-After
+    temperature: AtLeastZero
+    max_tokens: Positive  # of an answer
+    timeout_s: Seconds  # for a complete answer
+    requests_per_minute: AboveZero
+    retries: Annotated[int, Meta(ge=0, le=100)]  # after the first try
+    backoff_s: Seconds  # before the first retry; doubled for each further one
+    max_backoff_s: Seconds  # also the upper limit for a server's Retry-After
 
 
 @dataclasses.dataclass(frozen=True)

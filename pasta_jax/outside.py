@@ -6,22 +6,15 @@ import re
 import typing
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Meta
 
 from pasta_jax.errors import PastaError
 
 Value = TypeVar("Value")
 
 MIB = 1 << 20
-LARGEST_INT = 2**31 - 1  # arrays on devices hold int32
-Count = Annotated[int, Meta(ge=0, le=LARGEST_INT)]
-Positive = Annotated[int, Meta(ge=1, le=LARGEST_INT)]
-Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]  # neither infinite nor NaN, also as float32
-AtLeastZero = Annotated[float, Meta(ge=0, le=1e30)]
-AboveZero = Annotated[float, Meta(gt=0, le=1e30)]
 
 
 def read_bytes(path: Path, most: int, fix: str) -> bytes:

@@ -21,7 +21,7 @@ SOURCES = sorted(
 MOST_LINES, MOST_LINES_OF_A_SCRIPT = 350, 100
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
 # What each layer may import from pasta_jax besides itself. Modules outside the packages are layers too.
-BASE = {"errors", "assets", "files", "fingerprints", "progress", "settings", "outside"}
+BASE = {"errors", "assets", "files", "fingerprints", "progress", "settings", "outside", "ranges"}
 BELOW = {
     "errors": set(),
     "assets": {"errors", "files"},
@@ -29,19 +29,23 @@ BELOW = {
     "fingerprints": set(),
     "progress": set(),
     "outside": {"errors"},
+    "ranges": set(),
     "settings": {"errors", "outside"},
-    "answer_cache": {"errors", "files", "outside"},
+    "answer_cache": {"errors", "files", "outside", "ranges"},
     "llm": BASE | {"answer_cache"},
     "command_help": set(),
+    "command_line": {"errors"},
+    "command_end": {"errors", "files"},
+    "memory": {"errors"},
     "compiled": {"errors", "assets", "progress"},
     "devices": {"errors"},
     "workdir": {"errors", "files"},
     "sharding": {"errors"},
-    "checkpoint": {"errors", "files", "outside", "sharding"},
-    "metrics": {"errors", "files", "outside", "progress"},
+    "checkpoint": {"errors", "files", "outside", "ranges", "sharding"},
+    "metrics": {"errors", "files", "outside", "progress", "ranges"},
     "lang": BASE,
     "models": BASE | {"lang", "sharding"},
-    "decode": BASE | {"lang", "models", "sharding", "compiled"},
+    "decode": BASE | {"lang", "models", "sharding", "compiled", "memory"},
     "view": BASE | {"lang", "decode"},
     "api": BASE | {"lang", "models", "decode", "view"},
     "data": BASE | {"lang", "models"},
@@ -52,7 +56,7 @@ BELOW = {
     "benchmark": BASE | {"lang", "models", "data", "decode", "train", "evaluate", "sharding"},
     "pipelines": BASE
     | {"lang", "models", "data", "decode", "annotate", "train", "judges", "evaluate", "benchmark", "view", "api"}
-    | {"llm", "answer_cache", "sharding", "checkpoint", "metrics", "workdir", "compiled"},
+    | {"llm", "answer_cache", "sharding", "checkpoint", "metrics", "workdir", "compiled", "memory"},
 }
 
 

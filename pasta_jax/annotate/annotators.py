@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 from pasta_jax import fingerprints
 from pasta_jax.annotate import cues, endpoint, hiding, likelihood, outline, prompt, structural
@@ -15,6 +16,7 @@ from pasta_jax.llm import Endpoint
 from pasta_jax.models.source import ModelSource, load
 from pasta_jax.models.tokenizer import Tokenizer
 from pasta_jax.progress import Progress
+from pasta_jax.ranges import Records, Seed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,9 +41,9 @@ def by_form(pairs: Sequence[Pair]) -> Annotator:
 class ToyProblems:
     """A run of problems of the toy task, starting at the first."""
 
-    level: str
-    seed: int
-    count: int
+    level: Literal["small", "medium", "large"]
+    seed: Seed
+    count: Records
 
     def generate(self) -> list[Problem]:
         """The problems; if several have the same instruction, the first of them."""

@@ -30,17 +30,18 @@ from pasta_jax.lang.program import Chunk, Program, Sync, Text
 from pasta_jax.lang.tags import MAX_TENS, tens_for
 from pasta_jax.models.tokenizer import Tokenizer
 from pasta_jax.models.weights import Model
+from pasta_jax.ranges import Count, Finite, Lengths, Positive
 
 
 @dataclasses.dataclass(frozen=True)
 class Weighing:
     """How costs are measured, and which are too high."""
 
-    max_cost: float  # nats per token in the worst window of a passage; above it, it needs what is hidden from it
-    window: int  # tokens
-    max_fixes: int  # an answer that needs more is a sequence and keeps no tags
-    min_speedup: float  # plain tokens over critical path; below it an answer keeps no tags
-    lengths: tuple[int, ...]  # ascending; slots for an answer's ids, the fewest that hold them; each one compiles
+    max_cost: Finite  # nats per token in the worst window of a passage; above it, it needs what is hidden from it
+    window: Positive  # tokens
+    max_fixes: Count  # an answer that needs more is a sequence and keeps no tags
+    min_speedup: Finite  # plain tokens over critical path; below it an answer keeps no tags
+    lengths: Lengths  # ascending; slots for an answer's ids, the fewest that hold them; each one compiles
 
 
 Messages = list[tuple[str, str]]  # (role, text), the last one the user's

@@ -12,6 +12,7 @@ from pasta_jax.data.packing import fill_rows, pack
 from pasta_jax.errors import PastaError
 
 TOO_LONG = ("drop", "split")
+MOST_TOKENS = 2**24  # of a batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Layout:
             raise PastaError(f"lengths {self.lengths}: must be one or more ascending numbers from 2 up")
         if self.rows < 1:
             raise PastaError(f"rows {self.rows}: must be 1 or more")
+        if self.rows * self.lengths[-1] > MOST_TOKENS:
+            raise PastaError(f"{self.rows} rows of {self.lengths[-1]} tokens: more than {MOST_TOKENS:,}; lower either")
         if self.too_long not in TOO_LONG:
             raise PastaError(f"too_long {self.too_long!r}: choose one of {', '.join(TOO_LONG)}")
 

@@ -1,13 +1,14 @@
 """Decode requests: any number of prompts over a few lanes, as a list of results or as a stream of events."""
 
 import dataclasses
+import functools
 import time
 from collections.abc import Iterator, Sequence
 
 import jax
 import numpy as np
 
-from pasta_jax import compiled
+from pasta_jax import compiled, memory
 from pasta_jax.decode.interpreter import Script, run
 from pasta_jax.decode.prefill import admit, copy_prompt, pieces, prefill
 from pasta_jax.decode.sampling import Sampling
@@ -19,6 +20,7 @@ from pasta_jax.lang.structure import PREDICTED, Positions
 from pasta_jax.models.layers import is_stacked
 from pasta_jax.models.tokenizer import Detokenizer
 from pasta_jax.models.weights import Model
+from pasta_jax.ranges import Lanes, SlotsOrNone, Threads, Widths
 from pasta_jax.sharding import create_on_mesh_of
 
 PREFIXES = (128, 192, 256, 384, *(512 << n for n in range(16)))  # runs of slots that attention may read
@@ -29,10 +31,10 @@ POOL = 256  # fewest slots of a pool; each next size is twice as large
 class DecodeConfig:
     """How requests are decoded together. Another value compiles another program."""
 
-    lanes: int  # requests decoded at a time
-    rows: int  # threads of a request decoded at a time, main included
-    slots: int  # tokens a request can hold, its prompt included; 0: as many as the requests need
-    widths: tuple[int, ...] = ()  # a step computes 1 row, all, or the fewest of these that hold its running threads
+    lanes: Lanes  # requests decoded at a time
+    rows: Threads  # threads of a request decoded at a time, main included
+    slots: SlotsOrNone  # tokens a request can hold, its prompt included; 0: as many as the requests need
+    widths: Widths = ()  # a step computes 1 row, all, or the fewest of these that hold its running threads
 
     def __post_init__(self):
         if any(width < 1 for width in self.widths):
@@ -114,7 +116,10 @@ def stream(
         sequential=not with_topics,
         topics=any(request.max_topic_words or request.distinct_topics for request in with_topics),
     )
-    return _stream(model, requests, rules, min(config.lanes, len(requests)), slots, round_steps, script)
+    lanes = min(config.lanes, len(requests))
+    state = functools.partial(empty_state, model.config, lanes, slots, model.dtype, is_stacked(model.params))
+    memory.require(jax.eval_shape(state), f"{lanes} lanes of {slots} slots", "lower lanes or slots")
+    return _stream(model, requests, rules, lanes, slots, round_steps, script)
 
 
 def _stream(

@@ -8,6 +8,7 @@ and `merge` are pure and differentiable.
 
 import dataclasses
 from pathlib import Path
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -27,10 +28,12 @@ from pasta_jax.models.card import Card
 from pasta_jax.models.layers import Params, is_stacked, map_layers, stack, unstack
 from pasta_jax.models.tokenizer import tokenizer_fingerprint
 from pasta_jax.models.weights import Model
+from pasta_jax.ranges import AtLeastZero
 
 FORMAT, FUSED_FORMAT = "adapter 3", "pasta_jax adapter 2"  # the latter was one file with a pair per fused kernel
 SECTION = "pasta_jax"  # our key in the file's metadata
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+Rank = Annotated[int, msgspec.Meta(ge=1, le=4096)]
 TARGETS = ("qkv", "out", "gate_up", "down")  # a layer's projections
 TABLES = ("embed", "head")
 
@@ -39,8 +42,8 @@ TABLES = ("embed", "head")
 class AdapterConfig:
     """Which projections get a pair, the pairs' rank, and the scale of their initial values."""
 
-    rank: int
-    alpha: float
+    rank: Rank
+    alpha: AtLeastZero
     targets: tuple[str, ...] = TARGETS
 
     def __post_init__(self):
@@ -57,6 +60,8 @@ def new_adapter(params: Params, adapter: AdapterConfig, tags: TagIds, seed: int)
 
     def pair(kernel, lead: int):
         layers, outputs, inputs = kernel.shape[:lead], kernel.shape[lead:-1], kernel.shape[-1]
+        if adapter.rank > inputs:
+            raise PastaError(f"adapter rank {adapter.rank}: larger than a kernel's {inputs} inputs; lower it")
         scale = adapter.alpha / adapter.rank / np.sqrt(inputs)
         a = rng.standard_normal((*layers, adapter.rank, inputs)) * scale
         return {
@@ -130,9 +135,9 @@ class About:
     base_fingerprint: str
     tokenizer_fingerprint: str
     positions: Positions | None  # those it was trained with; None: it was not trained on the tags
-    rank: int
-    alpha: float
-    targets: tuple[str, ...]
+    rank: Rank
+    alpha: AtLeastZero
+    targets: Annotated[tuple[str, ...], msgspec.Meta(max_length=4)]
 
 
 def describe(base: Model, settings: AdapterConfig, positions: Positions | None) -> About:

@@ -10,7 +10,8 @@ from msgspec import Meta
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import PREDICTED, Positions
 from pasta_jax.models.config import Layers, Rows, Size, TransformerConfig, config_of
-from pasta_jax.outside import MIB, AboveZero, Count, Positive, read_json, typed
+from pasta_jax.outside import MIB, read_json, typed
+from pasta_jax.ranges import AboveZero, Count, Positive
 
 SECTION = "pasta_jax"  # our key in config.json
 ARCHITECTURES = {

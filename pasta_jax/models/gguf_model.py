@@ -11,7 +11,7 @@ from pasta_jax.models.config import Layers, Size, TransformerConfig, config_of
 from pasta_jax.models.gguf import GGUF
 from pasta_jax.models.layers import Params
 from pasta_jax.models.layout import Plain, grow_rows, pack_layer, plain_shapes
-from pasta_jax.outside import AboveZero, Positive
+from pasta_jax.ranges import AboveZero, Positive
 
 NAMES = {
     "q": "attn_q",

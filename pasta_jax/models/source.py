@@ -6,7 +6,7 @@ from pathlib import Path
 from jax.typing import DTypeLike
 
 from pasta_jax.errors import PastaError
-from pasta_jax.lang.structure import Positions
+from pasta_jax.lang.structure import Distance, Positions
 from pasta_jax.models.adapter import About, load_adapter, merge_on_host
 from pasta_jax.models.defaults import read_defaults
 from pasta_jax.models.layers import Params
@@ -21,7 +21,7 @@ class ModelSource:
     path: str  # GGUF file or Hugging Face folder; empty: the weights that a package ships
     adapter: str  # folder of an adapter; empty: none
     policy: str  # position policy; empty: the model's own
-    constant: int  # of the policy `constant`
+    constant: Distance  # of the policy `constant`
 
 
 def load(

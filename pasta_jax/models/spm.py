@@ -16,7 +16,8 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 from pasta_jax.errors import PastaError
 from pasta_jax.models.gguf import GGUF
 from pasta_jax.models.vocabulary import MARKER, MOST_PIECES, Vocabulary
-from pasta_jax.outside import MIB, Count, read_bytes
+from pasta_jax.outside import MIB, read_bytes
+from pasta_jax.ranges import Count
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6  # GGUF and SentencePiece share these numbers
 _BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")

@@ -28,13 +28,12 @@ from pasta_jax.models.source import ModelSource
 from pasta_jax.models.tokenizer import Tokenizer, load_tokenizer
 from pasta_jax.models.weights import PACKAGED, tokenizer_file
 from pasta_jax.progress import say, track
+from pasta_jax.ranges import Count, Positive, Threading, WordLimits
 from pasta_jax.settings import read
 from pasta_jax.workdir import claim
 
 ANSWERS = "answers.jsonl"  # what an endpoint answered
 DATASET = "dataset"
-
-WordLimits = tuple[int, int]  # fewest and most
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,14 +43,14 @@ class Settings:
     annotator: str
     source: str  # see docs/DATA.md; ignored with `records` and by the toy task
     records: str  # records.jsonl of an earlier run, to annotate instead of a source; empty: none
-    max_pairs: Annotated[int, Meta(ge=0)]  # 0: all; else those whose ids come first
+    max_pairs: Count  # 0: all; else those whose ids come first
     prompt_words: WordLimits
     response_words: WordLimits
     drop_duplicates: bool
     drop_evaluation: bool
     validation_percent: Annotated[int, Meta(ge=0, le=100)]
     model: ModelSource
-    max_tokens: Annotated[int, Meta(ge=1)]
+    max_tokens: Positive
     dataset: bool
 
 
@@ -76,8 +75,8 @@ class EndpointSettings(Settings):
 
     annotator: Literal["openai", "gemini"]
     endpoint: Endpoint
-    concurrency: Annotated[int, Meta(ge=1)]
-    attempts: Annotated[int, Meta(ge=1)]
+    concurrency: Threading
+    attempts: Threading
 
 
 @dataclasses.dataclass(frozen=True)

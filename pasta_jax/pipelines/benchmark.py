@@ -29,12 +29,12 @@ from pasta_jax.evaluate.candidates import Candidate, sample
 from pasta_jax.models.source import ModelSource, load
 from pasta_jax.models.weights import Model, platform_dtype
 from pasta_jax.progress import say, track
+from pasta_jax.ranges import AboveZero, Lanes, Length, Positive, Rounds, Rows, Seed, Slots, SlotsOrNone, Threads
 from pasta_jax.train.loss import Scoring
 from pasta_jax.train.optimizer import OptimizerConfig
 from pasta_jax.train.speed import flops_per_token, peak_flops, step_runner
 
-Positive = Annotated[int, Meta(ge=1)]
-Widths = Annotated[tuple[Positive, ...], Meta(min_length=1)]
+Widths = Annotated[tuple[Threads, ...], Meta(min_length=1, max_length=16)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,24 +42,24 @@ class DecodeSettings:
     """Steps of one request at several widths."""
 
     widths: Widths
-    slots: Positive
+    slots: Slots
     prompt: Positive
-    steps: Positive
-    rounds: Positive
+    steps: Rounds
+    rounds: Rounds
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainSettings:
     """Training steps over all parameters."""
 
-    rows: Positive
-    length: Positive
-    steps: Positive
-    rounds: Positive
-    slice: Positive
-    block: Annotated[int, Meta(ge=0)]
+    rows: Rows
+    length: Length
+    steps: Rounds
+    rounds: Rounds
+    slice: Slots
+    block: SlotsOrNone
     remat: bool
-    clip: float
+    clip: AboveZero
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,13 +67,13 @@ class SamplingSettings:
     """Several answers to each prompt of a source, at several numbers of lanes."""
 
     source: str
-    lanes: Widths
-    count: Positive
-    waves: Annotated[float, Meta(gt=0)]
+    lanes: Annotated[tuple[Lanes, ...], Meta(min_length=1, max_length=16)]
+    count: Rounds
+    waves: Annotated[float, Meta(gt=0, le=1000)]
     max_tokens: Positive
-    rows: Positive
-    slots: Positive
-    seed: Annotated[int, Meta(ge=0, lt=2**32)]
+    rows: Threads
+    slots: Slots
+    seed: Seed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,12 +81,12 @@ class InterpreterSettings:
     """Fixed programs, decoded asynchronously and sequentially."""
 
     programs: str
-    rows: Positive
+    rows: Threads
     widths: Widths
-    slots: Positive
+    slots: Slots
     prompt: Positive
-    rounds: Positive
-    event_rounds: Positive
+    rounds: Rounds
+    event_rounds: Rounds
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,23 +23,22 @@ from pasta_jax.models.config import PRESETS, TransformerConfig
 from pasta_jax.models.flash_tpu import TILE
 from pasta_jax.models.weights import Model
 from pasta_jax.progress import say, track
+from pasta_jax.ranges import Lanes, Length, Positive, Rows, Slots, Threads
 from pasta_jax.sharding import make_mesh, rows
 from pasta_jax.train.loop import train_step
 from pasta_jax.train.loss import KINDS, Scoring, sft_loss
 from pasta_jax.train.optimizer import OptimizerConfig, new_optimizer
 from pasta_jax.train.state import Params, new_state
 
-Positive = Annotated[int, Meta(ge=1)]
-
 
 @dataclasses.dataclass(frozen=True)
 class TrainSettings:
     """The shape of a training step."""
 
-    rows: Positive
-    tokens: Positive
-    block: Positive
-    slice: Positive
+    rows: Rows
+    tokens: Length
+    block: Slots
+    slice: Slots
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,12 +47,12 @@ class Settings:
 
     preset: str
     data: Positive
-    lanes: Positive
-    rows: Positive
-    slots: Positive
+    lanes: Lanes
+    rows: Threads
+    slots: Slots
     prefill: Literal[16, 32, 64, 128, 256, 512]  # decode/prefill.py::PIECES
     train: TrainSettings
-    programs: tuple[Literal["run", "prefill", "train"], ...]
+    programs: Annotated[tuple[Literal["run", "prefill", "train"], ...], Meta(min_length=1, max_length=3)]
 
 
 @dataclasses.dataclass(frozen=True)

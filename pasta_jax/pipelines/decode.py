@@ -26,6 +26,7 @@ from pasta_jax.pipelines.decode_many import answer_many
 from pasta_jax.pipelines.decode_record import Record, record_of, summary, write_pictures, write_records
 from pasta_jax.pipelines.prompts import Prompt
 from pasta_jax.progress import doing, say
+from pasta_jax.ranges import AtLeastZero, Count, Positive, Seed
 from pasta_jax.view.terminal import LiveView, answer_view
 from pasta_jax.view.text import printable
 
@@ -34,16 +35,16 @@ from pasta_jax.view.text import printable
 class RequestSettings:
     """The fields of configs/common.py::request."""
 
-    max_tokens: Annotated[int, msgspec.Meta(ge=1)]
-    temperature: Annotated[float, msgspec.Meta(ge=0)] | None  # None, here and below: the model's own
-    top_k: Annotated[int, msgspec.Meta(ge=0)] | None
+    max_tokens: Positive
+    temperature: AtLeastZero | None  # None, here and below: the model's own
+    top_k: Count | None
     top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None
-    seed: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+    seed: Seed
     sequential: bool | None  # None: unless the model was trained on the tags
-    max_topic_tokens: Annotated[int, msgspec.Meta(ge=1)]
-    max_topic_words: Annotated[int, msgspec.Meta(ge=0)] | None
+    max_topic_tokens: Positive
+    max_topic_words: Count | None
     distinct_topics: bool | None
-    max_chunk_tokens: Annotated[int, msgspec.Meta(ge=1)]
+    max_chunk_tokens: Positive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Settings:
     system: str
     decoding: DecodeConfig
     request: RequestSettings
-    round_steps: Annotated[int, msgspec.Meta(ge=1)]
+    round_steps: Positive
 
 
 @dataclasses.dataclass(frozen=True)

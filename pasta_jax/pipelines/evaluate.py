@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -18,23 +18,22 @@ from pasta_jax.evaluate.exactness import AblationResult, Answer, Quality, Speed
 from pasta_jax.models.defaults import filled
 from pasta_jax.models.source import ModelSource, load
 from pasta_jax.pipelines.toy_level import refuse_other_level
-
-Count = Annotated[int, msgspec.Meta(ge=0)]
+from pasta_jax.ranges import AtLeastZero, Count, Positive, Records, RecordsOrNone, Seed
 
 
 @dataclasses.dataclass(frozen=True)
 class RequestSettings:
     """How one problem is answered; the model decodes with tags, the baseline sequentially."""
 
-    max_tokens: int
-    temperature: float | None  # None, here and below: the model's own
-    top_k: int | None
-    top_p: float | None
-    seed: int
-    max_topic_tokens: int
-    max_topic_words: int | None
+    max_tokens: Positive
+    temperature: AtLeastZero | None  # None, here and below: the model's own
+    top_k: Count | None
+    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None
+    seed: Seed
+    max_topic_tokens: Positive
+    max_topic_words: Count | None
     distinct_topics: bool | None
-    max_chunk_tokens: int
+    max_chunk_tokens: Positive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,10 +42,10 @@ class Settings:
 
     model: ModelSource
     baseline: ModelSource
-    level: str
-    problems: Annotated[int, msgspec.Meta(ge=1)]
+    level: Literal["small", "medium", "large"]
+    problems: Records
     start: Count
-    ablation: Count
+    ablation: RecordsOrNone
     decoding: DecodeConfig
     request: RequestSettings
 

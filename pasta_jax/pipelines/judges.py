@@ -1,14 +1,13 @@
 """Agreement of proxy judges with the preferences of a dataset. Settings are those of configs/judges.py."""
 
 import dataclasses
-from typing import Annotated, Literal
-
-from msgspec import Meta
+from typing import Literal
 
 from pasta_jax.data.sources import known_preferences
 from pasta_jax.judges.judge import Agreement, agreement
 from pasta_jax.judges.offline import comparing, proxy
 from pasta_jax.progress import track
+from pasta_jax.ranges import Positive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,7 +15,7 @@ class Settings:
     """The fields of configs/judges.py."""
 
     kinds: tuple[Literal["rules", "repetition"], ...]
-    pairs: Annotated[int, Meta(ge=1)]
+    pairs: Positive
     rules: str  # where `rules` reads its rules from
 
 

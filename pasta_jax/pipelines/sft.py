@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from typing import Annotated, Any, Literal
 import jax
 import msgspec
 
+from pasta_jax import memory
 from pasta_jax.checkpoint import git_revision, provenance
 from pasta_jax.data.batch import Batch
 from pasta_jax.data.batches import Feed, Layout
@@ -26,7 +28,7 @@ from pasta_jax.files import write_json
 from pasta_jax.lang.structure import NO_LABEL, Positions
 from pasta_jax.models import transformer
 from pasta_jax.models.card import Training
-from pasta_jax.models.config import Rope, TransformerConfig
+from pasta_jax.models.config import config_of
 from pasta_jax.models.source import ModelSource
 from pasta_jax.models.tokenizer import Tokenizer
 from pasta_jax.models.weights import Model
@@ -42,6 +44,7 @@ from pasta_jax.pipelines.trainable import (
     write,
 )
 from pasta_jax.progress import say
+from pasta_jax.ranges import AboveZero, AtLeastZero, Count, Dimension, Lengths, Positive, RecordsOrNone, Rows, Seed
 from pasta_jax.train.fit import Keep, fit
 from pasta_jax.train.loop import Intervals, Run
 from pasta_jax.train.loss import KINDS, sft_loss
@@ -50,10 +53,8 @@ from pasta_jax.train.speed import flops_per_token, peak_flops, peak_gb
 from pasta_jax.train.state import Params, new_state
 from pasta_jax.workdir import claim
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
-Positive = Annotated[int, msgspec.Meta(ge=1)]
-
 CONFIG = "config.json"
+TRAINING_COPIES = 4  # of the parameters: themselves, gradients, two moments
 # Settings that may change when a run resumes: they don't change what it computes.
 FREE = ("every", "keep", "probe", "tensorboard", "mesh", "adapter.dtype")
 
@@ -62,14 +63,14 @@ FREE = ("every", "keep", "probe", "tensorboard", "mesh", "adapter.dtype")
 class FreshSettings:
     """A model to train from random weights, with the toy task's tokenizer."""
 
-    layers: Count  # 0: start from config.model instead
-    embed: Count
-    ff: Count
-    heads: Count
-    kv_heads: Count
-    head_dim: Count
+    layers: Annotated[int, msgspec.Meta(ge=0, le=1000)]  # 0: start from config.model instead
+    embed: Dimension
+    ff: Dimension
+    heads: Dimension
+    kv_heads: Dimension
+    head_dim: Dimension
     context: Count
-    widen: float  # factor on the initial weights
+    widen: AboveZero  # factor on the initial weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,11 +79,11 @@ class DataSettings:
 
     records: str  # folder that launch.annotate wrote
     toy: Literal["", "small", "medium", "large"]  # or a level of the toy task
-    toy_count: Count  # its problems
-    toy_seed: Count
-    held_out: Count  # records to measure on
-    lengths: tuple[int, ...]  # tokens of a batch row
-    rows: Positive
+    toy_count: RecordsOrNone  # its problems
+    toy_seed: Seed
+    held_out: RecordsOrNone  # records to measure on
+    lengths: Lengths  # tokens of a batch row
+    rows: Rows
     packed: bool  # several records per row
     too_long: Literal["drop", "split"]
 
@@ -91,7 +92,7 @@ class DataSettings:
 class TrainSettings(TrainingSettings):
     """How long and how to train. Either epochs or steps is 0."""
 
-    epochs: Count
+    epochs: Annotated[int, msgspec.Meta(ge=0, le=1000)]
     steps: Count
 
 
@@ -99,19 +100,19 @@ class TrainSettings(TrainingSettings):
 class KindWeights:
     """The weight of each kind of label in the loss."""
 
-    main: float
-    topic: float
-    length: float
-    chunk: float
-    sync: float
+    main: AtLeastZero
+    topic: AtLeastZero
+    length: AtLeastZero
+    chunk: AtLeastZero
+    sync: AtLeastZero
 
 
 @dataclasses.dataclass(frozen=True)
 class ProbeSettings:
     """Held-out prompts that are answered greedily during training."""
 
-    prompts: Count
-    rows: Positive
+    prompts: Annotated[int, msgspec.Meta(ge=0, le=4096)]
+    rows: Annotated[int, msgspec.Meta(ge=2, le=1024)]
     max_tokens: Positive
 
 
@@ -254,15 +255,12 @@ def fresh_model(settings: FreshSettings, seed: int) -> Model:
     tokenizer = toy_tokenizer()
     fields = dataclasses.asdict(settings)
     widen = fields.pop("widen")
-    config = TransformerConfig(
-        vocab=tokenizer.model_vocab,
-        **fields,
-        rope=Rope(10_000.0),
-        norm_eps=1e-5,
-        activation="silu",
-        tied_head=True,
-    )
+    fields |= {"vocab": tokenizer.model_vocab, "rope": {"base": 10_000.0}, "norm_eps": 1e-5}
+    fields |= {"activation": "silu", "tied_head": True}
+    config = config_of(fields, "config.fresh", "change it")
     stacked = jax.default_backend() != "cpu"
+    shapes = jax.eval_shape(functools.partial(transformer.init, config, stacked=stacked), jax.random.key(0))
+    memory.require(shapes, "config.fresh: training this model", "make it smaller", copies=TRAINING_COPIES)
     params = transformer.init(config, jax.random.key(seed), stacked)
     # Norms, whose leaves are named `weight`, keep their ones.
     params = jax.tree_util.tree_map_with_path(lambda path, x: x if path[-1].key == "weight" else x * widen, params)

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +22,8 @@ from pasta_jax.view.pareto import Point, pareto
 from pasta_jax.workdir import claim
 
 SHOWN = ("win_rate", "exact", "speedup", "realised", "parallelism")  # columns of the table
+
+MOST_RUNS = 1000
 
 Value = bool | int | float | str | tuple[Any, ...]
 
@@ -162,6 +165,8 @@ def points(settings: Settings) -> list[dict[str, Value]]:
         raise PastaError(f"config.choices: {len(choices)} lists for {len(fields)} fields; set one list for each field")
     match settings.mode:
         case "grid":
+            if math.prod(map(len, choices)) > MOST_RUNS:
+                raise PastaError(f"config.choices: a grid of more than {MOST_RUNS} runs; sweep fewer values")
             combinations = list(itertools.product(*choices))
         case "zip":
             if len(set(map(len, choices))) > 1:

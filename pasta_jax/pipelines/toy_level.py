@@ -26,7 +26,7 @@ def level_of(model: Path) -> str:
     """The level in config.json beside the folder model/ of a run of launch.sft; empty if it is not there."""
     try:
         run: Any = json.loads((model.resolve().parent / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return ""
     data = run.get("data") if isinstance(run, dict) else None
     level = data.get("toy") if isinstance(data, dict) else None

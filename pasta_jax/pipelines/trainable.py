@@ -16,6 +16,7 @@ from pasta_jax.models.card import Card, Training
 from pasta_jax.models.source import ModelSource
 from pasta_jax.models.weights import Model, export_model, platform_dtype
 from pasta_jax.progress import say
+from pasta_jax.ranges import AboveZero, AtLeastZero, Count, Momentum, Positive, Rows, Seed, Slots, SlotsOrNone
 from pasta_jax.sharding import make_mesh, shard
 from pasta_jax.train.loss import Scoring
 from pasta_jax.train.optimizer import OptimizerConfig
@@ -29,9 +30,9 @@ MODEL, ADAPTER = "model", "adapter"  # where `write` puts them
 class AdapterSettings:
     """config.adapter: the adapter to train."""
 
-    rank: Annotated[int, msgspec.Meta(ge=0)]  # 0: none, all parameters are trained
-    alpha: float
-    targets: tuple[str, ...]
+    rank: Annotated[int, msgspec.Meta(ge=0, le=4096)]  # 0: none, all parameters are trained
+    alpha: AtLeastZero
+    targets: Annotated[tuple[Literal["qkv", "out", "gate_up", "down"], ...], msgspec.Meta(min_length=1, max_length=4)]
     dtype: Literal["float32", "bfloat16"]  # of its file; it is trained in float32
 
     def config(self) -> AdapterConfig:
@@ -43,18 +44,18 @@ class AdapterSettings:
 class TrainingSettings:
     """The fields of config.train that supervised training and preference training share."""
 
-    learning_rate: Annotated[float, msgspec.Meta(ge=0)]
-    warmup: Annotated[int, msgspec.Meta(ge=0)]
-    weight_decay: float
-    clip: float
-    b1: float
-    b2: float
-    eps: float
-    accumulate: Annotated[int, msgspec.Meta(ge=1)]  # parts of a batch that are computed one after another
+    learning_rate: AtLeastZero
+    warmup: Count
+    weight_decay: AtLeastZero
+    clip: AboveZero
+    b1: Momentum
+    b2: Momentum
+    eps: AboveZero
+    accumulate: Rows  # parts of a batch that are computed one after another
     remat: bool
-    block: Annotated[int, msgspec.Meta(ge=0)]  # tokens per block of attention; 0: all at once
-    slice: Annotated[int, msgspec.Meta(ge=1)]  # tokens of a row whose logits exist at a time
-    seed: Annotated[int, msgspec.Meta(ge=0)]
+    block: SlotsOrNone  # tokens per block of attention; 0: all at once
+    slice: Slots  # tokens of a row whose logits exist at a time
+    seed: Seed
 
     def optimizer(self, steps: int) -> OptimizerConfig:
         """The optimizer of a run of `steps` updates."""
@@ -79,8 +80,8 @@ class TrainingSettings:
 class MeshSettings:
     """config.mesh: how many devices share rows, and heads."""
 
-    data: Annotated[int, msgspec.Meta(ge=0)]  # 0: all that `model` leaves
-    model: Annotated[int, msgspec.Meta(ge=1)]
+    data: Count  # 0: all that `model` leaves
+    model: Positive
 
 
 @dataclasses.dataclass(frozen=True)

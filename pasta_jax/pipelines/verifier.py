@@ -8,6 +8,7 @@ from msgspec import Meta
 from pasta_jax.evaluate.dependence import Detection, detect, last_costs, twins
 from pasta_jax.models.source import ModelSource, load
 from pasta_jax.progress import track
+from pasta_jax.ranges import Finite, Lengths, Positive, Seed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,11 +16,11 @@ class Settings:
     """The fields of configs/verifier.py."""
 
     model: ModelSource
-    pairs: Annotated[int, Meta(ge=1)]
-    seed: int
-    max_cost: float
-    window: Annotated[int, Meta(ge=1)]
-    lengths: tuple[int, ...]
+    pairs: Annotated[int, Meta(ge=1, le=100_000)]
+    seed: Seed
+    max_cost: Finite
+    window: Positive
+    lengths: Lengths
 
 
 @dataclasses.dataclass(frozen=True)

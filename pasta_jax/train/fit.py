@@ -6,14 +6,12 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated
-
-import msgspec
 
 from pasta_jax.checkpoint import Checkpoints, Provenance
 from pasta_jax.errors import PastaError
 from pasta_jax.metrics import Metrics
 from pasta_jax.progress import say
+from pasta_jax.ranges import Count, Positive
 from pasta_jax.train.loop import Run, train
 from pasta_jax.train.state import Params, TrainState
 
@@ -24,8 +22,8 @@ STDERR = 2  # its file descriptor
 class Keep:
     """Which checkpoints stay on disk."""
 
-    newest: Annotated[int, msgspec.Meta(ge=1)]  # how many of the newest
-    every: Annotated[int, msgspec.Meta(ge=0)]  # keep those at multiples of this many steps permanently; 0: none
+    newest: Positive  # how many of the newest
+    every: Count  # keep those at multiples of this many steps permanently; 0: none
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,11 +9,10 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import msgspec
 import numpy as np
 import optax
 from jax import lax
@@ -21,12 +20,12 @@ from jax import lax
 from pasta_jax.checkpoint import Checkpoints
 from pasta_jax.errors import PastaError
 from pasta_jax.metrics import Metrics
+from pasta_jax.ranges import Count
 from pasta_jax.sharding import shard_rows
 from pasta_jax.train.loss import Loss, LossSums
 from pasta_jax.train.state import Params, TrainState
 
 AnyBatch = Any  # what the loss reads: a tree of arrays whose first axis counts examples
-Steps = Annotated[int, msgspec.Meta(ge=0)]
 
 
 def gradients(
@@ -104,10 +103,10 @@ def held_out(measure: Loss, trainable: Params, frozen: Params | None, batches: I
 class Intervals:
     """Every how many steps each of these happens; 0: never."""
 
-    log: Steps
-    held_out: Steps
-    probe: Steps
-    save: Steps
+    log: Count
+    held_out: Count
+    probe: Count
+    save: Count
 
 
 @dataclasses.dataclass(frozen=True)

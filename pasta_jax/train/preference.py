@@ -14,6 +14,7 @@ import numpy as np
 
 from pasta_jax.data.batch import Batch
 from pasta_jax.errors import PastaError
+from pasta_jax.ranges import Finite
 from pasta_jax.train.loss import Loss, LossSums, Scoring, model_params, token_losses
 from pasta_jax.train.state import Params
 
@@ -39,9 +40,9 @@ class PreferenceLoss:
     """A loss and its parameters; those of the other losses are ignored."""
 
     loss: Name
-    alpha: float  # BoNBoN: weight of the better answer's plain likelihood
-    margin: float  # BoNBoN: the target log-ratio; see best_of_n_margin
-    beta: float  # DPO and IPO
+    alpha: Finite  # BoNBoN: weight of the better answer's plain likelihood
+    margin: Finite  # BoNBoN: the target log-ratio; see best_of_n_margin
+    beta: Finite  # DPO and IPO
 
     def __post_init__(self):
         if self.loss not in LOSSES:

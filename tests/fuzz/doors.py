@@ -1,6 +1,6 @@
 """All doors by name: each writes mutated files to a folder and reads them as the project does."""
 
-from tests.fuzz import model_files, tokenizer_files
+from tests.fuzz import model_files, overrides, tokenizer_files
 from tests.fuzz.run import Door
 
 DOORS: dict[str, Door] = {
@@ -11,5 +11,6 @@ DOORS: dict[str, Door] = {
         model_files.config_json,
         tokenizer_files.tokenizer_json,
         tokenizer_files.tokenizer_model,
+        overrides.overrides,
     )
 }

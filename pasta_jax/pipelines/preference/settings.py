@@ -10,10 +10,21 @@ from pasta_jax.evaluate.scores import Efficiency
 from pasta_jax.llm import Endpoint
 from pasta_jax.models.source import ModelSource
 from pasta_jax.pipelines.trainable import AdapterSettings, MeshSettings, TrainingSettings
+from pasta_jax.ranges import (
+    AboveZero,
+    AtLeastZero,
+    Count,
+    Lengths,
+    Positive,
+    Records,
+    RecordsOrNone,
+    Rounds,
+    Rows,
+    Seed,
+    Threading,
+    WordLimits,
+)
 from pasta_jax.train.preference import PreferenceLoss
-
-Count = Annotated[int, msgspec.Meta(ge=0)]
-Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,20 +32,20 @@ class PromptSettings:
     """Which prompts are answered."""
 
     toy: str
-    toy_seed: Count
+    toy_seed: Seed
     source: str
-    count: Positive
-    prompt_words: tuple[int, int]
-    response_words: tuple[int, int]
+    count: Records
+    prompt_words: WordLimits
+    response_words: WordLimits
 
 
 @dataclasses.dataclass(frozen=True)
 class SampleSettings:
     """How the answers to choose from are sampled."""
 
-    count: Positive
-    temperature: float
-    seed: int
+    count: Rounds
+    temperature: AtLeastZero
+    seed: Seed
     block: Positive
 
 
@@ -42,11 +53,11 @@ class SampleSettings:
 class RequestSettings:
     """Limits of every answer."""
 
-    max_tokens: int
-    max_topic_tokens: int
-    max_topic_words: int | None
+    max_tokens: Positive
+    max_topic_tokens: Positive
+    max_topic_words: Count | None
     distinct_topics: bool | None
-    max_chunk_tokens: int
+    max_chunk_tokens: Positive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,9 +65,9 @@ class JudgeSettings:
     """The judge that compares answers."""
 
     kind: Literal["llm", "toy", "rules", "repetition"]
-    scale: float
-    asks: Positive
-    concurrency: Positive
+    scale: AboveZero
+    asks: Threading
+    concurrency: Threading
     agreement: Count
     endpoint: Endpoint
 
@@ -66,17 +77,17 @@ class ScoreSettings:
     """How much the verdicts on an answer and its speed count."""
 
     efficiency: Efficiency
-    quality_weight: float
-    floor: float
+    quality_weight: Annotated[float, msgspec.Meta(ge=0)]
+    floor: AboveZero
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainSettings(TrainingSettings):
     """Training on pairs."""
 
-    epochs: Positive
-    lengths: Annotated[tuple[int, ...], msgspec.Meta(min_length=1)]
-    rows: Positive
+    epochs: Annotated[int, msgspec.Meta(ge=1, le=1000)]
+    lengths: Lengths
+    rows: Rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,9 +102,9 @@ class EverySettings:
 class EvaluateSettings:
     """How the models are compared."""
 
-    count: Positive
-    temperatures: Annotated[tuple[float, ...], msgspec.Meta(min_length=1)]
-    timed: Count
+    count: Records
+    temperatures: Annotated[tuple[AtLeastZero, ...], msgspec.Meta(min_length=1, max_length=100)]
+    timed: RecordsOrNone
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +114,7 @@ class Settings:
     model: ModelSource
     baseline: ModelSource
     artifacts: str
-    rounds: Count
+    rounds: Annotated[int, msgspec.Meta(ge=0, le=1000)]
     prompts: PromptSettings
     sample: SampleSettings
     decoding: DecodeConfig

@@ -1,0 +1,114 @@
+"""The door of config overrides: --config.key=value of every config, up to the settings that a command runs with."""
+
+import functools
+import importlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from absl import flags
+from ml_collections import ConfigDict, config_flags
+
+from pasta_jax import settings
+from pasta_jax.command_line import parse, readable
+from pasta_jax.pipelines import (
+    annotate,
+    benchmark,
+    compile_tpu,
+    decode,
+    evaluate,
+    judges,
+    sft,
+    sweep,
+    verifier,
+)
+from pasta_jax.pipelines.preference import settings as preference_settings
+from tests.fuzz.mutations import DEEP, LONG, STRANGE, WORDS, Mutator, Unchanged
+from tests.fuzz.run import Read
+
+ROOT = Path(__file__).parents[2]
+
+
+def _sweep(config: ConfigDict) -> None:
+    read = settings.read(config, sweep.Settings)
+    for values in sweep.points(read):
+        sweep.settings_of(read.base, values, Path("sweep"))
+
+
+READERS = {
+    "annotate": annotate.read_settings,
+    "sweep": _sweep,
+    "preference": functools.partial(settings.read, cls=preference_settings.Settings),
+    **{
+        module.__name__.rpartition(".")[2]: functools.partial(settings.read, cls=module.Settings)
+        for module in (benchmark, compile_tpu, decode, evaluate, judges, sft, verifier)
+    },
+}
+VARIANTS = [
+    *("annotate:likelihood", "annotate:openai", "annotate:toy", "annotate", "benchmark", "compile_tpu", "decode"),
+    *("evaluate", "judges", "preference", "sft", "sweep", "verifier"),
+]
+TEXTS = {LONG: "9" * 5000, DEEP: "(" * 3000}
+
+
+def overrides(folder: Path):
+    """One or several keys of a config set to strange values."""
+    keys = {variant: _keys(_config(variant)) for variant in VARIANTS}
+
+    def attempt(by: Unchanged) -> Read:
+        variant = by.pick(VARIANTS)
+        arguments = []
+        for _ in range(by.pick((1, 1, 2, 4)) if isinstance(by, Mutator) else 0):
+            key, value = by.pick(list(keys[variant].items()))
+            arguments.append(f"--config.{_key(by, key)}={_text(by, value)}")
+
+        def read() -> None:
+            values = flags.FlagValues()
+            config_flags.DEFINE_config_file("config", None, flag_values=values, lock_config=True)
+            words = ["script", f"--config={_file(variant)}", *arguments]
+            with mock.patch.object(sys, "argv", words):  # which ml_collections searches for overrides
+                parse(values, words)
+            READERS[variant.partition(":")[0]](readable(values.config))
+
+        return read
+
+    return attempt
+
+
+def _file(variant: str) -> str:
+    name, _, rest = variant.partition(":")
+    return f"{ROOT}/configs/{name}.py" + (f":{rest}" if rest else "")
+
+
+def _config(variant: str) -> ConfigDict:
+    name, _, rest = variant.partition(":")
+    return importlib.import_module(f"configs.{name}").get_config(*filter(None, [rest]))
+
+
+def _keys(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        found |= _keys(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return found
+
+
+def _key(by: Mutator, key: str) -> str:
+    if by.rng.random() < 0.95:
+        return key
+    return by.pick((key + "x", key + ".a", key.upper(), "", key.partition(".")[0], key + "[0]", "a\nb", f"{key}[99]"))
+
+
+def _text(by: Mutator, value: Any) -> str:
+    if isinstance(value, tuple) and by.rng.random() < 0.4:
+        items = [by.pick((*value, *STRANGE[:30])) for _ in range(by.pick((0, 1, 2, 3, 500)))]
+        return str(tuple(TEXTS.get(item, item) for item in items))
+    if isinstance(value, int | float) and by.rng.random() < 0.4:
+        return str(
+            by.pick((-value, value * 10**6, value + 0.5, 2**31, 2**32, 10**10, 10**9, 0, -1, float("nan"), 1e400))
+        )
+    if by.rng.random() < 0.2:
+        return by.pick(WORDS)
+    strange = by.pick([part for part in STRANGE if part != "\ud800"])
+    return str(TEXTS.get(strange, strange)) if isinstance(strange, str | int) else str(strange)
