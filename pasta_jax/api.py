@@ -7,9 +7,8 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral
-from typing import Annotated, TypedDict, Unpack, overload
+from typing import TypedDict, Unpack, overload
 
-import msgspec
 from rich.console import Console
 
 from pasta_jax import settings
@@ -21,7 +20,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.models.config import PRESETS
 from pasta_jax.models.source import ModelSource, load
 from pasta_jax.models.weights import Model
-from pasta_jax.ranges import AtLeastZero, Count, Lanes, Positive, Seed, Threads
+from pasta_jax.ranges import AtLeastZero, Count, Lanes, Positive, Seed, Threads, TopP
 from pasta_jax.view.picture import picture
 from pasta_jax.view.terminal import answer_view
 
@@ -39,7 +38,7 @@ class Options(TypedDict, total=False):
     max_tokens: Positive  # of an answer, tags included
     temperature: AtLeastZero | None  # 0: greedy; None: the model's own
     top_k: Count | None  # 0: off; None: the model's own
-    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None  # 1: off; None: the model's own
+    top_p: TopP | None  # 1: off; None: the model's own
     seed: Seed
     sequential: bool | None  # True: without tags; None: with tags if the model was trained on them
     system: str  # system message; empty: the model family's default

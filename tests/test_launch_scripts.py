@@ -93,7 +93,7 @@ def test_a_stopped_run_ends_with_the_signals_exit_code(tmp_path, script, pipelin
     code = (
         f"import signal, launch.cli, launch.{script}\n"
         f"import pasta_jax.pipelines.{pipeline} as pipeline\n"
-        "def run(settings, workdir, watch):\n"
+        "def run(settings, workdir, watch, *_):\n"
         "    with watch() as stopping:\n"
         "        signal.raise_signal(signal.SIGTERM)\n"
         "        assert stopping()\n"

@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from pasta_jax.errors import PastaError
 from pasta_jax.files import write_json, write_whole
 from pasta_jax.lang.structure import Positions
 from pasta_jax.lang.tags import NUM_TAGS
+from pasta_jax.outside import MIB, read_json
 
 README, FIELDS = "README.md", "card.json"
 # (repository, license) of the presets that a hub has; their licenses cover what is trained from them.
@@ -63,12 +63,7 @@ def write(folder: Path, card: Card) -> None:
 def read(folder: Path) -> Card:
     """The card that `write` wrote."""
     path = folder / FIELDS
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Card)
-    except OSError as error:
-        raise PastaError(f"{path}: {error.strerror}; choose a folder of an exported model or adapter") from None
-    except (msgspec.DecodeError, PastaError) as error:
-        raise PastaError(f"{path}: not a card ({error}); export the model again") from None
+    return read_json(path, Card, most=16 * MIB, fix="choose a folder of an exported model or adapter")
 
 
 def text(card: Card) -> str:

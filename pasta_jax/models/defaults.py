@@ -8,13 +8,11 @@ greedy; without our section, topics have no rules but the language's.
 """
 
 import dataclasses
-import json
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-import msgspec
-
-from pasta_jax.errors import PastaError
+from pasta_jax.outside import MIB, read_json, typed
+from pasta_jax.ranges import AtLeastZero, Count, TopP
 
 FILE, SECTION = "generation_config.json", "pasta_jax"
 _TOPIC_RULES = ("max_topic_words", "distinct_topics")
@@ -26,11 +24,30 @@ Options = TypeVar("Options")
 class Defaults:
     """Options of a request that a model has values of its own for."""
 
-    temperature: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    top_k: Annotated[int, msgspec.Meta(ge=0)] = 0
-    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
-    max_topic_words: Annotated[int, msgspec.Meta(ge=0)] = 0
+    temperature: AtLeastZero = 0.0
+    top_k: Count = 0
+    top_p: TopP = 1.0
+    max_topic_words: Count = 0
     distinct_topics: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class _Section:
+    """Our section of the file."""
+
+    max_topic_words: Count | None = None
+    distinct_topics: bool | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _File:
+    """The fields that we read."""
+
+    do_sample: bool | None = None
+    temperature: AtLeastZero | None = None
+    top_k: Count | None = None
+    top_p: TopP | None = None
+    pasta_jax: _Section | None = None
 
 
 PLAIN = Defaults()  # of a model without the file
@@ -41,11 +58,9 @@ def read_defaults(folder: Path) -> Defaults | None:
     path = folder / FILE
     if not path.is_file():
         return None
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        return msgspec.convert(_chosen(raw), Defaults)
-    except (ValueError, AttributeError, msgspec.ValidationError) as error:
-        raise PastaError(f"{path}: malformed ({error}); fix or delete the file") from None
+    fix = "fix or delete the file"
+    raw = read_json(path, dict[str, Any], most=MIB, fix=fix)
+    return typed(_chosen(typed(raw, _File, str(path), fix)), Defaults, str(path), fix)
 
 
 def filled(options: Options, defaults: Defaults) -> Options:
@@ -57,11 +72,11 @@ def filled(options: Options, defaults: Defaults) -> Options:
     return dataclasses.replace(options, **unset)
 
 
-def _chosen(raw: dict[str, Any]) -> dict[str, Any]:
+def _chosen(file: _File) -> dict[str, Any]:
     """The fields of Defaults in a file. Sampling at an unstated temperature is at 1, as in Hugging Face's tools."""
-    rules = raw.get(SECTION, {})
-    chosen = {name: rules[name] for name in _TOPIC_RULES if rules.get(name) is not None}
-    if raw.get("do_sample"):
-        chosen["temperature"] = 1.0
-        chosen |= {name: raw[name] for name in ("temperature", "top_k", "top_p") if raw.get(name) is not None}
-    return chosen
+    rules = file.pasta_jax or _Section()
+    chosen = {name: getattr(rules, name) for name in _TOPIC_RULES}
+    if file.do_sample:
+        chosen["temperature"] = 1.0 if file.temperature is None else file.temperature
+        chosen |= {name: getattr(file, name) for name in ("top_k", "top_p")}
+    return {name: value for name, value in chosen.items() if value is not None}

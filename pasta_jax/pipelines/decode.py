@@ -6,9 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Annotated
 
-import msgspec
 from rich.console import Console
 
 from pasta_jax import compiled, fingerprints
@@ -26,7 +24,7 @@ from pasta_jax.pipelines.decode_many import answer_many
 from pasta_jax.pipelines.decode_record import Record, record_of, summary, write_pictures, write_records
 from pasta_jax.pipelines.prompts import Prompt
 from pasta_jax.progress import doing, say
-from pasta_jax.ranges import AtLeastZero, Count, Positive, Seed
+from pasta_jax.ranges import AtLeastZero, Count, Positive, Seed, TopP
 from pasta_jax.view.terminal import LiveView, answer_view
 from pasta_jax.view.text import printable
 
@@ -38,7 +36,7 @@ class RequestSettings:
     max_tokens: Positive
     temperature: AtLeastZero | None  # None, here and below: the model's own
     top_k: Count | None
-    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None
+    top_p: TopP | None
     seed: Seed
     sequential: bool | None  # None: unless the model was trained on the tags
     max_topic_tokens: Positive

@@ -4,9 +4,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
-
-import msgspec
+from typing import Literal
 
 from pasta_jax import files
 from pasta_jax.data.toy import HELD_OUT, problems
@@ -18,7 +16,7 @@ from pasta_jax.evaluate.exactness import AblationResult, Answer, Quality, Speed
 from pasta_jax.models.defaults import filled
 from pasta_jax.models.source import ModelSource, load
 from pasta_jax.pipelines.toy_level import refuse_other_level
-from pasta_jax.ranges import AtLeastZero, Count, Positive, Records, RecordsOrNone, Seed
+from pasta_jax.ranges import AtLeastZero, Count, Positive, Records, RecordsOrNone, Seed, TopP
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +26,7 @@ class RequestSettings:
     max_tokens: Positive
     temperature: AtLeastZero | None  # None, here and below: the model's own
     top_k: Count | None
-    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None
+    top_p: TopP | None
     seed: Seed
     max_topic_tokens: Positive
     max_topic_words: Count | None
