@@ -7,10 +7,16 @@ refused.jsonl (the others, each with reason and place), summary.json, statistics
 tokenised dataset that training reads. --inspect=5 shows five records, their chunks in colour; with --forks, five that
 have chunks. docs/DATA.md describes sources and fields.
 
-Variants: sharegpt_structure (all usable ShareGPT pairs by their form alone, no network; under two minutes on two CPU
-cores, about 5,860 records), likelihood (weighs the chunks of an earlier run with SmolLM2; some 75 minutes on two CPU
-cores; needs --config.records=runs/structure/records.jsonl), openai and gemini (a language model behind an API; the key
-comes from the environment), toy (the toy task, in seconds).
+Variants:
+
+sharegpt_structure  all usable ShareGPT pairs by their form alone, no network; under two minutes on two CPU cores, about
+                    5,860 records
+pasta               also later turns and other packaged data, filtered by the form of the answer: what the models in
+                    checkpoints/ were trained on; under two minutes on two CPU cores, 2,431 records
+likelihood          weighs the chunks of an earlier run with SmolLM2; some 75 minutes on two CPU cores; needs
+                    --config.records=runs/structure/records.jsonl
+openai, gemini      a language model behind an API; the key comes from the environment
+toy                 the toy task, in seconds
 """
 
 from ml_collections import ConfigDict
@@ -21,7 +27,8 @@ from configs import common
 def get_config(variant: str = "sharegpt_structure") -> ConfigDict:
     """The config of a variant."""
     variants = {
-        "sharegpt_structure": lambda: annotate("structure"),  # ShareGPT pairs by their form alone, no network
+        "sharegpt_structure": structure,
+        "pasta": pasta,
         "likelihood": likelihood,
         "openai": openai,
         "gemini": gemini,
@@ -35,7 +42,8 @@ def annotate(annotator: str) -> ConfigDict:
     return ConfigDict(
         {
             "annotator": annotator,  # structure, likelihood, openai, gemini, toy
-            "source": "sharegpt",  # see docs/DATA.md
+            "source": "sharegpt",  # see docs/DATA.md; several: separated by commas
+            "later_turns": False,  # also later questions of a conversation, where they can be understood without it
             "records": "",  # records.jsonl of an earlier run, to annotate instead of a source; empty: none
             "max_pairs": 0,  # 0: all; else N pairs, those whose ids come first
             "prompt_words": (3, 100),  # fewest and most
@@ -48,6 +56,29 @@ def annotate(annotator: str) -> ConfigDict:
             "dataset": True,  # also write the tokenised dataset that training reads
         }
     )
+
+
+def structure() -> ConfigDict:
+    """ShareGPT pairs by their form alone, no network."""
+    config = annotate("structure")
+    config.form = None  # which records to keep by their form (annotate/form.py::FormFilter); None: all
+    return config
+
+
+def pasta() -> ConfigDict:
+    """What the models in checkpoints/ were trained on: named chunks of moderate length, and answers without a fork."""
+    config = structure()
+    config.update(source="sharegpt,alpaca_rows,preferences", later_turns=True, response_words=(4, 350), max_tokens=512)
+    config.form = ConfigDict(
+        {
+            "max_chunks": 12,
+            "max_chunk_tokens": 120,
+            "min_speedup": 1.15,
+            "max_repetition": 0.2,  # share of an answer's 4-grams that occurred before in it
+            "unforked": 0.3,  # share of the records without a fork, in equal parts of each kind of answer
+        }
+    )
+    return config
 
 
 def likelihood() -> ConfigDict:

@@ -35,6 +35,7 @@ def get_config(variant: str = "toy") -> ConfigDict:
             "tiny": tiny,
             "toy": toy,
             "smollm2_135m": smollm2_135m,
+            "pasta": pasta,
             "gemma3_270m": gemma3_270m,
             "gemma_7b": gemma_7b,
         },
@@ -59,6 +60,8 @@ def sft() -> ConfigDict:
                 "context": 0,
                 "widen": 1.0,  # factor on the initial weights; small models learn faster from larger ones
             },
+            # Where a new adapter's tag rows start: near words of their meaning, or apart from all words.
+            "tag_rows": "words",
             "strip_tags": False,  # True: train on plain answers, for the baseline
             # Position policy: predicted, constant (main skips `constant` ids), oracle (training only), shared_start.
             # Stored with the model, which is then decoded with it. A trained model keeps its own.
@@ -102,6 +105,7 @@ def sft() -> ConfigDict:
                 "length": 1.0,
                 "chunk": 1.0,
                 "sync": 1.0,
+                "bracket": 1.0,  # a further factor on [PROMISE] and [/ASYNC], labels of kinds main and chunk
             },  # of each kind of label in the loss
             "mesh": {"data": 0, "model": 1},  # devices that share rows, and heads; data 0: all devices / model
             "every": {"log": 10, "held_out": 200, "probe": 200, "save": 200},  # in steps; 0: never
@@ -140,6 +144,16 @@ def smollm2_135m() -> ConfigDict:
     config.model = common.model("smollm2_135m")
     config.adapter.update(rank=16, alpha=32.0, dtype="bfloat16")  # weights move by far more than it rounds
     config.train.update(learning_rate=2e-4, warmup=50)
+    return config
+
+
+def pasta() -> ConfigDict:
+    """What the adapters in checkpoints/ were trained with."""
+    config = smollm2_135m()
+    config.data.update(lengths=(256, 320, 384, 448, 512), rows=2, packed=True)
+    config.train.update(learning_rate=1e-3, warmup=20, epochs=3, remat=False, slice=64, b2=0.99)
+    config.weights.bracket = 2.0
+    config.every.update(held_out=100, probe=0, save=50)
     return config
 
 

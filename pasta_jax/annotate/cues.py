@@ -188,6 +188,11 @@ def topic(text: str, known: str) -> str:
     return " ".join((words or _WORD.findall(text[:400]))[:MAX_TOPIC_WORDS])
 
 
+def common(text: str) -> bool:
+    """Whether a text has no word with a content of its own."""
+    return all(word.lower() in _COMMON for word in _WORD.findall(text))
+
+
 def _content_words(sentence: str, known: set[str]) -> list[str]:
     """The first run of two or more consecutive content words that are not in `known`, else the longest run."""
     runs: list[list[str]] = [[]]

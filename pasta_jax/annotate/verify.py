@@ -8,6 +8,7 @@ import numpy as np
 from pasta_jax.annotate.run import Answer
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.records import Record, prompt_ids
+from pasta_jax.data.sources import license_of
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.clock import clock, parallelism, theoretical_speedup
 from pasta_jax.lang.linear import Block, scan
@@ -106,6 +107,8 @@ def verify_program(
     return Record(
         id=pair.id,
         source=pair.source,
+        origin=pair.origin,
+        license=license_of(pair.source),
         split=split,
         system=pair.system,
         instruction=pair.instruction,

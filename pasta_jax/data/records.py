@@ -15,6 +15,8 @@ class Record:
 
     id: str
     source: str
+    origin: str  # place in the source
+    license: str  # of the source's texts
     split: str
     system: str
     instruction: str

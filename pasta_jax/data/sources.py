@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pasta_jax import assets
-from pasta_jax.data.pairs import Pair, Unreadable, parse_pair, prompt_key
+from pasta_jax.data.pairs import Pair, Unreadable, later_pairs, parse_pair, prompt_key
 from pasta_jax.errors import PastaError
 
 PACKAGED = {
@@ -25,6 +25,13 @@ ORIGINS = {
     "alpaca_rows": "999 rows in Alpaca's format (from llamafactory's archive): answers by models; Apache-2.0",
     "preferences": "300 preference pairs (from llamafactory's archive): answers by models; Apache-2.0",
 }
+# Their terms in short, for records.
+LICENSES = {
+    "sharegpt": "none stated",
+    "alpaca_rows": "Apache-2.0",
+    "preferences": "Apache-2.0",
+    "toy": "Apache-2.0",
+}
 EVALUATION = ("alpaca_eval", "mt_bench", "ifeval")
 MAX_BYTES = 2**20  # of one record; anything longer is not a question with its answer
 
@@ -36,14 +43,22 @@ TOO_DEEP = "a record must not be nested deeply"
 Row = tuple[str, object]  # (place, parsed JSON or Unreadable)
 
 
-def read(source: str) -> Iterator[Pair | Unreadable]:
+def read(source: str, later_turns: bool = False) -> Iterator[Pair | Unreadable]:
     """The pairs of a source, in order, with an Unreadable in place of each record that can't be read.
 
-    A source is a name in PACKAGED, a file (.jsonl, .json, .parquet) or a TFDS name `tfds:name/split`.
+    A source is a name in PACKAGED, a file (.jsonl, .json, .parquet) or a TFDS name `tfds:name/split`. Of a conversation
+    the first question and its answer are a pair; with `later_turns` also later ones that can be understood without it.
     """
     name = _name(source)
     for place, row in rows_of(source):
         yield row if isinstance(row, Unreadable) else parse_pair(row, name, place)
+        if later_turns:
+            yield from later_pairs(row, name, place)
+
+
+def license_of(source: str) -> str:
+    """The terms of a source's texts."""
+    return LICENSES.get(source, "unknown")
 
 
 def rows_of(source: str) -> Iterator[Row]:

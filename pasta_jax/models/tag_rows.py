@@ -43,6 +43,24 @@ def initial_tag_rows(table_VxE: np.ndarray, tokenizer, seed: int = 0) -> np.ndar
     return (np.stack(means) + size * unit(rng.standard_normal((NUM_TAGS, table_VxE.shape[1])))).astype(np.float32)
 
 
+def rows_apart(table_VxE: np.ndarray, tokenizer, seed: int = 0) -> np.ndarray:
+    """Rows [68, E] that start far from every word: the table's mean plus random directions of an ordinary length.
+
+    Rows near words are learnt sooner, but what raises a tag then raises its words as well: a model trained briefly may
+    write " end" where it should close a chunk. The numbers of [/PROMISE:n] stay near each other's words: as text they
+    would only be a wrong length.
+    """
+    rows = initial_tag_rows(table_VxE, tokenizer, seed)
+    tags = tokenizer.tags
+    words = np.delete(table_VxE, range(tags.base, tags.end), axis=0)
+    mean = np.mean(words, axis=0)
+    length = np.median(np.linalg.norm(words - mean, axis=1))
+    noise = np.random.default_rng(seed).standard_normal((NUM_TAGS, table_VxE.shape[1]))
+    names = [tag - tags.base for tag in (tags.promise, tags.async_, tags.end_async, tags.sync)]
+    rows[names] = (mean + length * unit(noise))[names]
+    return rows
+
+
 def unit(rows: np.ndarray) -> np.ndarray:
     """Rows of norm one."""
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)

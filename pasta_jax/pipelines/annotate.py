@@ -12,6 +12,7 @@ from rich.console import Console
 
 from pasta_jax.annotate import annotators
 from pasta_jax.annotate.annotators import Annotator, ToyProblems
+from pasta_jax.annotate.form import FormFilter, keep
 from pasta_jax.annotate.likelihood import Weighing
 from pasta_jax.annotate.results import RECORDS, Skipped, Summary, write_results
 from pasta_jax.annotate.run import Unanswered, collect_answers
@@ -41,7 +42,8 @@ class Settings:
     """The fields of configs/annotate.py that all annotators share."""
 
     annotator: str
-    source: str  # see docs/DATA.md; ignored with `records` and by the toy task
+    source: str  # see docs/DATA.md; several: separated by commas; ignored with `records` and by the toy task
+    later_turns: bool  # also later questions of a conversation, where they can be understood without it
     records: str  # records.jsonl of an earlier run, to annotate instead of a source; empty: none
     max_pairs: Count  # 0: all; else those whose ids come first
     prompt_words: WordLimits
@@ -59,6 +61,7 @@ class FormSettings(Settings):
     """Annotate by the form of the text."""
 
     annotator: Literal["structure"]
+    form: FormFilter | None  # which records to keep by their form; None: all
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,6 +128,9 @@ def _run(settings: Settings, folder: Path) -> Summary:
         for pair, answer in track(zip(pairs, answers, strict=True), "verifying", len(pairs))
         if not isinstance(answer, Unanswered)
     ]
+    if isinstance(settings, FormSettings) and settings.form:
+        verdicts, left_out = keep(verdicts, settings.form)
+        skipped.left_out.update(left_out)
     source = settings.records or settings.source
     cost = total_cost(folder / ANSWERS, settings.endpoint) if isinstance(settings, EndpointSettings) else None
     summary = write_results(folder, verdicts, skipped, settings.annotator, source, tokenizer.name, cost)
@@ -150,15 +156,16 @@ def read_pairs(settings: Settings) -> tuple[list[Pair], Skipped]:
     skipped = Skipped([], Counter(), Counter())
     if settings.records:
         records = read_records(Path(settings.records))
-        pairs = [Pair(r.id, r.system, r.instruction, r.response, r.source) for r in records]
+        pairs = [Pair(r.id, r.system, r.instruction, r.response, r.source, r.origin) for r in records]
     elif isinstance(settings, ToySettings):
         pairs = [
             Pair(id_of("", problem.instruction, problem.answer), "", problem.instruction, problem.answer, "toy")
             for problem in settings.toy.generate()
         ]
     else:
-        sources.refuse_for_training([settings.source])
-        rows = list(sources.read(settings.source))
+        names = [name.strip() for name in settings.source.split(",")]
+        sources.refuse_for_training(names)
+        rows = [row for name in names for row in sources.read(name, settings.later_turns)]
         limits = sources.Filter(
             settings.prompt_words, settings.response_words, settings.drop_duplicates, settings.drop_evaluation
         )

@@ -41,6 +41,7 @@ from pasta_jax.pipelines.trainable import (
     load,
     merged,
     place,
+    with_rows_apart,
     write,
 )
 from pasta_jax.progress import say
@@ -105,6 +106,7 @@ class KindWeights:
     length: AtLeastZero
     chunk: AtLeastZero
     sync: AtLeastZero
+    bracket: AtLeastZero  # a further factor on [PROMISE] and [/ASYNC], which are labels of kinds main and chunk
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +124,7 @@ class Settings:
 
     model: ModelSource
     fresh: FreshSettings
+    tag_rows: Literal["words", "apart"]  # where a new adapter's tag rows start (models/tag_rows.py)
     strip_tags: bool  # train on plain answers
     positions: Positions
     data: DataSettings
@@ -182,7 +185,11 @@ def _run(settings: Settings, workdir: Path, stopping: Callable[[], bool], comman
         accumulate=settings.train.accumulate,
         batch=data.feed.batch,
         held_out=data.held_out,
-        loss=sft_loss(settings.train.scoring(model), tuple(getattr(settings.weights, kind) for kind in KINDS)),
+        loss=sft_loss(
+            settings.train.scoring(model),
+            tuple(getattr(settings.weights, kind) for kind in KINDS),
+            settings.weights.bracket,
+        ),
         optimizer=optimizer,
         learning_rate=schedule(config),
         flops_per_token=flops_per_token(
@@ -235,6 +242,8 @@ def start_of(settings: Settings) -> Trainable:
         start = divide(fresh_model(settings.fresh, seed), settings.adapter, seed)
     else:
         start = load(settings.model, settings.adapter, seed)
+        if settings.tag_rows == "apart" and start.frozen is not None and start.model.positions is None:
+            start = dataclasses.replace(start, params=with_rows_apart(start, seed))
     recorded = start.model.positions
     if settings.strip_tags:
         positions = None

@@ -8,12 +8,14 @@ from typing import Annotated, Literal, TypeVar
 import jax
 import jax.numpy as jnp
 import msgspec
+import numpy as np
 
 from pasta_jax.errors import PastaError
 from pasta_jax.models import source
 from pasta_jax.models.adapter import About, AdapterConfig, describe, merge, new_adapter, rounded, save_adapter
 from pasta_jax.models.card import Card, Training
 from pasta_jax.models.source import ModelSource
+from pasta_jax.models.tag_rows import rows_apart
 from pasta_jax.models.weights import Model, export_model, platform_dtype
 from pasta_jax.progress import say
 from pasta_jax.ranges import AboveZero, AtLeastZero, Count, Momentum, Positive, Rows, Seed, Slots, SlotsOrNone
@@ -113,6 +115,15 @@ def divide(model: Model, adapter: AdapterSettings, seed: int) -> Trainable:
     if not adapter.rank:
         return Trainable(model, model.params, None)
     return Trainable(model, new_adapter(model.params, adapter.config(), model.tokenizer.tags, seed), model.params)
+
+
+def with_rows_apart(start: Trainable, seed: int) -> Params:
+    """A new adapter whose tag rows are far from those of words."""
+    rows = {
+        name: jnp.asarray(rows_apart(np.asarray(start.frozen[name]), start.model.tokenizer, seed))
+        for name in start.params["tag_rows"]
+    }
+    return start.params | {"tag_rows": rows}
 
 
 def _require_same_adapter(path: str, about: About, adapter: AdapterConfig) -> None:

@@ -76,11 +76,20 @@ def mask_spec(batch: Batch, block: int) -> MaskSpec:
 
 
 def sliced_losses(scoring: Scoring, params: Params, x_BxTxE: jax.Array, label_BxT: jax.Array) -> jax.Array:
-    """The head and the softmax over one slice of every row at a time: [B, T, V] never exists."""
+    """The head and the softmax over one slice of every row at a time: [B, T, V] never exists.
+
+    With several slices, each row's labelled tokens come first and slices without labels are skipped: prompts and
+    padding need no logits.
+    """
     tags = scoring.tags
     lanes, length, embed = x_BxTxE.shape
     size = min(scoring.slice, length)
     padding = -length % size
+    order_BxT = None
+    if size < length:
+        order_BxT = jnp.argsort(label_BxT == NO_LABEL, axis=1, stable=True)
+        x_BxTxE = jnp.take_along_axis(x_BxTxE, order_BxT[:, :, None], axis=1)
+        label_BxT = jnp.take_along_axis(label_BxT, order_BxT, axis=1)
     x_BxTxE = jnp.pad(x_BxTxE, ((0, 0), (0, padding), (0, 0)))
     label_BxT = jnp.pad(label_BxT, ((0, 0), (0, padding)), constant_values=NO_LABEL)
     x_CxBxSxE = jnp.moveaxis(x_BxTxE.reshape(lanes, -1, size, embed), 1, 0)
@@ -89,8 +98,7 @@ def sliced_losses(scoring: Scoring, params: Params, x_BxTxE: jax.Array, label_Bx
     head = {name: params[name] for name in ("embed", "head") if name in params}
     rows = params.get("tag_rows")
 
-    @jax.checkpoint
-    def one(head, rows, x_BxSxE, label_BxS):
+    def losses(head, rows, x_BxSxE, label_BxS):
         def logits_of(tables):
             return logits(jax.tree.map(lambda leaf: leaf.astype(scoring.dtype), tables), scoring.config, x_BxSxE)
 
@@ -102,8 +110,16 @@ def sliced_losses(scoring: Scoring, params: Params, x_BxTxE: jax.Array, label_Bx
         target = jnp.take_along_axis(logits_BxSxV, jnp.where(labelled, label_BxS, 0)[:, :, None], axis=2)[:, :, 0]
         return jnp.where(labelled, jax.nn.logsumexp(logits_BxSxV, axis=2) - target, 0.0)
 
+    @jax.checkpoint
+    def one(head, rows, x_BxSxE, label_BxS):
+        if order_BxT is None:
+            return losses(head, rows, x_BxSxE, label_BxS)
+        labelled = jnp.any(label_BxS != NO_LABEL)
+        return lax.cond(labelled, losses, lambda *_: jnp.zeros(label_BxS.shape), head, rows, x_BxSxE, label_BxS)
+
     _, loss_CxBxS = lax.scan(lambda _, part: (None, one(head, rows, *part)), None, (x_CxBxSxE, label_CxBxS))
-    return jnp.moveaxis(loss_CxBxS, 0, 1).reshape(lanes, -1)[:, :length]
+    loss_BxT = jnp.moveaxis(loss_CxBxS, 0, 1).reshape(lanes, -1)[:, :length]
+    return loss_BxT if order_BxT is None else jnp.take_along_axis(loss_BxT, jnp.argsort(order_BxT, axis=1), axis=1)
 
 
 def kinds(batch: Batch, tags: TagIds) -> dict[str, jax.Array]:
@@ -126,15 +142,28 @@ def kinds(batch: Batch, tags: TagIds) -> dict[str, jax.Array]:
     }
 
 
-def sft_loss(scoring: Scoring, weights: tuple[float, ...]) -> Loss:
-    """The mean loss over labels, each weighted by its kind; `weights` has one entry for each of KINDS."""
+def sft_loss(scoring: Scoring, weights: tuple[float, ...], bracket: float = 1.0) -> Loss:
+    """The mean loss over labels, each weighted by its kind; `weights` has one entry for each of KINDS.
+
+    `bracket` is a further factor on the labels [PROMISE] and [/ASYNC], which are of kinds main and chunk: they decide
+    where an answer forks and where a chunk ends, and are few.
+    """
+    tags = scoring.tags
 
     def loss(trainable: Params, frozen: Params | None, batch: Batch) -> LossSums:
         losses_BxT = token_losses(scoring, model_params(scoring, trainable, frozen), batch)
-        of_kind = kinds(batch, scoring.tags)
+        of_kind = kinds(batch, tags)
         sums = {name: (jnp.sum(losses_BxT * is_one), jnp.sum(is_one)) for name, is_one in of_kind.items()}
         weighted = [(w * total, w * count) for w, (total, count) in zip(weights, sums.values(), strict=True)]
+        is_bracket = {"main": batch.label == tags.promise, "chunk": batch.label == tags.end_async}
+        if bracket != 1.0:
+            for name, w in zip(KINDS, weights, strict=True):
+                if name in is_bracket:
+                    is_one, extra = of_kind[name] & is_bracket[name], w * (bracket - 1.0)
+                    weighted.append((extra * jnp.sum(losses_BxT * is_one), extra * jnp.sum(is_one)))
         total, weight = (functools.reduce(jnp.add, column) for column in zip(*weighted, strict=True))
+        both = is_bracket["main"] | is_bracket["chunk"]
+        sums["bracket"] = (jnp.sum(losses_BxT * both), jnp.sum(both))
         parts = {"loss": (total, weight), **{f"loss_{name}": pair for name, pair in sums.items()}}
         return LossSums(parts, jnp.sum(batch.record > 0))
 

@@ -1,0 +1,120 @@
+"""Keep the records that a small model learns to fork from, and a share of answers that have nothing to fork.
+
+A forked answer is kept if all its chunks have the form `Name: text`, with distinct topics and a moderate length: a
+model of a hundred million parameters learns this form from some thousand records, and little from all others.
+"""
+
+import dataclasses
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import chain, zip_longest
+from typing import Annotated
+
+from msgspec import Meta
+
+from pasta_jax.annotate import cues
+from pasta_jax.annotate.verify import Refusal
+from pasta_jax.data.records import Record
+from pasta_jax.lang.program import Chunk, Program
+
+_NAMED = re.compile(r"\W{0,4}\w[^:.!?\n]{1,60}:[*_]{0,3}\s")
+_FINISHED = re.compile(r"[.!?:;)\]}\"'`*|”’]\s*$")
+_LISTED = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s", re.MULTILINE)
+_ASSISTANT = re.compile(r"\b(?:as an ai|language model|openai|chatgpt|i'm sorry, but|i cannot|i can't)\b", re.I)
+_WHAT_IF = re.compile(r"\b(?:what (?:if|would)|imagine|suppose|hypothetical(?:ly)?)\b", re.I)
+_CODE = "```"
+
+
+@dataclasses.dataclass(frozen=True)
+class FormFilter:
+    """Which records are kept, by their form."""
+
+    max_chunks: Annotated[int, Meta(ge=1)]
+    max_chunk_tokens: Annotated[int, Meta(ge=1)]
+    min_speedup: Annotated[float, Meta(ge=1)]  # theoretical, over the same answer without tags
+    max_repetition: Annotated[float, Meta(ge=0, le=1)]  # share of an answer's 4-grams that occurred before in it
+    unforked: Annotated[float, Meta(ge=0, lt=1)]  # share of the records kept that have no fork
+
+    def refusal(self, record: Record) -> str | None:
+        """Why a record is not kept, as one of a few fixed phrases; None if it may be."""
+        if not record.response.isascii() or not record.instruction.isascii():
+            return "not ASCII"
+        if not _FINISHED.search(record.response):
+            return "answer breaks off"
+        if _ASSISTANT.search(record.response):
+            return "speaks of itself"
+        if repetition(record.response.split()) > self.max_repetition:
+            return "repeats itself"
+        return self._forked_refusal(record) if record.forks else _unforked_refusal(record)
+
+    def _forked_refusal(self, record: Record) -> str | None:
+        if _CODE in record.response:
+            return "code"
+        if record.forks > self.max_chunks:
+            return "too many chunks"
+        if max(record.chunk_tokens) > self.max_chunk_tokens:
+            return "a long chunk"
+        if record.speedup < self.min_speedup:
+            return "little speedup"
+        topics = [" ".join(topic.casefold().split()) for topic in record.topics]
+        if len(set(topics)) < len(topics):
+            return "equal topics"
+        if any(cues.common(topic) for topic in topics):
+            return "a topic without content"
+        chunks = [part for part in Program.parse(record.program).parts if isinstance(part, Chunk)]
+        return None if all(_NAMED.match(chunk.text) for chunk in chunks) else "a chunk without a name"
+
+
+def _unforked_refusal(record: Record) -> str | None:
+    """A list that the annotator did not fork teaches nothing about when to fork."""
+    listed = _CODE not in record.response and len(_LISTED.findall(record.response)) > 1
+    return "a list without a fork" if listed else None
+
+
+def kind_of(record: Record) -> str:
+    """The kind of an answer without a fork."""
+    if _CODE in record.response:
+        return "code"
+    if cues.creative(record.instruction):
+        return "letter, poem or story"
+    if _WHAT_IF.search(record.instruction):
+        return "what if"
+    return "short fact" if len(record.response.split()) < 60 else "prose"
+
+
+def repetition(words: Sequence[str], size: int = 4) -> float:
+    """The share of an answer's n-grams that occurred before in it."""
+    grams = list(zip(*(words[n:] for n in range(size)), strict=False))
+    return 1 - len(set(grams)) / len(grams) if grams else 0.0
+
+
+def keep(verdicts: Iterable[Record | Refusal], limits: FormFilter) -> tuple[list[Record | Refusal], Counter[str]]:
+    """The verdicts without the records that are not kept, in order, and the number of those by reason.
+
+    Every kind of answer without a fork has an equal part in their share, as far as there are enough.
+    """
+    verdicts = list(verdicts)
+    left_out: Counter[str] = Counter()
+    forked: set[str] = set()
+    plain: dict[str, list[str]] = {}
+    for record in verdicts:
+        if isinstance(record, Refusal):
+            continue
+        if reason := limits.refusal(record):
+            left_out[f"form: {reason}"] += 1
+        elif record.forks:
+            forked.add(record.id)
+        else:
+            plain.setdefault(kind_of(record), []).append(record.id)
+    count = round(limits.unforked / (1 - limits.unforked) * len(forked))
+    kinds = [sorted(ids, key=_hash) for _, ids in sorted(plain.items())]
+    in_turn = [id for id in chain(*zip_longest(*kinds)) if id is not None]
+    left_out["form: enough without a fork"] += len(in_turn[count:])
+    kept = forked.union(in_turn[:count])
+    return [v for v in verdicts if isinstance(v, Refusal) or v.id in kept], +left_out
+
+
+def _hash(id: str) -> str:
+    return hashlib.sha256(id.encode()).hexdigest()
