@@ -245,6 +245,16 @@ def test_weights_select_kinds():
     np.testing.assert_allclose(even.parts["loss"][1], np.sum(batch.label != NO_LABEL))
 
 
+def test_the_bracket_weight_is_a_further_factor_on_forks_and_ends_of_chunks():
+    batch = row([example for example, _ in records()])
+    losses = np.asarray(LOSSES(params(), batch))
+    factors = {TAGS.promise: 3.0, TAGS.end_async: 3.0}
+    weights = np.vectorize(lambda label: factors.get(label, 1.0))(batch.label) * (batch.label != NO_LABEL)
+    total, weight = jax.jit(sft_loss(SCORING, EVEN, bracket=3.0))(params(), None, batch).parts["loss"]
+    np.testing.assert_allclose(total / weight, np.sum(losses * weights) / np.sum(weights), rtol=1e-5)
+    assert weight == np.sum(batch.label != NO_LABEL) + 2 * np.isin(batch.label, list(factors)).sum() > 0
+
+
 # The softmax in slices
 
 
@@ -258,15 +268,17 @@ def hidden_and_labels(length: int = 50):
 @pytest.mark.parametrize("size", [7, 50, 1000])
 def test_slices_have_the_same_loss_as_all_at_once(size):
     x, label = hidden_and_labels()
+    label[:, -20:] = NO_LABEL  # some slices have no labels
+    order = np.arange(1.0, label.size + 1, dtype=np.float32).reshape(label.shape)  # each loss belongs to its token
     table = {"embed": params()["embed"]}
 
     def plain(table, x):
         log_p = jax.nn.log_softmax(transformer.logits(table, CONFIG, x))
         target = jnp.take_along_axis(log_p, jnp.maximum(label, 0)[:, :, None], axis=2)[:, :, 0]
-        return jnp.sum(jnp.where(label != NO_LABEL, -target, 0.0) ** 2)
+        return jnp.sum(order * jnp.where(label != NO_LABEL, -target, 0.0) ** 2)
 
     def sliced(table, x):
-        return jnp.sum(sliced_losses(dataclasses.replace(SCORING, slice=size), table, x, label) ** 2)
+        return jnp.sum(order * sliced_losses(dataclasses.replace(SCORING, slice=size), table, x, label) ** 2)
 
     expected, actual = (jax.jit(jax.value_and_grad(f, argnums=(0, 1)))(table, x) for f in (plain, sliced))
     np.testing.assert_allclose(actual[0], expected[0], rtol=1e-5)

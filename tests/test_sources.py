@@ -9,7 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from pasta_jax.data import sources
-from pasta_jax.data.pairs import Pair, Unreadable, prompt_key, split_of
+from pasta_jax.data.pairs import Pair, Unreadable, prompt_key, split_of, stands_alone
 from pasta_jax.data.sources import Filter, known_preferences, read, refuse_for_training, select
 from pasta_jax.errors import PastaError
 from tests.malformed import LINES, conversation
@@ -194,3 +194,55 @@ def test_no_known_preference_compares_equal_answers():
 
 def test_conversation_helper():
     assert json.loads(conversation("human: a: b"))["conversations"] == [{"from": "human", "value": "a: b"}]
+
+
+def turns(*texts: str) -> dict:
+    """A conversation whose turns alternate between a person and a model."""
+    return {"conversations": [{"from": ("human", "gpt")[n % 2], "value": text} for n, text in enumerate(texts)]}
+
+
+def test_later_turns_are_used_where_their_question_stands_alone(tmp_path):
+    path = write(
+        tmp_path / "a.jsonl",
+        turns("Hi there", "Hello.", "What are the largest rivers of France?", "Loire.", "Why is that so?", "So."),
+        turns("x", "Loire.", "List five ways to relax", "a"),
+        {"conversations": [1, {"from": 3, "value": "x"}, {"from": "human", "value": None}]},
+        {"conversations": "no"},
+    )
+    pairs = [item for item in sources.read(str(path), later_turns=True) if isinstance(item, Pair)]
+    assert [(pair.instruction, pair.response, pair.origin) for pair in pairs] == [
+        ("Hi there", "Hello.", "a.jsonl: line 1"),
+        ("What are the largest rivers of France?", "Loire.", "a.jsonl: line 1, turn 3"),
+        ("x", "Loire.", "a.jsonl: line 2"),
+        ("List five ways to relax", "a", "a.jsonl: line 2, turn 3"),
+    ]
+    assert [item.instruction for item in sources.read(str(path)) if isinstance(item, Pair)] == ["Hi there", "x"]
+
+
+@pytest.mark.parametrize(
+    ("question", "alone"),
+    [
+        ("What are the main causes of inflation?", True),
+        ("Give me 10 names for a bakery", True),
+        ("Can you give me an alternative?", False),
+        ("How does this compare to Spain?", False),
+        ("What are some more ideas for it?", False),
+        ("ok, list the capitals of Europe", False),
+        ("Rewrite it in a formal tone please", False),
+        ("Why?", False),
+    ],
+)
+def test_questions_that_refer_to_earlier_turns(question, alone):
+    assert stands_alone(question) == alone
+
+
+@requires_data
+def test_later_turns_never_bring_in_evaluation_prompts(tmp_path):
+    prompts = [pair.instruction for pair in read("alpaca_eval") if isinstance(pair, Pair)]
+    prompt = next(prompt for prompt in prompts if stands_alone(prompt))
+    path = write(tmp_path / "a.jsonl", turns("Hi", "Hello.", prompt, "An answer of five words."))
+    rows = [row for row in sources.read(str(path), later_turns=True) if isinstance(row, Pair)]
+    selection, left_out = select(rows, Filter((1, 99), (1, 99), True, drop_evaluation=True))
+    assert prompt in [row.instruction for row in rows]
+    assert prompt not in [pair.instruction for pair in selection]
+    assert left_out["evaluation prompt"] == 1

@@ -12,9 +12,10 @@ import pytest
 
 from pasta_jax import assets
 from pasta_jax.errors import PastaError
+from pasta_jax.lang.tags import TagIds
 from pasta_jax.models import gguf_model, weights
 from pasta_jax.models.config import PRESETS, Rope
-from pasta_jax.models.tag_rows import initial_tag_rows
+from pasta_jax.models.tag_rows import initial_tag_rows, rows_apart
 from pasta_jax.models.transformer import forward
 from pasta_jax.models.weights import export_model, load_model
 from tests.gguf_writer import write_gguf
@@ -173,8 +174,6 @@ def test_tag_rows_are_apart_not_longer_than_others_and_near_their_words():
         def encode(self, text):
             return [sum(map(ord, word)) % 200 for word in text.split()]
 
-    from pasta_jax.lang.tags import TagIds
-
     table = np.random.default_rng(5).standard_normal((300, 512)).astype(np.float32)
     rows = initial_tag_rows(table, Words(TagIds(210)))
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
@@ -183,6 +182,31 @@ def test_tag_rows_are_apart_not_longer_than_others_and_near_their_words():
     assert np.linalg.norm(rows, axis=1).max() < np.median(np.linalg.norm(table[:200], axis=1))
     near = unit[67] @ (table / np.linalg.norm(table, axis=1, keepdims=True)).T
     assert set(np.argsort(near)[-3:]) == {sum(map(ord, word)) % 200 for word in ("wait", "join", "together")}
+
+
+def test_rows_apart_are_near_no_word_and_as_long_as_others():
+    class Words:
+        tags = TagIds(210)
+
+        def encode(self, text):
+            return [sum(map(ord, word)) % 200 for word in text.split()]
+
+    rng = np.random.default_rng(5)
+    table = (rng.standard_normal((300, 512)) + 2 * rng.standard_normal(512)).astype(np.float32)  # a common direction
+    tags = Words.tags
+    near = initial_tag_rows(table, Words())
+    apart = rows_apart(table, Words())
+    mean = np.delete(table, range(tags.base, tags.end), axis=0).mean(0)
+
+    def cosine(row):
+        words = table[:200] - mean
+        return (words @ (row - mean) / np.linalg.norm(words, axis=1) / np.linalg.norm(row - mean)).max()
+
+    ends = tags.end_async - tags.base
+    assert cosine(near[ends]) > 0.4
+    assert cosine(apart[ends]) < 0.2
+    assert 0.9 < np.linalg.norm(apart[ends] - mean) / np.linalg.norm(table[0] - mean) < 1.1
+    np.testing.assert_array_equal(apart[1:65], near[1:65])  # lengths
 
 
 REFUSALS = [
