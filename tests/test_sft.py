@@ -22,7 +22,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import POLICIES, Positions
 from pasta_jax.metrics import Metrics
 from pasta_jax.models.adapter import WEIGHTS
-from pasta_jax.models.huggingface import read_config
+from pasta_jax.models.config_file import read_config
 from pasta_jax.models.source import ModelSource, load, load_with_adapter
 from pasta_jax.pipelines import sft
 from pasta_jax.workdir import claim

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import jax
 import msgspec
@@ -24,7 +24,6 @@ from pasta_jax.data.toy_tokenizer import toy_tokenizer
 from pasta_jax.decode.generate import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.probe import probe
-from pasta_jax.files import write_json
 from pasta_jax.lang.structure import NO_LABEL, Positions
 from pasta_jax.models import transformer
 from pasta_jax.models.card import Training
@@ -32,6 +31,7 @@ from pasta_jax.models.config import config_of
 from pasta_jax.models.source import ModelSource
 from pasta_jax.models.tokenizer import Tokenizer
 from pasta_jax.models.weights import Model
+from pasta_jax.pipelines import run_config
 from pasta_jax.pipelines.trainable import (
     AdapterSettings,
     MeshSettings,
@@ -54,10 +54,7 @@ from pasta_jax.train.speed import flops_per_token, peak_flops, peak_gb
 from pasta_jax.train.state import Params, new_state
 from pasta_jax.workdir import claim
 
-CONFIG = "config.json"
 TRAINING_COPIES = 4  # of the parameters: themselves, gradients, two moments
-# Settings that may change when a run resumes: they don't change what it computes.
-FREE = ("every", "keep", "probe", "tensorboard", "mesh", "adapter.dtype")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,7 +168,7 @@ def run(settings: Settings, workdir: Path, stopping: Callable[[], bool] = lambda
 
 def _run(settings: Settings, workdir: Path, stopping: Callable[[], bool], command: str) -> Result:
     plain = json.loads(json.dumps(dataclasses.asdict(settings)))
-    refuse_other_settings(workdir, plain)
+    run_config.refuse_other(workdir, plain)
     start = start_of(settings)
     model = start.model
     data = read_data(settings, model.tokenizer)
@@ -199,7 +196,7 @@ def _run(settings: Settings, workdir: Path, stopping: Callable[[], bool], comman
         probe=probe_of(settings, model, data.prompts),
         every=settings.every,
     )
-    write_json(workdir / CONFIG, plain)
+    run_config.write(workdir, plain)
     about = provenance(plain, data.fingerprint, model.positions and dataclasses.asdict(model.positions))
     result = fit(workdir, training, state, frozen, about, settings.keep, settings.tensorboard, stopping)
     say(f"peak memory {peak_gb():.2f} GB")
@@ -208,31 +205,6 @@ def _run(settings: Settings, workdir: Path, stopping: Callable[[], bool], comman
         card = Training(command, settings.train.seed, data.origins, plain, git_revision())
         folder = write(model, result.state.trainable, settings.adapter, workdir, card, result.metrics)
     return Result(result.step, result.steps, result.metrics, folder)
-
-
-def refuse_other_settings(workdir: Path, plain: dict[str, Any]) -> None:
-    """Refuse to resume a run with settings under which it would have computed something else."""
-    path = workdir / CONFIG
-    if not path.is_file():
-        return
-    try:
-        earlier = _flat(json.loads(path.read_text()))
-    except (ValueError, AttributeError):
-        raise PastaError(f"{path}: not a JSON object; use another workdir") from None
-    for name, value in _flat(plain).items():
-        if not {name, name.split(".")[0]} & set(FREE) and earlier.get(name) != value:
-            raise PastaError(
-                f"{workdir}: was started with config.{name} {earlier.get(name)}, now it is {value}; "
-                "use another workdir, or the original command"
-            )
-
-
-def _flat(plain: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Values by their dotted names."""
-    values: dict[str, Any] = {}
-    for name, value in plain.items():
-        values |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return values
 
 
 def start_of(settings: Settings) -> Trainable:
