@@ -24,7 +24,7 @@ from pasta_jax.metrics import Metrics
 from pasta_jax.models.adapter import WEIGHTS
 from pasta_jax.models.config_file import read_config
 from pasta_jax.models.source import ModelSource, load, load_with_adapter
-from pasta_jax.pipelines import sft
+from pasta_jax.pipelines import run_config, sft
 from pasta_jax.workdir import claim
 
 ROOT = Path(__file__).parents[1]
@@ -186,7 +186,7 @@ def test_other_settings_in_the_same_folder_are_refused(whole, changes, message):
 
 def test_what_a_run_does_not_compute_may_change_when_it_resumes(tmp_path):
     (tmp_path / "config.json").write_text('{"every": {"log": 1}, "adapter": {"rank": 0}}')
-    sft.refuse_other_settings(tmp_path, {"every": {"log": 7}, "adapter": {"rank": 0, "dtype": "bfloat16"}})
+    run_config.refuse_other(tmp_path, {"every": {"log": 7}, "adapter": {"rank": 0, "dtype": "bfloat16"}})
 
 
 def test_a_config_that_is_not_json_is_refused(tmp_path):
