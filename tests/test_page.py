@@ -7,13 +7,14 @@ from html.parser import HTMLParser
 import numpy as np
 
 from pasta_jax.decode.trace_file import from_json, to_json
-from pasta_jax.lang.program import Program, Text
+from pasta_jax.lang.program import Chunk, Program, Text
+from pasta_jax.view import page as page_module
 from pasta_jax.view.page import page
-from pasta_jax.view.picture import picture
+from pasta_jax.view.picture import picture, timeline_svg
 from pasta_jax.view.text import printable
 from tests.traces import HOSTILE, TOKENIZER, hostile, is_silent, many_chunks, random_traces, script_of, traced
 
-VOID = {"meta", "input", "br", "img", "link"}
+VOID = {"meta", "input", "br", "img", "link", "wbr"}
 
 
 class Page(HTMLParser):
@@ -48,8 +49,9 @@ class Page(HTMLParser):
 
     def handle_data(self, data):
         name, attributes = self.open[-1] if self.open else ("", {})
-        if name == "i" and "data-n" in attributes:
-            self.tokens[int(attributes["data-n"])] += data
+        for outer, its in self.open:
+            if outer == "i" and "data-n" in its:
+                self.tokens[int(its["data-n"])] += data
         if attributes.get("id") == "trace":
             self.data += data
         if name == "h1":
@@ -97,6 +99,46 @@ def test_a_page_shows_what_was_measured():
     object.__setattr__(trace, "replayed", True)
     assert "A replay" in page(trace, None)
     assert "a replay of a given answer" in picture(trace)
+
+
+def test_emphasis_is_shown_by_elements_around_the_text():
+    parts = (Text("Say **no\n- "), Chunk("t", 1, "**bo<b>ld** `x<y`"), Text("\n# Title\nand *more*"))
+    trace, _ = traced(script_of(Program(parts)))
+    html = re.sub('</?(?:i|wbr)(?: data-n="\\d+")?>', "", page(trace, None))  # one token is one character here
+    for element in ("b", "em", "code"):
+        html = html.replace(f"</{element}><{element}>", "")
+    html = html.replace('</span><span class="md">', "")
+    assert "Say **no\n" in html
+    assert '<span class="bullet">-</span> ' in html
+    assert '<span class="md">**</span><b>bo&lt;b&gt;ld</b><span class="md">**</span> ' in html
+    assert '<span class="md">`</span><code>x&lt;y</code><span class="md">`</span>' in html
+    assert '<span class="md"># </span><b>Title</b>\n' in html
+    assert '<span class="md">*</span><em>more</em><span class="md">*</span>' in html
+
+
+def test_tiles_fill_even_rows():
+    for count in range(7, 11):
+        for most in (3, 5):
+            sizes = page_module._even_rows(count, most)
+            assert len(sizes) == count
+            assert min(sizes) >= 2
+            assert max(sizes) - min(sizes) <= 1
+            assert max(sizes) <= most
+            assert all(sizes.count(size) % size == 0 for size in set(sizes))
+    trace, _ = traced(script_of(many_chunks(2)))
+    assert page(trace, 9).count('<div style="--m:5;--s:') == 10
+
+
+def test_a_narrow_page_shows_the_join():
+    trace, _ = traced(script_of(many_chunks(2, syncs=2)))
+    for unit in ("steps", "ms"):
+        (joins,) = {
+            tuple(re.findall(r'marker-end="url\(#up\)"', svg))
+            for svg in (timeline_svg(trace, unit), timeline_svg(trace, unit, narrow=True))
+        }
+        assert len(joins) == 2
+    assert 'viewBox="0 0 380 ' in page(trace, None)
+    assert page(trace, None).count('id="up"') == 1  # outside of the timelines, one of which is always hidden
 
 
 def test_a_page_can_show_any_answer():

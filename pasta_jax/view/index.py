@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from pasta_jax.view.markdown import plain
 from pasta_jax.view.style import css_variables
 from pasta_jax.view.text import markup, short
 
@@ -57,7 +58,7 @@ def _row(number: int, entry: Entry, longest: int, speedups: bool) -> str:
     cells = [
         f'<td class="number">{number}</td>',
         f'<td class="prompt"><a href="{markup(quote(entry.file))}">{markup(short(entry.prompt, 150))}</a>'
-        f"<p>{markup(short(entry.answer, 150))}</p></td>",
+        f"<p>{markup(short(plain(entry.answer), 150))}</p></td>",
         f'<td data-name="chunks">{entry.chunks or "–"}</td>',
         f'<td class="steps" data-name="">{entry.tokens}{_unit("tokens")} in {entry.steps}{_unit("steps")}{bar}</td>',
         f'<td data-name="parallelism">{entry.parallelism:.2f}</td>',

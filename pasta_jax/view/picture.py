@@ -1,18 +1,41 @@
 """Pictures of a trace as SVG: threads over time, the attention mask, and an answer above its timeline."""
 
+import dataclasses
+import itertools
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from pasta_jax.decode.trace import Thread, Trace
+from pasta_jax.view.markdown import Style, token_styles
 from pasta_jax.view.style import DRAWING, MONO, css_thread, css_variables
-from pasta_jax.view.text import cells, markup, short
+from pasta_jax.view.text import cells, fit, markup, sans_width, short
 
 WIDTH = 960  # of a timeline
-GUTTER = 152  # on its left, for the names of threads
+NARROW = 380  # of a timeline on a telephone
 RIGHT = 8
 MARGIN = 16  # around a standalone picture
-TICKS = 10  # at most
+FONT_SIZE = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Where a timeline has its parts, in pixels: names are in a gutter on the left, or above the bars."""
+
+    width: int
+    gutter: float  # left of the bars
+    row: int  # height of a thread
+    bar: int  # height of a bar
+    above: int  # of the row, for its name; 0: the name is in the gutter
+
+    @staticmethod
+    def of(trace: Trace, narrow: bool) -> "Layout":
+        """The gutter is as wide as the longest name needs, up to a third."""
+        bar = 18 if len(trace.closed) <= 10 else 10
+        if narrow:
+            return Layout(NARROW, 6, bar + 28, bar, 16)
+        longest = max(sans_width(label(thread), FONT_SIZE) for thread in trace.threads())
+        return Layout(WIDTH, min(max(longest + 24, 60), WIDTH / 3), bar + 12, bar, 0)
 
 
 def label(thread: Thread) -> str:
@@ -26,37 +49,37 @@ def edges_in(trace: Trace, unit: str) -> np.ndarray:
     return steps.astype(float) if unit == "steps" else trace.ms_at(steps) - trace.prefill_ms
 
 
-def timeline(trace: Trace, unit: str) -> tuple[str, int]:
+def timeline(trace: Trace, unit: str, layout: Layout) -> tuple[str, int]:
     """(SVG elements, height): one row per thread, one bar per token, arrows from promise to chunk to sync."""
-    threads = trace.threads()
-    row = 30 if len(threads) <= 10 else 22
-    bar, top = row - 12, 26
-    height = top + row * len(threads) + 8
+    threads, gutter, bar, top = trace.threads(), layout.gutter, layout.bar, 26
+    height = top + layout.row * len(threads) + 8
     edge = edges_in(trace, unit)
-    scale = (WIDTH - GUTTER - RIGHT) / max(float(edge[-1]), 1e-9)
-    x = GUTTER + scale * edge
-    gap = 1.0 if trace.steps and (WIDTH - GUTTER) / trace.steps >= 4 else 0.0
+    scale = (layout.width - gutter - RIGHT) / max(float(edge[-1]), 1e-9)
+    x = gutter + scale * edge
+    gap = 1.0 if trace.steps and (layout.width - gutter) / trace.steps >= 4 else 0.0
 
     def y(number: int) -> float:
-        return top + row * number + (row - bar) / 2
+        return top + layout.row * number + layout.above + (layout.row - layout.above - bar) / 2
 
-    parts = [*_axis(float(edge[-1]), scale, top, height, unit)]
+    parts = [*_axis(float(edge[-1]), scale, top, height, unit, layout)]
     parts += _arrows(trace, threads, x, y, bar)
     for thread in threads:
         number, base = thread.number, y(thread.number)
         fed = np.flatnonzero(trace.thread == number)
         parts.append(f'<g class="{css_thread(number)}">')
-        name = markup(short(label(thread), 19))
-        parts.append(
-            f'<text class="name" x="8" y="{base + bar / 2 + 4:g}">{name}<title>{markup(label(thread))}</title></text>'
-        )
+        if layout.above:
+            at, room = f'x="{gutter:g}" y="{base - 7:g}"', layout.width - gutter - RIGHT
+        else:
+            at, room = f'x="8" y="{base + bar / 2 + 4:g}"', gutter - 20
+        name = markup(fit(label(thread), FONT_SIZE, room))
+        parts.append(f'<text class="name" {at}>{name}<title>{markup(label(thread))}</title></text>')
         if number and len(fed):
             promised = 10 * thread.tens
             first = thread.first_step - 1
             # Beyond the last step a promise is drawn in steps of the mean width.
-            beyond = (x[-1] - GUTTER) / max(trace.steps, 1)
+            beyond = (x[-1] - gutter) / max(trace.steps, 1)
             until = x[min(first + promised, trace.steps)] + beyond * max(first + promised - trace.steps, 0)
-            until = min(until, WIDTH - 2)
+            until = min(until, layout.width - 2)
             parts.append(
                 f'<rect class="promised" x="{x[first]:.1f}" y="{base - 3:g}" width="{max(until - x[first], 1):.1f}" '
                 f'height="{bar + 6:g}" rx="3"><title>{promised} tokens promised, {thread.length} actual</title></rect>'
@@ -64,23 +87,27 @@ def timeline(trace: Trace, unit: str) -> tuple[str, int]:
         for i in fed:
             step = int(trace.step[i])
             tag = ' tag"' if trace.tags.is_tag(int(trace.token[i])) or trace.in_topic[i] else '"'
-            width = max(x[step] - x[step - 1] - gap, 0.4)
+            broad = max(x[step] - x[step - 1] - gap, 0.4)
             parts.append(
-                f'<path class="bar{tag} data-n="{i}" d="M{x[step - 1]:.1f} {base:g}h{width:.1f}v{bar}h-{width:.1f}z"/>'
+                f'<path class="bar{tag} data-n="{i}" d="M{x[step - 1]:.1f} {base:g}h{broad:.1f}v{bar}h-{broad:.1f}z"/>'
             )
         parts.append("</g>")
     return "".join(parts), height
 
 
-def _axis(last: float, scale: float, top: int, height: int, unit: str) -> Iterator[str]:
+def _axis(last: float, scale: float, top: int, height: int, unit: str, layout: Layout) -> Iterator[str]:
+    ticks = max(int(layout.width - layout.gutter) // 75, 1)  # at most
     size = next(
-        size for power in range(12) for size in (10**power, 2 * 10**power, 5 * 10**power) if last / size <= TICKS
+        size for power in range(12) for size in (10**power, 2 * 10**power, 5 * 10**power) if last / size <= ticks
     )
-    yield f'<text class="dim" x="8" y="14">{"step" if unit == "steps" else "ms"}</text>'
-    for value in np.arange(0, last + 1e-9, size):
-        at = GUTTER + scale * value
+    if not layout.above:
+        yield f'<text class="dim" x="8" y="14">{"step" if unit == "steps" else "ms"}</text>'
+    for number, value in enumerate(np.arange(0, last + 1e-9, size)):
+        at = layout.gutter + scale * value
+        name = f"{'step' if unit == 'steps' else 'ms'} 0" if layout.above and not number else f"{value:g}"
+        side = "" if layout.above and not number else " mid"
         yield f'<path class="grid" d="M{at:.1f} {top - 4}V{height - 4}"/>'
-        yield f'<text class="dim mid" x="{at:.1f}" y="14">{value:g}</text>'
+        yield f'<text class="dim{side}" x="{at:.1f}" y="14">{name}</text>'
 
 
 def _arrows(trace: Trace, threads: list[Thread], x: np.ndarray, y: Callable[[int], float], bar: int) -> Iterator[str]:
@@ -117,12 +144,13 @@ MARKER = (
 )
 
 
-def timeline_svg(trace: Trace, unit: str) -> str:
-    """The timeline as an element of a page."""
-    body, height = timeline(trace, unit)
+def timeline_svg(trace: Trace, unit: str, narrow: bool = False) -> str:
+    """The timeline as an element of a page, which holds MARKER once."""
+    layout = Layout.of(trace, narrow)
+    body, height = timeline(trace, unit, layout)
     return (
-        f'<svg class="timeline {unit}" viewBox="0 0 {WIDTH} {height}" role="img" '
-        f'aria-label="threads over {unit}">{MARKER}{body}</svg>'
+        f'<svg class="timeline {unit} {"narrow" if narrow else "wide"}" viewBox="0 0 {layout.width} {height}" '
+        f'role="img" aria-label="threads over {unit}">{body}</svg>'
     )
 
 
@@ -177,7 +205,7 @@ def _seen_blocks(
 def picture(trace: Trace) -> str:
     """A standalone SVG, light or dark like the reader's page: the answer with coloured chunks above its timeline."""
     text, text_height = _answer(trace)
-    body, body_height = timeline(trace, "steps")
+    body, body_height = timeline(trace, "steps", Layout.of(trace, narrow=False))
     width, top = WIDTH + 2 * MARGIN, 64 + text_height
     height = top + body_height + 38
     numbers = f"{trace.text_tokens} tokens of text in {trace.steps} steps, {trace.parallelism:.2f} per step"
@@ -186,7 +214,7 @@ def picture(trace: Trace) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:g}" width="{width}" '
         f'height="{height:g}" role="img" aria-label="An asynchronous answer"><style>{css_variables()}{DRAWING}'
         f".text{{font:13px {MONO};white-space:pre}}.tint{{fill:var(--c);fill-opacity:.16}}"
-        f".ask{{font-size:14px;font-weight:600}}</style>{MARKER}"
+        f".bold{{font-weight:700}}.italic{{font-style:italic}}.ask{{font-size:14px;font-weight:600}}</style>{MARKER}"
         f'<rect x=".5" y=".5" width="{width - 1}" height="{height - 1:g}" rx="8" fill="var(--paper)" '
         f'stroke="var(--line)"/><text class="ask" x="24" y="32">{markup(short(trace.prompt, 110))}</text>'
         f'<g transform="translate(24 46)">{text}</g><g transform="translate({MARGIN} {top:g})">{body}</g>'
@@ -196,52 +224,73 @@ def picture(trace: Trace) -> str:
 
 
 def _answer(trace: Trace) -> tuple[str, float]:
-    """(SVG elements, height): the text in reading order, wrapped, with chunks tinted."""
+    """(SVG elements, height): the text in reading order, wrapped, with chunks tinted and Markdown shown."""
     advance, line_height = 7.83, 21.0
     columns = int((WIDTH + 2 * MARGIN - 48) / advance)
-    placed: list[tuple[int, int, int, str]] = []  # line, column, thread, piece
-    line = column = 0
-    for thread, word in _words(trace):
-        width = sum(map(cells, word))
-        if word == "\n" or column + width > columns:
-            if placed and placed[-1][0] == line:
-                placed[-1] = (*placed[-1][:3], placed[-1][3].rstrip(" "))
-            line, column = line + 1, 0
-            if not word.strip():
+    lines: list[list[Character]] = [[]]
+    for word in _words(trace):
+        if word[0].text == "\n" or sum(map(_cells, (*lines[-1], *word))) > columns:
+            while lines[-1] and lines[-1][-1].text == " ":
+                lines[-1].pop()
+            lines.append([])
+            if word[0].text.isspace():
                 continue
-        last = placed[-1] if placed else None
-        if last and last[0] == line and last[2] == thread:
-            placed[-1] = (line, last[1], thread, last[3] + word)
-        else:
-            placed.append((line, column, thread, word))
-        column += width
+        lines[-1] += word
     parts = []
-    for line, column, thread, piece in placed:
-        x, y, width = column * advance, line * line_height, sum(map(cells, piece)) * advance
-        box = f'x="{x:.1f}" y="{y + 2:g}" width="{width:.1f}" height="{line_height - 3:g}" rx="3"'
-        tint = f'<rect class="tint" {box}/>' if thread else ""
-        place = f'x="{x:.1f}" y="{y + 16:g}" textLength="{width:.1f}"'
-        written = f'<text class="text" {place} xml:space="preserve">{markup(piece)}</text>'
-        parts.append(f'<g class="{css_thread(thread)}">{tint}{written}</g>')
-    return "".join(parts), (line + 1) * line_height
+    for number, line in enumerate(lines):
+        y, column = number * line_height, 0
+        for thread, characters in itertools.groupby(line, key=lambda character: character.thread):
+            start, pieces = column, []
+            for style, group in itertools.groupby(characters, key=lambda character: character.style):
+                piece = list(group)
+                wide = sum(map(_cells, piece))
+                place = f'x="{column * advance:.1f}" y="{y + 16:g}" textLength="{wide * advance:.1f}"'
+                text = markup("".join(character.text for character in piece))
+                pieces.append(f'<text class="{_text_class(style)}" {place} xml:space="preserve">{text}</text>')
+                column += wide
+            box = f'x="{start * advance:.1f}" y="{y + 2:g}" width="{(column - start) * advance:.1f}"'
+            tint = f'<rect class="tint" {box} height="{line_height - 3:g}" rx="3"/>' if thread else ""
+            parts.append(f'<g class="{css_thread(thread)}">{tint}{"".join(pieces)}</g>')
+    return "".join(parts), len(lines) * line_height
 
 
-def _words(trace: Trace) -> Iterator[tuple[int, str]]:
-    """(thread, a word and the space after it, or a line break) in reading order."""
-    thread_texts: list[tuple[int, str]] = []
-    for i in trace.order():
+@dataclasses.dataclass(frozen=True)
+class Character:
+    """A character of the answer and how it is drawn."""
+
+    thread: int
+    text: str
+    style: Style
+
+
+def _cells(character: Character) -> int:
+    return cells(character.text)
+
+
+def _text_class(style: Style) -> str:
+    """The CSS classes of a piece of text."""
+    names = {Style.BOLD: "bold", Style.ITALIC: "italic"}
+    return " ".join(["text", *(name for flag, name in names.items() if flag in style)])
+
+
+def _words(trace: Trace) -> Iterator[list[Character]]:
+    """A word and the space after it, or a line break, in reading order, without the marks of Markdown."""
+    shown = token_styles(trace)
+    word: list[Character] = []
+    for i in trace.order().tolist():
         if trace.in_topic[i]:
             continue
-        thread, text = int(trace.thread[i]), trace.text[i]
-        if thread_texts and thread_texts[-1][0] == thread:
-            text = thread_texts.pop()[1] + text
-        thread_texts.append((thread, text))
-    for thread, text in thread_texts:
-        for at, paragraph in enumerate(text.split("\n")):
-            if at:
-                yield thread, "\n"
-            pieces = paragraph.split(" ")
-            for number, piece in enumerate(pieces):
-                word = piece + (" " if number < len(pieces) - 1 else "")
-                if word:
-                    yield thread, word
+        for text, style in zip(trace.text[i], shown[i], strict=True):
+            if Style.MARK in style:
+                continue
+            character = Character(int(trace.thread[i]), "•" if Style.BULLET in style else text, style)
+            ends = text == "\n" or (word and (word[-1].text == " " or word[-1].thread != character.thread))
+            if ends and word:
+                yield word
+                word = []
+            if text == "\n":
+                yield [character]
+            else:
+                word.append(character)
+    if word:
+        yield word

@@ -3,6 +3,10 @@
 import unicodedata
 from xml.sax.saxutils import escape
 
+# An answer that is shown at reading speed: 20 characters a second, some 240 words a minute, and a tag for a moment.
+READING_MS = 50  # per character
+SHORTEST_STEP_MS = 50
+
 
 def printable(text: str) -> str:
     """Replace control characters by their pictures, and what has none by U+FFFD; line breaks stay."""
@@ -35,3 +39,27 @@ def short(text: str, columns: int) -> str:
         if width > columns:
             return text[: at - 1] + "…"
     return text
+
+
+def sans_width(text: str, size: float) -> float:
+    """Pixels that text takes in a bold sans-serif font, estimated for a wide one (DejaVu Sans)."""
+    return size * sum(map(_advance, text))
+
+
+def fit(text: str, size: float, pixels: float) -> str:
+    """Text on one line, cut to fit some pixels."""
+    text = " ".join(text.split())
+    if sans_width(text, size) <= pixels:
+        return text
+    while text and sans_width(text + "…", size) > pixels:
+        text = text[:-1]
+    return text.rstrip() + "…"
+
+
+def _advance(character: str) -> float:
+    """The width of a character in a bold sans-serif font, in ems."""
+    if character in " ijlI.,:;'|!()[]{}fjrt-":
+        return 0.42
+    if character in "mwMW@%—…":
+        return 1.02
+    return {0: 0.0, 1: 0.76 if character.isupper() else 0.69, 2: 1.0}[cells(character)]
