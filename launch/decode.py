@@ -29,6 +29,7 @@ LANES = flags.DEFINE_integer("lanes", None, "requests decoded at a time (overrid
 LIVE = flags.DEFINE_enum(
     "live", "auto", ["auto", "yes", "no"], "show threads side by side while they run; auto: on a terminal"
 )
+SLOW = flags.DEFINE_bool("slow", False, "show the threads at reading speed, after the answer was decoded")
 JSON = flags.DEFINE_bool("json", False, "print one JSON object per answer instead of text")
 OUTPUT = flags.DEFINE_string(  # other scripts have this flag too, and a test process may import both
     "output",
@@ -65,6 +66,7 @@ def main(config: ConfigDict) -> None:
         baseline_file=path_of(BASELINE),
         outputs=Outputs(*map(path_of, (OUTPUT, TRACE, PERFETTO, HTML, SVG))),
         live=LIVE.value,
+        slow=SLOW.value,
         as_json=JSON.value,
         sequential=SEQUENTIAL.value,
         started=started,

@@ -91,7 +91,7 @@ class Answer:
             ipython.display.display(self)
             return
         console = Console(highlight=False)
-        console.print(answer_view(self.trace, console.width), soft_wrap=True)
+        console.print(answer_view(self.trace, console))
 
     def __str__(self) -> str:
         return self.text

@@ -5,6 +5,7 @@ import errno
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import PREDICTED
 from pasta_jax.pipelines import decode as pipeline
 from pasta_jax.pipelines.prompts import Prompt, read_program, read_prompt, read_prompts_file
-from pasta_jax.view import terminal
+from pasta_jax.view import live
 from tests.traces import PROGRAM, tiny_model
 
 ROOT = Path(__file__).parents[1]
@@ -45,7 +46,8 @@ def test_a_replay_is_printed_in_reading_order_and_labelled(answer):
 
 
 def test_the_live_view_leaves_the_answer_and_a_timeline(answer, monkeypatch):
-    monkeypatch.setattr(terminal, "FRAMES", 1e9)  # draw every frame
+    monkeypatch.setattr(live, "FRAMES", 1e9)  # draw every frame
+    monkeypatch.setattr(live, "SHARE", 1.0)
     Path("program.txt").write_text(SURFACE)
     out, _ = answer(prompt="why?", program="program.txt", live="yes")
     shown, _, rest = out.rpartition("\x1b[1A\x1b[2K")  # the view removes itself line by line
@@ -53,6 +55,26 @@ def test_the_live_view_leaves_the_answer_and_a_timeline(answer, monkeypatch):
     assert "the first of two chunks" in rest
     assert "█" in rest
     assert "steps" in rest
+    rest = uncoloured(rest)
+    assert re.search(r"threads +main and 3 chunks *\nsteps +\d+ for \d+ tokens of text", rest)
+    assert "loading" in rest
+
+
+def uncoloured(text: str) -> str:
+    """Terminal output without its escape codes."""
+    return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", text)
+
+
+def test_an_answer_is_shown_at_reading_speed_after_it_was_decoded(answer, monkeypatch):
+    order = []
+    monkeypatch.setattr(live.LiveView, "replay", lambda view, events: order.append(len(events)))
+    record_time = generate._LaneLog.record_time
+    monkeypatch.setattr(generate._LaneLog, "record_time", lambda *a, **b: (order.append(0), record_time(*a, **b)))
+    Path("program.txt").write_text(SURFACE)
+    out, _ = answer(prompt="why?", program="program.txt", live="yes", slow=True, html="h.html")
+    assert order[-1] > order[-2] == 0  # all events at once, after the last time was taken
+    assert "the first of two chunks" in out
+    assert re.search(r"page +h\.html *\n", uncoloured(out))
 
 
 def test_one_prompt_as_json_and_with_its_baseline(answer):
@@ -144,6 +166,9 @@ def test_an_output_that_cannot_be_written_is_refused_before_decoding(answer, mon
         ({"prompt": "x", "program": "bad.txt", "sequential": True}, "a replay follows its program"),
         ({"prompts_file": "two.jsonl", "program": "bad.txt"}, "--program: answers one prompt"),
         ({"prompts_file": "two.jsonl", "live": "yes"}, "--live=yes: shows the text of one prompt"),
+        ({"prompt": "x", "slow": True}, "--slow: shows one answer on a terminal; drop it, or pass --prompt and --live"),
+        ({"prompt": "x", "slow": True, "live": "yes", "json": True}, "--slow: shows one answer on a terminal"),
+        ({"prompts_file": "two.jsonl", "slow": True}, "--slow: shows one answer"),
         ({"prompt": "x", "trace": "."}, "--trace=.: is a folder"),
         ({"prompt": "x", "html": "bad.txt/h.html"}, "--html=bad.txt/h.html: .* choose a folder that you may write to"),
         ({"prompt": "x", "html": "a", "svg": "a"}, "--html --svg: two flags name the same file"),

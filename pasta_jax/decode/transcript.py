@@ -12,6 +12,7 @@ class ThreadText:
     number: int
     topic: str
     tens: int
+    place: int = 0  # of its promise: characters that main had written before
     text: str = ""
     tokens: int = 0
     step: int = 0  # of its latest token
@@ -51,7 +52,7 @@ class Transcript:
             self._topic.append(text)
             if tags.is_close(token):
                 number = len(self.threads)
-                self.threads.append(ThreadText(number, "".join(self._topic), int(tags.tens(token))))
+                self.threads.append(ThreadText(number, "".join(self._topic), int(tags.tens(token)), len(writer.text)))
                 self._blocks[number] = []
                 self._parts += [(number, self._blocks[number]), (0, [])]
                 self._topic = None

@@ -1,6 +1,7 @@
 """What one decoding run reads and writes, checked before a model is loaded. Imports no JAX."""
 
 import dataclasses
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -48,6 +49,7 @@ class Job:
     baseline_tokens: tuple[int, ...] | None  # length of the sequential answer to each prompt
     outputs: Outputs
     live: Literal["auto", "yes", "no"]  # show threads side by side while they run
+    slow: bool  # decode first, and then show the threads at reading speed
     as_json: bool  # print records instead of text
     started: float  # time.perf_counter() when the command began
 
@@ -63,6 +65,7 @@ def read_job(
     baseline_file: Path | None,
     outputs: Outputs,
     live: Literal["auto", "yes", "no"],
+    slow: bool,
     as_json: bool,
     sequential: bool | None,
     started: float,
@@ -76,6 +79,8 @@ def read_job(
             raise PastaError("--program: answers one prompt only; pass --prompt")
         if sequential:
             raise PastaError("--sequential: a replay follows its program; drop --sequential or --program")
+    if slow and (live == "no" or as_json or len(prompts) > 1 or not (live == "yes" or sys.stdout.isatty())):
+        raise PastaError("--slow: shows one answer on a terminal; drop it, or pass --prompt and --live=yes")
     if live == "yes" and (len(prompts) > 1 or as_json):
         raise PastaError("--live=yes: shows the text of one prompt; drop it, or --prompts_file and --json")
     return Job(
@@ -85,6 +90,7 @@ def read_job(
         baseline_tokens=None if baseline_file is None else tuple(read_baseline(baseline_file, prompts)),
         outputs=outputs,
         live=live,
+        slow=slow,
         as_json=as_json,
         started=started,
     )
