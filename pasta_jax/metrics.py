@@ -40,6 +40,8 @@ class Metrics:
                 filename_suffix=f".{os.getpid()}.{start}",  # names hold whole seconds: a quick resume would overwrite
             )
         self._start_time = time.monotonic()
+        self._done = start
+        progress.begin(self._line_in_silence)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Write one line, and one event per value."""
@@ -51,8 +53,13 @@ class Metrics:
         print(self._progress_line(step, values), flush=True)
         progress.heard()
 
+    def reach(self, step: int) -> None:
+        """Note that a step is done, for a line where there is none for long."""
+        self._done = step
+
     def close(self) -> None:
         """Close the files; events still queued are written first."""
+        progress.end(self._line_in_silence)
         self._file.close()
         if self._events is not None:
             self._events.close()
@@ -63,8 +70,18 @@ class Metrics:
     def _progress_line(self, step: int, values: Mapping[str, float]) -> str:
         printed = {name: value for name, value in values.items() if name in PRINTED or name.startswith("probe/")}
         text = "  ".join(f"{name} {value:.4g}" for name, value in printed.items())
-        left = (time.monotonic() - self._start_time) / max(step - self.start, 1) * (self.steps - step)
-        return f"step {step}/{self.steps}  {text}  [{progress.clock(left)} left]"
+        return self._line(step, text)
+
+    def _line_in_silence(self) -> str:
+        return self._line(self._done)
+
+    def _line(self, step: int, text: str = "") -> str:
+        """The step and the time left, which is unknown before the first step."""
+        left = "unknown time"
+        if step > self.start:
+            passed = time.monotonic() - self._start_time
+            left = progress.clock(passed / (step - self.start) * (self.steps - step))
+        return "  ".join(filter(None, (f"step {step}/{self.steps}", text, f"[{left} left]")))
 
 
 def read_lines(path: Path) -> list[dict[str, float]]:

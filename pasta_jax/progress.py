@@ -46,19 +46,30 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
+def begin(activity: Callable[[], str]) -> None:
+    """From now until `end`, `break_silence` says what this function returns."""
+    _activities.append(activity)
+
+
+def end(activity: Callable[[], str]) -> None:
+    """End what `begin` began; without effect if it has ended."""
+    with contextlib.suppress(ValueError):
+        _activities.remove(activity)
+
+
 @contextlib.contextmanager
 def doing(what: str) -> Iterator[None]:
-    """Name what goes on meanwhile, for `break_silence`. Empty: results are printed, and lines would disturb them."""
+    """Name what goes on meanwhile. Empty: results are printed, and lines would disturb them."""
     started = time.monotonic()
 
     def line() -> str:
         return what and f"{what} … {clock(time.monotonic() - started)}"
 
-    _activities.append(line)
+    begin(line)
     try:
         yield
     finally:
-        _activities.remove(line)
+        end(line)
 
 
 @contextlib.contextmanager
@@ -103,7 +114,7 @@ class Progress:
         self._bar = None
         if sys.stderr.isatty():
             self._bar = tqdm(total=total, initial=done, desc=what, file=sys.stderr, leave=False, dynamic_ncols=True)
-        _activities.append(self._line_in_silence)
+        begin(self._line_in_silence)
 
     def add(self, count: int = 1) -> None:
         """Count items as done."""
@@ -132,8 +143,7 @@ class Progress:
 
     def close(self) -> None:
         """Remove the bar."""
-        with contextlib.suppress(ValueError):  # closed twice
-            _activities.remove(self._line_in_silence)
+        end(self._line_in_silence)
         if self._bar is not None:
             self._bar.close()
 

@@ -110,6 +110,10 @@ class Shell:
             readable, _, _ = select.select([self._bash.stdout], [], [], max(0.0, began + limit - time.monotonic()))
             chunk = os.read(self._bash.stdout.fileno(), 1 << 16) if readable else b""
             now = time.monotonic()
+            if now - latest > FIRST_S:
+                self.log.write(f"[silent for {now - latest:.0f} s]\n".encode())
+            self.log.write(chunk)
+            self.log.flush()
             pause, latest = max(pause, now - latest), now
             if not chunk:  # too long, or the command ended the shell
                 self.close()
@@ -117,8 +121,6 @@ class Shell:
             output += chunk
             if first is None:
                 first = now - began
-        self.log.write(output[: ended.start()] + b"\n")
-        self.log.flush()
         return Outcome(command, int(ended[1]), first or 0.0, pause, latest - began)
 
     def close(self) -> None:

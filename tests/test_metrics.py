@@ -4,10 +4,12 @@ import json
 import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
+from pasta_jax import progress
 from pasta_jax.metrics import Metrics, read_lines
 
 
@@ -40,6 +42,18 @@ def test_tensorboard_gets_every_value_under_its_own_tag(tmp_path):
         (300, "probe/forks", 0.25),
     ]
     assert all(event.wall_time > 1.6e9 for event in events if event.summary.value)
+
+
+def test_between_two_lines_the_step_is_known(tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "_activities", [])
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
+    metrics = Metrics(tmp_path, 2, 5, tensorboard=False)
+    assert progress._activities[-1]() == "step 2/5  [unknown time left]"
+    metrics.reach(3)
+    monkeypatch.setattr(time, "monotonic", lambda: 130.0)
+    assert progress._activities[-1]() == "step 3/5  [1:00 left]"
+    metrics.close()
+    assert not progress._activities
 
 
 def test_a_resumed_run_makes_tensorboard_drop_later_steps(tmp_path):

@@ -11,6 +11,7 @@ from pasta_jax.models.adapter import About, load_adapter, merge_on_host
 from pasta_jax.models.defaults import read_defaults
 from pasta_jax.models.layers import Params
 from pasta_jax.models.weights import Model, fingerprint_of, on_device, read_model
+from pasta_jax.progress import doing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,13 +29,14 @@ def load(
     source: ModelSource, dtype: DTypeLike | None = None, stacked: bool | None = None, only_decoding: bool = False
 ) -> Model:
     """The model with its adapter merged; see weights.on_device for the other arguments."""
-    model = read_model(source.preset, source.path)
-    if source.adapter:
-        adapter, about = load_adapter(Path(source.adapter), model)
-        params = merge_on_host(model.params, adapter, model.tokenizer.tags)
-        fingerprint = fingerprint_of(model.config, params, model.tokenizer)
-        model = dataclasses.replace(_described(model, source, about), params=params, fingerprint=fingerprint)
-    return on_device(_with_positions(model, source), dtype, stacked, only_decoding)
+    with doing(f"loading {source.path or source.preset}"):
+        model = read_model(source.preset, source.path)
+        if source.adapter:
+            adapter, about = load_adapter(Path(source.adapter), model)
+            params = merge_on_host(model.params, adapter, model.tokenizer.tags)
+            fingerprint = fingerprint_of(model.config, params, model.tokenizer)
+            model = dataclasses.replace(_described(model, source, about), params=params, fingerprint=fingerprint)
+        return on_device(_with_positions(model, source), dtype, stacked, only_decoding)
 
 
 def load_with_adapter(

@@ -28,7 +28,7 @@ from pasta_jax.llm import Endpoint
 from pasta_jax.models.source import ModelSource
 from pasta_jax.models.tokenizer import Tokenizer, load_tokenizer
 from pasta_jax.models.weights import PACKAGED, tokenizer_file
-from pasta_jax.progress import say, track
+from pasta_jax.progress import doing, say, track
 from pasta_jax.ranges import Count, Positive, Threading, WordLimits
 from pasta_jax.settings import read
 from pasta_jax.workdir import claim
@@ -117,7 +117,8 @@ def run(settings: Settings, folder: Path) -> Summary:
 
 
 def _run(settings: Settings, folder: Path) -> Summary:
-    pairs, skipped = read_pairs(settings)
+    with doing("reading the pairs"):
+        pairs, skipped = read_pairs(settings)
     tokenizer = tokenizer_for(settings.model)
     annotator = annotator_for(settings, pairs, tokenizer, folder)
     answers = collect_answers(folder, annotator.about, pairs, annotator.annotate)

@@ -52,8 +52,7 @@ class Settings:
 def run(settings: Settings, job: Job) -> list[Record]:
     """Answer all prompts of a job; one answer is printed while it is decoded."""
     compiled.seconds()  # counts from here
-    with doing("loading the model"):
-        model = load(settings.model, only_decoding=True)
+    model = load(settings.model, only_decoding=True)
     settings = dataclasses.replace(settings, request=filled(settings.request, model.defaults))
     sequential = settings.request.sequential
     if sequential is None:

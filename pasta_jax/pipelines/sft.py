@@ -44,7 +44,7 @@ from pasta_jax.pipelines.trainable import (
     with_rows_apart,
     write,
 )
-from pasta_jax.progress import say
+from pasta_jax.progress import doing, say
 from pasta_jax.ranges import AboveZero, AtLeastZero, Count, Dimension, Lengths, Positive, RecordsOrNone, Rows, Seed
 from pasta_jax.train.fit import Keep, fit
 from pasta_jax.train.loop import Intervals, Run
@@ -171,7 +171,8 @@ def _run(settings: Settings, workdir: Path, stopping: Callable[[], bool], comman
     run_config.refuse_other(workdir, plain)
     start = start_of(settings)
     model = start.model
-    data = read_data(settings, model.tokenizer)
+    with doing("reading the data"):
+        data = read_data(settings, model.tokenizer)
     config = optimizer_config(settings.train, data.feed)
     optimizer = new_optimizer(config)
     # The state takes over the memory of start.params.

@@ -20,6 +20,7 @@ from jax import lax
 from pasta_jax.checkpoint import Checkpoints
 from pasta_jax.errors import PastaError
 from pasta_jax.metrics import Metrics
+from pasta_jax.progress import doing
 from pasta_jax.ranges import Count
 from pasta_jax.sharding import shard_rows
 from pasta_jax.train.loss import Loss, LossSums
@@ -153,6 +154,7 @@ def train(
         number, report = unread
         unread = None
         report = jax.device_get(report)
+        metrics.reach(number)
         clock.lap(int(report.loss.tokens))
         values = means(report.loss.parts)
         if not np.isfinite(values.get("loss", 0.0)):
@@ -175,10 +177,13 @@ def train(
             continue
         write_unread()  # a run that resumes from this step finds all metrics up to it in the file
         if measure_due:
-            losses = held_out(measure, state.trainable, frozen, map(place, run.held_out))
+            with doing("measuring the held-out loss"):
+                losses = held_out(measure, state.trainable, frozen, map(place, run.held_out))
             metrics.write(step, {f"held_out/{name}": value for name, value in losses.items()})
         if probe_due:
-            metrics.write(step, {f"probe/{name}": value for name, value in run.probe(state.trainable, frozen).items()})
+            with doing("answering held-out prompts"):
+                probed = run.probe(state.trainable, frozen)
+            metrics.write(step, {f"probe/{name}": value for name, value in probed.items()})
         if save_due:
             checkpoints.save(step, state)
         clock.restart()
