@@ -16,7 +16,7 @@ from pasta_jax.pipelines.decode_many import answer_many
 from pasta_jax.pipelines.decode_one import answer_one
 from pasta_jax.pipelines.decode_record import Record
 from pasta_jax.pipelines.prompts import Prompt
-from pasta_jax.progress import doing, say
+from pasta_jax.progress import say
 from pasta_jax.ranges import AtLeastZero, Count, Positive, Seed, TopP
 
 
