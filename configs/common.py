@@ -20,7 +20,7 @@ def model(preset: str) -> ConfigDict:
     return ConfigDict(
         {
             "preset": preset,  # a known architecture; empty: any that `path` holds
-            "path": "",  # GGUF file or Hugging Face folder; empty: weights from an installed package
+            "path": "",  # GGUF file, Hugging Face folder or id, as org/name; empty: weights from an installed package
             "adapter": "",  # folder adapter/ that launch.sft wrote; empty: none
             "policy": "",  # position policy; empty: the model's own (any other is refused)
             "constant": 40,  # positions per chunk under the policy `constant`

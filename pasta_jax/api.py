@@ -18,6 +18,7 @@ from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.trace import Thread, Trace
 from pasta_jax.errors import PastaError
 from pasta_jax.models.config import PRESETS
+from pasta_jax.models.hub import is_id
 from pasta_jax.models.source import ModelSource, load
 from pasta_jax.models.weights import Model
 from pasta_jax.ranges import AtLeastZero, Count, Lanes, Positive, Seed, Threads, TopP
@@ -117,7 +118,7 @@ def load_model(
     dtype: str | None = None,
     only_decoding: bool = True,
 ) -> Model:
-    """Load a model: a preset by name ("smollm2_135m"), a GGUF file, or a folder in Hugging Face's layout.
+    """Load a model: a preset by name ("smollm2_135m"), a GGUF file, a folder in Hugging Face's layout, or its id.
 
     An adapter is merged into the weights. `policy` (and `constant`) state which position policy the model must have
     been trained with; empty accepts any. The dtype defaults to float32 on a CPU and bfloat16 elsewhere. Weights for
@@ -125,7 +126,7 @@ def load_model(
     """
     name = os.fspath(model)
     is_preset = name in PRESETS
-    if not is_preset and not os.path.exists(name):
+    if not is_preset and not os.path.exists(name) and not is_id(name):
         raise PastaError(
             f"model {name!r}: neither a file or folder nor a preset; presets are {', '.join(sorted(PRESETS))}"
         )

@@ -12,7 +12,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import POLICIES, Positions
 from pasta_jax.models import adapter as lora
 from pasta_jax.models.config import Rope, TransformerConfig
-from pasta_jax.models.defaults import FILE, Defaults
+from pasta_jax.models.defaults import FILE, Defaults, read_defaults
 from pasta_jax.models.source import ModelSource, load, load_with_adapter
 from pasta_jax.models.weights import Model, export_model, fingerprint_of, load_model, read_model
 from tests.models import random_params
@@ -87,9 +87,10 @@ def test_an_adapter_sets_the_models_positions(positions, tmp_path):
 def test_the_options_beside_an_adapter_come_before_those_beside_its_base(tmp_path):
     folder = export(tmp_path / "model", None)
     (folder / FILE).write_text('{"do_sample": true, "temperature": 0.5}')
-    path, _ = save(tmp_path / "adapter" / "a.safetensors", load_model("", str(folder)), None)
+    path, _ = save(tmp_path / "adapter", load_model("", str(folder)), None)
     assert load(named(folder)).defaults == load(named(folder, path)).defaults == Defaults(temperature=0.5)
-    (path.parent / FILE).write_text('{"pasta_jax": {"max_topic_words": 3}}')
+    assert read_defaults(path) == Defaults(temperature=0.5)
+    (path / FILE).write_text('{"pasta_jax": {"max_topic_words": 3}}')
     assert load(named(folder, path)).defaults == Defaults(max_topic_words=3)
     assert load_with_adapter(named(folder, path))[0].defaults == Defaults(max_topic_words=3)
 

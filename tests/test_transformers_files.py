@@ -12,6 +12,7 @@ import pytest
 from pasta_jax.data.toy_tokenizer import toy_tokenizer
 from pasta_jax.models import tensor_file, transformers_files
 from pasta_jax.models.config import Rope, TransformerConfig
+from pasta_jax.models.defaults import PLAIN, Defaults, read_defaults
 from pasta_jax.models.tokenizer import load_tokenizer, tokenizer_fingerprint
 from pasta_jax.models.weights import Model, export_model, load_model
 from tests.models import random_params
@@ -89,6 +90,14 @@ def test_transformers_has_the_same_ids(exported):
     tags = list(range(tokenizer.tags.base, tokenizer.tags.end))
     assert theirs.convert_ids_to_tokens(tags) == list(map(tokenizer.tags.name, tags))
     assert theirs.eos_token_id == tokenizer.end_of_turn
+
+
+@pytest.mark.parametrize(
+    "defaults", [PLAIN, Defaults(0.6, 40, 0.9), Defaults(max_topic_words=3), Defaults(0.6)], ids=str
+)
+def test_an_exports_options_are_the_models(defaults, tmp_path):
+    transformers_files.write(tmp_path, toy_tokenizer(), defaults)
+    assert read_defaults(tmp_path) == defaults
 
 
 @requires_dev("transformers")

@@ -25,6 +25,7 @@ from pasta_jax.lang.tags import NUM_TAGS, TagIds
 from pasta_jax.models import card as cards
 from pasta_jax.models import peft, tensor_file
 from pasta_jax.models.card import Card
+from pasta_jax.models.defaults import FILE, PLAIN, as_json
 from pasta_jax.models.layers import Params, is_stacked, map_layers, stack, unstack
 from pasta_jax.models.tokenizer import tokenizer_fingerprint
 from pasta_jax.models.weights import Model
@@ -161,6 +162,8 @@ def save_adapter(
     tags = base.tokenizer.tags
     hub, _ = cards.HUB.get(base.name, (base.name, ""))
     write_json(folder / CONFIG, peft.config_json(base.config, tags, about.rank, about.targets, hub))
+    if base.defaults != PLAIN:
+        write_json(folder / FILE, as_json(base.defaults))
     cards.write(folder, card or Card("adapter", base.name, about.positions, tags.base))
     flat = peft.tensors(unstack(jax.tree.map(np.asarray, adapter)), base.config)
     tensors = {name: np.asarray(leaf, dtype) for name, leaf in flat.items()}

@@ -63,6 +63,14 @@ def read_defaults(folder: Path) -> Defaults | None:
     return typed(_chosen(typed(raw, _File, str(path), fix)), Defaults, str(path), fix)
 
 
+def as_json(defaults: Defaults) -> dict[str, Any]:
+    """The fields of the file that `read_defaults` reads back."""
+    sampling = {name: getattr(defaults, name) for name in ("temperature", "top_k", "top_p")}
+    rules = {name: getattr(defaults, name) for name in _TOPIC_RULES}
+    raw: dict[str, Any] = {"do_sample": True, **sampling} if defaults.temperature else {"do_sample": False}
+    return raw | {SECTION: rules} if any(rules.values()) else raw
+
+
 def filled(options: Options, defaults: Defaults) -> Options:
     """A dataclass of options, in which each of the model's own that is None has its default."""
     names = {field.name for field in dataclasses.fields(options)} & {

@@ -7,6 +7,7 @@ from jax.typing import DTypeLike
 
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Distance, Positions
+from pasta_jax.models import hub
 from pasta_jax.models.adapter import About, load_adapter, merge_on_host
 from pasta_jax.models.defaults import read_defaults
 from pasta_jax.models.layers import Params
@@ -19,8 +20,8 @@ class ModelSource:
     """The fields of configs/common.py::model."""
 
     preset: str  # a known architecture; empty: whatever `path` holds
-    path: str  # GGUF file or Hugging Face folder; empty: the weights that a package ships
-    adapter: str  # folder of an adapter; empty: none
+    path: str  # GGUF file, Hugging Face folder, or its id on the Hub; empty: the weights that a package ships
+    adapter: str  # folder of an adapter, or its id on the Hub; empty: none
     policy: str  # position policy; empty: the model's own
     constant: Distance  # of the policy `constant`
 
@@ -32,10 +33,11 @@ def load(
     with doing(f"loading {source.path or source.preset}"):
         model = read_model(source.preset, source.path)
         if source.adapter:
-            adapter, about = load_adapter(Path(source.adapter), model)
+            path = hub.local(source.adapter)
+            adapter, about = load_adapter(path, model)
             params = merge_on_host(model.params, adapter, model.tokenizer.tags)
             fingerprint = fingerprint_of(model.config, params, model.tokenizer)
-            model = dataclasses.replace(_described(model, source, about), params=params, fingerprint=fingerprint)
+            model = dataclasses.replace(_described(model, path, about), params=params, fingerprint=fingerprint)
         return on_device(_with_positions(model, source), dtype, stacked, only_decoding)
 
 
@@ -46,13 +48,13 @@ def load_with_adapter(
     if not source.adapter:
         raise PastaError("no adapter named: set --config.model.adapter=<adapter/ of a training run>")
     model = on_device(read_model(source.preset, source.path), dtype, stacked)
-    adapter, about = load_adapter(Path(source.adapter), model)
-    return _with_positions(_described(model, source, about), source), adapter, about
+    path = hub.local(source.adapter)
+    adapter, about = load_adapter(path, model)
+    return _with_positions(_described(model, path, about), source), adapter, about
 
 
-def _described(model: Model, source: ModelSource, about: About) -> Model:
+def _described(model: Model, path: Path, about: About) -> Model:
     """The base model with the positions and the defaults of its adapter; without such defaults, with its own."""
-    path = Path(source.adapter)
     defaults = read_defaults(path if path.is_dir() else path.parent) or model.defaults
     return dataclasses.replace(model, positions=about.positions, defaults=defaults)
 

@@ -10,6 +10,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from pasta_jax.files import write_json, write_whole
 from pasta_jax.models.chat import jinja_template
+from pasta_jax.models.defaults import FILE, PLAIN, Defaults, as_json
 from pasta_jax.models.tokenizer import Tokenizer
 
 _UNKNOWN, _USER_DEFINED = 2, 4  # types of pieces in a .model
@@ -17,13 +18,13 @@ _BLANK = "▁"
 _FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
 
 
-def write(folder: Path, tokenizer: Tokenizer) -> None:
+def write(folder: Path, tokenizer: Tokenizer, defaults: Defaults = PLAIN) -> None:
     """Write the files. A tokenizer.model is kept beside tokenizer.json: we read that one."""
     tokenizer.save(folder)
     write_whole(folder / "tokenizer.json", json.dumps(tokenizer_json(tokenizer), ensure_ascii=False, indent=1))
     write_json(folder / "tokenizer_config.json", _tokenizer_config(tokenizer))
     write_whole(folder / "chat_template.jinja", jinja_template(tokenizer.family))
-    write_json(folder / "generation_config.json", _generation_config(tokenizer))
+    write_json(folder / FILE, _generation_config(tokenizer) | as_json(defaults))
 
 
 def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Positions
 from pasta_jax.lang.tags import NUM_TAGS
 from pasta_jax.models import card as cards
-from pasta_jax.models import config_file, converted, gguf_model, huggingface, transformers_files
+from pasta_jax.models import config_file, converted, gguf_model, hub, huggingface, transformers_files
 from pasta_jax.models.card import Card
 from pasta_jax.models.config import PRESETS, TransformerConfig
 from pasta_jax.models.defaults import PLAIN, Defaults, read_defaults
@@ -57,7 +57,9 @@ def load_model(
 
 
 def read_model(preset: str, path: str) -> Model:
-    """The model at `path` (GGUF file or Hugging Face folder), or with an empty path the preset that a package ships.
+    """The model at `path`, or with an empty path the preset that a package ships.
+
+    A path is that of a GGUF file or a Hugging Face folder, or a folder's id on the Hub.
 
     The weights are float32 host arrays, unrolled. With a path, the preset is what the file must hold; an empty preset
     accepts any model.
@@ -70,7 +72,7 @@ def read_model(preset: str, path: str) -> Model:
         raise PastaError(
             f"model {preset}: no package ships its weights; set --config.model.path=<GGUF file or Hugging Face folder>"
         )
-    source = Path(path) if path else PACKAGED[preset]()
+    source = hub.local(path) if path else PACKAGED[preset]()
     if not source.exists():
         raise PastaError(f"{source}: not found; {_WHAT_TO_USE}")
     if source.is_file() and not is_gguf(source):
@@ -84,7 +86,8 @@ def read_model(preset: str, path: str) -> Model:
         raise PastaError(f"{source}: not a {preset} ({difference(config, PRESETS[preset])}); choose another preset")
     fingerprint = fingerprint_of(config, params, tokenizer)
     defaults = read_defaults(source) if source.is_dir() else None
-    return Model(preset or source.stem, config, params, tokenizer, positions, fingerprint, defaults or PLAIN)
+    name = preset or (source.stem if source.is_file() else Path(path).name)
+    return Model(name, config, params, tokenizer, positions, fingerprint, defaults or PLAIN)
 
 
 def is_gguf(path: Path) -> bool:
@@ -164,7 +167,7 @@ def export_model(model: Model, folder: Path, card: Card | None = None) -> None:
     params = unstack(jax.tree.map(np.asarray, model.params))
     record = config_file.TagRecord(model.tokenizer.tags.base, model.positions)
     cards.write(folder, card or Card("model", model.name, model.positions, model.tokenizer.tags.base))
-    transformers_files.write(folder, model.tokenizer)
+    transformers_files.write(folder, model.tokenizer, model.defaults)
     huggingface.write_model(folder, params, model.config, record)
 
 
