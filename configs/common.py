@@ -56,3 +56,33 @@ def request(max_tokens: int) -> ConfigDict:
             "max_chunk_tokens": 638,  # plus two tags makes 640, the longest chunk that a promise can announce
         }
     )
+
+
+def checked_judge() -> ConfigDict:
+    """The judge of what can be checked (judges/checked.py) with an untrained SmolLM2."""
+    return ConfigDict(
+        {
+            "checks": {
+                "weights": {  # of terms from 0 to 1; 0: not computed
+                    "finished": 1.0,
+                    "topics": 0.5,
+                    "repetition": 2.0,
+                    "rules": 1.0,
+                    "fluency": 1.0,
+                    "fit": 1.0,
+                },
+                "worst": -4.0,  # nats per token whose fluency is 0
+                "best": -1.0,  # and 1
+                "scale": 0.25,  # difference of two sums that is a verdict of 73%
+            },
+            "untrained": model("smollm2_135m"),
+            "lengths": (
+                128,
+                256,
+                512,
+                768,
+            ),  # tokens per row, question included; of longer ones the beginning
+            "rows": 10,  # answers per batch
+            "slice": 128,  # tokens of each row whose logits exist at a time
+        }
+    )

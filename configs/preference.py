@@ -51,10 +51,11 @@ def preference() -> ConfigDict:
                 "distinct_topics": placeholder(bool),  # no topic repeats one of the same answer; None: the model's own
             },
             "judge": {
-                "kind": "llm",  # llm, toy, or a proxy: rules, repetition
+                "kind": "llm",  # llm, toy, checked (finished, topics, repetition, …), or a proxy: rules, repetition
                 "scale": 1.0,  # of a proxy: the difference that is a verdict of 73%; 0.1 suits shares
                 "asks": 3,  # of llm: attempts to get a well-formed verdict
                 "concurrency": 8,
+                "checked": common.checked_judge(),
                 "agreement": 300,  # pairs of chosen and rejected answers to compare the judge with; 0: none
                 "endpoint": {
                     "kind": "openai",  # or gemini

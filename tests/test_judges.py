@@ -14,7 +14,7 @@ from pasta_jax.evaluate.candidates import Candidate
 from pasta_jax.evaluate.scores import Choice, choose, efficiency, score
 from pasta_jax.judges.judge import Agreement, Verdict, agreement, both_orders, quality, win_rate
 from pasta_jax.judges.llm import Malformed, llm_judge, question_for, read_verdict
-from pasta_jax.judges.offline import EMPTY_ANSWER, comparing, likelihood, proxy, repetition, toy_grader
+from pasta_jax.judges.offline import EMPTY_ANSWER, comparing, likelihoods, proxy, repetition, toy_grader
 from pasta_jax.llm import EndpointDown, EndpointError
 from pasta_jax.models.weights import Model
 from pasta_jax.train.loss import Scoring
@@ -97,16 +97,18 @@ class ChatBytes(ByteTokenizer):
 def test_likelihood_is_the_mean_log_probability_of_the_answers_tokens():
     model = Model("tiny", TINY, jax.tree.map(jnp.asarray, random_params(TINY, 1)), ChatBytes())
     scoring = Scoring(TINY, model.tokenizer.tags, jnp.float32, slice=64, block=0, remat=False)
-    measure = likelihood(model, lambda batch: log_probabilities(scoring, model.params, batch), lengths=(32, 64))
+    several = likelihoods(model, lambda batch: log_probabilities(scoring, model.params, batch), (32, 64), rows=2)
     prompt = model.tokenizer.chat([("user", "why")])
-    for answer in ("so", "because it is " * 2):
+    beginning = "x" * (64 - len(prompt))
+    answers = ("so", "because it is " * 2, "no", "", "yes", beginning, beginning + "y")
+    values = dict(zip(answers, several([("why", answer) for answer in answers]), strict=True))
+    for answer in answers[:3]:
         ids = [*prompt, *model.tokenizer.encode(answer), model.tokenizer.end_of_turn]
         log_probability = jax.nn.log_softmax(uncached(model, ids))
         expected = np.mean([log_probability[at - 1, ids[at]] for at in range(len(prompt), len(ids))])
-        assert measure("why", answer) == pytest.approx(expected, abs=1e-4)
-    assert measure("why", "") == EMPTY_ANSWER
-    beginning = "x" * (64 - len(prompt))
-    assert measure("why", beginning + "y") == measure("why", beginning)
+        assert values[answer] == pytest.approx(expected, abs=1e-4)
+    assert values[""] == EMPTY_ANSWER
+    assert values[beginning + "y"] == values[beginning]
 
 
 def test_an_unknown_proxy_is_refused():

@@ -8,6 +8,7 @@ each answer a confidence; an undecided judge assigns one half to both.
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Verdict:
 
 
 TIE = Verdict(0.5, 0.5)
-Judge = Callable[[str, str, str], Verdict | None]
+Judge = Callable[[str, Any, Any], Verdict | None]  # of texts; judges/checked.py reads more than the text
 
 
 def from_probability(probability: float) -> Verdict:
@@ -30,7 +31,7 @@ def from_probability(probability: float) -> Verdict:
     return Verdict(probability, 1 - probability)
 
 
-def both_orders(judge: Judge, question: str, answer: str, others: Sequence[str]) -> list[Verdict] | None:
+def both_orders(judge: Judge, question: str, answer: Any, others: Sequence[Any]) -> list[Verdict] | None:
     """Verdicts on an answer against every other, in both orders; `answer` is the first of each verdict.
 
     None if one is missing: one order alone would carry the judge's preference for a position.
@@ -75,7 +76,7 @@ class Agreement:
         return f"agrees with {self.agreed:.1%} of {self.pairs} known preferences{tied}{chance}"
 
 
-def agreement(judge: Judge, pairs: Iterable[tuple[str, str, str]]) -> Agreement:
+def agreement(judge: Judge, pairs: Iterable[tuple[str, Any, Any]]) -> Agreement:
     """Over (question, chosen, rejected), each judged in both orders; pairs without verdicts are left out."""
     agreed, count, tied = 0.0, 0, 0
     for question, chosen, rejected in pairs:

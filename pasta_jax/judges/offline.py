@@ -1,11 +1,10 @@
 """Judges that need no language model behind an API: the toy task's exact grader, and proxies for quality.
 
 A proxy measures something other than quality; its name states what. `PROXIES` are those that the judge configs offer.
-`relevance` and `likelihood` are not among them: as judges they agree with 300 known preferences no more than chance
+`relevance` and `likelihoods` are not among them: as judges they agree with 300 known preferences no more than chance
 does (docs/RESULTS.md). As measures they tell how well an answer fits its question's topic, and how fluent it is.
 """
 
-import functools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -13,14 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from pasta_jax.data.batch import Batch
-from pasta_jax.data.example import encode
+from pasta_jax.data.example import Example, encode
 from pasta_jax.data.packing import pack
 from pasta_jax.data.toy import Problem
 from pasta_jax.errors import PastaError
 from pasta_jax.judges.judge import TIE, Judge, Verdict, from_probability
 from pasta_jax.judges.minilm import Embed, cosine
 from pasta_jax.judges.rules import Rule, rules_of, share
-from pasta_jax.lang.structure import PREDICTED
+from pasta_jax.lang.structure import NO_LABEL, PREDICTED
 from pasta_jax.models.weights import Model
 
 PROXIES = ("rules", "repetition")
@@ -109,22 +108,31 @@ def relevance(embed: Embed, references: Mapping[str, str]) -> Measure:
     return measure
 
 
-def likelihood(model: Model, score: Callable[[Batch], np.ndarray], lengths: Sequence[int]) -> Measure:
-    """Nats per token that a frozen model assigns to the answer's text, read as a plain answer to the question.
+def likelihoods(
+    model: Model, score: Callable[[Batch], np.ndarray], lengths: Sequence[int], rows: int
+) -> Callable[[Sequence[tuple[str, str]]], list[float]]:
+    """Nats per token that a frozen model assigns to answers' texts, read as plain answers to their questions.
 
-    `score` returns the log-probability of each row of a batch. Rows are padded to the next of `lengths`; an answer too
-    long for the longest is scored by its beginning.
+    `score` returns the log-probability of each row of a batch, of which each has `rows` rows. Rows are padded to the
+    next of `lengths`; an answer too long for the longest is scored by its beginning.
     """
     tokenizer = model.tokenizer
 
-    @functools.lru_cache(maxsize=65536)
-    def measure(question: str, answer: str) -> float:
-        prompt = tokenizer.chat([("user", question)])[: lengths[-1] // 2]
-        ids = tokenizer.encode(answer)[: lengths[-1] - len(prompt)]
-        if not ids:
-            return EMPTY_ANSWER
-        example = encode(prompt, ids, tokenizer.tags, tokenizer.end_of_turn, PREDICTED)
-        length = next(length for length in lengths if length >= len(example))
-        return float(np.asarray(score(pack([[example]], length)))[0]) / (len(ids) + 1)
+    def measure(pairs: Sequence[tuple[str, str]]) -> list[float]:
+        values = [EMPTY_ANSWER] * len(pairs)
+        by_length: dict[int, list[tuple[int, Example]]] = {}
+        for number, (question, answer) in enumerate(pairs):
+            prompt = tokenizer.chat([("user", question)])[: lengths[-1] // 2]
+            if ids := tokenizer.encode(answer)[: lengths[-1] - len(prompt)]:
+                example = encode(prompt, ids, tokenizer.tags, tokenizer.end_of_turn, PREDICTED)
+                length = next(length for length in lengths if length >= len(example))
+                by_length.setdefault(length, []).append((number, example))
+        for length, examples in by_length.items():
+            for start in range(0, len(examples), rows):
+                some = examples[start : start + rows]
+                batch = pack([[example] for _, example in some] + [[]] * (rows - len(some)), length)
+                for (number, example), total in zip(some, np.asarray(score(batch)), strict=False):
+                    values[number] = float(total) / np.count_nonzero(example.label != NO_LABEL)
+        return values
 
     return measure

@@ -17,7 +17,7 @@ from pasta_jax.models.weights import Model
 from pasta_jax.pipelines.artifacts import Artifact
 from pasta_jax.pipelines.preference.sample import Answers, decode, decode_inputs, template
 from pasta_jax.pipelines.preference.score import Verdicts, plain
-from pasta_jax.pipelines.preference.stage import RoundModel, Stage, fingerprint_of_params, judge_inputs
+from pasta_jax.pipelines.preference.stage import RoundModel, Stage, as_judged, fingerprint_of_params, judge_inputs
 from pasta_jax.progress import say
 
 TIMED_ROUNDS = 3
@@ -148,7 +148,8 @@ def compare(stage: Stage, answers: Artifact[Answers], baseline: Artifact[Answers
         for number in range(start, len(answers.records)):
             [answer], [baseline_answer] = answers.records[number].answers, baseline.records[number].answers
             prompt = stage.held_out[number]
-            verdicts = plain(both_orders(stage.judge, prompt.instruction, answer.text, [baseline_answer.text]))
+            ours, other = as_judged(stage, prompt.instruction, (answer, baseline_answer))
+            verdicts = plain(both_orders(stage.judge, prompt.instruction, ours, [other]))
             yield [comparison_of(stage, prompt, answer, baseline_answer, verdicts)]
 
     return stage.artifacts.make("evaluate", inputs, Comparison, len(answers.records), 1, compute)

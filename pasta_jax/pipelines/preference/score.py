@@ -10,10 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 from pasta_jax import fingerprints
 from pasta_jax.data.sources import known_preferences
+from pasta_jax.judges.checked import Entry
 from pasta_jax.judges.judge import Agreement, Verdict, agreement, both_orders
 from pasta_jax.pipelines.artifacts import Artifact
 from pasta_jax.pipelines.preference.sample import Answers
-from pasta_jax.pipelines.preference.stage import Stage, judge_inputs
+from pasta_jax.pipelines.preference.stage import Stage, as_judged, judge_inputs
 from pasta_jax.progress import say, track
 
 Verdicts = tuple[tuple[float, float], ...]  # Verdict.first and .second of each
@@ -38,17 +39,17 @@ def score(stage: Stage, samples: Artifact[Answers], baseline: Artifact[Answers])
     inputs = {"samples": samples.fingerprint, "baseline": baseline.fingerprint, "judge": judge_inputs(stage.settings)}
     judge = stage.settings.judge
 
-    def verdicts_on(question: str, others: Sequence[str], text: str) -> Verdicts | None:
-        return plain(both_orders(stage.judge, question, text, others))
+    def verdicts_on(question: str, others: Sequence[str | Entry], answer: str | Entry) -> Verdicts | None:
+        return plain(both_orders(stage.judge, question, answer, others))
 
     def compute(start: int) -> Iterator[list[Scores]]:
         with ThreadPoolExecutor(judge.concurrency if judge.kind == "llm" else 1) as threads:
             for number in range(start, len(samples.records)):
                 prompt = stage.prompts[number]
                 [baseline_answer] = baseline.records[number].answers
-                others = (baseline_answer.text, prompt.response)
-                texts = [answer.text for answer in samples.records[number].answers]
-                verdicts = threads.map(functools.partial(verdicts_on, prompt.instruction, others), texts)
+                candidates = (baseline_answer, prompt.response, *samples.records[number].answers)
+                first, second, *answers = as_judged(stage, prompt.instruction, candidates)
+                verdicts = threads.map(functools.partial(verdicts_on, prompt.instruction, (first, second)), answers)
                 yield [Scores(number, baseline_answer.critical_path, tuple(verdicts))]
 
     return stage.artifacts.make("score", inputs, Scores, len(samples.records), 1, compute)
@@ -66,7 +67,8 @@ def judge_agreement(stage: Stage) -> Agreement | None:
     inputs = {"judge": judge_inputs(stage.settings), "pairs": fingerprints.of_data(preferences)}
 
     def compute(start: int) -> Iterator[list[Agreement]]:
-        yield [agreement(stage.judge, track(preferences, "preferences", len(preferences)))]
+        pairs = track(preferences, "preferences", len(preferences))
+        yield [agreement(stage.judge, ((q, *as_judged(stage, q, (chosen, rejected))) for q, chosen, rejected in pairs))]
 
     [result] = stage.artifacts.make("agreement", inputs, Agreement, 1, 1, compute).records
     say(f"judge: {settings.kind}{'' if settings.kind == 'llm' else ', a proxy'}; {result}")

@@ -9,6 +9,7 @@ from pasta_jax.decode.generate import DecodeConfig
 from pasta_jax.evaluate.scores import Efficiency
 from pasta_jax.llm import Endpoint
 from pasta_jax.models.source import ModelSource
+from pasta_jax.pipelines.checked_judge import CheckedSettings
 from pasta_jax.pipelines.trainable import AdapterSettings, MeshSettings, TrainingSettings
 from pasta_jax.ranges import (
     AboveZero,
@@ -64,10 +65,11 @@ class RequestSettings:
 class JudgeSettings:
     """The judge that compares answers."""
 
-    kind: Literal["llm", "toy", "rules", "repetition"]
+    kind: Literal["llm", "toy", "checked", "rules", "repetition"]
     scale: AboveZero
     asks: Threading
     concurrency: Threading
+    checked: CheckedSettings
     agreement: Count
     endpoint: Endpoint
 

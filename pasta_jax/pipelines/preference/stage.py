@@ -1,7 +1,7 @@
 """What all steps of the preference stage share: settings, models, prompts, the judge, and the folder of artifacts."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,13 +15,17 @@ from pasta_jax.data.sources import Filter, read, refuse_for_training, select
 from pasta_jax.data.toy import HELD_OUT, Problem, problems
 from pasta_jax.decode.generate import positions_for
 from pasta_jax.errors import PastaError
+from pasta_jax.evaluate.candidates import Candidate
 from pasta_jax.judges import offline
+from pasta_jax.judges.checked import CheckedJudge, Entry
 from pasta_jax.judges.judge import Judge
 from pasta_jax.judges.llm import llm_judge
 from pasta_jax.judges.rules import rules_of
+from pasta_jax.lang.program import Chunk, Program
 from pasta_jax.models.source import load
 from pasta_jax.models.weights import Model
 from pasta_jax.pipelines.artifacts import Artifacts
+from pasta_jax.pipelines.checked_judge import checked_judge
 from pasta_jax.pipelines.preference.settings import Settings
 from pasta_jax.pipelines.toy_level import refuse_other_level
 from pasta_jax.pipelines.trainable import Trainable, merged
@@ -121,6 +125,8 @@ def judge_of(settings: Settings, toy_problems: Mapping[str, Problem], folder: Pa
     match judge.kind:
         case "toy":
             return offline.toy_grader(toy_problems)
+        case "checked":
+            return checked_judge(judge.checked, settings.prompts.source)
         case "llm":
             return llm_judge(judge.endpoint, folder / "judge_cache.jsonl", judge.asks)
         case _:
@@ -137,12 +143,30 @@ def judge_inputs(settings: Settings) -> dict[str, Any]:
             inputs["endpoint"] = {
                 name: getattr(endpoint, name) for name in ("url", "model", "temperature", "max_tokens")
             }
-        case "rules":
-            rules = rules_of(settings.prompts.source)
-            inputs["rules"] = fingerprints.of_data(
-                [[question, *map(dataclasses.astuple, of)] for question, of in rules.items()]
-            )
+        case "checked":
+            inputs["checked"] = dataclasses.asdict(judge.checked)
+    if judge.kind in ("checked", "rules"):
+        rules = rules_of(settings.prompts.source)
+        inputs["rules"] = fingerprints.of_data(
+            [[question, *map(dataclasses.astuple, of)] for question, of in rules.items()]
+        )
     return inputs
+
+
+def as_judged(stage: Stage, question: str, answers: Sequence[Candidate | str]) -> list[str] | list[Entry]:
+    """Answers as the judge reads them: texts; the judge of checks also reads how they ended and their topics."""
+    if not isinstance(stage.judge, CheckedJudge):
+        return [answer if isinstance(answer, str) else answer.text for answer in answers]
+
+    def entry(answer: Candidate | str) -> Entry:
+        if isinstance(answer, str):
+            return Entry(answer)
+        parts = Program.from_ids(answer.ids, stage.sft.tokenizer).parts
+        return Entry(answer.text, answer.whole, tuple(part.topic for part in parts if isinstance(part, Chunk)))
+
+    entries = [entry(answer) for answer in answers]
+    stage.judge.prepare(question, entries)
+    return entries
 
 
 def fingerprint_of_params(params: Params) -> str:

@@ -1,0 +1,121 @@
+"""A judge built from what can be checked: a weighted sum of terms from 0 to 1, each of one answer by itself.
+
+    finished     the answer ended by itself
+    topics       different topics / topics; 1 without any
+    repetition   1 - share of word 4-grams that occurred before
+    rules        share of the prompt's rules that are followed, as IFEval has them; left out for prompts without rules
+    fluency      mean log-probability per token under an untrained model, from `worst` (0) to `best` (1)
+    fit          cosine of answer and question under MiniLM, at least 0
+
+No term measures whether an answer is right. Fluency counts up to `best`: beyond it are mostly loops, which are very
+likely token by token. An empty answer is worth 0. The difference of two sums, relative to `scale`, is the verdict:
+`scale` is a verdict of 73%.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated
+
+import msgspec
+
+from pasta_jax.errors import PastaError
+from pasta_jax.judges.judge import Verdict, from_probability
+from pasta_jax.judges.offline import repetition
+from pasta_jax.judges.rules import Rule, share
+
+Weight = Annotated[float, msgspec.Meta(ge=0)]
+LogProbabilities = Callable[[Sequence[tuple[str, str]]], Sequence[float]]  # of (question, answer): nats per token
+Fit = Callable[[str, str], float]  # of a question and an answer
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """An answer as this judge reads it."""
+
+    text: str
+    finished: bool = True
+    topics: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """What each term counts."""
+
+    finished: Weight
+    topics: Weight
+    repetition: Weight
+    rules: Weight
+    fluency: Weight
+    fit: Weight
+
+
+@dataclasses.dataclass(frozen=True)
+class Checks:
+    """The settings of the judge."""
+
+    weights: Weights
+    worst: float  # nats per token whose fluency is 0
+    best: float  # and 1
+    scale: Annotated[float, msgspec.Meta(gt=0)]
+
+    def __post_init__(self):
+        if not self.worst < self.best:
+            raise PastaError(f"worst {self.worst}: must be below best, which is {self.best}")
+
+
+@dataclasses.dataclass
+class CheckedJudge:
+    """The judge; sums are computed once per answer. `prepare` computes the log-probabilities of several together."""
+
+    checks: Checks
+    rules: Mapping[str, Sequence[Rule]]
+    log_probabilities: LogProbabilities
+    fit: Fit
+    _nats: dict[tuple[str, str], float] = dataclasses.field(default_factory=dict)
+    _sums: dict[tuple[str, Entry], float] = dataclasses.field(default_factory=dict)
+
+    def prepare(self, question: str, entries: Sequence[Entry]) -> None:
+        """Compute what is missing for these answers; what is known of other questions is forgotten."""
+        self._sums = {key: value for key, value in self._sums.items() if key[0] == question}
+        self._nats = {key: value for key, value in self._nats.items() if key[0] == question}
+        if not self.checks.weights.fluency:
+            return
+        texts = dict.fromkeys(entry.text for entry in entries if entry.text.strip())
+        missing = [(question, text) for text in texts if (question, text) not in self._nats]
+        self._nats |= dict(zip(missing, self.log_probabilities(missing), strict=True))
+
+    def terms(self, question: str, entry: Entry) -> dict[str, float]:
+        """The terms of an answer that is not empty; those that count nothing are not computed."""
+        weights, rules = self.checks.weights, self.rules.get(question)
+        spelled = [re.sub(r"[\W_]", "", topic).casefold() for topic in entry.topics]
+        terms = {
+            "finished": float(entry.finished),
+            "topics": len(set(spelled)) / len(spelled) if spelled else 1.0,
+            "repetition": 1.0 + repetition(question, entry.text),
+        }
+        if rules:
+            terms["rules"] = share(rules, entry.text)
+        if weights.fluency:
+            if (question, entry.text) not in self._nats:
+                self.prepare(question, [entry])
+            worst, best = self.checks.worst, self.checks.best
+            terms["fluency"] = min(max((self._nats[question, entry.text] - worst) / (best - worst), 0.0), 1.0)
+        if weights.fit:
+            terms["fit"] = max(self.fit(question, entry.text), 0.0)
+        return terms
+
+    def value(self, question: str, entry: Entry) -> float:
+        """The weighted sum of an answer's terms."""
+        if not entry.text.strip():
+            return 0.0
+        if (question, entry) not in self._sums:
+            terms = self.terms(question, entry)
+            self._sums[question, entry] = sum(getattr(self.checks.weights, name) * term for name, term in terms.items())
+        return self._sums[question, entry]
+
+    def __call__(self, question: str, first: Entry, second: Entry) -> Verdict:
+        """The verdict on two answers."""
+        difference = (self.value(question, first) - self.value(question, second)) / self.checks.scale
+        return from_probability(1 / (1 + math.exp(-max(min(difference, 50.0), -50.0))))

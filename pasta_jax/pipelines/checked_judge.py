@@ -1,0 +1,50 @@
+"""Build the judge of what can be checked from its settings: an untrained model, MiniLM, and rules."""
+
+import dataclasses
+import functools
+from typing import Annotated
+
+import jax
+import msgspec
+
+from pasta_jax.judges.checked import CheckedJudge, Checks, LogProbabilities
+from pasta_jax.judges.minilm import cosine, load_minilm
+from pasta_jax.judges.offline import likelihoods
+from pasta_jax.judges.rules import rules_of
+from pasta_jax.models.source import ModelSource, load
+from pasta_jax.models.weights import platform_dtype
+from pasta_jax.ranges import Positive
+from pasta_jax.train.loss import Scoring
+from pasta_jax.train.preference import log_probabilities
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckedSettings:
+    """The fields of configs/common.py::checked_judge."""
+
+    checks: Checks
+    untrained: ModelSource  # whose log-probabilities are the fluency
+    lengths: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)]
+    rows: Positive
+    slice: Positive
+
+
+def checked_judge(settings: CheckedSettings, rules_source: str) -> CheckedJudge:
+    """The judge; `rules_source` names the records with rules, if any. Terms without weight need no model."""
+    weights = settings.checks.weights
+    rules = rules_of(rules_source) if rules_source and weights.rules else {}
+    log_probabilities = fluency(settings) if weights.fluency else _none
+    fit = functools.partial(cosine, load_minilm()) if weights.fit else _none
+    return CheckedJudge(settings.checks, rules, log_probabilities, fit)
+
+
+def fluency(settings: CheckedSettings) -> LogProbabilities:
+    """Nats per token of answers, in batches of `rows`; logits of `slice` tokens of each row exist at a time."""
+    model = load(settings.untrained)
+    scoring = Scoring(model.config, model.tokenizer.tags, platform_dtype(), settings.slice, block=0, remat=False)
+    score = jax.jit(functools.partial(log_probabilities, scoring))
+    return likelihoods(model, functools.partial(score, model.params), settings.lengths, settings.rows)
+
+
+def _none(*_: object) -> float:
+    raise AssertionError("a term without weight was asked for")
