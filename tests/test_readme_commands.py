@@ -70,6 +70,22 @@ def test_what_a_short_run_replaces_is_in_readme(part, _):
     assert part in "\n".join(commands(README))
 
 
+@pytest.mark.slow
+def test_readme_trains_a_toy_and_decodes_with_it(tmp_path):
+    """A few of the commands, in their short form; tests/readme_commands.py runs all of them."""
+    for name in (".venv", "configs", "launch"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    found = commands(README, SHORT)
+    lines = [found[found.index("source .venv/bin/activate")]]
+    lines += [next(line for line in found if part in line) for part in ("launch.sft", "decode.py:toy")]
+    env = dict(os.environ) | {"PYTHONPATH": str(ROOT)}  # keeps the flags that compile quickly
+    log = io.BytesIO()
+    outcomes = run_all(lines, tmp_path, env, log)
+    assert [outcome.code for outcome in outcomes] == [0, 0, 0], log.getvalue().decode()
+    assert b"then name the ends" in log.getvalue()
+    assert (tmp_path / "runs/toy/model/config.json").is_file()
+
+
 SCRIPTS = {
     line
     for page in (commands(README), commands(README, SHORT))
