@@ -7,7 +7,7 @@ from pathlib import Path
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from pasta_jax import command_end, command_help, compiled, devices
+from pasta_jax import command_end, command_help, compiled, console, devices
 from pasta_jax.command_line import parse, readable
 from pasta_jax.errors import PastaError
 from pasta_jax.progress import break_silence, say
@@ -56,7 +56,7 @@ def _print_help(script: str, argument: str) -> None:
     options = [*flags.FLAGS.get_key_flags_for_module(script), config_flag]
     usage = f"python -m launch.{Path(script).stem} {argument and f'<{argument}> '}[--flag=value …]"
     file, config = config_flag.config_filename, readable(CONFIG.value)
-    print(command_help.text(usage, summary, options, file, config), flush=True)
+    print(console.as_typed(command_help.text(usage, summary, options, file, config)), flush=True)
     sys.exit(0)
 
 

