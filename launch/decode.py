@@ -31,6 +31,7 @@ LIVE = flags.DEFINE_enum(
 )
 SLOW = flags.DEFINE_bool("slow", False, "show the threads at reading speed, after the answer was decoded")
 JSON = flags.DEFINE_bool("json", False, "print one JSON object per answer instead of text")
+COMPARE = flags.DEFINE_bool("compare", False, "answer with and without the tags, in turn, and compare times and steps")
 OUTPUT = flags.DEFINE_string(  # other scripts have this flag too, and a test process may import both
     "output",
     None,
@@ -68,6 +69,7 @@ def main(config: ConfigDict) -> None:
         live=LIVE.value,
         slow=SLOW.value,
         as_json=JSON.value,
+        compare=COMPARE.value,
         sequential=SEQUENTIAL.value,
         started=started,
     )

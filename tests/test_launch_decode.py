@@ -181,7 +181,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_decoding(answer, mon
         ({"prompt": "x" * 600}, "--prompt: 607 tokens, but the context of 512 must"),
         ({"prompts_file": "long.jsonl"}, r"long\.jsonl: line 3: 607 tokens"),
         ({"prompt": "x", "rows": 1, "sequential": False}, "rows 1: chunks need a row"),
-        ({"prompt": "x", "lanes": 0}, "lanes 0: must be at least 1"),
+        ({"prompt": "x", "lanes": 0}, "config.decoding.lanes: expected `int` >= 1"),
     ],
 )
 def test_bad_flags_are_refused(answer, values, message):

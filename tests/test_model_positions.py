@@ -125,7 +125,7 @@ def run_decode(model: dict[str, str], folder: Path, program: Path | None = None)
     config.model.update(model)
     config.request.update(max_tokens=TOKENS, temperature=1.0, max_topic_tokens=TOPIC, max_chunk_tokens=CHUNK)
     nothing = Outputs(None, None, None, None, None)
-    job = read_job(QUESTION, None, program, None, nothing, "no", False, False, None, time.perf_counter())
+    job = read_job(QUESTION, None, program, None, nothing, "no", False, False, False, None, time.perf_counter())
     decode.run(settings.read(config, decode.Settings), job)
 
 

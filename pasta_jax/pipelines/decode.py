@@ -11,6 +11,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.models.defaults import filled
 from pasta_jax.models.source import ModelSource, load
 from pasta_jax.models.weights import Model
+from pasta_jax.pipelines.decode_compare import compare
 from pasta_jax.pipelines.decode_job import Job
 from pasta_jax.pipelines.decode_many import answer_many
 from pasta_jax.pipelines.decode_one import answer_one
@@ -57,13 +58,15 @@ def run(settings: Settings, job: Job) -> list[Record]:
     sequential = settings.request.sequential
     if sequential is None:
         sequential = model.positions is None
-        if sequential and job.program is None:
+        if sequential and job.program is None and not job.compare:
             say(f"{model.name}: not trained on the tags, so it decodes sequentially")
     requests = [request_for(model, settings, prompt, sequential) for prompt in job.prompts]
     loaded = time.perf_counter()
     if len(requests) > 1:
         about = depends_on(settings, model, job, sequential)
         return answer_many(job, model, requests, settings.decoding, settings.round_steps, about)
+    if job.compare:
+        return compare(job, model, requests[0], settings.decoding)
     if job.program is None:
         items = stream(model, requests, settings.decoding, settings.round_steps)
     else:

@@ -51,6 +51,7 @@ class Job:
     live: Literal["auto", "yes", "no"]  # show threads side by side while they run
     slow: bool  # decode first, and then show the threads at reading speed
     as_json: bool  # print records instead of text
+    compare: bool  # answer with and without the tags, and compare
     started: float  # time.perf_counter() when the command began
 
     def path_for(self, path: Path, number: int) -> Path:
@@ -67,6 +68,7 @@ def read_job(
     live: Literal["auto", "yes", "no"],
     slow: bool,
     as_json: bool,
+    compare: bool,
     sequential: bool | None,
     started: float,
 ) -> Job:
@@ -81,6 +83,11 @@ def read_job(
             raise PastaError("--sequential: a replay follows its program; drop --sequential or --program")
     if slow and (live == "no" or as_json or len(prompts) > 1 or not (live == "yes" or sys.stdout.isatty())):
         raise PastaError("--slow: shows one answer on a terminal; drop it, or pass --prompt and --live=yes")
+    given = {"--prompts_file": len(prompts) > 1, "--program": program_file, "--baseline": baseline_file}
+    given |= {"--sequential": sequential, "--slow": slow}
+    if compare and any(given.values()):
+        flag = next(flag for flag, value in given.items() if value)
+        raise PastaError(f"--compare: decodes one prompt with and without the tags; drop {flag}")
     if live == "yes" and (len(prompts) > 1 or as_json):
         raise PastaError("--live=yes: shows the text of one prompt; drop it, or --prompts_file and --json")
     return Job(
@@ -92,5 +99,6 @@ def read_job(
         live=live,
         slow=slow,
         as_json=as_json,
+        compare=compare,
         started=started,
     )

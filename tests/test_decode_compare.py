@@ -1,0 +1,88 @@
+"""The comparison of a model's two answers: in turn, compiled before it is timed, told in one summary."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from pasta_jax.decode.generate import DecodeConfig, Request, Result
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.errors import PastaError
+from pasta_jax.lang.structure import PREDICTED
+from pasta_jax.pipelines import decode as pipeline
+from pasta_jax.pipelines import decode_compare
+from tests.traces import TOKENIZER, tiny_model, traced
+
+
+def test_both_answers_are_decoded_in_turn_and_compared(answer, monkeypatch):
+    trained = dataclasses.replace(tiny_model(), positions=PREDICTED)
+    monkeypatch.setattr(pipeline, "load", lambda source, only_decoding: trained)
+    decoded, generate = [], decode_compare.generate
+
+    def noted(model, requests, config):
+        decoded.append((requests[0].sequential, requests[0].max_tokens, config.slots))
+        return generate(model, requests, config)
+
+    monkeypatch.setattr(decode_compare, "generate", noted)
+    out, err = answer(prompt="hello", compare=True, output="out.jsonl", html="h.html", rows=3)
+    (slots,) = {slots for *_, slots in decoded}  # what was compiled before is what is timed
+    assert slots > 0
+    assert [(sequential, tokens) for sequential, tokens, _ in decoded] == [(True, 1), (False, 1)] + 3 * [
+        (True, 24),
+        (False, 24),
+    ]
+    sequential, asynchronous = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    assert (sequential["sequential"], asynchronous["sequential"]) == (True, False)
+    assert asynchronous["baseline_tokens"] == sequential["tokens"] == sequential["steps"]
+    assert f"=== sequential\n{sequential['text']}\n" in out
+    assert f"=== asynchronous\n{asynchronous['text']}\n" in out
+    (steps,) = [line.split() for line in out.splitlines() if line.startswith("steps ")]
+    assert steps == ["steps", str(sequential["steps"]), str(asynchronous["steps"])]
+    assert "times as fast" in out
+    assert f"speedup over {sequential['tokens']} tokens" in Path("h.html").read_text()
+    assert "decodings: 6 of 6" in err
+    assert "loading and compiling are not counted" in err
+
+    out, _ = answer(prompt="hello", compare=True, json=True, rows=3)
+    report = json.loads(out)
+    assert report["sequential"]["text"] == sequential["text"]
+    times = [report[name]["prefill_ms"] + report[name]["decode_ms"] for name in ("sequential", "asynchronous")]
+    assert report["realised_speedup"] == pytest.approx(times[0] / times[1], abs=1e-4)
+
+
+def test_the_median_of_three_is_shown(monkeypatch):
+    times = iter([5.0, 1.0, 9.0, 1.0, 7.0, 1.0])
+    trace, _ = traced([[TOKENIZER.end_of_turn]])
+
+    def generate(model, requests, config):
+        timed = dataclasses.replace(trace, rounds=((0, 0.0), (1, next(times)))) if requests[0].max_tokens > 1 else trace
+        return [Result(0, "", "stop", timed)]
+
+    monkeypatch.setattr(decode_compare, "generate", generate)
+    request = Request((1,), 4, Sampling(), True, 1, 1)
+    results = decode_compare.in_turn(tiny_model(), {"a": request, "b": request}, DecodeConfig(1, 2, 0))
+    assert decode_compare.total_ms(results["a"]) == 7.0
+
+
+def test_a_model_without_the_tags_has_nothing_to_compare(answer):
+    with pytest.raises(PastaError, match="--compare: tiny was not trained on the tags, so it has no asynchronous"):
+        answer(prompt="hello", compare=True)
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        {"sequential": True},
+        {"program": "p.txt"},
+        {"slow": True, "live": "yes"},
+        {"prompts_file": "two.jsonl", "prompt": None},
+    ],
+)
+def test_flags_that_contradict_it_are_named(answer, flag):
+    Path("p.txt").write_text("x")
+    Path("two.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}')
+    with pytest.raises(
+        PastaError, match=f"--compare: decodes one prompt with and without the tags; drop --{next(iter(flag))}"
+    ):
+        answer(**{"prompt": "x", "compare": True} | flag)
