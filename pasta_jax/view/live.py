@@ -153,11 +153,12 @@ def _panel(block: Block, lines: int, step: int) -> Panel:
     waits = not thread.ended and thread.step < step - 1
     room = max(block.columns - 6, 4)
     length = f"{thread.tokens} of {10 * thread.tens}" if thread.number else str(thread.tokens)
+    unit = " token" if thread.tokens == 1 and not thread.number else " tokens"
     mark = " ✓" if thread.ended else ", waits" if waits else ""
     return Panel(
         Text("\n").join(block.lines[-lines:]),
         title=Text(short(name_of(thread), room), style=f"bold not dim {style}"),
-        subtitle=Text(short(f"{length} tokens{mark}" if room >= 24 else f"{length}{mark}", room), style=style or "dim"),
+        subtitle=Text(short(f"{length}{unit}{mark}" if room >= 24 else f"{length}{mark}", room), style=style or "dim"),
         title_align="left",
         subtitle_align="right",
         height=lines + 2,

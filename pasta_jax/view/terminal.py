@@ -70,7 +70,9 @@ def _append(text: Text, piece: str, style: Style, colour: str) -> None:
 
 def answer_view(trace: Trace, console: Console) -> RenderableType:
     """The answer in reading order with its chunks coloured, and the timeline below."""
-    text = Group(*wrapped(answer_text(trace), console.width, console))
+    answer = answer_text(trace)
+    answer.rstrip()
+    text = Group(*wrapped(answer, console.width, console))
     return Group(text, Text(), *timeline(trace, console.width)) if len(trace.closed) > 1 else text
 
 
