@@ -12,12 +12,12 @@ from pasta_jax.llm import EndpointDown
 OUTPUT = flags.DEFINE_string(  # other scripts define it too, and a test process may import several
     "output",
     None,
-    "folder for records, refusals and summary, as runs/structure; rerun the same command to resume",
+    "folder for records, refusals and summary, as --output=runs/structure; rerun the same command to resume",
     allow_override=True,
 )
-INSPECT = flags.DEFINE_integer("inspect", None, "show N records of the --output folder, chunks in colour")
-FORKS = flags.DEFINE_bool("forks", False, "--inspect: draw from the records with chunks only")
-SEED = flags.DEFINE_integer("seed", 0, "seed that draws the records of --inspect")
+INSPECT = flags.DEFINE_integer("inspect", None, "show N records of --output, chunks in colour, as --inspect=5")
+FORKS = flags.DEFINE_bool("forks", False, "draw from the records with chunks only, as --inspect=5 --forks")
+SEED = flags.DEFINE_integer("seed", 0, "seed that draws the records of --inspect, as --inspect=5 --seed=1")
 
 
 def main(config: ConfigDict) -> None:

@@ -10,10 +10,13 @@ from pasta_jax.errors import PastaError
 NAMES = ("decode", "interpreter", "train", "sampling")
 
 PEERS = flags.DEFINE_bool(
-    "peers", False, "decode and train: also measure transformers and llama.cpp on the same weights (setup.sh --dev)"
+    "peers",
+    False,
+    "decode and train: also measure transformers and llama.cpp on the same weights, as `decode --peers`; needs "
+    "setup.sh --dev",
 )
 PROGRAMS = flags.DEFINE_string(
-    "programs", None, "interpreter: a file of other programs, JSON lines with a field `program`"
+    "programs", None, "interpreter: other programs, JSON lines with a field `program`, as --programs=mine.jsonl"
 )
 
 

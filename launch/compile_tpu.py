@@ -7,7 +7,7 @@ from launch import cli
 from pasta_jax import settings
 from pasta_jax.benchmark import tpu_environment
 
-TOPOLOGY = flags.DEFINE_string("topology", "v5e:2x4", "kind:AxB or kind:AxBxC, as v5e:2x4, v6e:2x2, v5p:2x2x1")
+TOPOLOGY = flags.DEFINE_string("topology", "v5e:2x4", "kind:AxB or kind:AxBxC, as --topology=v6e:2x2 or v5p:2x2x1")
 
 
 def main(config: ConfigDict) -> None:

@@ -18,39 +18,43 @@ PROMPT = flags.DEFINE_string(
     "- reads it from stdin",
 )
 PROMPTS_FILE = flags.DEFINE_string(
-    "prompts_file", None, "JSON lines with a field `prompt` or `instruction`, or one JSON list, as AlpacaEval has"
+    "prompts_file", None, "JSON lines or a list, with `prompt` or `instruction`, as --prompts_file=questions.jsonl"
 )
 PROGRAM = flags.DEFINE_string(
-    "program", None, "replay this file instead of sampling: an answer in PASTA-LANG, as docs/example.txt"
+    "program", None, "replay an answer in PASTA-LANG instead of sampling one, as --program=docs/example.txt"
 )
-SEQUENTIAL = flags.DEFINE_bool("sequential", None, "forbid the tags, as the baseline does (overrides the config)")
-ROWS = flags.DEFINE_integer("rows", None, "threads of a request decoded at a time (overrides the config)")
-LANES = flags.DEFINE_integer("lanes", None, "requests decoded at a time (overrides the config)")
+SEQUENTIAL = flags.DEFINE_bool("sequential", None, "forbid the tags, as --sequential; else the config's")
+ROWS = flags.DEFINE_integer("rows", None, "threads of a request decoded at a time, as --rows=4; else the config's")
+LANES = flags.DEFINE_integer("lanes", None, "requests decoded at a time, as --lanes=8; else the config's")
 LIVE = flags.DEFINE_enum(
-    "live", "auto", ["auto", "yes", "no"], "show threads side by side while they run; auto: on a terminal"
+    "live", "auto", ["auto", "yes", "no"], "show threads side by side while they run, as --live=no; auto: on a terminal"
 )
-SLOW = flags.DEFINE_bool("slow", False, "show the threads at reading speed, after the answer was decoded")
-JSON = flags.DEFINE_bool("json", False, "print one JSON object per answer instead of text")
-COMPARE = flags.DEFINE_bool("compare", False, "answer with and without the tags, in turn, and compare times and steps")
+SLOW = flags.DEFINE_bool("slow", False, "show the threads at reading speed, after the answer was decoded, as --slow")
+JSON = flags.DEFINE_bool("json", False, "print one JSON object per answer instead of text, as --json")
+COMPARE = flags.DEFINE_bool(
+    "compare", False, "answer with and without the tags, in turn, and compare times and steps, as --compare"
+)
 OUTPUT = flags.DEFINE_string(  # other scripts have this flag too, and a test process may import both
     "output",
     None,
-    "write the results to this file in the order of the prompts: JSON lines, or for AlpacaEval one list, as out.json; "
-    "rerun the same command to resume a stopped run",
+    "write the results in the order of the prompts: JSON lines, as --output=out.jsonl, or for AlpacaEval one list, as "
+    "--output=out.json; rerun the same command to resume a stopped run",
     allow_override=True,
 )
 BASELINE = flags.DEFINE_string(
-    "baseline", None, "the --output of a --sequential run on the same prompts, to compute speedups"
+    "baseline", None, "the --output of a --sequential run on the same prompts, for speedups, as --baseline=plain.jsonl"
 )
-TRACE = flags.DEFINE_string("trace", None, "write the trace to this file (docs/TRACE.md); several: name-0001.json, …")
-PERFETTO = flags.DEFINE_string("perfetto", None, "write Chrome trace events to this file, for ui.perfetto.dev")
+TRACE = flags.DEFINE_string(
+    "trace", None, "write the trace (docs/TRACE.md), as --trace=a.json; several: a-0001.json, …"
+)
+PERFETTO = flags.DEFINE_string("perfetto", None, "write events for ui.perfetto.dev, as --perfetto=events.json")
 HTML = flags.DEFINE_string(
     "html",
     None,
-    "write a page that shows the answer, its threads and what they see, as answer.html; several: answer-0001.html, …, "
-    "and answer.html links to them",
+    "write a page that shows the answer, its threads and what they see, as --html=answer.html; several: "
+    "answer-0001.html, …, and answer.html links to them",
 )
-SVG = flags.DEFINE_string("svg", None, "write a picture of the answer and its timeline")
+SVG = flags.DEFINE_string("svg", None, "write a picture of the answer and its timeline, as --svg=answer.svg")
 
 
 def main(config: ConfigDict) -> None:

@@ -10,8 +10,10 @@ from launch import cli
 from pasta_jax import settings
 from pasta_jax.errors import PastaError
 
-OUTPUT = flags.DEFINE_string("output", None, "of the toy task: write every answer to this file as JSON lines")
-WORKDIR = flags.DEFINE_string("workdir", None, "of other prompts: folder of the answers and the report")
+OUTPUT = flags.DEFINE_string("output", None, "of the toy task: JSON lines of all answers, as --output=answers.jsonl")
+WORKDIR = flags.DEFINE_string(
+    "workdir", None, "of other prompts: folder of answers and report, as --workdir=runs/evaluation"
+)
 
 
 def main(config: ConfigDict) -> None:

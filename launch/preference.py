@@ -14,7 +14,9 @@ from pasta_jax import settings
 from pasta_jax.errors import PastaError
 
 WORKDIR = flags.DEFINE_string(
-    "workdir", None, "folder of this run, as runs/toy_preference: artifacts, the report, and the model at the end"
+    "workdir",
+    None,
+    "folder of this run, as --workdir=runs/toy_preference: artifacts, report, and the model at the end",
 )
 
 

@@ -15,7 +15,7 @@ from pasta_jax.errors import PastaError
 WORKDIR = flags.DEFINE_string(  # other scripts have one too, and a test process may import several
     "workdir",
     None,
-    "folder of this run, as runs/toy: checkpoints, metrics, and the model at the end",
+    "folder of this run, as --workdir=runs/toy: checkpoints, metrics, and the model at the end",
     allow_override=True,
 )
 

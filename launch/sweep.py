@@ -13,7 +13,9 @@ from pasta_jax import settings
 from pasta_jax.errors import PastaError
 
 WORKDIR = flags.DEFINE_string(
-    "workdir", None, "folder of these runs, as runs/toy_sweep: shared artifacts, a folder per run, the results"
+    "workdir",
+    None,
+    "folder of these runs, as --workdir=runs/toy_sweep: shared artifacts, a folder per run, results",
 )
 
 

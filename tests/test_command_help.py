@@ -1,6 +1,7 @@
 """--help: every flag, every variant, and every key with its comment, read from the config file as it is written."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -129,10 +130,14 @@ def test_help_explains_every_flag_variant_and_key_of_a_script(script, tmp_path):
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stderr) == (0, "")
     tree = ast.parse((ROOT / f"launch/{script}.py").read_text())
+    listed = result.stdout.partition("\nflags:")[2]
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("flags.DEFINE_"):
             name = ast.literal_eval(node.args[0])
-            assert f"  --{name}=" in result.stdout or f"  --[no]{name} " in result.stdout
+            (start,) = re.findall(rf"^  --(?:\[no\])?{name}\b[^ ]*", listed, flags=re.MULTILINE)
+            explanation = re.split(r"\n(?:\n|  -)", listed.partition(f"\n{start}")[2])[0]
+            example = f"--{name}" if "[no]" in start else f"--{name}="
+            assert example in explanation, f"explain --{name} with an example"
     assert "  --config=CONFIG" in result.stdout
     variants = result.stdout.partition("\nvariants ")[2].partition("\n\nkeys ")[0].splitlines()[1:]
     assert variants
