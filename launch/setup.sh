@@ -117,12 +117,14 @@ add_stamped_parts() {
 }
 
 create_venv() {
-  local output
+  local log
   if [[ -z ${PYTHON:-} ]]; then find_python; fi
   add_stamped_parts
   say "creating .venv with $base ($("$base" -V 2>&1))"
   rm -rf -- "$venv"
-  output=$("$base" -m venv "$venv" 2>&1) || die "$base could not create .venv: $(tail -n 1 <<<"$output")"
+  log=$(mktemp)
+  "$base" -m venv "$venv" 2>&1 | tee "$log" | show_progress || die "$base could not create .venv: $(tail -n 1 "$log")"
+  rm -f "$log"
   probe || die "the .venv created by $base does not work: use another Python: PYTHON=/path/to/python3.11 launch/setup.sh"
 }
 
@@ -136,7 +138,7 @@ show_progress() {
     if [[ -t 1 ]]; then
       if ((code == 0)); then printf '\r\033[K  %.76s' "$latest"; fi
     elif ((SECONDS - shown >= 5)); then
-      say "$SECONDS s, ${latest:0:76}"
+      say "$SECONDS s${latest:+, ${latest:0:76}}"
       shown=$SECONDS
     fi
   done
