@@ -33,7 +33,7 @@ def test_a_card_states_base_positions_command_seed_settings_data_figures_and_lim
     for words in (
         "`smollm2_135m`", "`constant 9`", TRAINING.command, "Seed 7", "abc123", '"learning_rate": 0.001',
         "answers by ChatGPT; no license is stated", "mine.jsonl: its terms are not recorded", "| fork rate | 0.7123 |",
-        *card.LIMITS,
+        *card.LIMITS, card.ELSEWHERE,
     ):  # fmt: skip
         assert words in body
 
@@ -54,6 +54,7 @@ def test_a_model_without_tags_or_training_says_so():
     text = card.text(Card("model", "mine", None, 256))
     assert "answers sequentially" in text
     assert "## Training" not in text
+    assert card.ELSEWHERE not in text
     assert "base_model" not in text
 
 

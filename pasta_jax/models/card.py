@@ -23,11 +23,11 @@ HUB = {
     "gemma_2b": ("google/gemma-2b", "gemma"),
     "gemma_7b": ("google/gemma-7b", "gemma"),
 }
-LIMITS = (
+ELSEWHERE = (
     "Other tools decode it sequentially: the tags are tokens like any other there, and nothing forks. Only pasta_jax "
-    "decodes chunks in parallel, with the positions and the visibility that it was trained with.",
-    "It was not trained to refuse harmful requests beyond what its base does, and its facts are its base's.",
+    "decodes chunks in parallel, with the positions and the visibility that it was trained with."
 )
+LIMITS = ("It was not trained to refuse harmful requests beyond what its base does, and its facts are its base's.",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +82,8 @@ def text(card: Card) -> str:
     if card.figures:
         lines += ["## Figures", "", "| | |", "|---|---|", *(f"| {k} | {_figure(v)} |" for k, v in card.figures.items())]
         lines += [""]
-    lines += ["## Limits", "", *(f"- {limit}" for limit in card.limits)]
+    limits = card.limits if card.positions is None else (ELSEWHERE, *card.limits)
+    lines += ["## Limits", "", *(f"- {limit}" for limit in limits)]
     return "\n".join(lines) + "\n"
 
 
