@@ -60,6 +60,8 @@ def smollm2() -> ConfigDict:
             "prompts": {"alpaca_eval": 200, "no_fork": 100, "ifeval": 0},  # of each set, by the hash of their text
             "decoding": common.decoding(lanes=8, rows=8),
             "request": common.request(max_tokens=400),
+            "unmasked": 50,  # answers of each set to compare with what the model would write without the grammar mask
+            "timed": 0,  # prompts of the first set to answer one at a time, for realised speedup; on a quiet machine
         }
     )
     del config.request["sequential"]  # never for the model, always for the baseline

@@ -16,8 +16,9 @@ def chunk(topic: str, promised: int = 20, length: int = 18, closed: str = "own")
 def answer(number: int = 0, prompt: str = "Why?", chunks=(), text: str = "one two", **fields) -> Answer:
     program = "".join(f'<promise topic="{one.topic}" tokens=2 /><async>a b</async>' for one in chunks)
     defaults = {
-        "prompts": "set", "program": program or text, "malformed": False, "finished": True, "tokens": 100,
-        "text_tokens": 80, "critical_path": 40, "steps": 41, "seed": 0, "prefill_seconds": 0.0, "decode_seconds": 1.0,
+        "prompts": "set", "program": program or text, "malformed": False, "malformed_unmasked": None, "finished": True,
+        "tokens": 100, "text_tokens": 80, "critical_path": 40, "steps": 41, "seed": 0, "prefill_seconds": 0.0,
+        "decode_seconds": 1.0,
     }  # fmt: skip
     return Answer(number=number, prompt=prompt, text=text, chunks=tuple(chunks), **(defaults | fields))
 
@@ -29,12 +30,13 @@ def test_figures_of_four_answers():
         answer(
             2, "Why?", [chunk("one two three four", 40, 35, "request"), chunk("PIKE", 10, 9), chunk("pike.", 20, 22)]
         ),
-        answer(3, "How?", text="", text_tokens=0, critical_path=0, malformed=True),
+        answer(3, "How?", text="", text_tokens=0, critical_path=0, malformed=True, malformed_unmasked=True),
     ]
     rules = {"Why?": (Rule("punctuation:no_comma", ()),), "How?": (Rule("punctuation:no_comma", ()),)}
     result = figures(answers, rules)
     assert (result.answers, result.lists) == (4, 2)
     assert (result.fork_rate, result.fork_rate_of_lists, result.malformed, result.stopped) == (0.5, 0.5, 0.25, 0.75)
+    assert result.malformed_unmasked == 1.0  # of the one that was measured
     assert result.parallelism == pytest.approx(4 ** (1 / 3))  # 2, 1 and 2; the empty answer has none
     assert result.parallelism_of_forked == pytest.approx(2)
     assert result.chunks == 2.5
@@ -97,7 +99,7 @@ def test_leaks(text, leaks):
 def test_the_record_of_a_decoded_answer():
     trace = traced(script_of(PROGRAM))[0]
     result = Result(7, PROGRAM.strip(), trace.finish_reason, trace)
-    record = answer_of(result, "set", 3, "Why?", 5, TOKENIZER)
+    record = answer_of(result, "set", 3, "Why?", 5, TOKENIZER, None)
     assert (record.prompts, record.number, record.prompt, record.seed) == ("set", 3, "Why?", 5)
     assert (record.text, record.program, record.malformed) == (PROGRAM.strip(), PROGRAM.render(), False)
     assert [one.topic for one in record.chunks] == ["first", "second", "last"]

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from pasta_jax.decode.generate import DecodeConfig, Request, generate
+from pasta_jax.decode.reference import pick
 from pasta_jax.decode.sampling import Sampling
-from pasta_jax.evaluate.probe import figures_of, well_formed
+from pasta_jax.evaluate.probe import GREEDY, figures_of, well_formed
 from pasta_jax.models.config import PRESETS
 from pasta_jax.models.weights import Model
 from tests.byte_tokenizer import ByteTokenizer
@@ -28,22 +29,24 @@ def toy(tags: float = 1.0) -> Model:
 
 
 @functools.cache
-def answers(tags: float = 1.0):
-    """Greedy answers of two tokens."""
+def answers(tags: float = 1.0, sampling: Sampling = GREEDY):
+    """Answers of two tokens."""
     prompts = [bytes(np.random.default_rng(n).integers(65, 91, 5)) for n in range(12)]
-    return generate(toy(tags), [Request(tuple(p), 2, Sampling(), False, 2, 5) for p in prompts], CONFIG)
+    return generate(toy(tags), [Request(tuple(p), 2, sampling, False, 2, 5) for p in prompts], CONFIG)
 
 
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=5.0, seed=3)], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("tags", [0.0, 1.0])
-def test_well_formed_answers_equal_the_unmasked_models(tags):
-    outcomes = []
-    for result in answers(tags):
+def test_well_formed_answers_equal_the_unmasked_models(tags, sampling):
+    outcomes, all_ids = [], np.ones(toy().config.vocab, bool)
+    for result in answers(tags, sampling):
         prompt, fed = list(result.trace.prompt_ids), result.trace.token.tolist()
         if TAGS.promise in fed or len(fed) < 2:
             continue
-        best = uncached(toy(tags), [*prompt, *fed]).argmax(axis=1)[len(prompt) - 1 :].tolist()
+        logits = uncached(toy(tags), [*prompt, *fed])[len(prompt) - 1 :]
+        best = [pick(logits_V, all_ids, sampling, thread=0, number=number) for number, logits_V in enumerate(logits)]
         legal = [not TAGS.is_tag(id) or id in (TAGS.promise, TAGS.sync) for id in best]
-        assert well_formed(toy(tags), result.trace, CONFIG) == all(legal)
+        assert well_formed(toy(tags), result.trace, CONFIG, sampling) == all(legal)
         outcomes.append(all(legal))
     assert (tags == 0.0) in outcomes
 

@@ -143,7 +143,7 @@ def test_rules_for_topics_hold_where_they_are_asked_for():
         words = max((len(TOKENIZER.decode(topic).split()) for topic in topics), default=0)
         longest[request.max_topic_words] = max(longest[request.max_topic_words], words)
     assert repeated[True] == 0
-    assert repeated[False] >= 5
+    assert repeated[False] > 0
     assert longest[9] > longest[2] == 2
     assert longest[1] == 1
 

@@ -29,6 +29,7 @@ class Answer:
     text: str  # in reading order, without tags
     program: str  # in surface form
     malformed: bool  # not a program of the language
+    malformed_unmasked: bool | None  # whether it would be without the grammar mask; None: not measured
     finished: bool  # main reached its end of turn
     tokens: int  # fed, tags included
     text_tokens: int
@@ -40,7 +41,15 @@ class Answer:
     decode_seconds: float
 
 
-def answer_of(result: Result, prompts: str, number: int, prompt: str, seed: int, tokenizer: Tokenizer) -> Answer:
+def answer_of(
+    result: Result,
+    prompts: str,
+    number: int,
+    prompt: str,
+    seed: int,
+    tokenizer: Tokenizer,
+    malformed_unmasked: bool | None,
+) -> Answer:
     """The record of a finished request."""
     trace = result.trace
     return Answer(
@@ -50,6 +59,7 @@ def answer_of(result: Result, prompts: str, number: int, prompt: str, seed: int,
         text=result.text,
         program=trace.program().render(),
         malformed=is_malformed(trace.linear_ids(), tokenizer),
+        malformed_unmasked=malformed_unmasked,
         finished=result.finish_reason == "stop",
         tokens=len(trace.token),
         text_tokens=trace.text_tokens,

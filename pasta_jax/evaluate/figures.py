@@ -33,6 +33,7 @@ class Figures:
     fork_rate: float  # answers with a chunk
     fork_rate_of_lists: float | None
     malformed: float
+    malformed_unmasked: float | None  # that would be without the grammar mask, of those measured
     parallelism: float | None  # text tokens per step of the critical path
     parallelism_of_forked: float | None
     chunks: float  # per forked answer
@@ -74,6 +75,7 @@ def figures(answers: Sequence[Answer], rules: Mapping[str, Sequence[Rule]]) -> F
         fork_rate=_share(answers, lambda answer: bool(answer.chunks)) or 0.0,
         fork_rate_of_lists=_share(lists, lambda answer: bool(answer.chunks)),
         malformed=_share(answers, lambda answer: answer.malformed) or 0.0,
+        malformed_unmasked=_mean([unmasked for unmasked in map(_unmasked, answers) if unmasked is not None]),
         parallelism=_ratio([(answer.text_tokens, answer.critical_path) for answer in answers]),
         parallelism_of_forked=_ratio([(answer.text_tokens, answer.critical_path) for answer in forked]),
         chunks=len(chunks) / max(len(forked), 1),
@@ -117,6 +119,10 @@ def leaks_a_tag(answer: Answer) -> bool:
         return True
     texts = [part.text for part in Program.parse(answer.program).parts if not isinstance(part, Sync)]
     return any(_STRAY.search(text) for text in texts)
+
+
+def _unmasked(answer: Answer) -> float | None:
+    return None if answer.malformed_unmasked is None else float(answer.malformed_unmasked)
 
 
 def _share(items: Sequence, holds: Callable[..., bool]) -> float | None:

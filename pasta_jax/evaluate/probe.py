@@ -1,5 +1,6 @@
 """Quick measurements of a model's answers to a few prompts: forks, well-formedness, accuracy of promised lengths."""
 
+import collections
 import dataclasses
 import functools
 from collections.abc import Sequence
@@ -10,16 +11,18 @@ import numpy as np
 
 from pasta_jax.decode.generate import DecodeConfig, Request, Result, generate, positions_for, rules_for
 from pasta_jax.decode.grammar import allow
-from pasta_jax.decode.sampling import FORBIDDEN, Sampling
+from pasta_jax.decode.sampling import FORBIDDEN, Sampling, SamplingArrays, draw
 from pasta_jax.decode.state import OWN, Rules
 from pasta_jax.decode.trace import Trace
 from pasta_jax.lang.structure import structure, visible_matrix
 from pasta_jax.models.config import TransformerConfig
+from pasta_jax.models.layers import Params
 from pasta_jax.models.transformer import forward
 from pasta_jax.models.weights import Model
 
 BUCKET = 128  # lengths are rounded up to multiples of it, so that few programs are compiled
 UNLIMITED = 2**30  # topic tokens
+GREEDY = Sampling()
 
 
 def probe(model: Model, prompts: Sequence[Sequence[int]], config: DecodeConfig, max_tokens: int) -> dict[str, float]:
@@ -58,21 +61,25 @@ def figures_of(model: Model, results: Sequence[Result], config: DecodeConfig) ->
     return {name: float(value) for name, value in figures.items()}
 
 
-def well_formed(model: Model, trace: Trace, config: DecodeConfig) -> bool:
-    """Whether a greedy answer would have been the same without the grammar mask.
+def well_formed(model: Model, trace: Trace, config: DecodeConfig, sampling: Sampling = GREEDY) -> bool:
+    """Whether an answer would have been well-formed without the grammar mask.
 
-    This is so if the mask allows the likeliest id at every token.
+    This is so if the mask allows what would be sampled without it at every token, with the request's own seed. (With
+    rules for topics the ids may then still differ, but they are legal.)
     """
     tags, prompt = trace.tags, len(trace.prompt_ids)
     ids = [*trace.prompt_ids, *trace.linear_ids()]
     stop = model.tokenizer.stop_ids[0]
     parts = structure(ids, tags, prompt, stop, positions_for(model), ended=False)
     length = -(-len(ids) // BUCKET) * BUCKET
-    topic, topics = -1, []
+    topic, topics, sampled, numbers = -1, [], collections.Counter(), []
     for place, (id, chunk) in enumerate(zip(ids, parts.chunk, strict=True)):
-        if place >= prompt and chunk == 0:
-            topic = 0 if id == tags.promise else -1 if tags.is_close(id) or topic < 0 else topic + 1
+        if place >= prompt:
+            sampled[chunk] += id != tags.async_  # which is inserted
+            if chunk == 0:
+                topic = 0 if id == tags.promise else -1 if tags.is_close(id) or topic < 0 else topic + 1
         topics.append(topic)
+        numbers.append(sampled[chunk])  # of the token that is predicted here, in its thread
 
     def padded(row) -> np.ndarray:
         return np.pad(np.asarray(row, np.int32), (0, length - len(ids)))
@@ -81,18 +88,30 @@ def well_formed(model: Model, trace: Trace, config: DecodeConfig) -> bool:
     see[: len(ids), : len(ids)] = visible_matrix(parts)
     rules = rules_for(model, config, length, sequential=False)
     rules = dataclasses.replace(rules, rows=1, widths=(1,), prefixes=())  # unused here; equal rules share a program
-    rows = (padded(ids), padded(parts.position), see, padded(parts.chunk) == 0, padded(topics))
-    legal = np.asarray(_legal(model.params, *rows, config=model.config, rules=rules))
+    rows = (padded(ids), padded(parts.position), see, padded(parts.chunk), padded(numbers), padded(topics))
+    legal = np.asarray(_legal(model.params, *rows, sampling.arrays(), config=model.config, rules=rules))
     predicts_answer = np.arange(len(ids)) >= prompt - 1
     return bool(np.all(legal[: len(ids)] | ~predicts_answer | (np.array(ids) == tags.end_async)))
 
 
 @functools.partial(jax.jit, static_argnames=("config", "rules"))
-def _legal(params, ids_T, position_T, see_TxT, in_main_T, topic_T, config: TransformerConfig, rules: Rules):
-    """bool [T]: whether the grammar allows the likeliest id after each token."""
+def _legal(
+    params: Params,
+    ids_T: jax.Array,
+    position_T: jax.Array,
+    see_TxT: jax.Array,
+    thread_T: jax.Array,
+    number_T: jax.Array,
+    topic_T: jax.Array,
+    sampling: SamplingArrays,
+    config: TransformerConfig,
+    rules: Rules,
+) -> jax.Array:
+    """bool [T]: whether the grammar allows the id that would be sampled after each token."""
     logits_TxV = forward(params, config, ids_T[None], position_T[None], see_TxT[None])[0]
     logits_TxV = jnp.where(jnp.arange(logits_TxV.shape[1])[None] < rules.vocab, logits_TxV, FORBIDDEN)
     every = jnp.ones(ids_T.shape, bool)
-    allowed_TxV = allow(logits_TxV, rules, in_main_T, topic_T, ~every, every, jnp.full(ids_T.shape, UNLIMITED))
-    likeliest_T = jnp.argmax(logits_TxV, axis=1)
-    return jnp.take_along_axis(allowed_TxV, likeliest_T[:, None], axis=1)[:, 0] > FORBIDDEN
+    allowed_TxV = allow(logits_TxV, rules, thread_T == 0, topic_T, ~every, every, jnp.full(ids_T.shape, UNLIMITED))
+    sampling_T = jax.tree.map(lambda value: jnp.broadcast_to(value, ids_T.shape), sampling)
+    drawn_T = draw(logits_TxV, sampling_T, thread_T, number_T)
+    return jnp.take_along_axis(allowed_TxV, drawn_T[:, None], axis=1)[:, 0] > FORBIDDEN

@@ -9,7 +9,7 @@ Answers are kept as soon as they are finished: the same command resumes a killed
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
@@ -21,15 +21,16 @@ from pasta_jax.decode.generate import DecodeConfig, Request, Result, slots_for, 
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.answers import Answer, answer_of
 from pasta_jax.evaluate.figures import Figures, Speed, figures, speed
+from pasta_jax.evaluate.probe import well_formed
 from pasta_jax.judges.rules import rules_of
 from pasta_jax.models.defaults import filled
 from pasta_jax.models.source import ModelSource, load
 from pasta_jax.models.weights import Model
 from pasta_jax.pipelines.evaluate import RequestSettings, template_of
+from pasta_jax.pipelines.evaluate_speed import ROUNDS, Realised, realised, time_answers
 from pasta_jax.progress import Progress, doing, say
+from pasta_jax.ranges import Count
 from pasta_jax.workdir import claim
-
-Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +51,8 @@ class Settings:
     prompts: PromptCounts
     decoding: DecodeConfig
     request: RequestSettings
+    unmasked: Count  # answers of each set to compare with what the model would write without the grammar mask
+    timed: Count  # prompts of the first set to answer one at a time, for realised speedup
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +70,7 @@ class Report:
 
     options: dict[str, Any]
     sets: dict[str, SetReport]
+    realised: Realised | None  # None: not measured
 
     def fields(self) -> dict[str, Any]:
         """For JSON."""
@@ -80,6 +84,10 @@ class Report:
         for field in dict.fromkeys(key for _, _, one in columns for key in one):
             cells = (_cell(one.get(field)) for _, _, one in columns)
             lines.append("".join([f"{field.replace('_', ' '):24}", *(f"{cell:>14}" for cell in cells)]))
+        if self.realised is not None:
+            lines += ["", f"realised, {ROUNDS} rounds of one prompt at a time"]
+            cells = {name.replace("_", " "): _cell(value) for name, value in vars(self.realised).items()}
+            lines += [f"{name:24}{cell:>14}" for name, cell in cells.items()]
         return "\n".join(lines)
 
 
@@ -89,21 +97,67 @@ def run(settings: Settings, workdir: Path) -> Report:
         prompts = {name: chosen for name, chosen in chosen_prompts(settings.prompts).items() if chosen}
         if not prompts:
             raise PastaError("config.prompts: all sets have 0 prompts; raise one of them")
-        request, answers = settings.request, {}
-        for name, source in (("model", settings.model), ("baseline", settings.baseline)):
-            with doing(f"loading the {name}"):
-                model = load(source, only_decoding=True)
-            request = filled(request, model.defaults)  # the baseline is sampled like the model, whatever it states
-            template = dataclasses.replace(template_of(request), sequential=name == "baseline")
-            answers[name] = answer_all(model, prompts, settings.decoding, template, workdir, name)
+        with doing("loading the models"):
+            models = [load(source, only_decoding=True) for source in (settings.model, settings.baseline)]
+        # The baseline is sampled like the model, whatever its own file states.
+        request = filled(settings.request, models[0].defaults)
+        template = template_of(request)
+        sequential = dataclasses.replace(template, sequential=True)
+        ours = Task("model", models[0], template, settings.decoding, prompts, settings.unmasked)
+        plain = Task("baseline", models[1], sequential, settings.decoding, prompts, unmasked=0)
+        answers, baseline = answer_all(ours, workdir), answer_all(plain, workdir)
         rules = rules_of("ifeval") if "ifeval" in prompts else {}
         sets = {}
         for name in prompts:
-            ours, plain = ([answer for answer in answers[who] if answer.prompts == name] for who in answers)
-            sets[name] = SetReport(figures(ours, rules), figures(plain, rules), speed(ours, plain))
-        report = Report(dataclasses.asdict(request), sets)
+            own, other = ([answer for answer in of if answer.prompts == name] for of in (answers, baseline))
+            sets[name] = SetReport(figures(own, rules), figures(other, rules), speed(own, other))
+        timed = None
+        if settings.timed:
+            requests = [task.requests()[: settings.timed] for task in (ours, plain)]
+            about = [ours.depends_on(), plain.depends_on()]
+            timed = realised(time_answers(models, requests, settings.decoding, about, workdir))
+        report = Report(dataclasses.asdict(request), sets, timed)
         files.write_json(workdir / "report.json", report.fields())
         return report
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What one of the two models is to answer."""
+
+    name: str
+    model: Model
+    template: Request  # without a prompt
+    config: DecodeConfig
+    prompts: dict[str, list[str]]
+    unmasked: int  # answers of each set to compare with what the model would write without the grammar mask
+
+    def asked(self) -> list[tuple[str, int, str]]:
+        """(set, number in it, prompt) of every prompt."""
+        return [(of, number, prompt) for of, several in self.prompts.items() for number, prompt in enumerate(several)]
+
+    def requests(self) -> list[Request]:
+        """Every prompt's request. The seed of prompt n of a set is the template's plus n."""
+        requests = []
+        for of, number, prompt in self.asked():
+            sampling = dataclasses.replace(self.template.sampling, seed=(self.template.sampling.seed + number) % 2**32)
+            ids, name = tuple(self.model.tokenizer.chat([("user", prompt)])), f"{of}: prompt {number}"
+            requests.append(
+                dataclasses.replace(self.template, prompt_ids=ids, sampling=sampling, text=prompt, name=name)
+            )
+        return requests
+
+    def depends_on(self) -> dict[str, Any]:
+        """What the records depend on: not on lanes or widths, which decide how fast they come."""
+        return {
+            "model": f"{self.model.name} {self.model.fingerprint}",
+            "positions": str(self.model.positions),
+            "request": dataclasses.asdict(self.template),
+            "rows": self.config.rows,
+            "slots": self.config.slots,
+            "prompts": {name: fingerprints.of_texts(several) for name, several in self.prompts.items()},
+            "unmasked": self.unmasked,
+        }
 
 
 def chosen_prompts(counts: PromptCounts) -> dict[str, list[str]]:
@@ -120,50 +174,31 @@ def chosen_prompts(counts: PromptCounts) -> dict[str, list[str]]:
     return {name: from_source(name, count) for name, count in dataclasses.asdict(counts).items()}
 
 
-def answer_all(
-    model: Model, prompts: dict[str, list[str]], config: DecodeConfig, template: Request, workdir: Path, name: str
-) -> list[Answer]:
-    """Every prompt's answer, in order; an earlier run's are read. The seed of prompt n is the template's plus n."""
-    asked = [(of, number, prompt) for of, several in prompts.items() for number, prompt in enumerate(several)]
-    requests = []
-    for of, number, prompt in asked:
-        sampling = dataclasses.replace(template.sampling, seed=(template.sampling.seed + number) % 2**32)
-        ids = tuple(model.tokenizer.chat([("user", prompt)]))
-        place = f"{of}: prompt {number}"
-        requests.append(dataclasses.replace(template, prompt_ids=ids, sampling=sampling, text=prompt, name=place))
-    about = depends_on(model, config, template, prompts)
+def answer_all(task: Task, workdir: Path) -> list[Answer]:
+    """Every prompt's answer, in order; those of an earlier run are read."""
+    asked, requests, about = task.asked(), task.requests(), task.depends_on()
     # As many slots as all prompts need, so that a resumed run compiles the same program.
-    config = dataclasses.replace(config, slots=slots_for(model, requests, config))
+    config = dataclasses.replace(task.config, slots=slots_for(task.model, requests, task.config))
     with files.JsonLines(workdir / f"answers-{fingerprints.of_data(about)}.jsonl", exclusive=True) as lines:
         if not lines.lines:
             lines.append(about)
         answers = read_answers(lines.lines[1:], workdir)
         missing = [place for place, (of, number, _) in enumerate(asked) if (of, number) not in answers]
         if len(missing) < len(asked):
-            say(f"{name}: {len(asked) - len(missing)} of {len(asked)} answers are there")
-        with Progress(f"{name}: answers", len(asked), len(asked) - len(missing)) as progress:
-            for item in stream(model, [requests[place] for place in missing], config, round_steps=256):
+            say(f"{task.name}: {len(asked) - len(missing)} of {len(asked)} answers are there")
+        with Progress(f"{task.name}: answers", len(asked), len(asked) - len(missing)) as progress:
+            for item in stream(task.model, [requests[place] for place in missing], config, round_steps=256):
                 if not isinstance(item, Result):
                     continue
-                of, number, prompt = asked[missing[item.request]]
-                seed = requests[missing[item.request]].sampling.seed
-                answer = answer_of(item, of, number, prompt, seed, model.tokenizer)
+                (of, number, prompt), request = asked[missing[item.request]], requests[missing[item.request]]
+                unmasked = None
+                if number < task.unmasked:
+                    unmasked = not well_formed(task.model, item.trace, config, request.sampling)
+                answer = answer_of(item, of, number, prompt, request.sampling.seed, task.model.tokenizer, unmasked)
                 lines.append(dataclasses.asdict(answer))
                 answers[of, number] = answer
                 progress.add()
     return [answers[of, number] for of, number, _ in asked]
-
-
-def depends_on(model: Model, config: DecodeConfig, template: Request, prompts: dict[str, list[str]]) -> dict[str, Any]:
-    """What answers depend on: not on lanes or widths, which decide how fast they come."""
-    return {
-        "model": f"{model.name} {model.fingerprint}",
-        "positions": str(model.positions),
-        "request": dataclasses.asdict(template),
-        "rows": config.rows,
-        "slots": config.slots,
-        "prompts": {name: fingerprints.of_texts(several) for name, several in prompts.items()},
-    }
 
 
 def read_answers(lines: Sequence[bytes], workdir: Path) -> dict[tuple[str, int], Answer]:
