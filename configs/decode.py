@@ -25,10 +25,14 @@ and --output writes the results, with AlpacaEval's fields; the same command resu
 each answer has a page, and the file that the flag names links to them.
 """
 
+from pathlib import Path
+
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from configs import common
+
+CHECKPOINTS = Path(__file__).resolve().parent.parent / "checkpoints"
 
 
 def get_config(variant: str = "smollm2_135m") -> ConfigDict:
@@ -39,6 +43,7 @@ def get_config(variant: str = "smollm2_135m") -> ConfigDict:
         "gemma_2b": lambda: decode("gemma_2b", chat=True),  # Gemma 2B; needs model.path
         "gemma_7b": lambda: decode("gemma_7b", chat=True),  # Gemma 7B; needs model.path
         "local": lambda: decode("", chat=True),  # any Gemma or Llama model at model.path, also one trained here
+        "pasta": pasta,  # SmolLM2 with an adapter of this project, which answers in threads
         "toy": toy,  # the model of configs/sft.py:toy, with a question in its own form
     }
     return common.pick(variants, variant, "configs/decode.py")
@@ -49,6 +54,8 @@ def decode(preset: str, chat: bool) -> ConfigDict:
     config = ConfigDict(
         {
             "model": common.model(preset),
+            "baseline": common.model(""),  # its sequential answer is compared by --compare; no preset: the model's own
+            "compare_passes": 3,  # timed decodings of each answer, of which --compare takes the medians
             "chat": chat,  # put the prompt into the chat template; False: continue it as plain text
             "question": "",  # asked without --prompt; empty: none
             "system": "",  # system message; empty: the template's default
@@ -58,6 +65,16 @@ def decode(preset: str, chat: bool) -> ConfigDict:
         }
     )
     config.request.sequential = placeholder(bool)  # None: sequential unless the model was trained on the tags
+    return config
+
+
+def pasta() -> ConfigDict:
+    """SmolLM2 with the adapter that forks, and for --compare its baseline; see checkpoints/."""
+    config = decode("smollm2_135m", chat=True)
+    config.model.adapter = str(CHECKPOINTS / "pasta_sft")
+    config.baseline.preset = "smollm2_135m"
+    config.baseline.adapter = str(CHECKPOINTS / "baseline_sft")
+    config.request.max_tokens = 400
     return config
 
 

@@ -64,6 +64,14 @@ def sft() -> ConfigDict:
             },
             # Where a new adapter's tag rows start: near words of their meaning, or apart from all words.
             "tag_rows": "words",
+            # How the trained model is meant to be sampled, written beside it (models/defaults.py).
+            "defaults": {
+                "temperature": 0.0,  # greedy
+                "top_k": 0,
+                "top_p": 1.0,
+                "max_topic_words": 0,  # 0: no limit
+                "distinct_topics": False,  # True: no topic repeats one of the same answer
+            },
             "strip_tags": False,  # True: train on plain answers, for the baseline
             # Position policy: predicted, constant (main skips `constant` ids), oracle (training only), shared_start.
             # Stored with the model, which is then decoded with it. A trained model keeps its own.
@@ -155,6 +163,7 @@ def pasta() -> ConfigDict:
     config.data.update(lengths=(256, 320, 384, 448, 512), rows=2, packed=True)
     config.train.update(learning_rate=1e-3, warmup=20, epochs=3, remat=False, slice=64, b2=0.99)
     config.weights.bracket = 2.0
+    config.defaults.update(temperature=0.6, max_topic_words=3, distinct_topics=True)
     config.every.update(held_out=100, probe=0, save=50)
     return config
 

@@ -110,12 +110,13 @@ def answer(monkeypatch, capsys, tmp_path):
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()
 
-    def run(question: str = "", **values) -> tuple[str, str]:
+    def run(question: str = "", overrides: dict | None = None, **values) -> tuple[str, str]:
         config = get_config("local")
         config.question = question
         config.request.max_tokens = 24
         config.request.temperature = 1.0
         config.decoding.widths = ()  # fewer programs to compile
+        config.update_from_flattened_dict(overrides or {})
         with flagsaver.flagsaver(**values):
             decode.main(config)
         return capsys.readouterr()

@@ -52,7 +52,7 @@ def test_both_answers_are_decoded_in_turn_and_compared(answer, monkeypatch):
 
 
 def test_the_median_of_three_is_shown(monkeypatch):
-    times = iter([5.0, 1.0, 9.0, 1.0, 7.0, 1.0])
+    times = iter([5.0, 1.0, 9.0, 1.0, 7.0, 1.0, 1.0, 8.0, 8.0, 4.0, 8.0, 2.0])
     trace, _ = traced([[TOKENIZER.end_of_turn]])
 
     def generate(model, requests, config):
@@ -60,9 +60,44 @@ def test_the_median_of_three_is_shown(monkeypatch):
         return [Result(0, "", "stop", timed)]
 
     monkeypatch.setattr(decode_compare, "generate", generate)
-    request = Request((1,), 4, Sampling(), True, 1, 1)
-    results = decode_compare.in_turn(tiny_model(), {"a": request, "b": request}, DecodeConfig(1, 2, 0))
+    side = tiny_model(), Request((1,), 4, Sampling(), True, 1, 1)
+    results = decode_compare.in_turn({"a": side, "b": side}, DecodeConfig(1, 2, 0), 3, {})
     assert decode_compare.total_ms(results["a"]) == 7.0
+    (first,) = generate(None, [side[1]], None)  # 1 ms, so that the times of a are 1, 4 and 2
+    results = decode_compare.in_turn({"b": side, "a": side}, DecodeConfig(1, 2, 0), 3, {"a": first})
+    assert decode_compare.total_ms(results["a"]) == 2.0
+
+
+def test_the_sequential_answer_is_the_baselines_where_there_is_one(answer, monkeypatch):
+    models = {"": dataclasses.replace(tiny_model(), positions=PREDICTED), "b": tiny_model()}
+    monkeypatch.setattr(pipeline, "load", lambda source, only_decoding: models[source.adapter])
+    decoded, generate = [], decode_compare.generate
+
+    def noted(model, requests, config):
+        decoded.append((model.positions, requests[0].sequential))
+        return generate(model, requests, config)
+
+    monkeypatch.setattr(decode_compare, "generate", noted)
+    overrides = {"baseline.path": "p", "baseline.adapter": "b", "compare_passes": 1}
+    out, _ = answer(prompt="hello", compare=True, overrides=overrides)
+    assert decoded == 2 * [(None, True), (PREDICTED, False)]
+    assert "=== baseline, sequential" in out
+
+
+def test_on_a_terminal_the_first_asynchronous_answer_is_shown_while_it_is_decoded(answer, monkeypatch):
+    trained = dataclasses.replace(tiny_model(), positions=PREDICTED)
+    monkeypatch.setattr(pipeline, "load", lambda source, only_decoding: trained)
+    decoded, generate = [], decode_compare.generate
+
+    def noted(model, requests, config):
+        decoded.append(requests[0].sequential)
+        return generate(model, requests, config)
+
+    monkeypatch.setattr(decode_compare, "generate", noted)
+    out, _ = answer(prompt="hello", compare=True, live="yes", overrides={"compare_passes": 1})
+    assert decoded == [True, False, True]  # compiled; then only the sequential one is left
+    assert "times as fast" in out
+    assert "===" not in out
 
 
 def test_a_model_without_the_tags_has_nothing_to_compare(answer):

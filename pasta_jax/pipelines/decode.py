@@ -42,6 +42,8 @@ class Settings:
     """The fields of configs/decode.py."""
 
     model: ModelSource
+    baseline: ModelSource  # its sequential answer is compared by --compare; without preset and path: the model's own
+    compare_passes: Positive  # of which --compare takes the medians
     chat: bool
     question: str  # asked without a prompt, by the script
     system: str
@@ -66,7 +68,9 @@ def run(settings: Settings, job: Job) -> list[Record]:
         about = depends_on(settings, model, job, sequential)
         return answer_many(job, model, requests, settings.decoding, settings.round_steps, about)
     if job.compare:
-        return compare(job, model, requests[0], settings.decoding)
+        other = settings.baseline.preset or settings.baseline.path
+        baseline = load(settings.baseline, only_decoding=True) if other else None
+        return compare(job, model, baseline, requests[0], settings.decoding, settings.compare_passes)
     if job.program is None:
         items = stream(model, requests, settings.decoding, settings.round_steps)
     else:

@@ -1,31 +1,63 @@
-"""Compare a model's asynchronous answer with its sequential one: decoded in turn in one process, compiled before."""
+"""Compare an asynchronous answer with a sequential one, of the same model or of its baseline, in one process."""
 
 import dataclasses
 import json
 from collections.abc import Mapping
 
-from pasta_jax.decode.generate import DecodeConfig, Request, Result, generate, slots_for
+from pasta_jax.decode.generate import DecodeConfig, Request, Result, generate, slots_for, stream
 from pasta_jax.errors import PastaError
 from pasta_jax.models.weights import Model
 from pasta_jax.pipelines.decode_job import Job
-from pasta_jax.pipelines.decode_one import console_of
+from pasta_jax.pipelines.decode_one import console_of, print_answer, shows_threads
 from pasta_jax.pipelines.decode_record import Record, record_of, write_pictures, write_records
 from pasta_jax.progress import Progress, doing, say
 from pasta_jax.view.terminal import answer_view, beside
 
-PASSES = 3  # timed decodings of each answer
 SEQUENTIAL, ASYNCHRONOUS = "sequential", "asynchronous"
+LIVE_ROUND = 4  # steps between two reads of the device while an answer is shown
 
 
-def compare(job: Job, model: Model, request: Request, config: DecodeConfig) -> list[Record]:
-    """Decode, print and write both answers: the sequential one's record, then the asynchronous one's."""
+def compare(
+    job: Job, model: Model, baseline: Model | None, request: Request, config: DecodeConfig, passes: int
+) -> list[Record]:
+    """Decode, print and write both answers: the sequential one's record, then the asynchronous one's.
+
+    The sequential answer is the baseline's, or without one the model's own. Both are compiled before. On a terminal,
+    the first asynchronous answer is shown while it is decoded.
+    """
     if model.positions is None and request.sequential:
         raise PastaError(f"--compare: {model.name} was not trained on the tags, so it has no asynchronous answer")
-    requests = {
-        SEQUENTIAL: dataclasses.replace(request, sequential=True),
-        ASYNCHRONOUS: dataclasses.replace(request, sequential=False),
-    }
-    results = in_turn(model, requests, config)
+    asynchronous, sequential = (dataclasses.replace(request, sequential=on) for on in (False, True))
+    sides = {SEQUENTIAL: (baseline or model, sequential), ASYNCHRONOUS: (model, asynchronous)}
+    slots = max(slots_for(model, [each], config) for each in (asynchronous, sequential))
+    config = dataclasses.replace(config, lanes=1, slots=slots)  # the same for one token as for all
+    with doing("compiling"):
+        for side, each in sides.values():
+            generate(side, [dataclasses.replace(each, max_tokens=1)], config)
+    done = {}
+    if shows_threads(job, sequential=False):
+        items = stream(model, [asynchronous], config, LIVE_ROUND)
+        done[ASYNCHRONOUS] = print_answer(job, items, model.tokenizer.tags, sequential=False)[0]
+    results = in_turn(sides, config, passes, done)
+    return report(job, results, bool(done), baseline is not None, passes)
+
+
+def in_turn(
+    sides: Mapping[str, tuple[Model, Request]], config: DecodeConfig, passes: int, done: Mapping[str, Result]
+) -> dict[str, Result]:
+    """Decode each side `passes` times, in turn; of each, the result of median time. `done`: results that exist."""
+    results = {name: [done[name]] if name in done else [] for name in sides}
+    with Progress("decodings", passes * len(sides), len(done)) as progress:
+        for number in range(passes):
+            for name, (side, request) in sides.items():
+                if len(results[name]) <= number:
+                    results[name] += generate(side, [request], config)
+                    progress.add()
+    return {name: sorted(several, key=total_ms)[len(several) // 2] for name, several in results.items()}
+
+
+def report(job: Job, results: Mapping[str, Result], shown: bool, with_baseline: bool, passes: int) -> list[Record]:
+    """Print and write both answers; `shown`: the asynchronous one already was."""
     sequential = record_of(job, results[SEQUENTIAL], sequential=True)
     job = dataclasses.replace(job, baseline_tokens=(sequential.tokens,))
     records = {SEQUENTIAL: sequential, ASYNCHRONOUS: record_of(job, results[ASYNCHRONOUS], sequential=False)}
@@ -36,24 +68,11 @@ def compare(job: Job, model: Model, request: Request, config: DecodeConfig) -> l
         fields = {name: record.fields() for name, record in records.items()}
         print(json.dumps(fields | {"realised_speedup": round(realised(records), 4)}, ensure_ascii=False))
     else:
-        show(job, results, records)
+        names = {SEQUENTIAL: "baseline, sequential" if with_baseline else SEQUENTIAL, ASYNCHRONOUS: ASYNCHRONOUS}
+        show(job, results, records, names, shown)
+        if passes > 1:
+            say(f"[medians of {passes} decodings of each, in turn; loading and compiling are not counted]")
     return list(records.values())
-
-
-def in_turn(model: Model, requests: Mapping[str, Request], config: DecodeConfig) -> dict[str, Result]:
-    """Decode each request PASSES times, in turn; of each, the result that took the median time."""
-    slots = max(slots_for(model, [request], config) for request in requests.values())
-    config = dataclasses.replace(config, lanes=1, slots=slots)  # the same for one token as for all
-    with doing("compiling"):
-        for request in requests.values():
-            generate(model, [dataclasses.replace(request, max_tokens=1)], config)
-    results: dict[str, list[Result]] = {name: [] for name in requests}
-    with Progress("decodings", PASSES * len(requests)) as progress:
-        for _ in range(PASSES):
-            for name, request in requests.items():
-                results[name] += generate(model, [request], config)
-                progress.add()
-    return {name: sorted(several, key=total_ms)[len(several) // 2] for name, several in results.items()}
 
 
 def total_ms(answer: Result | Record) -> float:
@@ -67,24 +86,27 @@ def realised(records: Mapping[str, Record]) -> float:
     return total_ms(records[SEQUENTIAL]) / total_ms(records[ASYNCHRONOUS])
 
 
-def show(job: Job, results: Mapping[str, Result], records: Mapping[str, Record]) -> None:
+def show(
+    job: Job, results: Mapping[str, Result], records: Mapping[str, Record], names: Mapping[str, str], shown: bool
+) -> None:
     """Both answers, and their figures side by side."""
     console = console_of(job)
-    for name, result in results.items():
+    for kind, result in results.items():
+        if shown:
+            continue
         if console.is_terminal:
-            console.rule(name, align="left", style="dim")
+            console.rule(names[kind], align="left", style="dim")
             console.print(answer_view(result.trace, console))
             console.print()
         else:
-            print(f"=== {name}\n{result.text}\n")
-    console.print(beside({name: figures_of(record) for name, record in records.items()}))
+            print(f"=== {names[kind]}\n{result.text}\n")
+    console.print(beside({names[kind]: figures_of(record) for kind, record in records.items()}))
     faster = f"asynchronous: {realised(records):.2f} times as fast"
     if (in_theory := records[ASYNCHRONOUS].theoretical_speedup) is not None:
         faster += f", {in_theory:.2f} in theory"
     console.print(faster + ", without a chunk" * (not records[ASYNCHRONOUS].chunks), style="bold")
     for flag, path in job.outputs.by_flag().items():
         console.print(f"{'page' if flag == 'html' else flag}: {path}", soft_wrap=True)
-    say(f"[medians of {PASSES} decodings of each, in turn; loading and compiling are not counted]")
 
 
 def figures_of(record: Record) -> dict[str, str]:

@@ -9,7 +9,7 @@ from pasta_jax.files import write_json
 
 CONFIG = "config.json"
 # Settings that may change when a run resumes: they don't change what it computes.
-FREE = ("every", "keep", "probe", "tensorboard", "mesh", "adapter.dtype")
+FREE = ("every", "keep", "probe", "tensorboard", "mesh", "adapter.dtype", "defaults")
 
 
 def write(workdir: Path, plain: dict[str, Any]) -> None:

@@ -28,6 +28,7 @@ from pasta_jax.lang.structure import NO_LABEL, Positions
 from pasta_jax.models import transformer
 from pasta_jax.models.card import Training
 from pasta_jax.models.config import config_of
+from pasta_jax.models.defaults import Defaults
 from pasta_jax.models.source import ModelSource
 from pasta_jax.models.tokenizer import Tokenizer
 from pasta_jax.models.weights import Model
@@ -122,6 +123,7 @@ class Settings:
     model: ModelSource
     fresh: FreshSettings
     tag_rows: Literal["words", "apart"]  # where a new adapter's tag rows start (models/tag_rows.py)
+    defaults: Defaults  # how the trained model is meant to be sampled
     strip_tags: bool  # train on plain answers
     positions: Positions
     data: DataSettings
@@ -229,7 +231,8 @@ def start_of(settings: Settings) -> Trainable:
             f"set --config.positions.policy={recorded.policy}"
             + (f" --config.positions.constant={recorded.constant}" if recorded.policy == "constant" else "")
         )
-    return dataclasses.replace(start, model=dataclasses.replace(start.model, positions=positions))
+    model = dataclasses.replace(start.model, positions=positions, defaults=settings.defaults)
+    return dataclasses.replace(start, model=model)
 
 
 def fresh_model(settings: FreshSettings, seed: int) -> Model:
