@@ -4,7 +4,6 @@ import dataclasses
 import json
 
 import pytest
-from pasta_jax.pipelines.evaluate_speed import Timing, realised
 
 from configs.evaluate import get_config
 from pasta_jax import settings
@@ -12,6 +11,7 @@ from pasta_jax.data.prompt_sets import by_hash, no_fork
 from pasta_jax.errors import PastaError
 from pasta_jax.models.defaults import Defaults
 from pasta_jax.pipelines import evaluate_text
+from pasta_jax.pipelines.evaluate_speed import Timing, realised
 from tests.traces import tiny_model
 
 
