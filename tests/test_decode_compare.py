@@ -98,6 +98,8 @@ def test_on_a_terminal_the_first_asynchronous_answer_is_shown_while_it_is_decode
     assert decoded == [True, False, True]  # compiled; then only the sequential one is left
     assert "times as fast" in out
     assert "===" not in out
+    assert out.count("sequential \x1b[2m──") == 1  # its text follows
+    assert "asynchronous \x1b[2m──" not in out
 
 
 def test_a_model_without_the_tags_has_nothing_to_compare(answer):

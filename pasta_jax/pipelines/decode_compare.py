@@ -92,7 +92,7 @@ def show(
     """Both answers, and their figures side by side."""
     console = console_of(job)
     for kind, result in results.items():
-        if shown:
+        if shown and (kind == ASYNCHRONOUS or names[kind] != kind):  # a baseline's text would hide what was shown
             continue
         if console.is_terminal:
             console.rule(names[kind], align="left", style="dim")
