@@ -15,7 +15,7 @@ from pasta_jax.lang.structure import PREDICTED
 from pasta_jax.models import hub
 from pasta_jax.models.adapter import AdapterConfig, describe, new_adapter, save_adapter
 from pasta_jax.models.config import Rope, TransformerConfig
-from pasta_jax.models.source import ModelSource, load
+from pasta_jax.models.source import ModelSource, load_with_adapter
 from pasta_jax.models.weights import Model, export_model, read_model
 from tests.models import random_params
 
@@ -63,7 +63,8 @@ def test_an_id_is_read_like_a_folder(revision, cache, folders):
 
 
 def test_an_adapter_has_an_id_too(cache):
-    assert load(source("some.org/model-1.5", "some.org/adapter-1.5")).positions == PREDICTED
+    model, _, about = load_with_adapter(source("some.org/model-1.5", "some.org/adapter-1.5"))
+    assert model.positions == about.positions == PREDICTED
 
 
 def test_the_api_takes_an_id(cache):

@@ -23,7 +23,12 @@ CONVERSATIONS = [
     [("user", "What is the capital of Italy?")],
     [("system", " Be  brief. "), ("user", "  Größe?\n"), ("assistant", "\n42 \n"), ("user", "Why 20245, I'll ask?")],
 ]
-TEXTS = ["The capital of France is Paris;  what\n\n\nelse? 12345 Größe 東京 😀", " a", "def f(x):\n\treturn x  # 3 <b>"]
+TEXTS = [
+    "The capital of France is Paris;  what\n\n\nelse? 12345 Größe 東京 😀",
+    " a",
+    "def f(x):\n\treturn x  # 3 <b>",
+    "[SYNC] <async>",
+]
 
 
 def files(kind: str) -> tuple[str, bytes]:
@@ -57,19 +62,19 @@ def test_our_reader_gets_the_same_tokenizer_back(exported):
         tokenizer.model_vocab,
     )
     assert tokenizer_fingerprint(back) == tokenizer_fingerprint(tokenizer)
-    assert back.encode("[SYNC] [PROMISE]") == tokenizer.encode("[SYNC] [PROMISE]")
+    assert back.encode("<|SYNC|> <|PROMISE|>") == tokenizer.encode("<|SYNC|> <|PROMISE|>")
     again = folder.with_name("again")
     transformers_files.write(again, back)
     for path in folder.iterdir():
         assert (again / path.name).read_bytes() == path.read_bytes(), path.name
 
 
-def test_the_tags_are_special_tokens_under_their_names(exported):
+def test_the_tags_are_special_tokens(exported):
     tokenizer, folder = exported
     spec = json.loads((folder / "tokenizer.json").read_text())
     added = {token["id"]: token for token in spec["added_tokens"]}
     for tag in range(tokenizer.tags.base, tokenizer.tags.end):
-        name = tokenizer.tags.name(tag)
+        name = tokenizer.tags.piece(tag)
         assert (added[tag]["content"], added[tag]["special"], spec["model"]["vocab"][name]) == (name, True, tag)
 
 
@@ -88,7 +93,7 @@ def test_transformers_has_the_same_ids(exported):
         assert theirs(text)["input_ids"] == tokenizer.prompt_ids(text)
         assert theirs.decode(tokenizer.encode(text)) == text
     tags = list(range(tokenizer.tags.base, tokenizer.tags.end))
-    assert theirs.convert_ids_to_tokens(tags) == list(map(tokenizer.tags.name, tags))
+    assert theirs.convert_ids_to_tokens(tags) == list(map(tokenizer.tags.piece, tags))
     assert theirs.eos_token_id == tokenizer.end_of_turn
 
 

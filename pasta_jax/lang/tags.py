@@ -60,6 +60,10 @@ class TagIds:
         names = {self.promise: "[PROMISE]", self.async_: "[ASYNC]", self.end_async: "[/ASYNC]", self.sync: "[SYNC]"}
         return names.get(id, str(id))
 
+    def piece(self, id: int) -> str:
+        """A tag's piece in tokenizers of other tools, which read it in any text too: not what people write there."""
+        return f"<|{self.name(id).strip('[]')}|>"
+
 
 def tens_for(length: int) -> int:
     """The `tokens` of a block of `length` ids, including [ASYNC] and [/ASYNC]."""

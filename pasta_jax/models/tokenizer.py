@@ -211,8 +211,8 @@ def _without_appended_tags(vocabulary: Vocabulary) -> Vocabulary:
 
 def _spelled_tags(control: dict[str, int]) -> int | None:
     """The first tag's id in a vocabulary that lists the tags by name, as exports do for other tools."""
-    base = control.get(TagIds(0).name(0))
-    if base is not None and all(control.get(TagIds(base).name(id)) == id for id in range(base, base + NUM_TAGS)):
+    base = control.get(TagIds(0).piece(0))
+    if base is not None and all(control.get(TagIds(base).piece(id)) == id for id in range(base, base + NUM_TAGS)):
         return base
     return None
 

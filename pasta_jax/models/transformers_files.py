@@ -28,13 +28,13 @@ def write(folder: Path, tokenizer: Tokenizer, defaults: Defaults = PLAIN) -> Non
 
 
 def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
-    """tokenizer.json, with the tags under their names as special tokens."""
+    """tokenizer.json, with the tags as special tokens."""
     content = tokenizer.vocabulary.content()
     is_bpe = tokenizer.vocabulary.file == "tokenizer.json"
     spec = json.loads(content if is_bpe else _from_sentencepiece(ModelProto.FromString(content)))
     tags, vocabulary = tokenizer.tags, spec["model"]["vocab"]
     if tags.end != tokenizer.vocab_size:  # reserved pieces at the very end would be read back as appended ones
-        names = {tag: tags.name(tag) for tag in range(tags.base, tags.end)}
+        names = {tag: tags.piece(tag) for tag in range(tags.base, tags.end)}
         kept = [token for token in spec["added_tokens"] if token["id"] not in names]
         spec["added_tokens"] = kept + [
             {"id": tag, "content": name, "special": True, **_FLAGS} for tag, name in names.items()
