@@ -101,6 +101,7 @@ def show(
         else:
             print(f"=== {names[kind]}\n{result.text}\n")
     console.print(beside({names[kind]: figures_of(record) for kind, record in records.items()}))
+    console.print()
     faster = f"asynchronous: {realised(records):.2f} times as fast"
     if (in_theory := records[ASYNCHRONOUS].theoretical_speedup) is not None:
         faster += f", {in_theory:.2f} in theory"
