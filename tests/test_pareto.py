@@ -105,12 +105,18 @@ def test_ticks_are_short_and_differ(values):
     points = [Point(f"{value}", "a", value, value, (value, value), (value, value)) for value in values]
     with style.plotting(WIDTH, HEIGHT) as figure:
         draw(figure, [("x", "y", points)])
+        figure.draw_without_rendering()
+        names = [text.get_window_extent() for text in figure.axes[0].texts]
         for axis in (figure.axes[0].xaxis, figure.axes[0].yaxis):
             low, high = axis.get_view_interval()
             labels = [tick.label1.get_text() for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
             assert 3 <= len(labels) == len(set(labels)) <= 7
             assert all(len(label) <= 6 for label in labels)
             assert low <= min(values) <= max(values) <= high
+            shown = [
+                tick.label1.get_window_extent() for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high
+            ]
+            assert not any(box.overlaps(tick) for box in (*names, axis.label.get_window_extent()) for tick in shown)
 
 
 def overlapping_names(panels: list) -> list[str]:
