@@ -1,13 +1,13 @@
 """The answers of a language model on disk, each with the tokens it took; and what a run, or all of them, cost."""
 
 import dataclasses
-import json
 import threading
 from pathlib import Path
 
 from pasta_jax.errors import PastaError
 from pasta_jax.files import JsonLines, whole_lines
-from pasta_jax.ranges import AtLeastZero
+from pasta_jax.outside import parse_line
+from pasta_jax.ranges import AtLeastZero, Count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,8 +70,8 @@ class CachedAnswer:
 
     key: str
     text: str
-    tokens_in: int
-    tokens_out: int
+    tokens_in: Count
+    tokens_out: Count
 
 
 class Cache:
@@ -121,15 +121,6 @@ def _price(tokens_in: int, tokens_out: int, dollars: float | None) -> str:
 
 def _parse(lines: list[bytes], path: Path) -> list[CachedAnswer]:
     """The answers in a cache file."""
-    answers = []
-    for number, line in enumerate(lines, 1):
-        try:
-            answer = CachedAnswer(**json.loads(line))
-            if not (isinstance(answer.key, str) and isinstance(answer.text, str)):
-                raise ValueError
-            if not (type(answer.tokens_in) is int and type(answer.tokens_out) is int):
-                raise ValueError
-        except (ValueError, TypeError, RecursionError):
-            raise PastaError(f"{path}: line {number} is not a cached answer; delete that line") from None
-        answers.append(answer)
-    return answers
+    return [
+        parse_line(line, CachedAnswer, str(path), number, "delete that line") for number, line in enumerate(lines, 1)
+    ]

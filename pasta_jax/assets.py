@@ -238,7 +238,7 @@ def _identity(path: Path, asset: _Asset) -> list:
 def _remembered() -> dict:
     try:
         seen = json.loads((cache_dir() / "verified.json").read_text())
-    except (OSError, ValueError):  # missing or damaged: everything is hashed again
+    except (OSError, ValueError, RecursionError):  # missing or damaged: everything is hashed again
         return {}
     return seen if isinstance(seen, dict) else {}
 

@@ -8,22 +8,26 @@ A step's folder gets its final name once all of it is written, so the newest nam
 sums don't depend on how an array is divided over devices; a restored array that differs in one bit is detected.
 """
 
+import dataclasses
 import importlib.metadata
 import json
 import platform
 import subprocess
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Annotated, Any, TypedDict, TypeVar
 
 import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from jax import lax
+from msgspec import Meta
 
 from pasta_jax.errors import PastaError
+from pasta_jax.outside import MIB, read_json, typed
 
 FORMAT = "pasta_jax checkpoint 1"
 SIZES = "sizes"
+METADATA = "_CHECKPOINT_METADATA"  # Orbax's
 Tree = TypeVar("Tree")
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
@@ -36,6 +40,15 @@ class Provenance(TypedDict):
     positions: dict[str, Any] | None  # the fields of lang/structure.py::Positions; None: not trained on the tags
     git: str
     packages: dict[str, str]  # versions
+
+
+@dataclasses.dataclass(frozen=True)
+class _About:
+    """What readers of a checkpoint's record rely on."""
+
+    config: dict[str, Any]
+    data: str
+    sums: dict[str, Annotated[int, Meta(ge=0, lt=2**32)]]
 
 
 def provenance(config: dict[str, Any], data: str, positions: dict[str, Any] | None) -> Provenance:
@@ -74,7 +87,14 @@ class Checkpoints:
             async_options=ocp.AsyncOptions(post_finalization_callback=self._write_sizes),
         )
         handlers = {"state": ocp.StandardCheckpointHandler(), "about": ocp.JsonCheckpointHandler()}
-        self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handlers)
+        for path in self.folder.glob(f"*/{METADATA}"):  # Orbax would log the whole of a damaged one
+            read_json(path, dict[str, Any], most=MIB, fix=_FIX)
+        try:
+            self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handlers)
+        except ValueError as error:  # of a wrong type in the metadata of some step
+            raise PastaError(
+                f"{self.folder}: metadata of a checkpoint cannot be read ({_line(error)}); {_FIX}"
+            ) from None
 
     def latest(self) -> int | None:
         """The step of the newest complete checkpoint."""
@@ -100,10 +120,7 @@ class Checkpoints:
         place = self.folder / str(step)
         if not (place / SIZES).is_file():
             return  # another tool's, or damaged: reading the other parts will show it
-        try:
-            sizes = json.loads((place / SIZES).read_text())
-        except ValueError:
-            raise PastaError(f"{place}: not a complete checkpoint ({SIZES} is truncated); {_FIX}") from None
+        sizes = read_json(place / SIZES, dict[str, Annotated[int, Meta(ge=0)]], most=64 * MIB, fix=_FIX)
         actual = _sizes(place)
         for name, size in sizes.items():
             if actual.get(name) != size:
@@ -128,6 +145,7 @@ class Checkpoints:
             raise PastaError(f"{place}: not a pasta_jax checkpoint ({_line(error)}); {_FIX}") from None
         if not isinstance(about, dict) or about.get("format") != FORMAT:
             raise PastaError(f"{place}: not a pasta_jax checkpoint; {_FIX}")
+        typed(about, _About, f"{place}/about", _FIX)
         return about
 
     def restore(self, step: int, like: Tree) -> Tree:
@@ -156,7 +174,7 @@ class Checkpoints:
         except Exception as error:
             raise PastaError(f"{place}: not a complete checkpoint ({_line(error)}); {_FIX}") from None
         for name, total in bit_sums(restored).items():
-            if int(total) != sums[name]:
+            if int(total) != sums.get(name):
                 raise PastaError(f"{place}: {name} differs from what was saved; {_FIX}")
         return jax.tree.unflatten(jax.tree.structure(like), [restored[name] for name in expected])
 

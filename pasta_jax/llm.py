@@ -326,7 +326,7 @@ def _answer(endpoint: Endpoint, body: bytes) -> tuple[str, int, int]:
     """(text, tokens in, tokens out) of a response."""
     try:
         response = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _Retry("invalid JSON", f"{len(body)} bytes that are not JSON") from None
     try:
         if endpoint.kind == "openai":

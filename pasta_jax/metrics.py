@@ -3,6 +3,7 @@
 A run that resumes from step n keeps the lines up to n and rewrites the rest, as if it had never stopped.
 """
 
+import dataclasses
 import json
 import os
 import time
@@ -10,10 +11,21 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pasta_jax import files, progress
+from pasta_jax.errors import PastaError
+from pasta_jax.outside import parse_line
+from pasta_jax.ranges import Count
 
 FILE = "metrics.jsonl"
 PRINTED = ("loss", "grad_norm", "learning_rate", "tokens_per_s", "mfu", "held_out/loss")
+_FIX = "not a line of metrics"
 FLUSH_S = 1  # TensorBoard's file lags at most this far behind
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    """What every line has."""
+
+    step: Count
 
 
 class Metrics:
@@ -85,11 +97,13 @@ class Metrics:
 
 
 def read_lines(path: Path) -> list[dict[str, float]]:
-    """Read a metrics file up to the first line that a kill cut off."""
+    """Read a metrics file up to the first line that a crash damaged."""
     lines = []
-    for line in files.whole_lines(path):
+    for number, line in enumerate(files.whole_lines(path), start=1):
         try:
-            lines.append(json.loads(line))
-        except json.JSONDecodeError:
+            parse_line(line, _Step, str(path), number, _FIX)
+            lines.append(parse_line(line, dict[str, float], str(path), number, _FIX))
+        except PastaError as error:
+            progress.say(f"{error}: this line and what follows it is dropped")
             break
     return lines

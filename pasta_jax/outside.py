@@ -48,6 +48,11 @@ def read_json(path: Path, cls: type[Value], most: int, fix: str) -> Value:
     return typed(parse_json(read_bytes(path, most, fix), str(path), fix), cls, str(path), fix)
 
 
+def parse_line(content: bytes, cls: type[Value], name: str, number: int, fix: str) -> Value:
+    """One of a file's lines of JSON, as a type."""
+    return typed(parse_json(content, name, fix, number), cls, f"{name}: line {number}", fix)
+
+
 def parse_json(content: bytes | str, name: str, fix: str, line: int | None = None) -> Any:
     """A JSON value; `name` stands for the text in errors, and `line` is its number if it is one of a file's lines."""
     place = name if line is None else f"{name}: line {line}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from pasta_jax.errors import PastaError
-from pasta_jax.pipelines.artifacts import Artifact, Artifacts, read
+from pasta_jax.pipelines.artifacts import Artifact, Artifacts
 
 TOTAL, BLOCK = 7, 3
 
@@ -58,18 +58,18 @@ def test_a_step_killed_at_any_byte_ends_like_an_uninterrupted_one(tmp_path):
 
 @pytest.mark.parametrize(
     ("line", "message"),
-    [("{nonsense", "is not JSON"), ('{"n": "three", "text": ""}', "Expected `int`"), ('{"n": 1}', "missing .*`text`")],
+    [("{nonsense", "not JSON"), ('{"n": "three", "text": ""}', "expected `int`"), ('{"n": 1}', "text: missing")],
 )
 def test_a_damaged_file_is_refused_by_its_line(tmp_path, line, message):
     artifact = make(tmp_path, [])
     text = artifact.path.read_text().split("\n")
     artifact.path.write_text("\n".join([*text[:3], line, *text[4:]]))
     with pytest.raises(PastaError, match=rf"count-.*line 4.*{message}.*delete the file"):
-        read(artifact.path, Number)
+        make(tmp_path, [])
 
 
 def test_a_file_cut_off_within_its_last_line_is_refused(tmp_path):
     artifact = make(tmp_path, [])
     artifact.path.write_bytes(artifact.path.read_bytes()[:-5])
-    with pytest.raises(PastaError, match="line 8 is not JSON"):
-        read(artifact.path, Number)
+    with pytest.raises(PastaError, match=r"line 8.*not JSON"):
+        make(tmp_path, [])

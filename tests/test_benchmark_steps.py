@@ -70,9 +70,9 @@ def test_unreadable_programs_are_named_by_file_and_line(tmp_path):
     path = tmp_path / "programs.jsonl"
     good = json.dumps({"program": TEXT})
     for bad, message in [
-        ("{", "programs.jsonl:2, column 2: not JSON"),
-        ('{"text": 1}', 'programs.jsonl:2: has no "program"'),
-        ('{"program": "<async>x</async>"}', "programs.jsonl:2: program: "),
+        ("{", "programs.jsonl: line 2, column 2: not JSON"),
+        ('{"text": 1}', "programs.jsonl: line 2: program: missing"),
+        ('{"program": "<async>x</async>"}', "programs.jsonl: line 2: program: "),
     ]:
         path.write_text(f"{good}\n{bad}\n")
         with pytest.raises(PastaError, match=message):

@@ -115,6 +115,9 @@ def test_another_version_tokenizer_or_folder_is_refused(folder, tmp_path):
         ({"version": "9.0.0"}, "version 9"),
         ({"tokenizer": "x"}, "another tokenizer"),
         ({"sources": ["mt_bench"]}, "reserved for evaluation"),
+        ({"counts": {"train": "many"}}, r"counts\[...\]: expected `int`, got `str`"),
+        ({"path": "../elsewhere"}, "is not a folder below"),
+        ({"path": "gone"}, "not a whole dataset .*; write it again"),
     ):
         (tmp_path / "about.json").write_text(json.dumps(about | change))
         with pytest.raises(PastaError, match=message):

@@ -15,7 +15,9 @@ from pasta_jax import fingerprints
 from pasta_jax.data.pairs import Pair
 from pasta_jax.errors import PastaError
 from pasta_jax.files import JsonLines, json_line
+from pasta_jax.outside import parse_line
 from pasta_jax.progress import Progress
+from pasta_jax.ranges import Count
 
 PROGRESS = "progress.jsonl"
 
@@ -77,12 +79,11 @@ def _parse_answers(lines: Sequence[bytes], path: Path, count: int) -> dict[int, 
     """The answers in a progress file, by pair number."""
     answers = {}
     for line_number, line in enumerate(lines, start=2):
-        try:
-            number, answer = json.loads(line)
-            if not (isinstance(answer, dict) and 0 <= number < count):
-                raise ValueError
-        except (ValueError, TypeError):
-            raise PastaError(f"{path}: line {line_number} is damaged; delete that line to have it redone") from None
+        fix = "delete that line to have it redone"
+        number, answer = parse_line(line, tuple[Count, Answer], str(path), line_number, fix)
+        kinds = [kind for kind in ("text", "program", "failure") if kind in answer]
+        if number >= count or len(kinds) != 1 or ("program" in answer) != ("evidence" in answer):
+            raise PastaError(f"{path}: line {line_number} is not an answer to one of {count} pairs; {fix}")
         answers[number] = answer
     return answers
 
@@ -92,5 +93,5 @@ def _first_change(line: bytes, header: Mapping[str, object]) -> str:
     try:
         before = json.loads(line)
         return next(key for key in sorted({*header, *before}) if before.get(key) != header.get(key))
-    except (ValueError, TypeError, AttributeError, StopIteration):
+    except (ValueError, TypeError, AttributeError, StopIteration, RecursionError):
         return "file format"

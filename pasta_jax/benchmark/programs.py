@@ -1,7 +1,6 @@
 """Fixed programs decoded asynchronously and, as their plain text, sequentially: the speedup that is realised."""
 
 import dataclasses
-import json
 import statistics
 import time
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.clock import clock, geometric_mean, parallelism, theoretical_speedup
 from pasta_jax.lang.program import LangError, Program
 from pasta_jax.models.weights import Model
+from pasta_jax.outside import MIB, parse_line, read_lines
 from pasta_jax.progress import Progress
 
 
@@ -42,25 +42,25 @@ class Replay:
         return self.sequential_s / self.asynchronous_s
 
 
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    """A line of the file."""
+
+    program: str
+
+
 def read_programs(path: Path) -> list[Program]:
     """Programs from a JSON-lines file with a `program` field each, in surface form."""
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise PastaError(f"{path}: {error}; use a JSON-lines file with one program per line") from None
+    fix = "use a JSON-lines file with one program per line"
     programs = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in read_lines(path, 4 * MIB, fix):
+        row = parse_line(line, _Row, str(path), number, fix)
         try:
-            programs.append(Program.parse(json.loads(line)["program"]))
-        except json.JSONDecodeError as error:
-            where = f"{path}:{number}, column {error.colno}"
-            raise PastaError(f"{where}: not JSON ({error.msg}); write one object per line") from None
-        except (KeyError, TypeError):
-            raise PastaError(f'{path}:{number}: has no "program"; write {{"program": "…"}}') from None
+            programs.append(Program.parse(row.program))
         except LangError as error:
-            raise PastaError(f"{path}:{number}: program: {error}") from None
+            raise PastaError(f"{path}: line {number}: program: {error}") from None
     if not programs:
-        raise PastaError(f"{path}: is empty; use a JSON-lines file with one program per line")
+        raise PastaError(f"{path}: is empty; {fix}")
     return programs
 
 

@@ -7,7 +7,6 @@ answer, the sequential baseline. Its about.json states what it was made from.
 import contextlib
 import dataclasses
 import io
-import json
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,7 +27,9 @@ from pasta_jax.lang.program import Program
 from pasta_jax.lang.structure import Positions
 from pasta_jax.models import chat
 from pasta_jax.models.tokenizer import Tokenizer, tokenizer_fingerprint
+from pasta_jax.outside import MIB, read_json, typed
 from pasta_jax.progress import Progress
+from pasta_jax.ranges import Count
 
 VERSION = "1.0.0"  # of the format; raise it when readers of the previous one would be wrong
 NAME = "pasta_records"
@@ -82,7 +83,7 @@ def write(folder: Path, records: Sequence[Record], tokenizer: Tokenizer) -> dict
 def is_current(folder: Path, records: Sequence[Record], tokenizer: Tokenizer) -> bool:
     """Whether the folder holds exactly what `write` would write."""
     try:
-        return _about(folder)["fingerprint"] == about_of(records, tokenizer)["fingerprint"]
+        return _about(folder).fingerprint == about_of(records, tokenizer)["fingerprint"]
     except PastaError:
         return False
 
@@ -104,6 +105,17 @@ def about_of(records: Sequence[Record], tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
+@dataclasses.dataclass(frozen=True)
+class About:
+    """What about.json says that readers need."""
+
+    fingerprint: str
+    tokenizer: str
+    sources: tuple[str, ...]
+    counts: dict[str, Count]
+    path: str  # of TFDS's files, below the folder
+
+
 class Examples(Sequence[Example]):
     """The examples of one split of a dataset, read from disk on access."""
 
@@ -111,17 +123,25 @@ class Examples(Sequence[Example]):
         """`folder`: a dataset, or the folder of an annotation run that wrote one."""
         folder = folder / "dataset" if (folder / "dataset" / ABOUT).is_file() else folder
         self.about = _about(folder)
-        sources.refuse_for_training(self.about["sources"])
-        if self.about["tokenizer"] != tokenizer_fingerprint(tokenizer):
+        sources.refuse_for_training(self.about.sources)
+        if self.about.tokenizer != tokenizer_fingerprint(tokenizer):
             raise PastaError(
                 f"{folder}: written with another tokenizer than {tokenizer.name}; write it again with this one"
             )
-        if not self.about["counts"].get(split):
-            splits = ", ".join(split for split, count in self.about["counts"].items() if count)
+        if not self.about.counts.get(split):
+            splits = ", ".join(split for split, count in self.about.counts.items() if count)
             raise PastaError(f"{folder}: no split {split!r}; choose one of {splits}")
-        self._rows = _import_tfds().builder_from_directory(folder / self.about["path"]).as_data_source(split)
         self._tokenizer, self._strip, self._positions = tokenizer, strip_tags, positions
-        self.lengths = [self._length(self._rows[n]) for n in range(len(self._rows))]
+        tfds = _import_tfds()
+        try:
+            self._rows = tfds.builder_from_directory(folder / self.about.path).as_data_source(split)
+            rows = (self._rows[number] for number in range(len(self._rows)))
+            self.lengths = [self._length(row) for row in rows]
+        except PastaError as error:
+            raise PastaError(f"{folder}: {error}; write the dataset again") from None
+        except Exception as error:  # TFDS and array_record raise many kinds on damaged files
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
+            raise PastaError(f"{folder}: not a whole dataset ({reason}); write it again") from None
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -142,6 +162,12 @@ class Examples(Sequence[Example]):
         return encode(*tokens, tokenizer.tags, tokenizer.end_of_turn, self._positions)
 
     def _length(self, row: Row) -> int:
+        """Tokens of a record, after a check that its parts fit together."""
+        prompt, length = int(row["prompt_length"]), len(row["token"])
+        if not 0 <= prompt <= length or any(len(row[name]) != length for name in VECTORS):
+            raise PastaError(f"record {row['id']!r}: its vectors have different lengths")
+        if any(ids.size and not 0 <= ids.min() <= ids.max() < self._tokenizer.model_vocab for ids in _ids_of(row)):
+            raise PastaError(f"record {row['id']!r}: has ids that {self._tokenizer.name} lacks")
         return int(row["prompt_length"]) + len(row["plain"]) if self._strip else len(row["token"])
 
 
@@ -156,18 +182,22 @@ def _row(record: Record, tokenizer: Tokenizer) -> Row:
     }
 
 
-def _about(folder: Path) -> dict[str, Any]:
+def _ids_of(row: Row) -> tuple[np.ndarray, np.ndarray]:
+    return np.asarray(row["token"]), np.asarray(row["plain"])
+
+
+def _about(folder: Path) -> About:
     """The content of about.json."""
-    try:
-        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise PastaError(f"{folder}: {error.strerror} ({ABOUT}); choose a folder that launch.annotate wrote") from None
-    except ValueError:
-        raise PastaError(f"{folder / ABOUT}: not JSON; write the dataset again") from None
-    if about.get("version") != VERSION:
-        raise PastaError(
-            f"{folder}: has version {about.get('version')}, this version of pasta_jax reads {VERSION}; write it again"
-        )
+    path, fix = folder / ABOUT, "write the dataset again"
+    if not path.is_file():
+        raise PastaError(f"{folder}: has no {ABOUT}; choose a folder that launch.annotate wrote")
+    raw = read_json(path, dict[str, Any], most=16 * MIB, fix=fix)
+    if raw.get("version") != VERSION:
+        version = str(raw.get("version"))[:40]
+        raise PastaError(f"{folder}: has version {version}, this version of pasta_jax reads {VERSION}; write it again")
+    about = typed(raw, About, str(path), fix)
+    if Path(about.path).is_absolute() or ".." in Path(about.path).parts or not about.path.isprintable():
+        raise PastaError(f"{path}: path: {about.path!r} is not a folder below {folder}; {fix}")
     return about
 
 

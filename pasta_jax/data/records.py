@@ -3,10 +3,18 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from pasta_jax.data.pairs import Pair
 from pasta_jax.errors import PastaError
 from pasta_jax.models.tokenizer import Tokenizer
+from pasta_jax.outside import MIB, parse_json, read_lines, typed
+from pasta_jax.ranges import AtLeastZero, Count
+
+MOST_BYTES = 4 * MIB  # of a record: the text three times, and evidence
+_FIX = "rerun the annotation"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,22 +25,22 @@ class Record:
     source: str
     origin: str  # place in the source
     license: str  # of the source's texts
-    split: str
+    split: Literal["train", "validation"]
     system: str
     instruction: str
     response: str
-    program: str
+    program: Annotated[str, Meta(max_length=2**18)]
     annotator: str
     evidence: dict[str, object] | None  # measurements of the annotator
-    prompt_tokens: int
-    tokens: int  # of the linear answer, tags and topics included
-    plain_tokens: int  # of the answer without tags: the sequential baseline
-    chunk_tokens: list[int]  # of each block, its two tags included
+    prompt_tokens: Count
+    tokens: Count  # of the linear answer, tags and topics included
+    plain_tokens: Count  # of the answer without tags: the sequential baseline
+    chunk_tokens: list[Count]  # of each block, its two tags included
     topics: list[str]
-    syncs: int
-    critical_path: int
-    speedup: float  # theoretical
-    parallelism: float
+    syncs: Count
+    critical_path: Count
+    speedup: AtLeastZero  # theoretical
+    parallelism: AtLeastZero
 
     @property
     def forks(self) -> int:
@@ -56,20 +64,11 @@ def prompt_ids(pair: Pair | Record, tokenizer: Tokenizer) -> list[int]:
 
 def read_records(path: Path) -> list[Record]:
     """Read the records.jsonl of an annotation run."""
-    records = []
     fields = {field.name for field in dataclasses.fields(Record)}
-    try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                try:
-                    row = json.loads(line)
-                except json.JSONDecodeError as error:
-                    raise PastaError(f"{path}: line {number}, column {error.colno}: not JSON: {error.msg}") from None
-                if not isinstance(row, dict) or row.keys() != fields:
-                    raise PastaError(f"{path}: line {number}: not a record of an annotation run; rerun the annotation")
-                records.append(Record(**row))
-    except UnicodeDecodeError as error:
-        raise PastaError(f"{path}: byte {error.start} is not UTF-8; rerun the annotation") from None
-    except OSError as error:
-        raise PastaError(f"{path}: {error.strerror}; choose the records.jsonl of an annotation run") from None
+    records = []
+    for number, line in read_lines(path, MOST_BYTES, "choose the records.jsonl of an annotation run"):
+        row = parse_json(line, str(path), _FIX, number)
+        if not isinstance(row, dict) or row.keys() != fields:
+            raise PastaError(f"{path}: line {number}: not a record of an annotation run; {_FIX}")
+        records.append(typed(row, Record, f"{path}: line {number}", _FIX))
     return records

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -39,6 +40,7 @@ NOT_JSON = "a record must be JSON"
 TOO_LARGE = f"a record must have at most {MAX_BYTES} bytes"
 NOT_UTF8 = "a record must be UTF-8"
 TOO_DEEP = "a record must not be nested deeply"
+LONG_NUMBER = "a number must have at most 4300 digits"
 
 Row = tuple[str, object]  # (place, parsed JSON or Unreadable)
 
@@ -174,6 +176,8 @@ def _parsed(line: bytes, place: str) -> object:
         return Unreadable(place, NOT_JSON, f"column {error.colno}: {error.msg}")
     except RecursionError:
         return Unreadable(place, TOO_DEEP)
+    except ValueError:
+        return Unreadable(place, LONG_NUMBER)
 
 
 def _begins_list(path: Path) -> bool:
@@ -198,14 +202,14 @@ def _list_rows(path: Path, truncated: bool) -> Iterator[Row]:
         number += 1
         place = f"record {number}"
         try:
-            row, stop = decoder.raw_decode(text, at)
+            row, stop = _decode(decoder, text, at)
         except json.JSONDecodeError as error:
             if not (truncated and error.pos > at):
                 yield place, Unreadable(place, NOT_JSON, f"line {error.lineno}, column {error.colno}: {error.msg}")
             return
-        except RecursionError:
-            yield place, Unreadable(place, TOO_DEEP)
-            return
+        except (RecursionError, ValueError) as error:
+            row = Unreadable(place, TOO_DEEP if isinstance(error, RecursionError) else LONG_NUMBER)
+            stop = _end_of(text, at)
         # The limit counts bytes; a character has at most four.
         large = stop - at > MAX_BYTES or (4 * (stop - at) > MAX_BYTES < len(text[at:stop].encode("utf-8", "replace")))
         yield place, Unreadable(place, TOO_LARGE) if large else row
@@ -219,6 +223,40 @@ def _list_rows(path: Path, truncated: bool) -> Iterator[Row]:
                 detail = f"after record {number}, character {at + 1}: expected a comma or the end"
                 yield place, Unreadable(place, NOT_JSON, detail)
             return
+
+
+def _decode(decoder: json.JSONDecoder, text: str, at: int) -> tuple[object, int]:
+    """The record at a place and its end; one that is too large is None, and is not parsed."""
+    size = 1 << 14
+    while True:
+        part = text[at : at + size]
+        is_rest = at + size >= len(text)
+        try:
+            row, stop = decoder.raw_decode(part)
+            if is_rest or stop < len(part):
+                return row, at + stop
+        except json.JSONDecodeError as error:
+            is_cut = error.msg.startswith("Unterminated string") or error.pos > len(part) - 16
+            if is_rest or not is_cut:
+                raise json.JSONDecodeError(error.msg, text, at + error.pos) from None
+        if size > MAX_BYTES:
+            return None, _end_of(text, at)
+        size *= 8
+
+
+_PART = re.compile(r'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
+
+
+def _end_of(text: str, at: int) -> int:
+    """The end of a JSON value by its brackets and quotes; a value without any ends at a comma."""
+    if text[at] not in '"[{':
+        return min((place for place in (text.find(",", at), text.find("]", at)) if place >= 0), default=len(text))
+    depth = 0
+    for part in _PART.finditer(text, at):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(part[0][0], 0)
+        if depth <= 0:
+            return part.end()
+    return len(text)
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:

@@ -15,9 +15,12 @@ from pasta_jax.errors import PastaError
 from pasta_jax.files import write_whole
 from pasta_jax.lang.structure import POLICIES
 from pasta_jax.lang.tags import TagIds
+from pasta_jax.outside import MIB, parse_json, read_bytes
 
 FORMAT = "pasta_jax.trace"
 VERSION = 1
+MOST_BYTES = 32 * MIB  # a token takes about 40 bytes
+MOST_TOKENS, MOST_THREADS = 2**18, 2**12
 T = TypeVar("T")
 _COLUMNS = {"id": "token", "thread": "thread", "step": "step", "position": "position"}
 _CLOSED = {name: code for code, name in CLOSED_NAMES.items()}
@@ -73,24 +76,12 @@ def save(trace: Trace, path: Path) -> None:
 
 def load(path: Path) -> Trace:
     """Read a trace file; any other file is refused with an error that names it."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise PastaError(f"{path}: byte {error.start} is not UTF-8, so this is not a trace; {_REMEDY}") from None
-    except OSError as error:
-        raise PastaError(f"{path}: {error.strerror}; pass a file written with --trace") from None
-    return from_json(text, str(path))
+    return from_json(read_bytes(path, MOST_BYTES, "pass a file written with --trace"), str(path))
 
 
-def from_json(text: str, name: str) -> Trace:
+def from_json(text: str | bytes, name: str) -> Trace:
     """Parse a trace; `name` stands for the text in errors."""
-    try:
-        fields = json.loads(text)
-    except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        raise PastaError(f"{name}: {place}: {error.msg}: incomplete or not JSON; {_REMEDY}") from None
-    except RecursionError:
-        raise PastaError(f"{name}: not a trace: nested too deeply; pass a file written with --trace") from None
+    fields = parse_json(text, name, _REMEDY)
     if not isinstance(fields, dict) or fields.get("format") != FORMAT:
         raise PastaError(f'{name}: not a trace (its "format" is not {FORMAT!r}); pass a file written with --trace')
     if fields.get("version") != VERSION:
@@ -133,6 +124,9 @@ class _Reader:
                 f"its length differs from that of tokens.text, {count}",
             )
         thread, step = columns["thread"], columns["step"]
+        self.demand(len(closed) <= MOST_THREADS, "closed", f"has more than {MOST_THREADS:,} threads")
+        self.demand(count <= MOST_TOKENS, "tokens.text", f"has more than {MOST_TOKENS:,} tokens")
+        self.demand(steps <= count + 1, "steps", f"more than the {count} tokens, of which each step feeds one or more")
         self.demand(len(closed) > 0, "closed", "is empty, but main is a thread")
         self.demand(bool((thread < len(closed)).all()), "tokens.thread", "has a thread that is not in closed")
         self.demand(bool((np.diff(step) >= 0).all()), "tokens.step", "decreases")

@@ -5,6 +5,7 @@ import dataclasses
 from pasta_jax.decode.generate import Result
 from pasta_jax.lang.program import LangError, Program
 from pasta_jax.models.tokenizer import Tokenizer
+from pasta_jax.ranges import AtLeastZero, Count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -12,11 +13,11 @@ class Chunk:
     """A chunk and its promise."""
 
     topic: str
-    promised: int  # ids, a multiple of ten
-    length: int  # ids of its block, both tags included
+    promised: Count  # ids, a multiple of ten
+    length: Count  # ids of its block, both tags included
     closed: str  # own, budget, request (trace.CLOSED_NAMES)
-    first_step: int
-    last_step: int
+    first_step: Count
+    last_step: Count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,21 +25,21 @@ class Answer:
     """One answer. Seconds are those of its own request: with several lanes, others were decoded meanwhile."""
 
     prompts: str  # name of the set of prompts
-    number: int  # of the prompt in the set
+    number: Count  # of the prompt in the set
     prompt: str
     text: str  # in reading order, without tags
     program: str  # in surface form
     malformed: bool  # not a program of the language
     malformed_unmasked: bool | None  # whether it would be without the grammar mask; None: not measured
     finished: bool  # main reached its end of turn
-    tokens: int  # fed, tags included
-    text_tokens: int
-    critical_path: int
-    steps: int
+    tokens: Count  # fed, tags included
+    text_tokens: Count
+    critical_path: Count
+    steps: Count
     chunks: tuple[Chunk, ...]
-    seed: int
-    prefill_seconds: float
-    decode_seconds: float
+    seed: Count
+    prefill_seconds: AtLeastZero
+    decode_seconds: AtLeastZero
 
 
 def answer_of(

@@ -10,17 +10,18 @@ from pasta_jax.decode.generate import DecodeConfig, Request, Result, stream
 from pasta_jax.decode.state import BUDGET
 from pasta_jax.lang.structure import Positions
 from pasta_jax.models.weights import Model
+from pasta_jax.ranges import Count
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
     """One answer."""
 
-    ids: tuple[int, ...]  # the linear program
+    ids: tuple[Count, ...]  # the linear program
     text: str  # without tags
-    text_tokens: int
-    critical_path: int
-    chunks: int
+    text_tokens: Count
+    critical_path: Count
+    chunks: Count
     whole: bool  # neither the answer nor any of its chunks was cut off
     ended: bool  # main reached its end-of-turn
 

@@ -10,6 +10,8 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from pasta_jax.ranges import Count, Share
+
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
@@ -61,9 +63,9 @@ def win_rate(verdicts: Iterable[Verdict]) -> float:
 class Agreement:
     """How often a judge prefers the answer that a dataset prefers."""
 
-    pairs: int
-    agreed: float  # share of the pairs; a tie counts one half
-    tied: int  # pairs on which the judge had no preference
+    pairs: Count
+    agreed: Share  # share of the pairs; a tie counts one half
+    tied: Count  # pairs on which the judge had no preference
 
     @property
     def near_chance(self) -> bool:

@@ -235,6 +235,6 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], About, bool]:
     try:
         about = msgspec.json.decode(metadata.get("about", ""), type=About)
         AdapterConfig(about.rank, about.alpha, about.targets)
-    except (msgspec.DecodeError, PastaError) as error:
+    except (msgspec.DecodeError, RecursionError, PastaError) as error:
         raise PastaError(f"{path}: malformed record of the adapter ({error}); save it again") from None
     return flat, about, is_fused

@@ -60,7 +60,7 @@ def _check_header(part: Path, line: bytes, about: Mapping[str, object]) -> None:
         before = msgspec.json.decode(line, type=dict[str, str | int | float | bool | None])
         key = next(key for key in (*about, *before) if key not in before or before[key] != about.get(key))
         begun = f"begun with {key}={before.get(key)}, now {about.get(key)}"
-    except (ValueError, StopIteration):
+    except (ValueError, StopIteration, RecursionError):
         begun = "not the answers of a stopped run"
     raise PastaError(f"{part}: {begun}; change it back to resume, choose another --output, or delete the file")
 
@@ -72,7 +72,7 @@ def _records(part: Path, lines: Sequence[bytes], prompts: Sequence[Prompt]) -> d
             record = msgspec.json.decode(line, type=Record)
             if not (0 <= record.index < len(prompts) and prompts[record.index].text == record.prompt):
                 raise ValueError
-        except ValueError:  # msgspec's errors are among them
+        except (ValueError, RecursionError):  # msgspec's errors are among the former
             raise PastaError(f"{part}: line {number} is damaged; delete that line to have it answered again") from None
         records[record.index] = record
     return records

@@ -7,18 +7,20 @@ A step's name contains a hash of its inputs: settings, and fingerprints of the f
 changed is computed again into another file; all others are reused.
 """
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import msgspec
-
 from pasta_jax import files, fingerprints
 from pasta_jax.errors import PastaError
+from pasta_jax.outside import MIB, parse_line, read_lines
 from pasta_jax.progress import Progress, say
 
+MOST_BYTES = 256 * MIB  # of a record: all answers to a prompt
+_FIX = "delete the file to compute it again"
 Record = TypeVar("Record")  # a dataclass of plain data
 
 
@@ -49,38 +51,57 @@ class Artifacts:
         total: int,
         block: int,
         compute: Callable[[int], Iterator[Sequence[Record]]],
+        fits: Callable[[int, Record], bool] = lambda number, record: True,
     ) -> Artifact[Record]:
         """Read the step's file, after computing or completing it if necessary.
 
         `inputs` is plain data and must contain everything that the result depends on. `compute(start)` yields the
         records from `start` on in lists of `block`; only the last list may be shorter. A list that was cut off is
         computed again as a whole, so that a resumed run groups its computations like an uninterrupted one.
+        `fits(number, record)` checks a record that was read against other steps' files.
         """
         path = self.path(step, inputs).with_suffix(".jsonl")
         if path.exists():
-            artifact = read(path, cls)
+            artifact = read(path, cls, total, fits)
             say(f"{step}: {len(artifact.records)} records read from {path.name}")
             return artifact
         head = json.dumps({"step": step, "made_from": inputs}, ensure_ascii=False)
-        lines = [line.decode() for line in files.whole_lines(files.part_of(path))]
-        done = (len(lines) - 1) // block * block if lines[:1] == [head] else 0
-        with files.growing(path, [head, *lines[1 : 1 + done]]) as file, Progress(step, total, done) as progress:
+        lines = _intact(files.part_of(path), head, cls, fits)
+        done = len(lines) // block * block
+        with files.growing(path, [head, *lines[:done]]) as file, Progress(step, total, done) as progress:
             for records in compute(done) if done < total else ():
                 file.writelines(json.dumps(dataclasses.asdict(r), ensure_ascii=False) + "\n" for r in records)
                 file.flush()
                 progress.add(len(records))
-        return read(path, cls)
+        return read(path, cls, total, fits)
 
 
-def read(path: Path, cls: type[Record]) -> Artifact[Record]:
+def read(path: Path, cls: type[Record], total: int, fits: Callable[[int, Record], bool]) -> Artifact[Record]:
     """A finished step's records."""
-    _, *lines = path.read_bytes().removesuffix(b"\n").split(b"\n")  # splitlines would also split inside texts
-    records = []
-    for number, line in enumerate(lines, start=2):
-        try:
-            records.append(msgspec.convert(json.loads(line), cls))
-        except msgspec.ValidationError as error:
-            raise PastaError(f"{path}: line {number}: {error}; delete the file to compute it again") from None
-        except ValueError:
-            raise PastaError(f"{path}: line {number} is not JSON; delete the file to compute it again") from None
-    return Artifact(path, records, fingerprints.of_bytes(line + b"\n" for line in lines))
+    records, lines = [], []
+    for number, line in read_lines(path, MOST_BYTES, _FIX):
+        if number > 1:
+            records.append(_record(path, line, number, cls, fits))
+            lines.append(line.removesuffix(b"\n") + b"\n")
+    if len(records) != total:
+        raise PastaError(f"{path}: has {len(records)} records, this step has {total}; {_FIX}")
+    return Artifact(path, records, fingerprints.of_bytes(lines))
+
+
+def _intact(part: Path, head: str, cls: type[Record], fits: Callable[[int, Record], bool]) -> list[str]:
+    """The records at the beginning of a stopped step's file that can be used."""
+    first, *lines = files.whole_lines(part) or [b""]
+    intact = []
+    if first == head.encode():
+        with contextlib.suppress(PastaError):  # what follows a damaged line is computed again
+            for number, line in enumerate(lines, start=2):
+                _record(part, line, number, cls, fits)
+                intact.append(line.decode())
+    return intact
+
+
+def _record(path: Path, line: bytes, number: int, cls: type[Record], fits: Callable[[int, Record], bool]) -> Record:
+    record = parse_line(line, cls, str(path), number, _FIX)
+    if not fits(number - 2, record):
+        raise PastaError(f"{path}: line {number}: does not belong to this step's inputs; {_FIX}")
+    return record

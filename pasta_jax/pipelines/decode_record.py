@@ -11,6 +11,7 @@ from pasta_jax.decode.trace_file import to_json
 from pasta_jax.files import write_whole
 from pasta_jax.lang.clock import geometric_mean
 from pasta_jax.pipelines.decode_job import Job
+from pasta_jax.ranges import AtLeastZero, Count
 from pasta_jax.view.page import page
 from pasta_jax.view.perfetto import to_perfetto
 from pasta_jax.view.picture import picture
@@ -20,7 +21,7 @@ from pasta_jax.view.picture import picture
 class Record:
     """One answer, as a line of --output."""
 
-    index: int
+    index: Count
     prompt: str
     text: str
     program: str
@@ -29,17 +30,17 @@ class Record:
     sequential: bool
     replayed: bool
     finish_reason: str
-    prompt_tokens: int
-    tokens: int
-    text_tokens: int
-    chunks: int
-    steps: int
-    critical_path: int
-    parallelism: float
-    prefill_ms: float
-    decode_ms: float
-    baseline_tokens: int | None
-    theoretical_speedup: float | None
+    prompt_tokens: Count
+    tokens: Count
+    text_tokens: Count
+    chunks: Count
+    steps: Count
+    critical_path: Count
+    parallelism: AtLeastZero
+    prefill_ms: AtLeastZero
+    decode_ms: AtLeastZero
+    baseline_tokens: Count | None
+    theoretical_speedup: AtLeastZero | None
 
     def fields(self) -> dict[str, str | int | float | bool]:
         """The record as plain data: first the fields that AlpacaEval reads, by its names; None is left out."""

@@ -207,7 +207,7 @@ def read_answers(lines: Sequence[bytes], workdir: Path) -> dict[tuple[str, int],
     for number, line in enumerate(lines, start=2):
         try:
             answer = msgspec.json.decode(line, type=Answer)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise PastaError(f"{workdir}: line {number} of the answers: {error}; delete the file") from None
         answers[answer.prompts, answer.number] = answer
     return answers

@@ -1,6 +1,8 @@
 """Readers of input files: prompts, a program to replay, and the lengths of a baseline's answers."""
 
+import codecs
 import dataclasses
+import itertools
 import json
 import sys
 from collections.abc import Sequence
@@ -8,8 +10,14 @@ from pathlib import Path
 
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.program import Program
+from pasta_jax.outside import MIB, parse_json, read_bytes, read_lines
+from pasta_jax.ranges import LARGEST_INT
 
 FIELDS = ("prompt", "instruction")
+MOST_BYTES, MOST_BYTES_OF_LIST = 4 * MIB, 32 * MIB  # of a prompt or a record; of a file with one JSON list
+MOST_BYTES_OF_PROGRAM = 2**18  # a second's work for the parser
+MOST_RECORDS = 2**20
+_READABLE = "pass a readable file"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +35,10 @@ def read_prompt(prompt: str | None) -> Prompt:
         raise PastaError("--prompt is missing: pass the question, or - to read it from stdin")
     if prompt == "-":
         try:
-            prompt = sys.stdin.buffer.read().decode()
+            content = sys.stdin.buffer.read(MOST_BYTES + 1)
+            if len(content) > MOST_BYTES:
+                raise PastaError(f"stdin: has more than {MOST_BYTES:,} bytes; write a shorter question")
+            prompt = content.decode()
         except UnicodeDecodeError as error:
             raise PastaError(f"stdin: byte {error.start} is not UTF-8; convert the text to UTF-8") from None
     if not prompt.strip():
@@ -42,15 +53,26 @@ def read_prompts_file(path: Path) -> list[Prompt]:
 
 def read_records(path: Path) -> list[tuple[str, object]]:
     """(place, record) of every record in a file of JSON lines or of one JSON list; an empty file is refused."""
-    text = read_text(path)
-    if text.lstrip().startswith("["):
-        records = [(f"{path}: record {n}", record) for n, record in enumerate(_json(str(path), text, 1), start=1)]
+    fix = "write one JSON object per line"
+    if _begins_list(path):
+        rows = parse_json(read_bytes(path, MOST_BYTES_OF_LIST, fix), str(path), fix)
+        records = [(f"{path}: record {number}", row) for number, row in enumerate(rows, start=1)]
     else:
-        lines = enumerate(text.split("\n"), start=1)
-        records = [(f"{path}: line {n}", _json(str(path), line, n)) for n, line in lines if line.strip()]
+        lines = ((number, line) for number, line in read_lines(path, MOST_BYTES, fix) if line.strip())
+        parsed = ((f"{path}: line {number}", parse_json(line, str(path), fix, number)) for number, line in lines)
+        records = list(itertools.islice(parsed, MOST_RECORDS + 1))
     if not records:
-        raise PastaError(f"{path}: has no records; write one JSON object per line")
+        raise PastaError(f"{path}: has no records; {fix}")
+    if len(records) > MOST_RECORDS:
+        raise PastaError(f"{path}: has more than {MOST_RECORDS:,} records; divide it")
     return records
+
+
+def _begins_list(path: Path) -> bool:
+    _, line = next(
+        ((number, line) for number, line in read_lines(path, MOST_BYTES_OF_LIST, _READABLE) if line.strip()), (0, b"")
+    )
+    return line.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
 
 
 def read_program(path: Path) -> Program:
@@ -74,30 +96,19 @@ def read_baseline(path: Path, prompts: Sequence[Prompt]) -> list[int]:
         fields = record if isinstance(record, dict) else {}
         if fields.get("prompt") != prompt.text:
             raise PastaError(f"{place}: prompt: differs from this run's prompt; run both on the same prompts")
-        if fields.get("sequential") is not True or type(fields.get("tokens")) is not int:
+        tokens = fields.get("tokens")
+        if fields.get("sequential") is not True or type(tokens) is not int or not 0 <= tokens <= LARGEST_INT:
             raise PastaError(f"{place}: not a sequential answer; pass the --output of a run with --sequential")
-        lengths.append(fields["tokens"])
+        lengths.append(tokens)
     return lengths
 
 
 def read_text(path: Path) -> str:
     """The text of a UTF-8 file, without a byte order mark."""
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return read_bytes(path, MOST_BYTES_OF_PROGRAM, _READABLE).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise PastaError(f"{path}: byte {error.start} is not UTF-8; convert it to UTF-8") from None
-    except OSError as error:
-        raise PastaError(f"{path}: {error.strerror}; pass a readable file") from None
-
-
-def _json(name: str, text: str, first_line: int) -> object:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        line = first_line + error.lineno - 1
-        raise PastaError(f"{name}: line {line}, column {error.colno}: not JSON: {error.msg}") from None
-    except RecursionError:
-        raise PastaError(f"{name}: line {first_line}: nested too deeply; write one plain JSON object") from None
 
 
 def _is_json(path: Path, text: str) -> bool:

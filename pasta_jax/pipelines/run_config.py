@@ -1,11 +1,11 @@
 """The settings of a training run, kept in its workdir: it resumes with those that it was started with."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from pasta_jax.errors import PastaError
 from pasta_jax.files import write_json
+from pasta_jax.outside import MIB, read_json
 
 CONFIG = "config.json"
 # Settings that may change when a run resumes: they don't change what it computes.
@@ -22,10 +22,11 @@ def refuse_other(workdir: Path, plain: dict[str, Any]) -> None:
     path = workdir / CONFIG
     if not path.is_file():
         return
+    fix = "use another workdir"
     try:
-        earlier = _flat(json.loads(path.read_text()))
-    except (ValueError, AttributeError):
-        raise PastaError(f"{path}: not a JSON object; use another workdir") from None
+        earlier = _flat(read_json(path, dict[str, Any], most=MIB, fix=fix))
+    except RecursionError:
+        raise PastaError(f"{path}: nested too deeply; {fix}") from None
     for name, value in _flat(plain).items():
         if not {name, name.split(".")[0]} & set(FREE) and earlier.get(name) != value:
             raise PastaError(

@@ -267,8 +267,8 @@ def read_data(settings: Settings, tokenizer: Tokenizer) -> Data:
     else:
         arguments = tokenizer, settings.strip_tags, settings.positions
         train = Examples(Path(data.records), "train", *arguments)
-        fingerprint = train.about["fingerprint"]
-        origins = tuple(map(origin, train.about["sources"]))
+        fingerprint = train.about.fingerprint
+        origins = tuple(map(origin, train.about.sources))
         held_out = []
         if data.held_out:
             validation = Examples(Path(data.records), "validation", *arguments)

@@ -178,7 +178,7 @@ def points(settings: Settings) -> list[dict[str, Value]]:
 def settings_of(base: Mapping[str, Any], values: Mapping[str, Value], workdir: Path) -> PreferenceSettings:
     """The base with a run's values."""
     plain = copy.deepcopy(dict(base))
-    plain["artifacts"] = plain["artifacts"] or str(workdir / "artifacts")
+    plain["artifacts"] = plain.get("artifacts") or str(workdir / "artifacts")
     for fields, value in values.items():
         for field in fields.split("+"):
             *parents, name = field.split(".")

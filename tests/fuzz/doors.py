@@ -1,6 +1,6 @@
 """All doors by name: each writes mutated files to a folder and reads them as the project does."""
 
-from tests.fuzz import model_files, overrides, tokenizer_files
+from tests.fuzz import data_files, model_files, overrides, run_files, tokenizer_files
 from tests.fuzz.run import Door
 
 DOORS: dict[str, Door] = {
@@ -12,5 +12,7 @@ DOORS: dict[str, Door] = {
         tokenizer_files.tokenizer_json,
         tokenizer_files.tokenizer_model,
         overrides.overrides,
+        *data_files.DOORS,
+        *run_files.DOORS,
     )
 }

@@ -1,5 +1,6 @@
 """Doors of models: GGUF, safetensors, adapters, the cache of converted weights, config.json."""
 
+import dataclasses
 import json
 import struct
 from pathlib import Path
@@ -189,18 +190,17 @@ def safetensors(folder: Path):
     model, base = folder / "model", tiny_model()
     model.mkdir()
     (model / "tokenizer.json").write_text(train_bpe(SMOLLM2_SPECIALS))
-    config = weights.load_tokenizer(model / "tokenizer.json").model_vocab
-    tiny = random_params(TINY.__class__(**(vars(TINY) | {"vocab": config, "activation": "silu"})), 1)
-    shape = TINY.__class__(**(vars(TINY) | {"vocab": config, "activation": "silu"}))
-    huggingface.write_model(model, tiny, shape)
-    adapter, about = folder / "adapter.safetensors", lora.AdapterConfig(2, 4.0)
+    rows = load_tokenizer(model / "tokenizer.json").model_vocab
+    shape = dataclasses.replace(TINY, vocab=rows, activation="silu")
+    huggingface.write_model(model, random_params(shape, 1), shape)
+    adapter, about = folder / "adapter" / lora.WEIGHTS, lora.AdapterConfig(2, 4.0)
     new = lora.new_adapter(jax.tree.map(jnp.asarray, params), about, base.tokenizer.tags, 0)
-    lora.save_adapter(adapter, new, lora.describe(base, about, PREDICTED))
+    lora.save_adapter(adapter.parent, new, base, lora.describe(base, about, PREDICTED))
     cached = folder / "cached.safetensors"
     converted.save(cached, TINY, params)
     reads = {
         model / "model.safetensors": lambda: weights.read_folder(model),
-        adapter: lambda: lora.load_adapter(adapter, base),
+        adapter: lambda: lora.load_adapter(adapter.parent, base),
         cached: lambda: converted.load(cached),
     }
     contents = {path: path.read_bytes() for path in reads}

@@ -101,6 +101,8 @@ def _key(by: Mutator, key: str) -> str:
 
 
 def _text(by: Mutator, value: Any) -> str:
+    if by.rng.random() < 0.25:
+        return str(value)
     if isinstance(value, tuple) and by.rng.random() < 0.4:
         items = [by.pick((*value, *STRANGE[:30])) for _ in range(by.pick((0, 1, 2, 3, 500)))]
         return str(tuple(TEXTS.get(item, item) for item in items))

@@ -19,6 +19,7 @@ from pasta_jax.pipelines.preference.sample import Answers
 from pasta_jax.pipelines.preference.stage import RoundModel, Stage, fingerprint_of_params
 from pasta_jax.pipelines.trainable import place
 from pasta_jax.progress import say
+from pasta_jax.ranges import Count, Finite
 from pasta_jax.train.fit import Keep, fit
 from pasta_jax.train.loop import Intervals, Run
 from pasta_jax.train.optimizer import new_optimizer, schedule
@@ -50,9 +51,9 @@ class EncodedPair:
 class ReferenceScore:
     """The reference's log-probabilities of a pair's answers."""
 
-    prompt: int
-    better: float
-    worse: float
+    prompt: Count
+    better: Finite
+    worse: Finite
 
 
 def learn(
@@ -171,4 +172,8 @@ def score_reference(
         better, worse = scores([pair.better for pair in encoded]), scores([pair.worse for pair in encoded])
         yield [ReferenceScore(pair.prompt, *values) for pair, *values in zip(encoded, better, worse, strict=True)]
 
-    return stage.artifacts.make("reference", inputs, ReferenceScore, len(encoded), len(encoded), compute)
+    def fits(number: int, record: ReferenceScore) -> bool:
+        return record.prompt == encoded[number].prompt
+
+    count = len(encoded)
+    return stage.artifacts.make("reference", inputs, ReferenceScore, count, count, compute, fits)

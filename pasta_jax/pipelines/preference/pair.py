@@ -11,18 +11,19 @@ from pasta_jax.pipelines.preference.sample import Answers
 from pasta_jax.pipelines.preference.score import Scores
 from pasta_jax.pipelines.preference.stage import Stage
 from pasta_jax.progress import say
+from pasta_jax.ranges import Count, Finite
 
 
 @dataclasses.dataclass(frozen=True)
 class PromptPair:
     """The pair of one prompt, if it has one, and the figures of all its answers."""
 
-    prompt: int
-    better: int | None  # number of the answer; None: no pair
-    worse: int | None
-    efficiency: tuple[float, ...]
-    quality: tuple[float | None, ...]  # None: the judge returned no verdict
-    score: tuple[float | None, ...]
+    prompt: Count
+    better: Count | None  # number of the answer; None: no pair
+    worse: Count | None
+    efficiency: tuple[Finite, ...]
+    quality: tuple[Finite | None, ...]  # None: the judge returned no verdict
+    score: tuple[Finite | None, ...]
 
 
 def pair(stage: Stage, samples: Artifact[Answers], scores: Artifact[Scores]) -> Artifact[PromptPair]:
@@ -50,7 +51,16 @@ def pair(stage: Stage, samples: Artifact[Answers], scores: Artifact[Scores]) -> 
             better, worse = (None, None) if choice is None else (choice.better, choice.worse)
             yield [PromptPair(number, better, worse, tuple(speeds), tuple(qualities), tuple(totals))]
 
-    pairs = stage.artifacts.make("pair", inputs, PromptPair, len(samples.records), 1, compute)
+    def fits(number: int, record: PromptPair) -> bool:
+        count, chosen = len(samples.records[number].answers), (record.better, record.worse)
+        lengths = {len(record.efficiency), len(record.quality), len(record.score)}
+        if record.prompt != number or lengths != {count}:
+            return False
+        if record.better is None or record.worse is None:
+            return chosen == (None, None)
+        return max(chosen) < count and None not in (record.quality[record.better], record.quality[record.worse])
+
+    pairs = stage.artifacts.make("pair", inputs, PromptPair, len(samples.records), 1, compute, fits)
     _say_lead(stage, pairs)
     return pairs
 

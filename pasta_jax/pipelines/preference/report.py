@@ -19,6 +19,7 @@ from pasta_jax.pipelines.preference.sample import Answers, decode, decode_inputs
 from pasta_jax.pipelines.preference.score import Verdicts, plain
 from pasta_jax.pipelines.preference.stage import RoundModel, Stage, as_judged, fingerprint_of_params, judge_inputs
 from pasta_jax.progress import say
+from pasta_jax.ranges import AboveZero, Count
 
 TIMED_ROUNDS = 3
 COLUMNS = ("win_rate", "exact", "speedup", "speedup_arithmetic", "parallelism", "realised")  # of the table
@@ -90,10 +91,10 @@ class Comparison:
     prompt: str
     verdicts: Verdicts | None
     exact: bool | None  # None: the prompt has no exact grader
-    critical_path: int
-    text_tokens: int
-    baseline_tokens: int
-    chunks: int
+    critical_path: Count
+    text_tokens: Count
+    baseline_tokens: Count
+    chunks: Count
     whole: bool
 
 
@@ -101,9 +102,9 @@ class Comparison:
 class Timing:
     """Wall-clock milliseconds of one prompt, medians over rounds."""
 
-    prompt: int  # its number
-    baseline_ms: float
-    ms: float
+    prompt: Count  # its number
+    baseline_ms: AboveZero
+    ms: AboveZero
 
 
 def evaluate(stage: Stage, trained: RoundModel, model: Model, baseline: Artifact[Answers]) -> list[Row]:
@@ -152,7 +153,10 @@ def compare(stage: Stage, answers: Artifact[Answers], baseline: Artifact[Answers
             verdicts = plain(both_orders(stage.judge, prompt.instruction, ours, [other]))
             yield [comparison_of(stage, prompt, answer, baseline_answer, verdicts)]
 
-    return stage.artifacts.make("evaluate", inputs, Comparison, len(answers.records), 1, compute)
+    def fits(number: int, record: Comparison) -> bool:
+        return record.prompt == stage.held_out[number].instruction
+
+    return stage.artifacts.make("evaluate", inputs, Comparison, len(answers.records), 1, compute, fits)
 
 
 def comparison_of(
@@ -216,7 +220,11 @@ def time_answers(stage: Stage, model: Model, answers: str, request: Request) -> 
     fingerprint = fingerprint_of_params(stage.baseline.params)
     inputs = {"baseline": fingerprint, "model": answers, "rounds": TIMED_ROUNDS}
     inputs |= decode_inputs(stage, model, prompts, request)
-    return stage.artifacts.make("time", inputs, Timing, len(prompts), len(prompts), compute)
+
+    def fits(number: int, record: Timing) -> bool:
+        return record.prompt == number
+
+    return stage.artifacts.make("time", inputs, Timing, len(prompts), len(prompts), compute, fits)
 
 
 def figures(records: Sequence[Comparison], realised: float | None) -> Figures:

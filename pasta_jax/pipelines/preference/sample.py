@@ -15,13 +15,14 @@ from pasta_jax.models.weights import Model
 from pasta_jax.pipelines.artifacts import Artifact
 from pasta_jax.pipelines.preference.stage import RoundModel, Stage, fingerprint_of_params
 from pasta_jax.progress import say
+from pasta_jax.ranges import Count
 
 
 @dataclasses.dataclass(frozen=True)
 class Answers:
     """The answers to one prompt."""
 
-    prompt: int  # its number
+    prompt: Count  # its number
     answers: tuple[Candidate, ...]
 
 
@@ -59,7 +60,10 @@ def decode(
             say(f"{step}: {tokens / seconds:.0f} tokens per second in {decoding.lanes} lanes")
             yield [Answers(first + index, tuple(answers[index])) for index in range(len(answers))]
 
-    return stage.artifacts.make(step, inputs, Answers, len(prompts), block, compute)
+    def fits(number: int, record: Answers) -> bool:
+        return record.prompt == number and len(record.answers) == count
+
+    return stage.artifacts.make(step, inputs, Answers, len(prompts), block, compute, fits)
 
 
 def sample_baseline(stage: Stage, prompts: Sequence[Pair]) -> Artifact[Answers]:

@@ -16,16 +16,17 @@ from pasta_jax.pipelines.artifacts import Artifact
 from pasta_jax.pipelines.preference.sample import Answers
 from pasta_jax.pipelines.preference.stage import Stage, as_judged, judge_inputs
 from pasta_jax.progress import say, track
+from pasta_jax.ranges import Count, Share
 
-Verdicts = tuple[tuple[float, float], ...]  # Verdict.first and .second of each
+Verdicts = tuple[tuple[Share, Share], ...]  # Verdict.first and .second of each
 
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
     """Verdicts on the answers to one prompt, and the length that their speed is relative to."""
 
-    prompt: int
-    baseline_tokens: int
+    prompt: Count
+    baseline_tokens: Count
     verdicts: tuple[Verdicts | None, ...]  # one entry per answer; None: the judge returned no verdict
 
 
@@ -52,7 +53,10 @@ def score(stage: Stage, samples: Artifact[Answers], baseline: Artifact[Answers])
                 verdicts = threads.map(functools.partial(verdicts_on, prompt.instruction, (first, second)), answers)
                 yield [Scores(number, baseline_answer.critical_path, tuple(verdicts))]
 
-    return stage.artifacts.make("score", inputs, Scores, len(samples.records), 1, compute)
+    def fits(number: int, record: Scores) -> bool:
+        return record.prompt == number and len(record.verdicts) == len(samples.records[number].answers)
+
+    return stage.artifacts.make("score", inputs, Scores, len(samples.records), 1, compute, fits)
 
 
 def judge_agreement(stage: Stage) -> Agreement | None:

@@ -1,0 +1,167 @@
+"""Doors of runs: files of the preference stage's steps, checkpoints, metrics, settings, answers so far, cards."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import msgspec
+
+from pasta_jax.checkpoint import Checkpoints, provenance
+from pasta_jax.evaluate.answers import Answer, Chunk
+from pasta_jax.evaluate.candidates import Candidate
+from pasta_jax.judges.judge import Agreement
+from pasta_jax.lang.structure import PREDICTED
+from pasta_jax.metrics import Metrics
+from pasta_jax.models import card, defaults
+from pasta_jax.pipelines import evaluate_text, run_config, toy_level
+from pasta_jax.pipelines.answers_file import answers_file
+from pasta_jax.pipelines.artifacts import Artifacts
+from pasta_jax.pipelines.decode_record import Record, summary_of_many
+from pasta_jax.pipelines.preference.learn import ReferenceScore
+from pasta_jax.pipelines.preference.pair import PromptPair
+from pasta_jax.pipelines.preference.report import Comparison, Timing, figures
+from pasta_jax.pipelines.preference.sample import Answers
+from pasta_jax.pipelines.preference.score import Scores
+from pasta_jax.pipelines.prompts import Prompt
+from tests.fuzz.mutations import Mutator, Unchanged
+from tests.fuzz.run import Read
+
+COUNT = 3
+CANDIDATE = Candidate((1, 2, 3), "text", 3, 3, 0, True, True)
+STEPS: dict[type, list[Any]] = {
+    Answers: [Answers(n, (CANDIDATE, CANDIDATE)) for n in range(COUNT)],
+    Scores: [Scores(n, 10, (((0.5, 0.5), (1.0, 0.0)), None)) for n in range(COUNT)],
+    PromptPair: [
+        PromptPair(n, *((0, 1) if n else (None, None)), (1.5, 1.0), (2.0, 0.5), (3.0, 1.5)) for n in range(COUNT)
+    ],
+    ReferenceScore: [ReferenceScore(n, -10.5, -20.0) for n in range(COUNT)],
+    Comparison: [Comparison("Why?", ((0.5, 0.5),), None, 5, 10, 20, 1, True) for _ in range(COUNT)],
+    Timing: [Timing(n, 10.0, 5.0) for n in range(COUNT)],
+    Agreement: [Agreement(300, 0.6, 2)] * COUNT,
+}
+
+
+def artifacts(folder: Path):
+    """A step's finished file, and one that a kill left."""
+    store, inputs = Artifacts(folder), {"seed": 1, "text": "数"}
+
+    def attempt(by: Unchanged) -> Read:
+        cls = by.pick(list(STEPS))
+        rows = STEPS[cls]
+        path = store.path("step", inputs).with_suffix(".jsonl")
+        for old in folder.iterdir():
+            old.unlink()
+        head = {"step": "step", "made_from": inputs}
+        plain = json.loads(json.dumps([dataclasses.asdict(row) for row in rows]))
+        part = isinstance(by, Mutator) and by.rng.random() < 0.3
+        name = path.with_name(path.name + ".part") if part else path
+        content = by.lines([head, *plain])
+        if by.pick((True, False)) and isinstance(by, Mutator):
+            content = json.dumps(head, ensure_ascii=False).encode() + b"\n" + by.lines(plain)
+        name.write_bytes(content)
+
+        def fits(number: int, record: Any) -> bool:
+            return getattr(record, "prompt", number) in (number, number + 1, "Why?")
+
+        def read() -> None:
+            compute = lambda start: ([row] for row in rows[start:])  # noqa: E731
+            records = store.make("step", inputs, cls, COUNT, 1, compute, fits).records
+            assert len(records) == COUNT
+            if cls is Comparison:
+                figures(records, None)
+
+        return read
+
+    return attempt
+
+
+def checkpoints(folder: Path):
+    """A checkpoint's sizes, record and arrays."""
+    state = {"a": jnp.arange(4.0), "b": {"c": jnp.ones((2, 3), jnp.int32)}}
+    about = provenance({"steps": 3}, "data", dataclasses.asdict(PREDICTED))
+
+    def opened() -> Checkpoints:
+        return Checkpoints(folder, about, keep=2, keep_every=0)
+
+    saved = opened()
+    saved.save(3, state)
+    saved.close()
+    whole = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    paths = sorted(whole)
+    told = [path for path in paths if path.name in ("sizes", "metadata") or "METADATA" in path.name]
+
+    def attempt(by: Unchanged) -> Read:
+        for path, content in whole.items():
+            path.write_bytes(content)
+        if isinstance(by, Mutator):
+            path = by.pick(told if by.rng.random() < 0.7 else paths)
+            try:
+                path.write_bytes(by.json(json.loads(whole[path])))
+            except ValueError:
+                path.write_bytes(by.raw(whole[path]))
+
+        def read() -> None:
+            run = opened()
+            try:
+                if (latest := run.latest()) is not None:
+                    run.about(latest)["data"]
+                    run.restore(latest, jax.tree.map(lambda x: x, state))
+            finally:
+                run.close()
+
+        return read
+
+    return attempt
+
+
+def workdirs(folder: Path):
+    """What a run finds in its folder: metrics, settings, answers so far, sampling options, cards."""
+    metrics = [{"step": n, "loss": 1 / n, "held_out/loss": 2.0} for n in range(1, 5)]
+    settings = {"train": {"steps": 3, "seed": 0}, "model": {"path": ""}, "data": {"toy": "small"}}
+    asked = [Prompt("", f"Question {n}?") for n in range(3)]
+    counts = dict(prompt_tokens=3, tokens=4, text_tokens=4, chunks=0, steps=4, critical_path=4, parallelism=1.0)
+    texts = dict(text="a", program="a", model="toy", dataset=None, finish_reason="stop")
+    flags = dict(sequential=False, replayed=False)
+    times = dict(prefill_ms=1.5, decode_ms=2.5, baseline_tokens=None, theoretical_speedup=None)
+    records = [Record(index=n, prompt=asked[n].text, **texts, **flags, **counts, **times) for n in range(3)]
+    header = {"model": "toy", "seed": 0}
+    chunks = (Chunk("topic", 10, 5, "own", 1, 6),)
+    answer = Answer("set", 0, "Why?", "a", "a", False, True, 4, 4, 4, 4, chunks, 0, 0.5, 1.5)
+    written = card.Card("model", "toy", PREDICTED, 256, figures={"loss": 0.5})
+    options = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "pasta_jax": {"max_topic_words": 3}}
+
+    def read_metrics() -> None:
+        Metrics(folder, 2, 5, tensorboard=False).close()
+
+    def read_answers() -> None:
+        with answers_file(folder / "out.jsonl", header, asked) as answers:
+            for n in set(range(3)) - answers.records.keys():
+                answers.add(records[n])
+        summary_of_many(list(answers.records.values()))
+
+    def read_texts() -> None:
+        evaluate_text.read_answers((folder / "answers").read_bytes().split(b"\n")[:-1], folder)
+
+    files: dict[str, tuple[Any, Read]] = {
+        "metrics.jsonl": (metrics, read_metrics),
+        "out.jsonl.part": ([header, *map(msgspec.to_builtins, records)], read_answers),
+        "answers": ([dataclasses.asdict(answer)], read_texts),
+        "config.json": (settings, lambda: run_config.refuse_other(folder, settings)),
+        "config.json ": (settings, lambda: toy_level.level_of(folder / "model")),
+        defaults.FILE: (options, lambda: defaults.read_defaults(folder)),
+        card.FIELDS: (msgspec.to_builtins(written), lambda: card.text(card.read(folder))),
+    }
+
+    def attempt(by: Unchanged) -> Read:
+        name = by.pick(list(files))
+        value, read = files[name]
+        (folder / name.strip()).write_bytes(by.lines(value) if isinstance(value, list) else by.json(value))
+        return read
+
+    return attempt
+
+
+DOORS: tuple[Any, ...] = (artifacts, checkpoints, workdirs)
