@@ -102,7 +102,7 @@ def read_lines(path: Path) -> list[dict[str, float]]:
     for number, line in enumerate(files.whole_lines(path), start=1):
         try:
             parse_line(line, _Step, str(path), number, _FIX)
-            lines.append(parse_line(line, dict[str, float], str(path), number, _FIX))
+            lines.append(parse_line(line, dict[str, int | float | None], str(path), number, _FIX))
         except PastaError as error:
             progress.say(f"{error}: this line and what follows it is dropped")
             break

@@ -38,7 +38,9 @@ def test_a_price_that_is_not_set_is_stated_instead_of_a_cost_of_zero(tmp_path):
     assert Usage(dollars=Prices(0.0, 1.0).dollars(5, 2_000_000)).text().endswith("$2.00")
 
 
-@pytest.mark.parametrize("change", [{"key": 1}, {"text": None}, {"tokens_in": "7"}, {"tokens_out": True}, {"more": 1}])
+@pytest.mark.parametrize(
+    "change", [{"key": 1}, {"text": None}, {"tokens_in": "7"}, {"tokens_out": True}, {"tokens_out": -1}]
+)
 def test_a_line_that_is_no_answer_is_named(tmp_path, change):
     path, answer = tmp_path / "cache", CachedAnswer("key", "text", 1, 2)
     cache = Cache(path)

@@ -213,6 +213,8 @@ def _list_rows(path: Path, truncated: bool) -> Iterator[Row]:
         # The limit counts bytes; a character has at most four.
         large = stop - at > MAX_BYTES or (4 * (stop - at) > MAX_BYTES < len(text[at:stop].encode("utf-8", "replace")))
         yield place, Unreadable(place, TOO_LARGE) if large else row
+        if stop == len(text) and (large or isinstance(row, Unreadable)):  # the rest belongs to this record
+            return
         at = stop
         while at < len(text) and text[at] in whitespace:
             at += 1
