@@ -98,7 +98,7 @@ def work(name: str, options: argparse.Namespace) -> Tally:
 
         def begin(number: int) -> None:
             os.pwrite(file.fileno(), f"{number:<12}".encode(), 0)
-            faulthandler.dump_traceback_later(4 * LIMIT_S, exit=True, file=stderr)
+            faulthandler.dump_traceback_later(60 * LIMIT_S, exit=True, file=stderr)
 
         tally = fuzz(name, DOORS[name], options.seed, range(options.first, options.first + options.count), begin)
         faulthandler.cancel_dump_traceback_later()
