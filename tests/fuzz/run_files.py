@@ -129,7 +129,7 @@ def workdirs(folder: Path):
     records = [Record(index=n, prompt=asked[n].text, **texts, **flags, **counts, **times) for n in range(3)]
     header = {"model": "toy", "seed": 0}
     chunks = (Chunk("topic", 10, 5, "own", 1, 6),)
-    answer = Answer("set", 0, "Why?", "a", "a", False, True, 4, 4, 4, 4, chunks, 0, 0.5, 1.5)
+    answer = Answer("set", 0, "Why?", "a", "a", False, None, True, 4, 4, 4, 4, chunks, 0, 0.5, 1.5)
     written = card.Card("model", "toy", PREDICTED, 256, figures={"loss": 0.5})
     options = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "pasta_jax": {"max_topic_words": 3}}
 
