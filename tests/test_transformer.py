@@ -108,6 +108,21 @@ def test_reading_a_prefix_of_the_pool_equals_reading_all_of_it(stacked):
     assert np.abs(run((8, 24, 64), 8) - whole).max() > 1e-3
 
 
+def test_with_a_cache_all_layers_are_traced_once(monkeypatch):
+    traced, attention = [], transformer.attention
+
+    def counted(*arguments):
+        traced.append(1)
+        return attention(*arguments)
+
+    monkeypatch.setattr(transformer, "attention", counted)
+    place = jnp.arange(3)[None]
+    cache = transformer.Cache(empty_kv(TOY, 1, 16, jnp.float32, False), place)
+    see, keys = jnp.ones((1, 3, 16), bool), jnp.zeros((1, 16), int)
+    jax.eval_shape(lambda params: transformer.trunk(params, TOY, tokens(1)[:, :3], place, see, keys, cache), params())
+    assert len(traced) == 1 < TOY.layers
+
+
 def test_slots_out_of_range_are_written_nowhere():
     kv = empty_kv(TOY, 1, 16, jnp.float32, stacked=False)
     slot = jnp.asarray([[3, 16, 17]])

@@ -211,11 +211,16 @@ def trunk(
         layer = jax.checkpoint(layer)
     kv = None if cache is None else cache.kv
     if not is_stacked(params):
+        pools = []  # of one layer each
+        # With a cache, one layer is traced and lowered, and called for all of them; XLA inlines the calls.
+        traced = layer if cache is None else jax.jit(layer, static_argnums=3)
         for l, params_l in enumerate(params["layers"]):
-            local = config.is_local(l)
-            x_BxTxE, kv = layer(
-                params_l, x_BxTxE, kv, l, see_local if local else see_BxTxS, waves_local if local else waves
-            )
+            pool = None if kv is None else tuple((of_layers[l],) for of_layers in kv)
+            see, waves_l = (see_local, waves_local) if config.is_local(l) else (see_BxTxS, waves)
+            x_BxTxE, pool = traced(params_l, x_BxTxE, pool, 0, see, waves_l)
+            pools.append(pool)
+        if kv is not None:
+            kv = tuple(tuple(pool[which][0] for pool in pools) for which in range(2))
     else:
         is_local = jnp.asarray([config.is_local(l) for l in range(config.layers)])
 
