@@ -30,7 +30,7 @@ def read_bytes(path: Path, most: int, fix: str) -> bytes:
 
 
 def read_lines(path: Path, most: int, fix: str) -> Iterator[tuple[int, bytes]]:
-    """The number, from 1, and the bytes of each line; memory is limited by `most`, the bytes that a line may have."""
+    """The number, from 1, and the bytes of each line without its break; a line may have `most` bytes."""
     try:
         with path.open("rb") as file:
             number = 0
@@ -38,7 +38,7 @@ def read_lines(path: Path, most: int, fix: str) -> Iterator[tuple[int, bytes]]:
                 number += 1
                 if len(line) > most:
                     raise PastaError(f"{path}: line {number}: has more than {most:,} bytes; {fix}")
-                yield number, line
+                yield number, line.removesuffix(b"\n")
     except (OSError, ValueError) as error:
         raise PastaError(f"{path}: {getattr(error, 'strerror', None) or error}; {fix}") from None
 

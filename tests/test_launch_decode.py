@@ -229,7 +229,7 @@ def test_prompts_come_from_json_lines_and_from_alpaca_evals_list(tmp_path):
     path.write_text('\n[{"instruction": "a", "dataset": "x"},\n {"prompt": "b"}]')
     assert read_prompts_file(path) == [Prompt(f"{path}: record 1", "a", "x"), Prompt(f"{path}: record 2", "b")]
     path.write_bytes(b"\xff")
-    with pytest.raises(PastaError, match="byte 0 is not UTF-8"):
+    with pytest.raises(PastaError, match="line 1: byte 1 is not UTF-8"):
         read_prompts_file(path)
 
 

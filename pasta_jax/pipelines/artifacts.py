@@ -82,7 +82,7 @@ def read(path: Path, cls: type[Record], total: int, fits: Callable[[int, Record]
     for number, line in read_lines(path, MOST_BYTES, _FIX):
         if number > 1:
             records.append(_record(path, line, number, cls, fits))
-            lines.append(line.removesuffix(b"\n") + b"\n")
+            lines.append(line + b"\n")
     if len(records) != total:
         raise PastaError(f"{path}: has {len(records)} records, this step has {total}; {_FIX}")
     return Artifact(path, records, fingerprints.of_bytes(lines))
