@@ -61,6 +61,7 @@ def smollm2() -> ConfigDict:
             "decoding": common.decoding(lanes=8, rows=8),
             "request": common.request(max_tokens=400),
             "unmasked": 50,  # answers of each set to compare with what the model would write without the grammar mask
+            "pairs": 50,  # prompts of the first set whose two answers a person is to compare: WORKDIR/pairs.jsonl
             "timed": 0,  # prompts of the first set to answer one at a time, for realised speedup; on a quiet machine
         }
     )

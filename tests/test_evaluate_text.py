@@ -55,6 +55,8 @@ def test_a_run_keeps_its_answers_and_resumes(run, tmp_path):
     again = run()
     assert again == report  # also the timings: they were read
     assert report.realised.prompts == 1
+    pairs = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
+    assert [pair["prompt"] for pair in pairs] == by_hash(no_fork(), 5)
     assert [len(path.read_text().splitlines()) for path in files] == [6, 6]
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from pasta_jax.decode.generate import Result
-from pasta_jax.evaluate.answers import Answer, Chunk, answer_of
+from pasta_jax.evaluate.answers import Answer, Chunk, answer_of, to_judge
 from pasta_jax.evaluate.figures import figures, has_distinct_topics, leaks_a_tag, speed
 from pasta_jax.judges.rules import Rule
 from tests.traces import PROGRAM, TOKENIZER, script_of, traced
@@ -94,6 +94,17 @@ def test_leaks(text, leaks):
     assert leaks_a_tag(answer(text=text, program=text.replace("<", "<\\"))) == leaks
     inside = f'Hi.<promise topic="a" tokens=2 /><async>{text.replace("<", "<" + chr(92))}</async> Bye.'
     assert leaks_a_tag(answer(text=f"Hi.{text} Bye.", program=inside)) == leaks
+
+
+def test_pairs_to_judge_do_not_tell_who_wrote_which():
+    first = []
+    for prompt in "abcdefgh":
+        pair = to_judge(answer(prompt=prompt, text="mine", chunks=[chunk("x")]), answer(prompt=prompt, text="theirs"))
+        mine, theirs = sorted((pair["first"], pair["second"]), key=lambda shown: shown["text"])
+        assert mine == {"text": "mine", "finished": True, "topics": ["x"]}
+        assert (theirs["topics"], pair["prompt"], pair["verdict"]) == ([], prompt, "")
+        first.append(pair["first"]["text"])
+    assert set(first) == {"mine", "theirs"}
 
 
 def test_the_record_of_a_decoded_answer():

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from pasta_jax import fingerprints
 from pasta_jax.decode.generate import Result
 from pasta_jax.lang.program import LangError, Program
 from pasta_jax.models.tokenizer import Tokenizer
@@ -74,6 +75,20 @@ def answer_of(
         prefill_seconds=round(trace.prefill_ms / 1000, 4),
         decode_seconds=round(trace.decode_ms / 1000, 4),
     )
+
+
+def to_judge(answer: Answer, other: Answer) -> dict[str, object]:
+    """Two answers to one prompt for a person to compare, as `launch.judges` reads them once `verdict` is filled in.
+
+    The prompt's hash decides which is shown first, so that nothing tells which model wrote it.
+    """
+    shown = [
+        {"text": one.text, "finished": one.finished, "topics": [chunk.topic for chunk in one.chunks]}
+        for one in (answer, other)
+    ]
+    if int(fingerprints.of_texts([answer.prompt]), 16) % 2:
+        shown.reverse()
+    return {"prompt": answer.prompt, "first": shown[0], "second": shown[1], "verdict": ""}
 
 
 def is_malformed(ids: list[int], tokenizer: Tokenizer) -> bool:

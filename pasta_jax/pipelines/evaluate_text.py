@@ -1,12 +1,14 @@
 """Measure a model that forks on ordinary prompts, with a baseline's answers to the same prompts beside it.
 
     WORKDIR/answers-3f0c….jsonl   one file per system: what its answers depend on, then one record per answer
+    WORKDIR/pairs.jsonl           answers of both to compare by eye; fill in `verdict`: first, second or tie
     WORKDIR/report.json           the figures
 
 Answers are kept as soon as they are finished: the same command resumes a killed run and reads what is there.
 """
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from pasta_jax.data.prompt_sets import by_hash, no_fork
 from pasta_jax.data.sources import read
 from pasta_jax.decode.generate import DecodeConfig, Request, Result, slots_for, stream
 from pasta_jax.errors import PastaError
-from pasta_jax.evaluate.answers import Answer, answer_of
+from pasta_jax.evaluate.answers import Answer, answer_of, to_judge
 from pasta_jax.evaluate.figures import Figures, Speed, figures, speed
 from pasta_jax.evaluate.probe import well_formed
 from pasta_jax.judges.rules import rules_of
@@ -31,6 +33,8 @@ from pasta_jax.pipelines.evaluate_speed import ROUNDS, Realised, realised, time_
 from pasta_jax.progress import Progress, doing, say
 from pasta_jax.ranges import Count
 from pasta_jax.workdir import claim
+
+PAIRS = "pairs.jsonl"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +56,7 @@ class Settings:
     decoding: DecodeConfig
     request: RequestSettings
     unmasked: Count  # answers of each set to compare with what the model would write without the grammar mask
+    pairs: Count  # prompts of the first set whose two answers a person is to compare
     timed: Count  # prompts of the first set to answer one at a time, for realised speedup
 
 
@@ -116,6 +121,11 @@ def run(settings: Settings, workdir: Path) -> Report:
             requests = [task.requests()[: settings.timed] for task in (ours, plain)]
             about = [ours.depends_on(), plain.depends_on()]
             timed = realised(time_answers(models, requests, settings.decoding, about, workdir))
+        if settings.pairs:
+            both = list(zip(answers, baseline, strict=True))[: settings.pairs]
+            lines = [json.dumps(to_judge(own, other), ensure_ascii=False) for own, other in both]
+            if not (workdir / PAIRS).exists():  # a person's verdicts may be in it
+                files.write_lines(workdir / PAIRS, lines)
         report = Report(dataclasses.asdict(request), sets, timed)
         files.write_json(workdir / "report.json", report.fields())
         return report
