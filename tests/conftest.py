@@ -1,8 +1,12 @@
 """Strict session: rank promotion raises, eight simulated devices, no network; programs compiled once and quickly."""
 
+import gc
 import importlib.util
 import os
 import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # With few cores, simulated devices deadlock in the in-process all-reduce unless the thread pool is larger than
@@ -14,22 +18,40 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # everything is compiled as for users.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1")
-# Compiled programs are cached between runs and shared by the processes of one run. JAX keys them by program, flags,
+# Compiled programs are kept between runs and shared by the processes of one run. JAX keys them by program, flags,
 # versions and machine. JAX_COMPILATION_CACHE_DIR="" compiles everything again.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     cache = os.environ.get("PASTA_JAX_CACHE") or os.path.expanduser("~/.cache/pasta_jax")
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.join(cache, "test_programs")
-    os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(2 << 30))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
-
-from collections.abc import Iterator
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.join(cache, "programs_of_tests")
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 import jax
 import pytest
-from jax._src import compiler  # the only way to change XLA's flags within a process
+from jax._src import compiler, lru_cache  # JAX has no public way to change XLA's flags, or how programs are kept
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# Tracing makes many small objects that live; a fifth of its time went into looking for garbage among them.
+gc.set_threshold(100_000, 50, 100)
+
+PROGRAMS = Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
+IS_OURS = PROGRAMS.name == "programs_of_tests"
+UNUSED_S = 14 * 24 * 3600  # programs unread for this long are deleted
+MOST_MAPPINGS = 40_000  # of memory, of the 65,530 that Linux gives a process
+
+
+def keep_whole(cache: lru_cache.LRUCache, key: str, program: bytes) -> None:
+    """Keep a program under its name only when it is complete: another process may be reading it.
+
+    JAX does so with a lock, and only in a folder of limited size, where it reads all files before it adds one.
+    """
+    part = cache.path / f"{key}.{os.getpid()}"
+    part.write_bytes(program)
+    part.replace(cache.path / f"{key}-cache")
+
+
+if IS_OURS:
+    lru_cache.LRUCache.put = keep_whole
 
 
 LONGEST = (
@@ -41,10 +63,12 @@ LONGEST = (
     "test_sampled_programs.py",
     "test_flash_tpu.py",
     "test_preference_pipeline.py",
+    "test_sft.py",
+    "test_model_positions.py",
     "test_likelihood.py",
     "test_generate.py",
-    "test_sft.py",
     "test_preference.py",
+    "test_benchmark_steps.py",
 )
 
 
@@ -61,15 +85,35 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=f"needs {what}: bash launch/setup.sh {option}"))
 
 
+def pytest_sessionstart(session: pytest.Session):
+    """Delete programs that no run has used for long."""
+    if not IS_OURS or hasattr(session.config, "workerinput"):
+        return
+    for path in PROGRAMS.glob("*"):
+        if time.time() - path.stat().st_atime > UNUSED_S:
+            path.unlink(missing_ok=True)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def forget_programs():
-    """Drop compiled programs after each module: each one maps memory, and a process may have only 65,530 mappings."""
+    """Modules share programs, until they take too many mappings of memory: each takes some."""
+    yield
+    mappings = Path("/proc/self/maps")
+    if not mappings.exists() or mappings.read_bytes().count(b"\n") > MOST_MAPPINGS:
+        jax.clear_caches()
+
+
+@pytest.fixture(scope="module")
+def own_programs():
+    """Programs that no other module uses. JAX finds a compiled program by its function and arguments alone, however
+    it was compiled or traced."""
+    jax.clear_caches()
     yield
     jax.clear_caches()
 
 
 @pytest.fixture
-def fully_compiled(monkeypatch):
+def fully_compiled(monkeypatch, own_programs):
     """For tests that run long, or that inspect the program as users run it."""
     quickly = compiler.get_compile_options
 

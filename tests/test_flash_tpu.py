@@ -29,7 +29,7 @@ QUERIES_AND_KEYS = ["forward_kernel", "queries_kernel", "keys_kernel"]
 
 
 @pytest.fixture
-def interpreted(monkeypatch):
+def interpreted(monkeypatch, own_programs):
     """Run the kernels interpreted, with any block size, instead of plain JAX; the names of the kernels used."""
     used = []
     real = pl.pallas_call
@@ -96,7 +96,7 @@ def test_a_block_size_unsupported_on_tpus_is_refused_when_lowering_for_one(monke
 
 @functools.cache
 def compiled(topology: str) -> dict:
-    process = in_a_process("tests.compile_attention", topology)
+    process = in_a_process("-m", "tests.compile_attention", topology)
     assert process.returncode == 0, process.stderr
     return json.loads(process.stdout.splitlines()[-1])
 
