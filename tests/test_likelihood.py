@@ -118,11 +118,15 @@ def test_a_fork_sees_main_up_to_its_promise_and_itself_but_not_its_own_topic():
     assert at_end == f"Why?{TWO.strip()}"
 
 
+@jax.jit
+def _log_probs(token, position, mask):
+    return jax.nn.log_softmax(forward(toy().params, toy().config, token[None], position[None], mask[None])[0])
+
+
 def log_probs_in_one_pass(row: Row) -> np.ndarray:
-    """The log-probability of each token of a row, from one pass over all of it."""
-    model, positions = toy(), row.position[None]
-    scores = forward(model.params, model.config, row.token[None], positions, row.mask[None])[0]
-    return np.asarray(jax.nn.log_softmax(scores))[row.before, row.token]
+    """The log-probability of each token of a row, from one pass over all of it; padded, to compile few shapes."""
+    token, position, mask = (np.pad(a, (0, -len(row.token) % 256)) for a in (row.token, row.position, row.mask))
+    return np.asarray(_log_probs(token, position, mask | np.eye(len(mask), dtype=bool)))[row.before, row.token]
 
 
 def checked_score(pieces, plan: ForkPlan, earlier=(), requested=None, slots=512) -> ScoredRow:

@@ -17,6 +17,7 @@ from tests.models import random_params
 
 TOY = PRESETS["toy"]
 LENGTH = 40
+FORWARD = jax.jit(transformer.forward, static_argnums=1)  # compiled whole: one by one, its operations take far longer
 
 
 @functools.cache
@@ -25,11 +26,15 @@ def params(stacked: bool = False):
 
 
 def tokens(lanes: int = 2, seed: int = 0):
-    return jnp.asarray(np.random.default_rng(seed).integers(0, TOY.vocab, (lanes, LENGTH)))
+    return np.random.default_rng(seed).integers(0, TOY.vocab, (lanes, LENGTH)).astype(np.int32)
 
 
 def positions(lanes: int = 2):
-    return jnp.broadcast_to(jnp.arange(LENGTH), (lanes, LENGTH))
+    return np.broadcast_to(np.arange(LENGTH, dtype=np.int32), (lanes, LENGTH))
+
+
+def causal(lanes: int = 2):
+    return np.broadcast_to(np.tri(LENGTH, dtype=bool), (lanes, LENGTH, LENGTH))
 
 
 def test_causality_shows_in_which_gradients_are_exactly_zero():
@@ -39,15 +44,16 @@ def test_causality_shows_in_which_gradients_are_exactly_zero():
         x, _ = transformer.trunk(
             params() | {"embed": table},
             TOY,
-            jnp.arange(LENGTH)[None],
+            positions(1),
             positions(1),
             transformer.causal(positions(1)),
             positions(1),
         )
         return jnp.sum(x[0, at] ** 2)
 
+    gradient = jax.jit(jax.grad(loss))
     for at in (0, 7, LENGTH - 1):
-        size = np.abs(jax.grad(loss)(params()["embed"][:LENGTH], at)).max(axis=1)
+        size = np.abs(gradient(params()["embed"][:LENGTH], at)).max(axis=1)
         assert np.all(size[: at + 1] > 0)
         assert np.all(size[at + 1 :] == 0)
 
@@ -55,12 +61,12 @@ def test_causality_shows_in_which_gradients_are_exactly_zero():
 def test_windows_are_measured_in_positions_not_in_places():
     """All layers local: with positions spread out, far tokens fall out of a window of the same number of places."""
     config = dataclasses.replace(TOY, global_every=100)
-    see = transformer.causal(positions(1))
+    see = causal(1)[:, :8, :8]
 
     def last(first_token, spread):
-        changed = tokens(1).at[0, 0].set(first_token)
-        x = transformer.forward(params(), config, changed[:, :8], positions(1)[:, :8] * spread, see[:, :8, :8])
-        return np.asarray(x[0, -1])
+        changed = tokens(1)[:, :8]
+        changed[0, 0] = first_token
+        return np.asarray(FORWARD(params(), config, changed, positions(1)[:, :8] * spread, see)[0, -1])
 
     near, far = 1, config.window  # 7 places are 7 positions, or 7 windows
     assert np.abs(last(5, near) - last(6, near)).max() > 1e-3
@@ -68,12 +74,9 @@ def test_windows_are_measured_in_positions_not_in_places():
 
 
 def test_stacked_layers_equal_unrolled_ones():
-    see = transformer.causal(positions())
-    unrolled = transformer.forward(params(), TOY, tokens(), positions(), see)
+    unrolled = FORWARD(params(), TOY, tokens(), positions(), causal())
     stacked_params = stack(params())
-    np.testing.assert_allclose(
-        transformer.forward(stacked_params, TOY, tokens(), positions(), see), unrolled, atol=2e-5
-    )
+    np.testing.assert_allclose(FORWARD(stacked_params, TOY, tokens(), positions(), causal()), unrolled, atol=2e-5)
     back = unstack(stacked_params)
     jax.tree.map(np.testing.assert_array_equal, back, params())
 
@@ -81,12 +84,11 @@ def test_stacked_layers_equal_unrolled_ones():
 @pytest.mark.parametrize("stacked", [False, True])
 def test_rematerialised_gradients_equal_plain_ones(stacked):
     def loss(p, remat):
-        x, _ = transformer.trunk(
-            p, TOY, tokens(), positions(), transformer.causal(positions()), positions(), remat=remat
-        )
+        x, _ = transformer.trunk(p, TOY, tokens(), positions(), causal(), positions(), remat=remat)
         return jnp.sum(x**2)
 
-    plain, again = (jax.grad(loss)(params(stacked), remat) for remat in (False, True))
+    gradient = jax.jit(jax.grad(loss), static_argnums=1)
+    plain, again = (gradient(params(stacked), remat) for remat in (False, True))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3), plain, again)
 
 
@@ -94,12 +96,13 @@ def test_rematerialised_gradients_equal_plain_ones(stacked):
 def test_reading_a_prefix_of_the_pool_equals_reading_all_of_it(stacked):
     slots = 64
     kv = empty_kv(TOY, 2, slots, jnp.float32, stacked)
-    place = jnp.broadcast_to(jnp.arange(20), (2, 20))
-    see = jnp.broadcast_to(jnp.arange(slots)[None, None] <= jnp.arange(20)[None, :, None], (2, 20, slots))
-    keys = jnp.broadcast_to(jnp.arange(slots), (2, slots))
+    place = positions()[:, :20]
+    see = np.broadcast_to(np.arange(slots)[None, None] <= np.arange(20)[None, :, None], (2, 20, slots))
+    keys = np.broadcast_to(np.arange(slots), (2, slots))
 
+    @functools.partial(jax.jit, static_argnums=0)
     def run(prefixes, fill):
-        cache = transformer.Cache(kv, place, prefixes=prefixes, fill=jnp.int32(fill))
+        cache = transformer.Cache(kv, jnp.asarray(place), prefixes=prefixes, fill=fill)
         return transformer.trunk(params(stacked), TOY, tokens()[:, :20], place, see, keys, cache)[0]
 
     whole = run((), 20)
@@ -125,10 +128,15 @@ def test_with_a_cache_all_layers_are_traced_once(monkeypatch):
 
 def test_slots_out_of_range_are_written_nowhere():
     kv = empty_kv(TOY, 1, 16, jnp.float32, stacked=False)
-    slot = jnp.asarray([[3, 16, 17]])
-    see = jnp.ones((1, 3, 16), bool)
-    cache = transformer.Cache(kv, slot)
-    _, (k, _) = transformer.trunk(params(), TOY, tokens(1)[:, :3], slot, see, jnp.zeros((1, 16), int), cache)
+    slot = np.array([[3, 16, 17]])
+    see = np.ones((1, 3, 16), bool)
+
+    @jax.jit
+    def write(kv):
+        cache = transformer.Cache(kv, jnp.asarray(slot))
+        return transformer.trunk(params(), TOY, tokens(1)[:, :3], slot, see, np.zeros((1, 16), int), cache)
+
+    _, (k, _) = write(kv)
     assert np.flatnonzero(np.abs(np.asarray(k[0])).sum(axis=(0, 1, 3))).tolist() == [3]
 
 
