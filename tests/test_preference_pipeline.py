@@ -41,28 +41,6 @@ from tests.models import random_params
 ROOT = Path(__file__).parents[1]
 STEPS = ("sample", "score", "pair", "train", "evaluate")
 
-# A run in a process that kills itself by SIGKILL in the middle of a step.
-DRIVER = """
-import json, os, signal, sys
-from pathlib import Path
-from ml_collections import ConfigDict
-from pasta_jax import metrics, progress, settings
-from pasta_jax.pipelines.preference import run
-
-config, workdir, where = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
-
-def die(*_):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-if where == "train":
-    write = metrics.Metrics.write
-    metrics.Metrics.write = lambda self, step, values: die() if step == 2 else write(self, step, values)
-elif where:
-    add = progress.Progress.add
-    progress.Progress.add = lambda self, n: die() if self.what == where and self.done + n > 2 else add(self, n)
-run.run(settings.read(ConfigDict(config), run.Settings), Path(workdir))
-"""
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -139,19 +117,17 @@ def test_a_report_is_json_with_an_infinite_weight_too(whole):
 
 @pytest.mark.slow
 def test_a_run_killed_in_each_step_ends_with_the_same_bits(config, whole, folder):
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
-    environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     workdir = folder / "killed"
-    for where in (*STEPS, ""):
-        command = [sys.executable, "-c", DRIVER, config.to_json(), str(workdir), where]
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-        assert done.returncode == (-signal.SIGKILL if where else 0), done.stderr[-2000:]
-    # Uninterrupted, and with one device like those.
-    command = [sys.executable, "-c", DRIVER, config.to_json(), str(folder / "alone"), ""]
-    subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=True)
-    assert weights(workdir) == weights(folder / "alone")
-    for one in (folder / "alone/artifacts").glob("*.jsonl"):
-        assert (workdir / "artifacts" / one.name).read_bytes() == one.read_bytes(), one.name
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "tests.killed_runs", config.to_json(), str(workdir), json.dumps([*STEPS, ""])]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == [-signal.SIGKILL] * len(STEPS) + [0], done.stderr[-2000:]
+    assert weights(workdir) == weights(folder / "whole")
+    written = list((workdir / "artifacts").glob("*.jsonl"))
+    assert len(written) >= len(STEPS)
+    for one in written:
+        assert (folder / "whole/artifacts" / one.name).read_bytes() == one.read_bytes(), one.name
 
 
 def test_another_quality_weight_reuses_samples_and_verdicts(config, whole, folder):
@@ -175,6 +151,7 @@ def test_an_adapter_is_trained_beside_frozen_weights(config, folder):
     assert (folder / "adapter/adapter/adapter_model.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_a_stopped_training_run_resumes(config, whole, folder):
     """Stopped after an update, the run returns nothing; the same call trains the rest."""
 
@@ -185,7 +162,7 @@ def test_a_stopped_training_run_resumes(config, whole, folder):
 
     other = ConfigDict(config.to_dict())
     other.artifacts = str(folder / "whole/artifacts")
-    other.train.weight_decay = 0.1
+    other.train.seed = 7
     stopped, workdir = settings.read(other, Settings), folder / "stopped"
     assert pipeline.run(stopped, workdir, after_one_update) is None
     assert list(workdir.iterdir()) == []
@@ -328,7 +305,7 @@ def test_invalid_points_are_refused(values, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"judge": {"kind": "oracle"}}, r"config\.judge\.kind: unknown value 'oracle'; choose from llm, toy, rules"),
+        ({"judge": {"kind": "oracle"}}, r"config\.judge\.kind: unknown value 'oracle'; choose from "),
         ({"judge": {"kind": "repetition"}}, "toy judges"),
         ({"prompts": {"source": "alpaca_rows"}}, "either toy"),
         ({"prompts": {"toy_seed": 0}}, "held out"),
