@@ -18,26 +18,50 @@ LANES, ROWS, EMBED, PREFILL, BFLOAT16 = 8, 8, 3072, 512, 2
 pytestmark = requires_libtpu
 
 
-def in_a_process(module: str, *arguments: str) -> subprocess.CompletedProcess:
-    """Run a module as a process: the TPU plugin reads its environment when it loads."""
-    command = [sys.executable, "-m", module, *arguments]
+# Prints what the pipeline says of each case in turn.
+REFUSED = """
+import ast, sys
+from pasta_jax.benchmark import tpu_environment
+tpu_environment.prepare()
+from configs.compile_tpu import get_config
+from pasta_jax import settings
+from pasta_jax.errors import PastaError
+from pasta_jax.pipelines import compile_tpu
+for topology, changes in ast.literal_eval(sys.argv[1]):
+    config = get_config()
+    config.update_from_flattened_dict(changes)
+    try:
+        compile_tpu.compile_programs(settings.read(config, compile_tpu.Settings), topology)
+    except PastaError as error:
+        print(error)
+"""
+
+
+def in_a_process(*arguments: str) -> subprocess.CompletedProcess:
+    """Run Python in a process: the TPU plugin reads its environment when it loads."""
+    command = [sys.executable, *arguments]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("TPU_", "XLA_", "JAX_"))}
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=570)
 
 
 def compile_tpu(*arguments: str) -> subprocess.CompletedProcess:
-    return in_a_process("launch.compile_tpu", *arguments)
+    return in_a_process("-m", "launch.compile_tpu", *arguments)
+
+
+# Prefill takes most of the time to compile, so for one topology. test_flash_tpu.py compiles the kernels for both.
+PROGRAMS = {"v5e:2x4": ("run", "prefill"), "v6e:2x4": ("run",)}
+COMPILED = [(topology, name) for topology, names in PROGRAMS.items() for name in names]
 
 
 @functools.cache
 def compiled(topology: str) -> dict:
-    process = compile_tpu(f"--topology={topology}", "--config=configs/compile_tpu.py:gemma_7b")
+    flags = "--config=configs/compile_tpu.py:gemma_7b", f"--config.programs={PROGRAMS[topology]}"
+    process = compile_tpu(f"--topology={topology}", *flags)
     assert process.returncode == 0, process.stderr
     return json.loads(process.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("topology", ["v5e:2x4", "v6e:2x4"])
-@pytest.mark.parametrize("name", ["run", "prefill"])
+@pytest.mark.parametrize(("topology", "name"), COMPILED)
 def test_a_7b_model_decodes_in_place_on_eight_chips(topology, name):
     report = compiled(topology)
     program = report["programs"][name]
@@ -51,33 +75,34 @@ def test_a_7b_model_decodes_in_place_on_eight_chips(topology, name):
     assert program["peak"] < 4 * 1024 * MIB  # of 16 GiB on a v5e
 
 
-@pytest.mark.parametrize("topology", ["v5e:2x4", "v6e:2x4"])
-def test_a_layer_exchanges_two_sums_of_hidden_states_and_nothing_longer_moves(topology):
-    programs = compiled(topology)["programs"]
-    run, prefill = programs["run"]["collectives"], programs["prefill"]["collectives"]
-    assert run["in_layers"] == {"all-reduce": 2 * 2}  # after `out` and `down`, in the loops of one row and of eight
-    assert run["largest"] == {"all-reduce": LANES * ROWS * EMBED * BFLOAT16}
-    assert prefill["in_layers"] == {"all-reduce": 2}
-    assert prefill["largest"] == {"all-reduce": PREFILL * EMBED * BFLOAT16}
+@pytest.mark.parametrize(("topology", "name"), COMPILED)
+def test_a_layer_exchanges_two_sums_of_hidden_states_and_nothing_longer_moves(topology, name):
+    collectives = compiled(topology)["programs"][name]["collectives"]
+    # After `out` and `down`; `run` has a loop for one row and one for eight.
+    bodies, tokens = {"run": (2, LANES * ROWS), "prefill": (1, PREFILL)}[name]
+    assert collectives["in_layers"] == {"all-reduce": 2 * bodies}
+    assert collectives["largest"] == {"all-reduce": tokens * EMBED * BFLOAT16}
 
 
 def test_the_compiler_refuses_what_does_not_fit_in_one_line():
-    process = compile_tpu("--topology=v5e:1x1")
+    process = compile_tpu("--topology=v5e:1x1", "--config.programs=('prefill',)")
     assert process.returncode == 2
     *_, last = process.stderr.splitlines()
-    assert last.startswith("error: run of gemma_7b doesn't fit: RESOURCE_EXHAUSTED")
+    assert last.startswith("error: prefill of gemma_7b doesn't fit: RESOURCE_EXHAUSTED")
     assert "exceeds available HBM (15.75G)" in last
     assert process.stdout == ""
 
 
 def test_unknown_topologies_and_programs_are_refused_in_one_line():
-    for arguments, message in (
-        (["--topology=v5e-8"], "error: --topology=v5e-8: "),
-        (["--config.data=3"], "error: mesh 3 x 2: 8 devices available"),
-        (["--config.prefill=100"], "error: config.prefill: unknown value 100; choose from 16, "),
-        (["--config.lanes=0"], "error: config.lanes: "),
-        (["--config.programs=('train',)", "--config.train.block=100"], "error: config.train.block 100: "),
-    ):
-        process = compile_tpu(*arguments)
-        assert process.returncode == 2
-        assert process.stderr.splitlines()[-1].startswith(message), process.stderr
+    whole = "v5e:2x4"
+    cases = (
+        ("v5e-8", {}, "--topology=v5e-8: "),
+        (whole, {"data": 3}, "mesh 3 x 2: 8 devices available"),
+        (whole, {"prefill": 100}, "config.prefill: unknown value 100; choose from 16, "),
+        (whole, {"lanes": 0}, "config.lanes: "),
+        (whole, {"programs": ("train",), "train.block": 100}, "config.train.block 100: "),
+    )
+    process = in_a_process("-c", REFUSED, repr([case[:2] for case in cases]))
+    assert process.returncode == 0, process.stderr
+    for line, (*_, message) in zip(process.stdout.splitlines(), cases, strict=True):
+        assert line.startswith(message)
