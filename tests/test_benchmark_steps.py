@@ -39,6 +39,7 @@ def toy() -> Model:
     return Model("toy", config, jax.tree.map(jnp.asarray, random_params(config, 1)), ByteTokenizer())
 
 
+@pytest.mark.slow
 def test_all_threads_run_in_every_step_that_is_timed():
     for rows in (1, 3):
         assert steps.decode_runner(toy(), rows, slots=128, prompt=8, steps=4)() > 0  # it counts the slots itself
@@ -194,6 +195,7 @@ def test_the_interpreter_report_combines_steps_events_and_replays(monkeypatch, t
     assert report.host_overhead_ms == 0.25
 
 
+@pytest.mark.slow
 def test_sampling_counts_every_answer_at_every_number_of_lanes(monkeypatch, tmp_path):
     path = tmp_path / "prompts.jsonl"
     path.write_text("".join(json.dumps({"instruction": f"Say {n}.", "output": "One."}) + "\n" for n in range(3)))

@@ -47,7 +47,7 @@ def same(a, b) -> None:
     jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
-@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("stacked", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_checkpoint_moves_from_one_device_to_eight_and_back(tmp_path, stacked):
     state = state_of(0, stacked)
     saved(tmp_path / "one", state)

@@ -78,6 +78,7 @@ def test_answers_equal_the_interpreters_each_with_its_own_seed(capsys):
     assert "sequential answers: 10 of 10" in progress
 
 
+@pytest.mark.slow
 def test_the_command_reports_on_its_last_line(tmp_path):
     config = dataclasses.replace(talkative().config, tied_head=True)
     model = Model("toy", config, random_params(config, 3), toy_tokenizer())
@@ -104,6 +105,7 @@ def test_the_command_reports_on_its_last_line(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_models_are_evaluated_at_their_own_positions_with_their_adapters(tmp_path, monkeypatch):
     config = dataclasses.replace(talkative().config, tied_head=True)
     base = Model("toy", config, random_params(config, 3), toy_tokenizer())

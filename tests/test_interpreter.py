@@ -136,21 +136,26 @@ def assert_same_record(record: LaneRecord, answer: reference.Answer) -> None:
     assert not record.live
 
 
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     ("count", "config", "positions"),
     [
-        (950, DecodeConfig(lanes=8, rows=4, slots=SLOTS), Positions()),
-        (300, DecodeConfig(lanes=8, rows=2, slots=SLOTS), Positions("constant", 7)),
-        (300, DecodeConfig(lanes=8, rows=3, slots=SLOTS), Positions("shared_start")),
-        (300, DecodeConfig(lanes=8, rows=8, slots=SLOTS, widths=(3, 5)), Positions("shared_start")),
-        (100, DecodeConfig(lanes=3, rows=4, slots=SLOTS), Positions()),
-        (50, DecodeConfig(lanes=1, rows=2, slots=SLOTS), Positions("shared_start")),
+        (300, DecodeConfig(lanes=8, rows=4, slots=SLOTS), Positions()),
+        (100, DecodeConfig(lanes=8, rows=8, slots=SLOTS, widths=(3, 5)), Positions("shared_start")),
+        slow(650, DecodeConfig(lanes=8, rows=4, slots=SLOTS), Positions()),
+        slow(200, DecodeConfig(lanes=8, rows=8, slots=SLOTS, widths=(3, 5)), Positions("shared_start")),
+        slow(300, DecodeConfig(lanes=8, rows=2, slots=SLOTS), Positions("constant", 7)),
+        slow(300, DecodeConfig(lanes=8, rows=3, slots=SLOTS), Positions("shared_start")),
+        slow(100, DecodeConfig(lanes=3, rows=4, slots=SLOTS), Positions()),
+        slow(50, DecodeConfig(lanes=1, rows=2, slots=SLOTS), Positions("shared_start")),
     ],
     ids=lambda value: f"lanes{value.lanes}-rows{value.rows}" if isinstance(value, DecodeConfig) else str(value),
 )
 def test_scripted_programs_equal_the_oracles(count, config, positions):
     """Ids, threads, steps, positions, slot order, mask and finish, in lanes that are reused many times."""
-    rng = random.Random(f"{config} {positions}")
+    rng = random.Random(f"{count} {config} {positions}")
     model = dataclasses.replace(tiny(), positions=positions)
     rules = rules_for(model, config, SLOTS, sequential=False)
     # Prefill does not depend on rows: one compiled program.
@@ -228,6 +233,7 @@ def test_profiles_name_the_phases_of_steps_and_of_prefills():
         assert all(f"/{phase}/" in text for phase in phases.split()), phases
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fully_compiled")
 def test_the_state_is_donated_and_the_pool_never_copied():
     config = dataclasses.replace(TINY, head_dim=64)

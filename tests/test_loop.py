@@ -96,7 +96,7 @@ def test_accumulating_over_parts_of_a_batch_equals_the_whole_batch():
     assert np.abs(steps[1][0].trainable["kernel"]).max() > 0
 
 
-@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("rank", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_step_on_a_mesh_equals_one_on_one_device(rank):
     """A transformer's step, in parts, with all parameters or an adapter; the state stays on its mesh."""
     tags, config = TagIds(256), PRESETS["toy"]

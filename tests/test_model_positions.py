@@ -238,9 +238,20 @@ def workdir(folder) -> Path:
     return path
 
 
-@pytest.mark.parametrize("positions", DECODED, ids=str)
+def marks(command: Command, positions: Positions) -> tuple[pytest.MarkDecorator, ...]:
+    """All commands at one policy are quick to test; each further one costs them programs of their own."""
+    return () if command is run_decode or positions.policy == "constant" else (pytest.mark.slow,)
+
+
 @pytest.mark.parametrize("kind", TRAINED)
-@pytest.mark.parametrize("run_command", COMMANDS, ids=name_of)
+@pytest.mark.parametrize(
+    ("run_command", "positions"),
+    [
+        pytest.param(command, positions, marks=marks(command, positions), id=f"{name_of(command)}-{positions}")
+        for command in COMMANDS
+        for positions in DECODED
+    ],
+)
 def test_a_command_decodes_at_the_models_own_positions(run_command, kind, positions, folder, workdir, traces):
     run_command(named(folder, positions, kind), workdir)
     forked = [trace for trace in traces if len(trace.closed) > 1]

@@ -140,6 +140,7 @@ def test_swapping_the_answers_flips_the_sign_of_the_log_ratios_gradient():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, -b, atol=1e-4 * largest), one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fully_compiled")
 @pytest.mark.parametrize("adapter", [False, True])
 def test_the_loss_falls_to_its_floor_on_a_problem_of_two_answers(adapter):

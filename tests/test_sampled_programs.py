@@ -107,21 +107,18 @@ def assert_same_answer(result, answer: reference.Answer, prompt: int) -> None:
     assert trace.steps == answer.steps
 
 
-@pytest.mark.usefixtures("fully_compiled")
-def test_sampled_programs_equal_the_oracles():
-    requests = random_requests(200)
+@pytest.mark.parametrize("at", [0, *(pytest.param(at, marks=pytest.mark.slow) for at in (50, 100, 150))])
+def test_sampled_programs_equal_the_oracles(at):
+    some, results = random_requests(200)[at : at + 50], answered(200)[at : at + 50]
     ends = Counter()
-    for at in range(0, len(requests), 50):
-        some = requests[at : at + 50]
-        answers = reference.sampled(talkative(), some, EIGHT_LANES)
-        for request, result, answer in zip(some, answered(200)[at : at + 50], answers, strict=True):
-            assert_same_answer(result, answer, len(request.prompt_ids))
-            ends.update(answer.closed)
-            ends[f"finish {answer.finish}"] += 1
-            ends["syncs"] += answer.tape.token[len(request.prompt_ids) :].count(TAGS.sync)
-            ends["more than the rows"] += len(answer.closed) >= EIGHT_LANES.rows
-    least = {OPEN: 40, OWN: 100, BUDGET: 100, f"finish {STOP}": 50, f"finish {LENGTH}": 50, "syncs": 100}
-    least["more than the rows"] = 20
+    for request, result, answer in zip(some, results, reference.sampled(talkative(), some, EIGHT_LANES), strict=True):
+        assert_same_answer(result, answer, len(request.prompt_ids))
+        ends.update(answer.closed)
+        ends[f"finish {answer.finish}"] += 1
+        ends["syncs"] += answer.tape.token[len(request.prompt_ids) :].count(TAGS.sync)
+        ends["more than the rows"] += len(answer.closed) >= EIGHT_LANES.rows
+    least = {OPEN: 10, OWN: 25, BUDGET: 25, f"finish {STOP}": 12, f"finish {LENGTH}": 12, "syncs": 25}
+    least["more than the rows"] = 5
     assert all(ends[name] >= count for name, count in least.items()), ends
 
 
@@ -191,22 +188,24 @@ def test_nan_in_a_lane_does_not_reach_its_neighbours():
     assert not np.array_equal(clean[0][1], poisoned[0][1])
 
 
-@pytest.mark.usefixtures("fully_compiled")
-def test_answers_at_high_temperature_are_well_formed():
-    """10,000 answers at temperature 2: all parse as programs, and none leaves a promise or a chunk open."""
+@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_answers_at_high_temperature_are_well_formed(count, request):
+    """At temperature 2 all answers parse as programs, and none leaves a promise or a chunk open."""
+    if count > 300:
+        request.getfixturevalue("fully_compiled")  # pays from some thousands on
     prompt = Request((1, 2, 3), 40, Sampling(), False, 3, 9)
     hot = [
         dataclasses.replace(prompt, sampling=Sampling(temperature=2.0, seed=seed), max_tokens=8 + seed % 40)
-        for seed in range(10_000)
+        for seed in range(count)
     ]
-    config = DecodeConfig(lanes=100, rows=4, slots=64)
+    config = DecodeConfig(lanes=min(100, count // 10), rows=4, slots=64)
     kinds = Counter()
     for result in generate(hot_and_tiny(), hot, config):
         ids = result.trace.linear_ids()
         kinds[result.finish_reason] += 1
         kinds.update(type(part).__name__ for part in Program.from_ids(ids, TOKENIZER).parts)
         assert ids.count(TAGS.promise) == ids.count(TAGS.async_) == ids.count(TAGS.end_async)
-    assert min(kinds["stop"], kinds["length"], kinds["Chunk"], kinds["Sync"]) > 500, kinds
+    assert min(kinds["stop"], kinds["length"], kinds["Chunk"], kinds["Sync"]) > count // 20, kinds
 
 
 @pytest.mark.parametrize("round_steps", [1, 3, 1000])
@@ -218,7 +217,7 @@ def test_the_length_of_rounds_does_not_matter(round_steps):
         assert fields_of(results[number]) == fields_of(expected)
 
 
-@pytest.mark.parametrize("rows", [2, 8])
+@pytest.mark.parametrize("rows", [2, pytest.param(8, marks=pytest.mark.slow)])
 def test_other_rows_give_the_same_answers_in_more_or_fewer_steps(rows):
     """Only for requests that end by themselves: what a budget cuts off depends on the order of slots."""
     pairs = zip(random_requests(200), answered(200), strict=True)

@@ -89,6 +89,7 @@ def sampled(config, layout: str, mesh: tuple[int, int] | None):
     return generate(model_on(config, layout, mesh), REQUESTS, SETTINGS)
 
 
+@pytest.mark.slow
 def test_logits_of_replayed_programs_are_equal_on_a_mesh():
     for on_mesh, alone in zip(replayed(WIDE, "unrolled", (1, 8)), replayed(WIDE, "stacked", None), strict=True):
         for field in ("token", "thread", "step", "position", "linear", "steps"):
@@ -100,11 +101,11 @@ def test_logits_of_replayed_programs_are_equal_on_a_mesh():
 @pytest.mark.parametrize(
     ("config", "mesh", "layout"),
     [
-        (WIDE, (1, 1), "stacked"),
         (WIDE, (2, 4), "stacked"),
-        (WIDE, (4, 2), "columns"),
-        (WIDE, (8, 1), "stacked"),
-        (NARROW, (2, 4), "columns"),
+        pytest.param(WIDE, (1, 1), "stacked", marks=pytest.mark.slow),
+        pytest.param(WIDE, (4, 2), "columns", marks=pytest.mark.slow),
+        pytest.param(WIDE, (8, 1), "stacked", marks=pytest.mark.slow),
+        pytest.param(NARROW, (2, 4), "columns", marks=pytest.mark.slow),
     ],
     ids=lambda value: {WIDE: "wide", NARROW: "narrow"}.get(value, str(value)),
 )
