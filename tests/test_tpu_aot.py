@@ -48,7 +48,7 @@ def compile_tpu(*arguments: str) -> subprocess.CompletedProcess:
     return in_a_process("-m", "launch.compile_tpu", *arguments)
 
 
-# Prefill takes most of the time to compile, so for one topology. test_flash_tpu.py compiles the kernels for both.
+# Each takes half a minute to compile. test_flash_tpu.py compiles kernels for both topologies.
 PROGRAMS = {"v5e:2x4": ("run", "prefill"), "v6e:2x4": ("run",)}
 COMPILED = [(topology, name) for topology, names in PROGRAMS.items() for name in names]
 
