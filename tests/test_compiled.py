@@ -36,7 +36,8 @@ def start(tmp_path, keep: bool = True, **settings: str) -> list[str]:
     env |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     command = [sys.executable, "-c", SCRIPT.format(keep=keep)]
     result = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert (result.returncode, result.stderr) == (0, "")
+    errors = [line for line in result.stderr.splitlines() if ": working … " not in line]  # on a busy machine
+    assert (result.returncode, errors) == (0, [])
     return result.stdout.rstrip("\n").split(" ")
 
 

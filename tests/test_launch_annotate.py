@@ -183,7 +183,7 @@ def test_an_endpoint_that_is_down_is_asked_again_by_the_same_command(command, ca
     [
         ({"prompt_words": (3, 100, 4)}, "config.prompt_words: expected `array` of length 2"),
         ({"max_pairs": -1}, "config.max_pairs: expected `int` >= 0"),
-        ({"annotator": "toy"}, "config.toy: missing"),
+        ({"annotator": "toy"}, "config.form: unknown key; known keys are annotator, source,"),
         ({"annotator": "magic"}, "config.annotator 'magic': unknown annotator; choose one of"),
         ({"source": "absent.jsonl"}, "absent.jsonl: No such file"),
         ({"source": "alpaca_eval"}, "alpaca_eval: reserved for evaluation"),
