@@ -91,7 +91,7 @@ def from_json(text: str | bytes, name: str) -> Trace:
     trace = _Reader(name, fields).trace()
     try:
         derived = _derived(trace)
-    except PastaError as error:
+    except (PastaError, IndexError) as error:  # an IndexError: a chunk that `closed` lacks
         raise PastaError(f"{name}: tokens: not a well-formed answer ({error}); {_REMEDY}") from None
     known = _stored(trace).keys() | derived.keys()
     for key in sorted(known ^ fields.keys()):

@@ -72,7 +72,7 @@ def read_config(gguf: GGUF) -> TransformerConfig:
     """Translate the metadata; architectures that our transformer lacks are refused with an error that names them."""
     path = gguf.path
     arch = gguf.metadata.get("general.architecture")
-    if arch not in _ARCHITECTURES:
+    if not isinstance(arch, str) or arch not in _ARCHITECTURES:
         raise PastaError(f"{path}: unsupported architecture {arch!r}; use a model of {', '.join(_ARCHITECTURES)}")
     if "rope_freqs.weight" in gguf.tensors:
         raise PastaError(f"{path}: unsupported tensor rope_freqs.weight; use the Hugging Face folder of this model")
