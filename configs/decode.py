@@ -69,11 +69,9 @@ def decode(preset: str, chat: bool) -> ConfigDict:
 
 
 def pasta() -> ConfigDict:
-    """SmolLM2 with the adapter that forks, and for --compare its baseline; see checkpoints/."""
+    """SmolLM2 with the adapter that forks; see checkpoints/pasta_sft."""
     config = decode("smollm2_135m", chat=True)
     config.model.adapter = str(CHECKPOINTS / "pasta_sft")
-    config.baseline.preset = "smollm2_135m"
-    config.baseline.adapter = str(CHECKPOINTS / "baseline_sft")
     config.request.max_tokens = 400
     return config
 

@@ -21,8 +21,9 @@ SCRIPTS = Path(__file__).parents[1] / "launch"
 )
 def test_demo_asks_the_first_argument_that_is_not_a_flag(tmp_path, arguments, prompt, rest):
     output = run_in_fake_tree(tmp_path, "demo.sh", *arguments)
-    config = f"--config={tmp_path}/configs/decode.py:smollm2_135m"
-    assert output == ["-P", "-m", "launch.decode", config, f"--prompt={prompt}", *rest]
+    command = ["-P", "-m", "launch.decode", f"--config={tmp_path}/configs/decode.py:pasta", "--compare"]
+    options = ["--config.compare_passes=1", f"--html={tmp_path}/runs/demo.html", f"--prompt={prompt}", *rest]
+    assert output == command + options
 
 
 QUICK = ["-m", "not real and not tpu and not slow"]

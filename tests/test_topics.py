@@ -11,7 +11,8 @@ import pytest
 
 from pasta_jax.decode import reference
 from pasta_jax.decode.generate import Request
-from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.grammar import allow
+from pasta_jax.decode.sampling import FORBIDDEN, Sampling
 from pasta_jax.decode.state import Rules, Topics, empty_state
 from pasta_jax.decode.topics import completing, kind_of, read_topic, spelling, text_kinds, topic_ids
 from pasta_jax.lang.structure import PREDICTED
@@ -155,6 +156,26 @@ def test_masks_equal_the_oracles_on_random_topics():
             forbidden += not all(expected)
     assert compared > 200
     assert forbidden > 100
+
+
+def test_what_would_begin_another_word_gives_its_probability_to_the_closing_tags():
+    state = new_state([2] * LANES, [False] * LANES)
+    for id in (TAGS.promise, PIECES.index("red "), PIECES.index("ci")):
+        state = feed(state, jnp.full(LANES, id), RULES)
+    logits = np.random.default_rng(2).normal(0, 3, (LANES, 384)).astype(np.float32)
+    main, inside = np.ones(LANES, bool), np.full(LANES, 2)
+    places = jnp.asarray(main), jnp.asarray(inside), jnp.asarray(~main), jnp.asarray(main), jnp.full(LANES, 9)
+    masked = np.asarray(allow(jnp.asarray(logits), RULES, *places, text_kinds(state)))
+    text = np.array([not TAGS.is_tag(id) and id not in TOKENIZER.stop_ids for id in range(384)])
+    close = np.array([bool(TAGS.is_close(id)) for id in range(384)])
+    extends = text & (masked[0] > FORBIDDEN)
+    assert 0 < extends.sum() < text.sum()
+    before = np.where(text | close, np.exp(logits), 0)
+    before, after = (x / x.sum(axis=1, keepdims=True) for x in (before, np.exp(masked)))
+    np.testing.assert_allclose(after[:, extends], before[:, extends], rtol=1e-4)
+    np.testing.assert_allclose(after[:, close].sum(axis=1), 1 - before[:, extends].sum(axis=1), rtol=1e-4)
+    ratio = after[:, close] / before[:, close]
+    np.testing.assert_allclose(ratio, ratio[:, :1].repeat(64, 1), rtol=1e-4)  # lengths stay as likely among themselves
 
 
 def test_kinds_and_spellings():

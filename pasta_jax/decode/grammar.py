@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from pasta_jax.decode.sampling import FORBIDDEN
 from pasta_jax.decode.state import Rules
@@ -55,8 +56,8 @@ def allow(
         chunk, full                 [/ASYNC]
 
     Where `tags_allowed` is False, main samples neither [PROMISE] nor [SYNC]. Text inside a promise is limited to the
-    kinds in `topic_text` (topics.py). Otherwise, unless a topic or chunk is full, only the logits of tags and stop ids
-    change.
+    kinds in `topic_text` (topics.py); in the last word of a topic, the probability of what would begin another goes to
+    the closing tags. Otherwise, unless a topic or chunk is full, only the logits of tags and stop ids change.
     """
     inside, outside = in_main_N & (topic_N >= 0), in_main_N & (topic_N < 0)
     topic_full = inside & (topic_N >= max_topic_N)
@@ -71,5 +72,28 @@ def allow(
             (CHUNK_END, ~in_main_N),
         )
     )
-    is_legal_NxV = (id_kinds(logits_NxV.shape[1], rules)[None] & legal_N[:, None]) != 0
+    kind_V = id_kinds(logits_NxV.shape[1], rules)
+    if not isinstance(topic_text_N, int):
+        last_word_N = inside & ~topic_full & ((topic_text_N & BEGINS) == 0)
+        logits_NxV = closing_instead(logits_NxV, kind_V, topic_text_N, last_word_N)
+    is_legal_NxV = (kind_V[None] & legal_N[:, None]) != 0
     return jnp.where(is_legal_NxV, logits_NxV, FORBIDDEN)
+
+
+def closing_instead(
+    logits_NxV: jax.Array, kind_V: np.ndarray, topic_text_N: jax.Array, last_word_N: jax.Array
+) -> jax.Array:
+    """Give the closing tags the probability of the text that may not continue a topic, where it is in its last word.
+
+    A mask alone would share that probability among all legal ids. A model that is sure of another word would then
+    often go on with an unlikely end of this one.
+    """
+
+    def moved() -> jax.Array:
+        is_beyond_NxV = ((kind_V & TEXT) != 0)[None] & ((kind_V[None] & topic_text_N[:, None]) == 0)
+        beyond_N = jax.nn.logsumexp(jnp.where(is_beyond_NxV, logits_NxV, FORBIDDEN), axis=1)
+        close_N = jax.nn.logsumexp(logits_NxV[:, kind_V == CLOSE], axis=1)
+        gain_N = jnp.where(last_word_N, jnp.logaddexp(beyond_N, close_N) - close_N, 0.0)
+        return logits_NxV + jnp.where((kind_V == CLOSE)[None], gain_N[:, None], 0.0)
+
+    return lax.cond(jnp.any(last_word_N), moved, lambda: logits_NxV)

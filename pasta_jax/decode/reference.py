@@ -214,17 +214,43 @@ def legal(query: Query, request: Request, tokenizer: Tokenizer, vocab: int) -> n
 def breaks_topic_rules(id: int, topics: tuple[tuple[int, ...], ...], request: Request, tokenizer: Tokenizer) -> bool:
     """Whether a text id may not continue the last of these topics: see topics.py."""
     *earlier, topic = topics
-    piece, before = tokenizer.decode([id]), "".join(tokenizer.decode([other]) for other in topic)
-    if request.max_topic_words:
-        words = len(before.split())
-        if not piece or len(piece.split()) > 1 or len((before + piece).split()) > request.max_topic_words:
-            return True
-        if words == request.max_topic_words and piece[0].isspace():
-            return True
+    if exceeds_words(id, topic, request, tokenizer):
+        return True
     if not request.distinct_topics:
         return False
     added = spelled([id], tokenizer)
     return bool(added) and spelled([*topic, id], tokenizer) in [spelled(other, tokenizer) for other in earlier]
+
+
+def exceeds_words(id: int, topic: tuple[int, ...], request: Request, tokenizer: Tokenizer) -> bool:
+    """Whether a text id may not continue a topic because of the limit on words."""
+    if not request.max_topic_words:
+        return False
+    piece, before = tokenizer.decode([id]), text_of(topic, tokenizer)
+    if not piece or len(piece.split()) > 1 or len((before + piece).split()) > request.max_topic_words:
+        return True
+    return len(before.split()) == request.max_topic_words and piece[0].isspace()
+
+
+def text_of(ids: Sequence[int], tokenizer: Tokenizer) -> str:
+    """The texts of ids, each decoded by itself."""
+    return "".join(tokenizer.decode([id]) for id in ids)
+
+
+def closing_instead(logits_V: np.ndarray, query: Query, request: Request, tokenizer: Tokenizer) -> np.ndarray:
+    """In the last word of a topic, the probability of text that exceeds its words goes to the closing tags."""
+    if query.place != "topic" or not request.max_topic_words:
+        return logits_V
+    if len(text_of(query.topics[-1], tokenizer).split()) < request.max_topic_words:
+        return logits_V
+    tags = tokenizer.tags
+    text = [id for id in range(tokenizer.vocab_size) if not tags.is_tag(id) and id not in tokenizer.stop_ids]
+    beyond = [id for id in text if exceeds_words(id, query.topics[-1], request, tokenizer)]
+    close = [tags.close(tens) for tens in range(1, MAX_TENS + 1)]
+    mass = np.exp(logits_V - np.max(logits_V), dtype=np.float64)
+    logits_V = logits_V.copy()
+    logits_V[close] += np.log1p(mass[beyond].sum() / mass[close].sum())
+    return logits_V
 
 
 def spelled(ids: Sequence[int], tokenizer: Tokenizer) -> str:
@@ -264,7 +290,8 @@ def sampled(model: Model, requests: Sequence[Request], config: DecodeConfig) -> 
             tokens = []
             for query in queries:
                 allowed = legal(query, request, tokenizer, logits.shape[-1])
-                tokens.append(pick(logits[row, query.slot], allowed, request.sampling, query.thread, query.number))
+                logits_V = closing_instead(logits[row, query.slot], query, request, tokenizer)
+                tokens.append(pick(logits_V, allowed, request.sampling, query.thread, query.number))
             try:
                 waiting[index] = runs[index].send(tokens)
             except StopIteration as stop:
