@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Answer a question with SmolLM2-135M-Instruct on this machine, after installing what that needs.
+# Answer a question in parallel threads on this machine, after installing what that needs: SmolLM2-135M-Instruct with
+# the adapter in checkpoints/pasta_sft, and for comparison the sequential answer of its baseline. Writes runs/demo.html.
 #   launch/demo.sh ["a question"] [--flag=value ...]
 # The first argument that is not a flag is the question (- reads it from stdin); the rest is passed to launch.decode.
 set -euo pipefail
@@ -11,7 +12,9 @@ for argument; do
 done
 
 "$root/launch/setup.sh" --assets
+mkdir -p "$root/runs"
 
 # -P: a folder named launch or configs in the current directory must not shadow ours.
-exec "$root/.venv/bin/python" -P -m launch.decode --config="$root/configs/decode.py:smollm2_135m" \
+exec "$root/.venv/bin/python" -P -m launch.decode --config="$root/configs/decode.py:pasta" \
+  --compare --config.compare_passes=1 --html="$root/runs/demo.html" \
   --prompt="${question:-Give three tips for staying healthy.}" ${flags[@]+"${flags[@]}"}

@@ -1,0 +1,43 @@
+"""The adapters of checkpoints/: small enough for a repository, with a card that says what they are, for today's base."""
+
+from pathlib import Path
+
+import pytest
+
+from pasta_jax.lang.structure import PREDICTED
+from pasta_jax.models import card
+from pasta_jax.models.source import ModelSource, load_with_adapter
+from tests.requires import requires_smollm2
+
+ROOT = Path(__file__).parents[1] / "checkpoints"
+ADAPTERS = sorted(path.parent for path in ROOT.glob("*/adapter_config.json"))
+MAX_BYTES = 12 * 2**20
+
+
+def test_there_are_adapters():
+    assert "pasta_sft" in [path.name for path in ADAPTERS]
+
+
+@pytest.mark.parametrize("folder", ADAPTERS, ids=lambda path: path.name)
+def test_an_adapter_is_small_and_has_a_card(folder):
+    assert sum(path.stat().st_size for path in folder.iterdir()) < MAX_BYTES
+    training = card.read(folder)
+    assert training is not None
+    text = (folder / "README.md").read_text()
+    for section in ("## Training", "## Figures", "## Limits"):
+        assert section in text
+    assert "/tmp" not in text
+    assert "no license is stated" in text  # the terms of what it was trained on
+
+
+@requires_smollm2
+@pytest.mark.parametrize("folder", ADAPTERS, ids=lambda path: path.name)
+def test_an_adapter_belongs_to_the_packaged_base(folder):
+    """Loading refuses an adapter whose base has other weights or another tokenizer."""
+    source = ModelSource("smollm2_135m", "", str(folder), "", 40)
+    base, adapter, about = load_with_adapter(source)
+    assert (base.positions, base.defaults.temperature) == (PREDICTED, 0.6)
+    assert base.defaults.max_topic_words == 3
+    assert base.defaults.distinct_topics
+    assert about.rank == 16
+    assert len(adapter["layers"]) == base.config.layers
