@@ -1,4 +1,4 @@
-"""The adapters of checkpoints/: small enough for a repository, with a card that says what they are, for today's base."""
+"""The adapters of checkpoints/: small enough for a repository, with a card that says what they are, for our base."""
 
 from pathlib import Path
 
