@@ -4,7 +4,6 @@ import dataclasses
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -33,7 +32,7 @@ def talkative() -> Model:
     tags = tokenizer.tags
     for ids, factor in (([tags.promise], 9), ([tags.end_async, tags.sync], 8)):
         params["head"][ids] *= factor
-    return Model("talkative", config, jax.tree.map(jnp.asarray, params), tokenizer)
+    return Model("talkative", config, jax.device_put(params), tokenizer)
 
 
 @functools.cache

@@ -43,7 +43,7 @@ def trained(adapter, seed=1):
 @pytest.mark.parametrize("tied", [False, True])
 def test_attach_equals_merge_and_a_fresh_adapter_changes_nothing(stacked, tied):
     config = dataclasses.replace(TOY, tied_head=tied)
-    params = jax.tree.map(jnp.asarray, random_params(config, seed=3, stacked=stacked))
+    params = jax.device_put(random_params(config, seed=3, stacked=stacked))
     fresh = lora.new_adapter(params, lora.AdapterConfig(rank=4, alpha=8.0), TAGS, seed=0)
     np.testing.assert_array_equal(logits(params), logits(lora.merge(params, fresh, TAGS)))
     np.testing.assert_array_equal(logits(params), logits(lora.attach(params, fresh, TAGS)))
@@ -54,14 +54,14 @@ def test_attach_equals_merge_and_a_fresh_adapter_changes_nothing(stacked, tied):
 
 
 def test_gradients_reach_every_leaf_of_the_adapter_and_nothing_else():
-    params = jax.tree.map(jnp.asarray, random_params(TOY, seed=3))
+    params = jax.device_put(random_params(TOY, seed=3))
     adapter = trained(lora.new_adapter(params, lora.AdapterConfig(rank=2, alpha=2.0), TAGS, seed=0))
     gradient = jax.jit(jax.grad(lambda a: jnp.sum(logits(lora.attach(params, a, TAGS)) ** 2)))(adapter)
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(gradient))
 
 
 def model(config=TOY, seed=3, stacked=False, tokenizer=None) -> Model:
-    params = jax.tree.map(jnp.asarray, random_params(config, seed, stacked=stacked))
+    params = jax.device_put(random_params(config, seed, stacked=stacked))
     return Model("toy", config, params, tokenizer or ByteTokenizer(), fingerprint=f"of {seed}")
 
 
@@ -129,7 +129,7 @@ def test_a_file_of_the_fused_format_is_still_read(tmp_path):
 
 def test_merging_on_the_host_is_bit_equal():
     params = random_params(dataclasses.replace(TOY, tied_head=False), seed=3)
-    on_device = jax.tree.map(jnp.asarray, params)
+    on_device = jax.device_put(params)
     adapter = trained(lora.new_adapter(on_device, lora.AdapterConfig(rank=2, alpha=2.0), TAGS, seed=0))
     merged = lora.merge_on_host(params, adapter, TAGS)
     assert {type(leaf) for leaf in jax.tree.leaves(merged)} == {np.ndarray}

@@ -36,7 +36,7 @@ TEXT = (
 @functools.cache
 def toy() -> Model:
     config = dataclasses.replace(PRESETS["toy"], layers=1)
-    return Model("toy", config, jax.tree.map(jnp.asarray, random_params(config, 1)), ByteTokenizer())
+    return Model("toy", config, jax.device_put(random_params(config, 1)), ByteTokenizer())
 
 
 @pytest.mark.slow
@@ -121,7 +121,7 @@ def test_the_programs_are_spread_as_described():
 def small(monkeypatch, tmp_path, **changes: dict) -> benchmark.Settings:
     """The settings of a tiny model with the toy task's tokenizer, a few steps each; `changes` by section."""
     shape = dataclasses.replace(TINY, vocab=toy_tokenizer().model_vocab)
-    model = Model("tiny", shape, jax.tree.map(jnp.asarray, random_params(shape, 1)), toy_tokenizer())
+    model = Model("tiny", shape, jax.device_put(random_params(shape, 1)), toy_tokenizer())
     monkeypatch.setattr(benchmark, "load", lambda source, **_: model)
     monkeypatch.setattr(steps, "copy_gb_s", lambda: 10.0)
     config = get_config("smollm2_135m")

@@ -23,7 +23,7 @@ OPTIMIZER = new_optimizer(OptimizerConfig(3, 0.1, 0, 0.5, 1.0, 0.9, 0.999, 1e-8)
 
 def state_of(seed: int, stacked: bool = False):
     """A state with something in every moment."""
-    params = jax.tree.map(jnp.asarray, random_params(PRESETS["toy"], seed, stacked=stacked))
+    params = jax.device_put(random_params(PRESETS["toy"], seed, stacked=stacked))
     state = new_state(params, OPTIMIZER, seed=7)
     rng = np.random.default_rng(seed)
     return jax.tree.map(

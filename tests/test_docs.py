@@ -6,7 +6,6 @@ import pathlib
 import re
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -77,7 +76,7 @@ def test_every_page_with_python_is_run():
 @pytest.mark.parametrize("page", ["README.md", "docs/PYTHON.md", "docs/TPU.md"])
 def test_the_api_as_shown_on_a_tiny_model(page, monkeypatch, capsys):
     model = tiny_model()  # laid out as load_model does
-    params = jax.tree.map(jnp.asarray, by_columns(unstack(jax.tree.map(np.asarray, model.params))))
+    params = jax.device_put(by_columns(unstack(jax.tree.map(np.asarray, model.params))))
     monkeypatch.setattr(api, "load_model", lambda _: dataclasses.replace(model, params=params))
     names = run_blocks(page)
     answer = names["answer"]

@@ -26,7 +26,7 @@ PROMPTS = ("a", "what is it?", "a prompt of some length, to be ragged", "two wor
 @functools.cache
 def toy(stacked: bool = False) -> Model:
     config = PRESETS["toy"]
-    return Model("toy", config, jax.tree.map(jnp.asarray, random_params(config, 1, stacked=stacked)), ByteTokenizer())
+    return Model("toy", config, jax.device_put(random_params(config, 1, stacked=stacked)), ByteTokenizer())
 
 
 def ask(prompt: str, tokens: int = 32, **changes) -> Request:

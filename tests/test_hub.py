@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import pytest
 
 import pasta_jax as pasta
@@ -30,7 +29,7 @@ def folders(tmp_path_factory) -> Path:
         vocab=tokenizer.model_vocab, layers=1, embed=16, ff=16, heads=2, kv_heads=1, head_dim=8, context=256,
         rope=Rope(10_000.0), norm_eps=1e-5, activation="silu", tied_head=True,
     )  # fmt: skip
-    export_model(Model("toy", config, jax.tree.map(jnp.asarray, random_params(config, 1)), tokenizer), folder / "model")
+    export_model(Model("toy", config, jax.device_put(random_params(config, 1)), tokenizer), folder / "model")
     base = read_model("", str(folder / "model"))
     settings = AdapterConfig(rank=1, alpha=1.0)
     adapter = new_adapter(base.params, settings, tokenizer.tags, 0)

@@ -40,7 +40,7 @@ TINY = dataclasses.replace(models.TINY, embed=4, ff=4, head_dim=2, context=4096)
 
 @functools.cache
 def tiny() -> Model:
-    return Model("tiny", TINY, jax.tree.map(jnp.asarray, random_params(TINY, 1)), TOKENIZER)
+    return Model("tiny", TINY, jax.device_put(random_params(TINY, 1)), TOKENIZER)
 
 
 # Scripted programs
@@ -238,7 +238,7 @@ def test_profiles_name_the_phases_of_steps_and_of_prefills():
 def test_the_state_is_donated_and_the_pool_never_copied():
     config = dataclasses.replace(TINY, head_dim=64)
     decode_config = DecodeConfig(lanes=8, rows=4, slots=4096)
-    model = dataclasses.replace(tiny(), config=config, params=jax.tree.map(jnp.asarray, random_params(config, 1)))
+    model = dataclasses.replace(tiny(), config=config, params=jax.device_put(random_params(config, 1)))
     rules = rules_for(model, decode_config, decode_config.slots, sequential=False)
     assert len(rules.prefixes) == 7  # attention reads one of them
     state = empty_state(config, decode_config.lanes, decode_config.slots, jnp.float32, stacked=False)

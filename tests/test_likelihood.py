@@ -6,7 +6,6 @@ import json
 import random
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -68,7 +67,7 @@ TWO = Program.from_annotation(ANNOTATION, TOKENIZER)
 @functools.cache
 def toy() -> Model:
     config = dataclasses.replace(PRESETS["toy"], layers=1, window=None, global_every=1)
-    return Model("toy", config, jax.tree.map(jnp.asarray, random_params(config, 1)), TOKENIZER)
+    return Model("toy", config, jax.device_put(random_params(config, 1)), TOKENIZER)
 
 
 programs = st.randoms(use_true_random=False).map(lambda rng: random_program(rng)[0])

@@ -100,7 +100,7 @@ def test_accumulating_over_parts_of_a_batch_equals_the_whole_batch():
 def test_a_step_on_a_mesh_equals_one_on_one_device(rank):
     """A transformer's step, in parts, with all parameters or an adapter; the state stays on its mesh."""
     tags, config = TagIds(256), PRESETS["toy"]
-    params = jax.tree.map(jnp.asarray, random_params(config, seed=2, scale=0.2, stacked=True))
+    params = jax.device_put(random_params(config, seed=2, scale=0.2, stacked=True))
     adapter = new_adapter(params, AdapterConfig(rank, 4.0), tags, seed=0) if rank else None
     trainable, frozen = (adapter, params) if rank else (params, None)
     scoring = Scoring(config, tags, jnp.float32, slice=16, block=0, remat=True)

@@ -41,7 +41,7 @@ GRADIENT = jax.jit(jax.value_and_grad(functools.partial(total, sft_loss(SCORING,
 
 @functools.cache
 def params():
-    return jax.tree.map(jnp.asarray, random_params(CONFIG, seed=4, scale=0.2))
+    return jax.device_put(random_params(CONFIG, seed=4, scale=0.2))
 
 
 def row(examples: list[Example]) -> Batch:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import pytest
 from ml_collections import ConfigDict
 
@@ -75,7 +74,7 @@ def folder(tmp_path_factory) -> Path:
 def export(path: Path, positions: Positions | None, seed: int | None = None) -> None:
     """A model that forks often, with other weights if a seed is passed."""
     model = talkative()
-    params = model.params if seed is None else jax.tree.map(jnp.asarray, random_params(model.config, seed))
+    params = model.params if seed is None else jax.device_put(random_params(model.config, seed))
     export_model(dataclasses.replace(model, params=params, positions=positions), path)
 
 

@@ -22,7 +22,7 @@ UNTIED = dataclasses.replace(PRESETS["toy"], tied_head=False)
 
 
 def trees():
-    params = jax.tree.map(jnp.asarray, random_params(UNTIED, seed=0))
+    params = jax.device_put(random_params(UNTIED, seed=0))
     return {"params": params, "adapter": new_adapter(params, AdapterConfig(2, 2.0), TagIds(256), seed=0)}
 
 

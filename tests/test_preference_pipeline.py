@@ -56,7 +56,7 @@ def config(folder) -> ConfigDict:
     tags = tokenizer.tags
     for ids, factor in (([tags.promise], 10), ([tags.end_async, tags.sync], 7), ([tokenizer.end_of_turn], 6)):
         params["head"][ids] *= factor
-    export_model(Model("babbler", shape, jax.tree.map(jnp.asarray, params), tokenizer, PREDICTED), folder / "model")
+    export_model(Model("babbler", shape, jax.device_put(params), tokenizer, PREDICTED), folder / "model")
     config = preference_config.tiny()
     config.model.path = config.baseline.path = str(folder / "model")
     config.train.learning_rate = 1e-2

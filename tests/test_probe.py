@@ -3,7 +3,6 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -25,7 +24,7 @@ def toy(tags: float = 1.0) -> Model:
     """Random weights; `tags` scales the rows of the tags: at 1 they are as likely as other ids, at 0 never sampled."""
     config, params = PRESETS["toy"], random_params(PRESETS["toy"], 1)
     params["embed"][TAGS.base : TAGS.end] *= tags
-    return Model("toy", config, jax.tree.map(jnp.asarray, params), ByteTokenizer())
+    return Model("toy", config, jax.device_put(params), ByteTokenizer())
 
 
 @functools.cache

@@ -34,7 +34,7 @@ SLOTS, LONGEST = 256, 240
 @functools.cache
 def toy(stacked: bool, layers: int = 3) -> Model:
     config = dataclasses.replace(PRESETS["toy"], layers=layers)
-    return Model("toy", config, jax.tree.map(jnp.asarray, random_params(config, 1, stacked=stacked)), TOKENIZER)
+    return Model("toy", config, jax.device_put(random_params(config, 1, stacked=stacked)), TOKENIZER)
 
 
 def random_pairs(count: int, seed: int) -> list[tuple[list[int], list[int]]]:

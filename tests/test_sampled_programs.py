@@ -44,14 +44,14 @@ def talkative() -> Model:
     params = random_params(config, 5)
     for ids, factor in (([TAGS.promise], 10), ([TAGS.end_async, TAGS.sync], 7), ([TOKENIZER.end_of_turn], 6)):
         params["head"][ids] *= factor
-    return Model("talkative", config, jax.tree.map(jnp.asarray, params), TOKENIZER)
+    return Model("talkative", config, jax.device_put(params), TOKENIZER)
 
 
 @functools.cache
 def hot_and_tiny() -> Model:
     """The smallest model, with a head that samples every tag about as often as any letter."""
     config = dataclasses.replace(SMALLEST, tied_head=False)
-    return Model("hot", config, jax.tree.map(jnp.asarray, random_params(config, 5)), TOKENIZER)
+    return Model("hot", config, jax.device_put(random_params(config, 5)), TOKENIZER)
 
 
 EIGHT_LANES = DecodeConfig(lanes=8, rows=4, slots=80)

@@ -53,7 +53,7 @@ def mesh_of(data: int, model: int):
 @functools.cache
 def model_on(config, layout: str, mesh: tuple[int, int] | None) -> Model:
     params = host_params(config, layout)
-    placed = jax.tree.map(jnp.asarray, params) if mesh is None else shard(params, mesh_of(*mesh))
+    placed = jax.device_put(params) if mesh is None else shard(params, mesh_of(*mesh))
     return Model("toy", config, placed, TOKENIZER)
 
 

@@ -33,7 +33,7 @@ def named(path, adapter="", policy="", constant=40) -> ModelSource:
 
 def export(folder, positions, seed=1):
     """A model in a folder."""
-    params = jax.tree.map(jnp.asarray, random_params(LLAMA, seed))
+    params = jax.device_put(random_params(LLAMA, seed))
     export_model(Model("toy", LLAMA, params, TOKENIZER, positions), folder)
     return folder
 

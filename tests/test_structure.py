@@ -121,7 +121,7 @@ def test_the_mask_in_the_pool_is_the_same(script, prompt_length):
 
 def test_visible_accepts_jax_arrays_and_ints():
     parts = structured(lay_out(EXAMPLE, 2))
-    place = jax.tree.map(jnp.asarray, parts.place)
+    place = jax.device_put(parts.place)
     on_device = jax.jit(lambda place: visible(jnp.tri(len(IDS), dtype=bool), place.queries(), place.keys()))(place)
     np.testing.assert_array_equal(on_device, visible_matrix(parts))
     places = [Place(*map(int, fields)) for fields in zip(*parts.place, strict=True)]

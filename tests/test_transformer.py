@@ -22,7 +22,7 @@ FORWARD = jax.jit(transformer.forward, static_argnums=1)  # compiled whole: one 
 
 @functools.cache
 def params(stacked: bool = False):
-    return jax.tree.map(jnp.asarray, random_params(TOY, seed=1, stacked=stacked))
+    return jax.device_put(random_params(TOY, seed=1, stacked=stacked))
 
 
 def tokens(lanes: int = 2, seed: int = 0):

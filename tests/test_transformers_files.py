@@ -5,7 +5,6 @@ import os
 import stat
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -115,7 +114,7 @@ def test_transformers_answers_from_an_exported_folder(tmp_path):
         vocab=tokenizer.model_vocab, layers=1, embed=16, ff=16, heads=2, kv_heads=1, head_dim=8, context=256,
         rope=Rope(10_000.0), norm_eps=1e-5, activation="silu", tied_head=True,
     )  # fmt: skip
-    params = jax.tree.map(jnp.asarray, random_params(config, 1))
+    params = jax.device_put(random_params(config, 1))
     export_model(Model("toy", config, params, tokenizer), tmp_path)
     theirs, model = AutoTokenizer.from_pretrained(tmp_path), AutoModelForCausalLM.from_pretrained(tmp_path)
     assert model.generation_config.eos_token_id == list(tokenizer.stop_ids)

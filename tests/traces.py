@@ -4,7 +4,6 @@ import functools
 import random
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from pasta_jax.decode import reference
@@ -46,7 +45,7 @@ class Chatty(ByteTokenizer):
 @functools.cache
 def tiny_model() -> Model:
     """The smallest model that runs."""
-    return Model("tiny", TINY, jax.tree.map(jnp.asarray, random_params(TINY, 1)), Chatty())
+    return Model("tiny", TINY, jax.device_put(random_params(TINY, 1)), Chatty())
 
 
 def script_of(program: Program, tokenizer=TOKENIZER) -> list[list[int]]:
