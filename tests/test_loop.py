@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 
-from pasta_jax.checkpoint import Checkpoints
+from pasta_jax.checkpoint import Checkpoints, provenance
 from pasta_jax.data.batch import Batch
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.tags import TagIds
@@ -64,7 +64,7 @@ def fresh():
 
 def train_in(folder, run: Run, stop_after: int | None = None):
     """Train in a folder, from its newest checkpoint if it has one; optionally stop after some steps."""
-    checkpoints = Checkpoints(folder / "checkpoints", {}, keep=2, keep_every=0)
+    checkpoints = Checkpoints(folder / "checkpoints", provenance({}, "", None), keep=2, keep_every=0)
     state = fresh()
     if checkpoints.latest() is not None:
         state = checkpoints.restore(checkpoints.latest(), state)
