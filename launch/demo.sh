@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Answer a question in parallel threads on this machine, after installing what that needs: SmolLM2-135M-Instruct with
-# the adapter in checkpoints/pasta_sft, and for comparison the sequential answer of its baseline. Writes runs/demo.html.
+# the adapter in checkpoints/pasta_sft. Writes a page about the answer to runs/demo.html.
 #   launch/demo.sh ["a question"] [--flag=value ...]
 # The first argument that is not a flag is the question (- reads it from stdin); the rest is passed to launch.decode.
 set -euo pipefail
@@ -16,5 +16,5 @@ mkdir -p "$root/runs"
 
 # -P: a folder named launch or configs in the current directory must not shadow ours.
 exec "$root/.venv/bin/python" -P -m launch.decode --config="$root/configs/decode.py:pasta" \
-  --compare --config.compare_passes=1 --html="$root/runs/demo.html" \
-  --prompt="${question:-Give three tips for staying healthy.}" ${flags[@]+"${flags[@]}"}
+  --html="$root/runs/demo.html" \
+  --prompt="${question:-What are the benefits of regular exercise?}" ${flags[@]+"${flags[@]}"}

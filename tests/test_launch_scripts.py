@@ -13,7 +13,7 @@ SCRIPTS = Path(__file__).parents[1] / "launch"
 @pytest.mark.parametrize(
     ("arguments", "prompt", "rest"),
     [
-        ([], "Give three tips for staying healthy.", []),
+        ([], "What are the benefits of regular exercise?", []),
         (["Why?"], "Why?", []),
         (["--seed=1", "Two words", "--out=a b"], "Two words", ["--seed=1", "--out=a b"]),
         (["-", "-v"], "-", ["-v"]),
@@ -21,8 +21,8 @@ SCRIPTS = Path(__file__).parents[1] / "launch"
 )
 def test_demo_asks_the_first_argument_that_is_not_a_flag(tmp_path, arguments, prompt, rest):
     output = run_in_fake_tree(tmp_path, "demo.sh", *arguments)
-    command = ["-P", "-m", "launch.decode", f"--config={tmp_path}/configs/decode.py:pasta", "--compare"]
-    options = ["--config.compare_passes=1", f"--html={tmp_path}/runs/demo.html", f"--prompt={prompt}", *rest]
+    command = ["-P", "-m", "launch.decode", f"--config={tmp_path}/configs/decode.py:pasta"]
+    options = [f"--html={tmp_path}/runs/demo.html", f"--prompt={prompt}", *rest]
     assert output == command + options
 
 
