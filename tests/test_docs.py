@@ -77,12 +77,12 @@ def test_every_page_with_python_is_run():
 def test_the_api_as_shown_on_a_tiny_model(page, monkeypatch, capsys):
     model = tiny_model()  # laid out as load_model does
     params = jax.device_put(by_columns(unstack(jax.tree.map(np.asarray, model.params))))
-    monkeypatch.setattr(api, "load_model", lambda _: dataclasses.replace(model, params=params))
+    monkeypatch.setattr(api, "load_model", lambda *_, **__: dataclasses.replace(model, params=params))
     names = run_blocks(page)
     answer = names["answer"]
     assert page == "docs/PYTHON.md" or len(jax.tree.leaves(names["model"].params)[0].sharding.device_set) == 8
     assert isinstance(answer, api.Answer)
-    assert answer.trace.prompt == "Why is the sky blue?"
+    assert answer.trace.prompt in ("Why is the sky blue?", "List five famous landmarks in Europe.")
     assert len(answer.trace.token) > 0
     assert page == "docs/TPU.md" or answer.text.strip() in capsys.readouterr().out
 
@@ -90,9 +90,9 @@ def test_the_api_as_shown_on_a_tiny_model(page, monkeypatch, capsys):
 @requires_smollm2
 def test_the_api_as_shown_in_the_readme_on_smollm2(capsys):
     answer = run_blocks("README.md", most=1)["answer"]
-    assert "scatter" in answer.text
+    assert len(answer.threads) > 3  # the shipped adapter forks
+    assert "Rome" in answer.text
     assert capsys.readouterr().out == answer.text + "\n"
-    assert answer.trace.rows == 1
 
 
 @pytest.mark.parametrize(
