@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # libtpu would take over SIGPROF, which limits a mutation's time
+
 from tests.fuzz.doors import DOORS
 from tests.fuzz.run import LIMIT_S, Tally, fuzz
 
