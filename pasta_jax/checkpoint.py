@@ -91,7 +91,7 @@ class Checkpoints:
             read_json(path, dict[str, Any], most=MIB, fix=_FIX)
         try:
             self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handlers)
-        except ValueError as error:  # of a wrong type in the metadata of some step
+        except Exception as error:  # Orbax raises many kinds on the metadata of some step
             raise PastaError(
                 f"{self.folder}: metadata of a checkpoint cannot be read ({_line(error)}); {_FIX}"
             ) from None
@@ -154,7 +154,8 @@ class Checkpoints:
         about = self.about(step)
         expected, sums = flat(like), about["sums"]
         try:
-            stored = dict(self._manager.item_metadata(step)["state"].items())
+            leaves = self._manager.item_metadata(step)["state"].items()
+            stored = {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in leaves}
         except Exception as error:
             raise PastaError(f"{place}: not a complete checkpoint ({_line(error)}); {_FIX}") from None
         for name in sorted(expected.keys() | stored.keys()):
