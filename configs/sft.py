@@ -17,7 +17,7 @@ smollm2_135m  SmolLM2 with an adapter; needs --config.data.records=<folder that 
               a step of 2 rows of 512 tokens takes about 8 s and 5 GB, so it is meant for accelerators. For a first try:
               --config.data.rows=2 "--config.data.lengths=(512,)" --config.train.epochs=0 --config.train.steps=20
 pasta         what the adapters in checkpoints/ were trained with: SmolLM2 with an adapter, on records of
-              launch.annotate's :pasta; about 14 ms per token on one CPU core
+              launch.annotate's :pasta; about 12 ms per token on one CPU core
 gemma3_270m   Gemma 3 270M, all parameters, on such records
 gemma_7b      the paper's settings, on such records; needs --config.model.path=<folder with the weights>. Weights,
               gradients and moments take 16 bytes per parameter, 140 GB, divided over the devices of --config.mesh.model

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from pasta_jax.data.sources import EVALUATION, ORIGINS, PACKAGED, origin
+from pasta_jax.data.sources import EVALUATION, PACKAGED, TERMS, origin
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Positions
 from pasta_jax.models import card
@@ -68,4 +68,4 @@ def test_an_unreadable_card_is_refused_in_one_line(content, tmp_path):
 
 
 def test_every_packaged_source_to_train_on_has_its_terms():
-    assert set(ORIGINS) == set(PACKAGED) - set(EVALUATION)
+    assert set(TERMS) == set(PACKAGED) - set(EVALUATION)

@@ -5,10 +5,11 @@ from collections import Counter
 
 import pytest
 
-from pasta_jax.annotate.form import FormFilter, keep, kind_of, repetition
+from pasta_jax.annotate.form import FormFilter, keep, kind_of
 from pasta_jax.annotate.verify import Limits, Refusal, verify
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.records import Record
+from pasta_jax.data.repetition import repeated
 from tests.traces import Chatty
 
 LIMITS = FormFilter(max_chunks=3, max_chunk_tokens=60, min_speedup=1.25, max_repetition=0.2, unforked=0.5)
@@ -101,6 +102,6 @@ def test_answers_without_a_fork_have_their_share_in_equal_parts_of_each_kind():
 
 
 def test_repetition_is_the_share_of_n_grams_that_occurred_before():
-    assert repetition(["a", "b", "c", "d", "e"]) == 0
-    assert repetition(["a", "b", "c", "d", "a", "b", "c", "d"]) == pytest.approx(1 / 5)
-    assert repetition(["too", "short"]) == 0
+    assert repeated(["a", "b", "c", "d", "e"]) == 0
+    assert repeated(["a", "b", "c", "d", "a", "b", "c", "d"]) == pytest.approx(1 / 5)
+    assert repeated(["too", "short"]) == 0

@@ -47,10 +47,8 @@ def environment():
 
 
 def start(environment, workdir, *flags: str) -> subprocess.Popen:
-    command = [sys.executable, "-m", "launch.sft", TINY, f"--workdir={workdir}", *flags]
-    return subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    argv = [sys.executable, "-m", "launch.sft", TINY, f"--workdir={workdir}", *flags]
+    return subprocess.Popen(argv, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def finish(process: subprocess.Popen, code: int = 0) -> str:
@@ -232,6 +230,7 @@ def test_a_full_disk_is_one_line_and_the_run_resumes(tmp_path, monkeypatch, cls,
         ({"positions__policy": "late"}, "unknown position policy 'late'"),
         ({"mesh__model": 3}, "mesh .*choose data and model with this product"),
         ({"train__accumulate": 0}, "config.train.accumulate: expected `int` >= 1"),
+        ({"tag_rows": "apart"}, r"config\.tag_rows=apart: .*; set --config\.adapter\.rank, or"),
         ({"adapter__rank": 2, "adapter__targets": ("qvk",)}, r"config\.adapter\.targets\[0\]: unknown value 'qvk'"),
     ],
 )

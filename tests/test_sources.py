@@ -9,8 +9,9 @@ import pytest
 from pyarrow import parquet
 
 from pasta_jax.data import sources
-from pasta_jax.data.pairs import Pair, Unreadable, prompt_key, split_of, stands_alone
+from pasta_jax.data.pairs import Pair, Unreadable, prompt_key, split_of
 from pasta_jax.data.sources import Filter, known_preferences, read, refuse_for_training, select
+from pasta_jax.data.turns import stands_alone
 from pasta_jax.errors import PastaError
 from tests.malformed import LINES, conversation
 from tests.requires import requires_data

@@ -8,7 +8,7 @@ import dataclasses
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import chain, zip_longest
 from typing import Annotated
 
@@ -17,6 +17,7 @@ from msgspec import Meta
 from pasta_jax.annotate import cues
 from pasta_jax.annotate.verify import Refusal
 from pasta_jax.data.records import Record
+from pasta_jax.data.repetition import repeated
 from pasta_jax.lang.program import Chunk, Program
 
 _NAMED = re.compile(r"\W{0,4}\w[^:.!?\n]{1,60}:[*_]{0,3}\s")
@@ -45,7 +46,7 @@ class FormFilter:
             return "answer breaks off"
         if _ASSISTANT.search(record.response):
             return "speaks of itself"
-        if repetition(record.response.split()) > self.max_repetition:
+        if repeated(record.response.split()) > self.max_repetition:
             return "repeats itself"
         return self._forked_refusal(record) if record.forks else _unforked_refusal(record)
 
@@ -82,12 +83,6 @@ def kind_of(record: Record) -> str:
     if _WHAT_IF.search(record.instruction):
         return "what if"
     return "short fact" if len(record.response.split()) < 60 else "prose"
-
-
-def repetition(words: Sequence[str], size: int = 4) -> float:
-    """The share of an answer's n-grams that occurred before in it."""
-    grams = list(zip(*(words[n:] for n in range(size)), strict=False))
-    return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
 def keep(verdicts: Iterable[Record | Refusal], limits: FormFilter) -> tuple[list[Record | Refusal], Counter[str]]:

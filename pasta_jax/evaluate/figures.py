@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pasta_jax.data.prompt_sets import asks_for_list
 from pasta_jax.evaluate.answers import Answer
+from pasta_jax.judges.checked import spelling
 from pasta_jax.judges.offline import repetition
 from pasta_jax.judges.rules import Rule, share
 from pasta_jax.lang.clock import geometric_mean
@@ -109,7 +110,7 @@ def speed(answers: Sequence[Answer], baseline: Sequence[Answer]) -> Speed:
 
 def has_distinct_topics(answer: Answer) -> bool:
     """Whether no two topics of an answer have the same letters and digits, case aside."""
-    spelled = [re.sub(r"[\W_]", "", chunk.topic).casefold() for chunk in answer.chunks]
+    spelled = [spelling(chunk.topic) for chunk in answer.chunks]
     return len(set(spelled)) == len(spelled)
 
 

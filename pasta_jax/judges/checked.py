@@ -30,6 +30,11 @@ LogProbabilities = Callable[[Sequence[tuple[str, str]]], Sequence[float]]  # of 
 Fit = Callable[[str, str], float]  # of a question and an answer
 
 
+def spelling(topic: str) -> str:
+    """The letters and digits of a topic, case aside: topics are different if these are."""
+    return re.sub(r"[\W_]", "", topic).casefold()
+
+
 @dataclasses.dataclass(frozen=True)
 class Entry:
     """An answer as this judge reads it."""
@@ -89,7 +94,7 @@ class CheckedJudge:
     def terms(self, question: str, entry: Entry) -> dict[str, float]:
         """The terms of an answer that is not empty; those that count nothing are not computed."""
         weights, rules = self.checks.weights, self.rules.get(question)
-        spelled = [re.sub(r"[\W_]", "", topic).casefold() for topic in entry.topics]
+        spelled = [spelling(topic) for topic in entry.topics]
         terms = {
             "finished": float(entry.finished),
             "topics": len(set(spelled)) / len(spelled) if spelled else 1.0,

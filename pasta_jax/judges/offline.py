@@ -14,6 +14,7 @@ import numpy as np
 from pasta_jax.data.batch import Batch
 from pasta_jax.data.example import Example, encode
 from pasta_jax.data.packing import pack
+from pasta_jax.data.repetition import repeated
 from pasta_jax.data.toy import Problem
 from pasta_jax.errors import PastaError
 from pasta_jax.judges.judge import TIE, Judge, Verdict, from_probability
@@ -23,7 +24,6 @@ from pasta_jax.lang.structure import NO_LABEL, PREDICTED
 from pasta_jax.models.weights import Model
 
 PROXIES = ("rules", "repetition")
-NGRAM = 4  # words
 EMPTY_ANSWER = -20.0  # nats per token: below any text
 
 Measure = Callable[[str, str], float]  # of a question and an answer; higher is better
@@ -78,10 +78,7 @@ def proxy(kind: str, rules_source: str) -> Measure:
 def repetition(question: str, answer: str) -> float:
     """Minus the share of word 4-grams that occurred before in the answer; an empty answer is the worst."""
     words = re.findall(r"\w+", answer.casefold())
-    if not words:
-        return -1.0
-    grams = [tuple(words[at : at + NGRAM]) for at in range(len(words) - NGRAM + 1)]
-    return len(set(grams)) / len(grams) - 1.0 if grams else 0.0
+    return -repeated(words) if words else -1.0
 
 
 def rules_followed(rules: Mapping[str, Sequence[Rule]]) -> Measure:

@@ -70,7 +70,9 @@ def run(settings: Settings, job: Job) -> list[Record]:
     if job.compare:
         other = settings.baseline.preset or settings.baseline.path
         baseline = load(settings.baseline, only_decoding=True) if other else None
-        return compare(job, model, baseline, requests[0], settings.decoding, settings.compare_passes)
+        return compare(
+            job, model, baseline, requests[0], settings.decoding, settings.round_steps, settings.compare_passes
+        )
     if job.program is None:
         items = stream(model, requests, settings.decoding, settings.round_steps)
     else:

@@ -14,11 +14,16 @@ from pasta_jax.progress import Progress, doing, say
 from pasta_jax.view.terminal import answer_view, beside
 
 SEQUENTIAL, ASYNCHRONOUS = "sequential", "asynchronous"
-LIVE_ROUND = 4  # steps between two reads of the device while an answer is shown
 
 
 def compare(
-    job: Job, model: Model, baseline: Model | None, request: Request, config: DecodeConfig, passes: int
+    job: Job,
+    model: Model,
+    baseline: Model | None,
+    request: Request,
+    config: DecodeConfig,
+    round_steps: int,
+    passes: int,
 ) -> list[Record]:
     """Decode, print and write both answers: the sequential one's record, then the asynchronous one's.
 
@@ -36,7 +41,7 @@ def compare(
             generate(side, [dataclasses.replace(each, max_tokens=1)], config)
     done = {}
     if shows_threads(job, sequential=False):
-        items = stream(model, [asynchronous], config, LIVE_ROUND)
+        items = stream(model, [asynchronous], config, round_steps)
         done[ASYNCHRONOUS] = print_answer(job, items, model.tokenizer.tags, sequential=False)[0]
     results = in_turn(sides, config, passes, done)
     return report(job, results, bool(done), baseline is not None, passes)

@@ -213,6 +213,11 @@ def _run(settings: Settings, workdir: Path, stopping: Callable[[], bool], comman
 def start_of(settings: Settings) -> Trainable:
     """The model to start from, with the positions that it is trained with: none without tags."""
     seed = settings.train.seed
+    if settings.tag_rows == "apart" and not settings.adapter.rank:
+        raise PastaError(
+            "config.tag_rows=apart: only an adapter has tag rows of its own; set --config.adapter.rank, "
+            "or --config.tag_rows=words"
+        )
     if settings.fresh.layers:
         start = divide(fresh_model(settings.fresh, seed), settings.adapter, seed)
     else:

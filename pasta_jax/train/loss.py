@@ -155,15 +155,13 @@ def sft_loss(scoring: Scoring, weights: tuple[float, ...], bracket: float = 1.0)
         of_kind = kinds(batch, tags)
         sums = {name: (jnp.sum(losses_BxT * is_one), jnp.sum(is_one)) for name, is_one in of_kind.items()}
         weighted = [(w * total, w * count) for w, (total, count) in zip(weights, sums.values(), strict=True)]
-        is_bracket = {"main": batch.label == tags.promise, "chunk": batch.label == tags.end_async}
+        is_bracket = (batch.label == tags.promise) | (batch.label == tags.end_async)
         if bracket != 1.0:
-            for name, w in zip(KINDS, weights, strict=True):
-                if name in is_bracket:
-                    is_one, extra = of_kind[name] & is_bracket[name], w * (bracket - 1.0)
-                    weighted.append((extra * jnp.sum(losses_BxT * is_one), extra * jnp.sum(is_one)))
+            for name in ("main", "chunk"):
+                is_one, extra = of_kind[name] & is_bracket, weights[KINDS.index(name)] * (bracket - 1.0)
+                weighted.append((extra * jnp.sum(losses_BxT * is_one), extra * jnp.sum(is_one)))
         total, weight = (functools.reduce(jnp.add, column) for column in zip(*weighted, strict=True))
-        both = is_bracket["main"] | is_bracket["chunk"]
-        sums["bracket"] = (jnp.sum(losses_BxT * both), jnp.sum(both))
+        sums["bracket"] = (jnp.sum(losses_BxT * is_bracket), jnp.sum(is_bracket))
         parts = {"loss": (total, weight), **{f"loss_{name}": pair for name, pair in sums.items()}}
         return LossSums(parts, jnp.sum(batch.record > 0))
 
