@@ -15,7 +15,8 @@ FOLDERS = {  # in reading order; files in the order of ORDER, then by name
     "docs": "",
 }
 LAYERS = (
-    "lang", "models", "decode", "view", "data", "annotate", "train", "judges", "evaluate", "benchmark", "pipelines",
+    "lang", "models", "decode", "view", "data", "annotate", "train", "judges", "rivals", "evaluate", "benchmark",
+    "pipelines",
 )  # fmt: skip
 UNDESCRIBED = {  # files that cannot describe themselves
     "pasta_jax/view/page.html": "Template of the page: its frame, style and script",

@@ -53,11 +53,12 @@ BELOW = {
     "annotate": BASE | {"lang", "models", "data", "view", "llm", "answer_cache"},
     "train": BASE | {"lang", "models", "data", "sharding", "checkpoint", "metrics"},
     "judges": BASE | {"lang", "models", "data", "llm", "answer_cache"},
-    "evaluate": BASE | {"lang", "models", "data", "decode", "annotate", "judges"},
+    "rivals": BASE | {"lang", "models", "data", "decode", "sharding", "compiled"},
+    "evaluate": BASE | {"lang", "models", "data", "decode", "annotate", "judges", "rivals"},
     "benchmark": BASE | {"lang", "models", "data", "decode", "train", "evaluate", "sharding"},
     "pipelines": BASE
     | {"lang", "models", "data", "decode", "annotate", "train", "judges", "evaluate", "benchmark", "view", "api"}
-    | {"llm", "answer_cache", "sharding", "checkpoint", "metrics", "workdir", "compiled", "memory"},
+    | {"rivals", "llm", "answer_cache", "sharding", "checkpoint", "metrics", "workdir", "compiled", "memory"},
 }
 
 

@@ -1,0 +1,73 @@
+"""The texts of Skeleton-of-Thought (Ning et al. 2023, arXiv 2307.15337): two prompts, a skeleton's points, an answer.
+
+The prompts are our own, after the paper's description: first a list of short points, then each point by itself, with
+the question and the whole skeleton in view. What tells the points apart comes last, as the beginning of the answer, so
+that all points of a question share the rest of their prompt.
+"""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+
+OPENING = "1."  # the skeleton's first characters: a small model would else begin with a sentence about it
+
+_SKELETON = """\
+Plan the answer to the question below. Do not answer it yet. Write only its skeleton: a numbered list of 3 to {most} \
+points, each of 3 to 5 words, one per line, without any detail.
+
+Question: {question}"""
+
+_POINT = """\
+Question: {question}
+
+The answer consists of these points:
+{skeleton}
+
+Write one of these points, in one or two sentences. Write nothing about the others."""
+
+_LINE = re.compile(r"^\s*(\d+)\s*[.):]\s*(\S.*)$")
+_MARKUP = re.compile(r"[*_`#]+")
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One point of a skeleton."""
+
+    number: int  # as the skeleton has it
+    title: str
+
+    @property
+    def heading(self) -> str:
+        """How its text begins."""
+        return f"{self.number}. {self.title}:"
+
+
+def ask_skeleton(question: str, most: int) -> str:
+    """The prompt for a skeleton of at most so many points."""
+    return _SKELETON.format(question=question, most=most)
+
+
+def ask_point(question: str, points: Sequence[Point]) -> str:
+    """The prompt for any one of the points; the answer begins with the heading of the one to write."""
+    skeleton = "\n".join(f"{point.number}. {point.title}" for point in points)
+    return _POINT.format(question=question, skeleton=skeleton)
+
+
+def parse_skeleton(text: str, most: int, words: int) -> list[Point]:
+    """The first `most` points of a skeleton, at most `words` words of each; a number or title occurs once."""
+    points: list[Point] = []
+    for line in text.splitlines():
+        match = _LINE.match(line)
+        if match is None:
+            continue
+        title = " ".join(_MARKUP.sub("", match[2]).split()[:words]).rstrip(" .:;,")
+        number = int(match[1][:4])
+        if title and all(number != point.number and title.casefold() != point.title.casefold() for point in points):
+            points.append(Point(number, title))
+    return points[:most]
+
+
+def assemble(points: Sequence[Point], texts: Sequence[str]) -> str:
+    """The answer: every point's heading and text, in the skeleton's order."""
+    pairs = zip(points, texts, strict=True)
+    return "\n".join(f"{point.heading} {text.strip()}".rstrip() for point, text in pairs)
