@@ -16,10 +16,11 @@ FOLDERS = {  # in reading order; files in the order of ORDER, then by name
 }
 LAYERS = (
     "lang", "models", "decode", "view", "data", "annotate", "train", "judges", "rivals", "evaluate", "benchmark",
-    "pipelines",
+    "serve", "pipelines",
 )  # fmt: skip
 UNDESCRIBED = {  # files that cannot describe themselves
     "pasta_jax/view/page.html": "Template of the page: its frame, style and script",
+    "pasta_jax/serve/chat.html": "The page at /: a chat whose answers show their threads, a timeline and seconds",
     "pasta_jax/benchmark/programs.jsonl": "43 programs to replay, of parallelism 1.0 to 4.0",
     "pasta_jax/data/no_fork.jsonl": "100 prompts of our own whose answers gain nothing from forks",
     "docs/LANG.md": "tutorial of the language; its examples are tests",

@@ -48,6 +48,7 @@ BELOW = {
     "models": BASE | {"lang", "sharding"},
     "decode": BASE | {"lang", "models", "sharding", "compiled", "memory"},
     "view": BASE | {"lang", "decode"},
+    "serve": BASE | {"lang", "models", "decode", "view"},
     "api": BASE | {"lang", "models", "decode", "view"},
     "data": BASE | {"lang", "models"},
     "annotate": BASE | {"lang", "models", "data", "view", "llm", "answer_cache"},
@@ -58,7 +59,7 @@ BELOW = {
     "benchmark": BASE | {"lang", "models", "data", "decode", "train", "evaluate", "sharding"},
     "pipelines": BASE
     | {"lang", "models", "data", "decode", "annotate", "train", "judges", "evaluate", "benchmark", "view", "api"}
-    | {"rivals", "llm", "answer_cache", "sharding", "checkpoint", "metrics", "workdir", "compiled", "memory"},
+    | {"rivals", "serve", "llm", "answer_cache", "sharding", "checkpoint", "metrics", "workdir", "compiled", "memory"},
 }
 
 

@@ -16,6 +16,7 @@ from configs.decode import get_config
 from pasta_jax import files
 from pasta_jax.data import toy
 from pasta_jax.decode import generate
+from pasta_jax.decode.lane_log import LaneLog
 from pasta_jax.decode.trace_file import load
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import PREDICTED
@@ -68,8 +69,8 @@ def uncoloured(text: str) -> str:
 def test_an_answer_is_shown_at_reading_speed_after_it_was_decoded(answer, monkeypatch):
     order = []
     monkeypatch.setattr(live.LiveView, "replay", lambda view, events: order.append(len(events)))
-    record_time = generate._LaneLog.record_time
-    monkeypatch.setattr(generate._LaneLog, "record_time", lambda *a, **b: (order.append(0), record_time(*a, **b)))
+    record_time = LaneLog.record_time
+    monkeypatch.setattr(LaneLog, "record_time", lambda *a, **b: (order.append(0), record_time(*a, **b)))
     Path("program.txt").write_text(SURFACE)
     out, _ = answer(prompt="why?", program="program.txt", live="yes", slow=True, html="h.html")
     assert order[-1] > order[-2] == 0  # all events at once, after the last time was taken
@@ -110,13 +111,13 @@ def test_the_toys_question_is_one_of_its_problems():
 
 def test_compiling_counts_for_no_request(answer, monkeypatch):
     """The time to the first token is the model's; a prompt of a new length may compile for longer."""
-    compiled, start = [0.0], generate.start
+    compiled, prefill = [0.0], generate.prefill
 
-    def compiles(*arguments):
+    def compiles(*arguments, **statics):
         compiled[0] += 100
-        return start(*arguments)
+        return prefill(*arguments, **statics)
 
-    monkeypatch.setattr(generate, "start", compiles)
+    monkeypatch.setattr(generate, "prefill", compiles)
     monkeypatch.setattr(generate.compiled, "seconds", lambda: compiled[0])
     out, err = answer(prompt="hello", json=True)
     record = json.loads(out)

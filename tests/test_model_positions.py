@@ -25,7 +25,7 @@ import pasta_jax as pasta
 from pasta_jax import settings
 from pasta_jax.data.toy import problems
 from pasta_jax.data.toy_tokenizer import toy_tokenizer
-from pasta_jax.decode import generate as decoding
+from pasta_jax.decode.lane_log import LaneLog
 from pasta_jax.decode.trace import Trace
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
@@ -88,14 +88,14 @@ def named(folder: Path, positions: Positions, kind: str) -> dict[str, str]:
 @pytest.fixture
 def traces(monkeypatch) -> list[Trace]:
     """The trace of every request that the interpreter finishes."""
-    finished, result_of = [], decoding._LaneLog.result
+    finished, result_of = [], LaneLog.result
 
     def noting(log, *arguments):
         result = result_of(log, *arguments)
         finished.append(result.trace)
         return result
 
-    monkeypatch.setattr(decoding._LaneLog, "result", noting)
+    monkeypatch.setattr(LaneLog, "result", noting)
     return finished
 
 

@@ -2,85 +2,28 @@
 
 import dataclasses
 import functools
-import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import numpy as np
 
 from pasta_jax import compiled, memory
 from pasta_jax.decode.interpreter import Script, run
-from pasta_jax.decode.prefill import admit, copy_prompt, pieces, prefill
-from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.lane_log import LaneLog, Snapshot
+from pasta_jax.decode.prefill import admit, copy_prompt, pieces, prefill, release
+from pasta_jax.decode.request import DecodeConfig, Event, Request, Result
 from pasta_jax.decode.state import DecodeState, RequestFields, Rules, empty_state
 from pasta_jax.decode.topics import topic_ids
-from pasta_jax.decode.trace import Trace, spell, spell_next
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import PREDICTED, Positions
 from pasta_jax.models.layers import is_stacked
-from pasta_jax.models.tokenizer import Detokenizer
 from pasta_jax.models.weights import Model
-from pasta_jax.ranges import Lanes, SlotsOrNone, Threads, Widths
 from pasta_jax.sharding import create_on_mesh_of
 
 PREFIXES = (128, 192, 256, 384, *(512 << n for n in range(16)))  # runs of slots that attention may read
 POOL = 256  # fewest slots of a pool; each next size is twice as large
-
-
-@dataclasses.dataclass(frozen=True)
-class DecodeConfig:
-    """How requests are decoded together. Another value compiles another program."""
-
-    lanes: Lanes  # requests decoded at a time
-    rows: Threads  # threads of a request decoded at a time, main included
-    slots: SlotsOrNone  # tokens a request can hold, its prompt included; 0: as many as the requests need
-    widths: Widths = ()  # a step computes 1 row, all, or the fewest of these that hold its running threads
-
-    def __post_init__(self):
-        if any(width < 1 for width in self.widths):
-            raise PastaError(f"widths {self.widths}: each must be at least 1")
-        for name in ("lanes", "rows"):
-            if getattr(self, name) < 1:
-                raise PastaError(f"{name} {getattr(self, name)}: must be at least 1")
-        if self.slots < 0:
-            raise PastaError(f"slots {self.slots}: must be at least 1, or 0 for as many as the requests need")
-
-
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """One prompt, as ids, and how to answer it."""
-
-    prompt_ids: tuple[int, ...]
-    max_tokens: int  # tokens of the answer that may be fed, tags included
-    sampling: Sampling
-    sequential: bool  # no tags: the baseline
-    max_topic_tokens: int
-    max_chunk_tokens: int
-    text: str | None = None  # the prompt as traces show it; None: its ids decoded
-    name: str = ""  # of the prompt in errors; empty: "prompt N", N counted from 0
-    max_topic_words: int = 0  # 0: no limit
-    distinct_topics: bool = False  # True: no topic spells an earlier one (topics.py)
-
-
-@dataclasses.dataclass(frozen=True)
-class Event:
-    """One token of a request, reported when it is fed; `text` is what it adds to its thread (trace.spell_next)."""
-
-    request: int
-    thread: int
-    token: int
-    step: int
-    text: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """A finished request."""
-
-    request: int
-    text: str
-    finish_reason: str
-    trace: Trace
+SHORT = 16  # steps of a round, at most, whose tokens somebody waits for
 
 
 def generate(model: Model, requests: Sequence[Request], config: DecodeConfig) -> list[Result]:
@@ -117,8 +60,7 @@ def stream(
         topics=any(request.max_topic_words or request.distinct_topics for request in with_topics),
     )
     lanes = min(config.lanes, len(requests))
-    state = functools.partial(empty_state, model.config, lanes, slots, model.dtype, is_stacked(model.params))
-    memory.require(jax.eval_shape(state), f"{lanes} lanes of {slots} slots", "lower lanes or slots")
+    require_memory(model, lanes, slots)
     return _stream(model, requests, rules, lanes, slots, round_steps, script)
 
 
@@ -131,46 +73,133 @@ def _stream(
     round_steps: int,
     script: Script | None,
 ) -> Iterator[Event | Result]:
-    stacked = is_stacked(model.params)
-    state = create_on_mesh_of(
-        model.params, empty_state, model.config, lanes, slots, model.dtype, stacked, False, rules.topics is not None
-    )
-    waiting = list(enumerate(requests))[::-1]
-    logs: list[_LaneLog | None] = [None] * lanes
-    prompts: list[tuple[int, ...]] = [()] * lanes  # the prompt in each lane's first slots, also after its request ended
+    loop = DeviceLoop(model, rules, lanes, slots, script)
+    for number, request in enumerate(requests):
+        loop.submit(number, request, round_steps)
+    while loop.is_busy:
+        yield from loop.round()
 
-    def run_steps(state: DecodeState, steps: int) -> DecodeState:
-        until_lane_ends = np.bool_(len(waiting) > 0)
-        return run(
-            model.params, state, np.int32(steps), until_lane_ends, config=model.config, rules=rules, script=script
+
+@dataclasses.dataclass(frozen=True)
+class _Waiting:
+    """A request that has no lane yet."""
+
+    number: int
+    request: Request
+    round_steps: int
+
+
+class DeviceLoop:
+    """Lanes on a device and the requests that wait for one: everything is decoded here, in rounds of some steps.
+
+    It belongs to one thread, which submits, cancels and calls `round`; engine.py is such a thread for many clients. A
+    round is as long as the most impatient of its requests allows. While one of them is read as it grows (SHORT), a
+    round writes a single piece of a new prompt, so that a long prompt does not interrupt the others.
+    """
+
+    def __init__(self, model: Model, rules: Rules, lanes: int, slots: int, script: Script | None = None):
+        self._model, self._rules, self._script = model, rules, script
+        self._waiting: deque[_Waiting] = deque()
+        self._logs: list[LaneLog | None] = [None] * lanes
+        self._prompts: list[tuple[int, ...]] = [()] * lanes  # in each lane's first slots, also after its request ended
+        self._writes: deque[Callable[[DecodeState], DecodeState]] = deque()  # the pieces of a prompt that is written
+        self._written_lane = -1  # the lane of that prompt
+        self._snapshot: Snapshot | None = None
+        stacked, topics = is_stacked(model.params), rules.topics is not None
+        self._state = create_on_mesh_of(
+            model.params, empty_state, model.config, lanes, slots, model.dtype, stacked, False, topics
         )
+        self._run(0)  # compiles, so that no request's clock runs meanwhile
 
-    state = run_steps(state, 0)  # compiles, so that no request's clock runs meanwhile
-    while waiting or any(logs):
-        for lane in range(lanes):
-            if logs[lane] is None and waiting:
-                number, request = waiting.pop()
-                logs[lane] = _LaneLog(number, request, model, rules, replayed=script is not None)
-                first = -1 if script is None else int(script.tokens[lane, 0])
-                can_copy = request.prompt_ids in prompts and script is None
-                source = prompts.index(request.prompt_ids) if can_copy else -1
-                before = compiled.seconds()
-                state = jax.block_until_ready(start(model, state, lane, request, rules, first, source))
-                compiling = compiled.seconds() - before  # a prompt of a new length; counts for no request
-                for log in filter(None, logs):
-                    log.started += compiling
-                prompts[lane] = request.prompt_ids
-                logs[lane].record_time(step=0)
-        state = run_steps(state, round_steps)
-        snapshot = _Snapshot.of(state)
-        for lane, log in enumerate(logs):
-            if log is None:
+    @property
+    def is_busy(self) -> bool:
+        """Whether any request has not ended."""
+        return bool(self._waiting) or any(self._logs)
+
+    @property
+    def running(self) -> list[int]:
+        """The numbers of the requests that have a lane."""
+        return [log.number for log in self._logs if log is not None]
+
+    def submit(self, number: int, request: Request, round_steps: int) -> None:
+        """Add a request, whose events have this number; see `slots_for` for whether it fits."""
+        self._waiting.append(_Waiting(number, request, round_steps))
+
+    def cancel(self, number: int) -> Result | None:
+        """Forget a request and free its lane, between two rounds; its result up to here, if it has begun."""
+        self._waiting = deque(item for item in self._waiting if item.number != number)
+        lane = next((lane for lane, log in enumerate(self._logs) if log and log.number == number), None)
+        if lane is None:
+            return None
+        log, self._logs[lane] = self._logs[lane], None
+        if lane == self._written_lane:
+            self._writes.clear()
+            self._written_lane = -1
+            return None
+        self._state = release(self._state, np.int32(lane))
+        return log.result(self._snapshot, lane, cut=True)
+
+    def round(self) -> Iterator[Event | Result]:
+        """Give free lanes to waiting requests, decode, and yield what came of it."""
+        self._fill()
+        self._run(min(log.round_steps for log in filter(None, self._logs)))
+        self._snapshot = snapshot = Snapshot.of(self._state)
+        for lane, log in enumerate(self._logs):
+            if log is None or lane == self._written_lane:
                 continue
             log.record_time(int(snapshot.steps[lane]))
             yield from log.events(snapshot, lane)
             if not snapshot.live[lane]:
                 yield log.result(snapshot, lane)
-                logs[lane] = None
+                self._logs[lane] = None
+
+    def _run(self, steps: int) -> None:
+        until_lane_ends = np.bool_(len(self._waiting) > 0)
+        self._state = run(
+            self._model.params,
+            self._state,
+            np.int32(steps),
+            until_lane_ends,
+            config=self._model.config,
+            rules=self._rules,
+            script=self._script,
+        )
+
+    def _fill(self) -> None:
+        while self._writes or (self._waiting and None in self._logs):
+            if not self._writes:
+                self._admit()
+            before = compiled.seconds()
+            self._state = jax.block_until_ready(self._writes.popleft()(self._state))
+            compiling = compiled.seconds() - before  # a prompt of a new length; counts for no request
+            for log in filter(None, self._logs):
+                log.started += compiling
+            lane = self._written_lane
+            if not self._writes:
+                log = self._logs[lane]
+                self._prompts[lane], self._written_lane = log.request.prompt_ids, -1
+                log.record_time(step=0)
+            others = [log for at, log in enumerate(self._logs) if log and at != lane]
+            if any(log.round_steps <= SHORT for log in others):
+                return
+
+    def _admit(self) -> None:
+        """Give a free lane to the first waiting request."""
+        lane, item = self._logs.index(None), self._waiting.popleft()
+        replayed = self._script is not None
+        self._logs[lane] = LaneLog(item.number, item.request, self._model, self._rules, replayed, item.round_steps)
+        prompt = item.request.prompt_ids
+        source = self._prompts.index(prompt) if prompt in self._prompts and not replayed else -1
+        first = int(self._script.tokens[lane, 0]) if replayed else -1
+        self._prompts[lane] = ()
+        self._written_lane = lane
+        self._writes.extend(writes(self._model, lane, item.request, self._rules, first, source))
+
+
+def require_memory(model: Model, lanes: int, slots: int) -> None:
+    """Refuse a pool that the machine cannot hold."""
+    state = functools.partial(empty_state, model.config, lanes, slots, model.dtype, is_stacked(model.params))
+    memory.require(jax.eval_shape(state), f"{lanes} lanes of {slots} slots", "lower lanes or slots")
 
 
 def rules_for(model: Model, config: DecodeConfig, slots: int, sequential: bool, topics: bool = False) -> Rules:
@@ -227,32 +256,47 @@ def slots_for(model: Model, requests: Sequence[Request], config: DecodeConfig) -
 def start(
     model: Model, state: DecodeState, lane: int, request: Request, rules: Rules, first: int = -1, source: int = -1
 ) -> DecodeState:
-    """Put a request into a lane: write its prompt, or copy it from lane `source`, and sample its first token.
+    """Put a request into a lane; see `writes`."""
+    for write in writes(model, lane, request, rules, first, source):
+        state = write(state)
+    return state
 
-    In a replay, `first` is the first token instead.
+
+def writes(
+    model: Model, lane: int, request: Request, rules: Rules, first: int = -1, source: int = -1
+) -> Iterator[Callable[[DecodeState], DecodeState]]:
+    """What puts a request into a lane, one piece after another: write its prompt, or copy it from lane `source`.
+
+    The last one samples its first token, or in a replay takes `first`. The first one empties the lane.
     """
     prompt = np.asarray(request.prompt_ids, np.int32)
     lane_id = np.int32(lane)
-    fields = RequestFields(
-        prompt_length=np.int32(len(prompt)),
-        limit=np.int32(min(len(prompt) + request.max_tokens, state.pool.slots, model.config.context)),
-        tags_allowed=np.bool_(not request.sequential),
-        max_topic=np.int32(request.max_topic_tokens),
-        max_topic_words=np.int32(request.max_topic_words),
-        distinct_topics=np.bool_(request.distinct_topics),
-        max_chunk=np.int32(request.max_chunk_tokens),
-        sampling=request.sampling.arrays(),
-    )
-    state = admit(state, lane_id, fields)
-    if source >= 0:
+
+    def admitted(state: DecodeState) -> DecodeState:
+        limit = min(len(prompt) + request.max_tokens, state.pool.slots, model.config.context)
+        fields = RequestFields(
+            prompt_length=np.int32(len(prompt)),
+            limit=np.int32(limit),
+            tags_allowed=np.bool_(not request.sequential),
+            max_topic=np.int32(request.max_topic_tokens),
+            max_topic_words=np.int32(request.max_topic_words),
+            distinct_topics=np.bool_(request.distinct_topics),
+            max_chunk=np.int32(request.max_chunk_tokens),
+            sampling=request.sampling.arrays(),
+        )
+        return admit(state, lane_id, fields)
+
+    def copied(state: DecodeState) -> DecodeState:
         span = min(sum(pieces(len(prompt))[-1][::2]), state.pool.slots)
+        state = admitted(state)
         return copy_prompt(model.params, state, lane_id, np.int32(source), span=span, config=model.config, rules=rules)
-    for offset, count, padded in pieces(len(prompt)):
+
+    def written(state: DecodeState, offset: int, count: int, padded: int) -> DecodeState:
         tokens_P = np.zeros(padded, np.int32)
         tokens_P[:count] = prompt[offset : offset + count]
-        state = prefill(
+        return prefill(
             model.params,
-            state,
+            state if offset else admitted(state),
             lane_id,
             tokens_P,
             np.int32(offset),
@@ -261,85 +305,9 @@ def start(
             config=model.config,
             rules=rules,
         )
-    return state
 
-
-@dataclasses.dataclass(frozen=True)
-class _Snapshot:
-    """What the host reads back after a round."""
-
-    live: np.ndarray
-    finish: np.ndarray
-    steps: np.ndarray
-    fill: np.ndarray
-    token: np.ndarray
-    thread: np.ndarray
-    step: np.ndarray
-    position: np.ndarray
-    closed: np.ndarray
-    spawned: np.ndarray
-
-    @staticmethod
-    def of(state: DecodeState) -> "_Snapshot":
-        pool = state.pool
-        lanes = (state.live, state.finish, state.step, pool.fill)
-        tokens = (pool.token, pool.chunk, pool.step, pool.position)
-        return _Snapshot(*jax.device_get((*lanes, *tokens, state.threads.closed, state.spawned)))
-
-
-class _LaneLog:
-    """The host's view of the request in a lane: slots reported, times, and each thread's incomplete character."""
-
-    def __init__(self, number: int, request: Request, model: Model, rules: Rules, replayed: bool):
-        self.number = number
-        self.request = request
-        self.model = model
-        self.rules = rules
-        self.replayed = replayed
-        self.reported = len(request.prompt_ids)
-        self.detokenizers: dict[int, Detokenizer] = {}
-        self.started = time.perf_counter()
-        self.rounds: dict[int, float] = {}
-
-    def record_time(self, step: int) -> None:
-        """Record when the host learned that this step was done."""
-        self.rounds[step] = round(1000 * (time.perf_counter() - self.started), 3)
-
-    def events(self, snapshot: _Snapshot, lane: int) -> Iterator[Event]:
-        """The tokens fed since the last call."""
-        tokenizer = self.model.tokenizer
-        fill = int(snapshot.fill[lane])
-        columns = (snapshot.thread, snapshot.token, snapshot.step)
-        for slot in range(self.reported, fill):
-            thread, token, step = (int(column[lane, slot]) for column in columns)
-            detokenizer = self.detokenizers.setdefault(thread, Detokenizer(tokenizer))
-            yield Event(self.number, thread, token, step, spell_next(detokenizer, tokenizer.tags, token))
-        self.reported = fill
-
-    def result(self, snapshot: _Snapshot, lane: int) -> Result:
-        """The result of the request, which has ended."""
-        tokenizer, request = self.model.tokenizer, self.request
-        prompt, fill = len(request.prompt_ids), int(snapshot.fill[lane])
-        token, thread, step, position = (
-            field[lane, prompt:fill].copy()
-            for field in (snapshot.token, snapshot.thread, snapshot.step, snapshot.position)
-        )
-        trace = Trace(
-            tags=tokenizer.tags,
-            model=self.model.name,
-            prompt=tokenizer.decode(request.prompt_ids) if request.text is None else request.text,
-            prompt_ids=tuple(request.prompt_ids),
-            rows=self.rules.rows,
-            policy=self.rules.positions.policy,
-            replayed=self.replayed,
-            token=token,
-            thread=thread,
-            step=step,
-            position=position,
-            text=spell(tokenizer, token, thread),
-            closed=tuple(snapshot.closed[lane, : snapshot.spawned[lane] + 1].tolist()),
-            finish=int(snapshot.finish[lane]),
-            steps=int(snapshot.steps[lane]),
-            rounds=tuple(self.rounds.items()),
-        )
-        return Result(self.number, trace.program().strip(), trace.finish_reason, trace)
+    if source >= 0:
+        yield copied
+    else:
+        for offset, count, padded in pieces(len(prompt)):
+            yield functools.partial(written, offset=offset, count=count, padded=padded)

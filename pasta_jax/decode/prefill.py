@@ -1,4 +1,4 @@
-"""Admission: give a lane to a request, write or copy its prompt into the pool, and sample the first token."""
+"""Admission: give a lane to a request, write or copy its prompt and sample the first token; or take the lane back."""
 
 import dataclasses
 import functools
@@ -37,6 +37,12 @@ def admit(state: DecodeState, lane: jax.Array, request: RequestFields) -> Decode
         request=jax.tree.map(lambda field_B, value: field_B.at[lane].set(value), state.request, request),
         **{name: getattr(state, name).at[lane].set(value) for name, value in fresh.items()},
     )
+
+
+@functools.partial(jax.jit, donate_argnames="state")
+def release(state: DecodeState, lane: jax.Array) -> DecodeState:
+    """End the lane's request where it is."""
+    return dataclasses.replace(state, live=state.live.at[lane].set(False))
 
 
 @functools.partial(jax.jit, static_argnames=("config", "rules"), donate_argnames="state")

@@ -1,0 +1,19 @@
+"""Serve a model over HTTP: OpenAI's API and a page to chat with. See configs/serve.py."""
+
+from ml_collections import ConfigDict
+
+from launch import cli
+from pasta_jax import settings
+
+
+def main(config: ConfigDict) -> None:
+    """Serve until SIGINT or SIGTERM."""
+    cli.announce_device()
+
+    from pasta_jax.pipelines import serve  # imports JAX: after the flags, so that --help starts quickly
+
+    serve.run(settings.read(config, serve.Settings))
+
+
+if __name__ == "__main__":
+    cli.run(main, default_config="configs/serve.py")

@@ -1,0 +1,239 @@
+"""A thread that decodes for many clients: a bounded queue of requests in, events out, cancelling, an orderly end."""
+
+import dataclasses
+import itertools
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from pasta_jax.decode.generate import DeviceLoop, require_memory, rules_for
+from pasta_jax.decode.prefill import PIECES
+from pasta_jax.decode.request import DecodeConfig, Event, Request, Result
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.errors import PastaError, one_line
+from pasta_jax.models.weights import Model
+
+RATE_S = 5.0  # seconds of work over which the rate is an average
+
+Item = Event | Result | PastaError  # a request's last item is a Result, or the error that ended it
+Deliver = Callable[[Sequence[Item]], None]  # called in the engine's thread, with what one round brought
+
+
+class QueueFull(PastaError):
+    """As many requests wait as may."""
+
+
+class EngineClosed(PastaError):
+    """The engine accepts no more requests."""
+
+
+class Cancelled(PastaError):
+    """The request was cancelled before its first token."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Load:
+    """What an engine is doing now, and what it has done."""
+
+    running: int  # requests that have a lane
+    waiting: int
+    lanes: int
+    rounds: int
+    tokens: int
+    busy_s: float  # spent in rounds
+    rate: float  # tokens per second, in the last seconds of work
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    request: Request
+    round_steps: int
+    deliver: Deliver
+
+
+class Engine:
+    """Owns a device loop. All methods may be called from any thread, and return at once but for `start` and `close`.
+
+    `create` builds the loop, in the engine's thread: also a new one if a round fails, since a failed program has
+    consumed its state. The requests that had a lane then end with an error; those that wait are decoded.
+    """
+
+    def __init__(self, create: Callable[[], DeviceLoop], lanes: int, most_waiting: int):
+        self._create, self._most = create, lanes + most_waiting
+        self._lanes = lanes
+        self._numbers = itertools.count()
+        self._changed = threading.Condition()
+        self._jobs: dict[int, _Job] = {}  # not ended
+        self._new: list[int] = []  # submitted since the last round
+        self._cancelled: list[int] = []
+        self._closing = False
+        self._started = threading.Event()
+        self._failure: BaseException | None = None
+        self._load = Load(0, 0, lanes, 0, 0, 0.0, 0.0)
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread and wait until its programs are compiled."""
+        self._thread.start()
+        self._started.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def submit(self, request: Request, round_steps: int, deliver: Deliver) -> int:
+        """Queue a request; its number. `deliver` gets its items, and must neither block nor raise."""
+        with self._changed:
+            if self._closing or self._failure is not None:
+                raise EngineClosed("no more requests are accepted: the server is stopping; try again when it is back")
+            if len(self._jobs) >= self._most:
+                raise QueueFull(
+                    f"all {self._lanes} lanes are busy and {self._most - self._lanes} requests wait; try again later"
+                )
+            number = next(self._numbers)
+            self._jobs[number] = _Job(request, round_steps, deliver)
+            self._new.append(number)
+            self._changed.notify()
+            return number
+
+    def cancel(self, number: int) -> None:
+        """End a request before the next round; its last item is its result up to there, or Cancelled if it has none.
+
+        Nothing happens if the request has ended.
+        """
+        with self._changed:
+            if number in self._jobs:
+                self._cancelled.append(number)
+                self._changed.notify()
+
+    def close(self, drain: bool) -> None:
+        """Accept no more requests, finish or with drain=False cancel those that have not ended, and end the thread."""
+        with self._changed:
+            self._closing = True
+            if not drain:
+                self._cancelled += self._jobs
+            self._changed.notify()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether requests are decoded."""
+        return self._thread.is_alive() and self._failure is None
+
+    @property
+    def load(self) -> Load:
+        """As of the last round, but for the number of waiting requests, which is exact."""
+        with self._changed:
+            waiting = len(self._jobs) - self._load.running
+            return dataclasses.replace(self._load, waiting=max(waiting, 0))
+
+    def _run(self) -> None:
+        try:
+            loop = self._create()
+        except BaseException as error:
+            self._failure = error
+            return
+        finally:
+            self._started.set()
+        while loop is not None:
+            try:
+                if not self._take(loop):
+                    return
+                began = time.perf_counter()
+                items = list(loop.round()) if loop.is_busy else []
+            except Exception as error:
+                loop = self._replace(loop, error)
+                continue
+            self._count(loop, items, time.perf_counter() - began)
+            self._deliver(items)
+
+    def _take(self, loop: DeviceLoop) -> bool:
+        """Wait for work and pass what has changed to the loop; False at the end."""
+        with self._changed:
+            while not (self._new or self._cancelled or loop.is_busy or self._closing):
+                self._changed.wait()
+            new, self._new = self._new, []
+            cancelled, self._cancelled = self._cancelled, []
+            jobs = {number: self._jobs[number] for number in new}
+        for number, job in jobs.items():
+            loop.submit(number, job.request, job.round_steps)
+        for number in cancelled:
+            if number in self._jobs:
+                self._end(number, loop.cancel(number) or Cancelled("cancelled before its first token"))
+        self._count(loop, (), 0.0)
+        return loop.is_busy or not self._closing
+
+    def _deliver(self, items: Sequence[Event | Result]) -> None:
+        """Hand each request what a round brought it."""
+        by_number: dict[int, list[Item]] = {}
+        for item in items:
+            by_number.setdefault(item.request, []).append(item)
+        for number, mine in by_number.items():
+            deliver = self._jobs[number].deliver
+            if isinstance(mine[-1], Result):
+                with self._changed:
+                    del self._jobs[number]
+            deliver(mine)
+
+    def _end(self, number: int, item: Result | PastaError) -> None:
+        with self._changed:
+            deliver = self._jobs.pop(number).deliver
+        deliver([item])
+
+    def _count(self, loop: DeviceLoop, items: Sequence[Event | Result], seconds: float) -> None:
+        with self._changed:
+            load, tokens = self._load, sum(isinstance(item, Event) for item in items)
+            weight = 1 - math.exp(-seconds / RATE_S)
+            rate = load.rate + weight * (tokens / seconds - load.rate) if seconds else load.rate
+            self._load = dataclasses.replace(
+                load,
+                running=len(loop.running),
+                rounds=load.rounds + bool(seconds),
+                tokens=load.tokens + tokens,
+                busy_s=load.busy_s + seconds,
+                rate=rate,
+            )
+
+    def _replace(self, failed: DeviceLoop, error: Exception) -> DeviceLoop | None:
+        """A new loop after a round has failed, with the requests that had no lane; None if it cannot be built."""
+        reason = one_line(f"decoding failed: {type(error).__name__}; ask again")
+        held = failed.running
+        try:
+            loop = self._create()
+        except BaseException as again:
+            with self._changed:
+                self._failure, held = again, [*self._jobs]
+            loop = None
+        for number in held:
+            self._end(number, PastaError(reason))
+        if loop is not None:
+            with self._changed:
+                jobs = {number: job for number, job in self._jobs.items() if number not in self._new}
+            for number, job in jobs.items():
+                loop.submit(number, job.request, job.round_steps)
+        return loop
+
+
+def open_engine(model: Model, config: DecodeConfig, most_waiting: int, topics: bool, warm_up: bool) -> Engine:
+    """A running engine for a model; `config.slots` is the room of each request. `topics`: with rules for topics.
+
+    With `warm_up`, prompts of all lengths find their programs compiled.
+    """
+    if not config.slots:
+        raise PastaError("config.decoding.slots: 0; set the tokens that a request may take, its prompt included")
+    slots = min(config.slots, model.config.context)
+    rules = rules_for(model, config, slots, sequential=config.rows == 1, topics=topics)
+    require_memory(model, config.lanes, slots)
+
+    def create() -> DeviceLoop:
+        loop = DeviceLoop(model, rules, config.lanes, slots)
+        lengths = [length for length in PIECES if length < slots] if warm_up else []
+        for length in lengths:
+            loop.submit(-1, Request((rules.stop_ids[0],) * length, 1, Sampling(), True, 1, 1), 1)
+            while loop.is_busy:
+                list(loop.round())
+        return loop
+
+    engine = Engine(create, config.lanes, most_waiting)
+    engine.start()
+    return engine

@@ -1,0 +1,96 @@
+"""The host's view of a lane: a snapshot of what a round left on the device, and the log of the lane's request."""
+
+import dataclasses
+import time
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+
+from pasta_jax.decode.request import Event, Request, Result
+from pasta_jax.decode.state import LENGTH, DecodeState, Rules
+from pasta_jax.decode.trace import Trace, spell, spell_next
+from pasta_jax.models.tokenizer import Detokenizer
+from pasta_jax.models.weights import Model
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """What the host reads back after a round."""
+
+    live: np.ndarray
+    finish: np.ndarray
+    steps: np.ndarray
+    fill: np.ndarray
+    token: np.ndarray
+    thread: np.ndarray
+    step: np.ndarray
+    position: np.ndarray
+    closed: np.ndarray
+    spawned: np.ndarray
+
+    @staticmethod
+    def of(state: DecodeState) -> "Snapshot":
+        pool = state.pool
+        lanes = (state.live, state.finish, state.step, pool.fill)
+        tokens = (pool.token, pool.chunk, pool.step, pool.position)
+        return Snapshot(*jax.device_get((*lanes, *tokens, state.threads.closed, state.spawned)))
+
+
+class LaneLog:
+    """The host's view of the request in a lane: slots reported, times, and each thread's incomplete character."""
+
+    def __init__(self, number: int, request: Request, model: Model, rules: Rules, replayed: bool, round_steps: int):
+        self.number = number
+        self.request = request
+        self.model = model
+        self.rules = rules
+        self.replayed = replayed
+        self.round_steps = round_steps
+        self.reported = len(request.prompt_ids)
+        self.detokenizers: dict[int, Detokenizer] = {}
+        self.started = time.perf_counter()
+        self.rounds: dict[int, float] = {}
+
+    def record_time(self, step: int) -> None:
+        """Record when the host learned that this step was done."""
+        self.rounds[step] = round(1000 * (time.perf_counter() - self.started), 3)
+
+    def events(self, snapshot: Snapshot, lane: int) -> Iterator[Event]:
+        """The tokens fed since the last call."""
+        tokenizer = self.model.tokenizer
+        fill = int(snapshot.fill[lane])
+        columns = (snapshot.thread, snapshot.token, snapshot.step)
+        for slot in range(self.reported, fill):
+            thread, token, step = (int(column[lane, slot]) for column in columns)
+            detokenizer = self.detokenizers.setdefault(thread, Detokenizer(tokenizer))
+            yield Event(self.number, thread, token, step, spell_next(detokenizer, tokenizer.tags, token))
+        self.reported = fill
+
+    def result(self, snapshot: Snapshot, lane: int, cut: bool = False) -> Result:
+        """The result of the request, which has ended, or is cut off here."""
+        tokenizer, request = self.model.tokenizer, self.request
+        prompt, fill = len(request.prompt_ids), int(snapshot.fill[lane])
+        token, thread, step, position = (
+            field[lane, prompt:fill].copy()
+            for field in (snapshot.token, snapshot.thread, snapshot.step, snapshot.position)
+        )
+        trace = Trace(
+            tags=tokenizer.tags,
+            model=self.model.name,
+            prompt=tokenizer.decode(request.prompt_ids) if request.text is None else request.text,
+            prompt_ids=tuple(request.prompt_ids),
+            rows=self.rules.rows,
+            policy=self.rules.positions.policy,
+            replayed=self.replayed,
+            token=token,
+            thread=thread,
+            step=step,
+            position=position,
+            text=spell(tokenizer, token, thread),
+            closed=tuple(snapshot.closed[lane, : snapshot.spawned[lane] + 1].tolist()),
+            finish=LENGTH if cut else int(snapshot.finish[lane]),
+            steps=int(snapshot.steps[lane]),
+            rounds=tuple(self.rounds.items()),
+        )
+        return Result(self.number, trace.program().strip(), trace.finish_reason, trace)

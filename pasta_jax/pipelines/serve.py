@@ -1,0 +1,92 @@
+"""Serve a model over HTTP as OpenAI's API, until the process is told to stop. See configs/serve.py."""
+
+import dataclasses
+from typing import Annotated
+
+from msgspec import Meta
+
+from pasta_jax.decode.engine import open_engine
+from pasta_jax.decode.generate import DecodeConfig
+from pasta_jax.decode.request import Request
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.models.defaults import filled
+from pasta_jax.models.source import ModelSource, load
+from pasta_jax.models.weights import Model
+from pasta_jax.pipelines.decode import RequestSettings
+from pasta_jax.progress import doing, say
+from pasta_jax.ranges import Positive
+from pasta_jax.serve.app import app_of
+from pasta_jax.serve.guard import Guard, is_loopback
+from pasta_jax.serve.metrics import Metrics
+from pasta_jax.serve.server import bound, key_from, serve
+from pasta_jax.serve.service import Limits, Service
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The fields of configs/serve.py."""
+
+    model: ModelSource
+    name: str  # of the model, for clients; empty: the model's own
+    host: str
+    port: Port  # 0: any free one
+    key_variable: str  # environment variable with the key that clients must send; empty: none
+    decoding: DecodeConfig
+    request: RequestSettings
+    stream_steps: Positive
+    batch_steps: Positive
+    warm_up: bool
+    log: bool
+    limits: Limits
+
+
+def run(settings: Settings) -> None:
+    """Load, compile, serve."""
+    key = key_from(settings.key_variable)
+    listening = bound(settings.host, settings.port)  # before loading, so that a port in use is known at once
+    host, port = listening.getsockname()[:2]
+    if not is_loopback(host) and key is None:
+        say(f"{host}: anyone who reaches this machine may use the model; set --config.key_variable to require a key")
+    model = load(settings.model, only_decoding=True)
+    template = template_of(settings.request, model)
+    with doing("compiling"):
+        engine = open_engine(model, settings.decoding, settings.limits.queue, topics=True, warm_up=settings.warm_up)
+    service = Service(
+        name=settings.name or model.name,
+        model=model,
+        engine=engine,
+        metrics=Metrics(engine),
+        decoding=settings.decoding,
+        template=template,
+        limits=settings.limits,
+        stream_steps=settings.stream_steps,
+        batch_steps=settings.batch_steps,
+    )
+    app = Guard(app_of(service), service.metrics, key, is_loopback(host), settings.log)
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    with doing(""):  # a server that nobody calls is silent
+        serve(
+            app,
+            listening,
+            settings.limits.drain_s,
+            started=lambda: say(f"serving {service.name} at http://{address}, the API under /v1; stop with Ctrl-C"),
+        )
+    engine.close(drain=False)
+    say("stopped")
+
+
+def template_of(options: RequestSettings, model: Model) -> Request:
+    """The request that a client's fields change."""
+    options = filled(options, model.defaults)
+    return Request(
+        prompt_ids=(),
+        max_tokens=options.max_tokens,
+        sampling=Sampling(options.temperature, options.top_k, options.top_p, options.seed),
+        sequential=model.positions is None if options.sequential is None else options.sequential,
+        max_topic_tokens=options.max_topic_tokens,
+        max_chunk_tokens=options.max_chunk_tokens,
+        max_topic_words=options.max_topic_words,
+        distinct_topics=options.distinct_topics,
+    )

@@ -1,0 +1,257 @@
+"""The endpoints: OpenAI's chat completions, completions and models; health, metrics, and the page."""
+
+import asyncio
+import functools
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from pasta_jax.errors import PastaError
+from pasta_jax.serve.choice import Choice, Delta, usage
+from pasta_jax.serve.protocol import Body, Kind, Refusal, read_body
+from pasta_jax.serve.service import Service
+from pasta_jax.serve.session import Session
+from pasta_jax.view.style import css_variables
+
+PAGE = Path(__file__).with_name("chat.html")
+CLIENT_LEFT = 499  # as nginx logs it; nobody receives it
+
+
+def app_of(service: Service) -> Starlette:
+    """The application, without its guard (guard.py)."""
+
+    async def health(_: Request) -> Response:
+        load = service.engine.load
+        status = 200 if service.engine.is_alive else 503
+        fields = {"status": "ok" if status == 200 else "failed", "model": service.name, "waiting": load.waiting}
+        return as_json(fields | {"running": load.running, "lanes": load.lanes}, status)
+
+    async def models(_: Request) -> Response:
+        return as_json({"object": "list", "data": [service.card()]})
+
+    async def model(request: Request) -> Response:
+        service.require_model(request.path_params["name"])
+        return as_json(service.card())
+
+    async def metrics(_: Request) -> Response:
+        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def page(_: Request) -> Response:
+        html = PAGE.read_text(encoding="utf-8").replace("/*style*/", css_variables())
+        return HTMLResponse(html, headers={"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff"})
+
+    routes = [
+        Route("/", page),
+        Route("/health", health),
+        Route("/metrics", metrics),
+        Route("/v1/models", models),
+        Route("/v1/models/{name:path}", model),
+        Route("/v1/chat/completions", functools.partial(complete, service, "chat"), methods=["POST"]),
+        Route("/v1/completions", functools.partial(complete, service, "text"), methods=["POST"]),
+    ]
+    handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {
+        Refusal: refused,
+        PastaError: refused,
+        HTTPException: not_routed,
+        ClientDisconnect: left,
+        Exception: failed,
+    }
+    return Starlette(routes=routes, exception_handlers=handlers)
+
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
+
+
+async def complete(service: Service, kind: Kind, request: Request) -> Response:
+    """Answer a request to one of the two endpoints that decode."""
+    body = read_body(await content_of(request, service), kind)
+    requests = await asyncio.to_thread(service.requests_for, body, kind)
+    tags, own = service.model.tokenizer.tags, body.extension
+    choices = [Choice(tags, body.stops, own.threads) for _ in requests]
+    steps = service.stream_steps if body.stream else service.batch_steps
+    writer = Writer(kind, service.name, requests[0].sampling.seed)
+    session = Session(service, requests, choices, steps)
+    if body.stream:
+        return EventStream(session, writer, body)
+    work = asyncio.create_task(_collect(session))
+    gone = asyncio.create_task(_wait_until_gone(request))
+    try:
+        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            return Response(status_code=CLIENT_LEFT)
+        work.result()
+    finally:
+        work.cancel()
+        gone.cancel()
+        session.leave()
+    return as_json(writer.whole(choices))
+
+
+async def _collect(session: Session) -> None:
+    async for _ in session.deltas():
+        pass
+
+
+async def _wait_until_gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def content_of(request: Request, service: Service) -> bytes:
+    """The body of a request, within the limits."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":  # what a form of another site can send without asking is none
+        raise Refusal("content-type: must be application/json", 415)
+    limits = service.limits
+    too_large = Refusal(f"the body: has more than {limits.body_bytes:,} bytes; shorten it", 413, "body_too_large")
+    if int(request.headers.get("content-length", 0)) > limits.body_bytes:
+        raise too_large
+    content = bytearray()
+    try:
+        async with asyncio.timeout(limits.body_s):
+            async for part in request.stream():
+                content += part
+                if len(content) > limits.body_bytes:
+                    raise too_large
+    except TimeoutError:
+        raise Refusal(f"the body: did not arrive within {limits.body_s:g} s; send it at once", 408) from None
+    return bytes(content)
+
+
+class Writer:
+    """Answers in OpenAI's form, whole or in pieces."""
+
+    def __init__(self, kind: Kind, model: str, seed: int):
+        self._chat = kind == "chat"
+        self._object = "chat.completion" if self._chat else "text_completion"
+        self._head = {
+            "id": f"{'chatcmpl' if self._chat else 'cmpl'}-{uuid.uuid4().hex}",
+            "created": int(time.time()),
+            "model": model,
+        }
+        self._seed = {"pasta": {"seed": seed}}
+
+    def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
+        """The response to a request that does not stream."""
+        answers = []
+        for index, choice in enumerate(choices):
+            message = {"role": "assistant", "content": choice.text, "refusal": None}
+            text = {"message": message} if self._chat else {"text": choice.text}
+            end = {"finish_reason": choice.finish_reason, "logprobs": None, "pasta": choice.about()}
+            answers.append({"index": index, **text, **end})
+        return self._head | {"object": self._object, "choices": answers, "usage": usage(choices)} | self._seed
+
+    def opening(self, index: int) -> dict[str, Any]:
+        """The first piece of an answer."""
+        return self._piece(index, {"role": "assistant", "content": ""}, "", None) | self._seed
+
+    def piece(self, index: int, delta: Delta) -> dict[str, Any]:
+        """A piece of an answer."""
+        more = {} if delta.pasta is None else {"pasta": delta.pasta}
+        return self._piece(index, {"content": delta.text} | more, delta.text, None, {} if self._chat else more)
+
+    def closing(self, index: int, choice: Choice) -> dict[str, Any]:
+        """The last piece of an answer."""
+        return self._piece(index, {}, "", choice.finish_reason, {"pasta": choice.about()})
+
+    def usage(self, choices: Sequence[Choice]) -> dict[str, Any]:
+        """The piece after all answers, if it was asked for."""
+        return self._head | {"object": self._chunk, "choices": [], "usage": usage(choices)}
+
+    @property
+    def _chunk(self) -> str:
+        return "chat.completion.chunk" if self._chat else self._object
+
+    def _piece(
+        self, index: int, delta: dict[str, Any], text: str, finish: str | None, more: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        said = {"delta": delta} if self._chat else {"text": text}
+        choice = {"index": index, **said, "logprobs": None, "finish_reason": finish, **(more or {})}
+        return self._head | {"object": self._chunk, "choices": [choice]}
+
+
+class EventStream(StreamingResponse):
+    """Answers as server-sent events. The client's leaving cancels them, also before the first one."""
+
+    def __init__(self, session: Session, writer: Writer, body: Body):
+        super().__init__(self._events(session, writer, body), media_type="text/event-stream")
+        self.headers["Cache-Control"] = "no-cache"
+        self._session = session
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._session.leave()
+
+    async def _events(self, session: Session, writer: Writer, body: Body) -> AsyncIterator[bytes]:
+        for index in range(len(session.choices)):
+            yield event(writer.opening(index))
+        closed: set[int] = set()
+        try:
+            async for index, deltas in session.deltas():
+                pieces = [writer.piece(index, delta) for delta in deltas]
+                yield b"".join(map(event, pieces))
+                for closing in self._ended(session, closed):
+                    yield event(writer.closing(closing, session.choices[closing]))
+            for closing in self._ended(session, closed):
+                yield event(writer.closing(closing, session.choices[closing]))
+        except Refusal as refusal:
+            yield event(refusal.body())
+            return
+        options = body.stream_options
+        if options is not None and options.include_usage:
+            yield event(writer.usage(session.choices))
+        yield b"data: [DONE]\n\n"
+
+    @staticmethod
+    def _ended(session: Session, closed: set[int]) -> list[int]:
+        """The answers that have ended since the last call."""
+        new = [n for n, choice in enumerate(session.choices) if choice.result is not None and n not in closed]
+        closed.update(new)
+        return new
+
+
+def event(fields: dict[str, Any]) -> bytes:
+    """One server-sent event."""
+    return b"data: " + json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+
+
+def as_json(fields: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A JSON response."""
+    content = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+    return Response(content, status, headers, media_type="application/json")
+
+
+async def refused(_: Request, error: PastaError) -> Response:
+    """A refusal, or a mistake of the client's that was found deeper down."""
+    refusal = error if isinstance(error, Refusal) else Refusal(str(error))
+    headers = {"Retry-After": str(refusal.retry_s)} if refusal.retry_s else {}
+    return as_json(refusal.body(), refusal.status, headers)
+
+
+async def not_routed(_: Request, error: HTTPException) -> Response:
+    """A path or a method that does not exist."""
+    message = {404: "no such path; the API is under /v1", 405: "wrong method for this path"}
+    refusal = Refusal(message.get(error.status_code, error.detail), error.status_code)
+    return as_json(refusal.body(), error.status_code, dict(error.headers or {}))
+
+
+async def failed(_: Request, __: Exception) -> Response:
+    """A defect; the guard logs its place."""
+    return as_json(Refusal("a defect of the server; its log says where", 500, "internal_error").body(), 500)
+
+
+async def left(_: Request, __: ClientDisconnect) -> Response:
+    """The client left before its request was read."""
+    return Response(status_code=CLIENT_LEFT)

@@ -1,0 +1,102 @@
+"""What every request passes first: who may call, from where; then counted and logged, without a word of its content."""
+
+import hashlib
+import hmac
+import ipaddress
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pasta_jax.progress import say
+from pasta_jax.serve.app import as_json
+from pasta_jax.serve.metrics import Metrics
+from pasta_jax.serve.protocol import Refusal
+
+OPEN = {"/", "/health"}  # paths that need no key
+KNOWN = OPEN | {"/metrics", "/v1/models", "/v1/chat/completions", "/v1/completions"}
+
+
+class Guard:
+    """Wraps the application. `key`: what clients must send as a bearer token; None: nothing.
+
+    A server on loopback answers only requests that were sent to loopback: a page whose name has been pointed at
+    127.0.0.1 could otherwise read the answers.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, key: str | None, is_local: bool, log: bool):
+        self._app, self._metrics, self._log, self._is_local = app, metrics, log, is_local
+        self._key = None if key is None else digest(key.encode())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began, status = time.perf_counter(), 0
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        path = scope["path"] if scope["path"] in KNOWN else "other"
+        try:
+            self._check(scope)
+            await self._app(scope, receive, noting)
+        except Refusal as refusal:
+            headers = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else {}
+            await as_json(refusal.body(), refusal.status, headers)(scope, receive, noting)
+        except Exception as error:
+            say(f"error: unexpected: {type(error).__name__} at {place_of(error)}")
+            if not status:
+                refusal = Refusal("a defect of the server; its log says where", 500, "internal_error")
+                await as_json(refusal.body(), 500)(scope, receive, noting)
+        finally:
+            self._metrics.responses.labels(path, status).inc()
+            if self._log and path not in ("/health", "/metrics"):
+                say(f"{path} {status} {time.perf_counter() - began:.3f} s")
+
+    def _check(self, scope: Scope) -> None:
+        """Refuse a request that may not be answered."""
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        host = headers.get("host")
+        if self._is_local and host is not None and not is_loopback(host_of(host)):
+            raise Refusal("host: this server answers on loopback only; call it as 127.0.0.1 or localhost", 403)
+        origin = headers.get("origin")
+        if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
+            raise Refusal("origin: pages of other sites may not call this server", 403)
+        if self._key is not None and scope["path"] not in OPEN and not self._has_key(headers):
+            raise Refusal("authorization: missing or wrong; send the key as a bearer token", 401, "invalid_api_key")
+
+    def _has_key(self, headers: Mapping[str, str]) -> bool:
+        """Compared in constant time; as digests, since the comparison may reveal the length."""
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        return hmac.compare_digest(digest(given.strip().encode("latin-1")), self._key) and scheme.lower() == "bearer"
+
+
+def digest(key: bytes) -> bytes:
+    """The SHA-256 of a key."""
+    return hashlib.sha256(key).digest()
+
+
+def host_of(authority: str) -> str:
+    """The host of a Host header, without its port; empty if there is none."""
+    try:
+        return urlsplit(f"//{authority}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or an address is this machine's loopback."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def place_of(error: Exception) -> str:
+    """File and line where an exception was raised; its message may quote a prompt."""
+    frames = traceback.extract_tb(error.__traceback__ or sys.exc_info()[2])
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown place"

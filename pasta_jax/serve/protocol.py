@@ -1,0 +1,177 @@
+"""OpenAI's request bodies as types: what is supported, what is ignored, and what is refused by name."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from pasta_jax.errors import PastaError
+from pasta_jax.outside import parse_json, typed
+from pasta_jax.ranges import Count, Positive, TopP
+
+FIX = "see the server's documentation"
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+# Fields that ask for nothing at these values. At others they are refused: an answer that ignores them would be wrong.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "audio": (None,),
+    "best_of": (None, 1),
+    "echo": (None, False),
+    "frequency_penalty": (None, 0),
+    "function_call": (None, "none", "auto"),
+    "functions": (None, []),
+    "logit_bias": (None, {}),
+    "logprobs": (None, False),
+    "modalities": (None, ["text"]),
+    "prediction": (None,),
+    "presence_penalty": (None, 0),
+    "response_format": (None, {"type": "text"}),
+    "suffix": (None, ""),
+    "tool_choice": (None, "none", "auto"),
+    "tools": (None, []),
+    "top_logprobs": (None, 0),
+    "web_search_options": (None,),
+}
+# Fields that change no answer here.
+IGNORED = {
+    "metadata", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_retention", "reasoning_effort",
+    "safety_identifier", "service_tier", "store", "user", "verbosity",
+}  # fmt: skip
+
+Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Stop = Annotated[str, Meta(min_length=1, max_length=256)]
+Choices = Annotated[int, Meta(ge=1, le=128)]
+
+
+class Refusal(PastaError):
+    """A request that is answered with an error of OpenAI's form."""
+
+    def __init__(
+        self, message: str, status: int = 400, code: str | None = None, param: str | None = None, retry_s: int = 0
+    ):
+        super().__init__(message)
+        self.status, self.code, self.param, self.retry_s = status, code, param, retry_s
+
+    def body(self) -> dict[str, Any]:
+        """The body of the response."""
+        kinds = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+        kind = "server_error" if self.status >= 500 else kinds.get(self.status, "invalid_request_error")
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+    """One message of a conversation; its content is a text, or a list of parts that are texts."""
+
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamOptions:
+    """What a stream carries besides its text."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None  # ignored
+
+
+@dataclasses.dataclass(frozen=True)
+class Extension:
+    """Our own field, `pasta`."""
+
+    threads: bool = False  # the threads' own text, each with its topic, promised length and step
+    sequential: bool | None = None  # without tags, for comparison; None: as the model was trained
+    top_k: Count | None = None
+    max_topic_words: Count | None = None
+    distinct_topics: bool | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Body:
+    """The fields of a request to either endpoint that have an effect."""
+
+    model: str | None = None
+    messages: list[Message] | None = None
+    prompt: str | list[Count | str] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    stop: Stop | Annotated[list[Stop], Meta(max_length=4)] | None = None
+    max_tokens: Positive | None = None
+    max_completion_tokens: Positive | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: TopP | None = None
+    seed: Seed | None = None
+    n: Choices | None = None
+    pasta: Extension | None = None
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The texts that end an answer."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    @property
+    def extension(self) -> Extension:
+        """`pasta`, or its defaults."""
+        return self.pasta or Extension()
+
+
+Kind = Literal["chat", "text"]
+
+
+def read_body(content: bytes, kind: Kind) -> Body:
+    """The body of a request, checked; errors name the field."""
+    raw = parse_json(content, "the body", "send one JSON object")
+    if not isinstance(raw, dict):
+        raise Refusal("the body: is not a JSON object; send one")
+    known = {field.name for field in dataclasses.fields(Body)} - {"prompt" if kind == "chat" else "messages"}
+    for name, value in raw.items():
+        if name in NEUTRAL:
+            if not any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in NEUTRAL[name]):
+                raise Refusal(f"{name}: is not supported; leave it out", code="unsupported_parameter", param=name)
+        elif name not in known and name not in IGNORED:
+            raise Refusal(f"{name}: unknown field; leave it out", code="unknown_parameter", param=name)
+    for name, hint in (("pasta", Extension), ("stream_options", StreamOptions)):
+        inner = raw.get(name)
+        for key in inner if isinstance(inner, dict) else ():
+            if key not in {field.name for field in dataclasses.fields(hint)}:
+                raise Refusal(f"{name}.{key}: unknown field; leave it out", code="unknown_parameter", param=name)
+    body = typed(raw, Body, "the body", "correct it")
+    if body.extension.threads and body.stops:
+        raise Refusal("stop: applies to the text in reading order, not to threads; drop stop or pasta.threads")
+    if body.stream_options is not None and not body.stream:
+        raise Refusal("stream_options: applies to streams; set stream to true or leave it out", param="stream_options")
+    return body
+
+
+def conversation(messages: Sequence[Message] | None) -> list[tuple[str, str]]:
+    """The messages as (role, text)."""
+    if not messages:
+        raise Refusal("messages: missing or empty; send at least a user's message", param="messages")
+    pairs = []
+    for number, message in enumerate(messages):
+        place = f"messages[{number}]"
+        if message.role not in ROLES:
+            raise Refusal(f"{place}.role: unknown role {message.role!r}; use {', '.join(ROLES)}", param="messages")
+        parts = message.content
+        if isinstance(parts, list):
+            if any(part.get("type") != "text" or not isinstance(part.get("text"), str) for part in parts):
+                raise Refusal(f"{place}.content: only parts of type text are supported", param="messages")
+            parts = "".join(part["text"] for part in parts)
+        if parts is None:
+            raise Refusal(f"{place}.content: missing; write a text", param="messages")
+        pairs.append((ROLES[message.role], parts))
+    if not pairs[-1][1].strip():
+        raise Refusal("messages: the last text is blank; write a question", param="messages")
+    return pairs
+
+
+def prompt_of(body: Body) -> str | list[int]:
+    """The one prompt of a completion: a text, or ids."""
+    prompt = body.prompt
+    if isinstance(prompt, list) and any(isinstance(part, str) for part in prompt):
+        if len(prompt) > 1:
+            raise Refusal("prompt: several prompts are not supported; send a request for each", param="prompt")
+        prompt = prompt[0]
+    if not prompt:
+        raise Refusal("prompt: missing or empty; write a text", param="prompt")
+    return prompt

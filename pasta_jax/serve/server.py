@@ -1,0 +1,90 @@
+"""Run the application on a socket until the process is told to stop: then drain, and return."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from pasta_jax.errors import PastaError
+from pasta_jax.progress import say
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's, but a signal is answered by draining alone: uvicorn would raise it again at the end."""
+
+    on_started: Callable[[], None]
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._stop)
+        try:
+            yield
+        finally:
+            for number in SIGNALS:
+                loop.remove_signal_handler(number)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.on_started()
+
+    def _stop(self) -> None:
+        if self.should_exit:
+            say("stopping at once")
+            self.force_exit = True
+        else:
+            say("stopping: answers that run are finished; once more to stop at once")
+            self.should_exit = True
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that listens at an address; port 0 is any free one."""
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise PastaError(f"{host}:{port}: {reason}; choose another --config.host or --config.port") from None
+    return listening
+
+
+def key_from(variable: str) -> str | None:
+    """The key in an environment variable; None if no variable is named."""
+    if not variable:
+        return None
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise PastaError(
+            f"config.key_variable: {variable} is not set in the environment; set it to the key, or clear it"
+        )
+    return key
+
+
+def serve(app: ASGIApp, listening: socket.socket, drain_s: float, started: Callable[[], None]) -> None:
+    """Serve until SIGINT or SIGTERM, and then until the responses that have begun are sent, for `drain_s` at most."""
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # its lines quote what clients send
+    config = uvicorn.Config(
+        app,
+        loop="asyncio",
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=max(1, round(drain_s)),
+    )
+    server = _Server(config)
+    server.on_started = started
+    asyncio.run(server.serve([listening]))

@@ -1,0 +1,99 @@
+"""What a server serves: a model, its engine, defaults and limits; from a body to requests for the engine."""
+
+import dataclasses
+import secrets
+import time
+from typing import Any
+
+from pasta_jax.decode.engine import Engine
+from pasta_jax.decode.generate import slots_for
+from pasta_jax.decode.request import DecodeConfig, Request
+from pasta_jax.errors import PastaError
+from pasta_jax.models.weights import Model
+from pasta_jax.ranges import AboveZero, Count, Positive
+from pasta_jax.serve.metrics import Metrics
+from pasta_jax.serve.protocol import Body, Kind, Refusal, conversation, prompt_of
+
+SEEDS = 2**32
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What clients may ask for, and for how long; the fields of configs/serve.py::limits."""
+
+    body_bytes: Positive  # of a request; longer ones are refused with 413
+    body_s: AboveZero  # for a request's body to arrive
+    queue: Count  # requests that wait for a lane; further ones are refused with 429
+    choices: Positive  # answers to one prompt, `n`
+    answer_s: AboveZero  # for an answer, waiting included; then it ends where it is
+    drain_s: AboveZero  # for the answers that run when the server is told to stop
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Service:
+    """Everything that the endpoints share."""
+
+    name: str  # of the model, for clients
+    model: Model
+    engine: Engine
+    metrics: Metrics
+    decoding: DecodeConfig
+    template: Request  # the default of every option
+    limits: Limits
+    stream_steps: int  # steps of a round while somebody streams
+    batch_steps: int  # otherwise
+    created: int = dataclasses.field(default_factory=lambda: int(time.time()))
+
+    def card(self) -> dict[str, Any]:
+        """The model, as /v1/models lists it."""
+        return {"id": self.name, "object": "model", "created": self.created, "owned_by": "pasta_jax"}
+
+    def require_model(self, name: str | None) -> None:
+        """Refuse a request for another model; none means this one."""
+        if name is not None and name != self.name:
+            raise Refusal(f"model {name!r}: not served here; use {self.name!r}", 404, "model_not_found", param="model")
+
+    def requests_for(self, body: Body, kind: Kind) -> list[Request]:
+        """One request for each answer that a body asks for. Reads the whole prompt, so call it in a thread."""
+        self.require_model(body.model)
+        count = body.n or 1
+        if count > self.limits.choices:
+            raise Refusal(f"n: {count}, at most {self.limits.choices} here; send several requests", param="n")
+        ids, text = self._prompt(body, kind)
+        own, template = body.extension, self.template
+        given = {
+            "max_tokens": body.max_completion_tokens or body.max_tokens,
+            "sequential": own.sequential,
+            "max_topic_words": own.max_topic_words,
+            "distinct_topics": own.distinct_topics,
+        }
+        changes = {name: value for name, value in given.items() if value is not None}
+        base = dataclasses.replace(template, prompt_ids=ids, text=text, name="the prompt", **changes)
+        try:
+            slots_for(self.model, [base], self.decoding)
+        except PastaError as error:
+            field = "messages" if kind == "chat" else "prompt"
+            raise Refusal(str(error), code="context_length_exceeded", param=field) from None
+        seed = secrets.randbelow(SEEDS) if body.seed is None else body.seed
+        sampling = {"temperature": body.temperature, "top_p": body.top_p, "top_k": own.top_k}
+        sampling = {name: value for name, value in sampling.items() if value is not None}
+        return [
+            dataclasses.replace(
+                base, sampling=dataclasses.replace(template.sampling, seed=(seed + number) % SEEDS, **sampling)
+            )
+            for number in range(count)
+        ]
+
+    def _prompt(self, body: Body, kind: Kind) -> tuple[tuple[int, ...], str]:
+        """The ids of the prompt, and its text for traces."""
+        tokenizer = self.model.tokenizer
+        if kind == "chat":
+            messages = conversation(body.messages)
+            return tuple(tokenizer.chat(messages)), messages[-1][1]
+        prompt = prompt_of(body)
+        if isinstance(prompt, str):
+            return tuple(tokenizer.prompt_ids(prompt)), prompt
+        for id in prompt:
+            if id >= self.model.config.vocab or tokenizer.tags.is_tag(id):
+                raise Refusal(f"prompt: id {id} is no id of a text of this model", param="prompt")
+        return tuple(prompt), tokenizer.decode(prompt)

@@ -1,0 +1,90 @@
+"""The answers to one HTTP request: queued together, followed until all have ended, cancelled when the client leaves."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Sequence
+
+from pasta_jax.decode.engine import EngineClosed, Item, QueueFull
+from pasta_jax.decode.request import Event, Request, Result
+from pasta_jax.errors import PastaError
+from pasta_jax.serve.choice import Choice, Delta
+from pasta_jax.serve.protocol import Refusal
+from pasta_jax.serve.service import Service
+
+
+class Session:
+    """Created in the event loop; raises a Refusal at once if the queue is full."""
+
+    def __init__(self, service: Service, requests: Sequence[Request], choices: Sequence[Choice], round_steps: int):
+        self.choices, self._service = choices, service
+        self._loop = asyncio.get_running_loop()
+        self._items: asyncio.Queue[tuple[int, Sequence[Item]]] = asyncio.Queue()
+        self._open: dict[int, int] = {}  # the engine's number of each answer that has not ended, by its index
+        self._began = time.perf_counter()
+        self._has_token = False
+        self._expired = False
+        try:
+            for index, request in enumerate(requests):
+                self._open[index] = service.engine.submit(request, round_steps, self._deliver_to(index))
+        except PastaError as error:
+            self.leave()
+            if isinstance(error, QueueFull):
+                raise Refusal(str(error), 429, "queue_full", retry_s=1) from None
+            if isinstance(error, EngineClosed):
+                raise Refusal(str(error), 503, "stopping", retry_s=5) from None
+            raise
+
+    def _deliver_to(self, index: int):
+        def deliver(items: Sequence[Item]) -> None:
+            with contextlib.suppress(RuntimeError):  # the event loop has ended
+                self._loop.call_soon_threadsafe(self._items.put_nowait, (index, items))
+
+        return deliver
+
+    def leave(self) -> None:
+        """Cancel what has not ended: nobody reads it."""
+        if self._open:
+            self._service.metrics.vanished.inc()
+        for number in self._open.values():
+            self._service.engine.cancel(number)
+        self._open.clear()
+
+    async def deltas(self) -> AsyncIterator[tuple[int, list[Delta]]]:
+        """What each round adds to each answer, by its index. All answers have a result at the end."""
+        deadline = self._loop.time() + self._service.limits.answer_s
+        while self._open:
+            try:
+                async with asyncio.timeout_at(None if self._expired else deadline):
+                    index, items = await self._items.get()
+            except TimeoutError:
+                self._expired = True
+                for number in self._open.values():
+                    self._service.engine.cancel(number)
+                continue
+            if deltas := self._read(index, items):
+                yield index, deltas
+
+    def _read(self, index: int, items: Sequence[Item]) -> list[Delta]:
+        choice, deltas = self.choices[index], []
+        for item in items:
+            if isinstance(item, Event):
+                if not self._has_token:
+                    self._has_token = True
+                    self._service.metrics.first.observe(time.perf_counter() - self._began)
+                if not choice.stopped:
+                    deltas += choice.push(item)
+                    if choice.stopped:
+                        self._service.engine.cancel(self._open[index])
+            elif isinstance(item, Result):
+                del self._open[index]
+                deltas += choice.finish(item)
+                seconds = time.perf_counter() - self._began
+                self._service.metrics.answer(item.trace, choice.finish_reason, seconds)
+            else:
+                del self._open[index]
+                if self._expired:
+                    limit = self._service.limits.answer_s
+                    raise Refusal(f"no token within {limit:g} s; try again later", 503, "overloaded", retry_s=5)
+                raise Refusal(str(item), 500, "decoding_failed")
+        return deltas
