@@ -2,25 +2,43 @@
 
     python -m launch.evaluate --config=configs/evaluate.py:toy \
         --config.model.path=runs/toy/model --config.baseline.path=runs/toy_baseline/model
-    python -m launch.evaluate --config=configs/evaluate.py:smollm2 --workdir=runs/evaluation \
-        --config.model.adapter=runs/pasta/adapter --config.baseline.adapter=runs/baseline/adapter
+    python -m launch.evaluate --config=configs/evaluate.py:alpaca --limit=80 --workdir=runs/alpaca
 
-Variants: toy (the toy task's held-out problems; the models are those of `launch.sft --config=configs/sft.py:toy`, the
-baseline with --config.strip_tags=True), tiny (four problems, in seconds, for the models of configs/sft.py:tiny), and
-smollm2 (adapters on SmolLM2, on prompts of AlpacaEval, of IFEval and some not to fork; a killed run resumes). It prints
-a table, and on the last line of stdout one JSON object. Of toy: shares of exact answers, forks, speedups, and how much
-exactness remains when a rule of decoding is broken (docs/RESULTS.md shows one). Of smollm2: for each set of prompts the
-figures of evaluate/figures.py. toy takes two minutes on two CPU cores.
+Variants of the toy task: toy (its held-out problems; the models are those of `launch.sft --config=configs/sft.py:toy`,
+the baseline with --config.strip_tags=True) and tiny (four problems, in seconds, for the models of configs/sft.py:tiny).
+They print shares of exact answers, forks, speedups, and how much exactness remains when a rule of decoding is broken
+(docs/RESULTS.md shows one). toy takes two minutes on two CPU cores.
+
+Variants on ordinary prompts: alpaca (AlpacaEval's 805), mt_bench (80, both turns) and ifeval (541, with its rules) have
+four systems on SmolLM2: the adapter that forks, the baseline, and Skeleton-of-Thought with and without a shared pool.
+smollm2 compares two adapters only, and needs --config.model.adapter and --config.baseline.adapter. --limit=80 takes 80
+prompts of each set, those whose text has the smallest hash; a later run with more goes on from there. A killed run
+resumes. WORKDIR gets report.html, report.md and report.json, one record per answer, and the answers as alpaca_eval and
+MT-bench's judge read them. Each system takes some 5 s a prompt on two CPU cores, and twice that where it is timed.
+
+Each prints a table, and on the last line of stdout one JSON object.
 """
+
+from pathlib import Path
 
 from ml_collections import ConfigDict
 
 from configs import common
 
+CHECKPOINTS = Path(__file__).resolve().parent.parent / "checkpoints"
+
 
 def get_config(variant: str = "toy") -> ConfigDict:
     """The config of a variant."""
-    return common.pick({"tiny": tiny, "toy": toy, "smollm2": smollm2}, variant, "configs/evaluate.py")
+    variants = {
+        "tiny": tiny,
+        "toy": toy,
+        "smollm2": smollm2,
+        "alpaca": lambda: all_systems("alpaca_eval", 805),
+        "mt_bench": lambda: all_systems("mt_bench", 80),
+        "ifeval": lambda: all_systems("ifeval", 541),
+    }
+    return common.pick(variants, variant, "configs/evaluate.py")
 
 
 def toy() -> ConfigDict:
@@ -55,15 +73,48 @@ def smollm2() -> ConfigDict:
     """Adapters on SmolLM2, on ordinary prompts."""
     config = ConfigDict(
         {
+            "systems": (
+                "model",
+                "baseline",
+            ),  # also skeleton, and unshared: Skeleton-of-Thought with and without a pool
             "model": common.model("smollm2_135m"),
             "baseline": common.model("smollm2_135m"),
-            "prompts": {"alpaca_eval": 200, "no_fork": 100, "ifeval": 0},  # of each set, by the hash of their text
+            "rival": common.model(""),  # writes skeletons and points; no preset: the baseline
+            "prompts": {  # of each set, by the hash of their text
+                "alpaca_eval": 200,  # of 805
+                "mt_bench": 0,  # of 80; both turns
+                "ifeval": 0,  # of 541
+                "no_fork": 100,  # of 100
+                "file": 0,  # of prompts_file
+            },
+            "prompts_file": "",  # JSON lines with prompt or instruction, and perhaps dataset
+            "skeleton": {
+                "most_points": 8,
+                "skeleton_tokens": 120,
+                "point_tokens": 80,  # of each
+                "router": "none",  # lists: a prompt that asks for no list is answered sequentially
+            },
             "decoding": common.decoding(lanes=8, rows=8),
             "request": common.request(max_tokens=400),
             "unmasked": 50,  # answers of each set to compare with what the model would write without the grammar mask
             "pairs": 50,  # prompts of the first set whose two answers a person is to compare: WORKDIR/pairs.jsonl
             "timed": 0,  # prompts of the first set to answer one at a time, for realised speedup; on a quiet machine
+            "rounds": 3,  # timed runs of each such prompt, of which the median counts, after one that doesn't
+            "throughput": 0,  # prompts of the first set to answer many at a time, for tokens per second
+            "judges": (),  # compare answers with the baseline's: repetition, rules, checked (configs/judges.py)
+            "checked": common.checked_judge(),
+            "annotations": "",  # alpaca_eval's annotations.json, whose win rate the report is to state
         }
     )
-    del config.request["sequential"]  # never for the model, always for the baseline
+    del config.request["sequential"]  # never for the model, always for the others
+    return config
+
+
+def all_systems(prompts: str, count: int) -> ConfigDict:
+    """The shipped adapters and both rivals, on all prompts of one set, by the paper's protocol."""
+    config = smollm2()
+    config.systems = ("model", "baseline", "skeleton", "unshared")
+    config.model.adapter, config.baseline.adapter = str(CHECKPOINTS / "pasta_sft"), str(CHECKPOINTS / "baseline_sft")
+    config.prompts.update({name: count * (name == prompts) for name in config.prompts})
+    config.update(timed=count, rounds=1, judges=("repetition",))
     return config

@@ -14,6 +14,7 @@ OUTPUT = flags.DEFINE_string("output", None, "of the toy task: JSON lines of all
 WORKDIR = flags.DEFINE_string(
     "workdir", None, "of other prompts: folder of answers and report, as --workdir=runs/evaluation"
 )
+LIMIT = flags.DEFINE_integer("limit", None, "of other prompts: at most so many of each set", lower_bound=1)
 
 
 def main(config: ConfigDict) -> None:
@@ -27,7 +28,9 @@ def main(config: ConfigDict) -> None:
     if on_toy_task:
         report = evaluate.run(settings.read(config, evaluate.Settings), Path(OUTPUT.value) if OUTPUT.value else None)
     else:
-        report = evaluate_text.run(settings.read(config, evaluate_text.Settings), Path(WORKDIR.value))
+        report = evaluate_text.run(
+            settings.read(config, evaluate_text.Settings), Path(WORKDIR.value), LIMIT.value
+        ).report
     print(report.text())
     print(json.dumps(report.fields()))
 

@@ -11,76 +11,122 @@ from pasta_jax.data.prompt_sets import by_hash, no_fork
 from pasta_jax.errors import PastaError
 from pasta_jax.models.defaults import Defaults
 from pasta_jax.pipelines import evaluate_text
-from pasta_jax.pipelines.evaluate_speed import Timing, realised
+from pasta_jax.pipelines.evaluate_speed import Timed, Timing, realised
+from pasta_jax.rivals import answer as rivals
+from pasta_jax.rivals.skeleton import parse_skeleton
 from tests.traces import tiny_model
+
+SYSTEMS = ("model", "baseline", "skeleton", "unshared")
+QUESTIONS = ["Name a fish", "Why?", "List two cats"]
 
 
 @pytest.fixture
 def run(monkeypatch, tmp_path):
-    """Answers to five prompts, at most 16 tokens long, by a model whose own temperature is 1."""
+    """Short answers to a few prompts, by a model whose own temperature is 1 and that plans two points."""
     model = dataclasses.replace(tiny_model(), defaults=Defaults(temperature=1.0, max_topic_words=2))
     monkeypatch.setattr(evaluate_text, "load", lambda source, only_decoding: model)
-    config = get_config("smollm2")
-    config.prompts.update(alpaca_eval=0, no_fork=5)
-    config.update(unmasked=1, timed=1)
-    config.request.max_tokens = 16
-    config.decoding.update(lanes=1, rows=2, widths=())  # one lane, as for timings: the programs are the same
+    monkeypatch.setattr(rivals, "parse_skeleton", lambda text, most, words: parse_skeleton("1. a\n2. b", most, words))
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": text, "dataset": text[:4]}) + "\n" for text in QUESTIONS))
 
-    def run(**counts: int) -> evaluate_text.Report:
-        config.prompts.update(counts)
-        return evaluate_text.run(settings.read(config, evaluate_text.Settings), tmp_path)
+    def run(limit: int | None = None, **changes: object) -> evaluate_text.Evaluation:
+        config = get_config("smollm2")
+        config.systems = SYSTEMS
+        config.prompts.update(alpaca_eval=0, no_fork=0, file=3)
+        config.update(unmasked=1, timed=1, rounds=1, prompts_file=str(prompts), judges=("repetition",))
+        config.request.max_tokens = 10
+        config.skeleton.update(most_points=2, skeleton_tokens=8, point_tokens=6)
+        config.decoding.update(lanes=1, rows=2, widths=(), slots=512)  # the programs of tests/test_rivals.py
+        config.update_from_flattened_dict(changes)
+        return evaluate_text.run(settings.read(config, evaluate_text.Settings), tmp_path / "run", limit)
 
     return run
 
 
 def test_a_run_keeps_its_answers_and_resumes(run, tmp_path):
-    report = run()
-    files = sorted(tmp_path.glob("answers-*.jsonl"))
-    assert len(files) == 2
-    assert report.options["temperature"] == 1.0
-    assert report.options["max_topic_words"] == 2
-    assert json.loads((tmp_path / "report.json").read_text()) == json.loads(json.dumps(report.fields()))
-    figures = report.sets["no_fork"]
-    assert (figures.model.answers, figures.baseline.answers, figures.speed.pairs) == (5, 5, 5)
-    assert figures.baseline.fork_rate == 0
-    assert figures.model.malformed_unmasked in (0.0, 1.0)
-    head, *lines = (json.loads(line) for line in files[0].read_text().splitlines())
-    assert head["request"]["sampling"]["temperature"] == 1.0
-    assert {line["prompt"] for line in lines} == set(by_hash(no_fork(), 5))
-    assert sorted(line["seed"] for line in lines) == [0, 1, 2, 3, 4]
+    evaluation = run()
+    report = evaluation.report
+    assert (report.options["sampling"]["temperature"], report.options["max_topic_words"]) == (1.0, 2)
+    saved = json.loads((tmp_path / "run/report.json").read_text())
+    assert saved == json.loads(json.dumps(report.fields()))
+    systems = report.sets["file"]
+    assert tuple(systems) == SYSTEMS
+    assert {system: one.figures.answers for system, one in systems.items()} == dict.fromkeys(SYSTEMS, 3)
+    assert (systems["baseline"].figures.fork_rate, systems["skeleton"].figures.fork_rate) == (0.0, 1.0)
+    assert systems["baseline"].estimates["speedup"].value == 1.0
+    assert systems["model"].figures.malformed_unmasked in (0.0, 1.0)
+    assert set(systems["skeleton"].categories) == {"Name", "Why?", "List"}
+    assert set(systems["skeleton"].wins) == {"repetition"}
+    assert report.realised["skeleton"].prompts == 1
+    paths = sorted((tmp_path / "run").glob("answers-*.jsonl"))
+    assert [path.name for path in paths] == [f"answers-{name}.jsonl" for name in sorted(SYSTEMS)]
+    head, *lines = (json.loads(line) for line in paths[0].read_text().splitlines())
+    assert head["request.sampling.temperature"] == 1.0
+    assert {line["prompt"] for line in lines} == set(QUESTIONS)
+    assert sorted(line["seed"] for line in lines) == [0, 1, 2]
+    pairs = [json.loads(line) for line in (tmp_path / "run/pairs.jsonl").read_text().splitlines()]
+    assert [pair["prompt"] for pair in pairs] == by_hash(QUESTIONS, 3)
 
     # Cut off in the middle of its last line, then run again: the same answers.
-    for path in files:
+    for path in paths:
         path.write_bytes(path.read_bytes()[:-20])
     again = run()
-    assert again == report  # also the timings: they were read
-    assert report.realised.prompts == 1
-    pairs = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
-    assert [pair["prompt"] for pair in pairs] == by_hash(no_fork(), 5)
-    assert [len(path.read_text().splitlines()) for path in files] == [6, 6]
+    assert again.answers.keys() == evaluation.answers.keys()
+    for system, answers in again.answers.items():
+        assert [answer.fed for answer in answers] == [answer.fed for answer in evaluation.answers[system]]
+    assert again.timings == evaluation.timings  # they were read
+    assert [len(path.read_text().splitlines()) for path in paths] == [4] * 4
+
+
+def test_a_larger_limit_goes_on_from_a_smaller_one(run, tmp_path):
+    few = run(limit=1, systems=("baseline",))
+    assert [answer.prompt for answer in few.answers["baseline"]] == by_hash(QUESTIONS, 1)
+    all_three = run(systems=("baseline",))
+    assert all_three.answers["baseline"][0] == few.answers["baseline"][0]
+    assert len((tmp_path / "run/answers-baseline.jsonl").read_text().splitlines()) == 4
+
+
+def test_another_model_or_config_is_refused_by_name(run, tmp_path):
+    run(limit=1, systems=("baseline",))
+    with pytest.raises(
+        PastaError, match=r"answers-baseline\.jsonl: begun with request.max_tokens 10, now 11; change it"
+    ):
+        run(limit=1, systems=("baseline",), **{"request.max_tokens": 11})
+    path = tmp_path / "run/answers-baseline.jsonl"
+    path.write_text(path.read_text().replace("tiny ", "other "))
+    with pytest.raises(PastaError, match=r"begun with model other .*, now tiny"):
+        run(limit=1, systems=("baseline",))
+    path.write_text(path.read_text().replace("other ", "tiny ").replace(by_hash(QUESTIONS, 1)[0], "Who?"))
+    with pytest.raises(PastaError, match=r"answer 0 of file: to another prompt"):
+        run(limit=1, systems=("baseline",))
 
 
 def test_realised_speedup_of_timings():
     def timing(number: int, seconds: float, chunks: int, steps: int = 10) -> Timing:
-        return Timing(number, seconds, 4.0, chunks, steps, baseline_steps=40)
+        return Timing(number, "", {"model": Timed(seconds, steps, chunks), "baseline": Timed(4.0, 40, 0)})
 
-    result = realised([timing(0, 1.0, 2), timing(1, 4.0, 0, 40), timing(2, 1.0, 1, steps=0)])
+    result = realised([timing(0, 1.0, 2), timing(1, 4.0, 0, 40), timing(2, 1.0, 1, steps=0)], "model")
     assert (result.prompts, result.forked) == (2, 1)
     assert (result.speedup, result.theoretical) == pytest.approx((2, 2))
     assert (result.speedup_of_forked, result.theoretical_of_forked) == pytest.approx((4, 4))
-    assert realised([timing(0, 4.0, 0)]).speedup_of_forked is None
+    assert realised([timing(0, 4.0, 0)], "model").speedup_of_forked is None
     with pytest.raises(PastaError, match=r"config\.timed: all timed answers are empty"):
-        realised([timing(0, 1.0, 1, steps=0)])
+        realised([timing(0, 1.0, 1, steps=0)], "model")
 
 
 def test_no_prompt_at_all_is_refused(run):
     with pytest.raises(PastaError, match=r"config\.prompts: all sets have 0 prompts"):
-        run(no_fork=0)
+        run(**{"prompts.file": 0})
 
 
 def test_the_table_has_a_row_per_figure(run):
-    text = run().text()
+    text = run().report.text()
     rows = {line[:24].strip(): line[24:].split() for line in text.splitlines()[2:]}
-    assert rows["answers"] == ["5", "5"]
+    assert rows["answers"] == ["3"] * 4
     assert rows["fork rate"][1] == "0.000"
-    assert {"repetition", "speedup", "speedup of forked", "theoretical of forked"} <= rows.keys()
+    assert {"repetition", "speedup", "wins, repetition", "theoretical of forked"} <= rows.keys()
+
+
+def test_prompts_of_our_own_are_a_set(run):
+    evaluation = run(systems=("baseline",), limit=1, **{"prompts.file": 0, "prompts.no_fork": 5})
+    assert [answer.prompt for answer in evaluation.answers["baseline"]] == by_hash(no_fork(), 1)

@@ -3,7 +3,7 @@
 import pytest
 
 from pasta_jax.decode.generate import Result
-from pasta_jax.evaluate.answers import Answer, Chunk, answer_of, to_judge
+from pasta_jax.evaluate.answers import Answer, Chunk, Fed, answer_of, to_judge
 from pasta_jax.evaluate.figures import figures, has_distinct_topics, leaks_a_tag, speed
 from pasta_jax.judges.rules import Rule
 from tests.traces import PROGRAM, TOKENIZER, script_of, traced
@@ -18,7 +18,7 @@ def answer(number: int = 0, prompt: str = "Why?", chunks=(), text: str = "one tw
     defaults = {
         "prompts": "set", "program": program or text, "malformed": False, "malformed_unmasked": None, "finished": True,
         "tokens": 100, "text_tokens": 80, "critical_path": 40, "steps": 41, "seed": 0, "prefill_seconds": 0.0,
-        "decode_seconds": 1.0,
+        "decode_seconds": 1.0, "fed": Fed((), (), ()),
     }  # fmt: skip
     return Answer(number=number, prompt=prompt, text=text, chunks=tuple(chunks), **(defaults | fields))
 

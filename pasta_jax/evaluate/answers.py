@@ -5,20 +5,31 @@ import dataclasses
 from pasta_jax import fingerprints
 from pasta_jax.decode.generate import Result
 from pasta_jax.lang.program import LangError, Program
+from pasta_jax.lang.tags import escape
 from pasta_jax.models.tokenizer import Tokenizer
 from pasta_jax.ranges import AtLeastZero, Count
+from pasta_jax.rivals.answer import Outcome
 
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """A chunk and its promise."""
+    """A chunk and its promise, or a point of a skeleton."""
 
     topic: str
-    promised: Count  # ids, a multiple of ten
+    promised: Count  # ids, a multiple of ten; 0: a point, which nothing promises a length of
     length: Count  # ids of its block, both tags included
     closed: str  # own, budget, request (trace.CLOSED_NAMES)
     first_step: Count
     last_step: Count
+
+
+@dataclasses.dataclass(frozen=True)
+class Fed:
+    """Every token that was fed, in order: what steps, critical path and timelines can be counted again from."""
+
+    ids: tuple[Count, ...]
+    threads: tuple[Count, ...]
+    steps: tuple[Count, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +52,7 @@ class Answer:
     seed: Count
     prefill_seconds: AtLeastZero
     decode_seconds: AtLeastZero
+    fed: Fed
 
 
 def answer_of(
@@ -74,6 +86,36 @@ def answer_of(
         seed=seed,
         prefill_seconds=round(trace.prefill_ms / 1000, 4),
         decode_seconds=round(trace.decode_ms / 1000, 4),
+        fed=Fed(tuple(trace.token.tolist()), tuple(trace.thread.tolist()), tuple(trace.step.tolist())),
+    )
+
+
+def answer_of_outcome(outcome: Outcome, prompts: str, number: int, prompt: str, seed: int) -> Answer:
+    """The record of a rival's answer. All its tokens are text: a skeleton's are the headings of the answer."""
+    fed = Fed(tuple(outcome.token.tolist()), tuple(outcome.thread.tolist()), tuple(outcome.step.tolist()))
+    return Answer(
+        prompts=prompts,
+        number=number,
+        prompt=prompt,
+        text=outcome.text,
+        program=escape(outcome.text),
+        malformed=False,
+        malformed_unmasked=None,
+        finished=outcome.finished,
+        tokens=len(fed.ids),
+        text_tokens=len(fed.ids),
+        critical_path=outcome.critical_path,
+        steps=outcome.steps,
+        chunks=tuple(
+            Chunk(
+                point.title, 0, point.tokens, "own" if point.finished else "budget", point.first_step, point.last_step
+            )
+            for point in outcome.points
+        ),
+        seed=seed,
+        prefill_seconds=round(outcome.prefill_seconds, 4),
+        decode_seconds=round(outcome.seconds - outcome.prefill_seconds, 4),
+        fed=fed,
     )
 
 

@@ -67,7 +67,8 @@ def figures(answers: Sequence[Answer], rules: Mapping[str, Sequence[Rule]]) -> F
     forked = [answer for answer in answers if answer.chunks]
     lists = [answer for answer in answers if asks_for_list(answer.prompt)]
     chunks = [chunk for answer in forked for chunk in answer.chunks]
-    own = [(float(chunk.promised), float(chunk.length)) for chunk in chunks if chunk.closed == "own"]
+    promises = [chunk for chunk in chunks if chunk.closed == "own" and chunk.promised]
+    own = [(float(chunk.promised), float(chunk.length)) for chunk in promises]
     promised, length = map(list, zip(*own, strict=True)) if own else ([], [])
     ruled = [answer for answer in answers if rules.get(answer.prompt)]
     return Figures(

@@ -1,43 +1,49 @@
-"""Realised speedup: seconds of a baseline's answers over those of a model's to the same prompts, one at a time.
+"""Speed by the clock: seconds of the systems' answers to the same prompts, one at a time or many together.
 
-Model and baseline alternate, because a machine's speed drifts; of several rounds the median counts. The answers are
-those of the same prompts, options and seeds in any other run.
+One at a time, the systems alternate, because a machine's speed drifts; the first of several runs of a prompt, which may
+compile, doesn't count, and of the others the median does. The answers are those of the same prompts, options and seeds
+in any other run. Many together, the clock runs from the first prompt to the last answer: tokens per second.
 """
 
 import dataclasses
 import statistics
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from pasta_jax import files, fingerprints
-from pasta_jax.decode.generate import DecodeConfig, Request, generate, slots_for
-from pasta_jax.decode.trace import Trace
+from pasta_jax import compiled, files
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.clock import geometric_mean
-from pasta_jax.models.weights import Model
+from pasta_jax.pipelines.evaluate_answers import SHOWN, System, Task, refuse_other
+from pasta_jax.pipelines.evaluate_prompts import Question
 from pasta_jax.progress import Progress
+from pasta_jax.ranges import AtLeastZero, Count
 
-ROUNDS = 3
+
+@dataclasses.dataclass(frozen=True)
+class Timed:
+    """A system's answer to one prompt. Seconds are a median over rounds, prefill included."""
+
+    seconds: AtLeastZero
+    critical_path: Count
+    chunks: Count
 
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """Seconds of one prompt's answers, prefill included; medians over rounds."""
+    """The answers to one prompt, by system."""
 
-    number: int
-    seconds: float
-    baseline_seconds: float
-    chunks: int
-    critical_path: int
-    baseline_steps: int
+    number: Count
+    prompt: str
+    systems: dict[str, Timed]
 
 
 @dataclasses.dataclass(frozen=True)
 class Realised:
-    """Geometric means over prompts."""
+    """Of one system over the baseline: geometric means over prompts."""
 
     prompts: int
     speedup: float
@@ -47,19 +53,37 @@ class Realised:
     theoretical_of_forked: float | None
 
 
-def realised(timings: Sequence[Timing]) -> Realised:
-    """The figures of some timings. Answers without tokens are left out."""
-    some = [timing for timing in timings if timing.critical_path and timing.baseline_steps]
-    forked = [timing for timing in some if timing.chunks]
+@dataclasses.dataclass(frozen=True)
+class Throughput:
+    """Many prompts at a time."""
+
+    answers: int
+    seconds: float
+    tokens_per_second: float
+
+
+def speedups(timings: Sequence[Timing], system: System) -> dict[int, float]:
+    """Realised speedup by prompt. Answers without tokens are left out."""
+    pairs = {timing.number: (timing.systems[system], timing.systems["baseline"]) for timing in timings}
+    both = {number: pair for number, pair in pairs.items() if all(one.critical_path and one.seconds for one in pair)}
+    return {number: plain.seconds / own.seconds for number, (own, plain) in both.items()}
+
+
+def realised(timings: Sequence[Timing], system: System) -> Realised:
+    """The figures of a system's timings over the baseline's."""
+    ratios = speedups(timings, system)
+    if not ratios:
+        raise PastaError("config.timed: all timed answers are empty; time more prompts")
+    some = [timing for timing in timings if timing.number in ratios]
+    forked = [timing for timing in some if timing.systems[system].chunks]
 
     def mean(timings: Sequence[Timing]) -> float:
-        return geometric_mean(timing.baseline_seconds / timing.seconds for timing in timings)
+        return geometric_mean(ratios[timing.number] for timing in timings)
 
     def mean_of_steps(timings: Sequence[Timing]) -> float:
-        return geometric_mean(timing.baseline_steps / timing.critical_path for timing in timings)
+        steps = [(timing.systems["baseline"].critical_path, timing.systems[system].critical_path) for timing in timings]
+        return geometric_mean(plain / own for plain, own in steps)
 
-    if not some:
-        raise PastaError("config.timed: all timed answers are empty; time more prompts")
     return Realised(
         prompts=len(some),
         speedup=mean(some),
@@ -70,46 +94,56 @@ def realised(timings: Sequence[Timing]) -> Realised:
     )
 
 
-def time_answers(
-    models: Sequence[Model],
-    requests: Sequence[Sequence[Request]],
-    config: DecodeConfig,
-    about: Sequence[dict[str, Any]],
-    workdir: Path,
-) -> list[Timing]:
-    """Time the requests of a model and of its baseline, which are two of each; an earlier run's timings are read.
-
-    `about` states what the answers depend on.
-    """
-    header = {"models": list(about), "rounds": ROUNDS, "timed": len(requests[0])}
-    alone = dataclasses.replace(config, lanes=1)
-    configs = [
-        dataclasses.replace(alone, slots=slots_for(model, own, alone))
-        for model, own in zip(models, requests, strict=True)
-    ]
-
-    def answered(number: int) -> list[Trace]:
-        several = zip(models, requests, configs, strict=True)
-        return [generate(model, [own[number]], slots)[0].trace for model, own, slots in several]
-
-    path = workdir / f"timings-{fingerprints.of_data(header)}.jsonl"
-    with files.JsonLines(path, exclusive=True) as lines:
-        if not lines.lines:
-            lines.append(header)
+def time_answers(tasks: Sequence[Task], questions: Sequence[Question], rounds: int, workdir: Path) -> list[Timing]:
+    """Time the systems' answers to each question; an earlier run's timings are read."""
+    with _records(workdir / "timings.jsonl", tasks, {"rounds": rounds}) as lines:
         timings = [msgspec.json.decode(line, type=Timing) for line in lines.lines[1:]]
-        with Progress("timings", len(requests[0]), len(timings)) as progress:
-            for number in range(len(timings), len(requests[0])):
-                _, *rounds = [answered(number) for _ in range(1 + ROUNDS)]  # the first one may compile
-                ours, plain = rounds[0]
-                timing = Timing(
-                    number=number,
-                    seconds=statistics.median(own.rounds[-1][1] / 1000 for own, _ in rounds),
-                    baseline_seconds=statistics.median(other.rounds[-1][1] / 1000 for _, other in rounds),
-                    chunks=len(ours.closed) - 1,
-                    critical_path=ours.critical_path,
-                    baseline_steps=plain.critical_path,
-                )
+        timings = timings[: len(questions)]
+        if any(timing.prompt != question.text for timing, question in zip(timings, questions, strict=False)):
+            raise PastaError(f"{workdir}/timings.jsonl: of other prompts; choose another --workdir")
+        with Progress("timings", len(questions), len(timings)) as progress:
+            for question in questions[len(timings) :]:
+                _, *several = [{task.system: task.alone(question) for task in tasks} for _ in range(1 + rounds)]
+                systems = {}
+                for task in tasks:
+                    answers = [answers[task.system] for answers in several]
+                    seconds = statistics.median(one.prefill_seconds + one.decode_seconds for one in answers)
+                    systems[task.system] = Timed(round(seconds, 4), answers[0].critical_path, len(answers[0].chunks))
+                timing = Timing(question.number, question.text, systems)
                 lines.append(dataclasses.asdict(timing))
                 timings.append(timing)
                 progress.add()
     return timings
+
+
+def time_together(tasks: Sequence[Task], questions: Sequence[Question], workdir: Path) -> dict[str, Throughput]:
+    """Each system's throughput over all questions, in the second of two runs; an earlier run's figures are read."""
+    about = {"answers": len(questions), "lanes": tasks[0].config.lanes}
+    with _records(workdir / "throughput.jsonl", tasks, about) as lines:
+        known = [msgspec.json.decode(line, type=tuple[str, Throughput]) for line in lines.lines[1:]]
+        found = dict(known)
+        with Progress("throughput", 2 * len(tasks) * len(questions), 2 * len(found) * len(questions)) as progress:
+            for task in tasks:
+                if task.system in found:
+                    continue
+                for _ in range(2):  # the first may compile
+                    progress.note = SHOWN[task.system]
+                    began, tokens = time.perf_counter() - compiled.seconds(), 0
+                    for _, answer in task.answers(questions):
+                        tokens += answer.tokens
+                        progress.add()
+                    seconds = time.perf_counter() - compiled.seconds() - began
+                found[task.system] = Throughput(len(questions), round(seconds, 3), round(tokens / seconds, 2))
+                lines.append((task.system, dataclasses.asdict(found[task.system])))
+    return found
+
+
+def _records(path: Path, tasks: Sequence[Task], about: dict[str, Any]) -> files.JsonLines:
+    """A file whose first line states what its records depend on."""
+    about = about | {f"{task.system}.{name}": value for task in tasks for name, value in task.depends_on().items()}
+    lines = files.JsonLines(path, exclusive=True)
+    if lines.lines:
+        refuse_other(path, lines.lines[0], about)
+    else:
+        lines.append(about)
+    return lines

@@ -1,233 +1,281 @@
-"""Measure a model that forks on ordinary prompts, with a baseline's answers to the same prompts beside it.
+"""Measure systems on ordinary prompts: a model that forks, the same decoded sequentially, and rivals on one runtime.
 
-    WORKDIR/answers-3f0c….jsonl   one file per system: what its answers depend on, then one record per answer
-    WORKDIR/pairs.jsonl           answers of both to compare by eye; fill in `verdict`: first, second or tie
-    WORKDIR/report.json           the figures
+    WORKDIR/answers-NAME.jsonl        what a system's answers depend on, then one record per answer
+    WORKDIR/timings.jsonl             seconds of the systems' answers, one prompt at a time; throughput.jsonl: many
+    WORKDIR/report.json               the figures; report.html and report.md show them
+    WORKDIR/model_outputs-NAME.json   the answers to AlpacaEval as alpaca_eval reads them
+    WORKDIR/mt_bench-NAME.jsonl       the answers to MT-bench as FastChat's judge reads them
+    WORKDIR/pairs.jsonl               answers of two systems to compare by eye; fill in `verdict`: first, second or tie
 
 Answers are kept as soon as they are finished: the same command resumes a killed run and reads what is there.
 """
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import msgspec
-
-from pasta_jax import files, fingerprints
-from pasta_jax.data.pairs import Pair
-from pasta_jax.data.prompt_sets import by_hash, no_fork
-from pasta_jax.data.sources import read
-from pasta_jax.decode.generate import DecodeConfig, Request, Result, slots_for, stream
+from pasta_jax import files
+from pasta_jax.decode.generate import DecodeConfig
 from pasta_jax.errors import PastaError
-from pasta_jax.evaluate.answers import Answer, answer_of, to_judge
+from pasta_jax.evaluate import interop, summary
+from pasta_jax.evaluate.answers import Answer, to_judge
 from pasta_jax.evaluate.figures import Figures, Speed, figures, speed
-from pasta_jax.evaluate.probe import well_formed
+from pasta_jax.evaluate.interop import WinRate
+from pasta_jax.evaluate.intervals import Estimate, arithmetic
+from pasta_jax.judges.checked import Entry
+from pasta_jax.judges.judge import Judge, Verdict
+from pasta_jax.judges.offline import comparing, proxy
 from pasta_jax.judges.rules import rules_of
 from pasta_jax.models.defaults import filled
 from pasta_jax.models.source import ModelSource, load
 from pasta_jax.models.weights import Model
+from pasta_jax.pipelines.checked_judge import CheckedSettings, checked_judge
 from pasta_jax.pipelines.evaluate import RequestSettings, template_of
-from pasta_jax.pipelines.evaluate_speed import ROUNDS, Realised, realised, time_answers
-from pasta_jax.progress import Progress, doing, say
-from pasta_jax.ranges import Count
+from pasta_jax.pipelines.evaluate_answers import System, Task, answer_all
+from pasta_jax.pipelines.evaluate_prompts import SECOND_TURN, PromptCounts, Question, question_sets
+from pasta_jax.pipelines.evaluate_speed import (
+    Realised,
+    Throughput,
+    Timing,
+    realised,
+    speedups,
+    time_answers,
+    time_together,
+)
+from pasta_jax.progress import doing, track
+from pasta_jax.ranges import Count, Positive
+from pasta_jax.rivals.answer import Options
 from pasta_jax.workdir import claim
 
 PAIRS = "pairs.jsonl"
-
-
-@dataclasses.dataclass(frozen=True)
-class PromptCounts:
-    """How many prompts of each set, those whose text has the smallest hash; 0: none."""
-
-    alpaca_eval: Count
-    no_fork: Count
-    ifeval: Count
+JudgeName = Literal["repetition", "rules", "checked"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """The fields of configs/evaluate.py:smollm2."""
 
+    systems: tuple[System, ...]
     model: ModelSource
     baseline: ModelSource
+    rival: ModelSource  # of Skeleton-of-Thought; without a preset or a path: the baseline's
     prompts: PromptCounts
+    prompts_file: str
+    skeleton: Options
     decoding: DecodeConfig
     request: RequestSettings
     unmasked: Count  # answers of each set to compare with what the model would write without the grammar mask
     pairs: Count  # prompts of the first set whose two answers a person is to compare
     timed: Count  # prompts of the first set to answer one at a time, for realised speedup
+    rounds: Positive  # timed runs of each such prompt after a first one
+    throughput: Count  # prompts of the first set to answer many at a time, for tokens per second
+    judges: tuple[JudgeName, ...]  # compare each answer with the baseline's
+    checked: CheckedSettings
+    annotations: str  # alpaca_eval's annotations.json, whose win rate the report states; empty: none
 
 
 @dataclasses.dataclass(frozen=True)
-class SetReport:
-    """The figures of one set of prompts."""
+class SystemReport:
+    """The figures of one system on one set of prompts."""
 
-    model: Figures
-    baseline: Figures
-    speed: Speed
+    figures: Figures
+    speed: Speed | None  # None: without a baseline
+    estimates: dict[str, Estimate]  # means with intervals, by name
+    wins: dict[str, Estimate]  # over the baseline, by judge; 0.5 is as good
+    categories: dict[str, dict[str, Estimate]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The figures of all sets, by name, and how the answers were sampled."""
+    """The figures of all sets, by name and system, and how the answers were sampled."""
 
     options: dict[str, Any]
-    sets: dict[str, SetReport]
-    realised: Realised | None  # None: not measured
+    models: dict[str, str]  # name and fingerprint, by system
+    sets: dict[str, dict[str, SystemReport]]
+    realised: dict[str, Realised]  # by system; empty: not measured
+    throughput: dict[str, Throughput]  # likewise
+    annotations: WinRate | None
 
     def fields(self) -> dict[str, Any]:
         """For JSON."""
         return dataclasses.asdict(self)
 
     def text(self) -> str:
-        """A table. One row per figure, two columns per set: the model's and the baseline's."""
-        columns = [(name, who, one) for name, both in self.sets.items() for who, one in _columns(both)]
+        """A table: one row per figure, one column per set and system."""
+        columns = [
+            (name, system, _cells(report)) for name, systems in self.sets.items() for system, report in systems.items()
+        ]
         lines = ["".join([f"{'':24}", *(f"{name:>14}" for name, _, _ in columns)])]
-        lines.append("".join([f"{'':24}", *(f"{who:>14}" for _, who, _ in columns)]))
+        lines.append("".join([f"{'':24}", *(f"{system:>14}" for _, system, _ in columns)]))
         for field in dict.fromkeys(key for _, _, one in columns for key in one):
             cells = (_cell(one.get(field)) for _, _, one in columns)
             lines.append("".join([f"{field.replace('_', ' '):24}", *(f"{cell:>14}" for cell in cells)]))
-        if self.realised is not None:
-            lines += ["", f"realised, {ROUNDS} rounds of one prompt at a time"]
-            cells = {name.replace("_", " "): _cell(value) for name, value in vars(self.realised).items()}
-            lines += [f"{name:24}{cell:>14}" for name, cell in cells.items()]
+        for system, one in self.realised.items():
+            lines += ["", f"realised, one prompt at a time: {system}"]
+            lines += [f"{name.replace('_', ' '):24}{_cell(value):>14}" for name, value in vars(one).items()]
+        for system, one in self.throughput.items():
+            lines += ["", f"{system}: {one.tokens_per_second:.1f} tokens/s over {one.answers} prompts together"]
         return "\n".join(lines)
 
 
-def run(settings: Settings, workdir: Path) -> Report:
-    """Answer all prompts with both models, one after the other, and write and return the figures."""
-    with claim(workdir):
-        prompts = {name: chosen for name, chosen in chosen_prompts(settings.prompts).items() if chosen}
-        if not prompts:
-            raise PastaError("config.prompts: all sets have 0 prompts; raise one of them")
-        with doing("loading the models"):
-            models = [load(source, only_decoding=True) for source in (settings.model, settings.baseline)]
-        # The baseline is sampled like the model, whatever its own file states.
-        request = filled(settings.request, models[0].defaults)
-        template = template_of(request)
-        sequential = dataclasses.replace(template, sequential=True)
-        ours = Task("model", models[0], template, settings.decoding, prompts, settings.unmasked)
-        plain = Task("baseline", models[1], sequential, settings.decoding, prompts, unmasked=0)
-        answers, baseline = answer_all(ours, workdir), answer_all(plain, workdir)
-        rules = rules_of("ifeval") if "ifeval" in prompts else {}
-        sets = {}
-        for name in prompts:
-            own, other = ([answer for answer in of if answer.prompts == name] for of in (answers, baseline))
-            sets[name] = SetReport(figures(own, rules), figures(other, rules), speed(own, other))
-        timed = None
-        if settings.timed:
-            requests = [task.requests()[: settings.timed] for task in (ours, plain)]
-            about = [ours.depends_on(), plain.depends_on()]
-            timed = realised(time_answers(models, requests, settings.decoding, about, workdir))
-        if settings.pairs:
-            both = list(zip(answers, baseline, strict=True))[: settings.pairs]
-            lines = [json.dumps(to_judge(own, other), ensure_ascii=False) for own, other in both]
-            if not (workdir / PAIRS).exists():  # a person's verdicts may be in it
-                files.write_lines(workdir / PAIRS, lines)
-        report = Report(dataclasses.asdict(request), sets, timed)
-        files.write_json(workdir / "report.json", report.fields())
-        return report
-
-
 @dataclasses.dataclass(frozen=True)
-class Task:
-    """What one of the two models is to answer."""
+class Evaluation:
+    """Everything a report is made of."""
 
-    name: str
-    model: Model
-    template: Request  # without a prompt
-    config: DecodeConfig
-    prompts: dict[str, list[str]]
-    unmasked: int  # answers of each set to compare with what the model would write without the grammar mask
+    report: Report
+    questions: dict[str, tuple[Question, ...]]
+    answers: dict[System, list[Answer]]
+    timings: list[Timing]
 
-    def asked(self) -> list[tuple[str, int, str]]:
-        """(set, number in it, prompt) of every prompt."""
-        return [(of, number, prompt) for of, several in self.prompts.items() for number, prompt in enumerate(several)]
-
-    def requests(self) -> list[Request]:
-        """Every prompt's request. The seed of prompt n of a set is the template's plus n."""
-        requests = []
-        for of, number, prompt in self.asked():
-            sampling = dataclasses.replace(self.template.sampling, seed=(self.template.sampling.seed + number) % 2**32)
-            ids, name = tuple(self.model.tokenizer.chat([("user", prompt)])), f"{of}: prompt {number}"
-            requests.append(
-                dataclasses.replace(self.template, prompt_ids=ids, sampling=sampling, text=prompt, name=name)
-            )
-        return requests
-
-    def depends_on(self) -> dict[str, Any]:
-        """What the records depend on: not on lanes or widths, which decide how fast they come."""
-        return {
-            "model": f"{self.model.name} {self.model.fingerprint}",
-            "positions": str(self.model.positions),
-            "request": dataclasses.asdict(self.template),
-            "rows": self.config.rows,
-            "slots": self.config.slots,
-            "prompts": {name: fingerprints.of_texts(several) for name, several in self.prompts.items()},
-            "unmasked": self.unmasked,
-        }
+    def of(self, name: str, system: System) -> list[Answer]:
+        """A system's answers to a set."""
+        return [answer for answer in self.answers[system] if answer.prompts == name]
 
 
-def chosen_prompts(counts: PromptCounts) -> dict[str, list[str]]:
-    """The prompts of each set; sets that are not asked for need not be installed."""
+def run(settings: Settings, workdir: Path, limit: int | None = None) -> Evaluation:
+    """Answer all prompts with each system, one after the other; write and return the figures.
 
-    def from_source(name: str, count: int) -> list[str]:
-        if not count:
-            return []
-        prompts = (
-            no_fork() if name == "no_fork" else [pair.instruction for pair in read(name) if isinstance(pair, Pair)]
+    `limit`: at most so many prompts of each set, chosen evenly.
+    """
+    if not settings.systems or len(set(settings.systems)) < len(settings.systems):
+        raise PastaError("config.systems: name one or several, each once")
+    annotations = interop.read_annotations(Path(settings.annotations)) if settings.annotations else None
+    sets = question_sets(settings.prompts, settings.prompts_file, limit)
+    with claim(workdir):
+        with doing("loading the models"):
+            tasks = tasks_of(settings)
+        chosen = {name: one.chosen for name, one in sets.items()}
+        every = [question for questions in chosen.values() for question in questions]
+        answers = {task.system: answer_all(task, every, workdir) for task in tasks}
+        first = every[: len(next(iter(chosen.values())))]
+        timings: list[Timing] = []
+        if settings.timed and "baseline" in answers:
+            timings = time_answers(tasks, first[: settings.timed], settings.rounds, workdir)
+        together = {}
+        if settings.throughput:
+            together = time_together(tasks, first[: settings.throughput], workdir)
+        report = Report(
+            options=dataclasses.asdict(tasks[0].template),
+            models={task.system: f"{task.model.name} {task.model.fingerprint}" for task in tasks},
+            sets=reports(settings, answers, every, timings),
+            realised={system: realised(timings, system) for system in answers if timings and system != "baseline"},
+            throughput=together,
+            annotations=interop.win_rate_of(annotations) if annotations else None,
         )
-        return by_hash(prompts, count)
-
-    return {name: from_source(name, count) for name, count in dataclasses.asdict(counts).items()}
-
-
-def answer_all(task: Task, workdir: Path) -> list[Answer]:
-    """Every prompt's answer, in order; those of an earlier run are read."""
-    asked, requests, about = task.asked(), task.requests(), task.depends_on()
-    # As many slots as all prompts need, so that a resumed run compiles the same program.
-    config = dataclasses.replace(task.config, slots=slots_for(task.model, requests, task.config))
-    with files.JsonLines(workdir / f"answers-{fingerprints.of_data(about)}.jsonl", exclusive=True) as lines:
-        if not lines.lines:
-            lines.append(about)
-        answers = read_answers(lines.lines[1:], workdir)
-        missing = [place for place, (of, number, _) in enumerate(asked) if (of, number) not in answers]
-        if len(missing) < len(asked):
-            say(f"{task.name}: {len(asked) - len(missing)} of {len(asked)} answers are there")
-        with Progress(f"{task.name}: answers", len(asked), len(asked) - len(missing)) as progress:
-            for item in stream(task.model, [requests[place] for place in missing], config, round_steps=256):
-                if not isinstance(item, Result):
-                    continue
-                (of, number, prompt), request = asked[missing[item.request]], requests[missing[item.request]]
-                unmasked = None
-                if number < task.unmasked:
-                    unmasked = not well_formed(task.model, item.trace, config, request.sampling)
-                answer = answer_of(item, of, number, prompt, request.sampling.seed, task.model.tokenizer, unmasked)
-                lines.append(dataclasses.asdict(answer))
-                answers[of, number] = answer
-                progress.add()
-    return [answers[of, number] for of, number, _ in asked]
+        evaluation = Evaluation(report, chosen, answers, timings)
+        write_files(evaluation, settings.pairs, workdir)
+        return evaluation
 
 
-def read_answers(lines: Sequence[bytes], workdir: Path) -> dict[tuple[str, int], Answer]:
-    """The answers in a file, by set and number."""
-    answers = {}
-    for number, line in enumerate(lines, start=2):
-        try:
-            answer = msgspec.json.decode(line, type=Answer)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise PastaError(f"{workdir}: line {number} of the answers: {error}; delete the file") from None
-        answers[answer.prompts, answer.number] = answer
-    return answers
-
-
-def _columns(report: SetReport) -> list[tuple[str, dict[str, Any]]]:
+def tasks_of(settings: Settings) -> list[Task]:
+    """Each system with its model; a source that several share is loaded once."""
+    rival = settings.rival if settings.rival.preset or settings.rival.path else settings.baseline
+    sources = {
+        system: {"model": settings.model, "baseline": settings.baseline}.get(system, rival)
+        for system in settings.systems
+    }
+    models: dict[ModelSource, Model] = {}
+    for source in sources.values():
+        if source not in models:
+            models[source] = load(source, only_decoding=True)
+    # All are sampled like the first system, whatever their own files state.
+    request = filled(settings.request, models[sources[settings.systems[0]]].defaults)
+    template = template_of(request)
     return [
-        ("model", dataclasses.asdict(report.model) | dataclasses.asdict(report.speed)),
-        ("baseline", dataclasses.asdict(report.baseline)),
+        Task(
+            system=system,
+            model=models[source],
+            template=dataclasses.replace(template, sequential=system != "model"),
+            config=settings.decoding,
+            options=settings.skeleton,
+            unmasked=settings.unmasked,
+        )
+        for system, source in sources.items()
     ]
+
+
+def reports(
+    settings: Settings, answers: Mapping[System, Sequence[Answer]], questions: Sequence[Question], timings: list[Timing]
+) -> dict[str, dict[str, SystemReport]]:
+    """The figures by set and system."""
+    sets: dict[str, dict[str, SystemReport]] = {}
+    categories = {(question.prompts, question.number): question.category for question in questions}
+    names = list(dict.fromkeys(answer.prompts for several in answers.values() for answer in several))
+    judges = {name: judge_of(name, settings) for name in settings.judges}
+    for name in names:
+        sets[name] = {}
+        rules = rules_of("ifeval") if name == "ifeval" else {}
+        plain = [answer for answer in answers.get("baseline", ()) if answer.prompts == name] or None
+        timed = timings if timings and name == names[0] else []
+        for system, several in answers.items():
+            own = [answer for answer in several if answer.prompts == name]
+            ratios = summary.ratios(own, plain, speedups(timed, system) if timed and system != "baseline" else {})
+            won = {}
+            if plain is not None and system != "baseline":
+                for judge_name, judge in judges.items():
+                    pairs = list(zip(own, plain, strict=True))
+                    shown = track(pairs, f"{name}: {judge_name} compares {system}", len(pairs))
+                    values = [value for pair in shown for value in summary.wins(judge, *zip(pair)).values()]
+                    won[judge_name] = arithmetic(values)
+            by_category: dict[str, set[int]] = {}
+            for answer in own:
+                by_category.setdefault(categories[name.removesuffix(SECOND_TURN), answer.number], set()).add(
+                    answer.number
+                )
+            sets[name][system] = SystemReport(
+                figures=figures(own, rules),
+                speed=speed(own, plain) if plain is not None else None,
+                estimates=summary.estimates(ratios),
+                wins={judge: value for judge, value in won.items() if value is not None},
+                categories={
+                    category: summary.estimates(ratios, numbers)
+                    for category, numbers in sorted(by_category.items())
+                    if category and len(by_category) > 1
+                },
+            )
+    return sets
+
+
+def judge_of(name: JudgeName, settings: Settings) -> Judge:
+    """A judge of Entries."""
+    if name == "checked":
+        return checked_judge(settings.checked, "ifeval" if settings.prompts.ifeval else "")
+    judge = comparing(proxy(name, "ifeval"), scale=1.0)
+
+    def of_texts(question: str, first: Entry, second: Entry) -> Verdict | None:
+        return judge(question, first.text, second.text)
+
+    return of_texts
+
+
+def write_files(evaluation: Evaluation, pairs: int, workdir: Path) -> None:
+    """Write the report, and the answers as other tools read them."""
+    files.write_json(workdir / "report.json", evaluation.report.fields())
+    questions = evaluation.questions
+    for system in evaluation.answers:
+        if chosen := questions.get("alpaca_eval"):
+            rows = interop.model_outputs(
+                evaluation.of("alpaca_eval", system), [question.category for question in chosen], f"pasta_jax-{system}"
+            )
+            files.write_json(workdir / f"model_outputs-{system}.json", rows)
+        if chosen := questions.get("mt_bench"):
+            turns = [evaluation.of("mt_bench" + ending, system) for ending in ("", SECOND_TURN)]
+            ids = [question.id or 0 for question in chosen]
+            lines = interop.mt_bench_answers(list(zip(*turns, strict=True)), ids, f"pasta_jax-{system}")
+            files.write_lines(workdir / f"mt_bench-{system}.jsonl", map(json.dumps, lines))
+    first, *others = evaluation.answers.values()
+    if pairs and others and not (workdir / PAIRS).exists():  # a person's verdicts may be in it
+        both = list(zip(first, others[0], strict=True))[:pairs]
+        lines = [json.dumps(to_judge(own, other), ensure_ascii=False) for own, other in both]
+        files.write_lines(workdir / PAIRS, lines)
+
+
+def _cells(report: SystemReport) -> dict[str, Any]:
+    cells = dataclasses.asdict(report.figures) | (dataclasses.asdict(report.speed) if report.speed else {})
+    cells |= {f"wins, {judge}": estimate.value for judge, estimate in report.wins.items()}
+    return cells
 
 
 def _cell(value: float | int | None) -> str:

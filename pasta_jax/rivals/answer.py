@@ -89,8 +89,8 @@ def answer(
     prefix = model.tokenizer.chat([*history, ("user", ask_point(question, points))])
     beginnings = [model.tokenizer.encode(point.heading) for point in points]
     if shared:
-        rows = dataclasses.replace(config, lanes=1, rows=max(config.rows, 2))
-        written = decode_points(model, prefix, beginnings, sequential.sampling, options.point_tokens, rows)
+        one_lane = dataclasses.replace(config, lanes=1, rows=options.most_points + 1)  # main's row is not used
+        written = decode_points(model, prefix, beginnings, sequential.sampling, options.point_tokens, one_lane)
     else:
         written = _decode_apart(model, prefix, beginnings, sequential, options.point_tokens, config)
     return _outcome(model, points, skeleton, written, started)

@@ -1,0 +1,194 @@
+"""The answers of one system of an evaluation, kept as they are finished: a run that was killed goes on where it was.
+
+    WORKDIR/answers-NAME.jsonl   first what the answers depend on, then one record per answer
+
+Answers that depend on something else are refused, and what differs is named.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from pasta_jax import files
+from pasta_jax.decode.generate import DecodeConfig, Request, Result, generate, slots_for, stream
+from pasta_jax.errors import PastaError
+from pasta_jax.evaluate.answers import Answer, answer_of, answer_of_outcome
+from pasta_jax.evaluate.probe import well_formed
+from pasta_jax.models.weights import Model
+from pasta_jax.pipelines.evaluate_prompts import Question
+from pasta_jax.progress import Progress, say
+from pasta_jax.rivals.answer import Options, answer
+
+System = Literal["model", "baseline", "skeleton", "unshared"]
+SHOWN = {
+    "model": "PASTA",
+    "baseline": "sequential",
+    "skeleton": "Skeleton-of-Thought",
+    "unshared": "the same, unshared",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What one system is to answer."""
+
+    system: System
+    model: Model
+    template: Request  # without a prompt
+    config: DecodeConfig
+    options: Options  # of Skeleton-of-Thought
+    unmasked: int  # answers of each set to compare with what the model would write without the grammar mask
+
+    @property
+    def is_rival(self) -> bool:
+        """Whether it answers in several requests."""
+        return self.system in ("skeleton", "unshared")
+
+    def request(self, question: Question) -> Request:
+        """A question's request. The seed of prompt n of a set is the template's plus n."""
+        seed = (self.template.sampling.seed + question.number) % 2**32
+        return dataclasses.replace(
+            self.template,
+            prompt_ids=tuple(self.model.tokenizer.chat(question.messages)),
+            sampling=dataclasses.replace(self.template.sampling, seed=seed),
+            text=question.text,
+            name=f"{question.prompts}: prompt {question.number}",
+        )
+
+    def depends_on(self) -> dict[str, Any]:
+        """What the records depend on, flat: neither on lanes and widths, which decide how fast they come, nor on how
+        many prompts are chosen."""
+        request = {f"request.{name}": value for name, value in _flat(self.template).items() if name != "prompt_ids"}
+        about = {
+            "system": self.system,
+            "model": f"{self.model.name} {self.model.fingerprint}",
+            "positions": str(self.model.positions),
+            **request,
+            "rows": self.config.rows,
+            "slots": self.config.slots,
+        }
+        if self.is_rival:
+            about |= {f"skeleton.{name}": value for name, value in vars(self.options).items()}
+        return about
+
+    def answers(self, questions: Sequence[Question]) -> Iterator[tuple[Question, Answer]]:
+        """Answer the questions; each comes when it is finished."""
+        requests = [self.request(question) for question in questions]
+        if self.is_rival:
+            for question, request in zip(questions, requests, strict=True):
+                yield question, self._rival(question, request)
+            return
+        for item in stream(self.model, requests, self.config, round_steps=256):
+            if isinstance(item, Result):
+                yield questions[item.request], self._record(questions[item.request], requests[item.request], item)
+
+    def alone(self, question: Question) -> Answer:
+        """Answer one question as if nobody else asked."""
+        request, config = self.request(question), dataclasses.replace(self.config, lanes=1)
+        if self.is_rival:
+            return self._rival(question, request)
+        return answer_of(
+            generate(self.model, [request], config)[0],
+            question.prompts,
+            question.number,
+            question.text,
+            request.sampling.seed,
+            self.model.tokenizer,
+            None,
+        )
+
+    def _rival(self, question: Question, request: Request) -> Answer:
+        outcome = answer(
+            self.model, question.messages, request, self.options, self.config, shared=self.system == "skeleton"
+        )
+        return answer_of_outcome(outcome, question.prompts, question.number, question.text, request.sampling.seed)
+
+    def _record(self, question: Question, request: Request, result: Result) -> Answer:
+        unmasked = None
+        if self.system == "model" and question.number < self.unmasked:
+            unmasked = not well_formed(self.model, result.trace, self.config, request.sampling)
+        number, seed, tokenizer = question.number, request.sampling.seed, self.model.tokenizer
+        return answer_of(result, question.prompts, number, question.text, seed, tokenizer, unmasked)
+
+
+def answer_all(task: Task, questions: Sequence[Question], workdir: Path) -> list[Answer]:
+    """Every question's answer, in order, then the second turns'; those of an earlier run are read."""
+    about, path = task.depends_on(), workdir / f"answers-{task.system}.jsonl"
+    with files.JsonLines(path, exclusive=True) as lines:
+        if lines.lines:
+            refuse_other(path, lines.lines[0], about)
+        else:
+            lines.append(about)
+        known = read_answers(lines.lines[1:], path)
+        first = _answer_missing(task, questions, known, lines, path)
+        later = [
+            question.next_turn(earlier.text)
+            for question, earlier in zip(questions, first, strict=True)
+            if question.follow_up is not None
+        ]
+        return first + _answer_missing(task, later, known, lines, path)
+
+
+def _answer_missing(
+    task: Task, questions: Sequence[Question], known: dict[tuple[str, int], Answer], lines: files.JsonLines, path: Path
+) -> list[Answer]:
+    """Answer what is not known yet, and keep it."""
+    for question in questions:
+        record = known.get((question.prompts, question.number))
+        if record is not None and record.prompt != question.text:
+            place = f"{path}: answer {question.number} of {question.prompts}"
+            raise PastaError(f"{place}: to another prompt, so the set has changed; choose another --workdir")
+    # As many slots as all prompts need, so that a resumed run compiles the same program.
+    slots = slots_for(task.model, [task.request(question) for question in questions], task.config)
+    if not task.is_rival:
+        task = dataclasses.replace(task, config=dataclasses.replace(task.config, slots=slots))
+    missing = [question for question in questions if (question.prompts, question.number) not in known]
+    found = len(questions) - len(missing)
+    if found:
+        say(f"{SHOWN[task.system]}: {found} of {len(questions)} answers are there")
+    if missing:
+        with Progress(f"{SHOWN[task.system]}: answers", len(questions), found) as progress:
+            for question, record in task.answers(missing):
+                lines.append(dataclasses.asdict(record))
+                known[question.prompts, question.number] = record
+                progress.add()
+    return [known[question.prompts, question.number] for question in questions]
+
+
+def refuse_other(path: Path, line: bytes, about: Mapping[str, Any]) -> None:
+    """Refuse records that depend on other values, and name the first that differs."""
+    if line + b"\n" == files.json_line(about):
+        return
+    try:
+        before = msgspec.json.decode(line, type=dict[str, Any])
+        now = msgspec.json.decode(files.json_line(about), type=dict[str, Any])
+        key = next(key for key in (*now, *before) if before.get(key) != now.get(key))
+    except (msgspec.DecodeError, StopIteration, RecursionError):
+        raise PastaError(f"{path}: not the answers of an evaluation; choose another --workdir") from None
+    raise PastaError(
+        f"{path}: begun with {key} {before.get(key)}, now {now.get(key)}; change it back, or choose another --workdir"
+    )
+
+
+def read_answers(lines: Sequence[bytes], path: Path) -> dict[tuple[str, int], Answer]:
+    """The answers in a file, by set and number."""
+    answers = {}
+    for number, line in enumerate(lines, start=2):
+        try:
+            record = msgspec.json.decode(line, type=Answer)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise PastaError(f"{path}: line {number}: {error}; delete that line to have it answered again") from None
+        answers[record.prompts, record.number] = record
+    return answers
+
+
+def _flat(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass; those of a dataclass within it by their path."""
+    flat = {}
+    for name, part in vars(value).items():
+        inner = _flat(part) if dataclasses.is_dataclass(part) else None
+        flat |= {name: part} if inner is None else {f"{name}.{key}": one for key, one in inner.items()}
+    return flat
