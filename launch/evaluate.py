@@ -14,7 +14,9 @@ OUTPUT = flags.DEFINE_string("output", None, "of the toy task: JSON lines of all
 WORKDIR = flags.DEFINE_string(
     "workdir", None, "of other prompts: folder of answers and report, as --workdir=runs/evaluation"
 )
-LIMIT = flags.DEFINE_integer("limit", None, "of other prompts: at most so many of each set", lower_bound=1)
+LIMIT = flags.DEFINE_integer(
+    "limit", None, "of other prompts: at most so many of each set, as --limit=80", lower_bound=1
+)
 
 
 def main(config: ConfigDict) -> None:
