@@ -37,6 +37,10 @@ def test_texts_of_points():
     assert ask_skeleton("List drinks", 7).count("List drinks") == ask_skeleton("List drinks", 7).count("3 to 7") == 1
     assert "1. Tea\n2. Milk\n" in ask_point("List drinks", points)
     assert assemble(points, [" Hot. ", ""]) == "1. Tea: Hot.\n2. Milk:"
+    assert (
+        assemble(points, ["2. Hot.\nAnd sweet.\n\n 2. Milk: no", "\n1. Tea"])
+        == "1. Tea: 2. Hot.\nAnd sweet.\n2. Milk: 1. Tea"
+    )
 
 
 def test_points_that_exceed_the_context_are_refused():

@@ -20,7 +20,7 @@ from pasta_jax.rivals.points import Points, decode_points
 from pasta_jax.rivals.skeleton import OPENING, Point, ask_point, ask_skeleton, assemble, parse_skeleton
 
 FEWEST_POINTS = 2  # a skeleton with fewer is no skeleton: the question is then answered sequentially
-LONGEST_TITLE = 12  # words
+LONGEST_TITLE = 8  # words
 
 Messages = Sequence[tuple[str, str]]  # (role, text); the last one is the question
 

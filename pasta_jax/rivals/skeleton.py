@@ -23,7 +23,7 @@ Question: {question}
 The answer consists of these points:
 {skeleton}
 
-Write one of these points, in one or two sentences. Write nothing about the others."""
+Complete the point that the answer begins with, in one or two sentences. Then stop: the others are written elsewhere."""
 
 _LINE = re.compile(r"^\s*(\d+)\s*[.):]\s*(\S.*)$")
 _MARKUP = re.compile(r"[*_`#]+")
@@ -67,7 +67,14 @@ def parse_skeleton(text: str, most: int, words: int) -> list[Point]:
     return points[:most]
 
 
+def own_text(text: str) -> str:
+    """The text of a point without others that a model went on to write: up to the next line that begins one."""
+    lines = text.strip().splitlines()
+    stop = next((at for at, line in enumerate(lines[1:], start=1) if _LINE.match(line)), len(lines))
+    return "\n".join(lines[:stop]).rstrip()
+
+
 def assemble(points: Sequence[Point], texts: Sequence[str]) -> str:
     """The answer: every point's heading and text, in the skeleton's order."""
     pairs = zip(points, texts, strict=True)
-    return "\n".join(f"{point.heading} {text.strip()}".rstrip() for point, text in pairs)
+    return "\n".join(f"{point.heading} {own_text(text)}".rstrip() for point, text in pairs)
