@@ -24,6 +24,7 @@ def model(preset: str) -> ConfigDict:
             "adapter": "",  # folder adapter/ that launch.sft wrote; empty: none
             "policy": "",  # position policy; empty: the model's own (any other is refused)
             "constant": 40,  # positions per chunk under the policy `constant`
+            "kernel": True,  # decode on the CPU with our own products of a few rows; False: with XLA's
         }
     )
 

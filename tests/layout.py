@@ -42,6 +42,8 @@ def first_line(path: Path) -> str:
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
         description = (ast.get_docstring(ast.parse(text)) or "").split("\n")[0]
+    elif path.suffix == ".cc":
+        description = text.splitlines()[0].removeprefix("// ")
     else:
         description = next((line[1:].strip() for line in text.splitlines() if re.match(r"# |<!--", line)), "")
     if not description:
@@ -54,7 +56,7 @@ def documented_files(folder: Path) -> list[Path]:
     return sorted(
         path
         for path in folder.iterdir()
-        if path.is_file() and path.suffix in (".py", ".sh", ".md", ".html", ".jsonl") and path.name != "__init__.py"
+        if path.is_file() and path.suffix in (".py", ".sh", ".md", ".html", ".jsonl", ".cc") and path.stem != "__init__"
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from pasta_jax.decode.generate import DecodeConfig, Request, generate
 from pasta_jax.decode.sampling import Sampling
+from pasta_jax.models import weights
 from pasta_jax.models.config import PRESETS
 from pasta_jax.models.weights import load_model, same_architecture
 from tests.models import uncached
@@ -64,6 +65,16 @@ def test_goldens(model):
         logits = uncached(model, ids)[-1]
         for token, expected in top.items():
             assert logits[token] == pytest.approx(expected, abs=0.03)
+        assert generate(model, [ask(ids, 16)], SETTINGS)[0].trace.token.tolist() == greedy
+
+
+@requires_smollm2
+@pytest.mark.slow
+def test_our_own_products_give_the_same_tokens(monkeypatch):
+    monkeypatch.setattr(weights, "is_available", lambda: True)
+    model = load_model("smollm2_135m", "", only_decoding=True)
+    assert "embed_panels" in model.params
+    for _, ids, _, greedy in GOLDENS[model.name]:
         assert generate(model, [ask(ids, 16)], SETTINGS)[0].trace.token.tolist() == greedy
 
 

@@ -15,6 +15,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.models import gguf_model, weights
 from pasta_jax.models.config import PRESETS, Rope
+from pasta_jax.models.kernels import library as kernels
 from pasta_jax.models.tag_rows import initial_tag_rows, rows_apart
 from pasta_jax.models.transformer import forward
 from pasta_jax.models.weights import export_model, load_model
@@ -118,20 +119,25 @@ def test_stacked_and_other_dtypes(tmp_path):
     assert {leaf.dtype for leaf in jax.tree.leaves(model.params)} == {jnp.dtype("bfloat16")}
 
 
+@pytest.mark.parametrize("layout", ["columns", "panels"])
 @pytest.mark.parametrize("width", [1, 3])
-def test_a_model_for_decoding_has_transposed_kernels_and_equal_logits(width, tmp_path):
+def test_a_model_for_decoding_has_another_layout_and_equal_logits(width, layout, tmp_path, monkeypatch):
+    if layout == "panels" and kernels.library() is None:
+        pytest.skip("needs a C++ compiler")
+    monkeypatch.setattr(weights, "is_available", lambda: layout == "panels")
     path = tmp_path / "toy.gguf"
     path.write_bytes(gguf_bytes("gemma3", GEMMA3)[0])
-    model, transposed = (load_model("", str(path), only_decoding=only) for only in (False, True))
-    kernels = [leaves for name, leaves in transposed.params["layers"][0].items() if "norm" not in name]
-    assert [tuple(leaves) for leaves in kernels] == [("columns",)] * 4
-    assert transposed.params["embed_columns"].shape == model.params["embed"].shape[::-1]
+    model, other = (load_model("", str(path), only_decoding=only) for only in (False, True))
+    matrices = [leaves for name, leaves in other.params["layers"][0].items() if "norm" not in name]
+    assert [tuple(leaves) for leaves in matrices] == [(layout,)] * 4
+    assert f"embed_{layout}" in other.params
+    assert "embed" not in other.params
 
     def logits(model):  # each token the only one of its sequence
         tokens, nowhere = jnp.arange(5, 5 + width)[:, None], jnp.zeros((width, 1), jnp.int32)
         return forward(model.params, model.config, tokens, nowhere, jnp.ones((width, 1, 1), bool))
 
-    np.testing.assert_allclose(logits(transposed), logits(model), atol=1e-5)
+    np.testing.assert_allclose(logits(other), logits(model), atol=1e-5)
     with_scanned = load_model("", str(path), stacked=True, only_decoding=True)
     assert "kernel" in with_scanned.params["layers"]["down"]
 

@@ -24,6 +24,7 @@ class ModelSource:
     adapter: str  # folder of an adapter, or its id on the Hub; empty: none
     policy: str  # position policy; empty: the model's own
     constant: Distance  # of the policy `constant`
+    kernel: bool  # decode on the CPU with our own products
 
 
 def load(
@@ -38,7 +39,7 @@ def load(
             params = merge_on_host(model.params, adapter, model.tokenizer.tags)
             fingerprint = fingerprint_of(model.config, params, model.tokenizer)
             model = dataclasses.replace(_described(model, path, about), params=params, fingerprint=fingerprint)
-        return on_device(_with_positions(model, source), dtype, stacked, only_decoding)
+        return on_device(_with_positions(model, source), dtype, stacked, only_decoding, source.kernel)
 
 
 def load_with_adapter(

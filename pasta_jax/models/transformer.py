@@ -16,6 +16,7 @@ from jax import lax
 
 from pasta_jax.models.blocked import blocked_attention
 from pasta_jax.models.config import Rope, TransformerConfig
+from pasta_jax.models.kernels.product import product, rows_of
 from pasta_jax.models.layers import is_stacked
 from pasta_jax.models.mask_spec import HIDDEN, MaskSpec
 from pasta_jax.models.pool import KV, lanes_kv, prefix_kv, write_kv
@@ -29,9 +30,9 @@ kernel_init = nn.initializers.normal(stddev=0.02)
 class Dense(nn.Module):
     """x [..., inputs] times kernel [*outputs, inputs]; a LoRA pair is added where the parameters hold one.
 
-    Parameters for decoding only may hold `columns` [inputs, *outputs] instead; see weights.py. A kernel's last axis is
-    never split: a TPU stores a kernel whose last two axes are small in tiles that its matrix unit cannot read, and
-    re-tiles it in every step.
+    Parameters for decoding only may hold `columns` [inputs, *outputs] or `panels` instead; see weights.py. A kernel's
+    last axis is never split: a TPU stores a kernel whose last two axes are small in tiles that its matrix unit cannot
+    read, and re-tiles it in every step.
     """
 
     outputs: tuple[int, ...]
@@ -40,7 +41,9 @@ class Dense(nn.Module):
     def __call__(self, x):
         *lead, inputs = x.shape
         rows_NxI = x.reshape(math.prod(lead), inputs)
-        if self.has_variable("params", "columns"):
+        if self.has_variable("params", "panels"):
+            y_NxO = product(rows_NxI, self.get_variable("params", "panels"), math.prod(self.outputs))
+        elif self.has_variable("params", "columns"):
             y_NxO = matmul_columns(rows_NxI, self.get_variable("params", "columns").reshape(inputs, -1))
         else:
             y_NxO = matmul(rows_NxI, self.param("kernel", kernel_init, (*self.outputs, inputs)))
@@ -255,6 +258,8 @@ def attend_prefix(config, q, kv: KV, l, see_BxTxS, prefixes: tuple[int, ...], fi
 
 def embedded(params, tokens_BxT):
     """The tokens' embeddings [B, T, E]."""
+    if "embed_panels" in params:
+        return rows_of(params["embed_panels"], tokens_BxT)
     if "embed_columns" in params:
         return jnp.moveaxis(params["embed_columns"][:, tokens_BxT], 0, -1)
     return params["embed"][tokens_BxT]
@@ -265,7 +270,9 @@ def logits(params, config: TransformerConfig, x_BxTxE):
     table = "embed" if config.tied_head else "head"
     lanes, length, embed = x_BxTxE.shape
     rows_NxE = x_BxTxE.reshape(lanes * length, embed)
-    if f"{table}_columns" in params:
+    if f"{table}_panels" in params:
+        logits_NxV = product(rows_NxE, params[f"{table}_panels"], config.vocab)
+    elif f"{table}_columns" in params:
         logits_NxV = jnp.matmul(rows_NxE, params[f"{table}_columns"], preferred_element_type=jnp.float32)
     else:
         logits_NxV = jnp.einsum("ne,ve->nv", rows_NxE, params[table], preferred_element_type=jnp.float32)

@@ -1,0 +1,53 @@
+// Products by rows.cc on buffers of exactly their size, from two threads and over a fork: to run under sanitizers.
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <thread>
+#include <vector>
+
+extern "C" void pasta_threads(int);
+extern "C" int pasta_level(const char*);
+extern "C" void pasta_multiply(const float*, const float*, float*, int64_t, int64_t, int64_t);
+
+int products(unsigned seed) {
+  int wrong = 0;
+  auto next = [&](int most) { return static_cast<int>((seed = seed * 1103515245 + 12345) >> 16) % most; };
+  for (int round = 0; round < 60; ++round) {
+    const int rows = 1 + next(17), inputs = 1 + next(70), outputs = 1 + next(200), panels = (outputs + 31) / 32;
+    std::vector<float> x(rows * inputs), w(panels * inputs * 32), y(rows * outputs);
+    for (float& value : x) value = next(200) / 100.f - 1;
+    for (float& value : w) value = next(200) / 100.f - 1;
+    pasta_multiply(x.data(), w.data(), y.data(), rows, inputs, outputs);
+    for (int r = 0; r < rows; ++r) {
+      for (int o = 0; o < outputs; ++o) {
+        float sum = 0;
+        for (int i = 0; i < inputs; ++i) sum += x[r * inputs + i] * w[(o / 32 * inputs + i) * 32 + o % 32];
+        wrong += std::abs(sum - y[r * outputs + o]) > 1e-4f;
+      }
+    }
+  }
+  return wrong;
+}
+
+int main() {
+  int wrong = 0, other = 0;
+  for (const char* level : {"portable", "avx2", "avx512"}) {
+    pasta_level(level);
+    for (int threads : {1, 2, 8}) {
+      pasta_threads(threads);
+      std::thread beside([&] { other += products(2); });
+      wrong += products(1);
+      beside.join();
+    }
+  }
+  const pid_t child = fork();
+  if (child == 0) _exit(products(3) != 0);
+  int status = 1;
+  waitpid(child, &status, 0);
+  std::printf("%d %d %d\n", wrong, other, status);
+  return wrong + other + status != 0;
+}
