@@ -36,6 +36,7 @@ def decoding(lanes: int, rows: int) -> ConfigDict:
             "lanes": lanes,  # requests decoded at a time
             "rows": rows,  # threads of a request decoded at a time, main included
             "widths": (2, 4),  # row counts a step may use besides 1 and `rows`; each adds a compiled loop
+            "packed": (),  # instead, with several lanes: row counts of all lanes together, besides lanes * rows
             "slots": 0,  # tokens per request, prompt included; 0: as many as needed
         }
     )

@@ -161,6 +161,13 @@ def test_results_do_not_depend_on_lane_or_neighbours():
         assert fields_of(result) == fields_of(answered(200)[number])
 
 
+def test_results_do_not_depend_on_rows_being_packed():
+    config = dataclasses.replace(EIGHT_LANES, packed=(7, 12))
+    packed = generate(talkative(), random_requests(200)[:60], config)
+    for result, alone in zip(packed, answered(200)[:60], strict=True):
+        assert fields_of(result) == fields_of(alone)
+
+
 def test_nan_in_a_lane_does_not_reach_its_neighbours():
     requests = random_requests(200)[:2]
     rules = rules_for(talkative(), EIGHT_LANES, EIGHT_LANES.slots, sequential=False, topics=True)

@@ -52,14 +52,14 @@ def stream(
         return iter(())
     slots = slots_for(model, requests, config)
     with_topics = [request for request in requests if not request.sequential]
+    lanes = min(config.lanes, len(requests))
     rules = rules_for(
         model,
-        config,
+        dataclasses.replace(config, lanes=lanes),
         slots,
         sequential=not with_topics,
         topics=any(request.max_topic_words or request.distinct_topics for request in with_topics),
     )
-    lanes = min(config.lanes, len(requests))
     require_memory(model, lanes, slots)
     return _stream(model, requests, rules, lanes, slots, round_steps, script)
 
@@ -207,7 +207,8 @@ def rules_for(model: Model, config: DecodeConfig, slots: int, sequential: bool, 
     if config.rows < 2 and not sequential:
         raise PastaError("rows 1: chunks need a row besides main's; set rows to 2 or more, or decode sequentially")
     rows = 1 if sequential else config.rows
-    tokenizer = model.tokenizer
+    tokenizer, all_rows = model.tokenizer, config.lanes * rows
+    packed = tuple(sorted({*(count for count in config.packed if count < all_rows), all_rows}))
     return Rules(
         tags=tokenizer.tags,
         stop_ids=tuple(tokenizer.stop_ids),
@@ -216,6 +217,7 @@ def rules_for(model: Model, config: DecodeConfig, slots: int, sequential: bool, 
         widths=tuple(sorted({1, rows, *(width for width in config.widths if width < rows)})),
         prefixes=tuple(length for length in PREFIXES if length < slots),
         positions=positions_for(model),
+        packed=packed if config.packed and config.lanes > 1 else (),
         topics=topic_ids(tokenizer) if topics else None,
     )
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from pasta_jax.decode.grammar import allow
-from pasta_jax.decode.interpreter import see_pool
+from pasta_jax.decode.rows import see_pool
 from pasta_jax.decode.sampling import draw
 from pasta_jax.decode.state import DONE, LIVE, RUNNING, STOP, UNUSED, DecodeState, RequestFields, Rules
 from pasta_jax.lang.structure import Place

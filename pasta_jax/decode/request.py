@@ -16,10 +16,12 @@ class DecodeConfig:
     rows: Threads  # threads of a request decoded at a time, main included
     slots: SlotsOrNone  # tokens a request can hold, its prompt included; 0: as many as the requests need
     widths: Widths = ()  # a step computes 1 row, all, or the fewest of these that hold its running threads
+    packed: Widths = ()  # the same of several lanes together, whose rows are then packed; empty: of the fullest lane
 
     def __post_init__(self):
-        if any(width < 1 for width in self.widths):
-            raise PastaError(f"widths {self.widths}: each must be at least 1")
+        for name in ("widths", "packed"):
+            if any(count < 1 for count in getattr(self, name)):
+                raise PastaError(f"{name} {getattr(self, name)}: each must be at least 1")
         for name in ("lanes", "rows"):
             if getattr(self, name) < 1:
                 raise PastaError(f"{name} {getattr(self, name)}: must be at least 1")

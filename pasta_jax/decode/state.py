@@ -59,6 +59,7 @@ class Rules:
     widths: tuple[int, ...]  # ascending, the last is `rows`: a step computes the smallest that holds its threads
     prefixes: tuple[int, ...]  # ascending: attention reads the shortest run of slots that holds all used ones
     positions: Positions
+    packed: tuple[int, ...] = ()  # ascending, the last is B * R: rows of all lanes, likewise; empty: widths count
     topics: TopicIds | None = None  # None: no request limits the words of its topics or forbids to repeat one
 
 

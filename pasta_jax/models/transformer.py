@@ -19,6 +19,7 @@ from pasta_jax.models.config import Rope, TransformerConfig
 from pasta_jax.models.kernels.product import product, rows_of
 from pasta_jax.models.layers import is_stacked
 from pasta_jax.models.mask_spec import HIDDEN, MaskSpec
+from pasta_jax.models.packed import Packed
 from pasta_jax.models.pool import KV, lanes_kv, prefix_kv, write_kv
 
 # (q, k, v) -> (output, new cache)
@@ -166,6 +167,7 @@ class Cache:
     lanes: jax.Array | None = None  # int32 [B]: the pool's lanes these rows belong to; None: all, in order
     prefixes: tuple[int, ...] = ()  # ascending static lengths; attention reads the shortest that covers `fill`
     fill: jax.Array | None = None  # int32 scalar: slots in use in the fullest lane, this step's included
+    packed: Packed | None = None  # the rows to compute; None: all
 
 
 def trunk(
@@ -182,17 +184,21 @@ def trunk(
 
     Without a cache the keys are the T tokens themselves (S = T), and a MaskSpec, from which blocks of the mask are
     computed as they are needed, may stand in for the mask. With a cache the keys are the pool's slots, including those
-    of this call: all keys and values are written first, then all rows attend.
+    of this call: all keys and values are written first, then all rows attend. If it packs C rows, the states are
+    [1, C, E].
     """
-    x_BxTxE = embedded(params, tokens_BxT)
-    if config.scaled_embed:
-        x_BxTxE = x_BxTxE * jnp.asarray(config.embed**0.5, x_BxTxE.dtype)
+    packed = None if cache is None else cache.packed
     see_local = see_BxTxS
     if isinstance(see_BxTxS, MaskSpec):
         see_local = see_BxTxS if config.window is None else see_BxTxS.within(config.window)
     elif config.window is not None:
         distance_BxTxS = positions_BxT[:, :, None] - key_positions_BxS[:, None, :]
         see_local = see_BxTxS & (distance_BxTxS < config.window)
+    if packed is not None:
+        tokens_BxT, positions_BxT = packed.pack(tokens_BxT)[None], packed.pack(positions_BxT)[None]
+    x_BxTxE = embedded(params, tokens_BxT)
+    if config.scaled_embed:
+        x_BxTxE = x_BxTxE * jnp.asarray(config.embed**0.5, x_BxTxE.dtype)
     waves = rope_waves(config.rope, config.head_dim, positions_BxT)
     waves_local = waves
     if config.local_rope is not None:
@@ -204,9 +210,12 @@ def trunk(
                 return blocked_attention(config, q, k, v, see), None
             if cache is None:
                 return attention(config, q, k.swapaxes(1, 2), v.swapaxes(1, 2), see), None
+            if packed is not None:
+                q, k, v = (packed.spread(rows[0], cache.slots_BxT.shape[0]) for rows in (q, k, v))
             written = write_kv(kv, l, cache.lanes, cache.slots_BxT, k, v)
             read, at = (written, l) if cache.lanes is None else (lanes_kv(written, l, cache.lanes), 0)
-            return attend_prefix(config, q, read, at, see, cache.prefixes, cache.fill), written
+            out = attend_prefix(config, q, read, at, see, cache.prefixes, cache.fill)
+            return out if packed is None else packed.pack(out)[None], written
 
         return Layer(config).apply({"params": params_l}, x, waves, attend)
 
