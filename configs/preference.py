@@ -11,7 +11,9 @@ resume a killed run. During training, Ctrl-C and SIGTERM save a checkpoint first
 
 Variants: tiny (a few prompts, to see that everything works), toy (the toy task; five minutes on two busy CPU cores;
 docs/RESULTS.md has the expected figures), smollm2_135m (LoRA; a language model judges: set --config.judge.endpoint.url
-and .model).
+and .model), pasta (the adapters in checkpoints/, trained further: needs --config.prompts.records=<the folder that
+`launch.annotate --config=configs/annotate.py:pasta` wrote>; the judge of what can be checked; sampling takes more than
+an hour on two CPU cores).
 """
 
 from ml_collections import ConfigDict
@@ -22,7 +24,8 @@ from configs import common
 
 def get_config(variant: str = "toy") -> ConfigDict:
     """The config of a variant."""
-    return common.pick({"tiny": tiny, "toy": toy, "smollm2_135m": smollm2_135m}, variant, "configs/preference.py")
+    variants = {"tiny": tiny, "toy": toy, "smollm2_135m": smollm2_135m, "pasta": pasta}
+    return common.pick(variants, variant, "configs/preference.py")
 
 
 def preference() -> ConfigDict:
@@ -37,6 +40,7 @@ def preference() -> ConfigDict:
                 "toy": "",  # a level of the toy task: small, medium, large
                 "toy_seed": 2,  # other problems than those of supervised training
                 "source": "",  # or a source of pairs (data/sources.py)
+                "records": "",  # or the training prompts of a folder that launch.annotate wrote
                 "count": 2000,
                 "prompt_words": (1, 300),  # fewest and most, of pairs from a source
                 "response_words": (1, 500),
@@ -153,4 +157,20 @@ def smollm2_135m() -> ConfigDict:
     config.prompts.update(source="alpaca_rows")
     config.adapter.update(rank=16, alpha=32.0)
     config.train.update(learning_rate=1e-5, lengths=(256, 512, 1024), rows=4)
+    return config
+
+
+def pasta() -> ConfigDict:
+    """The adapters in checkpoints/, from Pasta-SFT on."""
+    config = smollm2_135m()
+    config.model, config.baseline = common.shipped("pasta_sft"), common.shipped("baseline_sft")
+    config.rounds = 1
+    config.prompts.update(source="", count=300, prompt_words=(3, 100))
+    config.sample.update(count=8, temperature=0.8, block=32)
+    config.decoding.update(lanes=32, rows=8, packed=(16, 32, 48, 64, 96))
+    config.request.update(max_tokens=400)
+    config.judge.update(kind="checked", agreement=0)
+    config.adapter.update(dtype="bfloat16")
+    config.train.update(learning_rate=5e-5, lengths=(256, 384, 512), rows=2, accumulate=2, remat=False, warmup=5)
+    config.evaluate.update(count=48, temperatures=(0.6,))
     return config

@@ -34,9 +34,10 @@ from pasta_jax.pipelines.preference.pair import PromptPair
 from pasta_jax.pipelines.preference.report import Report, realised
 from pasta_jax.pipelines.preference.sample import Answers, decode_inputs, template
 from pasta_jax.pipelines.preference.settings import Settings
-from pasta_jax.pipelines.preference.stage import Stage, open_stage
+from pasta_jax.pipelines.preference.stage import Stage, open_stage, pairs_of
 from pasta_jax.workdir import claim
 from tests.models import random_params
+from tests.test_form import plain
 
 ROOT = Path(__file__).parents[1]
 STEPS = ("sample", "score", "pair", "train", "evaluate")
@@ -302,12 +303,22 @@ def test_invalid_points_are_refused(values, message):
         sweep.settings_of(base, values, Path("w"))
 
 
+def test_prompts_are_the_training_records_of_an_annotation_run(tmp_path):
+    records = [plain(f"It is {n} o'clock.", f"What time is it in town {n}?", str(n)) for n in range(3)]
+    records[1] = dataclasses.replace(records[1], split="validation")
+    (tmp_path / "records.jsonl").write_text("".join(record.json() + "\n" for record in records))
+    prompts = settings.read(preference_config.pasta(), Settings).prompts
+    pairs = list(pairs_of(dataclasses.replace(prompts, records=str(tmp_path))))
+    assert [(pair.id, pair.response) for pair in pairs] == [("0", "It is 0 o'clock."), ("2", "It is 2 o'clock.")]
+    assert pairs[0].source == "sharegpt"  # whose terms are on the card of what is trained
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"judge": {"kind": "oracle"}}, r"config\.judge\.kind: unknown value 'oracle'; choose from "),
         ({"judge": {"kind": "repetition"}}, "toy judges"),
-        ({"prompts": {"source": "alpaca_rows"}}, "either toy"),
+        ({"prompts": {"source": "alpaca_rows"}}, "set one of toy"),
         ({"prompts": {"toy_seed": 0}}, "held out"),
         ({"model": {"path": ""}}, r"config\.model\.path"),
         ({"model": {"policy": "constant"}}, "constant"),

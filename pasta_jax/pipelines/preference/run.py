@@ -16,7 +16,7 @@ from pasta_jax.pipelines.preference.report import Figures, Report, Row, evaluate
 from pasta_jax.pipelines.preference.sample import sample_baseline, sample_round
 from pasta_jax.pipelines.preference.score import judge_agreement, score
 from pasta_jax.pipelines.preference.settings import Settings
-from pasta_jax.pipelines.preference.stage import RoundModel, fingerprint_of_params, open_stage
+from pasta_jax.pipelines.preference.stage import RoundModel, Stage, fingerprint_of_params, open_stage
 from pasta_jax.pipelines.trainable import merged, place, write
 from pasta_jax.workdir import claim
 
@@ -54,7 +54,7 @@ def _run(settings: Settings, workdir: Path, watch: Watch, command: str) -> Repor
             return None
         model = trained
         rows += evaluate(stage, model, decoder(), held_out)
-    write(base.model, model.params, settings.adapter, workdir, training_of(settings, command), figures_of(rows[-1]))
+    write(base.model, model.params, settings.adapter, workdir, training_of(stage, command), figures_of(rows[-1]))
     judge = stage.judge if isinstance(stage.judge, LLMJudge) else None
     report = Report(
         quality_weight=settings.score.quality_weight,
@@ -69,13 +69,16 @@ def _run(settings: Settings, workdir: Path, watch: Watch, command: str) -> Repor
     return report
 
 
-def training_of(settings: Settings, command: str) -> Training:
+def training_of(stage: Stage, command: str) -> Training:
     """What the card says about the run."""
-    prompts = settings.prompts
-    data = origin(prompts.source) if prompts.source else f"the toy task, level {prompts.toy}, {prompts.count} problems"
+    settings, prompts = stage.settings, stage.settings.prompts
+    data = [origin(name) for name in sorted({prompt.source for prompt in stage.prompts})]
+    if prompts.toy:
+        data = [f"the toy task, level {prompts.toy}, {prompts.count} problems"]
     judge = f"answers sampled from the model itself, judged by {settings.judge.endpoint.model or settings.judge.kind}"
     plain = json.loads(json.dumps(dataclasses.asdict(settings)), parse_constant=str)  # JSON has no infinity
-    return Training(command, settings.train.seed, (f"prompts of {data}", judge), plain, git_revision())
+    described = (*(f"prompts of {one}" for one in data), judge)
+    return Training(command, settings.train.seed, described, plain, git_revision())
 
 
 def figures_of(row: Row) -> dict[str, float]:

@@ -35,6 +35,7 @@ class PromptSettings:
     toy: str
     toy_seed: Seed
     source: str
+    records: str
     count: Records
     prompt_words: WordLimits
     response_words: WordLimits

@@ -1,7 +1,7 @@
 """What all steps of the preference stage share: settings, models, prompts, the judge, and the folder of artifacts."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +11,7 @@ import numpy as np
 from pasta_jax import files, fingerprints
 from pasta_jax.checkpoint import flat
 from pasta_jax.data.pairs import Pair, id_of
+from pasta_jax.data.records import read_records
 from pasta_jax.data.sources import Filter, read, refuse_for_training, select
 from pasta_jax.data.toy import HELD_OUT, Problem, problems
 from pasta_jax.decode.generate import positions_for
@@ -26,7 +27,7 @@ from pasta_jax.models.source import load
 from pasta_jax.models.weights import Model
 from pasta_jax.pipelines.artifacts import Artifacts
 from pasta_jax.pipelines.checked_judge import checked_judge
-from pasta_jax.pipelines.preference.settings import Settings
+from pasta_jax.pipelines.preference.settings import PromptSettings, Settings
 from pasta_jax.pipelines.toy_level import refuse_other_level
 from pasta_jax.pipelines.trainable import Trainable, merged
 from pasta_jax.pipelines.trainable import load as load_trainable
@@ -71,8 +72,11 @@ def open_stage(settings: Settings, workdir: Path) -> Stage:
     for name, source in (("model", settings.model), ("baseline", settings.baseline)):
         if not source.path and not source.preset:
             raise PastaError(f"config.{name}.path: empty; set it to the folder model/ of a run of launch.sft")
-    if bool(settings.prompts.toy) == bool(settings.prompts.source):
-        raise PastaError("config.prompts: set either toy (a level of the toy task) or source (where pairs come from)")
+    if sum(map(bool, (settings.prompts.toy, settings.prompts.source, settings.prompts.records))) != 1:
+        raise PastaError(
+            "config.prompts: set one of toy (a level of the toy task), source (where pairs come from) and records "
+            "(the folder that launch.annotate wrote)"
+        )
     if (settings.judge.kind == "toy") != bool(settings.prompts.toy):
         raise PastaError("config.judge.kind: toy judges the toy task's prompts, and no others")
     if settings.prompts.toy:
@@ -103,15 +107,24 @@ def read_prompts(settings: Settings) -> tuple[tuple[Pair, ...], tuple[Pair, ...]
         held_out = problems(HELD_OUT, 0, count, chosen.toy)
         by_instruction = {problem.instruction: problem for problem in (*trained, *held_out)}
         return tuple(map(toy_pair, trained)), tuple(map(toy_pair, held_out)), by_instruction
-    refuse_for_training([chosen.source])
-    limits = Filter(chosen.prompt_words, chosen.response_words, drop_duplicates=True, drop_evaluation=True)
-    pairs, left_out = select((pair for pair in read(chosen.source) if isinstance(pair, Pair)), limits)
+    pairs, left_out = select(pairs_of(chosen), Filter(chosen.prompt_words, chosen.response_words, True, True))
+    name = chosen.records or chosen.source
     if len(pairs) <= count:
-        raise PastaError(
-            f"{chosen.source}: has {len(pairs)} usable pairs, {count} are held out; lower config.evaluate.count"
-        )
-    say(f"{chosen.source}: {len(pairs)} pairs, left out: {dict(left_out)}")
+        raise PastaError(f"{name}: has {len(pairs)} usable pairs, {count} are held out; lower config.evaluate.count")
+    say(f"{name}: {len(pairs)} pairs, left out: {dict(left_out)}")
     return tuple(pairs[count:][: chosen.count]), tuple(pairs[:count]), {}
+
+
+def pairs_of(prompts: PromptSettings) -> Iterator[Pair]:
+    """The pairs of a source, or those that an annotation run has for training."""
+    if not prompts.records:
+        refuse_for_training([prompts.source])
+        yield from (pair for pair in read(prompts.source) if isinstance(pair, Pair))
+        return
+    for record in read_records(Path(prompts.records) / "records.jsonl"):
+        if record.split == "train":
+            texts = record.system, record.instruction, record.response
+            yield Pair(record.id, *texts, record.source, record.origin)
 
 
 def toy_pair(problem: Problem) -> Pair:
@@ -146,7 +159,7 @@ def judge_inputs(settings: Settings) -> dict[str, Any]:
         case "checked":
             inputs["checked"] = dataclasses.asdict(judge.checked)
     if judge.kind in ("checked", "rules"):
-        rules = rules_of(settings.prompts.source)
+        rules = rules_of(settings.prompts.source) if settings.prompts.source else {}
         inputs["rules"] = fingerprints.of_data(
             [[question, *map(dataclasses.astuple, of)] for question, of in rules.items()]
         )
