@@ -1,11 +1,14 @@
 """What config files share: variants chosen by `file.py:variant`; settings of a model, of decoding and of a request."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from pasta_jax.errors import PastaError
+
+CHECKPOINTS = Path(__file__).resolve().parent.parent / "checkpoints"
 
 
 def pick(variants: dict[str, Callable[[], ConfigDict]], name: str, file: str) -> ConfigDict:
@@ -27,6 +30,13 @@ def model(preset: str) -> ConfigDict:
             "kernel": True,  # decode on the CPU with our own products of a few rows; False: with XLA's
         }
     )
+
+
+def shipped(name: str) -> ConfigDict:
+    """SmolLM2 with an adapter of this project."""
+    config = model("smollm2_135m")
+    config.adapter = str(CHECKPOINTS / name)
+    return config
 
 
 def decoding(lanes: int, rows: int) -> ConfigDict:

@@ -25,14 +25,10 @@ and --output writes the results, with AlpacaEval's fields; the same command resu
 each answer has a page, and the file that the flag names links to them.
 """
 
-from pathlib import Path
-
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from configs import common
-
-CHECKPOINTS = Path(__file__).resolve().parent.parent / "checkpoints"
 
 
 def get_config(variant: str = "smollm2_135m") -> ConfigDict:
@@ -69,9 +65,9 @@ def decode(preset: str, chat: bool) -> ConfigDict:
 
 
 def pasta() -> ConfigDict:
-    """SmolLM2 with the adapter that forks; see checkpoints/pasta_sft."""
+    """SmolLM2 with the adapter that forks, and its baseline, which does not; see their cards in checkpoints/."""
     config = decode("smollm2_135m", chat=True)
-    config.model.adapter = str(CHECKPOINTS / "pasta_sft")
+    config.model, config.baseline = common.shipped("pasta_sft"), common.shipped("baseline_sft")
     config.request.max_tokens = 400
     return config
 

@@ -11,21 +11,18 @@ They print shares of exact answers, forks, speedups, and how much exactness rema
 
 Variants on ordinary prompts: alpaca (AlpacaEval's 805), mt_bench (80, both turns) and ifeval (541, with its rules) have
 four systems on SmolLM2: the adapter that forks, the baseline, and Skeleton-of-Thought with and without a shared pool.
-smollm2 compares two adapters only, and needs --config.model.adapter and --config.baseline.adapter. --limit=80 takes 80
-prompts of each set, those whose text has the smallest hash; a later run with more goes on from there. A killed run
-resumes. WORKDIR gets report.html, report.md and report.json, one record per answer, and the answers as alpaca_eval and
-MT-bench's judge read them. Each system takes some 5 s a prompt on two CPU cores, and twice that where it is timed.
+smollm2 compares the two adapters only, or others named with --config.model.adapter and --config.baseline.adapter.
+--limit=80 takes 80 prompts of each set, those whose text has the smallest hash; a later run with more goes on from
+there. A killed run resumes. WORKDIR gets report.html, report.md and report.json, one record per answer, and the answers
+as alpaca_eval and MT-bench's judge read them. Each system takes some 5 s a prompt on two CPU cores, and twice that
+where it is timed.
 
 Each prints a table, and on the last line of stdout one JSON object.
 """
 
-from pathlib import Path
-
 from ml_collections import ConfigDict
 
 from configs import common
-
-CHECKPOINTS = Path(__file__).resolve().parent.parent / "checkpoints"
 
 
 def get_config(variant: str = "toy") -> ConfigDict:
@@ -77,8 +74,8 @@ def smollm2() -> ConfigDict:
                 "model",
                 "baseline",
             ),  # also skeleton, and unshared: Skeleton-of-Thought with and without a pool
-            "model": common.model("smollm2_135m"),
-            "baseline": common.model("smollm2_135m"),
+            "model": common.shipped("pasta_sft"),
+            "baseline": common.shipped("baseline_sft"),
             "rival": common.model(""),  # writes skeletons and points; no preset: the baseline
             "prompts": {  # of each set, by the hash of their text
                 "alpaca_eval": 200,  # of 805
@@ -94,7 +91,7 @@ def smollm2() -> ConfigDict:
                 "point_tokens": 80,  # of each
                 "router": "none",  # lists: a prompt that asks for no list is answered sequentially
             },
-            "decoding": common.decoding(lanes=8, rows=8),
+            "decoding": common.decoding(lanes=32, rows=8),
             "request": common.request(max_tokens=400),
             "unmasked": 50,  # answers of each set to compare with what the model would write without the grammar mask
             "pairs": 50,  # prompts of the first set whose two answers a person is to compare: WORKDIR/pairs.jsonl
@@ -106,6 +103,7 @@ def smollm2() -> ConfigDict:
             "annotations": "",  # alpaca_eval's annotations.json, whose win rate the report is to state
         }
     )
+    config.decoding.packed = (16, 32, 48, 64, 96)
     del config.request["sequential"]  # never for the model, always for the others
     return config
 
@@ -114,7 +112,6 @@ def all_systems(prompts: str, count: int) -> ConfigDict:
     """The shipped adapters and both rivals, on all prompts of one set, by the paper's protocol."""
     config = smollm2()
     config.systems = ("model", "baseline", "skeleton", "unshared")
-    config.model.adapter, config.baseline.adapter = str(CHECKPOINTS / "pasta_sft"), str(CHECKPOINTS / "baseline_sft")
     config.prompts.update({name: count * (name == prompts) for name in config.prompts})
     config.update(timed=count, rounds=1, judges=("repetition",))
     return config
