@@ -40,7 +40,7 @@ def test_a_card_states_base_positions_command_seed_settings_data_figures_and_lim
 
 def test_the_snippet_for_peft_makes_room_for_the_tags():
     assert "model.resize_token_embeddings(49220, mean_resizing=False)" in card.text(ADAPTER)
-    assert "from_pretrained('HuggingFaceTB/SmolLM2-135M-Instruct')" in card.text(ADAPTER)
+    assert 'from_pretrained("HuggingFaceTB/SmolLM2-135M-Instruct")' in card.text(ADAPTER)
 
 
 def test_a_card_is_completed_later(tmp_path):

@@ -114,7 +114,7 @@ python -m launch.decode {variant}--config.model.adapter=FOLDER --prompt='Hi!'
 base that the adapter was trained on, and close on others; a package's copy may have 4-bit weights.
 
 ```python
-model = AutoModelForCausalLM.from_pretrained({hub or "BASE"!r})
+model = AutoModelForCausalLM.from_pretrained("{hub or "BASE"}")
 if model.config.vocab_size < {card.tags_base + NUM_TAGS}:
     model.resize_token_embeddings({card.tags_base + NUM_TAGS}, mean_resizing=False)
 model = PeftModel.from_pretrained(model, FOLDER)
