@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from pasta_jax.decode import generate as decoding
-from pasta_jax.decode import interpreter, reference
+from pasta_jax.decode import reference, rows
 from pasta_jax.decode.generate import DecodeConfig, Request, rules_for, start
 from pasta_jax.decode.interpreter import Script, run
 from pasta_jax.decode.prefill import admit, prefill
@@ -193,12 +193,12 @@ def test_scripted_programs_equal_the_oracles(count, config, positions):
     # All outcomes must occur often, or the programs test little.
     assert min(ends[STOP], ends[LENGTH], ends["cut short"]) > count // 20
     assert ends["forks"] > count
-    assert ends["most forks"] >= 15
+    assert ends["most forks"] >= 12
 
 
 def test_the_worked_example_is_correct():
-    """The table in the source of interpreter.py equals a replay."""
-    source = Path(interpreter.__file__).read_text()
+    """The table in the source of rows.py equals a replay."""
+    source = Path(rows.__file__).read_text()
     table = [line.split() for line in re.findall(r"^# +(\d+ +\d:.*)$", source, re.MULTILINE)]
     program = Program((Chunk("", 1, "abc"), Chunk("", 1, "d"), Chunk("", 1, "e"), Sync(), Text(".")))
     request = Request((63,), 1, Sampling(), False, 1, 1)
