@@ -19,7 +19,7 @@ Ctrl-C or SIGTERM stops it when the answers that run are finished.
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from configs import common, decode
+from configs import common
 
 
 def get_config(variant: str = "pasta") -> ConfigDict:
@@ -65,6 +65,6 @@ def serve(preset: str) -> ConfigDict:
 def pasta() -> ConfigDict:
     """SmolLM2 with the adapter that forks; see checkpoints/pasta_sft."""
     config = serve("smollm2_135m")
-    config.model.adapter = str(decode.CHECKPOINTS / "pasta_sft")
+    config.model = common.shipped("pasta_sft")
     config.name = "smollm2_135m_pasta"
     return config
