@@ -100,6 +100,7 @@ def smollm2() -> ConfigDict:
             "throughput": 0,  # prompts of the first set to answer many at a time, for tokens per second
             "judges": (),  # compare answers with the baseline's: repetition, rules, checked (configs/judges.py)
             "checked": common.checked_judge(),
+            "texts": True,  # the report shows prompts and answers; False: figures and timelines only
             "annotations": "",  # alpaca_eval's annotations.json, whose win rate the report is to state
         }
     )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -10,14 +11,16 @@ from pasta_jax import settings
 from pasta_jax.data.prompt_sets import by_hash, no_fork
 from pasta_jax.errors import PastaError
 from pasta_jax.models.defaults import Defaults
-from pasta_jax.pipelines import evaluate_text
+from pasta_jax.pipelines import evaluate_page, evaluate_text
+from pasta_jax.pipelines.evaluate_answers import SHOWN
+from pasta_jax.pipelines.evaluate_report import Evaluation
 from pasta_jax.pipelines.evaluate_speed import Timed, Timing, realised
 from pasta_jax.rivals import answer as rivals
 from pasta_jax.rivals.skeleton import parse_skeleton
 from tests.traces import tiny_model
 
 SYSTEMS = ("model", "baseline", "skeleton", "unshared")
-QUESTIONS = ["Name a fish", "Why?", "List two cats"]
+QUESTIONS = ["Name a <fish>", "Why?", "List two cats"]
 
 
 @pytest.fixture
@@ -26,10 +29,11 @@ def run(monkeypatch, tmp_path):
     model = dataclasses.replace(tiny_model(), defaults=Defaults(temperature=1.0, max_topic_words=2))
     monkeypatch.setattr(evaluate_text, "load", lambda source, only_decoding: model)
     monkeypatch.setattr(rivals, "parse_skeleton", lambda text, most, words: parse_skeleton("1. a\n2. b", most, words))
+    monkeypatch.setattr(evaluate_text, "write_report", lambda *_: None)  # drawn by one test
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": text, "dataset": text[:4]}) + "\n" for text in QUESTIONS))
 
-    def run(limit: int | None = None, **changes: object) -> evaluate_text.Evaluation:
+    def run(limit: int | None = None, **changes: object) -> Evaluation:
         config = get_config("smollm2")
         config.systems = SYSTEMS
         config.prompts.update(alpaca_eval=0, no_fork=0, file=3)
@@ -76,6 +80,23 @@ def test_a_run_keeps_its_answers_and_resumes(run, tmp_path):
         assert [answer.fed for answer in answers] == [answer.fed for answer in evaluation.answers[system]]
     assert again.timings == evaluation.timings  # they were read
     assert [len(path.read_text().splitlines()) for path in paths] == [4] * 4
+
+
+def test_the_report_shows_every_prompt_safely(run, tmp_path):
+    """One page without scripts or addresses, and the same in Markdown with pictures; without texts, figures alone."""
+    evaluation = run()
+    evaluate_page.write_report(evaluation, True, tmp_path)
+    html, markdown = ((tmp_path / name).read_text() for name in ("report.html", "report.md"))
+    assert "<fish>" not in html + markdown
+    assert html.count("Name a &lt;fish&gt;") >= 2  # among the worst answers, and with its timelines
+    assert "<script" not in html
+    assert re.findall(r'(?:src|href)="(?!#)|url\((?!#)|@import', html) == []
+    assert html.count('class="lanes"') == 3 * len(SYSTEMS)
+    for text in (html, markdown):
+        assert all(name in text for name in (*SHOWN.values(), "paper: Pasta-BoN λ=∞", "Quality against speed"))
+    assert all((tmp_path / name).exists() for name in re.findall(r"\]\(([\w.]+)\)", markdown))
+    evaluate_page.write_report(evaluation, False, tmp_path)
+    assert "fish" not in (tmp_path / "report.html").read_text() + (tmp_path / "report.md").read_text()
 
 
 def test_a_larger_limit_goes_on_from_a_smaller_one(run, tmp_path):

@@ -27,7 +27,7 @@ SHOWN = {
     "model": "PASTA",
     "baseline": "sequential",
     "skeleton": "Skeleton-of-Thought",
-    "unshared": "the same, unshared",
+    "unshared": "unshared points",
 }
 
 

@@ -14,16 +14,15 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pasta_jax import files
 from pasta_jax.decode.generate import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate import interop, summary
 from pasta_jax.evaluate.answers import Answer, to_judge
-from pasta_jax.evaluate.figures import Figures, Speed, figures, speed
-from pasta_jax.evaluate.interop import WinRate
-from pasta_jax.evaluate.intervals import Estimate, arithmetic
+from pasta_jax.evaluate.figures import figures, speed
+from pasta_jax.evaluate.intervals import arithmetic
 from pasta_jax.judges.checked import Entry
 from pasta_jax.judges.judge import Judge, Verdict
 from pasta_jax.judges.offline import comparing, proxy
@@ -34,16 +33,10 @@ from pasta_jax.models.weights import Model
 from pasta_jax.pipelines.checked_judge import CheckedSettings, checked_judge
 from pasta_jax.pipelines.evaluate import RequestSettings, template_of
 from pasta_jax.pipelines.evaluate_answers import System, Task, answer_all
+from pasta_jax.pipelines.evaluate_page import write_report
 from pasta_jax.pipelines.evaluate_prompts import SECOND_TURN, PromptCounts, Question, question_sets
-from pasta_jax.pipelines.evaluate_speed import (
-    Realised,
-    Throughput,
-    Timing,
-    realised,
-    speedups,
-    time_answers,
-    time_together,
-)
+from pasta_jax.pipelines.evaluate_report import Evaluation, Report, SystemReport
+from pasta_jax.pipelines.evaluate_speed import Timing, realised, speedups, time_answers, time_together
 from pasta_jax.progress import doing, track
 from pasta_jax.ranges import Count, Positive
 from pasta_jax.rivals.answer import Options
@@ -74,64 +67,7 @@ class Settings:
     judges: tuple[JudgeName, ...]  # compare each answer with the baseline's
     checked: CheckedSettings
     annotations: str  # alpaca_eval's annotations.json, whose win rate the report states; empty: none
-
-
-@dataclasses.dataclass(frozen=True)
-class SystemReport:
-    """The figures of one system on one set of prompts."""
-
-    figures: Figures
-    speed: Speed | None  # None: without a baseline
-    estimates: dict[str, Estimate]  # means with intervals, by name
-    wins: dict[str, Estimate]  # over the baseline, by judge; 0.5 is as good
-    categories: dict[str, dict[str, Estimate]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Report:
-    """The figures of all sets, by name and system, and how the answers were sampled."""
-
-    options: dict[str, Any]
-    models: dict[str, str]  # name and fingerprint, by system
-    sets: dict[str, dict[str, SystemReport]]
-    realised: dict[str, Realised]  # by system; empty: not measured
-    throughput: dict[str, Throughput]  # likewise
-    annotations: WinRate | None
-
-    def fields(self) -> dict[str, Any]:
-        """For JSON."""
-        return dataclasses.asdict(self)
-
-    def text(self) -> str:
-        """A table: one row per figure, one column per set and system."""
-        columns = [
-            (name, system, _cells(report)) for name, systems in self.sets.items() for system, report in systems.items()
-        ]
-        lines = ["".join([f"{'':24}", *(f"{name:>14}" for name, _, _ in columns)])]
-        lines.append("".join([f"{'':24}", *(f"{system:>14}" for _, system, _ in columns)]))
-        for field in dict.fromkeys(key for _, _, one in columns for key in one):
-            cells = (_cell(one.get(field)) for _, _, one in columns)
-            lines.append("".join([f"{field.replace('_', ' '):24}", *(f"{cell:>14}" for cell in cells)]))
-        for system, one in self.realised.items():
-            lines += ["", f"realised, one prompt at a time: {system}"]
-            lines += [f"{name.replace('_', ' '):24}{_cell(value):>14}" for name, value in vars(one).items()]
-        for system, one in self.throughput.items():
-            lines += ["", f"{system}: {one.tokens_per_second:.1f} tokens/s over {one.answers} prompts together"]
-        return "\n".join(lines)
-
-
-@dataclasses.dataclass(frozen=True)
-class Evaluation:
-    """Everything a report is made of."""
-
-    report: Report
-    questions: dict[str, tuple[Question, ...]]
-    answers: dict[System, list[Answer]]
-    timings: list[Timing]
-
-    def of(self, name: str, system: System) -> list[Answer]:
-        """A system's answers to a set."""
-        return [answer for answer in self.answers[system] if answer.prompts == name]
+    texts: bool  # the report shows prompts and answers
 
 
 def run(settings: Settings, workdir: Path, limit: int | None = None) -> Evaluation:
@@ -166,6 +102,8 @@ def run(settings: Settings, workdir: Path, limit: int | None = None) -> Evaluati
         )
         evaluation = Evaluation(report, chosen, answers, timings)
         write_files(evaluation, settings.pairs, workdir)
+        with doing("drawing the report"):
+            write_report(evaluation, settings.texts, workdir)
         return evaluation
 
 
@@ -270,13 +208,3 @@ def write_files(evaluation: Evaluation, pairs: int, workdir: Path) -> None:
         both = list(zip(first, others[0], strict=True))[:pairs]
         lines = [json.dumps(to_judge(own, other), ensure_ascii=False) for own, other in both]
         files.write_lines(workdir / PAIRS, lines)
-
-
-def _cells(report: SystemReport) -> dict[str, Any]:
-    cells = dataclasses.asdict(report.figures) | (dataclasses.asdict(report.speed) if report.speed else {})
-    cells |= {f"wins, {judge}": estimate.value for judge, estimate in report.wins.items()}
-    return cells
-
-
-def _cell(value: float | int | None) -> str:
-    return "—" if value is None else str(value) if isinstance(value, int) else f"{value:.3f}"

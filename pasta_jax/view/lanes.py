@@ -1,0 +1,44 @@
+"""The threads of an answer over its steps as a small SVG, drawn from two integers of each token, for long pages."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pasta_jax.view.style import css_thread
+from pasta_jax.view.text import fit, markup
+
+ROW, NAMES = 16, 150  # height of a thread, width of its name; in pixels
+WIDTH = 640
+
+
+def lanes(threads: Sequence[int], steps: Sequence[int], names: Sequence[str], most_steps: int) -> str:
+    """Bars from every thread's first to its last step, with gaps where it waited; `names` by thread.
+
+    `threads` and `steps` are those of each token. `most_steps` is the width of the picture in steps.
+    """
+    thread, step = np.asarray(threads, np.int64), np.asarray(steps, np.int64)
+    scale = (WIDTH - NAMES) / max(most_steps, 1)
+    parts = []
+    for number, name in enumerate(names):
+        own = np.sort(step[thread == number])
+        top = number * ROW
+        parts.append(f'<g class="{css_thread(number)}"><text class="name" x="0" y="{top + 12}">')
+        parts.append(f"{markup(fit(name, 12, NAMES - 8))}</text>")
+        for first, last in _runs(own):
+            left, width = NAMES + (first - 1) * scale, max((last - first + 1) * scale, 1)
+            title = f"<title>{markup(name)}: steps {first} to {last}</title>"
+            parts.append(
+                f'<rect class="bar" x="{left:.1f}" y="{top + 3}" width="{width:.1f}" height="{ROW - 6}">{title}</rect>'
+            )
+        parts.append("</g>")
+    return f'<svg class="lanes" viewBox="0 0 {WIDTH} {ROW * len(names)}" role="img">{"".join(parts)}</svg>'
+
+
+def _runs(steps: np.ndarray) -> list[tuple[int, int]]:
+    """(first, last) of each run of consecutive steps."""
+    if not len(steps):
+        return []
+    breaks = np.flatnonzero(np.diff(steps) > 1)
+    firsts = [0, *(breaks + 1)]
+    lasts = [*breaks, len(steps) - 1]
+    return [(int(steps[first]), int(steps[last])) for first, last in zip(firsts, lasts, strict=True)]
