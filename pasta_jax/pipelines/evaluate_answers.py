@@ -64,6 +64,7 @@ class Task:
         request = {f"request.{name}": value for name, value in _flat(self.template).items() if name != "prompt_ids"}
         about = {
             "system": self.system,
+            "tags": self.model.tokenizer.tags.base,
             "model": f"{self.model.name} {self.model.fingerprint}",
             "positions": str(self.model.positions),
             **request,
