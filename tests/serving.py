@@ -31,12 +31,16 @@ def export(path: Path) -> Path:
 class Server:
     """`python -m launch.serve`; `changes` are config keys. Its stderr is read to the end."""
 
-    def __init__(self, model: Path, environment: dict[str, str] | None = None, **changes: object):
+    def __init__(self, model: Path, key: str | None = None, **changes: object):
         values = {f"decoding.{name}": value for name, value in DECODING.items()} | OPTIONS
         values |= {name.replace("__", "."): value for name, value in changes.items()}
         command = [sys.executable, "-m", "launch.serve", "--config=configs/serve.py:local", "--config.port=0"]
         command += [f"--config.model.path={model}", *(f"--config.{name}={value}" for name, value in values.items())]
-        env = dict(os.environ) | {"PYTHONPATH": str(ROOT)} | (environment or {})
+        env = dict(os.environ) | {"PYTHONPATH": str(ROOT)}
+        if key is not None:
+            env["SERVER_KEY"] = key
+            command.append("--config.key_variable=SERVER_KEY")
+        self.key = key
         self.process = subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True)
         self.lines: list[str] = []
         self._ready = threading.Event()
@@ -56,12 +60,16 @@ class Server:
                 self._ready.set()
         self._ready.set()
 
-    def request(self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None):
-        """(status, headers, content) of one request; a body that is no string is sent as JSON."""
+    def request(
+        self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None, key: str | None = ""
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and content of one request; a body that is no string is sent as JSON. Key "": its own."""
+        key = self.key if key == "" else key
+        given = {} if key is None else {"Authorization": f"Bearer {key}"}
         connection = http.client.HTTPConnection(self.host, self.port, timeout=60)
         try:
             content = body if body is None or isinstance(body, str | bytes) else json.dumps(body)
-            connection.request(method, path, content, {"Content-Type": "application/json"} | (headers or {}))
+            connection.request(method, path, content, {"Content-Type": "application/json"} | given | (headers or {}))
             response = connection.getresponse()
             return response.status, dict(response.getheaders()), response.read()
         finally:
@@ -99,3 +107,5 @@ class Server:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+        self._reader.join(10)
+        self.process.stderr.close()

@@ -228,7 +228,7 @@ def open_engine(model: Model, config: DecodeConfig, most_waiting: int, topics: b
     def create() -> DeviceLoop:
         loop = DeviceLoop(model, rules, config.lanes, slots)
         lengths = [length for length in PIECES if length < slots] if warm_up else []
-        for length in lengths:
+        for length in sorted([*lengths, *lengths]):  # the second time, the prompt is copied
             loop.submit(-1, Request((rules.stop_ids[0],) * length, 1, Sampling(), True, 1, 1), 1)
             while loop.is_busy:
                 list(loop.round())

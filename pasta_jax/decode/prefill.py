@@ -99,7 +99,6 @@ def prefill(
     return _begin(params, state, lane, start + count, first, config, rules)
 
 
-@functools.partial(jax.jit, static_argnames=("span", "config", "rules"), donate_argnames="state")
 def copy_prompt(
     params: Params,
     state: DecodeState,
@@ -111,9 +110,14 @@ def copy_prompt(
 ) -> DecodeState:
     """Copy the prompt in the first slots of lane `source` into the lane, and sample the next token with its own seed.
 
-    The result is bit-equal to that of `prefill`. `span` is the number of slots to copy, at least the prompt's; it has
-    few values, since each compiles a program.
+    The result is bit-equal to that of `prefill`. `span` is the number of slots to copy, at least the prompt's.
     """
+    return _begin_copied(params, _copy(state, lane, source, span), lane, config=config, rules=rules)
+
+
+@functools.partial(jax.jit, static_argnames="span", donate_argnames="state")
+def _copy(state: DecodeState, lane: jax.Array, source: jax.Array, span: int) -> DecodeState:
+    """Copy slots, in a program of its own: each span compiles one, and that with the model's head takes far longer."""
 
     def put(field: jax.Array, lanes: int, slots: int) -> jax.Array:
         """`lanes` and `slots` are the axes of the field that count them."""
@@ -131,8 +135,15 @@ def copy_prompt(
     hidden = state.hidden if state.hidden is None else put(state.hidden, 0, 1)
     pool = dataclasses.replace(pool, kv=kv, fill=pool.fill.at[lane].set(length), **per_slot)
     prompted = state.prompted.at[lane].set(state.prompted[source])
-    state = dataclasses.replace(state, pool=pool, prompted=prompted, hidden=hidden)
-    return _begin(params, state, lane, length, jnp.int32(-1), config, rules)
+    return dataclasses.replace(state, pool=pool, prompted=prompted, hidden=hidden)
+
+
+@functools.partial(jax.jit, static_argnames=("config", "rules"), donate_argnames="state")
+def _begin_copied(
+    params: Params, state: DecodeState, lane: jax.Array, config: TransformerConfig, rules: Rules
+) -> DecodeState:
+    """Sample the first token after a copied prompt."""
+    return _begin(params, state, lane, state.pool.fill[lane], jnp.int32(-1), config, rules)
 
 
 @jax.named_scope("sample")

@@ -59,7 +59,7 @@ class Guard:
 
     def _check(self, scope: Scope) -> None:
         """Refuse a request that may not be answered."""
-        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get("host")
         if self._is_local and host is not None and not is_loopback(host_of(host)):
             raise Refusal("host: this server answers on loopback only; call it as 127.0.0.1 or localhost", 403)
