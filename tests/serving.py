@@ -28,6 +28,13 @@ def export(path: Path) -> Path:
     return path
 
 
+def pieces(content: bytes) -> list[dict]:
+    """The events of a stream, which must be whole."""
+    *events, done, nothing = content.decode().split("\n\n")
+    assert (done, nothing) == ("data: [DONE]", "")
+    return [json.loads(event.removeprefix("data: ")) for event in events]
+
+
 class Server:
     """`python -m launch.serve`; `changes` are config keys. Its stderr is read to the end."""
 

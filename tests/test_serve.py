@@ -14,7 +14,7 @@ import pasta_jax as pasta
 from pasta_jax.models.weights import Model
 from tests.browser import CHROMIUM, Page
 from tests.requires import requires_dev
-from tests.serving import LANES, QUEUE, SLOTS, Server, export
+from tests.serving import LANES, QUEUE, SLOTS, Server, export, pieces
 
 PATH = "/v1/chat/completions"
 KEY = "a key that nobody guesses"
@@ -45,13 +45,6 @@ def generated(model: Model, text: str, seed: int, max_tokens: int, sequential: b
     return pasta.generate(
         model, text, temperature=1.0, seed=seed, max_tokens=max_tokens, sequential=sequential, rows=4, lanes=1
     )
-
-
-def pieces(content: bytes) -> list[dict]:
-    """The events of a stream, which must be whole."""
-    *events, done, nothing = content.decode().split("\n\n")
-    assert (done, nothing) == ("data: [DONE]", "")
-    return [json.loads(event.removeprefix("data: ")) for event in events]
 
 
 # Answers
