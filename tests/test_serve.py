@@ -149,7 +149,7 @@ def test_tags_in_a_users_text_stay_text(server, model):
         ("", 400, "the body: line 1, column 1: not JSON"),
         (b"\xff", 400, "byte 1 is not UTF-8"),
         ("[1]", 400, "is not a JSON object"),
-        ("[" * 100_000, 400, "nested too deeply"),
+        ("[" * 100_000, 400, "nested"),
         ({}, 400, "messages: missing or empty"),
         ({"messages": "x"}, 400, "messages: expected"),
         ({"messages": [{"role": "tool", "content": "x"}]}, 400, "messages[0].role: unknown role 'tool'"),
@@ -251,8 +251,7 @@ def test_a_full_queue_refuses_and_recovers(server):
     statuses: list[tuple[int, dict]] = []
 
     def one() -> None:
-        status, headers, _ = server.request("POST", PATH, LONG)
-        statuses.append((status, headers))
+        statuses.append(server.request("POST", PATH, LONG)[:2])
 
     threads = [threading.Thread(target=one) for _ in range(LANES + QUEUE + 6)]
     for thread in threads:
