@@ -13,7 +13,7 @@ import pytest
 
 from pasta_jax.errors import PastaError
 from pasta_jax.models.kernels import library as kernels
-from pasta_jax.models.kernels.product import by_panels, product, rows_of
+from pasta_jax.models.kernels.calls import attend, by_panels, product, rows_of
 from tests.layout import ROOT
 
 LEVELS = ("portable", "avx2", "avx512")
@@ -137,6 +137,66 @@ def test_the_product_in_a_program(library):
     with pytest.raises(jax.errors.JaxRuntimeError, match="rows, panels and result don't fit"):
         product(jnp.asarray(x), jnp.asarray(panels[:1]), 50)
     np.testing.assert_array_equal(rows_of(panels, np.array([[0, 33], [49, 7]])), matrix[np.array([[0, 33], [49, 7]])])
+
+
+def attended(q, k, v, see, scale: float, cap: float | None) -> np.ndarray:
+    """Attention by NumPy in float64; zero where nothing is visible."""
+    scores = np.einsum("btkgd,bksd->btkgs", q, k, dtype=np.float64) * scale
+    scores = scores if cap is None else cap * np.tanh(scores / cap)
+    weights = np.where(see[:, :, None, None], np.exp(scores - scores.max(-1, keepdims=True)), 0)
+    total = weights.sum(-1, keepdims=True)
+    weights = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
+    return np.einsum("btkgs,bksd->btkgd", weights, v)
+
+
+def random_attention(lanes: int, rows: int, heads: int, groups: int, slots: int, dims: int, seed: int):
+    rng = np.random.default_rng(seed)
+    q = rng.standard_normal((lanes, rows, heads, groups, dims), np.float32)
+    k, v = rng.standard_normal((2, lanes, heads, slots, dims), np.float32)
+    see = rng.random((lanes, rows, slots)) < rng.random((lanes, rows, 1))
+    see[0, 0] = False
+    return q, k, v, see
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_attention_equals_numpys(level, library):
+    if not library.pasta_level(level.encode()):
+        pytest.skip(f"this machine has no {level}")
+    rng = np.random.default_rng(4)
+    for case in range(40):
+        library.pasta_threads(case % 8 + 1)
+        sizes = [int(n) for n in rng.integers(1, (4, 5, 4, 8, 150, 150))]  # lanes, rows, heads, groups, slots, dims
+        scale = sizes[-1] ** -0.5
+        q, k, v, see = random_attention(*sizes, seed=case)
+        out = at_any_address(np.full_like(q, -7), case % 16)
+        arrays = [at_any_address(array, case % 16) for array in (q, k, v, see)]
+        pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (*arrays, out, np.asarray(sizes, np.int64))]
+        cap = 3.0 if case % 2 else None
+        library.pasta_attend(*pointers, ctypes.c_float(scale), ctypes.c_float(cap or 0))
+        np.testing.assert_allclose(out, attended(q, k, v, see, scale, cap), rtol=0, atol=5e-6, err_msg=str(sizes))
+        assert not out[0, 0].any()
+
+
+def test_attention_in_a_program_ignores_hidden_slots_whatever_they_hold(library):
+    q, k, v, see = random_attention(2, 3, 2, 3, 40, 16, seed=5)
+    expected = attended(q, k, v, see, 0.25, None)
+    for pool in (k, v):
+        pool[~see.any(axis=1)[:, None].repeat(2, axis=1)] = np.nan
+    result = jax.jit(lambda *arrays: attend(*arrays, 0.25, None))(q, k, v, see)
+    np.testing.assert_allclose(result, expected, atol=5e-6)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="queries, keys, values and mask don't fit"):
+        attend(*map(jnp.asarray, (q, k, v, see[:, :, 1:])), 0.25, None)
+
+
+def test_attention_to_extreme_scores(library):
+    """Scores of 1e4 and -1e4 leave one visible slot; an undefined one leaves nothing."""
+    q, k = np.ones((1, 1, 1, 2, 4), np.float32), np.zeros((1, 1, 3, 4), np.float32)
+    v = np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4)
+    see = np.ones((1, 1, 3), bool)
+    k[0, 0, :, 0] = 1e4, -1e4, 0
+    np.testing.assert_array_equal(attend(q, k, v, see, 1.0, None)[0, 0, 0, 1], v[0, 0, 0])
+    k[0, 0, 1, 0] = np.nan
+    assert np.isnan(attend(q, k, v, see, 1.0, None)).all()
 
 
 @pytest.fixture

@@ -22,8 +22,9 @@ from pasta_jax.lang.program import Program
 from pasta_jax.models import adapter as lora
 from pasta_jax.models import transformer
 from pasta_jax.models.config import PRESETS
+from pasta_jax.models.kernels import library as kernels
 from pasta_jax.models.layers import unstack
-from pasta_jax.models.weights import Model, by_columns
+from pasta_jax.models.weights import Model, by_columns, in_panels
 from pasta_jax.sharding import create_on_mesh_of, make_mesh, shard, shardings, specs
 from tests.byte_tokenizer import ByteTokenizer
 from tests.models import random_params
@@ -41,8 +42,8 @@ def host_params(config, layout: str):
     params = random_params(config, 5, stacked=True)
     for ids, factor in (([TAGS.promise], 10), ([TAGS.end_async, TAGS.sync], 7), ([TOKENIZER.end_of_turn], 6)):
         params["head"][ids] *= factor
-    if layout == "columns":
-        return by_columns(unstack(params))
+    if layout in ("columns", "panels"):
+        return {"columns": by_columns, "panels": in_panels}[layout](unstack(params))
     return params if layout == "stacked" else unstack(params)
 
 
@@ -116,6 +117,15 @@ def test_decoded_tokens_are_equal_on_every_mesh(config, mesh, layout):
         for field in ("token", "thread", "step", "position"):
             np.testing.assert_array_equal(getattr(on_mesh.trace, field), getattr(one.trace, field))
     assert sum(len(one.trace.closed) for one in alone) > 2 * len(REQUESTS)  # they forked
+
+
+def test_decoded_tokens_are_equal_with_our_own_kernels():
+    """On one device, with the rows of all lanes packed."""
+    if kernels.library() is None:
+        pytest.skip("needs a C++ compiler")
+    expected = sampled(WIDE, "stacked", None)
+    ours = generate(model_on(WIDE, "panels", None), REQUESTS, dataclasses.replace(SETTINGS, packed=(8,)))
+    assert [one.trace.token.tolist() for one in ours] == [one.trace.token.tolist() for one in expected]
 
 
 # No needless transfers

@@ -16,7 +16,8 @@ from jax import lax
 
 from pasta_jax.models.blocked import blocked_attention
 from pasta_jax.models.config import Rope, TransformerConfig
-from pasta_jax.models.kernels.product import product, rows_of
+from pasta_jax.models.kernels.calls import attend as attend_visible
+from pasta_jax.models.kernels.calls import product, rows_of
 from pasta_jax.models.layers import is_stacked
 from pasta_jax.models.mask_spec import HIDDEN, MaskSpec
 from pasta_jax.models.packed import Packed
@@ -213,8 +214,11 @@ def trunk(
             if packed is not None:
                 q, k, v = (packed.spread(rows[0], cache.slots_BxT.shape[0]) for rows in (q, k, v))
             written = write_kv(kv, l, cache.lanes, cache.slots_BxT, k, v)
-            read, at = (written, l) if cache.lanes is None else (lanes_kv(written, l, cache.lanes), 0)
-            out = attend_prefix(config, q, read, at, see, cache.prefixes, cache.fill)
+            if cache.lanes is None and "panels" in params_l["out"]:
+                out = attend_visible(q, *(pool[l] for pool in written), see, config.score_scale, config.attention_cap)
+            else:
+                read, at = (written, l) if cache.lanes is None else (lanes_kv(written, l, cache.lanes), 0)
+                out = attend_prefix(config, q, read, at, see, cache.prefixes, cache.fill)
             return out if packed is None else packed.pack(out)[None], written
 
         return Layer(config).apply({"params": params_l}, x, waves, attend)

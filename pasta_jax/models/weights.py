@@ -21,7 +21,7 @@ from pasta_jax.models.card import Card
 from pasta_jax.models.config import PRESETS, TransformerConfig
 from pasta_jax.models.defaults import PLAIN, Defaults, read_defaults
 from pasta_jax.models.gguf import GGUF
-from pasta_jax.models.kernels.product import by_panels, is_available
+from pasta_jax.models.kernels.calls import by_panels, is_available
 from pasta_jax.models.large_pages import on_large_pages
 from pasta_jax.models.layers import Params, stack, unstack
 from pasta_jax.models.tag_rows import put_tag_rows
@@ -248,7 +248,7 @@ def by_columns(params: Params) -> Params:
 
 
 def in_panels(params: Params) -> Params:
-    """Parameters with each kernel, and the head's table, as `panels` for our own product; see kernels/."""
+    """Parameters with each kernel, and the head's table, as `panels` for our own kernels; see kernels/."""
     return _replaced(params, "panels", lambda kernel: by_panels(kernel.reshape(-1, kernel.shape[-1])))
 
 

@@ -1,9 +1,12 @@
-// Products of a few rows with large matrices, for decoding on the CPU: y[R, O] = x[R, I] · W[I, O], called by XLA.
+// A few rows' products with large matrices, and their attention to a pool, for decoding on the CPU; called by XLA.
 //
 // A decoding step reads every weight of a model for each of its few rows. Here they are read once for all rows. A
 // matrix is packed in panels of 32 outputs, [O/32][I][32]: a panel is one run of memory, and the sums of its 32 outputs
 // stay in registers for up to 8 rows while it is read. A sum adds its products in the order of the inputs, whatever
 // the number of rows and of threads, so a row's result doesn't depend on its neighbours.
+//
+// Attention goes through the slots that a row sees, and no others: XLA's would compute all rows of all lanes with the
+// slots of the fullest one.
 //
 // The file includes itself once for each instruction set; the machine's best is chosen when the library is loaded.
 
@@ -15,6 +18,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
@@ -30,6 +34,7 @@ namespace {
 namespace ffi = xla::ffi;
 
 constexpr int64_t PANEL = 32;  // outputs
+constexpr int64_t AHEAD = 6;   // slots whose keys or values are fetched before they are used
 constexpr auto SPIN = std::chrono::microseconds(30);  // between two products of a layer; then a thread sleeps
 
 inline void pause_briefly() {
@@ -39,6 +44,16 @@ inline void pause_briefly() {
   __asm__ volatile("yield");
 #endif
 }
+
+// Query heads of one row that share a key/value head, and what they attend to.
+struct Heads {
+  const float *q, *k, *v;  // [G, D], [S, D], [S, D]
+  float* out;              // [G, D]
+  const int32_t* slots;    // the visible ones
+  float* weights;          // room for as many per query head
+  int64_t visible, groups, dims;
+  float scale, cap;  // cap 0: none
+};
 
 // Threads that share the parts of one job at a time with the thread that brings it.
 class Pool {
@@ -152,7 +167,7 @@ Pool& pool() {
 #define LEVEL portable  // SSE2 or NEON: what every machine of the architecture has
 #define LANES 4
 #define SUMS 12
-#include __FILE__
+#include "rows.cc"
 #undef TARGET
 #undef LEVEL
 #undef LANES
@@ -163,7 +178,7 @@ Pool& pool() {
 #define LEVEL avx2
 #define LANES 8
 #define SUMS 12
-#include __FILE__
+#include "rows.cc"
 #undef TARGET
 #undef LEVEL
 #undef LANES
@@ -173,7 +188,7 @@ Pool& pool() {
 #define LEVEL avx512
 #define LANES 16
 #define SUMS 16
-#include __FILE__
+#include "rows.cc"
 #undef TARGET
 #undef LEVEL
 #undef LANES
@@ -184,32 +199,34 @@ namespace {
 
 using Panels = void (*)(const float* w, const float* x, float* y, int64_t rows, int64_t inputs, int64_t outputs,
                         int64_t from, int64_t to);
+using Attend = void (*)(const Heads& heads);
 struct Level {
   const char* name;
   bool is_there;
   Panels panels;
+  Attend attend;
 };
 
 // Best last.
 Level* levels() {
   static Level all[] = {
-      {"portable", true, portable::panels},
+      {"portable", true, portable::panels, portable::attend},
 #if defined(__x86_64__)
-      {"avx2", __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"), avx2::panels},
+      {"avx2", __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"), avx2::panels, avx2::attend},
       {"avx512",
        __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vl"),
-       avx512::panels},
+       avx512::panels, avx512::attend},
 #endif
-      {nullptr, false, nullptr},
+      {nullptr, false, nullptr, nullptr},
   };
   return all;
 }
 
-std::atomic<Panels> chosen{nullptr};
+std::atomic<const Level*> chosen{nullptr};
 
 void multiply(const float* x, const float* w, float* y, int64_t rows, int64_t inputs, int64_t outputs) {
-  const Panels panels = chosen.load();
+  const Panels panels = chosen.load()->panels;
   const int64_t count = (outputs + PANEL - 1) / PANEL;
   // Small parts: a thread that is late, or not there, leaves its share to the others.
   const int64_t share = std::max<int64_t>(1, count / 32);
@@ -227,7 +244,61 @@ ffi::Error product(ffi::BufferR2<ffi::F32> x, ffi::BufferR3<ffi::F32> w, ffi::Re
   return ffi::Error::Success();
 }
 
+using Queries = ffi::Buffer<ffi::F32, 5>;
+
+// q and out [B, T, K, G, D], k and v [B, K, S, D], see [B, T, S]. The result of a row that sees nothing is zero.
+struct Attention {
+  const float *q, *k, *v;
+  const bool* see;
+  float* out;
+  int64_t lanes, rows, heads, groups, slots, dims;
+  float scale, cap;
+};
+
+void attend(const Attention& a) {
+  const Attend one = chosen.load()->attend;
+  pool().run(a.lanes * a.rows * a.heads, [&](int64_t part) {
+    const int64_t row = part / a.heads, lane = row / a.rows, head = part % a.heads;
+    const int64_t pool_at = (lane * a.heads + head) * a.slots * a.dims, row_at = part * a.groups * a.dims;
+    thread_local std::vector<int32_t> slots;
+    thread_local std::vector<float> weights;
+    slots.resize(a.slots);
+    const bool* see = a.see + row * a.slots;
+    int64_t visible = 0;
+    for (int64_t s = 0; s < a.slots; ++s) {
+      slots[visible] = s;
+      visible += see[s];
+    }
+    weights.resize(visible * a.groups);
+    one({a.q + row_at, a.k + pool_at, a.v + pool_at, a.out + row_at, slots.data(), weights.data(), visible, a.groups,
+         a.dims, a.scale, a.cap});
+  });
+}
+
+ffi::Error attention(float scale, float cap, Queries q, ffi::BufferR4<ffi::F32> k,
+                     ffi::BufferR4<ffi::F32> v, ffi::BufferR3<ffi::PRED> see, ffi::Result<Queries> out) {
+  const auto qs = q.dimensions(), ks = k.dimensions(), vs = v.dimensions(), ss = see.dimensions();
+  const bool fits = qs[0] == ks[0] && qs[0] == ss[0] && qs[1] == ss[1] && qs[2] == ks[1] && ks[2] == ss[2] &&
+                    qs[4] == ks[3] && std::equal(ks.begin(), ks.end(), vs.begin());
+  if (!fits || q.element_count() != out->element_count()) {
+    return ffi::Error::InvalidArgument("pasta_jax: queries, keys, values and mask don't fit each other");
+  }
+  attend({q.typed_data(), k.typed_data(), v.typed_data(), see.typed_data(), out->typed_data(), qs[0], qs[1], qs[2],
+          qs[3], ks[2], qs[4], scale, cap});
+  return ffi::Error::Success();
+}
+
 }  // namespace
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_attention, attention,
+                              ffi::Ffi::Bind()
+                                  .Attr<float>("scale")
+                                  .Attr<float>("cap")
+                                  .Arg<Queries>()
+                                  .Arg<ffi::BufferR4<ffi::F32>>()
+                                  .Arg<ffi::BufferR4<ffi::F32>>()
+                                  .Arg<ffi::BufferR3<ffi::PRED>>()
+                                  .Ret<Queries>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_product, product,
                               ffi::Ffi::Bind()
@@ -248,13 +319,18 @@ int pasta_level(const char* name) {
   bool is_found = false;
   for (Level* level = levels(); level->name != nullptr; ++level) {
     if (!level->is_there || (*name != 0 && std::strcmp(name, level->name) != 0)) continue;
-    chosen.store(level->panels);
+    chosen.store(level);
     is_found = true;
   }
   return is_found;
 }
 
-// The product without XLA, for tests.
+// Both without XLA, for tests. `sizes`: lanes, rows, heads, groups, slots and dims.
+void pasta_attend(const float* q, const float* k, const float* v, const bool* see, float* out, const int64_t* sizes,
+                  float scale, float cap) {
+  attend({q, k, v, see, out, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], scale, cap});
+}
+
 void pasta_multiply(const float* x, const float* w, float* y, int64_t rows, int64_t inputs, int64_t outputs) {
   multiply(x, w, y, rows, inputs, outputs);
 }
@@ -275,6 +351,7 @@ namespace {
 namespace LEVEL {
 
 typedef float Vector __attribute__((vector_size(LANES * sizeof(float))));
+typedef int32_t Integers __attribute__((vector_size(LANES * sizeof(int32_t))));
 
 TARGET TOGETHER Vector load(const float* from) {
   Vector vector;
@@ -341,6 +418,129 @@ TARGET void panels(const float* w, const float* x, float* y, int64_t rows, int64
       std::memcpy(y + r * outputs + p * PANEL, all, width * sizeof(float));
     }
   }
+}
+
+TARGET TOGETHER float sum(Vector vector) {
+  typedef float Four __attribute__((vector_size(4 * sizeof(float))));
+  Four parts[LANES / 4];
+  std::memcpy(parts, &vector, sizeof vector);
+  for (int width = LANES / 8; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) parts[i] += parts[i + width];
+  }
+  return (parts[0][0] + parts[0][2]) + (parts[0][1] + parts[0][3]);
+}
+
+// e^x of numbers up to 88, within two units in the last place; 0 below -87, and NaN of NaN.
+TARGET TOGETHER Vector exponential(Vector x) {
+  const Vector turns = x * 1.44269504f + 12582912.f;  // rounds to an integer, in the low bits
+  const Vector whole = turns - 12582912.f;
+  const Vector rest = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
+  Vector series = rest * 1.9875691500e-4f + 1.3981999507e-3f;
+  series = series * rest + 8.3334519073e-3f;
+  series = series * rest + 4.1665795894e-2f;
+  series = series * rest + 1.6666665459e-1f;
+  series = series * rest + 5.0000001201e-1f;
+  series = series * rest * rest + rest + 1.f;
+  const Vector power = (Vector)(((Integers)turns - 0x4b400000 + 127) << 23);
+  return (Vector)((Integers)(series * power) & ~(Integers)(x <= -87.f));
+}
+
+// Slots of other threads lie between the visible ones, where the processor's own prefetching loses track.
+TARGET TOGETHER void prefetch(const float* from, const Heads& a, int64_t i) {
+  const float* row = from + a.slots[std::min(i, a.visible - 1)] * a.dims;
+  for (int64_t d = 0; d < a.dims; d += 16) __builtin_prefetch(row + d);
+}
+
+// The weights of G query heads: softmax over the visible slots, without the division by its sum, which is returned.
+template <int G>
+TARGET TOGETHER void weigh(const Heads& a, int64_t from, float* totals) {
+  const int64_t whole = a.dims / LANES * LANES;
+  const float* q = a.q + from * a.dims;
+  float* weights = a.weights + from * a.visible;
+  float most[G];
+  for (int g = 0; g < G; ++g) most[g] = -INFINITY;
+  for (int64_t i = 0; i < a.visible; ++i) {
+    const float* key = a.k + a.slots[i] * a.dims;
+    prefetch(a.k, a, i + AHEAD);
+    Vector sums[G] = {};
+    for (int64_t d = 0; d < whole; d += LANES) {
+      const Vector keys = load(key + d);
+#pragma GCC unroll 4
+      for (int g = 0; g < G; ++g) sums[g] += keys * load(q + g * a.dims + d);
+    }
+    for (int g = 0; g < G; ++g) {
+      float score = sum(sums[g]);
+      for (int64_t d = whole; d < a.dims; ++d) score += key[d] * q[g * a.dims + d];
+      weights[g * a.visible + i] = score * a.scale;
+    }
+  }
+  for (int g = 0; g < G; ++g) {
+    float* row = weights + g * a.visible;
+    if (a.cap != 0) {
+      for (int64_t i = 0; i < a.visible; ++i) row[i] = a.cap * std::tanh(row[i] / a.cap);
+    }
+    for (int64_t i = 0; i < a.visible; ++i) most[g] = std::max(most[g], row[i]);
+    totals[g] = 0;
+    for (int64_t i = 0; i < a.visible; i += LANES) {
+      Vector part = Vector{} - INFINITY;
+      const int64_t count = std::min<int64_t>(LANES, a.visible - i);
+      std::memcpy(&part, row + i, count * sizeof(float));
+      part = exponential(part - most[g]);
+      std::memcpy(row + i, &part, count * sizeof(float));
+      totals[g] += sum(part);
+    }
+  }
+}
+
+// G query heads' weighted sums of the values in V vectors.
+template <int G, int V>
+TARGET TOGETHER void mix(const Heads& a, int64_t from, int64_t at, const float* totals) {
+  Vector sums[G][V] = {};
+  const float* weights = a.weights + from * a.visible;
+  for (int64_t i = 0; i < a.visible; ++i) {
+    const float* value = a.v + a.slots[i] * a.dims + at;
+    if (at == 0) prefetch(a.v, a, i + AHEAD);
+    Vector values[V];
+    for (int v = 0; v < V; ++v) values[v] = load(value + v * LANES);
+#pragma GCC unroll 4
+    for (int g = 0; g < G; ++g) {
+      const float weight = weights[g * a.visible + i];
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) sums[g][v] += values[v] * weight;
+    }
+  }
+  for (int g = 0; g < G; ++g) {
+    for (int v = 0; v < V; ++v) {
+      const Vector out = sums[g][v] / totals[g];
+      std::memcpy(a.out + (from + g) * a.dims + at + v * LANES, &out, sizeof out);
+    }
+  }
+}
+
+template <int G>
+TARGET void heads_of(const Heads& a, int64_t from) {
+  float totals[G];
+  weigh<G>(a, from, totals);
+  int64_t at = 0;
+  for (; at + 4 * LANES <= a.dims; at += 4 * LANES) mix<G, 4>(a, from, at, totals);
+  for (; at + LANES <= a.dims; at += LANES) mix<G, 1>(a, from, at, totals);
+  for (; at < a.dims; ++at) {
+    for (int g = 0; g < G; ++g) {
+      float sum = 0;
+      for (int64_t i = 0; i < a.visible; ++i) sum += a.weights[(from + g) * a.visible + i] * a.v[a.slots[i] * a.dims + at];
+      a.out[(from + g) * a.dims + at] = sum / totals[g];
+    }
+  }
+}
+
+TARGET void attend(const Heads& a) {
+  if (a.visible == 0) {
+    std::fill(a.out, a.out + a.groups * a.dims, 0.f);
+    return;
+  }
+  int64_t from = 0;
+  for (; from + 3 <= a.groups; from += 3) heads_of<3>(a, from);
+  for (; from < a.groups; ++from) heads_of<1>(a, from);
 }
 
 }  // namespace LEVEL

@@ -1,7 +1,7 @@
-"""Products of a few rows with a matrix in panels: the kernel of rows.cc as a JAX function, on the CPU only.
+"""The kernels of rows.cc as JAX functions: products of a few rows, and their attention to a pool. On one CPU only.
 
-XLA's own products pack the matrix for each call of two rows and more; with the kernel, eight rows read it once. XLA
-can't divide the call over devices.
+XLA's own product packs its matrix for each call of two rows and more; with the kernel, eight rows read it once. XLA
+can't divide the calls over devices.
 """
 
 import functools
@@ -21,10 +21,11 @@ def is_available() -> bool:
 
 
 @functools.cache
-def target() -> str:
-    """The kernel's name in programs, registered. A kept program with it runs with no other version of the kernel."""
-    name = f"pasta_jax_product_{version()}"
-    jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(library().pasta_product), platform="cpu")
+def target(kernel: str) -> str:
+    """A kernel's name in programs, registered. A kept program with it runs with no other version of the kernel."""
+    name = f"pasta_jax_{kernel}_{version()}"
+    function = getattr(library(), f"pasta_{kernel}")
+    jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(function), platform="cpu")
     return name
 
 
@@ -40,7 +41,14 @@ def by_panels(matrix_OxI: np.ndarray) -> np.ndarray:
 def product(x_NxI, panels_PxIxC, outputs: int):
     """x times the matrix in panels, [N, out] in float32."""
     result = jax.ShapeDtypeStruct((x_NxI.shape[0], outputs), jnp.float32)
-    return jax.ffi.ffi_call(target(), result)(x_NxI, panels_PxIxC)
+    return jax.ffi.ffi_call(target("product"), result)(x_NxI, panels_PxIxC)
+
+
+def attend(q_BxTxKxGxD, k_BxKxSxD, v_BxKxSxD, see_BxTxS, scale: float, cap: float | None):
+    """Softmax attention in float32 that reads only the visible slots; the result of a row that sees none is zero."""
+    result = jax.ShapeDtypeStruct(q_BxTxKxGxD.shape, jnp.float32)
+    call = jax.ffi.ffi_call(target("attention"), result)
+    return call(q_BxTxKxGxD, k_BxKxSxD, v_BxKxSxD, see_BxTxS, scale=np.float32(scale), cap=np.float32(cap or 0))
 
 
 def rows_of(panels_PxIxC, index):
