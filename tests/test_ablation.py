@@ -20,6 +20,7 @@ from tests.models import TINY, random_params
 from tests.traces import ENOUGH, PROGRAM, TOKENIZER, script_of
 
 CONFIG = DecodeConfig(lanes=8, rows=4, slots=96)
+pytestmark = pytest.mark.usefixtures("few_programs")
 
 
 @functools.cache

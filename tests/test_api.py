@@ -16,6 +16,7 @@ from pasta_jax.lang.structure import PREDICTED
 from tests.traces import PROGRAM, script_of, tiny_model, traced
 
 QUICK = {"max_tokens": 12, "temperature": 1.0, "rows": 2}
+pytestmark = pytest.mark.usefixtures("few_programs")
 
 
 @pytest.fixture(scope="module")

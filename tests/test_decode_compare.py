@@ -14,6 +14,7 @@ from pasta_jax.pipelines import decode as pipeline
 from pasta_jax.pipelines import decode_compare
 from tests.traces import TOKENIZER, tiny_model, traced
 
+pytestmark = pytest.mark.usefixtures("few_programs")
 
 def test_both_answers_are_decoded_in_turn_and_compared(answer, monkeypatch):
     trained = dataclasses.replace(tiny_model(), positions=PREDICTED)

@@ -13,6 +13,7 @@ from pasta_jax.pipelines import decode as pipeline
 from pasta_jax.pipelines import decode_many
 from tests.traces import tiny_model
 
+pytestmark = pytest.mark.usefixtures("few_programs")
 
 def test_a_file_of_prompts_is_answered_in_order_with_and_without_tags(answer):
     Path("prompts.jsonl").write_text('{"prompt": "one"}\n\n{"instruction": "two, é"}\n{"prompt": "three"}\n')

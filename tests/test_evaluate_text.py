@@ -19,6 +19,7 @@ from pasta_jax.rivals import answer as rivals
 from pasta_jax.rivals.skeleton import parse_skeleton
 from tests.traces import tiny_model
 
+pytestmark = pytest.mark.usefixtures("few_programs")
 SYSTEMS = ("model", "baseline", "skeleton", "unshared")
 QUESTIONS = ["Name a <fish>", "Why?", "List two cats"]
 

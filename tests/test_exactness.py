@@ -24,8 +24,9 @@ from pasta_jax.pipelines import evaluate
 from tests.models import random_params
 from tests.test_ablation import talkative
 
-SETTINGS = DecodeConfig(lanes=8, rows=4, slots=128)
+SETTINGS = DecodeConfig(lanes=8, rows=4, slots=96)  # as in test_ablation.py
 TEMPLATE = Request((), 60, Sampling(1.0, 0, 1.0, 7), False, 2, 12)
+pytestmark = pytest.mark.usefixtures("few_programs")
 
 
 def problem_of(lines: tuple[str, ...], has_ends: bool) -> Problem:

@@ -18,14 +18,16 @@ from pasta_jax.models.config import PRESETS
 from pasta_jax.models.weights import Model
 from tests.byte_tokenizer import ByteTokenizer
 from tests.models import random_params, uncached
+from tests.traces import tiny_model
 
 CONFIG = DecodeConfig(lanes=4, rows=4, slots=0)
-PROMPTS = ("a", "what is it?", "a prompt of some length, to be ragged", "two words")
+PROMPTS = ("a", "what is it?", "of sixteen bytes", "two words")  # prefills of one length: fewer programs
+LONGER = "a prompt of some length, to be ragged"
 
 
 @functools.cache
 def toy(stacked: bool = False) -> Model:
-    config = PRESETS["toy"]
+    config = dataclasses.replace(PRESETS["toy"], layers=2, global_every=2)  # one with a window and one without
     return Model("toy", config, jax.device_put(random_params(config, 1, stacked=stacked)), ByteTokenizer())
 
 
@@ -37,7 +39,8 @@ def ask(prompt: str, tokens: int = 32, **changes) -> Request:
 @pytest.mark.parametrize("stacked", [False, True])
 def test_greedy_tokens_of_a_ragged_batch_equal_the_uncached_models(stacked):
     model = toy(stacked)
-    for prompt, result in zip(PROMPTS, generate(model, [ask(p) for p in PROMPTS], CONFIG), strict=True):
+    prompts = PROMPTS if stacked else (*PROMPTS, LONGER)
+    for prompt, result in zip(prompts, generate(model, [ask(p) for p in prompts], CONFIG), strict=True):
         fed = result.trace.token.tolist()
         logits = uncached(model, [*prompt.encode(), *fed])
         logits[:, 256:324] = -np.inf  # tags
@@ -85,19 +88,19 @@ def test_the_budget_is_the_number_of_tokens():
 
 def test_a_full_pool_ends_the_request():
     config = dataclasses.replace(CONFIG, slots=24)
-    result = generate(toy(), [ask("twenty characters ok", tokens=100)], config)[0]
-    assert len(result.trace.token) == 4
+    result = generate(tiny_model(), [ask("16 characters ok", tokens=100)], config)[0]
+    assert len(result.trace.token) == 8
     assert result.finish_reason == "length"
 
 
 def test_stop_ids_end_a_request_and_are_not_part_of_it():
-    logits = uncached(toy(), list(b"hello"))
+    logits = uncached(tiny_model(), list(b"hello"))
     logits[:, 256:324] = -np.inf
 
     class StopsAtOnce(ByteTokenizer):
         stop_ids = (int(logits[-1].argmax()),)
 
-    model = dataclasses.replace(toy(), tokenizer=StopsAtOnce())
+    model = dataclasses.replace(tiny_model(), tokenizer=StopsAtOnce())
     result = generate(model, [ask("hello")], CONFIG)[0]
     assert (result.finish_reason, result.text, len(result.trace.token)) == ("stop", "", 0)
 
@@ -120,7 +123,7 @@ def test_padding_rows_and_tags_are_never_sampled_without_tags():
     class Short(ByteTokenizer):
         vocab_size = 330
 
-    model = dataclasses.replace(toy(), tokenizer=Short())
+    model = dataclasses.replace(tiny_model(), tokenizer=Short())
     requests = [ask("x", tokens=100, sampling=Sampling(temperature=100.0, seed=seed)) for seed in range(4)]
     seen = {token for result in generate(model, requests, CONFIG) for token in result.trace.token.tolist()}
     assert max(seen) in range(324, 330)  # at this temperature every allowed id is sampled
@@ -203,7 +206,7 @@ def test_a_prompt_of_several_requests_is_prefilled_once_with_equal_answers(monke
 
 @pytest.mark.parametrize("stacked", [False, True])
 def test_a_copied_prompt_leaves_the_state_that_a_prefill_leaves(stacked):
-    model, prompt = toy(stacked), tuple(b"what is it, and whence?")
+    model, prompt = toy(stacked), tuple(b"what is it?")
     request = ask("", prompt_ids=prompt, sampling=Sampling(temperature=1.0, seed=9), sequential=False)
     other = dataclasses.replace(request, sampling=Sampling(temperature=1.0, seed=4))
     rules = decoding.rules_for(model, CONFIG, 256, sequential=False)

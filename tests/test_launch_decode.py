@@ -27,6 +27,7 @@ from tests.traces import PROGRAM, tiny_model
 
 ROOT = Path(__file__).parents[1]
 SURFACE = PROGRAM.render()
+pytestmark = pytest.mark.usefixtures("few_programs")
 
 
 def test_a_replay_is_printed_in_reading_order_and_labelled(answer):

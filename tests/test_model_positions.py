@@ -51,6 +51,7 @@ PROBLEMS = problems(1, 0, 4, "small")
 QUESTION = PROBLEMS[0].instruction
 TOKENS, TOPIC, CHUNK = 60, 2, 12  # budgets of every answer here
 TRAINED = ("trained model", "adapter")
+pytestmark = pytest.mark.usefixtures("few_programs")
 
 
 @pytest.fixture(scope="module")

@@ -41,6 +41,7 @@ from tests.test_form import plain
 
 ROOT = Path(__file__).parents[1]
 STEPS = ("sample", "score", "pair", "train", "evaluate")
+pytestmark = pytest.mark.usefixtures("few_programs")
 
 
 @pytest.fixture(scope="module")

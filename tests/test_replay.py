@@ -32,8 +32,8 @@ SLOTS, LONGEST = 256, 240
 
 
 @functools.cache
-def toy(stacked: bool, layers: int = 3) -> Model:
-    config = dataclasses.replace(PRESETS["toy"], layers=layers)
+def toy(stacked: bool, layers: int = 2) -> Model:
+    config = dataclasses.replace(PRESETS["toy"], layers=layers, global_every=2)  # with a window, without, …
     return Model("toy", config, jax.device_put(random_params(config, 1, stacked=stacked)), TOKENIZER)
 
 
