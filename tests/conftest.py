@@ -145,7 +145,7 @@ def few_programs() -> Iterator[None]:
 
     def with_one_loop(*arguments, **options) -> Rules:
         rules = rules_for(*arguments, **options)
-        return dataclasses.replace(rules, widths=(rules.rows,))
+        return dataclasses.replace(rules, widths=(rules.rows,), packed=rules.packed[-1:])
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (generate, replay):

@@ -16,6 +16,7 @@ from tests.traces import TOKENIZER, tiny_model, traced
 
 pytestmark = pytest.mark.usefixtures("few_programs")
 
+
 def test_both_answers_are_decoded_in_turn_and_compared(answer, monkeypatch):
     trained = dataclasses.replace(tiny_model(), positions=PREDICTED)
     monkeypatch.setattr(pipeline, "load", lambda source, only_decoding: trained)

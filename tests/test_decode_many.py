@@ -15,6 +15,7 @@ from tests.traces import tiny_model
 
 pytestmark = pytest.mark.usefixtures("few_programs")
 
+
 def test_a_file_of_prompts_is_answered_in_order_with_and_without_tags(answer):
     Path("prompts.jsonl").write_text('{"prompt": "one"}\n\n{"instruction": "two, é"}\n{"prompt": "three"}\n')
     out, err = answer(prompts_file="prompts.jsonl", sequential=True, lanes=2, output="base.jsonl", trace="t.json")
