@@ -18,7 +18,7 @@ from pasta_jax.models.config import PRESETS, Rope
 from pasta_jax.models.kernels import library as kernels
 from pasta_jax.models.tag_rows import initial_tag_rows, rows_apart
 from pasta_jax.models.transformer import forward
-from pasta_jax.models.weights import export_model, load_model
+from pasta_jax.models.weights import export_model, for_decoding, load_model
 from tests.gguf_writer import write_gguf
 from tests.models import random_params, uncached
 from tests.requires import requires_smollm2
@@ -138,6 +138,10 @@ def test_a_model_for_decoding_has_another_layout_and_equal_logits(width, layout,
         return forward(model.params, model.config, tokens, nowhere, jnp.ones((width, 1, 1), bool))
 
     np.testing.assert_allclose(logits(other), logits(model), atol=1e-5)
+    again = for_decoding(model)
+    assert (again is model) == (layout == "columns")
+    if layout == "panels":
+        jax.tree.map(np.testing.assert_array_equal, again.params, other.params)
     with_scanned = load_model("", str(path), stacked=True, only_decoding=True)
     assert "kernel" in with_scanned.params["layers"]["down"]
 

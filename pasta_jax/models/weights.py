@@ -23,7 +23,7 @@ from pasta_jax.models.defaults import PLAIN, Defaults, read_defaults
 from pasta_jax.models.gguf import GGUF
 from pasta_jax.models.kernels.calls import by_panels, is_available
 from pasta_jax.models.large_pages import on_large_pages
-from pasta_jax.models.layers import Params, stack, unstack
+from pasta_jax.models.layers import Params, is_stacked, stack, unstack
 from pasta_jax.models.tag_rows import put_tag_rows
 from pasta_jax.models.tokenizer import Tokenizer, load_tokenizer
 
@@ -237,6 +237,13 @@ def to_device(
             params = in_panels(params) if is_ours else by_columns(params)
         return on_large_pages(jax.tree.map(lambda leaf: np.asarray(leaf, dtype), params))
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), params)
+
+
+def for_decoding(model: Model) -> Model:
+    """A model that is on the device already, in training say, as one that is only decoded with on the CPU."""
+    if is_stacked(model.params) or model.dtype != jnp.float32 or not is_available():
+        return model
+    return dataclasses.replace(model, params=on_large_pages(in_panels(jax.device_get(model.params))))
 
 
 def by_columns(params: Params) -> Params:

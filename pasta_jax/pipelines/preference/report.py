@@ -13,7 +13,7 @@ from pasta_jax.decode.generate import Request, generate
 from pasta_jax.evaluate.candidates import Candidate
 from pasta_jax.judges.judge import Agreement, Verdict, both_orders, win_rate
 from pasta_jax.lang.clock import geometric_mean
-from pasta_jax.models.weights import Model
+from pasta_jax.models.weights import Model, for_decoding
 from pasta_jax.pipelines.artifacts import Artifact
 from pasta_jax.pipelines.preference.sample import Answers, decode, decode_inputs, template
 from pasta_jax.pipelines.preference.score import Verdicts, plain
@@ -204,9 +204,8 @@ def time_answers(stage: Stage, model: Model, answers: str, request: Request) -> 
         return [result.trace.rounds[-1][1] for result in generate(model, requests, one_lane)]
 
     def compute(start: int) -> Iterator[list[Timing]]:
-        rounds = [
-            (milliseconds(stage.baseline, sequential), milliseconds(model, request)) for _ in range(1 + TIMED_ROUNDS)
-        ]
+        baseline = for_decoding(stage.baseline)
+        rounds = [(milliseconds(baseline, sequential), milliseconds(model, request)) for _ in range(1 + TIMED_ROUNDS)]
         del rounds[0]  # includes compiling
         yield [
             Timing(

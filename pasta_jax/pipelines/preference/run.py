@@ -9,7 +9,7 @@ from pasta_jax.checkpoint import git_revision
 from pasta_jax.data.sources import origin
 from pasta_jax.judges.llm import LLMJudge
 from pasta_jax.models.card import Training
-from pasta_jax.models.weights import Model
+from pasta_jax.models.weights import Model, for_decoding
 from pasta_jax.pipelines.preference.learn import Watch, learn, unwatched
 from pasta_jax.pipelines.preference.pair import pair
 from pasta_jax.pipelines.preference.report import Figures, Report, Row, evaluate, evaluate_baseline
@@ -42,7 +42,7 @@ def _run(settings: Settings, workdir: Path, watch: Watch, command: str) -> Repor
     agreement = judge_agreement(stage)
 
     def decoder() -> Model:  # created where it is needed, so that no copy is in memory during training
-        return merged(base.model, model.params, frozen)
+        return for_decoding(merged(base.model, model.params, frozen))
 
     rows = [evaluate_baseline(stage, held_out), *evaluate(stage, model, decoder(), held_out)]
     for _ in range(settings.rounds):

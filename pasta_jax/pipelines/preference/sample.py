@@ -11,7 +11,7 @@ from pasta_jax.decode.generate import Request, positions_for
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.evaluate.candidates import Candidate, sample
 from pasta_jax.models.defaults import filled
-from pasta_jax.models.weights import Model
+from pasta_jax.models.weights import Model, for_decoding
 from pasta_jax.pipelines.artifacts import Artifact
 from pasta_jax.pipelines.preference.stage import RoundModel, Stage, fingerprint_of_params
 from pasta_jax.progress import say
@@ -70,7 +70,7 @@ def sample_baseline(stage: Stage, prompts: Sequence[Pair]) -> Artifact[Answers]:
     """Baseline-SFT's own greedy answers: speedups are relative to their lengths."""
     request = template(stage, temperature=0.0, seed=0, sequential=True)
     fingerprint = fingerprint_of_params(stage.baseline.params)
-    return decode(stage, "baseline", stage.baseline, fingerprint, prompts, 1, request)
+    return decode(stage, "baseline", for_decoding(stage.baseline), fingerprint, prompts, 1, request)
 
 
 def sample_round(stage: Stage, start: RoundModel, model: Model) -> Artifact[Answers]:
