@@ -70,10 +70,8 @@ def smollm2() -> ConfigDict:
     """Adapters on SmolLM2, on ordinary prompts."""
     config = ConfigDict(
         {
-            "systems": (
-                "model",
-                "baseline",
-            ),  # also skeleton, and unshared: Skeleton-of-Thought with and without a pool
+            # also skeleton, Skeleton-of-Thought in one pool, and unshared, the same without a pool
+            "systems": ("model", "baseline"),
             "model": common.shipped("pasta_sft"),
             "baseline": common.shipped("baseline_sft"),
             "rival": common.model(""),  # writes skeletons and points; no preset: the baseline

@@ -50,6 +50,7 @@ BELOW = {
     "view": BASE | {"lang", "decode"},
     "serve": BASE | {"lang", "models", "decode", "view"},
     "api": BASE | {"lang", "models", "decode", "view"},
+    "harness": BASE | {"lang", "models", "decode", "api"},
     "data": BASE | {"lang", "models"},
     "annotate": BASE | {"lang", "models", "data", "view", "llm", "answer_cache"},
     "train": BASE | {"lang", "models", "data", "sharding", "checkpoint", "metrics"},
