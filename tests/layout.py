@@ -26,6 +26,7 @@ UNDESCRIBED = {  # files that cannot describe themselves
     "docs/LANG.md": "tutorial of the language; its examples are tests",
     "docs/DATA.md": "data sources, annotators, verification, fields of records",
     "docs/PYTHON.md": "the Python API, with examples that are tests",
+    "docs/SERVING.md": "the server: its API, limits, safety; the chat on a terminal",
     "docs/TPU.md": "running on TPUs, and compiling for them without one",
     "docs/TRACE.md": "format of trace files",
     "docs/DESIGN.md": "this page",

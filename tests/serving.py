@@ -53,8 +53,8 @@ class Server:
         self._ready = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        if not self._ready.wait(180) or self.process.poll() is not None:
-            self.process.kill()
+        if not self._ready.wait(180) or not self.lines[-1].startswith("serving "):
+            self.__exit__()
             raise AssertionError("the server did not start:\n" + "".join(self.lines))
         found = re.search(r"at http://([\d.]+):(\d+)", self.lines[-1])
         self.host, self.port = found[1], int(found[2])

@@ -85,21 +85,25 @@ def run(settings: Settings, job: Job) -> list[Record]:
 
 def request_for(model: Model, settings: Settings, prompt: Prompt, sequential: bool) -> Request:
     """The request for a prompt."""
-    tokenizer, options = model.tokenizer, settings.request
+    tokenizer = model.tokenizer
     messages = [("system", settings.system)] if settings.system else []
     try:
         ids = tokenizer.chat([*messages, ("user", prompt.text)]) if settings.chat else tokenizer.prompt_ids(prompt.text)
     except PastaError as error:
         raise PastaError(f"{prompt.place}: {error}") from None
+    template = template_of(settings.request, sequential)
+    return dataclasses.replace(template, prompt_ids=tuple(ids), text=prompt.text, name=prompt.place)
+
+
+def template_of(options: RequestSettings, sequential: bool) -> Request:
+    """A request with these options, without its prompt."""
     return Request(
-        prompt_ids=tuple(ids),
+        prompt_ids=(),
         max_tokens=options.max_tokens,
         sampling=Sampling(options.temperature, options.top_k, options.top_p, options.seed),
         sequential=sequential,
         max_topic_tokens=options.max_topic_tokens,
         max_chunk_tokens=options.max_chunk_tokens,
-        text=prompt.text,
-        name=prompt.place,
         max_topic_words=options.max_topic_words,
         distinct_topics=options.distinct_topics,
     )

@@ -7,12 +7,9 @@ from msgspec import Meta
 
 from pasta_jax.decode.engine import open_engine
 from pasta_jax.decode.generate import DecodeConfig
-from pasta_jax.decode.request import Request
-from pasta_jax.decode.sampling import Sampling
 from pasta_jax.models.defaults import filled
 from pasta_jax.models.source import ModelSource, load
-from pasta_jax.models.weights import Model
-from pasta_jax.pipelines.decode import RequestSettings
+from pasta_jax.pipelines.decode import RequestSettings, template_of
 from pasta_jax.progress import doing, say
 from pasta_jax.ranges import Positive
 from pasta_jax.serve.app import app_of
@@ -50,7 +47,8 @@ def run(settings: Settings) -> None:
     if not is_loopback(host) and key is None:
         say(f"{host}: anyone who reaches this machine may use the model; set --config.key_variable to require a key")
     model = load(settings.model, only_decoding=True)
-    template = template_of(settings.request, model)
+    options = filled(settings.request, model.defaults)
+    sequential = model.positions is None if options.sequential is None else options.sequential
     with doing("compiling"):
         engine = open_engine(model, settings.decoding, settings.limits.queue, topics=True, warm_up=settings.warm_up)
     service = Service(
@@ -59,7 +57,7 @@ def run(settings: Settings) -> None:
         engine=engine,
         metrics=Metrics(engine),
         decoding=settings.decoding,
-        template=template,
+        template=template_of(options, sequential),
         limits=settings.limits,
         stream_steps=settings.stream_steps,
         batch_steps=settings.batch_steps,
@@ -75,18 +73,3 @@ def run(settings: Settings) -> None:
         )
     engine.close(drain=False)
     say("stopped")
-
-
-def template_of(options: RequestSettings, model: Model) -> Request:
-    """The request that a client's fields change."""
-    options = filled(options, model.defaults)
-    return Request(
-        prompt_ids=(),
-        max_tokens=options.max_tokens,
-        sampling=Sampling(options.temperature, options.top_k, options.top_p, options.seed),
-        sequential=model.positions is None if options.sequential is None else options.sequential,
-        max_topic_tokens=options.max_topic_tokens,
-        max_chunk_tokens=options.max_chunk_tokens,
-        max_topic_words=options.max_topic_words,
-        distinct_topics=options.distinct_topics,
-    )

@@ -48,13 +48,16 @@ class _Server(uvicorn.Server):
 
 def bound(host: str, port: int) -> socket.socket:
     """A socket that listens at an address; port 0 is any free one."""
+    listening = None
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, socket.SOCK_STREAM)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
+    except (OSError, UnicodeError) as error:  # the latter for a host that is no name
+        if listening is not None:
+            listening.close()
+        reason = getattr(error, "strerror", None) or "not a host"
         raise PastaError(f"{host}:{port}: {reason}; choose another --config.host or --config.port") from None
     return listening
 

@@ -1,0 +1,32 @@
+"""Chat with a model on a terminal: Ctrl-C stops an answer, /help lists the commands. See configs/decode.py."""
+
+import contextlib
+import sys
+
+from ml_collections import ConfigDict
+
+from launch import cli
+from pasta_jax import settings
+
+with contextlib.suppress(ImportError):  # where Python has it, input() gets line editing and a history of lines
+    import readline  # noqa: F401
+
+
+def main(config: ConfigDict) -> None:
+    """Load the model and converse."""
+    cli.announce_device()
+
+    from pasta_jax.pipelines import chat, decode  # imports JAX: after the flags, so that --help starts quickly
+
+    chat.run(settings.read(config, decode.Settings), input if sys.stdin.isatty() else read_line)
+
+
+def read_line(_: str) -> str:
+    """A line of a pipe or a file, without a prompt."""
+    if not (line := sys.stdin.readline()):
+        raise EOFError
+    return line
+
+
+if __name__ == "__main__":
+    cli.run(main, default_config="configs/decode.py")

@@ -1,0 +1,82 @@
+"""Parts of the server that need no server: text up to a stop text, sockets, keys, hosts."""
+
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pasta_jax.errors import PastaError
+from pasta_jax.serve.choice import Cut
+from pasta_jax.serve.guard import host_of, is_loopback
+from pasta_jax.serve.server import bound, key_from
+
+texts = st.text("ab\n", max_size=30)
+
+
+@given(st.lists(texts, max_size=6), st.lists(st.text("ab\n", min_size=1, max_size=4), max_size=3))
+def test_text_ends_before_the_first_stop_text_however_it_is_divided(pieces, stops):
+    cut = Cut(stops)
+    shown = [cut.push(piece) for piece in pieces]
+    whole = "".join(pieces)
+    at = min((whole.index(stop) for stop in stops if stop in whole), default=None)
+    assert cut.ended == (at is not None)
+    assert "".join(shown) + cut.flush() == whole[:at]
+
+
+@given(texts, st.text("ab\n", min_size=1, max_size=4))
+def test_nothing_is_held_back_that_cannot_begin_a_stop_text(text, stop):
+    cut = Cut([stop])
+    shown = "".join(cut.push(character) for character in text)
+    if not cut.ended:
+        assert text.startswith(shown)
+        held = text[len(shown) :]
+        assert stop.startswith(held)
+
+
+def test_a_port_in_use_and_a_wrong_host_are_one_line():
+    with bound("127.0.0.1", 0) as listening:
+        listening.listen()
+        port = listening.getsockname()[1]
+        with pytest.raises(
+            PastaError, match=rf"^127\.0\.0\.1:{port}: Address already in use; choose another --config\.host"
+        ):
+            bound("127.0.0.1", port)
+    with pytest.raises(PastaError, match=r"choose another --config\.host or --config\.port$"):
+        bound("192.0.2.1", 0)
+    with pytest.raises(PastaError, match=r"^a\.\.b:0: not a host; choose another"):
+        bound("a..b", 0)
+    if socket.has_ipv6:
+        with bound("::1", 0) as listening:
+            assert listening.getsockname()[0] == "::1"
+
+
+def test_a_key_is_read_from_the_environment(monkeypatch):
+    monkeypatch.setenv("SOME_KEY", " secret\n")
+    assert key_from("SOME_KEY") == "secret"
+    assert key_from("") is None
+    monkeypatch.setenv("SOME_KEY", " ")
+    for variable in ("SOME_KEY", "NO_SUCH_KEY"):
+        with pytest.raises(PastaError, match=rf"^config\.key_variable: {variable} is not set in the environment"):
+            key_from(variable)
+
+
+@pytest.mark.parametrize(
+    ("authority", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.0.0.1:80", True),
+        ("127.9.9.9:1", True),
+        ("LOCALHOST:8000", True),
+        ("[::1]:8000", True),
+        ("localhost.evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("10.0.0.1", False),
+        ("user@127.0.0.1", True),
+        ("127.0.0.1@evil.example", False),
+        ("[", False),
+        ("", False),
+    ],
+)
+def test_only_loopback_is_loopback(authority, expected):
+    assert is_loopback(host_of(authority)) == expected
