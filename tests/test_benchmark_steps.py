@@ -26,6 +26,7 @@ from tests.byte_tokenizer import ByteTokenizer
 from tests.models import TINY, random_params
 from tests.requires import requires_smollm2
 
+pytestmark = pytest.mark.usefixtures("few_programs")
 DECODING = DecodeConfig(lanes=1, rows=4, slots=128)
 TEXT = (
     'Begin <promise topic="a" tokens=2 /><async>one two three</async>'

@@ -74,6 +74,7 @@ def test_every_page_with_python_is_run():
     assert with_python == {"README.md", "docs/LANG.md", "docs/PYTHON.md", "docs/TPU.md"} | NEEDS_A_RUN | NEEDS_A_SERVER
 
 
+@pytest.mark.usefixtures("few_programs")
 @pytest.mark.parametrize("page", ["README.md", "docs/PYTHON.md", "docs/TPU.md"])
 def test_the_api_as_shown_on_a_tiny_model(page, monkeypatch, capsys):
     model = tiny_model()  # laid out as load_model does

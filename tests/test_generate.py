@@ -36,7 +36,7 @@ def ask(prompt: str, tokens: int = 32, **changes) -> Request:
     return dataclasses.replace(plain, **changes)
 
 
-@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("stacked", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_greedy_tokens_of_a_ragged_batch_equal_the_uncached_models(stacked):
     model = toy(stacked)
     prompts = PROMPTS if stacked else (*PROMPTS, LONGER)
@@ -173,6 +173,7 @@ def test_no_requests_no_results():
     assert generate(toy(), [], CONFIG) == []
 
 
+@pytest.mark.slow  # quick: test_interpreter.py compares widths of 1, 3, 5 and 8 with the oracle
 def test_widths_do_not_change_answers():
     requests = [ask(p, sampling=Sampling(1.0, seed=n), sequential=False) for n, p in enumerate(PROMPTS)]
     plain = generate(toy(), requests, CONFIG)

@@ -196,6 +196,7 @@ def test_scripted_programs_equal_the_oracles(count, config, positions):
     assert ends["most forks"] >= 12
 
 
+@pytest.mark.usefixtures("few_programs")
 def test_the_worked_example_is_correct():
     """The table in the source of rows.py equals a replay."""
     source = Path(rows.__file__).read_text()

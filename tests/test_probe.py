@@ -1,5 +1,6 @@
 """The probe's figures, and well-formedness without the grammar mask, checked with the unmasked model."""
 
+import dataclasses
 import functools
 
 import jax
@@ -15,6 +16,7 @@ from pasta_jax.models.weights import Model
 from tests.byte_tokenizer import ByteTokenizer
 from tests.models import random_params, uncached
 
+pytestmark = pytest.mark.usefixtures("few_programs")
 TAGS = ByteTokenizer.tags
 CONFIG = DecodeConfig(lanes=4, rows=2, slots=256)
 
@@ -22,7 +24,8 @@ CONFIG = DecodeConfig(lanes=4, rows=2, slots=256)
 @functools.cache
 def toy(tags: float = 1.0) -> Model:
     """Random weights; `tags` scales the rows of the tags: at 1 they are as likely as other ids, at 0 never sampled."""
-    config, params = PRESETS["toy"], random_params(PRESETS["toy"], 1)
+    config = dataclasses.replace(PRESETS["toy"], layers=1)
+    params = random_params(config, 1)
     params["embed"][TAGS.base : TAGS.end] *= tags
     return Model("toy", config, jax.device_put(params), ByteTokenizer())
 

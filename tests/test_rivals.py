@@ -15,6 +15,7 @@ from pasta_jax.rivals.points import decode_points
 from pasta_jax.rivals.skeleton import Point, ask_point, ask_skeleton, assemble, parse_skeleton
 from tests.traces import tiny_model
 
+pytestmark = pytest.mark.usefixtures("few_programs")
 CONFIG = DecodeConfig(lanes=1, rows=2, slots=512)
 OPTIONS = Options(most_points=2, skeleton_tokens=8, point_tokens=6, router="none")
 SKELETON = "1. Tea\n2. **Milk and sugar**\n\n3) tea\n3: Cups.\n2. Spoons\nEnjoy!\n4. Cake\n5. Pie"

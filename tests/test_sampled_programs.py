@@ -153,6 +153,7 @@ def test_rules_for_topics_hold_where_they_are_asked_for():
 # Invariances
 
 
+@pytest.mark.slow  # quick: the oracle decodes each request alone
 def test_requests_alone_equal_requests_that_share_lanes():
     """200 requests shared eight lanes; here each has a pool of its own."""
     for request, result in list(zip(random_requests(200), answered(200), strict=True))[:40]:
@@ -229,7 +230,8 @@ def test_the_length_of_rounds_does_not_matter(round_steps):
         assert fields_of(results[number]) == fields_of(expected)
 
 
-@pytest.mark.parametrize("rows", [2, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.slow  # quick: test_interpreter.py and test_replay.py decode with 2, 4 and 8 rows
+@pytest.mark.parametrize("rows", [2, 8])
 def test_other_rows_give_the_same_answers_in_more_or_fewer_steps(rows):
     """Only for requests that end by themselves: what a budget cuts off depends on the order of slots."""
     pairs = zip(random_requests(200), answered(200), strict=True)

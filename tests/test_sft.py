@@ -280,7 +280,7 @@ def adapted(folder, base) -> Path:
     return folder / "adapted"
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", [*POLICIES[:2], *(pytest.param(p, marks=pytest.mark.slow) for p in POLICIES[2:])])
 def test_a_trained_model_and_an_adapter_record_their_positions(tmp_path, base, policy):
     positions = {"positions__policy": policy, "positions__constant": 30}
     model = train(tmp_path / "model", **positions).model

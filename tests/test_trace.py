@@ -164,6 +164,7 @@ def test_a_transcript_returns_all_text_that_is_certain_and_no_more():
         assert transcript.step == (trace.step[-1] if len(trace.step) else 0)
 
 
+@pytest.mark.usefixtures("few_programs")
 def test_a_replay_is_streamed_like_an_answer_and_timed():
     expected, _ = traced(script_of(PROGRAM))
     config = DecodeConfig(1, 8, 0)
