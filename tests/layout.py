@@ -24,6 +24,7 @@ UNDESCRIBED = {  # files that cannot describe themselves
     "pasta_jax/benchmark/programs.jsonl": "43 programs to replay, of parallelism 1.0 to 4.0",
     "pasta_jax/data/no_fork.jsonl": "100 prompts of our own whose answers gain nothing from forks",
     "docs/LANG.md": "tutorial of the language; its examples are tests",
+    "docs/EVALUATION.md": "systems, prompts, clocks, files and other tools of an evaluation",
     "docs/DATA.md": "data sources, annotators, verification, fields of records",
     "docs/PYTHON.md": "the Python API, with examples that are tests",
     "docs/SERVING.md": "the server: its API, limits, safety; the chat on a terminal",

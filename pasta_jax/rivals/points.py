@@ -28,7 +28,7 @@ from pasta_jax.models.transformer import Cache, logits, trunk
 from pasta_jax.models.weights import Model
 from pasta_jax.sharding import create_on_mesh_of
 
-SLOTS = 512  # fewest slots of the lane; each next size is twice as large, so that few programs are compiled
+SLOTS = 2048  # fewest slots of the lane, more than most answers need, since each other number compiles a program
 
 
 @dataclasses.dataclass(frozen=True)
