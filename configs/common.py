@@ -27,6 +27,7 @@ def model(preset: str) -> ConfigDict:
             "adapter": "",  # folder adapter/ that launch.sft wrote; empty: none
             "policy": "",  # position policy; empty: the model's own (any other is refused)
             "constant": 40,  # positions per chunk under the policy `constant`
+            "dtype": "auto",  # to decode with: float32, bfloat16, or q8, 8 bits on a CPU; auto: the platform's own
             "kernel": True,  # decode on the CPU with our own products of a few rows; False: with XLA's
         }
     )

@@ -122,9 +122,10 @@ def load_model(
     """Load a model: a preset by name ("smollm2_135m"), a GGUF file, a folder in Hugging Face's layout, or its id.
 
     An adapter is merged into the weights. `policy` (and `constant`) state which position policy the model must have
-    been trained with; empty accepts any. The dtype defaults to float32 on a CPU and bfloat16 elsewhere. Weights for
-    decoding only are laid out for speed; pass `only_decoding=False` to train or export them. With `kernel=False` they
-    are laid out for XLA's products instead of our own for the CPU.
+    been trained with; empty accepts any. The dtype defaults to float32 on a CPU and bfloat16 elsewhere; "q8" decodes
+    on a CPU with weights of 8 bits, sooner and less exactly. Weights for decoding only are laid out for speed; pass
+    `only_decoding=False` to train or export them. With `kernel=False` they are laid out for XLA's products instead of
+    our own for the CPU.
     """
     name = os.fspath(model)
     is_preset = name in PRESETS
@@ -138,6 +139,7 @@ def load_model(
         adapter="" if adapter is None else os.fspath(adapter),
         policy=policy,
         constant=constant,
+        dtype="auto",
         kernel=kernel,
     )
     return load(source, dtype=dtype, only_decoding=only_decoding)

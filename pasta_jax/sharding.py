@@ -41,7 +41,7 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"qkv/columns", (None, MODEL, None, None)),  # [E, K, G + 2, D]
     (r"gate_up/columns", (None, MODEL)),  # [E, 2F]
     (r"(out|down)/columns", (MODEL, None)),  # [K * G * D, E], as out/kernel; [F, E]
-    (r"(embed|head)_panels|\w+/panels", ()),  # for one device
+    (r"\w+/(panels|codes|scales)", ()),  # for one device
     # the decode state, and the scripts of replays
     (r"kv/[01](/\d+)?", (DATA, MODEL, None, None)),  # [B, K, S, D]; one array for all layers, or one per layer
     (r"pool/(chunk|epoch|main|position|token|step)", (DATA, None)),

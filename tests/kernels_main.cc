@@ -11,7 +11,9 @@
 
 extern "C" void pasta_threads(int);
 extern "C" int pasta_level(const char*);
-extern "C" void pasta_multiply(const float*, const float*, float*, int64_t, int64_t, int64_t);
+extern "C" void pasta_multiply(const float*, const float*, const int8_t*, const float*, float*, int64_t, int64_t, int64_t);
+extern "C" void pasta_attend(const float*, const float*, const float*, const bool*, float*, const int64_t*, float,
+                             float);
 
 int products(unsigned seed) {
   int wrong = 0;
@@ -21,7 +23,7 @@ int products(unsigned seed) {
     std::vector<float> x(rows * inputs), w(panels * inputs * 32), y(rows * outputs);
     for (float& value : x) value = next(200) / 100.f - 1;
     for (float& value : w) value = next(200) / 100.f - 1;
-    pasta_multiply(x.data(), w.data(), y.data(), rows, inputs, outputs);
+    pasta_multiply(x.data(), w.data(), nullptr, nullptr, y.data(), rows, inputs, outputs);
     for (int r = 0; r < rows; ++r) {
       for (int o = 0; o < outputs; ++o) {
         float sum = 0;
@@ -29,6 +31,18 @@ int products(unsigned seed) {
         wrong += std::abs(sum - y[r * outputs + o]) > 1e-4f;
       }
     }
+    const int groups = 1 + next(3);
+    std::vector<int8_t> codes(panels * groups * 32 * 32, 3);
+    std::vector<float> scales(panels * groups * 32, 0.5f), ones(rows * groups * 32, 1.f);
+    pasta_multiply(ones.data(), nullptr, codes.data(), scales.data(), y.data(), rows, groups * 32, outputs);
+    for (float value : y) wrong += value != 1.5f * groups * 32;
+    const int64_t sizes[] = {1 + next(3), 1 + next(3), 1 + next(3), 1 + next(5), 1 + next(60), 1 + next(70)};
+    const int64_t queries = sizes[0] * sizes[1] * sizes[2] * sizes[3] * sizes[5];
+    const int64_t slots = sizes[0] * sizes[2] * sizes[4] * sizes[5];
+    std::vector<float> q(queries, 0.5f), k(slots, 0.25f), v(slots, 2.f), out(queries);
+    std::vector<char> see(sizes[0] * sizes[1] * sizes[4], 1);
+    pasta_attend(q.data(), k.data(), v.data(), reinterpret_cast<const bool*>(see.data()), out.data(), sizes, 1, 0);
+    for (float value : out) wrong += std::abs(value - 2) > 1e-5f;
   }
   return wrong;
 }

@@ -34,7 +34,7 @@ def test_an_adapter_is_small_and_has_a_card(folder):
 @pytest.mark.parametrize("folder", ADAPTERS, ids=lambda path: path.name)
 def test_an_adapter_belongs_to_the_packaged_base(folder):
     """Loading refuses an adapter whose base has other weights or another tokenizer."""
-    source = ModelSource("smollm2_135m", "", str(folder), "", 40, True)
+    source = ModelSource("smollm2_135m", "", str(folder), "", 40, "auto", True)
     base, adapter, about = load_with_adapter(source)
     assert base.positions == (None if folder.name == "baseline_sft" else PREDICTED)
     assert base.defaults.temperature == 0.6

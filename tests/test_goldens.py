@@ -73,7 +73,7 @@ def test_goldens(model):
 def test_our_own_products_give_the_same_tokens(monkeypatch):
     monkeypatch.setattr(weights, "is_available", lambda: True)
     model = load_model("smollm2_135m", "", only_decoding=True)
-    assert "embed_panels" in model.params
+    assert "panels" in model.params["embed"]
     for _, ids, _, greedy in GOLDENS[model.name]:
         assert generate(model, [ask(ids, 16)], SETTINGS)[0].trace.token.tolist() == greedy
 

@@ -13,11 +13,10 @@ import pytest
 
 from pasta_jax.errors import PastaError
 from pasta_jax.models.kernels import library as kernels
-from pasta_jax.models.kernels.calls import attend, by_panels, product, rows_of
+from pasta_jax.models.kernels.calls import attend, by_codes, by_panels, product, rows_of
 from tests.layout import ROOT
 
 LEVELS = ("portable", "avx2", "avx512")
-SIZES = (ctypes.c_int64,) * 3
 
 
 @pytest.fixture
@@ -39,13 +38,16 @@ def at_any_address(array: np.ndarray, elements: int) -> np.ndarray:
     return copy
 
 
-def multiplied(library, x_NxI: np.ndarray, matrix_OxI: np.ndarray, shift: int = 0) -> np.ndarray:
-    """The product by the library, which must write nothing else than the result."""
+def multiplied(library, x_NxI: np.ndarray, matrix_OxI: np.ndarray, shift: int = 0, coded=None) -> np.ndarray:
+    """The product by the library, of codes if there are, which must write nothing else than the result."""
     (rows, inputs), outputs = x_NxI.shape, len(matrix_OxI)
-    x, w = at_any_address(x_NxI, shift), at_any_address(by_panels(matrix_OxI), shift)
+    matrix = {"panels": by_panels(matrix_OxI)} if coded is None else coded
+    x, parts = at_any_address(x_NxI, shift), {name: at_any_address(part, shift) for name, part in matrix.items()}
+    w, codes, scales = (parts.get(name) for name in ("panels", "codes", "scales"))
     y = at_any_address(np.full(rows * outputs + 64, -7, np.float32), shift)
-    pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (x, w, y[32:])]
-    library.pasta_multiply(*pointers, *(kind(n) for kind, n in zip(SIZES, (rows, inputs, outputs), strict=True)))
+    arrays = (x, w, codes, scales, y[32:])
+    pointers = [None if array is None else array.ctypes.data_as(ctypes.c_void_p) for array in arrays]
+    library.pasta_multiply(*pointers, *map(ctypes.c_int64, (rows, inputs, outputs)))
     assert (y[:32] == -7).all()
     assert (y[32 + rows * outputs :] == -7).all()
     return y[32 : 32 + rows * outputs].reshape(rows, outputs).copy()
@@ -64,6 +66,40 @@ def test_products_equal_numpys(level, library):
         expected = x.astype(np.float64) @ matrix.T.astype(np.float64)
         actual = multiplied(library, x, matrix, case % 16)
         np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-4, err_msg=f"{rows} x {inputs} x {outputs}")
+
+
+def numbers(coded: dict[str, np.ndarray], outputs: int) -> np.ndarray:
+    """The matrix [out, in] that codes and scales stand for."""
+    panels = coded["codes"] * np.repeat(coded["scales"], 32, axis=1)
+    return panels.swapaxes(1, 2).reshape(-1, panels.shape[1])[:outputs]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_products_of_codes_are_those_of_their_numbers(level, library):
+    if not library.pasta_level(level.encode()):
+        pytest.skip(f"this machine has no {level}")
+    rng = np.random.default_rng(6)
+    for case in range(24):
+        library.pasta_threads(case % 8 + 1)
+        rows, inputs, outputs = (int(n) for n in rng.integers(1, (20, 8, 300)) * (1, 32, 1))
+        x, matrix = rng.standard_normal((rows, inputs), np.float32), rng.standard_normal((outputs, inputs), np.float32)
+        matrix[rng.integers(outputs), :32] = 0
+        coded = by_codes(matrix)
+        expected = multiplied(library, x, numbers(coded, outputs), case % 16)
+        np.testing.assert_array_equal(multiplied(library, x, matrix, case % 16, coded), expected)
+        blocks = matrix.reshape(-1, 32)
+        error = np.abs(numbers(coded, outputs).reshape(-1, 32) - blocks).max(axis=1)
+        assert (error <= np.abs(blocks).max(axis=1) / 127 * 0.501).all()
+
+
+def test_codes_of_8_bits_are_kept_as_they_are():
+    rng = np.random.default_rng(7)
+    codes = rng.integers(-127, 128, (70, 64)).astype(np.int8)
+    codes[:, ::32] = 127  # as in Q8_0: the largest of a block has this code
+    scales = rng.random((70, 2)).astype(np.float16).astype(np.float32)
+    coded = by_codes(codes * np.repeat(scales, 32, axis=1))
+    np.testing.assert_array_equal(coded["codes"], by_panels(codes))
+    np.testing.assert_array_equal(coded["scales"], by_panels(scales))
 
 
 def test_a_row_depends_on_no_other_and_not_on_threads(library):
@@ -111,7 +147,7 @@ lib.pasta_threads(4)
 x, w, y = ((ctypes.c_float * n)(*[1.0] * n) for n in (50, 500 * 1024, 1024))
 def product():
     ctypes.memset(y, 0, 4096)
-    lib.pasta_multiply(x, w, y, *map(ctypes.c_int64, (1, 50, 1000)))
+    lib.pasta_multiply(x, w, None, None, y, *map(ctypes.c_int64, (1, 50, 1000)))
     return all(value == 50 for value in y[:1000])
 assert product()
 child = os.fork()
@@ -130,13 +166,15 @@ def test_a_fork_has_threads_of_its_own_and_all_exit(library):
 
 def test_the_product_in_a_program(library):
     rng = np.random.default_rng(3)
-    x, matrix = rng.standard_normal((3, 20), np.float32), rng.standard_normal((50, 20), np.float32)
-    panels = by_panels(matrix)
-    result = jax.jit(lambda x, panels: product(2 * x, panels, 50))(x, panels)
-    np.testing.assert_allclose(result, 2 * x @ matrix.T, atol=1e-5)
-    with pytest.raises(jax.errors.JaxRuntimeError, match="rows, panels and result don't fit"):
-        product(jnp.asarray(x), jnp.asarray(panels[:1]), 50)
-    np.testing.assert_array_equal(rows_of(panels, np.array([[0, 33], [49, 7]])), matrix[np.array([[0, 33], [49, 7]])])
+    x, matrix = rng.standard_normal((3, 64), np.float32), rng.standard_normal((50, 64), np.float32)
+    some = np.array([[0, 33], [49, 7]])
+    for stored in ({"panels": by_panels(matrix)}, by_codes(matrix)):
+        meant = matrix if "panels" in stored else numbers(stored, 50)
+        result = jax.jit(lambda x, stored: product(2 * x, stored, 50))(x, stored)
+        np.testing.assert_allclose(result, 2 * x @ meant.T, atol=2e-5)
+        np.testing.assert_array_equal(rows_of(stored, some), meant[some])
+        with pytest.raises(jax.errors.JaxRuntimeError, match="rows, panels and result don't fit"):
+            product(jnp.asarray(x), jax.tree.map(lambda part: jnp.asarray(part[:1]), stored), 50)
 
 
 def attended(q, k, v, see, scale: float, cap: float | None) -> np.ndarray:

@@ -186,7 +186,9 @@ def run_sweep(model: dict[str, str], folder: Path) -> None:
     config.choices = ((2.0,),)
     sweep.run(settings.read(config, sweep.Settings), folder / "sweep")
     [point] = (folder / "sweep/points").iterdir()
-    written = ModelSource(preset="", path=str(point / "model"), adapter="", policy="", constant=0, kernel=True)
+    written = ModelSource(
+        preset="", path=str(point / "model"), adapter="", policy="", constant=0, dtype="auto", kernel=True
+    )
     assert load(written).positions.matches(load_named(model).positions)
 
 
@@ -210,7 +212,11 @@ def run_sft(model: dict[str, str], folder: Path) -> None:
 
 
 def load_named(model: dict[str, str]) -> Model:
-    return load(ModelSource(**{"preset": "", "adapter": "", "policy": "", "constant": 40, "kernel": True} | model))
+    return load(
+        ModelSource(
+            **{"preset": "", "adapter": "", "policy": "", "constant": 40, "dtype": "auto", "kernel": True} | model
+        )
+    )
 
 
 Command = Callable[[dict[str, str], Path], None]

@@ -256,7 +256,7 @@ def test_an_adapter_is_trained_saved_and_merged(folder, environment, whole):
 
 
 def source(model: Path, adapter: Path | str = "", policy: str = "") -> ModelSource:
-    return ModelSource(preset="", path=str(model), adapter=str(adapter), policy=policy, constant=40, kernel=True)
+    return ModelSource("", str(model), str(adapter), policy, 40, dtype="auto", kernel=True)
 
 
 OUT = "base_model.model.model.layers.0.self_attn.o_proj"

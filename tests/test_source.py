@@ -28,7 +28,9 @@ POSITIONS = [Positions(policy, 13 if policy == "constant" else 40) for policy in
 
 
 def named(path, adapter="", policy="", constant=40) -> ModelSource:
-    return ModelSource(preset="", path=str(path), adapter=str(adapter), policy=policy, constant=constant, kernel=True)
+    return ModelSource(
+        preset="", path=str(path), adapter=str(adapter), policy=policy, constant=constant, dtype="auto", kernel=True
+    )
 
 
 def export(folder, positions, seed=1):

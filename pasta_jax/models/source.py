@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Literal
 
 from jax.typing import DTypeLike
 
@@ -24,13 +25,19 @@ class ModelSource:
     adapter: str  # folder of an adapter, or its id on the Hub; empty: none
     policy: str  # position policy; empty: the model's own
     constant: Distance  # of the policy `constant`
+    dtype: Literal["auto", "float32", "bfloat16", "q8"]  # to decode with
     kernel: bool  # decode on the CPU with our own products
 
 
 def load(
     source: ModelSource, dtype: DTypeLike | None = None, stacked: bool | None = None, only_decoding: bool = False
 ) -> Model:
-    """The model with its adapter merged; see weights.on_device for the other arguments."""
+    """The model with its adapter merged; see weights.on_device for the other arguments.
+
+    Without a dtype, one that is only decoded with has its source's.
+    """
+    if dtype is None and only_decoding and source.dtype != "auto":
+        dtype = source.dtype
     with doing(f"loading {source.path or source.preset}"):
         model = read_model(source.preset, source.path)
         if source.adapter:

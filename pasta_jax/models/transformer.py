@@ -7,7 +7,7 @@ stacked weight). The cache has the same layout; see pool.py.
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from jax import lax
 from pasta_jax.models.blocked import blocked_attention
 from pasta_jax.models.config import Rope, TransformerConfig
 from pasta_jax.models.kernels.calls import attend as attend_visible
-from pasta_jax.models.kernels.calls import product, rows_of
+from pasta_jax.models.kernels.calls import holds_panels, product, rows_of
 from pasta_jax.models.layers import is_stacked
 from pasta_jax.models.mask_spec import HIDDEN, MaskSpec
 from pasta_jax.models.packed import Packed
@@ -32,7 +32,7 @@ kernel_init = nn.initializers.normal(stddev=0.02)
 class Dense(nn.Module):
     """x [..., inputs] times kernel [*outputs, inputs]; a LoRA pair is added where the parameters hold one.
 
-    Parameters for decoding only may hold `columns` [inputs, *outputs] or `panels` instead; see weights.py. A kernel's
+    Parameters for decoding only may hold `columns` [inputs, *outputs] or panels instead; see weights.py. A kernel's
     last axis is never split: a TPU stores a kernel whose last two axes are small in tiles that its matrix unit cannot
     read, and re-tiles it in every step.
     """
@@ -43,8 +43,9 @@ class Dense(nn.Module):
     def __call__(self, x):
         *lead, inputs = x.shape
         rows_NxI = x.reshape(math.prod(lead), inputs)
-        if self.has_variable("params", "panels"):
-            y_NxO = product(rows_NxI, self.get_variable("params", "panels"), math.prod(self.outputs))
+        stored = self.variables.get("params", {})
+        if holds_panels(stored):
+            y_NxO = product(rows_NxI, stored, math.prod(self.outputs))
         elif self.has_variable("params", "columns"):
             y_NxO = matmul_columns(rows_NxI, self.get_variable("params", "columns").reshape(inputs, -1))
         else:
@@ -214,7 +215,7 @@ def trunk(
             if packed is not None:
                 q, k, v = (packed.spread(rows[0], cache.slots_BxT.shape[0]) for rows in (q, k, v))
             written = write_kv(kv, l, cache.lanes, cache.slots_BxT, k, v)
-            if cache.lanes is None and "panels" in params_l["out"]:
+            if cache.lanes is None and holds_panels(params_l["out"]):
                 out = attend_visible(q, *(pool[l] for pool in written), see, config.score_scale, config.attention_cap)
             else:
                 read, at = (written, l) if cache.lanes is None else (lanes_kv(written, l, cache.lanes), 0)
@@ -271,8 +272,8 @@ def attend_prefix(config, q, kv: KV, l, see_BxTxS, prefixes: tuple[int, ...], fi
 
 def embedded(params, tokens_BxT):
     """The tokens' embeddings [B, T, E]."""
-    if "embed_panels" in params:
-        return rows_of(params["embed_panels"], tokens_BxT)
+    if isinstance(params.get("embed"), Mapping):
+        return rows_of(params["embed"], tokens_BxT)
     if "embed_columns" in params:
         return jnp.moveaxis(params["embed_columns"][:, tokens_BxT], 0, -1)
     return params["embed"][tokens_BxT]
@@ -283,8 +284,8 @@ def logits(params, config: TransformerConfig, x_BxTxE):
     table = "embed" if config.tied_head else "head"
     lanes, length, embed = x_BxTxE.shape
     rows_NxE = x_BxTxE.reshape(lanes * length, embed)
-    if f"{table}_panels" in params:
-        logits_NxV = product(rows_NxE, params[f"{table}_panels"], config.vocab)
+    if isinstance(params.get(table), Mapping):
+        logits_NxV = product(rows_NxE, params[table], config.vocab)
     elif f"{table}_columns" in params:
         logits_NxV = jnp.matmul(rows_NxE, params[f"{table}_columns"], preferred_element_type=jnp.float32)
     else:

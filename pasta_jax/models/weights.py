@@ -21,13 +21,16 @@ from pasta_jax.models.card import Card
 from pasta_jax.models.config import PRESETS, TransformerConfig
 from pasta_jax.models.defaults import PLAIN, Defaults, read_defaults
 from pasta_jax.models.gguf import GGUF
-from pasta_jax.models.kernels.calls import by_panels, is_available
+from pasta_jax.models.kernels.calls import GROUP, by_codes, by_panels, is_available
 from pasta_jax.models.large_pages import on_large_pages
 from pasta_jax.models.layers import Params, is_stacked, stack, unstack
 from pasta_jax.models.tag_rows import put_tag_rows
 from pasta_jax.models.tokenizer import Tokenizer, load_tokenizer
+from pasta_jax.progress import say
 
 PACKAGED = {"smollm2_135m": assets.smollm2_gguf, "gemma3_270m": assets.gemma3_270m_gguf}
+
+CODED = "q8"  # a dtype: float32, with matrices of 8-bit codes
 
 _SPARE_PIECES = 1024  # that a tokenizer may have beyond the rows of its model's embedding, as for images
 _WHAT_TO_USE = "use a GGUF file, or a folder with config.json and *.safetensors"
@@ -48,7 +51,7 @@ class Model:
     @property
     def dtype(self) -> jnp.dtype:
         """The dtype it computes in."""
-        return jax.tree.leaves(self.params)[0].dtype
+        return self.params["final_norm"]["weight"].dtype
 
 
 def load_model(
@@ -227,15 +230,21 @@ def to_device(
     kernel: bool = True,
 ) -> Params:
     """Unrolled host parameters as device arrays; see `on_device`."""
-    dtype = platform_dtype() if dtype is None else dtype
+    coded = dtype == CODED
+    if coded and not only_decoding:
+        raise PastaError(f"dtype {CODED}: only to decode with; set it to auto, or to float32")
+    if coded and not (kernel and is_available()):
+        say(f"dtype {CODED} needs our own kernels, which run on one CPU: using {jnp.dtype(platform_dtype()).name}")
+    dtype = platform_dtype() if dtype is None or coded else dtype
     stacked = jax.default_backend() != "cpu" if stacked is None else stacked
     if stacked:
         params = stack(params)
     if jax.default_backend() == "cpu":
+        params = jax.tree.map(lambda leaf: np.asarray(leaf, dtype), params)
         if only_decoding and not stacked:
             is_ours = kernel and jnp.dtype(dtype) == jnp.float32 and is_available()
-            params = in_panels(params) if is_ours else by_columns(params)
-        return on_large_pages(jax.tree.map(lambda leaf: np.asarray(leaf, dtype), params))
+            params = in_panels(params, coded) if is_ours else by_columns(params)
+        return on_large_pages(params)
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), params)
 
 
@@ -251,19 +260,28 @@ def by_columns(params: Params) -> Params:
 
     On large pages XLA's CPU product with two to eight rows then takes a quarter less time, and with one row no more.
     """
-    return _replaced(params, "columns", lambda kernel: np.moveaxis(kernel, -1, 0))
+    changed = _replaced(params, lambda kernel: {"columns": np.moveaxis(kernel, -1, 0)})
+    table = "head" if "head" in params else "embed"
+    return changed | {f"{table}_columns": changed.pop(table)["columns"]}
 
 
-def in_panels(params: Params) -> Params:
-    """Parameters with each kernel, and the head's table, as `panels` for our own kernels; see kernels/."""
-    return _replaced(params, "panels", lambda kernel: by_panels(kernel.reshape(-1, kernel.shape[-1])))
+def in_panels(params: Params, coded: bool = False) -> Params:
+    """Parameters with each kernel, and the head's table, in panels for our own kernels; see kernels/calls.py.
+
+    With `coded`, of 8 bits and a scale where the inputs allow that.
+    """
+
+    def one(kernel: np.ndarray) -> Params:
+        matrix_OxI = kernel.reshape(-1, kernel.shape[-1])
+        return by_codes(matrix_OxI) if coded and matrix_OxI.shape[1] % GROUP == 0 else {"panels": by_panels(matrix_OxI)}
+
+    return _replaced(params, one)
 
 
-def _replaced(params: Params, name: str, change: Callable[[np.ndarray], np.ndarray]) -> Params:
-    def one(leaves: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {name: change(leaves["kernel"])} if set(leaves) == {"kernel"} else leaves
+def _replaced(params: Params, change: Callable[[np.ndarray], Params]) -> Params:
+    def one(leaves: dict[str, np.ndarray]) -> Params:
+        return change(leaves["kernel"]) if set(leaves) == {"kernel"} else leaves
 
     layers = tuple({part: one(leaves) for part, leaves in layer.items()} for layer in params["layers"])
     table = "head" if "head" in params else "embed"
-    others = {key: leaf for key, leaf in params.items() if key != table}
-    return others | {f"{table}_{name}": change(params[table]), "layers": layers}
+    return params | {table: change(params[table]), "layers": layers}

@@ -2,8 +2,9 @@
 //
 // A decoding step reads every weight of a model for each of its few rows. Here they are read once for all rows. A
 // matrix is packed in panels of 32 outputs, [O/32][I][32]: a panel is one run of memory, and the sums of its 32 outputs
-// stay in registers for up to 8 rows while it is read. A sum adds its products in the order of the inputs, whatever
-// the number of rows and of threads, so a row's result doesn't depend on its neighbours.
+// stay in registers for up to 8 rows while it is read. Weights may be codes of 8 bits, decoded in registers. A sum adds
+// its products in the order of the inputs, whatever the number of rows and of threads, so a row's result doesn't depend
+// on its neighbours.
 //
 // Attention goes through the slots that a row sees, and no others: XLA's would compute all rows of all lanes with the
 // slots of the fullest one.
@@ -12,8 +13,10 @@
 
 #ifndef TARGET
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 #include <pthread.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
@@ -34,6 +37,7 @@ namespace {
 namespace ffi = xla::ffi;
 
 constexpr int64_t PANEL = 32;  // outputs
+constexpr int64_t GROUP = 32;  // inputs
 constexpr int64_t AHEAD = 6;   // slots whose keys or values are fetched before they are used
 constexpr auto SPIN = std::chrono::microseconds(30);  // between two products of a layer; then a thread sleeps
 
@@ -44,6 +48,21 @@ inline void pause_briefly() {
   __asm__ volatile("yield");
 #endif
 }
+
+// A matrix, or a panel of it, by numbers, or by codes of 8 bits with a scale for each output and GROUP inputs.
+struct Matrix {
+  const float* weights;  // [I][PANEL]
+  const int8_t* codes;   // [I][PANEL]
+  const float* scales;   // [I / GROUP][PANEL]
+
+  Matrix panel(int64_t number, int64_t inputs) const {
+    const int64_t at = number * inputs * PANEL;
+    return codes == nullptr ? Matrix{weights + at, codes, scales} : Matrix{weights, codes + at, scales + at / GROUP};
+  }
+  Matrix from(int64_t output) const {
+    return codes == nullptr ? Matrix{weights + output, codes, scales} : Matrix{weights, codes + output, scales + output};
+  }
+};
 
 // Query heads of one row that share a key/value head, and what they attend to.
 struct Heads {
@@ -86,8 +105,7 @@ class Pool {
     wake();
     job.work();
     job_.store(nullptr);
-    // A helper that comes late finds no job; one that has found it is waited for.
-    for (int turn = 0; inside_.load() != 0; ++turn) turn < 4096 ? pause_briefly() : void(sched_yield());
+    wait_for_helpers();
     busy_.clear(std::memory_order_release);
   }
 
@@ -116,8 +134,23 @@ class Pool {
       seen = epoch_.load();
       inside_.fetch_add(1);
       if (Job* job = job_.load()) job->work();
-      inside_.fetch_sub(1);
+      if (inside_.fetch_sub(1) != 1 || !is_waited_for_.load()) continue;
+      { std::lock_guard<std::mutex> lock(mutex_); }
+      leaves_.notify_one();
     }
+  }
+
+  // A helper that comes late finds no job; one that has found it is waited for. On a busy machine it may have lost its
+  // core for long, so waiting must not take the other.
+  void wait_for_helpers() {
+    for (int turn = 0; turn < 1024; ++turn) {
+      if (inside_.load() == 0) return;
+      pause_briefly();
+    }
+    std::unique_lock<std::mutex> lock(mutex_);
+    is_waited_for_.store(true);
+    leaves_.wait(lock, [&] { return inside_.load() == 0; });
+    is_waited_for_.store(false);
   }
 
   void wait_for_another(uint64_t seen) {
@@ -137,10 +170,10 @@ class Pool {
   std::atomic<uint64_t> epoch_{0};
   std::atomic<Job*> job_{nullptr};
   std::atomic<int> inside_{0}, asleep_{0};
-  std::atomic<bool> stops_{false};
+  std::atomic<bool> stops_{false}, is_waited_for_{false};
   std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
   std::mutex mutex_;
-  std::condition_variable wakes_;
+  std::condition_variable wakes_, leaves_;
   std::vector<std::thread> helpers_;
 };
 
@@ -197,36 +230,38 @@ Pool& pool() {
 
 namespace {
 
-using Panels = void (*)(const float* w, const float* x, float* y, int64_t rows, int64_t inputs, int64_t outputs,
-                        int64_t from, int64_t to);
+using Panels = void (*)(const Matrix& w, const float* x, float* y, int64_t rows, int64_t inputs, int64_t outputs,
+                        int64_t first, int64_t last);
 using Attend = void (*)(const Heads& heads);
 struct Level {
   const char* name;
   bool is_there;
-  Panels panels;
+  Panels numbers, codes;
   Attend attend;
 };
 
 // Best last.
 Level* levels() {
   static Level all[] = {
-      {"portable", true, portable::panels, portable::attend},
+      {"portable", true, portable::panels<false>, portable::panels<true>, portable::attend},
 #if defined(__x86_64__)
-      {"avx2", __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"), avx2::panels, avx2::attend},
+      {"avx2", __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"), avx2::panels<false>,
+       avx2::panels<true>, avx2::attend},
       {"avx512",
        __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vl"),
-       avx512::panels, avx512::attend},
+       avx512::panels<false>, avx512::panels<true>, avx512::attend},
 #endif
-      {nullptr, false, nullptr, nullptr},
+      {nullptr, false, nullptr, nullptr, nullptr},
   };
   return all;
 }
 
 std::atomic<const Level*> chosen{nullptr};
 
-void multiply(const float* x, const float* w, float* y, int64_t rows, int64_t inputs, int64_t outputs) {
-  const Panels panels = chosen.load()->panels;
+void multiply(const float* x, const Matrix& w, float* y, int64_t rows, int64_t inputs, int64_t outputs) {
+  const Level* level = chosen.load();
+  const Panels panels = w.codes == nullptr ? level->numbers : level->codes;
   const int64_t count = (outputs + PANEL - 1) / PANEL;
   // Small parts: a thread that is late, or not there, leaves its share to the others.
   const int64_t share = std::max<int64_t>(1, count / 32);
@@ -235,12 +270,28 @@ void multiply(const float* x, const float* w, float* y, int64_t rows, int64_t in
   });
 }
 
+using Dimensions = ffi::Span<const int64_t>;
+
+ffi::Error unfit() {
+  return ffi::Error::InvalidArgument("pasta_jax: rows, panels and result don't fit; pack the matrix as calls.py does");
+}
+
+bool fit(Dimensions x, Dimensions w, Dimensions y) {
+  return x[0] == y[0] && x[1] == w[1] && w[0] == (y[1] + PANEL - 1) / PANEL && w[2] == PANEL;
+}
+
 ffi::Error product(ffi::BufferR2<ffi::F32> x, ffi::BufferR3<ffi::F32> w, ffi::ResultBufferR2<ffi::F32> y) {
-  const auto xs = x.dimensions(), ws = w.dimensions(), ys = y->dimensions();
-  if (xs[0] != ys[0] || xs[1] != ws[1] || ws[0] != (ys[1] + PANEL - 1) / PANEL || ws[2] != PANEL) {
-    return ffi::Error::InvalidArgument("pasta_jax: rows, panels and result don't fit; pack the matrix with by_panels");
-  }
-  multiply(x.typed_data(), w.typed_data(), y->typed_data(), xs[0], xs[1], ys[1]);
+  const auto xs = x.dimensions(), ys = y->dimensions();
+  if (!fit(xs, w.dimensions(), ys)) return unfit();
+  multiply(x.typed_data(), {w.typed_data(), nullptr, nullptr}, y->typed_data(), xs[0], xs[1], ys[1]);
+  return ffi::Error::Success();
+}
+
+ffi::Error coded_product(ffi::BufferR2<ffi::F32> x, ffi::BufferR3<ffi::S8> codes, ffi::BufferR3<ffi::F32> scales,
+                         ffi::ResultBufferR2<ffi::F32> y) {
+  const auto xs = x.dimensions(), cs = codes.dimensions(), ss = scales.dimensions(), ys = y->dimensions();
+  if (!fit(xs, cs, ys) || ss[0] != cs[0] || ss[1] * GROUP != cs[1] || ss[2] != PANEL) return unfit();
+  multiply(x.typed_data(), {nullptr, codes.typed_data(), scales.typed_data()}, y->typed_data(), xs[0], xs[1], ys[1]);
   return ffi::Error::Success();
 }
 
@@ -264,8 +315,9 @@ void attend(const Attention& a) {
     thread_local std::vector<float> weights;
     slots.resize(a.slots);
     const bool* see = a.see + row * a.slots;
+    const void* first = std::memchr(see, true, a.slots);  // most rows of many lanes see nothing
     int64_t visible = 0;
-    for (int64_t s = 0; s < a.slots; ++s) {
+    for (int64_t s = first == nullptr ? a.slots : static_cast<const bool*>(first) - see; s < a.slots; ++s) {
       slots[visible] = s;
       visible += see[s];
     }
@@ -306,6 +358,13 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_product, product,
                                   .Arg<ffi::BufferR3<ffi::F32>>()
                                   .Ret<ffi::BufferR2<ffi::F32>>());
 
+XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_coded_product, coded_product,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::BufferR2<ffi::F32>>()
+                                  .Arg<ffi::BufferR3<ffi::S8>>()
+                                  .Arg<ffi::BufferR3<ffi::F32>>()
+                                  .Ret<ffi::BufferR2<ffi::F32>>());
+
 extern "C" {
 
 // Use so many threads from now on. Not while a product runs.
@@ -331,8 +390,9 @@ void pasta_attend(const float* q, const float* k, const float* v, const bool* se
   attend({q, k, v, see, out, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], scale, cap});
 }
 
-void pasta_multiply(const float* x, const float* w, float* y, int64_t rows, int64_t inputs, int64_t outputs) {
-  multiply(x, w, y, rows, inputs, outputs);
+void pasta_multiply(const float* x, const float* w, const int8_t* codes, const float* scales, float* y, int64_t rows,
+                    int64_t inputs, int64_t outputs) {
+  multiply(x, {w, codes, scales}, y, rows, inputs, outputs);
 }
 
 }  // extern "C"
@@ -353,6 +413,18 @@ namespace LEVEL {
 typedef float Vector __attribute__((vector_size(LANES * sizeof(float))));
 typedef int32_t Integers __attribute__((vector_size(LANES * sizeof(int32_t))));
 
+TARGET TOGETHER Vector decode(const int8_t* from) {
+#if LANES == 16
+  const Integers codes = (Integers)_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+#elif LANES == 8
+  const Integers codes = (Integers)_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+#else
+  Integers codes;
+  for (int i = 0; i < LANES; ++i) codes[i] = from[i];
+#endif
+  return __builtin_convertvector(codes, Vector);
+}
+
 TARGET TOGETHER Vector load(const float* from) {
   Vector vector;
   std::memcpy(&vector, from, sizeof vector);
@@ -360,18 +432,29 @@ TARGET TOGETHER Vector load(const float* from) {
 }
 
 // R rows with V vectors of a panel.
-template <int R, int V>
-TARGET TOGETHER void tile(const float* w, const float* x, float* y, int64_t inputs, int64_t stride) {
+template <bool CODED, int R, int V>
+TARGET TOGETHER void tile(const Matrix& w, const float* x, float* y, int64_t inputs, int64_t stride) {
   Vector sums[R][V] = {};
-  for (int64_t i = 0; i < inputs; ++i, w += PANEL) {
-    Vector weights[V];
-    for (int v = 0; v < V; ++v) weights[v] = load(w + v * LANES);
-    for (int v = 0; v < V * LANES; v += 16) __builtin_prefetch(w + v + 8 * PANEL);
+  for (int64_t from = 0; from < inputs; from += CODED ? GROUP : 1) {
+    Vector scales[V];
+    for (int v = 0; v < V && CODED; ++v) scales[v] = load(w.scales + from / GROUP * PANEL + v * LANES);
+    for (int64_t i = from; i < from + (CODED ? GROUP : 1); ++i) {
+      Vector weights[V];
+      for (int v = 0; v < V; ++v) {
+        if (CODED) {
+          weights[v] = decode(w.codes + i * PANEL + v * LANES) * scales[v];
+        } else {
+          weights[v] = load(w.weights + i * PANEL + v * LANES);
+        }
+      }
+      for (int v = 0; v < V * LANES && !CODED; v += 16) __builtin_prefetch(w.weights + (i + 8) * PANEL + v);
+      if (CODED) __builtin_prefetch(w.codes + (i + 32) * PANEL);
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      const float one = x[r * inputs + i];
+      for (int r = 0; r < R; ++r) {
+        const float one = x[r * inputs + i];
 #pragma GCC unroll 8
-      for (int v = 0; v < V; ++v) sums[r][v] += weights[v] * one;
+        for (int v = 0; v < V; ++v) sums[r][v] += weights[v] * one;
+      }
     }
   }
   for (int r = 0; r < R; ++r) {
@@ -380,41 +463,47 @@ TARGET TOGETHER void tile(const float* w, const float* x, float* y, int64_t inpu
 }
 
 // R rows with one panel: with all of its vectors if their sums fit the registers, else with some after others.
-template <int R>
-TARGET void whole(const float* w, const float* x, float* y, int64_t inputs, int64_t stride) {
+template <bool CODED, int R>
+TARGET void whole(const Matrix& w, const float* x, float* y, int64_t inputs, int64_t stride) {
   constexpr int64_t ALL = PANEL / LANES;
   constexpr int64_t V = R * ALL <= SUMS ? ALL : R * ALL <= 2 * SUMS ? ALL / 2 : R * ALL <= 4 * SUMS ? ALL / 4 : 1;
-  for (int64_t v = 0; v < ALL; v += V) tile<R, V>(w + v * LANES, x, y + v * LANES, inputs, stride);
+  for (int64_t v = 0; v < ALL; v += V) {
+    tile<CODED, R, V>(w.from(v * LANES), x, y + v * LANES, inputs, stride);
+  }
 }
 
 // Any rows with one panel, in groups whose sums fit the registers. A panel stays in the cache from group to group.
-TARGET void panel(const float* w, const float* x, float* y, int64_t rows, int64_t inputs, int64_t stride) {
+template <bool CODED>
+TARGET void panel(const Matrix& w, const float* x, float* y, int64_t rows, int64_t inputs, int64_t stride) {
   constexpr int64_t MOST = LANES == 16 ? 8 : 6;
-  for (; rows >= MOST; rows -= MOST, x += MOST * inputs, y += MOST * stride) whole<MOST>(w, x, y, inputs, stride);
+  for (; rows >= MOST; rows -= MOST, x += MOST * inputs, y += MOST * stride) {
+    whole<CODED, MOST>(w, x, y, inputs, stride);
+  }
   switch (rows) {
-    case 7: return whole<7>(w, x, y, inputs, stride);
-    case 6: return whole<6>(w, x, y, inputs, stride);
-    case 5: return whole<5>(w, x, y, inputs, stride);
-    case 4: return whole<4>(w, x, y, inputs, stride);
-    case 3: return whole<3>(w, x, y, inputs, stride);
-    case 2: return whole<2>(w, x, y, inputs, stride);
-    case 1: return whole<1>(w, x, y, inputs, stride);
+    case 7: return whole<CODED, 7>(w, x, y, inputs, stride);
+    case 6: return whole<CODED, 6>(w, x, y, inputs, stride);
+    case 5: return whole<CODED, 5>(w, x, y, inputs, stride);
+    case 4: return whole<CODED, 4>(w, x, y, inputs, stride);
+    case 3: return whole<CODED, 3>(w, x, y, inputs, stride);
+    case 2: return whole<CODED, 2>(w, x, y, inputs, stride);
+    case 1: return whole<CODED, 1>(w, x, y, inputs, stride);
     default: return;
   }
 }
 
-TARGET void panels(const float* w, const float* x, float* y, int64_t rows, int64_t inputs, int64_t outputs,
-                   int64_t from, int64_t to) {
-  for (int64_t p = from; p < to; ++p) {
-    const float* weights = w + p * PANEL * inputs;
+template <bool CODED>
+TARGET void panels(const Matrix& w, const float* x, float* y, int64_t rows, int64_t inputs, int64_t outputs,
+                   int64_t first, int64_t last) {
+  for (int64_t p = first; p < last; ++p) {
+    const Matrix here = w.panel(p, inputs);
     const int64_t width = std::min(PANEL, outputs - p * PANEL);
     if (width == PANEL) {
-      panel(weights, x, y + p * PANEL, rows, inputs, outputs);
+      panel<CODED>(here, x, y + p * PANEL, rows, inputs, outputs);
       continue;
     }
     for (int64_t r = 0; r < rows; ++r) {  // the last panel is padded
       float all[PANEL];
-      panel(weights, x + r * inputs, all, 1, inputs, PANEL);
+      panel<CODED>(here, x + r * inputs, all, 1, inputs, PANEL);
       std::memcpy(y + r * outputs + p * PANEL, all, width * sizeof(float));
     }
   }
