@@ -12,6 +12,7 @@ They print shares of exact answers, forks, speedups, and how much exactness rema
 Variants on ordinary prompts: alpaca (AlpacaEval's 805), mt_bench (80, both turns) and ifeval (541, with its rules) have
 four systems on SmolLM2: the adapter that forks, the baseline, and Skeleton-of-Thought with and without a shared pool.
 smollm2 compares the two adapters only, or others named with --config.model.adapter and --config.baseline.adapter.
+ablation decodes with a part changed that the adapter was trained with: no topics, no syncs, other positions.
 --limit=80 takes 80 prompts of each set, those whose text has the smallest hash; a later run with more goes on from
 there. A killed run resumes. WORKDIR gets report.html, report.md and report.json, one record per answer, and the answers
 as alpaca_eval and MT-bench's judge read them. Each system takes some 5 s a prompt on two CPU cores, and twice that
@@ -34,6 +35,7 @@ def get_config(variant: str = "toy") -> ConfigDict:
         "alpaca": lambda: all_systems("alpaca_eval", 805),
         "mt_bench": lambda: all_systems("mt_bench", 80),
         "ifeval": lambda: all_systems("ifeval", 541),
+        "ablation": ablation,
     }
     return common.pick(variants, variant, "configs/evaluate.py")
 
@@ -70,7 +72,7 @@ def smollm2() -> ConfigDict:
     """Adapters on SmolLM2, on ordinary prompts."""
     config = ConfigDict(
         {
-            # also skeleton, Skeleton-of-Thought in one pool, and unshared, the same without a pool
+            # also skeleton, Skeleton-of-Thought in one pool, and unshared, the same without a pool; those of ablation()
             "systems": ("model", "baseline"),
             "model": common.shipped("pasta_sft"),
             "baseline": common.shipped("baseline_sft"),
@@ -113,4 +115,13 @@ def all_systems(prompts: str, count: int) -> ConfigDict:
     config.systems = ("model", "baseline", "skeleton", "unshared")
     config.prompts.update({name: count * (name == prompts) for name in config.prompts})
     config.update(timed=count, rounds=1, judges=("repetition",))
+    return config
+
+
+def ablation() -> ConfigDict:
+    """The shipped adapters, and the one that forks with a part of decoding changed that it was trained with."""
+    config = smollm2()
+    config.systems = ("model", "baseline", "no_topics", "no_syncs", "constant", "shared_start")
+    config.prompts.update(alpaca_eval=100, no_fork=0)
+    config.update(unmasked=0, pairs=0, judges=("checked",))
     return config

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Answer a question in parallel threads on this machine, after installing what that needs: SmolLM2-135M-Instruct with
-# the adapter in checkpoints/pasta_sft. Writes a page about the answer to runs/demo.html.
+# the adapters in checkpoints/. Compares it with the sequential answer of the same model's baseline, and writes a page
+# about the answer to runs/demo.html.
 #   launch/demo.sh ["a question"] [--flag=value ...]
 # The first argument that is not a flag is the question (- reads it from stdin); the rest is passed to launch.decode.
 set -euo pipefail
@@ -16,5 +17,5 @@ mkdir -p "$root/runs"
 
 # -P: a folder named launch or configs in the current directory must not shadow ours.
 exec "$root/.venv/bin/python" -P -m launch.decode --config="$root/configs/decode.py:pasta" \
-  --html="$root/runs/demo.html" \
+  --compare --config.compare_passes=1 --html="$root/runs/demo.html" \
   --prompt="${question:-What are the benefits of regular exercise?}" ${flags[@]+"${flags[@]}"}

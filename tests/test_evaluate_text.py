@@ -10,6 +10,7 @@ from configs.evaluate import get_config
 from pasta_jax import settings
 from pasta_jax.data.prompt_sets import by_hash, no_fork
 from pasta_jax.errors import PastaError
+from pasta_jax.lang.structure import Positions
 from pasta_jax.models.defaults import Defaults
 from pasta_jax.pipelines import evaluate_page, evaluate_text
 from pasta_jax.pipelines.evaluate_answers import SHOWN
@@ -94,7 +95,7 @@ def test_the_report_shows_every_prompt_safely(run, tmp_path):
     assert re.findall(r'(?:src|href)="(?!#)|url\((?!#)|@import', html) == []
     assert html.count('class="lanes"') == 3 * len(SYSTEMS)
     for text in (html, markdown):
-        assert all(name in text for name in (*SHOWN.values(), "paper: Pasta-BoN λ=∞", "Quality against speed"))
+        assert all(name in text for name in (*map(SHOWN.get, SYSTEMS), "paper: Pasta-BoN λ=∞", "Quality against speed"))
     assert all((tmp_path / name).exists() for name in re.findall(r"\]\(([\w.]+)\)", markdown))
     evaluate_page.write_report(evaluation, False, tmp_path)
     assert "fish" not in (tmp_path / "report.html").read_text() + (tmp_path / "report.md").read_text()
@@ -152,3 +153,17 @@ def test_the_table_has_a_row_per_figure(run):
 def test_prompts_of_our_own_are_a_set(run):
     evaluation = run(systems=("baseline",), limit=1, **{"prompts.file": 0, "prompts.no_fork": 5})
     assert [answer.prompt for answer in evaluation.answers["baseline"]] == by_hash(no_fork(), 1)
+
+
+def test_an_ablation_is_the_model_with_one_part_changed(run):
+    config = get_config("ablation")
+    tasks = {task.system: task for task in evaluate_text.tasks_of(settings.read(config, evaluate_text.Settings))}
+    assert tuple(tasks) == config.systems
+    model = tasks["model"]
+    for system, changes in {"no_topics": {"max_topic_tokens": 0}, "no_syncs": {"syncs": False}}.items():
+        assert tasks[system].template == dataclasses.replace(model.template, **changes)
+        assert tasks[system].model is model.model
+    for policy in ("constant", "shared_start"):
+        assert tasks[policy].template == model.template
+        assert tasks[policy].model == dataclasses.replace(model.model, positions=Positions(policy))
+    assert tasks["baseline"].template.sequential

@@ -22,7 +22,13 @@ SCRIPTS = Path(__file__).parents[1] / "launch"
 def test_demo_asks_the_first_argument_that_is_not_a_flag(tmp_path, arguments, prompt, rest):
     output = run_in_fake_tree(tmp_path, "demo.sh", *arguments)
     command = ["-P", "-m", "launch.decode", f"--config={tmp_path}/configs/decode.py:pasta"]
-    options = [f"--html={tmp_path}/runs/demo.html", f"--prompt={prompt}", *rest]
+    options = [
+        "--compare",
+        "--config.compare_passes=1",
+        f"--html={tmp_path}/runs/demo.html",
+        f"--prompt={prompt}",
+        *rest,
+    ]
     assert output == command + options
 
 

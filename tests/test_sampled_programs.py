@@ -76,6 +76,7 @@ def random_request(rng: random.Random) -> Request:
         max_chunk_tokens=rng.choice([0, 5, 12, 100]),
         max_topic_words=rng.choice([9, 9, 1, 2]),  # never 0: all requests, also alone, need the same program
         distinct_topics=rng.random() < 0.5,
+        syncs=sampling.seed % 8 > 0,
     )
 
 

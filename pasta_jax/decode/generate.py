@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from pasta_jax import compiled, memory
+from pasta_jax.decode.grammar import tags_of
 from pasta_jax.decode.interpreter import Script, run
 from pasta_jax.decode.lane_log import LaneLog, Snapshot
 from pasta_jax.decode.prefill import admit, copy_prompt, pieces, prefill, release
@@ -279,7 +280,7 @@ def writes(
         fields = RequestFields(
             prompt_length=np.int32(len(prompt)),
             limit=np.int32(limit),
-            tags_allowed=np.bool_(not request.sequential),
+            tags_allowed=np.int32(tags_of(request)),
             max_topic=np.int32(request.max_topic_tokens),
             max_topic_words=np.int32(request.max_topic_words),
             distinct_topics=np.bool_(request.distinct_topics),

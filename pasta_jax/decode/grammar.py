@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from pasta_jax.decode.request import Request
 from pasta_jax.decode.sampling import FORBIDDEN
 from pasta_jax.decode.state import Rules
 from pasta_jax.decode.topics import BEGINS, BLANK, EXTENDS, SEVERAL
@@ -12,7 +13,7 @@ from pasta_jax.lang.tags import TagIds
 
 # The kinds of ids that the grammar tells apart; ids that are never sampled have kind 0.
 TEXT = EXTENDS | BEGINS | BLANK | SEVERAL
-TURN_END, FORK_OR_SYNC, CLOSE, CHUNK_END = (1 << n for n in range(4, 8))
+TURN_END, FORK, SYNC, CLOSE, CHUNK_END = (1 << n for n in range(4, 9))
 
 
 def topic_after(topic_B: jax.Array, token_B: jax.Array, tags: TagIds) -> jax.Array:
@@ -30,10 +31,15 @@ def id_kinds(size: int, rules: Rules) -> np.ndarray:
         text_V = np.frombuffer(rules.topics.kinds, np.uint8)
         kind_V[: len(text_V)] = np.where(kind_V[: len(text_V)], text_V, 0)
     kind_V[np.isin(id_V, rules.stop_ids) & (kind_V > 0)] = TURN_END
-    kind_V[[tags.promise, tags.sync]] = FORK_OR_SYNC
+    kind_V[[tags.promise, tags.sync]] = FORK, SYNC
     kind_V[tags.is_close(id_V)] = CLOSE
     kind_V[tags.end_async] = CHUNK_END
     return kind_V.astype(np.int32)
+
+
+def tags_of(request: Request) -> int:
+    """The kinds of tags that main may write outside a promise."""
+    return 0 if request.sequential else FORK | SYNC if request.syncs else FORK
 
 
 def allow(
@@ -55,8 +61,8 @@ def allow(
         chunk                       text, [/ASYNC]
         chunk, full                 [/ASYNC]
 
-    Where `tags_allowed` is False, main samples neither [PROMISE] nor [SYNC]. Text inside a promise is limited to the
-    kinds in `topic_text` (topics.py; None: any); in the last word of a topic, the probability of what would begin
+    Of [PROMISE] and [SYNC], main samples those whose kinds are in `tags_allowed`. Text inside a promise is limited to
+    the kinds in `topic_text` (topics.py; None: any); in the last word of a topic, the probability of what would begin
     another goes to the closing tags. Otherwise, unless a topic or chunk is full, only the logits of tags and stop ids
     change.
     """
@@ -68,7 +74,7 @@ def allow(
             (TEXT, ~inside & ~full_N),
             (TEXT if topic_text_N is None else topic_text_N, inside & ~topic_full),
             (TURN_END, outside),
-            (FORK_OR_SYNC, outside & tags_allowed_N),
+            (tags_allowed_N, outside),
             (CLOSE, inside),
             (CHUNK_END, ~in_main_N),
         )

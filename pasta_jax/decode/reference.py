@@ -188,7 +188,8 @@ def take_next(thread: Thread, token: int, request: Request, tokenizer: Tokenizer
 
 def legal(query: Query, request: Request, tokenizer: Tokenizer, vocab: int) -> np.ndarray:
     """bool [vocab]: which ids may be sampled."""
-    tags, tags_allowed = tokenizer.tags, not request.sequential
+    tags = tokenizer.tags
+    forks = [] if request.sequential else [tags.promise, *([tags.sync] if request.syncs else [])]
     text = np.zeros(vocab, bool)
     text[: tokenizer.vocab_size] = True
     text[tags.base : tags.end] = False
@@ -196,7 +197,7 @@ def legal(query: Query, request: Request, tokenizer: Tokenizer, vocab: int) -> n
     closes, nothing = [tags.close(tens) for tens in range(1, MAX_TENS + 1)], np.zeros(vocab, bool)
     match query.place:
         case "main":
-            allowed, also = text, [*tokenizer.stop_ids, *([tags.promise, tags.sync] if tags_allowed else [])]
+            allowed, also = text, [*tokenizer.stop_ids, *forks]
         case "topic":
             for id in np.flatnonzero(text):
                 text[id] = not breaks_topic_rules(int(id), query.topics, request, tokenizer)

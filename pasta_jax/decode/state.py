@@ -84,7 +84,7 @@ class RequestFields:
 
     prompt_length: jax.Array  # int32: tokens of the prompt
     limit: jax.Array  # int32: slots the request may fill, its prompt included
-    tags_allowed: jax.Array  # bool: False decodes sequentially
+    tags_allowed: jax.Array  # int32: those that main may write, FORK and SYNC of grammar.py; 0 decodes sequentially
     max_topic: jax.Array  # int32: topic tokens before the promise must close
     max_topic_words: jax.Array  # int32: words of a topic; 0: no limit
     distinct_topics: jax.Array  # bool: no topic spells an earlier one
@@ -155,7 +155,7 @@ def empty_state(
         request=RequestFields(
             prompt_length=full(lanes, 0),
             limit=full(lanes, 0),
-            tags_allowed=full(lanes, False, jnp.bool),
+            tags_allowed=full(lanes, 0),
             max_topic=full(lanes, 0),
             max_topic_words=full(lanes, 0),
             distinct_topics=full(lanes, False, jnp.bool),

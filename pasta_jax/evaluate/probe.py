@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pasta_jax.decode.generate import DecodeConfig, Request, Result, generate, positions_for, rules_for
-from pasta_jax.decode.grammar import allow
+from pasta_jax.decode.grammar import FORK, SYNC, allow
 from pasta_jax.decode.sampling import FORBIDDEN, Sampling, SamplingArrays, draw
 from pasta_jax.decode.state import OWN, Rules
 from pasta_jax.decode.trace import Trace
@@ -110,8 +110,8 @@ def _legal(
     """bool [T]: whether the grammar allows the id that would be sampled after each token."""
     logits_TxV = forward(params, config, ids_T[None], position_T[None], see_TxT[None])[0]
     logits_TxV = jnp.where(jnp.arange(logits_TxV.shape[1])[None] < rules.vocab, logits_TxV, FORBIDDEN)
-    every = jnp.ones(ids_T.shape, bool)
-    allowed_TxV = allow(logits_TxV, rules, thread_T == 0, topic_T, ~every, every, jnp.full(ids_T.shape, UNLIMITED))
+    no_T, tags_T, unlimited_T = (jnp.full(ids_T.shape, value) for value in (False, FORK | SYNC, UNLIMITED))
+    allowed_TxV = allow(logits_TxV, rules, thread_T == 0, topic_T, no_T, tags_T, unlimited_T)
     sampling_T = jax.tree.map(lambda value: jnp.broadcast_to(value, ids_T.shape), sampling)
     drawn_T = draw(logits_TxV, sampling_T, thread_T, number_T)
     return jnp.take_along_axis(allowed_TxV, drawn_T[:, None], axis=1)[:, 0] > FORBIDDEN

@@ -22,12 +22,17 @@ from pasta_jax.pipelines.evaluate_prompts import Question
 from pasta_jax.progress import Progress, say
 from pasta_jax.rivals.answer import Options, answer
 
-System = Literal["model", "baseline", "skeleton", "unshared"]
+Ablation = Literal["no_topics", "no_syncs", "constant", "shared_start"]
+System = Literal["model", "baseline", "skeleton", "unshared", Ablation]
 SHOWN = {
     "model": "PASTA",
     "baseline": "sequential",
     "skeleton": "Skeleton-of-Thought",
     "unshared": "unshared points",
+    "no_topics": "without topics",
+    "no_syncs": "without sync",
+    "constant": "constant positions",
+    "shared_start": "shared start",
 }
 
 

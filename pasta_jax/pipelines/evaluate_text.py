@@ -14,7 +14,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pasta_jax import files
 from pasta_jax.decode.generate import DecodeConfig
@@ -27,12 +27,13 @@ from pasta_jax.judges.checked import Entry
 from pasta_jax.judges.judge import Judge, Verdict
 from pasta_jax.judges.offline import comparing, proxy
 from pasta_jax.judges.rules import rules_of
+from pasta_jax.lang.structure import Positions
 from pasta_jax.models.defaults import filled
 from pasta_jax.models.source import ModelSource, load
 from pasta_jax.models.weights import Model
 from pasta_jax.pipelines.checked_judge import CheckedSettings, checked_judge
 from pasta_jax.pipelines.evaluate import RequestSettings, template_of
-from pasta_jax.pipelines.evaluate_answers import System, Task, answer_all
+from pasta_jax.pipelines.evaluate_answers import Ablation, System, Task, answer_all
 from pasta_jax.pipelines.evaluate_page import write_report
 from pasta_jax.pipelines.evaluate_prompts import SECOND_TURN, PromptCounts, Question, question_sets
 from pasta_jax.pipelines.evaluate_report import Evaluation, Report, SystemReport
@@ -110,8 +111,9 @@ def run(settings: Settings, workdir: Path, limit: int | None = None) -> Evaluati
 def tasks_of(settings: Settings) -> list[Task]:
     """Each system with its model; a source that several share is loaded once."""
     rival = settings.rival if settings.rival.preset or settings.rival.path else settings.baseline
+    of_model = {"model", *get_args(Ablation)}
     sources = {
-        system: {"model": settings.model, "baseline": settings.baseline}.get(system, rival)
+        system: settings.model if system in of_model else settings.baseline if system == "baseline" else rival
         for system in settings.systems
     }
     models: dict[ModelSource, Model] = {}
@@ -121,17 +123,31 @@ def tasks_of(settings: Settings) -> list[Task]:
     # All are sampled like the first system, whatever their own files state.
     request = filled(settings.request, models[sources[settings.systems[0]]].defaults)
     template = template_of(request)
-    return [
+    tasks = [
         Task(
             system=system,
             model=models[source],
-            template=dataclasses.replace(template, sequential=system != "model"),
+            template=dataclasses.replace(template, sequential=system not in of_model),
             config=settings.decoding,
             options=settings.skeleton,
             unmasked=settings.unmasked,
         )
         for system, source in sources.items()
     ]
+    return [broken(task) for task in tasks]
+
+
+def broken(task: Task) -> Task:
+    """The task of an ablation, with what its name says; other tasks as they are."""
+    match task.system:
+        case "no_topics":
+            return dataclasses.replace(task, template=dataclasses.replace(task.template, max_topic_tokens=0))
+        case "no_syncs":
+            return dataclasses.replace(task, template=dataclasses.replace(task.template, syncs=False))
+        case "constant" | "shared_start":
+            other = dataclasses.replace(task.model, positions=Positions(task.system))
+            return dataclasses.replace(task, model=other)
+    return task
 
 
 def reports(
