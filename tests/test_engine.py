@@ -196,8 +196,10 @@ def test_an_engine_that_cannot_start_again_refuses(monkeypatch):
     loops = [loop()]
     engine = Engine(loops.pop, LANES, WAITING)
     engine.start()
-    monkeypatch.setattr(DeviceLoop, "round", lambda self: 1 / 0)
+    submitted = threading.Event()
+    monkeypatch.setattr(DeviceLoop, "round", lambda self: submitted.wait(60) / 0)  # not before all have been accepted
     clients = [Client(engine, ask("x")) for _ in range(3)]
+    submitted.set()
     assert all(isinstance(client.end(), PastaError) for client in clients)
     assert not engine.is_alive
     with pytest.raises(EngineClosed):
