@@ -13,6 +13,8 @@ sharegpt_structure  all usable ShareGPT pairs by their form alone, no network; u
                     5,860 records
 pasta               also later turns and other packaged data, filtered by the form of the answer: what the models in
                     checkpoints/ were trained on; under two minutes on two CPU cores, 2,431 records
+own                 a model's own answers, with promises as long as their chunks; needs --config.source=<a file that
+                    `launch.decode --prompts_file` wrote>; see docs/DATA.md
 likelihood          weighs the chunks of an earlier run with SmolLM2; some 75 minutes on two CPU cores; needs
                     --config.records=runs/structure/records.jsonl
 openai, gemini      a language model behind an API; the key comes from the environment
@@ -29,6 +31,7 @@ def get_config(variant: str = "sharegpt_structure") -> ConfigDict:
     variants = {
         "sharegpt_structure": structure,
         "pasta": pasta,
+        "own": own,
         "likelihood": likelihood,
         "openai": openai,
         "gemini": gemini,
@@ -41,7 +44,7 @@ def annotate(annotator: str) -> ConfigDict:
     """The keys that all variants share (pipelines/annotate.py::Settings)."""
     return ConfigDict(
         {
-            "annotator": annotator,  # structure, likelihood, openai, gemini, toy
+            "annotator": annotator,  # structure, own, likelihood, openai, gemini, toy
             "source": "sharegpt",  # see docs/DATA.md; several: separated by commas
             "later_turns": False,  # also later questions of a conversation, where they can be understood without it
             "records": "",  # records.jsonl of an earlier run, to annotate instead of a source; empty: none
@@ -78,6 +81,13 @@ def pasta() -> ConfigDict:
             "unforked": 0.3,  # share of the records without a fork, in equal parts of each kind of answer
         }
     )
+    return config
+
+
+def own() -> ConfigDict:
+    """A model's own answers to prompts of its training, filtered like those that it was trained on."""
+    config = pasta()
+    config.update(annotator="own", source="", later_turns=False)
     return config
 
 

@@ -1,4 +1,4 @@
-"""The annotators: by the form of the text, by a language model behind an API, by likelihood, and the toy task's own."""
+"""The annotators: by form, by a language model behind an API, by likelihood, a model's own answers, the toy task's."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from pasta_jax import fingerprints
-from pasta_jax.annotate import cues, endpoint, hiding, likelihood, outline, prompt, structural
+from pasta_jax.annotate import cues, endpoint, hiding, likelihood, outline, own, prompt, structural
 from pasta_jax.annotate.run import Annotate, Answer, Unanswered
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.records import messages, read_records
@@ -60,6 +60,18 @@ def by_toy_task(pairs: Sequence[Pair], source: ToyProblems) -> Annotator:
             yield number, {"text": annotations[pairs[number].instruction]}
 
     return Annotator({"annotator": "toy", **dataclasses.asdict(source)}, annotate)
+
+
+def by_own_answers(pairs: Sequence[Pair], answers: Path, tokenizer: Tokenizer) -> Annotator:
+    """A model's own answers, with promises as long as their chunks."""
+    rows = own.read_answers(answers)
+
+    def annotate(numbers: list[int], _: Progress) -> Iterator[tuple[int, Answer]]:
+        for number in numbers:
+            yield number, own.annotation(rows[pairs[number].id], tokenizer)
+
+    about = {"annotator": "own", "code": fingerprints.of_code(own)}
+    return Annotator(about | {"answers": fingerprints.of_texts(own.fingerprint_fields(rows))}, annotate)
 
 
 def by_language_model(

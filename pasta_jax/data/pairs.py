@@ -7,7 +7,7 @@ import json
 SPEAKERS = {"human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant", "assistant": "assistant"}
 SPEAKERS |= {"bing": "assistant", "bard": "assistant", "model": "assistant", "chatbot": "assistant", "system": "system"}
 UNANSWERED = {"turns", "instruction_id_list"}  # fields of records that may lack an answer: MT-bench's, IFEval's
-FORMATS = "instruction and output, question and response, conversations, or messages"
+FORMATS = "instruction and output, question and response, prompt and text, conversations, or messages"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +80,8 @@ def _texts(row: object) -> tuple[str, str, str]:
         return "", _text({"turns": turns[0]}, "turns"), ""
     if "prompt" in row and "instruction_id_list" in row:  # nor do IFEval's
         return "", _text(row, "prompt"), ""
+    if "prompt" in row and "text" in row:  # answers that launch.decode wrote
+        return "", _text(row, "prompt"), _text(row, "text")
     if "question" in row:
         return _text(row, "system_prompt", ""), _text(row, "question"), _text(row, "response")
     if "instruction" in row:

@@ -65,6 +65,14 @@ class FormSettings(Settings):
 
 
 @dataclasses.dataclass(frozen=True)
+class OwnSettings(Settings):
+    """A model's own answers, as launch.decode wrote them, with promises as long as their chunks."""
+
+    annotator: Literal["own"]
+    form: FormFilter | None
+
+
+@dataclasses.dataclass(frozen=True)
 class ToySettings(Settings):
     """Annotate problems of the toy task."""
 
@@ -92,6 +100,7 @@ class LikelihoodSettings(Settings):
 
 SETTINGS: dict[str, type[Settings]] = {
     "structure": FormSettings,
+    "own": OwnSettings,
     "likelihood": LikelihoodSettings,
     "openai": EndpointSettings,
     "gemini": EndpointSettings,
@@ -129,7 +138,7 @@ def _run(settings: Settings, folder: Path) -> Summary:
         for pair, answer in track(zip(pairs, answers, strict=True), "verifying", len(pairs))
         if not isinstance(answer, Unanswered)
     ]
-    if isinstance(settings, FormSettings) and settings.form:
+    if isinstance(settings, FormSettings | OwnSettings) and settings.form:
         verdicts, left_out = keep(verdicts, settings.form)
         skipped.left_out.update(left_out)
     source = settings.records or settings.source
@@ -217,6 +226,8 @@ def annotator_for(settings: Settings, pairs: Sequence[Pair], tokenizer: Tokenize
                 settings.attempts,
                 folder / ANSWERS,
             )
+        case OwnSettings():
+            return annotators.by_own_answers(pairs, Path(settings.source), tokenizer)
         case ToySettings():
             return annotators.by_toy_task(pairs, settings.toy)
         case _:

@@ -1,0 +1,55 @@
+"""A model's own answers as annotations: each promise is made as long as the chunk that the model then wrote.
+
+A model that promises badly learns from its own answers what its chunks take; their texts stay as they are.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from pasta_jax.annotate.run import Answer
+from pasta_jax.data.pairs import id_of
+from pasta_jax.errors import PastaError
+from pasta_jax.lang.program import Chunk, LangError, Program
+from pasta_jax.lang.tags import tens_for
+from pasta_jax.models.tokenizer import Tokenizer
+from pasta_jax.outside import MIB, parse_json, read_lines
+
+MOST_BYTES = 4 * MIB  # of an answer
+_FIX = "name a file that launch.decode wrote for --prompts_file"
+
+
+def read_answers(path: Path) -> dict[str, Mapping[str, object]]:
+    """The answers in a file that launch.decode wrote, by the id of their pair."""
+    answers = {}
+    for number, line in read_lines(path, MOST_BYTES, _FIX):
+        row = parse_json(line, str(path), _FIX, number)
+        texts = [row.get(name) for name in ("prompt", "text", "program")] if isinstance(row, dict) else [None]
+        if not all(isinstance(text, str) for text in texts):
+            raise PastaError(f"{path}: line {number}: not an answer with prompt, text and program; {_FIX}")
+        answers[id_of("", *texts[:2])] = row
+    return answers
+
+
+def annotation(row: Mapping[str, object], tokenizer: Tokenizer) -> Answer:
+    """An answer's program with promises of the right lengths, and those that it promised as evidence."""
+    if row.get("finish_reason") != "stop":
+        return {"failure": "the model's answer must end by itself"}
+    try:
+        program = Program.parse(str(row["program"]))
+        parts = [kept(part, tokenizer) if isinstance(part, Chunk) else part for part in program.parts]
+    except LangError as error:
+        return {"failure": error.rule, "detail": error.fix}
+    promised = [10 * part.tens for part in program.parts if isinstance(part, Chunk)]
+    return {"program": Program(tuple(parts)).render(), "evidence": {"promised": promised}}
+
+
+def kept(chunk: Chunk, tokenizer: Tokenizer) -> Chunk:
+    """The chunk as if its promise had been kept."""
+    return dataclasses.replace(chunk, tens=tens_for(len(tokenizer.encode(chunk.text)) + len(("[ASYNC]", "[/ASYNC]"))))
+
+
+def fingerprint_fields(answers: Mapping[str, Mapping[str, object]]) -> list[str]:
+    """What annotations depend on."""
+    return [json.dumps([id, row["program"], row.get("finish_reason")]) for id, row in answers.items()]
