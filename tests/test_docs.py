@@ -18,7 +18,7 @@ from tests.traces import tiny_model
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 NEEDS_A_RUN = {"docs/DATA.md"}  # its Python reads a dataset that a command above it writes
-NEEDS_A_SERVER = {"docs/SERVING.md"}  # its Python talks to one
+NEEDS_A_SERVER = {"docs/SERVING.md"}  # tests/test_serve_load.py
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *DOCS.glob("*.md")))
 
 
