@@ -38,6 +38,35 @@ def engine() -> Iterator[Engine]:
     engine.close(drain=False)
 
 
+class Gate:
+    """Holds the device loop before each round, unless so many rounds were allowed or the gate is open."""
+
+    def __init__(self, monkeypatch):
+        self._is_open, self._rounds, round_of = False, threading.Semaphore(0), DeviceLoop.round
+        self.seen: list[list[int]] = []  # the requests with a lane when each round began
+
+        def held(loop):
+            assert self._is_open or self._rounds.acquire(timeout=60)
+            self.seen.append(loop.running)
+            return round_of(loop)
+
+        monkeypatch.setattr(DeviceLoop, "round", held)
+
+    def allow(self, rounds: int) -> None:
+        self._rounds.release(rounds)
+
+    def open(self) -> None:
+        self._is_open = True
+        self.allow(1)  # the one that waits
+
+
+@pytest.fixture
+def gate(monkeypatch) -> Iterator[Gate]:
+    gate = Gate(monkeypatch)
+    yield gate
+    gate.open()
+
+
 class Client:
     """Submits a request and collects its items."""
 
@@ -80,36 +109,37 @@ def test_many_clients_get_what_each_would_get_alone(engine):
     assert engine.load.tokens == sum(len(result.trace.token) for result in alone)
 
 
-def test_a_full_queue_refuses_and_recovers(engine):
+def test_a_full_queue_refuses_and_recovers(engine, gate):
     clients = [Client(engine, ask("x", LONG), round_steps=1) for _ in range(LANES + WAITING)]
     with pytest.raises(QueueFull, match=f"all {LANES} lanes are busy and {WAITING} requests wait; try again later"):
         Client(engine, ask("x"))
     for client in clients[1:]:
         engine.cancel(client.number)
+    gate.open()
     assert isinstance(clients[-1].end(), Cancelled)  # it had no lane yet
     assert isinstance(Client(engine, ask("x")).end(), Result)
 
 
-def test_a_cancelled_request_frees_its_lane_at_the_next_round(engine, monkeypatch):
-    rounds, round_of = [], DeviceLoop.round
-    monkeypatch.setattr(DeviceLoop, "round", lambda self: rounds.append(self.running) or round_of(self))
-    clients = [Client(engine, ask(prompt, LONG), round_steps=1) for prompt in ("x", "yy")]
-    while not all(client.events for client in clients):
-        for client in clients:
-            client.next()
-    other = clients[1]
-    engine.cancel(clients[0].number)
-    result = clients[0].end()
-    seen = len(rounds)
+def test_a_cancelled_request_frees_its_lane_at_the_next_round(engine, gate):
+    cancelled, other = (Client(engine, ask(prompt, LONG), round_steps=1) for prompt in ("x", "yy"))
+    gate.allow(3)
+    for client in (cancelled, other):
+        client.next()
+    third = Client(engine, ask("zzz", LONG), round_steps=1)
+    engine.cancel(cancelled.number)
+    gate.allow(1)  # it waits already, with the cancelled request
+    result = cancelled.end()
+    seen = len(gate.seen)
+    gate.allow(1)
+    third.next()
+    assert all(cancelled.number not in running for running in gate.seen[seen:])
+    gate.open()
     assert 0 < len(result.trace.token) < LONG
     assert result.finish_reason == "length"
-    assert [event.token for event in clients[0].events] == result.trace.token.tolist()
+    assert [event.token for event in cancelled.events] == result.trace.token.tolist()
     assert result.trace.program().strip() == result.text
-    third = Client(engine, ask("zzz"))
-    assert isinstance(third.end(), Result)  # while the other goes on
-    assert clients[0].number not in {number for running in rounds[seen:] for number in running}
-    engine.cancel(other.number)
-    engine.cancel(clients[0].number)  # nothing happens
+    for client in (other, third, cancelled):  # nothing happens to one that has ended
+        engine.cancel(client.number)
     assert isinstance(other.end(), Result)
 
 
@@ -119,6 +149,7 @@ def test_a_cancelled_lane_leaves_no_trace_in_the_next_answer(engine):
         client = Client(engine, ask(prompt, LONG), round_steps=1)
         client.next()
         engine.cancel(client.number)
+        client.end()
         assert Client(engine, ask("the same")).end().trace.token.tolist() == expected.trace.token.tolist()
 
 
@@ -168,38 +199,34 @@ def test_a_prompt_that_is_being_written_can_be_cancelled(monkeypatch):
     assert results[2].text == decoding.generate(tiny_model(), [ask("y" * 60)], CONFIG)[0].text
 
 
-def test_a_failed_round_ends_its_requests_and_no_others(engine, monkeypatch):
-    failing = threading.Event()
-    round_of = DeviceLoop.round
+def test_a_failed_round_ends_its_requests_and_no_others(engine, gate, monkeypatch):
+    clients = [Client(engine, ask(prompt, LONG), round_steps=1) for prompt in ("x", "yy")]
+    gate.allow(2)
+    for client in clients:
+        client.next()
+    waiting = Client(engine, ask("zzz"))
+    held = DeviceLoop.round
 
     def fails(self):
-        if failing.is_set() and len(self.running) == LANES:
-            failing.clear()
-            raise RuntimeError("a secret of a prompt")
-        return round_of(self)
+        monkeypatch.setattr(DeviceLoop, "round", held)
+        raise RuntimeError("a secret of a prompt")
 
     monkeypatch.setattr(DeviceLoop, "round", fails)
-    clients = [Client(engine, ask(prompt, LONG), round_steps=1) for prompt in ("x", "yy")]
-    while not all(client.events for client in clients):
-        for client in clients:
-            client.next()
-    waiting = Client(engine, ask("zzz"))
-    failing.set()
+    gate.open()
     for client in clients:
-        error = client.end()
-        assert str(error) == "decoding failed: RuntimeError; ask again"
+        assert str(client.end()) == "decoding failed: RuntimeError; ask again"
     assert waiting.end().text == decoding.generate(tiny_model(), [ask("zzz")], CONFIG)[0].text
     assert engine.is_alive
 
 
-def test_an_engine_that_cannot_start_again_refuses(monkeypatch):
+def test_an_engine_that_cannot_start_again_refuses(gate, monkeypatch):
     loops = [loop()]
     engine = Engine(loops.pop, LANES, WAITING)
     engine.start()
-    submitted = threading.Event()
-    monkeypatch.setattr(DeviceLoop, "round", lambda self: submitted.wait(60) / 0)  # not before all have been accepted
+    held = DeviceLoop.round
+    monkeypatch.setattr(DeviceLoop, "round", lambda self: held(self) and 1 / 0)
     clients = [Client(engine, ask("x")) for _ in range(3)]
-    submitted.set()
+    gate.open()
     assert all(isinstance(client.end(), PastaError) for client in clients)
     assert not engine.is_alive
     with pytest.raises(EngineClosed):
@@ -214,12 +241,18 @@ def test_an_engine_whose_loop_cannot_be_built_does_not_start():
 
 
 @pytest.mark.parametrize("drain", [True, False])
-def test_closing_finishes_or_cancels_what_was_accepted(drain):
+def test_closing_finishes_or_cancels_what_was_accepted(gate, drain):
     engine = Engine(loop, LANES, WAITING)
     engine.start()
     clients = [Client(engine, ask(prompt, 60), round_steps=1) for prompt in ("x", "yy", "zzz")]
+    gate.allow(1)
     clients[0].next()
-    engine.close(drain)
+    closing = threading.Thread(target=engine.close, args=(drain,))
+    closing.start()
+    while not engine._closing:
+        pass
+    gate.open()
+    closing.join()
     assert not engine.is_alive
     ends = [client.end() for client in clients]
     if drain:
