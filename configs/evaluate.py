@@ -72,10 +72,11 @@ def smollm2() -> ConfigDict:
     """Adapters on SmolLM2, on ordinary prompts."""
     config = ConfigDict(
         {
-            # also skeleton, Skeleton-of-Thought in one pool, and unshared, the same without a pool; those of ablation()
+            # also apar, skeleton and unshared: Skeleton-of-Thought in one pool and without one; and those of ablation()
             "systems": ("model", "baseline"),
             "model": common.shipped("pasta_sft"),
             "baseline": common.shipped("baseline_sft"),
+            "apar": common.model("smollm2_135m"),  # needs an adapter of configs/sft.py:apar
             "rival": common.model(""),  # writes skeletons and points; no preset: the baseline
             "prompts": {  # of each set, by the hash of their text
                 "alpaca_eval": 200,  # of 805

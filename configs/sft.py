@@ -18,11 +18,12 @@ smollm2_135m  SmolLM2 with an adapter; needs --config.data.records=<folder that 
               --config.data.rows=2 "--config.data.lengths=(512,)" --config.train.epochs=0 --config.train.steps=20
 pasta         what the adapters in checkpoints/ were trained with: SmolLM2 with an adapter, on records of
               launch.annotate's :pasta; about 12 ms per token on one CPU core
+apar          the rival APAR from the same records with the same settings: forks without topics, lengths and joins
 gemma3_270m   Gemma 3 270M, all parameters, on such records
 gemma_7b      the paper's settings, on such records; needs --config.model.path=<folder with the weights>. Weights,
               gradients and moments take 16 bytes per parameter, 140 GB, divided over the devices of --config.mesh.model
 
-The last two have not been trained to completion yet.
+The last three have not been trained to completion yet.
 """
 
 from ml_collections import ConfigDict
@@ -38,6 +39,7 @@ def get_config(variant: str = "toy") -> ConfigDict:
             "toy": toy,
             "smollm2_135m": smollm2_135m,
             "pasta": pasta,
+            "apar": apar,
             "gemma3_270m": gemma3_270m,
             "gemma_7b": gemma_7b,
         },
@@ -73,6 +75,7 @@ def sft() -> ConfigDict:
                 "distinct_topics": False,  # True: no topic repeats one of the same answer
             },
             "strip_tags": False,  # True: train on plain answers, for the baseline
+            "tree": False,  # True: forks without topics, lengths and joins, as APAR has them (lang/tree.py)
             # Position policy: predicted, constant (main skips `constant` ids), oracle (training only), shared_start.
             # Stored with the model, which is then decoded with it. A trained model keeps its own.
             "positions": {"policy": "predicted", "constant": 40},
@@ -165,6 +168,15 @@ def pasta() -> ConfigDict:
     config.weights.bracket = 2.0
     config.defaults.update(temperature=0.6, max_topic_words=3, distinct_topics=True)
     config.every.update(held_out=100, probe=0, save=50)
+    return config
+
+
+def apar() -> ConfigDict:
+    """The rival APAR on the same records, with the same settings."""
+    config = pasta()
+    config.tree = True
+    config.positions.policy = "shared_start"
+    config.defaults.update(max_topic_words=0, distinct_topics=False)
     return config
 
 

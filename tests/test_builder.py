@@ -19,7 +19,8 @@ from pasta_jax.data.toy import problems
 from pasta_jax.data.toy_tokenizer import toy_tokenizer
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.program import Program
-from pasta_jax.lang.structure import POLICIES, Positions
+from pasta_jax.lang.structure import NO_LABEL, POLICIES, Positions
+from pasta_jax.lang.tree import is_tree
 
 TOKENIZER = toy_tokenizer()
 
@@ -59,6 +60,15 @@ def test_records_round_trip(folder, policy, strip_tags):
 
     assert content(stored) == content(expected)
     assert all(getattr(e, name).dtype == np.int32 for e in stored for name in VECTORS)
+
+
+def test_answers_as_trees(folder):
+    trees = Examples(folder, "train", TOKENIZER, False, Positions("shared_start"), tree=True)
+    assert trees.lengths == [len(example) for example in trees]
+    assert any(TOKENIZER.tags.promise in example.token for example in trees)
+    for example in trees:
+        prompt = int((example.label != NO_LABEL).argmax()) + 1  # its last token predicts the first of the answer
+        assert is_tree(example.token[prompt:], TOKENIZER.tags)
 
 
 def test_splits_and_lengths(folder):

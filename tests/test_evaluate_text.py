@@ -9,14 +9,17 @@ import pytest
 from configs.evaluate import get_config
 from pasta_jax import settings
 from pasta_jax.data.prompt_sets import by_hash, no_fork
+from pasta_jax.decode.request import DecodeConfig, Request
+from pasta_jax.decode.sampling import Sampling
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Positions
 from pasta_jax.models.defaults import Defaults
 from pasta_jax.pipelines import evaluate_page, evaluate_text
-from pasta_jax.pipelines.evaluate_answers import SHOWN
+from pasta_jax.pipelines.evaluate_answers import SHOWN, Task
 from pasta_jax.pipelines.evaluate_report import Evaluation
 from pasta_jax.pipelines.evaluate_speed import Timed, Timing, realised
 from pasta_jax.rivals import answer as rivals
+from pasta_jax.rivals.answer import Options
 from pasta_jax.rivals.skeleton import parse_skeleton
 from tests.traces import tiny_model
 
@@ -167,3 +170,14 @@ def test_an_ablation_is_the_model_with_one_part_changed(run):
         assert tasks[policy].template == model.template
         assert tasks[policy].model == dataclasses.replace(model.model, positions=Positions(policy))
     assert tasks["baseline"].template.sequential
+
+
+def test_apar_needs_a_model_trained_so_and_forks_without_topics_or_joins(run):
+    with pytest.raises(PastaError, match=r"config\.apar: tiny was not trained as APAR; name an adapter"):
+        run(systems=("apar",))
+    ids = (1,)
+    template = Request(ids, 9, Sampling(), False, max_topic_tokens=12, max_chunk_tokens=9, max_topic_words=3)
+    config, options = DecodeConfig(1, 2, 0), Options(2, 8, 6, "none")
+    task = evaluate_text.as_named(Task("apar", tiny_model(), template, config, options, unmasked=0))
+    assert (task.template.max_topic_tokens, task.template.max_topic_words, task.template.syncs) == (0, 0, False)
+    assert not task.template.sequential

@@ -18,6 +18,7 @@ from pasta_jax.decode.state import empty_state
 from pasta_jax.lang.clock import clock
 from pasta_jax.lang.program import Program
 from pasta_jax.lang.structure import Positions, structure, visible_matrix
+from pasta_jax.lang.tree import to_tree
 from pasta_jax.models import transformer
 from pasta_jax.models.config import PRESETS
 from pasta_jax.models.layers import is_stacked
@@ -139,6 +140,20 @@ def test_replay_computes_what_one_forward_pass_computes(rows, policy, stacked, p
             both = (pieces_of(hidden, SLOTS)[0] for hidden in (ours[lane], theirs[lane, results[lane].linear]))
             ours_NxV, theirs_NxV = (logits_of(model.params, hidden, config=model.config) for hidden in both)
             np.testing.assert_allclose(ours_NxV, theirs_NxV, atol=1e-5, rtol=0)
+
+
+@pytest.mark.slow
+def test_apar_decodes_what_one_forward_pass_computes():
+    model = dataclasses.replace(toy(False), positions=Positions("shared_start", 13))
+    pairs = [(prompt, to_tree(program, TOKENIZER.tags).tolist()) for prompt, program in random_pairs(8, seed=11)]
+    assert sum(TOKENIZER.tags.promise in program for _, program in pairs) > 4
+    results, ours = interleaved(model, pairs, DecodeConfig(lanes=8, rows=4, slots=SLOTS), (16, 80))
+    theirs, structures = teacher_forced(model, pairs)
+    for lane, (prompt, program) in enumerate(pairs):
+        assert_fed_by_the_clock(results[lane], prompt, program, structures[lane], TOKENIZER.tags, rows=4)
+        both = (pieces_of(hidden, SLOTS)[0] for hidden in (ours[lane], theirs[lane, results[lane].linear]))
+        ours_NxV, theirs_NxV = (logits_of(model.params, hidden, config=model.config) for hidden in both)
+        np.testing.assert_allclose(ours_NxV, theirs_NxV, atol=1e-5, rtol=0)
 
 
 def test_replay_returns_the_same_logits():

@@ -25,6 +25,7 @@ from pasta_jax.files import replacing_folder, write_json
 from pasta_jax.lang import structure as structure_module
 from pasta_jax.lang.program import Program
 from pasta_jax.lang.structure import Positions
+from pasta_jax.lang.tree import to_tree
 from pasta_jax.models import chat
 from pasta_jax.models.tokenizer import Tokenizer, tokenizer_fingerprint
 from pasta_jax.outside import MIB, read_json, typed
@@ -119,8 +120,16 @@ class About:
 class Examples(Sequence[Example]):
     """The examples of one split of a dataset, read from disk on access."""
 
-    def __init__(self, folder: Path, split: str, tokenizer: Tokenizer, strip_tags: bool, positions: Positions):
-        """`folder`: a dataset, or the folder of an annotation run that wrote one."""
+    def __init__(
+        self,
+        folder: Path,
+        split: str,
+        tokenizer: Tokenizer,
+        strip_tags: bool,
+        positions: Positions,
+        tree: bool = False,
+    ):
+        """`folder`: a dataset, or the folder of an annotation run that wrote one. `tree`: answers as APAR's trees."""
         folder = folder / "dataset" if (folder / "dataset" / ABOUT).is_file() else folder
         self.about = _about(folder)
         sources.refuse_for_training(self.about.sources)
@@ -131,7 +140,7 @@ class Examples(Sequence[Example]):
         if not self.about.counts.get(split):
             splits = ", ".join(split for split, count in self.about.counts.items() if count)
             raise PastaError(f"{folder}: no split {split!r}; choose one of {splits}")
-        self._tokenizer, self._strip, self._positions = tokenizer, strip_tags, positions
+        self._tokenizer, self._strip, self._positions, self._tree = tokenizer, strip_tags, positions, tree
         tfds = _import_tfds()
         try:
             self._rows = tfds.builder_from_directory(folder / self.about.path).as_data_source(split)
@@ -153,6 +162,8 @@ class Examples(Sequence[Example]):
         prompt = int(row["prompt_length"])
         if self._strip:
             response = row["plain"]
+        elif self._tree:
+            response = to_tree(row["token"][prompt:], self._tokenizer.tags)
         elif self._positions.policy == STORED.policy:
             return Example(*(np.asarray(row[name], np.int32) for name in VECTORS))
         else:
@@ -168,7 +179,9 @@ class Examples(Sequence[Example]):
             raise PastaError(f"record {row['id']!r}: its vectors have different lengths")
         if any(ids.size and not 0 <= ids.min() <= ids.max() < self._tokenizer.model_vocab for ids in _ids_of(row)):
             raise PastaError(f"record {row['id']!r}: has ids that {self._tokenizer.name} lacks")
-        return int(row["prompt_length"]) + len(row["plain"]) if self._strip else len(row["token"])
+        if self._tree and not self._strip:
+            return prompt + len(to_tree(row["token"][prompt:], self._tokenizer.tags))
+        return prompt + len(row["plain"]) if self._strip else length
 
 
 def _row(record: Record, tokenizer: Tokenizer) -> Row:

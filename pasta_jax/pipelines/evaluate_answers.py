@@ -23,12 +23,13 @@ from pasta_jax.progress import Progress, say
 from pasta_jax.rivals.answer import Options, answer
 
 Ablation = Literal["no_topics", "no_syncs", "constant", "shared_start"]
-System = Literal["model", "baseline", "skeleton", "unshared", Ablation]
+System = Literal["model", "baseline", "skeleton", "unshared", "apar", Ablation]
 SHOWN = {
     "model": "PASTA",
     "baseline": "sequential",
     "skeleton": "Skeleton-of-Thought",
     "unshared": "unshared points",
+    "apar": "APAR",
     "no_topics": "without topics",
     "no_syncs": "without sync",
     "constant": "constant positions",
@@ -89,22 +90,17 @@ class Task:
             return
         for item in stream(self.model, requests, self.config, round_steps=256):
             if isinstance(item, Result):
-                yield questions[item.request], self._record(questions[item.request], requests[item.request], item)
+                question = questions[item.request]
+                measured = self.system == "model" and question.number < self.unmasked
+                yield question, self._record(question, requests[item.request], item, measured)
 
     def alone(self, question: Question) -> Answer:
         """Answer one question as if nobody else asked."""
         request, config = self.request(question), dataclasses.replace(self.config, lanes=1)
         if self.is_rival:
             return self._rival(question, request)
-        return answer_of(
-            generate(self.model, [request], config)[0],
-            question.prompts,
-            question.number,
-            question.text,
-            request.sampling.seed,
-            self.model.tokenizer,
-            None,
-        )
+        [result] = generate(self.model, [request], config)
+        return self._record(question, request, result, measured=False)
 
     def _rival(self, question: Question, request: Request) -> Answer:
         outcome = answer(
@@ -112,12 +108,17 @@ class Task:
         )
         return answer_of_outcome(outcome, question.prompts, question.number, question.text, request.sampling.seed)
 
-    def _record(self, question: Question, request: Request, result: Result) -> Answer:
+    def _record(self, question: Question, request: Request, result: Result, measured: bool) -> Answer:
+        """`measured`: with what the model would write without the grammar mask."""
         unmasked = None
-        if self.system == "model" and question.number < self.unmasked:
+        if measured:
             unmasked = not well_formed(self.model, result.trace, self.config, request.sampling)
         number, seed, tokenizer = question.number, request.sampling.seed, self.model.tokenizer
-        return answer_of(result, question.prompts, number, question.text, seed, tokenizer, unmasked)
+        record = answer_of(result, question.prompts, number, question.text, seed, tokenizer, unmasked)
+        if self.system == "apar":  # whose forks promise nothing
+            chunks = tuple(dataclasses.replace(chunk, promised=0) for chunk in record.chunks)
+            record = dataclasses.replace(record, chunks=chunks)
+        return record
 
 
 def answer_all(task: Task, questions: Sequence[Question], workdir: Path) -> list[Answer]:

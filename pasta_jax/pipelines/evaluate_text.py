@@ -55,6 +55,7 @@ class Settings:
     model: ModelSource
     baseline: ModelSource
     rival: ModelSource  # of Skeleton-of-Thought; without a preset or a path: the baseline's
+    apar: ModelSource  # trained with configs/sft.py:apar
     prompts: PromptCounts
     prompts_file: str
     skeleton: Options
@@ -112,14 +113,16 @@ def tasks_of(settings: Settings) -> list[Task]:
     """Each system with its model; a source that several share is loaded once."""
     rival = settings.rival if settings.rival.preset or settings.rival.path else settings.baseline
     of_model = {"model", *get_args(Ablation)}
-    sources = {
-        system: settings.model if system in of_model else settings.baseline if system == "baseline" else rival
-        for system in settings.systems
-    }
+    own = {"baseline": settings.baseline, "apar": settings.apar}
+    sources = {system: settings.model if system in of_model else own.get(system, rival) for system in settings.systems}
     models: dict[ModelSource, Model] = {}
-    for source in sources.values():
+    for system, source in sources.items():
         if source not in models:
             models[source] = load(source, only_decoding=True)
+        if system == "apar" and getattr(models[source].positions, "policy", None) != "shared_start":
+            raise PastaError(
+                f"config.apar: {models[source].name} was not trained as APAR; name an adapter of configs/sft.py:apar"
+            )
     # All are sampled like the first system, whatever their own files state.
     request = filled(settings.request, models[sources[settings.systems[0]]].defaults)
     template = template_of(request)
@@ -127,19 +130,22 @@ def tasks_of(settings: Settings) -> list[Task]:
         Task(
             system=system,
             model=models[source],
-            template=dataclasses.replace(template, sequential=system not in of_model),
+            template=dataclasses.replace(template, sequential=system not in of_model and system != "apar"),
             config=settings.decoding,
             options=settings.skeleton,
             unmasked=settings.unmasked,
         )
         for system, source in sources.items()
     ]
-    return [broken(task) for task in tasks]
+    return [as_named(task) for task in tasks]
 
 
-def broken(task: Task) -> Task:
-    """The task of an ablation, with what its name says; other tasks as they are."""
+def as_named(task: Task) -> Task:
+    """The task of an ablation or of APAR, with what its name says; other tasks as they are."""
     match task.system:
+        case "apar":  # forks have no topic, and nothing joins
+            rules = {"max_topic_tokens": 0, "max_topic_words": 0, "distinct_topics": False, "syncs": False}
+            return dataclasses.replace(task, template=dataclasses.replace(task.template, **rules))
         case "no_topics":
             return dataclasses.replace(task, template=dataclasses.replace(task.template, max_topic_tokens=0))
         case "no_syncs":

@@ -125,6 +125,7 @@ class Settings:
     tag_rows: Literal["words", "apart"]  # where a new adapter's tag rows start (models/tag_rows.py)
     defaults: Defaults  # how the trained model is meant to be sampled
     strip_tags: bool  # train on plain answers
+    tree: bool  # train on answers as APAR's trees (lang/tree.py)
     positions: Positions
     data: DataSettings
     adapter: AdapterSettings
@@ -264,13 +265,15 @@ def read_data(settings: Settings, tokenizer: Tokenizer) -> Data:
         raise PastaError(
             "config.data: set either records=<folder written by launch.annotate> or toy=<level of the toy task>"
         )
+    if settings.tree and (data.toy or settings.strip_tags or settings.positions.policy != "shared_start"):
+        raise PastaError("config.tree: needs records, strip_tags False, and positions.policy shared_start")
     if data.toy:
         train = toy_examples(settings, tokenizer, data.toy_seed, data.toy_count)
         held_out = toy_examples(settings, tokenizer, HELD_OUT, data.held_out)
         fingerprint = fingerprint_of_examples([*train, *held_out])
         origins = (f"the toy task, level {data.toy}, {data.toy_count} problems: made by a program of this project",)
     else:
-        arguments = tokenizer, settings.strip_tags, settings.positions
+        arguments = tokenizer, settings.strip_tags, settings.positions, settings.tree
         train = Examples(Path(data.records), "train", *arguments)
         fingerprint = train.about.fingerprint
         origins = tuple(map(origin, train.about.sources))
