@@ -1,5 +1,6 @@
 """Parts of the server that need no server: text up to a stop text, sockets, keys, hosts."""
 
+import asyncio
 import socket
 
 import pytest
@@ -49,6 +50,25 @@ def test_a_port_in_use_and_a_wrong_host_are_one_line():
     if socket.has_ipv6:
         with bound("::1", 0) as listening:
             assert listening.getsockname()[0] == "::1"
+
+
+def test_small_writes_are_sent_at_once():
+    """With Nagle's algorithm, each body and each event would wait for the client to acknowledge what came before."""
+
+    async def option() -> int:
+        seen = asyncio.get_running_loop().create_future()
+
+        def accepted(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            seen.set_result(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        listening = bound("127.0.0.1", 0)
+        async with await asyncio.start_server(accepted, sock=listening):
+            _, writer = await asyncio.open_connection(*listening.getsockname())
+            writer.close()
+            return await seen
+
+    assert asyncio.run(option())
 
 
 def test_a_key_is_read_from_the_environment(monkeypatch):
