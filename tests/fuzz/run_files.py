@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import msgspec
 
 from pasta_jax.checkpoint import Checkpoints, provenance
-from pasta_jax.evaluate.answers import Answer, Chunk
+from pasta_jax.evaluate.answers import Answer, Chunk, Fed
 from pasta_jax.evaluate.candidates import Candidate
 from pasta_jax.judges.judge import Agreement
 from pasta_jax.lang.structure import PREDICTED
 from pasta_jax.metrics import Metrics
 from pasta_jax.models import card, defaults
-from pasta_jax.pipelines import evaluate_text, run_config, toy_level
+from pasta_jax.pipelines import evaluate_answers, run_config, toy_level
 from pasta_jax.pipelines.answers_file import answers_file
 from pasta_jax.pipelines.artifacts import Artifacts
 from pasta_jax.pipelines.decode_record import Record, summary_of_many
@@ -129,7 +129,8 @@ def workdirs(folder: Path):
     records = [Record(index=n, prompt=asked[n].text, **texts, **flags, **counts, **times) for n in range(3)]
     header = {"model": "toy", "seed": 0}
     chunks = (Chunk("topic", 10, 5, "own", 1, 6),)
-    answer = Answer("set", 0, "Why?", "a", "a", False, None, True, 4, 4, 4, 4, chunks, 0, 0.5, 1.5)
+    fed = Fed((7, 8, 9, 7), (0, 0, 1, 0), (1, 2, 2, 3))
+    answer = Answer("set", 0, "Why?", "a", "a", False, None, True, 4, 4, 4, 4, chunks, 0, 0.5, 1.5, fed)
     written = card.Card("model", "toy", PREDICTED, 256, figures={"loss": 0.5})
     options = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "pasta_jax": {"max_topic_words": 3}}
 
@@ -143,7 +144,7 @@ def workdirs(folder: Path):
         summary_of_many(list(answers.records.values()))
 
     def read_texts() -> None:
-        evaluate_text.read_answers((folder / "answers").read_bytes().split(b"\n")[:-1], folder)
+        evaluate_answers.read_answers((folder / "answers").read_bytes().split(b"\n")[:-1], folder)
 
     files: dict[str, tuple[Any, Read]] = {
         "metrics.jsonl": (metrics, read_metrics),
