@@ -11,7 +11,7 @@ from pathlib import Path
 from pasta_jax.annotate.run import Answer
 from pasta_jax.data.pairs import id_of
 from pasta_jax.errors import PastaError
-from pasta_jax.lang.program import Chunk, LangError, Program
+from pasta_jax.lang.program import Chunk, LangError, Program, block_length
 from pasta_jax.lang.tags import tens_for
 from pasta_jax.models.tokenizer import Tokenizer
 from pasta_jax.outside import MIB, parse_json, read_lines
@@ -47,7 +47,7 @@ def annotation(row: Mapping[str, object], tokenizer: Tokenizer) -> Answer:
 
 def kept(chunk: Chunk, tokenizer: Tokenizer) -> Chunk:
     """The chunk as if its promise had been kept."""
-    return dataclasses.replace(chunk, tens=tens_for(len(tokenizer.encode(chunk.text)) + len(("[ASYNC]", "[/ASYNC]"))))
+    return dataclasses.replace(chunk, tens=tens_for(block_length(chunk.text, tokenizer)))
 
 
 def fingerprint_fields(answers: Mapping[str, Mapping[str, object]]) -> list[str]:

@@ -102,7 +102,7 @@ class Program:
         items, more = _read(events)
         _raise_first(errors + more)
         measured = [
-            replace(item, tens=tens_for(_length(item, tokenizer))) if isinstance(item, _ParsedChunk) else item
+            replace(item, tens=tens_for(block_length(item.text, tokenizer))) if isinstance(item, _ParsedChunk) else item
             for item in items
         ]
         _raise_first([error for item in measured for error in _rule_errors(item, tokenizer)])
@@ -275,7 +275,7 @@ def _rule_errors(item: Text | Sync | _ParsedChunk, tokenizer: Tokenizer | None) 
         errors.append(_error(item.opened, CHUNK_SHORT, f"this one has {chunk_words}: keep it in the main thread"))
     if tokenizer is None:
         return errors
-    length = _length(item, tokenizer)
+    length = block_length(item.text, tokenizer)
     if tens_for(length) > MAX_TENS:
         errors.append(_error(item.opened, CHUNK_LONG, f"split this one, it has {length}"))
     elif item.tens and item.tens != tens_for(length):
@@ -283,8 +283,9 @@ def _rule_errors(item: Text | Sync | _ParsedChunk, tokenizer: Tokenizer | None) 
     return errors
 
 
-def _length(item: _ParsedChunk, tokenizer: Tokenizer) -> int:
-    return len(tokenizer.encode(item.text)) + len(("[ASYNC]", "[/ASYNC]"))
+def block_length(text: str, tokenizer: Tokenizer) -> int:
+    """Ids of the async block that holds a text, its two tags included."""
+    return len(tokenizer.encode(text)) + len(("[ASYNC]", "[/ASYNC]"))
 
 
 def _error(event: Event, rule: str, fix: str) -> LangError:
