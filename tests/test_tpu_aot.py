@@ -73,6 +73,7 @@ def test_a_7b_model_decodes_in_place_on_eight_chips(topology, name):
     assert program["temp"] < 32 * MIB
     assert program["arguments"] < report["params"] + report["state"] + MIB
     assert program["peak"] < 4 * 1024 * MIB  # of 16 GiB on a v5e
+    assert program["kernels"] == {"run": 2, "prefill": 0}[name]  # attention to the pool, of one row and of eight
 
 
 @pytest.mark.parametrize(("topology", "name"), COMPILED)

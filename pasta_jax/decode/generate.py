@@ -18,7 +18,8 @@ from pasta_jax.decode.state import DecodeState, RequestFields, Rules, empty_stat
 from pasta_jax.decode.topics import topic_ids
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import PREDICTED, Positions
-from pasta_jax.models.layers import is_stacked
+from pasta_jax.models.layers import Params, is_stacked
+from pasta_jax.models.pool_tpu import TILE
 from pasta_jax.models.weights import Model
 from pasta_jax.sharding import create_on_mesh_of
 
@@ -219,8 +220,14 @@ def rules_for(model: Model, config: DecodeConfig, slots: int, sequential: bool, 
         prefixes=tuple(length for length in PREFIXES if length < slots),
         positions=positions_for(model),
         packed=packed if config.packed and config.lanes > 1 else (),
+        kernel=config.kernel and slots % TILE == 0 and _is_on_tpu(model.params),
         topics=topic_ids(tokenizer) if topics else None,
     )
+
+
+def _is_on_tpu(params: Params) -> bool:
+    sharding = getattr(jax.tree.leaves(params)[0], "sharding", None)
+    return sharding is not None and next(iter(sharding.device_set)).platform == "tpu"
 
 
 def positions_for(model: Model) -> Positions:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from pasta_jax.decode.grammar import allow, topic_after
-from pasta_jax.decode.rows import Rows, feeding, open_chunk, pick_rows, see_pool, write_rows
+from pasta_jax.decode.rows import Rows, feeding, open_chunk, pick_rows, see_pool, spec_pool, write_rows
 from pasta_jax.decode.sampling import FORBIDDEN, draw
 from pasta_jax.decode.state import BUDGET, DONE, ENDED, LENGTH, LIVE, OWN, STOP, DecodeState, Rules, Threads
 from pasta_jax.decode.topics import completing, read_topic, text_kinds
@@ -149,10 +149,10 @@ def step(
         pool = write_rows(state.pool, rows, state.step)
     with jax.named_scope("model"):
         # Inactive rows see nothing, and no row sees them.
-        see_BxRxS = see_pool(pool, rows.place) & rows.active[:, :, None]
+        see = spec_pool(pool, rows) if rules.kernel else see_pool(pool, rows.place) & rows.active[:, :, None]
         fill = jnp.max(jnp.where(runs_B, pool.fill, 0))
         cache = Cache(pool.kv, rows.slot, prefixes=rules.prefixes, fill=fill, packed=packed)
-        x_BxRxE, kv = trunk(params, config, rows.token, rows.position, see_BxRxS, pool.position, cache)
+        x_BxRxE, kv = trunk(params, config, rows.token, rows.position, see, pool.position, cache)
         hidden = state.hidden
         if hidden is not None:
             at = jnp.arange(state.lanes)[:, None], rows.slot

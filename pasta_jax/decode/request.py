@@ -17,6 +17,7 @@ class DecodeConfig:
     slots: SlotsOrNone  # tokens a request can hold, its prompt included; 0: as many as the requests need
     widths: Widths = ()  # a step computes 1 row, all, or the fewest of these that hold its running threads
     packed: Widths = ()  # the same of several lanes together, whose rows are then packed; empty: of the fullest lane
+    kernel: bool = True  # on a TPU, attention by our own kernel, which reads only slots in use; False: by XLA
 
     def __post_init__(self):
         for name in ("widths", "packed"):

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from pasta_jax.decode.state import ENDED, LIVE, DecodeState, Rules, Threads
 from pasta_jax.lang.structure import Place, fork_position, sync_position, visible
+from pasta_jax.models.mask_spec import EVERYTHING, PoolSpec
 from pasta_jax.models.pool import Pool
 
 
@@ -145,3 +146,18 @@ def see_pool(pool: Pool, place: Place) -> jax.Array:
     """bool [B, R, S]: which written slots the tokens at these places [B, R] may attend to."""
     present = (jnp.arange(pool.slots)[None, :] < pool.fill[:, None])[:, None, :]
     return visible(present, place.queries(), pool.place.keys())
+
+
+def spec_pool(pool: Pool, rows: Rows) -> PoolSpec:
+    """The same for a step's rows, as the integers that it is computed from; rows that don't feed see nothing."""
+    epoch, main = (jnp.where(rows.active, field, -1) for field in (rows.epoch, rows.main))
+    return PoolSpec(
+        row=Place(rows.thread, epoch, main),
+        row_position=rows.position,
+        slot=pool.place,
+        slot_position=pool.position,
+        window=jnp.int32(EVERYTHING),
+        begin=jnp.zeros_like(pool.fill),
+        end=jnp.where(jnp.any(rows.active, axis=1), pool.fill, 0),
+        lowest=jnp.min(jnp.where(rows.active, rows.position, EVERYTHING), axis=1),
+    )

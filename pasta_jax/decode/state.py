@@ -60,6 +60,7 @@ class Rules:
     prefixes: tuple[int, ...]  # ascending: attention reads the shortest run of slots that holds all used ones
     positions: Positions
     packed: tuple[int, ...] = ()  # ascending, the last is B * R: rows of all lanes, likewise; empty: widths count
+    kernel: bool = False  # a step's attention by models/pool_tpu.py
     topics: TopicIds | None = None  # None: no request limits the words of its topics or forbids to repeat one
 
 

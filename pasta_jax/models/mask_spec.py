@@ -1,4 +1,4 @@
-"""What attention computes its mask from, one block at a time: six integers per token."""
+"""What attention computes its mask from, one block at a time: a few integers per token."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -36,6 +36,27 @@ class MaskSpec:
         """What `sees` compares, int32 [B, T] each."""
         order_BxT = jax.lax.broadcasted_iota(jnp.int32, self.record.shape, 1)
         return order_BxT, self.record, self.position, *self.place
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PoolSpec:
+    """The same for the rows of a decoding step, which read the slots of a pool."""
+
+    row: Place  # int32 [B, R]; the places of rows that are not in use see nothing
+    row_position: jax.Array  # int32 [B, R]
+    slot: Place  # int32 [B, S]
+    slot_position: jax.Array  # int32 [B, S]
+    window: jax.Array  # int32 scalar, as above
+    begin: jax.Array  # int32 [B]: no row sees a slot before this one
+    end: jax.Array  # int32 [B]: nor this one and later ones; 0 in a lane without rows
+    lowest: jax.Array  # int32 [B]: the least position of a row in use
+
+    def within(self, window: int) -> "PoolSpec":
+        """The same mask with another window."""
+        near_BxS = self.lowest[:, None] - self.slot_position < window
+        begin = jnp.minimum(jnp.argmax(near_BxS, axis=1).astype(jnp.int32), self.end)
+        return dataclasses.replace(self, window=jnp.int32(window), begin=begin)
 
 
 def sees(window: jax.Array, query: Sequence[jax.Array], key: Sequence[jax.Array]) -> jax.Array:

@@ -62,6 +62,11 @@ def lanes_kv(kv: KV, l, lanes_B) -> KV:
     return tuple((pool[l][lanes_B],) for pool in kv)
 
 
+def layers_kv(kv: KV) -> KV:
+    """Keys and values as arrays [L, B, K, S, D]; of unrolled layers, the only one."""
+    return tuple(pool[0][None] if isinstance(pool, tuple) else pool for pool in kv)
+
+
 def prefix_kv(kv: KV, l, length: int):
     """Keys and values of one layer's first `length` slots, each [B, K, length, D]."""
 

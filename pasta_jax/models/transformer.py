@@ -19,9 +19,10 @@ from pasta_jax.models.config import Rope, TransformerConfig
 from pasta_jax.models.kernels.calls import attend as attend_visible
 from pasta_jax.models.kernels.calls import holds_panels, product, rows_of
 from pasta_jax.models.layers import is_stacked
-from pasta_jax.models.mask_spec import HIDDEN, MaskSpec
+from pasta_jax.models.mask_spec import HIDDEN, MaskSpec, PoolSpec
 from pasta_jax.models.packed import Packed
-from pasta_jax.models.pool import KV, lanes_kv, prefix_kv, write_kv
+from pasta_jax.models.pool import KV, lanes_kv, layers_kv, prefix_kv, write_kv
+from pasta_jax.models.pool_tpu import attend_pool
 
 # (q, k, v) -> (output, new cache)
 Attend = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, KV | None]]
@@ -184,14 +185,14 @@ def trunk(
 ):
     """Final hidden states [B, T, E] and the cache's new KV (None without one).
 
-    Without a cache the keys are the T tokens themselves (S = T), and a MaskSpec, from which blocks of the mask are
-    computed as they are needed, may stand in for the mask. With a cache the keys are the pool's slots, including those
-    of this call: all keys and values are written first, then all rows attend. If it packs C rows, the states are
-    [1, C, E].
+    Without a cache the keys are the T tokens themselves (S = T). With a cache they are the pool's slots, including
+    those of this call: all keys and values are written first, then all rows attend. If it packs C rows, the states are
+    [1, C, E]. In place of the mask there may be what blocks of it are computed from as they are needed: a MaskSpec, or
+    with a cache a PoolSpec.
     """
     packed = None if cache is None else cache.packed
     see_local = see_BxTxS
-    if isinstance(see_BxTxS, MaskSpec):
+    if isinstance(see_BxTxS, MaskSpec | PoolSpec):
         see_local = see_BxTxS if config.window is None else see_BxTxS.within(config.window)
     elif config.window is not None:
         distance_BxTxS = positions_BxT[:, :, None] - key_positions_BxS[:, None, :]
@@ -215,7 +216,9 @@ def trunk(
             if packed is not None:
                 q, k, v = (packed.spread(rows[0], cache.slots_BxT.shape[0]) for rows in (q, k, v))
             written = write_kv(kv, l, cache.lanes, cache.slots_BxT, k, v)
-            if cache.lanes is None and holds_panels(params_l["out"]):
+            if isinstance(see, PoolSpec):
+                out = attend_pool(config, q, *layers_kv(written), l, see)
+            elif cache.lanes is None and holds_panels(params_l["out"]):
                 out = attend_visible(q, *(pool[l] for pool in written), see, config.score_scale, config.attention_cap)
             else:
                 read, at = (written, l) if cache.lanes is None else (lanes_kv(written, l, cache.lanes), 0)
@@ -244,8 +247,12 @@ def trunk(
         def body(carry, params_and_l):
             x, kv = carry
             params_l, l = params_and_l
-            see = jax.tree.map(lambda a, b: jnp.where(is_local[l], a, b), see_local, see_BxTxS)
-            waves_l = jax.tree.map(lambda a, b: jnp.where(is_local[l], a, b), waves_local, waves)
+
+            def choose(local, everywhere):
+                return local if local is everywhere else jnp.where(is_local[l], local, everywhere)
+
+            see = jax.tree.map(choose, see_local, see_BxTxS)
+            waves_l = jax.tree.map(choose, waves_local, waves)
             return layer(params_l, x, kv, l, see, waves_l), None
 
         (x_BxTxE, kv), _ = lax.scan(body, (x_BxTxE, kv), (params["layers"], jnp.arange(config.layers)))
