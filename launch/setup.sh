@@ -33,7 +33,7 @@ what() {
     gemma) echo "the Gemma 3 270M weights, under the Gemma Terms of Use: 240 MB" ;;
     data) echo "instruction data for annotation, training and evaluation, and a judge's weights (see NOTICE): 137 MB to download, 290 MB on disk" ;;
     tpu) echo "libtpu, the TPU compiler and runtime, under Google's terms: 200 MB to download, 680 MB on disk" ;;
-    dev) echo "ruff, and PyTorch and llama.cpp for comparisons: 250 MB to download, 1.1 GB on disk" ;;
+    dev) echo "ruff, a kernel for notebooks, and PyTorch and llama.cpp for comparisons: 270 MB to download, 1.2 GB on disk" ;;
   esac
 }
 

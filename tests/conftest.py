@@ -60,6 +60,7 @@ if IS_OURS:
 
 LONGEST = (
     "test_goldens.py",
+    "test_colab.py",
     "test_replay.py",
     "test_tpu_aot.py",
     "test_sft.py",
