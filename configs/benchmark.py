@@ -39,6 +39,7 @@ def benchmark(preset: str, random_weights: bool = False) -> ConfigDict:
         {
             "model": common.model(preset),
             "random_weights": random_weights,  # random weights of the model's shape; no file is read
+            "mesh": common.mesh(),
             "decode": {
                 "widths": (1, 2, 4, 8),  # threads of one request that feed a token in a step
                 "slots": 512,

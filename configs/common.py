@@ -54,6 +54,27 @@ def decoding(lanes: int, rows: int) -> ConfigDict:
     )
 
 
+def mesh() -> ConfigDict:
+    """The devices that a model is decoded with (sharding.py::MeshSettings): by default one of them."""
+    return ConfigDict(
+        {
+            "data": 1,  # devices that share lanes; 0: all that `model` leaves
+            "model": 1,  # devices that share each layer, by heads, rows of the MLP and of the vocabulary
+        }
+    )
+
+
+def training_mesh() -> ConfigDict:
+    """The devices that a model is trained on (sharding.py::TrainingMeshSettings): by default all of them."""
+    return ConfigDict(
+        {
+            "data": 0,  # devices that share the rows of a batch; 0: all that `model` leaves
+            "model": 1,  # devices that share each layer
+            "fsdp": False,  # divide parameters and moments over `data` too: less memory, more traffic
+        }
+    )
+
+
 def request(max_tokens: int) -> ConfigDict:
     """How one request is answered (decode/generate.py::Request)."""
     return ConfigDict(

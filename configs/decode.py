@@ -57,6 +57,7 @@ def decode(preset: str, chat: bool) -> ConfigDict:
             "system": "",  # system message; empty: the template's default
             "decoding": common.decoding(lanes=1, rows=8),
             "request": common.request(max_tokens=200),
+            "mesh": common.mesh(),
             "round_steps": 4,  # steps between two reads of the device while text streams
         }
     )

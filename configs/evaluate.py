@@ -52,6 +52,7 @@ def toy() -> ConfigDict:
             "ablation": 32,  # problems with ends to decode with each rule broken; 0: none
             "decoding": common.decoding(lanes=32, rows=9),
             "request": common.request(max_tokens=600),
+            "mesh": common.mesh(),
         }
     )
     config.decoding.widths = ()  # the model is small: compiling more loops costs more time than they save
@@ -94,6 +95,7 @@ def smollm2() -> ConfigDict:
             },
             "decoding": common.decoding(lanes=32, rows=8),
             "request": common.request(max_tokens=400),
+            "mesh": common.mesh(),
             "unmasked": 50,  # answers of each set to compare with what the model would write without the grammar mask
             "pairs": 50,  # prompts of the first set whose two answers a person is to compare: WORKDIR/pairs.jsonl
             "timed": 0,  # prompts of the first set to answer one at a time, for realised speedup; on a quiet machine

@@ -112,7 +112,7 @@ def preference() -> ConfigDict:
                 "block": 0,  # tokens per block of attention; 0: all
                 "seed": 0,
             },
-            "mesh": {"data": 0, "model": 1},
+            "mesh": common.training_mesh(),
             "every": {"log": 10, "save": 100},  # updates; 0: never
             "evaluate": {
                 "count": 256,  # held-out prompts

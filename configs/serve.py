@@ -43,6 +43,7 @@ def serve(preset: str) -> ConfigDict:
             "key_variable": "",  # environment variable with the key that clients must send; empty: none
             "decoding": common.decoding(lanes=4, rows=8),
             "request": common.request(max_tokens=400),  # what a client's fields change
+            "mesh": common.mesh(),
             "stream_steps": 4,  # steps between two reads of the device while somebody streams
             "batch_steps": 32,  # otherwise; also the longest that a new request waits for a free lane
             "warm_up": True,  # compile for prompts of all lengths before the first request

@@ -120,7 +120,7 @@ def sft() -> ConfigDict:
                 "sync": 1.0,
                 "bracket": 1.0,  # a further factor on [PROMISE] and [/ASYNC], labels of kinds main and chunk
             },  # of each kind of label in the loss
-            "mesh": {"data": 0, "model": 1},  # devices that share rows, and heads; data 0: all devices / model
+            "mesh": common.training_mesh(),
             "every": {"log": 10, "held_out": 200, "probe": 200, "save": 200},  # in steps; 0: never
             "keep": {"newest": 3, "every": 0},  # checkpoints: the newest, and those at multiples of `every` steps
             # Held-out prompts answered greedily during training, to see whether and how well the model forks.

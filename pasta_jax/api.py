@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral
 from typing import TypedDict, Unpack, overload
 
+from jax.sharding import Mesh
 from rich.console import Console
 
 from pasta_jax import settings
@@ -118,6 +119,7 @@ def load_model(
     dtype: str | None = None,
     only_decoding: bool = True,
     kernel: bool = True,
+    mesh: Mesh | None = None,
 ) -> Model:
     """Load a model: a preset by name ("smollm2_135m"), a GGUF file, a folder in Hugging Face's layout, or its id.
 
@@ -125,7 +127,8 @@ def load_model(
     been trained with; empty accepts any. The dtype defaults to float32 on a CPU and bfloat16 elsewhere; "q8" decodes
     on a CPU with weights of 8 bits, sooner and less exactly. Weights for decoding only are laid out for speed; pass
     `only_decoding=False` to train or export them. With `kernel=False` they are laid out for XLA's products instead of
-    our own for the CPU.
+    our own for the CPU. A `mesh`, as `make_mesh(data=1, model=8)` of pasta_jax/sharding.py, divides them over several
+    devices, where the model is then decoded.
     """
     name = os.fspath(model)
     is_preset = name in PRESETS
@@ -142,7 +145,7 @@ def load_model(
         dtype="auto",
         kernel=kernel,
     )
-    return load(source, dtype=dtype, only_decoding=only_decoding)
+    return load(source, dtype=dtype, only_decoding=only_decoding, mesh=mesh)
 
 
 @overload

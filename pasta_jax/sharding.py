@@ -1,6 +1,7 @@
 """Sharding of every array over a mesh of devices; the one file that names mesh axes.
 
     data    lanes: requests decoded, or examples trained on, in parallel
+    fsdp    the name of `data` in training that divides parameters and moments over it too
     model   key/value heads, feed-forward rows, vocabulary rows
 
 A rule is a pattern for the end of a leaf's path, and the mesh axes of the leaf's last dimensions; the first match
@@ -12,28 +13,34 @@ A dimension that its mesh axis doesn't divide is replicated too. With one or thr
 still divided.
 """
 
+import dataclasses
 import re
 from collections.abc import Callable, Hashable
 from typing import TypeVar
 
 import jax
+import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from pasta_jax.errors import PastaError
+from pasta_jax.ranges import Count, Positive
 
 Tree = TypeVar("Tree")
 
-DATA, MODEL = "data", "model"
+DATA, FSDP, MODEL = "data", "fsdp", "model"
 
 RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     # parameters, and the optimizer's moments, which have the same paths
     (r"tag_rows/(embed|head)", ()),
-    (r"(embed|head)", (MODEL, None)),  # [V, E]
+    (r"(embed|head)", (MODEL, FSDP)),  # [V, E]
     (r"\w+_norm/weight", ()),
-    (r"qkv/(kernel|lora_b)", (MODEL, None, None, None)),  # [K, G + 2, D, E or rank]
-    (r"gate_up/(kernel|lora_b)", (MODEL, None)),  # [2F, E or rank]; gate and up rows interleaved
-    (r"out/kernel", (None, MODEL)),  # [E, K * G * D]; only where K divides, see specs
-    (r"down/(kernel|lora_a)", (None, MODEL)),  # [E or rank, F]
+    (r"qkv/kernel", (MODEL, None, None, FSDP)),  # [K, G + 2, D, E]
+    (r"gate_up/kernel", (MODEL, FSDP)),  # [2F, E]; gate and up rows interleaved
+    (r"out/kernel", (FSDP, MODEL)),  # [E, K * G * D]; over MODEL only where K divides, see specs
+    (r"down/kernel", (FSDP, MODEL)),  # [E, F]
+    (r"qkv/lora_b", (MODEL, None, None, None)),  # [K, G + 2, D, rank]
+    (r"gate_up/lora_b", (MODEL, None)),  # [2F, rank]
+    (r"down/lora_a", (None, MODEL)),  # [rank, F]
     (r"(qkv|gate_up|out)/lora_a", ()),
     (r"(out|down)/lora_b", ()),
     # parameters for decoding only, transposed (models/weights.py)
@@ -56,15 +63,43 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
 )
 
 
-def make_mesh(data: int, model: int, devices=None) -> Mesh:
-    """A mesh of data * model devices: the given ones, or all."""
+@dataclasses.dataclass(frozen=True)
+class MeshSettings:
+    """config.mesh: how devices share the work. One device needs no mesh, and 1 x 1 is one of several."""
+
+    data: Count  # devices that share lanes or rows; 0: all that `model` leaves
+    model: Positive  # devices that share each layer
+
+    def mesh(self) -> Mesh | None:
+        """The devices to decode with; None: a single one."""
+        return _mesh(self, jax.devices(), DATA)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingMeshSettings(MeshSettings):
+    """config.mesh of training."""
+
+    fsdp: bool  # divide parameters and moments over `data` too
+
+    def training_mesh(self) -> Mesh | None:
+        """The devices to train on; None: a single one."""
+        return _mesh(self, jax.devices(), FSDP if self.fsdp else DATA)
+
+
+def _mesh(settings: MeshSettings, devices: list[jax.Device], axis: str) -> Mesh | None:
+    data = settings.data or len(devices) // settings.model
+    return None if data == settings.model == 1 else make_mesh(data, settings.model, devices, axis)
+
+
+def make_mesh(data: int, model: int, devices=None, axis: str = DATA) -> Mesh:
+    """A mesh of data * model devices: the given ones, or all. `axis` is `data`, or `fsdp` in its place."""
     devices = jax.devices() if devices is None else devices
     if data < 1 or model < 1 or data * model != len(devices):
         raise PastaError(
             f"mesh {data} x {model}: {len(devices)} devices available; choose data and model with this product"
         )
     # Explicit axes, the default, would require a sharding at every gather.
-    return jax.make_mesh((data, model), (DATA, MODEL), axis_types=(AxisType.Auto,) * 2, devices=devices)
+    return jax.make_mesh((data, model), (axis, MODEL), axis_types=(AxisType.Auto,) * 2, devices=devices)
 
 
 def specs(tree, mesh: Mesh):
@@ -74,15 +109,19 @@ def specs(tree, mesh: Mesh):
 
     def one(path: str) -> PartitionSpec:
         shape = shapes[path]
-        axes = axes_of(path, len(shape))
+        axes = [axis if axis in (FSDP, MODEL) else axis and _rows_axis(mesh) for axis in axes_of(path, len(shape))]
         if found := re.search(r"(^|/)out/(kernel|columns)$", path):
             # Its inputs often divide where the heads don't. XLA would then divide the pool too, as far as possible, and
             # gather all of it at the end of every call.
             qkv, heads = path[: found.start()] + f"{found[1]}qkv/{found[2]}", -4 if found[2] == "kernel" else -3
             if qkv not in shapes:
                 raise PastaError(f"{path}: no {qkv} beside it, which determines the number of heads; shard both")
-            axes = axes if shapes[qkv][heads] % mesh.shape[MODEL] == 0 else [None] * len(shape)
-        axes = [axis if axis and size % mesh.shape[axis] == 0 else None for axis, size in zip(axes, shape, strict=True)]
+            if shapes[qkv][heads] % mesh.shape[MODEL]:
+                axes = [axis if axis != MODEL else None for axis in axes]
+        axes = [
+            axis if axis in mesh.shape and size % mesh.shape[axis] == 0 else None
+            for axis, size in zip(axes, shape, strict=True)
+        ]
         while axes and axes[-1] is None:  # XLA's canonical form; with another, each program would be compiled twice
             axes.pop()
         return PartitionSpec(*axes)
@@ -111,19 +150,51 @@ def shardings(tree, mesh: Mesh):
 
 def shard(tree, mesh: Mesh):
     """The tree sharded by the rules; host arrays are sent to their devices in pieces."""
-    return jax.device_put(tree, shardings(tree, mesh))
+    return jax.tree.map(put, tree, shardings(tree, mesh))
+
+
+def put(leaf, where: NamedSharding) -> jax.Array:
+    """An array in the shards of `where`; an array of this process is taken to be the same in all."""
+    if jax.process_count() == 1 or (isinstance(leaf, jax.Array) and not leaf.is_fully_addressable):
+        return jax.device_put(leaf, where)
+    whole = np.asarray(leaf)
+    return jax.make_array_from_callback(whole.shape, where, lambda index: whole[index])
+
+
+def mesh_of(tree) -> Mesh | None:
+    """The mesh of a tree's arrays; None: they are on a single device."""
+    sharding = getattr(jax.tree.leaves(tree)[0], "sharding", None)
+    return sharding.mesh if isinstance(sharding, NamedSharding) else None
+
+
+def whole_layers(params):
+    """Parameters that are not divided by `fsdp`: decoding would gather them in every step."""
+    mesh = mesh_of(params)
+    if mesh is None or FSDP not in mesh.shape:
+        return params
+    return shard(params, make_mesh(*mesh.devices.shape, list(mesh.devices.flat)))
 
 
 def rows(mesh: Mesh) -> NamedSharding:
     """The sharding of arrays whose first axis counts examples."""
-    return NamedSharding(mesh, PartitionSpec(DATA))
+    return NamedSharding(mesh, PartitionSpec(_rows_axis(mesh)))
 
 
-def shard_rows(tree, mesh: Mesh):
-    """Host arrays whose first axis counts examples, sharded over `data`; each process passes its own share."""
+def _rows_axis(mesh: Mesh) -> str:
+    """`data`, or `fsdp` in its place."""
+    return FSDP if FSDP in mesh.shape else DATA
+
+
+def shard_rows(tree, mesh: Mesh | None):
+    """Host arrays whose first axis counts examples, sharded over `data`; each process passes its own share.
+
+    Without a mesh they stay as they are.
+    """
+    if mesh is None:
+        return tree
 
     def one(array):
-        share = mesh.shape[DATA] // jax.process_count() or 1
+        share = mesh.shape[_rows_axis(mesh)] // jax.process_count() or 1
         if array.shape[0] % share:
             raise PastaError(
                 f"a batch of {array.shape[0]} rows doesn't divide over {share} devices; use a multiple of {share}"
@@ -139,11 +210,10 @@ def create_on_mesh_of(params, create: Callable[..., Tree], *fixed: Hashable) -> 
     Programs run where their parameters are, since jitted functions follow their arguments. Nothing else needs to know
     about a mesh.
     """
-    sharding = getattr(jax.tree.leaves(params)[0], "sharding", None)
-    if not isinstance(sharding, NamedSharding):
+    if (mesh := mesh_of(params)) is None:
         return create(*fixed)
     static = tuple(range(len(fixed)))
-    results = shardings(jax.eval_shape(lambda: create(*fixed)), sharding.mesh)
+    results = shardings(jax.eval_shape(lambda: create(*fixed)), mesh)
     return jax.jit(create, static_argnums=static, out_shardings=results)(*fixed)
 
 
@@ -159,7 +229,7 @@ def on_each_device(function: Callable[..., Tree], axes, result_axes, *arrays) ->
     sizes = {}
     for letters, array in zip(jax.tree.leaves(axes), jax.tree.leaves(arrays), strict=True):
         sizes |= zip(letters, array.shape, strict=True)
-    over = {"b": DATA, "k": MODEL}
+    over = {"b": _rows_axis(mesh), "k": MODEL}
     whole = {letter for letter, axis in over.items() if sizes[letter] % mesh.shape[axis]}
 
     def spec(letters: str) -> PartitionSpec:

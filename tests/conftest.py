@@ -185,7 +185,7 @@ def answer(monkeypatch, capsys, tmp_path):
     from pasta_jax.pipelines import decode as pipeline
     from tests.traces import tiny_model
 
-    monkeypatch.setattr(pipeline, "load", lambda source, only_decoding: tiny_model())
+    monkeypatch.setattr(pipeline, "load", lambda source, only_decoding, mesh: tiny_model())
     monkeypatch.chdir(tmp_path)
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()

@@ -33,7 +33,7 @@ def model() -> Model:
 def converse(monkeypatch, capsys, tmp_path):
     """Chat with these lines, in an empty folder; (stdout, stderr). An exception in place of a line is raised."""
     loads = []
-    monkeypatch.setattr(chat, "load", lambda source, only_decoding: loads.append(source) or model())
+    monkeypatch.setattr(chat, "load", lambda source, only_decoding, mesh: loads.append(source) or model())
     monkeypatch.chdir(tmp_path)
 
     def run(*lines: str | BaseException, **changes: object) -> tuple[str, str]:

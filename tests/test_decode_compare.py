@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("few_programs")
 
 def test_both_answers_are_decoded_in_turn_and_compared(answer, monkeypatch):
     trained = dataclasses.replace(tiny_model(), positions=PREDICTED)
-    monkeypatch.setattr(pipeline, "load", lambda source, only_decoding: trained)
+    monkeypatch.setattr(pipeline, "load", lambda source, only_decoding, mesh: trained)
     decoded, generate = [], decode_compare.generate
 
     def noted(model, requests, config):
@@ -72,7 +72,7 @@ def test_the_median_of_three_is_shown(monkeypatch):
 
 def test_the_sequential_answer_is_the_baselines_where_there_is_one(answer, monkeypatch):
     models = {"": dataclasses.replace(tiny_model(), positions=PREDICTED), "b": tiny_model()}
-    monkeypatch.setattr(pipeline, "load", lambda source, only_decoding: models[source.adapter])
+    monkeypatch.setattr(pipeline, "load", lambda source, only_decoding, mesh: models[source.adapter])
     decoded, generate = [], decode_compare.generate
 
     def noted(model, requests, config):
@@ -88,7 +88,7 @@ def test_the_sequential_answer_is_the_baselines_where_there_is_one(answer, monke
 
 def test_on_a_terminal_the_first_asynchronous_answer_is_shown_while_it_is_decoded(answer, monkeypatch):
     trained = dataclasses.replace(tiny_model(), positions=PREDICTED)
-    monkeypatch.setattr(pipeline, "load", lambda source, only_decoding: trained)
+    monkeypatch.setattr(pipeline, "load", lambda source, only_decoding, mesh: trained)
     decoded, generate = [], decode_compare.generate
 
     def noted(model, requests, config):

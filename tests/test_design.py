@@ -41,7 +41,7 @@ BELOW = {
     "compiled": {"errors", "assets", "progress"},
     "devices": {"errors"},
     "workdir": {"errors", "files"},
-    "sharding": {"errors"},
+    "sharding": {"errors", "ranges"},
     "checkpoint": {"errors", "files", "outside", "ranges", "sharding"},
     "metrics": {"errors", "files", "outside", "progress", "ranges"},
     "lang": BASE,

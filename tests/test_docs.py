@@ -12,6 +12,7 @@ import pytest
 from pasta_jax import api
 from pasta_jax.models.layers import unstack
 from pasta_jax.models.weights import by_columns
+from pasta_jax.sharding import shard
 from tests.requires import requires_smollm2
 from tests.traces import tiny_model
 
@@ -78,11 +79,17 @@ def test_every_page_with_python_is_run():
 @pytest.mark.parametrize("page", ["README.md", "docs/PYTHON.md", "docs/TPU.md"])
 def test_the_api_as_shown_on_a_tiny_model(page, monkeypatch, capsys):
     model = tiny_model()  # laid out as load_model does
-    params = jax.device_put(by_columns(unstack(jax.tree.map(np.asarray, model.params))))
-    monkeypatch.setattr(api, "load_model", lambda *_, **__: dataclasses.replace(model, params=params))
+    params = by_columns(unstack(jax.tree.map(np.asarray, model.params)))
+
+    def load(*_, mesh=None, **__):
+        placed = jax.device_put(params) if mesh is None else shard(params, mesh)
+        return dataclasses.replace(model, params=placed)
+
+    monkeypatch.setattr(api, "load_model", load)
     names = run_blocks(page)
     answer = names["answer"]
-    assert page == "docs/PYTHON.md" or len(jax.tree.leaves(names["model"].params)[0].sharding.device_set) == 8
+    on_mesh = page == "docs/TPU.md"
+    assert len(jax.tree.leaves(names["model"].params)[0].sharding.device_set) == (8 if on_mesh else 1)
     assert isinstance(answer, api.Answer)
     assert answer.trace.prompt in ("Why is the sky blue?", "List five famous landmarks in Europe.")
     assert len(answer.trace.token) > 0

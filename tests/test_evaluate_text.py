@@ -32,7 +32,7 @@ QUESTIONS = ["Name a <fish>", "Why?", "List two cats"]
 def run(monkeypatch, tmp_path):
     """Short answers to a few prompts, by a model whose own temperature is 1 and that plans two points."""
     model = dataclasses.replace(tiny_model(), defaults=Defaults(temperature=1.0, max_topic_words=2))
-    monkeypatch.setattr(evaluate_text, "load", lambda source, only_decoding: model)
+    monkeypatch.setattr(evaluate_text, "load", lambda source, only_decoding, mesh: model)
     monkeypatch.setattr(rivals, "parse_skeleton", lambda text, most, words: parse_skeleton("1. a\n2. b", most, words))
     monkeypatch.setattr(evaluate_text, "write_report", lambda *_: None)  # drawn by one test
     prompts = tmp_path / "prompts.jsonl"

@@ -108,7 +108,7 @@ def write_folder(folder, **changes):
         ({"attention_bias": True}, "unsupported attention_bias"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "unsupported rope scaling 'yarn'"),
         ({"hidden_act": "relu", "hidden_activation": "relu"}, "unsupported activation 'relu'"),
-        ({"intermediate_size": 65}, "gate_proj.weight has shape"),
+        ({"intermediate_size": 65}, "down_proj.weight has shape"),
         ({"num_hidden_layers": 4}, "no tensor 'model.layers.3."),
     ],
 )

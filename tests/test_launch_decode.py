@@ -135,7 +135,7 @@ def test_tags_are_used_by_default_if_the_model_was_trained_on_them(answer, monke
     assert "tiny: not trained on the tags, so it decodes sequentially\n" in answer(prompt="hello")[1]
     assert not sequential(sequential=False)
     trained = dataclasses.replace(tiny_model(), positions=PREDICTED)
-    monkeypatch.setattr(pipeline, "load", lambda source, only_decoding: trained)
+    monkeypatch.setattr(pipeline, "load", lambda source, only_decoding, mesh: trained)
     assert not sequential()
     assert sequential(sequential=True)
 

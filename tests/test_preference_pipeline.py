@@ -61,21 +61,13 @@ def config(folder) -> ConfigDict:
     export_model(Model("babbler", shape, jax.device_put(params), tokenizer, PREDICTED), folder / "model")
     config = preference_config.tiny()
     config.model.path = config.baseline.path = str(folder / "model")
+    config.mesh.update(data=1)  # other tests cover meshes, which would only slow these down
     config.train.learning_rate = 1e-2
     config.decoding.update(lanes=2, rows=2)
     config.evaluate.temperatures = (1.0,)  # its greedy answers are empty, before and after training
     config.request.update(max_tokens=60, max_chunk_tokens=12)
     config.score.efficiency = "parallelism"  # the baseline's answers are empty, so there is no speedup over them
     return config
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_device():
-    """Other tests cover meshes, which would only slow these down."""
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (pipeline, learn):
-            patch.setattr(module, "place", lambda tree, mesh: tree)
-        yield
 
 
 def run(config: ConfigDict, workdir: Path) -> Report:

@@ -25,7 +25,17 @@ from pasta_jax.models.config import PRESETS
 from pasta_jax.models.kernels import library as kernels
 from pasta_jax.models.layers import unstack
 from pasta_jax.models.weights import Model, by_columns, in_panels
-from pasta_jax.sharding import create_on_mesh_of, make_mesh, shard, shardings, specs
+from pasta_jax.sharding import (
+    MeshSettings,
+    TrainingMeshSettings,
+    create_on_mesh_of,
+    make_mesh,
+    rows,
+    shard,
+    shardings,
+    specs,
+    whole_layers,
+)
 from tests.byte_tokenizer import ByteTokenizer
 from tests.models import random_params
 
@@ -261,6 +271,43 @@ def test_a_leaf_without_a_rule_is_an_error_that_names_it():
     ):
         with pytest.raises(PastaError, match=message):
             specs(tree, mesh_of(2, 4))
+
+
+@pytest.mark.parametrize("stacked", [True, False])
+def test_fsdp_divides_parameters_and_moments_over_data_too(stacked):
+    mesh, params = make_mesh(2, 4, axis="fsdp"), host_params(WIDE, "stacked" if stacked else "unrolled")
+    where = paths(specs(jax.eval_shape(optax.adamw(1e-3).init, params), mesh))
+    lead, prefix = (None,) * stacked, "layers/" if stacked else "layers/1/"
+    for moment in ("mu", "nu"):
+        assert where[f"0/{moment}/embed"] == where[f"0/{moment}/head"] == P("model", "fsdp")
+        of_layers = {name: where[f"0/{moment}/{prefix}{name}/kernel"] for name in ("qkv", "gate_up", "out", "down")}
+        assert of_layers["qkv"] == P(*lead, "model", None, None, "fsdp")
+        assert of_layers["gate_up"] == P(*lead, "model", "fsdp")
+        assert of_layers["out"] == of_layers["down"] == P(*lead, "fsdp", "model")
+    assert rows(mesh).spec == P("fsdp")
+    narrow = paths(specs(shapes_of("gemma_2b", True), mesh))  # one key/value head
+    assert narrow["layers/qkv/kernel"] == P(None, None, None, None, "fsdp")
+    assert narrow["layers/out/kernel"] == P(None, "fsdp")
+    divided = shard({"embed": params["embed"]}, mesh)
+    whole = whole_layers(divided)["embed"]
+    assert whole.sharding.spec == P("model")
+    assert set(whole.sharding.mesh.shape) == {"data", "model"}
+    np.testing.assert_array_equal(whole, params["embed"])
+
+
+def test_a_config_names_a_mesh_or_one_device():
+    def shape(*settings):
+        mesh = MeshSettings(*settings).mesh()
+        return mesh and dict(mesh.shape)
+
+    assert shape(1, 1) is None
+    assert shape(0, 1) == {"data": 8, "model": 1}
+    assert shape(0, 2) == {"data": 4, "model": 2} == shape(4, 2)
+    assert dict(TrainingMeshSettings(0, 2, True).training_mesh().shape) == {"fsdp": 4, "model": 2}
+    assert dict(TrainingMeshSettings(0, 2, True).mesh().shape) == {"data": 4, "model": 2}
+    for wrong in ((2, 2), (0, 3), (0, 16)):
+        with pytest.raises(PastaError, match="8 devices available; choose data and model with this product"):
+            shape(*wrong)
 
 
 def test_a_mesh_uses_all_devices_or_none():

@@ -1,6 +1,7 @@
 """Models as configs name them: with recorded positions, with an adapter, and refused when one doesn't fit the other."""
 
 import dataclasses
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +12,12 @@ from pasta_jax.data.toy_tokenizer import toy_tokenizer
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import POLICIES, Positions
 from pasta_jax.models import adapter as lora
+from pasta_jax.models import huggingface
 from pasta_jax.models.config import Rope, TransformerConfig
 from pasta_jax.models.defaults import FILE, Defaults, read_defaults
 from pasta_jax.models.source import ModelSource, load, load_with_adapter
 from pasta_jax.models.weights import Model, export_model, fingerprint_of, load_model, read_model
+from pasta_jax.sharding import make_mesh, shardings
 from tests.models import random_params
 
 TOKENIZER = toy_tokenizer()
@@ -124,6 +127,39 @@ def test_an_adapter_to_train_further_is_loaded_beside_its_base(stacked, tmp_path
     assert model.fingerprint == about.base_fingerprint == base.fingerprint
     with pytest.raises(PastaError, match="no adapter named"):
         load_with_adapter(named(folder))
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_a_model_is_read_into_its_shards_array_by_array(stacked, tmp_path, monkeypatch):
+    """With an adapter, and equal to the model of one device."""
+    folder = export(tmp_path / "model", Positions())
+    path, _ = save(tmp_path / "a", load_model("", str(folder)), Positions())
+    alone = load(named(folder, path), stacked=stacked)
+    read, arrays, most = huggingface.Files.read, [], []
+
+    def watched(self, name):
+        array = read(self, name)
+        if "layers" in name:
+            arrays.append(weakref.ref(array))
+            most.append(sum(one() is not None for one in arrays))
+        return array
+
+    monkeypatch.setattr(huggingface.Files, "read", watched)
+    mesh = make_mesh(2, 4)
+    on_mesh = load(named(folder, path), stacked=stacked, mesh=mesh)
+    assert on_mesh.fingerprint == alone.fingerprint
+    jax.tree.map(np.testing.assert_array_equal, on_mesh.params, alone.params)
+    assert jax.tree.map(lambda leaf: leaf.sharding, on_mesh.params) == shardings(alone.params, mesh)
+    assert max(most) <= 4  # query, key and value, and perhaps one that is going
+    assert len(most) == 3 * LLAMA.layers * 9  # for the base's fingerprint, the merged model's, and its shards
+    base, adapter, _ = load_with_adapter(named(folder, path), stacked=stacked, mesh=mesh)
+    assert base.params["embed"].sharding == on_mesh.params["embed"].sharding
+    assert lora.merge(base.params, adapter, TOKENIZER.tags)["embed"].shape == alone.params["embed"].shape
+
+
+def test_codes_of_8_bits_are_refused_on_a_mesh(tmp_path):
+    with pytest.raises(PastaError, match="dtype q8: runs on one device"):
+        load(named(export(tmp_path / "model", None)), dtype="q8", only_decoding=True, mesh=make_mesh(1, 8))
 
 
 def test_an_adapter_on_another_base_is_refused(tmp_path):

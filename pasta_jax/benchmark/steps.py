@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from pasta_jax.decode.generate import DecodeConfig, Request, rules_for, start
 from pasta_jax.decode.interpreter import Script, run
@@ -23,6 +24,7 @@ from pasta_jax.models.layers import is_stacked
 from pasta_jax.models.tokenizer import load_tokenizer
 from pasta_jax.models.weights import PACKAGED, Model, platform_dtype
 from pasta_jax.progress import Progress
+from pasta_jax.sharding import create_on_mesh_of, shardings
 
 Runner = Callable[[], float]  # runs a fixed number of steps and returns the milliseconds of one
 
@@ -42,7 +44,7 @@ def decode_runner(model: Model, rows: int, slots: int, prompt: int, steps: int) 
     rules = dataclasses.replace(rules, stop_ids=(-1,))
     request = Request((word,) * prompt, slots, Sampling(), rows == 1, slots, slots)
     dtype, stacked = model.dtype, is_stacked(model.params)
-    state = empty_state(model.config, 1, slots, dtype, stacked)
+    state = create_on_mesh_of(model.params, empty_state, model.config, 1, slots, dtype, stacked)
     state = start(model, state, 0, request, rules, first=int(tokens[0, 0]))
     state = run_and_wait(model, state, len(opening), rules, script)
     run_and_wait(model, copied(state), steps, rules, script)  # compiles and warms up
@@ -123,15 +125,17 @@ def weight_bytes(params: dict) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))
 
 
-def random_model(preset: str, seed: int) -> Model:
-    """A preset's shape with random weights created on the device, to measure speed. Its tokenizer is SmolLM2's."""
+def random_model(preset: str, seed: int, mesh: Mesh | None = None) -> Model:
+    """A preset's shape with random weights created on their devices, to measure speed. Its tokenizer is SmolLM2's."""
     config = PRESETS[preset]
     stacked = jax.default_backend() != "cpu"
 
     def make(key: jax.Array) -> dict:
         return jax.tree.map(lambda leaf: leaf.astype(platform_dtype()), transformer.init(config, key, stacked))
 
-    params = jax.block_until_ready(jax.jit(make)(jax.random.key(seed)))
+    key = jax.random.key(seed)
+    where = None if mesh is None else shardings(jax.eval_shape(make, key), mesh)
+    params = jax.block_until_ready(jax.jit(make, out_shardings=where)(key))
     return Model(f"{preset}_random", config, params, load_tokenizer(PACKAGED["smollm2_135m"]()))
 
 

@@ -26,6 +26,7 @@ from pasta_jax.models import card as cards
 from pasta_jax.models import peft, tensor_file
 from pasta_jax.models.card import Card
 from pasta_jax.models.defaults import FILE, PLAIN, as_json
+from pasta_jax.models.deferred import Deferred
 from pasta_jax.models.layers import Params, is_stacked, map_layers, stack, unstack
 from pasta_jax.models.tokenizer import tokenizer_fingerprint
 from pasta_jax.models.weights import Model
@@ -101,23 +102,29 @@ def merge(params: Params, adapter: Params, tags: TagIds) -> Params:
 
 
 def merge_on_host(params: Params, adapter: Params, tags: TagIds) -> Params:
-    """`merge` of unrolled host parameters; one layer at a time is on the device."""
+    """`merge` of unrolled host parameters; one kernel at a time is on the device."""
 
-    def to_host(layer, pairs):
-        return jax.tree.map(np.asarray, _merge_layer(jax.tree.map(jnp.asarray, layer), pairs))
+    def on_host(kernel, pair):
+        if isinstance(kernel, Deferred):
+            return kernel.then(lambda read: on_host(read, pair))
+        return np.asarray(_merge_kernel(jnp.asarray(kernel), pair))
+
+    def one(layer, pairs):
+        return layer | {name: {"kernel": on_host(layer[name]["kernel"], pair)} for name, pair in pairs.items()}
 
     tables = {name: np.array(params[name]) for name in adapter["tag_rows"]}
     for name, table in tables.items():
         table[tags.base : tags.base + NUM_TAGS] = adapter["tag_rows"][name]
-    return params | {"layers": map_layers(to_host, params, adapter)} | tables
+    return params | {"layers": map_layers(one, params, adapter)} | tables
 
 
 def _merge_layer(layer: Params, pairs: Params) -> Params:
-    def add(kernel, pair):
-        delta = jnp.tensordot(pair["lora_b"], pair["lora_a"], axes=1)
-        return (kernel.astype(jnp.float32) + delta).astype(kernel.dtype)
+    return layer | {name: {"kernel": _merge_kernel(layer[name]["kernel"], pair)} for name, pair in pairs.items()}
 
-    return layer | {name: {"kernel": add(layer[name]["kernel"], pair)} for name, pair in pairs.items()}
+
+def _merge_kernel(kernel: jax.Array, pair: Params) -> jax.Array:
+    delta = jnp.tensordot(pair["lora_b"], pair["lora_a"], axes=1)
+    return (kernel.astype(jnp.float32) + delta).astype(kernel.dtype)
 
 
 def _with_tag_rows(params: Params, adapter: Params, tags: TagIds) -> Params:

@@ -1,11 +1,13 @@
 """Cache of converted weights: dequantising a GGUF file takes seconds, reading its float32 parameters a fraction."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 from pathlib import Path
 
 import jax
+import numpy as np
 from absl import logging
 from safetensors import SafetensorError, safe_open
 
@@ -13,6 +15,7 @@ from pasta_jax import assets
 from pasta_jax.errors import PastaError
 from pasta_jax.models import tensor_file
 from pasta_jax.models.config import TransformerConfig, config_of
+from pasta_jax.models.deferred import Deferred
 from pasta_jax.models.layers import Params
 from pasta_jax.models.layout import packed_shapes
 from pasta_jax.outside import parse_json
@@ -36,18 +39,18 @@ def save(path: Path, config: TransformerConfig, params: Params) -> None:
     tensor_file.write(path, tensors, {"config": json.dumps(dataclasses.asdict(config))})
 
 
-def load(path: Path) -> tuple[TransformerConfig, Params] | None:
-    """What `save` wrote; None where there is no such file or it is damaged."""
+def load(path: Path, deferred: bool = False) -> tuple[TransformerConfig, Params] | None:
+    """What `save` wrote, perhaps without reading it yet; None where there is no such file or it is damaged."""
     if not path.is_file():
         return None
     try:
-        return _read(path)
+        return _read(path, deferred)
     except (SafetensorError, OSError, PastaError) as error:
         logging.warning("%s: not readable (%s); converting again", path, error)
         return None
 
 
-def _read(path: Path) -> tuple[TransformerConfig, Params]:
+def _read(path: Path, deferred: bool) -> tuple[TransformerConfig, Params]:
     with safe_open(path, framework="numpy") as file:
         stored = (file.metadata() or {}).get("config", "")
         config = config_of(parse_json(stored, str(path), _FIX), str(path), _FIX)
@@ -63,8 +66,13 @@ def _read(path: Path) -> tuple[TransformerConfig, Params]:
             node = params
             for parent in parents:
                 node = node[int(parent)] if node is layers else node.setdefault(parent, {})
-            node[leaf] = file.get_tensor(name)
+            node[leaf] = Deferred(shape, functools.partial(_tensor, path, name)) if deferred else file.get_tensor(name)
     return config, params | {"layers": tuple(layers)}
+
+
+def _tensor(path: Path, name: str) -> np.ndarray:
+    with safe_open(path, framework="numpy") as file:
+        return file.get_tensor(name)
 
 
 def shapes_of(config: TransformerConfig) -> dict[str, tuple[int, ...]]:

@@ -1,6 +1,7 @@
 """Models in Hugging Face's layout without torch: read safetensors, write config.json and safetensors."""
 
 import dataclasses
+import functools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +16,18 @@ from pasta_jax.files import write_whole
 from pasta_jax.models import tensor_file
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.config_file import ARCHITECTURES, SECTION, TagRecord
+from pasta_jax.models.deferred import Deferred, read_now
 from pasta_jax.models.layers import Params
-from pasta_jax.models.layout import MATRICES, Plain, grow_rows, norm_names, pack_layer, plain_shapes, unpack_layer
+from pasta_jax.models.layout import (
+    MATRICES,
+    PARTS,
+    grow_rows,
+    join_kernel,
+    norm_names,
+    packed_shapes,
+    plain_shapes,
+    unpack_layer,
+)
 
 _MATRIX_NAMES = {
     "q": "self_attn.q_proj",
@@ -130,8 +141,14 @@ class Files:
 
 def read_params(folder: Path, config: TransformerConfig, vocab: int) -> Params:
     """Our parameters, unrolled, as float32 NumPy arrays; embedding and head are grown to `vocab` rows."""
+    return read_now(deferred_params(folder, config, vocab))
+
+
+def deferred_params(folder: Path, config: TransformerConfig, vocab: int) -> Params:
+    """`read_params` without reading them yet."""
     files = Files(folder)
     one = 1.0 if is_gemma(config) else 0.0
+    plain, packed = plain_shapes(config), packed_shapes(config)
 
     def checked(name: str, shape: tuple[int, ...], offset: float = 0.0) -> np.ndarray:
         array = files.read(name)
@@ -141,20 +158,32 @@ def read_params(folder: Path, config: TransformerConfig, vocab: int) -> Params:
             )
         return array + offset if offset else array
 
-    def layer(l: int) -> Plain:
-        return {
-            plain: checked(layer_name(config, l, plain), shape, 0.0 if plain in MATRICES else one)
-            for plain, shape in plain_shapes(config).items()
+    def kernel(l: int, name: str) -> np.ndarray:
+        parts = {part: checked(layer_name(config, l, part), plain[part]) for part in PARTS[name]}
+        return join_kernel(name, parts, config)
+
+    def norm(name: str, shape: tuple[int, ...]) -> Deferred:
+        return Deferred(shape, lambda: checked(name, shape, one))
+
+    def table(name: str) -> Deferred:
+        shape = (config.vocab, config.embed)
+        return Deferred((vocab, config.embed), lambda: grow_rows(checked(name, shape), vocab))
+
+    def layer(l: int) -> Params:
+        kernels = {
+            name: {"kernel": Deferred(packed[f"{name}/kernel"], functools.partial(kernel, l, name))} for name in PARTS
+        }
+        return kernels | {
+            name: {"weight": norm(layer_name(config, l, name), plain[name])} for name in norm_names(config)
         }
 
-    table = (config.vocab, config.embed)
     params = {
-        "embed": grow_rows(checked("model.embed_tokens.weight", table), vocab),
-        "final_norm": {"weight": checked("model.norm.weight", (config.embed,), one)},
-        "layers": tuple(pack_layer(layer(l), config) for l in range(config.layers)),
+        "embed": table("model.embed_tokens.weight"),
+        "final_norm": {"weight": norm("model.norm.weight", (config.embed,))},
+        "layers": tuple(map(layer, range(config.layers))),
     }
     if not config.tied_head:
-        params["head"] = grow_rows(checked("lm_head.weight", table), vocab)
+        params["head"] = table("lm_head.weight")
     return params
 
 

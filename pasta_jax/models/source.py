@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
+from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
 from pasta_jax.errors import PastaError
@@ -30,7 +31,11 @@ class ModelSource:
 
 
 def load(
-    source: ModelSource, dtype: DTypeLike | None = None, stacked: bool | None = None, only_decoding: bool = False
+    source: ModelSource,
+    dtype: DTypeLike | None = None,
+    stacked: bool | None = None,
+    only_decoding: bool = False,
+    mesh: Mesh | None = None,
 ) -> Model:
     """The model with its adapter merged; see weights.on_device for the other arguments.
 
@@ -39,23 +44,23 @@ def load(
     if dtype is None and only_decoding and source.dtype != "auto":
         dtype = source.dtype
     with doing(f"loading {source.path or source.preset}"):
-        model = read_model(source.preset, source.path)
+        model = read_model(source.preset, source.path, deferred=mesh is not None)
         if source.adapter:
             path = hub.local(source.adapter)
             adapter, about = load_adapter(path, model)
             params = merge_on_host(model.params, adapter, model.tokenizer.tags)
             fingerprint = fingerprint_of(model.config, params, model.tokenizer)
             model = dataclasses.replace(_described(model, path, about), params=params, fingerprint=fingerprint)
-        return on_device(_with_positions(model, source), dtype, stacked, only_decoding, source.kernel)
+        return on_device(_with_positions(model, source), dtype, stacked, only_decoding, source.kernel, mesh)
 
 
 def load_with_adapter(
-    source: ModelSource, dtype: DTypeLike | None = None, stacked: bool | None = None
+    source: ModelSource, dtype: DTypeLike | None = None, stacked: bool | None = None, mesh: Mesh | None = None
 ) -> tuple[Model, Params, About]:
     """The base model with the adapter's positions, and the adapter by itself: to train the adapter further."""
     if not source.adapter:
         raise PastaError("no adapter named: set --config.model.adapter=<adapter/ of a training run>")
-    model = on_device(read_model(source.preset, source.path), dtype, stacked)
+    model = on_device(read_model(source.preset, source.path, mesh is not None), dtype, stacked, mesh=mesh)
     path = hub.local(source.adapter)
     adapter, about = load_adapter(path, model)
     return _with_positions(_described(model, path, about), source), adapter, about

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
 from pasta_jax import assets, fingerprints
@@ -20,6 +21,7 @@ from pasta_jax.models import config_file, converted, gguf_model, hub, huggingfac
 from pasta_jax.models.card import Card
 from pasta_jax.models.config import PRESETS, TransformerConfig
 from pasta_jax.models.defaults import PLAIN, Defaults, read_defaults
+from pasta_jax.models.deferred import place
 from pasta_jax.models.gguf import GGUF
 from pasta_jax.models.kernels.calls import GROUP, by_codes, by_panels, is_available
 from pasta_jax.models.large_pages import on_large_pages
@@ -61,13 +63,13 @@ def load_model(
     return on_device(read_model(preset, path), dtype, stacked, only_decoding)
 
 
-def read_model(preset: str, path: str) -> Model:
+def read_model(preset: str, path: str, deferred: bool = False) -> Model:
     """The model at `path`, or with an empty path the preset that a package ships.
 
     A path is that of a GGUF file or a Hugging Face folder, or a folder's id on the Hub.
 
-    The weights are float32 host arrays, unrolled. With a path, the preset is what the file must hold; an empty preset
-    accepts any model.
+    The weights are float32 host arrays, unrolled; `deferred` ones are read when they are placed. With a path, the
+    preset is what the file must hold; an empty preset accepts any model.
     """
     if not preset and not path:
         raise PastaError("no model named: set --config.model.path=<GGUF file or Hugging Face folder>")
@@ -84,9 +86,9 @@ def read_model(preset: str, path: str) -> Model:
         raise PastaError(f"{source}: not a GGUF file; {_WHAT_TO_USE}")
     positions = None
     if source.is_dir():
-        config, params, tokenizer, positions = read_folder(source)
+        config, params, tokenizer, positions = read_folder(source, deferred)
     else:
-        config, params, tokenizer = read_gguf(source)
+        config, params, tokenizer = read_gguf(source, deferred)
     if preset and not same_architecture(config, PRESETS[preset]):
         raise PastaError(f"{source}: not a {preset} ({difference(config, PRESETS[preset])}); choose another preset")
     fingerprint = fingerprint_of(config, params, tokenizer)
@@ -115,11 +117,11 @@ def difference(config: TransformerConfig, preset: TransformerConfig) -> str:
     raise AssertionError("no difference")
 
 
-def read_gguf(path: Path) -> tuple[TransformerConfig, Params, Tokenizer]:
+def read_gguf(path: Path, deferred: bool = False) -> tuple[TransformerConfig, Params, Tokenizer]:
     """A GGUF file, with fresh rows for the tags. Only the first call converts it; later ones read the cache."""
     tokenizer = load_tokenizer(path)
     cached = converted.path_of(path)
-    loaded = converted.load(cached)
+    loaded = converted.load(cached, deferred)
     if loaded is not None:
         return *loaded, tokenizer
     config, params = convert_gguf(path, tokenizer)
@@ -136,11 +138,12 @@ def convert_gguf(path: Path, tokenizer: Tokenizer) -> tuple[TransformerConfig, P
     return dataclasses.replace(config, vocab=params["embed"].shape[0]), params
 
 
-def read_folder(folder: Path) -> tuple[TransformerConfig, Params, Tokenizer, Positions | None]:
+def read_folder(folder: Path, deferred: bool = False) -> tuple[TransformerConfig, Params, Tokenizer, Positions | None]:
     """A Hugging Face folder; a model written by another tool gets fresh rows for the tags."""
     config, record = config_file.read_config(folder)
     tokenizer = load_tokenizer(tokenizer_file(folder))
-    params = huggingface.read_params(folder, config, rows_for(config, tokenizer, folder))
+    read = huggingface.deferred_params if deferred else huggingface.read_params
+    params = read(folder, config, rows_for(config, tokenizer, folder))
     positions = None
     if record is not None and record.tags_base == tokenizer.tags.base:
         positions = record.positions
@@ -187,7 +190,7 @@ def fingerprint_of(config: TransformerConfig, params: Params, tokenizer: Tokeniz
     tags, samples = tokenizer.tags, 64
     parts = [json.dumps(shape, sort_keys=True)]
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        name, leaf = jax.tree_util.keystr(path, simple=True, separator="/"), np.asarray(leaf)
         if name in ("embed", "head"):
             end = tokenizer.vocab_size
             rows = end - NUM_TAGS if tags.base < end else end
@@ -212,14 +215,21 @@ def on_device(
     stacked: bool | None = None,
     only_decoding: bool = False,
     kernel: bool = True,
+    mesh: Mesh | None = None,
 ) -> Model:
-    """The model that `read_model` read, with its weights on the device.
+    """The model that `read_model` read, with its weights on the device, or in their shards on the devices of a mesh.
 
     By default, dtype and layer layout are the platform's: float32 and unrolled on the CPU, bfloat16 and stacked
     elsewhere. A model that is only decoded with has its matrices in the layout that the platform multiplies with a few
     rows fastest, on the CPU by our own kernel where it can; it can't be trained or exported.
     """
-    return dataclasses.replace(model, params=to_device(model.params, dtype, stacked, only_decoding, kernel))
+    if mesh is None:
+        return dataclasses.replace(model, params=to_device(model.params, dtype, stacked, only_decoding, kernel))
+    if dtype == CODED:
+        raise PastaError(f"dtype {CODED}: runs on one device, by our own kernels; set it to auto, or use no mesh")
+    dtype = platform_dtype() if dtype is None else dtype
+    stacked = jax.default_backend() != "cpu" if stacked is None else stacked
+    return dataclasses.replace(model, params=place(model.params, mesh, dtype, stacked))
 
 
 def to_device(

@@ -30,6 +30,7 @@ from pasta_jax.models.source import ModelSource, load
 from pasta_jax.models.weights import Model, platform_dtype
 from pasta_jax.progress import say, track
 from pasta_jax.ranges import AboveZero, Lanes, Length, Positive, Rounds, Rows, Seed, Slots, SlotsOrNone, Threads
+from pasta_jax.sharding import MeshSettings
 from pasta_jax.train.loss import Scoring
 from pasta_jax.train.optimizer import OptimizerConfig
 from pasta_jax.train.speed import flops_per_token, peak_flops, step_runner
@@ -95,6 +96,7 @@ class Settings:
 
     model: ModelSource
     random_weights: bool
+    mesh: MeshSettings
     decode: DecodeSettings
     train: TrainSettings
     sampling: SamplingSettings
@@ -192,7 +194,7 @@ def train(settings: Settings, with_peers: bool) -> TrainReport:
     if with_peers:
         peers.require(settings.model, ("torch", "transformers"))
     # Master weights are float32; the model computes in the platform's type.
-    model = load(settings.model, dtype="float32")
+    model = load(settings.model, dtype="float32", mesh=settings.mesh.mesh())
     tags = model.tokenizer.tags
     scoring = Scoring(model.config, tags, platform_dtype(), config.slice, config.block, config.remat)
     optimizer = OptimizerConfig(
@@ -266,6 +268,7 @@ def lanes_report(answers: Sequence[Candidate], seconds: float, count: int) -> La
 
 def load_or_make(settings: Settings) -> Model:
     """The model to measure; with random weights of its shape where the settings say so."""
+    mesh = settings.mesh.mesh()
     if settings.random_weights:
-        return steps.random_model(settings.model.preset, seed=0)
-    return load(settings.model, only_decoding=True)
+        return steps.random_model(settings.model.preset, seed=0, mesh=mesh)
+    return load(settings.model, only_decoding=True, mesh=mesh)

@@ -62,7 +62,7 @@ def run(settings: Settings, lines: Callable[[str], str]) -> None:
     """Load the model once and answer until the end of the input; `lines` reads one, and raises EOFError at the end."""
     if not settings.chat:
         raise PastaError("config.chat: False; a chat needs a model with a chat template: choose another config")
-    model = load(settings.model, only_decoding=True)
+    model = load(settings.model, only_decoding=True, mesh=settings.mesh.mesh())
     slots = settings.decoding.slots or min(SLOTS, model.config.context)
     settings = dataclasses.replace(settings, decoding=dataclasses.replace(settings.decoding, lanes=1, slots=slots))
     options = filled(settings.request, model.defaults)

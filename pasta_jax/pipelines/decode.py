@@ -19,6 +19,7 @@ from pasta_jax.pipelines.decode_record import Record
 from pasta_jax.pipelines.prompts import Prompt
 from pasta_jax.progress import say
 from pasta_jax.ranges import AtLeastZero, Count, Positive, Seed, TopP
+from pasta_jax.sharding import MeshSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,12 +51,14 @@ class Settings:
     decoding: DecodeConfig
     request: RequestSettings
     round_steps: Positive
+    mesh: MeshSettings
 
 
 def run(settings: Settings, job: Job) -> list[Record]:
     """Answer all prompts of a job; one answer is printed while it is decoded."""
     compiled.seconds()  # counts from here
-    model = load(settings.model, only_decoding=True)
+    mesh = settings.mesh.mesh()
+    model = load(settings.model, only_decoding=True, mesh=mesh)
     settings = dataclasses.replace(settings, request=filled(settings.request, model.defaults))
     sequential = settings.request.sequential
     if sequential is None:
@@ -69,7 +72,7 @@ def run(settings: Settings, job: Job) -> list[Record]:
         return answer_many(job, model, requests, settings.decoding, settings.round_steps, about)
     if job.compare:
         other = settings.baseline.preset or settings.baseline.path
-        baseline = load(settings.baseline, only_decoding=True) if other else None
+        baseline = load(settings.baseline, only_decoding=True, mesh=mesh) if other else None
         return compare(
             job, model, baseline, requests[0], settings.decoding, settings.round_steps, settings.compare_passes
         )

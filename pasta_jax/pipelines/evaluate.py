@@ -17,6 +17,7 @@ from pasta_jax.models.defaults import filled
 from pasta_jax.models.source import ModelSource, load
 from pasta_jax.pipelines.toy_level import refuse_other_level
 from pasta_jax.ranges import AtLeastZero, Count, Positive, Records, RecordsOrNone, Seed, TopP
+from pasta_jax.sharding import MeshSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Settings:
     ablation: RecordsOrNone
     decoding: DecodeConfig
     request: RequestSettings
+    mesh: MeshSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,8 +100,9 @@ def run(settings: Settings, output: Path | None = None) -> Report:
         if not source.path and not source.preset:
             raise PastaError(f"config.{name}.path: empty; set it to the folder model/ of a run of launch.sft")
     refuse_other_level(settings.level, "level", model=settings.model, baseline=settings.baseline)
-    model = load(settings.model, only_decoding=True)
-    baseline = load(settings.baseline, only_decoding=True)
+    mesh = settings.mesh.mesh()
+    model = load(settings.model, only_decoding=True, mesh=mesh)
+    baseline = load(settings.baseline, only_decoding=True, mesh=mesh)
     chosen = problems(HELD_OUT, settings.start, settings.problems, settings.level)
     template = template_of(filled(settings.request, model.defaults))
 

@@ -41,6 +41,7 @@ from pasta_jax.pipelines.evaluate_speed import Timing, realised, speedups, time_
 from pasta_jax.progress import doing, track
 from pasta_jax.ranges import Count, Positive
 from pasta_jax.rivals.answer import Options
+from pasta_jax.sharding import MeshSettings
 from pasta_jax.workdir import claim
 
 PAIRS = "pairs.jsonl"
@@ -61,6 +62,7 @@ class Settings:
     skeleton: Options
     decoding: DecodeConfig
     request: RequestSettings
+    mesh: MeshSettings
     unmasked: Count  # answers of each set to compare with what the model would write without the grammar mask
     pairs: Count  # prompts of the first set whose two answers a person is to compare
     timed: Count  # prompts of the first set to answer one at a time, for realised speedup
@@ -116,9 +118,10 @@ def tasks_of(settings: Settings) -> list[Task]:
     own = {"baseline": settings.baseline, "apar": settings.apar}
     sources = {system: settings.model if system in of_model else own.get(system, rival) for system in settings.systems}
     models: dict[ModelSource, Model] = {}
+    mesh = settings.mesh.mesh()
     for system, source in sources.items():
         if source not in models:
-            models[source] = load(source, only_decoding=True)
+            models[source] = load(source, only_decoding=True, mesh=mesh)
         if system == "apar" and getattr(models[source].positions, "policy", None) != "shared_start":
             raise PastaError(
                 f"config.apar: {models[source].name} was not trained as APAR; name an adapter of configs/sft.py:apar"

@@ -17,6 +17,7 @@ from pasta_jax.serve.guard import Guard, is_loopback
 from pasta_jax.serve.metrics import Metrics
 from pasta_jax.serve.server import bound, key_from, serve
 from pasta_jax.serve.service import Limits, Service
+from pasta_jax.sharding import MeshSettings
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 
@@ -32,6 +33,7 @@ class Settings:
     key_variable: str  # environment variable with the key that clients must send; empty: none
     decoding: DecodeConfig
     request: RequestSettings
+    mesh: MeshSettings
     stream_steps: Positive
     batch_steps: Positive
     warm_up: bool
@@ -46,7 +48,7 @@ def run(settings: Settings) -> None:
     host, port = listening.getsockname()[:2]
     if not is_loopback(host) and key is None:
         say(f"{host}: anyone who reaches this machine may use the model; set --config.key_variable to require a key")
-    model = load(settings.model, only_decoding=True)
+    model = load(settings.model, only_decoding=True, mesh=settings.mesh.mesh())
     options = filled(settings.request, model.defaults)
     sequential = model.positions is None if options.sequential is None else options.sequential
     with doing("compiling"):

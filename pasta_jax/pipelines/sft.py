@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 import jax
 import msgspec
+from jax.sharding import Mesh
 
 from pasta_jax import memory
 from pasta_jax.checkpoint import git_revision, provenance
@@ -35,7 +36,6 @@ from pasta_jax.models.weights import Model
 from pasta_jax.pipelines import run_config
 from pasta_jax.pipelines.trainable import (
     AdapterSettings,
-    MeshSettings,
     Trainable,
     TrainingSettings,
     divide,
@@ -47,6 +47,7 @@ from pasta_jax.pipelines.trainable import (
 )
 from pasta_jax.progress import doing, say
 from pasta_jax.ranges import AboveZero, AtLeastZero, Count, Dimension, Lengths, Positive, RecordsOrNone, Rows, Seed
+from pasta_jax.sharding import TrainingMeshSettings
 from pasta_jax.train.fit import Keep, fit
 from pasta_jax.train.loop import Intervals, Run
 from pasta_jax.train.loss import KINDS, sft_loss
@@ -131,7 +132,7 @@ class Settings:
     adapter: AdapterSettings
     train: TrainSettings
     weights: KindWeights
-    mesh: MeshSettings
+    mesh: TrainingMeshSettings
     every: Intervals
     keep: Keep
     probe: ProbeSettings
@@ -172,15 +173,16 @@ def run(settings: Settings, workdir: Path, stopping: Callable[[], bool] = lambda
 def _run(settings: Settings, workdir: Path, stopping: Callable[[], bool], command: str) -> Result:
     plain = json.loads(json.dumps(dataclasses.asdict(settings)))
     run_config.refuse_other(workdir, plain)
-    start = start_of(settings)
+    mesh = settings.mesh.training_mesh()
+    start = start_of(settings, mesh)
     model = start.model
     with doing("reading the data"):
         data = read_data(settings, model.tokenizer)
     config = optimizer_config(settings.train, data.feed)
     optimizer = new_optimizer(config)
     # The state takes over the memory of start.params.
-    state = place(new_state(start.params, optimizer, settings.train.seed), settings.mesh)
-    frozen = place(start.frozen, settings.mesh)
+    state = place(new_state(place(start.params, mesh), optimizer, settings.train.seed), mesh)
+    frozen = place(start.frozen, mesh)
     training = Run(
         steps=config.steps,
         accumulate=settings.train.accumulate,
@@ -211,7 +213,7 @@ def _run(settings: Settings, workdir: Path, stopping: Callable[[], bool], comman
     return Result(result.step, result.steps, result.metrics, folder)
 
 
-def start_of(settings: Settings) -> Trainable:
+def start_of(settings: Settings, mesh: Mesh | None) -> Trainable:
     """The model to start from, with the positions that it is trained with: none without tags."""
     seed = settings.train.seed
     if settings.tag_rows == "apart" and not settings.adapter.rank:
@@ -222,7 +224,7 @@ def start_of(settings: Settings) -> Trainable:
     if settings.fresh.layers:
         start = divide(fresh_model(settings.fresh, seed), settings.adapter, seed)
     else:
-        start = load(settings.model, settings.adapter, seed)
+        start = load(settings.model, settings.adapter, seed, mesh)
         if settings.tag_rows == "apart" and start.frozen is not None and start.model.positions is None:
             start = dataclasses.replace(start, params=with_rows_apart(start, seed))
     recorded = start.model.positions

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import msgspec
 import numpy as np
+from jax.sharding import Mesh
 
 from pasta_jax.errors import PastaError
 from pasta_jax.models import source
@@ -18,8 +19,8 @@ from pasta_jax.models.source import ModelSource
 from pasta_jax.models.tag_rows import rows_apart
 from pasta_jax.models.weights import Model, export_model, platform_dtype
 from pasta_jax.progress import say
-from pasta_jax.ranges import AboveZero, AtLeastZero, Count, Momentum, Positive, Rows, Seed, Slots, SlotsOrNone
-from pasta_jax.sharding import make_mesh, shard
+from pasta_jax.ranges import AboveZero, AtLeastZero, Count, Momentum, Rows, Seed, Slots, SlotsOrNone
+from pasta_jax.sharding import shard, whole_layers
 from pasta_jax.train.loss import Scoring
 from pasta_jax.train.optimizer import OptimizerConfig
 from pasta_jax.train.state import Params
@@ -79,14 +80,6 @@ class TrainingSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class MeshSettings:
-    """config.mesh: how many devices share rows, and heads."""
-
-    data: Count  # 0: all that `model` leaves
-    model: Positive
-
-
-@dataclasses.dataclass(frozen=True)
 class Trainable:
     """A model, and which of its parameters are trained."""
 
@@ -95,17 +88,17 @@ class Trainable:
     frozen: Params | None  # the base's parameters; None: there is no adapter
 
 
-def load(model_source: ModelSource, adapter: AdapterSettings, seed: int) -> Trainable:
+def load(model_source: ModelSource, adapter: AdapterSettings, seed: int, mesh: Mesh | None) -> Trainable:
     """The model that a config names, to be trained. With a rank, its adapter is trained further or a new one is added.
 
     Without a rank its adapter is merged and all parameters are trained.
     """
     if not adapter.rank:
         # What is trained is float32; what stays frozen has the platform's dtype.
-        return divide(source.load(model_source, dtype=jnp.float32), adapter, seed)
+        return divide(source.load(model_source, dtype=jnp.float32, mesh=mesh), adapter, seed)
     if not model_source.adapter:
-        return divide(source.load(model_source), adapter, seed)
-    base, params, about = source.load_with_adapter(model_source)
+        return divide(source.load(model_source, mesh=mesh), adapter, seed)
+    base, params, about = source.load_with_adapter(model_source, mesh=mesh)
     _require_same_adapter(model_source.adapter, about, adapter.config())
     return Trainable(base, params, base.params)
 
@@ -137,17 +130,16 @@ def _require_same_adapter(path: str, about: About, adapter: AdapterConfig) -> No
             )
 
 
-def place(tree: Tree, mesh: MeshSettings) -> Tree:
-    """The tree on the config's mesh of devices; a single device needs none."""
-    if jax.device_count() == 1:
-        return tree
-    return shard(tree, make_mesh(mesh.data or jax.device_count() // mesh.model, mesh.model))
+def place(tree: Tree, mesh: Mesh | None) -> Tree:
+    """The tree on the mesh of the config, if it has one."""
+    return tree if mesh is None else shard(tree, mesh)
 
 
 def merged(model: Model, params: Params, frozen: Params | None) -> Model:
     """The model as it is decoded with: an adapter inside its kernels, in the platform's dtype."""
     params = params if frozen is None else merge(frozen, params, model.tokenizer.tags)
-    return dataclasses.replace(model, params=jax.tree.map(lambda leaf: leaf.astype(platform_dtype()), params))
+    params = jax.tree.map(lambda leaf: leaf.astype(platform_dtype()), params)
+    return dataclasses.replace(model, params=whole_layers(params))
 
 
 def write(

@@ -22,7 +22,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.metrics import Metrics
 from pasta_jax.progress import doing
 from pasta_jax.ranges import Count
-from pasta_jax.sharding import shard_rows
+from pasta_jax.sharding import mesh_of, shard_rows
 from pasta_jax.train.loss import Loss, LossSums
 from pasta_jax.train.state import Params, TrainState
 
@@ -141,8 +141,7 @@ def train(
         donate_argnums=0,
     )
     measure = jax.jit(run.loss)
-    mesh = getattr(jax.tree.leaves(state.trainable)[0].sharding, "mesh", None)
-    place = (lambda batch: batch) if mesh is None else functools.partial(shard_rows, mesh=mesh)
+    place = functools.partial(shard_rows, mesh=mesh_of(state.trainable))
     seed, step = int(state.seed), int(state.step)
     clock = _Clock()
     unread: tuple[int, StepReport] | None = None  # the previous step's

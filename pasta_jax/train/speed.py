@@ -12,6 +12,7 @@ import numpy as np
 from pasta_jax.data.batch import Batch
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.weights import Model
+from pasta_jax.sharding import mesh_of, shard_rows
 from pasta_jax.train.loop import train_step
 from pasta_jax.train.loss import KINDS, Scoring, sft_loss
 from pasta_jax.train.optimizer import OptimizerConfig, new_optimizer
@@ -68,6 +69,7 @@ def step_runner(
     step = functools.partial(train_step, loss=sft_loss(scoring, (1.0,) * len(KINDS)), optimizer=optimizer, accumulate=1)
     step = jax.jit(step, donate_argnums=0)
     # A copy of the weights, because a step donates its argument's memory.
+    batch = shard_rows(batch, mesh_of(model.params))
     states = [new_state(jax.tree.map(jnp.copy, model.params), optimizer, seed=0)]
 
     def once() -> float:

@@ -20,6 +20,7 @@ from pasta_jax.pipelines.preference.stage import RoundModel, Stage, fingerprint_
 from pasta_jax.pipelines.trainable import place
 from pasta_jax.progress import say
 from pasta_jax.ranges import Count, Finite
+from pasta_jax.sharding import mesh_of, shard_rows
 from pasta_jax.train.fit import Keep, fit
 from pasta_jax.train.loop import Intervals, Run
 from pasta_jax.train.optimizer import new_optimizer, schedule
@@ -116,7 +117,7 @@ def learn(
         result = fit(
             folder=folder,
             run=run,
-            state=place(state, settings.mesh),
+            state=place(state, settings.mesh.training_mesh()),
             frozen=frozen,
             provenance=about,
             keep=Keep(newest=1, every=0),
@@ -163,10 +164,13 @@ def score_reference(
         "rows": train.rows,
         "positions": dataclasses.asdict(positions_for(stage.sft)),
     }
+    params, mesh = stage.sft.params, mesh_of(stage.sft.params)
     score = jax.jit(lambda params, batch: log_probabilities(scoring, params, batch))
 
     def scores(examples: list[Example]) -> list[float]:
-        return score_examples(lambda batch: score(stage.sft.params, batch), examples, train.lengths, 2 * train.rows)
+        return score_examples(
+            lambda batch: score(params, shard_rows(batch, mesh)), examples, train.lengths, 2 * train.rows
+        )
 
     def compute(start: int) -> Iterator[list[ReferenceScore]]:
         better, worse = scores([pair.better for pair in encoded]), scores([pair.worse for pair in encoded])

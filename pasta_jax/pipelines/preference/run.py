@@ -35,8 +35,9 @@ def run(settings: Settings, workdir: Path, watch: Watch = unwatched, command: st
 def _run(settings: Settings, workdir: Path, watch: Watch, command: str) -> Report | None:
     stage = open_stage(settings, workdir)
     base = stage.trainable
-    frozen = place(base.frozen, settings.mesh)
-    model = sft = RoundModel(0, place(base.params, settings.mesh), fingerprint_of_params(stage.sft.params))
+    mesh = settings.mesh.training_mesh()
+    frozen = place(base.frozen, mesh)
+    model = sft = RoundModel(0, place(base.params, mesh), fingerprint_of_params(stage.sft.params))
     baseline = sample_baseline(stage, stage.prompts)
     held_out = sample_baseline(stage, stage.held_out)
     agreement = judge_agreement(stage)

@@ -10,7 +10,7 @@ from pasta_jax.evaluate.scores import Efficiency
 from pasta_jax.llm import Endpoint
 from pasta_jax.models.source import ModelSource
 from pasta_jax.pipelines.checked_judge import CheckedSettings
-from pasta_jax.pipelines.trainable import AdapterSettings, MeshSettings, TrainingSettings
+from pasta_jax.pipelines.trainable import AdapterSettings, TrainingSettings
 from pasta_jax.ranges import (
     AboveZero,
     AtLeastZero,
@@ -25,6 +25,7 @@ from pasta_jax.ranges import (
     Threading,
     WordLimits,
 )
+from pasta_jax.sharding import TrainingMeshSettings
 from pasta_jax.train.preference import PreferenceLoss
 
 
@@ -127,6 +128,6 @@ class Settings:
     loss: PreferenceLoss
     adapter: AdapterSettings
     train: TrainSettings
-    mesh: MeshSettings
+    mesh: TrainingMeshSettings
     every: EverySettings
     evaluate: EvaluateSettings

@@ -86,12 +86,12 @@ def open_stage(settings: Settings, workdir: Path) -> Stage:
         files.check_writable(artifacts.folder)
     except OSError as error:
         raise PastaError(f"{artifacts.folder}: {error.strerror}; set --config.artifacts to a writable folder") from None
-    trainable = load_trainable(settings.model, settings.adapter, settings.train.seed)
+    trainable = load_trainable(settings.model, settings.adapter, settings.train.seed, settings.mesh.training_mesh())
     sft = trainable.model
     if settings.adapter.rank and settings.model.adapter:  # without an adapter file, the new one changes nothing yet
         sft = merged(trainable.model, trainable.params, trainable.frozen)
     positions_for(sft)  # refuses a model that cannot be decoded with, before the baseline is sampled
-    baseline = load(settings.baseline)
+    baseline = load(settings.baseline, mesh=settings.mesh.mesh())
     prompts, held_out, toy_problems = read_prompts(settings)
     judge = judge_of(settings, toy_problems, artifacts.folder)
     return Stage(settings, artifacts, trainable, sft, baseline, prompts, held_out, toy_problems, judge)
