@@ -124,11 +124,11 @@ def test_answers_of_another_run_are_not_resumed(answer, monkeypatch):
         ({"sequential": True, "html": "h.html"}, tiny_model(), "--html=None, now h.html"),
         ({"sequential": True}, other, "model=tiny , positions None, now tiny f00, positions None"),
     ):
-        monkeypatch.setattr(pipeline, "load", lambda source, only_decoding, model=model: model)
+        monkeypatch.setattr(pipeline, "load", lambda source, only_decoding, mesh, model=model: model)
         with pytest.raises(PastaError, match=rf"^out\.jsonl\.part: begun with {message}; change it back to resume"):
             answer(**run, **values)
     Path("prompts.jsonl").write_text('{"prompt": "one"}\n{"prompt": "three"}\n')
-    monkeypatch.setattr(pipeline, "load", lambda source, only_decoding: tiny_model())
+    monkeypatch.setattr(pipeline, "load", lambda source, only_decoding, mesh: tiny_model())
     with pytest.raises(PastaError, match=r"begun with prompts=2 prompts [0-9a-f]+, now 2 prompts"):
         answer(**run, sequential=True)
     assert part.read_text() == before
