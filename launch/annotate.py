@@ -1,13 +1,12 @@
 """Annotate a dataset and verify every record, resuming after any stop; show records. See configs/annotate.py."""
 
-from pathlib import Path
-
 from absl import flags
 from ml_collections import ConfigDict
 
 from launch import cli
 from pasta_jax.errors import PastaError
 from pasta_jax.llm import EndpointDown
+from pasta_jax.remote import path_of
 
 OUTPUT = flags.DEFINE_string(  # other scripts define it too, and a test process may import several
     "output",
@@ -26,7 +25,7 @@ def main(config: ConfigDict) -> None:
 
     if not OUTPUT.value:
         raise PastaError("--output is missing: set a folder for the records")
-    folder = Path(OUTPUT.value)
+    folder = path_of(OUTPUT.value)
     if FORKS.value and INSPECT.value is None:
         raise PastaError("--forks: chooses among the records of --inspect; add --inspect=5")
     if INSPECT.value is not None:

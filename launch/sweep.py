@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-from pathlib import Path
 
 from absl import flags
 from ml_collections import ConfigDict
@@ -11,6 +10,7 @@ from ml_collections import ConfigDict
 from launch import cli
 from pasta_jax import settings
 from pasta_jax.errors import PastaError
+from pasta_jax.remote import path_of
 
 WORKDIR = flags.DEFINE_string(
     "workdir",
@@ -29,7 +29,7 @@ def main(config: ConfigDict) -> None:
 
     cli.announce_device()
     stop = StopSignal()
-    results = sweep.run(settings.read(config, sweep.Settings), Path(WORKDIR.value), stop.watch)
+    results = sweep.run(settings.read(config, sweep.Settings), path_of(WORKDIR.value), stop.watch)
     if results is None:
         sys.exit(stop.exit_code)
     print(sweep.markdown(results.rows), end="")

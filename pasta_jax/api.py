@@ -132,7 +132,7 @@ def load_model(
     """
     name = os.fspath(model)
     is_preset = name in PRESETS
-    if not is_preset and not os.path.exists(name) and not is_id(name):
+    if not is_preset and not os.path.exists(name) and not is_id(name) and "://" not in name:
         raise PastaError(
             f"model {name!r}: neither a file or folder nor a preset; presets are {', '.join(sorted(PRESETS))}"
         )

@@ -24,6 +24,7 @@ from msgspec import Meta
 
 from pasta_jax.errors import PastaError
 from pasta_jax.outside import MIB, read_json, typed
+from pasta_jax.remote import files_below, is_remote, size_of
 
 FORMAT = "pasta_jax checkpoint 1"
 SIZES = "sizes"
@@ -77,7 +78,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, about: Provenance, keep: int, keep_every: int):
         """Keeps the newest `keep`, and permanently those whose step is a multiple of `keep_every` (0: none)."""
-        self.folder = folder.absolute()
+        self.folder = folder if is_remote(folder) else folder.absolute()
         self._about = about
         self._writing: int | None = None
         options = ocp.CheckpointManagerOptions(
@@ -182,9 +183,8 @@ class Checkpoints:
 
 def _sizes(place: Path) -> dict[str, int]:
     """Sizes of the files in its subfolders; Orbax writes those beside them only at the very end."""
-    return {
-        str(path.relative_to(place)): path.stat().st_size for path in sorted(place.glob("*/**/*")) if path.is_file()
-    }
+    folders = [entry for entry in place.iterdir() if entry.is_dir()]
+    return {str(path.relative_to(place)): size_of(path) for folder in folders for path in files_below(folder)}
 
 
 _FIX = "delete that folder to resume from the previous one"

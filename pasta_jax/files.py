@@ -1,17 +1,22 @@
-"""Files that are whole or absent, and JSON lines that a killed run resumes."""
+"""Files that are whole or absent, and JSON lines that a killed run resumes; on local disks and at gs:// (remote.py)."""
 
 import contextlib
 import errno
 import fcntl
+import io
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
+from pasta_jax import remote
 from pasta_jax.errors import PastaError
+from pasta_jax.remote import is_remote
+
+UPLOAD_S = 10.0  # a remote file of JSON lines lags at most this far behind; what it lacks is computed again
 
 
 @contextlib.contextmanager
@@ -20,6 +25,11 @@ def replacing(path: Path, fix: str = "choose a writable path on a disk with free
 
     Readers see the old file or the whole new one. The folder is created. `fix` ends the error of a failed write.
     """
+    if is_remote(path):
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder, path.name)
+            remote.upload(Path(folder, path.name), path, fix)
+        return
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,6 +46,11 @@ def replacing(path: Path, fix: str = "choose a writable path on a disk with free
 @contextlib.contextmanager
 def replacing_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder next to `folder` to fill; it replaces `folder` when the block succeeds."""
+    if is_remote(folder):
+        with tempfile.TemporaryDirectory() as part:
+            yield Path(part)
+            remote.upload_folder(Path(part), folder, "check that this machine may write there")
+        return
     part = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)  # left by a killed run
     try:
@@ -52,6 +67,11 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
 
 def check_writable(folder: Path) -> None:
     """Create the folder and write a byte there; OSError if that fails. For outputs of long work, before it begins."""
+    if is_remote(folder):
+        probe = folder / f".writable.{os.getpid()}"
+        write_whole(probe, b"\n")
+        probe.unlink(missing_ok=True)
+        return
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         file.write(b"\n")
@@ -90,6 +110,9 @@ def write_json(path: Path, value: Any) -> None:
 
 def reopen(path: Path, lines: Iterable[str]) -> TextIO:
     """Replace the content of a file with `lines`, whole or not at all, and open it to append more."""
+    if is_remote(path):
+        content = "".join(line + "\n" for line in lines).encode()
+        return io.TextIOWrapper(remote.Growing(path, content, every_s=0.0), encoding="utf-8", newline="\n")
     write_lines(path, lines)
     return path.open("a", encoding="utf-8", newline="\n")
 
@@ -105,7 +128,7 @@ def growing(path: Path, lines: Iterable[str] = ()) -> Iterator[TextIO]:
     try:
         with reopen(part_of(path), lines) as file:
             yield file
-        os.replace(part_of(path), path)
+        part_of(path).replace(path)
     except OSError as error:
         if not disk_is_full(error):
             raise
@@ -129,7 +152,12 @@ class JsonLines:
     """
 
     def __init__(self, path: Path, exclusive: bool = False):
-        """`exclusive`: refuse a file that another process has open."""
+        """`exclusive`: refuse a file that another process has open; remote files can't be locked."""
+        if is_remote(path):
+            self.lines = whole_lines(path)
+            content = b"".join(line + b"\n" for line in self.lines)
+            self._file: BinaryIO | remote.Growing = remote.Growing(path, content, UPLOAD_S)
+            return
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("ab")

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pasta_jax.errors import PastaError
-from pasta_jax.files import disk_is_full
+from pasta_jax.files import check_writable, disk_is_full
+from pasta_jax.remote import is_remote
 
 LOCK = "run.lock"
 
@@ -19,8 +20,12 @@ def claim(folder: Path) -> Iterator[None]:
     """Create `folder` and keep other processes out of it; a full disk ends the block in one line.
 
     The folder holds run.lock, with this host and process id, until the block ends. A dead owner's lock is taken over:
-    the operating system drops its hold on the file.
+    the operating system drops its hold on the file. A remote folder is only checked: there are no locks.
     """
+    if is_remote(folder):
+        check_writable(folder)
+        yield
+        return
     path = folder / LOCK
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -21,11 +21,12 @@ SOURCES = sorted(
 MOST_LINES, MOST_LINES_OF_A_SCRIPT = 350, 100
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
 # What each layer may import from pasta_jax besides itself. Modules outside the packages are layers too.
-BASE = {"errors", "assets", "files", "fingerprints", "progress", "settings", "outside", "ranges"}
+BASE = {"errors", "remote", "assets", "files", "fingerprints", "progress", "settings", "outside", "ranges"}
 BELOW = {
     "errors": set(),
     "assets": {"errors", "files"},
-    "files": {"errors"},
+    "remote": {"errors"},
+    "files": {"errors", "remote"},
     "fingerprints": set(),
     "progress": set(),
     "outside": {"errors"},
@@ -40,9 +41,9 @@ BELOW = {
     "memory": {"errors"},
     "compiled": {"errors", "assets", "progress"},
     "devices": {"errors"},
-    "workdir": {"errors", "files"},
+    "workdir": {"errors", "files", "remote"},
     "sharding": {"errors", "ranges"},
-    "checkpoint": {"errors", "files", "outside", "ranges", "sharding"},
+    "checkpoint": {"errors", "files", "outside", "ranges", "remote", "sharding"},
     "metrics": {"errors", "files", "outside", "progress", "ranges"},
     "lang": BASE,
     "models": BASE | {"lang", "sharding"},

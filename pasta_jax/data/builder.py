@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pasta_jax import fingerprints
+from pasta_jax import fingerprints, remote
 from pasta_jax.data import example as example_module
 from pasta_jax.data import sources
 from pasta_jax.data.example import VECTORS, Example, encode
@@ -130,7 +130,7 @@ class Examples(Sequence[Example]):
         tree: bool = False,
     ):
         """`folder`: a dataset, or the folder of an annotation run that wrote one. `tree`: answers as APAR's trees."""
-        folder = folder / "dataset" if (folder / "dataset" / ABOUT).is_file() else folder
+        folder = remote.local(folder / "dataset" if (folder / "dataset" / ABOUT).is_file() else folder)
         self.about = _about(folder)
         sources.refuse_for_training(self.about.sources)
         if self.about.tokenizer != tokenizer_fingerprint(tokenizer):

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from pasta_jax import remote
 from pasta_jax.errors import PastaError
 from pasta_jax.progress import say
 
@@ -16,9 +17,9 @@ def is_id(name: str) -> bool:
 
 
 def local(name: str) -> Path:
-    """The path itself, or for an id the folder where the client of the Hub keeps the files."""
+    """The path itself, a copy of what is at gs://, or for an id the folder where the Hub's client keeps its files."""
     if not is_id(name):
-        return Path(name)
+        return remote.local(remote.path_of(name))
     try:
         import huggingface_hub  # optional, and slow to import
     except ImportError:

@@ -47,6 +47,7 @@ from pasta_jax.pipelines.trainable import (
 )
 from pasta_jax.progress import doing, say
 from pasta_jax.ranges import AboveZero, AtLeastZero, Count, Dimension, Lengths, Positive, RecordsOrNone, Rows, Seed
+from pasta_jax.remote import path_of
 from pasta_jax.sharding import TrainingMeshSettings
 from pasta_jax.train.fit import Keep, fit
 from pasta_jax.train.loop import Intervals, Run
@@ -276,12 +277,12 @@ def read_data(settings: Settings, tokenizer: Tokenizer) -> Data:
         origins = (f"the toy task, level {data.toy}, {data.toy_count} problems: made by a program of this project",)
     else:
         arguments = tokenizer, settings.strip_tags, settings.positions, settings.tree
-        train = Examples(Path(data.records), "train", *arguments)
+        train = Examples(path_of(data.records), "train", *arguments)
         fingerprint = train.about.fingerprint
         origins = tuple(map(origin, train.about.sources))
         held_out = []
         if data.held_out:
-            validation = Examples(Path(data.records), "validation", *arguments)
+            validation = Examples(path_of(data.records), "validation", *arguments)
             held_out = [validation[number] for number in range(min(len(validation), data.held_out))]
     layout = Layout(data.lengths, data.rows, data.packed, data.too_long)
     hosts = {"host": jax.process_index(), "hosts": jax.process_count()}

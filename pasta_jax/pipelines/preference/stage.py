@@ -32,6 +32,7 @@ from pasta_jax.pipelines.toy_level import refuse_other_level
 from pasta_jax.pipelines.trainable import Trainable, merged
 from pasta_jax.pipelines.trainable import load as load_trainable
 from pasta_jax.progress import say
+from pasta_jax.remote import path_of
 from pasta_jax.train.state import Params
 
 
@@ -81,7 +82,7 @@ def open_stage(settings: Settings, workdir: Path) -> Stage:
         raise PastaError("config.judge.kind: toy judges the toy task's prompts, and no others")
     if settings.prompts.toy:
         refuse_other_level(settings.prompts.toy, "prompts.toy", model=settings.model, baseline=settings.baseline)
-    artifacts = Artifacts(Path(settings.artifacts) if settings.artifacts else workdir / "artifacts")
+    artifacts = Artifacts(path_of(settings.artifacts) if settings.artifacts else workdir / "artifacts")
     try:
         files.check_writable(artifacts.folder)
     except OSError as error:
@@ -121,7 +122,7 @@ def pairs_of(prompts: PromptSettings) -> Iterator[Pair]:
         refuse_for_training([prompts.source])
         yield from (pair for pair in read(prompts.source) if isinstance(pair, Pair))
         return
-    for record in read_records(Path(prompts.records) / "records.jsonl"):
+    for record in read_records(path_of(prompts.records) / "records.jsonl"):
         if record.split == "train":
             texts = record.system, record.instruction, record.response
             yield Pair(record.id, *texts, record.source, record.origin)
