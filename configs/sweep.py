@@ -7,6 +7,9 @@ The runs share artifacts, so whatever does not depend on the swept fields, above
 the command to resume. The workdir ends with points/ (a folder per run), results.json, results.md and pareto.svg. A run
 that fails stops no other one; the command then ends with exit code 1 and names it.
 
+--config.executor=ray does the runs on a Ray cluster (docs/TPU.md). --config.executor=commands prints a command for each
+run, for any scheduler; when all have ended, the same command with --config.executor=local makes the table.
+
 Variants: toy (the quality weights 1, 2, 4, 8 and inf on the toy task; ten minutes on two busy CPU cores), toy_seeds
 (each weight with three seeds), tiny (two runs with a few prompts, for models of configs/sft.py:tiny; for those of
 configs/sft.py:toy add --config.base.prompts.toy=medium), smollm2_135m (the same weights with SmolLM2).
@@ -34,6 +37,16 @@ def sweep(base: ConfigDict) -> ConfigDict:
             "mode": "grid",  # every combination; zip: the first values of all fields, then the second ones, …
             "fields": ("score.quality_weight",),  # of base
             "choices": (WEIGHTS,),  # one list per field
+            # Where runs happen: local (one after another), ray (config.ray), or commands: print one for each run.
+            "executor": "local",
+            "ray": {
+                "address": "",  # of a cluster; empty: that in RAY_ADDRESS, else this machine
+                "workers": 0,  # runs at a time on this machine; 0: as many as its CPUs allow
+                "cpus": 1.0,  # of a run
+                "gpus": 0.0,
+                "tpus": 0,  # chips
+                "retries": 3,  # of a run whose worker was lost
+            },
         }
     )
 

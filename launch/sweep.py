@@ -17,6 +17,7 @@ WORKDIR = flags.DEFINE_string(
     None,
     "folder of these runs, as --workdir=runs/toy_sweep: shared artifacts, a folder per run, results",
 )
+POINT = flags.DEFINE_string("point", None, "do one run only, by its name, as --point=quality_weight=2.0")
 
 
 def main(config: ConfigDict) -> None:
@@ -27,9 +28,17 @@ def main(config: ConfigDict) -> None:
     from pasta_jax.pipelines import sweep
     from pasta_jax.train.fit import StopSignal
 
-    cli.announce_device()
-    stop = StopSignal()
-    results = sweep.run(settings.read(config, sweep.Settings), path_of(WORKDIR.value), stop.watch)
+    chosen, workdir, stop = settings.read(config, sweep.Settings), path_of(WORKDIR.value), StopSignal()
+    if chosen.executor == "commands":
+        print("\n".join(sweep.commands(chosen, workdir, ["python", "-m", "launch.sweep", *sys.argv[1:]])))
+        return
+    if chosen.executor == "local":  # the devices of the others are those of their workers
+        cli.announce_device()
+    if POINT.value:
+        if sweep.run_point(chosen, workdir, POINT.value, stop.watch) is None:
+            sys.exit(stop.exit_code)
+        return
+    results = sweep.run(chosen, workdir, stop.watch)
     if results is None:
         sys.exit(stop.exit_code)
     print(sweep.markdown(results.rows), end="")

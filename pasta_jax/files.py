@@ -117,6 +117,28 @@ def reopen(path: Path, lines: Iterable[str]) -> TextIO:
     return path.open("a", encoding="utf-8", newline="\n")
 
 
+@contextlib.contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Wait until no other process is in such a block for the same path. Remote paths can't be locked."""
+    if is_remote(path):
+        yield
+        return
+    lock = path.with_name(path.name + ".lock")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        file = lock.open("ab")
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
+                break
+        file.close()  # its owner removed it after we had opened it
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+        file.close()
+
+
 def part_of(path: Path) -> Path:
     """Where `growing` keeps a file until it is complete."""
     return path.with_name(path.name + ".part")

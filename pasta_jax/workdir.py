@@ -16,8 +16,8 @@ LOCK = "run.lock"
 
 
 @contextlib.contextmanager
-def claim(folder: Path) -> Iterator[None]:
-    """Create `folder` and keep other processes out of it; a full disk ends the block in one line.
+def claim(folder: Path, wait: bool = False) -> Iterator[None]:
+    """Create `folder` and keep other processes out of it, or wait for them; a full disk ends the block in one line.
 
     The folder holds run.lock, with this host and process id, until the block ends. A dead owner's lock is taken over:
     the operating system drops its hold on the file. A remote folder is only checked: there are no locks.
@@ -29,7 +29,7 @@ def claim(folder: Path) -> Iterator[None]:
     path = folder / LOCK
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = _lock(path)
+        file = _lock(path, wait)
     except FileExistsError:
         raise PastaError(f"{folder}: is a file; choose a folder") from None
     except BlockingIOError:
@@ -48,12 +48,12 @@ def claim(folder: Path) -> Iterator[None]:
         _release(path, file)
 
 
-def _lock(path: Path) -> BinaryIO:
-    """Open and lock the file, and write this process into it; BlockingIOError if another process holds it."""
+def _lock(path: Path, wait: bool) -> BinaryIO:
+    """Open and lock the file, and write this process into it; BlockingIOError if another process holds it for good."""
     while True:
         file = path.open("ab", buffering=0)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             file.close()
             raise

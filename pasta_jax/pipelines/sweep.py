@@ -4,7 +4,8 @@ import copy
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,13 +13,15 @@ from pasta_jax import files
 from pasta_jax import settings as configs
 from pasta_jax.errors import PastaError
 from pasta_jax.llm import EndpointDown
+from pasta_jax.pipelines.cluster import RaySettings, on_ray
 from pasta_jax.pipelines.preference.learn import Watch, unwatched
 from pasta_jax.pipelines.preference.report import Report, Row
 from pasta_jax.pipelines.preference.run import run as run_preference
 from pasta_jax.pipelines.preference.settings import Settings as PreferenceSettings
 from pasta_jax.pipelines.toy_level import refuse_other_level
 from pasta_jax.progress import say
-from pasta_jax.view.pareto import Point, pareto
+from pasta_jax.view.pareto import Point as Dot
+from pasta_jax.view.pareto import pareto
 from pasta_jax.workdir import claim
 
 SHOWN = ("win_rate", "exact", "speedup", "realised", "parallelism")  # columns of the table
@@ -36,6 +39,8 @@ class Settings:
     mode: Literal["grid", "zip"]
     fields: tuple[str, ...]
     choices: tuple[tuple[Value, ...], ...]
+    executor: Literal["local", "commands", "ray"]
+    ray: RaySettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +117,7 @@ def plain_values(values: Mapping[str, Value]) -> dict[str, str]:
 
 
 def run(settings: Settings, workdir: Path, watch: Watch = unwatched) -> Sweep | None:
-    """Do all runs, or those that remain, and write results.json, results.md and pareto.svg to the workdir.
+    """Do all runs, or those that remain, here or on Ray; write results.json, results.md and pareto.svg to the workdir.
 
     A run that fails stops no other one. The result is None if `watch` (see preference/run.py) stopped a training run;
     the same call resumes. A workdir that another process uses is refused.
@@ -121,34 +126,85 @@ def run(settings: Settings, workdir: Path, watch: Watch = unwatched) -> Sweep | 
         return _run(settings, workdir, watch)
 
 
-def _run(settings: Settings, workdir: Path, watch: Watch) -> Sweep | None:
-    chosen = points(settings)
-    sweep = Sweep([], [], {})
-    # Every point is read before anything runs, so that a bad value shows at once.
-    stages = [settings_of(settings.base, values, workdir) for values in chosen]
-    for stage in stages:
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One run to do."""
+
+    values: dict[str, Value]
+    stage: PreferenceSettings
+    workdir: Path
+
+    @property
+    def name(self) -> str:
+        """As tables and folders show it."""
+        return name_of(self.values)
+
+
+def points_of(settings: Settings, workdir: Path) -> list[Point]:
+    """All runs. Every one is read before anything runs, so that a bad value shows at once."""
+    found = []
+    for values in points(settings):
+        stage = settings_of(settings.base, values, workdir)
         if stage.prompts.toy:
             models = {"base.model": stage.model, "base.baseline": stage.baseline}
             refuse_other_level(stage.prompts.toy, "base.prompts.toy", **models)
-    for number, (values, stage) in enumerate(zip(chosen, stages, strict=True), start=1):
-        say(f"run {number} of {len(chosen)}: {name_of(values)}")
-        try:
-            report = run_preference(stage, workdir / "points" / name_of(values), watch)
-        except EndpointDown:  # it is down for the other runs too
-            raise
-        except PastaError as error:
-            say(f"run {number} of {len(chosen)} failed: {error}")
-            sweep.failed[name_of(values)] = str(error)
+        found.append(Point(values, stage, workdir / "points" / name_of(values)))
+    return found
+
+
+def run_point(settings: Settings, workdir: Path, name: str, watch: Watch = unwatched) -> Report | None:
+    """Do one run, by its name; see `run`."""
+    found = {point.name: point for point in points_of(settings, workdir)}
+    if name not in found:
+        raise PastaError(f"--point={name}: no run of this sweep; choose from {', '.join(found)}")
+    return run_preference(found[name].stage, found[name].workdir, watch)
+
+
+def commands(settings: Settings, workdir: Path, argv: Sequence[str]) -> list[str]:
+    """A shell command for each run; afterwards the command of `argv` itself makes the table of what they computed."""
+    own = [*argv, "--config.executor=local"]
+    return [shlex.join([*own, f"--point={point.name}"]) for point in points_of(settings, workdir)]
+
+
+def _run(settings: Settings, workdir: Path, watch: Watch) -> Sweep | None:
+    found = points_of(settings, workdir)
+    sweep, reports = Sweep([], [], {}), {}
+    outcomes = on_ray(settings.ray, _on_worker, found) if settings.executor == "ray" else _here(found, watch)
+    for number, outcome in outcomes:
+        point = found[number]
+        if isinstance(outcome, PastaError):
+            say(f"run {number + 1} of {len(found)} failed: {outcome}")
+            sweep.failed[point.name] = str(outcome)
             continue
-        if report is None:
+        if outcome is None:
             return None
-        runs = [*sweep.runs, Run(values, report)]
+        reports[number] = Run(point.values, outcome)
+        runs = [reports[done] for done in sorted(reports)]
         sweep = dataclasses.replace(sweep, runs=runs, rows=rows_of(runs))
         write_results(sweep, workdir)  # after each run, so that whatever ends the next one leaves a table
     if not sweep.runs:
         sweep.refuse_failed()
     write_results(sweep, workdir)
     return sweep
+
+
+def _here(found: Sequence[Point], watch: Watch) -> Iterator[tuple[int, Report | PastaError | None]]:
+    """Do the runs one after another."""
+    for number, point in enumerate(found):
+        say(f"run {number + 1} of {len(found)}: {point.name}")
+        try:
+            yield number, run_preference(point.stage, point.workdir, watch)
+        except EndpointDown:  # it is down for the other runs too
+            raise
+        except PastaError as error:
+            yield number, error
+
+
+def _on_worker(point: Point) -> Report:
+    """Do one run in a worker of Ray, to its end."""
+    report = run_preference(point.stage, point.workdir)
+    assert report is not None
+    return report
 
 
 def write_results(sweep: Sweep, workdir: Path) -> None:
@@ -260,7 +316,7 @@ def plot(rows: Sequence[SweepRow]) -> str:
                 continue
             name = label_of(short_name(row.values), row, several_rounds)
             family = f"round {row.round}" if row.kind == "round" else row.model
-            dots.append(Point(name, family, x.mean, y.mean, (x.low, x.high), (y.low, y.high)))
+            dots.append(Dot(name, family, x.mean, y.mean, (x.low, x.high), (y.low, y.high)))
         if dots or not realised:
             panels.append((title, "exact answers" if exact else "win rate", dots))
     return pareto(panels)

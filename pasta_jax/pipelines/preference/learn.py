@@ -113,7 +113,7 @@ def learn(
     )
     about = provenance(inputs, pairs.fingerprint, positions)
     folder = stage.artifacts.path("train", inputs)
-    with claim(folder), watch() as stopping:  # runs may share artifacts
+    with claim(folder, wait=True), watch() as stopping:  # runs may share artifacts
         result = fit(
             folder=folder,
             run=run,
