@@ -7,16 +7,26 @@ from launch import cli
 from pasta_jax import settings
 from pasta_jax.benchmark import tpu_environment
 
-TOPOLOGY = flags.DEFINE_string("topology", "v5e:2x4", "kind:AxB or kind:AxBxC, as --topology=v6e:2x2 or v5p:2x2x1")
+TOPOLOGY = flags.DEFINE_string(
+    "topology", "v5e:2x4", "kind:AxB or kind:AxBxC, as --topology=v6e:2x2 or v5p:2x2x1; or all, for one of each kind"
+)
 
 
 def main(config: ConfigDict) -> None:
-    """Compile each program and print the report."""
+    """Compile each program; print what it needs, and all of it as JSON at the end."""
     tpu_environment.prepare()
 
-    from pasta_jax.pipelines import compile_tpu  # imports JAX, which reads the environment just prepared
+    from pasta_jax.pipelines import (
+        compile_tpu,
+        compile_tpu_report,
+    )  # import JAX, which reads the environment just prepared
 
-    print(compile_tpu.compile_programs(settings.read(config, compile_tpu.Settings), TOPOLOGY.value).json())
+    names = compile_tpu.TOPOLOGIES if TOPOLOGY.value == "all" else (TOPOLOGY.value,)
+    reports = []
+    for report in compile_tpu.compile_all(settings.read(config, compile_tpu.Settings), names):
+        reports.append(report)
+        print(*report.lines(), sep="\n", flush=True)
+    print(compile_tpu_report.as_json(reports))
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ BELOW = {
     "command_line": {"errors"},
     "command_end": {"errors", "files"},
     "memory": {"errors"},
+    "chips": set(),
     "compiled": {"errors", "assets", "progress"},
     "devices": {"errors"},
     "workdir": {"errors", "files", "remote"},
@@ -54,14 +55,15 @@ BELOW = {
     "harness": BASE | {"lang", "models", "decode", "api"},
     "data": BASE | {"lang", "models"},
     "annotate": BASE | {"lang", "models", "data", "view", "llm", "answer_cache"},
-    "train": BASE | {"lang", "models", "data", "sharding", "checkpoint", "metrics"},
+    "train": BASE | {"lang", "models", "data", "sharding", "checkpoint", "metrics", "chips"},
     "judges": BASE | {"lang", "models", "data", "llm", "answer_cache"},
     "rivals": BASE | {"lang", "models", "data", "decode", "sharding", "compiled"},
     "evaluate": BASE | {"lang", "models", "data", "decode", "annotate", "judges", "rivals"},
-    "benchmark": BASE | {"lang", "models", "data", "decode", "train", "evaluate", "sharding"},
+    "benchmark": BASE | {"lang", "models", "data", "decode", "train", "evaluate", "sharding", "chips"},
     "pipelines": BASE
     | {"lang", "models", "data", "decode", "annotate", "train", "judges", "evaluate", "benchmark", "view", "api"}
-    | {"rivals", "serve", "llm", "answer_cache", "sharding", "checkpoint", "metrics", "workdir", "compiled", "memory"},
+    | {"rivals", "serve", "llm", "answer_cache", "sharding", "checkpoint", "metrics", "workdir", "compiled", "memory"}
+    | {"chips"},
 }
 
 

@@ -115,14 +115,14 @@ def test_the_tpu_compiler_accepts_the_kernels(topology, name):
 def test_a_training_step_over_a_mesh_runs_the_kernels_and_gathers_nothing():
     process = compile_tpu(
         "--topology=v5e:2x4",
-        "--config.preset=toy",
-        "--config.programs=('train',)",
+        "--config.presets=('toy',)",
+        "--config.programs=('sft',)",
         "--config.data=4",
         "--config.train.tokens=1024",
         "--config.train.block=128",
     )
     assert process.returncode == 0, process.stderr
-    train = json.loads(process.stdout.splitlines()[-1])["programs"]["train"]
+    train = json.loads(process.stdout.splitlines()[-1])["programs"]["sft"]
     assert train["kernels"] == 4  # forward, forward again for the backward pass, and its own two
     assert set(train["collectives"]["largest"]) == {"all-reduce"}
     assert max(train["collectives"]["largest"].values()) < 1024 * 1024  # a byte for each pair of tokens

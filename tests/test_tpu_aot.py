@@ -31,7 +31,7 @@ for topology, changes in ast.literal_eval(sys.argv[1]):
     config = get_config()
     config.update_from_flattened_dict(changes)
     try:
-        compile_tpu.compile_programs(settings.read(config, compile_tpu.Settings), topology)
+        list(compile_tpu.compile_all(settings.read(config, compile_tpu.Settings), [topology]))
     except PastaError as error:
         print(error)
 """
@@ -77,6 +77,20 @@ def test_a_7b_model_decodes_in_place_on_eight_chips(topology, name):
 
 
 @pytest.mark.parametrize(("topology", "name"), COMPILED)
+def test_a_step_moves_little_but_what_it_needs_and_sorts_nothing(topology, name):
+    report = compiled(topology)
+    program = report["programs"][name]
+    assert program["sorts"] == 0
+    if name == "run":
+        heads = 16 // 8
+        live = report["params"] + 2 * 28 * LANES * heads * report["used"] * 256 * BFLOAT16
+        assert report["live"] == live
+        assert 0.9 * live < program["hbm_bytes"] < 1.15 * live
+        # Each of 64 rows takes two operations per weight; the rest is attention.
+        assert 0 < program["flops"] - LANES * ROWS * report["params"] < 0.1 * program["flops"]
+
+
+@pytest.mark.parametrize(("topology", "name"), COMPILED)
 def test_a_layer_exchanges_two_sums_of_hidden_states_and_nothing_longer_moves(topology, name):
     collectives = compiled(topology)["programs"][name]["collectives"]
     # After `out` and `down`; `run` has a loop for one row and one for eight.
@@ -91,6 +105,7 @@ def test_the_compiler_refuses_what_does_not_fit_in_one_line():
     *_, last = process.stderr.splitlines()
     assert last.startswith("error: prefill of gemma_7b doesn't fit: RESOURCE_EXHAUSTED")
     assert "exceeds available HBM (15.75G)" in last
+    assert last.endswith("; v5e:2x2 holds 26 lanes of 4096 slots on a mesh of 1 x 4")
     assert process.stdout == ""
 
 
@@ -101,7 +116,8 @@ def test_unknown_topologies_and_programs_are_refused_in_one_line():
         (whole, {"data": 3}, "mesh 3 x 2: 8 devices available"),
         (whole, {"prefill": 100}, "config.prefill: unknown value 100; choose from 16, "),
         (whole, {"lanes": 0}, "config.lanes: "),
-        (whole, {"programs": ("train",), "train.block": 100}, "config.train.block 100: "),
+        (whole, {"programs": ("sft",), "train.block": 100}, "config.train.block 100: "),
+        (whole, {"presets": ("gemma_8b",)}, "config.presets 'gemma_8b': unknown architecture; choose from "),
     )
     process = in_a_process("-c", REFUSED, repr([case[:2] for case in cases]))
     assert process.returncode == 0, process.stderr

@@ -4,6 +4,8 @@ The process must have the environment of benchmark/tpu_environment.py before JAX
 """
 
 import dataclasses
+import functools
+import math
 import re
 import time
 from collections import Counter
@@ -13,10 +15,14 @@ from typing import TypeVar
 import jax
 import numpy as np
 from jax.experimental import topologies
+from jax.sharding import AbstractMesh, AxisType, Mesh
 
+from pasta_jax.benchmark import hlo
+from pasta_jax.chips import Chip
 from pasta_jax.errors import PastaError
+from pasta_jax.models import pool_tpu
 from pasta_jax.models.transformer import Layer
-from pasta_jax.sharding import shardings
+from pasta_jax.sharding import DATA, MODEL, make_mesh, shardings
 
 Tree = TypeVar("Tree")
 
@@ -33,7 +39,15 @@ def topology_devices(name: str) -> list[jax.Device]:
         ) from None
 
 
-def placed(tree: Tree, mesh: jax.sharding.Mesh) -> Tree:
+def topology_mesh(devices: list[jax.Device], data: int) -> Mesh:
+    """A mesh of all devices, `data` times the rest."""
+    try:
+        return make_mesh(data, len(devices) // data, devices)
+    except AssertionError:  # JAX orders no chips that show two cores each, as v4 does here
+        return Mesh(np.array(devices).reshape(data, -1), (DATA, MODEL), axis_types=(AxisType.Auto,) * 2)
+
+
+def placed(tree: Tree, mesh: Mesh | AbstractMesh) -> Tree:
     """The tree's shapes, sharded as pasta_jax/sharding.py divides them."""
     return jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
@@ -73,13 +87,24 @@ class Program:
     alias: int  # updated in place
     temp: int
     peak: int
+    flops: float  # operations of products, in one call; of a decoding loop, in one step of all rows
+    hbm_bytes: float  # read and written in the same
+    estimated_ms: float | None  # the greater of both, divided by the chip's published figures: nothing was measured
     collectives: Collectives
     kernels: int
+    sorts: int
     compile_s: float
 
 
-def compile_program(name: str, lower: Callable[[], jax.stages.Lowered]) -> Program:
-    """Lower and compile; the compiler itself rejects what does not fit into a device's memory."""
+class DoesNotFit(PastaError):
+    """The compiler rejected a program because of its memory."""
+
+
+def compile_program(name: str, lower: Callable[[], jax.stages.Lowered], chip: Chip | None, used: int) -> Program:
+    """Lower and compile; the compiler itself rejects what does not fit into a device's memory.
+
+    `used` is the number of slots in use of each lane, for the bytes of a step.
+    """
     began = time.perf_counter()
     try:
         compiled = lower().compile()
@@ -87,9 +112,15 @@ def compile_program(name: str, lower: Callable[[], jax.stages.Lowered]) -> Progr
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         reason = re.sub(r"\s+", " ", str(error))[:160]
-        raise PastaError(f"{name} doesn't fit: {reason}; use more devices, or fewer lanes or slots") from None
+        raise DoesNotFit(f"{name} doesn't fit: {reason}; use more devices, or fewer lanes or slots") from None
     memory, text = compiled.memory_analysis(), compiled.as_text()
+    cost = hlo.cost_of_step if name.startswith("run") else hlo.cost
+    needs = cost(text, kernel_costs(used))
     return Program(
+        flops=needs.flops,
+        hbm_bytes=needs.bytes,
+        estimated_ms=None if chip is None else round(roofline_ms(needs, chip), 3),
+        sorts=len(re.findall(r" sort\(", text)),
         arguments=memory.argument_size_in_bytes,
         alias=memory.alias_size_in_bytes,
         temp=memory.temp_size_in_bytes,
@@ -98,6 +129,35 @@ def compile_program(name: str, lower: Callable[[], jax.stages.Lowered]) -> Progr
         kernels=text.count('custom_call_target="tpu_custom_call"'),
         compile_s=round(time.perf_counter() - began, 1),
     )
+
+
+def roofline_ms(needs: hlo.Cost, chip: Chip) -> float:
+    """The time that products and memory take at their published peak, if they overlap and nothing else takes any."""
+    return 1e3 * max(needs.flops / (1e12 * chip.tflops), needs.bytes / (1e9 * chip.gb_per_s))
+
+
+def kernel_costs(used: int) -> dict[str, hlo.Kernel]:
+    """The costs of our kernels by the operands of a call; without them a kernel's operands would count as read."""
+
+    def pool(one: hlo.Instruction, operands: list[hlo.Array]) -> hlo.Cost:
+        (lanes, heads, queries, size), keys = operands[-3].dims, operands[-2]
+        slots = math.prod(keys.dims[-2:]) // size
+        slot_bytes = keys.bytes / math.prod(keys.dims) * heads * size
+        block = pool_tpu.block_of(slots, int(slot_bytes))
+        read = lanes * min(-(-used // block) * block, slots)
+        small = sum(array.hbm for array in (*operands[:-4], operands[-3], *one.arrays))
+        integers = read * 4 * 4.0 * operands[-4].in_hbm
+        return hlo.Cost(4.0 * read * heads * queries * size, 2 * read * slot_bytes + integers + small)
+
+    def blocks(products: int, one: hlo.Instruction, operands: list[hlo.Array]) -> hlo.Cost:
+        """Attention by blocks: `products` of each pair of blocks; every operand is counted once."""
+        (pairs,), (lanes, heads, groups, length, size) = operands[0].dims, operands[7].dims
+        block = length // ((math.isqrt(8 * pairs + 1) - 1) // 2)
+        flops = 2.0 * products * lanes * heads * groups * size * pairs * block**2
+        return hlo.Cost(flops, sum(array.hbm for array in (*operands, *one.arrays)))
+
+    products = {"forward_kernel": 2, "queries_kernel": 3, "keys_kernel": 4}
+    return {"pool_kernel": pool} | {name: functools.partial(blocks, count) for name, count in products.items()}
 
 
 def summary(instructions: list[Collective]) -> Collectives:

@@ -120,6 +120,22 @@ PRESETS = {
     "gemma_2b": TransformerConfig(
         vocab=256_000, layers=18, embed=2048, ff=16_384, heads=8, kv_heads=1, head_dim=256, **_GEMMA1
     ),
+    "gemma2_27b": TransformerConfig(
+        vocab=256_000,
+        layers=46,
+        embed=4608,
+        ff=36_864,
+        heads=32,
+        kv_heads=16,
+        head_dim=128,
+        query_scalar=144,
+        window=4096,
+        global_every=2,
+        post_norms=True,
+        attention_cap=50.0,
+        logit_cap=30.0,
+        **_GEMMA1,
+    ),
     "gemma3_270m": TransformerConfig(
         vocab=262_144,
         layers=18,

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-import json
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 import jax
@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from msgspec import Meta
 
 from pasta_jax.benchmark import tpu
+from pasta_jax.chips import Chip, share_of_chip
 from pasta_jax.data.batch import Batch
 from pasta_jax.decode.generate import DecodeConfig, rules_for
 from pasta_jax.decode.interpreter import Rules, run
@@ -22,12 +23,15 @@ from pasta_jax.models import transformer
 from pasta_jax.models.config import PRESETS, TransformerConfig
 from pasta_jax.models.flash_tpu import TILE
 from pasta_jax.models.weights import Model
+from pasta_jax.pipelines.compile_tpu_report import Largest, Report
+from pasta_jax.pipelines.compile_tpu_room import Room
 from pasta_jax.progress import say, track
 from pasta_jax.ranges import Lanes, Length, Positive, Rows, Slots, Threads
-from pasta_jax.sharding import make_mesh, rows
+from pasta_jax.sharding import rows
 from pasta_jax.train.loop import train_step
-from pasta_jax.train.loss import KINDS, Scoring, sft_loss
+from pasta_jax.train.loss import KINDS, Loss, Scoring, sft_loss
 from pasta_jax.train.optimizer import OptimizerConfig, new_optimizer
+from pasta_jax.train.preference import PairBatch, PreferenceLoss, best_of_n_margin, preference_loss
 from pasta_jax.train.state import Params, new_state
 
 
@@ -41,75 +45,104 @@ class TrainSettings:
     slice: Slots
 
 
+TOPOLOGIES = ("v5e:2x4", "v5e:4x4", "v6e:2x4", "v5p:2x2x1", "v4:2x2x1", "tpu7x:2x2x1")
+Name = Literal["run", "prefill", "sft", "preference"]
+Preset = Annotated[str, Meta(min_length=1)]
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """The fields of configs/compile_tpu.py."""
 
-    preset: str
+    presets: Annotated[tuple[Preset, ...], Meta(min_length=1, max_length=9)]
     data: Positive
     lanes: Lanes
     rows: Threads
     slots: Slots
+    used: Slots
     prefill: Literal[16, 32, 64, 128, 256, 512]  # decode/prefill.py::PIECES
     train: TrainSettings
-    programs: Annotated[tuple[Literal["run", "prefill", "train"], ...], Meta(min_length=1, max_length=3)]
+    programs: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=4)]
+    search: bool
+
+    def __post_init__(self):
+        if unknown := [preset for preset in self.presets if preset not in PRESETS]:
+            raise PastaError(f"config.presets {unknown[0]!r}: unknown architecture; choose from {', '.join(PRESETS)}")
 
 
-@dataclasses.dataclass(frozen=True)
-class Report:
-    """The topology, the model's size on one device, and what each program needs."""
-
-    topology: str
-    device: str
-    mesh: dict[str, int]
-    preset: str
-    lanes: int
-    rows: int
-    slots: int
-    prefill: int
-    bytes: Literal["of one device"]
-    params: int
-    state: int
-    keys_values: int
-    programs: dict[str, tpu.Program]
-
-    def json(self) -> str:
-        """One line."""
-        return json.dumps(dataclasses.asdict(self))
+def compile_all(settings: Settings, names: Sequence[str]) -> Iterator[Report]:
+    """Compile for each topology and preset. A single one that doesn't fit is an error, of several it is reported."""
+    several = len(names) * len(settings.presets) > 1
+    for topology in names:
+        for preset in settings.presets:
+            yield compile_programs(settings, topology, preset, several)
 
 
-def compile_programs(settings: Settings, topology: str) -> Report:
-    """Compile each program and report what it needs."""
-    if settings.preset not in PRESETS:
-        raise PastaError(f"config.preset {settings.preset!r}: unknown architecture; choose one of {', '.join(PRESETS)}")
+def compile_programs(settings: Settings, topology: str, preset: str, keep_on: bool = False) -> Report:
+    """Compile each program and report what it needs; with `keep_on`, also of those that don't fit."""
     devices = tpu.topology_devices(topology)
-    try:
-        mesh = make_mesh(settings.data, len(devices) // settings.data, devices)
-    except AssertionError as error:  # JAX makes no mesh of chips that show two cores each, as v4 does here
-        raise PastaError(f"--topology={topology}: {str(error).split(' (')[0]}; use another kind") from None
-    say(f"compiling for {len(devices)} x {devices[0].device_kind}; nothing runs")
-    shapes = shapes_of(settings, mesh)
-    lower = {"run": lower_run, "prefill": lower_prefill, "train": lower_train}
-    programs = {}
+    mesh, chip = tpu.topology_mesh(devices, settings.data), share_of_chip(devices)
+    say(f"compiling {preset} for {len(devices)} x {devices[0].device_kind}; nothing runs")
+    shapes = shapes_of(settings, preset, mesh)
+    room = Room(shapes.config, topology, len(devices), chip)
+    programs, refused = {}, {}
     for name in track(settings.programs, "compiling", len(settings.programs)):
-        lowered = functools.partial(lower[name], settings, shapes, mesh)
-        programs[name] = tpu.compile_program(f"{name} of {settings.preset}", lowered)
-        say(f"{name}: {programs[name].compile_s} s")
+        lowered = functools.partial(LOWER[name], settings, shapes, mesh)
+        try:
+            programs[name] = tpu.compile_program(f"{name} of {preset}", lowered, chip, settings.used)
+        except tpu.DoesNotFit as error:
+            training = name in ("sft", "preference")
+            refused[name] = f"{error}{'' if training else room.suggestion(settings.slots)}"
+            if not keep_on:
+                raise PastaError(refused[name]) from None
+        say(f"{name}: {refused[name] if name in refused else f'{programs[name].compile_s} s'}")
+    largest = {}
+    if settings.search and (run_program := programs.get("run")):
+        largest = room.search(settings.slots, run_program.temp / (settings.lanes / settings.data))
+        largest = verified(settings, largest, devices, preset, chip)
+    keys_values = tpu.device_bytes(shapes.state.pool.kv)
+    params = tpu.device_bytes(shapes.params)
     return Report(
         topology=topology,
         device=devices[0].device_kind,
         mesh=dict(mesh.shape),
-        preset=settings.preset,
+        preset=preset,
         lanes=settings.lanes,
         rows=settings.rows,
         slots=settings.slots,
+        used=settings.used,
         prefill=settings.prefill,
         bytes="of one device",
-        params=tpu.device_bytes(shapes.params),
+        params=params,
         state=tpu.device_bytes(shapes.state),
-        keys_values=tpu.device_bytes(shapes.state.pool.kv),
+        keys_values=keys_values,
+        live=params + keys_values * min(settings.used, settings.slots) // settings.slots,
+        chip=chip,
         programs=programs,
+        refused=refused,
+        largest=largest,
     )
+
+
+def verified(
+    settings: Settings, largest: dict[int, Largest], devices: list[jax.Device], preset: str, chip: Chip | None
+) -> dict[int, Largest]:
+    """The largest pool at the configured slots, compiled; with fewer lanes as long as the compiler rejects it."""
+    if settings.slots not in largest:
+        return largest
+    found = largest[settings.slots]
+    while found.lanes:
+        tried = dataclasses.replace(settings, lanes=found.lanes, data=found.data)
+        mesh = tpu.topology_mesh(devices, found.data)
+        lowered = functools.partial(lower_run, tried, shapes_of(tried, preset, mesh), mesh)
+        try:
+            tpu.compile_program(f"run of {preset}", lowered, chip, settings.used)
+        except tpu.DoesNotFit:
+            found = dataclasses.replace(found, lanes=found.lanes - found.data)
+        else:
+            found = dataclasses.replace(found, compiled=True)
+            break
+    return largest | {settings.slots: found}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,9 +164,9 @@ class Shapes:
     rules: Rules
 
 
-def shapes_of(settings: Settings, mesh: Mesh) -> Shapes:
+def shapes_of(settings: Settings, preset: str, mesh: Mesh) -> Shapes:
     """A preset in bfloat16 with scanned layers, as on a TPU."""
-    config = PRESETS[settings.preset]
+    config = PRESETS[preset]
     init = functools.partial(transformer.init, config, stacked=True)
     params = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.bfloat16), jax.eval_shape(init, jax.random.key(0))
@@ -142,7 +175,7 @@ def shapes_of(settings: Settings, mesh: Mesh) -> Shapes:
     params = tpu.placed(params, mesh)
     vocabulary = Vocabulary(TagIds(config.vocab - NUM_TAGS), (1,), config.vocab)
     decoding = DecodeConfig(settings.lanes, settings.rows, settings.slots)
-    rules = rules_for(Model(settings.preset, config, params, vocabulary), decoding, settings.slots, False)
+    rules = rules_for(Model(preset, config, params, vocabulary), decoding, settings.slots, False)
     return Shapes(config, params, tpu.placed(jax.eval_shape(state), mesh), rules)
 
 
@@ -162,27 +195,57 @@ def lower_prefill(settings: Settings, shapes: Shapes, mesh: Mesh) -> jax.stages.
     )
 
 
-def lower_train(settings: Settings, shapes: Shapes, mesh: Mesh) -> jax.stages.Lowered:
-    """A step of the training loop over all parameters, with blocked attention."""
+def lower_sft(settings: Settings, shapes: Shapes, mesh: Mesh) -> jax.stages.Lowered:
+    """A step of supervised training, on rows of packed records."""
+    scoring = scoring_for(settings, shapes)
+    return lower_step(
+        shapes, sft_loss(scoring, (1.0,) * len(KINDS)), batch_of(settings.train.rows, settings, mesh), mesh
+    )
+
+
+def lower_preference(settings: Settings, shapes: Shapes, mesh: Mesh) -> jax.stages.Lowered:
+    """A step of preference optimisation, on half as many pairs as rows."""
+    scoring, pairs = scoring_for(settings, shapes), settings.train.rows // 2
+    answers, number = batch_of(pairs, settings, mesh), jax.ShapeDtypeStruct((pairs,), jnp.float32, sharding=rows(mesh))
+    loss = preference_loss(scoring, PreferenceLoss("bonbon", alpha=0.005, margin=best_of_n_margin(10), beta=0.1))
+    return lower_step(shapes, loss, PairBatch(answers, answers, number, number, number), mesh)
+
+
+def scoring_for(settings: Settings, shapes: Shapes) -> Scoring:
+    """Blocked attention, and each layer recomputed in the backward pass."""
     train = settings.train
     if min(train.block, train.tokens) % TILE:
         raise PastaError(
             f"config.train.block {train.block}: a TPU needs a multiple of {TILE}, as config.train.tokens must be"
         )
-    if train.rows % settings.data:
-        raise PastaError(f"config.train.rows {train.rows}: must be a multiple of config.data ({settings.data})")
-    scoring = Scoring(shapes.config, shapes.rules.tags, jnp.bfloat16, train.slice, train.block, remat=True)
+    return Scoring(shapes.config, shapes.rules.tags, jnp.bfloat16, train.slice, train.block, remat=True)
+
+
+def batch_of(count: int, settings: Settings, mesh: Mesh) -> Batch:
+    """That many rows of tokens."""
+    if count < settings.data or count % settings.data:
+        raise PastaError(
+            f"config.train.rows {settings.train.rows}: rows, and pairs, of which there are half as many, "
+            f"must be multiples of config.data ({settings.data})"
+        )
+    vector = jax.ShapeDtypeStruct((count, settings.train.tokens), jnp.int32, sharding=rows(mesh))
+    return Batch(**{field.name: vector for field in dataclasses.fields(Batch)})
+
+
+def lower_step(shapes: Shapes, loss: Loss, batch: Batch | PairBatch, mesh: Mesh) -> jax.stages.Lowered:
+    """A step of the training loop with AdamW over all parameters, which are float32 as in every training run."""
     optimizer = new_optimizer(
         OptimizerConfig(steps=1, learning_rate=1e-5, warmup=0, weight_decay=0.0, clip=1.0, b1=0.9, b2=0.999, eps=1e-8)
     )
-    loss = sft_loss(scoring, (1.0,) * len(KINDS))
     step = functools.partial(train_step, loss=loss, optimizer=optimizer, accumulate=1)
-    state = jax.eval_shape(lambda params: new_state(params, optimizer, 0), shapes.params)
-    vector = jax.ShapeDtypeStruct((train.rows, train.tokens), jnp.int32, sharding=rows(mesh))
-    batch = Batch(**{field.name: vector for field in dataclasses.fields(Batch)})
+    params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), shapes.params)
+    state = jax.eval_shape(lambda params: new_state(params, optimizer, 0), params)
     return jax.jit(step, donate_argnums=0).lower(tpu.placed(state, mesh), None, batch)
 
 
 def scalar(dtype: str, *shape: int) -> jax.ShapeDtypeStruct:
     """A small host value, which every device gets whole."""
     return jax.ShapeDtypeStruct(shape, dtype)
+
+
+LOWER = {"run": lower_run, "prefill": lower_prefill, "sft": lower_sft, "preference": lower_preference}

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pasta_jax.chips import share_of_chip
 from pasta_jax.data.batch import Batch
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.weights import Model
@@ -18,26 +19,11 @@ from pasta_jax.train.loss import KINDS, Scoring, sft_loss
 from pasta_jax.train.optimizer import OptimizerConfig, new_optimizer
 from pasta_jax.train.state import Params, new_state
 
-# Published dense bfloat16 peaks in 10^12 operations per second, by jax.Device.device_kind.
-PEAKS = {
-    "NVIDIA A100": 312,
-    "NVIDIA H100": 989,
-    "NVIDIA H200": 989,
-    "TPU v4": 275,
-    "TPU v5 lite": 197,
-    "TPU v5e": 197,
-    "TPU v5p": 459,
-    "TPU v5": 459,
-    "TPU v6 lite": 918,
-    "TPU v6e": 918,
-}
-
 
 def peak_flops(devices: Sequence[jax.Device]) -> float | None:
     """Operations per second of all devices together; None if no peak is published, as for a CPU."""
-    kind = devices[0].device_kind
-    matching = [name for name in PEAKS if kind.startswith(name)]
-    return PEAKS[max(matching, key=len)] * 1e12 * len(devices) if matching else None
+    chip = share_of_chip(devices)
+    return None if chip is None else chip.tflops * 1e12 * len(devices)
 
 
 def flops_per_token(params: Params, config: TransformerConfig, length: int, adapter: bool) -> float:
