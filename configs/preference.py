@@ -45,7 +45,13 @@ def preference() -> ConfigDict:
                 "prompt_words": (1, 300),  # fewest and most, of pairs from a source
                 "response_words": (1, 500),
             },
-            "sample": {"count": 10, "temperature": 1.0, "seed": 0, "block": 64},  # block: prompts decoded together
+            "sample": {
+                "count": 10,
+                "temperature": 1.0,
+                "baseline_temperature": 0.0,  # of Baseline-SFT's answers, which speed and quality are relative to
+                "seed": 0,
+                "block": 64,  # prompts decoded together
+            },
             "decoding": common.decoding(lanes=64, rows=9),
             "request": {
                 "max_tokens": 600,
@@ -166,7 +172,8 @@ def pasta() -> ConfigDict:
     config.model, config.baseline = common.shipped("pasta_sft"), common.shipped("baseline_sft")
     config.rounds = 1
     config.prompts.update(source="", count=300, prompt_words=(3, 100))
-    config.sample.update(count=8, temperature=0.8, block=32)
+    # Greedy, a small baseline repeats itself: any answer would be better.
+    config.sample.update(count=8, temperature=0.8, baseline_temperature=0.6, block=32)
     config.decoding.update(lanes=32, rows=8, packed=(16, 32, 48, 64, 96))
     config.request.update(max_tokens=400)
     config.judge.update(kind="checked", agreement=0)

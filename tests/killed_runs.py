@@ -29,7 +29,7 @@ def run_until(config: ConfigDict, workdir: Path, where: str) -> None:
         metrics.Metrics.write = lambda self, step, values: die() if step == 2 else write(self, step, values)
     elif where:
         add = progress.Progress.add
-        progress.Progress.add = lambda self, n: die() if self.what == where and self.done + n > 2 else add(self, n)
+        progress.Progress.add = lambda self, n=1: die() if self.what == where and self.done + n > 2 else add(self, n)
     run.run(settings.read(config, run.Settings), workdir)
 
 

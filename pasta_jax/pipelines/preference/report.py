@@ -136,7 +136,7 @@ def evaluate_baseline(stage: Stage, baseline: Artifact[Answers]) -> Row:
         **vars(measured) | {"win_rate": 0.5},
         kind="baseline",
         round=0,
-        temperature=0.0,
+        temperature=stage.settings.sample.baseline_temperature,
         fingerprint=fingerprint_of_params(stage.baseline.params),
     )
 
@@ -188,8 +188,7 @@ def time_answers(stage: Stage, model: Model, answers: str, request: Request) -> 
     `answers` is the fingerprint of the model's answers, which stands for the model.
     """
     prompts = stage.held_out[: stage.settings.evaluate.timed]
-    greedy = dataclasses.replace(request.sampling, temperature=0.0)
-    sequential = dataclasses.replace(request, sampling=greedy, sequential=True)
+    sequential = template(stage, stage.settings.sample.baseline_temperature, seed=0, sequential=True)
     one_lane = dataclasses.replace(stage.settings.decoding, lanes=1)
 
     def milliseconds(model: Model, request: Request) -> list[float]:
@@ -218,7 +217,7 @@ def time_answers(stage: Stage, model: Model, answers: str, request: Request) -> 
 
     fingerprint = fingerprint_of_params(stage.baseline.params)
     inputs = {"baseline": fingerprint, "model": answers, "rounds": TIMED_ROUNDS}
-    inputs |= decode_inputs(stage, model, prompts, request)
+    inputs |= decode_inputs(stage, model, prompts, request) | {"plain": dataclasses.asdict(sequential)}
 
     def fits(number: int, record: Timing) -> bool:
         return record.prompt == number

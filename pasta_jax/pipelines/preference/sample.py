@@ -14,7 +14,7 @@ from pasta_jax.models.defaults import filled
 from pasta_jax.models.weights import Model, for_decoding
 from pasta_jax.pipelines.artifacts import Artifact
 from pasta_jax.pipelines.preference.stage import RoundModel, Stage, fingerprint_of_params
-from pasta_jax.progress import say
+from pasta_jax.progress import say, track
 from pasta_jax.ranges import Count
 
 
@@ -54,7 +54,9 @@ def decode(
     def compute(start: int) -> Iterator[list[Answers]]:
         for first in range(start, len(prompts), block):
             began = time.monotonic()
-            answers = dict(sample(model, prompts[first : first + block], first, count, decoding, request))
+            some = prompts[first : first + block]
+            sampled = sample(model, some, first, count, decoding, request)
+            answers = dict(track(sampled, f"{step}, this block", len(some)))
             seconds = time.monotonic() - began
             tokens = sum(len(answer.ids) for several in answers.values() for answer in several)
             say(f"{step}: {tokens / seconds:.0f} tokens per second in {decoding.lanes} lanes")
@@ -67,8 +69,8 @@ def decode(
 
 
 def sample_baseline(stage: Stage, prompts: Sequence[Pair]) -> Artifact[Answers]:
-    """Baseline-SFT's own greedy answers: speedups are relative to their lengths."""
-    request = template(stage, temperature=0.0, seed=0, sequential=True)
+    """Baseline-SFT's own answers: speedups are relative to their lengths, and the judge compares with them."""
+    request = template(stage, stage.settings.sample.baseline_temperature, seed=0, sequential=True)
     fingerprint = fingerprint_of_params(stage.baseline.params)
     return decode(stage, "baseline", for_decoding(stage.baseline), fingerprint, prompts, 1, request)
 

@@ -48,6 +48,7 @@ class SampleSettings:
 
     count: Rounds
     temperature: AtLeastZero
+    baseline_temperature: AtLeastZero
     seed: Seed
     block: Positive
 
