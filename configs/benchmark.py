@@ -4,6 +4,7 @@
     python -m launch.benchmark interpreter --config=configs/benchmark.py:smollm2_135m [--programs=FILE]
     python -m launch.benchmark train --config=configs/benchmark.py:smollm2_135m [--peers]
     python -m launch.benchmark sampling --config=configs/benchmark.py:smollm2_135m
+    python -m launch.benchmark profile --config=configs/benchmark.py:smollm2_135m
 
 The last line of each is one JSON object. `decode` takes about two minutes on two CPU cores, four to five with --peers
 (transformers on torch and llama.cpp on the same weights in float32, interleaved in the same run; launch/setup.sh
@@ -12,7 +13,9 @@ The last line of each is one JSON object. `decode` takes about two minutes on tw
 pasta_jax/benchmark/generate_programs.py) asynchronously and, as their plain text, sequentially: half an hour, or 23
 minutes with --config.interpreter.rounds=1. `train` runs steps over all parameters, with --peers also those of
 transformers on torch: about two minutes. `sampling` answers prompts ten times each at temperature 1, by continuous
-batching over 1, 8, 32 and 128 lanes, and estimates the time for 2,000 prompts: six minutes.
+batching over 1, 8, 32 and 128 lanes, and estimates the time for 2,000 prompts: six minutes. `profile` prints where the
+time of a step goes (products, attention, writes, sampling, …) and that of an answer, between theoretical and realised
+speedup; it writes pictures, and traces for ui.perfetto.dev, to --config.profile.folder.
 
 `:gemma_7b_random` has the paper's shape and random weights created on the device (17 GB in bfloat16, SmolLM2's
 tokenizer): for accelerators. It has not been run on one yet.
@@ -75,6 +78,10 @@ def benchmark(preset: str, random_weights: bool = False) -> ConfigDict:
                 "prompt": 64,
                 "rounds": 2,  # measured runs of each program in each way, alternating
                 "event_rounds": 25,  # measured steps that fork, join, or do neither
+            },
+            "profile": {
+                "answers": 5,  # of the interpreter's programs
+                "folder": "runs/profile",  # of its pictures, traces and report
             },
         }
     )

@@ -6,8 +6,9 @@ from ml_collections import ConfigDict
 from launch import cli
 from pasta_jax import settings
 from pasta_jax.errors import PastaError
+from pasta_jax.progress import show
 
-NAMES = ("decode", "interpreter", "train", "sampling")
+NAMES = ("decode", "interpreter", "train", "sampling", "profile")
 
 PEERS = flags.DEFINE_bool(
     "peers",
@@ -28,7 +29,7 @@ def main(config: ConfigDict, name: str) -> None:
         config.interpreter.programs = PROGRAMS.value
     cli.announce_device()
 
-    from pasta_jax.pipelines import benchmark  # imports JAX: after the flags, so that --help starts quickly
+    from pasta_jax.pipelines import benchmark, profile  # imports JAX: after the flags, so that --help starts quickly
 
     chosen = settings.read(config, benchmark.Settings)
     match name:
@@ -40,6 +41,9 @@ def main(config: ConfigDict, name: str) -> None:
             report = benchmark.train(chosen, PEERS.value)
         case "sampling":
             report = benchmark.sampling(chosen)
+        case "profile":
+            report = profile.profile(chosen)
+            show(profile.table(report))
     print(benchmark.as_json(report))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pasta_jax.decode.generate import DecodeConfig, Request, positions_for, rules_for, start
-from pasta_jax.decode.interpreter import Script, run
+from pasta_jax.decode.interpreter import run
 from pasta_jax.decode.replay import prepare, replay, replayed, script_for
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.state import empty_state
@@ -69,8 +69,6 @@ def interleaved(model: Model, pairs, config: DecodeConfig, prefixes: tuple[int, 
     stacked = is_stacked(model.params)
     state = empty_state(model.config, config.lanes, config.slots, jnp.float32, stacked, keep_hidden=True)
     script = script_for([program for _, program in pairs], tags, end, config.slots)
-    missing = config.slots - script.tokens.shape[1]
-    script = Script(jnp.pad(script.tokens, ((0, 0), (0, missing)), constant_values=end), script.start)
     for lane, (prompt, program) in enumerate(pairs):
         request = Request(tuple(prompt), len(program) + 1, Sampling(), False, LONGEST, LONGEST)
         state = start(model, state, lane, request, prefill_rules, first=int(script.tokens[lane, 0]))

@@ -64,15 +64,11 @@ def read_programs(path: Path) -> list[Program]:
     return programs
 
 
-def timed(
-    model: Model, prompt: Sequence[int], ids: Sequence[int], settings: DecodeConfig, length: int
-) -> tuple[float, int]:
-    """Seconds and steps of one replay, without the prompt's prefill; the script is padded to `length`."""
+def timed(model: Model, prompt: Sequence[int], ids: Sequence[int], settings: DecodeConfig) -> tuple[float, int]:
+    """Seconds and steps of one replay, without the prompt's prefill."""
+    if len(prompt) + len(ids) > settings.slots:
+        raise PastaError(f"a program has {len(ids)} ids, {settings.slots} fit; raise config.interpreter.slots")
     state, rules, script = prepare(model, [prompt], [ids], settings, keep_hidden=False)
-    missing = length - script.tokens.shape[1]
-    if missing < 0:
-        raise PastaError(f"a program has {len(ids)} ids, but only {length} fit; raise config.interpreter.slots")
-    script = dataclasses.replace(script, tokens=jnp.pad(script.tokens, ((0, 0), (0, missing)), mode="edge"))
     jax.block_until_ready(state)
     began = time.perf_counter()
     never = jnp.bool(False)
@@ -100,7 +96,7 @@ def measure(
             steps = {}
             for _ in range(rounds + 1):
                 for name, ids, decoding in (("asynchronous", linear, settings), ("sequential", plain, sequential)):
-                    seconds, steps[name] = timed(model, prompt, ids, decoding, settings.slots)
+                    seconds, steps[name] = timed(model, prompt, ids, decoding)
                     times[name].append(seconds)
             median = {name: statistics.median(seconds[1:]) for name, seconds in times.items()}
             replay = Replay(

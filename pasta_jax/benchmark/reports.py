@@ -4,6 +4,9 @@ import dataclasses
 import json
 from typing import Literal
 
+from pasta_jax.benchmark.phases import Phase
+from pasta_jax.benchmark.profile import AnswerTime
+
 ByWidth = dict[int, float]  # by the number of rows that a step feeds
 
 
@@ -96,7 +99,23 @@ class SamplingReport:
     lanes: dict[int, LanesReport]
 
 
-Report = DecodeReport | InterpreterReport | TrainReport | SamplingReport
+@dataclasses.dataclass(frozen=True)
+class ProfileReport:
+    """Where the time of steps and of answers goes, in milliseconds."""
+
+    benchmark: Literal["profile"]
+    model: str
+    dtype: str
+    slots: int
+    prompt: int
+    ms_per_step: ByWidth  # medians, without the profiler
+    phases: dict[int, dict[Phase, float]]  # by width; scaled to add up to ms_per_step
+    fork_ms: float
+    join_ms: float
+    answers: list[AnswerTime]
+
+
+Report = DecodeReport | InterpreterReport | TrainReport | SamplingReport | ProfileReport
 
 
 def as_json(report: Report | LanesReport) -> str:

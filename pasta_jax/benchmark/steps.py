@@ -29,7 +29,40 @@ from pasta_jax.sharding import create_on_mesh_of, shardings
 Runner = Callable[[], float]  # runs a fixed number of steps and returns the milliseconds of one
 
 
-def decode_runner(model: Model, rows: int, slots: int, prompt: int, steps: int) -> Runner:
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """Steps of one request whose threads all run; calling it takes them and returns the milliseconds of one."""
+
+    model: Model
+    rows: int  # running threads, main and rows - 1 chunks
+    steps: int
+    state: DecodeState  # before the first of them
+    rules: Rules
+    script: Script
+
+    def __call__(self) -> float:
+        fresh = copied(self.state)
+        began = time.perf_counter()
+        after = run_and_wait(self.model, fresh, self.steps, self.rules, self.script)
+        elapsed = time.perf_counter() - began
+        assert int(after.pool.fill[0]) == self.last_slot, "not every thread ran in every step"
+        return 1e3 * elapsed / self.steps
+
+    @property
+    def last_slot(self) -> int:
+        """The slots in use after the steps."""
+        return int(self.state.pool.fill[0]) + self.rows * self.steps
+
+    def program(self) -> str:
+        """The compiled loop in XLA's text form."""
+        config, never = self.model.config, jnp.bool(False)
+        lowered = run.lower(
+            self.model.params, self.state, jnp.int32(0), never, config=config, rules=self.rules, script=self.script
+        )
+        return lowered.compile().as_text()
+
+
+def decode_runner(model: Model, rows: int, slots: int, prompt: int, steps: int) -> Steps:
     """Steps of one request with `rows` running threads, main and rows - 1 chunks, after `prompt` tokens."""
     tags = model.tokenizer.tags
     word = model.tokenizer.encode(" word")[0]
@@ -47,20 +80,11 @@ def decode_runner(model: Model, rows: int, slots: int, prompt: int, steps: int) 
     state = create_on_mesh_of(model.params, empty_state, model.config, 1, slots, dtype, stacked)
     state = start(model, state, 0, request, rules, first=int(tokens[0, 0]))
     state = run_and_wait(model, state, len(opening), rules, script)
+    prepared = Steps(model, rows, steps, state, rules, script)
     run_and_wait(model, copied(state), steps, rules, script)  # compiles and warms up
-    fed = int(state.pool.fill[0]) + rows * steps
-    if fed > slots:
+    if prepared.last_slot > slots:
         raise ValueError(f"{rows} rows x {steps} steps from {int(state.pool.fill[0])} slots do not fit into {slots}")
-
-    def once() -> float:
-        fresh = copied(state)
-        began = time.perf_counter()
-        after = run_and_wait(model, fresh, steps, rules, script)
-        elapsed = time.perf_counter() - began
-        assert int(after.pool.fill[0]) == fed, "not every thread ran in every step"
-        return 1e3 * elapsed / steps
-
-    return once
+    return prepared
 
 
 def run_and_wait(model: Model, state: DecodeState, steps: int, rules: Rules, script: Script) -> DecodeState:

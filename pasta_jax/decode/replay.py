@@ -40,7 +40,8 @@ def blocks_of(ids: Sequence[int], tags: TagIds) -> list[Block]:
 def script_for(programs: Sequence[Sequence[int]], tags: TagIds, stop_id: int, slots: int) -> Script:
     """A script that makes each lane follow its linear program.
 
-    The tokens of a thread are contiguous; main's end with `stop_id`, a block's with its [/ASYNC].
+    The tokens of a thread are contiguous; main's end with `stop_id`, a block's with its [/ASYNC]. All scripts of lanes
+    with these slots have one shape, so that one compiled loop replays them.
     """
     starts = np.zeros((len(programs), max_threads(slots)), np.int32)
     rows = []
@@ -55,7 +56,7 @@ def script_for(programs: Sequence[Sequence[int]], tags: TagIds, stop_id: int, sl
             starts[lane, thread] = len(row)
             row += ids[block.start + 1 : block.stop].tolist()  # [ASYNC] is inserted, not sampled
         rows.append(row)
-    tokens = np.full((len(rows), max(map(len, rows))), stop_id, np.int32)
+    tokens = np.full((len(rows), max(slots, *map(len, rows))), stop_id, np.int32)
     for lane, row in enumerate(rows):
         tokens[lane, : len(row)] = row
     return Script(jnp.asarray(tokens), jnp.asarray(starts))
@@ -69,8 +70,13 @@ def request_for(prompt: Sequence[int], ids: Sequence[int]) -> Request:
 def replay_stream(
     model: Model, request: Request, ids: Sequence[int], config: DecodeConfig, round_steps: int
 ) -> Iterator[Event | Result]:
-    """Like `stream` for one request, whose prompt is answered with the linear program `ids`."""
-    request = dataclasses.replace(request_for(request.prompt_ids, ids), text=request.text, name=request.name)
+    """Like `stream` for one request, whose prompt is answered with the linear program `ids`.
+
+    With one row, the program must be plain text.
+    """
+    is_plain = config.rows == 1 and not blocks_of(ids, model.tokenizer.tags)
+    own = {"text": request.text, "name": request.name, "sequential": is_plain}
+    request = dataclasses.replace(request_for(request.prompt_ids, ids), **own)
     slots = slots_for(model, [request], config)
     script = script_for([ids], model.tokenizer.tags, model.tokenizer.stop_ids[0], slots)
     return stream(model, [request], config, round_steps, script)

@@ -208,6 +208,7 @@ def trunk(
         waves_local = rope_waves(config.local_rope, config.head_dim, positions_BxT)
 
     def layer(params_l, x, kv, l, see, waves):
+        @jax.named_scope("attention")
         def attend(q, k, v):
             if isinstance(see, MaskSpec):
                 return blocked_attention(config, q, k, v, see), None
@@ -215,7 +216,8 @@ def trunk(
                 return attention(config, q, k.swapaxes(1, 2), v.swapaxes(1, 2), see), None
             if packed is not None:
                 q, k, v = (packed.spread(rows[0], cache.slots_BxT.shape[0]) for rows in (q, k, v))
-            written = write_kv(kv, l, cache.lanes, cache.slots_BxT, k, v)
+            with jax.named_scope("write"):
+                written = write_kv(kv, l, cache.lanes, cache.slots_BxT, k, v)
             if isinstance(see, PoolSpec):
                 out = attend_pool(config, q, *layers_kv(written), l, see)
             elif cache.lanes is None and holds_panels(params_l["out"]):
@@ -286,6 +288,7 @@ def embedded(params, tokens_BxT):
     return params["embed"][tokens_BxT]
 
 
+@jax.named_scope("head")
 def logits(params, config: TransformerConfig, x_BxTxE):
     """Next-token logits [B, T, V] in float32."""
     table = "embed" if config.tied_head else "head"

@@ -91,6 +91,14 @@ class InterpreterSettings:
 
 
 @dataclasses.dataclass(frozen=True)
+class ProfileSettings:
+    """Where time goes (pipelines/profile.py); steps and programs are those of the other benchmarks."""
+
+    answers: Rounds
+    folder: Annotated[str, Meta(min_length=1)]
+
+
+@dataclasses.dataclass(frozen=True)
 class Settings:
     """The fields of configs/benchmark.py."""
 
@@ -101,6 +109,7 @@ class Settings:
     train: TrainSettings
     sampling: SamplingSettings
     interpreter: InterpreterSettings
+    profile: ProfileSettings
 
 
 def decode(settings: Settings, with_peers: bool) -> DecodeReport:
