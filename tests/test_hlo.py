@@ -11,12 +11,18 @@ from pasta_jax.chips import CHIPS
 TEXT = """\
 HloModule jit_run, is_scheduled=true
 
+%tiled (q: bf16[3,64,32]) -> bf16[3,64,32] {
+  %q = bf16[3,64,32]{2,1,0:T(16,128)(2,1)} parameter(0)
+  ROOT %copy.1 = bf16[3,64,32]{2,1,0:T(8,128)(2,1)} copy(%q)
+}
+
 %sliced (p: bf16[3,64,32], at: s32[]) -> bf16[64,32] {
   %p = bf16[3,64,32]{2,1,0:T(8,128)(2,1)} parameter(0)
+  %t.0 = bf16[3,64,32]{2,1,0:T(8,128)(2,1)} fusion(%p), kind=kLoop, calls=%tiled
   %at = s32[]{:T(128)S(6)} parameter(1)
   %zero = s32[]{:T(128)} constant(0)
-  %slice.1 = bf16[1,64,32]{2,1,0:T(8,128)(2,1)} dynamic-slice(%p, %at, %zero, %zero), dynamic_slice_sizes={1,64,32}
-  ROOT %bitcast.1 = bf16[64,32]{1,0:T(8,128)(2,1)} bitcast(%slice.1)
+  %s.1 = bf16[1,64,32]{2,1,0:T(8,128)(2,1)} dynamic-slice(%t.0, %at, %zero, %zero), dynamic_slice_sizes={1,64,32}
+  ROOT %bitcast.1 = bf16[64,32]{1,0:T(8,128)(2,1)} bitcast(%s.1)
 }
 
 %product (w: bf16[3,64,32], l: s32[], x: bf16[8,32]) -> bf16[8,64] {

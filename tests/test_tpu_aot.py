@@ -50,12 +50,14 @@ def compile_tpu(*arguments: str) -> subprocess.CompletedProcess:
 
 # Each takes half a minute to compile. test_flash_tpu.py compiles kernels for both topologies.
 PROGRAMS = {"v5e:2x4": ("run", "prefill"), "v6e:2x4": ("run",)}
+OTHERS = ("v4:2x2x1", "v5p:2x2x1", "tpu7x:2x2x1")
 COMPILED = [(topology, name) for topology, names in PROGRAMS.items() for name in names]
 
 
 @functools.cache
 def compiled(topology: str) -> dict:
-    flags = "--config=configs/compile_tpu.py:gemma_7b", f"--config.programs={PROGRAMS[topology]}"
+    programs = PROGRAMS.get(topology, ("run",))
+    flags = "--config=configs/compile_tpu.py:gemma_7b", f"--config.programs={programs}"
     process = compile_tpu(f"--topology={topology}", *flags)
     assert process.returncode == 0, process.stderr
     return json.loads(process.stdout.splitlines()[-1])
@@ -97,6 +99,16 @@ def test_a_layer_exchanges_two_sums_of_hidden_states_and_nothing_longer_moves(to
     bodies, tokens = {"run": (2, LANES * ROWS), "prefill": (1, PREFILL)}[name]
     assert collectives["in_layers"] == {"all-reduce": 2 * bodies}
     assert collectives["largest"] == {"all-reduce": tokens * EMBED * BFLOAT16}
+
+
+@pytest.mark.parametrize("topology", OTHERS)
+def test_the_loop_compiles_in_place_for_other_chips(topology):
+    report = compiled(topology)
+    program = report["programs"]["run"]
+    assert (program["kernels"], program["sorts"]) == (2, 0)
+    assert report["state"] <= program["alias"] < report["state"] + MIB
+    # Nothing as long as a lane's keys in one layer moves.
+    assert max(program["collectives"]["largest"].values()) < report["keys_values"] / 28 / 2 / LANES
 
 
 def test_the_compiler_refuses_what_does_not_fit_in_one_line():

@@ -24,6 +24,7 @@ _FREE = {
     *("while", "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "iota", "partition-id"),
     *("copy-done", "slice-done", "all-reduce-done", "all-gather-done", "collective-permute-done", "async-done"),
 }
+_SAME = ("bitcast", "reshape", "transpose", "copy", "convert")
 _SLICES = ("dynamic-slice", "slice", "gather")
 _UPDATES = {"dynamic-update-slice": 1, "scatter": 2}  # which operand is written into operand 0
 
@@ -213,7 +214,7 @@ class _Walk:
                 read += user.arrays[0].bytes
             elif user.op in _UPDATES and user.operands[0] == name:
                 continue
-            elif user.op in ("bitcast", "reshape", "transpose", "copy", "convert"):
+            elif user.op in _SAME or (user.op == "fusion" and self._is_same(user)):
                 read += self._read(inside, user.name)
             elif user.op == "fusion":
                 called = self.computations[_called(user)]
@@ -224,6 +225,11 @@ class _Walk:
             else:
                 return whole
         return min(read, whole)
+
+    def _is_same(self, fusion: Instruction) -> bool:
+        """Whether a fusion only stores its operand in another way, of which only slices are computed."""
+        inner = self.computations[_called(fusion)].values()
+        return len(fusion.operands) == 1 and all(one.op == "parameter" or one.op in _SAME for one in inner)
 
     def _written(self, inside: Computation, results: tuple[Array, ...]) -> float:
         """Bytes that a fusion writes: of a result that is updated in place, the update."""
