@@ -1,5 +1,6 @@
 """What the launch scripts share: config flags, --help, one-line errors with their exit code, the name of the device."""
 
+import contextlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from pasta_jax import command_end, command_help, compiled, console, devices
+from pasta_jax import command_end, command_help, compiled, console, devices, hosts
 from pasta_jax.command_line import parse, readable
 from pasta_jax.errors import PastaError
 from pasta_jax.progress import break_silence, say
@@ -44,7 +45,8 @@ def run(main: Callable[..., None], default_config: str, argument: str = "", keep
         if keep_programs:
             compiled.keep()  # before main imports JAX
         devices.choose()
-        with break_silence(f"{Path(arguments[0]).stem}: working"):
+        together = hosts.joined(Path(arguments[0]).stem) if keep_programs else contextlib.nullcontext()
+        with break_silence(f"{Path(arguments[0]).stem}: working"), together:
             main(readable(CONFIG.value), *words)
 
     command_end.explain(lambda: app.run(start, flags_parser=parse_flags))
@@ -53,7 +55,7 @@ def run(main: Callable[..., None], default_config: str, argument: str = "", keep
 def _print_help(script: str, argument: str) -> None:
     """Print what the script does, its flags, and the variants and keys of the chosen config; exit with code 0."""
     config_flag, summary = flags.FLAGS["config"], sys.modules["__main__"].__doc__ or ""
-    options = [*flags.FLAGS.get_key_flags_for_module(script), config_flag]
+    options = [*flags.FLAGS.get_key_flags_for_module(script), config_flag, *hosts.flags_of(Path(script).stem)]
     usage = f"python -m launch.{Path(script).stem} {argument and f'<{argument}> '}[--flag=value …]"
     file, config = config_flag.config_filename, readable(CONFIG.value)
     print(console.as_typed(command_help.text(usage, summary, options, file, config)), flush=True)

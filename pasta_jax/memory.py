@@ -20,4 +20,5 @@ def total_bytes() -> int:
     """Bytes of all devices together, or of the machine if they are CPUs; 0: unknown."""
     if jax.default_backend() == "cpu":
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return sum((device.memory_stats() or {}).get("bytes_limit", 0) for device in jax.devices())
+    own = sum((device.memory_stats() or {}).get("bytes_limit", 0) for device in jax.local_devices())
+    return own * jax.process_count()  # only its own process can ask a device

@@ -96,6 +96,23 @@ class Metrics:
         return "  ".join(filter(None, (f"step {step}/{self.steps}", text, f"[{left} left]")))
 
 
+class Unwritten:
+    """The metrics of a run in a process that leaves the file to another one."""
+
+    def __init__(self) -> None:
+        self.latest: dict[str, float] = {}
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Keep the values."""
+        self.latest |= values
+
+    def reach(self, step: int) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
 def read_lines(path: Path) -> list[dict[str, float]]:
     """Read a metrics file up to the first line that a crash damaged."""
     lines = []

@@ -20,6 +20,7 @@ from typing import TypeVar
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from pasta_jax.errors import PastaError
@@ -71,8 +72,8 @@ class MeshSettings:
     model: Positive  # devices that share each layer
 
     def mesh(self) -> Mesh | None:
-        """The devices to decode with; None: a single one."""
-        return _mesh(self, jax.devices(), DATA)
+        """The devices of this process to decode with; None: a single one."""
+        return _mesh(self, jax.local_devices(), DATA)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +83,12 @@ class TrainingMeshSettings(MeshSettings):
     fsdp: bool  # divide parameters and moments over `data` too
 
     def training_mesh(self) -> Mesh | None:
-        """The devices to train on; None: a single one."""
+        """The devices of all processes to train on; None: a single one."""
+        data, processes = self.data or jax.device_count() // self.model, jax.process_count()
+        if data % processes:
+            raise PastaError(
+                f"mesh {data} x {self.model}: data must be a multiple of the {processes} processes; lower model"
+            )
         return _mesh(self, jax.devices(), FSDP if self.fsdp else DATA)
 
 
@@ -167,12 +173,35 @@ def mesh_of(tree) -> Mesh | None:
     return sharding.mesh if isinstance(sharding, NamedSharding) else None
 
 
-def whole_layers(params):
-    """Parameters that are not divided by `fsdp`: decoding would gather them in every step."""
+def to_decode_with(params):
+    """Trained parameters where this process decodes: on its own devices, and not divided by `fsdp`.
+
+    Decoding would gather what `fsdp` divides in every step.
+    """
     mesh = mesh_of(params)
-    if mesh is None or FSDP not in mesh.shape:
+    if mesh is None or (FSDP not in mesh.shape and jax.process_count() == 1):
         return params
-    return shard(params, make_mesh(*mesh.devices.shape, list(mesh.devices.flat)))
+    if jax.process_count() == 1:
+        return shard(params, make_mesh(*mesh.devices.shape, list(mesh.devices.flat)))
+    own, model = jax.local_devices(), mesh.shape[MODEL]
+    if len(own) % model:
+        raise PastaError(f"mesh.model {model}: to decode, it must divide the {len(own)} devices of a host")
+    params = gathered(params)
+    if len(own) == 1:
+        return jax.device_put(params, own[0])
+    leaves, where = jax.tree.leaves(params), shardings(params, make_mesh(len(own) // model, model, own))
+    return jax.tree.unflatten(jax.tree.structure(params), jax.device_put(leaves, jax.tree.leaves(where)))
+
+
+def gathered(tree):
+    """Whole arrays on the host, in every process; all of them call it."""
+
+    def one(leaf):
+        if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
+            return np.asarray(leaf)
+        return multihost_utils.process_allgather(leaf, tiled=True)
+
+    return jax.tree.map(one, tree)
 
 
 def rows(mesh: Mesh) -> NamedSharding:
@@ -194,7 +223,7 @@ def shard_rows(tree, mesh: Mesh | None):
         return tree
 
     def one(array):
-        share = mesh.shape[_rows_axis(mesh)] // jax.process_count() or 1
+        share = mesh.shape[_rows_axis(mesh)] // jax.process_count()
         if array.shape[0] % share:
             raise PastaError(
                 f"a batch of {array.shape[0]} rows doesn't divide over {share} devices; use a multiple of {share}"

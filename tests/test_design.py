@@ -42,6 +42,7 @@ BELOW = {
     "chips": set(),
     "compiled": {"errors", "assets", "progress"},
     "devices": {"errors"},
+    "hosts": {"errors", "progress", "devices"},
     "workdir": {"errors", "files", "remote"},
     "sharding": {"errors", "ranges"},
     "checkpoint": {"errors", "files", "outside", "ranges", "remote", "sharding"},
@@ -55,7 +56,7 @@ BELOW = {
     "harness": BASE | {"lang", "models", "decode", "api"},
     "data": BASE | {"lang", "models"},
     "annotate": BASE | {"lang", "models", "data", "view", "llm", "answer_cache"},
-    "train": BASE | {"lang", "models", "data", "sharding", "checkpoint", "metrics", "chips"},
+    "train": BASE | {"lang", "models", "data", "sharding", "checkpoint", "metrics", "chips", "hosts"},
     "judges": BASE | {"lang", "models", "data", "llm", "answer_cache"},
     "rivals": BASE | {"lang", "models", "data", "decode", "sharding", "compiled"},
     "evaluate": BASE | {"lang", "models", "data", "decode", "annotate", "judges", "rivals"},
@@ -63,7 +64,7 @@ BELOW = {
     "pipelines": BASE
     | {"lang", "models", "data", "decode", "annotate", "train", "judges", "evaluate", "benchmark", "view", "api"}
     | {"rivals", "serve", "llm", "answer_cache", "sharding", "checkpoint", "metrics", "workdir", "compiled", "memory"}
-    | {"chips"},
+    | {"chips", "hosts"},
 }
 
 

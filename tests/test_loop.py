@@ -18,7 +18,7 @@ from pasta_jax.metrics import Metrics
 from pasta_jax.models.adapter import AdapterConfig, new_adapter
 from pasta_jax.models.config import PRESETS
 from pasta_jax.sharding import make_mesh, shard, shard_rows
-from pasta_jax.train.loop import Intervals, Run, train, train_step
+from pasta_jax.train.loop import Intervals, Run, train, train_step, where_it_is
 from pasta_jax.train.loss import LossSums, Scoring, sft_loss
 from pasta_jax.train.optimizer import OptimizerConfig, new_optimizer, schedule
 from pasta_jax.train.state import new_state
@@ -96,8 +96,11 @@ def test_accumulating_over_parts_of_a_batch_equals_the_whole_batch():
     assert np.abs(steps[1][0].trainable["kernel"]).max() > 0
 
 
-@pytest.mark.parametrize("rank", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_step_on_a_mesh_equals_one_on_one_device(rank):
+@pytest.mark.parametrize(
+    ("rank", "axis"),
+    [(0, "fsdp"), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((0, "data"), (2, "data"), (2, "fsdp")))],
+)
+def test_a_step_on_a_mesh_equals_one_on_one_device(rank, axis):
     """A transformer's step, in parts, with all parameters or an adapter; the state stays on its mesh."""
     tags, config = TagIds(256), PRESETS["toy"]
     params = jax.device_put(random_params(config, seed=2, scale=0.2, stacked=True))
@@ -112,10 +115,10 @@ def test_a_step_on_a_mesh_equals_one_on_one_device(rank):
     step = jax.jit(functools.partial(train_step, loss=sft_loss(scoring, (1.0,) * 5), optimizer=optimizer, accumulate=2))
     state = new_state(trainable, optimizer, seed=0)
     alone, seen = step(state, frozen, batch)
-    mesh = make_mesh(2, 4)
-    there, seen_there = step(
-        shard(state, mesh), None if frozen is None else shard(frozen, mesh), shard_rows(batch, mesh)
-    )
+    mesh = make_mesh(2, 4, axis=axis)
+    state = shard(state, mesh)
+    step = jax.jit(step.__wrapped__, out_shardings=where_it_is(state))
+    there, seen_there = step(state, None if frozen is None else shard(frozen, mesh), shard_rows(batch, mesh))
     np.testing.assert_allclose(seen_there.loss.parts["loss"], seen.loss.parts["loss"], rtol=1e-5)
     np.testing.assert_allclose(seen_there.grad_norm, seen.grad_norm, rtol=1e-4)
     # The first moments are the gradients; Adam's step itself would hide their size.
@@ -123,7 +126,8 @@ def test_a_step_on_a_mesh_equals_one_on_one_device(rank):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), moments_there, moments)
     large = there.trainable["layers"]["gate_up"]["lora_b" if rank else "kernel"]
     assert len({shard.device for shard in large.addressable_shards}) == 8
-    assert large.addressable_shards[0].data.size == large.size // 4
+    assert large.addressable_shards[0].data.size == large.size // (8 if axis == "fsdp" and not rank else 4)
+    assert jax.tree.map(lambda leaf: leaf.sharding, there) == jax.tree.map(lambda leaf: leaf.sharding, state)
 
 
 def test_rows_that_devices_cannot_share_are_refused():

@@ -34,7 +34,7 @@ from pasta_jax.sharding import (
     shard,
     shardings,
     specs,
-    whole_layers,
+    to_decode_with,
 )
 from tests.byte_tokenizer import ByteTokenizer
 from tests.models import random_params
@@ -289,7 +289,7 @@ def test_fsdp_divides_parameters_and_moments_over_data_too(stacked):
     assert narrow["layers/qkv/kernel"] == P(None, None, None, None, "fsdp")
     assert narrow["layers/out/kernel"] == P(None, "fsdp")
     divided = shard({"embed": params["embed"]}, mesh)
-    whole = whole_layers(divided)["embed"]
+    whole = to_decode_with(divided)["embed"]
     assert whole.sharding.spec == P("model")
     assert set(whole.sharding.mesh.shape) == {"data", "model"}
     np.testing.assert_array_equal(whole, params["embed"])

@@ -3,6 +3,8 @@
 import dataclasses
 import time
 
+import jax
+
 from pasta_jax import compiled, fingerprints
 from pasta_jax.decode.generate import DecodeConfig, Request, stream
 from pasta_jax.decode.replay import replay_stream
@@ -65,6 +67,8 @@ def run(settings: Settings, job: Job) -> list[Record]:
         sequential = model.positions is None
         if sequential and job.program is None and not job.compare:
             say(f"{model.name}: not trained on the tags, so it decodes sequentially")
+    if jax.process_count() > 1 and len(job.prompts) == 1:
+        raise PastaError("one prompt: runs in one process; several answer --prompts_file")
     requests = [request_for(model, settings, prompt, sequential) for prompt in job.prompts]
     loaded = time.perf_counter()
     if len(requests) > 1:

@@ -1,11 +1,16 @@
 """Answer a file of prompts: records as they are finished, a page for each answer and one that links to them."""
 
 import dataclasses
+import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 
+import jax
+import msgspec
+
+from pasta_jax import hosts
 from pasta_jax.decode.generate import DecodeConfig, Request, Result, slots_for, stream
 from pasta_jax.files import part_of, write_whole
 from pasta_jax.models.weights import Model
@@ -15,6 +20,8 @@ from pasta_jax.pipelines.decode_record import Record, record_of, summary_of_many
 from pasta_jax.progress import Progress, say, show
 from pasta_jax.view.index import Entry, index
 from pasta_jax.view.text import printable
+
+POLL_S = 0.2  # between two looks for the answers of other processes
 
 
 def answer_many(
@@ -27,22 +34,26 @@ def answer_many(
 ) -> list[Record]:
     """Write answers as they are finished, or without --output print them in the order of the prompts.
 
-    With --output, answers that a stopped run left there are not decoded again; `about` states what they depend on.
+    With --output, answers that a stopped run left there are not decoded again; `about` states what they depend on. Of
+    several processes each decodes a share; the first one writes and returns all answers, the others return their own.
     """
     # As many slots as all prompts need, so that a resumed run compiles the same program.
     config = dataclasses.replace(config, slots=slots_for(model, requests, config))
     output = job.outputs.output
     began, printed = time.perf_counter(), 0
-    with nullcontext() if output is None else answers_file(output, about, job.prompts) as file:
+    first = jax.process_index() == 0
+    with answers_file(output, about, job.prompts) if output is not None and first else nullcontext() as file:
         records: dict[int, Record] = {} if file is None else file.records
         earlier = len(records)
         if earlier:
             say(f"resuming: {part_of(output)} has {earlier} of {len(requests)} answers")
-        numbers = [number for number in range(len(requests)) if number not in records]
+        missing = [number for number in range(len(requests)) if number not in records]
+        numbers = json.loads(hosts.told(json.dumps(missing)))
+        own = _own(job, model, requests, numbers[jax.process_index() :: jax.process_count()], config, round_steps)
+        if not first:
+            return _sent(own)
         with Progress("answers", len(requests), earlier) as progress:
-            for result in _results(model, requests, numbers, config, round_steps):
-                record = record_of(job, result, requests[result.request].sequential)
-                write_pictures(job, result)
+            for record in _everybodys(own, len(numbers)):
                 if file is None:
                     records[record.index] = record
                     while printed in records:
@@ -63,13 +74,45 @@ def answer_many(
     return in_order
 
 
-def _results(
-    model: Model, requests: Sequence[Request], numbers: Sequence[int], config: DecodeConfig, round_steps: int
-) -> Iterator[Result]:
-    """The results of some of the requests, as they are finished, with their numbers among all."""
-    for item in stream(model, [requests[number] for number in numbers], config, round_steps):
+def _own(
+    job: Job,
+    model: Model,
+    requests: Sequence[Request],
+    numbers: Sequence[int],
+    config: DecodeConfig,
+    round_steps: int,
+) -> Iterator[Record]:
+    """The records of some of the requests, as they are finished, and the files beside them."""
+    for item in stream(model, [requests[number] for number in numbers], config, round_steps) if numbers else ():
         if isinstance(item, Result):
-            yield dataclasses.replace(item, request=numbers[item.request])
+            result = dataclasses.replace(item, request=numbers[item.request])
+            write_pictures(job, result)
+            yield record_of(job, result, requests[result.request].sequential)
+
+
+def _sent(own: Iterator[Record]) -> list[Record]:
+    """This process's records, which the first one gets as they are finished."""
+    records = []
+    for record in own:
+        hosts.send(str(record.index), msgspec.json.encode(record).decode())
+        records.append(record)
+    return records
+
+
+def _everybodys(own: Iterator[Record], expected: int) -> Iterator[Record]:
+    """This process's records and those that others send."""
+    if jax.process_count() == 1:
+        yield from own
+        return
+    count = 0
+    while count < expected:
+        record = next(own, None)
+        texts = hosts.received()
+        several = [*filter(None, [record]), *(msgspec.json.decode(text, type=Record) for text in texts)]
+        count += len(several)
+        yield from several
+        if not several:
+            time.sleep(POLL_S)
 
 
 def _shown(job: Job, record: Record) -> str:

@@ -203,7 +203,8 @@ def _run(settings: Settings, workdir: Path, stopping: Callable[[], bool], comman
         probe=probe_of(settings, model, data.prompts),
         every=settings.every,
     )
-    run_config.write(workdir, plain)
+    if jax.process_index() == 0:
+        run_config.write(workdir, plain)
     about = provenance(plain, data.fingerprint, model.positions and dataclasses.asdict(model.positions))
     result = fit(workdir, training, state, frozen, about, settings.keep, settings.tensorboard, stopping)
     say(f"peak memory {peak_gb():.2f} GB")

@@ -8,7 +8,6 @@ from typing import Annotated, Literal, TypeVar
 import jax
 import jax.numpy as jnp
 import msgspec
-import numpy as np
 from jax.sharding import Mesh
 
 from pasta_jax.errors import PastaError
@@ -20,7 +19,7 @@ from pasta_jax.models.tag_rows import rows_apart
 from pasta_jax.models.weights import Model, export_model, platform_dtype
 from pasta_jax.progress import say
 from pasta_jax.ranges import AboveZero, AtLeastZero, Count, Momentum, Rows, Seed, Slots, SlotsOrNone
-from pasta_jax.sharding import shard, whole_layers
+from pasta_jax.sharding import gathered, shard, to_decode_with
 from pasta_jax.train.loss import Scoring
 from pasta_jax.train.optimizer import OptimizerConfig
 from pasta_jax.train.state import Params
@@ -113,7 +112,7 @@ def divide(model: Model, adapter: AdapterSettings, seed: int) -> Trainable:
 def with_rows_apart(start: Trainable, seed: int) -> Params:
     """A new adapter whose tag rows are far from those of words."""
     rows = {
-        name: jnp.asarray(rows_apart(np.asarray(start.frozen[name]), start.model.tokenizer, seed))
+        name: jnp.asarray(rows_apart(gathered(start.frozen[name]), start.model.tokenizer, seed))
         for name in start.params["tag_rows"]
     }
     return start.params | {"tag_rows": rows}
@@ -139,7 +138,7 @@ def merged(model: Model, params: Params, frozen: Params | None) -> Model:
     """The model as it is decoded with: an adapter inside its kernels, in the platform's dtype."""
     params = params if frozen is None else merge(frozen, params, model.tokenizer.tags)
     params = jax.tree.map(lambda leaf: leaf.astype(platform_dtype()), params)
-    return dataclasses.replace(model, params=whole_layers(params))
+    return dataclasses.replace(model, params=to_decode_with(params))
 
 
 def write(
@@ -147,16 +146,20 @@ def write(
 ) -> Path:
     """Write the trained model, an adapter also by itself; returns the model's folder.
 
-    Both record the model's positions, and have a card. `params` are what was trained of the model.
+    Both record the model's positions, and have a card. `params` are what was trained of the model. All processes call
+    it, the first one writes.
     """
-    params = jax.device_get(params)
+    params = gathered(params)
+    base = gathered(model.params) if adapter.rank and jax.process_count() > 1 else model.params
+    if jax.process_index():
+        return folder / MODEL  # the first process writes it
     figures = {name: value for name, value in figures.items() if math.isfinite(value)}
     card = Card("model", model.name, model.positions, model.tokenizer.tags.base, training, figures)
     if adapter.rank:
         about = describe(model, adapter.config(), model.positions)
         save_adapter(folder / ADAPTER, params, model, about, adapter.dtype, dataclasses.replace(card, kind="adapter"))
         params = rounded(params, adapter.dtype)  # so that the model is exactly base plus file
-        params = merge(model.params, params, model.tokenizer.tags)
+        params = merge(jax.tree.map(jnp.asarray, base), params, model.tokenizer.tags)
     export_model(dataclasses.replace(model, params=params), folder / MODEL, card)
     say(f"wrote {folder / MODEL}")
     return folder / MODEL

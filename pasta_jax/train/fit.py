@@ -7,9 +7,12 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jax
+
 from pasta_jax.checkpoint import Checkpoints, Provenance
 from pasta_jax.errors import PastaError
-from pasta_jax.metrics import Metrics
+from pasta_jax.hosts import agreed
+from pasta_jax.metrics import Metrics, Unwritten
 from pasta_jax.progress import say
 from pasta_jax.ranges import Count, Positive
 from pasta_jax.train.loop import Run, train
@@ -62,8 +65,10 @@ def fit(
                 raise PastaError(f"{folder}: was started on other data; use another folder, or the original data")
             state = checkpoints.restore(latest, state)
             say(f"resuming from step {latest} of {run.steps}")
-        with contextlib.closing(Metrics(folder, int(state.step), run.steps, tensorboard)) as metrics:
-            state = train(run, state, frozen, metrics, checkpoints, stopping)
+        start = int(state.step)
+        writer = Metrics(folder, start, run.steps, tensorboard) if jax.process_index() == 0 else Unwritten()
+        with contextlib.closing(writer) as metrics:
+            state = train(run, state, frozen, metrics, checkpoints, agreed(stopping))
             result = Fit(state, int(state.step), run.steps, metrics.latest)
     if not result.complete:
         say(f"stopped at step {result.step} of {run.steps}, saved; rerun the command to resume")

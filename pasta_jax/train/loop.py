@@ -19,7 +19,7 @@ from jax import lax
 
 from pasta_jax.checkpoint import Checkpoints
 from pasta_jax.errors import PastaError
-from pasta_jax.metrics import Metrics
+from pasta_jax.metrics import Metrics, Unwritten
 from pasta_jax.progress import doing
 from pasta_jax.ranges import Count
 from pasta_jax.sharding import mesh_of, shard_rows
@@ -86,6 +86,11 @@ def train_step(
     return state, StepReport(sums, optax.tree.norm(gradient))
 
 
+def where_it_is(state: TrainState) -> Any:
+    """The shardings of a step's results: the state stays where it is. XLA would choose other ones for some arrays."""
+    return None if mesh_of(state.trainable) is None else (jax.tree.map(lambda leaf: leaf.sharding, state), None)
+
+
 def means(parts: dict[str, tuple[jax.Array, jax.Array]]) -> dict[str, float]:
     """Each sum divided by its weight; a part without weight is left out."""
     return {name: float(total) / float(weight) for name, (total, weight) in parts.items() if float(weight) > 0}
@@ -131,7 +136,7 @@ def train(
     run: Run,
     state: TrainState,
     frozen: Params | None,
-    metrics: Metrics,
+    metrics: Metrics | Unwritten,
     checkpoints: Checkpoints,
     stopping: Callable[[], bool],
 ) -> TrainState:
@@ -139,6 +144,7 @@ def train(
     step_once = jax.jit(
         functools.partial(train_step, loss=run.loss, optimizer=run.optimizer, accumulate=run.accumulate),
         donate_argnums=0,
+        out_shardings=where_it_is(state),
     )
     measure = jax.jit(run.loss)
     place = functools.partial(shard_rows, mesh=mesh_of(state.trainable))

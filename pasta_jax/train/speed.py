@@ -72,8 +72,8 @@ def step_runner(
 
 
 def peak_gb() -> float:
-    """Peak memory in GB: of the first device if it keeps statistics, else of this process."""
-    stats = jax.devices()[0].memory_stats() or {}
+    """Peak memory in GB: of this process's first device if it keeps statistics, else of this process."""
+    stats = jax.local_devices()[0].memory_stats() or {}
     if "peak_bytes_in_use" in stats:
         return stats["peak_bytes_in_use"] / 1e9
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9

@@ -1,0 +1,160 @@
+"""Several processes of one command, as real processes of this machine: they train together, stop together, resume."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pasta_jax import hosts
+from pasta_jax.errors import PastaError
+
+ROOT = Path(__file__).parents[1]
+STEPS = 24
+FLAGS = [
+    *("--config=configs/sft.py:tiny", f"--config.train.steps={STEPS}", "--config.every.save=5"),
+    *("--config.every.held_out=12", "--config.every.probe=0", "--config.fresh.layers=1"),
+]
+
+
+def start(workdir: Path, processes: int) -> list[subprocess.Popen]:
+    """The processes of a training run."""
+    return start_all(["launch.sft", *FLAGS, f"--workdir={workdir}"], processes)
+
+
+def start_all(words: list[str], processes: int) -> list[subprocess.Popen]:
+    """The processes of a command; each has one device."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", *words]
+    together = [f"--coordinator={address}", f"--processes={processes}"] if processes > 1 else []
+    return [
+        subprocess.Popen(
+            [*command, *together, *([f"--process={number}"] if together else [])],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for number in range(processes)
+    ]
+
+
+def finish(processes: list[subprocess.Popen]) -> list[str]:
+    """What each process printed; all must end well."""
+    texts = [process.communicate(timeout=600)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(processes), "\n".join(texts)[-3000:]
+    return texts
+
+
+def losses(workdir: Path) -> dict[int, list[float]]:
+    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+    return {line["step"]: [line[name] for name in ("loss", "held_out/loss") if name in line] for line in lines}
+
+
+def wait_for_step(workdir: Path, step: int) -> None:
+    """Until the file of metrics has a step."""
+    limit = time.monotonic() + 300
+    while time.monotonic() < limit:
+        path = workdir / "metrics.jsonl"
+        if path.exists() and path.read_text().count("\n") > step:
+            return
+        time.sleep(0.02)
+    raise AssertionError("no step was written")
+
+
+def weights(workdir: Path) -> bytes:
+    return (workdir / "model/model.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+def test_two_processes_work_as_one_and_resume_after_one_is_killed(tmp_path):
+    both, alone = start(tmp_path / "two", 2), start(tmp_path / "one", 1)
+    texts = finish(both) + finish(alone)
+    assert "process 1 of 2" in texts[1]
+    assert "step 20/" in texts[0]
+    assert "step 20/" not in texts[1]  # the first one prints and writes
+    two, one = losses(tmp_path / "two"), losses(tmp_path / "one")
+    assert len(two) == len(one) == STEPS
+    for step, values in one.items():
+        np.testing.assert_allclose(two[step], values, atol=1e-5, rtol=0)
+
+    first, second = start(tmp_path / "killed", 2)
+    wait_for_step(tmp_path / "killed", 7)
+    second.kill()
+    killed = time.monotonic()
+    text = first.communicate(timeout=120)[0]
+    assert time.monotonic() - killed < 60
+    assert first.returncode == hosts.EXIT_LOST, text[-3000:]
+    assert "error: process 1 is lost" in text
+    assert "Traceback" not in text
+    second.communicate()
+    resumed = finish(start(tmp_path / "killed", 2))
+    assert "resuming from step" in resumed[0]
+    assert weights(tmp_path / "killed") == weights(tmp_path / "two")
+
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": f"birds crow {n}"}) + "\n" for n in range(2, 7)))
+    answers = {}
+    for processes in (1, 2):
+        output = tmp_path / f"{processes}.jsonl"
+        words = ["launch.decode", "--config=configs/decode.py:local", f"--config.model.path={tmp_path / 'two/model'}"]
+        words += [f"--prompts_file={prompts}", f"--output={output}", "--rows=2", "--config.request.max_tokens=16"]
+        finish(start_all([*words, "--config.decoding.widths=()"], processes))
+        lines = map(json.loads, output.read_text().splitlines())
+        answers[processes] = [{name: one[name] for name in one if not name.endswith("_ms")} for one in lines]
+    assert [one["index"] for one in answers[1]] == list(range(5))
+    assert answers[2] == answers[1]
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_of_two_processes_stops_both_before_the_same_step(tmp_path):
+    first, second = start(tmp_path, 2)
+    wait_for_step(tmp_path, 3)
+    second.send_signal(signal.SIGTERM)
+    texts = [process.communicate(timeout=300)[0] for process in (first, second)]
+    assert second.returncode == 128 + signal.SIGTERM, texts[1][-2000:]
+    stopped = [next(line for line in text.splitlines() if "stopped at step" in line) for text in texts]
+    assert stopped[0] == stopped[1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"coordinator": "here:1", "processes": 2}, "--process is missing"),
+        ({"process": 1}, "--coordinator is missing"),
+        ({"coordinator": "here:1", "processes": 2, "process": 2}, "--process=2: processes are numbered from 0 to 1"),
+        ({"coordinator": "here", "processes": 2, "process": 1}, "--coordinator=here: needs a port, as here:8476"),
+    ],
+)
+def test_flags_that_name_no_place_to_meet_are_refused(monkeypatch, flags, message):
+    for name in ("coordinator", "processes", "process"):
+        monkeypatch.setattr(hosts, name.upper(), type("Flag", (), {"value": flags.get(name)}))
+    with pytest.raises(PastaError, match=message), hosts.joined("sft"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("environment", "found"),
+    [
+        ({}, False),
+        ({"SLURM_NTASKS": "4"}, False),  # a batch script itself
+        ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, True),
+        ({"SLURM_NTASKS": "1", "SLURM_PROCID": "0"}, False),
+        ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "JAX_PLATFORMS": "cpu"}, False),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, False),  # a pod by itself
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"}, True),
+    ],
+)
+def test_processes_of_a_cluster_are_recognised(monkeypatch, environment, found):
+    monkeypatch.setattr(hosts, "has_tpu", lambda: False)
+    assert hosts.is_started_by_a_cluster(environment) == found
