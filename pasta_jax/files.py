@@ -150,7 +150,11 @@ def growing(path: Path, lines: Iterable[str] = ()) -> Iterator[TextIO]:
     try:
         with reopen(part_of(path), lines) as file:
             yield file
-        part_of(path).replace(path)
+        if is_remote(path):  # a rename would copy it there, and fail if another process had come first
+            path.write_bytes(part_of(path).read_bytes())
+            part_of(path).unlink(missing_ok=True)
+        else:
+            os.replace(part_of(path), path)
     except OSError as error:
         if not disk_is_full(error):
             raise

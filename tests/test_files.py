@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -199,3 +200,21 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(PastaError, match="choose a writable path"), files.replacing_folder(tmp_path / "file" / "set"):
         pass
+
+
+def test_one_block_at_a_time_for_a_path(tmp_path):
+    inside, other = threading.Event(), tmp_path / "new/a.jsonl"
+
+    def enter() -> None:
+        with files.alone(other):
+            inside.set()
+
+    second = threading.Thread(target=enter)
+    with files.alone(other):
+        second.start()
+        assert not inside.wait(0.2)
+        with files.alone(tmp_path / "new/b.jsonl"):
+            assert names(tmp_path / "new") == ["a.jsonl.lock", "b.jsonl.lock"]
+    second.join(60)
+    assert inside.is_set()
+    assert names(tmp_path / "new") == []

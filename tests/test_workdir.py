@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -107,4 +108,20 @@ def test_a_disk_that_fills_up_is_one_line_and_other_errors_pass(tmp_path: Path):
         raise error_of(errno.ENOENT)
     with pytest.raises(PastaError, match="as it is"), claim(tmp_path):
         raise PastaError("as it is")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_claim_that_waits_follows_its_owner(tmp_path):
+    claimed = threading.Event()
+
+    def follow() -> None:
+        with claim(tmp_path, wait=True):
+            claimed.set()
+
+    second = threading.Thread(target=follow)
+    with claim(tmp_path):
+        second.start()
+        assert not claimed.wait(0.2)
+    second.join(60)
+    assert claimed.is_set()
     assert list(tmp_path.iterdir()) == []
