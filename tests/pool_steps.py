@@ -78,7 +78,8 @@ def programs(shape: Shape):
         return attention(config, q, k[1], v[1], see), jnp.any(see, axis=2)
 
     def kernel(q, k, v, pool, fields, window):
-        return pool_tpu.attend_pool(config, q, k, v, 1, spec_pool(pool, Rows(**fields)).within(window))
+        spec, nowhere = spec_pool(pool, Rows(**fields)).within(window), jnp.full_like(fields["slot"], SLOTS)
+        return pool_tpu.write_and_attend(config, q, q[:, :, :, 0], q[:, :, :, 0], (k, v), 1, nowhere, spec)[0]
 
     return jax.jit(dense), jax.jit(kernel)
 

@@ -17,6 +17,7 @@ from jax.experimental.pallas import tpu as pltpu
 from pasta_jax.lang.structure import Place, visible
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.mask_spec import HIDDEN, PoolSpec
+from pasta_jax.models.pool import KV, write_kv
 from pasta_jax.sharding import on_each_device
 
 TILE = 128  # slots of a pool are a multiple of it: a TPU stores the last axis in vectors of this length
@@ -24,27 +25,50 @@ LONGEST = 512  # slots of a block, at most: half of a lane's last block is read 
 BLOCK_BYTES = 2**20  # of a block's keys, and of its values; both are in the core twice
 
 
-def attend_pool(config: TransformerConfig, q_BxRxKxGxD, k_LxBxKxSxD, v_LxBxKxSxD, l, spec: PoolSpec):
-    """Equals `transformer.attention` to layer l of the pool; zeros in rows that see nothing."""
+def write_and_attend(
+    config: TransformerConfig, q_BxRxKxGxD, k_BxRxKxD, v_BxRxKxD, kv: KV, l, slots_BxR, spec: PoolSpec
+):
+    """Write keys and values to layer l of the pool [L, B, K, S, D]; the result of attention to it, and the pool.
+
+    Equals `transformer.attention`, but for zeros in rows that see nothing. Each device writes its own heads: left to
+    XLA, TPU7x gathers all heads' keys and values in every layer.
+    """
+    return on_each_device(
+        functools.partial(_write_and_attend, config),
+        ("brkgd", "brkd", "brkd", ("lbksd", "lbksd"), "x", "br", _axes(spec)),
+        ("brkgd", ("lbksd", "lbksd")),
+        q_BxRxKxGxD,
+        k_BxRxKxD,
+        v_BxRxKxD,
+        kv,
+        jnp.asarray(l, jnp.int32)[None],
+        slots_BxR,
+        spec,
+    )
+
+
+def _axes(spec: PoolSpec):
+    return jax.tree.map(lambda field: ("", "b", "br")[field.ndim], spec)
+
+
+def _write_and_attend(config, q_BxRxKxGxD, k_BxRxKxD, v_BxRxKxD, kv, l, slots_BxR, spec: PoolSpec):
+    with jax.named_scope("write"):
+        kv = write_kv(kv, l[0], None, slots_BxR, k_BxRxKxD, v_BxRxKxD)
     lanes, rows, heads, groups, size = q_BxRxKxGxD.shape
     q_BxKxRxGxD = jnp.moveaxis(q_BxRxKxGxD * config.score_scale, 1, 2)
     row_BxRx4 = jnp.stack([*spec.row, spec.row_position], axis=2)
-    slot_Bx4xS = jnp.stack([*spec.slot, spec.slot_position], axis=1)
-    out_BxKxNxD = on_each_device(
-        functools.partial(_attend, config.attention_cap),
-        ("bknd", "lbksd", "lbksd", "bnp", "bps", "b", "b", "x", "x"),
-        "bknd",
+    out_BxKxNxD = _attend(
+        config.attention_cap,
         q_BxKxRxGxD.reshape(lanes, heads, rows * groups, size),
-        k_LxBxKxSxD,
-        v_LxBxKxSxD,
+        *kv,
         jnp.repeat(row_BxRx4, groups, axis=1),
-        slot_Bx4xS,
+        jnp.stack([*spec.slot, spec.slot_position], axis=1),
         spec.begin,
         spec.end,
         spec.window[None],
-        jnp.asarray(l, jnp.int32)[None],
+        l,
     )
-    return jnp.moveaxis(out_BxKxNxD.reshape(lanes, heads, rows, groups, size), 2, 1)
+    return jnp.moveaxis(out_BxKxNxD.reshape(lanes, heads, rows, groups, size), 2, 1), kv
 
 
 def block_of(slots: int, slot_bytes: int) -> int:

@@ -22,7 +22,7 @@ from pasta_jax.models.layers import is_stacked
 from pasta_jax.models.mask_spec import HIDDEN, MaskSpec, PoolSpec
 from pasta_jax.models.packed import Packed
 from pasta_jax.models.pool import KV, lanes_kv, layers_kv, prefix_kv, write_kv
-from pasta_jax.models.pool_tpu import attend_pool
+from pasta_jax.models.pool_tpu import write_and_attend
 
 # (q, k, v) -> (output, new cache)
 Attend = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, KV | None]]
@@ -216,11 +216,14 @@ def trunk(
                 return attention(config, q, k.swapaxes(1, 2), v.swapaxes(1, 2), see), None
             if packed is not None:
                 q, k, v = (packed.spread(rows[0], cache.slots_BxT.shape[0]) for rows in (q, k, v))
+            if isinstance(see, PoolSpec):
+                out, written = write_and_attend(config, q, k, v, layers_kv(kv), l, cache.slots_BxT, see)
+                if isinstance(kv[0], tuple):
+                    written = tuple((pool[0],) for pool in written)
+                return out if packed is None else packed.pack(out)[None], written
             with jax.named_scope("write"):
                 written = write_kv(kv, l, cache.lanes, cache.slots_BxT, k, v)
-            if isinstance(see, PoolSpec):
-                out = attend_pool(config, q, *layers_kv(written), l, see)
-            elif cache.lanes is None and holds_panels(params_l["out"]):
+            if cache.lanes is None and holds_panels(params_l["out"]):
                 out = attend_visible(q, *(pool[l] for pool in written), see, config.score_scale, config.attention_cap)
             else:
                 read, at = (written, l) if cache.lanes is None else (lanes_kv(written, l, cache.lanes), 0)
