@@ -22,6 +22,7 @@ apar          the rival APAR from the same records with the same settings: forks
 gemma3_270m   Gemma 3 270M, all parameters, on such records
 gemma_7b      the paper's settings, on such records; needs --config.model.path=<folder with the weights>. Weights,
               gradients and moments take 16 bytes per parameter, 140 GB, divided over the devices of --config.mesh.model
+              and, with --config.mesh.fsdp=True, of --config.mesh.data
 
 The last three have not been trained to completion yet.
 """
