@@ -15,7 +15,8 @@ of several, the others are still compiled.
 some numbers of slots, and for config.slots compiled.
 
 --config.programs="('sft', 'preference')" compiles training steps over all parameters in float32, with blocked attention
-in kernels and each layer recomputed in the backward pass.
+in kernels and each layer recomputed in the backward pass; so that Gemma 7B fits v6e:2x4, with --config.train.data=8
+--config.train.fsdp=True.
 
 Variants: gemma_7b, gemma_2b, gemma2_27b, gemma3_270m, smollm2_135m; all: the first three, decoding and training.
 """
@@ -49,7 +50,14 @@ def compile_tpu(*presets: str) -> ConfigDict:
             "slots": 4096,
             "used": 2048,  # slots in use in each lane, for the bytes that a step moves
             "prefill": 512,  # tokens of a prompt written at once: 16, 32, 64, 128, 256 or 512
-            "train": {"rows": 8, "tokens": 2048, "block": 256, "slice": 256},  # as in configs/sft.py; all parameters
+            "train": {  # as in configs/sft.py; all parameters
+                "data": 1,  # devices that divide the rows; the rest of the topology divides each layer
+                "fsdp": False,  # divide parameters and moments over `data` too
+                "rows": 16,
+                "tokens": 2048,
+                "block": 256,
+                "slice": 256,
+            },
             "programs": ("run", "prefill"),  # and sft, preference
             "search": False,  # look for the most lanes that fit
         }
@@ -60,4 +68,5 @@ def everything() -> ConfigDict:
     """All programs of three sizes."""
     config = compile_tpu("gemma_2b", "gemma_7b", "gemma2_27b")
     config.programs = ("run", "prefill", "sft", "preference")
+    config.train.data, config.train.fsdp = 4, True
     return config

@@ -117,7 +117,7 @@ def test_a_training_step_over_a_mesh_runs_the_kernels_and_gathers_nothing():
         "--topology=v5e:2x4",
         "--config.presets=('toy',)",
         "--config.programs=('sft',)",
-        "--config.data=4",
+        "--config.train.data=4",
         "--config.train.tokens=1024",
         "--config.train.block=128",
     )

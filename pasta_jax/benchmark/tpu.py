@@ -22,7 +22,7 @@ from pasta_jax.chips import Chip
 from pasta_jax.errors import PastaError
 from pasta_jax.models import pool_tpu
 from pasta_jax.models.transformer import Layer
-from pasta_jax.sharding import DATA, MODEL, make_mesh, shardings
+from pasta_jax.sharding import DATA, FSDP, MODEL, make_mesh, shardings
 
 Tree = TypeVar("Tree")
 
@@ -39,12 +39,13 @@ def topology_devices(name: str) -> list[jax.Device]:
         ) from None
 
 
-def topology_mesh(devices: list[jax.Device], data: int) -> Mesh:
-    """A mesh of all devices, `data` times the rest."""
+def topology_mesh(devices: list[jax.Device], data: int, fsdp: bool = False) -> Mesh:
+    """A mesh of all devices, `data` times the rest; with `fsdp` to train on, parameters divided over `data` too."""
+    axis = FSDP if fsdp else DATA
     try:
-        return make_mesh(data, len(devices) // data, devices)
+        return make_mesh(data, len(devices) // data, devices, axis)
     except AssertionError:  # JAX orders no chips that show two cores each, as v4 does here
-        return Mesh(np.array(devices).reshape(data, -1), (DATA, MODEL), axis_types=(AxisType.Auto,) * 2)
+        return Mesh(np.array(devices).reshape(data, -1), (axis, MODEL), axis_types=(AxisType.Auto,) * 2)
 
 
 def placed(tree: Tree, mesh: Mesh | AbstractMesh) -> Tree:

@@ -37,8 +37,10 @@ from pasta_jax.train.state import Params, new_state
 
 @dataclasses.dataclass(frozen=True)
 class TrainSettings:
-    """The shape of a training step."""
+    """The shape of a training step, and the devices that divide its rows."""
 
+    data: Positive
+    fsdp: bool
     rows: Rows
     tokens: Length
     block: Slots
@@ -82,16 +84,17 @@ def compile_programs(settings: Settings, topology: str, preset: str, keep_on: bo
     """Compile each program and report what it needs; with `keep_on`, also of those that don't fit."""
     devices = tpu.topology_devices(topology)
     mesh, chip = tpu.topology_mesh(devices, settings.data), share_of_chip(devices)
+    training_mesh = tpu.topology_mesh(devices, settings.train.data, settings.train.fsdp)
     say(f"compiling {preset} for {len(devices)} x {devices[0].device_kind}; nothing runs")
     shapes = shapes_of(settings, preset, mesh)
     room = Room(shapes.config, topology, len(devices), chip)
     programs, refused = {}, {}
     for name in track(settings.programs, "compiling", len(settings.programs)):
-        lowered = functools.partial(LOWER[name], settings, shapes, mesh)
+        training = name in ("sft", "preference")
+        lowered = functools.partial(LOWER[name], settings, shapes, training_mesh if training else mesh)
         try:
             programs[name] = tpu.compile_program(f"{name} of {preset}", lowered, chip, settings.used)
         except tpu.DoesNotFit as error:
-            training = name in ("sft", "preference")
             refused[name] = f"{error}{'' if training else room.suggestion(settings.slots)}"
             if not keep_on:
                 raise PastaError(refused[name]) from None
@@ -106,6 +109,7 @@ def compile_programs(settings: Settings, topology: str, preset: str, keep_on: bo
         topology=topology,
         device=devices[0].device_kind,
         mesh=dict(mesh.shape),
+        training_mesh=dict(training_mesh.shape),
         preset=preset,
         lanes=settings.lanes,
         rows=settings.rows,
@@ -223,10 +227,10 @@ def scoring_for(settings: Settings, shapes: Shapes) -> Scoring:
 
 def batch_of(count: int, settings: Settings, mesh: Mesh) -> Batch:
     """That many rows of tokens."""
-    if count < settings.data or count % settings.data:
+    if count < 1 or count % settings.train.data:
         raise PastaError(
             f"config.train.rows {settings.train.rows}: rows, and pairs, of which there are half as many, "
-            f"must be multiples of config.data ({settings.data})"
+            f"must be multiples of config.train.data ({settings.train.data})"
         )
     vector = jax.ShapeDtypeStruct((count, settings.train.tokens), jnp.int32, sharding=rows(mesh))
     return Batch(**{field.name: vector for field in dataclasses.fields(Batch)})

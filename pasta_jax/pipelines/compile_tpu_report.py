@@ -27,7 +27,8 @@ class Report:
 
     topology: str
     device: str
-    mesh: dict[str, int]
+    mesh: dict[str, int]  # of decoding
+    training_mesh: dict[str, int]
     preset: str
     lanes: int
     rows: int
@@ -52,6 +53,8 @@ class Report:
         """For people."""
         data, model = self.mesh.values()
         yield f"{self.topology}: {data * model} x {self.device}, mesh {data} x {model}, {self.preset}"
+        if {"sft", "preference"} & {*self.programs, *self.refused}:
+            yield f"  training: {' x '.join(f'{axis} {size}' for axis, size in self.training_mesh.items())}"
         yield (
             f"  a device: parameters {gib(self.params)}, keys and values {gib(self.keys_values)} "
             f"({self.lanes} lanes of {self.slots} slots)"
