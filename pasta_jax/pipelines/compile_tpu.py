@@ -28,7 +28,7 @@ from pasta_jax.pipelines.compile_tpu_room import Room
 from pasta_jax.progress import say, track
 from pasta_jax.ranges import Lanes, Length, Positive, Rows, Slots, Threads
 from pasta_jax.sharding import rows
-from pasta_jax.train.loop import train_step
+from pasta_jax.train.loop import train_step, where_it_is
 from pasta_jax.train.loss import KINDS, Loss, Scoring, sft_loss
 from pasta_jax.train.optimizer import OptimizerConfig, new_optimizer
 from pasta_jax.train.preference import PairBatch, PreferenceLoss, best_of_n_margin, preference_loss
@@ -243,8 +243,8 @@ def lower_step(shapes: Shapes, loss: Loss, batch: Batch | PairBatch, mesh: Mesh)
     )
     step = functools.partial(train_step, loss=loss, optimizer=optimizer, accumulate=1)
     params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), shapes.params)
-    state = jax.eval_shape(lambda params: new_state(params, optimizer, 0), params)
-    return jax.jit(step, donate_argnums=0).lower(tpu.placed(state, mesh), None, batch)
+    state = tpu.placed(jax.eval_shape(lambda params: new_state(params, optimizer, 0), params), mesh)
+    return jax.jit(step, donate_argnums=0, out_shardings=where_it_is(state)).lower(state, None, batch)
 
 
 def scalar(dtype: str, *shape: int) -> jax.ShapeDtypeStruct:

@@ -83,10 +83,14 @@ def profile(settings: Settings) -> ProfileReport:
 def picture_of_steps(report: ProfileReport) -> str:
     """A bar per width, of its phases."""
     bars = [
-        Bar(f"{rows} row{'s' if rows > 1 else ''}", {SHOWN[phase]: ms for phase, ms in phases.items()})
-        for rows, phases in report.phases.items()
+        Bar(name_of(rows), {SHOWN[phase]: ms for phase, ms in phases.items()}) for rows, phases in report.phases.items()
     ]
     return stacked(f"Where a step's time goes: {report.model}, {report.dtype}", "ms", bars)
+
+
+def name_of(rows: int) -> str:
+    """A step of so many rows."""
+    return f"{rows} row{'s' if rows > 1 else ''}"
 
 
 def picture_of_answers(report: ProfileReport) -> str:
@@ -102,7 +106,7 @@ def picture_of_answers(report: ProfileReport) -> str:
 def table(report: ProfileReport) -> str:
     """The report for people."""
     widths = list(report.phases)
-    lines = [f"{'ms of a step':36}" + "".join(f"{f'{rows} rows':>10}" for rows in widths)]
+    lines = [f"{'ms of a step':36}" + "".join(f"{name_of(rows):>10}" for rows in widths)]
     for phase in PHASES:
         lines.append(f"{SHOWN[phase]:36}" + "".join(f"{report.phases[rows][phase]:10.2f}" for rows in widths))
     lines.append(f"{'all':36}" + "".join(f"{report.ms_per_step[rows]:10.2f}" for rows in widths))
