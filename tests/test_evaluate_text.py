@@ -14,10 +14,11 @@ from pasta_jax.decode.sampling import Sampling
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Positions
 from pasta_jax.models.defaults import Defaults
-from pasta_jax.pipelines import evaluate_page, evaluate_text
+from pasta_jax.pipelines import evaluate_answers, evaluate_page, evaluate_prompts, evaluate_text
 from pasta_jax.pipelines.evaluate_answers import SHOWN, Task
+from pasta_jax.pipelines.evaluate_prompts import Question
 from pasta_jax.pipelines.evaluate_report import Evaluation
-from pasta_jax.pipelines.evaluate_speed import Timed, Timing, realised
+from pasta_jax.pipelines.evaluate_speed import Throughput
 from pasta_jax.rivals import answer as rivals
 from pasta_jax.rivals.answer import Options
 from pasta_jax.rivals.skeleton import parse_skeleton
@@ -90,6 +91,8 @@ def test_a_run_keeps_its_answers_and_resumes(run, tmp_path):
 def test_the_report_shows_every_prompt_safely(run, tmp_path):
     """One page without scripts or addresses, and the same in Markdown with pictures; without texts, figures alone."""
     evaluation = run()
+    measured = dataclasses.replace(evaluation.report, throughput={"model": Throughput(3, 2, 5.0, 77.7)})
+    evaluation = dataclasses.replace(evaluation, report=measured)
     evaluate_page.write_report(evaluation, True, tmp_path)
     html, markdown = ((tmp_path / name).read_text() for name in ("report.html", "report.md"))
     assert "<fish>" not in html + markdown
@@ -98,10 +101,66 @@ def test_the_report_shows_every_prompt_safely(run, tmp_path):
     assert re.findall(r'(?:src|href)="(?!#)|url\((?!#)|@import', html) == []
     assert html.count('class="lanes"') == 3 * len(SYSTEMS)
     for text in (html, markdown):
-        assert all(name in text for name in (*map(SHOWN.get, SYSTEMS), "paper: Pasta-BoN λ=∞", "Quality against speed"))
+        assert all(
+            name in text for name in (*map(SHOWN.get, SYSTEMS), "paper: Pasta-BoN λ=∞", "Quality against speed", "77.7")
+        )
     assert all((tmp_path / name).exists() for name in re.findall(r"\]\(([\w.]+)\)", markdown))
     evaluate_page.write_report(evaluation, False, tmp_path)
     assert "fish" not in (tmp_path / "report.html").read_text() + (tmp_path / "report.md").read_text()
+
+
+def test_second_turns_follow_their_own_first_answers(run, monkeypatch, tmp_path):
+    """The history is the system's own first answer, also of a run that was killed between the turns."""
+    rows = [
+        {"question_id": 80 + n, "category": "writing", "turns": [text, f"And {text}"]} for n, text in enumerate("abc")
+    ]
+    monkeypatch.setattr(evaluate_prompts, "rows_of", lambda name: [(name, row) for row in rows])
+    asked = {}
+    ask = Task.request
+
+    def remembered(task: Task, question: Question) -> Request:
+        asked[task.system, question.prompts, question.number] = question.messages
+        return ask(task, question)
+
+    monkeypatch.setattr(Task, "request", remembered)
+    mt_bench = {"systems": ("model", "skeleton"), "prompts.file": 0, "prompts.mt_bench": 80, "pairs": 0, "timed": 0}
+    evaluation = run(limit=2, **mt_bench)
+    assert list(evaluation.report.sets) == ["mt_bench", "mt_bench 2"]
+    for system in ("model", "skeleton"):
+        first, second = (evaluation.of(name, system) for name in ("mt_bench", "mt_bench 2"))
+        assert [answer.prompt for answer in first] == by_hash("abc", 2)
+        for before, after in zip(first, second, strict=True):
+            assert asked[system, "mt_bench 2", after.number] == [
+                ("user", before.prompt), ("assistant", before.text), ("user", f"And {before.prompt}"),
+            ]  # fmt: skip
+            assert after.number == before.number == after.seed
+        lines = [json.loads(line) for line in (tmp_path / f"run/mt_bench-{system}.jsonl").read_text().splitlines()]
+        texts = {80 + "abc".index(one.prompt): [one.text, two.text] for one, two in zip(first, second, strict=True)}
+        assert {line["question_id"]: line["choices"][0]["turns"] for line in lines} == texts
+
+    path = tmp_path / "run/answers-model.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    assert [json.loads(line)["prompts"] for line in lines[1:]] == ["mt_bench"] * 2 + ["mt_bench 2"] * 2
+    path.write_text("".join(lines[:3]))
+    again = run(limit=2, **mt_bench)
+    assert [answer.fed for answer in again.answers["model"]] == [answer.fed for answer in evaluation.answers["model"]]
+
+
+def test_throughput_is_of_systems_that_answer_many_at_a_time(run, monkeypatch):
+    """The probe for unmasked figures stays out of the timed runs."""
+    monkeypatch.setattr(evaluate_answers, "well_formed", lambda *_: pytest.fail("probed while the clock ran"))
+    options = {"systems": ("model", "skeleton", "baseline"), "timed": 0, "throughput": 2, "decoding.lanes": 2}
+    evaluation = run(unmasked=0, **options)
+    measured = evaluation.report.throughput
+    assert {system: (one.answers, one.lanes) for system, one in measured.items()} == {
+        "model": (2, 2),
+        "baseline": (2, 2),
+    }
+    for system, one in measured.items():
+        text = sum(answer.text_tokens for answer in evaluation.answers[system][:2])
+        assert one.tokens_per_second * one.seconds == pytest.approx(text, rel=0.05)  # both are rounded
+    assert run(unmasked=1, **options).report.throughput == measured  # read
+    assert "tokens of text per second, 2 prompts, 2 at a time" in evaluation.report.text()
 
 
 def test_a_larger_limit_goes_on_from_a_smaller_one(run, tmp_path):
@@ -125,19 +184,6 @@ def test_another_model_or_config_is_refused_by_name(run, tmp_path):
     path.write_text(path.read_text().replace("other ", "tiny ").replace(by_hash(QUESTIONS, 1)[0], "Who?"))
     with pytest.raises(PastaError, match=r"answer 0 of file: to another prompt"):
         run(limit=1, systems=("baseline",))
-
-
-def test_realised_speedup_of_timings():
-    def timing(number: int, seconds: float, chunks: int, steps: int = 10) -> Timing:
-        return Timing(number, "", {"model": Timed(seconds, steps, chunks), "baseline": Timed(4.0, 40, 0)})
-
-    result = realised([timing(0, 1.0, 2), timing(1, 4.0, 0, 40), timing(2, 1.0, 1, steps=0)], "model")
-    assert (result.prompts, result.forked) == (2, 1)
-    assert (result.speedup, result.theoretical) == pytest.approx((2, 2))
-    assert (result.speedup_of_forked, result.theoretical_of_forked) == pytest.approx((4, 4))
-    assert realised([timing(0, 4.0, 0)], "model").speedup_of_forked is None
-    with pytest.raises(PastaError, match=r"config\.timed: all timed answers are empty"):
-        realised([timing(0, 1.0, 1, steps=0)], "model")
 
 
 def test_no_prompt_at_all_is_refused(run):

@@ -85,6 +85,7 @@ def sections(evaluation: Evaluation, texts: bool) -> list[Section]:
     parts += _calibration(evaluation, name, texts)
     parts += _categories(systems)
     parts += [_sets(evaluation)] * (len(evaluation.report.sets) > 1)
+    parts += [_throughput(evaluation)] * bool(evaluation.report.throughput)
     return parts
 
 
@@ -210,6 +211,14 @@ def _sets(evaluation: Evaluation) -> Section:
             rules = "—" if report.figures.rules is None else f"{100 * report.figures.rules:.1f} %"
             rows.append([shown, name, *values, rules])
     return Section("By set of prompts", "Rules are IFEval's: the share of prompts with all of them followed.", rows)
+
+
+def _throughput(evaluation: Evaluation) -> Section:
+    rows = [["", "prompts", "at a time", "seconds", "tokens per second"]]
+    for system, one in evaluation.report.throughput.items():
+        figures = (str(one.answers), str(one.lanes), f"{one.seconds:.1f}", f"{one.tokens_per_second:.1f}")
+        rows.append([SHOWN[system], *figures])
+    return Section("Throughput", "Many prompts at a time; tokens of text, without tags and topics.", rows)
 
 
 def worst_title(evaluation: Evaluation) -> str:

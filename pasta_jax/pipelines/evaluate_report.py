@@ -52,7 +52,8 @@ class Report:
             lines += ["", f"realised, one prompt at a time: {system}"]
             lines += [f"{name.replace('_', ' '):24}{_cell(value):>14}" for name, value in vars(one).items()]
         for system, one in self.throughput.items():
-            lines += ["", f"{system}: {one.tokens_per_second:.1f} tokens/s over {one.answers} prompts together"]
+            together = f"{one.answers} prompts, {one.lanes} at a time"
+            lines += ["", f"{system}: {one.tokens_per_second:.1f} tokens of text per second, {together}"]
         return "\n".join(lines)
 
 

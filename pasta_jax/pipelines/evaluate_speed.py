@@ -2,13 +2,15 @@
 
 One at a time, the systems alternate, because a machine's speed drifts; the first of several runs of a prompt, which may
 compile, doesn't count, and of the others the median does. The answers are those of the same prompts, options and seeds
-in any other run. Many together, the clock runs from the first prompt to the last answer: tokens per second.
+in any other run. Many together, the clock runs from the first prompt to the last answer. Skeleton-of-Thought is left
+out there: it answers one prompt after another.
 """
 
+import contextlib
 import dataclasses
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +60,9 @@ class Throughput:
     """Many prompts at a time."""
 
     answers: int
+    lanes: int  # of them at a time
     seconds: float
-    tokens_per_second: float
+    tokens_per_second: float  # of text: neither tags nor topics
 
 
 def speedups(timings: Sequence[Timing], system: System) -> dict[int, float]:
@@ -96,7 +99,8 @@ def realised(timings: Sequence[Timing], system: System) -> Realised:
 
 def time_answers(tasks: Sequence[Task], questions: Sequence[Question], rounds: int, workdir: Path) -> list[Timing]:
     """Time the systems' answers to each question; an earlier run's timings are read."""
-    with _records(workdir / "timings.jsonl", tasks, {"rounds": rounds}) as lines:
+    about = {"rounds": rounds, "widths": tasks[0].config.widths}
+    with _records(workdir / "timings.jsonl", tasks, about) as lines:
         timings = [msgspec.json.decode(line, type=Timing) for line in lines.lines[1:]]
         timings = timings[: len(questions)]
         if any(timing.prompt != question.text for timing, question in zip(timings, questions, strict=False)):
@@ -118,7 +122,11 @@ def time_answers(tasks: Sequence[Task], questions: Sequence[Question], rounds: i
 
 def time_together(tasks: Sequence[Task], questions: Sequence[Question], workdir: Path) -> dict[str, Throughput]:
     """Each system's throughput over all questions, in the second of two runs; an earlier run's figures are read."""
-    about = {"answers": len(questions), "lanes": tasks[0].config.lanes}
+    tasks = [dataclasses.replace(task, unmasked=0) for task in tasks if not task.is_rival]
+    if not tasks:
+        return {}
+    config = tasks[0].config  # everyone's
+    about = {"answers": len(questions), "lanes": config.lanes, "widths": config.widths, "packed": config.packed}
     with _records(workdir / "throughput.jsonl", tasks, about) as lines:
         known = [msgspec.json.decode(line, type=tuple[str, Throughput]) for line in lines.lines[1:]]
         found = dict(known)
@@ -130,20 +138,22 @@ def time_together(tasks: Sequence[Task], questions: Sequence[Question], workdir:
                     progress.note = SHOWN[task.system]
                     began, tokens = time.perf_counter() - compiled.seconds(), 0
                     for _, answer in task.answers(questions):
-                        tokens += answer.tokens
+                        tokens += answer.text_tokens
                         progress.add()
                     seconds = time.perf_counter() - compiled.seconds() - began
-                found[task.system] = Throughput(len(questions), round(seconds, 3), round(tokens / seconds, 2))
+                speed = round(tokens / seconds, 2)
+                found[task.system] = Throughput(len(questions), config.lanes, round(seconds, 3), speed)
                 lines.append((task.system, dataclasses.asdict(found[task.system])))
     return found
 
 
-def _records(path: Path, tasks: Sequence[Task], about: dict[str, Any]) -> files.JsonLines:
+@contextlib.contextmanager
+def _records(path: Path, tasks: Sequence[Task], about: dict[str, Any]) -> Iterator[files.JsonLines]:
     """A file whose first line states what its records depend on."""
     about = about | {f"{task.system}.{name}": value for task in tasks for name, value in task.depends_on().items()}
-    lines = files.JsonLines(path, exclusive=True)
-    if lines.lines:
-        refuse_other(path, lines.lines[0], about)
-    else:
-        lines.append(about)
-    return lines
+    with files.JsonLines(path, exclusive=True) as lines:
+        if lines.lines:
+            refuse_other(path, lines.lines[0], about)
+        else:
+            lines.append(about)
+        yield lines
