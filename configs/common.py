@@ -49,6 +49,7 @@ def decoding(lanes: int, rows: int) -> ConfigDict:
             "widths": (2, 4),  # row counts a step may use besides 1 and `rows`; each adds a compiled loop
             "packed": (),  # instead, with several lanes: row counts of all lanes together, besides lanes * rows
             "slots": 0,  # tokens per request, prompt included; 0: as many as needed
+            "piece": 0,  # tokens of a prompt written at once, and the unit of what prompts share; 0: the platform's own
             "kernel": True,  # on a TPU, attention by our own kernel, which reads only slots in use; False: by XLA
         }
     )

@@ -18,7 +18,7 @@ from tests.test_ablation import talkative
 
 ROOT = Path(__file__).parents[1]
 LANES, QUEUE, SLOTS = 4, 12, 256
-DECODING = {"lanes": LANES, "rows": 4, "slots": SLOTS, "widths": "()"}
+DECODING = {"lanes": LANES, "rows": 4, "slots": SLOTS, "widths": "()", "piece": 16}
 OPTIONS = {"warm_up": False, "limits.queue": QUEUE, "request.max_tokens": 60, "name": "talkative"}
 
 

@@ -17,7 +17,7 @@ from pasta_jax.errors import PastaError
 from tests.traces import tiny_model
 
 LANES, SLOTS, WAITING = 2, 256, 3
-CONFIG = DecodeConfig(lanes=LANES, rows=3, slots=SLOTS)
+CONFIG = DecodeConfig(lanes=LANES, rows=3, slots=SLOTS, piece=16)
 LONG = 200  # tokens that take longer than a test's next line
 
 
@@ -159,9 +159,6 @@ def test_a_long_prompt_is_written_between_the_rounds_of_others(monkeypatch):
     prefill, run = decoding.prefill, decoding.run
     monkeypatch.setattr(decoding, "prefill", lambda *a, **k: log.append("piece") or prefill(*a, **k))
     monkeypatch.setattr(decoding, "run", lambda *a, **k: log.append("run") or run(*a, **k))
-    monkeypatch.setattr(
-        decoding, "pieces", lambda length: [(at, min(16, length - at), 16) for at in range(0, length, 16)]
-    )
     requests = {0: ask("x", LONG), 1: ask("y" * 60)}
     texts = {}
     for round_steps, expected in (
@@ -180,10 +177,7 @@ def test_a_long_prompt_is_written_between_the_rounds_of_others(monkeypatch):
     assert texts[4] == texts[64]
 
 
-def test_a_prompt_that_is_being_written_can_be_cancelled(monkeypatch):
-    monkeypatch.setattr(
-        decoding, "pieces", lambda length: [(at, min(16, length - at), 16) for at in range(0, length, 16)]
-    )
+def test_a_prompt_that_is_being_written_can_be_cancelled():
     device = loop()
     device.submit(0, ask("x", LONG), 1)
     list(device.round())

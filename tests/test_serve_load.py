@@ -105,6 +105,17 @@ def test_clients_get_their_own_answers_while_half_of_the_others_vanish(server):
     assert resident(server) < before + 64 * MIB
 
 
+def test_the_earlier_turns_of_a_chat_are_not_computed_again(server):
+    messages, earlier, copied = [], 0, server.metric("pasta_prompt_tokens_copied_total")
+    for turn in range(3):
+        messages.append({"role": "user", "content": f"turn {turn}: fish cod {'and so on ' * 3}"})
+        usage = server.ask(messages=messages, seed=turn, max_tokens=4)["usage"]
+        assert usage["prompt_tokens_details"]["cached_tokens"] == earlier // 16 * 16
+        copied, earlier = copied + earlier // 16 * 16, usage["prompt_tokens"]
+        messages.append({"role": "assistant", "content": "as you say"})
+    assert server.metric("pasta_prompt_tokens_copied_total") == copied > 0
+
+
 def malformed(rng: random.Random) -> bytes:
     """A body that is damaged: a value of another type or size, a byte, or the end."""
     fields = body(1, max_tokens=1, n=1, stop=["x"], stream=False, top_p=0.5, user="u", logprobs=None)

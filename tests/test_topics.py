@@ -49,7 +49,7 @@ class Words(ByteTokenizer):
 
 TOKENIZER = Words()
 TAGS = TOKENIZER.tags
-RULES = Rules(TAGS, TOKENIZER.stop_ids, 384, 2, (1, 2), (), PREDICTED, topics=topic_ids(TOKENIZER))
+RULES = Rules(TAGS, TOKENIZER.stop_ids, 384, 2, (1, 2), (), PREDICTED, 64, topics=topic_ids(TOKENIZER))
 
 
 @functools.partial(jax.jit, static_argnames="rules")

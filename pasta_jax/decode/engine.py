@@ -227,7 +227,7 @@ def open_engine(model: Model, config: DecodeConfig, most_waiting: int, topics: b
 
     def create() -> DeviceLoop:
         loop = DeviceLoop(model, rules, config.lanes, slots)
-        lengths = [length for length in PIECES if length < slots] if warm_up else []
+        lengths = [length for length in PIECES if length < min(slots, rules.piece + 1)] if warm_up else []
         for length in sorted([*lengths, *lengths]):  # the second time, the prompt is copied
             loop.submit(-1, Request((rules.stop_ids[0],) * length, 1, Sampling(), True, 1, 1), 1)
             while loop.is_busy:

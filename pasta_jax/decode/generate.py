@@ -10,9 +10,10 @@ import numpy as np
 
 from pasta_jax import compiled, memory
 from pasta_jax.decode.grammar import tags_of
+from pasta_jax.decode.held import Admission, HeldPrompts
 from pasta_jax.decode.interpreter import Script, run
 from pasta_jax.decode.lane_log import LaneLog, Snapshot
-from pasta_jax.decode.prefill import admit, copy_prompt, pieces, prefill, release
+from pasta_jax.decode.prefill import admit, begin_copied, copy_slots, pieces, prefill, release
 from pasta_jax.decode.request import DecodeConfig, Event, Request, Result
 from pasta_jax.decode.state import DecodeState, RequestFields, Rules, empty_state
 from pasta_jax.decode.topics import topic_ids
@@ -25,6 +26,7 @@ from pasta_jax.sharding import create_on_mesh_of
 
 PREFIXES = (128, 192, 256, 384, *(512 << n for n in range(16)))  # runs of slots that attention may read
 POOL = 256  # fewest slots of a pool; each next size is twice as large
+CPU_PIECE, PIECE = 64, 256  # tokens of a prompt written at once; an accelerator needs more to be busy
 SHORT = 16  # steps of a round, at most, whose tokens somebody waits for
 
 
@@ -44,9 +46,9 @@ def stream(
     """Yield events as tokens are fed, read from the device every `round_steps` steps, and each result when it is ready.
 
     Requests that cannot be answered are refused by the call itself, before the first item. Requests beyond the lanes
-    wait; a lane is refilled as soon as its request ends, without affecting the other lanes. A prompt that a lane
-    already holds is copied from there: several answers to one prompt cost one prefill. With a script (replay.py), every
-    request needs a lane of its own and follows its program.
+    wait; a lane is refilled as soon as its request ends, without affecting the other lanes. A prompt whose beginning a
+    lane already holds copies it from there: several answers to one prompt cost one prefill. With a script (replay.py),
+    every request needs a lane of its own and follows its program.
     """
     if script is not None and config.lanes < len(requests):
         raise PastaError(f"lanes {config.lanes}: a replay needs one lane per program; set lanes to {len(requests)}")
@@ -103,7 +105,7 @@ class DeviceLoop:
         self._model, self._rules, self._script = model, rules, script
         self._waiting: deque[_Waiting] = deque()
         self._logs: list[LaneLog | None] = [None] * lanes
-        self._prompts: list[tuple[int, ...]] = [()] * lanes  # in each lane's first slots, also after its request ended
+        self._held = HeldPrompts(lanes, rules.piece)
         self._writes: deque[Callable[[DecodeState], DecodeState]] = deque()  # the pieces of a prompt that is written
         self._written_lane = -1  # the lane of that prompt
         self._snapshot: Snapshot | None = None
@@ -179,7 +181,8 @@ class DeviceLoop:
             lane = self._written_lane
             if not self._writes:
                 log = self._logs[lane]
-                self._prompts[lane], self._written_lane = log.request.prompt_ids, -1
+                self._held.hold(lane, log.request.prompt_ids)
+                self._written_lane = -1
                 log.record_time(step=0)
             others = [log for at, log in enumerate(self._logs) if log and at != lane]
             if any(log.round_steps <= SHORT for log in others):
@@ -187,15 +190,15 @@ class DeviceLoop:
 
     def _admit(self) -> None:
         """Give a free lane to the first waiting request."""
-        lane, item = self._logs.index(None), self._waiting.popleft()
-        replayed = self._script is not None
-        self._logs[lane] = LaneLog(item.number, item.request, self._model, self._rules, replayed, item.round_steps)
-        prompt = item.request.prompt_ids
-        source = self._prompts.index(prompt) if prompt in self._prompts and not replayed else -1
+        item, replayed = self._waiting.popleft(), self._script is not None
+        free = [lane for lane, log in enumerate(self._logs) if log is None]
+        admission = self._held.admit(item.request.prompt_ids, free, may_copy=not replayed)
+        lane = self._written_lane = admission.lane
+        self._logs[lane] = LaneLog(
+            item.number, item.request, self._model, self._rules, replayed, item.round_steps, admission.copied
+        )
         first = int(self._script.tokens[lane, 0]) if replayed else -1
-        self._prompts[lane] = ()
-        self._written_lane = lane
-        self._writes.extend(writes(self._model, lane, item.request, self._rules, first, source))
+        self._writes.extend(writes(self._model, admission, item.request, self._rules, first))
 
 
 def require_memory(model: Model, lanes: int, slots: int) -> None:
@@ -219,15 +222,16 @@ def rules_for(model: Model, config: DecodeConfig, slots: int, sequential: bool, 
         widths=tuple(sorted({1, rows, *(width for width in config.widths if width < rows)})),
         prefixes=tuple(length for length in PREFIXES if length < slots),
         positions=positions_for(model),
+        piece=config.piece or (CPU_PIECE if _platform(model.params) == "cpu" else PIECE),
         packed=packed if config.packed and config.lanes > 1 else (),
-        kernel=config.kernel and slots % TILE == 0 and _is_on_tpu(model.params),
+        kernel=config.kernel and slots % TILE == 0 and _platform(model.params) == "tpu",
         topics=topic_ids(tokenizer) if topics else None,
     )
 
 
-def _is_on_tpu(params: Params) -> bool:
+def _platform(params: Params) -> str:
     sharding = getattr(jax.tree.leaves(params)[0], "sharding", None)
-    return sharding is not None and next(iter(sharding.device_set)).platform == "tpu"
+    return "cpu" if sharding is None else next(iter(sharding.device_set)).platform
 
 
 def positions_for(model: Model) -> Positions:
@@ -263,24 +267,22 @@ def slots_for(model: Model, requests: Sequence[Request], config: DecodeConfig) -
     return slots
 
 
-def start(
-    model: Model, state: DecodeState, lane: int, request: Request, rules: Rules, first: int = -1, source: int = -1
-) -> DecodeState:
+def start(model: Model, state: DecodeState, lane: int, request: Request, rules: Rules, first: int = -1) -> DecodeState:
     """Put a request into a lane; see `writes`."""
-    for write in writes(model, lane, request, rules, first, source):
+    for write in writes(model, Admission(lane), request, rules, first):
         state = write(state)
     return state
 
 
 def writes(
-    model: Model, lane: int, request: Request, rules: Rules, first: int = -1, source: int = -1
+    model: Model, admission: Admission, request: Request, rules: Rules, first: int = -1
 ) -> Iterator[Callable[[DecodeState], DecodeState]]:
-    """What puts a request into a lane, one piece after another: write its prompt, or copy it from lane `source`.
+    """What puts a request into a lane, one piece of its prompt after another; what is copied comes with the first.
 
-    The last one samples its first token, or in a replay takes `first`. The first one empties the lane.
+    The last one samples the first token, or in a replay takes `first`. The first one empties the lane.
     """
     prompt = np.asarray(request.prompt_ids, np.int32)
-    lane_id = np.int32(lane)
+    lane, source, copied = (np.int32(value) for value in dataclasses.astuple(admission))
 
     def admitted(state: DecodeState) -> DecodeState:
         limit = min(len(prompt) + request.max_tokens, state.pool.slots, model.config.context)
@@ -294,20 +296,19 @@ def writes(
             max_chunk=np.int32(request.max_chunk_tokens),
             sampling=request.sampling.arrays(),
         )
-        return admit(state, lane_id, fields)
+        state = admit(state, lane, fields)
+        return copy_slots(state, lane, source, copied, piece=rules.piece) if copied else state
 
-    def copied(state: DecodeState) -> DecodeState:
-        span = min(sum(pieces(len(prompt))[-1][::2]), state.pool.slots)
-        state = admitted(state)
-        return copy_prompt(model.params, state, lane_id, np.int32(source), span=span, config=model.config, rules=rules)
+    def begun(state: DecodeState) -> DecodeState:
+        return begin_copied(model.params, admitted(state), lane, config=model.config, rules=rules)
 
     def written(state: DecodeState, offset: int, count: int, padded: int) -> DecodeState:
         tokens_P = np.zeros(padded, np.int32)
         tokens_P[:count] = prompt[offset : offset + count]
         return prefill(
             model.params,
-            state if offset else admitted(state),
-            lane_id,
+            state if offset > copied else admitted(state),
+            lane,
             tokens_P,
             np.int32(offset),
             np.int32(count),
@@ -316,8 +317,8 @@ def writes(
             rules=rules,
         )
 
-    if source >= 0:
-        yield copied
-    else:
-        for offset, count, padded in pieces(len(prompt)):
+    if copied == len(prompt):
+        yield begun
+    for offset, count, padded in pieces(len(prompt), rules.piece):
+        if offset >= copied:
             yield functools.partial(written, offset=offset, count=count, padded=padded)

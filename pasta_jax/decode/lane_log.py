@@ -40,13 +40,23 @@ class Snapshot:
 class LaneLog:
     """The host's view of the request in a lane: slots reported, times, and each thread's incomplete character."""
 
-    def __init__(self, number: int, request: Request, model: Model, rules: Rules, replayed: bool, round_steps: int):
+    def __init__(
+        self,
+        number: int,
+        request: Request,
+        model: Model,
+        rules: Rules,
+        replayed: bool,
+        round_steps: int,
+        copied: int,
+    ):
         self.number = number
         self.request = request
         self.model = model
         self.rules = rules
         self.replayed = replayed
         self.round_steps = round_steps
+        self.copied = copied
         self.reported = len(request.prompt_ids)
         self.detokenizers: dict[int, Detokenizer] = {}
         self.started = time.perf_counter()
@@ -93,4 +103,4 @@ class LaneLog:
             steps=int(snapshot.steps[lane]),
             rounds=tuple(self.rounds.items()),
         )
-        return Result(self.number, trace.program().strip(), trace.finish_reason, trace)
+        return Result(self.number, trace.program().strip(), trace.finish_reason, trace, self.copied)

@@ -15,13 +15,16 @@ from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.layers import Params
 from pasta_jax.models.transformer import Cache, logits, trunk
 
-PIECES = (16, 32, 64, 128, 256, 512)  # a prompt is written in pieces of these lengths: six programs at most
+PIECES = (16, 32, 64, 128, 256, 512)  # a prompt is written in pieces of these lengths, each of which is a program
 
 
-def pieces(length: int) -> list[tuple[int, int, int]]:
-    """(start, tokens, padded length) of each piece of a prompt: full ones, then the shortest that holds the rest."""
-    starts = range(0, length, PIECES[-1])
-    counts = [min(PIECES[-1], length - start) for start in starts]
+def pieces(length: int, piece: int) -> list[tuple[int, int, int]]:
+    """(start, tokens, padded length) of each piece of a prompt: full ones, then the shortest that holds the rest.
+
+    A full piece always has the same place and shape, whatever follows it: see held.py.
+    """
+    starts = range(0, length, piece)
+    counts = [min(piece, length - start) for start in starts]
     return [(start, count, next(c for c in PIECES if c >= count)) for start, count in zip(starts, counts, strict=True)]
 
 
@@ -99,50 +102,40 @@ def prefill(
     return _begin(params, state, lane, start + count, first, config, rules)
 
 
-def copy_prompt(
-    params: Params,
-    state: DecodeState,
-    lane: jax.Array,
-    source: jax.Array,
-    span: int,
-    config: TransformerConfig,
-    rules: Rules,
-) -> DecodeState:
-    """Copy the prompt in the first slots of lane `source` into the lane, and sample the next token with its own seed.
+@functools.partial(jax.jit, static_argnames="piece", donate_argnames="state")
+def copy_slots(state: DecodeState, lane: jax.Array, source: jax.Array, count: jax.Array, piece: int) -> DecodeState:
+    """Copy the first `count` slots of lane `source`, which are of its prompt, and what was computed at its end."""
+    slots = state.pool.slots
+    size_of_copy = min(piece, slots)
 
-    The result is bit-equal to that of `prefill`. `span` is the number of slots to copy, at least the prompt's.
-    """
-    return _begin_copied(params, _copy(state, lane, source, span), lane, config=config, rules=rules)
-
-
-@functools.partial(jax.jit, static_argnames="span", donate_argnames="state")
-def _copy(state: DecodeState, lane: jax.Array, source: jax.Array, span: int) -> DecodeState:
-    """Copy slots, in a program of its own: each span compiles one, and that with the model's head takes far longer."""
-
-    def put(field: jax.Array, lanes: int, slots: int) -> jax.Array:
-        """`lanes` and `slots` are the axes of the field that count them."""
+    def put(field: jax.Array, first: jax.Array, lanes: int, slots: int) -> jax.Array:
+        """Copy one piece; `lanes` and `slots` are the axes of the field that count them."""
         start, size = [0] * field.ndim, list(field.shape)
-        start[lanes], size[lanes], size[slots] = source, 1, span
-        piece = jax.lax.dynamic_slice(field, start, size)
+        start[lanes], start[slots], size[lanes], size[slots] = source, first, 1, size_of_copy
+        copied = jax.lax.dynamic_slice(field, start, size)
         start[lanes] = lane
-        return jax.lax.dynamic_update_slice(field, piece, start)
+        return jax.lax.dynamic_update_slice(field, copied, start)
 
-    pool = state.pool
-    integers = ("chunk", "epoch", "main", "position", "token", "step")
-    per_slot = {name: put(getattr(pool, name), 0, 1) for name in integers}
-    kv = jax.tree.map(lambda field: put(field, field.ndim - 4, field.ndim - 2), pool.kv)
-    length = state.request.prompt_length[lane]
-    hidden = state.hidden if state.hidden is None else put(state.hidden, 0, 1)
-    pool = dataclasses.replace(pool, kv=kv, fill=pool.fill.at[lane].set(length), **per_slot)
-    prompted = state.prompted.at[lane].set(state.prompted[source])
-    return dataclasses.replace(state, pool=pool, prompted=prompted, hidden=hidden)
+    def copy(number: jax.Array, state: DecodeState) -> DecodeState:
+        first = jnp.minimum(number * size_of_copy, slots - size_of_copy)
+        pool = state.pool
+        integers = ("chunk", "epoch", "main", "position", "token", "step")
+        per_slot = {name: put(getattr(pool, name), first, 0, 1) for name in integers}
+        kv = jax.tree.map(lambda field: put(field, first, field.ndim - 4, field.ndim - 2), pool.kv)
+        hidden = state.hidden if state.hidden is None else put(state.hidden, first, 0, 1)
+        return dataclasses.replace(state, pool=dataclasses.replace(pool, kv=kv, **per_slot), hidden=hidden)
+
+    copies = jnp.where(lane == source, 0, -(-count // size_of_copy))
+    state = jax.lax.fori_loop(0, copies, copy, state)
+    pool = dataclasses.replace(state.pool, fill=state.pool.fill.at[lane].set(count))
+    return dataclasses.replace(state, pool=pool, prompted=state.prompted.at[lane].set(state.prompted[source]))
 
 
 @functools.partial(jax.jit, static_argnames=("config", "rules"), donate_argnames="state")
-def _begin_copied(
+def begin_copied(
     params: Params, state: DecodeState, lane: jax.Array, config: TransformerConfig, rules: Rules
 ) -> DecodeState:
-    """Sample the first token after a copied prompt."""
+    """Sample the first token after a prompt that was copied whole, with the request's own seed."""
     return _begin(params, state, lane, state.pool.fill[lane], jnp.int32(-1), config, rules)
 
 

@@ -1,11 +1,14 @@
 """What decoding is asked for and what it returns: requests, events, results, and how they are decoded together."""
 
 import dataclasses
+from typing import Literal
 
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.trace import Trace
 from pasta_jax.errors import PastaError
 from pasta_jax.ranges import Lanes, SlotsOrNone, Threads, Widths
+
+Piece = Literal[0, 16, 32, 64, 128, 256, 512]  # prefill.py::PIECES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,6 +20,7 @@ class DecodeConfig:
     slots: SlotsOrNone  # tokens a request can hold, its prompt included; 0: as many as the requests need
     widths: Widths = ()  # a step computes 1 row, all, or the fewest of these that hold its running threads
     packed: Widths = ()  # the same of several lanes together, whose rows are then packed; empty: of the fullest lane
+    piece: Piece = 0  # tokens of a prompt written at once, and the unit of what prompts share; 0: the platform's own
     kernel: bool = True  # on a TPU, attention by our own kernel, which reads only slots in use; False: by XLA
 
     def __post_init__(self):
@@ -66,3 +70,4 @@ class Result:
     text: str
     finish_reason: str
     trace: Trace
+    copied: int = 0  # tokens of its prompt that were copied from a lane instead of computed

@@ -129,12 +129,13 @@ class Choice:
         return about
 
 
-def usage(choices: Sequence[Choice]) -> dict[str, int]:
+def usage(choices: Sequence[Choice]) -> dict[str, Any]:
     """OpenAI's counts of all answers to one prompt; steps and critical path are ours, also summed."""
     traces = [choice.result.trace for choice in choices]
     prompt, completion = len(traces[0].prompt_ids), sum(len(trace.token) for trace in traces)
     return {
         "prompt_tokens": prompt,
+        "prompt_tokens_details": {"cached_tokens": choices[0].result.copied},
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "steps": sum(trace.steps for trace in traces),

@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from pasta_jax.decode.engine import Engine
-from pasta_jax.decode.trace import Trace
+from pasta_jax.decode.request import Result
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100)
 PER_STEP = (1, 1.25, 1.5, 2, 2.5, 3, 4, 6, 8)
@@ -41,6 +41,9 @@ class Metrics:
         )
         self.vanished = Counter("pasta_vanished", "Clients that left before their answer ended", registry=registry)
         self.prompt_tokens = Counter("pasta_prompt_tokens", "Tokens of prompts", registry=registry)
+        self.copied = Counter(
+            "pasta_prompt_tokens_copied", "Tokens of prompts that were not computed again", registry=registry
+        )
         self.steps = Counter("pasta_steps", "Steps of finished answers", registry=registry)
         self.chunks = Counter("pasta_chunks", "Chunks of finished answers", registry=registry)
         self.answers = Counter("pasta_answers", "Finished answers by how they ended", ("finish",), registry=registry)
@@ -55,10 +58,12 @@ class Metrics:
             "pasta_text_tokens_per_step", "Text tokens of an answer over its steps", buckets=PER_STEP, registry=registry
         )
 
-    def answer(self, trace: Trace, finish: str, seconds: float) -> None:
+    def answer(self, result: Result, finish: str, seconds: float) -> None:
         """Count a finished answer."""
+        trace = result.trace
         self.answers.labels(finish).inc()
         self.prompt_tokens.inc(len(trace.prompt_ids))
+        self.copied.inc(result.copied)
         self.steps.inc(trace.steps)
         self.chunks.inc(len(trace.closed) - 1)
         self.forked.inc(len(trace.closed) > 1)

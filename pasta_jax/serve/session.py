@@ -80,7 +80,7 @@ class Session:
                 del self._open[index]
                 deltas += choice.finish(item)
                 seconds = time.perf_counter() - self._began
-                self._service.metrics.answer(item.trace, choice.finish_reason, seconds)
+                self._service.metrics.answer(item, choice.finish_reason, seconds)
             else:
                 del self._open[index]
                 if self._expired:

@@ -1,0 +1,60 @@
+"""Prompts that lanes hold, also after their requests have ended: which lane a new prompt gets, and what it copies."""
+
+import dataclasses
+from collections.abc import Sequence
+
+Prompt = tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Admission:
+    """The lane of a new prompt, and how many of its tokens lane `source` holds already; the others are computed."""
+
+    lane: int
+    source: int = -1
+    copied: int = 0
+
+
+def shared(prompt: Prompt, held: Prompt, piece: int) -> int:
+    """How many of a prompt's tokens are copied from a held one: all, or whole pieces before the last one.
+
+    Keys and values of a piece depend on the piece and those before it, and on its shape: a piece of the same tokens
+    at the same place has the same bits. Of a longer prompt, a token has to be computed for the next one's logits.
+    """
+    if prompt == held:
+        return len(prompt)
+    end = 0
+    while end + piece < len(prompt) and prompt[end : end + piece] == held[end : end + piece]:
+        end += piece
+    return end
+
+
+class HeldPrompts:
+    """The prompt in each lane's first slots; empty while one is written."""
+
+    def __init__(self, lanes: int, piece: int):
+        self._piece = piece
+        self._prompts: list[Prompt] = [()] * lanes
+        self._last_use = [0] * lanes  # the number of the admission
+        self._admissions = 0
+
+    def admit(self, prompt: Prompt, free: Sequence[int], may_copy: bool) -> Admission:
+        """Choose one of the free lanes, which then holds nothing until `hold`.
+
+        A prompt that goes on where a free lane's ends takes over that lane. Any other gets the lane that was not used
+        for the longest time, so that conversations which alternate keep their lanes.
+        """
+        lengths = [shared(prompt, held, self._piece) if may_copy else 0 for held in self._prompts]
+        most = max(lengths)
+        sources = [lane for lane, length in enumerate(lengths) if length == most] if most else []
+        continued = [lane for lane in sources if lane in free and len(self._prompts[lane]) - most < self._piece]
+        lane = continued[0] if continued else min(free, key=self._last_use.__getitem__)
+        source = lane if lane in sources else (sources or [-1])[0]
+        self._admissions += 1
+        self._last_use[lane] = self._admissions
+        self._prompts[lane] = ()
+        return Admission(lane, source, most)
+
+    def hold(self, lane: int, prompt: Prompt) -> None:
+        """The prompt is written."""
+        self._prompts[lane] = prompt
