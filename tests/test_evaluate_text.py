@@ -12,6 +12,7 @@ from pasta_jax.data.prompt_sets import by_hash, no_fork
 from pasta_jax.decode.request import DecodeConfig, Request
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.errors import PastaError
+from pasta_jax.evaluate.length_controlled import LengthControlled
 from pasta_jax.lang.structure import Positions
 from pasta_jax.models.defaults import Defaults
 from pasta_jax.pipelines import evaluate_answers, evaluate_page, evaluate_prompts, evaluate_text
@@ -22,6 +23,7 @@ from pasta_jax.pipelines.evaluate_speed import Throughput
 from pasta_jax.rivals import answer as rivals
 from pasta_jax.rivals.answer import Options
 from pasta_jax.rivals.skeleton import parse_skeleton
+from tests.test_interop import annotations
 from tests.traces import tiny_model
 
 pytestmark = pytest.mark.usefixtures("few_programs")
@@ -161,6 +163,26 @@ def test_throughput_is_of_systems_that_answer_many_at_a_time(run, monkeypatch):
         assert one.tokens_per_second * one.seconds == pytest.approx(text, rel=0.05)  # both are rounded
     assert run(unmasked=1, **options).report.throughput == measured  # read
     assert "tokens of text per second, 2 prompts, 2 at a time" in evaluation.report.text()
+
+
+def test_the_report_states_what_annotations_say(run, monkeypatch, tmp_path):
+    """With "LC" only where that was fitted."""
+    rows = [{"instruction": text, "output": "An answer.", "generator": "x", "dataset": "y"} for text in QUESTIONS]
+    monkeypatch.setattr(evaluate_prompts, "rows_of", lambda name: [(name, row) for row in rows])
+    options = {"systems": ("baseline",), "prompts.file": 0, "prompts.alpaca_eval": 805, "timed": 0}
+    options["annotations"] = str(annotations([1, 2, 2], tmp_path))
+    asked = []
+    monkeypatch.setattr(evaluate_text, "length_controlled", lambda *arguments: asked.append(arguments))
+    plain = "alpaca_eval: ours over base: win rate 66.67% (± 33.33), not length-controlled; 3 prompts"
+    report = run(**options).report
+    assert report.text().splitlines()[-1] == report.annotated() == plain
+    [(judged, instructions)] = asked
+    assert (len(judged), instructions) == (3, QUESTIONS)
+    monkeypatch.setattr(evaluate_text, "length_controlled", lambda *_: LengthControlled(51.234, 1.5))
+    evaluation = run(**options)
+    evaluate_page.write_report(evaluation, False, tmp_path)
+    for name in ("report.html", "report.md"):
+        assert "win rate 66.67% (± 33.33), LC win rate 51.23% (± 1.50); 3 prompts" in (tmp_path / name).read_text()
 
 
 def test_a_larger_limit_goes_on_from_a_smaller_one(run, tmp_path):

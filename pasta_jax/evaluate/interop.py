@@ -33,7 +33,7 @@ class Annotation:
 
 @dataclasses.dataclass(frozen=True)
 class WinRate:
-    """Percent, as alpaca_eval's get_winrate has it. Its length-controlled rate needs files that it downloads."""
+    """Percent, as alpaca_eval's get_winrate has it."""
 
     generator: str
     reference: str

@@ -120,11 +120,8 @@ def _beside_the_paper(evaluation: Evaluation, systems: dict[str, SystemReport]) 
         "system's, one prompt at a time in the same interpreter; theoretical speedup counts steps. "
         f"{won or 'Wins were not judged'}. The paper's setting: {SETTING}."
     )
-    if found := evaluation.report.annotations:
-        text += (
-            f" alpaca_eval: {found.generator} wins {found.win_rate:.2f}% over {found.reference} "
-            f"(± {found.standard_error:.2f}, {found.judged} prompts, not length-controlled)."
-        )
+    if annotated := evaluation.report.annotated():
+        text += f" {annotated}."
     return Section("The paper's table beside ours", text, rows)
 
 

@@ -80,6 +80,11 @@ def question_sets(counts: PromptCounts, file: str, limit: int | None = None) -> 
     return sets
 
 
+def alpaca_eval_instructions() -> list[str]:
+    """AlpacaEval's 805 instructions, in its order."""
+    return [_text(row, "instruction") for _, row in rows_of("alpaca_eval") if isinstance(row, Mapping)]
+
+
 def _questions(name: str) -> dict[str, Question]:
     """All questions of a set, by text."""
     questions = {}

@@ -7,6 +7,7 @@ from pasta_jax.evaluate.answers import Answer
 from pasta_jax.evaluate.figures import Figures, Speed
 from pasta_jax.evaluate.interop import WinRate
 from pasta_jax.evaluate.intervals import Estimate
+from pasta_jax.evaluate.length_controlled import LengthControlled
 from pasta_jax.pipelines.evaluate_answers import System
 from pasta_jax.pipelines.evaluate_prompts import Question
 from pasta_jax.pipelines.evaluate_speed import Realised, Throughput, Timing
@@ -33,6 +34,7 @@ class Report:
     realised: dict[str, Realised]  # by system; empty: not measured
     throughput: dict[str, Throughput]  # likewise
     annotations: WinRate | None
+    length_controlled: LengthControlled | None  # of the annotations; None: not fitted
 
     def fields(self) -> dict[str, Any]:
         """For JSON."""
@@ -54,7 +56,22 @@ class Report:
         for system, one in self.throughput.items():
             together = f"{one.answers} prompts, {one.lanes} at a time"
             lines += ["", f"{system}: {one.tokens_per_second:.1f} tokens of text per second, {together}"]
+        if self.annotations:
+            lines += ["", self.annotated()]
         return "\n".join(lines)
+
+    def annotated(self) -> str:
+        """What a judge's annotations say, in a line; nothing without any."""
+        rate, fitted = self.annotations, self.length_controlled
+        if rate is None:
+            return ""
+        lc = (
+            f"LC win rate {fitted.win_rate:.2f}% (± {fitted.standard_error:.2f})" if fitted else "not length-controlled"
+        )
+        return (
+            f"alpaca_eval: {rate.generator} over {rate.reference}: win rate {rate.win_rate:.2f}% "
+            f"(± {rate.standard_error:.2f}), {lc}; {rate.judged} prompts"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,6 +23,7 @@ from pasta_jax.evaluate import interop, summary
 from pasta_jax.evaluate.answers import Answer, to_judge
 from pasta_jax.evaluate.figures import figures, speed
 from pasta_jax.evaluate.intervals import arithmetic
+from pasta_jax.evaluate.length_controlled import length_controlled
 from pasta_jax.judges.checked import Entry
 from pasta_jax.judges.judge import Judge, Verdict
 from pasta_jax.judges.offline import comparing, proxy
@@ -35,7 +36,13 @@ from pasta_jax.pipelines.checked_judge import CheckedSettings, checked_judge
 from pasta_jax.pipelines.evaluate import RequestSettings, template_of
 from pasta_jax.pipelines.evaluate_answers import Ablation, System, Task, answer_all
 from pasta_jax.pipelines.evaluate_page import write_report
-from pasta_jax.pipelines.evaluate_prompts import SECOND_TURN, PromptCounts, Question, question_sets
+from pasta_jax.pipelines.evaluate_prompts import (
+    SECOND_TURN,
+    PromptCounts,
+    Question,
+    alpaca_eval_instructions,
+    question_sets,
+)
 from pasta_jax.pipelines.evaluate_report import Evaluation, Report, SystemReport
 from pasta_jax.pipelines.evaluate_speed import Timing, realised, speedups, time_answers, time_together
 from pasta_jax.progress import doing, track
@@ -81,7 +88,10 @@ def run(settings: Settings, workdir: Path, limit: int | None = None) -> Evaluati
     """
     if not settings.systems or len(set(settings.systems)) < len(settings.systems):
         raise PastaError("config.systems: name one or several, each once")
-    annotations = interop.read_annotations(Path(settings.annotations)) if settings.annotations else None
+    annotations = interop.read_annotations(Path(settings.annotations)) if settings.annotations else []
+    fitted = None
+    if annotations and settings.prompts.alpaca_eval:
+        fitted = length_controlled(annotations, alpaca_eval_instructions())
     sets = question_sets(settings.prompts, settings.prompts_file, limit)
     with claim(workdir):
         with doing("loading the models"):
@@ -103,6 +113,7 @@ def run(settings: Settings, workdir: Path, limit: int | None = None) -> Evaluati
             realised={system: realised(timings, system) for system in answers if timings and system != "baseline"},
             throughput=together,
             annotations=interop.win_rate_of(annotations) if annotations else None,
+            length_controlled=fitted,
         )
         evaluation = Evaluation(report, chosen, answers, timings)
         write_files(evaluation, settings.pairs, workdir)
