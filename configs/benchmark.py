@@ -15,7 +15,8 @@ minutes with --config.interpreter.rounds=1. `train` runs steps over all paramete
 transformers on torch: about two minutes. `sampling` answers prompts ten times each at temperature 1, by continuous
 batching over 1, 8, 32 and 128 lanes, and estimates the time for 2,000 prompts: six minutes. `profile` prints where the
 time of a step goes (products, attention, writes, sampling, …) and that of an answer, between theoretical and realised
-speedup; it writes pictures, and traces for ui.perfetto.dev, to --config.profile.folder.
+speedup; it writes pictures, and traces for ui.perfetto.dev, to --config.profile.folder. It has read the profiler's
+events on CPUs only.
 
 `:gemma_7b_random` has the paper's shape and random weights created on the device (17 GB in bfloat16, SmolLM2's
 tokenizer): for accelerators. It has not been run on one yet.

@@ -15,8 +15,8 @@ of several, the others are still compiled.
 some numbers of slots, and for config.slots compiled.
 
 --config.programs="('sft', 'preference')" compiles training steps over all parameters in float32, with blocked attention
-in kernels and each layer recomputed in the backward pass; so that Gemma 7B fits v6e:2x4, with --config.train.data=8
---config.train.fsdp=True.
+in kernels and each layer recomputed in the backward pass. With --config.train.data=8 --config.train.fsdp=True, each of
+eight chips keeps an eighth of Gemma 7B's parameters and moments, 11.9 GiB.
 
 Variants: gemma_7b, gemma_2b, gemma2_27b, gemma3_270m, smollm2_135m; all: the first three, decoding and training.
 """

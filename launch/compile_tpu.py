@@ -16,10 +16,8 @@ def main(config: ConfigDict) -> None:
     """Compile each program; print what it needs, and all of it as JSON at the end."""
     tpu_environment.prepare()
 
-    from pasta_jax.pipelines import (
-        compile_tpu,
-        compile_tpu_report,
-    )  # import JAX, which reads the environment just prepared
+    # These import JAX, which reads the environment just prepared.
+    from pasta_jax.pipelines import compile_tpu, compile_tpu_report
 
     names = compile_tpu.TOPOLOGIES if TOPOLOGY.value == "all" else (TOPOLOGY.value,)
     reports = []

@@ -11,16 +11,15 @@ import numpy as np
 
 from pasta_jax.benchmark.phases import Phase, phases_of, spans, split
 from pasta_jax.benchmark.steps import Steps
-from pasta_jax.decode.generate import DecodeConfig, Result
+from pasta_jax.decode.generate import DecodeConfig, Result, rules_for
 from pasta_jax.decode.replay import replay_stream, request_for
 from pasta_jax.decode.trace import Trace
-from pasta_jax.lang.clock import clock
+from pasta_jax.lang.clock import clock, theoretical_speedup
 from pasta_jax.lang.program import Program
-from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.weights import Model
 
 Ms = float
-ROUND_STEPS = 32  # steps between two reads of the device, as launch.decode has them without a terminal
+ROUND_STEPS = 32  # steps between two reads of the device
 
 
 def profiled(step: Steps, perfetto: Path) -> dict[Phase, Ms]:
@@ -85,7 +84,8 @@ def answer_time(
 
     path = clock(linear, tokenizer.tags, 0).critical_path
     trace = traces["asynchronous"][0]
-    parts = parts_of(trace, path, config.widths, costs)
+    widths = rules_for(model, config, config.slots, sequential=False).widths
+    parts = parts_of(trace, path, widths, costs)
     parts["prefill"] = statistics.median(one.prefill_ms for one in traces["asynchronous"][1:])
     total, sequential = median("asynchronous"), median("sequential")
     return AnswerTime(
@@ -94,7 +94,7 @@ def answer_time(
         steps=trace.steps,
         sequential_ms=round(sequential, 1),
         asynchronous_ms=round(total, 1),
-        theoretical=round(len(plain) / path, 3),
+        theoretical=round(theoretical_speedup(len(plain), path), 3),
         realised=round(sequential / total, 3),
         parts={name: round(ms, 1) for name, ms in (parts | {"rest": total - sum(parts.values())}).items()},
     )
@@ -108,21 +108,14 @@ def replayed(model: Model, prompt: Sequence[int], ids: Sequence[int], config: De
 
 
 def parts_of(trace: Trace, critical_path: int, widths: Sequence[int], costs: Costs) -> dict[str, Ms]:
-    """What the steps of an answer cost, by cause."""
-    sizes = np.asarray(sorted({1, trace.rows, *(width for width in widths if width < trace.rows)}))
+    """What the steps of an answer cost, by cause. A step computes the least of `widths` that holds its rows."""
     rows = np.bincount(trace.step)[1:]
-    computed = sizes[np.searchsorted(sizes, rows[rows > 0])]
+    computed = np.asarray(widths)[np.searchsorted(widths, rows[rows > 0])]
     one = costs.step[1]
-    forks, joins = events_of(trace.token, trace.tags)
     return {
         "path": critical_path * one,
         "waiting": (trace.steps - critical_path) * one,
         "rows": sum(costs.step[int(size)] - one for size in computed),
-        "forks": forks * costs.fork,
-        "joins": joins * costs.join,
+        "forks": np.count_nonzero(trace.token == trace.tags.async_) * costs.fork,
+        "joins": np.count_nonzero(trace.token == trace.tags.sync) * costs.join,
     }
-
-
-def events_of(token: np.ndarray, tags: TagIds) -> tuple[int, int]:
-    """Forks and joins among the tokens fed."""
-    return int(np.sum(token == tags.async_)), int(np.sum(token == tags.sync))

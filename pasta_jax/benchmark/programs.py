@@ -15,6 +15,7 @@ from pasta_jax.decode.replay import prepare
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.clock import clock, geometric_mean, parallelism, theoretical_speedup
 from pasta_jax.lang.program import LangError, Program
+from pasta_jax.models.tokenizer import Tokenizer
 from pasta_jax.models.weights import Model
 from pasta_jax.outside import MIB, parse_line, read_lines
 from pasta_jax.progress import Progress
@@ -64,6 +65,11 @@ def read_programs(path: Path) -> list[Program]:
     return programs
 
 
+def prompt_of(tokenizer: Tokenizer, count: int) -> list[int]:
+    """A prompt of so many tokens. Its text does not matter, since the answer's tokens are forced."""
+    return (tokenizer.encode(" word") * count)[:count]
+
+
 def timed(model: Model, prompt: Sequence[int], ids: Sequence[int], settings: DecodeConfig) -> tuple[float, int]:
     """Seconds and steps of one replay, without the prompt's prefill."""
     if len(prompt) + len(ids) > settings.slots:
@@ -86,7 +92,7 @@ def measure(
 ) -> list[Replay]:
     """Every program both ways, alternating; medians over the rounds after the first one, which compiles."""
     tokenizer = model.tokenizer
-    prompt = (tokenizer.encode(" word") * prompt_tokens)[:prompt_tokens]
+    prompt = prompt_of(tokenizer, prompt_tokens)
     sequential = dataclasses.replace(settings, rows=1)
     replays = []
     with Progress("programs", len(programs)) as progress:

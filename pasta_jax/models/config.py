@@ -104,21 +104,15 @@ def config_of(fields: dict[str, Any], name: str, fix: str) -> TransformerConfig:
     return typed(fields, TransformerConfig, name, fix)
 
 
-_GEMMA1 = dict(
-    context=8192,
-    rope=Rope(10_000.0),
-    norm_eps=1e-6,
-    activation="gelu",
-    tied_head=True,
-    scaled_embed=True,
-)
+_GEMMA = dict(norm_eps=1e-6, activation="gelu", tied_head=True, scaled_embed=True)
+_GEMMA_8K = dict(**_GEMMA, context=8192, rope=Rope(10_000.0))
 
 PRESETS = {
     "gemma_7b": TransformerConfig(
-        vocab=256_000, layers=28, embed=3072, ff=24_576, heads=16, kv_heads=16, head_dim=256, **_GEMMA1
+        vocab=256_000, layers=28, embed=3072, ff=24_576, heads=16, kv_heads=16, head_dim=256, **_GEMMA_8K
     ),
     "gemma_2b": TransformerConfig(
-        vocab=256_000, layers=18, embed=2048, ff=16_384, heads=8, kv_heads=1, head_dim=256, **_GEMMA1
+        vocab=256_000, layers=18, embed=2048, ff=16_384, heads=8, kv_heads=1, head_dim=256, **_GEMMA_8K
     ),
     "gemma2_27b": TransformerConfig(
         vocab=256_000,
@@ -134,7 +128,7 @@ PRESETS = {
         post_norms=True,
         attention_cap=50.0,
         logit_cap=30.0,
-        **_GEMMA1,
+        **_GEMMA_8K,
     ),
     "gemma3_270m": TransformerConfig(
         vocab=262_144,
@@ -149,12 +143,9 @@ PRESETS = {
         local_rope=Rope(10_000.0),
         window=512,
         global_every=6,
-        norm_eps=1e-6,
-        activation="gelu",
-        tied_head=True,
-        scaled_embed=True,
         post_norms=True,
         qk_norm=True,
+        **_GEMMA,
     ),
     "smollm2_135m": TransformerConfig(
         vocab=49_280,  # 49,152 of the tokenizer, 68 tags, padded to a multiple of 128
@@ -185,13 +176,10 @@ PRESETS = {
         local_rope=Rope(1000.0),
         window=16,
         global_every=3,
-        norm_eps=1e-6,
-        activation="gelu",
-        tied_head=True,
-        scaled_embed=True,
         post_norms=True,
         qk_norm=True,
         attention_cap=50.0,
         logit_cap=30.0,
+        **_GEMMA,
     ),
 }

@@ -62,32 +62,19 @@ class Artifacts:
         """
         path = self.path(step, inputs).with_suffix(".jsonl")
         with files.alone(path):  # runs that share the folder may come to the same step at the same time
-            return self._make(path, step, inputs, cls, total, block, compute, fits)
-
-    def _make(
-        self,
-        path: Path,
-        step: str,
-        inputs: dict[str, Any],
-        cls: type[Record],
-        total: int,
-        block: int,
-        compute: Callable[[int], Iterator[Sequence[Record]]],
-        fits: Callable[[int, Record], bool],
-    ) -> Artifact[Record]:
-        if path.exists():
-            artifact = read(path, cls, total, fits)
-            say(f"{step}: {len(artifact.records)} records read from {path.name}")
-            return artifact
-        head = json.dumps({"step": step, "made_from": inputs}, ensure_ascii=False)
-        lines = _intact(files.part_of(path), head, cls, fits)
-        done = len(lines) // block * block
-        with files.growing(path, [head, *lines[:done]]) as file, Progress(step, total, done) as progress:
-            for records in compute(done) if done < total else ():
-                file.writelines(json.dumps(dataclasses.asdict(r), ensure_ascii=False) + "\n" for r in records)
-                file.flush()
-                progress.add(len(records))
-        return read(path, cls, total, fits)
+            if path.exists():
+                artifact = read(path, cls, total, fits)
+                say(f"{step}: {len(artifact.records)} records read from {path.name}")
+                return artifact
+            head = json.dumps({"step": step, "made_from": inputs}, ensure_ascii=False)
+            lines = _intact(files.part_of(path), head, cls, fits)
+            done = len(lines) // block * block
+            with files.growing(path, [head, *lines[:done]]) as file, Progress(step, total, done) as progress:
+                for records in compute(done) if done < total else ():
+                    file.writelines(json.dumps(dataclasses.asdict(r), ensure_ascii=False) + "\n" for r in records)
+                    file.flush()
+                    progress.add(len(records))
+            return read(path, cls, total, fits)
 
 
 def read(path: Path, cls: type[Record], total: int, fits: Callable[[int, Record], bool]) -> Artifact[Record]:

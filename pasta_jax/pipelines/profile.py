@@ -8,7 +8,7 @@ from pasta_jax.benchmark import programs, steps
 from pasta_jax.benchmark.phases import PHASES, SHOWN
 from pasta_jax.benchmark.profile import PARTS, Costs, answer_time, profiled
 from pasta_jax.benchmark.reports import ProfileReport, as_json
-from pasta_jax.decode.generate import DecodeConfig
+from pasta_jax.decode.generate import DecodeConfig, rules_for
 from pasta_jax.errors import PastaError
 from pasta_jax.pipelines.benchmark import Settings, load_or_make
 from pasta_jax.progress import say, track
@@ -35,8 +35,9 @@ def profile(settings: Settings) -> ProfileReport:
         raise PastaError(f"config.profile.folder {folder}: {error.strerror}; choose another folder") from None
     items = programs.read_programs(Path(interpreter.programs))
     model = load_or_make(settings)
+    decoding = DecodeConfig(lanes=1, rows=interpreter.rows, slots=interpreter.slots, widths=interpreter.widths)
     runners: dict[int, steps.Steps] = {}
-    for rows in interpreter.widths:
+    for rows in rules_for(model, decoding, interpreter.slots, sequential=False).widths:
         say(f"compiling the step of {rows} row(s)")
         runners[rows] = steps.decode_runner(model, rows, interpreter.slots, interpreter.prompt, decode.steps)
     times = steps.interleaved({str(rows): runner for rows, runner in runners.items()}, decode.rounds)
@@ -54,9 +55,8 @@ def profile(settings: Settings) -> ProfileReport:
         for name in ("fork", "join")
     }
     costs = Costs(median, more["fork"], more["join"])
-    decoding = DecodeConfig(lanes=1, rows=interpreter.rows, slots=interpreter.slots, widths=interpreter.widths)
     chosen = items[:: -(-len(items) // config.answers)]
-    prompt = (model.tokenizer.encode(" word") * interpreter.prompt)[: interpreter.prompt]
+    prompt = programs.prompt_of(model.tokenizer, interpreter.prompt)
     answers = [
         answer_time(model, program, prompt, decoding, costs, interpreter.rounds)
         for program in track(chosen, "answers", len(chosen))
