@@ -28,6 +28,7 @@ class Clock:
 def now(monkeypatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(progress.time, "monotonic", clock)
+    monkeypatch.setattr(progress, "_last_output", clock.now)  # and the real time afterwards
     return clock
 
 
