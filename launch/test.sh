@@ -14,6 +14,7 @@ python=.venv/bin/python
 selection=()
 if [[ ${1:-} == quick ]]; then
   selection=(-m "not real and not tpu and not slow")
+  export PASTA_JAX_QUICK=1 # fewer examples: tests/examples.py
   shift
 fi
 

@@ -54,6 +54,7 @@ def syncs(trace) -> int:
     return sum(isinstance(part, Sync) for part in trace.program().parts)
 
 
+@pytest.mark.slow
 def test_without_an_ablation_it_equals_the_interpreter():
     for result, trace in zip(generate(talkative(), requests(), CONFIG), decoded("none"), strict=True):
         for name in ("token", "thread", "step", "position"):
@@ -67,6 +68,7 @@ def test_without_an_ablation_it_equals_the_interpreter():
     assert sum(len(trace.closed) - 1 for trace in decoded("none")) >= 16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ablation", ABLATIONS[1:])
 def test_each_ablation_changes_answers(ablation):
     changed = [a.token.tolist() != b.token.tolist() for a, b in zip(decoded(ablation), decoded("none"), strict=True)]

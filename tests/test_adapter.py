@@ -39,8 +39,13 @@ def trained(adapter, seed=1):
     return jax.tree.map(lambda leaf: leaf + 0.3 * rng.standard_normal(leaf.shape).astype(np.float32), adapter)
 
 
-@pytest.mark.parametrize("stacked", [False, True])
-@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize(
+    ("tied", "stacked"),
+    [
+        (False, True),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((False, False), (True, False), (True, True))),
+    ],
+)
 def test_attach_equals_merge_and_a_fresh_adapter_changes_nothing(stacked, tied):
     config = dataclasses.replace(TOY, tied_head=tied)
     params = jax.device_put(random_params(config, seed=3, stacked=stacked))

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta_jax.annotate.structural import annotate
@@ -27,6 +27,7 @@ from pasta_jax.lang.structure import NO_LABEL, POLICIES, PREDICTED, Positions, s
 from pasta_jax.models import transformer
 from pasta_jax.models.weights import load_model
 from tests.byte_tokenizer import ByteTokenizer
+from tests.examples import examples
 from tests.models import TINY, random_params
 from tests.programs import random_program
 from tests.requires import requires_data, requires_smollm2
@@ -68,7 +69,7 @@ def test_an_example_is_the_structure_of_its_ids():
 
 
 @given(st.integers(0, 10**6), st.integers(2, 40))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_windows_train_every_label_once_and_keep_visibility(seed, length):
     whole = dataclasses.replace(
         example(seed), position=np.arange(len(example(seed)), dtype=np.int32)
@@ -173,6 +174,7 @@ for step in {steps}:
 """
 
 
+@pytest.mark.slow
 def test_a_restart_continues_with_the_next_batch():
     def run(steps) -> list[str]:
         program = PRINTS.format(steps=steps)

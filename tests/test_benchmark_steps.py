@@ -48,6 +48,7 @@ def test_all_threads_run_in_every_step_that_is_timed():
         steps.decode_runner(toy(), 3, slots=32, prompt=8, steps=8)
 
 
+@pytest.mark.slow
 def test_the_timed_events_match_their_names():
     times = steps.interleaved(steps.event_runners(toy(), slots=128, prompt=8), rounds=2)
     assert {name: len(ms) for name, ms in times.items()} == {
@@ -55,6 +56,7 @@ def test_the_timed_events_match_their_names():
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_replays_report_the_clock_of_their_program():
     program = Program.parse(TEXT)
     [replay] = programs.measure(toy(), [program], DECODING, prompt_tokens=8, rounds=1)

@@ -139,6 +139,7 @@ def test_another_version_tokenizer_or_folder_is_refused(folder, tmp_path):
         examples(tmp_path / "absent")
 
 
+@pytest.mark.slow
 def test_tensorflow_is_never_imported(folder):
     program = (
         "import sys; from tests.test_builder import *; "

@@ -47,7 +47,8 @@ def same(a, b) -> None:
     jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
-@pytest.mark.parametrize("stacked", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("stacked", [True, False])
 def test_a_checkpoint_moves_from_one_device_to_eight_and_back(tmp_path, stacked):
     state = state_of(0, stacked)
     saved(tmp_path / "one", state)
@@ -110,6 +111,7 @@ def test_a_half_written_step_is_ignored(tmp_path):
     assert opened(tmp_path).latest() == 2
 
 
+@pytest.mark.slow
 def test_truncated_and_missing_files_are_named(tmp_path):
     saved(tmp_path / "whole", state_of(0))
     sizes = json.loads((tmp_path / "whole/3/sizes").read_text())

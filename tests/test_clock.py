@@ -5,12 +5,13 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.clock import Clock, clock, geometric_mean, parallelism, theoretical_speedup
 from pasta_jax.lang.program import LangError
+from tests.examples import examples
 from tests.simulation import TAGS, Fork, Join, Plain, lay_out, random_script, run, scripts
 
 
@@ -28,7 +29,7 @@ def check_against_threads(script: list, prompt_length: int) -> None:
     assert result.step.dtype == np.int32
 
 
-@settings(max_examples=600, deadline=None, derandomize=True)
+@examples(600)
 @given(scripts, st.integers(0, 5))
 def test_any_program_takes_as_long_as_its_threads(script, prompt_length):
     check_against_threads(script, prompt_length)

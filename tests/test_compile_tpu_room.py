@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import pytest
+
 from pasta_jax.chips import CHIPS
 from pasta_jax.models.config import PRESETS
 from pasta_jax.pipelines.compile_tpu_report import GIB, Largest
@@ -33,6 +35,7 @@ def test_slots_up_to_the_context_are_searched():
     assert found[512].lanes > found[1024].lanes > found[4096].lanes > 0
 
 
+@pytest.mark.slow
 def test_a_larger_topology_is_suggested_where_nothing_fits():
     assert GEMMA_2B.best(4096, 8, 0.0).lanes == 0
     assert GEMMA_2B.suggestion(4096).startswith("; v5e:4x4 holds ")

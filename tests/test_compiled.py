@@ -41,23 +41,27 @@ def start(tmp_path, keep: bool = True, **settings: str) -> list[str]:
     return result.stdout.rstrip("\n").split(" ")
 
 
+@pytest.mark.slow
 def test_programs_are_kept_in_the_users_cache_with_a_limit(tmp_path):
     assert start(tmp_path) == [f"{tmp_path}/xla", str(2 << 30)]
     assert list((tmp_path / "xla").glob("*-cache"))
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_set_is_used_as_it_is(tmp_path):
     assert start(tmp_path, JAX_COMPILATION_CACHE_DIR=f"{tmp_path}/mine") == [f"{tmp_path}/mine", "-1"]
     assert list((tmp_path / "mine").glob("*-cache"))
     assert not (tmp_path / "xla").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"JAX_COMPILATION_CACHE_DIR": ""}, {"JAX_ENABLE_COMPILATION_CACHE": "0"}])
 def test_nothing_is_kept_where_it_is_switched_off(tmp_path, settings):
     start(tmp_path, **settings)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_script_with_an_environment_of_its_own_keeps_nothing(tmp_path):
     assert start(tmp_path, keep=False) == ["None", "-1"]
     assert "keep_programs=False" in (ROOT / "launch/compile_tpu.py").read_text()
@@ -72,6 +76,7 @@ def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path, monkeypatch, cap
     assert capsys.readouterr().err.startswith("compiled programs are not kept for later runs: cache ")
 
 
+@pytest.mark.slow
 def test_programs_without_a_time_of_use_do_not_stop_later_ones_from_being_kept(tmp_path):
     (tmp_path / "xla").mkdir()
     (tmp_path / "xla/jit_old-cache").write_bytes(b"x")

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta_jax.annotate.endpoint import Failure, TextChanged, annotate_all, overlay
@@ -23,6 +23,7 @@ from pasta_jax.lang.tags import escape
 from pasta_jax.llm import Client, EndpointError, LLMError
 from tests.byte_tokenizer import ByteTokenizer
 from tests.endpoint_server import FakeTime, Server, bad, endpoint, good
+from tests.examples import examples
 from tests.programs import random_program, unescape
 
 TOKENIZER = ByteTokenizer()
@@ -282,7 +283,7 @@ def test_an_empty_answer_is_an_error(tmp_path):
         client.chat(ASK)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@examples(200)
 @given(st.randoms(use_true_random=False), st.booleans())
 def test_tags_are_laid_over_the_source_despite_changed_whitespace(rng, squeezed):
     program, _ = random_program(rng)

@@ -91,6 +91,7 @@ class Client:
         return last
 
 
+@pytest.mark.slow
 def test_many_clients_get_what_each_would_get_alone(engine):
     requests = [
         ask(prompt, sequential=number == 3) for number, prompt in enumerate(("a", "bc", "def", "ghij", "a" * 30))

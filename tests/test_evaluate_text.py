@@ -55,6 +55,7 @@ def run(monkeypatch, tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_answers_and_resumes(run, tmp_path):
     evaluation = run()
     report = evaluation.report

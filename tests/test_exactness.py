@@ -135,6 +135,7 @@ def test_models_are_evaluated_at_their_own_positions_with_their_adapters(tmp_pat
         evaluate.run(settings.read(toy, evaluate.Settings))
 
 
+@pytest.mark.slow
 def test_the_command_requires_both_models():
     command = [sys.executable, "-m", "launch.evaluate", "--config=configs/evaluate.py:toy"]
     root = Path(__file__).parents[1]

@@ -47,7 +47,7 @@ def interpreted(monkeypatch, own_programs):
 @pytest.mark.parametrize(
     ("block", "window", "cap", "heads"),
     [
-        (64, EVERYTHING, 2.0, (4, 2)),
+        pytest.param(64, EVERYTHING, 2.0, (4, 2), marks=pytest.mark.slow),
         (23, 16, None, (8, 2)),
         (512, 9, 2.0, (3, 3)),
     ],
@@ -69,6 +69,7 @@ def test_half_precision_stays_close(interpreted):
     np.testing.assert_allclose(blocked.astype(jnp.float32), dense(TOY, *inputs()), atol=0.1)
 
 
+@pytest.mark.slow
 def test_a_mesh_changes_no_loss_and_no_gradient(interpreted):
     """With rows and heads divided over devices, and with scanned, rematerialised layers, local and global."""
     examples = [example for example, _ in records()]

@@ -12,6 +12,7 @@ COUNT = 60
 SLOW = {"checkpoints": 15, "datasets": 20}  # their libraries take long
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DOORS)
 def test_mutations_load_or_are_refused_in_one_line(name):
     tally = fuzz(name, DOORS[name], seed=0, numbers=range(SLOW.get(name, COUNT)))

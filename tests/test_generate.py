@@ -46,6 +46,7 @@ def test_greedy_tokens_of_a_ragged_batch_equal_the_uncached_models(stacked):
         assert (result.finish_reason == "stop") == (best[-1] == 324)
 
 
+@pytest.mark.slow
 def test_a_long_prompt_is_written_in_pieces():
     assert pieces(1, 64) == [(0, 1, 16)]
     assert pieces(100, 64) == [(0, 64, 64), (64, 36, 64)]

@@ -203,6 +203,7 @@ def test_gemma_is_bit_equal():
     assert end == assets.gemma3_270m_gguf().stat().st_size
 
 
+@pytest.mark.slow
 def test_a_start_does_not_import_the_reference():
     command = "import sys, pasta_jax.models.weights; assert 'gguf' not in sys.modules"
     subprocess.run([sys.executable, "-c", command], check=True)

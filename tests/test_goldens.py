@@ -1,7 +1,5 @@
 """Real weights against an independent runtime: llama.cpp on the same weights in float32."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -86,15 +84,13 @@ RAGGED = (
 )
 
 
-def test_a_ragged_batch_equals_each_prompt_alone_and_the_uncached_model(model):
-    """64 generated tokens per prompt. That cached logits equal uncached ones is shown on real text in test_replay.py;
-    here each sampled token must be the uncached model's likeliest, within rounding."""
+def test_a_ragged_batch_equals_the_uncached_model(model):
+    """64 generated tokens per prompt. That cached logits equal uncached ones is shown on real text in test_replay.py,
+    and that lanes change no token in test_generate.py; here each sampled token must be the uncached model's likeliest,
+    within rounding."""
     prompts = [model.tokenizer.prompt_ids(text) for text in RAGGED]
     together = generate(model, [ask(ids, 64) for ids in prompts], SETTINGS)
     answers = [result.trace.token.tolist() for result in together]
-    one_lane = dataclasses.replace(SETTINGS, lanes=1)
-    for ids, answer in list(zip(prompts, answers, strict=True))[::3]:
-        assert generate(model, [ask(ids, 64)], one_lane)[0].trace.token.tolist() == answer
     tags = model.tokenizer.tags
     for ids, answer in zip(prompts, answers, strict=True):
         logits = uncached(model, ids + answer)[len(ids) - 1 : -1]

@@ -49,6 +49,7 @@ def test_a_chart_may_have_nothing_to_count():
     assert [bar.find(f"{SVG}title").text for bar in bars(root, 0)] == ["0 to 1: 0", "1 and more: 0"]
 
 
+@pytest.mark.slow
 def test_a_chart_is_the_same_in_every_process_and_follows_the_page():
     script = (
         "from pasta_jax.view.histograms import Panel, chart\n"
@@ -60,6 +61,7 @@ def test_a_chart_is_the_same_in_every_process_and_follows_the_page():
     assert "date" not in again.stdout.lower()
 
 
+@pytest.mark.slow
 def test_pictures_do_not_load_matplotlib():
     script = (
         "import sys\n"

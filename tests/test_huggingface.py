@@ -39,6 +39,7 @@ def our_logits(params, config, ids):
     return np.asarray(transformer.forward(params, config, tokens, positions, transformer.causal(positions))[0])
 
 
+@pytest.mark.slow
 @requires_dev("transformers")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", VARIANTS)

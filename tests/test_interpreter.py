@@ -142,7 +142,7 @@ slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 @pytest.mark.parametrize(
     ("count", "config", "positions"),
     [
-        (300, DecodeConfig(lanes=8, rows=4, slots=SLOTS), Positions()),
+        slow(300, DecodeConfig(lanes=8, rows=4, slots=SLOTS), Positions()),
         (100, DecodeConfig(lanes=8, rows=8, slots=SLOTS, widths=(3, 5)), Positions("shared_start")),
         slow(650, DecodeConfig(lanes=8, rows=4, slots=SLOTS), Positions()),
         slow(200, DecodeConfig(lanes=8, rows=8, slots=SLOTS, widths=(3, 5)), Positions("shared_start")),

@@ -94,6 +94,7 @@ class ChatBytes(ByteTokenizer):
         return self.encode("".join(f"{role}: {text} " for role, text in messages))
 
 
+@pytest.mark.slow
 def test_likelihood_is_the_mean_log_probability_of_the_answers_tokens():
     model = Model("tiny", TINY, jax.device_put(random_params(TINY, 1)), ChatBytes())
     scoring = Scoring(TINY, model.tokenizer.tags, jnp.float32, slice=64, block=0, remat=False)

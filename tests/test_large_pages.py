@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+import pytest
 
 from pasta_jax.models.large_pages import ALIGNMENT, on_large_pages
 
@@ -29,6 +30,7 @@ def test_equal_arrays_in_contiguous_memory():
     assert max(starts) - min(starts) < sum(leaf.nbytes + ALIGNMENT for leaf in jax.tree.leaves(tree()))
 
 
+@pytest.mark.slow
 def test_donation_leaves_nothing_dangling():
     placed = on_large_pages(tree())["c"]
     twice = jax.jit(lambda x: 2 * x, donate_argnums=0)(placed)

@@ -55,6 +55,7 @@ def pairs(path: str, count: int = 3) -> dict:
     return {"source": path, "drop_evaluation": False, "response_words": (1, 99)}
 
 
+@pytest.mark.slow
 def test_the_toy_task_from_end_to_end(command, capsys):
     out, err = command("toy")
     records = read_records(Path("out/records.jsonl"))

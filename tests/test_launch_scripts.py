@@ -112,6 +112,7 @@ def test_an_error_ends_a_script_in_one_line_and_its_exit_code():
         assert (result.returncode, result.stderr) == (expected, "error: no connection\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("script", "pipeline"), [("preference", "preference.run"), ("sweep", "sweep")])
 def test_a_stopped_run_ends_with_the_signals_exit_code(tmp_path, script, pipeline):
     code = (
@@ -130,6 +131,7 @@ def test_a_stopped_run_ends_with_the_signals_exit_code(tmp_path, script, pipelin
     assert ended.stdout == ""
 
 
+@pytest.mark.slow
 def test_skips_are_counted_by_reason(tmp_path):
     (tmp_path / "test_it.py").write_text(
         "import pytest\n"

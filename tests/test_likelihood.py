@@ -8,7 +8,7 @@ import random
 import jax
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from configs.verifier import get_config
@@ -40,6 +40,7 @@ from pasta_jax.models.config import PRESETS
 from pasta_jax.models.transformer import forward
 from pasta_jax.models.weights import Model, load_model
 from tests.byte_tokenizer import ByteTokenizer
+from tests.examples import examples
 from tests.models import random_params
 from tests.programs import random_program
 from tests.requires import requires_smollm2
@@ -73,7 +74,7 @@ def toy() -> Model:
 programs = st.randoms(use_true_random=False).map(lambda rng: random_program(rng)[0])
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@examples(200)
 @given(programs)
 def test_a_hidden_row_has_the_visibility_of_the_linear_program(program):
     pieces, plan = cut(program, TOKENIZER)
@@ -89,7 +90,7 @@ def test_a_hidden_row_has_the_visibility_of_the_linear_program(program):
     np.testing.assert_array_equal(row.mask[np.ix_(in_piece, in_piece)], visible_matrix(linear)[np.ix_(text, text)])
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@examples(100)
 @given(programs)
 def test_main_sees_an_open_chunk_as_its_topic(program):
     """Position for position, main is the text with topics in place of open chunks."""
@@ -204,7 +205,7 @@ def test_worst_window():
     assert worst_window(np.asarray([]), 2) == 0
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@examples(200)
 @given(programs)
 def test_reassembled_pieces_are_the_same_program(program):
     """Except for lengths, which are measured, and repeated syncs, of which one remains."""
@@ -219,7 +220,7 @@ def test_reassembled_pieces_are_the_same_program(program):
     assert critical_path(pieces, plan, TOKENIZER) == clock(result.ids(TOKENIZER), TAGS, 0).critical_path
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@examples(200)
 @given(programs)
 def test_tidy_plans_are_never_slower_and_have_no_idle_sync(program):
     pieces, plan = cut(program, TOKENIZER)

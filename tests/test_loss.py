@@ -190,6 +190,7 @@ def test_packed_records_have_the_same_losses_as_alone():
     assert np.all(together[start:] == 0)
 
 
+@pytest.mark.slow
 def test_blocked_attention_has_the_same_loss():
     """Through all layers, local ones too, scanned, and with rematerialisation."""
     batch = row([example for example, _ in records()])
@@ -301,6 +302,7 @@ def test_the_full_logits_are_never_materialised():
     assert used > 16 * config.vocab * 4  # one slice's logits are included, so the measurement works
 
 
+@pytest.mark.slow
 def test_only_adapters_are_trained_with_the_correct_gradient():
     """The tags' rows get the gradient that they have in a whole table's."""
     rng = np.random.default_rng(3)

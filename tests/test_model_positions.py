@@ -245,8 +245,8 @@ def workdir(folder) -> Path:
 
 
 def marks(command: Command, positions: Positions) -> tuple[pytest.MarkDecorator, ...]:
-    """All commands at one policy are quick to test; each further one costs them programs of their own."""
-    return () if command is run_decode or positions.policy == "constant" else (pytest.mark.slow,)
+    """One command is quick to test; each further one has programs of its own to compile."""
+    return () if command is run_decode else (pytest.mark.slow,)
 
 
 @pytest.mark.parametrize("kind", TRAINED)

@@ -39,6 +39,7 @@ def saved(folder, kind: str, targets=lora.TARGETS, dtype="float32"):
     return lora.merge_on_host(params, lora.rounded(adapter, dtype), TOKENIZER.tags), config
 
 
+@pytest.mark.slow
 @requires_dev("peft")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("kind", "dtype"), [("llama", "float32"), ("llama, tied", "bfloat16"), ("gemma3", "float32")])

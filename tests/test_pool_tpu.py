@@ -30,7 +30,13 @@ def interpreted(monkeypatch, own_programs):
 
 # Of `python -m tests.pool_steps`, which compares all shapes.
 @pytest.mark.parametrize(
-    "shape", [Shape(1, 2, 1, 256), Shape(16, 1, 2, 64, 20.0), Shape(8, 2, 4, 128), Shape(3, 1, 16, 64)]
+    "shape",
+    [
+        pytest.param(Shape(1, 2, 1, 256), marks=pytest.mark.slow),
+        Shape(16, 1, 2, 64, 20.0),
+        pytest.param(Shape(8, 2, 4, 128), marks=pytest.mark.slow),
+        Shape(3, 1, 16, 64),
+    ],
 )
 def test_the_kernel_equals_dense_attention(interpreted, shape):
     for seed, fills in enumerate(FILLS):
@@ -49,6 +55,7 @@ def test_no_other_slot_is_read(interpreted):
         assert not difference(5, shape, fills, window, np.where(unread, 0, np.nan).astype(np.float32)) < 1e-5
 
 
+@pytest.mark.slow
 def test_decoded_tokens_are_equal_with_the_kernel(interpreted, few_programs, monkeypatch):
     """On a mesh, with local and global layers, and more requests than lanes."""
     settings = dataclasses.replace(SETTINGS, slots=256)

@@ -127,6 +127,7 @@ def test_another_quality_weight_reuses_samples_and_verdicts(config, whole, folde
     assert {name.partition("-")[0] for name in new} >= {"pair", "train"}
 
 
+@pytest.mark.slow
 def test_an_adapter_is_trained_beside_frozen_weights(config, folder):
     other = ConfigDict(config.to_dict())
     other.adapter.update(rank=2, alpha=4.0)
@@ -215,6 +216,7 @@ def test_steps_depend_on_the_models_positions(config, folder):
     assert here.better.position.tolist() != there.better.position.tolist()
 
 
+@pytest.mark.slow
 def test_a_sweep_ends_in_a_table_and_a_plot(config, whole, folder):
     swept = sweep_config.tiny()
     swept.base = ConfigDict(config.to_dict())

@@ -4,7 +4,7 @@ import pickle
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from pasta_jax.errors import PastaError
 from pasta_jax.lang import program as rules
@@ -12,6 +12,7 @@ from pasta_jax.lang.lexer import ANNOTATION
 from pasta_jax.lang.program import Chunk, LangError, Program, Sync, Text, check
 from pasta_jax.lang.tags import escape
 from tests.byte_tokenizer import ByteTokenizer
+from tests.examples import examples
 from tests.programs import programs, random_program, random_text
 
 TOKENIZER = ByteTokenizer()
@@ -44,6 +45,7 @@ def check_round_trips(program: Program) -> None:
     assert restored.ids(TOKENIZER) == ids
 
 
+@pytest.mark.slow
 def test_round_trips_of_ten_thousand_programs():
     rng = random.Random(1)
     chunks = 0
@@ -55,7 +57,7 @@ def test_round_trips_of_ten_thousand_programs():
     assert chunks > 5_000
 
 
-@settings(max_examples=500, deadline=None, derandomize=True)
+@examples(500)
 @given(programs)
 def test_any_program_round_trips(program):
     check_round_trips(program)

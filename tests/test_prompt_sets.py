@@ -29,6 +29,7 @@ def test_the_no_fork_set_has_100_different_prompts_of_eight_kinds():
     assert not any(map(asks_for_list, no_fork()))
 
 
+@pytest.mark.slow
 @requires_data
 def test_no_prompt_of_the_no_fork_set_is_in_or_close_to_other_data():
     """Close: of the words in either prompt, more than 55% are in both. "Capital of X?", "capital of Y?" is at 71%."""

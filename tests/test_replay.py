@@ -120,7 +120,7 @@ def assert_fed_by_the_clock(result, prompt, program, parts, tags, rows: int) -> 
 @pytest.mark.parametrize(
     ("rows", "policy", "stacked", "prefixes"),
     [
-        (2, "predicted", False, ()),
+        pytest.param(2, "predicted", False, (), marks=pytest.mark.slow),
         (4, "predicted", True, (16, 80)),
         pytest.param(8, "constant", False, (32,), marks=pytest.mark.slow),
         pytest.param(4, "shared_start", False, (16, 80), marks=pytest.mark.slow),

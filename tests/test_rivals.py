@@ -59,7 +59,7 @@ def skeletons(monkeypatch):
     return write
 
 
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("shared", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_an_answer_counts_the_skeleton_and_the_longest_point(skeletons, shared):
     skeletons("1. a\n2. b")
     result = answer(tiny_model(), [("user", "List drinks")], request(), OPTIONS, CONFIG, shared)

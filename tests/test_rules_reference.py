@@ -142,6 +142,7 @@ def answers_to(rules: tuple[Rule, ...], text: str) -> list[str]:
     return list(dict.fromkeys(answers))
 
 
+@pytest.mark.slow
 def test_verdicts_equal_those_of_ifevals_own_checkers(checkers):
     import langdetect
 

@@ -54,11 +54,8 @@ def test_the_bytes_are_those_of_generate_alone_and_beside_others(server, model):
     cases = [(f"birds crow {n}", n, 40, n % 4 == 3) for n in range(8)]
 
     def body(text: str, seed: int, max_tokens: int, sequential: bool) -> dict:
-        messages = [{"role": "user", "content": text}]
-        return {
-            "messages": messages, "seed": seed, "max_tokens": max_tokens, "temperature": 1.0,
-            "pasta": {"sequential": sequential},
-        }  # fmt: skip
+        own = {"messages": [{"role": "user", "content": text}], "pasta": {"sequential": sequential}}
+        return own | {"seed": seed, "max_tokens": max_tokens, "temperature": 1.0}
 
     alone = server.ask(**body(*cases[0]))
     with ThreadPoolExecutor(len(cases)) as pool:
@@ -317,6 +314,7 @@ def test_the_official_client_chats_streams_leaves_and_gets_its_errors(server):
 # The page
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: install it with the system's packages")
 @pytest.mark.parametrize(("width", "dark"), [(420, True), (1000, False)])
 def test_the_page_shows_threads_and_the_answer_of_the_api(server, width, dark):

@@ -39,11 +39,8 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def environment():
     """One device, and every program compiled once for all these runs."""
-    return os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "PYTHONPATH": str(ROOT),
-    }
+    keeping = {"JAX_PLATFORMS": "cpu", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    return os.environ | keeping | {"PYTHONPATH": str(ROOT)}
 
 
 def start(environment, workdir, *flags: str) -> subprocess.Popen:
@@ -202,6 +199,7 @@ def test_a_workdir_that_cannot_be_used_is_refused_before_the_work(tmp_path, monk
         train(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cls", "method", "error"),
     [
@@ -280,7 +278,8 @@ def adapted(folder, base) -> Path:
     return folder / "adapted"
 
 
-@pytest.mark.parametrize("policy", [*POLICIES[:2], *(pytest.param(p, marks=pytest.mark.slow) for p in POLICIES[2:])])
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", POLICIES)
 def test_a_trained_model_and_an_adapter_record_their_positions(tmp_path, base, policy):
     positions = {"positions__policy": policy, "positions__constant": 30}
     model = train(tmp_path / "model", **positions).model

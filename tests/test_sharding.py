@@ -112,7 +112,7 @@ def test_logits_of_replayed_programs_are_equal_on_a_mesh():
 @pytest.mark.parametrize(
     ("config", "mesh", "layout"),
     [
-        (WIDE, (2, 4), "stacked"),
+        pytest.param(WIDE, (2, 4), "stacked", marks=pytest.mark.slow),
         pytest.param(WIDE, (1, 1), "stacked", marks=pytest.mark.slow),
         pytest.param(WIDE, (4, 2), "columns", marks=pytest.mark.slow),
         pytest.param(WIDE, (8, 1), "stacked", marks=pytest.mark.slow),
@@ -129,6 +129,7 @@ def test_decoded_tokens_are_equal_on_every_mesh(config, mesh, layout):
     assert sum(len(one.trace.closed) for one in alone) > 2 * len(REQUESTS)  # they forked
 
 
+@pytest.mark.slow
 def test_decoded_tokens_are_equal_with_our_own_kernels():
     """On one device, with the rows of all lanes packed."""
     if kernels.library() is None:

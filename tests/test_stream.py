@@ -4,13 +4,14 @@ import random
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta_jax.lang.lexer import ANNOTATION
 from pasta_jax.lang.program import LangError, Program, Text, check
 from pasta_jax.lang.stream import Event, StreamParser
 from pasta_jax.lang.tags import escape
+from tests.examples import examples
 from tests.programs import random_text, texts, unescape
 
 TAG = re.compile(
@@ -80,19 +81,19 @@ def test_random_strings(count):
     assert 0.1 < accepted / count < 0.9  # both outcomes occur
 
 
-@settings(max_examples=1000, deadline=None, derandomize=True)
+@examples(1000)
 @given(texts)
 def test_escaped_text_is_text(text):
     assert Program.parse(escape(text)) == Program((Text(text),))
 
 
-@settings(max_examples=500, deadline=None, derandomize=True)
+@examples(500)
 @given(texts)
 def test_checking_never_crashes(text):
     assert all("\n" not in str(error) for error in check(text))
 
 
-@settings(max_examples=1000, deadline=None, derandomize=True)
+@examples(1000)
 @given(st.lists(texts, max_size=6))
 def test_any_split_gives_the_events_of_the_whole(pieces):
     whole = "".join(pieces)

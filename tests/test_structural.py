@@ -1,7 +1,7 @@
 """The structural annotator: the text survives, every rule holds, and it forks where a reader would."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta_jax.annotate.outline import outline
@@ -11,6 +11,7 @@ from pasta_jax.lang.lexer import ANNOTATION
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
 from pasta_jax.lang.tags import escape
 from tests.byte_tokenizer import ByteTokenizer
+from tests.examples import examples
 from tests.texts import TEXTS
 
 
@@ -82,7 +83,7 @@ def program(instruction: str, response: str) -> Program:
     return Program.from_annotation(annotate(instruction, response), TOKENIZER)
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@examples(400)
 @given(documents)
 def test_any_text_survives_and_its_annotation_is_valid(text):
     result = program("Tell me about it.", text)
@@ -92,7 +93,7 @@ def test_any_text_survives_and_its_annotation_is_valid(text):
     assert chunks or result.parts == Program((Text(text),)).parts, "a sync with nothing to wait for"
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@examples(200)
 @given(documents)
 def test_blocks_contain_every_character_once(text):
     done = 0

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta_jax.errors import PastaError
@@ -26,6 +26,7 @@ from pasta_jax.lang.structure import (
     visible,
     visible_matrix,
 )
+from tests.examples import examples
 from tests.simulation import END_OF_TURN, TAGS, Fork, Join, Layout, Plain, lay_out, random_script, run, scripts
 
 
@@ -98,14 +99,14 @@ def test_the_mask_as_a_picture():
 # The mask
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@examples(400)
 @given(scripts, st.integers(1, 5), st.sampled_from(POLICIES))
 def test_the_mask_in_linear_order_is_what_threads_saw(script, prompt_length, policy):
     layout = lay_out(script, prompt_length)
     np.testing.assert_array_equal(visible_matrix(structured(layout, Positions(policy))), matrix(run(layout).sees))
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@examples(400)
 @given(scripts, st.integers(1, 5))
 def test_the_mask_in_the_pool_is_the_same(script, prompt_length):
     """All slots written up to a token's step, in any order: only the mask separates threads."""
@@ -169,7 +170,7 @@ def naive_labels(layout: Layout, last: int) -> list[int]:
     return [-1 if place < layout.prompt_length - 1 else id for place, id in enumerate(label)]
 
 
-@settings(max_examples=600, deadline=None, derandomize=True)
+@examples(600)
 @given(scripts, st.integers(0, 5), st.sampled_from(POLICIES), st.integers(0, 50), st.booleans())
 def test_positions_and_labels_against_naive_ones(script, prompt_length, policy, constant, ended):
     layout = lay_out(script, prompt_length)

@@ -6,7 +6,7 @@ import sys
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from pasta_jax.lang.lexer import ANNOTATION, SURFACE
 from pasta_jax.lang.tags import (
@@ -19,6 +19,7 @@ from pasta_jax.lang.tags import (
     tens_for,
     unescape_topic,
 )
+from tests.examples import examples
 from tests.programs import texts, unescape
 
 TAGS = TagIds(1000)
@@ -110,7 +111,7 @@ def test_the_annotators_tag_is_escaped_for_annotation():
 
 @pytest.mark.parametrize("forms", [SURFACE, ANNOTATION])
 def test_escape_is_a_bijection(forms):
-    @settings(max_examples=1000, deadline=None, derandomize=True)
+    @examples(1000)
     @given(texts)
     def check(text):
         assert unescape(escape(text, forms), forms) == text
@@ -120,7 +121,7 @@ def test_escape_is_a_bijection(forms):
     check()
 
 
-@settings(max_examples=1000, deadline=None, derandomize=True)
+@examples(1000)
 @given(texts)
 def test_any_topic_is_restored(topic):
     escaped = escape_topic(topic)

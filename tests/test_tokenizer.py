@@ -5,7 +5,7 @@ import random
 import pytest
 import sentencepiece
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta_jax import assets
@@ -15,6 +15,7 @@ from pasta_jax.models import tokenizer as module
 from pasta_jax.models.bpe import _WORDS
 from pasta_jax.models.gguf import GGUF
 from pasta_jax.models.tokenizer import Detokenizer, Tokenizer, load_tokenizer
+from tests.examples import examples
 from tests.requires import requires_dev, requires_gemma, requires_smollm2
 from tests.texts import CONVERSATIONS, MARKS, TEMPLATED, TEXTS
 from tests.tiny_tokenizers import (
@@ -149,7 +150,7 @@ def test_ids_equal_tokenizers(load, name):
 
 
 @pytest.mark.parametrize("name", EVERY)
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(parts=st.lists(st.sampled_from(MARKS) | st.text()))
 def test_any_text_is_restored_and_never_has_control_or_tag_ids(load, name, parts):
     tokenizer, text = load(name), "".join(parts)

@@ -61,6 +61,7 @@ def test_rings_are_single_cycles_and_share_no_word():
     assert walk("birds", 16, 3, before) == [before, last, first]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", LEVELS)
 def test_held_out_instructions_are_never_drawn_for_training(level):
     held_out = {problem.instruction for problem in problems(HELD_OUT, 0, 1000, level)}

@@ -81,6 +81,7 @@ def test_stacked_layers_equal_unrolled_ones():
     jax.tree.map(np.testing.assert_array_equal, back, params())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stacked", [False, True])
 def test_rematerialised_gradients_equal_plain_ones(stacked):
     def loss(p, remat):

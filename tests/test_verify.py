@@ -4,7 +4,7 @@ import dataclasses
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta_jax.annotate import verify as verification
@@ -15,6 +15,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.lexer import ANNOTATION
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
 from pasta_jax.lang.tags import escape, escape_topic, tens_for
+from tests.examples import examples
 from tests.malformed import ANNOTATIONS, SOURCE
 from tests.programs import texts
 from tests.traces import Chatty
@@ -91,7 +92,7 @@ def test_text_that_a_tokenizer_does_not_round_trip_is_refused():
 
 
 @given(st.lists(st.tuples(texts, st.sampled_from(["main", "chunk", "sync"])), max_size=6))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_faithful_annotations_strip_to_their_source(parts):
     """Awkward sources, full of look-alikes, are refused for style at most, never for their text."""
     source, annotated, program = [], [], []

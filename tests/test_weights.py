@@ -119,6 +119,7 @@ def test_stacked_and_other_dtypes(tmp_path):
     assert {leaf.dtype for leaf in jax.tree.leaves(model.params)} == {jnp.dtype("bfloat16")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["columns", "panels", "codes"])
 @pytest.mark.parametrize("width", [1, 3])
 def test_a_model_for_decoding_has_another_layout_and_equal_logits(width, layout, tmp_path, monkeypatch):
