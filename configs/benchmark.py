@@ -4,6 +4,7 @@
     python -m launch.benchmark interpreter --config=configs/benchmark.py:smollm2_135m [--programs=FILE]
     python -m launch.benchmark train --config=configs/benchmark.py:smollm2_135m [--peers]
     python -m launch.benchmark sampling --config=configs/benchmark.py:smollm2_135m
+    python -m launch.benchmark serve --config=configs/benchmark.py:smollm2_135m [--peers]
     python -m launch.benchmark profile --config=configs/benchmark.py:smollm2_135m
 
 The last line of each is one JSON object. `decode` takes about two minutes on two CPU cores, four to five with --peers
@@ -13,7 +14,9 @@ The last line of each is one JSON object. `decode` takes about two minutes on tw
 pasta_jax/benchmark/generate_programs.py) asynchronously and, as their plain text, sequentially: half an hour, or 23
 minutes with --config.interpreter.rounds=1. `train` runs steps over all parameters, with --peers also those of
 transformers on torch: about two minutes. `sampling` answers prompts ten times each at temperature 1, by continuous
-batching over 1, 8, 32 and 128 lanes, and estimates the time for 2,000 prompts: six minutes. `profile` prints where the
+batching over 1, 8, 32 and 128 lanes, and estimates the time for 2,000 prompts: six minutes. `serve` starts our server
+with 1, 2, 4 and 8 lanes, sequential and with the adapter that forks, and with --peers llama.cpp's with the same weights
+in float32 and as packaged; as many clients as lanes stream answers to the same questions. `profile` prints where the
 time of a step goes (products, attention, writes, sampling, …) and that of an answer, between theoretical and realised
 speedup; it writes pictures, and traces for ui.perfetto.dev, to --config.profile.folder. It has read the profiler's
 events on CPUs only.
@@ -25,6 +28,7 @@ tokenizer): for accelerators. It has not been run on one yet.
 from ml_collections import ConfigDict
 
 from configs import common
+from configs import serve as serving
 
 
 def get_config(variant: str = "smollm2_135m") -> ConfigDict:
@@ -39,6 +43,8 @@ def get_config(variant: str = "smollm2_135m") -> ConfigDict:
 
 def benchmark(preset: str, random_weights: bool = False) -> ConfigDict:
     """Every benchmark with one model."""
+    server = serving.serve(preset)
+    server.log = False
     return ConfigDict(
         {
             "model": common.model(preset),
@@ -70,6 +76,15 @@ def benchmark(preset: str, random_weights: bool = False) -> ConfigDict:
                 "rows": 4,
                 "slots": 512,
                 "seed": 0,
+            },
+            "serve": {
+                "server": server,  # but for its model, lanes and port
+                "threads": common.shipped("pasta_sft") if preset == "smollm2_135m" else common.model(""),
+                "lanes": (1, 2, 4, 8),
+                "max_tokens": 128,  # per answer
+                "rounds": 3,  # of one question per client, the servers in turn
+                "source": "alpaca_rows",
+                "least_characters": 800,  # of the answer in the source, so that few answers end early
             },
             "interpreter": {
                 "programs": "pasta_jax/benchmark/programs.jsonl",  # one {"program": "surface text"} per line

@@ -8,12 +8,12 @@ from pasta_jax import settings
 from pasta_jax.errors import PastaError
 from pasta_jax.progress import show
 
-NAMES = ("decode", "interpreter", "train", "sampling", "profile")
+NAMES = ("decode", "interpreter", "train", "sampling", "serve", "profile")
 
 PEERS = flags.DEFINE_bool(
     "peers",
     False,
-    "decode and train: also measure transformers and llama.cpp on the same weights, as `decode --peers`; needs "
+    "decode, train and serve: also measure transformers and llama.cpp on the same weights, as `decode --peers`; needs "
     "setup.sh --dev",
 )
 PROGRAMS = flags.DEFINE_string(
@@ -29,7 +29,11 @@ def main(config: ConfigDict, name: str) -> None:
         config.interpreter.programs = PROGRAMS.value
     cli.announce_device()
 
-    from pasta_jax.pipelines import benchmark, profile  # imports JAX: after the flags, so that --help starts quickly
+    from pasta_jax.pipelines import (
+        benchmark,
+        benchmark_serve,
+        profile,
+    )  # imports JAX: after the flags, so that --help starts quickly
 
     chosen = settings.read(config, benchmark.Settings)
     match name:
@@ -41,6 +45,8 @@ def main(config: ConfigDict, name: str) -> None:
             report = benchmark.train(chosen, PEERS.value)
         case "sampling":
             report = benchmark.sampling(chosen)
+        case "serve":
+            report = benchmark_serve.measure(chosen.model, chosen.serve, PEERS.value)
         case "profile":
             report = profile.profile(chosen)
             show(profile.table(report))

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from pasta_jax.benchmark.clients import ask_together
 from tests.requires import requires_dev
 from tests.serving import ROOT, Server, export, pieces
 
@@ -114,6 +115,14 @@ def test_the_earlier_turns_of_a_chat_are_not_computed_again(server):
         copied, earlier = copied + earlier // 16 * 16, usage["prompt_tokens"]
         messages.append({"role": "assistant", "content": "as you say"})
     assert server.metric("pasta_prompt_tokens_copied_total") == copied > 0
+
+
+def test_the_benchmarks_clients_count_text_as_the_server_does(server):
+    questions = ["birds crow 1", "fish cod 2", "fruits plum 3"]
+    for question, seen in zip(questions, ask_together(server.port, questions, 30).answers, strict=True):
+        answer = server.ask(messages=[{"role": "user", "content": question}], temperature=0, max_tokens=30)
+        assert seen.tokens == answer["choices"][0]["pasta"]["text_tokens"] > 0
+        assert seen.first_s > 0
 
 
 def malformed(rng: random.Random) -> bytes:

@@ -1,7 +1,8 @@
-"""The same decoding steps by other runtimes, on the same weights in float32: transformers on torch, and llama.cpp."""
+"""The same work by other runtimes on the same weights: steps of transformers on torch and llama.cpp; its server."""
 
 import importlib.util
 import os
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -100,6 +101,20 @@ def llama_cpp_runner(model: Model, rows: int, slots: int, prompt: int, steps: in
         return 1e3 * (time.perf_counter() - began) / steps
 
     return once
+
+
+def llama_cpp_server(path: str, lanes: int, slots: int, port: int) -> None:
+    """Serve a GGUF file by llama.cpp's own server, until the process is ended."""
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path, params.port = path, port
+    params.n_parallel, params.n_ctx = lanes, lanes * slots
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = os.cpu_count() or 1
+    params.verbosity = 0
+    server = xllamacpp.Server(params)
+    threading.Event().wait()
+    del server
 
 
 def exported(model: Model) -> Path:

@@ -100,6 +100,30 @@ class SamplingReport:
 
 
 @dataclasses.dataclass(frozen=True)
+class ServerFigures:
+    """What the clients of a server saw."""
+
+    first_token_ms: int  # median of all answers
+    tokens_per_s: float  # of all clients together; median of the rounds
+    tokens: int  # of text in all answers
+
+
+@dataclasses.dataclass(frozen=True)
+class ServeReport:
+    """Servers under the same requests, by lanes and by their names."""
+
+    benchmark: Literal["serve"]
+    model: str
+    threads: str  # the adapter of the server that answers in threads
+    rows: int
+    widths: tuple[int, ...]
+    packed: tuple[int, ...]
+    max_tokens: int
+    rounds: int
+    lanes: dict[int, dict[str, ServerFigures]]
+
+
+@dataclasses.dataclass(frozen=True)
 class ProfileReport:
     """Where the time of steps and of answers goes, in milliseconds."""
 
@@ -115,7 +139,7 @@ class ProfileReport:
     answers: list[AnswerTime]
 
 
-Report = DecodeReport | InterpreterReport | TrainReport | SamplingReport | ProfileReport
+Report = DecodeReport | InterpreterReport | TrainReport | SamplingReport | ServeReport | ProfileReport
 
 
 def as_json(report: Report | LanesReport) -> str:

@@ -28,6 +28,7 @@ from pasta_jax.decode.sampling import Sampling
 from pasta_jax.evaluate.candidates import Candidate, sample
 from pasta_jax.models.source import ModelSource, load
 from pasta_jax.models.weights import Model, platform_dtype
+from pasta_jax.pipelines.benchmark_serve import ServeSettings
 from pasta_jax.progress import say, track
 from pasta_jax.ranges import AboveZero, Lanes, Length, Positive, Rounds, Rows, Seed, Slots, SlotsOrNone, Threads
 from pasta_jax.sharding import MeshSettings
@@ -109,6 +110,7 @@ class Settings:
     train: TrainSettings
     sampling: SamplingSettings
     interpreter: InterpreterSettings
+    serve: ServeSettings
     profile: ProfileSettings
 
 
