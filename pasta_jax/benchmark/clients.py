@@ -79,16 +79,18 @@ def ask(port: int, question: str, max_tokens: int) -> Streamed:
         response = connection.getresponse()
         if response.status != 200:
             raise PastaError(f"the server at port {port}: status {response.status}: {response.read(300)!r}")
-        first, text, counted = None, 0, 0
+        first, tokens, is_of_text = None, 0, False
         for event in events(response):
             for choice in event["choices"]:
                 if first is None and choice["delta"].get("content"):
                     first = time.perf_counter() - began
-                text += choice.get("pasta", {}).get("text_tokens", 0)  # ours states it at the end
-            counted = (event.get("usage") or {}).get("completion_tokens", counted)
+                if "pasta" in choice:  # ours states the tokens of text at the end
+                    tokens, is_of_text = choice["pasta"]["text_tokens"], True
+            if event.get("usage") and not is_of_text:
+                tokens = event["usage"]["completion_tokens"]
     finally:
         connection.close()
-    return Streamed(time.perf_counter() - began if first is None else first, text or counted)
+    return Streamed(time.perf_counter() - began if first is None else first, tokens)
 
 
 def events(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
