@@ -3,6 +3,10 @@
 import dataclasses
 import json
 import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +32,7 @@ from tests.traces import tiny_model
 
 pytestmark = pytest.mark.usefixtures("few_programs")
 SYSTEMS = ("model", "baseline", "skeleton", "unshared")
+ROOT = Path(__file__).parents[1]
 QUESTIONS = ["Name a <fish>", "Why?", "List two cats"]
 
 
@@ -69,7 +74,10 @@ def test_a_run_keeps_its_answers_and_resumes(run, tmp_path):
     assert systems["baseline"].estimates["speedup"].value == 1.0
     assert systems["model"].figures.malformed_unmasked in (0.0, 1.0)
     assert set(systems["skeleton"].categories) == {"Name", "Why?", "List"}
-    assert set(systems["skeleton"].wins) == {"repetition"}
+    wins = systems["skeleton"].wins["repetition"]
+    by_category = [one["wins, repetition"] for one in systems["skeleton"].categories.values()]
+    assert wins.count == sum(one.count for one in by_category) == 3
+    assert wins.value == pytest.approx(sum(one.value for one in by_category) / 3)
     assert report.realised["skeleton"].prompts == 1
     paths = sorted((tmp_path / "run").glob("answers-*.jsonl"))
     assert [path.name for path in paths] == [f"answers-{name}.jsonl" for name in sorted(SYSTEMS)]
@@ -186,6 +194,31 @@ def test_the_report_states_what_annotations_say(run, monkeypatch, tmp_path):
         assert "win rate 66.67% (± 33.33), LC win rate 51.23% (± 1.50); 3 prompts" in (tmp_path / name).read_text()
 
 
+@pytest.mark.slow
+def test_a_killed_run_loses_and_repeats_no_prompt(tmp_path):
+    """SIGKILL within the first system, and within the timings; then to the end."""
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in QUESTIONS))
+    names = ("answers-model.jsonl", "answers-baseline.jsonl", "timings.jsonl")
+
+    def records() -> list[list[str]]:
+        paths = [tmp_path / "run" / name for name in names]
+        return [path.read_text().splitlines()[1:] if path.exists() else [] for path in paths]
+
+    before = [[], [], []]
+    for count, counts in ((2, (2, 0, 0)), (5, (3, 3, 1)), (0, (3, 3, 3))):
+        command = [sys.executable, "-m", "tests.killed_evaluation", tmp_path / "run", prompts, str(count)]
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+        assert ended.returncode == (-signal.SIGKILL if count else 0), ended.stderr
+        found = records()
+        assert tuple(map(len, found)) == counts
+        assert [new[: len(old)] for old, new in zip(before, found, strict=True)] == before
+        before = found
+    for several in found:
+        assert sorted(json.loads(line)["prompt"] for line in several) == sorted(QUESTIONS)
+    assert (tmp_path / "run/report.json").exists()
+
+
 def test_a_larger_limit_goes_on_from_a_smaller_one(run, tmp_path):
     few = run(limit=1, systems=("baseline",))
     assert [answer.prompt for answer in few.answers["baseline"]] == by_hash(QUESTIONS, 1)
@@ -204,6 +237,11 @@ def test_another_model_or_config_is_refused_by_name(run, tmp_path):
     path.write_text(path.read_text().replace("tiny ", "other "))
     with pytest.raises(PastaError, match=r"begun with model other .*, now tiny"):
         run(limit=1, systems=("baseline",))
+    run(limit=1, systems=("skeleton",))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluate_answers, "WORDING", "Other prompts for skeletons")
+        with pytest.raises(PastaError, match=r"answers-skeleton\.jsonl: begun with skeleton\.wording"):
+            run(limit=1, systems=("skeleton",))
     path.write_text(path.read_text().replace("other ", "tiny ").replace(by_hash(QUESTIONS, 1)[0], "Who?"))
     with pytest.raises(PastaError, match=r"answer 0 of file: to another prompt"):
         run(limit=1, systems=("baseline",))

@@ -18,7 +18,7 @@ from tests.traces import tiny_model
 pytestmark = pytest.mark.usefixtures("few_programs")
 CONFIG = DecodeConfig(lanes=1, rows=2, slots=512)
 OPTIONS = Options(most_points=2, skeleton_tokens=8, point_tokens=6, router="none")
-SKELETON = "1. Tea\n2. **Milk and sugar**\n\n3) tea\n3: Cups.\n2. Spoons\nEnjoy!\n4. Cake\n5. Pie"
+SKELETON = "1. Tea\n2. **Milk and sugar**\n\n3) tea\n3: Cups: two: or more.\n2. Spoons\nEnjoy!\n4. Cake\n5. Pie"
 
 
 def request(seed: int = 0, temperature: float = 0.0, text: str = "List drinks") -> Request:
@@ -36,7 +36,8 @@ def test_a_skeleton_has_each_number_and_title_once():
 def test_texts_of_points():
     points = [Point(1, "Tea"), Point(2, "Milk")]
     assert ask_skeleton("List drinks", 7).count("List drinks") == ask_skeleton("List drinks", 7).count("3 to 7") == 1
-    assert "1. Tea\n2. Milk\n" in ask_point("List drinks", points)
+    assert ask_point("List drinks", points).startswith("List drinks\n")
+    assert ask_point("List drinks", points).endswith(": Tea; Milk.")
     assert assemble(points, [" Hot. ", ""]) == "1. Tea: Hot.\n2. Milk:"
     assert (
         assemble(points, ["2. Hot.\nAnd sweet.\n\n 2. Milk: no", "\n1. Tea"])

@@ -69,6 +69,15 @@ def wins(judge: Judge, answers: Sequence[Answer], baseline: Sequence[Answer]) ->
     return found
 
 
+def shares(won: Mapping[str, Mapping[int, float]], numbers: set[int] | None = None) -> dict[str, Estimate]:
+    """The mean preference by judge; with `numbers`, over these prompts only."""
+    found = {
+        judge: arithmetic([value for number, value in values.items() if numbers is None or number in numbers])
+        for judge, values in won.items()
+    }
+    return {judge: estimate for judge, estimate in found.items() if estimate is not None}
+
+
 def as_entry(answer: Answer) -> Entry:
     """An answer as judges read it."""
     return Entry(answer.text, answer.finished, tuple(chunk.topic for chunk in answer.chunks))

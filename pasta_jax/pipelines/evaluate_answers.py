@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from pasta_jax import files
+from pasta_jax import files, fingerprints
 from pasta_jax.decode.generate import DecodeConfig, Request, Result, generate, slots_for, stream
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.answers import Answer, answer_of, answer_of_outcome
@@ -21,6 +21,7 @@ from pasta_jax.models.weights import Model
 from pasta_jax.pipelines.evaluate_prompts import Question
 from pasta_jax.progress import Progress, say
 from pasta_jax.rivals.answer import Options, answer
+from pasta_jax.rivals.skeleton import WORDING
 
 Ablation = Literal["no_topics", "no_syncs", "constant", "shared_start"]
 System = Literal["model", "baseline", "skeleton", "unshared", "apar", Ablation]
@@ -79,6 +80,7 @@ class Task:
         }
         if self.is_rival:
             about |= {f"skeleton.{name}": value for name, value in vars(self.options).items()}
+            about["skeleton.wording"] = fingerprints.of_texts([WORDING])
         return about
 
     def answers(self, questions: Sequence[Question]) -> Iterator[tuple[Question, Answer]]:

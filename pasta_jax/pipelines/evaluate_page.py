@@ -191,13 +191,19 @@ def _categories(systems: dict[str, SystemReport]) -> list[Section]:
     if not names:
         return []
     shown = {system: report for system, report in systems.items() if system != "baseline"}
-    head = ["", "prompts", *(f"{SHOWN[system]}: {what}" for system in shown for what in ("speedup", "parallelism"))]
-    rows = [head]
+    judge = next((name for report in shown.values() for name in report.wins), None)
+    columns = {"speedup": ("speedup", 1), "parallelism": ("parallelism", 1)}
+    if judge:
+        columns["wins %"] = (f"wins, {judge}", 100)
+    rows = [["", "prompts", *(f"{SHOWN[system]}: {what}" for system in shown for what in columns)]]
     for category in names:
         found = [report.categories.get(category, {}) for report in shown.values()]
         count = max((one["fork_rate"].count for one in found if "fork_rate" in one), default=0)
-        rows.append([category, str(count), *(cell(one.get(k)) for one in found for k in ("speedup", "parallelism"))])
-    return [Section("By category", "Theoretical speedup and parallelism, geometric means.", rows)]
+        figures = (cell(one.get(key), factor) for one in found for key, factor in columns.values())
+        rows.append([category, str(count), *figures])
+    return [
+        Section("By category", "Theoretical speedup and parallelism, geometric means; wins over the baseline.", rows)
+    ]
 
 
 def _sets(evaluation: Evaluation) -> Section:

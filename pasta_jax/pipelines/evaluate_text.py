@@ -22,7 +22,6 @@ from pasta_jax.errors import PastaError
 from pasta_jax.evaluate import interop, summary
 from pasta_jax.evaluate.answers import Answer, to_judge
 from pasta_jax.evaluate.figures import figures, speed
-from pasta_jax.evaluate.intervals import arithmetic
 from pasta_jax.evaluate.length_controlled import length_controlled
 from pasta_jax.judges.checked import Entry
 from pasta_jax.judges.judge import Judge, Verdict
@@ -186,13 +185,15 @@ def reports(
         for system, several in answers.items():
             own = [answer for answer in several if answer.prompts == name]
             ratios = summary.ratios(own, plain, speedups(timed, system) if timed and system != "baseline" else {})
-            won = {}
+            won: dict[str, dict[int, float]] = {}
             if plain is not None and system != "baseline":
                 for judge_name, judge in judges.items():
-                    pairs = list(zip(own, plain, strict=True))
-                    shown = track(pairs, f"{name}: {judge_name} compares {system}", len(pairs))
-                    values = [value for pair in shown for value in summary.wins(judge, *zip(pair)).values()]
-                    won[judge_name] = arithmetic(values)
+                    pairs = track(
+                        list(zip(own, plain, strict=True)), f"{name}: {judge_name} compares {system}", len(own)
+                    )
+                    won[judge_name] = {}
+                    for pair in pairs:
+                        won[judge_name] |= summary.wins(judge, *zip(pair))
             by_category: dict[str, set[int]] = {}
             for answer in own:
                 by_category.setdefault(categories[name.removesuffix(SECOND_TURN), answer.number], set()).add(
@@ -202,9 +203,10 @@ def reports(
                 figures=figures(own, rules),
                 speed=speed(own, plain) if plain is not None else None,
                 estimates=summary.estimates(ratios),
-                wins={judge: value for judge, value in won.items() if value is not None},
+                wins=summary.shares(won),
                 categories={
                     category: summary.estimates(ratios, numbers)
+                    | {f"wins, {judge}": value for judge, value in summary.shares(won, numbers).items()}
                     for category, numbers in sorted(by_category.items())
                     if category and len(by_category) > 1
                 },

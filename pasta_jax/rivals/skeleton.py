@@ -2,7 +2,8 @@
 
 The prompts are our own, after the paper's description: first a list of short points, then each point by itself, with
 the question and the whole skeleton in view. What tells the points apart comes last, as the beginning of the answer, so
-that all points of a question share the rest of their prompt.
+that all points of a question share the rest of their prompt. They are short because the models are small: one of 135M
+parameters answers with the examples of a longer prompt, and with the skeleton where that is a numbered list.
 """
 
 import dataclasses
@@ -12,18 +13,16 @@ from collections.abc import Sequence
 OPENING = "1."  # the skeleton's first characters: a small model would else begin with a sentence about it
 
 _SKELETON = """\
-Plan the answer to the question below. Do not answer it yet. Write only its skeleton: a numbered list of 3 to {most} \
-points, each of 3 to 5 words, one per line, without any detail.
+{question}
 
-Question: {question}"""
+Do not answer yet. List only the 3 to {most} points of the answer, in 3 to 5 words each."""
 
 _POINT = """\
-Question: {question}
+{question}
 
-The answer consists of these points:
-{skeleton}
+Write one or two sentences about each of these points: {skeleton}."""
 
-Complete the point that the answer begins with, in one or two sentences. Then stop: the others are written elsewhere."""
+WORDING = _SKELETON + _POINT
 
 _LINE = re.compile(r"^\s*(\d+)\s*[.):]\s*(\S.*)$")
 _MARKUP = re.compile(r"[*_`#]+")
@@ -49,18 +48,20 @@ def ask_skeleton(question: str, most: int) -> str:
 
 def ask_point(question: str, points: Sequence[Point]) -> str:
     """The prompt for any one of the points; the answer begins with the heading of the one to write."""
-    skeleton = "\n".join(f"{point.number}. {point.title}" for point in points)
-    return _POINT.format(question=question, skeleton=skeleton)
+    return _POINT.format(question=question, skeleton="; ".join(point.title for point in points))
 
 
 def parse_skeleton(text: str, most: int, words: int) -> list[Point]:
-    """The first `most` points of a skeleton, at most `words` words of each; a number or title occurs once."""
+    """The first `most` points of a skeleton; a number or title occurs once.
+
+    A title ends at a colon, after which a small model begins to write the point, or after so many words.
+    """
     points: list[Point] = []
     for line in text.splitlines():
         match = _LINE.match(line)
         if match is None:
             continue
-        title = " ".join(_MARKUP.sub("", match[2]).split()[:words]).rstrip(" .:;,")
+        title = " ".join(_MARKUP.sub("", match[2]).partition(":")[0].split()[:words]).rstrip(" .;,")
         number = int(match[1][:4])
         if title and all(number != point.number and title.casefold() != point.title.casefold() for point in points):
             points.append(Point(number, title))
