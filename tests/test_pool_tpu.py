@@ -60,7 +60,7 @@ def test_decoded_tokens_are_equal_with_the_kernel(interpreted, few_programs, mon
     """On a mesh, with local and global layers, and more requests than lanes."""
     settings = dataclasses.replace(SETTINGS, slots=256)
     expected = generate(model_on(NARROW, "stacked", None), REQUESTS, settings)
-    monkeypatch.setattr(generate_module, "_is_on_tpu", lambda params: True)
+    monkeypatch.setattr(generate_module, "_platform", lambda params: "tpu")
     assert not rules_for(model_on(NARROW, "stacked", None), settings, 200, sequential=False).kernel
     ours = generate(model_on(NARROW, "stacked", (2, 2)), REQUESTS, settings)
     assert [one.trace.token.tolist() for one in ours] == [one.trace.token.tolist() for one in expected]
