@@ -96,7 +96,7 @@ def test_rematerialised_gradients_equal_plain_ones(stacked):
 @pytest.mark.parametrize("stacked", [False, True])
 def test_reading_a_prefix_of_the_pool_equals_reading_all_of_it(stacked):
     slots = 64
-    kv = empty_kv(TOY, 2, slots, jnp.float32, stacked)
+    weights, kv = params(stacked), empty_kv(TOY, 2, slots, jnp.float32, stacked)
     place = positions()[:, :20]
     see = np.broadcast_to(np.arange(slots)[None, None] <= np.arange(20)[None, :, None], (2, 20, slots))
     keys = np.broadcast_to(np.arange(slots), (2, slots))
@@ -104,7 +104,7 @@ def test_reading_a_prefix_of_the_pool_equals_reading_all_of_it(stacked):
     @functools.partial(jax.jit, static_argnums=0)
     def run(prefixes, fill):
         cache = transformer.Cache(kv, jnp.asarray(place), prefixes=prefixes, fill=fill)
-        return transformer.trunk(params(stacked), TOY, tokens()[:, :20], place, see, keys, cache)[0]
+        return transformer.trunk(weights, TOY, tokens()[:, :20], place, see, keys, cache)[0]
 
     whole = run((), 20)
     np.testing.assert_allclose(run((8, 24, 64), 20), whole, atol=1e-6)
