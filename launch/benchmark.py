@@ -29,11 +29,8 @@ def main(config: ConfigDict, name: str) -> None:
         config.interpreter.programs = PROGRAMS.value
     cli.announce_device()
 
-    from pasta_jax.pipelines import (
-        benchmark,
-        benchmark_serve,
-        profile,
-    )  # imports JAX: after the flags, so that --help starts quickly
+    # These import JAX: after the flags, so that --help starts quickly.
+    from pasta_jax.pipelines import benchmark, benchmark_serve, profile
 
     chosen = settings.read(config, benchmark.Settings)
     match name:

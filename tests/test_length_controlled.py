@@ -31,7 +31,7 @@ def test_without_the_package_there_is_no_figure(monkeypatch, capsys):
     assert length_controlled(ROWS, [row.instruction for row in ROWS]) is None
     told = capsys.readouterr().err
     assert "no length-controlled win rate: " in told
-    assert "pip install alpaca-eval" in told
+    assert "launch/setup.sh --dev" in told
 
 
 def test_prompts_of_others_have_no_difficulty(capsys):

@@ -78,7 +78,7 @@ def test_an_answer_costs_its_steps_by_width_and_its_events():
     step, token = (np.asarray(column) for column in zip(*fed, strict=True))
     trace = dataclasses.replace(blank_trace(), step=step, token=token, steps=5, rows=6)
     costs = answers.Costs({1: 10.0, 3: 14.0, 6: 20.0}, fork=0.5, join=0.25)
-    assert answers.parts_of(trace, 3, (1, 3, 6), costs) == {
+    assert answers.parts_of(trace, 3, costs) == {
         "path": 30.0, "waiting": 20.0, "rows": 4.0 + 4.0 + 10.0, "forks": 1.0, "joins": 0.25,
     }  # fmt: skip
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from pasta_jax.benchmark.phases import Phase, phases_of, spans, split
 from pasta_jax.benchmark.steps import Steps
-from pasta_jax.decode.generate import DecodeConfig, Result, rules_for
+from pasta_jax.decode.generate import DecodeConfig, Result
 from pasta_jax.decode.replay import replay_stream, request_for
 from pasta_jax.decode.trace import Trace
 from pasta_jax.lang.clock import clock, theoretical_speedup
@@ -40,7 +40,7 @@ def profiled(step: Steps, perfetto: Path) -> dict[Phase, Ms]:
 class Costs:
     """Milliseconds, measured apart."""
 
-    step: Mapping[int, Ms]  # of a step, by the rows it computes
+    step: Mapping[int, Ms]  # of a step, by the rows it computes: all widths of the loop, so one holds any step's rows
     fork: Ms  # more than of a plain step
     join: Ms
 
@@ -84,8 +84,7 @@ def answer_time(
 
     path = clock(linear, tokenizer.tags, 0).critical_path
     trace = traces["asynchronous"][0]
-    widths = rules_for(model, config, config.slots, sequential=False).widths
-    parts = parts_of(trace, path, widths, costs)
+    parts = parts_of(trace, path, costs)
     parts["prefill"] = statistics.median(one.prefill_ms for one in traces["asynchronous"][1:])
     total, sequential = median("asynchronous"), median("sequential")
     return AnswerTime(
@@ -107,10 +106,10 @@ def replayed(model: Model, prompt: Sequence[int], ids: Sequence[int], config: De
     return result.trace
 
 
-def parts_of(trace: Trace, critical_path: int, widths: Sequence[int], costs: Costs) -> dict[str, Ms]:
-    """What the steps of an answer cost, by cause. A step computes the least of `widths` that holds its rows."""
-    rows = np.bincount(trace.step)[1:]
-    computed = np.asarray(widths)[np.searchsorted(widths, rows[rows > 0])]
+def parts_of(trace: Trace, critical_path: int, costs: Costs) -> dict[str, Ms]:
+    """What the steps of an answer cost, by cause."""
+    widths, rows = np.sort([*costs.step]), np.bincount(trace.step)[1:]
+    computed = widths[np.searchsorted(widths, rows[rows > 0])]
     one = costs.step[1]
     return {
         "path": critical_path * one,

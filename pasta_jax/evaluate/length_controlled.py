@@ -35,7 +35,7 @@ def length_controlled(rows: Sequence[Annotation], instructions: Sequence[str]) -
         from alpaca_eval import constants, metrics
         from huggingface_hub import try_to_load_from_cache
     except ImportError as missing:
-        return _none(f"{missing}; pip install alpaca-eval")
+        return _none(f"{missing}; bash launch/setup.sh --dev")
     found = try_to_load_from_cache(REPOSITORY, FILE, cache_dir=constants.DEFAULT_CACHE_DIR, repo_type="dataset")
     if not isinstance(found, str):
         return _none(f"its data is not here; hf download {REPOSITORY} {FILE} --repo-type dataset")

@@ -201,9 +201,8 @@ def _categories(systems: dict[str, SystemReport]) -> list[Section]:
         count = max((one["fork_rate"].count for one in found if "fork_rate" in one), default=0)
         figures = (cell(one.get(key), factor) for one in found for key, factor in columns.values())
         rows.append([category, str(count), *figures])
-    return [
-        Section("By category", "Theoretical speedup and parallelism, geometric means; wins over the baseline.", rows)
-    ]
+    text = f"Theoretical speedup and parallelism, geometric means{'; wins over the baseline' if judge else ''}."
+    return [Section("By category", text, rows)]
 
 
 def _sets(evaluation: Evaluation) -> Section:
