@@ -37,7 +37,7 @@ what() {
     tpu) echo "libtpu, the TPU compiler and runtime, under Google's terms: 200 MB to download, 680 MB on disk" ;;
     gcs) echo "Google Cloud Storage, for folders at gs://: 20 MB to download, 80 MB on disk" ;;
     ray) echo "Ray, to spread a sweep over processes and machines: 75 MB to download, 230 MB on disk" ;;
-    dev) echo "ruff, a kernel for notebooks, and PyTorch, llama.cpp and alpaca_eval for comparisons: 300 MB to download, 1.4 GB on disk" ;;
+    dev) echo "ruff, a kernel for notebooks, and PyTorch, llama.cpp, alpaca_eval and lm_eval for comparisons: 300 MB to download, 1.4 GB on disk" ;;
   esac
 }
 

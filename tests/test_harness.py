@@ -1,34 +1,42 @@
-"""The model class for lm-evaluation-harness, against a stand-in for its package: scores as of uncached passes."""
+"""lm-evaluation-harness itself on our model class: a task's scores as of transformers, and as of uncached passes."""
 
 import importlib
 import sys
-import types
 from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 
+from pasta_jax.data.toy_tokenizer import toy_tokenizer
 from pasta_jax.errors import PastaError
-from tests.models import uncached
+from pasta_jax.models.weights import Model, export_model
+from tests import harness_task
+from tests.models import random_params, uncached
+from tests.requires import requires_dev
+from tests.test_transformers_files import LLAMA
 from tests.traces import tiny_model
 
-FILES = ("lm_eval", "lm_eval.__main__", "lm_eval.api", "lm_eval.api.model", "lm_eval.api.registry")
+
+@pytest.fixture(scope="module")
+def harness():
+    return importlib.import_module("pasta_jax.harness")
 
 
-@pytest.fixture
-def harness(monkeypatch):
-    """The module, with the names that it needs of the package."""
-    for name in FILES:
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    sys.modules["lm_eval.__main__"].cli_evaluate = lambda: None
-    sys.modules["lm_eval.api.model"].TemplateLM = object
-    sys.modules["lm_eval.api.registry"].register_model = lambda name: lambda cls: cls
-    monkeypatch.delitem(sys.modules, "pasta_jax.harness", raising=False)
-    yield importlib.import_module("pasta_jax.harness")
-    sys.modules.pop("pasta_jax.harness", None)
+@requires_dev("lm_eval")
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_task_has_the_scores_of_transformers(harness, tmp_path):
+    params = jax.device_put(random_params(LLAMA, 1))
+    export_model(Model("toy", LLAMA, params, toy_tokenizer()), tmp_path / "model")
+    ours = harness_task.evaluate("pasta_jax", f"source={tmp_path / 'model'}", tmp_path)
+    theirs = harness_task.evaluate("hf", f"pretrained={tmp_path / 'model'},dtype=float32,device=cpu", tmp_path)
+    assert ours[0] == theirs[0]
+    np.testing.assert_allclose(ours[1], theirs[1], atol=1e-4)
+    assert np.std(ours[1]) > 1
 
 
+@requires_dev("lm_eval")
 def test_continuations_are_scored_as_by_an_uncached_pass(harness):
     model = tiny_model()
     lm = harness.PastaLM(model=model)
@@ -48,6 +56,7 @@ def test_continuations_are_scored_as_by_an_uncached_pass(harness):
     assert rolling == pytest.approx(first + lm._score([lm.prefix_token_id, 97], [98])[0], abs=1e-4)
 
 
+@requires_dev("lm_eval")
 def test_generated_text_ends_at_the_first_stop_text(harness):
     assert harness._until("one\ntwo. three", {"until": [".", "\n"]}) == "one"
     assert harness._until("one", {"until": "two"}) == harness._until("one", {}) == "one"
@@ -57,8 +66,7 @@ def test_generated_text_ends_at_the_first_stop_text(harness):
 
 
 def test_without_the_package_the_error_names_it(monkeypatch):
-    for name in FILES:
-        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, "lm_eval.__main__", None)
     monkeypatch.delitem(sys.modules, "pasta_jax.harness", raising=False)
     with pytest.raises(PastaError, match=r"lm-eval: .*; install it in this environment: pip install lm-eval"):
         importlib.import_module("pasta_jax.harness")

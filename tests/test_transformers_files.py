@@ -18,6 +18,10 @@ from tests.models import random_params
 from tests.requires import requires_dev
 from tests.tiny_tokenizers import LLAMA3_SPECIALS, SMOLLM2_SPECIALS, train_bpe, train_sentencepiece
 
+LLAMA = TransformerConfig(
+    vocab=toy_tokenizer().model_vocab, layers=1, embed=16, ff=16, heads=2, kv_heads=1, head_dim=8, context=256,
+    rope=Rope(10_000.0), norm_eps=1e-5, activation="silu", tied_head=True,
+)  # fmt: skip
 CONVERSATIONS = [
     [("user", "What is the capital of Italy?")],
     [("system", " Be  brief. "), ("user", "  Größe?\n"), ("assistant", "\n42 \n"), ("user", "Why 20245, I'll ask?")],
@@ -110,12 +114,8 @@ def test_transformers_answers_from_an_exported_folder(tmp_path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = toy_tokenizer()
-    config = TransformerConfig(
-        vocab=tokenizer.model_vocab, layers=1, embed=16, ff=16, heads=2, kv_heads=1, head_dim=8, context=256,
-        rope=Rope(10_000.0), norm_eps=1e-5, activation="silu", tied_head=True,
-    )  # fmt: skip
-    params = jax.device_put(random_params(config, 1))
-    export_model(Model("toy", config, params, tokenizer), tmp_path)
+    params = jax.device_put(random_params(LLAMA, 1))
+    export_model(Model("toy", LLAMA, params, tokenizer), tmp_path)
     theirs, model = AutoTokenizer.from_pretrained(tmp_path), AutoModelForCausalLM.from_pretrained(tmp_path)
     assert model.generation_config.eos_token_id == list(tokenizer.stop_ids)
     chat = [{"role": "user", "content": "Hi!"}]
