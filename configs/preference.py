@@ -59,6 +59,7 @@ def preference() -> ConfigDict:
                 "max_chunk_tokens": 638,
                 "max_topic_words": placeholder(int),  # 0: no limit; None: the model's own
                 "distinct_topics": placeholder(bool),  # no topic repeats one of the same answer; None: the model's own
+                "end_stray_chunks": placeholder(bool),  # a chunk that would do what only main may ends; None: the same
             },
             "judge": {
                 "kind": "llm",  # llm, toy, checked (finished, topics, repetition, …), or a proxy: rules, repetition

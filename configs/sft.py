@@ -74,6 +74,7 @@ def sft() -> ConfigDict:
                 "top_p": 1.0,
                 "max_topic_words": 0,  # 0: no limit
                 "distinct_topics": False,  # True: no topic repeats one of the same answer
+                "end_stray_chunks": False,  # True: a chunk that would fork, join or end the turn ends instead
             },
             "strip_tags": False,  # True: train on plain answers, for the baseline
             "tree": False,  # True: forks without topics, lengths and joins, as APAR has them (lang/tree.py)
@@ -167,7 +168,7 @@ def pasta() -> ConfigDict:
     config.data.update(lengths=(256, 320, 384, 448, 512), rows=2, packed=True)
     config.train.update(learning_rate=1e-3, warmup=20, epochs=3, remat=False, slice=64, b2=0.99)
     config.weights.bracket = 2.0
-    config.defaults.update(temperature=0.6, max_topic_words=3, distinct_topics=True)
+    config.defaults.update(temperature=0.6, max_topic_words=3, distinct_topics=True, end_stray_chunks=True)
     config.every.update(held_out=100, probe=0, save=50)
     return config
 

@@ -50,6 +50,7 @@ class Options(TypedDict, total=False):
     max_topic_tokens: Positive  # of a promise's topic
     max_topic_words: Count | None  # 0: no limit; None: the model's own
     distinct_topics: bool | None  # no topic repeats one of the same answer; None: the model's own
+    end_stray_chunks: bool | None  # a chunk that would fork, join or end the turn ends; None: the model's own
     max_chunk_tokens: Positive
 
 
@@ -67,6 +68,7 @@ DEFAULTS: Options = {
     "max_topic_tokens": 12,
     "max_topic_words": None,
     "distinct_topics": None,
+    "end_stray_chunks": None,
     "max_chunk_tokens": 638,
 }
 
@@ -158,9 +160,9 @@ def generate(model: Model, prompt: Prompt | Sequence[Prompt], **options: Unpack[
     A prompt is text (a user's question), a list of token ids, or a list of messages, either (role, text) pairs or
     {"role": ..., "content": ...}. Options, with their defaults: max_tokens=512, temperature=None, top_k=None,
     top_p=None, seed=0, sequential=None (decode in parallel if the model was trained to), system="", chat=True, rows=8,
-    lanes=None, max_topic_tokens=12, max_topic_words=None, distinct_topics=None, max_chunk_tokens=638. None stands for
-    what the model's generation_config.json states, else greedy decoding without rules for topics. Equal prompts with
-    equal options have equal answers.
+    lanes=None, max_topic_tokens=12, max_topic_words=None, distinct_topics=None, end_stray_chunks=None,
+    max_chunk_tokens=638. None stands for what the model's generation_config.json states, else greedy decoding without
+    rules for topics and chunks. Equal prompts with equal options have equal answers.
     """
     single = _is_single(prompt)
     requests, config = _requests(model, [prompt] if single else prompt, options)
@@ -216,6 +218,7 @@ def _requests(model: Model, prompts: Sequence[Prompt], options: Options) -> tupl
                 text=text,
                 max_topic_words=chosen["max_topic_words"],
                 distinct_topics=chosen["distinct_topics"],
+                end_stray_chunks=chosen["end_stray_chunks"],
             )
         )
     lanes = chosen["lanes"] or max(1, min(len(requests), MOST_LANES))

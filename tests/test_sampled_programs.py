@@ -77,6 +77,7 @@ def random_request(rng: random.Random) -> Request:
         max_topic_words=rng.choice([9, 9, 1, 2]),  # never 0: all requests, also alone, need the same program
         distinct_topics=rng.random() < 0.5,
         syncs=sampling.seed % 8 > 0,
+        end_stray_chunks=sampling.seed % 2 > 0,
     )
 
 

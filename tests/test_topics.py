@@ -1,4 +1,4 @@
-"""The rules for topics on one topic at a time: which ids may continue it, by hand and compared with the oracle."""
+"""The rules for topics on one topic at a time, by hand and compared with the oracle; and that for ends of chunks."""
 
 import dataclasses
 import functools
@@ -11,7 +11,7 @@ import pytest
 
 from pasta_jax.decode import reference
 from pasta_jax.decode.generate import Request
-from pasta_jax.decode.grammar import allow
+from pasta_jax.decode.grammar import FORK, SYNC, allow
 from pasta_jax.decode.sampling import FORBIDDEN, Sampling
 from pasta_jax.decode.state import Rules, Topics, empty_state
 from pasta_jax.decode.topics import completing, kind_of, read_topic, spelling, text_kinds, topic_ids
@@ -176,6 +176,19 @@ def test_what_would_begin_another_word_gives_its_probability_to_the_closing_tags
     np.testing.assert_allclose(after[:, close].sum(axis=1), 1 - before[:, extends].sum(axis=1), rtol=1e-4)
     ratio = after[:, close] / before[:, close]
     np.testing.assert_allclose(ratio, ratio[:, :1].repeat(64, 1), rtol=1e-4)  # lengths stay as likely among themselves
+
+
+def test_a_chunk_that_would_write_what_only_main_may_ends_instead():
+    logits = np.random.default_rng(3).normal(0, 3, (4, 384)).astype(np.float32)
+    main, asked = np.array([False, False, True, True]), np.array([True, False, True, False])
+    no, outside, tags, unlimited = np.zeros(4, bool), np.full(4, -1), np.full(4, FORK | SYNC), np.full(4, 9)
+    rows = (jnp.asarray(column) for column in (main, outside, no, tags, unlimited))
+    masked = np.asarray(allow(jnp.asarray(logits), RULES, *rows, None, jnp.asarray(asked)))
+    end, mains = TAGS.end_async, [TAGS.promise, TAGS.sync, *TOKENIZER.stop_ids]
+    expected = np.where(masked > FORBIDDEN, logits, masked)
+    expected[0, end] = np.log(np.exp(logits[0, [end, *mains]]).sum())
+    np.testing.assert_allclose(masked, expected, rtol=1e-5)  # the other rows are only masked
+    assert (masked[0, mains] == FORBIDDEN).all()
 
 
 def test_kinds_and_spellings():

@@ -51,6 +51,7 @@ def allow(
     tags_allowed_N: jax.Array,
     max_topic_N: jax.Array,
     topic_text_N: jax.Array | None = None,
+    end_stray_N: jax.Array | None = None,
 ) -> jax.Array:
     """Forbid the ids that would make the answer malformed.
 
@@ -63,8 +64,8 @@ def allow(
 
     Of [PROMISE] and [SYNC], main samples those whose kinds are in `tags_allowed`. Text inside a promise is limited to
     the kinds in `topic_text` (topics.py; None: any); in the last word of a topic, the probability of what would begin
-    another goes to the closing tags. Otherwise, unless a topic or chunk is full, only the logits of tags and stop ids
-    change.
+    another goes to the closing tags. In chunks of `end_stray` (None: in none), the probability of what only main may
+    write goes to [/ASYNC]. Otherwise, unless a topic or chunk is full, only the logits of tags and stop ids change.
     """
     inside, outside = in_main_N & (topic_N >= 0), in_main_N & (topic_N < 0)
     topic_full = inside & (topic_N >= max_topic_N)
@@ -83,6 +84,8 @@ def allow(
     if topic_text_N is not None:
         last_word_N = inside & ~topic_full & ((topic_text_N & BEGINS) == 0)
         logits_NxV = closing_instead(logits_NxV, kind_V, topic_text_N, last_word_N)
+    if end_stray_N is not None:
+        logits_NxV = ending_instead(logits_NxV, kind_V, end_stray_N & ~in_main_N)
     is_legal_NxV = (kind_V[None] & legal_N[:, None]) != 0
     return jnp.where(is_legal_NxV, logits_NxV, FORBIDDEN)
 
@@ -104,3 +107,14 @@ def closing_instead(
         return logits_NxV + jnp.where((kind_V == CLOSE)[None], gain_N[:, None], 0.0)
 
     return lax.cond(jnp.any(last_word_N), moved, lambda: logits_NxV)
+
+
+def ending_instead(logits_NxV: jax.Array, kind_V: np.ndarray, chunk_N: jax.Array) -> jax.Array:
+    """Give [/ASYNC] the probability of the ids that only main may write, in these chunks.
+
+    A model may be sure that a chunk is done and yet end it as it ends main, or begin main's next promise. A mask alone
+    would leave it to what is unlikely: noise, until the chunk's budget ends.
+    """
+    ends_V = np.flatnonzero(kind_V & (TURN_END | FORK | SYNC | CHUNK_END))
+    end_N = jax.nn.logsumexp(logits_NxV[:, ends_V], axis=1)
+    return jnp.where((kind_V == CHUNK_END)[None] & chunk_N[:, None], end_N[:, None], logits_NxV)

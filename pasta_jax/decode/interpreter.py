@@ -68,8 +68,9 @@ def next_tokens(
     request_N = jax.tree.map(of_lane, state.request)
     logits_NxV = logits(params, config, x_BxRxE).reshape(x_BxRxE.shape[0] * x_BxRxE.shape[1], -1)
     topic_N, limits_N = of_lane(state.topic), (request_N.tags_allowed, request_N.max_topic)
-    kinds = () if rules.topics is None else (of_lane(text_kinds(state)),)
-    logits_NxV = allow(logits_NxV, rules, flat(in_main), topic_N, flat(full), *limits_N, *kinds)
+    kinds_N = None if rules.topics is None else of_lane(text_kinds(state))
+    threads_N = (flat(in_main), topic_N, flat(full))
+    logits_NxV = allow(logits_NxV, rules, *threads_N, *limits_N, kinds_N, request_N.end_stray_chunks)
     if rules.topics is not None:
         repeats_NxV = of_lane(completing(state, logits_NxV.shape[1], rules)) & flat(in_main)[:, None]
         logits_NxV = jnp.where(repeats_NxV, FORBIDDEN, logits_NxV)

@@ -238,20 +238,27 @@ def text_of(ids: Sequence[int], tokenizer: Tokenizer) -> str:
     return "".join(tokenizer.decode([id]) for id in ids)
 
 
-def closing_instead(logits_V: np.ndarray, query: Query, request: Request, tokenizer: Tokenizer) -> np.ndarray:
-    """In the last word of a topic, the probability of text that exceeds its words goes to the closing tags."""
-    if query.place != "topic" or not request.max_topic_words:
+def moved(logits_V: np.ndarray, query: Query, request: Request, tokenizer: Tokenizer) -> np.ndarray:
+    """In the last word of a topic, the probability of text that exceeds its words goes to the closing tags; in a chunk,
+    if the request says so, that of what only main may write goes to [/ASYNC]."""
+    tags, stops = tokenizer.tags, tokenizer.stop_ids
+    if query.thread and request.end_stray_chunks:
+        source, target = [tags.promise, tags.sync, *stops], [tags.end_async]
+    elif query.place == "topic" and in_last_word(query.topics[-1], request, tokenizer):
+        text = [id for id in range(tokenizer.vocab_size) if not tags.is_tag(id) and id not in stops]
+        source = [id for id in text if exceeds_words(id, query.topics[-1], request, tokenizer)]
+        target = [tags.close(tens) for tens in range(1, MAX_TENS + 1)]
+    else:
         return logits_V
-    if len(text_of(query.topics[-1], tokenizer).split()) < request.max_topic_words:
-        return logits_V
-    tags = tokenizer.tags
-    text = [id for id in range(tokenizer.vocab_size) if not tags.is_tag(id) and id not in tokenizer.stop_ids]
-    beyond = [id for id in text if exceeds_words(id, query.topics[-1], request, tokenizer)]
-    close = [tags.close(tens) for tens in range(1, MAX_TENS + 1)]
     mass = np.exp(logits_V - np.max(logits_V), dtype=np.float64)
     logits_V = logits_V.copy()
-    logits_V[close] += np.log1p(mass[beyond].sum() / mass[close].sum())
+    logits_V[target] += np.log1p(mass[source].sum() / mass[target].sum())
     return logits_V
+
+
+def in_last_word(topic: tuple[int, ...], request: Request, tokenizer: Tokenizer) -> bool:
+    """Whether a topic has as many words as the request allows."""
+    return 0 < request.max_topic_words <= len(text_of(topic, tokenizer).split())
 
 
 def spelled(ids: Sequence[int], tokenizer: Tokenizer) -> str:
@@ -291,7 +298,7 @@ def sampled(model: Model, requests: Sequence[Request], config: DecodeConfig) -> 
             tokens = []
             for query in queries:
                 allowed = legal(query, request, tokenizer, logits.shape[-1])
-                logits_V = closing_instead(logits[row, query.slot], query, request, tokenizer)
+                logits_V = moved(logits[row, query.slot], query, request, tokenizer)
                 tokens.append(pick(logits_V, allowed, request.sampling, query.thread, query.number))
             try:
                 waiting[index] = runs[index].send(tokens)

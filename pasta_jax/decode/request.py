@@ -48,6 +48,7 @@ class Request:
     name: str = ""  # of the prompt in errors; empty: "prompt N", N counted from 0
     max_topic_words: int = 0  # 0: no limit
     distinct_topics: bool = False  # True: no topic spells an earlier one (topics.py)
+    end_stray_chunks: bool = False  # True: a chunk that would write what only main may ends instead (grammar.py)
     syncs: bool = True  # False: main never waits for its chunks (evaluate's ablation)
 
 

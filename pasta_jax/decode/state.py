@@ -90,6 +90,7 @@ class RequestFields:
     max_topic: jax.Array  # int32: topic tokens before the promise must close
     max_topic_words: jax.Array  # int32: words of a topic; 0: no limit
     distinct_topics: jax.Array  # bool: no topic spells an earlier one
+    end_stray_chunks: jax.Array  # bool: a chunk that would write what only main may ends instead
     max_chunk: jax.Array  # int32: content tokens before the interpreter closes a chunk
     sampling: SamplingArrays
 
@@ -161,6 +162,7 @@ def empty_state(
             max_topic=full(lanes, 0),
             max_topic_words=full(lanes, 0),
             distinct_topics=full(lanes, False, jnp.bool),
+            end_stray_chunks=full(lanes, False, jnp.bool),
             max_chunk=full(lanes, 0),
             sampling=SamplingArrays(
                 temperature=full(lanes, 0, jnp.float32),

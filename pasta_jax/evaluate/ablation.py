@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pasta_jax.decode.generate import DecodeConfig, Request, positions_for
-from pasta_jax.decode.reference import Answer, Tape, answer, closing_instead, legal, pick, uncached
+from pasta_jax.decode.reference import Answer, Tape, answer, legal, moved, pick, uncached
 from pasta_jax.decode.trace import Trace, spell
 from pasta_jax.models.weights import Model
 
@@ -32,7 +32,7 @@ def decode_broken(model: Model, requests: Sequence[Request], config: DecodeConfi
             for query in queries:
                 allowed = legal(query, request, tokenizer, logits.shape[-1])
                 allowed[tokenizer.tags.sync] &= ablation != "no_sync"
-                logits_V = closing_instead(logits[row, query.slot], query, request, tokenizer)
+                logits_V = moved(logits[row, query.slot], query, request, tokenizer)
                 tokens.append(pick(logits_V, allowed, request.sampling, query.thread, query.number))
             try:
                 waiting[index] = runs[index].send(tokens)

@@ -37,6 +37,7 @@ class RequestSettings:
     max_topic_tokens: Positive
     max_topic_words: Count | None
     distinct_topics: bool | None
+    end_stray_chunks: bool | None
     max_chunk_tokens: Positive
 
 
@@ -113,6 +114,7 @@ def template_of(options: RequestSettings, sequential: bool) -> Request:
         max_chunk_tokens=options.max_chunk_tokens,
         max_topic_words=options.max_topic_words,
         distinct_topics=options.distinct_topics,
+        end_stray_chunks=options.end_stray_chunks,
     )
 
 

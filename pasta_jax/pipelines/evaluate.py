@@ -32,6 +32,7 @@ class RequestSettings:
     max_topic_tokens: Positive
     max_topic_words: Count | None
     distinct_topics: bool | None
+    end_stray_chunks: bool | None
     max_chunk_tokens: Positive
 
 
@@ -135,6 +136,7 @@ def template_of(request: RequestSettings) -> Request:
         max_chunk_tokens=request.max_chunk_tokens,
         max_topic_words=request.max_topic_words,
         distinct_topics=request.distinct_topics,
+        end_stray_chunks=request.end_stray_chunks,
     )
 
 

@@ -84,6 +84,7 @@ class Extension:
     top_k: Count | None = None
     max_topic_words: Count | None = None
     distinct_topics: bool | None = None
+    end_stray_chunks: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -61,6 +61,7 @@ class RequestSettings:
     max_topic_tokens: Positive
     max_topic_words: Count | None
     distinct_topics: bool | None
+    end_stray_chunks: bool | None
     max_chunk_tokens: Positive
 
 
