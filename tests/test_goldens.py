@@ -1,19 +1,23 @@
 """Real weights against an independent runtime: llama.cpp on the same weights in float32."""
 
+import dataclasses
+import functools
+
 import numpy as np
 import pytest
 
-from pasta_jax.decode.generate import DecodeConfig, Request, generate
+from pasta_jax.decode.generate import DecodeConfig, Request, Result, generate
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.models import weights
 from pasta_jax.models.config import PRESETS
-from pasta_jax.models.weights import load_model, same_architecture
+from pasta_jax.models.layers import stack
+from pasta_jax.models.weights import Model, load_model, same_architecture
 from tests.models import uncached
 from tests.requires import requires_gemma, requires_smollm2
 
-pytestmark = pytest.mark.usefixtures("fully_compiled")
-# The same slots for all, to compile few programs.
-SETTINGS = DecodeConfig(lanes=4, rows=1, slots=256)
+compiled_as_for_users = pytest.mark.usefixtures("fully_compiled")
+TOKENS = 32
+SETTINGS = DecodeConfig(lanes=5, rows=1, slots=256, piece=16)  # all prompts in pieces of one length: one program
 MODELS = [pytest.param("smollm2_135m", marks=requires_smollm2), pytest.param("gemma3_270m", marks=requires_gemma)]
 # (prompt, ids, three logits of the last token, 16 greedy tokens)
 GOLDENS = {
@@ -42,28 +46,90 @@ GOLDENS = {
 }
 
 
+RAGGED = (
+    "The capital of France is",
+    "Once upon a time, there was a little girl named Lily who",
+    "1, 2, 3,",
+    "Water boils at one hundred degrees. Ice melts",
+)
+
+
 @pytest.fixture(scope="module", params=MODELS)
-def model(request):
+def name(request) -> str:
     """Each real model; the tests of one model run together, so that one is in memory at a time."""
-    return load_model(request.param, "")
+    return request.param
 
 
-def ask(ids, tokens, **changes):
-    return Request(tuple(ids), tokens, changes.pop("sampling", Sampling()), True, 8, 600)
+@functools.lru_cache(maxsize=1)
+def model_of(name: str) -> Model:
+    """A real model with its layers unrolled, as users have them."""
+    return load_model(name, "")
 
 
-def test_presets_match_the_files(model):
-    assert same_architecture(model.config, PRESETS[model.name])
+def sensible(model: Model) -> tuple[list[int], int, str, str]:
+    """The demo's question, and one for a model that was not trained to chat: ids, tokens, beginning, finish."""
+    if model.name == "smollm2_135m":
+        return model.tokenizer.chat([("user", "Give three tips for staying healthy.")]), 100, "1. Stay hydrated", "stop"
+    return model.tokenizer.prompt_ids("Question: What is the capital of France? Answer:"), 4, " Paris", "length"
+
+
+def ask(ids: list[int], tokens: int) -> Request:
+    return Request(tuple(ids), tokens, Sampling(), True, 8, 600)
+
+
+@functools.lru_cache(maxsize=1)
+def answers(name: str) -> list[Result]:
+    """The answers to `RAGGED`, `TOKENS` each, and the sensible one: one batch, so that one loop is compiled."""
+    model = model_of(name)
+    ids, tokens, *_ = sensible(model)
+    requests = [ask(model.tokenizer.prompt_ids(text), TOKENS) for text in RAGGED]
+    return generate(model, [*requests, ask(ids, tokens)], SETTINGS)
+
+
+@functools.lru_cache(maxsize=1)
+def logits(name: str) -> list[np.ndarray]:
+    """For each of `RAGGED`, those that its answer is drawn from, without a pool; stacked layers compile once."""
+    model = model_of(name)
+    model = dataclasses.replace(model, params=stack(model.params))
+    prompts = [model.tokenizer.prompt_ids(text) for text in RAGGED]
+    pairs = [(len(ids), ids + one.trace.token.tolist()) for ids, one in zip(prompts, answers(name), strict=False)]
+    return [uncached(model, ids, at=range(length - 1, length - 1 + TOKENS)) for length, ids in pairs]
+
+
+def test_presets_match_the_files(name):
+    model = model_of(name)
+    assert same_architecture(model.config, PRESETS[name])
     assert model.config.vocab == model.tokenizer.model_vocab
 
 
-def test_goldens(model):
-    for prompt, ids, top, greedy in GOLDENS[model.name]:
-        assert model.tokenizer.prompt_ids(prompt) == ids
-        logits = uncached(model, ids)[-1]
+@compiled_as_for_users
+def test_goldens(name):
+    for prompt, ids, top, greedy in GOLDENS[name]:
+        assert model_of(name).tokenizer.prompt_ids(prompt) == ids
+        number = RAGGED.index(prompt)
         for token, expected in top.items():
-            assert logits[token] == pytest.approx(expected, abs=0.03)
-        assert generate(model, [ask(ids, 16)], SETTINGS)[0].trace.token.tolist() == greedy
+            assert logits(name)[number][0, token] == pytest.approx(expected, abs=0.03)
+        assert answers(name)[number].trace.token[:16].tolist() == greedy
+
+
+@compiled_as_for_users
+def test_a_ragged_batch_equals_the_uncached_model(name):
+    """That cached logits equal uncached ones is shown on real text in test_replay.py, and that lanes change no token in
+    test_generate.py; here each sampled token must be the uncached model's likeliest, within rounding."""
+    tags = model_of(name).tokenizer.tags
+    for result, drawn_from_NxV in zip(answers(name), logits(name), strict=False):
+        answer, logits_NxV = result.trace.token, drawn_from_NxV.copy()
+        assert len(answer) > 1
+        logits_NxV[:, tags.base : tags.end] = -np.inf  # never sampled in sequential answers
+        ours_N = logits_NxV[np.arange(len(answer)), answer]
+        np.testing.assert_allclose(ours_N, logits_NxV[: len(answer)].max(1), atol=1e-4, rtol=0)
+
+
+@compiled_as_for_users
+def test_answers_are_sensible(name):
+    *_, beginning, finish = sensible(model_of(name))
+    assert answers(name)[-1].text.startswith(beginning)
+    assert answers(name)[-1].finish_reason == finish
 
 
 @requires_smollm2
@@ -74,38 +140,3 @@ def test_our_own_products_give_the_same_tokens(monkeypatch):
     assert "panels" in model.params["embed"]
     for _, ids, _, greedy in GOLDENS[model.name]:
         assert generate(model, [ask(ids, 16)], SETTINGS)[0].trace.token.tolist() == greedy
-
-
-RAGGED = (
-    "The capital of France is",
-    "Once upon a time, there was a little girl named Lily who",
-    "1, 2, 3,",
-    "Water boils at one hundred degrees. Ice melts",  # no prompt is over 16 tokens: one prefill to compile
-)
-
-
-def test_a_ragged_batch_equals_the_uncached_model(model):
-    """64 generated tokens per prompt. That cached logits equal uncached ones is shown on real text in test_replay.py,
-    and that lanes change no token in test_generate.py; here each sampled token must be the uncached model's likeliest,
-    within rounding."""
-    prompts = [model.tokenizer.prompt_ids(text) for text in RAGGED]
-    together = generate(model, [ask(ids, 64) for ids in prompts], SETTINGS)
-    answers = [result.trace.token.tolist() for result in together]
-    tags = model.tokenizer.tags
-    for ids, answer in zip(prompts, answers, strict=True):
-        logits = uncached(model, ids + answer)[len(ids) - 1 : -1]
-        logits[:, tags.base : tags.end] = -np.inf  # never sampled in sequential answers
-        np.testing.assert_allclose(logits[np.arange(len(answer)), answer], logits.max(1), atol=1e-4, rtol=0)
-
-
-def test_answers_are_sensible(model):
-    """The demo's question, and one for a model that was not trained to chat."""
-    healthy = model.tokenizer.chat([("user", "Give three tips for staying healthy.")])
-    capital = model.tokenizer.prompt_ids("Question: What is the capital of France? Answer:")
-    ids, tokens, beginning, finish = {
-        "smollm2_135m": (healthy, 100, "1. Stay hydrated", "stop"),
-        "gemma3_270m": (capital, 4, " Paris", "length"),
-    }[model.name]
-    result = generate(model, [ask(ids, tokens)], SETTINGS)[0]
-    assert result.text.startswith(beginning)
-    assert result.finish_reason == finish
