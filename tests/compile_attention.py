@@ -1,6 +1,7 @@
-"""Compile blocked attention, forward and backward, for a TPU and print what it needs as JSON; run as a process."""
+"""Compile blocked attention, forward and backward, for TPUs and print what it needs as JSON; run as a process."""
 
 import dataclasses
+import itertools
 import json
 import sys
 
@@ -14,8 +15,8 @@ SHAPES = {  # key/value heads, groups, size, cap, type
 }
 
 
-def main(topology: str) -> None:
-    """On a mesh of 2 x 4: every device has one row, and its heads where four divides them."""
+def main(*topologies: str) -> None:
+    """On meshes of 2 x 4: every device has one row, and its heads where four divides them."""
     tpu_environment.prepare()
     import jax
     import jax.numpy as jnp
@@ -28,14 +29,14 @@ def main(topology: str) -> None:
     from pasta_jax.models.mask_spec import EVERYTHING, MaskSpec
     from pasta_jax.sharding import make_mesh
 
-    mesh = make_mesh(2, 4, topology_devices(topology))
-    report = {}
-    for name, (heads, groups, size, cap, dtype) in SHAPES.items():
+    report = {topology: {} for topology in topologies}
+    for topology, (name, (heads, groups, size, cap, dtype)) in itertools.product(topologies, SHAPES.items()):
+        mesh = make_mesh(2, 4, topology_devices(topology))
         config = dataclasses.replace(
             PRESETS["toy"], heads=heads * groups, kv_heads=heads, head_dim=size, attention_cap=cap
         )
 
-        def shape(dtype, *dims, divided=heads % 4 == 0):
+        def shape(dtype, *dims, divided=heads % 4 == 0, mesh=mesh):
             axes = ("data", None, "model" if divided else None)[: len(dims)]
             return jax.ShapeDtypeStruct(dims, dtype, sharding=NamedSharding(mesh, PartitionSpec(*axes)))
 
@@ -48,7 +49,7 @@ def main(topology: str) -> None:
         vectors = [shape("int32", 2, TOKENS)] * 5
         compiled = jax.jit(jax.value_and_grad(total, argnums=(0, 1, 2))).lower(q, kv, kv, vectors).compile()
         text, memory = compiled.as_text(), compiled.memory_analysis()
-        report[name] = {
+        report[topology][name] = {
             "kernels": text.count('custom_call_target="tpu_custom_call"'),
             "temp": memory.temp_size_in_bytes,
             "collectives": {one.kind: one.bytes for one in collectives(text)},
@@ -57,4 +58,4 @@ def main(topology: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

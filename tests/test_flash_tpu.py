@@ -23,8 +23,9 @@ from tests.models import random_params
 from tests.requires import requires_libtpu
 from tests.test_attention_blocks import LENGTH, TOY, dense, inputs, mask_spec, with_gradients
 from tests.test_loss import CONFIG, SCORING, records
-from tests.test_tpu_aot import compile_tpu, in_a_process
+from tests.test_tpu_aot import in_a_process
 
+TOPOLOGIES = ("v5e:2x4", "v6e:2x4")
 QUERIES_AND_KEYS = ["forward_kernel", "queries_kernel", "keys_kernel"]
 
 
@@ -96,34 +97,17 @@ def test_a_block_size_unsupported_on_tpus_is_refused_when_lowering_for_one(monke
 
 
 @functools.cache
-def compiled(topology: str) -> dict:
-    process = in_a_process("-m", "tests.compile_attention", topology)
+def compiled() -> dict:
+    process = in_a_process("-m", "tests.compile_attention", *TOPOLOGIES)
     assert process.returncode == 0, process.stderr
     return json.loads(process.stdout.splitlines()[-1])
 
 
 @requires_libtpu
-@pytest.mark.parametrize("topology", ["v5e:2x4", "v6e:2x4"])
+@pytest.mark.parametrize("topology", TOPOLOGIES)
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_tpu_compiler_accepts_the_kernels(topology, name):
-    report = compiled(topology)[name]
+    report = compiled()[topology][name]
     assert report["kernels"] == 3
     assert report["temp"] < TOKENS * TOKENS * 4  # one head's scores of one row
     assert report["collectives"] == {"all-reduce": 4}  # the test's own sum
-
-
-@requires_libtpu
-def test_a_training_step_over_a_mesh_runs_the_kernels_and_gathers_nothing():
-    process = compile_tpu(
-        "--topology=v5e:2x4",
-        "--config.presets=('toy',)",
-        "--config.programs=('sft',)",
-        "--config.train.data=4",
-        "--config.train.tokens=1024",
-        "--config.train.block=128",
-    )
-    assert process.returncode == 0, process.stderr
-    train = json.loads(process.stdout.splitlines()[-1])["programs"]["sft"]
-    assert train["kernels"] == 4  # forward, forward again for the backward pass, and its own two
-    assert set(train["collectives"]["largest"]) == {"all-reduce"}
-    assert max(train["collectives"]["largest"].values()) < 1024 * 1024  # a byte for each pair of tokens
