@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 import random
 
 import jax
@@ -11,8 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs.verifier import get_config
-from launch import verifier
 from pasta_jax.annotate import hiding
 from pasta_jax.annotate.hiding import (
     NO_CHUNKS,
@@ -38,12 +35,11 @@ from pasta_jax.lang.structure import structure, visible_matrix
 from pasta_jax.lang.tags import tens_for
 from pasta_jax.models.config import PRESETS
 from pasta_jax.models.transformer import forward
-from pasta_jax.models.weights import Model, load_model
+from pasta_jax.models.weights import Model
 from tests.byte_tokenizer import ByteTokenizer
 from tests.examples import examples
 from tests.models import random_params
 from tests.programs import random_program
-from tests.requires import requires_smollm2
 
 
 class Chatting(ByteTokenizer):
@@ -315,36 +311,3 @@ def test_detection_figures():
     assert (result.pairs, result.detected, result.false_alarms) == (4, 0.75, 0.25)
     assert result.auc == auc([0.4, 0.3, 0.1, 0.5], [0.1, 0.2, 0.0, 0.3])
     assert (result.threshold, result.accuracy) == (pytest.approx(0.35), 0.75)
-
-
-@pytest.mark.usefixtures("fully_compiled")
-@requires_smollm2
-def test_a_real_model_separates_dependent_from_independent_text(capsys):
-    """A sample of what the command measures."""
-    verifier.main(get_config("tiny"))
-    out = capsys.readouterr().out.splitlines()
-    report = json.loads(out[-1])
-    assert report["pairs"] == report["all"]["pairs"] == 8
-    assert report["main"]["pairs"] == report["sibling"]["pairs"] == 4
-    assert report["all"]["auc"] >= 0.9
-    assert [line.split()[:2] for line in out[:-1]] == [["all", "8"], ["main", "4"], ["sibling", "4"]]
-
-
-@pytest.mark.usefixtures("fully_compiled")
-@requires_smollm2
-def test_a_real_model_fixes_what_needs_a_chunk_and_leaves_the_rest():
-    model = load_model("smollm2_135m", "")
-    weighing = Weighing(max_cost=0.15, window=12, max_fixes=4, min_speedup=1.0, lengths=(192, 256))
-    twin = twins(200, seed=0)[6]
-    messages = [("user", twin.instruction)]
-    dependent, evidence = prune(model, messages, twin.dependent, weighing)
-    assert len(evidence["fixes"]) == 1
-    pieces, plan = cut(dependent, model.tokenizer)
-    with_fact = next(n for n, piece in enumerate(pieces) if twin.fact in piece.text)
-    assert with_fact not in hidden_from(plan, len(pieces) - 1), "the last line sees the fact"
-    assert dependent.strip() == twin.dependent.strip()
-    independent, evidence = prune(model, messages, twin.independent, weighing)
-    assert evidence["fixes"] == []
-    assert [part.text for part in independent.parts if isinstance(part, Chunk)] == [
-        part.text for part in twin.independent.parts if isinstance(part, Chunk)
-    ]
