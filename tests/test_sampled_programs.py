@@ -208,17 +208,15 @@ def test_nan_in_a_lane_does_not_reach_its_neighbours():
 
 
 @pytest.mark.slow  # quick: test_probe.py
-@pytest.mark.parametrize("count", [300, 10_000])
-def test_answers_at_high_temperature_are_well_formed(count, request):
+def test_answers_at_high_temperature_are_well_formed():
     """At temperature 2 all answers parse as programs, and none leaves a promise or a chunk open."""
-    if count > 300:
-        request.getfixturevalue("fully_compiled")  # pays from some thousands on
+    count = 1000
     prompt = Request((1, 2, 3), 40, Sampling(), False, 3, 9)
     hot = [
         dataclasses.replace(prompt, sampling=Sampling(temperature=2.0, seed=seed), max_tokens=8 + seed % 40)
         for seed in range(count)
     ]
-    config = DecodeConfig(lanes=min(100, count // 10), rows=4, slots=64)
+    config = DecodeConfig(lanes=100, rows=4, slots=64)
     kinds = Counter()
     for result in generate(hot_and_tiny(), hot, config):
         ids = result.trace.linear_ids()
