@@ -1,6 +1,5 @@
 """Strict session: rank promotion raises, eight simulated devices, no network; programs compiled once and quickly."""
 
-import dataclasses
 import gc
 import importlib.util
 import os
@@ -30,8 +29,7 @@ import jax
 import pytest
 from jax._src import compiler, lru_cache  # JAX has no public way to change XLA's flags, or how programs are kept
 
-from pasta_jax.decode import generate, prefill, replay
-from pasta_jax.decode.state import Rules
+from tests.few_programs import decode_with_few_programs
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -148,21 +146,9 @@ def fully_compiled(monkeypatch, own_programs):
 
 @pytest.fixture(scope="module")
 def few_programs() -> Iterator[None]:
-    """Decoding programs with one loop, of all rows, and prefills of two lengths: half of the time to compile.
-
-    For tests of what surrounds the interpreter. Users' programs have a second loop, of one row, and up to four more;
-    test_interpreter.py, test_sampled_programs.py, test_replay.py and test_generate.py show that they change no token.
-    """
-    rules_for = generate.rules_for
-
-    def with_one_loop(*arguments, **options) -> Rules:
-        rules = rules_for(*arguments, **options)
-        return dataclasses.replace(rules, widths=(rules.rows,), packed=rules.packed[-1:])
-
+    """See few_programs.py."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (generate, replay):
-            patch.setattr(module, "rules_for", with_one_loop)
-        patch.setattr(prefill, "PIECES", (64, 512))
+        decode_with_few_programs(patch)
         yield
 
 

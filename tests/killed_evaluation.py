@@ -1,27 +1,27 @@
-"""An evaluation of a tiny model that kills itself by SIGKILL after so many answers and timings; run as a process.
-
-python -m tests.killed_evaluation WORKDIR PROMPTS_FILE [COUNT]
-"""
+"""An evaluation of a tiny model that kills itself by SIGKILL after so many answers and timings; to be run in a fork."""
 
 import os
 import signal
-import sys
 from pathlib import Path
+
+import pytest
 
 from configs.evaluate import get_config
 from pasta_jax import settings
 from pasta_jax.files import JsonLines
 from pasta_jax.pipelines import evaluate_text
+from tests.few_programs import decode_with_few_programs
 from tests.traces import tiny_model
 
 SYSTEMS = ("model", "baseline")
 
 
-def main(workdir: str, prompts: str, count: str = "") -> None:
+def evaluate(workdir: Path, prompts: Path, count: int) -> None:
     """Evaluate; with a count, die right after that many records were written by this process."""
+    decode_with_few_programs(pytest.MonkeyPatch())
     evaluate_text.load = lambda source, only_decoding, mesh: tiny_model()
     evaluate_text.write_report = lambda *_: None
-    append, left = JsonLines.append, [int(count or 0)]
+    append, left = JsonLines.append, [count]
 
     def append_and_die(self: JsonLines, value: object) -> None:
         append(self, value)
@@ -34,11 +34,7 @@ def main(workdir: str, prompts: str, count: str = "") -> None:
     config = get_config("smollm2")
     config.systems = SYSTEMS
     config.prompts.update(alpaca_eval=0, no_fork=0, file=3)
-    config.update(prompts_file=prompts, unmasked=0, timed=3, rounds=1)
+    config.update(prompts_file=str(prompts), unmasked=0, timed=3, rounds=1)
     config.request.update(max_tokens=10, temperature=1.0)
     config.decoding.update(lanes=1, rows=2, widths=(), slots=512)  # the programs of tests/test_rivals.py
-    evaluate_text.run(settings.read(config, evaluate_text.Settings), Path(workdir))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    evaluate_text.run(settings.read(config, evaluate_text.Settings), workdir)

@@ -4,9 +4,6 @@ import dataclasses
 import json
 import re
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -27,12 +24,13 @@ from pasta_jax.pipelines.evaluate_speed import Throughput
 from pasta_jax.rivals import answer as rivals
 from pasta_jax.rivals.answer import Options
 from pasta_jax.rivals.skeleton import parse_skeleton
+from tests.forked import Forked
+from tests.killed_evaluation import evaluate
 from tests.test_interop import annotations
 from tests.traces import tiny_model
 
 pytestmark = pytest.mark.usefixtures("few_programs")
 SYSTEMS = ("model", "baseline", "skeleton", "unshared")
-ROOT = Path(__file__).parents[1]
 QUESTIONS = ["Name a <fish>", "Why?", "List two cats"]
 
 
@@ -207,9 +205,7 @@ def test_a_killed_run_loses_and_repeats_no_prompt(tmp_path):
 
     before = [[], [], []]
     for count, counts in ((2, (2, 0, 0)), (5, (3, 3, 1)), (0, (3, 3, 3))):
-        command = [sys.executable, "-m", "tests.killed_evaluation", tmp_path / "run", prompts, str(count)]
-        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-        assert ended.returncode == (-signal.SIGKILL if count else 0), ended.stderr
+        Forked(tmp_path, evaluate, tmp_path / "run", prompts, count).finish(-signal.SIGKILL if count else 0)
         found = records()
         assert tuple(map(len, found)) == counts
         assert [new[: len(old)] for old, new in zip(before, found, strict=True)] == before

@@ -5,8 +5,6 @@ import dataclasses
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -34,6 +32,8 @@ from pasta_jax.pipelines.preference.sample import Answers, decode_inputs, templa
 from pasta_jax.pipelines.preference.settings import Settings
 from pasta_jax.pipelines.preference.stage import Stage, open_stage, pairs_of
 from pasta_jax.workdir import claim
+from tests.forked import Forked
+from tests.killed_runs import run_until
 from tests.models import babbler
 from tests.test_form import plain
 
@@ -104,11 +104,8 @@ def test_a_report_is_json_with_an_infinite_weight_too(whole):
 @pytest.mark.slow
 def test_a_run_killed_in_each_step_ends_with_the_same_bits(config, whole, folder):
     workdir = folder / "killed"
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "tests.killed_runs", config.to_json(), str(workdir), json.dumps([*STEPS, ""])]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert json.loads(done.stdout.splitlines()[-1]) == [-signal.SIGKILL] * len(STEPS) + [0], done.stderr[-2000:]
+    for step in (*STEPS, ""):
+        Forked(folder, run_until, config.to_json(), workdir, step).finish(-signal.SIGKILL if step else 0)
     assert weights(workdir) == weights(folder / "whole")
     written = list((workdir / "artifacts").glob("*.jsonl"))
     assert len(written) >= len(STEPS)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from pasta_jax.models.config_file import read_config
 from pasta_jax.models.source import ModelSource, load, load_with_adapter
 from pasta_jax.pipelines import run_config, sft
 from pasta_jax.workdir import claim
+from tests.forked import Forked, command
 
 ROOT = Path(__file__).parents[1]
 TINY = "--config=configs/sft.py:tiny"
@@ -36,23 +38,8 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("sft")
 
 
-@pytest.fixture(scope="module")
-def environment():
-    """One device, and every program compiled once for all these runs."""
-    keeping = {"JAX_PLATFORMS": "cpu", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    return os.environ | keeping | {"PYTHONPATH": str(ROOT)}
-
-
-def start(environment, workdir, *flags: str) -> subprocess.Popen:
-    argv = [sys.executable, "-m", "launch.sft", TINY, f"--workdir={workdir}", *flags]
-    return subprocess.Popen(argv, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def finish(process: subprocess.Popen, code: int = 0) -> str:
-    """Wait for the process; its stderr."""
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == code, errors
-    return errors
+def start(workdir: Path, *flags: str) -> Forked:
+    return command(workdir.parent, "sft", TINY, f"--workdir={workdir}", *flags)
 
 
 def lines(workdir) -> list[dict]:
@@ -63,16 +50,21 @@ def lines(workdir) -> list[dict]:
     return [{key: value for key, value in line.items() if key not in times} for line in written]
 
 
-def wait_for_step(process: subprocess.Popen, workdir, step: int) -> None:
-    while process.poll() is None and not any(line["step"] >= step for line in lines(workdir)):
+def wait(process: Forked, until: Callable[[], bool]) -> None:
+    while process.poll() is None and not until():
         time.sleep(0.01)
-    assert process.poll() is None, "it ended before it could be stopped"
+    assert process.poll() is None, f"it ended before it could be stopped: {process.errors()}"
+
+
+def has_step(workdir: Path, step: int) -> bool:
+    return any(line["step"] >= step for line in lines(workdir))
 
 
 @pytest.fixture(scope="module")
-def whole(folder, environment):
-    """The folder of an uninterrupted run."""
-    finish(start(environment, folder / "whole"))
+def whole(folder):
+    """The folder of an uninterrupted run, in a process as a user starts it; like forks, it has one device."""
+    argv = [sys.executable, "-m", "launch.sft", TINY, f"--workdir={folder / 'whole'}"]
+    subprocess.run(argv, cwd=ROOT, check=True, timeout=300)
     return folder / "whole"
 
 
@@ -94,16 +86,16 @@ def test_a_run_writes_metrics_config_and_checkpoints(whole):
 
 
 @pytest.mark.slow
-def test_a_run_killed_anywhere_and_resumed_equals_an_uninterrupted_one(folder, environment, whole):
+def test_a_run_killed_anywhere_and_resumed_equals_an_uninterrupted_one(folder, whole):
     """Killed at a random step, it loses nothing but the steps since the last checkpoint."""
     workdir = folder / "killed"
     step = random.SystemRandom().randrange(2, 11)
-    process = start(environment, workdir)
-    wait_for_step(process, workdir, step)
-    process.kill()
-    process.communicate()
+    process = start(workdir)
+    wait(process, lambda: has_step(workdir, step))
+    process.send_signal(signal.SIGKILL)
+    process.finish(-signal.SIGKILL)
     assert not (workdir / "model").exists()
-    finish(start(environment, workdir))
+    start(workdir).finish()
     assert lines(workdir) == lines(whole), f"killed at step {step}"
     ours, theirs = (load_file(path / "model/model.safetensors") for path in (workdir, whole))
     assert ours.keys() == theirs.keys()
@@ -112,37 +104,42 @@ def test_a_run_killed_anywhere_and_resumed_equals_an_uninterrupted_one(folder, e
 
 
 @pytest.mark.slow
-def test_signals_save_and_end_with_their_exit_codes(folder, environment, whole, sigint):
-    workdir = folder / "stopped"
-    process = start(environment, workdir, "--config.every.save=0")
-    wait_for_step(process, workdir, 3)
+def test_signals_save_and_end_with_their_exit_codes(folder, whole):
+    workdir, flag = folder / "stopped", "--config.every.save=0"
+    process = start(workdir, flag)
+    wait(process, lambda: has_step(workdir, 3))
     process.send_signal(signal.SIGINT)
-    assert "saved; rerun the command to resume" in finish(process, 130)
+    process.finish(130)
+    assert "saved; rerun the command to resume" in process.errors()
     assert lines(workdir)[-1]["step"] < 12
-    process = start(environment, workdir, "--config.every.save=0")
-    assert any("resuming from step" in line for line in process.stderr)
+    process = start(workdir, flag)
+    wait(process, lambda: "resuming from step" in process.errors())
     process.send_signal(signal.SIGTERM)
-    assert "saved; rerun the command to resume" in finish(process, 143)
-    assert "resuming from step" in finish(start(environment, workdir, "--config.every.save=0"))
+    process.finish(143)
+    assert "saved; rerun the command to resume" in process.errors()
+    process = start(workdir, flag)
+    process.finish()
+    assert "resuming from step" in process.errors()
     assert lines(workdir) == lines(whole)
 
 
 @pytest.mark.slow
-def test_the_result_decodes(environment, whole):
-    command = [sys.executable, "-m", "launch.decode", "--config=configs/decode.py:local", "--json", "--nosequential"]
-    command += [f"--config.model.path={whole / 'model'}", "--prompt=birds owl 4", "--config.request.max_tokens=8"]
-    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
-    assert ended.returncode == 0, ended.stderr
-    answer = json.loads(ended.stdout)  # after twelve steps it may stop at once
+def test_the_result_decodes(folder, whole):
+    flags = ["--config=configs/decode.py:local", "--json", "--nosequential", f"--config.model.path={whole / 'model'}"]
+    flags += ["--prompt=birds owl 4", "--config.request.max_tokens=8", "--config.decoding.rows=2"]  # quick to compile
+    ended = command(folder, "decode", *flags)
+    answer = json.loads(ended.finish())  # after twelve steps it may stop at once
     assert answer["finish_reason"] == ("length" if answer["tokens"] == 8 else "stop")
 
 
 @pytest.mark.slow
-def test_an_unknown_key_is_refused_in_one_line(environment, folder):
-    errors = finish(start(environment, folder / "unknown", "--config.train.learning_rte=1"), code=2)
-    assert errors.splitlines()[-1].startswith("error: ")
-    assert "learning_rte" in errors.splitlines()[-1]
-    assert "Traceback" not in errors
+def test_an_unknown_key_is_refused_in_one_line(folder):
+    process = start(folder / "unknown", "--config.train.learning_rte=1")
+    process.finish(2)
+    [*_, last] = process.errors().splitlines()
+    assert last.startswith("error: ")
+    assert "learning_rte" in last
+    assert "Traceback" not in process.errors()
     assert not (folder / "unknown").exists()
 
 
@@ -238,12 +235,12 @@ def test_impossible_settings_are_refused(tmp_path, changes, message):
 
 
 @pytest.mark.slow
-def test_an_adapter_is_trained_saved_and_merged(folder, environment, whole):
+def test_an_adapter_is_trained_saved_and_merged(folder, whole):
     """LoRA over the model of another run, without tags: the baseline's way."""
     workdir = folder / "adapter"
     flags = ["--config.fresh.layers=0", f"--config.model.path={whole / 'model'}", "--config.adapter.rank=2"]
     flags += ["--config.adapter.alpha=4.0", "--config.train.steps=4", "--config.strip_tags=True"]
-    finish(start(environment, workdir, *flags))
+    start(workdir, *flags).finish()
     losses = [line for line in lines(workdir) if "loss" in line]
     assert losses[-1]["loss"] < losses[0]["loss"]
     assert "loss_chunk" not in losses[0]
