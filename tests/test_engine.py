@@ -178,6 +178,13 @@ def test_a_long_prompt_is_written_between_the_rounds_of_others(monkeypatch):
     assert texts[4] == texts[64]
 
 
+def test_the_first_token_comes_after_one_step_if_somebody_waits_for_it():
+    for round_steps, ends in ((4, [1, 5, 9]), (20, [20, 40, 60])):
+        device = loop()
+        device.submit(0, ask("x", LONG, sequential=True), round_steps)
+        assert [max(event.step for event in device.round()) for _ in ends] == ends
+
+
 def test_a_prompt_that_is_being_written_can_be_cancelled():
     device = loop()
     device.submit(0, ask("x", LONG), 1)

@@ -12,7 +12,7 @@ from pasta_jax import compiled, memory
 from pasta_jax.decode.grammar import tags_of
 from pasta_jax.decode.held import Admission, HeldPrompts
 from pasta_jax.decode.interpreter import Script, run
-from pasta_jax.decode.lane_log import LaneLog, Snapshot
+from pasta_jax.decode.lane_log import SHORT, LaneLog, Snapshot
 from pasta_jax.decode.prefill import admit, begin_copied, copy_slots, pieces, prefill, release
 from pasta_jax.decode.request import DecodeConfig, Event, Request, Result
 from pasta_jax.decode.state import DecodeState, RequestFields, Rules, empty_state
@@ -27,7 +27,6 @@ from pasta_jax.sharding import create_on_mesh_of
 PREFIXES = (128, 192, 256, 384, *(512 << n for n in range(16)))  # runs of slots that attention may read
 POOL = 256  # fewest slots of a pool; each next size is twice as large
 CPU_PIECE, PIECE = 64, 256  # tokens of a prompt written at once; an accelerator needs more to be busy
-SHORT = 16  # steps of a round, at most, whose tokens somebody waits for
 
 
 def generate(model: Model, requests: Sequence[Request], config: DecodeConfig) -> list[Result]:
@@ -146,7 +145,8 @@ class DeviceLoop:
     def round(self) -> Iterator[Event | Result]:
         """Give free lanes to waiting requests, decode, and yield what came of it."""
         self._fill()
-        self._run(min(log.round_steps for log in filter(None, self._logs)))
+        written = self._written_lane
+        self._run(min(log.next_steps for lane, log in enumerate(self._logs) if log and lane != written))
         self._snapshot = snapshot = Snapshot.of(self._state)
         for lane, log in enumerate(self._logs):
             if log is None or lane == self._written_lane:

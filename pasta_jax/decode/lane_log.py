@@ -13,6 +13,8 @@ from pasta_jax.decode.trace import Trace, spell, spell_next
 from pasta_jax.models.tokenizer import Detokenizer
 from pasta_jax.models.weights import Model
 
+SHORT = 16  # steps of a round, at most, whose tokens somebody waits for
+
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
@@ -61,6 +63,12 @@ class LaneLog:
         self.detokenizers: dict[int, Detokenizer] = {}
         self.started = time.perf_counter()
         self.rounds: dict[int, float] = {}
+
+    @property
+    def next_steps(self) -> int:
+        """Steps until this request is read again: one before its first token, if somebody waits for it."""
+        is_first = self.reported == len(self.request.prompt_ids)
+        return 1 if is_first and self.round_steps <= SHORT else self.round_steps
 
     def record_time(self, step: int) -> None:
         """Record when the host learned that this step was done."""
