@@ -51,7 +51,7 @@ def test_an_empty_answer_is_worth_nothing():
     calls = Calls()
     assert judge(calls).value("?", Entry(" \n")) == 0.0
     judge(calls).prepare("?", [Entry("")])
-    assert calls == [[]]
+    assert calls == []
 
 
 def test_verdicts_follow_the_difference_of_the_sums():

@@ -89,7 +89,8 @@ class CheckedJudge:
             return
         texts = dict.fromkeys(entry.text for entry in entries if entry.text.strip())
         missing = [(question, text) for text in texts if (question, text) not in self._nats]
-        self._nats |= dict(zip(missing, self.log_probabilities(missing), strict=True))
+        if missing:
+            self._nats |= dict(zip(missing, self.log_probabilities(missing), strict=True))
 
     def terms(self, question: str, entry: Entry) -> dict[str, float]:
         """The terms of an answer that is not empty; those that count nothing are not computed."""
@@ -122,5 +123,6 @@ class CheckedJudge:
 
     def __call__(self, question: str, first: Entry, second: Entry) -> Verdict:
         """The verdict on two answers."""
+        self.prepare(question, [first, second])
         difference = (self.value(question, first) - self.value(question, second)) / self.checks.scale
         return from_probability(1 / (1 + math.exp(-max(min(difference, 50.0), -50.0))))
