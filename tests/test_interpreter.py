@@ -144,10 +144,8 @@ slow = functools.partial(pytest.param, marks=pytest.mark.slow)
     [
         slow(300, DecodeConfig(lanes=8, rows=4, slots=SLOTS), Positions()),
         (100, DecodeConfig(lanes=8, rows=8, slots=SLOTS, widths=(3, 5)), Positions("shared_start")),
-        slow(650, DecodeConfig(lanes=8, rows=4, slots=SLOTS), Positions()),
-        slow(200, DecodeConfig(lanes=8, rows=8, slots=SLOTS, widths=(3, 5)), Positions("shared_start")),
-        slow(300, DecodeConfig(lanes=8, rows=2, slots=SLOTS), Positions("constant", 7)),
-        slow(300, DecodeConfig(lanes=8, rows=3, slots=SLOTS), Positions("shared_start")),
+        slow(150, DecodeConfig(lanes=8, rows=2, slots=SLOTS), Positions("constant", 7)),
+        slow(150, DecodeConfig(lanes=8, rows=3, slots=SLOTS), Positions("shared_start")),
         slow(100, DecodeConfig(lanes=3, rows=4, slots=SLOTS), Positions()),
         slow(50, DecodeConfig(lanes=1, rows=2, slots=SLOTS), Positions("shared_start")),
     ],
@@ -238,18 +236,19 @@ def test_profiles_name_the_phases_of_steps_and_of_prefills():
 @pytest.mark.usefixtures("fully_compiled")
 def test_the_state_is_donated_and_the_pool_never_copied():
     config = dataclasses.replace(TINY, head_dim=64)
-    decode_config = DecodeConfig(lanes=8, rows=4, slots=4096)
+    decode_config = DecodeConfig(lanes=8, rows=4, slots=1024)
     model = dataclasses.replace(tiny(), config=config, params=jax.device_put(random_params(config, 1)))
     rules = rules_for(model, decode_config, decode_config.slots, sequential=False)
-    assert len(rules.prefixes) == 7  # attention reads one of them
+    assert len(rules.prefixes) == 5  # attention reads one of them
     state = empty_state(config, decode_config.lanes, decode_config.slots, jnp.float32, stacked=False)
     arguments = (model.params, state, np.int32(1), np.False_)
-    memory = run.lower(*arguments, config=config, rules=rules).compile().memory_analysis()
+    program = run.lower(*arguments, config=config, rules=rules).compile()
+    memory = program.memory_analysis()
     keys_values = sum(leaf.nbytes for leaf in jax.tree.leaves(state.pool.kv))
     assert memory.alias_size_in_bytes >= sum(leaf.nbytes for leaf in jax.tree.leaves(state))
     # Where half of the slots are read, half of the keys and values are copied; as much again would be all keys.
     assert memory.temp_size_in_bytes < keys_values * 0.75
-    after = run(*arguments, config=config, rules=rules)
+    after = program(*arguments)
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state))
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(after))
 

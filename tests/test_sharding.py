@@ -11,6 +11,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from pasta_jax.benchmark.tpu import collectives, device_bytes
+from pasta_jax.decode import generate as decoding
 from pasta_jax.decode.generate import DecodeConfig, Request, generate, rules_for, start
 from pasta_jax.decode.interpreter import run
 from pasta_jax.decode.prefill import prefill
@@ -39,6 +40,7 @@ from pasta_jax.sharding import (
 from tests.byte_tokenizer import ByteTokenizer
 from tests.models import random_params
 
+pytestmark = pytest.mark.usefixtures("few_programs")
 TOKENIZER = ByteTokenizer()
 TAGS = TOKENIZER.tags
 SETTINGS = DecodeConfig(lanes=8, rows=3, slots=0)
@@ -113,7 +115,6 @@ def test_logits_of_replayed_programs_are_equal_on_a_mesh():
     ("config", "mesh", "layout"),
     [
         pytest.param(WIDE, (2, 4), "stacked", marks=pytest.mark.slow),
-        pytest.param(WIDE, (1, 1), "stacked", marks=pytest.mark.slow),
         pytest.param(WIDE, (4, 2), "columns", marks=pytest.mark.slow),
         pytest.param(WIDE, (8, 1), "stacked", marks=pytest.mark.slow),
         pytest.param(NARROW, (2, 4), "columns", marks=pytest.mark.slow),
@@ -145,7 +146,7 @@ def test_decoded_tokens_are_equal_with_our_own_kernels():
 def test_a_state_keeps_its_sharding_and_nothing_compiles_twice():
     """A step's results have the sharding of its arguments: else every call would move the pool, or compile again."""
     model = model_on(WIDE, "stacked", (2, 4))
-    rules = rules_for(model, SETTINGS, 256, sequential=False)
+    rules = decoding.rules_for(model, SETTINGS, 256, sequential=False)  # as replaced by few_programs
     sampled(WIDE, "stacked", (2, 4))
     compiled = [function._cache_size() for function in (run, prefill)]
     state = create_on_mesh_of(model.params, empty_state, WIDE, SETTINGS.lanes, 256, jnp.float32, True)
