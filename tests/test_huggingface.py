@@ -58,6 +58,7 @@ def test_transformers_loads_an_export_with_equal_logits(kind, tmp_path):
     np.testing.assert_allclose(our_logits(params, config, ids), expected, atol=2e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 @requires_dev("transformers")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", VARIANTS)

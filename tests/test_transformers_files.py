@@ -81,6 +81,7 @@ def test_the_tags_are_special_tokens(exported):
         assert (added[tag]["content"], added[tag]["special"], spec["model"]["vocab"][name]) == (name, True, tag)
 
 
+@pytest.mark.slow
 @requires_dev("transformers")
 @pytest.mark.filterwarnings("ignore")
 def test_transformers_has_the_same_ids(exported):
@@ -108,6 +109,7 @@ def test_an_exports_options_are_the_models(defaults, tmp_path):
     assert read_defaults(tmp_path) == defaults
 
 
+@pytest.mark.slow
 @requires_dev("transformers")
 @pytest.mark.filterwarnings("ignore")
 def test_transformers_answers_from_an_exported_folder(tmp_path):
