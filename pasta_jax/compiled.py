@@ -6,12 +6,15 @@ import functools
 import os
 import threading
 import time
+from pathlib import Path
 
 from pasta_jax import assets
 from pasta_jax.errors import PastaError
 from pasta_jax.progress import doing, say
 
 MOST_BYTES = 2 << 30  # of the folder; the programs that were not used for longest are deleted
+MAPPINGS = Path("/proc/self/maps")  # of this process's memory, a line each; Linux only
+MOST_MAPPINGS = 50_000  # of the 65,530 that Linux gives a process
 LONG_S = 3.0  # compiling for longer is announced
 
 # JAX reports the begin of each phase as a scalar and its end as a duration, both under one name.
@@ -63,6 +66,15 @@ def announce() -> None:
 
     jax.monitoring.register_scalar_listener(begin)
     jax.monitoring.register_event_duration_secs_listener(end)
+
+
+def make_room(most: int = MOST_MAPPINGS) -> None:
+    """Forget the compiled programs of this process once they take most of its memory mappings, of which each takes
+    hundreds: XLA would end the process at the first program that finds none."""
+    import jax
+
+    if MAPPINGS.exists() and MAPPINGS.read_bytes().count(b"\n") > most:
+        jax.clear_caches()
 
 
 def seconds() -> float:

@@ -29,6 +29,7 @@ import jax
 import pytest
 from jax._src import compiler, lru_cache  # JAX has no public way to change XLA's flags, or how programs are kept
 
+from pasta_jax import compiled
 from tests.few_programs import decode_with_few_programs
 
 jax.config.update("jax_num_cpu_devices", 8)
@@ -39,7 +40,6 @@ gc.set_threshold(100_000, 50, 100)
 PROGRAMS = Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
 IS_OURS = PROGRAMS.name == "programs_of_tests"
 UNUSED_S = 14 * 24 * 3600  # programs unread for this long are deleted
-MOST_MAPPINGS = 40_000  # of memory, of the 65,530 that Linux gives a process
 
 
 def keep_whole(cache: lru_cache.LRUCache, key: str, program: bytes) -> None:
@@ -121,9 +121,7 @@ def pytest_sessionstart(session: pytest.Session):
 def forget_programs():
     """Modules share programs, until they take too many mappings of memory: each takes some."""
     yield
-    mappings = Path("/proc/self/maps")
-    if not mappings.exists() or mappings.read_bytes().count(b"\n") > MOST_MAPPINGS:
-        jax.clear_caches()
+    compiled.make_room(40_000)
 
 
 @pytest.fixture(scope="module")

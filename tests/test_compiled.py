@@ -126,6 +126,15 @@ def test_a_line_is_due_while_jax_compiles_and_no_longer(monkeypatch, listeners):
     assert not progress._activities
 
 
+def test_programs_are_forgotten_before_their_mappings_of_memory_run_out(monkeypatch):
+    forgotten = []
+    monkeypatch.setattr(jax, "clear_caches", lambda: forgotten.append(True))
+    compiled.make_room()
+    assert not forgotten
+    compiled.make_room(10)
+    assert forgotten == [True]
+
+
 def test_the_seconds_of_compiling_are_those_of_jax_and_count_nested_phases_once(monkeypatch, listeners):
     now = iter([10.0, 14.0, 20.0, 21.0])
     monkeypatch.setattr(compiled.time, "perf_counter", lambda: next(now))

@@ -115,6 +115,7 @@ def test_logits_of_replayed_programs_are_equal_on_a_mesh():
     ("config", "mesh", "layout"),
     [
         pytest.param(WIDE, (2, 4), "stacked", marks=pytest.mark.slow),
+        pytest.param(WIDE, (1, 1), "stacked", marks=pytest.mark.slow),
         pytest.param(WIDE, (4, 2), "columns", marks=pytest.mark.slow),
         pytest.param(WIDE, (8, 1), "stacked", marks=pytest.mark.slow),
         pytest.param(NARROW, (2, 4), "columns", marks=pytest.mark.slow),

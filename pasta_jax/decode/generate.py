@@ -101,6 +101,7 @@ class DeviceLoop:
     """
 
     def __init__(self, model: Model, rules: Rules, lanes: int, slots: int, script: Script | None = None):
+        compiled.make_room()
         self._model, self._rules, self._script = model, rules, script
         self._waiting: deque[_Waiting] = deque()
         self._logs: list[LaneLog | None] = [None] * lanes
