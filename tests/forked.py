@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-# Of nearly all commands and of `multiprocessing`: imported before the first fork.
+# What most commands import, and pytest, since the functions that are forked live in files of tests.
 import pytest  # noqa: F401
 
 from pasta_jax.pipelines import decode, evaluate_text, sft, sweep  # noqa: F401
