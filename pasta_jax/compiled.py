@@ -69,8 +69,10 @@ def announce() -> None:
 
 
 def make_room(most: int = MOST_MAPPINGS) -> None:
-    """Forget the compiled programs of this process once they take most of its memory mappings, of which a large one takes
-    a thousand: XLA would end the process at the first program that finds none."""
+    """Forget the compiled programs of this process once they take most of its memory mappings.
+
+    A large one takes more than a thousand, and XLA ends the process at the first program that finds none.
+    """
     import jax
 
     if MAPPINGS.exists() and MAPPINGS.read_bytes().count(b"\n") > most:
