@@ -29,12 +29,14 @@ def get_config(variant: str = "offline") -> ConfigDict:
 
 def judges(kinds: tuple[str, ...], pairs: int) -> ConfigDict:
     """Judges over the first `pairs` pairs."""
+    checked = common.checked_judge()
+    checked.rows = 2  # the answers of a pair
     return ConfigDict(
         {
             "kinds": kinds,
             "pairs": pairs,
             "file": "",  # of a person's verdicts; empty: known preferences, which `setup.sh --data` installs
             "rules": "ifeval",  # where `rules` and `checked` read their rules from; see docs/DATA.md
-            "checked": common.checked_judge(),
+            "checked": checked,
         }
     )

@@ -72,8 +72,7 @@ def measure(settings: Settings) -> Report:
 def judge_of(kind: str, settings: Settings) -> Judge:
     """A judge of Entries."""
     if kind == "checked":
-        two = dataclasses.replace(settings.checked, rows=2)  # answers of a pair; further rows would be padding
-        return checked_judge(two, settings.rules)
+        return checked_judge(settings.checked, settings.rules)
     judge = comparing(proxy(kind, settings.rules), scale=1.0)
 
     def of_texts(question: str, first: Entry, second: Entry) -> Verdict:
