@@ -47,6 +47,11 @@ REFUSED = (
     (WHOLE, {"prefill": 100}, "config.prefill: unknown value 100; choose from 16, "),
     (WHOLE, {"lanes": 0}, "config.lanes: "),
     (WHOLE, {"programs": ("sft",), "train.block": 100}, "config.train.block 100: "),
+    (
+        WHOLE,
+        {"programs": ("preference",), "train.data": 8, "train.rows": 8},
+        "config.train.rows 8: must be a multiple of 16",
+    ),
     (WHOLE, {"presets": ("gemma_8b",)}, "config.presets 'gemma_8b': unknown architecture; choose from "),
     ("v5e:1x1", {"programs": ("prefill",)}, "prefill of gemma_7b doesn't fit: RESOURCE_EXHAUSTED"),
 )

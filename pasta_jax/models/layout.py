@@ -89,6 +89,26 @@ def split_kernel(name: str, kernel: np.ndarray, config: TransformerConfig) -> Pl
     return {part: rows.reshape(-1, kernel.shape[-1]) for part, rows in zip(PARTS[name], parts, strict=True)}
 
 
+def with_gate_and_up(layer: dict) -> dict:
+    """A layer with `gate` and `up` instead of `gate_up`, to compute many rows; parameters for decoding as they are.
+
+    Of a few rows, both are computed in one product, and every second element of a result is gate's. To pick those of
+    many rows, a TPU's compiler took more than 17 GB for Gemma 7B; here every second row of the weights is picked.
+    """
+    gate_up = layer["gate_up"]
+    if "kernel" not in gate_up:
+        return layer
+
+    def every_second(first: int) -> dict:
+        return {
+            name: leaf if name == "lora_a" else leaf.reshape(-1, 2, leaf.shape[-1])[:, first]
+            for name, leaf in gate_up.items()
+        }
+
+    others = {name: leaves for name, leaves in layer.items() if name != "gate_up"}
+    return others | {"gate": every_second(0), "up": every_second(1)}
+
+
 def grow_rows(table_VxE: np.ndarray, vocab: int) -> np.ndarray:
     """The embedding with zero rows appended up to `vocab`; tag_rows.py initialises those of the tags."""
     missing = vocab - table_VxE.shape[0]

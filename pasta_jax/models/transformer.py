@@ -19,6 +19,7 @@ from pasta_jax.models.config import Rope, TransformerConfig
 from pasta_jax.models.kernels.calls import attend as attend_visible
 from pasta_jax.models.kernels.calls import holds_panels, product, rows_of
 from pasta_jax.models.layers import is_stacked
+from pasta_jax.models.layout import with_gate_and_up
 from pasta_jax.models.mask_spec import HIDDEN, MaskSpec, PoolSpec
 from pasta_jax.models.packed import Packed
 from pasta_jax.models.pool import KV, lanes_kv, layers_kv, prefix_kv, write_kv
@@ -151,9 +152,12 @@ class Layer(nn.Module):
         x_BxTxE = x_BxTxE + h
 
         h = RMSNorm(c.norm_eps, name="mlp_norm")(x_BxTxE)
-        # Interleaved, so that sharding over F keeps pairs together.
-        gate_up_BxTxF2 = Dense((c.ff * 2,), name="gate_up")(h)
-        gate, up = gate_up_BxTxF2[..., 0::2], gate_up_BxTxF2[..., 1::2]
+        if self.has_variable("params", "gate"):
+            gate, up = Dense((c.ff,), name="gate")(h), Dense((c.ff,), name="up")(h)
+        else:
+            # Interleaved, so that sharding over F keeps pairs together.
+            gate_up_BxTxF2 = Dense((c.ff * 2,), name="gate_up")(h)
+            gate, up = gate_up_BxTxF2[..., 0::2], gate_up_BxTxF2[..., 1::2]
         gate = jax.nn.silu(gate) if c.activation == "silu" else jax.nn.gelu(gate, approximate=True)
         h = Dense((c.embed,), name="down")(gate * up)
         if c.post_norms:
@@ -230,6 +234,7 @@ def trunk(
                 out = attend_prefix(config, q, read, at, see, cache.prefixes, cache.fill)
             return out if packed is None else packed.pack(out)[None], written
 
+        params_l = params_l if cache is not None else with_gate_and_up(params_l)
         return Layer(config).apply({"params": params_l}, x, waves, attend)
 
     if remat:

@@ -49,6 +49,7 @@ class TrainSettings:
 
 TOPOLOGIES = ("v5e:2x4", "v5e:4x4", "v6e:2x4", "v5p:2x2x1", "v4:2x2x1", "tpu7x:2x2x1")
 Name = Literal["run", "prefill", "sft", "preference"]
+TRAINING = frozenset({"sft", "preference"})
 Preset = Annotated[str, Meta(min_length=1)]
 
 
@@ -70,6 +71,19 @@ class Settings:
     def __post_init__(self):
         if unknown := [preset for preset in self.presets if preset not in PRESETS]:
             raise PastaError(f"config.presets {unknown[0]!r}: unknown architecture; choose from {', '.join(PRESETS)}")
+        train = self.train
+        if TRAINING.isdisjoint(self.programs):
+            return
+        if min(train.block, train.tokens) % TILE:
+            raise PastaError(
+                f"config.train.block {train.block}: a TPU needs a multiple of {TILE}, as config.train.tokens must be"
+            )
+        multiple = train.data * (2 if "preference" in self.programs else 1)
+        if train.rows % multiple:
+            raise PastaError(
+                f"config.train.rows {train.rows}: must be a multiple of {multiple}, for rows, or pairs of rows, on "
+                f"each of config.train.data={train.data} devices"
+            )
 
 
 def compile_all(settings: Settings, names: Sequence[str]) -> Iterator[Report]:
@@ -90,7 +104,7 @@ def compile_programs(settings: Settings, topology: str, preset: str, keep_on: bo
     room = Room(shapes.config, topology, len(devices), chip)
     programs, refused = {}, {}
     for name in track(settings.programs, "compiling", len(settings.programs)):
-        training = name in ("sft", "preference")
+        training = name in TRAINING
         lowered = functools.partial(LOWER[name], settings, shapes, training_mesh if training else mesh)
         try:
             programs[name] = tpu.compile_program(f"{name} of {preset}", lowered, chip, settings.used)
@@ -218,20 +232,11 @@ def lower_preference(settings: Settings, shapes: Shapes, mesh: Mesh) -> jax.stag
 def scoring_for(settings: Settings, shapes: Shapes) -> Scoring:
     """Blocked attention, and each layer recomputed in the backward pass."""
     train = settings.train
-    if min(train.block, train.tokens) % TILE:
-        raise PastaError(
-            f"config.train.block {train.block}: a TPU needs a multiple of {TILE}, as config.train.tokens must be"
-        )
     return Scoring(shapes.config, shapes.rules.tags, jnp.bfloat16, train.slice, train.block, remat=True)
 
 
 def batch_of(count: int, settings: Settings, mesh: Mesh) -> Batch:
     """That many rows of tokens."""
-    if count < 1 or count % settings.train.data:
-        raise PastaError(
-            f"config.train.rows {settings.train.rows}: rows, and pairs, of which there are half as many, "
-            f"must be multiples of config.train.data ({settings.train.data})"
-        )
     vector = jax.ShapeDtypeStruct((count, settings.train.tokens), jnp.int32, sharding=rows(mesh))
     return Batch(**{field.name: vector for field in dataclasses.fields(Batch)})
 
