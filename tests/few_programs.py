@@ -9,16 +9,16 @@ from pasta_jax.decode.state import Rules
 
 
 def decode_with_few_programs(patch: pytest.MonkeyPatch) -> None:
-    """Programs with one loop, of all rows, and prefills of two lengths.
+    """Programs with one loop, of all rows, that read the whole pool, and prefills of two lengths.
 
-    Users' programs have a second loop, of one row, and up to four more; test_interpreter.py, test_sampled_programs.py,
-    test_replay.py and test_generate.py show that they change no token.
+    Users' programs have a second loop, of one row, and up to four more, and attention to prefixes of the pool;
+    test_interpreter.py, test_sampled_programs.py, test_replay.py and test_generate.py show that they change no token.
     """
     rules_for = generate.rules_for
 
     def with_one_loop(*arguments, **options) -> Rules:
         rules = rules_for(*arguments, **options)
-        return dataclasses.replace(rules, widths=(rules.rows,), packed=rules.packed[-1:])
+        return dataclasses.replace(rules, widths=(rules.rows,), packed=rules.packed[-1:], prefixes=())
 
     for module in (generate, replay):
         patch.setattr(module, "rules_for", with_one_loop)

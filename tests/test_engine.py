@@ -10,12 +10,13 @@ import pytest
 from pasta_jax.decode import engine as engines
 from pasta_jax.decode import generate as decoding
 from pasta_jax.decode.engine import Cancelled, Engine, EngineClosed, QueueFull, open_engine
-from pasta_jax.decode.generate import DeviceLoop, rules_for
+from pasta_jax.decode.generate import DeviceLoop
 from pasta_jax.decode.request import DecodeConfig, Event, Request, Result
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.errors import PastaError
 from tests.traces import tiny_model
 
+pytestmark = pytest.mark.usefixtures("few_programs")
 LANES, SLOTS, WAITING = 2, 256, 3
 CONFIG = DecodeConfig(lanes=LANES, rows=3, slots=SLOTS, piece=16)
 LONG = 200  # tokens that take longer than a test's next line
@@ -27,7 +28,8 @@ def ask(prompt: str, tokens: int = 24, **changes) -> Request:
 
 
 def loop() -> DeviceLoop:
-    return DeviceLoop(tiny_model(), rules_for(tiny_model(), CONFIG, SLOTS, sequential=False), LANES, SLOTS)
+    rules = decoding.rules_for(tiny_model(), CONFIG, SLOTS, sequential=False)  # as replaced by few_programs
+    return DeviceLoop(tiny_model(), rules, LANES, SLOTS)
 
 
 @pytest.fixture

@@ -82,7 +82,7 @@ def random_request(rng: random.Random) -> Request:
 
 
 def random_requests(count: int) -> list[Request]:
-    rng = random.Random(count)
+    rng = random.Random(200)
     return [random_request(rng) for _ in range(count)]
 
 
@@ -110,12 +110,10 @@ def assert_same_answer(result, answer: reference.Answer, prompt: int) -> None:
     assert trace.steps == answer.steps
 
 
-@pytest.mark.parametrize(
-    ("start", "count"), [(0, 10), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((10, 90), (100, 100)))]
-)
+@pytest.mark.parametrize(("start", "count"), [(0, 10), pytest.param(10, 90, marks=pytest.mark.slow)])
 def test_sampled_programs_equal_the_oracles(start, count):
     # The oracle computes a batch until its longest answer ends, so answers of about one length share a batch.
-    pairs = list(zip(random_requests(200), answered(200), strict=True))[start : start + count]
+    pairs = list(zip(random_requests(100), answered(100), strict=True))[start : start + count]
     pairs.sort(key=lambda pair: pair[1].trace.steps)
     requests = [request for request, _ in pairs]
     batches = [reference.sampled(talkative(), requests[n : n + 10], EIGHT_LANES) for n in range(0, count, 10)]
@@ -133,9 +131,9 @@ def test_sampled_programs_equal_the_oracles(start, count):
 
 
 def test_rules_for_topics_hold_where_they_are_asked_for():
-    """Of the 200 requests, half ask for distinct topics and half for topics of at most one or two words."""
+    """Of the requests, half ask for distinct topics and half for topics of at most one or two words."""
     repeated, longest = Counter(), Counter()
-    for request, result in zip(random_requests(200), answered(200), strict=True):
+    for request, result in zip(random_requests(100), answered(100), strict=True):
         ids, topics, topic = result.trace.thread_ids(0), [], None
         for id in ids:
             if id == TAGS.promise:
@@ -160,28 +158,28 @@ def test_rules_for_topics_hold_where_they_are_asked_for():
 
 @pytest.mark.slow  # quick: the oracle decodes each request alone
 def test_requests_alone_equal_requests_that_share_lanes():
-    """200 requests shared eight lanes; here each has a pool of its own."""
-    for request, result in list(zip(random_requests(200), answered(200), strict=True))[:40]:
+    """The requests shared eight lanes; here each has a pool of its own."""
+    for request, result in list(zip(random_requests(100), answered(100), strict=True))[:20]:
         assert fields_of(generate(talkative(), [request], EIGHT_LANES)[0]) == fields_of(result)
 
 
 def test_results_do_not_depend_on_lane_or_neighbours():
-    order = random.Random(1).sample(range(200), 60)
-    again = generate(talkative(), [random_requests(200)[n] for n in order], EIGHT_LANES)
+    order = random.Random(1).sample(range(100), 30)
+    again = generate(talkative(), [random_requests(100)[n] for n in order], EIGHT_LANES)
     for number, result in zip(order, again, strict=True):
-        assert fields_of(result) == fields_of(answered(200)[number])
+        assert fields_of(result) == fields_of(answered(100)[number])
 
 
 @pytest.mark.slow
 def test_results_do_not_depend_on_rows_being_packed():
-    config = dataclasses.replace(EIGHT_LANES, packed=(7, 12))
-    packed = generate(talkative(), random_requests(200)[:60], config)
-    for result, alone in zip(packed, answered(200)[:60], strict=True):
+    config = dataclasses.replace(EIGHT_LANES, packed=(9,))
+    packed = generate(talkative(), random_requests(100)[:40], config)
+    for result, alone in zip(packed, answered(100)[:40], strict=True):
         assert fields_of(result) == fields_of(alone)
 
 
 def test_nan_in_a_lane_does_not_reach_its_neighbours():
-    requests = random_requests(200)[:2]
+    requests = random_requests(100)[:2]
     rules = rules_for(talkative(), EIGHT_LANES, EIGHT_LANES.slots, sequential=False, topics=True)
 
     def columns(poisoned: bool) -> list[np.ndarray]:
@@ -210,7 +208,7 @@ def test_nan_in_a_lane_does_not_reach_its_neighbours():
 @pytest.mark.slow  # quick: test_probe.py
 def test_answers_at_high_temperature_are_well_formed():
     """At temperature 2 all answers parse as programs, and none leaves a promise or a chunk open."""
-    count = 1000
+    count = 400
     prompt = Request((1, 2, 3), 40, Sampling(), False, 3, 9)
     hot = [
         dataclasses.replace(prompt, sampling=Sampling(temperature=2.0, seed=seed), max_tokens=8 + seed % 40)
@@ -228,28 +226,27 @@ def test_answers_at_high_temperature_are_well_formed():
 
 @pytest.mark.parametrize("round_steps", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 1000))])
 def test_the_length_of_rounds_does_not_matter(round_steps):
-    requests = random_requests(200)[:20]
+    requests = random_requests(100)[:20]
     items = list(stream(talkative(), requests, EIGHT_LANES, round_steps))
     results = {item.request: item for item in items if isinstance(item, Result)}
-    for number, expected in enumerate(answered(200)[:20]):
+    for number, expected in enumerate(answered(100)[:20]):
         assert fields_of(results[number]) == fields_of(expected)
 
 
 @pytest.mark.slow  # quick: test_interpreter.py and test_replay.py decode with 2, 4 and 8 rows
-@pytest.mark.parametrize("rows", [2, 8])
-def test_other_rows_give_the_same_answers_in_more_or_fewer_steps(rows):
+def test_fewer_rows_give_the_same_answers_in_more_steps():
     """Only for requests that end by themselves: what a budget cuts off depends on the order of slots."""
-    pairs = zip(random_requests(200), answered(200), strict=True)
+    pairs = zip(random_requests(100), answered(100), strict=True)
     finished = [
         (request, result)
         for request, result in pairs
         if result.finish_reason == "stop"
-        # with other rows, closing tags that were sampled in the last step may be fed
+        # with fewer rows, closing tags that were sampled in the last step may be fed
         and len(result.trace.token) + EIGHT_LANES.rows <= min(request.max_tokens, 80 - len(request.prompt_ids))
     ]
-    assert len(finished) > 40
+    assert len(finished) > 20
     compiled = run._cache_size()
-    others = generate(talkative(), [request for request, _ in finished], dataclasses.replace(EIGHT_LANES, rows=rows))
+    others = generate(talkative(), [request for request, _ in finished], dataclasses.replace(EIGHT_LANES, rows=2))
     assert run._cache_size() == compiled + 1  # so the next test's count would show a compilation
     steps = set()
     for (_, one), other in zip(finished, others, strict=True):
@@ -261,14 +258,14 @@ def test_other_rows_give_the_same_answers_in_more_or_fewer_steps(rows):
             common = min(map(len, positions))
             assert positions[0][:common] == positions[1][:common]
         steps.add(int(np.sign(other.trace.steps - one.trace.steps)))
-    assert steps == {0, 1} if rows < EIGHT_LANES.rows else steps <= {0, -1}
+    assert steps == {0, 1}
 
 
 def test_new_sampling_seeds_and_budgets_compile_nothing():
     def compiled() -> list[int]:
         return [function._cache_size() for function in (admit, prefill, run)]
 
-    before = answered(200) and compiled()
+    before = answered(100) and compiled()
     plain = Request((1, 2, 3), 10, Sampling(), False, 2, 3, max_topic_words=9)
     others = [
         dataclasses.replace(plain, max_topic_words=0, distinct_topics=True),

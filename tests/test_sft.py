@@ -6,8 +6,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +27,6 @@ from pasta_jax.pipelines import run_config, sft
 from pasta_jax.workdir import claim
 from tests.forked import Forked, command
 
-ROOT = Path(__file__).parents[1]
 TINY = "--config=configs/sft.py:tiny"
 
 
@@ -62,9 +59,8 @@ def has_step(workdir: Path, step: int) -> bool:
 
 @pytest.fixture(scope="module")
 def whole(folder):
-    """The folder of an uninterrupted run, in a process as a user starts it; like forks, it has one device."""
-    argv = [sys.executable, "-m", "launch.sft", TINY, f"--workdir={folder / 'whole'}"]
-    subprocess.run(argv, cwd=ROOT, check=True, timeout=300)
+    """The folder of an uninterrupted run."""
+    start(folder / "whole").finish()
     return folder / "whole"
 
 

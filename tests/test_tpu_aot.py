@@ -38,7 +38,9 @@ for topology, changes in ast.literal_eval(sys.argv[1]):
 """
 WHOLE = "v5e:2x4"
 FEW = {"programs": ("run",), "lanes": 2, "rows": 2, "slots": 512}  # quicker to compile
-OTHERS = ("v6e:2x4", "v5p:2x2x1", "tpu7x:2x2x1")
+# With the sums of hidden states in the layers of two widths. Gemma 7B takes a quarter of a minute to compile, longest
+# for the last chip; eight devices don't divide the toy's heads, so its attention needs no sum.
+OTHERS = {"v6e:2x4": (FEW, 4), "v5p:2x2x1": (FEW, 4), "tpu7x:2x2x1": (FEW | {"presets": ("toy",)}, 2)}
 SFT = {"presets": ("toy",), "programs": ("sft",)}
 SFT |= {"train.data": 4, "train.rows": 4, "train.tokens": 1024, "train.block": 128}
 REFUSED = (
@@ -76,7 +78,8 @@ def compiled() -> dict:
 @functools.cache
 def said() -> list[str]:
     """A line of each smaller case; one process imports JAX and loads the compiler for all."""
-    cases = [*((topology, FEW) for topology in OTHERS), (WHOLE, SFT), *(case[:2] for case in REFUSED)]
+    loops = [(topology, changes) for topology, (changes, _) in OTHERS.items()]
+    cases = [*loops, (WHOLE, SFT), *(case[:2] for case in REFUSED)]
     process = in_a_process("-c", CASES, repr(cases))
     assert process.returncode == 0, process.stderr
     return process.stdout.splitlines()
@@ -122,13 +125,13 @@ def test_a_layer_exchanges_two_sums_of_hidden_states_and_nothing_longer_moves(na
 
 @pytest.mark.parametrize("topology", OTHERS)
 def test_the_loop_compiles_in_place_for_other_chips(topology):
-    report = json.loads(said()[OTHERS.index(topology)])
+    report = json.loads(said()[list(OTHERS).index(topology)])
     assert report["topology"] == topology
     program = report["programs"]["run"]
     assert (program["kernels"], program["sorts"]) == (2, 0)
     assert report["state"] <= program["alias"] < report["state"] + MIB
     assert set(program["collectives"]["largest"]) == {"all-reduce"}
-    assert program["collectives"]["in_layers"] == {"all-reduce": 4}  # two for each width
+    assert program["collectives"]["in_layers"] == {"all-reduce": OTHERS[topology][1]}
     assert program["hbm_bytes"] < 1.15 * report["live"]
 
 
