@@ -30,9 +30,12 @@ def main(config: ConfigDict) -> None:
     if on_toy_task:
         report = evaluate.run(settings.read(config, evaluate.Settings), path_of(OUTPUT.value) if OUTPUT.value else None)
     else:
-        report = evaluate_text.run(
+        evaluation = evaluate_text.run(
             settings.read(config, evaluate_text.Settings), path_of(WORKDIR.value), LIMIT.value
-        ).report
+        )
+        if evaluation is None:  # the first of several processes reports
+            return
+        report = evaluation.report
     print(report.text())
     print(json.dumps(report.fields()))
 

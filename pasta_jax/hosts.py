@@ -11,14 +11,17 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
+import msgspec
 from absl import flags
 
 from pasta_jax.devices import has_tpu
 from pasta_jax.errors import PastaError, one_line
 from pasta_jax.progress import say
+
+Item = TypeVar("Item")
 
 COORDINATOR = flags.DEFINE_string(
     "coordinator",
@@ -31,13 +34,16 @@ PROCESS = flags.DEFINE_integer(
     "process", None, "several processes: the number of this one, as --process=0", lower_bound=0
 )
 
-SCRIPTS = ("sft", "decode")  # that several processes can run together
+SCRIPTS = ("sft", "decode", "evaluate")  # that several processes can run together
 BEAT_S = 2.0  # between two signs of life
 LOST_S = 30.0  # of silence, after which a process is lost
 JOIN_S = 300  # for all processes to arrive
 EXIT_LOST = 3  # the exit code of a process that another one's end stops, as for other errors that a rerun resumes
 _ALIVE, _STOP, _TOLD, _SENT = (f"pasta_jax/{name}" for name in ("alive", "stop", "told", "sent"))
+POLL_S = 0.2  # between two looks for what other processes send
+WEEK_MS = 7 * 24 * 3600 * 1000  # longer than any wait for a process that lives
 _left: list[Any] = []  # what must not be destroyed before the process ends
+_tellings, _sendings = itertools.count(), itertools.count()
 _DONE, _FAILED = "done", "failed: "
 
 
@@ -74,8 +80,9 @@ def joined(script: str) -> Iterator[None]:
         yield
         return
     if script not in SCRIPTS:
+        several = f"{', '.join(SCRIPTS[:-1])} and {SCRIPTS[-1]}"
         raise PastaError(
-            f"{script}: runs in one process, not in {jax.process_count()}; only {' and '.join(SCRIPTS)} can"
+            f"{script}: runs in one process, not in {jax.process_count()}; only {several} can run in several"
         )
     say(f"process {jax.process_index()} of {jax.process_count()}")
     watch = _Watch(_client(), jax.process_index(), jax.process_count())
@@ -170,22 +177,58 @@ def agreed(stopping: Callable[[], bool]) -> Callable[[], bool]:
     return together
 
 
-def told(text: str) -> str:
-    """What the first process says; the others wait for it. Once per run."""
+def is_first() -> bool:
+    """Whether this is the only process, or the one that reads and writes files."""
     import jax
 
-    if jax.process_count() > 1 and jax.process_index() == 0:
-        _client().key_value_set(_TOLD, text)
-    return text if jax.process_index() == 0 else _client().blocking_key_value_get(_TOLD, 1000 * JOIN_S)
+    return jax.process_index() == 0
 
 
-def send(name: str, text: str) -> None:
-    """Leave a text for the first process."""
-    _client().key_value_set(f"{_SENT}/{name}", text)
+def told(text: str) -> str:
+    """What the first process says; the others wait for it. All processes call it equally often."""
+    import jax
+
+    if jax.process_count() == 1:
+        return text
+    key = f"{_TOLD}/{next(_tellings)}"
+    if is_first():
+        _client().key_value_set(key, text)
+        return text
+    return _client().blocking_key_value_get(key, WEEK_MS)
 
 
-def received() -> list[str]:
-    """The texts that others have sent since the last call, in the first process."""
+def share(items: Sequence[Item]) -> Sequence[Item]:
+    """This process's share of the work."""
+    import jax
+
+    return items[jax.process_index() :: jax.process_count()]
+
+
+def gathered(own: Iterator[Item], count: int, kind: type[Item]) -> Iterator[Item]:
+    """In the first process the results of all, `count` of them, as they come; the others send theirs to it."""
+    import jax
+
+    if jax.process_count() == 1:
+        yield from own
+        return
+    if not is_first():
+        for item in own:
+            _client().key_value_set(
+                f"{_SENT}/{jax.process_index()}-{next(_sendings)}", msgspec.json.encode(item).decode()
+            )
+            yield item
+        return
+    while count > 0:
+        item = next(own, None)
+        several = [*filter(None, [item]), *(msgspec.json.decode(text, type=kind) for text in _received())]
+        count -= len(several)
+        yield from several
+        if not several:
+            time.sleep(POLL_S)
+
+
+def _received() -> list[str]:
+    """The texts that others have sent since the last call."""
     texts = []
     for key, text in _client().key_value_dir_get(f"{_SENT}/"):
         _client().key_value_delete(key)

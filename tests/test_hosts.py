@@ -115,6 +115,22 @@ def test_two_processes_work_as_one_and_resume_after_one_is_killed(tmp_path):
     assert [one["index"] for one in answers[1]] == list(range(5))
     assert answers[2] == answers[1]
 
+    evaluated = {}
+    for processes in (1, 2):
+        workdir = tmp_path / f"evaluated{processes}"
+        words = ["launch.evaluate", "--config=configs/evaluate.py:smollm2", f"--workdir={workdir}"]
+        words += [f"--config.model.path={tmp_path / 'two/model'}", "--config.model.preset=", "--config.model.adapter="]
+        words += ["--config.systems=('model',)", "--config.prompts.alpaca_eval=0", "--config.prompts.no_fork=0"]
+        words += ["--config.prompts.file=5", f"--config.prompts_file={prompts}", "--config.unmasked=0"]
+        words += ["--config.request.max_tokens=16", "--config.decoding.rows=2", "--config.decoding.packed=()"]
+        texts = finish(start_all([*words, "--config.decoding.widths=()"], processes))
+        evaluated[processes] = json.loads((workdir / "report.json").read_text())
+        records = [json.loads(line) for line in (workdir / "answers-model.jsonl").read_text().splitlines()[1:]]
+        assert sorted(record["number"] for record in records) == list(range(5))
+    assert "model" in texts[0]
+    assert "answers" not in texts[1]  # the first one reports
+    assert evaluated[2] == evaluated[1]
+
 
 @pytest.mark.slow
 def test_a_signal_to_one_of_two_processes_stops_both_before_the_same_step(tmp_path):

@@ -7,9 +7,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 
-import jax
-import msgspec
-
 from pasta_jax import hosts
 from pasta_jax.decode.generate import DecodeConfig, Request, Result, slots_for, stream
 from pasta_jax.files import part_of, write_whole
@@ -20,8 +17,6 @@ from pasta_jax.pipelines.decode_record import Record, record_of, summary_of_many
 from pasta_jax.progress import Progress, say, show
 from pasta_jax.view.index import Entry, index
 from pasta_jax.view.text import printable
-
-POLL_S = 0.2  # between two looks for the answers of other processes
 
 
 def answer_many(
@@ -41,7 +36,7 @@ def answer_many(
     config = dataclasses.replace(config, slots=slots_for(model, requests, config))
     output = job.outputs.output
     began, printed = time.perf_counter(), 0
-    first = jax.process_index() == 0
+    first = hosts.is_first()
     with answers_file(output, about, job.prompts) if output is not None and first else nullcontext() as file:
         records: dict[int, Record] = {} if file is None else file.records
         earlier = len(records)
@@ -49,11 +44,12 @@ def answer_many(
             say(f"resuming: {part_of(output)} has {earlier} of {len(requests)} answers")
         missing = [number for number in range(len(requests)) if number not in records]
         numbers = json.loads(hosts.told(json.dumps(missing)))
-        own = _own(job, model, requests, numbers[jax.process_index() :: jax.process_count()], config, round_steps)
+        own = _own(job, model, requests, hosts.share(numbers), config, round_steps)
+        every = hosts.gathered(own, len(numbers), Record)
         if not first:
-            return _sent(own)
+            return list(every)
         with Progress("answers", len(requests), earlier) as progress:
-            for record in _everybodys(own, len(numbers)):
+            for record in every:
                 if file is None:
                     records[record.index] = record
                     while printed in records:
@@ -88,31 +84,6 @@ def _own(
             result = dataclasses.replace(item, request=numbers[item.request])
             write_pictures(job, result)
             yield record_of(job, result, requests[result.request].sequential)
-
-
-def _sent(own: Iterator[Record]) -> list[Record]:
-    """This process's records, which the first one gets as they are finished."""
-    records = []
-    for record in own:
-        hosts.send(str(record.index), msgspec.json.encode(record).decode())
-        records.append(record)
-    return records
-
-
-def _everybodys(own: Iterator[Record], expected: int) -> Iterator[Record]:
-    """This process's records and those that others send."""
-    if jax.process_count() == 1:
-        yield from own
-        return
-    count = 0
-    while count < expected:
-        record = next(own, None)
-        texts = hosts.received()
-        several = [*filter(None, [record]), *(msgspec.json.decode(text, type=Record) for text in texts)]
-        count += len(several)
-        yield from several
-        if not several:
-            time.sleep(POLL_S)
 
 
 def _shown(job: Job, record: Record) -> str:

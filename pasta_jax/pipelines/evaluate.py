@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+import jax
+
 from pasta_jax import files
 from pasta_jax.data.toy import HELD_OUT, problems
 from pasta_jax.decode.generate import DecodeConfig, Request
@@ -97,6 +99,8 @@ def _cells(name: str, *cells: str) -> str:
 
 def run(settings: Settings, output: Path | None = None) -> Report:
     """Answer the problems with both models and grade the answers, which are also written to `output` as JSON lines."""
+    if jax.process_count() > 1:
+        raise PastaError("the toy task: runs in one process; several answer the prompts of the other variants")
     for name, source in (("model", settings.model), ("baseline", settings.baseline)):
         if not source.path and not source.preset:
             raise PastaError(f"config.{name}.path: empty; set it to the folder model/ of a run of launch.sft")

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from pasta_jax import files, fingerprints
+from pasta_jax import files, fingerprints, hosts
 from pasta_jax.decode.generate import DecodeConfig, Request, Result, generate, slots_for, stream
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.answers import Answer, answer_of, answer_of_outcome
@@ -124,7 +124,14 @@ class Task:
 
 
 def answer_all(task: Task, questions: Sequence[Question], workdir: Path) -> list[Answer]:
-    """Every question's answer, in order, then the second turns'; those of an earlier run are read."""
+    """Every question's answer, in order, then the second turns'; those of an earlier run are read.
+
+    Of several processes, each answers a share; the first one keeps and returns all, the others return nothing.
+    """
+    if not hosts.is_first():
+        for _turn in range(2):
+            list(_shared(task, ()))
+        return []
     about, path = task.depends_on(), workdir / f"answers-{task.system}.jsonl"
     with files.JsonLines(path, exclusive=True) as lines:
         if lines.lines:
@@ -158,13 +165,24 @@ def _answer_missing(
     found = len(questions) - len(missing)
     if found:
         say(f"{SHOWN[task.system]}: {found} of {len(questions)} answers are there")
+    records = _shared(task, missing)
     if missing:
         with Progress(f"{SHOWN[task.system]}: answers", len(questions), found) as progress:
-            for question, record in task.answers(missing):
+            for record in records:
                 lines.append(dataclasses.asdict(record))
-                known[question.prompts, question.number] = record
+                known[record.prompts, record.number] = record
                 progress.add()
     return [known[question.prompts, question.number] for question in questions]
+
+
+def _shared(task: Task, questions: Sequence[Question]) -> Iterator[Answer]:
+    """The answers to the first process's questions: in that process all of them, in others those of their share."""
+    text = hosts.told(msgspec.json.encode((task.config.slots, questions)).decode())
+    slots, missing = msgspec.json.decode(text, type=tuple[int, tuple[Question, ...]])
+    task = dataclasses.replace(task, config=dataclasses.replace(task.config, slots=slots))
+    share = hosts.share(missing)
+    own = (record for _, record in task.answers(share)) if share else iter(())
+    return hosts.gathered(own, len(missing), Answer)
 
 
 def refuse_other(path: Path, line: bytes, about: Mapping[str, Any]) -> None:

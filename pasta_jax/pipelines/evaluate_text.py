@@ -13,10 +13,11 @@ Answers are kept as soon as they are finished: the same command resumes a killed
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal, get_args
 
-from pasta_jax import files
+from pasta_jax import files, hosts
 from pasta_jax.decode.generate import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate import interop, summary
@@ -80,10 +81,11 @@ class Settings:
     texts: bool  # the report shows prompts and answers
 
 
-def run(settings: Settings, workdir: Path, limit: int | None = None) -> Evaluation:
+def run(settings: Settings, workdir: Path, limit: int | None = None) -> Evaluation | None:
     """Answer all prompts with each system, one after the other; write and return the figures.
 
-    `limit`: at most so many prompts of each set, chosen evenly.
+    `limit`: at most so many prompts of each set, chosen evenly. Several processes share the prompts; the first one does
+    everything else, and the others return None.
     """
     if not settings.systems or len(set(settings.systems)) < len(settings.systems):
         raise PastaError("config.systems: name one or several, each once")
@@ -92,12 +94,14 @@ def run(settings: Settings, workdir: Path, limit: int | None = None) -> Evaluati
     if annotations and settings.prompts.alpaca_eval:
         fitted = length_controlled(annotations, alpaca_eval_instructions())
     sets = question_sets(settings.prompts, settings.prompts_file, limit)
-    with claim(workdir):
+    with claim(workdir) if hosts.is_first() else nullcontext():
         with doing("loading the models"):
             tasks = tasks_of(settings)
         chosen = {name: one.chosen for name, one in sets.items()}
         every = [question for questions in chosen.values() for question in questions]
         answers = {task.system: answer_all(task, every, workdir) for task in tasks}
+        if not hosts.is_first():
+            return None
         first = every[: len(next(iter(chosen.values())))]
         timings: list[Timing] = []
         if settings.timed and "baseline" in answers:
