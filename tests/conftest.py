@@ -57,24 +57,26 @@ if IS_OURS:
 
 
 LONGEST = (
-    "test_goldens.py",
-    "test_tpu_aot.py",
     "test_replay.py",
+    "test_tpu_aot.py",
+    "test_goldens.py",
+    "test_serve_load.py",
+    "test_hosts.py",
     "test_colab.py",
     "test_sft.py",
-    "test_sharding.py",
+    "test_model_positions.py",
     "test_sampled_programs.py",
+    "test_sharding.py",
+    "test_generate.py",
     "test_interpreter.py",
     "test_preference_pipeline.py",
     "test_evaluate_text.py",
-    "test_model_positions.py",
-    "test_generate.py",
+    "test_docs.py",
     "test_serve.py",
     "test_flash_tpu.py",
     "test_likelihood_smollm2.py",
     "test_fuzz.py",
     "test_serve_smollm2.py",
-    "test_serve_load.py",
     "test_engine.py",
     "test_loss.py",
     "test_weights.py",
@@ -91,7 +93,6 @@ LONGEST = (
     "test_preference.py",
     "test_benchmark_steps.py",
     "test_checkpoint.py",
-    "test_docs.py",
 )
 
 
