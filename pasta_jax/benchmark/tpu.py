@@ -113,7 +113,7 @@ def compile_program(name: str, lower: Callable[[], jax.stages.Lowered], chip: Ch
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         reason = re.sub(r"\s+", " ", str(error))[:160]
-        raise DoesNotFit(f"{name} doesn't fit: {reason}; use more devices, or fewer lanes or slots") from None
+        raise DoesNotFit(f"{name} doesn't fit: {reason}") from None
     memory, text = compiled.memory_analysis(), compiled.as_text()
     cost = hlo.cost_of_step if name.startswith("run") else hlo.cost
     needs = cost(text, kernel_costs(used))

@@ -109,7 +109,8 @@ def compile_programs(settings: Settings, topology: str, preset: str, keep_on: bo
         try:
             programs[name] = tpu.compile_program(f"{name} of {preset}", lowered, chip, settings.used)
         except tpu.DoesNotFit as error:
-            refused[name] = f"{error}{'' if training else room.suggestion(settings.slots)}"
+            advice = "fewer rows or tokens" if training else f"fewer lanes or slots{room.suggestion(settings.slots)}"
+            refused[name] = f"{error}; use more devices, or {advice}"
             if not keep_on:
                 raise PastaError(refused[name]) from None
         say(f"{name}: {refused[name] if name in refused else f'{programs[name].compile_s} s'}")
