@@ -3,6 +3,7 @@
 The process has not started JAX when it is forked, so each fork has its own devices, programs, signals and end.
 """
 
+import atexit
 import multiprocessing
 import os
 import runpy
@@ -27,6 +28,7 @@ class Forked:
     def __init__(self, folder: Path, call: Callable[..., None], *arguments: object):
         written = len(list(folder.glob("fork*.out")))
         self._out, self._err = (folder / f"fork{written}.{name}" for name in ("out", "err"))
+        self._out.touch()  # the next fork has other files
         self._process = FORKS.Process(target=_run, args=(self._out, self._err, call, arguments))
         self._process.start()
 
@@ -57,7 +59,10 @@ def _run(out: Path, err: Path, call: Callable[..., None], arguments: tuple) -> N
     for stream, path in ((1, out), (2, err)):
         os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND), stream)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a foreground process
-    call(*arguments)
+    try:
+        call(*arguments)
+    finally:
+        atexit._run_exitfuncs()  # which multiprocessing leaves out: processes of one run wait for each other
 
 
 def _launch(script: str, arguments: tuple[str, ...]) -> None:

@@ -1,11 +1,8 @@
 """Several processes of one command, as real processes of this machine: they train together, stop together, resume."""
 
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,46 +11,35 @@ import pytest
 
 from pasta_jax import hosts
 from pasta_jax.errors import PastaError
+from tests.forked import Forked, command
 
-ROOT = Path(__file__).parents[1]
-STEPS = 24
+STEPS = 12
 FLAGS = [
-    *("--config=configs/sft.py:tiny", f"--config.train.steps={STEPS}", "--config.every.save=5"),
-    *("--config.every.held_out=12", "--config.every.probe=0", "--config.fresh.layers=1"),
+    *("--config=configs/sft.py:tiny", f"--config.train.steps={STEPS}", "--config.every.save=4"),
+    *("--config.every.held_out=6", "--config.every.probe=0", "--config.fresh.layers=1"),
 ]
 
 
-def start(workdir: Path, processes: int) -> list[subprocess.Popen]:
+def start(workdir: Path, processes: int) -> list[Forked]:
     """The processes of a training run."""
-    return start_all(["launch.sft", *FLAGS, f"--workdir={workdir}"], processes)
+    return start_all(workdir.parent, "sft", [*FLAGS, f"--workdir={workdir}"], processes)
 
 
-def start_all(words: list[str], processes: int) -> list[subprocess.Popen]:
+def start_all(folder: Path, script: str, flags: list[str], processes: int) -> list[Forked]:
     """The processes of a command; each has one device."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", *words]
     together = [f"--coordinator={address}", f"--processes={processes}"] if processes > 1 else []
     return [
-        subprocess.Popen(
-            [*command, *together, *([f"--process={number}"] if together else [])],
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        command(folder, script, *flags, *together, *([f"--process={number}"] if together else []))
         for number in range(processes)
     ]
 
 
-def finish(processes: list[subprocess.Popen]) -> list[str]:
-    """What each process printed; all must end well."""
-    texts = [process.communicate(timeout=600)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0] * len(processes), "\n".join(texts)[-3000:]
-    return texts
+def end(process: Forked, code: int = 0) -> str:
+    """What a process printed, which must end with this exit code."""
+    return process.finish(code) + process.errors()
 
 
 def losses(workdir: Path) -> dict[int, list[float]]:
@@ -79,26 +65,25 @@ def weights(workdir: Path) -> bytes:
 @pytest.mark.slow
 def test_two_processes_work_as_one_and_resume_after_one_is_killed(tmp_path):
     both, alone = start(tmp_path / "two", 2), start(tmp_path / "one", 1)
-    texts = finish(both) + finish(alone)
+    texts = [end(process) for process in (*both, *alone)]
     assert "process 1 of 2" in texts[1]
-    assert "step 20/" in texts[0]
-    assert "step 20/" not in texts[1]  # the first one prints and writes
+    assert "step 10/" in texts[0]
+    assert "step 10/" not in texts[1]  # the first one prints and writes
     two, one = losses(tmp_path / "two"), losses(tmp_path / "one")
     assert len(two) == len(one) == STEPS
     for step, values in one.items():
         np.testing.assert_allclose(two[step], values, atol=1e-5, rtol=0)
 
     first, second = start(tmp_path / "killed", 2)
-    wait_for_step(tmp_path / "killed", 7)
-    second.kill()
+    wait_for_step(tmp_path / "killed", 5)
+    second.send_signal(signal.SIGKILL)
     killed = time.monotonic()
-    text = first.communicate(timeout=120)[0]
+    text = end(first, hosts.EXIT_LOST)
     assert time.monotonic() - killed < 60
-    assert first.returncode == hosts.EXIT_LOST, text[-3000:]
     assert "error: process 1 is lost" in text
     assert "Traceback" not in text
-    second.communicate()
-    resumed = finish(start(tmp_path / "killed", 2))
+    end(second, -signal.SIGKILL)
+    resumed = [end(process) for process in start(tmp_path / "killed", 2)]
     assert "resuming from step" in resumed[0]
     assert weights(tmp_path / "killed") == weights(tmp_path / "two")
 
@@ -107,9 +92,10 @@ def test_two_processes_work_as_one_and_resume_after_one_is_killed(tmp_path):
     answers = {}
     for processes in (1, 2):
         output = tmp_path / f"{processes}.jsonl"
-        words = ["launch.decode", "--config=configs/decode.py:local", f"--config.model.path={tmp_path / 'two/model'}"]
-        words += [f"--prompts_file={prompts}", f"--output={output}", "--rows=2", "--config.request.max_tokens=16"]
-        finish(start_all([*words, "--config.decoding.widths=()"], processes))
+        flags = ["--config=configs/decode.py:local", f"--config.model.path={tmp_path / 'two/model'}", "--rows=2"]
+        flags += [f"--prompts_file={prompts}", f"--output={output}", "--config.request.max_tokens=16"]
+        for process in start_all(tmp_path, "decode", [*flags, "--config.decoding.widths=()"], processes):
+            end(process)
         lines = map(json.loads, output.read_text().splitlines())
         answers[processes] = [{name: one[name] for name in one if not name.endswith("_ms")} for one in lines]
     assert [one["index"] for one in answers[1]] == list(range(5))
@@ -118,12 +104,12 @@ def test_two_processes_work_as_one_and_resume_after_one_is_killed(tmp_path):
     evaluated = {}
     for processes in (1, 2):
         workdir = tmp_path / f"evaluated{processes}"
-        words = ["launch.evaluate", "--config=configs/evaluate.py:smollm2", f"--workdir={workdir}"]
-        words += [f"--config.model.path={tmp_path / 'two/model'}", "--config.model.preset=", "--config.model.adapter="]
-        words += ["--config.systems=('model',)", "--config.prompts.alpaca_eval=0", "--config.prompts.no_fork=0"]
-        words += ["--config.prompts.file=5", f"--config.prompts_file={prompts}", "--config.unmasked=0"]
-        words += ["--config.request.max_tokens=16", "--config.decoding.rows=2", "--config.decoding.packed=()"]
-        texts = finish(start_all([*words, "--config.decoding.widths=()"], processes))
+        flags = ["--config=configs/evaluate.py:smollm2", f"--workdir={workdir}", "--config.decoding.widths=()"]
+        flags += [f"--config.model.path={tmp_path / 'two/model'}", "--config.model.preset=", "--config.model.adapter="]
+        flags += ["--config.systems=('model',)", "--config.prompts.alpaca_eval=0", "--config.prompts.no_fork=0"]
+        flags += ["--config.prompts.file=5", f"--config.prompts_file={prompts}", "--config.unmasked=0"]
+        flags += ["--config.request.max_tokens=16", "--config.decoding.rows=2", "--config.decoding.packed=()"]
+        texts = [end(process) for process in start_all(tmp_path, "evaluate", flags, processes)]
         evaluated[processes] = json.loads((workdir / "report.json").read_text())
         records = [json.loads(line) for line in (workdir / "answers-model.jsonl").read_text().splitlines()[1:]]
         assert sorted(record["number"] for record in records) == list(range(5))
@@ -134,11 +120,10 @@ def test_two_processes_work_as_one_and_resume_after_one_is_killed(tmp_path):
 
 @pytest.mark.slow
 def test_a_signal_to_one_of_two_processes_stops_both_before_the_same_step(tmp_path):
-    first, second = start(tmp_path, 2)
-    wait_for_step(tmp_path, 3)
+    first, second = start(tmp_path / "run", 2)
+    wait_for_step(tmp_path / "run", 3)
     second.send_signal(signal.SIGTERM)
-    texts = [process.communicate(timeout=300)[0] for process in (first, second)]
-    assert second.returncode == 128 + signal.SIGTERM, texts[1][-2000:]
+    texts = [end(first), end(second, 128 + signal.SIGTERM)]
     stopped = [next(line for line in text.splitlines() if "stopped at step" in line) for text in texts]
     assert stopped[0] == stopped[1]
 
