@@ -18,8 +18,13 @@ def pick(variants: dict[str, Callable[[], ConfigDict]], name: str, file: str) ->
     return variants[name]()
 
 
-def model(preset: str) -> ConfigDict:
-    """Which model to load (models/source.py::ModelSource)."""
+def model(preset: str, dtype: str = "auto") -> ConfigDict:
+    """Which model to load (models/source.py::ModelSource).
+
+    It is decoded with in a `dtype`: float32, bfloat16, `platform` (float32 on a CPU, bfloat16 elsewhere), q8 (8 bits,
+    on one CPU), q4 (the blocks of a quantised GGUF file as they are, on one CPU), or `auto`: q4 where that is possible,
+    else `platform`. Training knows only the platform's.
+    """
     return ConfigDict(
         {
             "preset": preset,  # a known architecture; empty: any that `path` holds
@@ -27,15 +32,15 @@ def model(preset: str) -> ConfigDict:
             "adapter": "",  # folder adapter/ that launch.sft wrote; empty: none
             "policy": "",  # position policy; empty: the model's own (any other is refused)
             "constant": 40,  # positions per chunk under the policy `constant`
-            "dtype": "auto",  # to decode with: float32, bfloat16, or q8, 8 bits on a CPU; auto: the platform's own
+            "dtype": dtype,  # to decode with; see above
             "kernel": True,  # decode on the CPU with our own products of a few rows; False: with XLA's
         }
     )
 
 
-def shipped(name: str) -> ConfigDict:
+def shipped(name: str, dtype: str = "auto") -> ConfigDict:
     """SmolLM2 with an adapter of this project."""
-    config = model("smollm2_135m")
+    config = model("smollm2_135m", dtype)
     config.adapter = str(CHECKPOINTS / name)
     return config
 

@@ -75,10 +75,11 @@ def smollm2() -> ConfigDict:
         {
             # also apar, skeleton and unshared: Skeleton-of-Thought in one pool and without one; and those of ablation()
             "systems": ("model", "baseline"),
-            "model": common.shipped("pasta_sft"),
-            "baseline": common.shipped("baseline_sft"),
-            "apar": common.model("smollm2_135m"),  # needs an adapter of configs/sft.py:apar
-            "rival": common.model(""),  # writes skeletons and points; no preset: the baseline
+            # in float32 on every CPU, so that answers are those of docs/; `auto` is faster
+            "model": common.shipped("pasta_sft", dtype="platform"),
+            "baseline": common.shipped("baseline_sft", dtype="platform"),
+            "apar": common.model("smollm2_135m", dtype="platform"),  # needs an adapter of configs/sft.py:apar
+            "rival": common.model("", dtype="platform"),  # writes skeletons and points; no preset: the baseline
             "prompts": {  # of each set, by the hash of their text
                 "alpaca_eval": 200,  # of 805
                 "mt_bench": 0,  # of 80; both turns

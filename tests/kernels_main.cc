@@ -11,7 +11,8 @@
 
 extern "C" void pasta_threads(int);
 extern "C" int pasta_level(const char*);
-extern "C" void pasta_multiply(const float*, const float*, const int8_t*, const float*, float*, int64_t, int64_t, int64_t);
+extern "C" void pasta_multiply(const float*, int, const void*, const float*, const float*, const float*, const float*,
+                               float*, const int64_t*);
 extern "C" void pasta_attend(const float*, const float*, const float*, const bool*, float*, const int64_t*, float,
                              float);
 
@@ -23,7 +24,8 @@ int products(unsigned seed) {
     std::vector<float> x(rows * inputs), w(panels * inputs * 32), y(rows * outputs);
     for (float& value : x) value = next(200) / 100.f - 1;
     for (float& value : w) value = next(200) / 100.f - 1;
-    pasta_multiply(x.data(), w.data(), nullptr, nullptr, y.data(), rows, inputs, outputs);
+    const int64_t plain[] = {rows, inputs, outputs, 1, 0};
+    pasta_multiply(x.data(), 0, w.data(), nullptr, nullptr, nullptr, nullptr, y.data(), plain);
     for (int r = 0; r < rows; ++r) {
       for (int o = 0; o < outputs; ++o) {
         float sum = 0;
@@ -31,11 +33,17 @@ int products(unsigned seed) {
         wrong += std::abs(sum - y[r * outputs + o]) > 1e-4f;
       }
     }
-    const int groups = 1 + next(3);
-    std::vector<int8_t> codes(panels * groups * 32 * 32, 3);
-    std::vector<float> scales(panels * groups * 32, 0.5f), ones(rows * groups * 32, 1.f);
-    pasta_multiply(ones.data(), nullptr, codes.data(), scales.data(), y.data(), rows, groups * 32, outputs);
-    for (float value : y) wrong += value != 1.5f * groups * 32;
+    const int groups = 1 + next(3), group = 8 * (1 + next(5)), rank = next(4), coded = groups * group;
+    const std::vector<int8_t> bytes(panels * coded * 32, 3);
+    const std::vector<uint32_t> nibbles(panels * coded / 8 * 32, 0x33333333);
+    const std::vector<float> scales(panels * groups * 32, 0.5f), minimums(panels * groups * 32, -1.f);
+    const std::vector<float> ones(rows * coded, 1.f), a(rank * coded, 2.f), b(panels * rank * 32, 0.25f);
+    const int64_t of_codes[] = {rows, coded, outputs, group, rank};
+    for (int kind : {1, 2}) {
+      const void* codes = kind == 1 ? static_cast<const void*>(bytes.data()) : nibbles.data();
+      pasta_multiply(ones.data(), kind, codes, scales.data(), minimums.data(), a.data(), b.data(), y.data(), of_codes);
+      for (float value : y) wrong += value != 0.5f * coded * (1 + rank);
+    }
     const int64_t sizes[] = {1 + next(3), 1 + next(3), 1 + next(3), 1 + next(5), 1 + next(60), 1 + next(70)};
     const int64_t queries = sizes[0] * sizes[1] * sizes[2] * sizes[3] * sizes[5];
     const int64_t slots = sizes[0] * sizes[2] * sizes[4] * sizes[5];

@@ -18,6 +18,7 @@ LAYERS = (
     "lang", "models", "decode", "view", "data", "annotate", "train", "judges", "rivals", "evaluate", "benchmark",
     "serve", "pipelines",
 )  # fmt: skip
+DOCUMENTED = (".py", ".sh", ".md", ".html", ".jsonl", ".cc", ".h")
 UNDESCRIBED = {  # files that cannot describe themselves
     "pasta_jax/view/page.html": "Template of the page: its frame, style and script",
     "pasta_jax/serve/chat.html": "The page at /: a chat whose answers show their threads, a timeline and seconds",
@@ -44,7 +45,7 @@ def first_line(path: Path) -> str:
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
         description = (ast.get_docstring(ast.parse(text)) or "").split("\n")[0]
-    elif path.suffix == ".cc":
+    elif path.suffix in (".cc", ".h"):
         description = text.splitlines()[0].removeprefix("// ")
     else:
         description = next((line[1:].strip() for line in text.splitlines() if re.match(r"# |<!--", line)), "")
@@ -56,9 +57,7 @@ def first_line(path: Path) -> str:
 def documented_files(folder: Path) -> list[Path]:
     """The files of a folder that belong in the layout: no pictures, no empty package markers."""
     return sorted(
-        path
-        for path in folder.iterdir()
-        if path.is_file() and path.suffix in (".py", ".sh", ".md", ".html", ".jsonl", ".cc") and path.stem != "__init__"
+        path for path in folder.iterdir() if path.is_file() and path.suffix in DOCUMENTED and path.stem != "__init__"
     )
 
 

@@ -1,6 +1,7 @@
 """The kernels are compared with NumPy in float64, on every instruction set that this machine has."""
 
 import ctypes
+import functools
 import os
 import subprocess
 import sys
@@ -11,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pasta_jax.errors import PastaError
+from pasta_jax.models.blocks import Blocks
 from pasta_jax.models.kernels import library as kernels
-from pasta_jax.models.kernels.calls import attend, by_codes, by_panels, product, rows_of
+from pasta_jax.models.kernels.calls import attend, by_codes, by_panels, of_blocks, product, rows_of
 from tests.layout import ROOT
 
 LEVELS = ("portable", "avx2", "avx512")
@@ -38,19 +39,31 @@ def at_any_address(array: np.ndarray, elements: int) -> np.ndarray:
     return copy
 
 
-def multiplied(library, x_NxI: np.ndarray, matrix_OxI: np.ndarray, shift: int = 0, coded=None) -> np.ndarray:
-    """The product by the library, of codes if there are, which must write nothing else than the result."""
-    (rows, inputs), outputs = x_NxI.shape, len(matrix_OxI)
-    matrix = {"panels": by_panels(matrix_OxI)} if coded is None else coded
-    x, parts = at_any_address(x_NxI, shift), {name: at_any_address(part, shift) for name, part in matrix.items()}
-    w, codes, scales = (parts.get(name) for name in ("panels", "codes", "scales"))
+def multiplied(library, x_NxI: np.ndarray, matrix: dict[str, np.ndarray], outputs: int, shift: int = 0) -> np.ndarray:
+    """The product by the library, which must write nothing else than the result."""
+    rows, inputs = x_NxI.shape
+    parts = {name: at_any_address(part, shift) for name, part in matrix.items()}
+    weights = parts.get("panels", parts.get("codes"))
+    kind = {np.float32: 0, np.int8: 1, np.uint32: 2}[weights.dtype.type]
+    group = inputs // parts["scales"].shape[1] if kind else 1
+    sizes = np.array([rows, inputs, outputs, group, len(parts.get("a", ()))], np.int64)
     y = at_any_address(np.full(rows * outputs + 64, -7, np.float32), shift)
-    arrays = (x, w, codes, scales, y[32:])
-    pointers = [None if array is None else array.ctypes.data_as(ctypes.c_void_p) for array in arrays]
-    library.pasta_multiply(*pointers, *map(ctypes.c_int64, (rows, inputs, outputs)))
+    others = [parts.get(name) for name in ("scales", "minimums", "a", "b")]
+    library.pasta_multiply(
+        *map(pointer, (at_any_address(x_NxI, shift),)), kind, *map(pointer, (weights, *others, y[32:], sizes))
+    )
     assert (y[:32] == -7).all()
     assert (y[32 + rows * outputs :] == -7).all()
     return y[32 : 32 + rows * outputs].reshape(rows, outputs).copy()
+
+
+def pointer(array: np.ndarray | None) -> ctypes.c_void_p | None:
+    return None if array is None else array.ctypes.data_as(ctypes.c_void_p)
+
+
+def plain(matrix_OxI: np.ndarray) -> dict[str, np.ndarray]:
+    """A matrix of numbers in panels."""
+    return {"panels": by_panels(matrix_OxI)}
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -64,7 +77,7 @@ def test_products_equal_numpys(level, library):
         x = rng.standard_normal((rows, inputs), np.float32)
         matrix = rng.standard_normal((outputs, inputs), np.float32)
         expected = x.astype(np.float64) @ matrix.T.astype(np.float64)
-        actual = multiplied(library, x, matrix, case % 16)
+        actual = multiplied(library, x, plain(matrix), outputs, case % 16)
         np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-4, err_msg=f"{rows} x {inputs} x {outputs}")
 
 
@@ -79,17 +92,36 @@ def test_products_of_codes_are_those_of_their_numbers(level, library):
     if not library.pasta_level(level.encode()):
         pytest.skip(f"this machine has no {level}")
     rng = np.random.default_rng(6)
-    for case in range(24):
+    for case in range(48):
         library.pasta_threads(case % 8 + 1)
-        rows, inputs, outputs = (int(n) for n in rng.integers(1, (20, 8, 300)) * (1, 32, 1))
-        x, matrix = rng.standard_normal((rows, inputs), np.float32), rng.standard_normal((outputs, inputs), np.float32)
-        matrix[rng.integers(outputs), :32] = 0
-        coded = by_codes(matrix)
-        expected = multiplied(library, x, numbers(coded, outputs), case % 16)
-        np.testing.assert_array_equal(multiplied(library, x, matrix, case % 16, coded), expected)
-        blocks = matrix.reshape(-1, 32)
-        error = np.abs(numbers(coded, outputs).reshape(-1, 32) - blocks).max(axis=1)
-        assert (error <= np.abs(blocks).max(axis=1) / 127 * 0.501).all()
+        rows, groups, outputs, rank = (int(n) for n in rng.integers(1, (20, 8, 300, 9)))
+        matrix = random_blocks(rng, outputs, groups, (16, 32, 64)[case % 3], case % 2 == 0, case % 4 < 2)
+        pair = rng.standard_normal((rank, matrix.codes.shape[1]), np.float32), rng.standard_normal((outputs, rank))
+        stored, meant = of_blocks(matrix), matrix.numbers().astype(np.float64)
+        if case % 5:
+            stored |= {"a": pair[0], "b": by_panels(pair[1].astype(np.float32))}
+            meant += pair[1] @ pair[0]
+        x = rng.standard_normal((rows, matrix.codes.shape[1]), np.float32)
+        actual, expected = multiplied(library, x, stored, outputs, case % 16), x @ meant.T
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=3e-6 * np.abs(x).sum(1).max() * np.abs(meant).max())
+
+
+def random_blocks(rng, outputs: int, groups: int, group: int, is_narrow: bool, has_minimums: bool) -> Blocks:
+    """A matrix of random codes; a group of its inputs is zero."""
+    low, high = (0, 16) if is_narrow else (-128, 128)
+    codes = rng.integers(low, high, (outputs, groups * group)).astype(np.int8)
+    scales, minimums = rng.standard_normal((2, outputs, groups), np.float32)
+    scales[rng.integers(outputs), 0] = 0
+    return Blocks(codes, scales, minimums if has_minimums else None, is_narrow)
+
+
+def test_a_matrix_of_numbers_as_codes_of_8_bits():
+    rng = np.random.default_rng(6)
+    matrix = rng.standard_normal((70, 96), np.float32)
+    matrix[3, :32] = 0
+    blocks = matrix.reshape(-1, 32)
+    error = np.abs(numbers(by_codes(matrix), 70).reshape(-1, 32) - blocks).max(axis=1)
+    assert (error <= np.abs(blocks).max(axis=1) / 127 * 0.501).all()
 
 
 def test_codes_of_8_bits_are_kept_as_they_are():
@@ -102,34 +134,43 @@ def test_codes_of_8_bits_are_kept_as_they_are():
     np.testing.assert_array_equal(coded["scales"], by_panels(scales))
 
 
-def test_a_row_depends_on_no_other_and_not_on_threads(library):
+@pytest.mark.parametrize("kind", ["numbers", "bytes", "nibbles"])
+def test_a_row_depends_on_no_other_and_not_on_threads(kind, library):
     rng = np.random.default_rng(1)
-    x, matrix = rng.standard_normal((17, 333), np.float32), rng.standard_normal((1000, 333), np.float32)
-    alone = np.concatenate([multiplied(library, x[row : row + 1], matrix) for row in range(17)])
+    matrix = of_blocks(random_blocks(rng, 1000, 11, 32, kind == "nibbles", has_minimums=True))
+    matrix |= {"a": rng.standard_normal((5, 352), np.float32), "b": rng.standard_normal((32, 5, 32), np.float32)}
+    x = rng.standard_normal((17, 352), np.float32)
+    if kind == "numbers":
+        matrix, x = plain(rng.standard_normal((1000, 333), np.float32)), x[:, :333].copy()
+    alone = np.concatenate([multiplied(library, x[row : row + 1], matrix, 1000) for row in range(17)])
     for threads in range(1, 9):
         library.pasta_threads(threads)
         for rows in (2, 3, 7, 8, 9, 17):
-            np.testing.assert_array_equal(multiplied(library, x[:rows], matrix), alone[:rows])
+            np.testing.assert_array_equal(multiplied(library, x[:rows], matrix, 1000), alone[:rows])
 
 
 def test_nan_and_infinity_stay_in_their_row_and_column(library):
-    x, matrix = np.ones((5, 40), np.float32), np.ones((70, 40), np.float32)
+    x, matrix = np.ones((5, 64), np.float32), np.ones((70, 64), np.float32)
     x[1, 3], x[2, 4], matrix[66, 5] = np.nan, np.inf, -np.inf
-    expected = np.full((5, 70), 40, np.float32)
+    expected = np.full((5, 70), 64, np.float32)
     expected[:, 66], expected[1], expected[2] = -np.inf, np.nan, np.inf
     expected[2, 66] = np.nan
-    np.testing.assert_array_equal(multiplied(library, x, matrix), expected)
+    np.testing.assert_array_equal(multiplied(library, x, plain(matrix), 70), expected)
+    scales = np.ones((70, 2), np.float32)
+    scales[66, 1] = -np.inf
+    coded = of_blocks(Blocks(np.ones((70, 64), np.int8), scales, None, is_narrow=True))
+    np.testing.assert_array_equal(multiplied(library, x, coded, 70), expected)
 
 
 def test_several_callers_at_a_time(library):
     library.pasta_threads(4)
     rng = np.random.default_rng(2)
     x, matrix = rng.standard_normal((4, 300), np.float32), rng.standard_normal((900, 300), np.float32)
-    expected, wrong = multiplied(library, x, matrix), []
+    expected, wrong = multiplied(library, x, plain(matrix), 900), []
 
     def call() -> None:
         for _ in range(100):
-            wrong.append((multiplied(library, x, matrix) != expected).sum())
+            wrong.append((multiplied(library, x, plain(matrix), 900) != expected).sum())
 
     callers = [threading.Thread(target=call) for _ in range(4)]
     for caller in callers:
@@ -147,7 +188,7 @@ lib.pasta_threads(4)
 x, w, y = ((ctypes.c_float * n)(*[1.0] * n) for n in (50, 500 * 1024, 1024))
 def product():
     ctypes.memset(y, 0, 4096)
-    lib.pasta_multiply(x, w, None, None, y, *map(ctypes.c_int64, (1, 50, 1000)))
+    lib.pasta_multiply(x, 0, w, None, None, None, None, y, (ctypes.c_int64 * 5)(1, 50, 1000, 1, 0))
     return all(value == 50 for value in y[:1000])
 assert product()
 child = os.fork()
@@ -167,14 +208,51 @@ def test_a_fork_has_threads_of_its_own_and_all_exit(library):
 def test_the_product_in_a_program(library):
     rng = np.random.default_rng(3)
     x, matrix = rng.standard_normal((3, 64), np.float32), rng.standard_normal((50, 64), np.float32)
+    narrow, wide = (random_blocks(rng, 50, 2, 32, is_narrow, is_narrow) for is_narrow in (True, False))
     some = np.array([[0, 33], [49, 7]])
-    for stored in ({"panels": by_panels(matrix)}, by_codes(matrix)):
-        meant = matrix if "panels" in stored else numbers(stored, 50)
+    for stored, meant in (
+        (plain(matrix), matrix),
+        (by_codes(matrix), numbers(by_codes(matrix), 50)),
+        (of_blocks(narrow), narrow.numbers()),
+        (of_blocks(wide), wide.numbers()),
+    ):
         result = jax.jit(lambda x, stored: product(2 * x, stored, 50))(x, stored)
-        np.testing.assert_allclose(result, 2 * x @ meant.T, atol=2e-5)
+        np.testing.assert_allclose(result, 2 * x @ meant.T, rtol=2e-6, atol=3e-3)
         np.testing.assert_array_equal(rows_of(stored, some), meant[some])
         with pytest.raises(jax.errors.JaxRuntimeError, match="rows, panels and result don't fit"):
             product(jnp.asarray(x), jax.tree.map(lambda part: jnp.asarray(part[:1]), stored), 50)
+        rows = rng.standard_normal((3, 64), np.float32)
+        exact = stored | {"exact": by_panels(rows), "exact_at": np.arange(32, 35)}
+        replaced = np.concatenate((meant[:32], rows, meant[35:]))
+        np.testing.assert_allclose(product(x, exact, 50), x @ replaced.T, rtol=2e-6, atol=3e-3)
+        np.testing.assert_array_equal(rows_of(exact, some), replaced[some])
+
+
+def misfits() -> dict[str, tuple[str, np.ndarray]]:
+    """Fields that don't fit a matrix [64, 64] of nibbles with 32 inputs in a group."""
+    floats = functools.partial(np.zeros, dtype=np.float32)
+    return {
+        "codes of another type": ("codes", np.zeros((2, 8, 32), np.int32)),
+        "codes of fewer inputs": ("codes", np.zeros((2, 7, 32), np.uint32)),
+        "flat codes": ("codes", np.zeros((2, 256), np.uint32)),
+        "groups that divide no inputs": ("scales", floats((2, 3, 32))),
+        "groups of four inputs": ("scales", floats((2, 16, 32))),
+        "no groups": ("scales", floats((2, 0, 32))),
+        "fewer minimums": ("minimums", floats((2, 1, 32))),
+        "a pair of other inputs": ("a", floats((3, 32))),
+        "a pair of another rank": ("b", floats((2, 4, 32))),
+    }
+
+
+@pytest.mark.parametrize("name", misfits())
+def test_fields_that_do_not_fit_are_refused(name, library):
+    matrix = of_blocks(random_blocks(np.random.default_rng(0), 64, 2, 32, is_narrow=True, has_minimums=True))
+    matrix |= {"a": np.zeros((3, 64), np.float32), "b": np.zeros((2, 3, 32), np.float32)}
+    x = np.zeros((1, 64), np.float32)
+    product(x, matrix, 64)
+    field, value = misfits()[name]
+    with pytest.raises(jax.errors.JaxRuntimeError, match="rows, panels and result don't fit"):
+        product(x, matrix | {field: value}, 64)
 
 
 def attended(q, k, v, see, scale: float, cap: float | None) -> np.ndarray:
@@ -235,70 +313,6 @@ def test_attention_to_extreme_scores(library):
     np.testing.assert_array_equal(attend(q, k, v, see, 1.0, None)[0, 0, 0, 1], v[0, 0, 0])
     k[0, 0, 1, 0] = np.nan
     assert np.isnan(attend(q, k, v, see, 1.0, None)).all()
-
-
-@pytest.fixture
-def fresh(tmp_path, monkeypatch):
-    """No library yet, here or in the cache."""
-    monkeypatch.setenv("PASTA_JAX_CACHE", str(tmp_path))
-    kernels.library.cache_clear()
-    yield tmp_path
-    kernels.library.cache_clear()
-
-
-@pytest.mark.parametrize(
-    ("commands", "line"),
-    [
-        ([], "no C++ compiler; install g++ or clang++, or: pip install ziglang"),
-        ([["no-such-compiler"]], "no-such-compiler: [Errno 2] No such file or directory: 'no-such-compiler'"),
-        ([[sys.executable, "-c", "import sys; sys.exit('a\\nrows.cc:1: error: b')"]], "rows.cc:1: error: b"),
-    ],
-)
-def test_without_a_compiler_one_line_says_so(commands, line, fresh, monkeypatch, capsys):
-    monkeypatch.setattr(kernels, "compilers", lambda: commands)
-    assert kernels.library() is None
-    [said] = capsys.readouterr().err.splitlines()
-    assert said.startswith("decoding with XLA's products, which are slower with several rows: ")
-    assert said.endswith(line)
-    assert not list(fresh.rglob("*.so"))
-
-
-def test_a_second_compiler_is_tried_and_a_library_is_kept(fresh, monkeypatch):
-    writes = [sys.executable, "-c", "import sys; open(sys.argv[-1], 'w').write('compiled')"]
-    monkeypatch.setattr(kernels, "compilers", lambda: [["no-such-compiler"], writes])
-    path = kernels.compiled()
-    assert path.read_text() == "compiled"
-    monkeypatch.setattr(kernels, "compilers", list)
-    assert kernels.compiled() == path
-    monkeypatch.setattr(kernels, "FLAGS", (*kernels.FLAGS, "-O1"))
-    kernels.version.cache_clear()
-    with pytest.raises(PastaError, match=r"no C\+\+ compiler"):
-        kernels.compiled()
-    kernels.version.cache_clear()
-
-
-def test_ziglang_comes_after_the_systems_compiler(monkeypatch):
-    monkeypatch.setenv("CXX", "my-c++ -m64")
-    monkeypatch.setattr(kernels.shutil, "which", lambda name: name if name in ("my-c++", "g++") else None)
-    monkeypatch.setattr(kernels.importlib.util, "find_spec", lambda name: name)
-    zig = [sys.executable, "-m", "ziglang", "c++"]
-    assert kernels.compilers() == [["my-c++", "-m64"], zig]
-    monkeypatch.delenv("CXX")
-    assert kernels.compilers() == [["g++"], zig]
-
-
-def test_a_thread_per_physical_core_within_the_quota(tmp_path, monkeypatch):
-    monkeypatch.setattr(kernels.os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
-    assert kernels.cores(tmp_path) == 4
-    for cpu, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
-        file = tmp_path / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
-        file.parent.mkdir(parents=True)
-        file.write_text(siblings)
-    assert kernels.cores(tmp_path) == 2
-    (tmp_path / "fs/cgroup").mkdir(parents=True)
-    for quota, expected in (("max 100000", 2), ("150000 100000\n", 1), ("50000 100000\n", 1), ("900000 100000\n", 2)):
-        (tmp_path / "fs/cgroup/cpu.max").write_text(quota)
-        assert kernels.cores(tmp_path) == expected
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Loading models: GGUF files and folders, the cache of converted weights, fresh tag rows, export, and refusals."""
 
 import dataclasses
-import functools
 import json
 import time
 
@@ -14,64 +13,13 @@ from pasta_jax import assets
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.models import gguf_model, weights
-from pasta_jax.models.config import PRESETS, Rope
 from pasta_jax.models.kernels import library as kernels
 from pasta_jax.models.tag_rows import initial_tag_rows, rows_apart
 from pasta_jax.models.transformer import forward
 from pasta_jax.models.weights import export_model, for_decoding, load_model
-from tests.gguf_writer import write_gguf
-from tests.models import random_params, uncached
+from tests.gguf_models import GEMMA3, LLAMA, gguf_bytes
+from tests.models import uncached
 from tests.requires import requires_smollm2
-from tests.tiny_tokenizers import SMOLLM2_SPECIALS, bpe_metadata, sentencepiece_metadata, train_bpe, train_sentencepiece
-
-TOY = PRESETS["toy"]
-LLAMA = dataclasses.replace(
-    TOY, scaled_embed=False, post_norms=False, qk_norm=False, window=None, global_every=1, local_rope=None,
-    attention_cap=None, logit_cap=None, activation="silu", context=64, norm_eps=1e-5,
-)  # fmt: skip
-GEMMA3 = dataclasses.replace(
-    TOY, local_rope=Rope(10_000.0), rope=Rope(1e6), global_every=6, attention_cap=None, logit_cap=None, context=64
-)
-
-
-@functools.cache
-def tokenizer_metadata(kind: str) -> dict:
-    if kind == "llama":
-        return bpe_metadata(train_bpe(SMOLLM2_SPECIALS), "smollm")
-    return sentencepiece_metadata(train_sentencepiece())
-
-
-def gguf_bytes(kind: str, config, seed: int = 0, drop: str = "", **metadata) -> tuple[bytes, dict]:
-    """A GGUF file of random weights, and our parameters for it."""
-    from pasta_jax.models.layout import unpack_layer
-
-    words = tokenizer_metadata(kind)
-    config = dataclasses.replace(config, vocab=len(words["tokenizer.ggml.tokens"]))
-    params = random_params(config, seed)
-    tensors = {"token_embd": params["embed"], "output_norm": params["final_norm"]["weight"]}
-    for l, layer in enumerate(params["layers"]):
-        for name, array in unpack_layer(layer, config).items():
-            if kind == "llama" and name in "qk":  # the interleaved order of such files: undo by_halves
-                array = array.reshape(-1, 2, config.head_dim // 2, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
-            tensors[f"blk.{l}.{gguf_model.NAMES[name]}"] = array
-    header = {
-        "general.architecture": kind,
-        f"{kind}.block_count": config.layers,
-        f"{kind}.context_length": config.context,
-        f"{kind}.embedding_length": config.embed,
-        f"{kind}.feed_forward_length": config.ff,
-        f"{kind}.attention.head_count": config.heads,
-        f"{kind}.attention.head_count_kv": config.kv_heads,
-        f"{kind}.attention.key_length": config.head_dim,
-        f"{kind}.attention.layer_norm_rms_epsilon": np.float32(config.norm_eps),
-        f"{kind}.rope.freq_base": np.float32(config.rope.base),
-    }
-    if config.window is not None:
-        header[f"{kind}.attention.sliding_window"] = config.window
-    stored = {
-        f"{n}.weight": (a.shape, "F32", np.ascontiguousarray(a).tobytes()) for n, a in tensors.items() if n != drop
-    }
-    return write_gguf(header | words | metadata, stored), params
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from pasta_jax.models import huggingface
 from pasta_jax.models.gguf import GGUF
 from pasta_jax.models.layers import unstack
 from pasta_jax.models.source import ModelSource
-from pasta_jax.models.weights import PACKAGED, Model, load_model
+from pasta_jax.models.weights import BLOCKS, PACKAGED, Model, load_model
 from pasta_jax.progress import say
 
 
@@ -36,13 +36,18 @@ def require(source: ModelSource, packages: Sequence[str]) -> None:
 
 
 def runners(model: Model, widths: Sequence[int], slots: int, prompt: int, steps: int) -> dict[str, dict[int, Runner]]:
-    """Runners of each peer by the number of rows."""
+    """Runners of each peer by the number of rows: on the same weights in float32, or in the blocks of their file."""
+    word = model.tokenizer.encode(" word")[0]
+    if model.precision == BLOCKS:
+        path = PACKAGED[model.name]()
+        return {"llama_cpp": {rows: llama_cpp_runner(path, word, rows, slots, prompt, steps) for rows in widths}}
     model = load_model(model.name, "")  # with kernels as in files, not as for decoding alone
+    path = float32_gguf(model)
     peers: dict[str, dict[int, Runner]] = {"transformers": {}, "llama_cpp": {}}
     for rows in widths:
         say(f"preparing the peers' step of {rows} row(s)")
         peers["transformers"][rows] = transformers_runner(model, rows, prompt, steps)
-        peers["llama_cpp"][rows] = llama_cpp_runner(model, rows, slots, prompt, steps)
+        peers["llama_cpp"][rows] = llama_cpp_runner(path, word, rows, slots, prompt, steps)
     return peers
 
 
@@ -70,19 +75,18 @@ def transformers_runner(model: Model, rows: int, prompt: int, steps: int) -> Run
     return once
 
 
-def llama_cpp_runner(model: Model, rows: int, slots: int, prompt: int, steps: int) -> Runner:
-    """Feed `rows` tokens of one sequence per step, and compute the logits of all of them."""
+def llama_cpp_runner(path: Path, word: int, rows: int, slots: int, prompt: int, steps: int) -> Runner:
+    """Feed `rows` tokens of one sequence per step to a GGUF file's model, and compute the logits of all of them."""
     from cyllama.llama import llama_cpp
 
     llama_cpp.disable_logging()
     options = llama_cpp.LlamaModelParams()
     options.use_mmap = False
-    theirs = llama_cpp.LlamaModel(str(float32_gguf(model)), options)
+    theirs = llama_cpp.LlamaModel(str(path), options)
     settings = llama_cpp.LlamaContextParams()
     settings.n_ctx = settings.n_batch = settings.n_ubatch = slots
     settings.n_threads = settings.n_threads_batch = os.cpu_count() or 1
     context = llama_cpp.LlamaContext(theirs, settings)
-    word = model.tokenizer.encode(" word")[0]
 
     def feed(start: int, count: int) -> None:
         batch = llama_cpp.LlamaBatch(n_tokens=count, embd=0, n_seq_max=1)

@@ -4,7 +4,9 @@ import dataclasses
 import functools
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -24,19 +26,20 @@ _FIX = "convert it again"
 CONVERTER = 3  # raise it when the same file would yield other parameters
 
 
-def path_of(source: Path) -> Path:
-    """Where the cache keeps the parameters of this version of a file."""
+def path_of(source: Path, form: str = "") -> Path:
+    """Where the cache keeps the parameters of this version of a file, in float32 or in another form."""
     stat = source.stat()
     identity = f"{CONVERTER} {source.resolve()} {stat.st_size} {stat.st_mtime_ns}"
     key = hashlib.sha256(identity.encode()).hexdigest()[:16]
-    return assets.cache_dir() / "converted" / f"{source.stem}-{key}.safetensors"
+    return assets.cache_dir() / "converted" / f"{source.stem}-{key}{form and '-'}{form}.safetensors"
 
 
-def save(path: Path, config: TransformerConfig, params: Params) -> None:
+def save(path: Path, config: TransformerConfig, params: Params, fingerprint: str = "") -> None:
     """Write unrolled host parameters and their configuration, whole or not at all."""
     leaves = jax.tree_util.tree_leaves_with_path(params)
     tensors = {jax.tree_util.keystr(names, simple=True, separator="/"): leaf for names, leaf in leaves}
-    tensor_file.write(path, tensors, {"config": json.dumps(dataclasses.asdict(config))})
+    about = {"config": json.dumps(dataclasses.asdict(config)), "fingerprint": fingerprint}
+    tensor_file.write(path, tensors, about)
 
 
 def load(path: Path, deferred: bool = False) -> tuple[TransformerConfig, Params] | None:
@@ -50,24 +53,53 @@ def load(path: Path, deferred: bool = False) -> tuple[TransformerConfig, Params]
         return None
 
 
+def load_blocks(path: Path) -> tuple[TransformerConfig, Params, str] | None:
+    """What `save` wrote of parameters in blocks, with their fingerprint; None as `load`."""
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="numpy") as file:
+            config = _config(path, file)
+            names = file.keys()
+            params = _nested({name: file.get_tensor(name) for name in names}, config)
+            return config, params, file.metadata()["fingerprint"]
+    except (SafetensorError, OSError, PastaError, KeyError, ValueError, IndexError) as error:
+        logging.warning("%s: not readable (%s); converting again", path, error)
+        return None
+
+
 def _read(path: Path, deferred: bool) -> tuple[TransformerConfig, Params]:
     with safe_open(path, framework="numpy") as file:
-        stored = (file.metadata() or {}).get("config", "")
-        config = config_of(parse_json(stored, str(path), _FIX), str(path), _FIX)
+        config = _config(path, file)
         shapes = shapes_of(config)
         if shapes.keys() != set(file.keys()):
             raise PastaError(f"{path}: holds other tensors than its config describes; {_FIX}")
-        layers: list[Params] = [{} for _ in range(config.layers)]
-        params: Params = {"layers": layers}
+        leaves = {}
         for name, shape in shapes.items():
             if tuple(file.get_slice(name).get_shape()) != shape:
                 raise PastaError(f"{path}: {name} has another shape than {shape}; {_FIX}")
-            *parents, leaf = name.split("/")
-            node = params
-            for parent in parents:
-                node = node[int(parent)] if node is layers else node.setdefault(parent, {})
-            node[leaf] = Deferred(shape, functools.partial(_tensor, path, name)) if deferred else file.get_tensor(name)
-    return config, params | {"layers": tuple(layers)}
+            leaves[name] = (
+                Deferred(shape, functools.partial(_tensor, path, name)) if deferred else file.get_tensor(name)
+            )
+    return config, _nested(leaves, config)
+
+
+def _config(path: Path, file: safe_open) -> TransformerConfig:
+    stored = (file.metadata() or {}).get("config", "")
+    return config_of(parse_json(stored, str(path), _FIX), str(path), _FIX)
+
+
+def _nested(leaves: Mapping[str, Any], config: TransformerConfig) -> Params:
+    """Unrolled parameters from their paths, as `layers/3/qkv/kernel`."""
+    layers: list[Params] = [{} for _ in range(config.layers)]
+    params: Params = {"layers": layers}
+    for name, leaf in leaves.items():
+        *parents, last = name.split("/")
+        node = params
+        for parent in parents:
+            node = node[int(parent)] if node is layers else node.setdefault(parent, {})
+        node[last] = leaf
+    return params | {"layers": tuple(layers)}
 
 
 def _tensor(path: Path, name: str) -> np.ndarray:

@@ -137,12 +137,16 @@ class GGUF:
 
     def read(self, name: str) -> np.ndarray:
         """One tensor as float32, in its shape."""
+        stored, info = self.stored(name), self.tensors[name]
+        return dequantize(stored, info.format).reshape(info.shape)
+
+    def stored(self, name: str) -> np.ndarray:
+        """One tensor's bytes as the file has them."""
         try:
             info = self.tensors[name]
         except KeyError:
             raise PastaError(f"{self.path}: no tensor {name!r}; use a complete file of this architecture") from None
-        stored = np.frombuffer(self._map, np.uint8, info.blocks * info.format.bytes, info.offset)
-        return dequantize(stored, info.format).reshape(info.shape)
+        return np.frombuffer(self._map, np.uint8, info.blocks * info.format.bytes, info.offset)
 
 
 def dequantize(stored: np.ndarray, format: Format) -> np.ndarray:

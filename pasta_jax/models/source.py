@@ -4,16 +4,21 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
+import jax
+import numpy as np
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
+from pasta_jax import fingerprints
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Distance, Positions
 from pasta_jax.models import hub
 from pasta_jax.models.adapter import About, load_adapter, merge_on_host
+from pasta_jax.models.decoding_layout import is_for_kernels, with_pairs
 from pasta_jax.models.defaults import read_defaults
+from pasta_jax.models.kernels.calls import is_available
 from pasta_jax.models.layers import Params
-from pasta_jax.models.weights import Model, fingerprint_of, on_device, read_model
+from pasta_jax.models.weights import BLOCKS, Model, decodes_codes, fingerprint_of, on_device, read_model
 from pasta_jax.progress import doing
 
 
@@ -26,7 +31,7 @@ class ModelSource:
     adapter: str  # folder of an adapter, or its id on the Hub; empty: none
     policy: str  # position policy; empty: the model's own
     constant: Distance  # of the policy `constant`
-    dtype: Literal["auto", "float32", "bfloat16", "q8"]  # to decode with
+    dtype: Literal["auto", "platform", "float32", "bfloat16", "q8", "q4"]  # to decode with
     kernel: bool  # decode on the CPU with our own products
 
 
@@ -39,19 +44,36 @@ def load(
 ) -> Model:
     """The model with its adapter merged; see weights.on_device for the other arguments.
 
-    Without a dtype, one that is only decoded with has its source's.
+    Without a dtype, one that is only decoded with has its source's. The blocks of a quantised file are kept where the
+    dtype is q4, or where it is auto and our own kernels can be used; an adapter then stays beside them.
     """
-    if dtype is None and only_decoding and source.dtype != "auto":
-        dtype = source.dtype
+    if dtype is None:
+        dtype = source.dtype if only_decoding else "platform"
+    if dtype == "auto":
+        in_blocks = mesh is None and not stacked and source.kernel and is_available()
+    else:
+        in_blocks = dtype == BLOCKS and decodes_codes(BLOCKS, only_decoding, source.kernel, mesh)
     with doing(f"loading {source.path or source.preset}"):
-        model = read_model(source.preset, source.path, deferred=mesh is not None)
+        model = read_model(source.preset, source.path, deferred=mesh is not None, blocks=in_blocks)
+        if in_blocks and dtype == BLOCKS and model.precision != BLOCKS:
+            raise PastaError(f"{source.path}: dtype {BLOCKS}: not a quantised GGUF file; set it to q8, or to auto")
         if source.adapter:
-            path = hub.local(source.adapter)
-            adapter, about = load_adapter(path, model)
-            params = merge_on_host(model.params, adapter, model.tokenizer.tags)
-            fingerprint = fingerprint_of(model.config, params, model.tokenizer)
-            model = dataclasses.replace(_described(model, path, about), params=params, fingerprint=fingerprint)
-        return on_device(_with_positions(model, source), dtype, stacked, only_decoding, source.kernel, mesh)
+            model = _with_adapter(model, hub.local(source.adapter))
+        model, dtype = _with_positions(model, source), None if dtype in ("auto", "platform", BLOCKS) else dtype
+        return on_device(model, dtype, stacked, only_decoding, source.kernel, mesh)
+
+
+def _with_adapter(model: Model, path: Path) -> Model:
+    """A host model with an adapter: merged, or beside blocks."""
+    adapter, about = load_adapter(path, model)
+    if is_for_kernels(model.params):
+        params = with_pairs(model.params, adapter)
+        leaves = (np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(adapter))
+        fingerprint = fingerprints.of_texts([model.fingerprint, fingerprints.of_bytes(leaves)])
+    else:
+        params = merge_on_host(model.params, adapter, model.tokenizer.tags)
+        fingerprint = fingerprint_of(model.config, params, model.tokenizer)
+    return dataclasses.replace(_described(model, path, about), params=params, fingerprint=fingerprint)
 
 
 def load_with_adapter(

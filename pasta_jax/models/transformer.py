@@ -47,8 +47,8 @@ class Dense(nn.Module):
         rows_NxI = x.reshape(math.prod(lead), inputs)
         stored = self.variables.get("params", {})
         if holds_panels(stored):
-            y_NxO = product(rows_NxI, stored, math.prod(self.outputs))
-        elif self.has_variable("params", "columns"):
+            return product(rows_NxI, stored, math.prod(self.outputs)).reshape(*lead, *self.outputs)
+        if self.has_variable("params", "columns"):
             y_NxO = matmul_columns(rows_NxI, self.get_variable("params", "columns").reshape(inputs, -1))
         else:
             y_NxO = matmul(rows_NxI, self.param("kernel", kernel_init, (*self.outputs, inputs)))

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -20,10 +19,11 @@ from pasta_jax.models import card as cards
 from pasta_jax.models import config_file, converted, gguf_model, hub, huggingface, transformers_files
 from pasta_jax.models.card import Card
 from pasta_jax.models.config import PRESETS, TransformerConfig
+from pasta_jax.models.decoding_layout import by_columns, in_blocks, in_panels, is_for_kernels
 from pasta_jax.models.defaults import PLAIN, Defaults, read_defaults
 from pasta_jax.models.deferred import place
 from pasta_jax.models.gguf import GGUF
-from pasta_jax.models.kernels.calls import GROUP, by_codes, by_panels, is_available
+from pasta_jax.models.kernels.calls import is_available
 from pasta_jax.models.large_pages import on_large_pages
 from pasta_jax.models.layers import Params, is_stacked, stack, unstack
 from pasta_jax.models.tag_rows import put_tag_rows
@@ -33,6 +33,7 @@ from pasta_jax.progress import say
 PACKAGED = {"smollm2_135m": assets.smollm2_gguf, "gemma3_270m": assets.gemma3_270m_gguf}
 
 CODED = "q8"  # a dtype: float32, with matrices of 8-bit codes
+BLOCKS = "q4"  # a dtype: float32, with the matrices of a quantised GGUF file in its own blocks
 
 _SPARE_PIECES = 1024  # that a tokenizer may have beyond the rows of its model's embedding, as for images
 _WHAT_TO_USE = "use a GGUF file, or a folder with config.json and *.safetensors"
@@ -55,21 +56,37 @@ class Model:
         """The dtype it computes in."""
         return self.params["final_norm"]["weight"].dtype
 
+    @property
+    def precision(self) -> str:
+        """How it holds its matrices: in its dtype, or as codes."""
+        if all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in jax.tree.leaves(self.params["layers"])):
+            return str(self.dtype)
+        return BLOCKS if "exact" in self.params["embed"] else CODED
+
+    @property
+    def identity(self) -> str:
+        """What answers depend on of it: its name, its weights, and whether they are codes."""
+        codes = f" in {self.precision}" if self.precision in (BLOCKS, CODED) else ""
+        return f"{self.name} {self.fingerprint}{codes}"
+
 
 def load_model(
     preset: str, path: str, dtype: DTypeLike | None = None, stacked: bool | None = None, only_decoding: bool = False
 ) -> Model:
     """`read_model`, then `on_device`."""
-    return on_device(read_model(preset, path), dtype, stacked, only_decoding)
+    blocks = dtype == BLOCKS and decodes_codes(BLOCKS, only_decoding)
+    model = read_model(preset, path, blocks=blocks)
+    return on_device(model, None if dtype == BLOCKS else dtype, stacked, only_decoding)
 
 
-def read_model(preset: str, path: str, deferred: bool = False) -> Model:
+def read_model(preset: str, path: str, deferred: bool = False, blocks: bool = False) -> Model:
     """The model at `path`, or with an empty path the preset that a package ships.
 
     A path is that of a GGUF file or a Hugging Face folder, or a folder's id on the Hub.
 
-    The weights are float32 host arrays, unrolled; `deferred` ones are read when they are placed. With a path, the
-    preset is what the file must hold; an empty preset accepts any model.
+    The weights are float32 host arrays, unrolled; `deferred` ones are read when they are placed. With `blocks`, those
+    of a quantised GGUF file are as the file holds them, in the layout to decode with. With a path, the preset is what
+    the file must hold; an empty preset accepts any model.
     """
     if not preset and not path:
         raise PastaError("no model named: set --config.model.path=<GGUF file or Hugging Face folder>")
@@ -84,14 +101,16 @@ def read_model(preset: str, path: str, deferred: bool = False) -> Model:
         raise PastaError(f"{source}: not found; {_WHAT_TO_USE}")
     if source.is_file() and not is_gguf(source):
         raise PastaError(f"{source}: not a GGUF file; {_WHAT_TO_USE}")
-    positions = None
+    positions, fingerprint = None, ""
     if source.is_dir():
         config, params, tokenizer, positions = read_folder(source, deferred)
+    elif blocks:
+        config, params, tokenizer, fingerprint = read_blocks(source)
     else:
         config, params, tokenizer = read_gguf(source, deferred)
     if preset and not same_architecture(config, PRESETS[preset]):
         raise PastaError(f"{source}: not a {preset} ({difference(config, PRESETS[preset])}); choose another preset")
-    fingerprint = fingerprint_of(config, params, tokenizer)
+    fingerprint = fingerprint or fingerprint_of(config, params, tokenizer)
     defaults = read_defaults(source) if source.is_dir() else None
     name = preset or (source.stem if source.is_file() else Path(path).name)
     return Model(name, config, params, tokenizer, positions, fingerprint, defaults or PLAIN)
@@ -127,6 +146,20 @@ def read_gguf(path: Path, deferred: bool = False) -> tuple[TransformerConfig, Pa
     config, params = convert_gguf(path, tokenizer)
     converted.save(cached, config, params)
     return config, params, tokenizer
+
+
+def read_blocks(path: Path) -> tuple[TransformerConfig, Params, Tokenizer, str]:
+    """A GGUF file with its own blocks in the layout to decode with, and its fingerprint; kept in the cache, too."""
+    tokenizer = load_tokenizer(path)
+    cached = converted.path_of(path, BLOCKS)
+    kept = converted.load_blocks(cached)
+    if kept is None:
+        config, params, _ = read_gguf(path)
+        fingerprint = fingerprint_of(config, params, tokenizer)
+        kept = config, in_blocks(GGUF.open(path), config, params, tokenizer.tags), fingerprint
+        converted.save(cached, *kept)
+    config, params, fingerprint = kept
+    return config, params, tokenizer, fingerprint
 
 
 def convert_gguf(path: Path, tokenizer: Tokenizer) -> tuple[TransformerConfig, Params]:
@@ -226,7 +259,7 @@ def on_device(
     if mesh is None:
         return dataclasses.replace(model, params=to_device(model.params, dtype, stacked, only_decoding, kernel))
     if dtype == CODED:
-        raise PastaError(f"dtype {CODED}: runs on one device, by our own kernels; set it to auto, or use no mesh")
+        decodes_codes(CODED, only_decoding, kernel, mesh)
     dtype = platform_dtype() if dtype is None else dtype
     stacked = jax.default_backend() != "cpu" if stacked is None else stacked
     return dataclasses.replace(model, params=place(model.params, mesh, dtype, stacked))
@@ -240,12 +273,10 @@ def to_device(
     kernel: bool = True,
 ) -> Params:
     """Unrolled host parameters as device arrays; see `on_device`."""
-    coded = dtype == CODED
-    if coded and not only_decoding:
-        raise PastaError(f"dtype {CODED}: only to decode with; set it to auto, or to float32")
-    if coded and not (kernel and is_available()):
-        say(f"dtype {CODED} needs our own kernels, which run on one CPU: using {jnp.dtype(platform_dtype()).name}")
-    dtype = platform_dtype() if dtype is None or coded else dtype
+    if is_for_kernels(params):
+        return on_large_pages(params)
+    coded = dtype == CODED and decodes_codes(CODED, only_decoding, kernel)
+    dtype = platform_dtype() if dtype is None or dtype == CODED else dtype
     stacked = jax.default_backend() != "cpu" if stacked is None else stacked
     if stacked:
         params = stack(params)
@@ -258,40 +289,20 @@ def to_device(
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), params)
 
 
+def decodes_codes(dtype: str, only_decoding: bool, kernel: bool = True, mesh: Mesh | None = None) -> bool:
+    """Whether a dtype of codes can be used: it needs our own kernels; a line says so where they are absent."""
+    if not only_decoding:
+        raise PastaError(f"dtype {dtype}: only to decode with; set it to auto, or to float32")
+    if mesh is not None:
+        raise PastaError(f"dtype {dtype}: runs on one device, by our own kernels; set it to auto, or use no mesh")
+    if kernel and is_available():
+        return True
+    say(f"dtype {dtype} needs our own kernels, which run on one CPU: using {jnp.dtype(platform_dtype()).name}")
+    return False
+
+
 def for_decoding(model: Model) -> Model:
     """A model that is on the device already, in training say, as one that is only decoded with on the CPU."""
     if is_stacked(model.params) or model.dtype != jnp.float32 or not is_available():
         return model
     return dataclasses.replace(model, params=on_large_pages(in_panels(jax.device_get(model.params))))
-
-
-def by_columns(params: Params) -> Params:
-    """Parameters with each kernel [*outputs, in], and the head's table, transposed to `columns` [in, *outputs].
-
-    On large pages XLA's CPU product with two to eight rows then takes a quarter less time, and with one row no more.
-    """
-    changed = _replaced(params, lambda kernel: {"columns": np.moveaxis(kernel, -1, 0)})
-    table = "head" if "head" in params else "embed"
-    return changed | {f"{table}_columns": changed.pop(table)["columns"]}
-
-
-def in_panels(params: Params, coded: bool = False) -> Params:
-    """Parameters with each kernel, and the head's table, in panels for our own kernels; see kernels/calls.py.
-
-    With `coded`, of 8 bits and a scale where the inputs allow that.
-    """
-
-    def one(kernel: np.ndarray) -> Params:
-        matrix_OxI = kernel.reshape(-1, kernel.shape[-1])
-        return by_codes(matrix_OxI) if coded and matrix_OxI.shape[1] % GROUP == 0 else {"panels": by_panels(matrix_OxI)}
-
-    return _replaced(params, one)
-
-
-def _replaced(params: Params, change: Callable[[np.ndarray], Params]) -> Params:
-    def one(leaves: dict[str, np.ndarray]) -> Params:
-        return change(leaves["kernel"]) if set(leaves) == {"kernel"} else leaves
-
-    layers = tuple({part: one(leaves) for part, leaves in layer.items()} for layer in params["layers"])
-    table = "head" if "head" in params else "embed"
-    return params | {table: change(params[table]), "layers": layers}

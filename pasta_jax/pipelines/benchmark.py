@@ -142,7 +142,7 @@ def decode(settings: Settings, with_peers: bool) -> DecodeReport:
     return DecodeReport(
         benchmark="decode",
         model=model.name,
-        dtype=str(model.dtype),
+        dtype=model.precision,
         slots=config.slots,
         prompt=config.prompt,
         rounds=config.rounds,
@@ -184,7 +184,7 @@ def interpreter(settings: Settings) -> InterpreterReport:
     return InterpreterReport(
         benchmark="interpreter",
         model=model.name,
-        dtype=str(model.dtype),
+        dtype=model.precision,
         rows=config.rows,
         **dataclasses.asdict(programs.summary(replays)),
         ms_per_step={rows: round(statistics.median(step[str(rows)]), 2) for rows in config.widths},
@@ -255,7 +255,7 @@ def sampling(settings: Settings) -> SamplingReport:
     return SamplingReport(
         benchmark="sampling",
         model=model.name,
-        dtype=str(model.dtype),
+        dtype=model.precision,
         answers_a_prompt=config.count,
         max_tokens=config.max_tokens,
         rows=config.rows,

@@ -126,7 +126,7 @@ def depends_on(settings: Settings, model: Model, job: Job, sequential: bool) -> 
     texts = [prompt.text for prompt in job.prompts]
     request = dataclasses.asdict(settings.request) | {"sequential": sequential}
     return {
-        "model": f"{model.name} {model.fingerprint}, positions {model.positions}",
+        "model": f"{model.identity}, positions {model.positions}",
         "prompts": f"{len(texts)} prompts {fingerprints.of_texts(texts)}",
         "config.chat": settings.chat,
         "config.system": settings.system,

@@ -72,7 +72,7 @@ class Task:
         about = {
             "system": self.system,
             "tags": self.model.tokenizer.tags.base,
-            "model": f"{self.model.name} {self.model.fingerprint}",
+            "model": self.model.identity,
             "positions": str(self.model.positions),
             **request,
             "rows": self.config.rows,

@@ -111,7 +111,7 @@ def run(settings: Settings, workdir: Path, limit: int | None = None) -> Evaluati
             together = time_together(tasks, first[: settings.throughput], workdir)
         report = Report(
             options=dataclasses.asdict(tasks[0].template),
-            models={task.system: f"{task.model.name} {task.model.fingerprint}" for task in tasks},
+            models={task.system: task.model.identity for task in tasks},
             sets=reports(settings, answers, every, timings),
             realised={system: realised(timings, system) for system in answers if timings and system != "baseline"},
             throughput=together,

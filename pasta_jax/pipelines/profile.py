@@ -64,7 +64,7 @@ def profile(settings: Settings) -> ProfileReport:
     report = ProfileReport(
         benchmark="profile",
         model=model.name,
-        dtype=str(model.dtype),
+        dtype=model.precision,
         slots=interpreter.slots,
         prompt=interpreter.prompt,
         ms_per_step={rows: round(ms, 2) for rows, ms in median.items()},

@@ -11,10 +11,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
+from pasta_jax.models.blocks import GROUP, Blocks
 from pasta_jax.models.kernels.library import library, version
 
-PANEL, GROUP = 32, 32  # outputs side by side, and inputs with one scale; as in rows.cc
+PANEL, WORD = 32, 8  # outputs side by side, and codes of 4 bits in a word; as in operands.h
 _CHUNK = 1024  # rows that are coded at a time
 
 
@@ -55,17 +57,40 @@ def by_codes(matrix_OxI: np.ndarray) -> dict[str, np.ndarray]:
     return {"codes": by_panels(codes_OxI), "scales": by_panels(scales_OxB)}
 
 
+def of_blocks(blocks: Blocks) -> dict[str, np.ndarray]:
+    """A matrix of a quantised file in panels. Codes of 4 bits are packed in words of eight inputs, [P, I / 8, 32]."""
+    codes_PxIxC = np.ascontiguousarray(by_panels(blocks.codes))
+    if blocks.is_narrow:
+        panels, inputs, _ = codes_PxIxC.shape
+        places = np.arange(0, 4 * WORD, 4, dtype=np.uint32)[None, None, :, None]
+        words = codes_PxIxC.reshape(panels, inputs // WORD, WORD, PANEL).astype(np.uint32) << places
+        codes_PxIxC = np.bitwise_or.reduce(words, axis=2)
+    fields = {"codes": codes_PxIxC, "scales": by_panels(blocks.scales)}
+    return fields if blocks.minimums is None else fields | {"minimums": by_panels(blocks.minimums)}
+
+
 def holds_panels(leaves: Mapping[str, Any]) -> bool:
     """Whether a matrix's parameters are for `product`."""
     return "panels" in leaves or "codes" in leaves
 
 
 def product(x_NxI, matrix: Mapping[str, Any], outputs: int):
-    """x times a matrix in panels, of numbers or of codes; [N, out] in float32."""
+    """x times a matrix in panels, of numbers or of codes; [N, out] in float32.
+
+    A matrix of codes may have a low-rank pair, `a` [rank, in] and `b` in panels, which is added. Any matrix may have
+    rows `exact` in panels, which replace the outputs with the numbers `exact_at`, one after another.
+    """
     result = jax.ShapeDtypeStruct((x_NxI.shape[0], outputs), jnp.float32)
     if "panels" in matrix:
-        return jax.ffi.ffi_call(target("product"), result)(x_NxI, matrix["panels"])
-    return jax.ffi.ffi_call(target("coded_product"), result)(x_NxI, matrix["codes"], matrix["scales"])
+        y_NxO = jax.ffi.ffi_call(target("product"), result)(x_NxI, matrix["panels"])
+    else:
+        empty = {"minimums": (0, 0, PANEL), "a": (0, x_NxI.shape[1]), "b": (0, 0, PANEL)}
+        optional = [matrix[name] if name in matrix else jnp.zeros(shape) for name, shape in empty.items()]
+        y_NxO = jax.ffi.ffi_call(target("coded_product"), result)(x_NxI, matrix["codes"], matrix["scales"], *optional)
+    if "exact" not in matrix:
+        return y_NxO
+    exact_NxR = product(x_NxI, {"panels": matrix["exact"]}, len(matrix["exact_at"]))
+    return lax.dynamic_update_slice_in_dim(y_NxO, exact_NxR, matrix["exact_at"][0], axis=1)
 
 
 def attend(q_BxTxKxGxD, k_BxKxSxD, v_BxKxSxD, see_BxTxS, scale: float, cap: float | None):
@@ -78,9 +103,27 @@ def attend(q_BxTxKxGxD, k_BxKxSxD, v_BxKxSxD, see_BxTxS, scale: float, cap: floa
 def rows_of(matrix: Mapping[str, Any], index):
     """Rows of a matrix in panels, in float32: of an embedding that is the head too."""
 
-    def pick(panels_PxIxC):
+    def pick(panels_PxIxC, index=index):
         return panels_PxIxC[index // PANEL, :, index % PANEL]
 
-    if "panels" in matrix:
-        return pick(matrix["panels"])
-    return pick(matrix["codes"]).astype(jnp.float32) * jnp.repeat(pick(matrix["scales"]), GROUP, axis=-1)
+    rows = pick(matrix["panels"]) if "panels" in matrix else _decoded(jax.tree.map(pick, _only_coded(matrix)))
+    if "exact" not in matrix:
+        return rows
+    place = index - matrix["exact_at"][0]
+    is_exact = (place >= 0) & (place < len(matrix["exact_at"]))
+    return jnp.where(is_exact[..., None], pick(matrix["exact"], jnp.where(is_exact, place, 0)), rows)
+
+
+def _only_coded(matrix: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: matrix[name] for name in ("codes", "scales", "minimums") if name in matrix}
+
+
+def _decoded(rows: Mapping[str, jax.Array]) -> jax.Array:
+    """The numbers of rows [..., I] of codes."""
+    codes, scales = rows["codes"], rows["scales"]
+    if codes.dtype == jnp.uint32:
+        codes = jnp.stack([codes >> 4 * place & 15 for place in range(WORD)], axis=-1)
+        codes = codes.reshape(*scales.shape[:-1], -1)
+    group = codes.shape[-1] // scales.shape[-1]
+    numbers = codes.astype(jnp.float32) * jnp.repeat(scales, group, axis=-1)
+    return numbers + jnp.repeat(rows["minimums"], group, axis=-1) if "minimums" in rows else numbers

@@ -45,7 +45,8 @@ def compilers() -> list[list[str]]:
 @functools.cache
 def version() -> str:
     """A name for what the library is compiled from. Programs that call it name it too, and never find another."""
-    parts = (SOURCE.read_bytes(), *map(str.encode, FLAGS), jaxlib.__version__.encode(), platform.platform().encode())
+    sources = (path.read_bytes() for path in (SOURCE, *sorted(SOURCE.parent.glob("*.h"))))
+    parts = (*sources, *map(str.encode, FLAGS), jaxlib.__version__.encode(), platform.platform().encode())
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
 
 

@@ -1,0 +1,149 @@
+"""The blocks of quantised GGUF files as codes, scales and minimums: weight = code * scale + minimum.
+
+Nothing is rounded: the codes are the file's, and scales and minimums, products of its own, fit float32.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+GROUP = 32  # inputs with one scale, in most formats
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """A matrix [out, in] of codes. Each output has a scale, and a minimum if there are any, per group of inputs."""
+
+    codes: np.ndarray  # int8 [O, I]; from 0 to 15 if `is_narrow`
+    scales: np.ndarray  # float32 [O, I / group]
+    minimums: np.ndarray | None  # as `scales`
+    is_narrow: bool  # a code fits 4 bits
+
+    @property
+    def group(self) -> int:
+        """Inputs with one scale."""
+        return self.codes.shape[1] // self.scales.shape[1]
+
+    def map(self, change: Callable[[np.ndarray], np.ndarray]) -> "Blocks":
+        """The matrix after a change of its outputs."""
+        minimums = None if self.minimums is None else change(self.minimums)
+        return Blocks(change(self.codes), change(self.scales), minimums, self.is_narrow)
+
+    def numbers(self) -> np.ndarray:
+        """The weights in float32."""
+        minimums = 0 if self.minimums is None else np.repeat(self.minimums, self.group, axis=1)
+        return self.codes * np.repeat(self.scales, self.group, axis=1) + minimums
+
+
+def read(stored: np.ndarray, format: str, shape: tuple[int, int]) -> Blocks | None:
+    """A matrix from its bytes in a GGUF file; None if its format has no codes with scales."""
+    if format not in _FORMATS:
+        return None
+    size, parse = _FORMATS[format]
+    codes, scales, minimums = parse(stored.reshape(-1, size))
+    outputs, _ = shape
+    return Blocks(
+        codes.reshape(shape).astype(np.int8),
+        scales.reshape(outputs, -1),
+        None if minimums is None else minimums.reshape(outputs, -1),
+        is_narrow=format in _NARROW,
+    )
+
+
+def joined(parts: dict[str, Blocks], join: Callable[[dict[str, np.ndarray]], np.ndarray]) -> Blocks:
+    """One matrix of several: `join` joins their codes, scales and minimums, once these are alike in all parts."""
+    has_minimums = any(part.minimums is not None for part in parts.values())
+    group = min(part.group for part in parts.values())
+
+    def of_groups(part: Blocks, field: np.ndarray | None) -> np.ndarray:
+        field = np.zeros_like(part.scales) if field is None else field
+        return np.repeat(field, part.group // group, axis=1)
+
+    return Blocks(
+        join({name: part.codes for name, part in parts.items()}),
+        join({name: of_groups(part, part.scales) for name, part in parts.items()}),
+        join({name: of_groups(part, part.minimums) for name, part in parts.items()}) if has_minimums else None,
+        is_narrow=all(part.is_narrow for part in parts.values()),
+    )
+
+
+Parsed = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # codes, scales and minimums of blocks, block by block
+
+
+def _q4_0(blocks: np.ndarray) -> Parsed:
+    scales = _floats(blocks[:, :2])
+    return _halves(blocks[:, 2:]), scales, -8 * scales
+
+
+def _q4_1(blocks: np.ndarray) -> Parsed:
+    return _halves(blocks[:, 4:]), _floats(blocks[:, :2]), _floats(blocks[:, 2:4])
+
+
+def _q5_0(blocks: np.ndarray) -> Parsed:
+    return (_halves(blocks[:, 6:]) | _fifth_bits(blocks[:, 2:6])).astype(np.int8) - 16, _floats(blocks[:, :2]), None
+
+
+def _q5_1(blocks: np.ndarray) -> Parsed:
+    return _halves(blocks[:, 8:]) | _fifth_bits(blocks[:, 4:8]), _floats(blocks[:, :2]), _floats(blocks[:, 2:4])
+
+
+def _q8_0(blocks: np.ndarray) -> Parsed:
+    return np.ascontiguousarray(blocks[:, 2:]).view(np.int8), _floats(blocks[:, :2]), None
+
+
+def _q4_k(blocks: np.ndarray) -> Parsed:
+    pairs = blocks[:, 16:].reshape(-1, 4, 1, 32)  # of groups: one in the low halves of bytes, one in the high ones
+    return np.concatenate((pairs & 15, pairs >> 4), axis=2), *_scales_k(blocks)
+
+
+def _q5_k(blocks: np.ndarray) -> Parsed:
+    pairs = blocks[:, 48:].reshape(-1, 4, 1, 32)
+    low = np.concatenate((pairs & 15, pairs >> 4), axis=2).reshape(-1, 8, 32)
+    fifth = blocks[:, 16:48].reshape(-1, 1, 32) >> np.arange(8, dtype=np.uint8)[None, :, None] & 1
+    return low | fifth << 4, *_scales_k(blocks)
+
+
+def _q6_k(blocks: np.ndarray) -> Parsed:
+    low, high = blocks[:, :128].reshape(-1, 2, 1, 64), blocks[:, 128:192].reshape(-1, 2, 1, 32)
+    low = np.concatenate((low & 15, low >> 4), axis=2).reshape(-1, 2, 4, 32)
+    high = high >> np.arange(0, 8, 2, dtype=np.uint8)[None, None, :, None] & 3
+    scales = np.ascontiguousarray(blocks[:, 192:208]).view(np.int8) * _floats(blocks[:, 208:])
+    return (low | high << 4).astype(np.int8) - 32, scales, None
+
+
+def _scales_k(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Scales and minimums of Q4_K and Q5_K: eight groups' numbers of 6 bits each, times the block's two."""
+    low, middle, high = blocks[:, 4:8], blocks[:, 8:12], blocks[:, 12:16]
+    scales = np.concatenate((low & 63, high & 15 | low >> 6 << 4), axis=1)
+    minimums = np.concatenate((middle & 63, high >> 4 | middle >> 6 << 4), axis=1)
+    return scales * _floats(blocks[:, :2]), -(minimums * _floats(blocks[:, 2:4]))
+
+
+def _floats(halves: np.ndarray) -> np.ndarray:
+    """Numbers of 16 bits, [N, 1]."""
+    return np.ascontiguousarray(halves).view(np.float16).astype(np.float32)
+
+
+def _halves(stored: np.ndarray) -> np.ndarray:
+    """The codes of 4 bits of 32 values: the first sixteen in the low halves of the bytes."""
+    return np.concatenate((stored & 15, stored >> 4), axis=1)
+
+
+def _fifth_bits(stored: np.ndarray) -> np.ndarray:
+    """A bit for each of 32 values, at its place in a code."""
+    return np.unpackbits(np.ascontiguousarray(stored), axis=1, bitorder="little") << 4
+
+
+# Bytes of a block, and what reads it.
+_FORMATS: dict[str, tuple[int, Callable[[np.ndarray], Parsed]]] = {
+    "Q4_0": (18, _q4_0),
+    "Q4_1": (20, _q4_1),
+    "Q5_0": (22, _q5_0),
+    "Q5_1": (24, _q5_1),
+    "Q8_0": (34, _q8_0),
+    "Q4_K": (144, _q4_k),
+    "Q5_K": (176, _q5_k),
+    "Q6_K": (210, _q6_k),
+}
+_NARROW = ("Q4_0", "Q4_1", "Q4_K")

@@ -1,0 +1,74 @@
+// What products and attention are computed from.
+
+#pragma once
+
+#include <cstdint>
+
+namespace {
+
+constexpr int64_t PANEL = 32;  // outputs
+constexpr int64_t WORD = 8;    // codes of 4 bits in 32
+constexpr int64_t AHEAD = 6;   // slots whose keys or values are fetched before they are used
+
+enum Kind { NUMBERS, BYTES, NIBBLES };
+
+// A matrix, or a panel of it: numbers, or codes of 8 or 4 bits. Each output has a scale for every group of inputs, and
+// a minimum if there are minimums: weight = code * scale + minimum. A low-rank pair may be added to it; `up` is its
+// outputs' half.
+struct Matrix {
+  Kind kind;
+  const float* numbers;     // [I][PANEL]
+  const int8_t* bytes;      // [I][PANEL]
+  const uint32_t* nibbles;  // [I / WORD][PANEL]; the first input's code in the lowest bits
+  const float* scales;      // [I / group][PANEL]
+  const float* minimums;    // [I / group][PANEL], or null
+  const float* up;          // [rank][PANEL], or null
+  int64_t inputs, group, rank;
+
+  Matrix panel(int64_t number) const {
+    Matrix m = *this;
+    const int64_t at = number * inputs * PANEL;
+    if (kind == NUMBERS) m.numbers += at;
+    if (kind == BYTES) m.bytes += at;
+    if (kind == NIBBLES) m.nibbles += at / WORD;
+    if (kind != NUMBERS) m.scales += at / group;
+    if (minimums != nullptr) m.minimums += at / group;
+    if (up != nullptr) m.up += number * rank * PANEL;
+    return m;
+  }
+
+  Matrix from(int64_t output) const {
+    Matrix m = *this;
+    if (kind == NUMBERS) m.numbers += output;
+    if (kind == BYTES) m.bytes += output;
+    if (kind == NIBBLES) m.nibbles += output;
+    if (kind != NUMBERS) m.scales += output;
+    if (minimums != nullptr) m.minimums += output;
+    if (up != nullptr) m.up += output;
+    return m;
+  }
+};
+
+// Rows to multiply, and what is computed from them once for all panels.
+struct Rows {
+  const float* x;       // [R][inputs]
+  const float* totals;  // [R][groups]: the sum of each group of inputs, if the matrix has minimums
+  const float* down;    // [R][rank]: times the inputs' half of the low-rank pair
+  int64_t inputs, groups, rank;
+
+  Rows from(int64_t row) const {
+    return {x + row * inputs, totals + row * groups, down + row * rank, inputs, groups, rank};
+  }
+};
+
+// Query heads of one row that share a key/value head, and what they attend to.
+struct Heads {
+  const float *q, *k, *v;  // [G, D], [S, D], [S, D]
+  float* out;              // [G, D]
+  const int32_t* slots;    // the visible ones
+  float* weights;          // room for as many per query head
+  int64_t visible, groups, dims;
+  float scale, cap;  // cap 0: none
+};
+
+}  // namespace

@@ -1,0 +1,123 @@
+// Products of rows with panels. Included by level.h once for each instruction set.
+
+template <int V>
+TARGET TOGETHER void read(const float* from, Vector (&to)[V]) {
+  for (int v = 0; v < V; ++v) to[v] = load(from + v * LANES);
+}
+
+// Adds V vectors of weights, times each row's number.
+template <int R, int V>
+TARGET TOGETHER void add(const Vector (&weights)[V], const float* rows, int64_t stride, Vector (&sums)[R][V]) {
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    const float one = rows[r * stride];
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) sums[r][v] += weights[v] * one;
+  }
+}
+
+// R rows with V vectors of a panel. Sums add in the order of the inputs, of codes by groups.
+template <Kind KIND, int R, int V>
+TARGET TOGETHER void tile(const Matrix& w, const Rows& in, float* y, int64_t stride) {
+  Vector sums[R][V] = {};
+  Vector weights[V];
+  if (KIND == NUMBERS) {
+    for (int64_t i = 0; i < in.inputs; ++i) {
+      read(w.numbers + i * PANEL, weights);
+      for (int v = 0; v < V * LANES; v += 16) __builtin_prefetch(w.numbers + (i + 8) * PANEL + v);
+      add(weights, in.x + i, in.inputs, sums);
+    }
+  }
+  for (int64_t g = 0; g < in.groups && KIND != NUMBERS; ++g) {
+    Vector parts[R][V] = {};
+    for (int64_t i = g * w.group; i < (g + 1) * w.group; i += WORD) {
+      Integers words[V];
+      if (KIND == NIBBLES) {
+        for (int v = 0; v < V; ++v) words[v] = load(w.nibbles + i / WORD * PANEL + v * LANES);
+        for (int v = 0; v < V * LANES; v += 16) __builtin_prefetch(w.nibbles + (i / WORD + 8) * PANEL + v);
+      } else {
+        for (int n = 0; n < WORD * PANEL; n += 64) __builtin_prefetch(w.bytes + (i + 32) * PANEL + n);
+      }
+#pragma GCC unroll 8
+      for (int n = 0; n < WORD; ++n) {
+        for (int v = 0; v < V; ++v) {
+          weights[v] = KIND == NIBBLES ? nibbles(words[v], 4 * n) : bytes(w.bytes + (i + n) * PANEL + v * LANES);
+        }
+        add(weights, in.x + i + n, in.inputs, parts);
+      }
+    }
+    read(w.scales + g * PANEL, weights);
+    for (int r = 0; r < R; ++r) {
+      for (int v = 0; v < V; ++v) sums[r][v] += parts[r][v] * weights[v];
+    }
+    if (w.minimums == nullptr) continue;
+    read(w.minimums + g * PANEL, weights);
+    add(weights, in.totals + g, in.groups, sums);
+  }
+  for (int64_t j = 0; j < in.rank; ++j) {
+    read(w.up + j * PANEL, weights);
+    add(weights, in.down + j, in.rank, sums);
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int v = 0; v < V; ++v) std::memcpy(y + r * stride + v * LANES, &sums[r][v], sizeof(Vector));
+  }
+}
+
+// R rows with one panel: with all of its vectors if their sums fit the registers, else with some after others.
+template <Kind KIND, int R>
+TARGET void whole(const Matrix& w, const Rows& in, float* y, int64_t stride) {
+  constexpr int64_t ALL = PANEL / LANES;
+  constexpr int64_t MOST = KIND == NUMBERS ? SUMS : SUMS / 2;  // a group of codes has sums of its own
+  constexpr int64_t V = R * ALL <= MOST ? ALL : R * ALL <= 2 * MOST ? ALL / 2 : R * ALL <= 4 * MOST ? ALL / 4 : 1;
+  for (int64_t v = 0; v < ALL; v += V) tile<KIND, R, V>(w.from(v * LANES), in, y + v * LANES, stride);
+}
+
+// Any rows with one panel, in groups whose sums fit the registers. A panel stays in the cache from group to group.
+template <Kind KIND>
+TARGET void panel(const Matrix& w, Rows in, float* y, int64_t rows, int64_t stride) {
+  constexpr int64_t MOST = LANES == 16 ? 8 : 6;
+  for (; rows >= MOST; rows -= MOST, in = in.from(MOST), y += MOST * stride) whole<KIND, MOST>(w, in, y, stride);
+  switch (rows) {
+    case 7: return whole<KIND, 7>(w, in, y, stride);
+    case 6: return whole<KIND, 6>(w, in, y, stride);
+    case 5: return whole<KIND, 5>(w, in, y, stride);
+    case 4: return whole<KIND, 4>(w, in, y, stride);
+    case 3: return whole<KIND, 3>(w, in, y, stride);
+    case 2: return whole<KIND, 2>(w, in, y, stride);
+    case 1: return whole<KIND, 1>(w, in, y, stride);
+    default: return;
+  }
+}
+
+template <Kind KIND>
+TARGET void panels(const Matrix& w, const Rows& in, float* y, int64_t rows, int64_t outputs, int64_t first,
+                   int64_t last) {
+  for (int64_t p = first; p < last; ++p) {
+    const Matrix here = w.panel(p);
+    const int64_t width = std::min(PANEL, outputs - p * PANEL);
+    if (width == PANEL) {
+      panel<KIND>(here, in, y + p * PANEL, rows, outputs);
+      continue;
+    }
+    for (int64_t r = 0; r < rows; ++r) {  // the last panel is padded
+      float all[PANEL];
+      panel<KIND>(here, in.from(r), all, 1, PANEL);
+      std::memcpy(y + r * outputs + p * PANEL, all, width * sizeof(float));
+    }
+  }
+}
+
+// The products of rows [R][I] with the rows of another matrix [N][I], as [R][N].
+TARGET void dots(const float* x, const float* matrix, float* y, int64_t rows, int64_t inputs, int64_t outputs) {
+  const int64_t whole = inputs / LANES * LANES;
+  for (int64_t o = 0; o < outputs; ++o) {
+    const float* one = matrix + o * inputs;
+    for (int64_t r = 0; r < rows; ++r) {
+      Vector sums = {};
+      for (int64_t i = 0; i < whole; i += LANES) sums += load(x + r * inputs + i) * load(one + i);
+      float all = sum(sums);
+      for (int64_t i = whole; i < inputs; ++i) all += x[r * inputs + i] * one[i];
+      y[r * outputs + o] = all;
+    }
+  }
+}
