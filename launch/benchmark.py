@@ -8,13 +8,13 @@ from pasta_jax import settings
 from pasta_jax.errors import PastaError
 from pasta_jax.progress import show
 
-NAMES = ("decode", "interpreter", "train", "sampling", "serve", "profile")
+NAMES = ("decode", "prefill", "interpreter", "train", "sampling", "serve", "profile")
 
 PEERS = flags.DEFINE_bool(
     "peers",
     False,
-    "decode, train and serve: also measure transformers and llama.cpp on the same weights, as `decode --peers`; needs "
-    "setup.sh --dev",
+    "decode, prefill, train and serve: also measure transformers and llama.cpp on the same weights, as "
+    "`decode --peers`; needs setup.sh --dev",
 )
 PROGRAMS = flags.DEFINE_string(
     "programs", None, "interpreter: other programs, JSON lines with a field `program`, as --programs=mine.jsonl"
@@ -36,6 +36,8 @@ def main(config: ConfigDict, name: str) -> None:
     match name:
         case "decode":
             report = benchmark.decode(chosen, PEERS.value)
+        case "prefill":
+            report = benchmark.prefill(chosen, PEERS.value)
         case "interpreter":
             report = benchmark.interpreter(chosen)
         case "train":

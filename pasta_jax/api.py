@@ -125,12 +125,13 @@ def load_model(
 ) -> Model:
     """Load a model: a preset by name ("smollm2_135m"), a GGUF file, a folder in Hugging Face's layout, or its id.
 
-    An adapter is merged into the weights. `policy` (and `constant`) state which position policy the model must have
-    been trained with; empty accepts any. The dtype defaults to float32 on a CPU and bfloat16 elsewhere; "q8" decodes
-    on a CPU with weights of 8 bits, sooner and less exactly. Weights for decoding only are laid out for speed; pass
-    `only_decoding=False` to train or export them. With `kernel=False` they are laid out for XLA's products instead of
-    our own for the CPU. A `mesh`, as `make_mesh(data=1, model=8)` of pasta_jax/sharding.py, divides them over several
-    devices, where the model is then decoded.
+    An adapter is merged into the weights, or stays beside them if these are blocks. `policy` (and `constant`) state
+    which position policy the model must have been trained with; empty accepts any. On one CPU, a quantised GGUF file is
+    decoded with in its own blocks ("q4"); otherwise the dtype defaults to float32 on a CPU and bfloat16 elsewhere
+    ("platform"). "q8" rounds weights to 8 bits. Weights for decoding only are laid out for speed; pass
+    `only_decoding=False` to train or export them, in the platform's dtype. With `kernel=False` they are laid out for
+    XLA's products instead of our own for the CPU. A `mesh`, as `make_mesh(data=1, model=8)` of pasta_jax/sharding.py,
+    divides them over several devices, where the model is then decoded.
     """
     name = os.fspath(model)
     is_preset = name in PRESETS

@@ -30,6 +30,8 @@ import pytest
 from jax._src import compiler, lru_cache  # JAX has no public way to change XLA's flags, or how programs are kept
 
 from pasta_jax import compiled
+from pasta_jax.models import source, weights
+from pasta_jax.models.kernels.library import library
 from tests.few_programs import decode_with_few_programs
 
 jax.config.update("jax_num_cpu_devices", 8)
@@ -116,6 +118,13 @@ def pytest_sessionstart(session: pytest.Session):
     for path in PROGRAMS.glob("*"):
         if time.time() - path.stat().st_atime > UNUSED_S:
             path.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def kernels_on_simulated_devices(monkeypatch: pytest.MonkeyPatch):
+    """Decoding with our own kernels as users with one device do, if there is a compiler."""
+    for module in (weights, source):
+        monkeypatch.setattr(module, "is_available", lambda: library() is not None)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -156,9 +156,27 @@ def test_the_decode_report_compares_peers_that_ran_beside_ours_by_width(monkeypa
     assert not alone.keys() & {"peers", "ours_over_peer"}
 
 
+def test_the_prefill_report_compares_peers_that_ran_beside_ours_by_length(monkeypatch, tmp_path):
+    order: list[str] = []
+    monkeypatch.setattr(benchmark.peers, "require", lambda *_: None)
+    peers = {"llama_cpp": {8: fixed("theirs/8", 4.0, order), 24: fixed("theirs/24", 4.0, order)}}
+    monkeypatch.setattr(benchmark.peers, "prefill_runners", lambda *_: peers)
+    prefill = {"lengths": (8, 24), "slots": 32, "rounds": 1}
+    alone = benchmark.prefill(small(monkeypatch, tmp_path, prefill=prefill), with_peers=False)
+    assert min(alone.ms.values()) > 0
+    assert alone.peers is None
+    monkeypatch.setattr(steps, "prefill_runner", lambda model, slots, prompt: fixed(f"ours/{prompt}", prompt, order))
+    report = benchmark.prefill(small(monkeypatch, tmp_path, prefill=prefill), with_peers=True)
+    assert order == ["ours/8", "theirs/8", "ours/24", "theirs/24"]
+    assert (report.ms, report.tokens_per_s) == ({8: 8.0, 24: 24.0}, {8: 1000.0, 24: 1000.0})
+    assert report.ours_over_peer == {"llama_cpp": {8: 2.0, 24: 6.0}}
+    with pytest.raises(PastaError, match=r"prefill.lengths: 32 tokens don't fit 32 slots; raise slots"):
+        benchmark.prefill(small(monkeypatch, tmp_path, prefill=prefill | {"lengths": (32,)}), with_peers=False)
+
+
 def test_peers_that_are_not_installed_are_named(monkeypatch, tmp_path):
     monkeypatch.setattr(benchmark.peers.importlib.util, "find_spec", lambda name: None)
-    for run in (benchmark.decode, benchmark.train):
+    for run in (benchmark.decode, benchmark.prefill, benchmark.train):
         with pytest.raises(PastaError, match=r"--peers needs torch: bash launch/setup.sh --dev"):
             run(small(monkeypatch, tmp_path), with_peers=True)
 
@@ -166,7 +184,7 @@ def test_peers_that_are_not_installed_are_named(monkeypatch, tmp_path):
 def test_peers_are_refused_for_weights_that_they_would_not_read(monkeypatch, tmp_path):
     monkeypatch.setattr(benchmark.peers.importlib.util, "find_spec", lambda name: name)
     for model in ({"preset": "gemma_7b"}, {"path": "runs/toy/model"}, {"adapter": "adapter.safetensors"}):
-        for run in (benchmark.decode, benchmark.train):
+        for run in (benchmark.decode, benchmark.prefill, benchmark.train):
             with pytest.raises(PastaError, match="--peers: the peers read packaged weights only"):
                 run(small(monkeypatch, tmp_path, model=model), with_peers=True)
 

@@ -15,7 +15,6 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Positions
 from pasta_jax.models import adapter as lora
 from pasta_jax.models import blocks, weights
-from pasta_jax.models import source as sources
 from pasta_jax.models.kernels import library as kernels
 from pasta_jax.models.source import ModelSource, load
 from pasta_jax.models.transformer import causal, forward
@@ -41,13 +40,8 @@ FORMATS = {
     "others": {"attn_q": "Q4_0", "attn_k": "Q4_1", "attn_v": "Q4_K", "attn_output": "Q5_K", "ffn_down": "Q5_1"},
 }
 
+pytestmark = pytest.mark.usefixtures("kernels_on_simulated_devices")
 needs_kernels = pytest.mark.skipif(kernels.library() is None, reason="needs a C++ compiler")
-
-
-@pytest.fixture(autouse=True)
-def kernels_on_simulated_devices(monkeypatch):
-    for module in (weights, sources):
-        monkeypatch.setattr(module, "is_available", lambda: True)
 
 
 @pytest.fixture

@@ -323,7 +323,7 @@ def test_sanitizers_find_nothing(sanitizer, tmp_path):
         pytest.skip("needs a C++ compiler with sanitizers")
     program, flags = str(tmp_path / "products"), [flag for flag in kernels.FLAGS if flag != "-shared"]
     sources = [str(kernels.SOURCE), str(ROOT / "tests/kernels_main.cc")]
-    flags += ["-g", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", f"-I{kernels.headers()}"]
+    flags += ["-O1", "-g", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", f"-I{kernels.headers()}"]
     built = subprocess.run([*compiler, *flags, *sources, "-o", program], capture_output=True, text=True)
     if "sanitize" in built.stderr or "asan" in built.stderr or "tsan" in built.stderr:
         pytest.skip("needs the compiler's sanitizer libraries")

@@ -19,7 +19,7 @@ OPTIONS = {"temperature": 0.6, "seed": 3, "max_tokens": 16}
 
 @requires_smollm2
 @pytest.mark.slow
-def test_every_door_gives_the_same_bytes_alone_and_beside_31_others():
+def test_every_door_gives_the_same_bytes_alone_and_beside_31_others(kernels_on_simulated_devices):
     def body(question: str) -> dict:
         return OPTIONS | {"messages": [{"role": "user", "content": question}]}
 

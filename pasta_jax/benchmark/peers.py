@@ -1,11 +1,13 @@
 """The same work by other runtimes on the same weights: steps of transformers on torch and llama.cpp; its server."""
 
+import functools
 import importlib.util
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import gguf
 import jax
@@ -36,30 +38,42 @@ def require(source: ModelSource, packages: Sequence[str]) -> None:
 
 
 def runners(model: Model, widths: Sequence[int], slots: int, prompt: int, steps: int) -> dict[str, dict[int, Runner]]:
-    """Runners of each peer by the number of rows: on the same weights in float32, or in the blocks of their file."""
-    word = model.tokenizer.encode(" word")[0]
-    if model.precision == BLOCKS:
-        path = PACKAGED[model.name]()
-        return {"llama_cpp": {rows: llama_cpp_runner(path, word, rows, slots, prompt, steps) for rows in widths}}
-    model = load_model(model.name, "")  # with kernels as in files, not as for decoding alone
-    path = float32_gguf(model)
-    peers: dict[str, dict[int, Runner]] = {"transformers": {}, "llama_cpp": {}}
+    """Runners of steps of each peer by the number of rows, on the same weights: see `files`."""
+    theirs, word = files(model), model.tokenizer.encode(" word")[0]
+    peers: dict[str, dict[int, Runner]] = {name: {} for name in theirs}
     for rows in widths:
         say(f"preparing the peers' step of {rows} row(s)")
-        peers["transformers"][rows] = transformers_runner(model, rows, prompt, steps)
-        peers["llama_cpp"][rows] = llama_cpp_runner(path, word, rows, slots, prompt, steps)
+        if "transformers" in theirs:
+            peers["transformers"][rows] = transformers_runner(theirs["transformers"], word, rows, prompt, steps)
+        peers["llama_cpp"][rows] = llama_cpp_runner(theirs["llama_cpp"], word, rows, slots, prompt, steps)
     return peers
 
 
-def transformers_runner(model: Model, rows: int, prompt: int, steps: int) -> Runner:
+def prefill_runners(model: Model, lengths: Sequence[int], slots: int) -> dict[str, dict[int, Runner]]:
+    """Runners of prompts of each peer by the number of tokens."""
+    theirs, word = files(model), model.tokenizer.encode(" word")[0]
+    peers: dict[str, dict[int, Runner]] = {name: {} for name in theirs}
+    for length in lengths:
+        if "transformers" in theirs:
+            peers["transformers"][length] = transformers_prefill(theirs["transformers"], word, length)
+        peers["llama_cpp"][length] = llama_cpp_prefill(theirs["llama_cpp"], word, length, slots)
+    return peers
+
+
+def files(model: Model) -> dict[str, Path]:
+    """What each peer reads: the same weights in float32, or the blocks of their file, which one of them can read."""
+    if model.precision == BLOCKS:
+        return {"llama_cpp": PACKAGED[model.name]()}
+    model = load_model(model.name, "")  # with kernels as in files, not as for decoding alone
+    return {"transformers": exported(model), "llama_cpp": float32_gguf(model)}
+
+
+def transformers_runner(folder: Path, word: int, rows: int, prompt: int, steps: int) -> Runner:
     """Feed `rows` tokens per step to a growing cache, greedily, as `generate` feeds one."""
     import torch
-    from transformers import AutoModelForCausalLM, DynamicCache
+    from transformers import DynamicCache
 
-    torch.set_num_threads(os.cpu_count() or 1)
-    folder = exported(model)
-    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    word = model.tokenizer.encode(" word")[0]
+    theirs = _transformers(folder)
 
     def once() -> float:
         with torch.inference_mode():
@@ -75,25 +89,37 @@ def transformers_runner(model: Model, rows: int, prompt: int, steps: int) -> Run
     return once
 
 
+def transformers_prefill(folder: Path, word: int, length: int) -> Runner:
+    """Read a prompt, with the logits of its last token."""
+    import torch
+    from transformers import DynamicCache
+
+    theirs = _transformers(folder)
+
+    def once() -> float:
+        with torch.inference_mode():
+            cache = DynamicCache(config=theirs.config)
+            began = time.perf_counter()
+            tokens = torch.full((1, length), word)
+            theirs(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1).logits.argmax(-1)
+            return 1e3 * (time.perf_counter() - began)
+
+    once()
+    return once
+
+
+@functools.lru_cache(maxsize=1)
+def _transformers(folder: Path) -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(os.cpu_count() or 1)
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
 def llama_cpp_runner(path: Path, word: int, rows: int, slots: int, prompt: int, steps: int) -> Runner:
     """Feed `rows` tokens of one sequence per step to a GGUF file's model, and compute the logits of all of them."""
-    from cyllama.llama import llama_cpp
-
-    llama_cpp.disable_logging()
-    options = llama_cpp.LlamaModelParams()
-    options.use_mmap = False
-    theirs = llama_cpp.LlamaModel(str(path), options)
-    settings = llama_cpp.LlamaContextParams()
-    settings.n_ctx = settings.n_batch = settings.n_ubatch = slots
-    settings.n_threads = settings.n_threads_batch = os.cpu_count() or 1
-    context = llama_cpp.LlamaContext(theirs, settings)
-
-    def feed(start: int, count: int) -> None:
-        batch = llama_cpp.LlamaBatch(n_tokens=count, embd=0, n_seq_max=1)
-        for index in range(count):
-            batch.add(word, start + index, [0], True)
-        context.decode(batch)
-        context.synchronize()
+    context, feed = _llama_cpp(path, word, slots)
 
     def once() -> float:
         context.kv_cache_clear()
@@ -105,6 +131,43 @@ def llama_cpp_runner(path: Path, word: int, rows: int, slots: int, prompt: int, 
         return 1e3 * (time.perf_counter() - began) / steps
 
     return once
+
+
+def llama_cpp_prefill(path: Path, word: int, length: int, slots: int) -> Runner:
+    """Read a prompt in one batch, with the logits of its last token."""
+    context, feed = _llama_cpp(path, word, slots)
+
+    def once() -> float:
+        context.kv_cache_clear()
+        began = time.perf_counter()
+        feed(0, length, only_last=True)
+        return 1e3 * (time.perf_counter() - began)
+
+    once()
+    return once
+
+
+def _llama_cpp(path: Path, word: int, slots: int) -> tuple[Any, Callable[..., None]]:
+    """A context of llama.cpp, and what feeds it a number of words from a position on."""
+    from cyllama.llama import llama_cpp
+
+    llama_cpp.disable_logging()
+    options = llama_cpp.LlamaModelParams()
+    options.use_mmap = False
+    theirs = llama_cpp.LlamaModel(str(path), options)
+    settings = llama_cpp.LlamaContextParams()
+    settings.n_ctx = settings.n_batch = settings.n_ubatch = slots
+    settings.n_threads = settings.n_threads_batch = os.cpu_count() or 1
+    context = llama_cpp.LlamaContext(theirs, settings)
+
+    def feed(start: int, count: int, only_last: bool = False) -> None:
+        batch = llama_cpp.LlamaBatch(n_tokens=count, embd=0, n_seq_max=1)
+        for index in range(count):
+            batch.add(word, start + index, [0], not only_last or index == count - 1)
+        context.decode(batch)
+        context.synchronize()
+
+    return context, feed
 
 
 def llama_cpp_server(path: str, lanes: int, slots: int, port: int) -> None:

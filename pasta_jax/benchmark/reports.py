@@ -8,6 +8,7 @@ from pasta_jax.benchmark.phases import Phase
 from pasta_jax.benchmark.profile import AnswerTime
 
 ByWidth = dict[int, float]  # by the number of rows that a step feeds
+ByLength = dict[int, float]  # by the number of tokens of a prompt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +29,21 @@ class DecodeReport:
     share_of_bandwidth: float
     peers: dict[str, ByWidth] | None  # None: not measured
     ours_over_peer: dict[str, ByWidth] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class PrefillReport:
+    """Milliseconds to read prompts, by their numbers of tokens; medians."""
+
+    benchmark: Literal["prefill"]
+    model: str
+    dtype: str
+    slots: int
+    rounds: int
+    ms: ByLength
+    tokens_per_s: ByLength
+    peers: dict[str, ByLength] | None  # milliseconds; None: not measured
+    ours_over_peer: dict[str, ByLength] | None
 
 
 @dataclasses.dataclass(frozen=True)

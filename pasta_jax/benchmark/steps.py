@@ -87,6 +87,24 @@ def decode_runner(model: Model, rows: int, slots: int, prompt: int, steps: int) 
     return prepared
 
 
+def prefill_runner(model: Model, slots: int, prompt: int) -> Runner:
+    """Milliseconds until the first token of a prompt of so many tokens is sampled."""
+    word = model.tokenizer.encode(" word")[0]
+    request = Request((word,) * prompt, 1, Sampling(), True, slots, slots)
+    rules = rules_for(model, DecodeConfig(lanes=1, rows=1, slots=slots), slots, sequential=True)
+    dtype, stacked = model.dtype, is_stacked(model.params)
+    state = create_on_mesh_of(model.params, empty_state, model.config, 1, slots, dtype, stacked)
+
+    def once() -> float:
+        fresh = copied(state)
+        began = time.perf_counter()
+        jax.block_until_ready(start(model, fresh, 0, request, rules))
+        return 1e3 * (time.perf_counter() - began)
+
+    once()  # compiles
+    return once
+
+
 def run_and_wait(model: Model, state: DecodeState, steps: int, rules: Rules, script: Script) -> DecodeState:
     """Run `steps` steps and wait for the result."""
     never = jnp.bool(False)

@@ -16,6 +16,7 @@ from pasta_jax.benchmark.reports import (
     DecodeReport,
     InterpreterReport,
     LanesReport,
+    PrefillReport,
     SamplingReport,
     TrainReport,
     as_json,
@@ -25,6 +26,7 @@ from pasta_jax.data.pairs import Pair
 from pasta_jax.data.sources import read
 from pasta_jax.decode.generate import DecodeConfig, Request
 from pasta_jax.decode.sampling import Sampling
+from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.candidates import Candidate, sample
 from pasta_jax.models.source import ModelSource, load
 from pasta_jax.models.weights import Model, platform_dtype
@@ -38,6 +40,8 @@ from pasta_jax.train.speed import flops_per_token, peak_flops, step_runner
 
 Widths = Annotated[tuple[Threads, ...], Meta(min_length=1, max_length=16)]
 
+PEERS = ("torch", "transformers", "cyllama")  # packages
+
 
 @dataclasses.dataclass(frozen=True)
 class DecodeSettings:
@@ -47,6 +51,15 @@ class DecodeSettings:
     slots: Slots
     prompt: Positive
     steps: Rounds
+    rounds: Rounds
+
+
+@dataclasses.dataclass(frozen=True)
+class PrefillSettings:
+    """Prompts of several lengths, one at a time."""
+
+    lengths: Annotated[tuple[Positive, ...], Meta(min_length=1, max_length=16)]
+    slots: Slots
     rounds: Rounds
 
 
@@ -107,6 +120,7 @@ class Settings:
     random_weights: bool
     mesh: MeshSettings
     decode: DecodeSettings
+    prefill: PrefillSettings
     train: TrainSettings
     sampling: SamplingSettings
     interpreter: InterpreterSettings
@@ -117,7 +131,7 @@ class Settings:
 def decode(settings: Settings, with_peers: bool) -> DecodeReport:
     """Milliseconds of a decoding step by threads of one request."""
     if with_peers:
-        peers.require(settings.model, ("torch", "transformers", "cyllama"))
+        peers.require(settings.model, PEERS)
     model, config = load_or_make(settings), settings.decode
     ours: dict[int, Runner] = {}
     for rows in config.widths:
@@ -155,6 +169,40 @@ def decode(settings: Settings, with_peers: bool) -> DecodeReport:
         peers=theirs,
         ours_over_peer=theirs
         and {name: {rows: round(step[rows] / ms[rows], 2) for rows in config.widths} for name, ms in theirs.items()},
+    )
+
+
+def prefill(settings: Settings, with_peers: bool) -> PrefillReport:
+    """Milliseconds to read prompts of several lengths."""
+    if with_peers:
+        peers.require(settings.model, PEERS)
+    model, config = load_or_make(settings), settings.prefill
+    if max(config.lengths) >= config.slots:
+        raise PastaError(f"prefill.lengths: {max(config.lengths)} tokens don't fit {config.slots} slots; raise slots")
+    runners = {"ours": {length: steps.prefill_runner(model, config.slots, length) for length in config.lengths}}
+    if with_peers:
+        runners |= peers.prefill_runners(model, config.lengths, config.slots)
+    in_turn = {f"{name}/{length}": runners[name][length] for length in sorted(config.lengths) for name in runners}
+    times = steps.interleaved(in_turn, config.rounds)
+    medians = {
+        name: {length: statistics.median(times[f"{name}/{length}"]) for length in config.lengths} for name in runners
+    }
+    ours = medians.pop("ours")
+    return PrefillReport(
+        benchmark="prefill",
+        model=model.name,
+        dtype=model.precision,
+        slots=config.slots,
+        rounds=config.rounds,
+        ms={length: round(ms, 1) for length, ms in ours.items()},
+        tokens_per_s={length: round(1e3 * length / ms, 1) for length, ms in ours.items()},
+        peers={name: {length: round(ms, 1) for length, ms in theirs.items()} for name, theirs in medians.items()}
+        or None,
+        ours_over_peer={
+            name: {length: round(ours[length] / ms, 2) for length, ms in theirs.items()}
+            for name, theirs in medians.items()
+        }
+        or None,
     )
 
 
