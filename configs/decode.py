@@ -5,7 +5,7 @@ r"""Answer a prompt with a model.
 Variants: smollm2_135m (instruct); gemma3_270m (base model: continues the text, no chat); gemma_2b and gemma_7b (no
 package ships the weights: add --config.model.path=<GGUF file or Hugging Face folder>); local (any Gemma or Llama model
 at such a path); toy (the model of configs/sft.py:toy in runs/toy, with an example question). On two CPU cores SmolLM2
-starts in about 10 s and writes about 40 tokens per second, Gemma 3 270M about 15.
+starts in about 4 s and writes about 100 tokens per second.
 
 The toy answers only questions of its own form: a line for each walk with a ring (birds, boats, colours, dances,
 fabrics, fish, fruits, games), its first word and the number of words, and perhaps a last line that requests the ends:

@@ -14,7 +14,7 @@ from pasta_jax.decode.sampling import Sampling
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Positions
 from pasta_jax.models import adapter as lora
-from pasta_jax.models import blocks, weights
+from pasta_jax.models import blocks, decoding_layout, weights
 from pasta_jax.models.kernels import library as kernels
 from pasta_jax.models.source import ModelSource, load
 from pasta_jax.models.transformer import causal, forward
@@ -137,9 +137,21 @@ def test_a_damaged_cache_is_converted_again(tmp_path, private_cache):
     write(path, "llama", "smollm2")
     first = load(named(path), only_decoding=True)
     [cached] = (tmp_path / "cache" / "converted").glob("*-q4.safetensors")
-    cached.write_bytes(cached.read_bytes()[:-1000])
-    again = load(named(path), only_decoding=True)
-    jax.tree.map(np.testing.assert_array_equal, again.params, first.params)
+    content = cached.read_bytes()
+    assert decoding_layout.is_whole(jax.device_get(first.params), first.config)
+    for damaged in (
+        content[:-1000],
+        content.replace(b'"layers/0/out/scales"', b'"layers/0/out/scalez"'),
+        content.replace(b'"layers/1/out/codes":{"dtype":"U32"', b'"layers/1/out/codes":{"dtype":"F32"'),
+        content.replace(b'"final_norm/weight"', b'"final_norm/weighs"'),
+        content.replace(b'"shape":[3,256,32]', b'"shape":[3,32,256]'),
+        content.replace(b'"shape":[8,8,32]', b'"shape":[8,32,8]'),
+    ):
+        assert damaged != content
+        cached.write_bytes(damaged)
+        again = load(named(path), only_decoding=True)
+        jax.tree.map(np.testing.assert_array_equal, again.params, first.params)
+        assert len(cached.read_bytes()) == len(content)
 
 
 def test_where_blocks_cannot_be_used(tmp_path, private_cache, monkeypatch, capsys):

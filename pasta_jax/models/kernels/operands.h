@@ -57,7 +57,11 @@ struct Rows {
   int64_t inputs, groups, rank;
 
   Rows from(int64_t row) const {
-    return {x + row * inputs, totals + row * groups, down + row * rank, inputs, groups, rank};
+    Rows rows = *this;
+    rows.x += row * inputs;
+    if (totals != nullptr) rows.totals += row * groups;
+    if (down != nullptr) rows.down += row * rank;
+    return rows;
   }
 };
 
