@@ -9,6 +9,7 @@ import threading
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -44,8 +45,8 @@ def multiplied(library, x_NxI: np.ndarray, matrix: dict[str, np.ndarray], output
     rows, inputs = x_NxI.shape
     parts = {name: at_any_address(part, shift) for name, part in matrix.items()}
     weights = parts.get("panels", parts.get("codes"))
-    kind = {np.float32: 0, np.int8: 1, np.uint32: 2}[weights.dtype.type]
-    group = inputs // parts["scales"].shape[1] if kind else 1
+    kind = {"float32": 0, "int8": 1, "uint32": 2, "bfloat16": 3}[weights.dtype.name]
+    group = inputs // parts["scales"].shape[1] if "scales" in parts else 1
     sizes = np.array([rows, inputs, outputs, group, len(parts.get("a", ()))], np.int64)
     y = at_any_address(np.full(rows * outputs + 64, -7, np.float32), shift)
     others = [parts.get(name) for name in ("scales", "minimums", "a", "b")]
@@ -79,6 +80,9 @@ def test_products_equal_numpys(level, library):
         expected = x.astype(np.float64) @ matrix.T.astype(np.float64)
         actual = multiplied(library, x, plain(matrix), outputs, case % 16)
         np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-4, err_msg=f"{rows} x {inputs} x {outputs}")
+        halves = matrix.astype(ml_dtypes.bfloat16)
+        exact = multiplied(library, x, plain(halves.astype(np.float32)), outputs, case % 16)
+        np.testing.assert_array_equal(multiplied(library, x, plain(halves), outputs, case % 16), exact)
 
 
 def numbers(coded: dict[str, np.ndarray], outputs: int) -> np.ndarray:
@@ -212,6 +216,7 @@ def test_the_product_in_a_program(library):
     some = np.array([[0, 33], [49, 7]])
     for stored, meant in (
         (plain(matrix), matrix),
+        (plain(matrix.astype(ml_dtypes.bfloat16)), matrix.astype(ml_dtypes.bfloat16).astype(np.float32)),
         (by_codes(matrix), numbers(by_codes(matrix), 50)),
         (of_blocks(narrow), narrow.numbers()),
         (of_blocks(wide), wide.numbers()),

@@ -67,8 +67,15 @@ def test_stacked_and_other_dtypes(tmp_path):
     assert {leaf.dtype for leaf in jax.tree.leaves(model.params)} == {jnp.dtype("bfloat16")}
 
 
+def rounded_matrices(params):
+    """Parameters with their matrices, but not their norms, rounded to bfloat16."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: leaf if "norm" in str(path) else leaf.astype(jnp.bfloat16).astype(jnp.float32), params
+    )
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", ["columns", "panels", "codes"])
+@pytest.mark.parametrize("layout", ["columns", "panels", "halves", "codes"])
 @pytest.mark.parametrize("width", [1, 3])
 def test_a_model_for_decoding_has_another_layout_and_equal_logits(width, layout, tmp_path, monkeypatch):
     if layout != "columns" and kernels.library() is None:
@@ -77,11 +84,15 @@ def test_a_model_for_decoding_has_another_layout_and_equal_logits(width, layout,
     path = tmp_path / "toy.gguf"
     path.write_bytes(gguf_bytes("gemma3", GEMMA3)[0])
     model = load_model("", str(path))
-    other = load_model("", str(path), dtype="q8" if layout == "codes" else None, only_decoding=True)
+    dtype = {"codes": "q8", "halves": "bfloat16"}.get(layout)
+    other = load_model("", str(path), dtype=dtype, only_decoding=True)
+    kind = "panels" if layout == "halves" else layout
     matrices = [leaves for name, leaves in other.params["layers"][0].items() if "norm" not in name]
-    assert [next(iter(leaves)) for leaves in matrices] == [layout] * 4
-    assert layout in other.params["embed"] if layout != "columns" else "embed" not in other.params
-    assert other.dtype == jnp.float32
+    assert [next(iter(leaves)) for leaves in matrices] == [kind] * 4
+    assert kind in other.params["embed"] if layout != "columns" else "embed" not in other.params
+    assert (other.dtype, other.precision) == (jnp.float32, dtype or "float32")
+    if layout == "halves":  # equal to the model whose matrices are rounded
+        model = dataclasses.replace(model, params=rounded_matrices(model.params))
 
     def logits(model):  # each token the only one of its sequence
         tokens, nowhere = jnp.arange(5, 5 + width)[:, None], jnp.zeros((width, 1), jnp.int32)

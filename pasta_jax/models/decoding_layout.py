@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 
+import ml_dtypes
 import numpy as np
 
 from pasta_jax.lang.tags import NUM_TAGS, TagIds
@@ -17,6 +18,7 @@ from pasta_jax.models.layout import PARTS, join_kernel, packed_shapes
 
 Sizes = dict[str, tuple[int, ...]]  # shapes by name
 
+CODED = "q8"  # a dtype: float32, with matrices of 8-bit codes
 TABLES = {"embed": "token_embd", "head": "output"}
 
 
@@ -35,15 +37,18 @@ def by_columns(params: Params) -> Params:
     return changed | {f"{table}_columns": changed.pop(table)["columns"]}
 
 
-def in_panels(params: Params, coded: bool = False) -> Params:
+def in_panels(params: Params, precision: str = "float32") -> Params:
     """Parameters with each kernel, and the head's table, in panels for our own kernels; see kernels/calls.py.
 
-    With `coded`, of 8 bits and a scale where the inputs allow that.
+    `precision`: float32, bfloat16, or CODED, codes of 8 bits and a scale where the inputs allow that.
     """
 
     def one(kernel: np.ndarray) -> Params:
         matrix_OxI = _matrix(kernel)
-        return by_codes(matrix_OxI) if coded and matrix_OxI.shape[1] % GROUP == 0 else {"panels": by_panels(matrix_OxI)}
+        if precision == CODED and matrix_OxI.shape[1] % GROUP == 0:
+            return by_codes(matrix_OxI)
+        dtype = ml_dtypes.bfloat16 if precision == "bfloat16" else np.float32
+        return {"panels": by_panels(np.asarray(matrix_OxI, dtype))}
 
     return _replaced(params, one)
 

@@ -19,7 +19,7 @@ from pasta_jax.models import card as cards
 from pasta_jax.models import config_file, converted, gguf_model, hub, huggingface, transformers_files
 from pasta_jax.models.card import Card
 from pasta_jax.models.config import PRESETS, TransformerConfig
-from pasta_jax.models.decoding_layout import by_columns, in_blocks, in_panels, is_for_kernels, is_whole
+from pasta_jax.models.decoding_layout import CODED, by_columns, in_blocks, in_panels, is_for_kernels, is_whole
 from pasta_jax.models.defaults import PLAIN, Defaults, read_defaults
 from pasta_jax.models.deferred import place
 from pasta_jax.models.gguf import GGUF
@@ -32,7 +32,6 @@ from pasta_jax.progress import say
 
 PACKAGED = {"smollm2_135m": assets.smollm2_gguf, "gemma3_270m": assets.gemma3_270m_gguf}
 
-CODED = "q8"  # a dtype: float32, with matrices of 8-bit codes
 BLOCKS = "q4"  # a dtype: float32, with the matrices of a quantised GGUF file in its own blocks
 
 _SPARE_PIECES = 1024  # that a tokenizer may have beyond the rows of its model's embedding, as for images
@@ -58,9 +57,10 @@ class Model:
 
     @property
     def precision(self) -> str:
-        """How it holds its matrices: in its dtype, or as codes."""
-        if all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in jax.tree.leaves(self.params["layers"])):
-            return str(self.dtype)
+        """How it holds its matrices: in a dtype, which may be narrower than its own, or as codes."""
+        dtypes = {leaf.dtype for leaf in jax.tree.leaves(self.params["layers"])}
+        if all(jnp.issubdtype(dtype, jnp.floating) for dtype in dtypes):
+            return min(dtypes, key=lambda dtype: dtype.itemsize).name
         return BLOCKS if "exact" in self.params["embed"] else CODED
 
     @property
@@ -254,7 +254,7 @@ def on_device(
 
     By default, dtype and layer layout are the platform's: float32 and unrolled on the CPU, bfloat16 and stacked
     elsewhere. A model that is only decoded with has its matrices in the layout that the platform multiplies with a few
-    rows fastest, on the CPU by our own kernel where it can; it can't be trained or exported.
+    rows fastest, on the CPU by our own kernel where it can, which computes in float32; it can't be trained or exported.
     """
     if mesh is None:
         return dataclasses.replace(model, params=to_device(model.params, dtype, stacked, only_decoding, kernel))
@@ -276,17 +276,17 @@ def to_device(
     if is_for_kernels(params):
         return on_large_pages(params)
     coded = dtype == CODED and decodes_codes(CODED, only_decoding, kernel)
-    dtype = platform_dtype() if dtype is None or dtype == CODED else dtype
+    dtype = jnp.dtype(platform_dtype() if dtype is None or dtype == CODED else dtype)
     stacked = jax.default_backend() != "cpu" if stacked is None else stacked
     if stacked:
         params = stack(params)
-    if jax.default_backend() == "cpu":
-        params = jax.tree.map(lambda leaf: np.asarray(leaf, dtype), params)
-        if only_decoding and not stacked:
-            is_ours = kernel and jnp.dtype(dtype) == jnp.float32 and is_available()
-            params = in_panels(params, coded) if is_ours else by_columns(params)
-        return on_large_pages(params)
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), params)
+    if jax.default_backend() != "cpu":
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), params)
+    if only_decoding and not stacked and kernel and dtype in (jnp.float32, jnp.bfloat16) and is_available():
+        params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), params)
+        return on_large_pages(in_panels(params, CODED if coded else dtype.name))
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, dtype), params)
+    return on_large_pages(by_columns(params) if only_decoding and not stacked else params)
 
 
 def decodes_codes(dtype: str, only_decoding: bool, kernel: bool = True, mesh: Mesh | None = None) -> bool:

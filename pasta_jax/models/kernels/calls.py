@@ -75,7 +75,7 @@ def holds_panels(leaves: Mapping[str, Any]) -> bool:
 
 
 def product(x_NxI, matrix: Mapping[str, Any], outputs: int):
-    """x times a matrix in panels, of numbers or of codes; [N, out] in float32.
+    """x times a matrix in panels, of float32, bfloat16 or codes; [N, out] in float32.
 
     A matrix of codes may have a low-rank pair, `a` [rank, in] and `b` in panels, which is added. Any matrix may have
     rows `exact` in panels, which replace the outputs with the numbers `exact_at`, one after another.
@@ -106,16 +106,15 @@ def rows_of(matrix: Mapping[str, Any], index):
     def pick(panels_PxIxC, index=index):
         return panels_PxIxC[index // PANEL, :, index % PANEL]
 
-    rows = pick(matrix["panels"]) if "panels" in matrix else _decoded(jax.tree.map(pick, _only_coded(matrix)))
+    if "panels" in matrix:
+        rows = pick(matrix["panels"]).astype(jnp.float32)
+    else:
+        rows = _decoded({name: pick(matrix[name]) for name in ("codes", "scales", "minimums") if name in matrix})
     if "exact" not in matrix:
         return rows
     place = index - matrix["exact_at"][0]
     is_exact = (place >= 0) & (place < len(matrix["exact_at"]))
     return jnp.where(is_exact[..., None], pick(matrix["exact"], jnp.where(is_exact, place, 0)), rows)
-
-
-def _only_coded(matrix: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: matrix[name] for name in ("codes", "scales", "minimums") if name in matrix}
 
 
 def _decoded(rows: Mapping[str, jax.Array]) -> jax.Array:

@@ -10,14 +10,16 @@ constexpr int64_t PANEL = 32;  // outputs
 constexpr int64_t WORD = 8;    // codes of 4 bits in 32
 constexpr int64_t AHEAD = 6;   // slots whose keys or values are fetched before they are used
 
-enum Kind { NUMBERS, BYTES, NIBBLES };
+enum Kind { NUMBERS, BYTES, NIBBLES, HALVES };
 
-// A matrix, or a panel of it: numbers, or codes of 8 or 4 bits. Each output has a scale for every group of inputs, and
+// A matrix, or a panel of it: numbers of 32 bits, bfloat16s (the upper halves of such), or codes of 8 or 4 bits. With
+// codes, each output has a scale for every group of inputs, and
 // a minimum if there are minimums: weight = code * scale + minimum. A low-rank pair may be added to it; `up` is its
 // outputs' half.
 struct Matrix {
   Kind kind;
   const float* numbers;     // [I][PANEL]
+  const uint16_t* halves;   // [I][PANEL]
   const int8_t* bytes;      // [I][PANEL]
   const uint32_t* nibbles;  // [I / WORD][PANEL]; the first input's code in the lowest bits
   const float* scales;      // [I / group][PANEL]
@@ -25,13 +27,16 @@ struct Matrix {
   const float* up;          // [rank][PANEL], or null
   int64_t inputs, group, rank;
 
+  bool has_codes() const { return kind == BYTES || kind == NIBBLES; }
+
   Matrix panel(int64_t number) const {
     Matrix m = *this;
     const int64_t at = number * inputs * PANEL;
     if (kind == NUMBERS) m.numbers += at;
+    if (kind == HALVES) m.halves += at;
     if (kind == BYTES) m.bytes += at;
     if (kind == NIBBLES) m.nibbles += at / WORD;
-    if (kind != NUMBERS) m.scales += at / group;
+    if (has_codes()) m.scales += at / group;
     if (minimums != nullptr) m.minimums += at / group;
     if (up != nullptr) m.up += number * rank * PANEL;
     return m;
@@ -40,9 +45,10 @@ struct Matrix {
   Matrix from(int64_t output) const {
     Matrix m = *this;
     if (kind == NUMBERS) m.numbers += output;
+    if (kind == HALVES) m.halves += output;
     if (kind == BYTES) m.bytes += output;
     if (kind == NIBBLES) m.nibbles += output;
-    if (kind != NUMBERS) m.scales += output;
+    if (has_codes()) m.scales += output;
     if (minimums != nullptr) m.minimums += output;
     if (up != nullptr) m.up += output;
     return m;

@@ -1,5 +1,8 @@
 // Products of rows with panels. Included by level.h once for each instruction set.
 
+template <Kind KIND>
+constexpr bool IS_CODED = KIND == BYTES || KIND == NIBBLES;
+
 template <int V>
 TARGET TOGETHER void read(const float* from, Vector (&to)[V]) {
   for (int v = 0; v < V; ++v) to[v] = load(from + v * LANES);
@@ -21,14 +24,16 @@ template <Kind KIND, int R, int V>
 TARGET TOGETHER void tile(const Matrix& w, const Rows& in, float* y, int64_t stride) {
   Vector sums[R][V] = {};
   Vector weights[V];
-  if (KIND == NUMBERS) {
-    for (int64_t i = 0; i < in.inputs; ++i) {
-      read(w.numbers + i * PANEL, weights);
-      for (int v = 0; v < V * LANES; v += 16) __builtin_prefetch(w.numbers + (i + 8) * PANEL + v);
-      add(weights, in.x + i, in.inputs, sums);
+  for (int64_t i = 0; i < in.inputs && !IS_CODED<KIND>; ++i) {
+    for (int v = 0; v < V; ++v) {
+      const int64_t at = i * PANEL + v * LANES;
+      weights[v] = KIND == NUMBERS ? load(w.numbers + at) : halves(w.halves + at);
     }
+    for (int v = 0; v < V * LANES && KIND == NUMBERS; v += 16) __builtin_prefetch(w.numbers + (i + 8) * PANEL + v);
+    if (KIND == HALVES) __builtin_prefetch(w.halves + (i + 16) * PANEL);
+    add(weights, in.x + i, in.inputs, sums);
   }
-  for (int64_t g = 0; g < in.groups && KIND != NUMBERS; ++g) {
+  for (int64_t g = 0; g < in.groups && IS_CODED<KIND>; ++g) {
     Vector parts[R][V] = {};
     for (int64_t i = g * w.group; i < (g + 1) * w.group; i += WORD) {
       Integers words[V];
@@ -67,7 +72,7 @@ TARGET TOGETHER void tile(const Matrix& w, const Rows& in, float* y, int64_t str
 template <Kind KIND, int R>
 TARGET void whole(const Matrix& w, const Rows& in, float* y, int64_t stride) {
   constexpr int64_t ALL = PANEL / LANES;
-  constexpr int64_t MOST = KIND == NUMBERS ? SUMS : SUMS / 2;  // a group of codes has sums of its own
+  constexpr int64_t MOST = IS_CODED<KIND> ? SUMS / 2 : SUMS;  // a group of codes has sums of its own
   constexpr int64_t V = R * ALL <= MOST ? ALL : R * ALL <= 2 * MOST ? ALL / 2 : R * ALL <= 4 * MOST ? ALL / 4 : 1;
   for (int64_t v = 0; v < ALL; v += V) tile<KIND, R, V>(w.from(v * LANES), in, y + v * LANES, stride);
 }

@@ -2,7 +2,7 @@
 //
 // A decoding step reads every weight of a model for each of its few rows. Here they are read once for all rows. A
 // matrix is packed in panels of 32 outputs, [O/32][I][32]: a panel is one run of memory, and the sums of its 32 outputs
-// stay in registers for up to 8 rows while it is read. Weights may be codes of 8 or 4 bits, decoded in registers. A sum
+// stay in registers for up to 8 rows while it is read. Weights may be bfloat16, or codes of 8 or 4 bits, decoded there. A sum
 // adds its products in the order of the inputs, whatever the number of rows and of threads, so a row's result doesn't
 // depend on its neighbours.
 //
@@ -59,15 +59,19 @@ using Attend = void (*)(const Heads& heads);
 struct Level {
   const char* name;
   bool is_there;
-  Panels panels[3];  // by Kind
+  Panels panels[4];  // by Kind
   Dots dots;
   Attend attend;
 };
 
 // Best last.
 Level* levels() {
-#define AT_LEVEL(name, is_there) \
-  {#name, is_there, {name::panels<NUMBERS>, name::panels<BYTES>, name::panels<NIBBLES>}, name::dots, name::attend}
+#define AT_LEVEL(name, is_there)                                                                             \
+  {#name,                                                                                                    \
+   is_there,                                                                                                 \
+   {name::panels<NUMBERS>, name::panels<BYTES>, name::panels<NIBBLES>, name::panels<HALVES>},                \
+   name::dots,                                                                                               \
+   name::attend}
   static Level all[] = {
       AT_LEVEL(portable, true),
 #if defined(__x86_64__)
@@ -86,7 +90,7 @@ std::atomic<const Level*> chosen{nullptr};
 // `a` [rank][I]: the inputs' half of the matrix's low-rank pair.
 void multiply(const float* x, const Matrix& w, const float* a, float* y, int64_t rows, int64_t outputs) {
   const Level* level = chosen.load();
-  Rows in{x, nullptr, nullptr, w.inputs, w.kind == NUMBERS ? 0 : w.inputs / w.group, w.rank};
+  Rows in{x, nullptr, nullptr, w.inputs, w.has_codes() ? w.inputs / w.group : 0, w.rank};
   thread_local std::vector<float> totals, down;
   if (w.minimums != nullptr) {
     totals.resize(rows * in.groups);
@@ -120,11 +124,18 @@ bool are(Dimensions sizes, int64_t first, int64_t second, int64_t third) {
   return sizes[0] == first && sizes[1] == second && sizes[2] == third;
 }
 
-ffi::Error product(ffi::BufferR2<ffi::F32> x, ffi::BufferR3<ffi::F32> w, ffi::ResultBufferR2<ffi::F32> y) {
-  const auto xs = x.dimensions(), ys = y->dimensions();
-  if (xs[0] != ys[0] || !are(w.dimensions(), (ys[1] + PANEL - 1) / PANEL, xs[1], PANEL)) return unfit();
+ffi::Error product(ffi::BufferR2<ffi::F32> x, ffi::AnyBuffer w, ffi::ResultBufferR2<ffi::F32> y) {
+  const auto xs = x.dimensions(), ws = w.dimensions(), ys = y->dimensions();
+  const bool is_half = w.element_type() == ffi::BF16;
+  if (xs[0] != ys[0] || ws.size() != 3 || !(is_half || w.element_type() == ffi::F32) ||
+      !are(ws, (ys[1] + PANEL - 1) / PANEL, xs[1], PANEL)) {
+    return unfit();
+  }
   Matrix matrix{};
-  matrix.kind = NUMBERS, matrix.numbers = w.typed_data(), matrix.inputs = xs[1];
+  matrix.kind = is_half ? HALVES : NUMBERS;
+  matrix.numbers = static_cast<const float*>(w.untyped_data());
+  matrix.halves = static_cast<const uint16_t*>(w.untyped_data());
+  matrix.inputs = xs[1];
   multiply(x.typed_data(), matrix, nullptr, y->typed_data(), xs[0], ys[1]);
   return ffi::Error::Success();
 }
@@ -215,7 +226,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_attention, attention,
 XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_product, product,
                               ffi::Ffi::Bind()
                                   .Arg<ffi::BufferR2<ffi::F32>>()
-                                  .Arg<ffi::BufferR3<ffi::F32>>()
+                                  .Arg<ffi::AnyBuffer>()
                                   .Ret<ffi::BufferR2<ffi::F32>>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_coded_product, coded_product,
@@ -253,12 +264,13 @@ void pasta_attend(const float* q, const float* k, const float* v, const bool* se
   attend({q, k, v, see, out, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], scale, cap});
 }
 
-// `kind` 0: numbers, 1: bytes, 2: nibbles; null pointers where there is nothing.
+// `kind` 0: numbers, 1: bytes, 2: nibbles, 3: halves; null pointers where there is nothing.
 void pasta_multiply(const float* x, int kind, const void* weights, const float* scales, const float* minimums,
                     const float* a, const float* b, float* y, const int64_t* sizes) {
   const int64_t rows = sizes[0], inputs = sizes[1], outputs = sizes[2], group = sizes[3], rank = sizes[4];
   const Matrix matrix{static_cast<Kind>(kind),
                       static_cast<const float*>(weights),
+                      static_cast<const uint16_t*>(weights),
                       static_cast<const int8_t*>(weights),
                       static_cast<const uint32_t*>(weights),
                       scales,

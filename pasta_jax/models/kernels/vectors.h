@@ -15,6 +15,21 @@ TARGET TOGETHER Integers load(const uint32_t* from) {
   return vector;
 }
 
+// Numbers of which the upper halves are stored.
+TARGET TOGETHER Vector halves(const uint16_t* from) {
+#if LANES == 16
+  const __m256i stored = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  return (Vector)_mm512_slli_epi32(_mm512_cvtepu16_epi32(stored), 16);
+#elif LANES == 8
+  const __m128i stored = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return (Vector)_mm256_slli_epi32(_mm256_cvtepu16_epi32(stored), 16);
+#else
+  Integers numbers;
+  for (int i = 0; i < LANES; ++i) numbers[i] = from[i];
+  return (Vector)(numbers << 16);
+#endif
+}
+
 // Codes of 8 bits.
 TARGET TOGETHER Vector bytes(const int8_t* from) {
 #if LANES == 16
