@@ -22,8 +22,8 @@ def model(preset: str, dtype: str = "auto") -> ConfigDict:
     """Which model to load (models/source.py::ModelSource).
 
     It is decoded with in a `dtype`: float32, bfloat16 (on one CPU, of the matrices), `platform` (float32 on a CPU,
-    bfloat16 elsewhere), q8 (8 bits, on one CPU), q4 (the blocks of a quantised GGUF file as they are, on one CPU), or `auto`: q4 where that is possible,
-    else `platform`. Training knows only the platform's.
+    bfloat16 elsewhere), q8 (8 bits, on one CPU), q4 (the blocks of a quantised GGUF file as they are, on one CPU), or
+    `auto`: q4 where that is possible, else `platform`. Training knows only the platform's.
     """
     return ConfigDict(
         {

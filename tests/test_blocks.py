@@ -154,6 +154,7 @@ def test_a_damaged_cache_is_converted_again(tmp_path, private_cache):
         assert len(cached.read_bytes()) == len(content)
 
 
+@needs_kernels
 def test_where_blocks_cannot_be_used(tmp_path, private_cache, monkeypatch, capsys):
     path = tmp_path / "toy.gguf"
     write(path, "llama", "smollm2")
