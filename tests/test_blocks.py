@@ -14,7 +14,7 @@ from pasta_jax.decode.sampling import Sampling
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Positions
 from pasta_jax.models import adapter as lora
-from pasta_jax.models import blocks, decoding_layout, weights
+from pasta_jax.models import blocks, weights
 from pasta_jax.models.kernels import library as kernels
 from pasta_jax.models.source import ModelSource, load
 from pasta_jax.models.transformer import causal, forward
@@ -138,7 +138,6 @@ def test_a_damaged_cache_is_converted_again(tmp_path, private_cache):
     first = load(named(path), only_decoding=True)
     [cached] = (tmp_path / "cache" / "converted").glob("*-q4.safetensors")
     content = cached.read_bytes()
-    assert decoding_layout.is_whole(jax.device_get(first.params), first.config)
     for damaged in (
         content[:-1000],
         content.replace(b'"layers/0/out/scales"', b'"layers/0/out/scalez"'),
@@ -179,14 +178,17 @@ def test_where_blocks_cannot_be_used(tmp_path, private_cache, monkeypatch, capsy
     [pytest.param("smollm2_135m", marks=requires_smollm2), pytest.param("gemma3_270m", marks=requires_gemma)],
 )
 def test_the_goldens_from_the_blocks_of_the_real_files(name):
-    """Both files' logits are nearer to those computed in float64 than a pass in float32 is: see docs/LOG.md."""
-    model = load_model(name, "", dtype="q4", only_decoding=True)
+    """And their logits beside a pass in float32, whose own rounding is 1.6e-3 for Gemma: see docs/LOG.md."""
+    model, numbers = load_model(name, "", dtype="q4", only_decoding=True), load_model(name, "")
     assert model.precision == "q4"
     for _, ids, top, greedy in GOLDENS[name]:
         request = Request(tuple(ids), 16, Sampling(), True, 8, 600)
         [answer] = generate(model, [request], DecodeConfig(lanes=1, rows=1, slots=64))
         assert answer.trace.token.tolist() == greedy
         tokens, positions = jnp.asarray([ids]), jnp.arange(len(ids))[None]
-        ours = forward(model.params, model.config, tokens, positions, causal(positions))[0, -1]
+        ours, theirs = (
+            forward(one.params, one.config, tokens, positions, causal(positions)) for one in (model, numbers)
+        )
         for token, expected in top.items():
-            assert ours[token] == pytest.approx(expected, abs=0.03)
+            assert ours[0, -1, token] == pytest.approx(expected, abs=0.03)
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-3 if name == "smollm2_135m" else 3e-3)

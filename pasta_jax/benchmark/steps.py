@@ -162,6 +162,13 @@ def interleaved(runners: Mapping[str, Runner], rounds: int) -> dict[str, list[fl
     return times
 
 
+def side_by_side(runners: Mapping[str, Mapping[int, Runner]], rounds: int) -> dict[str, dict[int, list[float]]]:
+    """Milliseconds of each runtime's runners by a number, as of rows; those of one number run next to each other."""
+    numbers = sorted(next(iter(runners.values())))
+    times = interleaved({f"{name}/{number}": runners[name][number] for number in numbers for name in runners}, rounds)
+    return {name: {number: times[f"{name}/{number}"] for number in numbers} for name in runners}
+
+
 def weight_bytes(params: dict) -> int:
     """Bytes that every step reads at least."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))

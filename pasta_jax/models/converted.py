@@ -13,7 +13,7 @@ import numpy as np
 from absl import logging
 from safetensors import SafetensorError, safe_open
 
-from pasta_jax import assets
+from pasta_jax import assets, fingerprints
 from pasta_jax.errors import PastaError
 from pasta_jax.models import tensor_file
 from pasta_jax.models.config import TransformerConfig, config_of
@@ -39,7 +39,7 @@ def save(path: Path, config: TransformerConfig, params: Params, fingerprint: str
     leaves = jax.tree_util.tree_leaves_with_path(params)
     tensors = {jax.tree_util.keystr(names, simple=True, separator="/"): leaf for names, leaf in leaves}
     about = {"config": json.dumps(dataclasses.asdict(config)), "fingerprint": fingerprint}
-    tensor_file.write(path, tensors, about)
+    tensor_file.write(path, tensors, about | {"arrays": _described(tensors, about["config"])})
 
 
 def load(path: Path, deferred: bool = False) -> tuple[TransformerConfig, Params] | None:
@@ -60,12 +60,19 @@ def load_blocks(path: Path) -> tuple[TransformerConfig, Params, str] | None:
     try:
         with safe_open(path, framework="numpy") as file:
             config = _config(path, file)
-            names = file.keys()
-            params = _nested({name: file.get_tensor(name) for name in names}, config)
-            return config, params, file.metadata()["fingerprint"]
+            names, about = file.keys(), file.metadata()
+            tensors = {name: file.get_tensor(name) for name in names}
+            if about["arrays"] != _described(tensors, about["config"]):
+                raise PastaError(f"{path}: holds other arrays than were written; {_FIX}")
+            return config, _nested(tensors, config), about["fingerprint"]
     except (SafetensorError, OSError, PastaError, KeyError, ValueError, IndexError) as error:
         logging.warning("%s: not readable (%s); converting again", path, error)
         return None
+
+
+def _described(tensors: Mapping[str, np.ndarray], config: str) -> str:
+    """A hash of the arrays' names, types and sizes, and of the configuration."""
+    return fingerprints.of_data([config, {name: [leaf.dtype.name, leaf.shape] for name, leaf in tensors.items()}])
 
 
 def _read(path: Path, deferred: bool) -> tuple[TransformerConfig, Params]:

@@ -1,6 +1,5 @@
 """Parameters that are only decoded with: each matrix in the layout that the CPU multiplies with a few rows fastest."""
 
-import math
 from collections.abc import Callable
 
 import ml_dtypes
@@ -12,11 +11,9 @@ from pasta_jax.models.blocks import GROUP, Blocks
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.gguf import GGUF
 from pasta_jax.models.gguf_model import NAMES, by_halves
-from pasta_jax.models.kernels.calls import PANEL, WORD, by_codes, by_panels, holds_panels, of_blocks
+from pasta_jax.models.kernels.calls import by_codes, by_panels, holds_panels, of_blocks
 from pasta_jax.models.layers import Params, is_stacked
-from pasta_jax.models.layout import PARTS, join_kernel, packed_shapes
-
-Sizes = dict[str, tuple[int, ...]]  # shapes by name
+from pasta_jax.models.layout import PARTS, join_kernel
 
 CODED = "q8"  # a dtype: float32, with matrices of 8-bit codes
 TABLES = {"embed": "token_embd", "head": "output"}
@@ -84,49 +81,6 @@ def in_blocks(gguf: GGUF, config: TransformerConfig, params: Params, tags: TagId
         layer | {name: kernel(l, name, layer[name]) for name in PARTS} for l, layer in enumerate(params["layers"])
     )
     return params | {"layers": layers} | {name: table(name) for name in TABLES if name in params}
-
-
-def is_whole(params: Params, config: TransformerConfig) -> bool:
-    """Whether parameters are what `in_blocks` makes for a configuration: all arrays, of the right sizes and types."""
-    exact = {"exact": (-(-NUM_TAGS // PANEL), config.embed, PANEL), "exact_at": (NUM_TAGS,)}
-    tables = ("embed",) if config.tied_head else tuple(TABLES)
-    expected = dict.fromkeys(tables, ((config.vocab, config.embed), exact))
-    expected |= {"final_norm": ((), {"weight": (config.embed,)})}
-    of_layer = {
-        name.split("/")[0]: (shape, {}) if name.endswith("/kernel") else ((), {"weight": shape})
-        for name, shape in packed_shapes(config).items()
-    }
-
-    def fit(node: Params, expected: dict[str, tuple[tuple[int, ...], Sizes]]) -> bool:
-        return node.keys() == expected.keys() and all(
-            isinstance(node[name], dict) and _sizes(node[name]) == _matrix_sizes(node[name], shape) | rest
-            for name, (shape, rest) in expected.items()
-        )
-
-    others = {name: node for name, node in params.items() if name != "layers"}
-    return fit(others, expected) and all(fit(layer, of_layer) for layer in params["layers"])
-
-
-def _sizes(leaves: Params) -> Sizes:
-    """The shapes of arrays that have the type which their names ask for."""
-    types = {"codes": (np.int8, np.uint32), "exact_at": (np.int32,)}
-    return {name: leaf.shape for name, leaf in leaves.items() if leaf.dtype in types.get(name, (np.float32,))}
-
-
-def _matrix_sizes(leaves: Params, shape: tuple[int, ...]) -> Sizes:
-    """The shapes that a kernel [*outputs, in] must have in panels, of numbers or of the kind of codes that is there."""
-    if not shape:
-        return {}
-    panels, inputs = -(-math.prod(shape[:-1]) // PANEL), shape[-1]
-    if "codes" not in leaves:
-        return {"panels": (panels, inputs, PANEL)}
-    scales = leaves.get("scales", np.zeros(0))
-    groups = scales.shape[1] if scales.ndim == 3 else 0
-    if groups < 1 or inputs % groups or inputs // groups % WORD:
-        return {}
-    width = inputs // WORD if leaves["codes"].dtype == np.uint32 else inputs
-    names = ("scales", "minimums") if "minimums" in leaves else ("scales",)
-    return {"codes": (panels, width, PANEL)} | dict.fromkeys(names, (panels, groups, PANEL))
 
 
 def with_pairs(params: Params, adapter: Params) -> Params:

@@ -19,7 +19,7 @@ from pasta_jax.models import card as cards
 from pasta_jax.models import config_file, converted, gguf_model, hub, huggingface, transformers_files
 from pasta_jax.models.card import Card
 from pasta_jax.models.config import PRESETS, TransformerConfig
-from pasta_jax.models.decoding_layout import CODED, by_columns, in_blocks, in_panels, is_for_kernels, is_whole
+from pasta_jax.models.decoding_layout import CODED, by_columns, in_blocks, in_panels, is_for_kernels
 from pasta_jax.models.defaults import PLAIN, Defaults, read_defaults
 from pasta_jax.models.deferred import place
 from pasta_jax.models.gguf import GGUF
@@ -153,7 +153,7 @@ def read_blocks(path: Path) -> tuple[TransformerConfig, Params, Tokenizer, str]:
     tokenizer = load_tokenizer(path)
     cached = converted.path_of(path, BLOCKS)
     kept = converted.load_blocks(cached)
-    if kept is None or not is_whole(kept[1], kept[0]):
+    if kept is None:
         config, params, _ = read_gguf(path)
         fingerprint = fingerprint_of(config, params, tokenizer)
         kept = config, in_blocks(GGUF.open(path), config, params, tokenizer.tags), fingerprint

@@ -141,13 +141,12 @@ def decode(settings: Settings, with_peers: bool) -> DecodeReport:
     if with_peers:
         runners |= peers.runners(model, config.widths, config.slots, config.prompt, config.steps)
     # What is compared runs side by side: the memory of a shared host gets faster and slower within seconds.
-    in_turn = {f"{name}/{rows}": runners[name][rows] for rows in sorted(config.widths) for name in runners}
     copy = steps.copy_gb_s()
-    times = steps.interleaved(in_turn, config.rounds)
+    times = steps.side_by_side(runners, config.rounds)
     copy = max(copy, steps.copy_gb_s())
 
     def by_width(name: str, statistic: Callable[[Sequence[float]], float]) -> ByWidth:
-        return {rows: round(statistic(times[f"{name}/{rows}"]), 2) for rows in config.widths}
+        return {rows: round(statistic(ms), 2) for rows, ms in times[name].items()}
 
     step = by_width("ours", statistics.median)
     weights = steps.weight_bytes(model.params)
@@ -167,8 +166,7 @@ def decode(settings: Settings, with_peers: bool) -> DecodeReport:
         copy_gb_s=round(copy, 1),
         share_of_bandwidth=round(weights_gb_s / copy, 2),
         peers=theirs,
-        ours_over_peer=theirs
-        and {name: {rows: round(step[rows] / ms[rows], 2) for rows in config.widths} for name, ms in theirs.items()},
+        ours_over_peer=theirs and _ratios(step, theirs),
     )
 
 
@@ -182,12 +180,9 @@ def prefill(settings: Settings, with_peers: bool) -> PrefillReport:
     runners = {"ours": {length: steps.prefill_runner(model, config.slots, length) for length in config.lengths}}
     if with_peers:
         runners |= peers.prefill_runners(model, config.lengths, config.slots)
-    in_turn = {f"{name}/{length}": runners[name][length] for length in sorted(config.lengths) for name in runners}
-    times = steps.interleaved(in_turn, config.rounds)
-    medians = {
-        name: {length: statistics.median(times[f"{name}/{length}"]) for length in config.lengths} for name in runners
-    }
-    ours = medians.pop("ours")
+    times = steps.side_by_side(runners, config.rounds)
+    medians = {name: {length: statistics.median(ms) for length, ms in of.items()} for name, of in times.items()}
+    ours, theirs = medians.pop("ours"), medians
     return PrefillReport(
         benchmark="prefill",
         model=model.name,
@@ -196,14 +191,14 @@ def prefill(settings: Settings, with_peers: bool) -> PrefillReport:
         rounds=config.rounds,
         ms={length: round(ms, 1) for length, ms in ours.items()},
         tokens_per_s={length: round(1e3 * length / ms, 1) for length, ms in ours.items()},
-        peers={name: {length: round(ms, 1) for length, ms in theirs.items()} for name, theirs in medians.items()}
-        or None,
-        ours_over_peer={
-            name: {length: round(ours[length] / ms, 2) for length, ms in theirs.items()}
-            for name, theirs in medians.items()
-        }
-        or None,
+        peers={name: {length: round(ms, 1) for length, ms in of.items()} for name, of in theirs.items()} or None,
+        ours_over_peer=_ratios(ours, theirs) or None,
     )
+
+
+def _ratios(ours: dict[int, float], theirs: dict[str, dict[int, float]]) -> dict[str, dict[int, float]]:
+    """Our times relative to each peer's, by the same numbers."""
+    return {name: {number: round(ours[number] / ms, 2) for number, ms in of.items()} for name, of in theirs.items()}
 
 
 def interpreter(settings: Settings) -> InterpreterReport:

@@ -54,7 +54,7 @@ def by_codes(matrix_OxI: np.ndarray) -> dict[str, np.ndarray]:
         scaled = blocks_OxBxG[part] / np.where(scales_OxB[part] > 0, scales_OxB[part], 1)[:, :, None]
         with np.errstate(invalid="ignore"):  # of damaged weights; the scale then says so
             codes_OxI[part] = np.rint(scaled).reshape(-1, inputs)
-    return {"codes": by_panels(codes_OxI), "scales": by_panels(scales_OxB)}
+    return of_blocks(Blocks(codes_OxI, scales_OxB, None, is_narrow=False))
 
 
 def of_blocks(blocks: Blocks) -> dict[str, np.ndarray]:
