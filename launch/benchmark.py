@@ -1,5 +1,7 @@
 """Run a benchmark, as `python -m launch.benchmark decode`; prints one JSON object. See configs/benchmark.py."""
 
+import sys
+
 from absl import flags
 from ml_collections import ConfigDict
 
@@ -53,4 +55,5 @@ def main(config: ConfigDict, name: str) -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main, default_config="configs/benchmark.py", argument="which benchmark")
+    # As launch.sft does.
+    cli.run(main, "configs/benchmark.py", argument="which benchmark", large_pages=sys.argv[1:2] == ["train"])

@@ -11,6 +11,7 @@ from ml_collections import config_flags
 from pasta_jax import command_end, command_help, compiled, console, devices, hosts
 from pasta_jax.command_line import parse, readable
 from pasta_jax.errors import PastaError
+from pasta_jax.malloc import restart_on_large_pages
 from pasta_jax.progress import break_silence, say
 
 ROOT = Path(__file__).parents[1]
@@ -20,10 +21,17 @@ CONFIG = config_flags.DEFINE_config_file(
 )
 
 
-def run(main: Callable[..., None], default_config: str, argument: str = "", keep_programs: bool = True) -> None:
+def run(
+    main: Callable[..., None],
+    default_config: str,
+    argument: str = "",
+    keep_programs: bool = True,
+    large_pages: bool = False,
+) -> None:
     """Parse the command line and call main(config), or main(config, word) for a script that takes an `argument`.
 
-    Every error ends in one line on stderr (command_end.py); the exit code of a user's mistake is 2.
+    Every error ends in one line on stderr (command_end.py); the exit code of a user's mistake is 2. `large_pages` are
+    for scripts that allocate much memory on the CPU (malloc.py).
     """
 
     def parse_flags(arguments: list[str]) -> list[str]:
@@ -42,6 +50,8 @@ def run(main: Callable[..., None], default_config: str, argument: str = "", keep
             raise PastaError(f"{words[expected]!r}: unexpected argument; write flags as --name=value (see --help)")
         if len(words) < expected:
             raise PastaError(f"missing argument: {argument}")
+        if large_pages:
+            restart_on_large_pages()
         if keep_programs:
             compiled.keep()  # before main imports JAX
         devices.choose()

@@ -40,4 +40,4 @@ def main(config: ConfigDict) -> None:
 
 if __name__ == "__main__":
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    cli.run(main, default_config="configs/preference.py")
+    cli.run(main, default_config="configs/preference.py", large_pages=True)

@@ -13,6 +13,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # their number.
 os.environ.setdefault("NPROC", "32")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("GLIBC_TUNABLES", "")  # so that no command restarts itself (malloc.py)
 # Most programs here run for less time than XLA's optimizations take. Its older code generator takes half the time, and
 # one LLVM module per program a seventh less than several. Exceptions use `fully_compiled`; with 0 and no flags
 # everything is compiled as for users.

@@ -36,6 +36,7 @@ BELOW = {
     "llm": BASE | {"answer_cache"},
     "command_help": set(),
     "console": set(),
+    "malloc": set(),
     "command_line": {"errors"},
     "command_end": {"errors", "files"},
     "memory": {"errors"},
