@@ -13,9 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 # What most commands import, and pytest, since the functions that are forked live in files of tests.
-import pytest  # noqa: F401
+import pytest
 
 from pasta_jax.pipelines import decode, evaluate_text, sft, sweep  # noqa: F401
+from tests.few_programs import decode_with_few_programs
 
 ROOT = Path(__file__).parents[1]
 FORKS = multiprocessing.get_context("forkserver")
@@ -51,7 +52,7 @@ class Forked:
 
 
 def command(folder: Path, script: str, *arguments: str) -> Forked:
-    """A launch script, run from the repository root."""
+    """A launch script, run from the repository root; it decodes with few programs."""
     return Forked(folder, _launch, script, arguments)
 
 
@@ -67,5 +68,6 @@ def _run(out: Path, err: Path, call: Callable[..., None], arguments: tuple) -> N
 
 def _launch(script: str, arguments: tuple[str, ...]) -> None:
     os.chdir(ROOT)
+    decode_with_few_programs(pytest.MonkeyPatch())
     sys.argv = [script, *arguments]
     runpy.run_module(f"launch.{script}", run_name="__main__", alter_sys=True)

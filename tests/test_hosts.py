@@ -13,7 +13,7 @@ from pasta_jax import hosts
 from pasta_jax.errors import PastaError
 from tests.forked import Forked, command
 
-STEPS = 12
+STEPS = 16
 FLAGS = [
     *("--config=configs/sft.py:tiny", f"--config.train.steps={STEPS}", "--config.every.save=4"),
     *("--config.every.held_out=6", "--config.every.probe=0", "--config.fresh.layers=1"),
@@ -58,24 +58,35 @@ def wait_for_step(workdir: Path, step: int) -> None:
     raise AssertionError("no step was written")
 
 
-def weights(workdir: Path) -> bytes:
-    return (workdir / "model/model.safetensors").read_bytes()
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory) -> Path:
+    """The finished training run of one process."""
+    workdir = tmp_path_factory.mktemp("hosts") / "one"
+    [process] = start(workdir, 1)
+    end(process)
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("asked") / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"birds crow {n}"}) + "\n" for n in range(2, 7)))
+    return path
 
 
 @pytest.mark.slow
-def test_two_processes_work_as_one_and_resume_after_one_is_killed(tmp_path):
-    both, alone = start(tmp_path / "two", 2), start(tmp_path / "one", 1)
-    texts = [end(process) for process in (*both, *alone)]
+def test_two_processes_stop_together_end_when_one_is_killed_and_compute_what_one_computes(alone, tmp_path):
+    workdir = tmp_path / "two"
+    first, second = start(workdir, 2)
+    wait_for_step(workdir, 2)
+    second.send_signal(signal.SIGTERM)
+    texts = [end(first), end(second, 128 + signal.SIGTERM)]
     assert "process 1 of 2" in texts[1]
-    assert "step 10/" in texts[0]
-    assert "step 10/" not in texts[1]  # the first one prints and writes
-    two, one = losses(tmp_path / "two"), losses(tmp_path / "one")
-    assert len(two) == len(one) == STEPS
-    for step, values in one.items():
-        np.testing.assert_allclose(two[step], values, atol=1e-5, rtol=0)
+    stopped = [next(line for line in text.splitlines() if "stopped at step" in line) for text in texts]
+    assert stopped[0] == stopped[1]
 
-    first, second = start(tmp_path / "killed", 2)
-    wait_for_step(tmp_path / "killed", 5)
+    first, second = start(workdir, 2)
+    wait_for_step(workdir, 9)
     second.send_signal(signal.SIGKILL)
     killed = time.monotonic()
     text = end(first, hosts.EXIT_LOST)
@@ -83,16 +94,23 @@ def test_two_processes_work_as_one_and_resume_after_one_is_killed(tmp_path):
     assert "error: process 1 is lost" in text
     assert "Traceback" not in text
     end(second, -signal.SIGKILL)
-    resumed = [end(process) for process in start(tmp_path / "killed", 2)]
-    assert "resuming from step" in resumed[0]
-    assert weights(tmp_path / "killed") == weights(tmp_path / "two")
 
-    prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text("".join(json.dumps({"prompt": f"birds crow {n}"}) + "\n" for n in range(2, 7)))
+    texts = [end(process) for process in start(workdir, 2)]
+    assert "resuming from step" in texts[0]
+    assert f"step {STEPS}/" in texts[0]
+    assert f"step {STEPS}/" not in texts[1]  # the first one prints and writes
+    two, one = losses(workdir), losses(alone)
+    assert len(two) == len(one) == STEPS
+    for step, values in one.items():
+        np.testing.assert_allclose(two[step], values, atol=1e-5, rtol=0)
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_prompts_and_write_what_one_writes(alone, prompts, tmp_path):
     answers = {}
     for processes in (1, 2):
         output = tmp_path / f"{processes}.jsonl"
-        flags = ["--config=configs/decode.py:local", f"--config.model.path={tmp_path / 'two/model'}", "--rows=2"]
+        flags = ["--config=configs/decode.py:local", f"--config.model.path={alone / 'model'}", "--rows=2"]
         flags += [f"--prompts_file={prompts}", f"--output={output}", "--config.request.max_tokens=16"]
         for process in start_all(tmp_path, "decode", [*flags, "--config.decoding.widths=()"], processes):
             end(process)
@@ -101,31 +119,23 @@ def test_two_processes_work_as_one_and_resume_after_one_is_killed(tmp_path):
     assert [one["index"] for one in answers[1]] == list(range(5))
     assert answers[2] == answers[1]
 
-    evaluated = {}
-    for processes in (1, 2):
-        workdir = tmp_path / f"evaluated{processes}"
-        flags = ["--config=configs/evaluate.py:smollm2", f"--workdir={workdir}", "--config.decoding.widths=()"]
-        flags += [f"--config.model.path={tmp_path / 'two/model'}", "--config.model.preset=", "--config.model.adapter="]
-        flags += ["--config.systems=('model',)", "--config.prompts.alpaca_eval=0", "--config.prompts.no_fork=0"]
-        flags += ["--config.prompts.file=5", f"--config.prompts_file={prompts}", "--config.unmasked=0"]
-        flags += ["--config.request.max_tokens=16", "--config.decoding.rows=2", "--config.decoding.packed=()"]
-        texts = [end(process) for process in start_all(tmp_path, "evaluate", flags, processes)]
-        evaluated[processes] = json.loads((workdir / "report.json").read_text())
-        records = [json.loads(line) for line in (workdir / "answers-model.jsonl").read_text().splitlines()[1:]]
-        assert sorted(record["number"] for record in records) == list(range(5))
+    workdir = tmp_path / "evaluated"
+    flags = ["--config=configs/evaluate.py:smollm2", f"--workdir={workdir}", "--config.decoding.widths=()"]
+    flags += [f"--config.model.path={alone / 'model'}", "--config.model.preset=", "--config.model.adapter="]
+    flags += ["--config.systems=('model',)", "--config.prompts.alpaca_eval=0", "--config.prompts.no_fork=0"]
+    flags += ["--config.prompts.file=5", f"--config.prompts_file={prompts}", "--config.unmasked=0"]
+    flags += ["--config.request.max_tokens=16", "--config.decoding.lanes=1", "--config.decoding.rows=2"]
+    texts = [end(process) for process in start_all(tmp_path, "evaluate", flags, 2)]
     assert "model" in texts[0]
     assert "answers" not in texts[1]  # the first one reports
-    assert evaluated[2] == evaluated[1]
-
-
-@pytest.mark.slow
-def test_a_signal_to_one_of_two_processes_stops_both_before_the_same_step(tmp_path):
-    first, second = start(tmp_path / "run", 2)
-    wait_for_step(tmp_path / "run", 3)
-    second.send_signal(signal.SIGTERM)
-    texts = [end(first), end(second, 128 + signal.SIGTERM)]
-    stopped = [next(line for line in text.splitlines() if "stopped at step" in line) for text in texts]
-    assert stopped[0] == stopped[1]
+    records = [json.loads(line) for line in (workdir / "answers-model.jsonl").read_text().splitlines()[1:]]
+    texts = {record["number"]: record["text"] for record in records}
+    assert len(records) == 5
+    assert texts == {one["index"]: one["text"] for one in answers[1]}
+    report = (workdir / "report.json").read_text()
+    [process] = start_all(tmp_path, "evaluate", flags, 1)  # reports on the same answers
+    end(process)
+    assert (workdir / "report.json").read_text() == report
 
 
 @pytest.mark.parametrize(
