@@ -15,6 +15,7 @@ from pasta_jax.ranges import (
     AboveZero,
     AtLeastZero,
     Count,
+    Finite,
     Lengths,
     Positive,
     Records,
@@ -62,6 +63,7 @@ class RequestSettings:
     max_topic_words: Count | None
     distinct_topics: bool | None
     end_stray_chunks: bool | None
+    fork_bias: Finite | None
     max_chunk_tokens: Positive
 
 
