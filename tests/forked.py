@@ -52,8 +52,8 @@ class Forked:
 
 
 def command(folder: Path, script: str, *arguments: str) -> Forked:
-    """A launch script, run from the repository root; it decodes with few programs."""
-    return Forked(folder, _launch, script, arguments)
+    """A launch script in a fork."""
+    return Forked(folder, launch, script, *arguments)
 
 
 def _run(out: Path, err: Path, call: Callable[..., None], arguments: tuple) -> None:
@@ -66,7 +66,8 @@ def _run(out: Path, err: Path, call: Callable[..., None], arguments: tuple) -> N
         atexit._run_exitfuncs()  # which multiprocessing leaves out: processes of one run wait for each other
 
 
-def _launch(script: str, arguments: tuple[str, ...]) -> None:
+def launch(script: str, *arguments: str) -> None:
+    """Run a launch script from the repository root, and end as it ends; it decodes with few programs."""
     os.chdir(ROOT)
     decode_with_few_programs(pytest.MonkeyPatch())
     sys.argv = [script, *arguments]
