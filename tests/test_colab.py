@@ -89,7 +89,7 @@ def test_the_notebook_runs_from_a_clone(tmp_path, monkeypatch):
     notebook = nbformat.reads(NOTEBOOK.read_text(encoding="utf-8"), as_version=4)
     assert sum(cell.source.count(QUICK) for cell in notebook.cells) == 1
     for cell in notebook.cells:
-        cell.source = cell.source.replace(QUICK, "quick = True").replace("max_tokens=200", "max_tokens=80")
+        cell.source = cell.source.replace(QUICK, "quick = True").replace("max_tokens=200", "max_tokens=40")
     few = "import pytest; from tests.few_programs import decode_with_few_programs as few; few(pytest.MonkeyPatch())"
     notebook.cells.insert(0, nbformat.v4.new_code_cell(few))
     monkeypatch.setenv("PYTHONPATH", str(clone))

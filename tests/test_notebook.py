@@ -11,6 +11,7 @@ import pytest
 from tests.test_docs import blocks
 
 ROOT = Path(__file__).parents[1]
+FEW = "import pytest; from tests.few_programs import decode_with_few_programs as few; few(pytest.MonkeyPatch())\n"
 REPORT = """
 import dataclasses, json
 print(json.dumps({"exact": report.model.exact, "speedup": dataclasses.asdict(report.speed), "steps": tagged.steps,
@@ -29,7 +30,7 @@ def test_the_script_is_short():
 
 @pytest.mark.slow
 def test_a_notebook_loads_decodes_trains_and_evaluates(tmp_path):
-    (tmp_path / "notebook.py").write_text(script() + REPORT)
+    (tmp_path / "notebook.py").write_text(FEW + script() + REPORT)
     command = [sys.executable, "notebook.py"]
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     result = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
