@@ -2,10 +2,8 @@
 
 import dataclasses
 import json
-import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -25,6 +23,7 @@ from pasta_jax.data.toy_tokenizer import toy_tokenizer
 from pasta_jax.errors import PastaError
 from pasta_jax.models.weights import Model, export_model
 from pasta_jax.progress import Progress
+from tests.forked import Forked, command
 from tests.models import TINY, random_params
 from tests.traces import Chatty
 
@@ -157,7 +156,6 @@ def test_the_summary_counts_everything_once(tmp_path):
 
 # Real processes, killed.
 
-ROOT = Path(__file__).parents[1]
 RESULTS = ("records.jsonl", "refused.jsonl", "summary.json", "statistics.md", "chart.svg")
 
 
@@ -175,31 +173,28 @@ def source(folder: Path) -> Path:
     return folder / "lists.jsonl"
 
 
-def start(variant: str, output: Path, *options: str) -> subprocess.Popen:
+def start(variant: str, output: Path, *options: str) -> Forked:
     options = (*options, "--config.max_tokens=1700", "--config.dataset=False", f"--output={output}")
-    command = [sys.executable, "-m", "launch.annotate", f"--config=configs/annotate.py:{variant}", *options]
-    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return command(output.parent, "annotate", f"--config=configs/annotate.py:{variant}", *options)
 
 
 def killed_twice_or_not_at_all(variant: str, tmp_path: Path, *options: str) -> dict:
     """Two runs of a variant, one of them killed in the first and in the last third; the summary of both."""
-    whole = start(variant, tmp_path / "whole", *options)
-    out, err = whole.communicate(timeout=240)
-    assert whole.returncode == 0, err
+    out = start(variant, tmp_path / "whole", *options).finish()
     sizes = []
     for share in (0.2, 0.7):
         target = share * (tmp_path / "whole" / run.PROGRESS).stat().st_size
         process, file = start(variant, tmp_path / "killed", *options), tmp_path / "killed" / run.PROGRESS
         while not (file.exists() and file.stat().st_size > target):
-            assert process.poll() is None, process.stderr.read()
+            assert process.poll() is None, process.errors()
             time.sleep(0.002)
-        os.kill(process.pid, signal.SIGKILL)
-        process.communicate(timeout=60)
+        process.send_signal(signal.SIGKILL)
+        process.finish(-signal.SIGKILL)
         sizes.append(file.stat().st_size)
         assert not (tmp_path / "killed/records.jsonl").exists()
     assert sizes[0] < sizes[1] < (tmp_path / "whole" / run.PROGRESS).stat().st_size
     last = start(variant, tmp_path / "killed", *options)
-    assert last.communicate(timeout=240)[0].replace("/killed/", "/whole/") == out
+    assert last.finish().replace("/killed/", "/whole/") == out
     for name in RESULTS:
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
     return json.loads((tmp_path / "whole/summary.json").read_text())
