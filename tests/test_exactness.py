@@ -2,9 +2,6 @@
 
 import dataclasses
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -21,6 +18,7 @@ from pasta_jax.lang.structure import Positions
 from pasta_jax.models.adapter import AdapterConfig, describe, new_adapter, save_adapter
 from pasta_jax.models.weights import Model, export_model, load_model
 from pasta_jax.pipelines import evaluate
+from tests.forked import command
 from tests.models import random_params
 from tests.test_ablation import talkative
 
@@ -84,14 +82,11 @@ def test_the_command_reports_on_its_last_line(tmp_path):
     config = dataclasses.replace(talkative().config, tied_head=True)
     model = Model("toy", config, random_params(config, 3), toy_tokenizer())
     export_model(model, tmp_path / "model")
-    command = [sys.executable, "-m", "launch.evaluate", "--config=configs/evaluate.py:toy", "--config.level=small"]
-    command += [f"--config.{name}.path={tmp_path / 'model'}" for name in ("model", "baseline")]
-    command += ["--config.problems=6", "--config.ablation=2", "--config.request.max_tokens=20"]
-    command += [f"--output={tmp_path / 'answers.jsonl'}"]
-    root = Path(__file__).parents[1]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    *table, last = done.stdout.splitlines()
+    flags = ["--config=configs/evaluate.py:toy", "--config.level=small"]
+    flags += [f"--config.{name}.path={tmp_path / 'model'}" for name in ("model", "baseline")]
+    flags += ["--config.problems=6", "--config.ablation=2", "--config.request.max_tokens=20"]
+    flags += [f"--output={tmp_path / 'answers.jsonl'}"]
+    *table, last = command(tmp_path, "evaluate", *flags).finish().splitlines()
     report = json.loads(last)
     assert table[0] == "6 problems of level small, temperature 0"
     shown = {line[:28].strip(): line[28:].split() for line in table[3:] if line}
@@ -136,9 +131,7 @@ def test_models_are_evaluated_at_their_own_positions_with_their_adapters(tmp_pat
 
 
 @pytest.mark.slow
-def test_the_command_requires_both_models():
-    command = [sys.executable, "-m", "launch.evaluate", "--config=configs/evaluate.py:toy"]
-    root = Path(__file__).parents[1]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 2
-    assert "error: config.model.path: empty; set it to the folder model/" in done.stderr
+def test_the_command_requires_both_models(tmp_path):
+    refused = command(tmp_path, "evaluate", "--config=configs/evaluate.py:toy")
+    refused.finish(2)
+    assert "error: config.model.path: empty; set it to the folder model/" in refused.errors()

@@ -8,8 +8,6 @@ import random
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -20,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from pasta_jax.benchmark.clients import ask_together
+from tests.forked import command
 from tests.requires import requires_dev
 from tests.serving import ROOT, Server, export, pieces
 
@@ -184,13 +183,12 @@ def test_malformed_bodies_and_headers_are_refused(server):
 
 
 def test_launch_decode_writes_the_same_bytes_as_the_server_alone_and_beside_31_others(server, folder):
-    command = [
-        sys.executable, "-m", "launch.decode", "--config=configs/decode.py:local", f"--config.model.path={folder}",
+    flags = [
+        "--config=configs/decode.py:local", f"--config.model.path={folder}",
         "--prompt=birds crow 1", "--json", "--nosequential", "--rows=4", "--config.decoding.widths=()",
         "--config.request.temperature=1.0", "--config.request.seed=1", "--config.request.max_tokens=40",
     ]  # fmt: skip
-    decoded = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=300)
-    expected = json.loads(decoded.stdout)["text"]
+    expected = json.loads(command(folder.parent, "decode", *flags).finish())["text"]
     assert server.ask(**body(1))["choices"][0]["message"]["content"] == expected
     with ThreadPoolExecutor(32) as pool:
         answers = list(pool.map(lambda number: server.ask(**body(number)), range(1, 33)))
