@@ -9,7 +9,7 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from launch import cli
-from pasta_jax import settings
+from pasta_jax import hosts, settings
 from pasta_jax.errors import PastaError
 from pasta_jax.remote import path_of
 
@@ -34,8 +34,9 @@ def main(config: ConfigDict) -> None:
     report = preference.run(settings.read(config, preference.Settings), path_of(WORKDIR.value), stop.watch, command)
     if report is None:
         sys.exit(stop.exit_code)
-    print(report.table())
-    print(json.dumps(report.fields()))
+    if hosts.is_first():
+        print(report.table())
+        print(json.dumps(report.fields()))
 
 
 if __name__ == "__main__":

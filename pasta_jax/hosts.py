@@ -34,7 +34,7 @@ PROCESS = flags.DEFINE_integer(
     "process", None, "several processes: the number of this one, as --process=0", lower_bound=0
 )
 
-SCRIPTS = ("sft", "decode", "evaluate")  # that several processes can run together
+SCRIPTS = ("sft", "preference", "annotate", "decode", "evaluate")  # that several processes can run together
 BEAT_S = 2.0  # between two signs of life
 LOST_S = 30.0  # of silence, after which a process is lost
 JOIN_S = 300  # for all processes to arrive
@@ -43,7 +43,7 @@ _ALIVE, _STOP, _TOLD, _SENT = (f"pasta_jax/{name}" for name in ("alive", "stop",
 POLL_S = 0.2  # between two looks for what other processes send
 WEEK_MS = 7 * 24 * 3600 * 1000  # longer than any wait for a process that lives
 _left: list[Any] = []  # what must not be destroyed before the process ends
-_tellings, _sendings = itertools.count(), itertools.count()
+_loops, _tellings, _gatherings = itertools.count(), itertools.count(), itertools.count()
 _DONE, _FAILED = "done", "failed: "
 
 
@@ -145,9 +145,7 @@ def _meet() -> None:
 
 def _leave() -> None:
     """End without the others: at the interpreter's exit, JAX would wait for them, and then abort."""
-    from jax._src import distributed
-
-    state = distributed.global_state
+    state = _state()
     _left.append((state.client, state.service))
     state.client = state.service = None
 
@@ -162,33 +160,39 @@ def agreed(stopping: Callable[[], bool]) -> Callable[[], bool]:
 
     if jax.process_count() == 1:
         return stopping
-    client, calls = _client(), itertools.count()
+    client, calls, key = _client(), itertools.count(), f"{_STOP}/{next(_loops)}"
 
     def together() -> bool:
         call = next(calls)
         if stopping():
             with contextlib.suppress(jax.errors.JaxRuntimeError):  # another one was first
-                client.key_value_set(_STOP, str(call + 2))
+                client.key_value_set(key, str(call + 2))
         try:
-            return call >= int(client.key_value_try_get(_STOP))
+            return call >= int(client.key_value_try_get(key))
         except jax.errors.JaxRuntimeError:  # not there
             return False
 
     return together
 
 
+def number() -> int:
+    """Of this process, from 0."""
+    return _state().process_id
+
+
+def count() -> int:
+    """How many processes run this command. Unlike jax.process_count it starts no device."""
+    return _state().num_processes
+
+
 def is_first() -> bool:
     """Whether this is the only process, or the one that reads and writes files."""
-    import jax
-
-    return jax.process_index() == 0
+    return number() == 0
 
 
 def told(text: str) -> str:
     """What the first process says; the others wait for it. All processes call it equally often."""
-    import jax
-
-    if jax.process_count() == 1:
+    if count() == 1:
         return text
     key = f"{_TOLD}/{next(_tellings)}"
     if is_first():
@@ -199,47 +203,48 @@ def told(text: str) -> str:
 
 def share(items: Sequence[Item]) -> Sequence[Item]:
     """This process's share of the work."""
-    import jax
-
-    return items[jax.process_index() :: jax.process_count()]
+    return items[number() :: count()]
 
 
-def gathered(own: Iterator[Item], count: int, kind: type[Item]) -> Iterator[Item]:
-    """In the first process the results of all, `count` of them, as they come; the others send theirs to it."""
-    import jax
+def gathered(own: Iterator[Item], total: int, kind: type[Item]) -> Iterator[Item]:
+    """In the first process the results of all, `total` of them, as they come; the others send theirs to it.
 
-    if jax.process_count() == 1:
-        yield from own
-        return
-    if not is_first():
-        for item in own:
-            _client().key_value_set(
-                f"{_SENT}/{jax.process_index()}-{next(_sendings)}", msgspec.json.encode(item).decode()
-            )
-            yield item
-        return
-    while count > 0:
-        item = next(own, None)
-        several = [*filter(None, [item]), *(msgspec.json.decode(text, type=kind) for text in _received())]
-        count -= len(several)
+    All processes call it equally often. One may be at a later call than the first, which finds what that one sent then.
+    """
+    if count() == 1:
+        return own
+    folder = f"{_SENT}/{next(_gatherings)}/"
+    return _received(own, total, kind, folder) if is_first() else _sent(own, folder)
+
+
+def _sent(own: Iterator[Item], folder: str) -> Iterator[Item]:
+    """The results of this process, each sent to the first one."""
+    for sending, item in enumerate(own):
+        _client().key_value_set(f"{folder}{number()}-{sending}", msgspec.json.encode(item).decode())
+        yield item
+
+
+def _received(own: Iterator[Item], total: int, kind: type[Item], folder: str) -> Iterator[Item]:
+    """The results of the first process, and those that others have sent."""
+    while total > 0:
+        several = list(itertools.islice(own, 1))
+        for key, text in _client().key_value_dir_get(folder):
+            _client().key_value_delete(key)
+            several.append(msgspec.json.decode(text, type=kind))
+        total -= len(several)
         yield from several
         if not several:
             time.sleep(POLL_S)
 
 
-def _received() -> list[str]:
-    """The texts that others have sent since the last call."""
-    texts = []
-    for key, text in _client().key_value_dir_get(f"{_SENT}/"):
-        _client().key_value_delete(key)
-        texts.append(text)
-    return texts
+def _state() -> Any:
+    from jax._src import distributed  # JAX has no public way to the processes' shared values
+
+    return distributed.global_state
 
 
 def _client() -> Any:
-    from jax._src import distributed  # JAX has no public way to the processes' shared values
-
-    return distributed.global_state.client
+    return _state().client
 
 
 class _Watch(threading.Thread):

@@ -73,7 +73,7 @@ class MeshSettings:
 
     def mesh(self) -> Mesh | None:
         """The devices of this process to decode with; None: a single one."""
-        return _mesh(self, jax.local_devices(), DATA)
+        return _mesh(self.data, self.model, jax.local_devices(), DATA)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,12 +89,16 @@ class TrainingMeshSettings(MeshSettings):
             raise PastaError(
                 f"mesh {data} x {self.model}: data must be a multiple of the {processes} processes; lower model"
             )
-        return _mesh(self, jax.devices(), FSDP if self.fsdp else DATA)
+        return _mesh(data, self.model, jax.devices(), FSDP if self.fsdp else DATA)
+
+    def mesh(self) -> Mesh | None:
+        """This process's share of the devices to train on, to decode with; None: a single one."""
+        return _mesh(self.data // jax.process_count(), self.model, jax.local_devices(), DATA)
 
 
-def _mesh(settings: MeshSettings, devices: list[jax.Device], axis: str) -> Mesh | None:
-    data = settings.data or len(devices) // settings.model
-    return None if data == settings.model == 1 else make_mesh(data, settings.model, devices, axis)
+def _mesh(data: int, model: int, devices: list[jax.Device], axis: str) -> Mesh | None:
+    data = data or len(devices) // model
+    return None if data == model == 1 else make_mesh(data, model, devices, axis)
 
 
 def make_mesh(data: int, model: int, devices=None, axis: str = DATA) -> Mesh:
@@ -223,7 +227,7 @@ def shard_rows(tree, mesh: Mesh | None):
         return tree
 
     def one(array):
-        share = mesh.shape[_rows_axis(mesh)] // jax.process_count()
+        share = mesh.local_mesh.shape[_rows_axis(mesh)]
         if array.shape[0] % share:
             raise PastaError(
                 f"a batch of {array.shape[0]} rows doesn't divide over {share} devices; use a multiple of {share}"

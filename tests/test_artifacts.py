@@ -1,7 +1,7 @@
 """Steps as files: computed once, named by their inputs, resumed after a kill at any byte."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -17,15 +17,13 @@ class Number:
     text: str
 
 
-def numbers(start: int, computed: list[int]) -> Iterator[list[Number]]:
-    """Blocks of records; `computed` collects the start of each block that was computed."""
-    for at in range(start, TOTAL, BLOCK):
-        computed.append(at)
-        yield [Number(n, "\u2028ü\n") for n in range(at, min(at + BLOCK, TOTAL))]
-
-
 def make(folder, computed: list[int], inputs: dict | None = None) -> Artifact[Number]:
-    compute = lambda start: numbers(start, computed)  # noqa: E731
+    """Make a step whose blocks come in reverse order; `computed` collects the start of each that was computed."""
+
+    def compute(numbers: Sequence[int]) -> Iterator[tuple[int, Number]]:
+        computed.append(numbers[0])
+        return ((n, Number(n, "\u2028ü\n")) for n in reversed(numbers))
+
     return Artifacts(folder).make("count", inputs or {"seed": 1}, Number, TOTAL, BLOCK, compute)
 
 

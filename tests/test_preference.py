@@ -183,6 +183,8 @@ def test_batches_hold_every_pair_once_an_epoch_and_depend_on_seed_and_step_alone
         assert (batch.better.record[batch.weight == 0] == 0).all()
         again = PairFeed(pairs(), LENGTHS, rows=2).batch(0, step)
         jax.tree.map(np.testing.assert_array_equal, batch, again)
+        shares = [PairFeed(pairs(), LENGTHS, 2, host, hosts=2).batch(0, step) for host in range(2)]
+        jax.tree.map(lambda whole, *own: np.testing.assert_array_equal(whole, np.concatenate(own)), batch, *shares)
     assert sorted(seen) == sorted(pair.reference_better for pair in pairs())
     shortest = min(map(len, pairs()))
     assert PairFeed(pairs(), (shortest,), rows=2).dropped == sum(len(pair) > shortest for pair in pairs())

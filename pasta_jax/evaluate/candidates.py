@@ -1,7 +1,7 @@
 """Sampled answers to prompts, several per prompt, with what scoring and training need of each."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 
 from pasta_jax.data.example import Example, encode
 from pasta_jax.data.pairs import Pair
@@ -41,16 +41,16 @@ def candidate(result: Result) -> Candidate:
 
 
 def sample(
-    model: Model, prompts: Sequence[Pair], first: int, count: int, decoding: DecodeConfig, template: Request
+    model: Model, prompts: Mapping[int, Pair], count: int, decoding: DecodeConfig, template: Request
 ) -> Iterator[tuple[int, list[Candidate]]]:
-    """Yield (index of a prompt, its `count` answers) as prompts finish. `template` is a request without its prompt.
+    """Yield (number of a prompt, its `count` answers) as prompts finish. `template` is a request without its prompt.
 
-    Answers to one prompt are adjacent in the queue, so that its prefix is computed once and copied. `first` is the
-    number of the first prompt: each answer's seed is the template's plus its own number, so a prompt gets the same
-    answers whether it is sampled with all prompts or with some of them.
+    Answers to one prompt are adjacent in the queue, so that its prefix is computed once and copied. Each answer's seed
+    is the template's plus its own number, so a prompt gets the same answers whether it is sampled with all prompts or
+    with some of them.
     """
-    requests = []
-    for number, prompt in enumerate(prompts, start=first):
+    numbers, requests = list(prompts), []
+    for number, prompt in prompts.items():
         ids = tuple(prompt_ids(prompt, model.tokenizer))
         for answer in range(count):
             seed = (template.sampling.seed + number * count + answer) % 2**32
@@ -64,7 +64,7 @@ def sample(
         answers = unfinished.setdefault(index, {})
         answers[answer] = candidate(item)
         if len(answers) == count:
-            yield index, [value for _, value in sorted(unfinished.pop(index).items())]
+            yield numbers[index], [value for _, value in sorted(unfinished.pop(index).items())]
 
 
 def example_of(model: Model, prompt: Pair, answer: Candidate, positions: Positions) -> Example:

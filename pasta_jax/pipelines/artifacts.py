@@ -5,16 +5,22 @@
 
 A step's name contains a hash of its inputs: settings, and fingerprints of the files it reads. A step whose inputs
 changed is computed again into another file; all others are reused.
+
+Several processes share the records of a step. The first one reads and writes the file, and tells the others what it
+holds.
 """
 
 import contextlib
 import dataclasses
+import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from pasta_jax import files, fingerprints
+import msgspec
+
+from pasta_jax import files, fingerprints, hosts
 from pasta_jax.errors import PastaError
 from pasta_jax.outside import MIB, parse_line, read_lines
 from pasta_jax.progress import Progress, say
@@ -22,6 +28,7 @@ from pasta_jax.progress import Progress, say
 MOST_BYTES = 256 * MIB  # of a record: all answers to a prompt
 _FIX = "delete the file to compute it again"
 Record = TypeVar("Record")  # a dataclass of plain data
+Compute = Callable[[Sequence[int]], Iterable[tuple[int, Record]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,31 +57,69 @@ class Artifacts:
         cls: type[Record],
         total: int,
         block: int,
-        compute: Callable[[int], Iterator[Sequence[Record]]],
+        compute: Compute[Record],
         fits: Callable[[int, Record], bool] = lambda number, record: True,
+        shared: bool = True,
     ) -> Artifact[Record]:
-        """Read the step's file, after computing or completing it if necessary.
+        """Read the step's file, after computing or completing it if necessary. All processes call it.
 
-        `inputs` is plain data and must contain everything that the result depends on. `compute(start)` yields the
-        records from `start` on in lists of `block`; only the last list may be shorter. A list that was cut off is
-        computed again as a whole, so that a resumed run groups its computations like an uninterrupted one.
-        `fits(number, record)` checks a record that was read against other steps' files.
+        `inputs` is plain data and must contain everything that the result depends on. `compute(numbers)` yields the
+        records with these numbers, each after its number and in any order: those of a block, or this process's share
+        of it. A block that was cut off is computed again as a whole, so that a resumed run groups its computations like
+        an uninterrupted one. `fits(number, record)` checks a record that was read against other steps' files. What is
+        not `shared`, the first process computes while the others wait.
         """
         path = self.path(step, inputs).with_suffix(".jsonl")
-        with files.alone(path):  # runs that share the folder may come to the same step at the same time
-            if path.exists():
-                artifact = read(path, cls, total, fits)
-                say(f"{step}: {len(artifact.records)} records read from {path.name}")
-                return artifact
-            head = json.dumps({"step": step, "made_from": inputs}, ensure_ascii=False)
-            lines = _intact(files.part_of(path), head, cls, fits)
-            done = len(lines) // block * block
-            with files.growing(path, [head, *lines[:done]]) as file, Progress(step, total, done) as progress:
-                for records in compute(done) if done < total else ():
-                    file.writelines(json.dumps(dataclasses.asdict(r), ensure_ascii=False) + "\n" for r in records)
+        share = hosts.share(range(total)) if shared else range(total if hosts.is_first() else 0)
+
+        def records(done: int) -> Iterator[tuple[int, Record]]:
+            """From number `done` on: in the first process all of them, in others those that it computes."""
+            if done == total:
+                return iter(())
+            missing = (number for number in share if number >= done)
+            own = (item for _, some in itertools.groupby(missing, lambda n: n // block) for item in compute([*some]))
+            return hosts.gathered(own, total - done, tuple[int, cls])
+
+        if hosts.is_first():
+            artifact = _read_or_write(path, step, inputs, cls, total, block, records, fits)
+            hosts.told(msgspec.json.encode((artifact.records, artifact.fingerprint)).decode())
+            return artifact
+        for _ in records(int(hosts.told(""))):
+            pass
+        return Artifact(path, *msgspec.json.decode(hosts.told(""), type=tuple[list[cls], str]))
+
+
+def _read_or_write(
+    path: Path,
+    step: str,
+    inputs: dict[str, Any],
+    cls: type[Record],
+    total: int,
+    block: int,
+    records: Callable[[int], Iterator[tuple[int, Record]]],
+    fits: Callable[[int, Record], bool],
+) -> Artifact[Record]:
+    """The step's file, completed if necessary; tells other processes how many records were there."""
+    with files.alone(path):  # runs that share the folder may come to the same step at the same time
+        if path.exists():
+            artifact = read(path, cls, total, fits)
+            say(f"{step}: {len(artifact.records)} records read from {path.name}")
+            hosts.told(str(total))
+            return artifact
+        head = json.dumps({"step": step, "made_from": inputs}, ensure_ascii=False)
+        lines = _intact(files.part_of(path), head, cls, fits)
+        done = len(lines) // block * block
+        hosts.told(str(done))
+        with files.growing(path, [head, *lines[:done]]) as file, Progress(step, total, done) as progress:
+            waiting: dict[int, Record] = {}  # for those with a lower number
+            for number, record in records(done):
+                waiting[number] = record
+                while progress.done in waiting:
+                    line = dataclasses.asdict(waiting.pop(progress.done))
+                    file.write(json.dumps(line, ensure_ascii=False) + "\n")
                     file.flush()
-                    progress.add(len(records))
-            return read(path, cls, total, fits)
+                    progress.add()
+        return read(path, cls, total, fits)
 
 
 def read(path: Path, cls: type[Record], total: int, fits: Callable[[int, Record], bool]) -> Artifact[Record]:

@@ -288,9 +288,9 @@ def sampling(settings: Settings) -> SamplingReport:
     for lanes in config.lanes:
         decoding = DecodeConfig(lanes, config.rows, config.slots, ())
         chosen = prompts[: max(1, round(config.waves * lanes / config.count))]
-        list(sample(model, prompts[:1], 0, 2, decoding, dataclasses.replace(request, max_tokens=2)))  # compiles
+        list(sample(model, {0: prompts[0]}, 2, decoding, dataclasses.replace(request, max_tokens=2)))  # compiles
         began = time.perf_counter()
-        samples = sample(model, chosen, 0, config.count, decoding, request)
+        samples = sample(model, dict(enumerate(chosen)), config.count, decoding, request)
         by_prompt = [answers for _, answers in track(samples, "prompts", len(chosen))]
         seconds = time.perf_counter() - began
         by_lanes[lanes] = lanes_report([answer for answers in by_prompt for answer in answers], seconds, config.count)

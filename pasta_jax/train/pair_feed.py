@@ -29,21 +29,27 @@ class PairExample:
 
 
 class PairFeed:
-    """Shuffles every epoch differently; a batch has `rows` pairs, each in the shortest row that holds both answers."""
+    """Shuffles every epoch differently; a batch has `rows` pairs, each in the shortest row that holds both answers.
 
-    def __init__(self, pairs: Sequence[PairExample], lengths: tuple[int, ...], rows: int):
+    Each host gets an equal share of the rows.
+    """
+
+    def __init__(
+        self, pairs: Sequence[PairExample], lengths: tuple[int, ...], rows: int, host: int = 0, hosts: int = 1
+    ):
         # `Feed` only needs the lengths of records, so order, buckets and epochs work as in any other training.
-        self._feed = Feed(pairs, Layout(tuple(lengths), rows, packed=False, too_long="drop"))
-        self.pairs, self.rows, self.dropped = pairs, rows, self._feed.dropped
+        self._feed = Feed(pairs, Layout(tuple(lengths), rows, packed=False, too_long="drop"), host, hosts)
+        self.pairs, self.share, self.dropped = pairs, rows // hosts, self._feed.dropped
 
     def steps(self, seed: int, epochs: int) -> int:
         """The number of batches in that many passes over the pairs."""
         return self._feed.steps(seed, epochs)
 
     def batch(self, seed: int, step: int) -> PairBatch:
-        """The pairs of a step; unused rows have weight 0."""
+        """This host's pairs of a step; unused rows have weight 0."""
         length, rows = self._feed.rows_of(seed, step)
-        return pair_batch([self.pairs[row[0]] for row in rows], length, self.rows)
+        own = rows[self._feed.host * self.share :][: self.share]
+        return pair_batch([self.pairs[row[0]] for row in own], length, self.share)
 
 
 def pair_batch(pairs: Sequence[PairExample], length: int, rows: int) -> PairBatch:

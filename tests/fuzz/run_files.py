@@ -67,7 +67,7 @@ def artifacts(folder: Path):
             return getattr(record, "prompt", number) in (number, number + 1, "Why?")
 
         def read() -> None:
-            compute = lambda start: ([row] for row in rows[start:])  # noqa: E731
+            compute = lambda numbers: ((n, rows[n]) for n in numbers)  # noqa: E731
             records = store.make("step", inputs, cls, COUNT, 1, compute, fits).records
             assert len(records) == COUNT
             if cls is Comparison:

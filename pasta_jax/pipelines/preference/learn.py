@@ -2,12 +2,13 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 import jax
 import jax.numpy as jnp
 
+from pasta_jax import hosts
 from pasta_jax.checkpoint import provenance
 from pasta_jax.data.example import Example
 from pasta_jax.decode.generate import positions_for
@@ -20,7 +21,7 @@ from pasta_jax.pipelines.preference.stage import RoundModel, Stage, fingerprint_
 from pasta_jax.pipelines.trainable import place
 from pasta_jax.progress import say
 from pasta_jax.ranges import Count, Finite
-from pasta_jax.sharding import mesh_of, shard_rows
+from pasta_jax.sharding import mesh_of, shard_rows, to_decode_with
 from pasta_jax.train.fit import Keep, fit
 from pasta_jax.train.loop import Intervals, Run
 from pasta_jax.train.optimizer import new_optimizer, schedule
@@ -91,7 +92,7 @@ def learn(
         PairExample(pair.better, pair.worse, score.better, score.worse)
         for pair, score in zip(encoded, scores.records, strict=True)
     ]
-    feed = PairFeed(examples, train.lengths, train.rows)
+    feed = PairFeed(examples, train.lengths, train.rows, jax.process_index(), jax.process_count())
     optimizer_config = train.optimizer(feed.steps(train.seed, train.epochs))
     optimizer = new_optimizer(optimizer_config)
     # A copy, because training donates its state's memory and later rounds start from Pasta-SFT's parameters too.
@@ -113,7 +114,9 @@ def learn(
     )
     about = provenance(inputs, pairs.fingerprint, positions)
     folder = stage.artifacts.path("train", inputs)
-    with claim(folder, wait=True), watch() as stopping:  # runs may share artifacts
+    # Runs may share artifacts, and the processes of this run share the folder.
+    with claim(folder, wait=True) if hosts.is_first() else contextlib.nullcontext(), watch() as stopping:
+        hosts.told("claimed")
         result = fit(
             folder=folder,
             run=run,
@@ -164,7 +167,8 @@ def score_reference(
         "rows": train.rows,
         "positions": dataclasses.asdict(positions_for(stage.sft)),
     }
-    params, mesh = stage.sft.params, mesh_of(stage.sft.params)
+    params = to_decode_with(stage.sft.params)  # each process scores a share
+    mesh = mesh_of(params)
     score = jax.jit(lambda params, batch: log_probabilities(scoring, params, batch))
 
     def scores(examples: list[Example]) -> list[float]:
@@ -172,9 +176,11 @@ def score_reference(
             lambda batch: score(params, shard_rows(batch, mesh)), examples, train.lengths, 2 * train.rows
         )
 
-    def compute(start: int) -> Iterator[list[ReferenceScore]]:
-        better, worse = scores([pair.better for pair in encoded]), scores([pair.worse for pair in encoded])
-        yield [ReferenceScore(pair.prompt, *values) for pair, *values in zip(encoded, better, worse, strict=True)]
+    def compute(numbers: Sequence[int]) -> Iterator[tuple[int, ReferenceScore]]:
+        some = [encoded[number] for number in numbers]
+        better, worse = scores([pair.better for pair in some]), scores([pair.worse for pair in some])
+        for number, pair, *values in zip(numbers, some, better, worse, strict=True):
+            yield number, ReferenceScore(pair.prompt, *values)
 
     def fits(number: int, record: ReferenceScore) -> bool:
         return record.prompt == encoded[number].prompt

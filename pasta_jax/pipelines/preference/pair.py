@@ -1,7 +1,7 @@
 """Step 3 of a round: pair the best and the worst answer to each prompt, by efficiency and weighted quality."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.scores import choose, efficiency, score
@@ -35,8 +35,8 @@ def pair(stage: Stage, samples: Artifact[Answers], scores: Artifact[Scores]) -> 
         "score": dataclasses.asdict(settings) | {"quality_weight": str(settings.quality_weight)},  # inf is not JSON
     }
 
-    def compute(start: int) -> Iterator[list[PromptPair]]:
-        for number in range(start, len(samples.records)):
+    def compute(numbers: Sequence[int]) -> Iterator[tuple[int, PromptPair]]:
+        for number in numbers:
             answers, judged = samples.records[number].answers, scores.records[number]
             speeds = [efficiency(settings.efficiency, answer, judged.baseline_tokens) for answer in answers]
             qualities = [
@@ -49,7 +49,7 @@ def pair(stage: Stage, samples: Artifact[Answers], scores: Artifact[Scores]) -> 
             ]
             choice = choose(totals, speeds, [answer.whole for answer in answers])
             better, worse = (None, None) if choice is None else (choice.better, choice.worse)
-            yield [PromptPair(number, better, worse, tuple(speeds), tuple(qualities), tuple(totals))]
+            yield number, PromptPair(number, better, worse, tuple(speeds), tuple(qualities), tuple(totals))
 
     def fits(number: int, record: PromptPair) -> bool:
         count, chosen = len(samples.records[number].answers), (record.better, record.worse)

@@ -145,13 +145,13 @@ def compare(stage: Stage, answers: Artifact[Answers], baseline: Artifact[Answers
     """Judge every held-out answer against the baseline's."""
     inputs = {"answers": answers.fingerprint, "baseline": baseline.fingerprint, "judge": judge_inputs(stage.settings)}
 
-    def compute(start: int) -> Iterator[list[Comparison]]:
-        for number in range(start, len(answers.records)):
+    def compute(numbers: Sequence[int]) -> Iterator[tuple[int, Comparison]]:
+        for number in numbers:
             [answer], [baseline_answer] = answers.records[number].answers, baseline.records[number].answers
             prompt = stage.held_out[number]
             ours, other = as_judged(stage, prompt.instruction, (answer, baseline_answer))
             verdicts = plain(both_orders(stage.judge, prompt.instruction, ours, [other]))
-            yield [comparison_of(stage, prompt, answer, baseline_answer, verdicts)]
+            yield number, comparison_of(stage, prompt, answer, baseline_answer, verdicts)
 
     def fits(number: int, record: Comparison) -> bool:
         return record.prompt == stage.held_out[number].instruction
@@ -202,18 +202,19 @@ def time_answers(stage: Stage, model: Model, answers: str, request: Request) -> 
         ]
         return [result.trace.rounds[-1][1] for result in generate(model, requests, one_lane)]
 
-    def compute(start: int) -> Iterator[list[Timing]]:
+    def compute(numbers: Sequence[int]) -> Iterator[tuple[int, Timing]]:
         baseline = for_decoding(stage.baseline)
         rounds = [(milliseconds(baseline, sequential), milliseconds(model, request)) for _ in range(1 + TIMED_ROUNDS)]
         del rounds[0]  # includes compiling
-        yield [
-            Timing(
+        for number in numbers:
+            yield (
                 number,
-                statistics.median(baseline_ms[number] for baseline_ms, _ in rounds),
-                statistics.median(ms[number] for _, ms in rounds),
+                Timing(
+                    number,
+                    statistics.median(baseline_ms[number] for baseline_ms, _ in rounds),
+                    statistics.median(ms[number] for _, ms in rounds),
+                ),
             )
-            for number in range(len(prompts))
-        ]
 
     fingerprint = fingerprint_of_params(stage.baseline.params)
     inputs = {"baseline": fingerprint, "model": answers, "rounds": TIMED_ROUNDS}
@@ -222,7 +223,7 @@ def time_answers(stage: Stage, model: Model, answers: str, request: Request) -> 
     def fits(number: int, record: Timing) -> bool:
         return record.prompt == number
 
-    return stage.artifacts.make("time", inputs, Timing, len(prompts), len(prompts), compute, fits)
+    return stage.artifacts.make("time", inputs, Timing, len(prompts), len(prompts), compute, fits, shared=False)
 
 
 def figures(records: Sequence[Comparison], realised: float | None) -> Figures:

@@ -1,10 +1,12 @@
 """Preference optimisation: rounds of sample, score, pair, learn and evaluate; a stopped run resumes."""
 
+import contextlib
 import dataclasses
 import json
+from collections import Counter
 from pathlib import Path
 
-from pasta_jax import files
+from pasta_jax import files, hosts
 from pasta_jax.checkpoint import git_revision
 from pasta_jax.data.sources import origin
 from pasta_jax.judges.llm import LLMJudge
@@ -26,9 +28,9 @@ def run(settings: Settings, workdir: Path, watch: Watch = unwatched, command: st
 
     `watch` is entered around each training; its function returns whether to stop. If so, the result is None and the
     same call resumes. All other steps may be killed at any time. A workdir that another process uses is refused. The
-    model's card quotes `command`.
+    model's card quotes `command`. Several processes share the work; the first one writes.
     """
-    with claim(workdir):
+    with claim(workdir) if hosts.is_first() else contextlib.nullcontext():
         return _run(settings, workdir, watch, command)
 
 
@@ -63,11 +65,18 @@ def _run(settings: Settings, workdir: Path, watch: Watch, command: str) -> Repor
         judge=settings.judge.kind,
         judge_agreement=agreement,
         judge_usage=judge and judge.usage,
-        without_verdict=judge and dict(judge.failures),
+        without_verdict=judge and without_verdict(judge),
         rows=rows,
     )
-    files.write_json(workdir / "report.json", report.fields())
+    if hosts.is_first():
+        files.write_json(workdir / "report.json", report.fields())
     return report
+
+
+def without_verdict(judge: LLMJudge) -> dict[str, int]:
+    """Answers without a verdict, by reason: of all processes, which all call it, in the first one."""
+    of_each = hosts.gathered(iter([dict(judge.failures)]), hosts.count(), dict[str, int])
+    return dict(sum(map(Counter, of_each), Counter()))
 
 
 def training_of(stage: Stage, command: str) -> Training:

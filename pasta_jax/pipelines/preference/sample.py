@@ -7,7 +7,8 @@ from typing import Any
 
 from pasta_jax import fingerprints
 from pasta_jax.data.pairs import Pair
-from pasta_jax.decode.generate import Request, positions_for
+from pasta_jax.data.records import prompt_ids
+from pasta_jax.decode.generate import Request, positions_for, slots_for
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.evaluate.candidates import Candidate, sample
 from pasta_jax.models.defaults import filled
@@ -51,16 +52,18 @@ def decode(
     block, decoding = stage.settings.sample.block, stage.settings.decoding
     inputs = {"model": fingerprint, "count": count} | decode_inputs(stage, model, prompts, request)
 
-    def compute(start: int) -> Iterator[list[Answers]]:
-        for first in range(start, len(prompts), block):
-            began = time.monotonic()
-            some = prompts[first : first + block]
-            sampled = sample(model, some, first, count, decoding, request)
-            answers = dict(track(sampled, f"{step}, this block", len(some)))
-            seconds = time.monotonic() - began
-            tokens = sum(len(answer.ids) for several in answers.values() for answer in several)
-            say(f"{step}: {tokens / seconds:.0f} tokens per second in {decoding.lanes} lanes")
-            yield [Answers(first + index, tuple(answers[index])) for index in range(len(answers))]
+    def compute(numbers: Sequence[int]) -> Iterator[tuple[int, Answers]]:
+        began, tokens = time.monotonic(), 0
+        # As many slots as all prompts need, so that every block and every share of one runs the same programs.
+        requests = [
+            dataclasses.replace(request, prompt_ids=tuple(prompt_ids(prompt, model.tokenizer))) for prompt in prompts
+        ]
+        config = dataclasses.replace(decoding, slots=slots_for(model, requests, decoding))
+        sampled = sample(model, {number: prompts[number] for number in numbers}, count, config, request)
+        for number, answers in track(sampled, f"{step}, this block", len(numbers)):
+            tokens += sum(len(answer.ids) for answer in answers)
+            yield number, Answers(number, tuple(answers))
+        say(f"{step}: {tokens / (time.monotonic() - began):.0f} tokens per second in {decoding.lanes} lanes")
 
     def fits(number: int, record: Answers) -> bool:
         return record.prompt == number and len(record.answers) == count

@@ -43,15 +43,15 @@ def score(stage: Stage, samples: Artifact[Answers], baseline: Artifact[Answers])
     def verdicts_on(question: str, others: Sequence[str | Entry], answer: str | Entry) -> Verdicts | None:
         return plain(both_orders(stage.judge, question, answer, others))
 
-    def compute(start: int) -> Iterator[list[Scores]]:
+    def compute(numbers: Sequence[int]) -> Iterator[tuple[int, Scores]]:
         with ThreadPoolExecutor(judge.concurrency if judge.kind == "llm" else 1) as threads:
-            for number in range(start, len(samples.records)):
+            for number in numbers:
                 prompt = stage.prompts[number]
                 [baseline_answer] = baseline.records[number].answers
                 candidates = (baseline_answer, prompt.response, *samples.records[number].answers)
                 first, second, *answers = as_judged(stage, prompt.instruction, candidates)
                 verdicts = threads.map(functools.partial(verdicts_on, prompt.instruction, (first, second)), answers)
-                yield [Scores(number, baseline_answer.critical_path, tuple(verdicts))]
+                yield number, Scores(number, baseline_answer.critical_path, tuple(verdicts))
 
     def fits(number: int, record: Scores) -> bool:
         return record.prompt == number and len(record.verdicts) == len(samples.records[number].answers)
@@ -70,9 +70,10 @@ def judge_agreement(stage: Stage) -> Agreement | None:
     preferences = known_preferences()[: settings.agreement]
     inputs = {"judge": judge_inputs(stage.settings), "pairs": fingerprints.of_data(preferences)}
 
-    def compute(start: int) -> Iterator[list[Agreement]]:
+    def compute(numbers: Sequence[int]) -> Iterator[tuple[int, Agreement]]:
         pairs = track(preferences, "preferences", len(preferences))
-        yield [agreement(stage.judge, ((q, *as_judged(stage, q, (chosen, rejected))) for q, chosen, rejected in pairs))]
+        judged = ((q, *as_judged(stage, q, (chosen, rejected))) for q, chosen, rejected in pairs)
+        yield 0, agreement(stage.judge, judged)
 
     [result] = stage.artifacts.make("agreement", inputs, Agreement, 1, 1, compute).records
     say(f"judge: {settings.kind}{'' if settings.kind == 'llm' else ', a proxy'}; {result}")

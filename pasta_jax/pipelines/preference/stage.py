@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import jax
 import numpy as np
 
 from pasta_jax import files, fingerprints
@@ -33,6 +32,7 @@ from pasta_jax.pipelines.trainable import Trainable, merged
 from pasta_jax.pipelines.trainable import load as load_trainable
 from pasta_jax.progress import say
 from pasta_jax.remote import path_of
+from pasta_jax.sharding import gathered
 from pasta_jax.train.state import Params
 
 
@@ -184,6 +184,6 @@ def as_judged(stage: Stage, question: str, answers: Sequence[Candidate | str]) -
 
 
 def fingerprint_of_params(params: Params) -> str:
-    """Hash names and bits of all parameters."""
-    leaves = sorted(flat(jax.device_get(params)).items())
+    """Hash names and bits of all parameters. All processes call it."""
+    leaves = sorted(flat(gathered(params)).items())
     return fingerprints.of_bytes(name.encode() + np.ascontiguousarray(leaf).tobytes() for name, leaf in leaves)
