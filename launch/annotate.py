@@ -35,6 +35,8 @@ def main(config: ConfigDict) -> None:
     if settings.annotator == "likelihood":
         cli.announce_device()
     summary = annotate.run(settings, folder)
+    if summary is None:  # the first of several processes reports
+        return
     print(summary.text())
     if summary.unanswered:
         reasons = ", ".join(f"{reason}: {count}" for reason, count in summary.unanswered.items())

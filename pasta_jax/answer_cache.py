@@ -4,6 +4,7 @@ import dataclasses
 import threading
 from pathlib import Path
 
+from pasta_jax import hosts
 from pasta_jax.errors import PastaError
 from pasta_jax.files import JsonLines, whole_lines
 from pasta_jax.outside import parse_line
@@ -75,17 +76,20 @@ class CachedAnswer:
 
 
 class Cache:
-    """Answers on disk, one JSON line each."""
+    """Answers on disk, one JSON line each. Of several processes each reads all answers and writes a file of its own."""
 
     def __init__(self, path: Path):
-        self._lock = threading.Lock()
-        self._file = JsonLines(path)
+        self.path, self._lock = path, threading.Lock()
+        own = path if hosts.is_first() else path.with_name(f"{path.stem}-{hosts.number()}{path.suffix}")
+        self._file = JsonLines(own)
         try:
-            self.earlier = _parse(self._file.lines, path)  # what earlier runs stored
+            earlier = _parse(self._file.lines, own)
+            for other in _files(path):
+                earlier += [] if other == own else _parse(whole_lines(other), other)
         except PastaError:
             self._file.close()
             raise
-        self._answers = {answer.key: answer.text for answer in self.earlier}
+        self._answers = {answer.key: answer.text for answer in earlier}
 
     def get(self, key: str) -> str | None:
         """The answer, or None."""
@@ -104,8 +108,13 @@ class Cache:
 
 
 def total_cost(path: Path, prices: Prices) -> Cost:
-    """The cost of all answers in a cache file: those of every run that used it."""
-    return cost_of(_parse(whole_lines(path), path), prices)
+    """The cost of all answers in a cache: those of every run that used it, in all processes."""
+    return cost_of([answer for file in _files(path) for answer in _parse(whole_lines(file), file)], prices)
+
+
+def _files(path: Path) -> list[Path]:
+    """The cache files of all processes."""
+    return [path, *sorted(path.parent.glob(f"{path.stem}-[0-9]*{path.suffix}"))]
 
 
 def cost_of(answers: list[CachedAnswer], prices: Prices) -> Cost:

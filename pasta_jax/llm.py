@@ -23,7 +23,8 @@ from typing import Annotated, Literal, NoReturn
 
 from msgspec import Meta
 
-from pasta_jax.answer_cache import Cache, CachedAnswer, Prices, Usage, cost_of
+from pasta_jax import hosts
+from pasta_jax.answer_cache import Cache, CachedAnswer, Prices, Usage, cost_of, total_cost
 from pasta_jax.errors import PastaError
 from pasta_jax.progress import say
 from pasta_jax.ranges import AboveZero, AtLeastZero, Positive
@@ -93,17 +94,16 @@ class TimeSource:
 class Client:
     """A connection to an endpoint; any number of threads may use it at a time."""
 
-    def __init__(self, endpoint: Endpoint, cache_path: Path, clock: TimeSource | None = None):
+    def __init__(self, endpoint: Endpoint, cache: Path, clock: TimeSource | None = None):
         if endpoint.kind not in ("openai", "gemini"):
             raise PastaError(f"endpoint kind {endpoint.kind!r}: unknown; choose openai or gemini")
         if urllib.parse.urlsplit(endpoint.url).scheme not in ("http", "https"):
             raise PastaError(f"endpoint url {endpoint.url!r}: must begin with https:// or http://")
         self._endpoint, self._clock = endpoint, clock or TimeSource()
         self._key = _key(endpoint)
-        self._cache = Cache(cache_path)
-        self._lock = threading.Lock()
+        self._cache = Cache(cache)
+        self._lock, self._stopped = threading.Lock(), threading.Event()
         self._next_start = 0.0
-        self._stopped = threading.Event()
         self._opener = urllib.request.build_opener(_NoRedirect)
         self._limit_name = "max_tokens"  # of the parameter; newer models of OpenAI know max_completion_tokens only
         self._failed_in_a_row = 0
@@ -152,9 +152,9 @@ class Client:
         return EndpointDown(self._outage)
 
     def total_usage(self) -> Usage:
-        """The usage of this run, with the requests, tokens and cost of earlier runs that filled the cache."""
-        usage = dataclasses.replace(self.usage)
-        usage.add(cost_of(self._cache.earlier, self._endpoint), self._endpoint)
+        """The usage of this run, with the requests, tokens and cost of all answers in the cache."""
+        usage = dataclasses.replace(self.usage, requests=0, tokens_in=0, tokens_out=0)
+        usage.add(total_cost(self._cache.path, self._endpoint), self._endpoint)
         return usage
 
     def _send(self, messages: Messages) -> tuple[str, int, int]:
@@ -186,10 +186,10 @@ class Client:
                 self._back_off(attempt, error)
 
     def _wait_for_turn(self) -> None:
-        """Spread requests evenly over each minute."""
+        """Spread requests evenly over each minute, with those of other processes."""
         with self._lock:
             start = max(self._next_start, self._clock.now())
-            self._next_start = start + 60 / self._endpoint.requests_per_minute
+            self._next_start = start + 60 * hosts.count() / self._endpoint.requests_per_minute
         self._sleep_until(start)
 
     def _back_off(self, attempt: int, error: "_Retry") -> None:

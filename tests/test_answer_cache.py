@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from pasta_jax import hosts
 from pasta_jax.answer_cache import Cache, CachedAnswer, Cost, Prices, Usage, total_cost
 from pasta_jax.errors import PastaError
 from pasta_jax.llm import Client
@@ -24,6 +25,22 @@ def test_the_cost_of_several_runs_is_that_of_all_their_answers(tmp_path):
                 assert total.dollars == pytest.approx(0.003 * (run + 1))
     assert total_cost(tmp_path / "cache", PRICES) == Cost(3, 3000, 300, pytest.approx(0.009))
     assert total_cost(tmp_path / "absent", PRICES) == Cost(0, 0, 0, 0.0)
+
+
+def test_each_of_several_processes_writes_a_cache_of_its_own_and_reads_all(tmp_path, monkeypatch):
+    path = tmp_path / "cache.jsonl"
+    for number in (0, 1):
+        monkeypatch.setattr(hosts, "number", lambda number=number: number)
+        cache = Cache(path)
+        cache.put(CachedAnswer(f"of {number}", "text", 1, 2))
+        cache.close()
+        assert cache.get("of 0") == "text"
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["cache-1.jsonl", "cache.jsonl"]
+    assert total_cost(path, PRICES).requests == 2
+    monkeypatch.setattr(hosts, "number", lambda: 0)
+    cache = Cache(path)
+    assert cache.get("of 1") == "text"
+    cache.close()
 
 
 def test_a_price_that_is_not_set_is_stated_instead_of_a_cost_of_zero(tmp_path):

@@ -3,15 +3,17 @@
 Each answer is a line of progress.jsonl, appended as it arrives, in any order. The first line states everything that
 the answers depend on, so that a folder is never continued by a different run. A pair that an annotator could not answer
 for a reason that may pass has no line, so that the next run asks again.
+
+Several processes share the pairs; the first one reads and writes the file.
 """
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
 
-from pasta_jax import fingerprints
+from pasta_jax import fingerprints, hosts
 from pasta_jax.data.pairs import Pair
 from pasta_jax.errors import PastaError
 from pasta_jax.files import JsonLines, json_line
@@ -49,8 +51,15 @@ def collect_answers(
 ) -> list[Answer | Unanswered]:
     """The annotator's answer to every pair, in order; answers that an earlier run left in `folder` are reused.
 
-    `about` states everything that answers depend on; a folder begun with a different `about` is refused.
+    `about` states everything that answers depend on; a folder begun with a different `about` is refused. All processes
+    call it, and those after the first get no answers.
     """
+    if not hosts.is_first():
+        missing = json.loads(hosts.told(""))
+        with Progress("annotating", len(hosts.share(missing))) as progress:
+            for _ in _shared(missing, annotate, progress):
+                progress.add()
+        return []
     path = folder / PROGRESS
     with JsonLines(path, exclusive=True) as file:
         header = {**about, "pairs": fingerprints.of_texts(pair.id for pair in pairs)}
@@ -63,9 +72,10 @@ def collect_answers(
         missing = [number for number in range(len(pairs)) if number not in answers]
         with Progress("annotating", len(pairs), len(answers)) as progress:
             unanswered: dict[int, Unanswered] = {}
-            for number, answer in annotate(missing, progress) if missing else ():
-                if isinstance(answer, Unanswered):
-                    unanswered[number] = answer
+            hosts.told(json.dumps(missing))
+            for number, answer, reason in _shared(missing, annotate, progress):
+                if reason is not None:
+                    unanswered[number] = reason
                     continue
                 file.append([number, answer])
                 answers[number] = json.loads(json_line(answer))  # as a resumed run reads it, key order included
@@ -73,6 +83,19 @@ def collect_answers(
     if missing := len(pairs) - len(answers) - len(unanswered):
         raise PastaError(f"{folder}: {missing} pairs have no answer yet; rerun the command to resume")
     return [unanswered.get(number) or answers[number] for number in range(len(pairs))]
+
+
+def _shared(
+    missing: list[int], annotate: Annotate, progress: Progress
+) -> Iterator[tuple[int, Answer | None, Unanswered | None]]:
+    """The missing answers: in the first process all of them, in others those of their share."""
+
+    def own() -> Iterator[tuple[int, Answer | None, Unanswered | None]]:
+        share = list(hosts.share(missing))
+        for number, answer in annotate(share, progress) if share else ():
+            yield (number, None, answer) if isinstance(answer, Unanswered) else (number, answer, None)
+
+    return hosts.gathered(own(), len(missing), tuple[int, Answer | None, Unanswered | None])
 
 
 def _parse_answers(lines: Sequence[bytes], path: Path, count: int) -> dict[int, Answer]:

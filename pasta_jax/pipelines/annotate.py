@@ -4,12 +4,14 @@ import dataclasses
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta
 from rich.console import Console
 
+from pasta_jax import hosts
 from pasta_jax.annotate import annotators
 from pasta_jax.annotate.annotators import Annotator, ToyProblems
 from pasta_jax.annotate.form import FormFilter, keep
@@ -116,21 +118,24 @@ def read_settings(config: Mapping[str, object]) -> Settings:
     return read(config, SETTINGS[name])
 
 
-def run(settings: Settings, folder: Path) -> Summary:
+def run(settings: Settings, folder: Path) -> Summary | None:
     """Annotate and verify all pairs and write the results to `folder`; resumes a run that was stopped there.
 
-    Pairs that an endpoint did not answer are counted in the summary; the same call asks for them again.
+    Pairs that an endpoint did not answer are counted in the summary; the same call asks for them again. Several
+    processes share the annotating; the first one does everything else, and the others return None.
     """
-    with claim(folder):
+    with claim(folder) if hosts.is_first() else nullcontext():
         return _run(settings, folder)
 
 
-def _run(settings: Settings, folder: Path) -> Summary:
+def _run(settings: Settings, folder: Path) -> Summary | None:
     with doing("reading the pairs"):
         pairs, skipped = read_pairs(settings)
     tokenizer = tokenizer_for(settings.model)
     annotator = annotator_for(settings, pairs, tokenizer, folder)
     answers = collect_answers(folder, annotator.about, pairs, annotator.annotate)
+    if not hosts.is_first():
+        return None
     skipped.unanswered.update(answer.reason for answer in answers if isinstance(answer, Unanswered))
     limits = Limits(settings.max_tokens)
     verdicts = [
