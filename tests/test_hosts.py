@@ -9,9 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from configs import annotate as annotate_config
 from pasta_jax import hosts
 from pasta_jax.errors import PastaError
+from pasta_jax.models.weights import export_model
+from pasta_jax.pipelines import annotate
 from tests.forked import Forked, command
+from tests.models import babbler
 
 STEPS = 16
 FLAGS = [
@@ -37,6 +41,17 @@ def start_all(folder: Path, script: str, flags: list[str], processes: int) -> li
     ]
 
 
+def start_preference(workdir: Path, model: Path, processes: int) -> list[Forked]:
+    """The processes of a preference run from a model that forks, closes and stops often."""
+    flags = ["--config=configs/preference.py:tiny", f"--config.model.path={model}", f"--config.baseline.path={model}"]
+    flags += ["--config.decoding.lanes=2", "--config.decoding.rows=2", "--config.evaluate.temperatures=(1.0,)"]
+    flags += ["--config.request.max_tokens=60", "--config.request.max_chunk_tokens=12", "--config.sample.block=4"]
+    flags += ["--config.score.efficiency=parallelism", "--config.train.learning_rate=1e-3"]
+    flags += [f"--config.mesh.data={processes}"]
+    flags += ["--config.loss.loss=dpo"]  # does not multiply the rounding of log-probabilities of hundreds of nats
+    return start_all(workdir.parent, "preference", [*flags, f"--workdir={workdir}"], processes)
+
+
 def end(process: Forked, code: int = 0) -> str:
     """What a process printed, which must end with this exit code."""
     return process.finish(code) + process.errors()
@@ -49,8 +64,12 @@ def losses(workdir: Path) -> dict[int, list[float]]:
 
 def wait_for_step(process: Forked, workdir: Path, step: int) -> None:
     """Until the file of metrics has a step."""
-    path = workdir / "metrics.jsonl"
-    while not (path.exists() and path.read_text().count("\n") > step):
+    wait_for_lines(process, workdir, "metrics.jsonl", step + 1)
+
+
+def wait_for_lines(process: Forked, folder: Path, pattern: str, lines: int) -> None:
+    """Until a file has so many lines."""
+    while not any(path.read_text().count("\n") >= lines for path in folder.glob(pattern)):
         assert process.poll() is None, process.errors()
         time.sleep(0.02)
 
@@ -119,12 +138,20 @@ def test_two_processes_share_the_prompts_and_write_what_one_writes(alone, prompt
     workdir = tmp_path / "evaluated"
     flags = ["--config=configs/evaluate.py:smollm2", f"--workdir={workdir}", "--config.decoding.widths=()"]
     flags += [f"--config.model.path={alone / 'model'}", "--config.model.preset=", "--config.model.adapter="]
-    flags += ["--config.systems=('model',)", "--config.prompts.alpaca_eval=0", "--config.prompts.no_fork=0"]
+    flags += [f"--config.baseline.path={alone / 'model'}", "--config.baseline.preset=", "--config.baseline.adapter="]
+    flags += [
+        "--config.systems=('model','baseline')",
+        "--config.judges=('repetition','checked')",
+        "--config.prompts.alpaca_eval=0",
+        "--config.prompts.no_fork=0",
+    ]
+    flags += ["--config.checked.checks.weights.fluency=0.0", "--config.checked.checks.weights.fit=0.0"]
     flags += ["--config.prompts.file=5", f"--config.prompts_file={prompts}", "--config.unmasked=0"]
     flags += ["--config.request.max_tokens=16", "--config.decoding.lanes=1", "--config.decoding.rows=2"]
     texts = [end(process) for process in start_all(tmp_path, "evaluate", flags, 2)]
     assert "model" in texts[0]
     assert "answers" not in texts[1]  # the first one reports
+    assert len(json.loads((workdir / "report.json").read_text())["sets"]["file"]["model"]["wins"]) == 2
     records = [json.loads(line) for line in (workdir / "answers-model.jsonl").read_text().splitlines()[1:]]
     texts = {record["number"]: record["text"] for record in records}
     assert len(records) == 5
@@ -133,6 +160,51 @@ def test_two_processes_share_the_prompts_and_write_what_one_writes(alone, prompt
     [process] = start_all(tmp_path, "evaluate", flags, 1)  # reports on the same answers
     end(process)
     assert (workdir / "report.json").read_text() == report
+
+
+@pytest.mark.slow
+def test_two_processes_share_a_preference_run_that_resumes_after_one_is_killed(tmp_path):
+    model, workdir = tmp_path / "model", tmp_path / "two"
+    export_model(babbler(), model)
+    first, second = start_preference(workdir, model, 2)
+    wait_for_lines(first, workdir / "artifacts", "sample-*", 2)  # its inputs, and the answers to a prompt
+    second.send_signal(signal.SIGKILL)
+    [alone] = start_preference(tmp_path / "one", model, 1)  # while the first one waits for signs of life
+    assert "error: process 1 is lost" in end(first, hosts.EXIT_LOST)
+    end(second, -signal.SIGKILL)
+    texts = [end(process) for process in (alone, *start_preference(workdir, model, 2))]
+    assert '"quality_weight"' in texts[1]
+    assert '"quality_weight"' not in texts[2]  # the first one reports
+
+    one, two = ({path.name: path for path in (tmp_path / run / "artifacts").iterdir()} for run in ("one", "two"))
+    names = [name for name in one if name.startswith(("baseline", "sample", "score", "pair", "reference"))]
+    assert len(names) == 6  # two sets of prompts have baselines
+    for name in names:
+        assert two[name].read_bytes() == one[name].read_bytes(), name
+    assert (tmp_path / "two/report.json").exists()
+    [trained] = [name for name in one if name.startswith("train")]
+    losses_of_one, losses_of_two = losses(one[trained]), losses(two[trained])
+    assert list(losses_of_one) == list(losses_of_two)
+    np.testing.assert_allclose([*losses_of_two.values()], [*losses_of_one.values()], atol=1e-5, rtol=0)
+
+
+@pytest.mark.slow
+def test_two_processes_share_annotation_by_likelihood(tmp_path):
+    export_model(babbler(), tmp_path / "model")
+    toy = annotate_config.toy()
+    toy.update(dataset=False, max_pairs=3)
+    annotate.run(annotate.read_settings(toy), tmp_path / "toy")
+    flags = ["--config=configs/annotate.py:likelihood", f"--config.records={tmp_path / 'toy/records.jsonl'}"]
+    flags += [f"--config.model.path={tmp_path / 'model'}", "--config.model.preset=", "--config.weighing.lengths=(256,)"]
+    written = {}
+    for processes in (2, 1):
+        output = tmp_path / f"weighed{processes}"
+        every = start_all(tmp_path, "annotate", [*flags, "--config.dataset=False", f"--output={output}"], processes)
+        texts = [end(process) for process in every]
+        assert ["records" in text for text in texts] == [True, False][:processes]  # the first one reports
+        written[processes] = {path.name: sorted(path.read_bytes().splitlines()) for path in output.iterdir()}
+    assert len(written[1]["progress.jsonl"]) == 1 + 3
+    assert written[2] == written[1]
 
 
 @pytest.mark.parametrize(

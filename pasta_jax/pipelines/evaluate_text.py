@@ -17,6 +17,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal, get_args
 
+import msgspec
+
 from pasta_jax import files, hosts
 from pasta_jax.decode.generate import DecodeConfig
 from pasta_jax.errors import PastaError
@@ -53,6 +55,7 @@ from pasta_jax.workdir import claim
 
 PAIRS = "pairs.jsonl"
 JudgeName = Literal["repetition", "rules", "checked"]
+Wins = dict[tuple[str, System], dict[str, dict[int, float]]]  # by set and system, by judge, by number of the prompt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,8 +87,8 @@ class Settings:
 def run(settings: Settings, workdir: Path, limit: int | None = None) -> Evaluation | None:
     """Answer all prompts with each system, one after the other; write and return the figures.
 
-    `limit`: at most so many prompts of each set, chosen evenly. Several processes share the prompts; the first one does
-    everything else, and the others return None.
+    `limit`: at most so many prompts of each set, chosen evenly. Several processes share the prompts, to answer them and
+    to judge the answers; the first one does everything else, and the others return None.
     """
     if not settings.systems or len(set(settings.systems)) < len(settings.systems):
         raise PastaError("config.systems: name one or several, each once")
@@ -100,6 +103,7 @@ def run(settings: Settings, workdir: Path, limit: int | None = None) -> Evaluati
         chosen = {name: one.chosen for name, one in sets.items()}
         every = [question for questions in chosen.values() for question in questions]
         answers = {task.system: answer_all(task, every, workdir) for task in tasks}
+        won = judge_all(settings, answers)
         if not hosts.is_first():
             return None
         first = every[: len(next(iter(chosen.values())))]
@@ -112,7 +116,7 @@ def run(settings: Settings, workdir: Path, limit: int | None = None) -> Evaluati
         report = Report(
             options=dataclasses.asdict(tasks[0].template),
             models={task.system: task.model.identity for task in tasks},
-            sets=reports(settings, answers, every, timings),
+            sets=reports(answers, won, every, timings),
             realised={system: realised(timings, system) for system in answers if timings and system != "baseline"},
             throughput=together,
             annotations=interop.win_rate_of(annotations) if annotations else None,
@@ -173,14 +177,34 @@ def as_named(task: Task) -> Task:
     return task
 
 
+def judge_all(settings: Settings, answers: Mapping[System, Sequence[Answer]]) -> Wins:
+    """The judges' preferences for each system's answers over the baseline's; all processes judge a share of them."""
+    if not settings.judges or "baseline" not in answers:
+        return {}
+    everything = hosts.told(msgspec.json.encode(answers).decode())
+    answers = msgspec.json.decode(everything, type=dict[System, list[Answer]])
+    judges = {name: judge_of(name, settings) for name in settings.judges}
+    won: Wins = {}
+    for system, several in answers.items():
+        pairs = [] if system == "baseline" else list(zip(several, answers["baseline"], strict=True))
+        for prompts in dict.fromkeys(own.prompts for own, _ in pairs):
+            some = [pair for pair in pairs if pair[0].prompts == prompts]
+            for name, judge in judges.items():
+                own = (summary.wins(judge, *zip(pair)) for pair in hosts.share(some))
+                every = hosts.gathered(own, len(some), dict[int, float])
+                found = won.setdefault((prompts, system), {}).setdefault(name, {})
+                for one in track(every, f"{prompts}: {name} compares {system}", len(some)):
+                    found |= one
+    return won
+
+
 def reports(
-    settings: Settings, answers: Mapping[System, Sequence[Answer]], questions: Sequence[Question], timings: list[Timing]
+    answers: Mapping[System, Sequence[Answer]], wins: Wins, questions: Sequence[Question], timings: list[Timing]
 ) -> dict[str, dict[str, SystemReport]]:
     """The figures by set and system."""
     sets: dict[str, dict[str, SystemReport]] = {}
     categories = {(question.prompts, question.number): question.category for question in questions}
     names = list(dict.fromkeys(answer.prompts for several in answers.values() for answer in several))
-    judges = {name: judge_of(name, settings) for name in settings.judges}
     for name in names:
         sets[name] = {}
         rules = rules_of("ifeval") if name == "ifeval" else {}
@@ -189,15 +213,7 @@ def reports(
         for system, several in answers.items():
             own = [answer for answer in several if answer.prompts == name]
             ratios = summary.ratios(own, plain, speedups(timed, system) if timed and system != "baseline" else {})
-            won: dict[str, dict[int, float]] = {}
-            if plain is not None and system != "baseline":
-                for judge_name, judge in judges.items():
-                    pairs = track(
-                        list(zip(own, plain, strict=True)), f"{name}: {judge_name} compares {system}", len(own)
-                    )
-                    won[judge_name] = {}
-                    for pair in pairs:
-                        won[judge_name] |= summary.wins(judge, *zip(pair))
+            won = wins.get((name, system), {})
             by_category: dict[str, set[int]] = {}
             for answer in own:
                 by_category.setdefault(categories[name.removesuffix(SECOND_TURN), answer.number], set()).add(
