@@ -81,6 +81,20 @@ def training_mesh() -> ConfigDict:
     )
 
 
+def ray() -> ConfigDict:
+    """A Ray cluster, and what each of its workers takes."""
+    return ConfigDict(
+        {
+            "address": "",  # of a cluster; empty: that in RAY_ADDRESS, else this machine
+            "workers": 0,  # at a time on this machine; 0: as many as its CPUs allow
+            "cpus": 1.0,  # of a worker
+            "gpus": 0.0,
+            "tpus": 0,  # chips
+            "retries": 3,  # of what a lost worker was doing
+        }
+    )
+
+
 def request(max_tokens: int) -> ConfigDict:
     """How one request is answered (decode/generate.py::Request)."""
     return ConfigDict(

@@ -97,6 +97,8 @@ def smollm2() -> ConfigDict:
             "decoding": common.decoding(lanes=32, rows=8),
             "request": common.request(max_tokens=400),
             "mesh": common.mesh(),
+            "executor": "local",  # where prompts are answered: local, or ray (docs/TPU.md); timed is always local
+            "ray": common.ray(),
             "unmasked": 50,  # answers of each set to compare with what the model would write without the grammar mask
             "pairs": 50,  # prompts of the first set whose two answers a person is to compare: WORKDIR/pairs.jsonl
             "timed": 0,  # prompts of the first set to answer one at a time, for realised speedup; on a quiet machine

@@ -39,14 +39,7 @@ def sweep(base: ConfigDict) -> ConfigDict:
             "choices": (WEIGHTS,),  # one list per field
             # Where runs happen: local (one after another), ray (config.ray), or commands: print one for each run.
             "executor": "local",
-            "ray": {
-                "address": "",  # of a cluster; empty: that in RAY_ADDRESS, else this machine
-                "workers": 0,  # runs at a time on this machine; 0: as many as its CPUs allow
-                "cpus": 1.0,  # of a run
-                "gpus": 0.0,
-                "tpus": 0,  # chips
-                "retries": 3,  # of a run whose worker was lost
-            },
+            "ray": common.ray(),
         }
     )
 

@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+import pickle
 import re
 import signal
+from contextlib import nullcontext
 
 import pytest
 
@@ -16,7 +18,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.length_controlled import LengthControlled
 from pasta_jax.lang.structure import Positions
 from pasta_jax.models.defaults import Defaults
-from pasta_jax.pipelines import evaluate_answers, evaluate_page, evaluate_prompts, evaluate_text
+from pasta_jax.pipelines import evaluate_answers, evaluate_on_ray, evaluate_page, evaluate_prompts, evaluate_text
 from pasta_jax.pipelines.evaluate_answers import SHOWN, Task
 from pasta_jax.pipelines.evaluate_prompts import Question
 from pasta_jax.pipelines.evaluate_report import Evaluation
@@ -95,6 +97,32 @@ def test_a_run_keeps_its_answers_and_resumes(run, tmp_path):
         assert [answer.fed for answer in answers] == [answer.fed for answer in evaluation.answers[system]]
     assert again.timings == evaluation.timings  # they were read
     assert [len(path.read_text().splitlines()) for path in paths] == [4] * 4
+
+
+def test_workers_of_ray_answer_as_this_process_does(run, tmp_path, monkeypatch):
+    """Pieces go to workers as bytes, and come back in any order."""
+    here = run()
+
+    def on_ray(cluster, compute, pieces):
+        assert len(pieces) == 2  # two questions for a worker's one lane, then one
+        for number, piece in reversed([*enumerate(pieces)]):
+            yield number, compute(pickle.loads(pickle.dumps(piece)))
+
+    monkeypatch.setattr(evaluate_on_ray, "on_ray", on_ray)
+    monkeypatch.setattr(evaluate_text, "connected", lambda cluster: nullcontext())
+    monkeypatch.setattr(evaluate_on_ray, "load", evaluate_text.load)
+    (tmp_path / "run").rename(tmp_path / "here")
+    there = run(executor="ray", timed=0)
+    untimed = {"prefill_seconds": 0.0, "decode_seconds": 0.0}
+    for system in SYSTEMS:
+        pairs = zip(here.answers[system], there.answers[system], strict=True)
+        assert all(dataclasses.replace(a, **untimed) == dataclasses.replace(b, **untimed) for a, b in pairs)
+
+    lost = iter([(0, PastaError("its worker was lost"))])
+    monkeypatch.setattr(evaluate_on_ray, "on_ray", lambda *_: lost)
+    (tmp_path / "run").rename(tmp_path / "there")
+    with pytest.raises(PastaError, match=r"^its worker was lost$"):
+        run(executor="ray", timed=0)
 
 
 def test_the_report_shows_every_prompt_safely(run, tmp_path):
@@ -281,6 +309,6 @@ def test_apar_needs_a_model_trained_so_and_forks_without_topics_or_joins(run):
     ids = (1,)
     template = Request(ids, 9, Sampling(), False, max_topic_tokens=12, max_chunk_tokens=9, max_topic_words=3)
     config, options = DecodeConfig(1, 2, 0), Options(2, 8, 6, "none")
-    task = evaluate_text.as_named(Task("apar", tiny_model(), template, config, options, unmasked=0))
+    task = evaluate_answers.as_named(Task("apar", tiny_model(), template, config, options, unmasked=0))
     assert (task.template.max_topic_tokens, task.template.max_topic_words, task.template.syncs) == (0, 0, False)
     assert not task.template.sequential

@@ -1,6 +1,8 @@
 """Tasks on a Ray cluster, or in several processes of this machine: that of a lost worker is computed again."""
 
+import contextlib
 import dataclasses
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Annotated, Any, TypeVar
@@ -23,7 +25,31 @@ class RaySettings:
     cpus: AboveZero
     gpus: AtLeastZero
     tpus: Count  # chips
-    retries: Count  # of a point whose worker was lost
+    retries: Count  # of a task whose worker was lost
+
+
+@contextlib.contextmanager
+def connected(settings: RaySettings) -> Iterator[ModuleType]:
+    """Ray, connected to the cluster; within such a block, the same connection, so that workers keep what they load."""
+    try:
+        import ray  # optional, and slow to import
+    except ImportError:
+        raise PastaError("config.executor=ray: Ray is not installed; bash launch/setup.sh --ray") from None
+    if ray.is_initialized():
+        yield ray
+        return
+    here = {"num_cpus": settings.workers * settings.cpus} if settings.workers and not settings.address else {}
+    try:
+        # JAX warns of every fork; these start other programs at once.
+        warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
+        ray.init(address=settings.address or None, include_dashboard=False, logging_level="ERROR", **here)
+    except Exception as error:  # Ray raises many kinds when a cluster can't be reached
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise PastaError(f"config.ray.address: {settings.address or 'this machine'}: {reason}") from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
 
 
 def on_ray(
@@ -34,17 +60,7 @@ def on_ray(
     `compute` runs in workers, which import this package and share the folders that the tasks name. What it raises is
     the outcome of its task; the other tasks go on.
     """
-    try:
-        import ray  # optional, and slow to import
-    except ImportError:
-        raise PastaError("config.executor=ray: Ray is not installed; bash launch/setup.sh --ray") from None
-    here = {"num_cpus": settings.workers * settings.cpus} if settings.workers and not settings.address else {}
-    try:
-        ray.init(address=settings.address or None, include_dashboard=False, logging_level="ERROR", **here)
-    except Exception as error:  # Ray raises many kinds when a cluster can't be reached
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise PastaError(f"config.ray.address: {settings.address or 'this machine'}: {reason}") from None
-    try:
+    with connected(settings) as ray:
         chips = {"TPU": settings.tpus} if settings.tpus else {}
         options = {"num_cpus": settings.cpus, "num_gpus": settings.gpus, "resources": chips}
         remote = ray.remote(compute).options(max_retries=settings.retries, **options)
@@ -53,8 +69,6 @@ def on_ray(
         while waiting:
             [done], waiting = ray.wait(waiting, num_returns=1)
             yield numbers[done], _outcome(ray, done)
-    finally:
-        ray.shutdown()
 
 
 def _outcome(ray: ModuleType, done: Any) -> Any:

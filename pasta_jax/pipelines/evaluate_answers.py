@@ -6,7 +6,7 @@ Answers that depend on something else are refused, and what differs is named.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from pasta_jax.decode.generate import DecodeConfig, Request, Result, generate, s
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.answers import Answer, answer_of, answer_of_outcome
 from pasta_jax.evaluate.probe import well_formed
+from pasta_jax.lang.structure import Positions
 from pasta_jax.models.weights import Model
 from pasta_jax.pipelines.evaluate_prompts import Question
 from pasta_jax.progress import Progress, say
@@ -123,14 +124,46 @@ class Task:
         return record
 
 
-def answer_all(task: Task, questions: Sequence[Question], workdir: Path) -> list[Answer]:
+def as_named(task: Task) -> Task:
+    """The task of an ablation or of APAR, with what its name says; other tasks as they are."""
+    match task.system:
+        case "apar":  # forks have no topic, and nothing joins
+            rules = {"max_topic_tokens": 0, "max_topic_words": 0, "distinct_topics": False, "syncs": False}
+            return dataclasses.replace(task, template=dataclasses.replace(task.template, **rules))
+        case "no_topics":
+            return dataclasses.replace(task, template=dataclasses.replace(task.template, max_topic_tokens=0))
+        case "no_syncs":
+            return dataclasses.replace(task, template=dataclasses.replace(task.template, syncs=False))
+        case "constant" | "shared_start":
+            other = dataclasses.replace(task.model, positions=Positions(task.system))
+            return dataclasses.replace(task, model=other)
+    return task
+
+
+Compute = Callable[[Task, Sequence[Question]], Iterator[Answer]]
+
+
+def by_processes(task: Task, questions: Sequence[Question]) -> Iterator[Answer]:
+    """The answers to the first process's questions: in that process all of them, in others those of their share."""
+    text = hosts.told(msgspec.json.encode((task.config.slots, questions)).decode())
+    slots, missing = msgspec.json.decode(text, type=tuple[int, tuple[Question, ...]])
+    task = dataclasses.replace(task, config=dataclasses.replace(task.config, slots=slots))
+    share = hosts.share(missing)
+    own = (record for _, record in task.answers(share)) if share else iter(())
+    return hosts.gathered(own, len(missing), Answer)
+
+
+def answer_all(
+    task: Task, questions: Sequence[Question], workdir: Path, compute: Compute = by_processes
+) -> list[Answer]:
     """Every question's answer, in order, then the second turns'; those of an earlier run are read.
 
-    Of several processes, each answers a share; the first one keeps and returns all, the others return nothing.
+    `compute` yields answers as they are finished. Of several processes, each answers a share; the first one keeps and
+    returns all, the others return nothing.
     """
     if not hosts.is_first():
         for _turn in range(2):
-            list(_shared(task, ()))
+            list(compute(task, ()))
         return []
     about, path = task.depends_on(), workdir / f"answers-{task.system}.jsonl"
     with files.JsonLines(path, exclusive=True) as lines:
@@ -139,17 +172,22 @@ def answer_all(task: Task, questions: Sequence[Question], workdir: Path) -> list
         else:
             lines.append(about)
         known = read_answers(lines.lines[1:], path)
-        first = _answer_missing(task, questions, known, lines, path)
+        first = _answer_missing(task, questions, known, lines, path, compute)
         later = [
             question.next_turn(earlier.text)
             for question, earlier in zip(questions, first, strict=True)
             if question.follow_up is not None
         ]
-        return first + _answer_missing(task, later, known, lines, path)
+        return first + _answer_missing(task, later, known, lines, path, compute)
 
 
 def _answer_missing(
-    task: Task, questions: Sequence[Question], known: dict[tuple[str, int], Answer], lines: files.JsonLines, path: Path
+    task: Task,
+    questions: Sequence[Question],
+    known: dict[tuple[str, int], Answer],
+    lines: files.JsonLines,
+    path: Path,
+    compute: Compute,
 ) -> list[Answer]:
     """Answer what is not known yet, and keep it."""
     for question in questions:
@@ -165,7 +203,7 @@ def _answer_missing(
     found = len(questions) - len(missing)
     if found:
         say(f"{SHOWN[task.system]}: {found} of {len(questions)} answers are there")
-    records = _shared(task, missing)
+    records = compute(task, missing)
     if missing:
         with Progress(f"{SHOWN[task.system]}: answers", len(questions), found) as progress:
             for record in records:
@@ -173,16 +211,6 @@ def _answer_missing(
                 known[record.prompts, record.number] = record
                 progress.add()
     return [known[question.prompts, question.number] for question in questions]
-
-
-def _shared(task: Task, questions: Sequence[Question]) -> Iterator[Answer]:
-    """The answers to the first process's questions: in that process all of them, in others those of their share."""
-    text = hosts.told(msgspec.json.encode((task.config.slots, questions)).decode())
-    slots, missing = msgspec.json.decode(text, type=tuple[int, tuple[Question, ...]])
-    task = dataclasses.replace(task, config=dataclasses.replace(task.config, slots=slots))
-    share = hosts.share(missing)
-    own = (record for _, record in task.answers(share)) if share else iter(())
-    return hosts.gathered(own, len(missing), Answer)
 
 
 def refuse_other(path: Path, line: bytes, about: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal, get_args
 
+import jax
 import msgspec
 
 from pasta_jax import files, hosts
@@ -30,13 +31,14 @@ from pasta_jax.judges.checked import Entry
 from pasta_jax.judges.judge import Judge, Verdict
 from pasta_jax.judges.offline import comparing, proxy
 from pasta_jax.judges.rules import rules_of
-from pasta_jax.lang.structure import Positions
 from pasta_jax.models.defaults import filled
 from pasta_jax.models.source import ModelSource, load
 from pasta_jax.models.weights import Model
 from pasta_jax.pipelines.checked_judge import CheckedSettings, checked_judge
+from pasta_jax.pipelines.cluster import RaySettings, connected
 from pasta_jax.pipelines.evaluate import RequestSettings, template_of
-from pasta_jax.pipelines.evaluate_answers import Ablation, System, Task, answer_all
+from pasta_jax.pipelines.evaluate_answers import Ablation, System, Task, answer_all, as_named, by_processes
+from pasta_jax.pipelines.evaluate_on_ray import on_workers
 from pasta_jax.pipelines.evaluate_page import write_report
 from pasta_jax.pipelines.evaluate_prompts import (
     SECOND_TURN,
@@ -73,6 +75,8 @@ class Settings:
     decoding: DecodeConfig
     request: RequestSettings
     mesh: MeshSettings
+    executor: Literal["local", "ray"]
+    ray: RaySettings
     unmasked: Count  # answers of each set to compare with what the model would write without the grammar mask
     pairs: Count  # prompts of the first set whose two answers a person is to compare
     timed: Count  # prompts of the first set to answer one at a time, for realised speedup
@@ -92,6 +96,8 @@ def run(settings: Settings, workdir: Path, limit: int | None = None) -> Evaluati
     """
     if not settings.systems or len(set(settings.systems)) < len(settings.systems):
         raise PastaError("config.systems: name one or several, each once")
+    if settings.executor == "ray" and jax.process_count() > 1:
+        raise PastaError("config.executor=ray: start one process, or leave the executor local in several")
     annotations = interop.read_annotations(Path(settings.annotations)) if settings.annotations else []
     fitted = None
     if annotations and settings.prompts.alpaca_eval:
@@ -102,7 +108,11 @@ def run(settings: Settings, workdir: Path, limit: int | None = None) -> Evaluati
             tasks = tasks_of(settings)
         chosen = {name: one.chosen for name, one in sets.items()}
         every = [question for questions in chosen.values() for question in questions]
-        answers = {task.system: answer_all(task, every, workdir) for task in tasks}
+        compute, on_ray = by_processes, settings.executor == "ray"
+        if on_ray:
+            compute = on_workers(settings.ray, sources_of(settings), settings.mesh)
+        with connected(settings.ray) if on_ray else nullcontext():
+            answers = {task.system: answer_all(task, every, workdir, compute) for task in tasks}
         won = judge_all(settings, answers)
         if not hosts.is_first():
             return None
@@ -129,14 +139,20 @@ def run(settings: Settings, workdir: Path, limit: int | None = None) -> Evaluati
         return evaluation
 
 
+OF_MODEL = {"model", *get_args(Ablation)}  # the systems that decode with config.model
+
+
+def sources_of(settings: Settings) -> dict[System, ModelSource]:
+    """Where each system's model comes from."""
+    rival = settings.rival if settings.rival.preset or settings.rival.path else settings.baseline
+    own = {"baseline": settings.baseline, "apar": settings.apar}
+    return {system: settings.model if system in OF_MODEL else own.get(system, rival) for system in settings.systems}
+
+
 def tasks_of(settings: Settings) -> list[Task]:
     """Each system with its model; a source that several share is loaded once."""
-    rival = settings.rival if settings.rival.preset or settings.rival.path else settings.baseline
-    of_model = {"model", *get_args(Ablation)}
-    own = {"baseline": settings.baseline, "apar": settings.apar}
-    sources = {system: settings.model if system in of_model else own.get(system, rival) for system in settings.systems}
     models: dict[ModelSource, Model] = {}
-    mesh = settings.mesh.mesh()
+    mesh, sources = settings.mesh.mesh(), sources_of(settings)
     for system, source in sources.items():
         if source not in models:
             models[source] = load(source, only_decoding=True, mesh=mesh)
@@ -151,7 +167,7 @@ def tasks_of(settings: Settings) -> list[Task]:
         Task(
             system=system,
             model=models[source],
-            template=dataclasses.replace(template, sequential=system not in of_model and system != "apar"),
+            template=dataclasses.replace(template, sequential=system not in OF_MODEL and system != "apar"),
             config=settings.decoding,
             options=settings.skeleton,
             unmasked=settings.unmasked,
@@ -159,22 +175,6 @@ def tasks_of(settings: Settings) -> list[Task]:
         for system, source in sources.items()
     ]
     return [as_named(task) for task in tasks]
-
-
-def as_named(task: Task) -> Task:
-    """The task of an ablation or of APAR, with what its name says; other tasks as they are."""
-    match task.system:
-        case "apar":  # forks have no topic, and nothing joins
-            rules = {"max_topic_tokens": 0, "max_topic_words": 0, "distinct_topics": False, "syncs": False}
-            return dataclasses.replace(task, template=dataclasses.replace(task.template, **rules))
-        case "no_topics":
-            return dataclasses.replace(task, template=dataclasses.replace(task.template, max_topic_tokens=0))
-        case "no_syncs":
-            return dataclasses.replace(task, template=dataclasses.replace(task.template, syncs=False))
-        case "constant" | "shared_start":
-            other = dataclasses.replace(task.model, positions=Positions(task.system))
-            return dataclasses.replace(task, model=other)
-    return task
 
 
 def judge_all(settings: Settings, answers: Mapping[System, Sequence[Answer]]) -> Wins:
