@@ -105,6 +105,7 @@ def test_two_processes_stop_together_end_when_one_is_killed_and_compute_what_one
     wait_for_step(first, workdir, 9)
     second.send_signal(signal.SIGKILL)
     killed = time.monotonic()
+    undisturbed = start(tmp_path / "undisturbed", 2)  # while the first one waits for signs of life
     text = end(first, hosts.EXIT_LOST)
     assert time.monotonic() - killed < 60
     assert "error: process 1 is lost" in text
@@ -115,6 +116,10 @@ def test_two_processes_stop_together_end_when_one_is_killed_and_compute_what_one
     assert "resuming from step" in texts[0]
     assert f"step {STEPS}/" in texts[0]
     assert f"step {STEPS}/" not in texts[1]  # the first one prints and writes
+    for process in undisturbed:
+        end(process)
+    weights = [path / "model/model.safetensors" for path in (workdir, tmp_path / "undisturbed")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
     two, one = losses(workdir), losses(alone)
     assert len(two) == len(one) == STEPS
     for step, values in one.items():
