@@ -121,6 +121,8 @@ def preference() -> ConfigDict:
                 "seed": 0,
             },
             "mesh": common.training_mesh(),
+            "executor": "local",  # where answers are sampled: local, or ray (docs/TPU.md)
+            "ray": common.ray(),
             "every": {"log": 10, "save": 100},  # updates; 0: never
             "evaluate": {
                 "count": 256,  # held-out prompts

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import pickle
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +25,7 @@ from pasta_jax.models.adapter import AdapterConfig, describe, merge, new_adapter
 from pasta_jax.models.weights import export_model, load_model
 from pasta_jax.pipelines import sweep
 from pasta_jax.pipelines.artifacts import Artifact
-from pasta_jax.pipelines.preference import learn, report
+from pasta_jax.pipelines.preference import learn, report, sample_on_ray
 from pasta_jax.pipelines.preference import run as pipeline
 from pasta_jax.pipelines.preference.pair import PromptPair
 from pasta_jax.pipelines.preference.report import Report, realised
@@ -111,6 +112,29 @@ def test_a_run_killed_in_each_step_ends_with_the_same_bits(config, whole, folder
     assert len(written) >= len(STEPS)
     for one in written:
         assert (folder / "whole/artifacts" / one.name).read_bytes() == one.read_bytes(), one.name
+
+
+def test_workers_of_ray_sample_what_this_process_does(config, whole, folder, monkeypatch):
+    """Pieces go to workers as bytes, and come back in any order; a lost worker's are an error."""
+    other = ConfigDict(config.to_dict())
+    other.executor = "ray"
+    sizes = []
+
+    def on_ray(cluster, compute, pieces):
+        for number, piece in reversed([*enumerate(pieces)]):
+            sizes.append(len(piece.prompts))
+            yield number, compute(pickle.loads(pickle.dumps(piece)))
+
+    monkeypatch.setattr(pipeline, "connected", lambda cluster: contextlib.nullcontext())
+    monkeypatch.setattr(sample_on_ray, "on_ray", on_ray)
+    assert run(other, folder / "ray") == whole
+    assert set(sizes) == {1, 2}  # three answers to each prompt to sample from, and a block of two to compare
+    for path in (folder / "whole/artifacts").glob("*.jsonl"):
+        assert (folder / "ray/artifacts" / path.name).read_bytes() == path.read_bytes(), path.name
+
+    monkeypatch.setattr(sample_on_ray, "on_ray", lambda *_: iter([(0, PastaError("its worker was lost"))]))
+    with pytest.raises(PastaError, match=r"^its worker was lost$"):
+        run(other, folder / "lost")
 
 
 def test_another_quality_weight_reuses_samples_and_verdicts(config, whole, folder):

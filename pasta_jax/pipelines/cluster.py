@@ -12,6 +12,7 @@ import msgspec
 from pasta_jax.errors import PastaError
 from pasta_jax.ranges import AboveZero, AtLeastZero, Count
 
+IN_ONE_PROCESS = "config.executor=ray: start one process, or leave the executor local in several"
 Task = TypeVar("Task")
 Outcome = TypeVar("Outcome")
 

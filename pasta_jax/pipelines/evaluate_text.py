@@ -35,7 +35,7 @@ from pasta_jax.models.defaults import filled
 from pasta_jax.models.source import ModelSource, load
 from pasta_jax.models.weights import Model
 from pasta_jax.pipelines.checked_judge import CheckedSettings, checked_judge
-from pasta_jax.pipelines.cluster import RaySettings, connected
+from pasta_jax.pipelines.cluster import IN_ONE_PROCESS, RaySettings, connected
 from pasta_jax.pipelines.evaluate import RequestSettings, template_of
 from pasta_jax.pipelines.evaluate_answers import Ablation, System, Task, answer_all, as_named, by_processes
 from pasta_jax.pipelines.evaluate_on_ray import on_workers
@@ -97,7 +97,7 @@ def run(settings: Settings, workdir: Path, limit: int | None = None) -> Evaluati
     if not settings.systems or len(set(settings.systems)) < len(settings.systems):
         raise PastaError("config.systems: name one or several, each once")
     if settings.executor == "ray" and jax.process_count() > 1:
-        raise PastaError("config.executor=ray: start one process, or leave the executor local in several")
+        raise PastaError(IN_ONE_PROCESS)
     annotations = interop.read_annotations(Path(settings.annotations)) if settings.annotations else []
     fitted = None
     if annotations and settings.prompts.alpaca_eval:

@@ -9,13 +9,16 @@ from pathlib import Path
 from pasta_jax import files, hosts
 from pasta_jax.checkpoint import git_revision
 from pasta_jax.data.sources import origin
+from pasta_jax.errors import PastaError
 from pasta_jax.judges.llm import LLMJudge
 from pasta_jax.models.card import Training
 from pasta_jax.models.weights import Model, for_decoding
+from pasta_jax.pipelines.cluster import IN_ONE_PROCESS, connected
 from pasta_jax.pipelines.preference.learn import Watch, learn, unwatched
 from pasta_jax.pipelines.preference.pair import pair
 from pasta_jax.pipelines.preference.report import Figures, Report, Row, evaluate, evaluate_baseline
 from pasta_jax.pipelines.preference.sample import sample_baseline, sample_round
+from pasta_jax.pipelines.preference.sample_on_ray import write_for_workers
 from pasta_jax.pipelines.preference.score import judge_agreement, score
 from pasta_jax.pipelines.preference.settings import Settings
 from pasta_jax.pipelines.preference.stage import RoundModel, Stage, fingerprint_of_params, open_stage
@@ -30,7 +33,11 @@ def run(settings: Settings, workdir: Path, watch: Watch = unwatched, command: st
     same call resumes. All other steps may be killed at any time. A workdir that another process uses is refused. The
     model's card quotes `command`. Several processes share the work; the first one writes.
     """
-    with claim(workdir) if hosts.is_first() else contextlib.nullcontext():
+    on_ray = settings.executor == "ray"
+    if on_ray and hosts.count() > 1:
+        raise PastaError(IN_ONE_PROCESS)
+    alone = claim(workdir) if hosts.is_first() else contextlib.nullcontext()
+    with alone, connected(settings.ray) if on_ray else contextlib.nullcontext():
         return _run(settings, workdir, watch, command)
 
 
@@ -45,7 +52,9 @@ def _run(settings: Settings, workdir: Path, watch: Watch, command: str) -> Repor
     agreement = judge_agreement(stage)
 
     def decoder() -> Model:  # created where it is needed, so that no copy is in memory during training
-        return for_decoding(merged(base.model, model.params, frozen))
+        whole = merged(base.model, model.params, frozen)
+        write_for_workers(stage, whole, model.fingerprint)
+        return for_decoding(whole)
 
     rows = [evaluate_baseline(stage, held_out), *evaluate(stage, model, decoder(), held_out)]
     for _ in range(settings.rounds):

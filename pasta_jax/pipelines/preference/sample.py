@@ -14,6 +14,7 @@ from pasta_jax.evaluate.candidates import Candidate, sample
 from pasta_jax.models.defaults import filled
 from pasta_jax.models.weights import Model, for_decoding
 from pasta_jax.pipelines.artifacts import Artifact
+from pasta_jax.pipelines.preference.sample_on_ray import on_workers, write_for_workers
 from pasta_jax.pipelines.preference.stage import RoundModel, Stage, fingerprint_of_params
 from pasta_jax.progress import say, track
 from pasta_jax.ranges import Count
@@ -59,7 +60,11 @@ def decode(
             dataclasses.replace(request, prompt_ids=tuple(prompt_ids(prompt, model.tokenizer))) for prompt in prompts
         ]
         config = dataclasses.replace(decoding, slots=slots_for(model, requests, decoding))
-        sampled = sample(model, {number: prompts[number] for number in numbers}, count, config, request)
+        some = {number: prompts[number] for number in numbers}
+        if stage.settings.executor == "ray":
+            sampled = on_workers(stage, fingerprint, some, count, config, request)
+        else:
+            sampled = sample(model, some, count, config, request)
         for number, answers in track(sampled, f"{step}, this block", len(numbers)):
             tokens += sum(len(answer.ids) for answer in answers)
             yield number, Answers(number, tuple(answers))
@@ -75,6 +80,7 @@ def sample_baseline(stage: Stage, prompts: Sequence[Pair]) -> Artifact[Answers]:
     """Baseline-SFT's own answers: speedups are relative to their lengths, and the judge compares with them."""
     request = template(stage, stage.settings.sample.baseline_temperature, seed=0, sequential=True)
     fingerprint = fingerprint_of_params(stage.baseline.params)
+    write_for_workers(stage, stage.baseline, fingerprint)
     return decode(stage, "baseline", for_decoding(stage.baseline), fingerprint, prompts, 1, request)
 
 

@@ -10,6 +10,7 @@ from pasta_jax.evaluate.scores import Efficiency
 from pasta_jax.llm import Endpoint
 from pasta_jax.models.source import ModelSource
 from pasta_jax.pipelines.checked_judge import CheckedSettings
+from pasta_jax.pipelines.cluster import RaySettings
 from pasta_jax.pipelines.trainable import AdapterSettings, TrainingSettings
 from pasta_jax.ranges import (
     AboveZero,
@@ -133,5 +134,7 @@ class Settings:
     adapter: AdapterSettings
     train: TrainSettings
     mesh: TrainingMeshSettings
+    executor: Literal["local", "ray"]
+    ray: RaySettings
     every: EverySettings
     evaluate: EvaluateSettings
