@@ -109,7 +109,6 @@ def request(max_tokens: int) -> ConfigDict:
             "max_topic_words": placeholder(int),  # 0: no limit; None: the model's own
             "distinct_topics": placeholder(bool),  # no topic repeats one of the same answer; None: the model's own
             "end_stray_chunks": placeholder(bool),  # a chunk that would do what only main may ends; None: the same
-            "fork_bias": placeholder(float),  # added to the logit of a fork: above 0 more of them; None: the same
             "max_chunk_tokens": 638,  # plus two tags makes 640, the longest chunk that a promise can announce
         }
     )

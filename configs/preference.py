@@ -60,7 +60,6 @@ def preference() -> ConfigDict:
                 "max_topic_words": placeholder(int),  # 0: no limit; None: the model's own
                 "distinct_topics": placeholder(bool),  # no topic repeats one of the same answer; None: the model's own
                 "end_stray_chunks": placeholder(bool),  # a chunk that would do what only main may ends; None: the same
-                "fork_bias": placeholder(float),  # added to the logit of a fork: above 0 more of them; None: the same
             },
             "judge": {
                 "kind": "llm",  # llm, toy, checked (finished, topics, repetition, …), or a proxy: rules, repetition

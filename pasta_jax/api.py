@@ -22,7 +22,7 @@ from pasta_jax.models.config import PRESETS
 from pasta_jax.models.hub import is_id
 from pasta_jax.models.source import ModelSource, load
 from pasta_jax.models.weights import Model
-from pasta_jax.ranges import AtLeastZero, Count, Finite, Lanes, Positive, Seed, Threads, TopP
+from pasta_jax.ranges import AtLeastZero, Count, Lanes, Positive, Seed, Threads, TopP
 from pasta_jax.view.picture import picture
 from pasta_jax.view.terminal import answer_view
 
@@ -51,7 +51,6 @@ class Options(TypedDict, total=False):
     max_topic_words: Count | None  # 0: no limit; None: the model's own
     distinct_topics: bool | None  # no topic repeats one of the same answer; None: the model's own
     end_stray_chunks: bool | None  # a chunk that would fork, join or end the turn ends; None: the model's own
-    fork_bias: Finite | None  # added to the logit of a fork; None: the model's own
     max_chunk_tokens: Positive
 
 
@@ -70,7 +69,6 @@ DEFAULTS: Options = {
     "max_topic_words": None,
     "distinct_topics": None,
     "end_stray_chunks": None,
-    "fork_bias": None,
     "max_chunk_tokens": 638,
 }
 
@@ -164,8 +162,8 @@ def generate(model: Model, prompt: Prompt | Sequence[Prompt], **options: Unpack[
     {"role": ..., "content": ...}. Options, with their defaults: max_tokens=512, temperature=None, top_k=None,
     top_p=None, seed=0, sequential=None (decode in parallel if the model was trained to), system="", chat=True, rows=8,
     lanes=None, max_topic_tokens=12, max_topic_words=None, distinct_topics=None, end_stray_chunks=None,
-    fork_bias=None, max_chunk_tokens=638. None stands for what the model's generation_config.json states, else greedy
-    decoding without rules for topics and chunks. Equal prompts with equal options have equal answers.
+    max_chunk_tokens=638. None stands for what the model's generation_config.json states, else greedy decoding without
+    rules for topics and chunks. Equal prompts with equal options have equal answers.
     """
     single = _is_single(prompt)
     requests, config = _requests(model, [prompt] if single else prompt, options)
@@ -222,7 +220,6 @@ def _requests(model: Model, prompts: Sequence[Prompt], options: Options) -> tupl
                 max_topic_words=chosen["max_topic_words"],
                 distinct_topics=chosen["distinct_topics"],
                 end_stray_chunks=chosen["end_stray_chunks"],
-                fork_bias=chosen["fork_bias"],
             )
         )
     lanes = chosen["lanes"] or max(1, min(len(requests), MOST_LANES))

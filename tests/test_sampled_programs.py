@@ -78,7 +78,6 @@ def random_request(rng: random.Random) -> Request:
         distinct_topics=rng.random() < 0.5,
         syncs=sampling.seed % 8 > 0,
         end_stray_chunks=sampling.seed % 2 > 0,
-        fork_bias=(0.0, 0.0, 2.0, -1.5)[sampling.seed % 4],
     )
 
 

@@ -295,7 +295,6 @@ def writes(
             max_topic_words=np.int32(request.max_topic_words),
             distinct_topics=np.bool_(request.distinct_topics),
             end_stray_chunks=np.bool_(request.end_stray_chunks),
-            fork_bias=np.float32(request.fork_bias),
             max_chunk=np.int32(request.max_chunk_tokens),
             sampling=request.sampling.arrays(),
         )

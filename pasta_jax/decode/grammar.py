@@ -90,15 +90,6 @@ def allow(
     return jnp.where(is_legal_NxV, logits_NxV, FORBIDDEN)
 
 
-def with_fork_bias(
-    logits_NxV: jax.Array, rules: Rules, in_main_N: jax.Array, topic_N: jax.Array, fork_bias_N: jax.Array
-) -> jax.Array:
-    """Add each request's bias to the logit of [PROMISE] where main may fork."""
-    is_fork_V = np.arange(logits_NxV.shape[1]) == rules.tags.promise
-    bias_N = jnp.where(in_main_N & (topic_N < 0), fork_bias_N, 0.0)
-    return logits_NxV + jnp.where(is_fork_V[None], bias_N[:, None], 0.0)
-
-
 def closing_instead(
     logits_NxV: jax.Array, kind_V: np.ndarray, topic_text_N: jax.Array, last_word_N: jax.Array
 ) -> jax.Array:

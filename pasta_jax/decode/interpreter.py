@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pasta_jax.decode.grammar import allow, topic_after, with_fork_bias
+from pasta_jax.decode.grammar import allow, topic_after
 from pasta_jax.decode.rows import Rows, feeding, open_chunk, pick_rows, see_pool, spec_pool, write_rows
 from pasta_jax.decode.sampling import FORBIDDEN, draw
 from pasta_jax.decode.state import BUDGET, DONE, ENDED, LENGTH, LIVE, OWN, STOP, DecodeState, Rules, Threads
@@ -70,7 +70,6 @@ def next_tokens(
     topic_N, limits_N = of_lane(state.topic), (request_N.tags_allowed, request_N.max_topic)
     kinds_N = None if rules.topics is None else of_lane(text_kinds(state))
     threads_N = (flat(in_main), topic_N, flat(full))
-    logits_NxV = with_fork_bias(logits_NxV, rules, flat(in_main), topic_N, request_N.fork_bias)
     logits_NxV = allow(logits_NxV, rules, *threads_N, *limits_N, kinds_N, request_N.end_stray_chunks)
     if rules.topics is not None:
         repeats_NxV = of_lane(completing(state, logits_NxV.shape[1], rules)) & flat(in_main)[:, None]

@@ -6,7 +6,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from pasta_jax.decode.grammar import allow, with_fork_bias
+from pasta_jax.decode.grammar import allow
 from pasta_jax.decode.rows import see_pool
 from pasta_jax.decode.sampling import draw
 from pasta_jax.decode.state import DONE, LIVE, RUNNING, STOP, UNUSED, DecodeState, RequestFields, Rules
@@ -154,7 +154,6 @@ def _begin(
     lane_1 = lane[None]
     outside_1, no_1 = jnp.full(1, -1), jnp.zeros(1, bool)
     request_1 = jax.tree.map(lambda field_B: field_B[lane_1], state.request)
-    logits_1xV = with_fork_bias(logits_1xV, rules, ~no_1, outside_1, request_1.fork_bias)
     logits_1xV = allow(logits_1xV, rules, ~no_1, outside_1, no_1, request_1.tags_allowed, request_1.max_topic)
     zero_1 = jnp.zeros(1, jnp.int32)
     sampled = draw(logits_1xV, request_1.sampling, zero_1, zero_1)[0]

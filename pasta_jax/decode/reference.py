@@ -239,8 +239,8 @@ def text_of(ids: Sequence[int], tokenizer: Tokenizer) -> str:
 
 
 def moved(logits_V: np.ndarray, query: Query, request: Request, tokenizer: Tokenizer) -> np.ndarray:
-    """In main, [PROMISE] gets the request's bias. In the last word of a topic, the probability of text that exceeds its
-    words goes to the closing tags; in a chunk, if the request says so, that of what only main may write to [/ASYNC]."""
+    """In the last word of a topic, the probability of text that exceeds its words goes to the closing tags; in a chunk,
+    if the request says so, that of what only main may write goes to [/ASYNC]."""
     tags, stops = tokenizer.tags, tokenizer.stop_ids
     if query.thread and request.end_stray_chunks:
         source, target = [tags.promise, tags.sync, *stops], [tags.end_async]
@@ -249,8 +249,7 @@ def moved(logits_V: np.ndarray, query: Query, request: Request, tokenizer: Token
         source = [id for id in text if exceeds_words(id, query.topics[-1], request, tokenizer)]
         target = [tags.close(tens) for tens in range(1, MAX_TENS + 1)]
     else:
-        bias = np.float32(request.fork_bias if query.place == "main" else 0.0)
-        return logits_V + bias * (np.arange(len(logits_V)) == tags.promise)
+        return logits_V
     mass = np.exp(logits_V - np.max(logits_V), dtype=np.float64)
     logits_V = logits_V.copy()
     logits_V[target] += np.log1p(mass[source].sum() / mass[target].sum())
@@ -264,8 +263,8 @@ def in_last_word(topic: tuple[int, ...], request: Request, tokenizer: Tokenizer)
 
 def spelled(ids: Sequence[int], tokenizer: Tokenizer) -> str:
     """The letters and digits of a topic in lower case; bytes of characters that several ids share stay."""
-    text = "".join(tokenizer.piece(id).decode("utf-8", "surrogateescape").casefold() for id in ids)
-    return re.sub(r"[^\w\udc80-\udcff]|_", "", text)
+    texts = [tokenizer.piece(id).decode("utf-8", "surrogateescape").casefold() for id in ids]
+    return re.sub(r"[^\w\udc80-\udcff]|_", "", "".join(texts))
 
 
 def scripted(

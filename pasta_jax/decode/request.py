@@ -49,7 +49,6 @@ class Request:
     max_topic_words: int = 0  # 0: no limit
     distinct_topics: bool = False  # True: no topic spells an earlier one (topics.py)
     end_stray_chunks: bool = False  # True: a chunk that would write what only main may ends instead (grammar.py)
-    fork_bias: float = 0.0  # added to the logit of [PROMISE] in main: above 0, the answer forks more often
     syncs: bool = True  # False: main never waits for its chunks (evaluate's ablation)
 
 

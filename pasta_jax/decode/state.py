@@ -91,7 +91,6 @@ class RequestFields:
     max_topic_words: jax.Array  # int32: words of a topic; 0: no limit
     distinct_topics: jax.Array  # bool: no topic spells an earlier one
     end_stray_chunks: jax.Array  # bool: a chunk that would write what only main may ends instead
-    fork_bias: jax.Array  # float32: added to the logit of [PROMISE] in main
     max_chunk: jax.Array  # int32: content tokens before the interpreter closes a chunk
     sampling: SamplingArrays
 
@@ -164,7 +163,6 @@ def empty_state(
             max_topic_words=full(lanes, 0),
             distinct_topics=full(lanes, False, jnp.bool),
             end_stray_chunks=full(lanes, False, jnp.bool),
-            fork_bias=full(lanes, 0, jnp.float32),
             max_chunk=full(lanes, 0),
             sampling=SamplingArrays(
                 temperature=full(lanes, 0, jnp.float32),

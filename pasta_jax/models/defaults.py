@@ -1,7 +1,7 @@
 """How a model is meant to be sampled: generation_config.json beside its weights or its adapter, explicit options win.
 
     {"do_sample": true, "temperature": 0.6, "top_p": 0.95, "top_k": 0,
-     "pasta_jax": {"max_topic_words": 3, "distinct_topics": true, "end_stray_chunks": true, "fork_bias": 0.5}}
+     "pasta_jax": {"max_topic_words": 3, "distinct_topics": true, "end_stray_chunks": true}}
 
 Hugging Face's tools have this file too and ignore our section. Without the file, or without `do_sample`, decoding is
 greedy; without our section, topics and chunks have no rules but the language's.
@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pasta_jax.outside import MIB, read_json, typed
-from pasta_jax.ranges import AtLeastZero, Count, Finite, TopP
+from pasta_jax.ranges import AtLeastZero, Count, TopP
 
 FILE, SECTION = "generation_config.json", "pasta_jax"
-_RULES = ("max_topic_words", "distinct_topics", "end_stray_chunks", "fork_bias")
+_RULES = ("max_topic_words", "distinct_topics", "end_stray_chunks")
 
 Options = TypeVar("Options")
 
@@ -30,7 +30,6 @@ class Defaults:
     max_topic_words: Count = 0
     distinct_topics: bool = False
     end_stray_chunks: bool = False
-    fork_bias: Finite = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +39,6 @@ class _Section:
     max_topic_words: Count | None = None
     distinct_topics: bool | None = None
     end_stray_chunks: bool | None = None
-    fork_bias: Finite | None = None
 
 
 @dataclasses.dataclass(frozen=True)

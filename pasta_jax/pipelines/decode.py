@@ -20,7 +20,7 @@ from pasta_jax.pipelines.decode_one import answer_one
 from pasta_jax.pipelines.decode_record import Record
 from pasta_jax.pipelines.prompts import Prompt
 from pasta_jax.progress import say
-from pasta_jax.ranges import AtLeastZero, Count, Finite, Positive, Seed, TopP
+from pasta_jax.ranges import AtLeastZero, Count, Positive, Seed, TopP
 from pasta_jax.sharding import MeshSettings
 
 
@@ -38,7 +38,6 @@ class RequestSettings:
     max_topic_words: Count | None
     distinct_topics: bool | None
     end_stray_chunks: bool | None
-    fork_bias: Finite | None
     max_chunk_tokens: Positive
 
 
@@ -116,7 +115,6 @@ def template_of(options: RequestSettings, sequential: bool) -> Request:
         max_topic_words=options.max_topic_words,
         distinct_topics=options.distinct_topics,
         end_stray_chunks=options.end_stray_chunks,
-        fork_bias=options.fork_bias,
     )
 
 

@@ -18,7 +18,7 @@ from pasta_jax.evaluate.exactness import AblationResult, Answer, Quality, Speed
 from pasta_jax.models.defaults import filled
 from pasta_jax.models.source import ModelSource, load
 from pasta_jax.pipelines.toy_level import refuse_other_level
-from pasta_jax.ranges import AtLeastZero, Count, Finite, Positive, Records, RecordsOrNone, Seed, TopP
+from pasta_jax.ranges import AtLeastZero, Count, Positive, Records, RecordsOrNone, Seed, TopP
 from pasta_jax.sharding import MeshSettings
 
 
@@ -35,7 +35,6 @@ class RequestSettings:
     max_topic_words: Count | None
     distinct_topics: bool | None
     end_stray_chunks: bool | None
-    fork_bias: Finite | None
     max_chunk_tokens: Positive
 
 
@@ -142,7 +141,6 @@ def template_of(request: RequestSettings) -> Request:
         max_topic_words=request.max_topic_words,
         distinct_topics=request.distinct_topics,
         end_stray_chunks=request.end_stray_chunks,
-        fork_bias=request.fork_bias,
     )
 
 

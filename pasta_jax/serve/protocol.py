@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from pasta_jax.errors import PastaError
 from pasta_jax.outside import parse_json, typed
-from pasta_jax.ranges import Count, Finite, Positive, TopP
+from pasta_jax.ranges import Count, Positive, TopP
 
 FIX = "see the server's documentation"
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
@@ -85,7 +85,6 @@ class Extension:
     max_topic_words: Count | None = None
     distinct_topics: bool | None = None
     end_stray_chunks: bool | None = None
-    fork_bias: Finite | None = None
 
 
 @dataclasses.dataclass(frozen=True)

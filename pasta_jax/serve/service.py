@@ -67,7 +67,6 @@ class Service:
             "max_topic_words": own.max_topic_words,
             "distinct_topics": own.distinct_topics,
             "end_stray_chunks": own.end_stray_chunks,
-            "fork_bias": own.fork_bias,
         }
         changes = {name: value for name, value in given.items() if value is not None}
         base = dataclasses.replace(template, prompt_ids=ids, text=text, name="the prompt", **changes)

@@ -16,7 +16,6 @@ from pasta_jax.ranges import (
     AboveZero,
     AtLeastZero,
     Count,
-    Finite,
     Lengths,
     Positive,
     Records,
@@ -64,7 +63,6 @@ class RequestSettings:
     max_topic_words: Count | None
     distinct_topics: bool | None
     end_stray_chunks: bool | None
-    fork_bias: Finite | None
     max_chunk_tokens: Positive
 
 
