@@ -24,8 +24,8 @@ if [[ -x .venv/bin/ruff ]]; then
   "$python" -m ruff format --check --quiet --output-format=concise || lint=1
 fi
 
-# A full run is split by file over two processes: compiling takes much of the time and uses one core.
-if (($# == 0)); then set -- -n 2 --dist loadfile --no-loadscope-reorder; fi
+# A full run is split by file over three processes: compiling uses one core, and some tests wait for processes they killed.
+if (($# == 0)); then set -- -n 3 --dist loadfile --no-loadscope-reorder; fi
 # Eight simulated devices on few cores deadlock in an all-reduce unless the thread pool has more than eight threads.
 code=0
 JAX_PLATFORMS=cpu NPROC=32 "$python" -m pytest -p tests.skips -r fEX ${selection[@]+"${selection[@]}"} "$@" || code=$?
