@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Run all checks: ruff where it is installed (setup.sh --dev), then pytest.
-#   launch/test.sh                 every test, in two processes
+#   launch/test.sh                 every test, in three processes
 #   launch/test.sh quick           without real weights, the TPU compiler, and tests that take long or kill processes
 #   launch/test.sh [quick] ARGS    the arguments are pytest's; paths are relative to the repository root
 # The exit code is pytest's, or ruff's if all tests pass.
