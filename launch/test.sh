@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Run all checks: ruff where it is installed (setup.sh --dev), then pytest.
-#   launch/test.sh                 every test, in three processes
+#   launch/test.sh                 every test, in two processes
 #   launch/test.sh quick           without real weights, the TPU compiler, and tests that take long or kill processes
 #   launch/test.sh [quick] ARGS    the arguments are pytest's; paths are relative to the repository root
 # The exit code is pytest's, or ruff's if all tests pass.
@@ -24,8 +24,8 @@ if [[ -x .venv/bin/ruff ]]; then
   "$python" -m ruff format --check --quiet --output-format=concise || lint=1
 fi
 
-# A full run is split by file over three processes: compiling uses one core, and some tests wait for processes they killed.
-if (($# == 0)); then set -- -n 3 --dist loadfile --no-loadscope-reorder; fi
+# A full run is split by file over two processes: compiling takes much of the time and uses one core.
+if (($# == 0)); then set -- -n 2 --dist loadfile --no-loadscope-reorder; fi
 # Eight simulated devices on few cores deadlock in an all-reduce unless the thread pool has more than eight threads.
 code=0
 JAX_PLATFORMS=cpu NPROC=32 "$python" -m pytest -p tests.skips -r fEX ${selection[@]+"${selection[@]}"} "$@" || code=$?
