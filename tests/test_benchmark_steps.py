@@ -24,7 +24,7 @@ from pasta_jax.models.weights import PACKAGED, Model
 from pasta_jax.pipelines import benchmark
 from tests.byte_tokenizer import ByteTokenizer
 from tests.models import TINY, random_params
-from tests.requires import requires_smollm2
+from tests.requires import requires_dev, requires_smollm2
 
 pytestmark = pytest.mark.usefixtures("few_programs")
 DECODING = DecodeConfig(lanes=1, rows=4, slots=128)
@@ -194,6 +194,18 @@ def test_the_train_report_counts_tokens(monkeypatch, tmp_path):
     assert report.ms_per_step.keys() == report.tokens_per_s.keys() == {"ours"}
     assert report.mfu == "unknown"
     assert "ours_over_peer" not in json.loads(as_json(report))
+
+
+@requires_dev("torch")
+@pytest.mark.slow
+def test_steps_of_transformers_are_taken_in_a_process_of_their_own(monkeypatch, tmp_path):
+    monkeypatch.setattr(benchmark.peers, "require", lambda *_: None)
+    monkeypatch.setattr(benchmark.peers.assets, "cache_dir", lambda: tmp_path)
+    report = benchmark.train(small(monkeypatch, tmp_path), with_peers=True)
+    assert report.ms_per_step["transformers"] > 0
+    (tmp_path / "peers/tiny/config.json").write_text("{}")
+    with pytest.raises(PastaError, match=r"^transformers: its process ended with exit code 1; see above$"):
+        benchmark.train(small(monkeypatch, tmp_path), with_peers=True)
 
 
 def test_the_interpreter_report_combines_steps_events_and_replays(monkeypatch, tmp_path):

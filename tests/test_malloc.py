@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from pasta_jax.malloc import without_large_pages
+
 SCRIPT = """
 import os, sys
 from pasta_jax.malloc import restart_on_large_pages
@@ -27,6 +29,13 @@ def test_a_command_restarts_once_with_its_arguments_as_the_same_process():
     first, second, last = lines_of(None)
     assert first == second
     assert last == f"{first} glibc.malloc.hugetlb=1 ['--steps=3', 'two words']"
+
+
+def test_other_programs_start_without_large_pages(monkeypatch):
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+    assert "GLIBC_TUNABLES" not in without_large_pages()
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=0")
+    assert without_large_pages()["GLIBC_TUNABLES"] == "glibc.malloc.check=0"
 
 
 def test_a_tuned_malloc_is_left_alone():

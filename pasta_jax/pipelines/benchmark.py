@@ -1,5 +1,6 @@
 """Benchmarks of decoding steps, asynchronous decoding, training steps and sampling. See configs/benchmark.py."""
 
+import contextlib
 import dataclasses
 import statistics
 import time
@@ -256,9 +257,11 @@ def train(settings: Settings, with_peers: bool) -> TrainReport:
     )
     shape = (config.rows, config.length, config.steps)
     runners = {"ours": step_runner(model, *shape, scoring, optimizer)}
-    if with_peers:
-        runners["transformers"] = peer_training.transformers_step_runner(model, *shape, config.clip)
-    times = {name: statistics.median(ms) for name, ms in steps.interleaved(runners, config.rounds).items()}
+    with contextlib.ExitStack() as stack:
+        if with_peers:
+            peer = peer_training.transformers_step_runner(model, *shape, config.clip)
+            runners["transformers"] = stack.enter_context(peer)
+        times = {name: statistics.median(ms) for name, ms in steps.interleaved(runners, config.rounds).items()}
     tokens = config.rows * config.length
     per_s = {name: 1e3 * tokens / ms for name, ms in times.items()}
     operations = flops_per_token(model.params, model.config, config.length, adapter=False) * per_s["ours"]
