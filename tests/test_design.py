@@ -61,7 +61,7 @@ BELOW = {
     "judges": BASE | {"lang", "models", "data", "llm", "answer_cache"},
     "rivals": BASE | {"lang", "models", "data", "decode", "sharding", "compiled"},
     "evaluate": BASE | {"lang", "models", "data", "decode", "annotate", "judges", "rivals"},
-    "benchmark": BASE | {"lang", "models", "data", "decode", "train", "evaluate", "sharding", "chips"},
+    "benchmark": BASE | {"lang", "models", "data", "decode", "train", "evaluate", "sharding", "chips", "malloc"},
     "pipelines": BASE
     | {"lang", "models", "data", "decode", "annotate", "train", "judges", "evaluate", "benchmark", "view", "api"}
     | {"rivals", "serve", "llm", "answer_cache", "sharding", "checkpoint", "metrics", "workdir", "compiled", "memory"}
