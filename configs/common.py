@@ -132,8 +132,8 @@ def checked_judge() -> ConfigDict:
                 "scale": 0.25,  # difference of two sums that is a verdict of 73%
             },
             "untrained": model("smollm2_135m"),
-            "lengths": (128, 256, 384),  # tokens per row, question included; of longer ones the beginning
-            "rows": 10,  # answers per batch
-            "slice": 128,  # tokens of each row whose logits exist at a time
+            "lengths": (128, 192, 256, 320, 384),  # tokens per row, question included; of longer ones the beginning
+            "rows": 2,  # answers per batch; more suit an accelerator
+            "slice": 64,  # tokens of each row whose logits exist at a time
         }
     )

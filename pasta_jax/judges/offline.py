@@ -110,26 +110,25 @@ def likelihoods(
 ) -> Callable[[Sequence[tuple[str, str]]], list[float]]:
     """Nats per token that a frozen model assigns to answers' texts, read as plain answers to their questions.
 
-    `score` returns the log-probability of each row of a batch, of which each has `rows` rows. Rows are padded to the
-    next of `lengths`; an answer too long for the longest is scored by its beginning.
+    `score` returns the log-probability of each row of a batch, of which each has `rows` rows. Answers of similar length
+    share a batch, padded to the next of `lengths`; one too long for the longest is scored by its beginning.
     """
     tokenizer = model.tokenizer
 
     def measure(pairs: Sequence[tuple[str, str]]) -> list[float]:
         values = [EMPTY_ANSWER] * len(pairs)
-        by_length: dict[int, list[tuple[int, Example]]] = {}
+        examples: list[tuple[int, Example]] = []
         for number, (question, answer) in enumerate(pairs):
             prompt = tokenizer.chat([("user", question)])[: lengths[-1] // 2]
             if ids := tokenizer.encode(answer)[: lengths[-1] - len(prompt)]:
-                example = encode(prompt, ids, tokenizer.tags, tokenizer.end_of_turn, PREDICTED)
-                length = next(length for length in lengths if length >= len(example))
-                by_length.setdefault(length, []).append((number, example))
-        for length, examples in by_length.items():
-            for start in range(0, len(examples), rows):
-                some = examples[start : start + rows]
-                batch = pack([[example] for _, example in some] + [[]] * (rows - len(some)), length)
-                for (number, example), total in zip(some, np.asarray(score(batch)), strict=False):
-                    values[number] = float(total) / np.count_nonzero(example.label != NO_LABEL)
+                examples.append((number, encode(prompt, ids, tokenizer.tags, tokenizer.end_of_turn, PREDICTED)))
+        examples.sort(key=lambda each: len(each[1]))
+        for start in range(0, len(examples), rows):
+            some = examples[start : start + rows]
+            length = next(length for length in lengths if length >= len(some[-1][1]))
+            batch = pack([[example] for _, example in some] + [[]] * (rows - len(some)), length)
+            for (number, example), total in zip(some, np.asarray(score(batch)), strict=False):
+                values[number] = float(total) / np.count_nonzero(example.label != NO_LABEL)
         return values
 
     return measure
