@@ -224,11 +224,13 @@ def breaks_topic_rules(id: int, topics: tuple[tuple[int, ...], ...], request: Re
 
 
 def exceeds_words(id: int, topic: tuple[int, ...], request: Request, tokenizer: Tokenizer) -> bool:
-    """Whether a text id may not continue a topic because of the limit on words."""
+    """Whether a text id may not continue a topic because of the limit on words, which are also to be in one line."""
     if not request.max_topic_words:
         return False
     piece, before = tokenizer.decode([id]), text_of(topic, tokenizer)
-    if not piece or len(piece.split()) > 1 or len((before + piece).split()) > request.max_topic_words:
+    if not piece or {"\n", "\r"} & set(piece) or len(piece.split()) > 1:
+        return True
+    if len((before + piece).split()) > request.max_topic_words:
         return True
     return len(before.split()) == request.max_topic_words and piece[0].isspace()
 

@@ -1,12 +1,12 @@
-"""Rules for the topics of an answer: at most so many words in each, and none that spells an earlier one.
+"""Rules for the topics of an answer: one line of at most so many words each, and none that spells an earlier one.
 
 Both work on the ids that continue a topic; its closing tag stays legal, so a thread always has an id to sample.
 
 Words are separated by whitespace. When the last word has begun, only ids that extend it are legal, and ids that hold
-several words are illegal throughout. A topic that would spell an earlier one is stopped at the id that completes it,
-rather than at the closing tag: "cinn" may go on to "cinnabar" but not to "cinnamon". Main can't see its chunks, so a
-greedy main would otherwise promise its favourite topic again. Spelling is compared in letters and digits, ignoring
-case: "Red wine." equals "red Wine". The price is that a longer topic can't begin with a whole earlier one.
+several words or a line break are illegal throughout. A topic that would spell an earlier one is stopped at the id that
+completes it, rather than at the closing tag: "cinn" may go on to "cinnabar" but not to "cinnamon". Main can't see its
+chunks, so a greedy main would otherwise promise its favourite topic again. Spelling is compared in letters and digits,
+ignoring case: "Red wine." equals "red Wine". The price is that a longer topic can't begin with a whole earlier one.
 """
 
 import functools
@@ -19,7 +19,7 @@ from jax import lax
 from pasta_jax.decode.state import DecodeState, Rules, TopicIds, Topics
 from pasta_jax.models.tokenizer import Tokenizer
 
-# How the text of an id continues a topic; one bit each. SEVERAL: more than one word, or nothing (control ids).
+# How the text of an id continues a topic; one bit each. SEVERAL: more than one word or line, or nothing (control ids).
 EXTENDS, BEGINS, BLANK, SEVERAL = (1 << n for n in range(4))
 BASE = 0x01000193  # of the digests of spellings: digest(a + b) = digest(a) * BASE ** len(b) + digest(b), modulo 2 ** 32
 SHARED = {chr(0xDC00 + byte) for byte in range(128, 256)}  # bytes of an incomplete character, as Python decodes them
@@ -49,6 +49,8 @@ def topic_ids(tokenizer: Tokenizer) -> TopicIds:
 def kind_of(text: str) -> int:
     """How an id with this text continues a topic."""
     words = len(text.split())
+    if "\n" in text or "\r" in text:
+        return SEVERAL
     if words == 1:
         return BEGINS if text[0].isspace() else EXTENDS
     return SEVERAL if words or not text else BLANK
