@@ -89,7 +89,8 @@ class Checkpoints:
         )
         handlers = {"state": ocp.StandardCheckpointHandler(), "about": ocp.JsonCheckpointHandler()}
         for path in self.folder.glob(f"*/{METADATA}"):  # Orbax would log the whole of a damaged one
-            read_json(path, dict[str, Any], most=MIB, fix=_FIX)
+            if path.parent.name.isdigit():  # others were being written when their process was killed
+                read_json(path, dict[str, Any], most=MIB, fix=_FIX)
         try:
             self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handlers)
         except Exception as error:  # Orbax raises many kinds on the metadata of some step

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pasta_jax.checkpoint import FORMAT, Checkpoints, bit_sums, provenance
+from pasta_jax.checkpoint import FORMAT, METADATA, Checkpoints, bit_sums, provenance
 from pasta_jax.errors import PastaError
 from pasta_jax.models.config import PRESETS
 from pasta_jax.sharding import make_mesh, shard, shardings
@@ -104,6 +104,7 @@ def test_a_half_written_step_is_ignored(tmp_path):
     saved(tmp_path, state_of(0), 1, 2)
     (tmp_path / "2").rename(tmp_path / "2.orbax-checkpoint-tmp")
     shutil.rmtree(tmp_path / "2.orbax-checkpoint-tmp" / "about")
+    (tmp_path / "2.orbax-checkpoint-tmp" / METADATA).write_text("")
     checkpoints = opened(tmp_path)
     assert checkpoints.latest() == 1
     same(checkpoints.restore(1, state_of(3)), state_of(0))
