@@ -228,9 +228,8 @@ def exceeds_words(id: int, topic: tuple[int, ...], request: Request, tokenizer: 
     if not request.max_topic_words:
         return False
     piece, before = tokenizer.decode([id]), text_of(topic, tokenizer)
-    if not piece or {"\n", "\r"} & set(piece) or len(piece.split()) > 1:
-        return True
-    if len((before + piece).split()) > request.max_topic_words:
+    several = not piece or {"\n", "\r"} & set(piece) or len(piece.split()) > 1
+    if several or len((before + piece).split()) > request.max_topic_words:
         return True
     return len(before.split()) == request.max_topic_words and piece[0].isspace()
 
