@@ -129,11 +129,14 @@ class Progress:
             say(self.line())
 
     def line(self) -> str:
-        """What is done, the rate and the time left."""
-        rate = (self.done - self._done_before) / max(time.monotonic() - self._start_time, 1e-9)
-        left = clock((self.total - self.done) / rate) if rate else "unknown"
-        speed = f"{rate:.1f}/s" if rate >= 1 or not rate else f"{1 / rate:.1f} s each"
-        return f"{self.what}: {self.done} of {self.total}, {speed}, {left} left{self.note and f'; {self.note}'}"
+        """What is done, the rate and the time left; before the first item, the time so far."""
+        elapsed = time.monotonic() - self._start_time
+        rate = (self.done - self._done_before) / max(elapsed, 1e-9)
+        done, note = f"{self.what}: {self.done} of {self.total}", self.note and f"; {self.note}"
+        if not rate:
+            return f"{done}, {clock(elapsed)} so far{note}"
+        speed = f"{rate:.1f}/s" if rate >= 1 else f"{1 / rate:.1f} s each"
+        return f"{done}, {speed}, {clock((self.total - self.done) / rate)} left{note}"
 
     def _line_in_silence(self) -> str:
         if self._bar is not None:

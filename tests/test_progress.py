@@ -158,7 +158,7 @@ def test_silence_is_broken_by_what_goes_on(silence):
 
 def test_a_slow_item_does_not_silence_a_progress(silence):
     with progress.Progress("samples", 4) as bar:
-        assert silence(10) == "samples: 0 of 4, 0.0/s, unknown left\n"
+        assert silence(10) == "samples: 0 of 4, 0:10 so far\n"
         bar.add()
         assert silence(10).endswith("samples: 1 of 4, 20.0 s each, 1:00 left\n")
         bar.add(3)
