@@ -11,9 +11,9 @@ resume a killed run. During training, Ctrl-C and SIGTERM save a checkpoint first
 
 Variants: tiny (a few prompts, to see that everything works), toy (the toy task; five minutes on two busy CPU cores;
 docs/RESULTS.md has the expected figures), smollm2_135m (LoRA; a language model judges: set --config.judge.endpoint.url
-and .model), pasta (the adapters in checkpoints/, trained further: needs --config.prompts.records=<the folder that
-`launch.annotate --config=configs/annotate.py:pasta` wrote>; the judge of what can be checked; sampling takes more than
-an hour on two CPU cores).
+and .model), pasta (checkpoints/pasta_sft, trained further: needs --config.prompts.records=<the folder that
+`launch.annotate --config=configs/annotate.py:pasta` wrote>; the judge of what can be checked; on two CPU cores 75
+minutes, and half an hour for each further weight, as samples and verdicts are reused).
 """
 
 from ml_collections import ConfigDict
@@ -174,13 +174,13 @@ def pasta() -> ConfigDict:
     config = smollm2_135m()
     config.model, config.baseline = common.shipped("pasta_sft"), common.shipped("baseline_sft")
     config.rounds = 1
-    config.prompts.update(source="", count=300, prompt_words=(3, 100))
+    config.prompts.update(source="", count=192, prompt_words=(3, 100))
     # Greedy, a small baseline repeats itself: any answer would be better.
     config.sample.update(count=8, temperature=0.8, baseline_temperature=0.6, block=32)
     config.decoding.update(lanes=32, rows=8, packed=(16, 32, 48, 64, 96))
     config.request.update(max_tokens=400)
     config.judge.update(kind="checked", agreement=0)
     config.adapter.update(dtype="bfloat16")
-    config.train.update(learning_rate=5e-5, lengths=(256, 384, 512), rows=2, accumulate=2, remat=False, warmup=5)
+    config.train.update(learning_rate=1e-4, lengths=(256, 384, 512), rows=2, accumulate=2, remat=False, warmup=5)
     config.evaluate.update(count=48, temperatures=(0.6,))
     return config

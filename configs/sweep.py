@@ -12,7 +12,9 @@ run, for any scheduler; when all have ended, the same command with --config.exec
 
 Variants: toy (the quality weights 1, 2, 4, 8 and inf on the toy task; ten minutes on two busy CPU cores), toy_seeds
 (each weight with three seeds), tiny (two runs with a few prompts, for models of configs/sft.py:tiny; for those of
-configs/sft.py:toy add --config.base.prompts.toy=medium), smollm2_135m (the same weights with SmolLM2).
+configs/sft.py:toy add --config.base.prompts.toy=medium), smollm2_135m (the same weights with SmolLM2), pasta (the
+weights 1, 4 and inf from the adapter checkpoints/pasta_sft on; needs --config.base.prompts.records=<folder that
+launch.annotate wrote>; over two hours on two CPU cores).
 """
 
 from ml_collections import ConfigDict
@@ -25,7 +27,7 @@ SEEDS = "sample.seed+train.seed"  # fields joined by + get the same value
 
 def get_config(variant: str = "toy") -> ConfigDict:
     """The config of a variant."""
-    variants = {"tiny": tiny, "toy": toy, "toy_seeds": toy_seeds, "smollm2_135m": smollm2_135m}
+    variants = {"tiny": tiny, "toy": toy, "toy_seeds": toy_seeds, "smollm2_135m": smollm2_135m, "pasta": pasta}
     return common.pick(variants, variant, "configs/sweep.py")
 
 
@@ -67,3 +69,10 @@ def tiny() -> ConfigDict:
 def smollm2_135m() -> ConfigDict:
     """SmolLM2."""
     return sweep(preference.smollm2_135m())
+
+
+def pasta() -> ConfigDict:
+    """The shipped adapter; those that come out are in checkpoints/ too."""
+    config = sweep(preference.pasta())
+    config.choices = ((1.0, 4.0, float("inf")),)
+    return config

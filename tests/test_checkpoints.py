@@ -14,8 +14,9 @@ ADAPTERS = sorted(path.parent for path in ROOT.glob("*/adapter_config.json"))
 MAX_BYTES = 12 * 2**20
 
 
-def test_there_are_a_model_that_forks_and_its_baseline():
-    assert {"pasta_sft", "baseline_sft"} <= {path.name for path in ADAPTERS}
+def test_there_are_models_that_fork_and_their_baseline():
+    preferred = {"pasta_lambda_1", "pasta_lambda_inf", "pasta_parallel"}
+    assert {"pasta_sft", "baseline_sft"} | preferred == {path.name for path in ADAPTERS}
 
 
 @pytest.mark.parametrize("folder", ADAPTERS, ids=lambda path: path.name)
@@ -27,6 +28,7 @@ def test_an_adapter_is_small_and_has_a_card(folder):
     for section in ("## Training", "## Figures", "## Limits"):
         assert section in text
     assert "/tmp" not in text
+    assert '"/' not in text  # a path of the machine that trained it
     assert "no license is stated" in text  # the terms of what it was trained on
 
 
