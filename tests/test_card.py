@@ -69,3 +69,16 @@ def test_an_unreadable_card_is_refused_in_one_line(content, tmp_path):
 
 def test_every_packaged_source_to_train_on_has_its_terms():
     assert set(TERMS) == set(PACKAGED) - set(EVALUATION)
+
+
+def test_settings_name_no_folder_of_the_machine_and_no_infinity(tmp_path, monkeypatch):
+    @dataclasses.dataclass
+    class Settings:
+        adapter: str
+        elsewhere: str
+        weight: float
+
+    monkeypatch.chdir(tmp_path)
+    settings = Settings(str(tmp_path / "checkpoints" / "a"), f"/data{tmp_path}/b", float("inf"))
+    plain = {"adapter": "checkpoints/a", "elsewhere": f"/data{tmp_path}/b", "weight": "Infinity"}
+    assert card.plain(settings) == plain

@@ -54,6 +54,12 @@ class Card:
     limits: tuple[str, ...] = LIMITS
 
 
+def plain(settings: Any) -> dict[str, Any]:
+    """A dataclass's fields for `Training.settings`: infinity as text, files below the current folder without it."""
+    here = json.dumps(f"{Path.cwd()}/")[1:-1]
+    return json.loads(json.dumps(dataclasses.asdict(settings)).replace(f'"{here}', '"'), parse_constant=str)
+
+
 def write(folder: Path, card: Card) -> None:
     """Write the card in both forms."""
     write_whole(folder / README, text(card))

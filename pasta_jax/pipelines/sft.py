@@ -26,7 +26,7 @@ from pasta_jax.decode.generate import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.probe import probe
 from pasta_jax.lang.structure import NO_LABEL, Positions
-from pasta_jax.models import transformer
+from pasta_jax.models import card, transformer
 from pasta_jax.models.card import Training
 from pasta_jax.models.config import config_of
 from pasta_jax.models.defaults import Defaults
@@ -205,13 +205,13 @@ def _run(settings: Settings, workdir: Path, stopping: Callable[[], bool], comman
     )
     if jax.process_index() == 0:
         run_config.write(workdir, plain)
-    about = provenance(plain, data.fingerprint, model.positions and dataclasses.asdict(model.positions))
-    result = fit(workdir, training, state, frozen, about, settings.keep, settings.tensorboard, stopping)
+    made_from = provenance(plain, data.fingerprint, model.positions and dataclasses.asdict(model.positions))
+    result = fit(workdir, training, state, frozen, made_from, settings.keep, settings.tensorboard, stopping)
     say(f"peak memory {peak_gb():.2f} GB")
     folder = None
     if result.complete:
-        card = Training(command, settings.train.seed, data.origins, plain, git_revision())
-        folder = write(model, result.state.trainable, settings.adapter, workdir, card, result.metrics)
+        about = Training(command, settings.train.seed, data.origins, card.plain(settings), git_revision())
+        folder = write(model, result.state.trainable, settings.adapter, workdir, about, result.metrics)
     return Result(result.step, result.steps, result.metrics, folder)
 
 

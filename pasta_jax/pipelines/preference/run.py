@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from pasta_jax.checkpoint import git_revision
 from pasta_jax.data.sources import origin
 from pasta_jax.errors import PastaError
 from pasta_jax.judges.llm import LLMJudge
+from pasta_jax.models import card
 from pasta_jax.models.card import Training
 from pasta_jax.models.weights import Model, for_decoding
 from pasta_jax.pipelines.cluster import IN_ONE_PROCESS, connected
@@ -95,9 +95,8 @@ def training_of(stage: Stage, command: str) -> Training:
     if prompts.toy:
         data = [f"the toy task, level {prompts.toy}, {prompts.count} problems"]
     judge = f"answers sampled from the model itself, judged by {settings.judge.endpoint.model or settings.judge.kind}"
-    plain = json.loads(json.dumps(dataclasses.asdict(settings)), parse_constant=str)  # JSON has no infinity
     described = (*(f"prompts of {one}" for one in data), judge)
-    return Training(command, settings.train.seed, described, plain, git_revision())
+    return Training(command, settings.train.seed, described, card.plain(settings), git_revision())
 
 
 def figures_of(row: Row) -> dict[str, float]:
