@@ -170,7 +170,7 @@ def smollm2_135m() -> ConfigDict:
 
 
 def pasta() -> ConfigDict:
-    """The adapters in checkpoints/, from Pasta-SFT on."""
+    """What checkpoints/pasta_lambda_inf was trained with; the cards of the other two name what differs."""
     config = smollm2_135m()
     config.model, config.baseline = common.shipped("pasta_sft"), common.shipped("baseline_sft")
     config.rounds = 1

@@ -72,7 +72,7 @@ def smollm2_135m() -> ConfigDict:
 
 
 def pasta() -> ConfigDict:
-    """The shipped adapter; those that come out are in checkpoints/ too."""
+    """From the shipped adapter that forks on."""
     config = sweep(preference.pasta())
     config.choices = ((1.0, 4.0, float("inf")),)
     return config
