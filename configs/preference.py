@@ -116,6 +116,7 @@ def preference() -> ConfigDict:
                 "accumulate": 1,
                 "remat": True,
                 "slice": 256,
+                "products": "float32",  # or bfloat16, as in configs/sft.py
                 "block": 0,  # tokens per block of attention; 0: all
                 "seed": 0,
             },
@@ -181,6 +182,8 @@ def pasta() -> ConfigDict:
     config.request.update(max_tokens=400)
     config.judge.update(kind="checked", agreement=0)
     config.adapter.update(dtype="bfloat16")
-    config.train.update(learning_rate=1e-4, lengths=(256, 384, 512), rows=2, accumulate=2, remat=False, warmup=5)
+    config.train.update(
+        learning_rate=1e-4, lengths=(256, 384, 512), rows=2, accumulate=2, remat=False, warmup=5, products="bfloat16"
+    )
     config.evaluate.update(count=48, temperatures=(0.6,))
     return config

@@ -97,7 +97,7 @@ class ChatBytes(ByteTokenizer):
 @pytest.mark.slow
 def test_likelihood_is_the_mean_log_probability_of_the_answers_tokens():
     model = Model("tiny", TINY, jax.device_put(random_params(TINY, 1)), ChatBytes())
-    scoring = Scoring(TINY, model.tokenizer.tags, jnp.float32, slice=64, block=0, remat=False)
+    scoring = Scoring(TINY, model.tokenizer.tags, jnp.float32, slice=64, block=0, remat=False, products=jnp.float32)
     several = likelihoods(model, lambda batch: log_probabilities(scoring, model.params, batch), (32, 64), rows=2)
     prompt = model.tokenizer.chat([("user", "why")])
     beginning = "x" * (64 - len(prompt))

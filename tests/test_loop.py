@@ -105,7 +105,7 @@ def test_a_step_on_a_mesh_equals_one_on_one_device(rank, axis):
     params = jax.device_put(random_params(config, seed=2, scale=0.2, stacked=True))
     adapter = new_adapter(params, AdapterConfig(rank, 4.0), tags, seed=0) if rank else None
     trainable, frozen = (adapter, params) if rank else (params, None)
-    scoring = Scoring(config, tags, jnp.float32, slice=16, block=0, remat=True)
+    scoring = Scoring(config, tags, jnp.float32, slice=16, block=0, remat=True, products=jnp.float32)
     optimizer = new_optimizer(CONFIG)
     token = np.random.default_rng(0).integers(0, 256, (4, 33)).astype(np.int32)
     order = np.broadcast_to(np.arange(32, dtype=np.int32), (4, 32))

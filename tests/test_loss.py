@@ -24,7 +24,7 @@ from tests.models import random_params
 TOKENIZER = toy_tokenizer()
 TAGS = TOKENIZER.tags
 CONFIG = dataclasses.replace(PRESETS["toy"], vocab=TOKENIZER.model_vocab, layers=2, global_every=2)
-SCORING = Scoring(CONFIG, TAGS, jnp.float32, slice=32, block=0, remat=False)
+SCORING = Scoring(CONFIG, TAGS, jnp.float32, slice=32, block=0, remat=False, products=jnp.float32)
 EVEN = (1.0,) * len(KINDS)
 LENGTH = 288  # of every row here, so that each program is compiled once
 LOSSES = jax.jit(functools.partial(token_losses, SCORING))

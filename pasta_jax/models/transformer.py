@@ -21,6 +21,8 @@ from pasta_jax.models.kernels.calls import holds_panels, product, rows_of
 from pasta_jax.models.layers import is_stacked
 from pasta_jax.models.layout import with_gate_and_up
 from pasta_jax.models.mask_spec import HIDDEN, MaskSpec, PoolSpec
+from pasta_jax.models.mixed import is_mixed, mixed_product
+from pasta_jax.models.mixed_attention import mixed_attention
 from pasta_jax.models.packed import Packed
 from pasta_jax.models.pool import KV, lanes_kv, layers_kv, prefix_kv, write_kv
 from pasta_jax.models.pool_tpu import write_and_attend
@@ -65,7 +67,10 @@ def matmul(x_NxI, kernel):
     The kernel is reshaped to [out, in] before the product: XLA CPU would copy a kernel of more dimensions, transposed,
     in every step.
     """
-    return jnp.einsum("ni,oi->no", x_NxI, kernel.reshape(-1, x_NxI.shape[1]))
+    kernel_OxI = kernel.reshape(-1, x_NxI.shape[1])
+    if is_mixed(x_NxI, kernel_OxI):
+        return mixed_product(x_NxI, kernel_OxI)
+    return jnp.einsum("ni,oi->no", x_NxI, kernel_OxI)
 
 
 PARTS = 4  # more than the usual number of threads: one that wakes late then computes fewer parts
@@ -217,7 +222,9 @@ def trunk(
             if isinstance(see, MaskSpec):
                 return blocked_attention(config, q, k, v, see), None
             if cache is None:
-                return attention(config, q, k.swapaxes(1, 2), v.swapaxes(1, 2), see), None
+                is_narrow = config.attention_cap is None and is_mixed(q, params_l["out"].get("kernel", q))
+                attention_of = mixed_attention if is_narrow else attention
+                return attention_of(config, q, k.swapaxes(1, 2), v.swapaxes(1, 2), see), None
             if packed is not None:
                 q, k, v = (packed.spread(rows[0], cache.slots_BxT.shape[0]) for rows in (q, k, v))
             if isinstance(see, PoolSpec):
@@ -306,6 +313,8 @@ def logits(params, config: TransformerConfig, x_BxTxE):
         logits_NxV = product(rows_NxE, params[table], config.vocab)
     elif f"{table}_columns" in params:
         logits_NxV = jnp.matmul(rows_NxE, params[f"{table}_columns"], preferred_element_type=jnp.float32)
+    elif is_mixed(rows_NxE, params[table]):
+        logits_NxV = mixed_product(rows_NxE, params[table])
     else:
         logits_NxV = jnp.einsum("ne,ve->nv", rows_NxE, params[table], preferred_element_type=jnp.float32)
     return soft_cap(logits_NxV, config.logit_cap).reshape(lanes, length, -1)

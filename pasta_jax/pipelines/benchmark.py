@@ -250,8 +250,8 @@ def train(settings: Settings, with_peers: bool) -> TrainReport:
         peers.require(settings.model, ("torch", "transformers"))
     # Master weights are float32; the model computes in the platform's type.
     model = load(settings.model, dtype="float32", mesh=settings.mesh.mesh())
-    tags = model.tokenizer.tags
-    scoring = Scoring(model.config, tags, platform_dtype(), config.slice, config.block, config.remat)
+    tags, dtype = model.tokenizer.tags, platform_dtype()
+    scoring = Scoring(model.config, tags, dtype, config.slice, config.block, config.remat, products=dtype)
     optimizer = OptimizerConfig(
         steps=10**6, learning_rate=1e-5, warmup=0, weight_decay=0.01, clip=config.clip, b1=0.9, b2=0.999, eps=1e-8
     )

@@ -41,7 +41,9 @@ def checked_judge(settings: CheckedSettings, rules_source: str) -> CheckedJudge:
 def fluency(settings: CheckedSettings) -> LogProbabilities:
     """Nats per token of answers, in batches of `rows`; logits of `slice` tokens of each row exist at a time."""
     model = load(settings.untrained, stacked=True)  # scanned layers compile sooner; each length is a program
-    scoring = Scoring(model.config, model.tokenizer.tags, platform_dtype(), settings.slice, block=0, remat=False)
+    dtype = platform_dtype()
+    tags = model.tokenizer.tags
+    scoring = Scoring(model.config, tags, dtype, settings.slice, block=0, remat=False, products=dtype)
     score = jax.jit(functools.partial(log_probabilities, scoring))
     return likelihoods(model, functools.partial(score, model.params), settings.lengths, settings.rows)
 

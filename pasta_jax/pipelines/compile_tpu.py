@@ -233,7 +233,9 @@ def lower_preference(settings: Settings, shapes: Shapes, mesh: Mesh) -> jax.stag
 def scoring_for(settings: Settings, shapes: Shapes) -> Scoring:
     """Blocked attention, and each layer recomputed in the backward pass."""
     train = settings.train
-    return Scoring(shapes.config, shapes.rules.tags, jnp.bfloat16, train.slice, train.block, remat=True)
+    return Scoring(
+        shapes.config, shapes.rules.tags, jnp.bfloat16, train.slice, train.block, remat=True, products=jnp.bfloat16
+    )
 
 
 def batch_of(count: int, settings: Settings, mesh: Mesh) -> Batch:

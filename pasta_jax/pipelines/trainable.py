@@ -57,6 +57,7 @@ class TrainingSettings:
     remat: bool
     block: SlotsOrNone  # tokens per block of attention; 0: all at once
     slice: Slots  # tokens of a row whose logits exist at a time
+    products: Literal["float32", "bfloat16"]  # of factors, where activations are float32
     seed: Seed
 
     def optimizer(self, steps: int) -> OptimizerConfig:
@@ -74,8 +75,9 @@ class TrainingSettings:
 
     def scoring(self, model: Model) -> Scoring:
         """How the model's log-probabilities are computed."""
-        tags = model.tokenizer.tags
-        return Scoring(model.config, tags, platform_dtype(), slice=self.slice, block=self.block, remat=self.remat)
+        dtype = platform_dtype()
+        products = jnp.dtype(self.products) if dtype == jnp.float32 else dtype
+        return Scoring(model.config, model.tokenizer.tags, dtype, self.slice, self.block, self.remat, products)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -45,6 +45,7 @@ class Scoring:
     slice: int  # tokens of each row whose logits exist at a time
     block: int  # tokens per block of attention; 0: all at once, with the whole mask in memory
     remat: bool  # recompute each layer in the backward pass instead of storing its activations
+    products: jnp.dtype  # of the factors in products with kernels and the head's table; sums have `dtype`
 
     def __post_init__(self):
         if self.slice < 1:
@@ -64,7 +65,9 @@ def model_params(scoring: Scoring, trainable: Params, frozen: Params | None) -> 
 
 def token_losses(scoring: Scoring, params: Params, batch: Batch) -> jax.Array:
     """float32 [B, T]: the negative log-probability of each label; 0 where there is no label."""
-    cast = jax.tree.map(lambda leaf: leaf.astype(scoring.dtype), params)
+    cast = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: leaf.astype(scoring.products if path[-1].key == "kernel" else scoring.dtype), params
+    )
     see = mask_spec(batch, scoring.block) if scoring.block else mask(batch)
     x_BxTxE, _ = trunk(cast, scoring.config, batch.token, batch.position, see, batch.position, remat=scoring.remat)
     return sliced_losses(scoring, params, x_BxTxE, batch.label)
@@ -99,13 +102,15 @@ def sliced_losses(scoring: Scoring, params: Params, x_BxTxE: jax.Array, label_Bx
     rows = params.get("tag_rows")
 
     def losses(head, rows, x_BxSxE, label_BxS):
-        def logits_of(tables):
-            return logits(jax.tree.map(lambda leaf: leaf.astype(scoring.dtype), tables), scoring.config, x_BxSxE)
+        def logits_of(tables, dtype):
+            return logits(jax.tree.map(lambda leaf: leaf.astype(dtype), tables), scoring.config, x_BxSxE)
 
         if rows is None:
-            logits_BxSxV = logits_of(head)
+            logits_BxSxV = logits_of(head, scoring.products)
         else:
-            logits_BxSxV = logits_of(lax.stop_gradient(head)).at[:, :, tags.base : tags.end].set(logits_of(rows))
+            of_tags = logits_of(rows, scoring.dtype)
+            logits_BxSxV = logits_of(lax.stop_gradient(head), scoring.products)
+            logits_BxSxV = logits_BxSxV.at[:, :, tags.base : tags.end].set(of_tags)
         labelled = label_BxS != NO_LABEL
         target = jnp.take_along_axis(logits_BxSxV, jnp.where(labelled, label_BxS, 0)[:, :, None], axis=2)[:, :, 0]
         return jnp.where(labelled, jax.nn.logsumexp(logits_BxSxV, axis=2) - target, 0.0)
