@@ -124,6 +124,9 @@ def sft() -> ConfigDict:
                 "chunk": 1.0,
                 "sync": 1.0,
                 "bracket": 1.0,  # a further factor on [PROMISE] and [/ASYNC], labels of kinds main and chunk
+                # Added, times the mean over labels: the negative log-probability of any id that is legal in a label's
+                # place. Few labels are tags, so the likelihood alone hardly teaches where tags are illegal.
+                "legal": 0.0,
             },  # of each kind of label in the loss
             "mesh": common.training_mesh(),
             "every": {"log": 10, "held_out": 200, "probe": 200, "save": 200},  # in steps; 0: never

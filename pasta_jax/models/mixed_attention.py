@@ -22,6 +22,7 @@ def mixed_attention(config: TransformerConfig, q_BxTxKxGxD, k_BxKxTxD, v_BxKxTxD
     # A loop over heads: unrolled, it takes as long to run and six times as long to compile.
     q_HxGxTxD, k_HxTxD, v_HxTxD = (x.reshape(-1, *x.shape[2:]) for x in (q_BxKxGxTxD, k_BxKxTxD, v_BxKxTxD))
     lane_H = jnp.repeat(jnp.arange(lanes), heads)
+    see_BxTxT = jnp.asarray(see_BxTxT)
     out_HxGxTxD = lax.map(lambda of: _head(*of[:3], see_BxTxT[of[3]]), (q_HxGxTxD, k_HxTxD, v_HxTxD, lane_H))
     return jnp.moveaxis(out_HxGxTxD.reshape(q_BxKxGxTxD.shape), 3, 1)
 

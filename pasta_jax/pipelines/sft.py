@@ -50,6 +50,7 @@ from pasta_jax.ranges import AboveZero, AtLeastZero, Count, Dimension, Lengths, 
 from pasta_jax.remote import path_of
 from pasta_jax.sharding import TrainingMeshSettings
 from pasta_jax.train.fit import Keep, fit
+from pasta_jax.train.legal import Grammar
 from pasta_jax.train.loop import Intervals, Run
 from pasta_jax.train.loss import KINDS, sft_loss
 from pasta_jax.train.optimizer import OptimizerConfig, new_optimizer, schedule
@@ -107,6 +108,7 @@ class KindWeights:
     chunk: AtLeastZero
     sync: AtLeastZero
     bracket: AtLeastZero  # a further factor on [PROMISE] and [/ASYNC], which are labels of kinds main and chunk
+    legal: AtLeastZero  # of the loss of any legal id in a label's place (train/legal.py), which is added
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,6 +195,8 @@ def _run(settings: Settings, workdir: Path, stopping: Callable[[], bool], comman
             settings.train.scoring(model),
             tuple(getattr(settings.weights, kind) for kind in KINDS),
             settings.weights.bracket,
+            Grammar(model.tokenizer.tags, model.tokenizer.end_of_turn) if settings.weights.legal else None,
+            settings.weights.legal,
         ),
         optimizer=optimizer,
         learning_rate=schedule(config),

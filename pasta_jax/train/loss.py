@@ -20,6 +20,7 @@ from pasta_jax.models.adapter import attach
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.mask_spec import EVERYTHING, MaskSpec
 from pasta_jax.models.transformer import logits, trunk
+from pasta_jax.train.legal import Grammar
 from pasta_jax.train.state import Params
 
 KINDS = ("main", "topic", "length", "chunk", "sync")
@@ -65,12 +66,17 @@ def model_params(scoring: Scoring, trainable: Params, frozen: Params | None) -> 
 
 def token_losses(scoring: Scoring, params: Params, batch: Batch) -> jax.Array:
     """float32 [B, T]: the negative log-probability of each label; 0 where there is no label."""
+    return sliced_losses(scoring, params, _hidden(scoring, params, batch), batch.label)[:, :, 0]
+
+
+def _hidden(scoring: Scoring, params: Params, batch: Batch) -> jax.Array:
+    """The final hidden states [B, T, E]."""
     cast = jax.tree_util.tree_map_with_path(
         lambda path, leaf: leaf.astype(scoring.products if path[-1].key == "kernel" else scoring.dtype), params
     )
     see = mask_spec(batch, scoring.block) if scoring.block else mask(batch)
     x_BxTxE, _ = trunk(cast, scoring.config, batch.token, batch.position, see, batch.position, remat=scoring.remat)
-    return sliced_losses(scoring, params, x_BxTxE, batch.label)
+    return x_BxTxE
 
 
 def mask_spec(batch: Batch, block: int) -> MaskSpec:
@@ -78,30 +84,40 @@ def mask_spec(batch: Batch, block: int) -> MaskSpec:
     return MaskSpec(batch.place, batch.record, batch.position, jnp.int32(EVERYTHING), min(block, batch.token.shape[1]))
 
 
-def sliced_losses(scoring: Scoring, params: Params, x_BxTxE: jax.Array, label_BxT: jax.Array) -> jax.Array:
-    """The head and the softmax over one slice of every row at a time: [B, T, V] never exists.
+def sliced_losses(
+    scoring: Scoring,
+    params: Params,
+    x_BxTxE: jax.Array,
+    label_BxT: jax.Array,
+    grammar: Grammar | None = None,
+    place=None,
+) -> jax.Array:
+    """float32 [B, T, 2]: the losses of labels and, with a grammar, of any legal id in the label's place [B, T].
 
-    With several slices, each row's labelled tokens come first and slices without labels are skipped: prompts and
-    padding need no logits.
+    The head and the softmax run over one slice of every row at a time: [B, T, V] never exists. With several slices,
+    each row's labelled tokens come first and slices without labels are skipped: prompts and padding need no logits.
     """
     tags = scoring.tags
-    lanes, length, embed = x_BxTxE.shape
+    lanes, length, _ = x_BxTxE.shape
     size = min(scoring.slice, length)
     padding = -length % size
+    asked_BxTx2 = jnp.stack([label_BxT, jnp.zeros_like(label_BxT) if place is None else place], axis=2)
     order_BxT = None
     if size < length:
         order_BxT = jnp.argsort(label_BxT == NO_LABEL, axis=1, stable=True)
-        x_BxTxE = jnp.take_along_axis(x_BxTxE, order_BxT[:, :, None], axis=1)
-        label_BxT = jnp.take_along_axis(label_BxT, order_BxT, axis=1)
+        x_BxTxE, asked_BxTx2 = (
+            jnp.take_along_axis(of_BxTx_, order_BxT[:, :, None], axis=1) for of_BxTx_ in (x_BxTxE, asked_BxTx2)
+        )
     x_BxTxE = jnp.pad(x_BxTxE, ((0, 0), (0, padding), (0, 0)))
-    label_BxT = jnp.pad(label_BxT, ((0, 0), (0, padding)), constant_values=NO_LABEL)
-    x_CxBxSxE = jnp.moveaxis(x_BxTxE.reshape(lanes, -1, size, embed), 1, 0)
-    label_CxBxS = jnp.moveaxis(label_BxT.reshape(lanes, -1, size), 1, 0)
+    asked_BxTx2 = jnp.pad(asked_BxTx2, ((0, 0), (0, padding), (0, 0)), constant_values=NO_LABEL)
+    x_CxBxSxE, asked_CxBxSx2 = (
+        jnp.moveaxis(of_BxTx_.reshape(lanes, -1, size, of_BxTx_.shape[2]), 1, 0) for of_BxTx_ in (x_BxTxE, asked_BxTx2)
+    )
     # Cast inside the slice only: the table's gradient is a sum over slices and must accumulate in float32.
     head = {name: params[name] for name in ("embed", "head") if name in params}
     rows = params.get("tag_rows")
 
-    def losses(head, rows, x_BxSxE, label_BxS):
+    def losses(head, rows, x_BxSxE, asked_BxSx2):
         def logits_of(tables, dtype):
             return logits(jax.tree.map(lambda leaf: leaf.astype(dtype), tables), scoring.config, x_BxSxE)
 
@@ -111,20 +127,25 @@ def sliced_losses(scoring: Scoring, params: Params, x_BxTxE: jax.Array, label_Bx
             of_tags = logits_of(rows, scoring.dtype)
             logits_BxSxV = logits_of(lax.stop_gradient(head), scoring.products)
             logits_BxSxV = logits_BxSxV.at[:, :, tags.base : tags.end].set(of_tags)
+        label_BxS, place_BxS = asked_BxSx2[:, :, 0], asked_BxSx2[:, :, 1]
         labelled = label_BxS != NO_LABEL
         target = jnp.take_along_axis(logits_BxSxV, jnp.where(labelled, label_BxS, 0)[:, :, None], axis=2)[:, :, 0]
-        return jnp.where(labelled, jax.nn.logsumexp(logits_BxSxV, axis=2) - target, 0.0)
+        all_BxS = jax.nn.logsumexp(logits_BxSxV, axis=2)
+        legal = jnp.zeros_like(target) if grammar is None else grammar.losses(logits_BxSxV, all_BxS, place_BxS)
+        return jnp.where(labelled[:, :, None], jnp.stack([all_BxS - target, legal], axis=2), 0.0)
 
     @jax.checkpoint
-    def one(head, rows, x_BxSxE, label_BxS):
+    def one(head, rows, x_BxSxE, asked_BxSx2):
         if order_BxT is None:
-            return losses(head, rows, x_BxSxE, label_BxS)
-        labelled = jnp.any(label_BxS != NO_LABEL)
-        return lax.cond(labelled, losses, lambda *_: jnp.zeros(label_BxS.shape), head, rows, x_BxSxE, label_BxS)
+            return losses(head, rows, x_BxSxE, asked_BxSx2)
+        labelled = jnp.any(asked_BxSx2[:, :, 0] != NO_LABEL)
+        return lax.cond(labelled, losses, lambda *_: jnp.zeros(asked_BxSx2.shape), head, rows, x_BxSxE, asked_BxSx2)
 
-    _, loss_CxBxS = lax.scan(lambda _, part: (None, one(head, rows, *part)), None, (x_CxBxSxE, label_CxBxS))
-    loss_BxT = jnp.moveaxis(loss_CxBxS, 0, 1).reshape(lanes, -1)[:, :length]
-    return loss_BxT if order_BxT is None else jnp.take_along_axis(loss_BxT, jnp.argsort(order_BxT, axis=1), axis=1)
+    _, loss_CxBxSx2 = lax.scan(lambda _, part: (None, one(head, rows, *part)), None, (x_CxBxSxE, asked_CxBxSx2))
+    loss_BxTx2 = jnp.moveaxis(loss_CxBxSx2, 0, 1).reshape(lanes, -1, 2)[:, :length]
+    if order_BxT is None:
+        return loss_BxTx2
+    return jnp.take_along_axis(loss_BxTx2, jnp.argsort(order_BxT, axis=1)[:, :, None], axis=1)
 
 
 def kinds(batch: Batch, tags: TagIds) -> dict[str, jax.Array]:
@@ -147,17 +168,25 @@ def kinds(batch: Batch, tags: TagIds) -> dict[str, jax.Array]:
     }
 
 
-def sft_loss(scoring: Scoring, weights: tuple[float, ...], bracket: float = 1.0) -> Loss:
+def sft_loss(
+    scoring: Scoring,
+    weights: tuple[float, ...],
+    bracket: float = 1.0,
+    grammar: Grammar | None = None,
+    legal: float = 0.0,
+) -> Loss:
     """The mean loss over labels, each weighted by its kind; `weights` has one entry for each of KINDS.
 
     `bracket` is a further factor on the labels [PROMISE] and [/ASYNC], which are of kinds main and chunk: they decide
-    where an answer forks and where a chunk ends, and are few.
+    where an answer forks and where a chunk ends, and are few. `legal` times the mean loss of legal ids is added.
     """
     tags = scoring.tags
 
     def loss(trainable: Params, frozen: Params | None, batch: Batch) -> LossSums:
-        losses_BxT = token_losses(scoring, model_params(scoring, trainable, frozen), batch)
-        of_kind = kinds(batch, tags)
+        params, of_kind = model_params(scoring, trainable, frozen), kinds(batch, tags)
+        place = None if grammar is None else grammar.places(of_kind)
+        x_BxTxE = _hidden(scoring, params, batch)
+        losses_BxT, legal_BxT = jnp.moveaxis(sliced_losses(scoring, params, x_BxTxE, batch.label, grammar, place), 2, 0)
         sums = {name: (jnp.sum(losses_BxT * is_one), jnp.sum(is_one)) for name, is_one in of_kind.items()}
         weighted = [(w * total, w * count) for w, (total, count) in zip(weights, sums.values(), strict=True)]
         is_bracket = (batch.label == tags.promise) | (batch.label == tags.end_async)
@@ -167,6 +196,9 @@ def sft_loss(scoring: Scoring, weights: tuple[float, ...], bracket: float = 1.0)
                 weighted.append((extra * jnp.sum(losses_BxT * is_one), extra * jnp.sum(is_one)))
         total, weight = (functools.reduce(jnp.add, column) for column in zip(*weighted, strict=True))
         sums["bracket"] = (jnp.sum(losses_BxT * is_bracket), jnp.sum(is_bracket))
+        if grammar is not None:
+            sums["legal"] = jnp.sum(legal_BxT), jnp.sum(batch.label != NO_LABEL)
+            total = total + legal * weight * sums["legal"][0] / jnp.maximum(sums["legal"][1], 1)
         parts = {"loss": (total, weight), **{f"loss_{name}": pair for name, pair in sums.items()}}
         return LossSums(parts, jnp.sum(batch.record > 0))
 
