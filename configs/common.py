@@ -126,9 +126,11 @@ def checked_judge() -> ConfigDict:
                     "rules": 1.0,
                     "fluency": 1.0,
                     "fit": 1.0,
+                    "enough": 0.0,
                 },
                 "worst": -4.0,  # nats per token whose fluency is 0
                 "best": -1.0,  # and 1
+                "share": 0.8,  # of the other answer's words that is enough
                 "scale": 0.25,  # difference of two sums that is a verdict of 73%
             },
             "untrained": model("smollm2_135m"),

@@ -1,16 +1,17 @@
 """The judge of what can be checked: its terms and sums worked by hand, and how much it computes."""
 
 import dataclasses
+import math
 
 import pytest
 
 from pasta_jax.errors import PastaError
-from pasta_jax.judges.checked import CheckedJudge, Checks, Entry, Weights
+from pasta_jax.judges.checked import CheckedJudge, Checks, Entry, Weights, new_words
 from pasta_jax.judges.judge import both_orders
 from pasta_jax.judges.rules import Rule
 
-WEIGHTS = Weights(finished=1.0, topics=0.5, repetition=2.0, rules=1.0, fluency=1.0, fit=1.0)
-CHECKS = Checks(WEIGHTS, worst=-5.0, best=-1.0, scale=0.5)
+WEIGHTS = Weights(finished=1.0, topics=0.5, repetition=2.0, rules=1.0, fluency=1.0, fit=1.0, enough=0.0)
+CHECKS = Checks(WEIGHTS, worst=-5.0, best=-1.0, share=0.8, scale=0.5)
 RULES = {"ruled": (Rule("punctuation:no_comma", ()), Rule("change_case:english_lowercase", ()))}
 NATS = {"loops": -0.2, "fluent": -2.0, "salad": -9.0}
 FITS = {"fluent": 0.75, "salad": -0.25}
@@ -61,6 +62,19 @@ def test_verdicts_follow_the_difference_of_the_sums():
     assert judge()("?", one, one).first == 0.5
     wins = both_orders(judge(), "?", one, [other])
     assert wins[0].first == pytest.approx(wins[1].first)
+
+
+def test_an_answer_that_says_too_little_loses():
+    """Two texts of the same fluency and fit: of 10 words, 8 are enough, and 4 half of it."""
+    weights = dataclasses.replace(WEIGHTS, enough=1.0)
+    compared = judge(checks=dataclasses.replace(CHECKS, weights=weights))
+    long, fair, brief = (Entry(" ".join(["fluent", *map(str, range(1, count))])) for count in (10, 8, 4))
+    assert (compared.enough(fair, long), compared.enough(brief, long)) == (1.0, 0.5)
+    assert compared("?", long, fair).first == 0.5
+    assert compared("?", long, brief).first == pytest.approx(1 / (1 + math.exp(-0.5 / 0.5)))
+    loop = Entry("fluent " + "a b c d " * 10)
+    assert new_words(loop.text) < 8 < len(loop.text.split())
+    assert compared.enough(loop, long) < 1
 
 
 def test_log_probabilities_are_computed_together_and_once():

@@ -7,6 +7,13 @@
     fluency      mean log-probability per token under an untrained model, from `worst` (0) to `best` (1)
     fit          cosine of answer and question under MiniLM, at least 0
 
+One more term compares the two answers:
+
+    enough       new words / words that are enough, at most 1; enough are `share` of the other answer's new words
+
+where a word is new unless it ends a repeated 4-gram. Without it, an answer that says nearly nothing is a good one: it
+has finished and repeats nothing.
+
 No term measures whether an answer is right. Fluency counts up to `best`: beyond it are mostly loops, which are very
 likely token by token. An empty answer is worth 0. The difference of two sums, relative to `scale`, is the verdict:
 `scale` is a verdict of 73%.
@@ -35,6 +42,11 @@ def spelling(topic: str) -> str:
     return re.sub(r"[\W_]", "", topic).casefold()
 
 
+def new_words(text: str) -> float:
+    """The words of a text without its share of repeated 4-grams."""
+    return len(text.split()) * (1.0 + repetition("", text)) if text.strip() else 0.0
+
+
 @dataclasses.dataclass(frozen=True)
 class Entry:
     """An answer as this judge reads it."""
@@ -54,6 +66,7 @@ class Weights:
     rules: Weight
     fluency: Weight
     fit: Weight
+    enough: Weight
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +76,7 @@ class Checks:
     weights: Weights
     worst: float  # nats per token whose fluency is 0
     best: float  # and 1
+    share: Annotated[float, msgspec.Meta(gt=0, le=1)]  # of the other answer's new words that is enough
     scale: Annotated[float, msgspec.Meta(gt=0)]
 
     def __post_init__(self):
@@ -121,8 +135,15 @@ class CheckedJudge:
             self._sums[question, entry] = sum(getattr(self.checks.weights, name) * term for name, term in terms.items())
         return self._sums[question, entry]
 
+    def enough(self, entry: Entry, other: Entry) -> float:
+        """Whether an answer says enough beside another one, from 0 to 1."""
+        return min(new_words(entry.text) / max(self.checks.share * new_words(other.text), 1.0), 1.0)
+
     def __call__(self, question: str, first: Entry, second: Entry) -> Verdict:
         """The verdict on two answers."""
         self.prepare(question, [first, second])
-        difference = (self.value(question, first) - self.value(question, second)) / self.checks.scale
+        difference = self.value(question, first) - self.value(question, second)
+        if self.checks.weights.enough:
+            difference += self.checks.weights.enough * (self.enough(first, second) - self.enough(second, first))
+        difference /= self.checks.scale
         return from_probability(1 / (1 + math.exp(-max(min(difference, 50.0), -50.0))))

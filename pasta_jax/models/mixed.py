@@ -7,6 +7,7 @@ float32: a CPU computes nothing else well in bfloat16.
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import DTypeLike
 
 NARROW = jnp.bfloat16
 
@@ -14,6 +15,13 @@ NARROW = jnp.bfloat16
 def is_mixed(x: jax.Array, kernel: jax.Array) -> bool:
     """Whether the product of these two is one of this file."""
     return x.dtype == jnp.float32 and kernel.dtype == NARROW
+
+
+def row_product(x_NxI: jax.Array, kernel_OxI: jax.Array, dtype: DTypeLike | None = None) -> jax.Array:
+    """x times the kernel's transpose, [N, O]; without a dtype, in that of the factors."""
+    if is_mixed(x_NxI, kernel_OxI):
+        return mixed_product(x_NxI, kernel_OxI)
+    return jnp.einsum("ni,oi->no", x_NxI, kernel_OxI, preferred_element_type=dtype)
 
 
 @jax.custom_vjp

@@ -21,7 +21,7 @@ from pasta_jax.models.kernels.calls import holds_panels, product, rows_of
 from pasta_jax.models.layers import is_stacked
 from pasta_jax.models.layout import with_gate_and_up
 from pasta_jax.models.mask_spec import HIDDEN, MaskSpec, PoolSpec
-from pasta_jax.models.mixed import is_mixed, mixed_product
+from pasta_jax.models.mixed import is_mixed, row_product
 from pasta_jax.models.mixed_attention import mixed_attention
 from pasta_jax.models.packed import Packed
 from pasta_jax.models.pool import KV, lanes_kv, layers_kv, prefix_kv, write_kv
@@ -67,10 +67,7 @@ def matmul(x_NxI, kernel):
     The kernel is reshaped to [out, in] before the product: XLA CPU would copy a kernel of more dimensions, transposed,
     in every step.
     """
-    kernel_OxI = kernel.reshape(-1, x_NxI.shape[1])
-    if is_mixed(x_NxI, kernel_OxI):
-        return mixed_product(x_NxI, kernel_OxI)
-    return jnp.einsum("ni,oi->no", x_NxI, kernel_OxI)
+    return row_product(x_NxI, kernel.reshape(-1, x_NxI.shape[1]))
 
 
 PARTS = 4  # more than the usual number of threads: one that wakes late then computes fewer parts
@@ -313,10 +310,8 @@ def logits(params, config: TransformerConfig, x_BxTxE):
         logits_NxV = product(rows_NxE, params[table], config.vocab)
     elif f"{table}_columns" in params:
         logits_NxV = jnp.matmul(rows_NxE, params[f"{table}_columns"], preferred_element_type=jnp.float32)
-    elif is_mixed(rows_NxE, params[table]):
-        logits_NxV = mixed_product(rows_NxE, params[table])
     else:
-        logits_NxV = jnp.einsum("ne,ve->nv", rows_NxE, params[table], preferred_element_type=jnp.float32)
+        logits_NxV = row_product(rows_NxE, params[table], jnp.float32)
     return soft_cap(logits_NxV, config.logit_cap).reshape(lanes, length, -1)
 
 

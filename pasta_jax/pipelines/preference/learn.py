@@ -165,6 +165,7 @@ def score_reference(
         "pairs": pairs.fingerprint,
         "lengths": list(train.lengths),
         "rows": train.rows,
+        "products": train.products,
         "positions": dataclasses.asdict(positions_for(stage.sft)),
     }
     params = to_decode_with(stage.sft.params)  # each process scores a share
