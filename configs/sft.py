@@ -16,8 +16,9 @@ toy           the toy task: five minutes on two CPU cores; afterwards nearly all
 smollm2_135m  SmolLM2 with an adapter; needs --config.data.records=<folder that launch.annotate wrote>. On two CPU cores
               a step of 2 rows of 512 tokens takes about 8 s and 5 GB, so it is meant for accelerators. For a first try:
               --config.data.rows=2 "--config.data.lengths=(512,)" --config.train.epochs=0 --config.train.steps=20
-pasta         what pasta_sft and baseline_sft in checkpoints/ were trained with: SmolLM2 with an adapter, on records of
-              launch.annotate's :pasta; about 12 ms per token on one CPU core
+pasta         what pasta_sft and baseline_sft in checkpoints/ were trained with, but for what docs/RESULTS.md's commands
+              change: SmolLM2 with an adapter, on records of launch.annotate's :pasta; 280 tokens per second on two
+              CPU cores with AVX512-BF16, 180 on others (--config.train.products=float32)
 apar          the rival APAR from the same records with the same settings: forks without topics, lengths and joins
 gemma3_270m   Gemma 3 270M, all parameters, on such records
 gemma_7b      the paper's settings, on such records; needs --config.model.path=<folder with the weights>. Weights,

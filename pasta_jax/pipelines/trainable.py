@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import msgspec
 from jax.sharding import Mesh
 
+from pasta_jax.devices import multiplies_bfloat16
 from pasta_jax.errors import PastaError
 from pasta_jax.models import source
 from pasta_jax.models.adapter import About, AdapterConfig, describe, merge, new_adapter, rounded, save_adapter
@@ -77,6 +78,8 @@ class TrainingSettings:
         """How the model's log-probabilities are computed."""
         dtype = platform_dtype()
         products = jnp.dtype(self.products) if dtype == jnp.float32 else dtype
+        if products != dtype and not multiplies_bfloat16():
+            say("this CPU has no instructions for bfloat16: set --config.train.products=float32, which is faster here")
         return Scoring(model.config, model.tokenizer.tags, dtype, self.slice, self.block, self.remat, products)
 
 
