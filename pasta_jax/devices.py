@@ -31,9 +31,8 @@ def multiplies_bfloat16(root: Path = Path("/")) -> bool:
         text = (root / "proc/cpuinfo").read_text()
     except OSError:
         return True
-    features = {
-        word for line in text.splitlines() if line.lower().startswith(("flags", "features")) for word in line.split()
-    }
+    lines = [line for line in text.splitlines() if line.lower().startswith(("flags", "features"))]
+    features = {word for line in lines for word in line.split()}
     return not features or bool(features & {"avx512_bf16", "amx_bf16", "bf16"})
 
 
