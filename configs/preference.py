@@ -171,7 +171,7 @@ def smollm2_135m() -> ConfigDict:
 
 
 def pasta() -> ConfigDict:
-    """What checkpoints/pasta_lambda_inf was trained with; the cards of the other two name what differs."""
+    """How the adapters of checkpoints/ with a preference round were trained, but for what docs/RESULTS.md names."""
     config = smollm2_135m()
     config.model, config.baseline = common.shipped("pasta_sft"), common.shipped("baseline_sft")
     config.rounds = 1

@@ -18,7 +18,7 @@ smollm2_135m  SmolLM2 with an adapter; needs --config.data.records=<folder that 
               --config.data.rows=2 "--config.data.lengths=(512,)" --config.train.epochs=0 --config.train.steps=20
 pasta         what pasta_sft and baseline_sft in checkpoints/ were trained with, but for what docs/RESULTS.md's commands
               change: SmolLM2 with an adapter, on records of launch.annotate's :pasta; 280 tokens per second on two
-              CPU cores with AVX512-BF16, 180 on others (--config.train.products=float32)
+              CPU cores with AVX512-BF16, 180 with --config.train.products=float32, which suits other CPUs
 apar          the rival APAR from the same records with the same settings: forks without topics, lengths and joins
 gemma3_270m   Gemma 3 270M, all parameters, on such records
 gemma_7b      the paper's settings, on such records; needs --config.model.path=<folder with the weights>. Weights,
