@@ -25,17 +25,6 @@ def has_tpu(root: Path = Path("/")) -> bool:
     return any(True for pattern in TPU_FILES for _ in root.glob(pattern))
 
 
-def multiplies_bfloat16(root: Path = Path("/")) -> bool:
-    """Whether the CPU has instructions for products in bfloat16; True where Linux doesn't say."""
-    try:
-        text = (root / "proc/cpuinfo").read_text()
-    except OSError:
-        return True
-    lines = [line for line in text.splitlines() if line.lower().startswith(("flags", "features"))]
-    features = {word for line in lines for word in line.split()}
-    return not features or bool(features & {"avx512_bf16", "amx_bf16", "bf16"})
-
-
 def describe() -> str:
     """Start the devices; their number and kind."""
     import jax

@@ -64,21 +64,3 @@ def test_a_platform_that_jax_does_not_know_is_one_line(monkeypatch):
     monkeypatch.setattr(jax, "devices", fails)
     with pytest.raises(PastaError, match=r"^no device: no platform npu; to use the CPU, set JAX_PLATFORMS=cpu$"):
         devices.describe()
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("model name : A\nflags\t\t: fpu avx512f avx512_bf16 fsrm\n", True),
-        ("flags\t\t: fpu avx2 avx512f\nflags\t\t: fpu avx2 avx512f\n", False),
-        ("Features\t: fp asimd bf16 i8mm\n", True),
-        ("Features\t: fp asimd\n", False),
-        ("processor : 0\n", True),
-        (None, True),
-    ],
-)
-def test_a_cpu_that_multiplies_bfloat16_is_told_by_its_flags(text, expected, tmp_path):
-    if text is not None:
-        (tmp_path / "proc").mkdir()
-        (tmp_path / "proc/cpuinfo").write_text(text)
-    assert devices.multiplies_bfloat16(tmp_path) is expected

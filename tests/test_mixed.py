@@ -5,8 +5,9 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from pasta_jax.models.mixed import mixed_product
+from pasta_jax.models.mixed import mixed_product, multiplies_bfloat16
 from pasta_jax.train.loss import sft_loss, token_losses
 from tests.test_loss import EVEN, SCORING, params, records, row, total
 
@@ -52,3 +53,21 @@ def test_gradients_with_narrow_products_point_the_same_way():
     assert plain.dtype == mixed.dtype == np.float32
     assert np.dot(plain, mixed) / np.linalg.norm(plain) / np.linalg.norm(mixed) > 0.999
     assert abs(np.linalg.norm(mixed) / np.linalg.norm(plain) - 1) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("model name : A\nflags\t\t: fpu avx512f avx512_bf16 fsrm\n", True),
+        ("flags\t\t: fpu avx2 avx512f\nflags\t\t: fpu avx2 avx512f\n", False),
+        ("Features\t: fp asimd bf16 i8mm\n", True),
+        ("Features\t: fp asimd\n", False),
+        ("processor : 0\n", True),
+        (None, True),
+    ],
+)
+def test_a_cpu_that_multiplies_bfloat16_is_told_by_its_flags(text, expected, tmp_path):
+    if text is not None:
+        (tmp_path / "proc").mkdir()
+        (tmp_path / "proc/cpuinfo").write_text(text)
+    assert multiplies_bfloat16(tmp_path) is expected

@@ -4,12 +4,25 @@ On CPUs with AVX512-BF16, such a product takes half the time of one in float32. 
 float32: a CPU computes nothing else well in bfloat16.
 """
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.typing import DTypeLike
 
 NARROW = jnp.bfloat16
+
+
+def multiplies_bfloat16(root: Path = Path("/")) -> bool:
+    """Whether the CPU has instructions for products in bfloat16; True where Linux doesn't say."""
+    try:
+        text = (root / "proc/cpuinfo").read_text()
+    except OSError:
+        return True
+    lines = [line for line in text.splitlines() if line.lower().startswith(("flags", "features"))]
+    features = {word for line in lines for word in line.split()}
+    return not features or bool(features & {"avx512_bf16", "amx_bf16", "bf16"})
 
 
 def is_mixed(x: jax.Array, kernel: jax.Array) -> bool:

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import msgspec
 from jax.sharding import Mesh
 
-from pasta_jax.devices import multiplies_bfloat16
 from pasta_jax.errors import PastaError
 from pasta_jax.models import source
 from pasta_jax.models.adapter import About, AdapterConfig, describe, merge, new_adapter, rounded, save_adapter
 from pasta_jax.models.card import Card, Training
+from pasta_jax.models.mixed import multiplies_bfloat16
 from pasta_jax.models.source import ModelSource
 from pasta_jax.models.tag_rows import rows_apart
 from pasta_jax.models.weights import Model, export_model, platform_dtype
