@@ -170,7 +170,7 @@ def smollm2_135m() -> ConfigDict:
 
 
 def pasta() -> ConfigDict:
-    """What pasta_sft and baseline_sft in checkpoints/ were trained with."""
+    """How both passes of pasta_sft and baseline_sft in checkpoints/ begin; docs/RESULTS.md has what each changes."""
     config = smollm2_135m()
     config.data.update(lengths=(256, 320, 384, 448, 512), rows=2, packed=True)
     config.train.update(learning_rate=1e-3, warmup=20, epochs=3, remat=False, slice=64, b2=0.99, products="bfloat16")
