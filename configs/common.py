@@ -137,5 +137,6 @@ def checked_judge() -> ConfigDict:
             "lengths": (128, 192, 256, 320, 384),  # tokens per row, question included; of longer ones the beginning
             "rows": 2,  # answers per batch; more suit an accelerator
             "slice": 64,  # tokens of each row whose logits exist at a time
+            "products": "float32",  # or bfloat16, as in configs/sft.py
         }
     )

@@ -94,6 +94,7 @@ def preference() -> ConfigDict:
                 "alpha": 0.005,  # of bonbon: weight of the better answer's likelihood
                 "margin": 0.0,  # of bonbon; 0: best of n's, (n - 1) H(n - 1)
                 "beta": 0.1,  # of dpo and ipo
+                "legal": 0.0,  # weight of: minus the log-probability that an answer is well-formed without the mask
             },
             "adapter": {
                 "rank": 0,
@@ -181,6 +182,7 @@ def pasta() -> ConfigDict:
     config.decoding.update(lanes=32, rows=8, packed=(16, 32, 48, 64, 96))
     config.request.update(max_tokens=400)
     config.judge.update(kind="checked", agreement=0)
+    config.judge.checked.products = "bfloat16"
     config.adapter.update(dtype="bfloat16")
     config.train.update(
         learning_rate=1e-4, lengths=(256, 384, 512), rows=2, accumulate=2, remat=False, warmup=5, products="bfloat16"

@@ -11,7 +11,9 @@ from pasta_jax.decode.sampling import FORBIDDEN
 from pasta_jax.decode.state import Rules
 from pasta_jax.lang.structure import NO_LABEL, PREDICTED
 from pasta_jax.train.legal import CHUNK, MAIN, PROMISE, Grammar
-from pasta_jax.train.loss import kinds, sft_loss, sliced_losses
+from pasta_jax.train.loss import kinds, label_losses, sft_loss, sliced_losses
+from pasta_jax.train.pair_feed import PairExample, pair_batch
+from pasta_jax.train.preference import PreferenceLoss, preference_loss
 from tests.test_loss import CONFIG, EVEN, SCORING, TAGS, TOKENIZER, params, records, row, total
 
 GRAMMAR = Grammar(TAGS, TOKENIZER.end_of_turn)
@@ -81,3 +83,16 @@ def test_slices_keep_each_loss_with_its_token():
     }
     np.testing.assert_allclose(of[7], of[50], atol=1e-5)
     assert np.all(np.asarray(of[50])[label != NO_LABEL] > 0)
+
+
+def test_preference_adds_it_summed_over_both_answers():
+    better, worse = (example for example, _ in records()[:2])
+    batch = pair_batch([PairExample(better, worse, 0.0, 0.0)] * 2, 192, 3)  # the last row is padding
+    settings = PreferenceLoss("bonbon", alpha=0.005, margin=5.0, beta=0.0, legal=3.0)
+    without = preference_loss(SCORING, settings)(params(), None, batch).parts
+    parts = preference_loss(SCORING, settings, GRAMMAR)(params(), None, batch).parts
+    apart = sum(np.sum(label_losses(SCORING, params(), side, GRAMMAR)[0, :, 1]) for side in (batch.better, batch.worse))
+    assert "loss_legal" not in without
+    legal, pairs = parts["loss_legal"]
+    np.testing.assert_allclose(legal / pairs, apart / 2, rtol=1e-5)
+    np.testing.assert_allclose(parts["loss"][0] / pairs, without["loss"][0] / pairs + 3 * apart, rtol=1e-5)

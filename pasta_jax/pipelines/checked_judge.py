@@ -2,9 +2,10 @@
 
 import dataclasses
 import functools
-from typing import Annotated
+from typing import Annotated, Literal
 
 import jax
+import jax.numpy as jnp
 import msgspec
 
 from pasta_jax.judges.checked import CheckedJudge, Checks, LogProbabilities
@@ -27,6 +28,7 @@ class CheckedSettings:
     lengths: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)]
     rows: Positive
     slice: Positive
+    products: Literal["float32", "bfloat16"]  # of factors, where activations are float32
 
 
 def checked_judge(settings: CheckedSettings, rules_source: str) -> CheckedJudge:
@@ -43,7 +45,8 @@ def fluency(settings: CheckedSettings) -> LogProbabilities:
     model = load(settings.untrained, stacked=True)  # scanned layers compile sooner; each length is a program
     dtype = platform_dtype()
     tags = model.tokenizer.tags
-    scoring = Scoring(model.config, tags, dtype, settings.slice, block=0, remat=False, products=dtype)
+    products = jnp.dtype(settings.products) if dtype == jnp.float32 else dtype
+    scoring = Scoring(model.config, tags, dtype, settings.slice, block=0, remat=False, products=products)
     score = jax.jit(functools.partial(log_probabilities, scoring))
     return likelihoods(model, functools.partial(score, model.params), settings.lengths, settings.rows)
 

@@ -66,7 +66,13 @@ def model_params(scoring: Scoring, trainable: Params, frozen: Params | None) -> 
 
 def token_losses(scoring: Scoring, params: Params, batch: Batch) -> jax.Array:
     """float32 [B, T]: the negative log-probability of each label; 0 where there is no label."""
-    return sliced_losses(scoring, params, _hidden(scoring, params, batch), batch.label)[:, :, 0]
+    return label_losses(scoring, params, batch, None)[:, :, 0]
+
+
+def label_losses(scoring: Scoring, params: Params, batch: Batch, grammar: Grammar | None) -> jax.Array:
+    """float32 [B, T, 2]: the losses of labels and, with a grammar, of any legal id in the label's place."""
+    place = None if grammar is None else grammar.places(kinds(batch, scoring.tags))
+    return sliced_losses(scoring, params, _hidden(scoring, params, batch), batch.label, grammar, place)
 
 
 def _hidden(scoring: Scoring, params: Params, batch: Batch) -> jax.Array:
@@ -184,9 +190,7 @@ def sft_loss(
 
     def loss(trainable: Params, frozen: Params | None, batch: Batch) -> LossSums:
         params, of_kind = model_params(scoring, trainable, frozen), kinds(batch, tags)
-        place = None if grammar is None else grammar.places(of_kind)
-        x_BxTxE = _hidden(scoring, params, batch)
-        losses_BxT, legal_BxT = jnp.moveaxis(sliced_losses(scoring, params, x_BxTxE, batch.label, grammar, place), 2, 0)
+        losses_BxT, legal_BxT = jnp.moveaxis(label_losses(scoring, params, batch, grammar), 2, 0)
         sums = {name: (jnp.sum(losses_BxT * is_one), jnp.sum(is_one)) for name, is_one in of_kind.items()}
         weighted = [(w * total, w * count) for w, (total, count) in zip(weights, sums.values(), strict=True)]
         is_bracket = (batch.label == tags.promise) | (batch.label == tags.end_async)

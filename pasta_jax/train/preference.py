@@ -14,8 +14,9 @@ import numpy as np
 
 from pasta_jax.data.batch import Batch
 from pasta_jax.errors import PastaError
-from pasta_jax.ranges import Finite
-from pasta_jax.train.loss import Loss, LossSums, Scoring, model_params, token_losses
+from pasta_jax.ranges import AtLeastZero, Finite
+from pasta_jax.train.legal import Grammar
+from pasta_jax.train.loss import Loss, LossSums, Scoring, label_losses, model_params, token_losses
 from pasta_jax.train.state import Params
 
 Name = Literal["bonbon", "dpo", "ipo"]
@@ -43,6 +44,7 @@ class PreferenceLoss:
     alpha: Finite  # BoNBoN: weight of the better answer's plain likelihood
     margin: Finite  # BoNBoN: the target log-ratio; see best_of_n_margin
     beta: Finite  # DPO and IPO
+    legal: AtLeastZero = 0.0  # weight of the loss of legal ids (legal.py), summed over both answers
 
     def __post_init__(self):
         if self.loss not in LOSSES:
@@ -85,12 +87,18 @@ def log_probabilities(scoring: Scoring, params: Params, batch: Batch) -> jax.Arr
     return -jnp.sum(token_losses(scoring, params, batch), axis=1)
 
 
-def preference_loss(scoring: Scoring, settings: PreferenceLoss) -> Loss:
-    """The mean loss over the pairs of a PairBatch."""
+def preference_loss(scoring: Scoring, settings: PreferenceLoss, grammar: Grammar | None = None) -> Loss:
+    """The mean loss over the pairs of a PairBatch.
+
+    With a grammar, `settings.legal` times the loss of legal ids is added. Both answers are the model's own, sampled
+    under the grammar mask, so they have the places where it would break the grammar: supervised records don't.
+    """
 
     def loss(trainable: Params, frozen: Params | None, pairs: PairBatch) -> LossSums:
         both = jax.tree.map(lambda a, b: jnp.concatenate([jnp.asarray(a), jnp.asarray(b)]), pairs.better, pairs.worse)
-        better_B, worse_B = jnp.split(log_probabilities(scoring, model_params(scoring, trainable, frozen), both), 2)
+        of_labels = label_losses(scoring, model_params(scoring, trainable, frozen), both, grammar)
+        of_answers, illegal = jnp.moveaxis(jnp.sum(of_labels, axis=1), 1, 0)
+        better_B, worse_B = jnp.split(-of_answers, 2)
         ratio_B = log_ratio(better_B, worse_B, pairs.reference_better, pairs.reference_worse)
         match settings.loss:
             case "bonbon":
@@ -99,13 +107,16 @@ def preference_loss(scoring: Scoring, settings: PreferenceLoss) -> Loss:
                 losses_B = dpo(ratio_B, settings.beta)
             case "ipo":
                 losses_B = ipo(ratio_B, settings.beta)
+        illegal_B = sum(jnp.split(illegal, 2))
         figures = {
-            "loss": losses_B,
+            "loss": losses_B + settings.legal * illegal_B,
             "log_ratio": ratio_B,
             "gain_better": better_B - pairs.reference_better,
             "gain_worse": worse_B - pairs.reference_worse,
             "prefers": (ratio_B > 0).astype(jnp.float32),
         }
+        if grammar is not None:
+            figures["loss_legal"] = illegal_B / 2  # per answer: minus the log-probability of being well-formed
         count = jnp.sum(pairs.weight)
         parts = {name: (jnp.sum(values * pairs.weight), count) for name, values in figures.items()}
         return LossSums(parts, jnp.sum(both.record > 0))

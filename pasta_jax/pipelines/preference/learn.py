@@ -23,6 +23,7 @@ from pasta_jax.progress import say
 from pasta_jax.ranges import Count, Finite
 from pasta_jax.sharding import mesh_of, shard_rows, to_decode_with
 from pasta_jax.train.fit import Keep, fit
+from pasta_jax.train.legal import Grammar
 from pasta_jax.train.loop import Intervals, Run
 from pasta_jax.train.optimizer import new_optimizer, schedule
 from pasta_jax.train.pair_feed import PairExample, PairFeed, score_examples
@@ -71,7 +72,7 @@ def learn(
 
     `reference` is the fingerprint of Pasta-SFT; `frozen` are the parameters under an adapter, on their devices.
     """
-    settings, train = stage.settings, stage.settings.train
+    settings, train, tokenizer = stage.settings, stage.settings.train, stage.sft.tokenizer
     encoded = encode_pairs(stage, samples, pairs)
     scores = score_reference(stage, encoded, pairs, reference)
     margin = settings.loss.margin or best_of_n_margin(settings.sample.count)
@@ -102,7 +103,11 @@ def learn(
         accumulate=train.accumulate,
         batch=feed.batch,
         held_out=(),
-        loss=preference_loss(train.scoring(stage.sft), loss),
+        loss=preference_loss(
+            train.scoring(stage.sft),
+            loss,
+            Grammar(tokenizer.tags, tokenizer.end_of_turn) if settings.loss.legal else None,
+        ),
         optimizer=optimizer,
         learning_rate=schedule(optimizer_config),
         flops_per_token=flops_per_token(
