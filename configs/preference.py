@@ -12,8 +12,8 @@ resume a killed run. During training, Ctrl-C and SIGTERM save a checkpoint first
 Variants: tiny (a few prompts, to see that everything works), toy (the toy task; five minutes on two busy CPU cores;
 docs/RESULTS.md has the expected figures), smollm2_135m (LoRA; a language model judges: set --config.judge.endpoint.url
 and .model), pasta (checkpoints/pasta_sft, trained further: needs --config.prompts.records=<the folder that
-`launch.annotate --config=configs/annotate.py:pasta` wrote>; the judge of what can be checked; on two CPU cores 75
-minutes, and half an hour for each further weight, as samples and verdicts are reused).
+`launch.annotate --config=configs/annotate.py:pasta` wrote>; the judge of what can be checked; on two CPU cores an
+hour, and 20 minutes for each further weight, as samples and verdicts are reused).
 """
 
 from ml_collections import ConfigDict
@@ -172,7 +172,7 @@ def smollm2_135m() -> ConfigDict:
 
 
 def pasta() -> ConfigDict:
-    """How the adapters of checkpoints/ with a preference round were trained, but for what docs/RESULTS.md names."""
+    """How the adapters of checkpoints/ with a preference round were trained; docs/RESULTS.md has what each changes."""
     config = smollm2_135m()
     config.model, config.baseline = common.shipped("pasta_sft"), common.shipped("baseline_sft")
     config.rounds = 1
@@ -183,6 +183,8 @@ def pasta() -> ConfigDict:
     config.request.update(max_tokens=400)
     config.judge.update(kind="checked", agreement=0)
     config.judge.checked.products = "bfloat16"
+    config.judge.checked.checks.weights.enough = 2.0  # or the briefest answers win
+    config.loss.legal = 100.0  # per nat; the squared distance from the margin changes by some 36 per nat at first
     config.adapter.update(dtype="bfloat16")
     config.train.update(
         learning_rate=1e-4, lengths=(256, 384, 512), rows=2, accumulate=2, remat=False, warmup=5, products="bfloat16"

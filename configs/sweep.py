@@ -14,7 +14,7 @@ Variants: toy (the quality weights 1, 2, 4, 8 and inf on the toy task; ten minut
 (each weight with three seeds), tiny (two runs with a few prompts, for models of configs/sft.py:tiny; for those of
 configs/sft.py:toy add --config.base.prompts.toy=medium), smollm2_135m (the same weights with SmolLM2), pasta (the
 weights 1, 4 and inf from the adapter checkpoints/pasta_sft on; needs --config.base.prompts.records=<folder that
-launch.annotate wrote>; over two hours on two CPU cores).
+launch.annotate wrote>; an hour and 40 minutes on two CPU cores).
 """
 
 from ml_collections import ConfigDict

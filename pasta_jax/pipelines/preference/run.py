@@ -100,6 +100,7 @@ def training_of(stage: Stage, command: str) -> Training:
 
 
 def figures_of(row: Row) -> dict[str, float]:
-    """The figures that were measured."""
+    """The figures that were measured, under names that say on what."""
     values = {field.name: getattr(row, field.name) for field in dataclasses.fields(Figures)}
-    return {name: value for name, value in values.items() if value is not None} | {"temperature": row.temperature}
+    measured = {name: value for name, value in values.items() if value is not None} | {"temperature": row.temperature}
+    return {f"held_out_prompts/{name}": value for name, value in measured.items()}
