@@ -5,7 +5,6 @@ import functools
 from typing import Annotated, Literal
 
 import jax
-import jax.numpy as jnp
 import msgspec
 
 from pasta_jax.judges.checked import CheckedJudge, Checks, LogProbabilities
@@ -14,6 +13,7 @@ from pasta_jax.judges.offline import likelihoods
 from pasta_jax.judges.rules import rules_of
 from pasta_jax.models.source import ModelSource, load
 from pasta_jax.models.weights import platform_dtype
+from pasta_jax.pipelines.trainable import product_dtype
 from pasta_jax.ranges import Positive
 from pasta_jax.train.loss import Scoring
 from pasta_jax.train.preference import log_probabilities
@@ -45,7 +45,7 @@ def fluency(settings: CheckedSettings) -> LogProbabilities:
     model = load(settings.untrained, stacked=True)  # scanned layers compile sooner; each length is a program
     dtype = platform_dtype()
     tags = model.tokenizer.tags
-    products = jnp.dtype(settings.products) if dtype == jnp.float32 else dtype
+    products = product_dtype(settings.products, dtype, "config.judge.checked.products")
     scoring = Scoring(model.config, tags, dtype, settings.slice, block=0, remat=False, products=products)
     score = jax.jit(functools.partial(log_probabilities, scoring))
     return likelihoods(model, functools.partial(score, model.params), settings.lengths, settings.rows)

@@ -77,10 +77,17 @@ class TrainingSettings:
     def scoring(self, model: Model) -> Scoring:
         """How the model's log-probabilities are computed."""
         dtype = platform_dtype()
-        products = jnp.dtype(self.products) if dtype == jnp.float32 else dtype
-        if products != dtype and not multiplies_bfloat16():
-            say("this CPU has no instructions for bfloat16: set --config.train.products=float32, which is faster here")
+        products = product_dtype(self.products, dtype, "config.train.products")
         return Scoring(model.config, model.tokenizer.tags, dtype, self.slice, self.block, self.remat, products)
+
+
+def product_dtype(products: str, dtype: jnp.dtype, field: str) -> jnp.dtype:
+    """The dtype of factors in products, which a config chooses where activations are float32."""
+    if dtype != jnp.float32:
+        return dtype
+    if products != "float32" and not multiplies_bfloat16():
+        say(f"this CPU has no instructions for bfloat16: set --{field}=float32, which is faster here")
+    return jnp.dtype(products)
 
 
 @dataclasses.dataclass(frozen=True)
