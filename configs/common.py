@@ -38,6 +38,9 @@ def model(preset: str, dtype: str = "auto") -> ConfigDict:
     )
 
 
+FORKS = "pasta_balanced"  # the adapter of checkpoints/ that forks, unless a config names another
+
+
 def shipped(name: str, dtype: str = "auto") -> ConfigDict:
     """SmolLM2 with an adapter of this project."""
     config = model("smollm2_135m", dtype)

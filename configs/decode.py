@@ -68,7 +68,7 @@ def decode(preset: str, chat: bool) -> ConfigDict:
 def pasta() -> ConfigDict:
     """SmolLM2 with the adapter that forks, and its baseline, which does not; see their cards in checkpoints/."""
     config = decode("smollm2_135m", chat=True)
-    config.model, config.baseline = common.shipped("pasta_sft"), common.shipped("baseline_sft")
+    config.model, config.baseline = common.shipped(common.FORKS), common.shipped("baseline_sft")
     config.request.max_tokens = 400
     return config
 

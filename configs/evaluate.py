@@ -76,7 +76,7 @@ def smollm2() -> ConfigDict:
             # also apar, skeleton and unshared: Skeleton-of-Thought in one pool and without one; and those of ablation()
             "systems": ("model", "baseline"),
             # in float32 on every CPU, so that answers are those of docs/; `auto` is faster
-            "model": common.shipped("pasta_sft", dtype="platform"),
+            "model": common.shipped(common.FORKS, dtype="platform"),
             "baseline": common.shipped("baseline_sft", dtype="platform"),
             "apar": common.model("smollm2_135m", dtype="platform"),  # needs an adapter of configs/sft.py:apar
             "rival": common.model("", dtype="platform"),  # writes skeletons and points; no preset: the baseline

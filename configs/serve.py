@@ -64,8 +64,8 @@ def serve(preset: str) -> ConfigDict:
 
 
 def pasta() -> ConfigDict:
-    """SmolLM2 with the adapter that forks; see checkpoints/pasta_sft."""
+    """SmolLM2 with the adapter that forks; see its card in checkpoints/."""
     config = serve("smollm2_135m")
-    config.model = common.shipped("pasta_sft")
+    config.model = common.shipped(common.FORKS)
     config.name = "smollm2_135m_pasta"
     return config
