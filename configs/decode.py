@@ -2,10 +2,11 @@ r"""Answer a prompt with a model.
 
     python -m launch.decode --config=configs/decode.py:smollm2_135m --prompt="Give three tips for staying healthy."
 
-Variants: smollm2_135m (instruct); gemma3_270m (base model: continues the text, no chat); gemma_2b and gemma_7b (no
-package ships the weights: add --config.model.path=<GGUF file or Hugging Face folder>); local (any Gemma or Llama model
-at such a path); toy (the model of configs/sft.py:toy in runs/toy, with an example question). On two CPU cores SmolLM2
-starts in about 4 s and writes about 100 tokens per second.
+Variants: smollm2_135m (instruct); pasta (the same with the adapter of checkpoints/ that forks, or another one named
+with --config.model.adapter); gemma3_270m (base model: continues the text, no chat); gemma_2b and gemma_7b (no package
+ships the weights: add --config.model.path=<GGUF file or Hugging Face folder>); local (any Gemma or Llama model at such
+a path); toy (the model of configs/sft.py:toy in runs/toy, with an example question). On two CPU cores SmolLM2 starts in
+about 4 s and writes about 100 tokens per second.
 
 The toy answers only questions of its own form: a line for each walk with a ring (birds, boats, colours, dances,
 fabrics, fish, fruits, games), its first word and the number of words, and perhaps a last line that requests the ends:

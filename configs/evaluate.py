@@ -11,7 +11,7 @@ They print shares of exact answers, forks, speedups, and how much exactness rema
 
 Variants on ordinary prompts: alpaca (AlpacaEval's 805), mt_bench (80, both turns) and ifeval (541, with its rules) have
 four systems on SmolLM2: the adapter that forks, the baseline, and Skeleton-of-Thought with and without a shared pool.
-smollm2 compares the two adapters only, or others named with --config.model.adapter and --config.baseline.adapter.
+smollm2 compares the first two only, or adapters named with --config.model.adapter and --config.baseline.adapter.
 ablation decodes with a part changed that the adapter was trained with: no topics, no syncs, other positions.
 --limit=80 takes 80 prompts of each set, those whose text has the smallest hash; a later run with more goes on from
 there. A killed run resumes. WORKDIR gets report.html, report.md and report.json, one record per answer, and the answers
@@ -116,7 +116,7 @@ def smollm2() -> ConfigDict:
 
 
 def all_systems(prompts: str, count: int) -> ConfigDict:
-    """The shipped adapters and both rivals, on all prompts of one set, by the paper's protocol."""
+    """The shipped adapters and both rivals, on all prompts of one set, each timed once, one at a time."""
     config = smollm2()
     config.systems = ("model", "baseline", "skeleton", "unshared")
     config.prompts.update({name: count * (name == prompts) for name in config.prompts})
