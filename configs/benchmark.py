@@ -86,7 +86,7 @@ def benchmark(preset: str, random_weights: bool = False) -> ConfigDict:
             },
             "serve": {
                 "server": server,  # but for its model, lanes and port
-                "threads": common.shipped("pasta_sft", "platform") if preset == "smollm2_135m" else common.model(""),
+                "threads": common.shipped(common.FORKS, "platform") if preset == "smollm2_135m" else common.model(""),
                 "lanes": (1, 2, 4, 8),
                 "max_tokens": 128,  # per answer
                 "rounds": 3,  # of one question per client, the servers in turn

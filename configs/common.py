@@ -9,6 +9,7 @@ from ml_collections.config_dict import placeholder
 from pasta_jax.errors import PastaError
 
 CHECKPOINTS = Path(__file__).resolve().parent.parent / "checkpoints"
+FORKS = "pasta_balanced"  # the adapter there that forks, unless a config names another
 
 
 def pick(variants: dict[str, Callable[[], ConfigDict]], name: str, file: str) -> ConfigDict:
@@ -36,9 +37,6 @@ def model(preset: str, dtype: str = "auto") -> ConfigDict:
             "kernel": True,  # decode on the CPU with our own products of a few rows; False: with XLA's
         }
     )
-
-
-FORKS = "pasta_balanced"  # the adapter of checkpoints/ that forks, unless a config names another
 
 
 def shipped(name: str, dtype: str = "auto") -> ConfigDict:

@@ -7,6 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from configs import common
 from configs.benchmark import get_config
 from pasta_jax import settings
 from pasta_jax.benchmark.clients import Streamed, Together, ask
@@ -102,7 +103,7 @@ def test_the_servers_differ_in_model_lanes_and_rows_only():
     sequential, threads = (arguments[0] for _, arguments in ours.values())
     assert (sequential.decoding.lanes, sequential.decoding.rows, sequential.model.adapter) == (3, 1, "")
     assert (threads.decoding.lanes, threads.decoding.rows) == (3, 8)
-    assert threads.model.adapter.endswith("pasta_sft")
+    assert threads.model.adapter.endswith(common.FORKS)
     same = dataclasses.replace(sequential, model=threads.model, decoding=threads.decoding)
     assert same == threads
 
