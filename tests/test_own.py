@@ -21,7 +21,7 @@ ANSWER = {"prompt": "Why?", "text": f"Well:{CHUNK} Done.", "program": PROGRAM, "
 def verdicts(folder, *rows: dict) -> list[Record | Refusal]:
     path = folder / "answers.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    pairs = [pair for pair in read(str(path)) if isinstance(pair, Pair)]
+    pairs = own.corrected([pair for pair in read(str(path)) if isinstance(pair, Pair)], own.read_answers(path))
     assert len(pairs) == len(rows)
     annotator = annotators.by_own_answers(pairs, path, Chatty())
     answers = annotator.annotate(list(range(len(pairs))), Progress("", len(pairs)))
@@ -42,14 +42,31 @@ def test_an_answer_without_chunks_stays_as_it_is(tmp_path):
     assert (record.program, record.evidence) == ("No.", {"promised": []})
 
 
+@pytest.mark.parametrize("tail", ["\n6.", "\n\n 12) ", "\n*", " \n\t- ", "\n\n"])
+def test_a_chunk_loses_the_marker_of_the_next_item(tmp_path, tail):
+    stray = {name: ANSWER[name].replace(CHUNK, CHUNK + tail) for name in ("text", "program")}
+    [kept], [record] = verdicts(tmp_path, ANSWER), verdicts(tmp_path, ANSWER | stray)
+    assert (record.program, record.response) == (kept.program, kept.response)
+
+
+@pytest.mark.parametrize("tail", [" 6.", "\n6. ripe", "\n6.5", "\n1999.", "\nRed."])
+def test_other_ends_of_a_chunk_stay(tmp_path, tail):
+    texts = {name: ANSWER[name].replace(CHUNK, CHUNK + tail) for name in ("text", "program")}
+    [record] = verdicts(tmp_path, ANSWER | texts)
+    assert record.response == texts["text"]
+
+
 def test_what_teaches_nothing_is_refused(tmp_path):
     long = "word " * 900
-    cut, endless = verdicts(
+    marker = {name: ANSWER[name].replace(CHUNK, "\n6.") for name in ("text", "program")}
+    cut, empty, endless = verdicts(
         tmp_path,
         ANSWER | {"finish_reason": "length"},
+        ANSWER | marker,
         ANSWER | {"text": long, "program": f'<promise topic="a" tokens=9 /><async>{long}</async>'},
     )
     assert cut.reason == "the model's answer must end by itself"
+    assert empty.reason == "a chunk has at least 5 words"
     assert "tokens" in endless.reason or "split" in endless.detail
 
 

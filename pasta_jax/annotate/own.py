@@ -1,15 +1,17 @@
 """A model's own answers as annotations: each promise is made as long as the chunk that the model then wrote.
 
-A model that promises badly learns from its own answers what its chunks take; their texts stay as they are.
+A model that promises badly learns from its own answers what its chunks take. Their texts stay as they are, but a chunk
+which went on to its list's next item instead of ending loses that item's marker, which main writes too.
 """
 
 import dataclasses
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pasta_jax.annotate.run import Answer
-from pasta_jax.data.pairs import id_of
+from pasta_jax.data.pairs import Pair, id_of
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.program import Chunk, LangError, Program, block_length
 from pasta_jax.lang.tags import tens_for
@@ -17,6 +19,9 @@ from pasta_jax.models.tokenizer import Tokenizer
 from pasta_jax.outside import MIB, parse_json, read_lines
 
 MOST_BYTES = 4 * MIB  # of an answer
+_NEXT_ITEM = re.compile(
+    r"\s*\n\s*(?:\d{1,3}[.)]|[-*+•])?\s*$"
+)  # the marker of an item without its text, or blank lines
 _FIX = "name a file that launch.decode wrote for --prompts_file"
 
 
@@ -32,17 +37,39 @@ def read_answers(path: Path) -> dict[str, Mapping[str, object]]:
     return answers
 
 
+def corrected(pairs: Sequence[Pair], answers: Mapping[str, Mapping[str, object]]) -> list[Pair]:
+    """The pairs with answers as their annotations will read."""
+    result = []
+    for pair in pairs:
+        try:
+            result.append(dataclasses.replace(pair, response=_program(answers[pair.id]).strip()))
+        except LangError:
+            result.append(pair)  # its annotation is a failure
+    return result
+
+
 def annotation(row: Mapping[str, object], tokenizer: Tokenizer) -> Answer:
     """An answer's program with promises of the right lengths, and those that it promised as evidence."""
     if row.get("finish_reason") != "stop":
         return {"failure": "the model's answer must end by itself"}
     try:
-        program = Program.parse(str(row["program"]))
+        program = _program(row)
         parts = [kept(part, tokenizer) if isinstance(part, Chunk) else part for part in program.parts]
     except LangError as error:
         return {"failure": error.rule, "detail": error.fix}
     promised = [10 * part.tens for part in program.parts if isinstance(part, Chunk)]
     return {"program": Program(tuple(parts)).render(), "evidence": {"promised": promised}}
+
+
+def _program(row: Mapping[str, object]) -> Program:
+    """An answer's program whose chunks end where their own text does."""
+    parts = Program.parse(str(row["program"])).parts
+    return Program(
+        tuple(
+            dataclasses.replace(part, text=_NEXT_ITEM.sub("", part.text)) if isinstance(part, Chunk) else part
+            for part in parts
+        )
+    )
 
 
 def kept(chunk: Chunk, tokenizer: Tokenizer) -> Chunk:

@@ -12,7 +12,7 @@ from msgspec import Meta
 from rich.console import Console
 
 from pasta_jax import hosts
-from pasta_jax.annotate import annotators
+from pasta_jax.annotate import annotators, own
 from pasta_jax.annotate.annotators import Annotator, ToyProblems
 from pasta_jax.annotate.form import FormFilter, keep
 from pasta_jax.annotate.likelihood import Weighing
@@ -190,6 +190,8 @@ def read_pairs(settings: Settings) -> tuple[list[Pair], Skipped]:
                 f"{settings.source}: none of its {len(rows)} records is usable; widen prompt_words or response_words"
             )
         skipped = Skipped([row for row in rows if isinstance(row, Unreadable)], left_out, Counter())
+    if isinstance(settings, OwnSettings):
+        pairs = own.corrected(pairs, own.read_answers(Path(settings.source)))
     part = first_by_id(pairs, settings.max_pairs)
     if len(part) < len(pairs):
         skipped.left_out["beyond max_pairs"] += len(pairs) - len(part)
