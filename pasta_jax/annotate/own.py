@@ -19,9 +19,7 @@ from pasta_jax.models.tokenizer import Tokenizer
 from pasta_jax.outside import MIB, parse_json, read_lines
 
 MOST_BYTES = 4 * MIB  # of an answer
-_NEXT_ITEM = re.compile(
-    r"\s*\n\s*(?:\d{1,3}[.)]|[-*+•])?\s*$"
-)  # the marker of an item without its text, or blank lines
+_MARKER = re.compile(r"\s*(?:\d{1,3}[.)]|[-*+•])")  # of an item in a list
 _FIX = "name a file that launch.decode wrote for --prompts_file"
 
 
@@ -64,12 +62,18 @@ def annotation(row: Mapping[str, object], tokenizer: Tokenizer) -> Answer:
 def _program(row: Mapping[str, object]) -> Program:
     """An answer's program whose chunks end where their own text does."""
     parts = Program.parse(str(row["program"])).parts
-    return Program(
-        tuple(
-            dataclasses.replace(part, text=_NEXT_ITEM.sub("", part.text)) if isinstance(part, Chunk) else part
-            for part in parts
-        )
-    )
+    return Program(tuple(_ended(part) if isinstance(part, Chunk) else part for part in parts))
+
+
+def _ended(chunk: Chunk) -> Chunk:
+    """The chunk without blank lines, or a marker of a further item, at its end."""
+    text = chunk.text.rstrip()
+    before, line_break, last = text.rpartition("\n")
+    if line_break and _MARKER.fullmatch(last):
+        text = before.rstrip()
+    elif "\n" not in chunk.text[len(text) :]:
+        return chunk
+    return dataclasses.replace(chunk, text=text)
 
 
 def kept(chunk: Chunk, tokenizer: Tokenizer) -> Chunk:
