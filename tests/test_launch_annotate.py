@@ -108,6 +108,24 @@ def test_only_records_with_chunks_are_shown_on_request(command):
         command("sharegpt_structure", inspect=2, forks=True)
 
 
+def test_own_answers_become_records_without_stray_markers(command):
+    texts = ("it carries leaves to its nest", "it looks for sweet flowers", "it eats grass all day")
+    chunks = [f" {name}: {text}." for name, text in zip(("Ant", "Bee", "Cow"), texts, strict=True)]
+    heads = [f'1.<promise topic="{name}" tokens=9 />' for name in ("Ant", "Bee", "Cow")]
+    written = [chunks[0] + "\n2.", *chunks[1:]]  # the first went on to the second item
+    row = {
+        "prompt": "Which three are there?",
+        "text": "\n".join(f"1.{chunk}" for chunk in written),
+        "program": "\n".join(f"{head}<async>{chunk}</async>" for head, chunk in zip(heads, written, strict=True)),
+        "finish_reason": "stop",
+    }
+    Path("answers.jsonl").write_text(json.dumps(row) + "\n")
+    command("own", {"source": "answers.jsonl", "drop_evaluation": False, "dataset": False})
+    [record] = read_records(Path("out/records.jsonl"))
+    assert record.response == "\n".join(f"1.{chunk}" for chunk in chunks)
+    assert record.forks == 3
+
+
 def test_max_pairs_always_selects_the_same_pairs(command):
     out, _ = command("sharegpt_structure", pairs("a.jsonl", 20) | {"max_pairs": 5})
     assert "left out: beyond max_pairs: 15" in out
