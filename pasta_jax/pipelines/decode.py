@@ -32,6 +32,7 @@ class RequestSettings:
     temperature: AtLeastZero | None  # None, here and below: the model's own
     top_k: Count | None
     top_p: TopP | None
+    chunk_top_p: TopP | None
     seed: Seed
     sequential: bool | None  # None: unless the model was trained on the tags
     max_topic_tokens: Positive
@@ -108,7 +109,7 @@ def template_of(options: RequestSettings, sequential: bool) -> Request:
     return Request(
         prompt_ids=(),
         max_tokens=options.max_tokens,
-        sampling=Sampling(options.temperature, options.top_k, options.top_p, options.seed),
+        sampling=Sampling.of(vars(options)),
         sequential=sequential,
         max_topic_tokens=options.max_topic_tokens,
         max_chunk_tokens=options.max_chunk_tokens,
