@@ -93,6 +93,9 @@ def sft() -> ConfigDict:
                 "rows": 8,
                 "packed": True,  # several records per row
                 "too_long": "drop",  # or split
+                # Share of the chunks that go on with what main writes before its next promise, and are to end there:
+                # records end their chunks in time, so a model learns from them what comes after "\n2." in main only.
+                "stray": 0.0,
             },
             "adapter": {
                 "rank": 0,  # 0: none, all parameters are trained; an adapter of config.model is merged first

@@ -28,6 +28,11 @@ class Example:
         """Chunk, epoch and main."""
         return Place(self.chunk, self.epoch, self.main)
 
+    @property
+    def prompt_length(self) -> int:
+        """Tokens of the prompt: up to the one that predicts the first label."""
+        return int((self.label != NO_LABEL).argmax()) + 1
+
     def __len__(self) -> int:
         return len(self.token)
 

@@ -3,9 +3,8 @@
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,25 +14,20 @@ from jax.sharding import Mesh
 
 from pasta_jax import memory
 from pasta_jax.checkpoint import git_revision, provenance
-from pasta_jax.data.batch import Batch
-from pasta_jax.data.batches import Feed, Layout
-from pasta_jax.data.builder import Examples
-from pasta_jax.data.example import Example, encode
-from pasta_jax.data.sources import origin
-from pasta_jax.data.toy import HELD_OUT, problems
+from pasta_jax.data.batches import Feed
 from pasta_jax.data.toy_tokenizer import toy_tokenizer
 from pasta_jax.decode.generate import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.probe import probe
-from pasta_jax.lang.structure import NO_LABEL, Positions
+from pasta_jax.lang.structure import Positions
 from pasta_jax.models import card, transformer
 from pasta_jax.models.card import Training
 from pasta_jax.models.config import config_of
 from pasta_jax.models.defaults import Defaults
 from pasta_jax.models.source import ModelSource
-from pasta_jax.models.tokenizer import Tokenizer
 from pasta_jax.models.weights import Model
 from pasta_jax.pipelines import run_config
+from pasta_jax.pipelines.sft_data import DataSettings, Form, read_data
 from pasta_jax.pipelines.trainable import (
     AdapterSettings,
     Trainable,
@@ -46,8 +40,7 @@ from pasta_jax.pipelines.trainable import (
     write,
 )
 from pasta_jax.progress import doing, say
-from pasta_jax.ranges import AboveZero, AtLeastZero, Count, Dimension, Lengths, Positive, RecordsOrNone, Rows, Seed
-from pasta_jax.remote import path_of
+from pasta_jax.ranges import AboveZero, AtLeastZero, Count, Dimension, Positive
 from pasta_jax.sharding import TrainingMeshSettings
 from pasta_jax.train.fit import Keep, fit
 from pasta_jax.train.legal import Grammar
@@ -73,21 +66,6 @@ class FreshSettings:
     head_dim: Dimension
     context: Count
     widen: AboveZero  # factor on the initial weights
-
-
-@dataclasses.dataclass(frozen=True)
-class DataSettings:
-    """What to train and to measure on, and the shapes of batches."""
-
-    records: str  # folder that launch.annotate wrote
-    toy: Literal["", "small", "medium", "large"]  # or a level of the toy task
-    toy_count: RecordsOrNone  # its problems
-    toy_seed: Seed
-    held_out: RecordsOrNone  # records to measure on
-    lengths: Lengths  # tokens of a batch row
-    rows: Rows
-    packed: bool  # several records per row
-    too_long: Literal["drop", "split"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,17 +130,6 @@ class Result:
     model: Path | None  # folder of the trained model; None: stopped before the last step
 
 
-@dataclasses.dataclass(frozen=True)
-class Data:
-    """What a run reads."""
-
-    feed: Feed
-    held_out: tuple[Batch, ...]
-    prompts: tuple[tuple[int, ...], ...]  # held-out, for the probe
-    fingerprint: str
-    origins: tuple[str, ...]  # each set that is trained on, with its terms
-
-
 def run(settings: Settings, workdir: Path, stopping: Callable[[], bool] = lambda: False, command: str = "") -> Result:
     """Train to the last step or until `stopping()`, from the newest checkpoint in `workdir` if it has one.
 
@@ -180,7 +147,8 @@ def _run(settings: Settings, workdir: Path, stopping: Callable[[], bool], comman
     start = start_of(settings, mesh)
     model = start.model
     with doing("reading the data"):
-        data = read_data(settings, model.tokenizer)
+        form = Form(settings.strip_tags, settings.tree, settings.positions)
+        data = read_data(settings.data, form, model.tokenizer, settings.train.seed, settings.probe.prompts)
     config = optimizer_config(settings.train, data.feed)
     optimizer = new_optimizer(config)
     # The state takes over the memory of start.params.
@@ -264,64 +232,6 @@ def fresh_model(settings: FreshSettings, seed: int) -> Model:
     # Norms, whose leaves are named `weight`, keep their ones.
     params = jax.tree_util.tree_map_with_path(lambda path, x: x if path[-1].key == "weight" else x * widen, params)
     return Model("fresh", config, params, tokenizer)
-
-
-def read_data(settings: Settings, tokenizer: Tokenizer) -> Data:
-    """Problems of the toy task, or records that launch.annotate wrote."""
-    data = settings.data
-    if bool(data.toy) == bool(data.records):
-        raise PastaError(
-            "config.data: set either records=<folder written by launch.annotate> or toy=<level of the toy task>"
-        )
-    if settings.tree and (data.toy or settings.strip_tags or settings.positions.policy != "shared_start"):
-        raise PastaError("config.tree: needs records, strip_tags False, and positions.policy shared_start")
-    if data.toy:
-        train = toy_examples(settings, tokenizer, data.toy_seed, data.toy_count)
-        held_out = toy_examples(settings, tokenizer, HELD_OUT, data.held_out)
-        fingerprint = fingerprint_of_examples([*train, *held_out])
-        origins = (f"the toy task, level {data.toy}, {data.toy_count} problems: made by a program of this project",)
-    else:
-        arguments = tokenizer, settings.strip_tags, settings.positions, settings.tree
-        train = Examples(path_of(data.records), "train", *arguments)
-        fingerprint = train.about.fingerprint
-        origins = tuple(map(origin, train.about.sources))
-        held_out = []
-        if data.held_out:
-            validation = Examples(path_of(data.records), "validation", *arguments)
-            held_out = [validation[number] for number in range(min(len(validation), data.held_out))]
-    layout = Layout(data.lengths, data.rows, data.packed, data.too_long)
-    hosts = {"host": jax.process_index(), "hosts": jax.process_count()}
-    feed = Feed(train, layout, **hosts)
-    say(f"data {fingerprint}: {len(train)} records, {feed.dropped} too long for {data.lengths[-1]} tokens")
-    batches = ()
-    if held_out:
-        measured = Feed(held_out, layout, **hosts)
-        batches = tuple(measured.batch(0, step) for step in range(measured.steps(0, 1)))
-    return Data(feed, batches, tuple(map(prompt_of, held_out[: settings.probe.prompts])), fingerprint, origins)
-
-
-def toy_examples(settings: Settings, tokenizer: Tokenizer, seed: int, count: int) -> list[Example]:
-    """Problems of the toy task as a model reads them."""
-    examples = []
-    for problem in problems(seed, 0, count, settings.data.toy):
-        prompt = tokenizer.chat([("user", problem.instruction)])
-        answer = tokenizer.encode(problem.answer) if settings.strip_tags else problem.program(tokenizer).ids(tokenizer)
-        examples.append(encode(prompt, answer, tokenizer.tags, tokenizer.end_of_turn, settings.positions))
-    return examples
-
-
-def fingerprint_of_examples(examples: Sequence[Example]) -> str:
-    """Of all arrays of the examples."""
-    digest = hashlib.sha256()
-    for example in examples:
-        for field in dataclasses.fields(example):
-            digest.update(getattr(example, field.name).tobytes())
-    return digest.hexdigest()[:16]
-
-
-def prompt_of(example: Example) -> tuple[int, ...]:
-    """An example's prompt: the tokens up to the one that predicts the first label."""
-    return tuple(example.token[: int((example.label != NO_LABEL).argmax()) + 1].tolist())
 
 
 def optimizer_config(settings: TrainSettings, feed: Feed) -> OptimizerConfig:
