@@ -104,7 +104,6 @@ def request(max_tokens: int) -> ConfigDict:
             "temperature": placeholder(float),  # 0: greedy; None: the model's own (models/defaults.py)
             "top_k": placeholder(int),  # 0: off; None: the model's own
             "top_p": placeholder(float),  # 1: off; None: the model's own
-            "chunk_top_p": placeholder(float),  # of chunks, if it is below top_p; None: the model's own
             "seed": 0,
             "sequential": False,  # True: forbid the tags and decode one token after another
             "max_topic_tokens": 12,  # of a promise's topic

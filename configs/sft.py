@@ -76,7 +76,6 @@ def sft() -> ConfigDict:
                 "max_topic_words": 0,  # 0: no limit
                 "distinct_topics": False,  # True: no topic repeats one of the same answer
                 "end_stray_chunks": False,  # True: a chunk that would fork, join or end the turn ends instead
-                "chunk_top_p": 1.0,  # of chunks, if it is below top_p
             },
             "strip_tags": False,  # True: train on plain answers, for the baseline
             "tree": False,  # True: forks without topics, lengths and joins, as APAR has them (lang/tree.py)

@@ -41,7 +41,6 @@ class Options(TypedDict, total=False):
     temperature: AtLeastZero | None  # 0: greedy; None: the model's own
     top_k: Count | None  # 0: off; None: the model's own
     top_p: TopP | None  # 1: off; None: the model's own
-    chunk_top_p: TopP | None  # of chunks, if it is below top_p; None: the model's own
     seed: Seed
     sequential: bool | None  # True: without tags; None: with tags if the model was trained on them
     system: str  # system message; empty: the model family's default
@@ -60,7 +59,6 @@ DEFAULTS: Options = {
     "temperature": None,
     "top_k": None,
     "top_p": None,
-    "chunk_top_p": None,
     "seed": 0,
     "sequential": None,
     "system": "",
@@ -162,10 +160,10 @@ def generate(model: Model, prompt: Prompt | Sequence[Prompt], **options: Unpack[
 
     A prompt is text (a user's question), a list of token ids, or a list of messages, either (role, text) pairs or
     {"role": ..., "content": ...}. Options, with their defaults: max_tokens=512, temperature=None, top_k=None,
-    top_p=None, chunk_top_p=None, seed=0, sequential=None (decode in parallel if the model was trained to), system="",
-    chat=True, rows=8, lanes=None, max_topic_tokens=12, max_topic_words=None, distinct_topics=None,
-    end_stray_chunks=None, max_chunk_tokens=638. None stands for what the model's generation_config.json states, else
-    greedy decoding without rules for topics and chunks. Equal prompts with equal options have equal answers.
+    top_p=None, seed=0, sequential=None (decode in parallel if the model was trained to), system="", chat=True, rows=8,
+    lanes=None, max_topic_tokens=12, max_topic_words=None, distinct_topics=None, end_stray_chunks=None,
+    max_chunk_tokens=638. None stands for what the model's generation_config.json states, else greedy decoding without
+    rules for topics and chunks. Equal prompts with equal options have equal answers.
     """
     single = _is_single(prompt)
     requests, config = _requests(model, [prompt] if single else prompt, options)
@@ -203,7 +201,7 @@ def _requests(model: Model, prompts: Sequence[Prompt], options: Options) -> tupl
     own = dataclasses.asdict(model.defaults)
     chosen |= {name: value for name, value in own.items() if chosen[name] is None}
     sequential = model.positions is None if chosen["sequential"] is None else chosen["sequential"]
-    sampling = Sampling.of(chosen)
+    sampling = Sampling(chosen["temperature"], chosen["top_k"], chosen["top_p"], chosen["seed"])
     requests = []
     for number, prompt in enumerate(prompts):
         try:

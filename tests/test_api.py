@@ -98,7 +98,7 @@ def test_defaults_agree_with_the_configs():
     config = common.request(0).to_dict() | common.decoding(0, api.DEFAULTS["rows"]).to_dict()
     same = api.DEFAULTS.keys() & config.keys() - {"max_tokens", "sequential", "lanes"}
     limits = {"max_topic_tokens", "max_topic_words", "distinct_topics", "end_stray_chunks", "max_chunk_tokens"}
-    assert same == limits | {"temperature", "top_k", "top_p", "chunk_top_p", "seed", "rows"}
+    assert same == limits | {"temperature", "top_k", "top_p", "seed", "rows"}
     assert {name: config[name] for name in same} == {name: api.DEFAULTS[name] for name in same}
     assert config["widths"] == api.WIDTHS
     assert api.DEFAULTS.keys() == api.Options.__annotations__.keys()

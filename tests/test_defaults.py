@@ -8,13 +8,13 @@ import pytest
 from pasta_jax.errors import PastaError
 from pasta_jax.models.defaults import FILE, Defaults, filled, read_defaults
 
-RULES = {"max_topic_words": 3, "distinct_topics": True, "end_stray_chunks": True, "chunk_top_p": 0.8}
+RULES = {"max_topic_words": 3, "distinct_topics": True, "end_stray_chunks": True}
 
 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ({"do_sample": True, "temperature": 0.6, "pasta_jax": RULES}, Defaults(0.6, 0, 1.0, 3, True, True, 0.8)),
+        ({"do_sample": True, "temperature": 0.6, "pasta_jax": RULES}, Defaults(0.6, 0, 1.0, 3, True, True)),
         ({"do_sample": True, "temperature": 0.6, "top_p": 0.9, "top_k": 64}, Defaults(0.6, 64, 0.9)),
         ({"do_sample": True, "eos_token_id": [1, 2], "top_p": None}, Defaults(temperature=1.0)),
         ({"temperature": 0.6}, Defaults()),  # greedy, as in Hugging Face's tools

@@ -60,7 +60,6 @@ SAMPLINGS = (
     Sampling(temperature=1.0),
     Sampling(temperature=1.0, top_k=40),
     Sampling(temperature=1.0, top_p=0.9),
-    Sampling(temperature=1.0, chunk_top_p=0.7),
     Sampling(temperature=0.7, top_k=100, top_p=0.95),
     Sampling(),
 )
@@ -271,7 +270,7 @@ def test_new_sampling_seeds_and_budgets_compile_nothing():
     others = [
         dataclasses.replace(plain, max_topic_words=0, distinct_topics=True),
         plain,
-        dataclasses.replace(plain, sampling=Sampling(0.3, 7, 0.5, 2**32 - 1, 0.4), max_tokens=33),
+        dataclasses.replace(plain, sampling=Sampling(0.3, 7, 0.5, 2**32 - 1), max_tokens=33),
         dataclasses.replace(plain, sequential=True, max_topic_tokens=9, max_chunk_tokens=1),
         *[dataclasses.replace(plain, sampling=Sampling(temperature=1.5, seed=seed)) for seed in range(6)],
     ]

@@ -112,10 +112,10 @@ def test_every_row_has_its_own_filter():
 # Draws
 
 
-def sampling_of(count: int, temperature=1.0, top_k=0, top_p=1.0, seed=0, chunk_top_p=1.0) -> SamplingArrays:
+def sampling_of(count: int, temperature=1.0, top_k=0, top_p=1.0, seed=0) -> SamplingArrays:
     """Arrays [count] from numbers or arrays."""
-    values = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed, "chunk_top_p": chunk_top_p}
-    types = {name: value.dtype for name, value in vars(Sampling().arrays()).items()}
+    values = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    types = {"temperature": np.float32, "top_k": np.int32, "top_p": np.float32, "seed": np.uint32}
     return SamplingArrays(**{name: filled(value, count, types[name]) for name, value in values.items()})
 
 
@@ -165,24 +165,6 @@ def test_frequencies_of_tokens(vary, temperature, top_k, top_p):
     assert chi_square < chdtri(possible.sum() - 1, 1e-4)
 
 
-def test_chunks_have_the_smaller_nucleus():
-    logits = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
-    count = 400
-
-    def seen(thread: int, **filters: float) -> set[int]:
-        sampling = sampling_of(count, seed=np.arange(count), **filters)
-        rows = np.broadcast_to(logits, (count, len(logits)))
-        return set(np.asarray(draw_jit(rows, sampling, filled(thread, count, np.int32), filled(0, count, np.int32))))
-
-    assert seen(0, chunk_top_p=0.7) == {0, 1, 2, 3}
-    assert seen(0, top_p=0.9, chunk_top_p=0.4) == {0, 1, 2}
-    for thread in (1, 7):
-        assert seen(thread) == {0, 1, 2, 3}
-        assert seen(thread, chunk_top_p=0.7) == {0, 1}
-        assert seen(thread, top_p=0.4, chunk_top_p=0.7) == {0}
-        assert seen(thread, top_p=0.9, chunk_top_p=0.4) == {0}
-
-
 def test_seed_thread_and_number_are_distinguished():
     folded = np.array(list(itertools.product((0, 1, 2), repeat=3)))
     count = len(folded)
@@ -203,8 +185,7 @@ def test_neighbours_do_not_matter():
     thread, number, top_k = (rng.integers(0, high, count, np.int32) for high in (20, 500, 70))
     temperature = rng.choice([0, 0.5, 1, 3], count).astype(np.float32)
     top_p = rng.choice([0.3, 0.9, 1], count).astype(np.float32)
-    chunk_top_p = rng.choice([0.5, 1], count)
-    sampling = sampling_of(count, temperature, top_k * rng.integers(0, 2, count), top_p, seed, chunk_top_p)
+    sampling = SamplingArrays(temperature, top_k * rng.integers(0, 2, count, np.int32), top_p, seed)
     arguments = (rows(), sampling, thread, number)
     together = np.asarray(draw_jit(*arguments))
 
@@ -227,8 +208,6 @@ def test_neighbours_do_not_matter():
         dict(top_p=1.01),
         dict(seed=-1),
         dict(seed=2**32),
-        dict(chunk_top_p=0.0),
-        dict(chunk_top_p=1.01),
     ],
 )
 def test_invalid_parameters_are_refused(bad):

@@ -327,9 +327,8 @@ def pick(logits_V: np.ndarray, legal_V: np.ndarray, sampling: Sampling, thread: 
     """The next token, sampled by plain sorting."""
     if sampling.temperature == 0:
         return int(np.argmax(np.where(legal_V, logits_V, -np.inf)))
-    top_p = min(sampling.top_p, sampling.chunk_top_p) if thread else sampling.top_p
     scaled_V = np.where(legal_V, logits_V / np.float32(sampling.temperature), -np.inf)
-    return int(_categorical(keep(scaled_V, sampling.top_k, top_p), np.uint32(sampling.seed), thread, number))
+    return int(_categorical(keep(scaled_V, sampling.top_k, sampling.top_p), np.uint32(sampling.seed), thread, number))
 
 
 def keep(logits_V: np.ndarray, top_k: int, top_p: float) -> np.ndarray:

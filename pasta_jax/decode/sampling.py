@@ -1,8 +1,7 @@
 """Sample the next token from logits: greedy, temperature, top-k, top-p, with parameters and a seed per request."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -16,41 +15,27 @@ FORBIDDEN = -1e30  # logit of a token that must not be sampled
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """How a request samples: temperature 0 is greedy; top_k 0, top_p 1 and chunk_top_p 1 turn the filters off.
-
-    Chunks are sampled with the smaller of `top_p` and `chunk_top_p`.
-    """
+    """How a request samples: temperature 0 is greedy; top_k 0 and top_p 1 turn the filters off."""
 
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
-    chunk_top_p: float = 1.0
 
     def __post_init__(self):
         if not self.temperature >= 0:
             raise PastaError(f"temperature {self.temperature}: must be 0 (greedy) or more")
         if self.top_k < 0:
             raise PastaError(f"top_k {self.top_k}: must be 0 (off) or more")
-        for name in ("top_p", "chunk_top_p"):
-            if not 0 < (mass := getattr(self, name)) <= 1:
-                raise PastaError(f"{name} {mass}: must be above 0 and at most 1 (off)")
+        if not 0 < self.top_p <= 1:
+            raise PastaError(f"top_p {self.top_p}: must be above 0 and at most 1 (off)")
         if not 0 <= self.seed < 2**32:
             raise PastaError(f"seed {self.seed}: must be from 0 to {2**32 - 1}")
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> "Sampling":
-        """From a request's options, among which are all of ours."""
-        return cls(**{field.name: options[field.name] for field in dataclasses.fields(cls)})
 
     def arrays(self) -> "SamplingArrays":
         """The same as scalars of the types that a compiled program expects."""
         return SamplingArrays(
-            temperature=np.float32(self.temperature),
-            top_k=np.int32(self.top_k),
-            top_p=np.float32(self.top_p),
-            seed=np.uint32(self.seed),
-            chunk_top_p=np.float32(self.chunk_top_p),
+            np.float32(self.temperature), np.int32(self.top_k), np.float32(self.top_p), np.uint32(self.seed)
         )
 
 
@@ -63,7 +48,6 @@ class SamplingArrays:
     top_k: jax.Array  # int32
     top_p: jax.Array  # float32
     seed: jax.Array  # uint32
-    chunk_top_p: jax.Array  # float32
 
 
 def draw(logits_NxV: jax.Array, sampling_N: SamplingArrays, thread_N: jax.Array, number_N: jax.Array) -> jax.Array:
@@ -72,8 +56,7 @@ def draw(logits_NxV: jax.Array, sampling_N: SamplingArrays, thread_N: jax.Array,
     The key of a row is fold_in(fold_in(seed, thread), number of the token in its thread) and depends on nothing else,
     so a row's tokens do not depend on its neighbours.
     """
-    temperature_N, top_k_N = sampling_N.temperature, sampling_N.top_k
-    top_p_N = jnp.minimum(sampling_N.top_p, jnp.where(thread_N == 0, 1.0, sampling_N.chunk_top_p))
+    temperature_N, top_k_N, top_p_N = sampling_N.temperature, sampling_N.top_k, sampling_N.top_p
     greedy_N = likeliest(logits_NxV)
 
     def sampled() -> jax.Array:

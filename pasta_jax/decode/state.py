@@ -169,7 +169,6 @@ def empty_state(
                 top_k=full(lanes, 0),
                 top_p=full(lanes, 1, jnp.float32),
                 seed=full(lanes, 0, jnp.uint32),
-                chunk_top_p=full(lanes, 1, jnp.float32),
             ),
         ),
         live=full(lanes, False, jnp.bool),

@@ -1,8 +1,7 @@
 """How a model is meant to be sampled: generation_config.json beside its weights or its adapter, explicit options win.
 
     {"do_sample": true, "temperature": 0.6, "top_p": 0.95, "top_k": 0,
-     "pasta_jax": {"max_topic_words": 3, "distinct_topics": true, "end_stray_chunks": true,
-                   "chunk_top_p": 0.9}}
+     "pasta_jax": {"max_topic_words": 3, "distinct_topics": true, "end_stray_chunks": true}}
 
 Hugging Face's tools have this file too and ignore our section. Without the file, or without `do_sample`, decoding is
 greedy; without our section, topics and chunks have no rules but the language's.
@@ -16,7 +15,7 @@ from pasta_jax.outside import MIB, read_json, typed
 from pasta_jax.ranges import AtLeastZero, Count, TopP
 
 FILE, SECTION = "generation_config.json", "pasta_jax"
-_OURS = ("max_topic_words", "distinct_topics", "end_stray_chunks", "chunk_top_p")
+_RULES = ("max_topic_words", "distinct_topics", "end_stray_chunks")
 
 Options = TypeVar("Options")
 
@@ -31,7 +30,6 @@ class Defaults:
     max_topic_words: Count = 0
     distinct_topics: bool = False
     end_stray_chunks: bool = False
-    chunk_top_p: TopP = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +39,6 @@ class _Section:
     max_topic_words: Count | None = None
     distinct_topics: bool | None = None
     end_stray_chunks: bool | None = None
-    chunk_top_p: TopP | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,10 +68,9 @@ def read_defaults(folder: Path) -> Defaults | None:
 def as_json(defaults: Defaults) -> dict[str, Any]:
     """The fields of the file that `read_defaults` reads back."""
     sampling = {name: getattr(defaults, name) for name in ("temperature", "top_k", "top_p")}
-    ours = {name: getattr(defaults, name) for name in _OURS}
+    rules = {name: getattr(defaults, name) for name in _RULES}
     raw: dict[str, Any] = {"do_sample": True, **sampling} if defaults.temperature else {"do_sample": False}
-    plain = all(value == getattr(PLAIN, name) for name, value in ours.items())
-    return raw if plain else raw | {SECTION: ours}
+    return raw | {SECTION: rules} if any(rules.values()) else raw
 
 
 def filled(options: Options, defaults: Defaults) -> Options:
@@ -88,8 +84,8 @@ def filled(options: Options, defaults: Defaults) -> Options:
 
 def _chosen(file: _File) -> dict[str, Any]:
     """The fields of Defaults in a file. Sampling at an unstated temperature is at 1, as in Hugging Face's tools."""
-    ours = file.pasta_jax or _Section()
-    chosen = {name: getattr(ours, name) for name in _OURS}
+    rules = file.pasta_jax or _Section()
+    chosen = {name: getattr(rules, name) for name in _RULES}
     if file.do_sample:
         chosen["temperature"] = 1.0 if file.temperature is None else file.temperature
         chosen |= {name: getattr(file, name) for name in ("top_k", "top_p")}

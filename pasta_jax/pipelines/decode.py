@@ -32,7 +32,6 @@ class RequestSettings:
     temperature: AtLeastZero | None  # None, here and below: the model's own
     top_k: Count | None
     top_p: TopP | None
-    chunk_top_p: TopP | None
     seed: Seed
     sequential: bool | None  # None: unless the model was trained on the tags
     max_topic_tokens: Positive
@@ -109,7 +108,7 @@ def template_of(options: RequestSettings, sequential: bool) -> Request:
     return Request(
         prompt_ids=(),
         max_tokens=options.max_tokens,
-        sampling=Sampling.of(vars(options)),
+        sampling=Sampling(options.temperature, options.top_k, options.top_p, options.seed),
         sequential=sequential,
         max_topic_tokens=options.max_topic_tokens,
         max_chunk_tokens=options.max_chunk_tokens,

@@ -30,7 +30,6 @@ class RequestSettings:
     temperature: AtLeastZero | None  # None, here and below: the model's own
     top_k: Count | None
     top_p: TopP | None
-    chunk_top_p: TopP | None
     seed: Seed
     max_topic_tokens: Positive
     max_topic_words: Count | None
@@ -135,7 +134,7 @@ def template_of(request: RequestSettings) -> Request:
     return Request(
         prompt_ids=(),
         max_tokens=request.max_tokens,
-        sampling=Sampling.of(vars(request)),
+        sampling=Sampling(request.temperature, request.top_k, request.top_p, request.seed),
         sequential=False,
         max_topic_tokens=request.max_topic_tokens,
         max_chunk_tokens=request.max_chunk_tokens,

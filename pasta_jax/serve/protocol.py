@@ -82,7 +82,6 @@ class Extension:
     threads: bool = False  # the threads' own text, each with its topic, promised length and step
     sequential: bool | None = None  # without tags, for comparison; None: as the model was trained
     top_k: Count | None = None
-    chunk_top_p: TopP | None = None
     max_topic_words: Count | None = None
     distinct_topics: bool | None = None
     end_stray_chunks: bool | None = None

@@ -76,12 +76,7 @@ class Service:
             field = "messages" if kind == "chat" else "prompt"
             raise Refusal(str(error), code="context_length_exceeded", param=field) from None
         seed = secrets.randbelow(SEEDS) if body.seed is None else body.seed
-        sampling = {
-            "temperature": body.temperature,
-            "top_p": body.top_p,
-            "top_k": own.top_k,
-            "chunk_top_p": own.chunk_top_p,
-        }
+        sampling = {"temperature": body.temperature, "top_p": body.top_p, "top_k": own.top_k}
         sampling = {name: value for name, value in sampling.items() if value is not None}
         return [
             dataclasses.replace(
