@@ -9,7 +9,7 @@ from ml_collections.config_dict import placeholder
 from pasta_jax.errors import PastaError
 
 CHECKPOINTS = Path(__file__).resolve().parent.parent / "checkpoints"
-FORKS = "pasta_balanced"  # the adapter there that forks, unless a config names another
+FORKS = "pasta"  # the adapter there that forks, unless a config names another
 
 
 def pick(variants: dict[str, Callable[[], ConfigDict]], name: str, file: str) -> ConfigDict:

@@ -11,7 +11,7 @@ from tests.forked import Forked, launch
 from tests.requires import requires_smollm2
 from tests.serving import ROOT, Server
 
-ADAPTER = str(ROOT / "checkpoints/pasta_balanced")
+ADAPTER = str(ROOT / "checkpoints/pasta")
 PARALLEL = "List three fruits, with a sentence about each."
 QUESTIONS = [PARALLEL, *(f"Name something that has the number {number}." for number in range(31))]
 OPTIONS = {"temperature": 0.6, "seed": 3, "max_tokens": 16}
