@@ -17,14 +17,13 @@ from safetensors.numpy import load_file
 from configs.sft import get_config
 from pasta_jax import settings
 from pasta_jax.checkpoint import Checkpoints
-from pasta_jax.data.toy_tokenizer import toy_tokenizer
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import POLICIES, Positions
 from pasta_jax.metrics import Metrics
 from pasta_jax.models.adapter import WEIGHTS
 from pasta_jax.models.config_file import read_config
 from pasta_jax.models.source import ModelSource, load, load_with_adapter
-from pasta_jax.pipelines import run_config, sft, sft_data
+from pasta_jax.pipelines import run_config, sft
 from pasta_jax.workdir import claim
 from tests.forked import Forked, command
 
@@ -210,22 +209,6 @@ def test_a_full_disk_is_one_line_and_the_run_resumes(tmp_path, monkeypatch, cls,
         with pytest.raises(PastaError, match="the disk is full; free some space and rerun the command to resume"):
             train(tmp_path)
     assert train(tmp_path).step == 1
-
-
-def test_chunks_run_on_in_what_is_trained_on_and_not_in_what_is_held_out(monkeypatch):
-    asked = []
-
-    def with_strays(example, share, seed, *_):
-        asked.append((share, seed))
-        return example.cut(0, len(example))
-
-    monkeypatch.setattr(sft_data, "with_strays", with_strays)
-    for share in (0.0, 0.25):
-        chosen = settings_with("tiny", data__stray=share)
-        form = sft_data.Form(chosen.strip_tags, chosen.tree, chosen.positions)
-        data = sft_data.read_data(chosen.data, form, toy_tokenizer(), seed=3, prompts=2)
-        assert data.held_out
-        assert asked == [(share, 3)] * (len(data.feed.examples) if share else 0)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,10 @@ import pytest
 
 from pasta_jax.data.example import VECTORS, Example, encode
 from pasta_jax.data.stray import LONGEST, with_strays
+from pasta_jax.data.toy_tokenizer import toy_tokenizer
 from pasta_jax.lang.program import Program
-from pasta_jax.lang.structure import NO_LABEL, POLICIES, Positions
+from pasta_jax.lang.structure import NO_LABEL, POLICIES, PREDICTED, Positions
+from pasta_jax.pipelines import sft_data
 from tests.byte_tokenizer import ByteTokenizer
 
 TOKENIZER = ByteTokenizer()
@@ -96,3 +98,19 @@ def test_long_text_is_no_marker():
     long = re.sub(r"\n2\.", "\nAnd as the second:", LIST)
     plain = example(Program.parse(long).ids(TOKENIZER))
     assert len(strayed(plain, 1.0)) == len(plain)
+
+
+def test_chunks_run_on_in_what_is_trained_on_and_not_in_what_is_held_out(monkeypatch):
+    asked = []
+
+    def recorded(one: Example, share: float, seed: int, *_) -> Example:
+        asked.append((share, seed))
+        return one
+
+    monkeypatch.setattr(sft_data, "with_strays", recorded)
+    tokenizer, form = toy_tokenizer(), sft_data.Form(strip_tags=False, tree=False, positions=PREDICTED)
+    for share in (0.0, 0.25):
+        settings = sft_data.DataSettings("", "small", 20, 1, 8, (128,), 4, True, "drop", share)
+        data = sft_data.read_data(settings, form, tokenizer, seed=3, prompts=2)
+        assert data.held_out
+        assert asked == [(share, 3)] * (20 if share else 0)
