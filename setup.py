@@ -1,4 +1,4 @@
-"""What pyproject.toml can't state: the wheel holds launch/ and configs/ inside the package (pasta_jax/console.py)."""
+"""What pyproject.toml can't state: the wheel holds launch/ and configs/ inside the package (command/console.py)."""
 
 from setuptools import find_packages, setup
 

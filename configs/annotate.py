@@ -41,7 +41,7 @@ def get_config(variant: str = "sharegpt_structure") -> ConfigDict:
 
 
 def annotate(annotator: str) -> ConfigDict:
-    """The keys that all variants share (pipelines/annotate.py::Settings)."""
+    """The keys that all variants share (annotate/pipeline.py::Settings)."""
     return ConfigDict(
         {
             "annotator": annotator,  # structure, own, likelihood, openai, gemini, toy
@@ -117,7 +117,7 @@ def gemini() -> ConfigDict:
 
 
 def endpoint(kind: str, url: str, model: str, key_variable: str) -> ConfigDict:
-    """A language model behind an API (llm.py::Endpoint)."""
+    """A language model behind an API (llm/client.py::Endpoint)."""
     config = annotate(kind)
     config.endpoint = ConfigDict(
         {

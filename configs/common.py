@@ -20,7 +20,7 @@ def pick(variants: dict[str, Callable[[], ConfigDict]], name: str, file: str) ->
 
 
 def model(preset: str, dtype: str = "auto") -> ConfigDict:
-    """Which model to load (models/source.py::ModelSource).
+    """Which model to load (weights/source.py::ModelSource).
 
     It is decoded with in a `dtype`: float32, bfloat16 (on one CPU, of the matrices), `platform` (float32 on a CPU,
     bfloat16 elsewhere), q8 (8 bits, on one CPU), q4 (the blocks of a quantised GGUF file as they are, on one CPU), or
@@ -62,7 +62,7 @@ def decoding(lanes: int, rows: int) -> ConfigDict:
 
 
 def mesh() -> ConfigDict:
-    """The devices that a model is decoded with (sharding.py::MeshSettings): by default one of them."""
+    """The devices that a model is decoded with (models/sharding.py::MeshSettings): by default one of them."""
     return ConfigDict(
         {
             "data": 1,  # devices that share lanes; 0: all that `model` leaves
@@ -72,7 +72,7 @@ def mesh() -> ConfigDict:
 
 
 def training_mesh() -> ConfigDict:
-    """The devices that a model is trained on (sharding.py::TrainingMeshSettings): by default all of them."""
+    """The devices that a model is trained on (models/sharding.py::TrainingMeshSettings): by default all of them."""
     return ConfigDict(
         {
             "data": 0,  # devices that share the rows of a batch; 0: all that `model` leaves
@@ -101,7 +101,7 @@ def request(max_tokens: int) -> ConfigDict:
     return ConfigDict(
         {
             "max_tokens": max_tokens,  # of the answer, tags included
-            "temperature": placeholder(float),  # 0: greedy; None: the model's own (models/defaults.py)
+            "temperature": placeholder(float),  # 0: greedy; None: the model's own (weights/generation_config.py)
             "top_k": placeholder(int),  # 0: off; None: the model's own
             "top_p": placeholder(float),  # 1: off; None: the model's own
             "seed": 0,

@@ -75,7 +75,7 @@ def pasta() -> ConfigDict:
 
 
 def toy() -> ConfigDict:
-    """The toy's trained model; its questions name rings of words (pasta_jax/data/toy.py)."""
+    """The toy's trained model; its questions name rings of words (pasta_jax/toy/task.py)."""
     config = decode("", chat=True)
     config.model.path = "runs/toy/model"
     config.question = "birds crow 7\nfruits plum 5\nfish cod 6\nthen name the ends"

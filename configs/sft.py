@@ -68,7 +68,7 @@ def sft() -> ConfigDict:
             },
             # Where a new adapter's tag rows start: near words of their meaning, or apart from all words.
             "tag_rows": "words",
-            # How the trained model is meant to be sampled, written beside it (models/defaults.py).
+            # How the trained model is meant to be sampled, written beside it (weights/generation_config.py).
             "defaults": {
                 "temperature": 0.0,  # greedy
                 "top_k": 0,

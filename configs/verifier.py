@@ -3,7 +3,7 @@
     python -m launch.verifier --config=configs/verifier.py:smollm2_135m
 
 The pairs are constructed from a seed: twin answers that differ only in their last part, which uses a fact of a hidden
-chunk or speaks of something else (pasta_jax/evaluate/dependence.py). 200 pairs take three minutes on two CPU cores; the
+chunk or speaks of something else (pasta_jax/annotate/dependence.py). 200 pairs take three minutes on two CPU cores; the
 area under the curve is 0.997. `tiny` measures 8 pairs in half a minute.
 """
 
@@ -22,7 +22,7 @@ def get_config(variant: str = "smollm2_135m") -> ConfigDict:
 
 
 def verifier(pairs: int) -> ConfigDict:
-    """One model and a number of twins (pipelines/verifier.py::Settings)."""
+    """One model and a number of twins (annotate/verifier.py::Settings)."""
     return ConfigDict(
         {
             "model": common.model("smollm2_135m"),

@@ -5,8 +5,8 @@ from ml_collections import ConfigDict
 
 from launch import cli
 from pasta_jax.errors import PastaError
-from pasta_jax.llm import EndpointDown
-from pasta_jax.remote import path_of
+from pasta_jax.files.remote import path_of
+from pasta_jax.llm.client import EndpointDown
 
 OUTPUT = flags.DEFINE_string(  # other scripts define it too, and a test process may import several
     "output",
@@ -21,7 +21,7 @@ SEED = flags.DEFINE_integer("seed", 0, "seed that draws the records of --inspect
 
 def main(config: ConfigDict) -> None:
     """Annotate, or show records of a finished run."""
-    from pasta_jax.pipelines import annotate  # imports JAX; --help need not wait for it
+    from pasta_jax.annotate import pipeline  # imports JAX; --help need not wait for it
 
     if not OUTPUT.value:
         raise PastaError("--output is missing: set a folder for the records")
@@ -29,12 +29,12 @@ def main(config: ConfigDict) -> None:
     if FORKS.value and INSPECT.value is None:
         raise PastaError("--forks: chooses among the records of --inspect; add --inspect=5")
     if INSPECT.value is not None:
-        annotate.inspect(folder, INSPECT.value, SEED.value, FORKS.value)
+        pipeline.inspect(folder, INSPECT.value, SEED.value, FORKS.value)
         return
-    settings = annotate.read_settings(config)
+    settings = pipeline.read_settings(config)
     if settings.annotator == "likelihood":
         cli.announce_device()
-    summary = annotate.run(settings, folder)
+    summary = pipeline.run(settings, folder)
     if summary is None:  # the first of several processes reports
         return
     print(summary.text())

@@ -6,9 +6,9 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from launch import cli
-from pasta_jax import settings
 from pasta_jax.errors import PastaError
 from pasta_jax.progress import show
+from pasta_jax.runs import settings
 
 NAMES = ("decode", "prefill", "interpreter", "train", "sampling", "serve", "profile")
 
@@ -32,7 +32,8 @@ def main(config: ConfigDict, name: str) -> None:
     cli.announce_device()
 
     # These import JAX: after the flags, so that --help starts quickly.
-    from pasta_jax.pipelines import benchmark, benchmark_serve, profile
+    from pasta_jax.benchmark import profile_run, serving
+    from pasta_jax.benchmark import run as benchmark
 
     chosen = settings.read(config, benchmark.Settings)
     match name:
@@ -47,10 +48,10 @@ def main(config: ConfigDict, name: str) -> None:
         case "sampling":
             report = benchmark.sampling(chosen)
         case "serve":
-            report = benchmark_serve.measure(chosen.model, chosen.serve, PEERS.value)
+            report = serving.measure(chosen.model, chosen.serve, PEERS.value)
         case "profile":
-            report = profile.profile(chosen)
-            show(profile.table(report))
+            report = profile_run.profile(chosen)
+            show(profile_run.table(report))
     print(benchmark.as_json(report))
 
 

@@ -6,7 +6,7 @@ import sys
 from ml_collections import ConfigDict
 
 from launch import cli
-from pasta_jax import settings
+from pasta_jax.runs import settings
 
 with contextlib.suppress(ImportError):  # where Python has it, input() gets line editing and a history of lines
     import readline  # noqa: F401
@@ -16,7 +16,8 @@ def main(config: ConfigDict) -> None:
     """Load the model and converse."""
     cli.announce_device()
 
-    from pasta_jax.pipelines import chat, decode  # imports JAX: after the flags, so that --help starts quickly
+    from pasta_jax.answer import chat  # imports JAX: after the flags, so that --help starts quickly
+    from pasta_jax.answer import run as decode
 
     chat.run(settings.read(config, decode.Settings), input if sys.stdin.isatty() else read_line)
 

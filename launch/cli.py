@@ -8,11 +8,15 @@ from pathlib import Path
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from pasta_jax import command_end, command_help, compiled, console, devices, hosts
-from pasta_jax.command_line import parse, readable
+from pasta_jax.command import console
+from pasta_jax.command import errors as command_end
+from pasta_jax.command import help as command_help
+from pasta_jax.command.flags import parse, readable
+from pasta_jax.device import compilation_cache, platform
+from pasta_jax.device.malloc import restart_on_large_pages
 from pasta_jax.errors import PastaError
-from pasta_jax.malloc import restart_on_large_pages
 from pasta_jax.progress import break_silence, say
+from pasta_jax.runs import processes
 
 ROOT = Path(__file__).parents[1]
 HELP = {"--help", "-help", "-h", "--helpshort"}
@@ -30,8 +34,8 @@ def run(
 ) -> None:
     """Parse the command line and call main(config), or main(config, word) for a script that takes an `argument`.
 
-    Every error ends in one line on stderr (command_end.py); the exit code of a user's mistake is 2. `large_pages` are
-    for scripts that allocate much memory on the CPU (malloc.py).
+    Every error ends in one line on stderr (command/errors.py); a user's mistake exits with 2. `large_pages` are
+    for scripts that allocate much memory on the CPU (device/malloc.py).
     """
 
     def parse_flags(arguments: list[str]) -> list[str]:
@@ -53,9 +57,9 @@ def run(
         if large_pages:
             restart_on_large_pages()
         if keep_programs:
-            compiled.keep()  # before main imports JAX
-        devices.choose()
-        together = hosts.joined(Path(arguments[0]).stem) if keep_programs else contextlib.nullcontext()
+            compilation_cache.keep()  # before main imports JAX
+        platform.choose()
+        together = processes.joined(Path(arguments[0]).stem) if keep_programs else contextlib.nullcontext()
         with break_silence(f"{Path(arguments[0]).stem}: working"), together:
             main(readable(CONFIG.value), *words)
 
@@ -65,7 +69,7 @@ def run(
 def _print_help(script: str, argument: str) -> None:
     """Print what the script does, its flags, and the variants and keys of the chosen config; exit with code 0."""
     config_flag, summary = flags.FLAGS["config"], sys.modules["__main__"].__doc__ or ""
-    options = [*flags.FLAGS.get_key_flags_for_module(script), config_flag, *hosts.flags_of(Path(script).stem)]
+    options = [*flags.FLAGS.get_key_flags_for_module(script), config_flag, *processes.flags_of(Path(script).stem)]
     usage = f"python -m launch.{Path(script).stem} {argument and f'<{argument}> '}[--flag=value …]"
     file, config = config_flag.config_filename, readable(CONFIG.value)
     print(console.as_typed(command_help.text(usage, summary, options, file, config)), flush=True)
@@ -74,5 +78,5 @@ def _print_help(script: str, argument: str) -> None:
 
 def announce_device() -> None:
     """Print the device on stderr before anything else: a silent fall-back to the CPU is a common surprise."""
-    compiled.announce()
-    say(f"device: {devices.describe()}")
+    compilation_cache.announce()
+    say(f"device: {platform.describe()}")

@@ -4,8 +4,8 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from launch import cli
-from pasta_jax import settings
-from pasta_jax.benchmark import tpu_environment
+from pasta_jax.runs import settings
+from pasta_jax.tpu import environment
 
 TOPOLOGY = flags.DEFINE_string(
     "topology", "v5e:2x4", "kind:AxB or kind:AxBxC, as --topology=v6e:2x2 or v5p:2x2x1; or all, for one of each kind"
@@ -14,10 +14,11 @@ TOPOLOGY = flags.DEFINE_string(
 
 def main(config: ConfigDict) -> None:
     """Compile each program; print what it needs, and all of it as JSON at the end."""
-    tpu_environment.prepare()
+    environment.prepare()
 
     # These import JAX, which reads the environment just prepared.
-    from pasta_jax.pipelines import compile_tpu, compile_tpu_report
+    from pasta_jax.tpu import compile as compile_tpu
+    from pasta_jax.tpu import report as compile_tpu_report
 
     names = compile_tpu.TOPOLOGIES if TOPOLOGY.value == "all" else (TOPOLOGY.value,)
     reports = []

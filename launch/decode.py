@@ -7,9 +7,9 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from launch import cli
-from pasta_jax import settings
-from pasta_jax.pipelines.decode_job import Outputs, read_job
+from pasta_jax.answer.job import Outputs, read_job
 from pasta_jax.progress import say
+from pasta_jax.runs import settings
 
 PROMPT = flags.DEFINE_string(
     "prompt",
@@ -85,7 +85,7 @@ def main(config: ConfigDict) -> None:
         config.decoding.lanes = LANES.value
     cli.announce_device()
 
-    from pasta_jax.pipelines import decode  # imports JAX: after the flags, so that --help starts quickly
+    from pasta_jax.answer import run as decode  # imports JAX: after the flags, so that --help starts quickly
 
     decode.run(settings.read(config, decode.Settings), job)
 

@@ -6,9 +6,9 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from launch import cli
-from pasta_jax import settings
 from pasta_jax.errors import PastaError
-from pasta_jax.remote import path_of
+from pasta_jax.files.remote import path_of
+from pasta_jax.runs import settings
 
 OUTPUT = flags.DEFINE_string("output", None, "of the toy task: JSON lines of all answers, as --output=answers.jsonl")
 WORKDIR = flags.DEFINE_string(
@@ -24,7 +24,8 @@ def main(config: ConfigDict) -> None:
     on_toy_task = "level" in config
     if not on_toy_task and not WORKDIR.value:
         raise PastaError("--workdir is missing: pass a folder for the answers and the report")
-    from pasta_jax.pipelines import evaluate, evaluate_text  # import JAX, which would slow down --help
+    from pasta_jax.evaluate import run as evaluate_text  # import JAX, which would slow down --help
+    from pasta_jax.toy import run as evaluate  # import JAX, which would slow down --help
 
     cli.announce_device()
     if on_toy_task:

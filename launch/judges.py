@@ -5,14 +5,14 @@ import json
 from ml_collections import ConfigDict
 
 from launch import cli
-from pasta_jax import settings
+from pasta_jax.runs import settings
 
 
 def main(config: ConfigDict) -> None:
     """Print a line per judge, then the report as JSON."""
-    from pasta_jax.pipelines import judges  # imports JAX, which --help does not need
+    from pasta_jax.judges import agreement  # imports JAX, which --help does not need
 
-    report = judges.measure(settings.read(config, judges.Settings))
+    report = agreement.measure(settings.read(config, agreement.Settings))
     for kind, result in report.judges.items():
         print(f"{kind:12} a proxy; {result}")
     print(json.dumps(report.fields()))

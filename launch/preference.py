@@ -9,9 +9,9 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from launch import cli
-from pasta_jax import hosts, settings
 from pasta_jax.errors import PastaError
-from pasta_jax.remote import path_of
+from pasta_jax.files.remote import path_of
+from pasta_jax.runs import processes, settings
 
 WORKDIR = flags.DEFINE_string(
     "workdir",
@@ -25,7 +25,7 @@ def main(config: ConfigDict) -> None:
     if not WORKDIR.value:
         raise PastaError("--workdir is missing: set a folder for this run")
     # JAX is imported here, so that --help and flag errors don't wait for it.
-    from pasta_jax.pipelines.preference import run as preference
+    from pasta_jax.preference import run as preference
     from pasta_jax.train.fit import StopSignal
 
     cli.announce_device()
@@ -34,7 +34,7 @@ def main(config: ConfigDict) -> None:
     report = preference.run(settings.read(config, preference.Settings), path_of(WORKDIR.value), stop.watch, command)
     if report is None:
         sys.exit(stop.exit_code)
-    if hosts.is_first():
+    if processes.is_first():
         print(report.table())
         print(json.dumps(report.fields()))
 

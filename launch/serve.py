@@ -3,14 +3,14 @@
 from ml_collections import ConfigDict
 
 from launch import cli
-from pasta_jax import settings
+from pasta_jax.runs import settings
 
 
 def main(config: ConfigDict) -> None:
     """Serve until SIGINT or SIGTERM."""
     cli.announce_device()
 
-    from pasta_jax.pipelines import serve  # imports JAX: after the flags, so that --help starts quickly
+    from pasta_jax.serve import run as serve  # imports JAX: after the flags, so that --help starts quickly
 
     serve.run(settings.read(config, serve.Settings))
 

@@ -221,7 +221,7 @@ if ! is_ready; then
   for part in "${parts[@]}"; do is_current "$part" || install_part "$part"; done
   is_on_path || echo "$root" >"$modules/pasta_jax.pth"
   # The first decoding would compile them otherwise. Without a compiler it says so and does without.
-  if [[ -e $root/pasta_jax/models/kernels ]]; then "$python" -Im pasta_jax.models.kernels.library || true; fi
+  if [[ -e $root/pasta_jax/models/kernels ]]; then "$python" -Im pasta_jax.models.kernels.cpu.library || true; fi
   touch "$state/seen"
 fi
 say "ready: .venv, Python $version, ${parts[*]}"

@@ -8,9 +8,9 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from launch import cli
-from pasta_jax import settings
 from pasta_jax.errors import PastaError
-from pasta_jax.remote import path_of
+from pasta_jax.files.remote import path_of
+from pasta_jax.runs import settings
 
 WORKDIR = flags.DEFINE_string(  # other scripts have one too, and a test process may import several
     "workdir",
@@ -26,7 +26,7 @@ def main(config: ConfigDict) -> None:
         raise PastaError("--workdir is missing: set a folder for this run")
     cli.announce_device()
     # JAX is imported here, so that --help and flag errors don't wait for it.
-    from pasta_jax.pipelines import sft
+    from pasta_jax.train import sft
     from pasta_jax.train.fit import StopSignal
 
     command = shlex.join(["python", "-m", "launch.sft", *sys.argv[1:]])

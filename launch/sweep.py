@@ -8,9 +8,9 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from launch import cli
-from pasta_jax import settings
 from pasta_jax.errors import PastaError
-from pasta_jax.remote import path_of
+from pasta_jax.files.remote import path_of
+from pasta_jax.runs import settings
 
 WORKDIR = flags.DEFINE_string(
     "workdir",
@@ -25,7 +25,7 @@ def main(config: ConfigDict) -> None:
     if not WORKDIR.value:
         raise PastaError("--workdir is missing: set a folder for these runs")
     # JAX is imported here, so that --help and flag errors don't wait for it.
-    from pasta_jax.pipelines import sweep
+    from pasta_jax.preference import sweep
     from pasta_jax.train.fit import StopSignal
 
     chosen, workdir, stop = settings.read(config, sweep.Settings), path_of(WORKDIR.value), StopSignal()

@@ -6,12 +6,12 @@ import json
 from ml_collections import ConfigDict
 
 from launch import cli
-from pasta_jax import settings
+from pasta_jax.runs import settings
 
 
 def main(config: ConfigDict) -> None:
     """Print the figures of each group of pairs; JSON on the last line."""
-    from pasta_jax.pipelines import verifier  # imports JAX; --help need not wait for it
+    from pasta_jax.annotate import verifier  # imports JAX; --help need not wait for it
 
     cli.announce_device()
     report = verifier.run(settings.read(config, verifier.Settings))

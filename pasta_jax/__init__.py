@@ -13,7 +13,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING
 
-from pasta_jax import devices
+from pasta_jax.device import platform
 
 if TYPE_CHECKING:
     from pasta_jax.api import Answer, Event, Message, Model, PastaError, Prompt, generate, load_model, stream
@@ -24,7 +24,7 @@ __all__ = ["Answer", "Event", "Message", "Model", "PastaError", "Prompt", "gener
 def __getattr__(name: str) -> object:
     if name in __all__:
         if "jax" not in sys.modules:
-            devices.choose()
+            platform.choose()
         return getattr(importlib.import_module("pasta_jax.api"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

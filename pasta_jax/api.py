@@ -12,19 +12,19 @@ from typing import TypedDict, Unpack, overload
 from jax.sharding import Mesh
 from rich.console import Console
 
-from pasta_jax import settings
 from pasta_jax.decode import generate as decoding
 from pasta_jax.decode.generate import DecodeConfig, Event, Request, Result
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.trace import Thread, Trace
 from pasta_jax.errors import PastaError
+from pasta_jax.files.hub import is_id
+from pasta_jax.files.validated import AtLeastZero, Count, Lanes, Positive, Seed, Threads, TopP
 from pasta_jax.models.config import PRESETS
-from pasta_jax.models.hub import is_id
-from pasta_jax.models.source import ModelSource, load
-from pasta_jax.models.weights import Model
-from pasta_jax.ranges import AtLeastZero, Count, Lanes, Positive, Seed, Threads, TopP
+from pasta_jax.runs import settings
 from pasta_jax.view.picture import picture
 from pasta_jax.view.terminal import answer_view
+from pasta_jax.weights.model import Model
+from pasta_jax.weights.source import ModelSource, load
 
 Message = tuple[str, str] | Mapping[str, str]  # (role, text) or {"role": ..., "content": ...}
 Prompt = str | Sequence[int] | Sequence[Message]  # text, token ids, or a conversation that ends with the user
@@ -130,7 +130,7 @@ def load_model(
     decoded with in its own blocks ("q4"); otherwise the dtype defaults to float32 on a CPU and bfloat16 elsewhere
     ("platform"). "q8" rounds weights to 8 bits. Weights for decoding only are laid out for speed; pass
     `only_decoding=False` to train or export them, in the platform's dtype. With `kernel=False` they are laid out for
-    XLA's products instead of our own for the CPU. A `mesh`, as `make_mesh(data=1, model=8)` of pasta_jax/sharding.py,
+    XLA's products instead of our own for the CPU. A `mesh`, as of pasta_jax.models.sharding.make_mesh(data=1, model=8),
     divides them over several devices, where the model is then decoded.
     """
     name = os.fspath(model)

@@ -13,7 +13,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # their number.
 os.environ.setdefault("NPROC", "32")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("GLIBC_TUNABLES", "")  # so that no command restarts itself (malloc.py)
+os.environ.setdefault("GLIBC_TUNABLES", "")  # so that no command restarts itself (device/malloc.py)
 # Most programs here run for less time than XLA's optimizations take. Its older code generator takes half the time, and
 # one LLVM module per program a seventh less than several. Exceptions use `fully_compiled`; with 0 and no flags
 # everything is compiled as for users.
@@ -30,10 +30,10 @@ import jax
 import pytest
 from jax._src import compiler, lru_cache  # JAX has no public way to change XLA's flags, or how programs are kept
 
-from pasta_jax import compiled
-from pasta_jax.models import source, weights
-from pasta_jax.models.kernels.library import library
-from tests.few_programs import decode_with_few_programs
+from pasta_jax.device import compilation_cache
+from pasta_jax.models.kernels.cpu.library import library
+from pasta_jax.weights import load, source
+from tests.helpers.few_programs import decode_with_few_programs
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -100,7 +100,7 @@ LONGEST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests whose optional package is absent (see tests/requires.py); begin with the files that take longest.
+    """Skip tests whose optional package is absent (helpers/requires.py); begin with the files that take longest.
 
     Files are handed to two processes in this order, and a long file at the end would leave one of them idle.
     """
@@ -124,7 +124,7 @@ def pytest_sessionstart(session: pytest.Session):
 @pytest.fixture
 def kernels_on_simulated_devices(monkeypatch: pytest.MonkeyPatch):
     """Decoding with our own kernels as users with one device do, if there is a compiler."""
-    for module in (weights, source):
+    for module in (load, source):
         monkeypatch.setattr(module, "is_available", lambda: library() is not None)
 
 
@@ -132,7 +132,7 @@ def kernels_on_simulated_devices(monkeypatch: pytest.MonkeyPatch):
 def forget_programs():
     """Modules share programs, until they take too many mappings of memory: each takes some."""
     yield
-    compiled.make_room(40_000)
+    compilation_cache.make_room(40_000)
 
 
 @pytest.fixture(scope="module")
@@ -186,8 +186,8 @@ def answer(monkeypatch, capsys, tmp_path):
 
     from configs.decode import get_config
     from launch import decode
-    from pasta_jax.pipelines import decode as pipeline
-    from tests.traces import tiny_model
+    from pasta_jax.answer import run as pipeline
+    from tests.helpers.traces import tiny_model
 
     monkeypatch.setattr(pipeline, "load", lambda source, only_decoding, mesh: tiny_model())
     monkeypatch.chdir(tmp_path)

@@ -33,7 +33,7 @@ SHORT = (
     ("configs/sft.py:toy", "configs/sft.py:tiny"),
     ("configs/evaluate.py:toy", "configs/evaluate.py:tiny"),
     ("configs/preference.py:toy", "configs/preference.py:tiny"),
-    ("launch/test.sh quick", "launch/test.sh quick tests/test_clock.py"),
+    ("launch/test.sh quick", "launch/test.sh quick tests/lang/test_clock.py"),
     ("--output=runs/structure", "--output=runs/structure --config.max_pairs=300"),
     (
         "--config.data.records=runs/structure",

@@ -13,7 +13,7 @@ import pasta_jax as pasta
 from configs import common
 from pasta_jax import api
 from pasta_jax.lang.structure import PREDICTED
-from tests.traces import PROGRAM, script_of, tiny_model, traced
+from tests.helpers.traces import PROGRAM, script_of, tiny_model, traced
 
 QUICK = {"max_tokens": 12, "temperature": 1.0, "rows": 2}
 pytestmark = pytest.mark.usefixtures("few_programs")

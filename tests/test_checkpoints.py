@@ -1,15 +1,14 @@
 """The adapters of checkpoints/: small enough for a repository, with a card that says what they are, for our base."""
 
-from pathlib import Path
-
 import pytest
 
 from pasta_jax.lang.structure import PREDICTED
-from pasta_jax.models import card
-from pasta_jax.models.source import ModelSource, load_with_adapter
-from tests.requires import requires_smollm2
+from pasta_jax.weights import card
+from pasta_jax.weights.source import ModelSource, load_with_adapter
+from tests import ROOT
+from tests.helpers.requires import requires_smollm2
 
-ROOT = Path(__file__).parents[1] / "checkpoints"
+ROOT = ROOT / "checkpoints"
 ADAPTERS = sorted(path.parent for path in ROOT.glob("*/adapter_config.json"))
 MAX_BYTES = 12 * 2**20
 

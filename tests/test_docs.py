@@ -2,7 +2,6 @@
 
 import dataclasses
 import doctest
-import pathlib
 import re
 
 import jax
@@ -11,16 +10,16 @@ import pytest
 
 import pasta_jax as pasta
 from pasta_jax import api
-from pasta_jax.models.layers import unstack
-from pasta_jax.models.weights import by_columns
-from pasta_jax.sharding import shard
-from tests.requires import requires_smollm2
-from tests.traces import tiny_model
+from pasta_jax.models.parameters import unstack
+from pasta_jax.models.sharding import shard
+from pasta_jax.weights.load import by_columns
+from tests import ROOT
+from tests.helpers.requires import requires_smollm2
+from tests.helpers.traces import tiny_model
 
-ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 NEEDS_A_RUN = {"docs/DATA.md"}  # its Python reads a dataset that a command above it writes
-NEEDS_A_SERVER = {"docs/SERVING.md"}  # tests/test_serve_load.py
+NEEDS_A_SERVER = {"docs/SERVING.md"}  # tests/serve/test_load.py
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *DOCS.glob("*.md")))
 
 
@@ -55,7 +54,7 @@ def failures(markdown: str, name: str) -> str:
 def run_blocks(page: str, most: int | None = None) -> dict[str, object]:
     """Run the blocks of a page, or the first ones, in order in one namespace; their names.
 
-    Those that train are left out (tests/test_notebook.py).
+    Those that train are left out (tests/notebooks/test_notebook.py).
     """
     names: dict[str, object] = {}
     for block in blocks((ROOT / page).read_text(encoding="utf-8"))[:most]:

@@ -5,13 +5,12 @@ import os
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from tests.readme_commands import PLACEHOLDERS, SHORT, Outcome, Shell, commands, fresh_environment, run_all
 
-ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 PAGE = """

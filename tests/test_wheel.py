@@ -5,14 +5,13 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from pathlib import Path
 
 import pytest
 
-from pasta_jax import console
-from tests.requires import requires_dev
+from pasta_jax.command import console
+from tests import ROOT
+from tests.helpers.requires import requires_dev
 
-ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted(path.stem for path in (ROOT / "launch").glob("[!_]*.py") if path.stem != "cli")
 
 
@@ -55,7 +54,7 @@ def test_the_wheel_holds_the_package_with_its_data_scripts_and_configs_and_nothi
 def test_an_unpacked_wheel_runs_its_own_scripts_with_its_own_configs(wheel, tmp_path):
     wheel.extractall(tmp_path / "site")
     (tmp_path / "elsewhere").mkdir()
-    code = "import sys; sys.argv[0] = 'pasta-sft'; from pasta_jax.console import main; main()"
+    code = "import sys; sys.argv[0] = 'pasta-sft'; from pasta_jax.command.console import main; main()"
     command = [sys.executable, "-S", "-c", code, "--help", "--config=configs/sft.py:tiny"]
     packages = [path for path in sys.path if path.endswith("site-packages")]
     result = subprocess.run(
@@ -70,7 +69,7 @@ def test_an_unpacked_wheel_runs_its_own_scripts_with_its_own_configs(wheel, tmp_
 
 def test_each_launch_script_has_a_command():
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert scripts == {f"pasta-{name.replace('_', '-')}": "pasta_jax.console:main" for name in SCRIPTS}
+    assert scripts == {f"pasta-{name.replace('_', '-')}": "pasta_jax.command.console:main" for name in SCRIPTS}
 
 
 @pytest.mark.parametrize(

@@ -5,18 +5,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-from pasta_jax import fingerprints
 from pasta_jax.annotate import cues, endpoint, hiding, likelihood, outline, own, prompt, structural
 from pasta_jax.annotate.run import Annotate, Answer, Unanswered
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.records import messages, read_records
-from pasta_jax.data.toy import Problem, problems
+from pasta_jax.files import fingerprints
+from pasta_jax.files.validated import Records, Seed
 from pasta_jax.lang.program import Program
-from pasta_jax.llm import Endpoint
-from pasta_jax.models.source import ModelSource, load
-from pasta_jax.models.tokenizer import Tokenizer
+from pasta_jax.llm.client import Endpoint
 from pasta_jax.progress import Progress
-from pasta_jax.ranges import Records, Seed
+from pasta_jax.tokenizers.tokenizer import Tokenizer
+from pasta_jax.toy.task import Problem, problems
+from pasta_jax.weights.source import ModelSource, load
 
 
 @dataclasses.dataclass(frozen=True)

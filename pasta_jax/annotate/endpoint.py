@@ -12,12 +12,12 @@ from pathlib import Path
 
 from pasta_jax.annotate.prompt import question, retry_question
 from pasta_jax.annotate.run import Unanswered
-from pasta_jax.answer_cache import Usage
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.error import LangError, quoted
 from pasta_jax.lang.lexer import ANNOTATION, lex
 from pasta_jax.lang.tags import escape
-from pasta_jax.llm import Client, Endpoint, LLMError, TimeSource, Unavailable
+from pasta_jax.llm.cache import Usage
+from pasta_jax.llm.client import Client, Endpoint, LLMError, TimeSource, Unavailable
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,10 +21,10 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Place, visible
 from pasta_jax.models import transformer
 from pasta_jax.models.config import TransformerConfig
-from pasta_jax.models.layers import is_stacked
+from pasta_jax.models.parameters import is_stacked
 from pasta_jax.models.pool import KV, empty_kv
-from pasta_jax.models.tokenizer import Tokenizer
-from pasta_jax.models.weights import Model
+from pasta_jax.tokenizers.tokenizer import Tokenizer
+from pasta_jax.weights.model import Model
 
 BLOCKS = (32, 64, 96, 128, 192, 256)  # tokens per forward pass: the fewest that hold the rest; each one compiles
 HEAD_SLICE = 64  # tokens whose logits exist at a time

@@ -25,12 +25,12 @@ from pasta_jax.annotate.hiding import (
     words_of,
     worst_window,
 )
+from pasta_jax.files.validated import Count, Finite, Lengths, Positive
 from pasta_jax.lang.clock import clock
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
 from pasta_jax.lang.tags import MAX_TENS, tens_for
-from pasta_jax.models.tokenizer import Tokenizer
-from pasta_jax.models.weights import Model
-from pasta_jax.ranges import Count, Finite, Lengths, Positive
+from pasta_jax.tokenizers.tokenizer import Tokenizer
+from pasta_jax.weights.model import Model
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,10 +13,10 @@ from pathlib import Path
 from pasta_jax.annotate.run import Answer
 from pasta_jax.data.pairs import Pair, id_of
 from pasta_jax.errors import PastaError
+from pasta_jax.files.validated import MIB, parse_json, read_lines
 from pasta_jax.lang.program import Chunk, LangError, Program, block_length
 from pasta_jax.lang.tags import tens_for
-from pasta_jax.models.tokenizer import Tokenizer
-from pasta_jax.outside import MIB, parse_json, read_lines
+from pasta_jax.tokenizers.tokenizer import Tokenizer
 
 MOST_BYTES = 4 * MIB  # of an answer
 _MARKER = re.compile(r"\s*(?:\d{1,3}[.)]|[-*+•])")  # of an item in a list

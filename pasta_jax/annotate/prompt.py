@@ -3,7 +3,7 @@
 import re
 
 from pasta_jax.lang.program import MAX_TOPIC_WORDS, MIN_CHUNK_WORDS
-from pasta_jax.llm import Messages
+from pasta_jax.llm.client import Messages
 
 TASK = f"""\
 You are an expert editor. You mark which passages of an answer could have been written at the same time by several \

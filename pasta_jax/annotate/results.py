@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pasta_jax.annotate.statistics import Statistics, panels_of, statistics
 from pasta_jax.annotate.verify import Refusal
-from pasta_jax.answer_cache import Cost
 from pasta_jax.data.pairs import Unreadable
 from pasta_jax.data.records import Record
-from pasta_jax.files import write_json, write_lines, write_whole
+from pasta_jax.files.atomic import write_json, write_lines, write_whole
+from pasta_jax.llm.cache import Cost
 from pasta_jax.view.histograms import chart
 
 RECORDS, REFUSED, SUMMARY = "records.jsonl", "refused.jsonl", "summary.json"

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
 
-from pasta_jax import fingerprints, hosts
 from pasta_jax.data.pairs import Pair
 from pasta_jax.errors import PastaError
-from pasta_jax.files import JsonLines, json_line
-from pasta_jax.outside import parse_line
+from pasta_jax.files import fingerprints
+from pasta_jax.files.atomic import JsonLines, json_line
+from pasta_jax.files.validated import Count, parse_line
 from pasta_jax.progress import Progress
-from pasta_jax.ranges import Count
+from pasta_jax.runs import processes
 
 PROGRESS = "progress.jsonl"
 
@@ -54,9 +54,9 @@ def collect_answers(
     `about` states everything that answers depend on; a folder begun with a different `about` is refused. All processes
     call it, and those after the first get no answers.
     """
-    if not hosts.is_first():
-        missing = json.loads(hosts.told(""))
-        with Progress("annotating", len(hosts.share(missing))) as progress:
+    if not processes.is_first():
+        missing = json.loads(processes.told(""))
+        with Progress("annotating", len(processes.share(missing))) as progress:
             for _ in _shared(missing, annotate, progress):
                 progress.add()
         return []
@@ -72,7 +72,7 @@ def collect_answers(
         missing = [number for number in range(len(pairs)) if number not in answers]
         with Progress("annotating", len(pairs), len(answers)) as progress:
             unanswered: dict[int, Unanswered] = {}
-            hosts.told(json.dumps(missing))
+            processes.told(json.dumps(missing))
             for number, answer, reason in _shared(missing, annotate, progress):
                 if reason is not None:
                     unanswered[number] = reason
@@ -91,11 +91,11 @@ def _shared(
     """The missing answers: in the first process all of them, in others those of their share."""
 
     def own() -> Iterator[tuple[int, Answer | None, Unanswered | None]]:
-        share = list(hosts.share(missing))
+        share = list(processes.share(missing))
         for number, answer in annotate(share, progress) if share else ():
             yield (number, None, answer) if isinstance(answer, Unanswered) else (number, answer, None)
 
-    return hosts.gathered(own(), len(missing), tuple[int, Answer | None, Unanswered | None])
+    return processes.gathered(own(), len(missing), tuple[int, Answer | None, Unanswered | None])
 
 
 def _parse_answers(lines: Sequence[bytes], path: Path, count: int) -> dict[int, Answer]:

@@ -13,7 +13,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.clock import clock, parallelism, theoretical_speedup
 from pasta_jax.lang.linear import Block, scan
 from pasta_jax.lang.program import Chunk, LangError, Program, Sync, check
-from pasta_jax.models.tokenizer import Tokenizer
+from pasta_jax.tokenizers.tokenizer import Tokenizer
 
 TEXT_CHANGED = "the text without its tags must equal the source"
 NOT_ENCODABLE = "the tokenizer must round-trip the text"

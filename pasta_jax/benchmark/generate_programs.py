@@ -12,11 +12,11 @@ import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pasta_jax.files import write_lines
+from pasta_jax.files.atomic import write_lines
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
 from pasta_jax.lang.tags import tens_for
-from pasta_jax.models.tokenizer import Tokenizer, load_tokenizer
-from pasta_jax.models.weights import PACKAGED
+from pasta_jax.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from pasta_jax.weights.load import PACKAGED
 
 SEED = 7
 PROGRAMS = Path(__file__).with_name("programs.jsonl")

@@ -12,9 +12,9 @@ import numpy as np
 
 from pasta_jax.benchmark.peers import exported
 from pasta_jax.benchmark.steps import Runner
+from pasta_jax.device.malloc import without_large_pages
 from pasta_jax.errors import PastaError
-from pasta_jax.malloc import without_large_pages
-from pasta_jax.models.weights import Model
+from pasta_jax.weights.model import Model
 
 
 @contextlib.contextmanager

@@ -13,16 +13,17 @@ import gguf
 import jax
 import numpy as np
 
-from pasta_jax import assets
 from pasta_jax.benchmark.steps import Runner
 from pasta_jax.errors import PastaError
-from pasta_jax.files import replacing
-from pasta_jax.models import huggingface
-from pasta_jax.models.gguf import GGUF
-from pasta_jax.models.layers import unstack
-from pasta_jax.models.source import ModelSource
-from pasta_jax.models.weights import BLOCKS, PACKAGED, Model, load_model
+from pasta_jax.files import packages as assets
+from pasta_jax.files.atomic import replacing
+from pasta_jax.files.gguf import GGUF
+from pasta_jax.models.parameters import unstack
 from pasta_jax.progress import say
+from pasta_jax.weights import huggingface
+from pasta_jax.weights.load import PACKAGED, load_model
+from pasta_jax.weights.model import BLOCKS, Model
+from pasta_jax.weights.source import ModelSource
 
 
 def require(source: ModelSource, packages: Sequence[str]) -> None:

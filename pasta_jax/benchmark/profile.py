@@ -16,7 +16,7 @@ from pasta_jax.decode.replay import replay_stream, request_for
 from pasta_jax.decode.trace import Trace
 from pasta_jax.lang.clock import clock, theoretical_speedup
 from pasta_jax.lang.program import Program
-from pasta_jax.models.weights import Model
+from pasta_jax.weights.model import Model
 
 Ms = float
 ROUND_STEPS = 32  # steps between two reads of the device

@@ -13,12 +13,12 @@ from pasta_jax.decode.generate import DecodeConfig
 from pasta_jax.decode.interpreter import run
 from pasta_jax.decode.replay import prepare
 from pasta_jax.errors import PastaError
+from pasta_jax.files.validated import MIB, parse_line, read_lines
 from pasta_jax.lang.clock import clock, geometric_mean, parallelism, theoretical_speedup
 from pasta_jax.lang.program import LangError, Program
-from pasta_jax.models.tokenizer import Tokenizer
-from pasta_jax.models.weights import Model
-from pasta_jax.outside import MIB, parse_line, read_lines
 from pasta_jax.progress import Progress
+from pasta_jax.tokenizers.tokenizer import Tokenizer
+from pasta_jax.weights.model import Model
 
 
 @dataclasses.dataclass(frozen=True)

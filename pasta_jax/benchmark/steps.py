@@ -20,11 +20,12 @@ from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.state import DecodeState, Rules, empty_state, max_threads
 from pasta_jax.models import transformer
 from pasta_jax.models.config import PRESETS
-from pasta_jax.models.layers import is_stacked
-from pasta_jax.models.tokenizer import load_tokenizer
-from pasta_jax.models.weights import PACKAGED, Model, platform_dtype
+from pasta_jax.models.parameters import is_stacked
+from pasta_jax.models.sharding import create_on_mesh_of, shardings
 from pasta_jax.progress import Progress
-from pasta_jax.sharding import create_on_mesh_of, shardings
+from pasta_jax.tokenizers.tokenizer import load_tokenizer
+from pasta_jax.weights.load import PACKAGED, platform_dtype
+from pasta_jax.weights.model import Model
 
 Runner = Callable[[], float]  # runs a fixed number of steps and returns the milliseconds of one
 

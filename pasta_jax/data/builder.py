@@ -15,22 +15,21 @@ from typing import Any
 
 import numpy as np
 
-from pasta_jax import fingerprints, remote
 from pasta_jax.data import example as example_module
 from pasta_jax.data import sources
 from pasta_jax.data.example import VECTORS, Example, encode
 from pasta_jax.data.records import Record, prompt_ids
 from pasta_jax.errors import PastaError
-from pasta_jax.files import replacing_folder, write_json
+from pasta_jax.files import fingerprints, remote
+from pasta_jax.files.atomic import replacing_folder, write_json
+from pasta_jax.files.validated import MIB, Count, read_json, typed
 from pasta_jax.lang import structure as structure_module
 from pasta_jax.lang.program import Program
 from pasta_jax.lang.structure import Positions
 from pasta_jax.lang.tree import to_tree
-from pasta_jax.models import chat
-from pasta_jax.models.tokenizer import Tokenizer, tokenizer_fingerprint
-from pasta_jax.outside import MIB, read_json, typed
 from pasta_jax.progress import Progress
-from pasta_jax.ranges import Count
+from pasta_jax.tokenizers import chat
+from pasta_jax.tokenizers.tokenizer import Tokenizer, tokenizer_fingerprint
 
 VERSION = "1.0.0"  # of the format; raise it when readers of the previous one would be wrong
 NAME = "pasta_records"

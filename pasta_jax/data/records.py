@@ -9,9 +9,8 @@ from msgspec import Meta
 
 from pasta_jax.data.pairs import Pair
 from pasta_jax.errors import PastaError
-from pasta_jax.models.tokenizer import Tokenizer
-from pasta_jax.outside import MIB, parse_json, read_lines, typed
-from pasta_jax.ranges import AtLeastZero, Count
+from pasta_jax.files.validated import MIB, AtLeastZero, Count, parse_json, read_lines, typed
+from pasta_jax.tokenizers.tokenizer import Tokenizer
 
 MOST_BYTES = 4 * MIB  # of a record: the text three times, and evidence
 _FIX = "rerun the annotation"

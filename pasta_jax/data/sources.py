@@ -7,18 +7,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from pasta_jax import assets
 from pasta_jax.data.pairs import Pair, Unreadable, parse_pair, prompt_key
 from pasta_jax.data.turns import later_pairs
 from pasta_jax.errors import PastaError
+from pasta_jax.files import packages
 
 PACKAGED = {
-    "sharegpt": assets.sharegpt_json,
-    "alpaca_rows": assets.alpaca_rows_json,
-    "preferences": assets.preferences_json,
-    "alpaca_eval": assets.alpaca_eval_json,
-    "mt_bench": assets.mt_bench_jsonl,
-    "ifeval": assets.ifeval_jsonl,
+    "sharegpt": packages.sharegpt_json,
+    "alpaca_rows": packages.alpaca_rows_json,
+    "preferences": packages.preferences_json,
+    "alpaca_eval": packages.alpaca_eval_json,
+    "mt_bench": packages.mt_bench_jsonl,
+    "ifeval": packages.ifeval_jsonl,
 }
 
 

@@ -12,7 +12,7 @@ from pasta_jax.decode.prefill import PIECES
 from pasta_jax.decode.request import DecodeConfig, Event, Request, Result
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.errors import PastaError, one_line
-from pasta_jax.models.weights import Model
+from pasta_jax.weights.model import Model
 
 RATE_S = 5.0  # seconds of work over which the rate is an average
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 import jax
 import numpy as np
 
-from pasta_jax import compiled, memory
 from pasta_jax.decode.grammar import tags_of
 from pasta_jax.decode.held import Admission, HeldPrompts
 from pasta_jax.decode.interpreter import Script, run
@@ -17,12 +16,13 @@ from pasta_jax.decode.prefill import admit, begin_copied, copy_slots, pieces, pr
 from pasta_jax.decode.request import DecodeConfig, Event, Request, Result
 from pasta_jax.decode.state import DecodeState, RequestFields, Rules, empty_state
 from pasta_jax.decode.topics import topic_ids
+from pasta_jax.device import compilation_cache, devices
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import PREDICTED, Positions
-from pasta_jax.models.layers import Params, is_stacked
-from pasta_jax.models.pool_tpu import TILE
-from pasta_jax.models.weights import Model
-from pasta_jax.sharding import create_on_mesh_of
+from pasta_jax.models.kernels.pool_tpu import TILE
+from pasta_jax.models.parameters import Params, is_stacked
+from pasta_jax.models.sharding import create_on_mesh_of
+from pasta_jax.weights.model import Model
 
 PREFIXES = (128, 192, 256, 384, *(512 << n for n in range(16)))  # runs of slots that attention may read
 POOL = 256  # fewest slots of a pool; each next size is twice as large
@@ -101,7 +101,7 @@ class DeviceLoop:
     """
 
     def __init__(self, model: Model, rules: Rules, lanes: int, slots: int, script: Script | None = None):
-        compiled.make_room()
+        compilation_cache.make_room()
         self._model, self._rules, self._script = model, rules, script
         self._waiting: deque[_Waiting] = deque()
         self._logs: list[LaneLog | None] = [None] * lanes
@@ -174,9 +174,9 @@ class DeviceLoop:
         while self._writes or (self._waiting and None in self._logs):
             if not self._writes:
                 self._admit()
-            before = compiled.seconds()
+            before = compilation_cache.seconds()
             self._state = jax.block_until_ready(self._writes.popleft()(self._state))
-            compiling = compiled.seconds() - before  # a prompt of a new length; counts for no request
+            compiling = compilation_cache.seconds() - before  # a prompt of a new length; counts for no request
             for log in filter(None, self._logs):
                 log.started += compiling
             lane = self._written_lane
@@ -205,7 +205,7 @@ class DeviceLoop:
 def require_memory(model: Model, lanes: int, slots: int) -> None:
     """Refuse a pool that the machine cannot hold."""
     state = functools.partial(empty_state, model.config, lanes, slots, model.dtype, is_stacked(model.params))
-    memory.require(jax.eval_shape(state), f"{lanes} lanes of {slots} slots", "lower lanes or slots")
+    devices.require(jax.eval_shape(state), f"{lanes} lanes of {slots} slots", "lower lanes or slots")
 
 
 def rules_for(model: Model, config: DecodeConfig, slots: int, sequential: bool, topics: bool = False) -> Rules:

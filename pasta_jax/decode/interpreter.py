@@ -25,8 +25,8 @@ from pasta_jax.decode.state import BUDGET, DONE, ENDED, LENGTH, LIVE, OWN, STOP,
 from pasta_jax.decode.topics import completing, read_topic, text_kinds
 from pasta_jax.lang.structure import resume_position
 from pasta_jax.models.config import TransformerConfig
-from pasta_jax.models.layers import Params
-from pasta_jax.models.packed import Packed
+from pasta_jax.models.parameters import Params
+from pasta_jax.models.ragged import Packed
 from pasta_jax.models.transformer import Cache, logits, trunk
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from pasta_jax.decode.request import Event, Request, Result
 from pasta_jax.decode.state import LENGTH, DecodeState, Rules
 from pasta_jax.decode.trace import Trace, spell, spell_next
-from pasta_jax.models.tokenizer import Detokenizer
-from pasta_jax.models.weights import Model
+from pasta_jax.tokenizers.tokenizer import Detokenizer
+from pasta_jax.weights.model import Model
 
 SHORT = 16  # steps of a round, at most, whose tokens somebody waits for
 

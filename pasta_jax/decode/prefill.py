@@ -12,7 +12,7 @@ from pasta_jax.decode.sampling import draw
 from pasta_jax.decode.state import DONE, LIVE, RUNNING, STOP, UNUSED, DecodeState, RequestFields, Rules
 from pasta_jax.lang.structure import Place
 from pasta_jax.models.config import TransformerConfig
-from pasta_jax.models.layers import Params
+from pasta_jax.models.parameters import Params
 from pasta_jax.models.transformer import Cache, logits, trunk
 
 PIECES = (16, 32, 64, 128, 256, 512)  # a prompt is written in pieces of these lengths, each of which is a program

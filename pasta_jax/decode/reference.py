@@ -17,9 +17,9 @@ from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.state import BUDGET, LENGTH, OPEN, OWN, STOP
 from pasta_jax.lang.structure import Positions
 from pasta_jax.lang.tags import MAX_TENS, TagIds
-from pasta_jax.models.tokenizer import Tokenizer
 from pasta_jax.models.transformer import forward
-from pasta_jax.models.weights import Model
+from pasta_jax.tokenizers.tokenizer import Tokenizer
+from pasta_jax.weights.model import Model
 
 
 @dataclasses.dataclass

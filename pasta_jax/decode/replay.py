@@ -13,10 +13,10 @@ from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.state import DecodeState, Rules, empty_state, max_threads
 from pasta_jax.lang.linear import Block, scan
 from pasta_jax.lang.tags import TagIds
-from pasta_jax.models.layers import is_stacked
+from pasta_jax.models.parameters import is_stacked
+from pasta_jax.models.sharding import create_on_mesh_of
 from pasta_jax.models.transformer import logits
-from pasta_jax.models.weights import Model
-from pasta_jax.sharding import create_on_mesh_of
+from pasta_jax.weights.model import Model
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Literal
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.trace import Trace
 from pasta_jax.errors import PastaError
-from pasta_jax.ranges import Lanes, SlotsOrNone, Threads, Widths
+from pasta_jax.files.validated import Lanes, SlotsOrNone, Threads, Widths
 
 Piece = Literal[0, 16, 32, 64, 128, 256, 512]  # prefill.py::PIECES
 

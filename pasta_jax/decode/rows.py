@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from pasta_jax.decode.state import ENDED, LIVE, DecodeState, Rules, Threads
 from pasta_jax.lang.structure import Place, fork_position, sync_position, visible
-from pasta_jax.models.mask_spec import EVERYTHING, PoolSpec
+from pasta_jax.models.mask import EVERYTHING, PoolSpec
 from pasta_jax.models.pool import Pool
 
 

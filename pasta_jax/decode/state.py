@@ -61,7 +61,7 @@ class Rules:
     positions: Positions
     piece: int  # tokens of a prompt that are written at once, at most; what prompts share is a multiple of it
     packed: tuple[int, ...] = ()  # ascending, the last is B * R: rows of all lanes, likewise; empty: widths count
-    kernel: bool = False  # a step's attention by models/pool_tpu.py
+    kernel: bool = False  # a step's attention by models/kernels/pool_tpu.py
     topics: TopicIds | None = None  # None: no request limits the words of its topics or forbids to repeat one
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 
 from pasta_jax.decode.state import DecodeState, Rules, TopicIds, Topics
-from pasta_jax.models.tokenizer import Tokenizer
+from pasta_jax.tokenizers.tokenizer import Tokenizer
 
 # How the text of an id continues a topic; one bit each. SEVERAL: more than one word or line, or nothing (control ids).
 EXTENDS, BEGINS, BLANK, SEVERAL = (1 << n for n in range(4))

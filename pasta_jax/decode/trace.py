@@ -11,7 +11,7 @@ from pasta_jax.lang.clock import clock, theoretical_speedup
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
 from pasta_jax.lang.structure import structure, visible_matrix
 from pasta_jax.lang.tags import TagIds
-from pasta_jax.models.tokenizer import Detokenizer, Tokenizer
+from pasta_jax.tokenizers.tokenizer import Detokenizer, Tokenizer
 
 CLOSED_NAMES = {OWN: "own", BUDGET: "budget", OPEN: "request"}  # the request ended before the chunk did
 NOT_FED = -1

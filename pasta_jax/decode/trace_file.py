@@ -12,10 +12,10 @@ import numpy as np
 from pasta_jax.decode.state import FINISH_NAMES
 from pasta_jax.decode.trace import CLOSED_NAMES, Trace
 from pasta_jax.errors import PastaError
-from pasta_jax.files import write_whole
+from pasta_jax.files.atomic import write_whole
+from pasta_jax.files.validated import MIB, parse_json, read_bytes
 from pasta_jax.lang.structure import POLICIES
 from pasta_jax.lang.tags import TagIds
-from pasta_jax.outside import MIB, parse_json, read_bytes
 
 FORMAT = "pasta_jax.trace"
 VERSION = 1

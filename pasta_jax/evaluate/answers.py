@@ -2,13 +2,13 @@
 
 import dataclasses
 
-from pasta_jax import fingerprints
 from pasta_jax.decode.generate import Result
+from pasta_jax.evaluate.rivals.answer import Outcome
+from pasta_jax.files import fingerprints
+from pasta_jax.files.validated import AtLeastZero, Count
 from pasta_jax.lang.program import LangError, Program
 from pasta_jax.lang.tags import escape
-from pasta_jax.models.tokenizer import Tokenizer
-from pasta_jax.ranges import AtLeastZero, Count
-from pasta_jax.rivals.answer import Outcome
+from pasta_jax.tokenizers.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.answers import Answer
-from pasta_jax.outside import MIB, read_json
+from pasta_jax.files.validated import MIB, read_json
 
 MOST_BYTES = 256 * MIB
 _FIX = "pass the annotations.json that alpaca_eval wrote"

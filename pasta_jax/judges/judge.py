@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from pasta_jax.ranges import Count, Share
+from pasta_jax.files.validated import Count, Share
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,9 +8,9 @@ import threading
 from collections import Counter
 from pathlib import Path
 
-from pasta_jax.answer_cache import Usage
 from pasta_jax.judges.judge import Verdict
-from pasta_jax.llm import Client, Endpoint, LLMError, Messages, TimeSource, Unavailable
+from pasta_jax.llm.cache import Usage
+from pasta_jax.llm.client import Client, Endpoint, LLMError, Messages, TimeSource, Unavailable
 
 _TASK = """\
 You compare two answers to the same question and say which one serves the person who asked better.

@@ -13,7 +13,7 @@ import numpy as np
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
-from pasta_jax import assets
+from pasta_jax.files import packages
 
 LAYERS, HEADS, EPSILON = 6, 12, 1e-12
 LENGTHS = (16, 32, 64, 128, 256)  # tokens that texts are padded to; the last is the model's limit
@@ -24,8 +24,8 @@ Embed = Callable[[Sequence[str]], np.ndarray]
 @functools.cache  # a process reads the weights once and shares computed embeddings
 def load_minilm() -> Embed:
     """`embed(texts)` -> float32 [texts, 384], each of length 1. Every text is computed once and cached."""
-    params = jax.device_put(load_file(assets.minilm_safetensors()))
-    tokenizer = Tokenizer.from_file(str(assets.minilm_tokenizer_json()))
+    params = jax.device_put(load_file(packages.minilm_safetensors()))
+    tokenizer = Tokenizer.from_file(str(packages.minilm_tokenizer_json()))
     tokenizer.no_padding()
     tokenizer.enable_truncation(LENGTHS[-1])  # including the two control tokens
     cache: dict[str, np.ndarray] = {}

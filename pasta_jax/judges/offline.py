@@ -15,13 +15,13 @@ from pasta_jax.data.batch import Batch
 from pasta_jax.data.example import Example, encode
 from pasta_jax.data.packing import pack
 from pasta_jax.data.repetition import repeated
-from pasta_jax.data.toy import Problem
 from pasta_jax.errors import PastaError
 from pasta_jax.judges.judge import TIE, Judge, Verdict, from_probability
 from pasta_jax.judges.minilm import Embed, cosine
 from pasta_jax.judges.rules import Rule, rules_of, share
 from pasta_jax.lang.structure import NO_LABEL, PREDICTED
-from pasta_jax.models.weights import Model
+from pasta_jax.toy.task import Problem
+from pasta_jax.weights.model import Model
 
 PROXIES = ("rules", "repetition")
 EMPTY_ANSWER = -20.0  # nats per token: below any text

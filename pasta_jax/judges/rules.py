@@ -2,7 +2,7 @@
 
     keyword_frequency(text, keyword="owl", frequency=2, relation="at least") -> bool
 
-This is our own implementation of the strict check, on the answer as it is; tests/test_rules_reference.py compares it
+This is our own implementation of the strict check, on the answer as it is; test_rules_reference.py compares it
 with IFEval's. A keyword also counts within longer words, a forbidden word only by itself; both ignore case. Sentences
 end at a punctuation mark or with a paragraph. Scripts and common words identify the language of an answer
 (languages.py): that of a few words may be unknown, which breaks the rule.

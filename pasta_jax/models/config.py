@@ -15,8 +15,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from pasta_jax.errors import PastaError
-from pasta_jax.outside import typed
-from pasta_jax.ranges import AboveZero, Positive
+from pasta_jax.files.validated import AboveZero, Positive, typed
 
 Size = Annotated[int, Meta(ge=1, le=2**20)]  # of one dimension
 Rows = Annotated[int, Meta(ge=1, le=2**24)]  # of a vocabulary

@@ -14,18 +14,16 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
 
-from pasta_jax.models.blocked import blocked_attention
 from pasta_jax.models.config import Rope, TransformerConfig
-from pasta_jax.models.kernels.calls import attend as attend_visible
-from pasta_jax.models.kernels.calls import holds_panels, product, rows_of
-from pasta_jax.models.layers import is_stacked
-from pasta_jax.models.layout import with_gate_and_up
-from pasta_jax.models.mask_spec import HIDDEN, MaskSpec, PoolSpec
-from pasta_jax.models.mixed import is_mixed, row_product
-from pasta_jax.models.mixed_attention import mixed_attention
-from pasta_jax.models.packed import Packed
+from pasta_jax.models.kernels.bfloat16 import is_mixed, mixed_attention, row_product
+from pasta_jax.models.kernels.blocked import blocked_attention
+from pasta_jax.models.kernels.cpu.calls import attend as attend_visible
+from pasta_jax.models.kernels.cpu.calls import holds_panels, product, rows_of
+from pasta_jax.models.kernels.pool_tpu import write_and_attend
+from pasta_jax.models.mask import HIDDEN, MaskSpec, PoolSpec
+from pasta_jax.models.parameters import is_stacked, with_gate_and_up
 from pasta_jax.models.pool import KV, lanes_kv, layers_kv, prefix_kv, write_kv
-from pasta_jax.models.pool_tpu import write_and_attend
+from pasta_jax.models.ragged import Packed
 
 # (q, k, v) -> (output, new cache)
 Attend = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, KV | None]]

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from pasta_jax.errors import PastaError
-from pasta_jax.outside import parse_json, typed
-from pasta_jax.ranges import Count, Positive, TopP
+from pasta_jax.files.validated import Count, Positive, TopP, parse_json, typed
 
 FIX = "see the server's documentation"
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}

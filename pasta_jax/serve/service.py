@@ -9,10 +9,10 @@ from pasta_jax.decode.engine import Engine
 from pasta_jax.decode.generate import slots_for
 from pasta_jax.decode.request import DecodeConfig, Request
 from pasta_jax.errors import PastaError
-from pasta_jax.models.weights import Model
-from pasta_jax.ranges import AboveZero, Count, Positive
+from pasta_jax.files.validated import AboveZero, Count, Positive
 from pasta_jax.serve.metrics import Metrics
 from pasta_jax.serve.protocol import Body, Kind, Refusal, conversation, prompt_of
+from pasta_jax.weights.model import Model
 
 SEEDS = 2**32
 

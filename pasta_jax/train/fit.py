@@ -9,12 +9,12 @@ from pathlib import Path
 
 import jax
 
-from pasta_jax.checkpoint import Checkpoints, Provenance
 from pasta_jax.errors import PastaError
-from pasta_jax.hosts import agreed
-from pasta_jax.metrics import Metrics, Unwritten
+from pasta_jax.files.validated import Count, Positive
 from pasta_jax.progress import say
-from pasta_jax.ranges import Count, Positive
+from pasta_jax.runs.checkpoint import Checkpoints, Provenance
+from pasta_jax.runs.metrics import Metrics, Unwritten
+from pasta_jax.runs.processes import agreed
 from pasta_jax.train.loop import Run, train
 from pasta_jax.train.state import Params, TrainState
 

@@ -17,12 +17,12 @@ import numpy as np
 import optax
 from jax import lax
 
-from pasta_jax.checkpoint import Checkpoints
 from pasta_jax.errors import PastaError
-from pasta_jax.metrics import Metrics, Unwritten
+from pasta_jax.files.validated import Count
+from pasta_jax.models.sharding import mesh_of, shard_rows
 from pasta_jax.progress import doing
-from pasta_jax.ranges import Count
-from pasta_jax.sharding import mesh_of, shard_rows
+from pasta_jax.runs.checkpoint import Checkpoints
+from pasta_jax.runs.metrics import Metrics, Unwritten
 from pasta_jax.train.loss import Loss, LossSums
 from pasta_jax.train.state import Params, TrainState
 

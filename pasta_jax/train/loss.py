@@ -16,12 +16,12 @@ from pasta_jax.data.batch import Batch, mask
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import NO_LABEL
 from pasta_jax.lang.tags import TagIds
-from pasta_jax.models.adapter import attach
 from pasta_jax.models.config import TransformerConfig
-from pasta_jax.models.mask_spec import EVERYTHING, MaskSpec
+from pasta_jax.models.mask import EVERYTHING, MaskSpec
 from pasta_jax.models.transformer import logits, trunk
 from pasta_jax.train.legal import Grammar
 from pasta_jax.train.state import Params
+from pasta_jax.weights.adapter import attach
 
 KINDS = ("main", "topic", "length", "chunk", "sync")
 
@@ -207,3 +207,8 @@ def sft_loss(
         return LossSums(parts, jnp.sum(batch.record > 0))
 
     return loss
+
+
+def log_probabilities(scoring: Scoring, params: Params, batch: Batch) -> jax.Array:
+    """float32 [B]: the summed log-probability of each row's labels."""
+    return -jnp.sum(token_losses(scoring, params, batch), axis=1)

@@ -9,15 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pasta_jax.chips import share_of_chip
 from pasta_jax.data.batch import Batch
+from pasta_jax.device.devices import share_of_chip
 from pasta_jax.models.config import TransformerConfig
-from pasta_jax.models.weights import Model
-from pasta_jax.sharding import mesh_of, shard_rows
+from pasta_jax.models.sharding import mesh_of, shard_rows
 from pasta_jax.train.loop import train_step
 from pasta_jax.train.loss import KINDS, Scoring, sft_loss
 from pasta_jax.train.optimizer import OptimizerConfig, new_optimizer
 from pasta_jax.train.state import Params, new_state
+from pasta_jax.weights.model import Model
 
 
 def peak_flops(devices: Sequence[jax.Device]) -> float | None:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from pasta_jax.models.layers import Params
+from pasta_jax.models.parameters import Params
 
 
 @jax.tree_util.register_dataclass

@@ -7,20 +7,20 @@ from typing import Any
 
 from pasta_jax.annotate.run import PROGRESS, collect_answers
 from pasta_jax.annotate.verify import Limits, verify, verify_answer
-from pasta_jax.answer_cache import Cache, CachedAnswer, Prices, total_cost
+from pasta_jax.answer import prompts
 from pasta_jax.benchmark.programs import read_programs
 from pasta_jax.data import builder, records, sources
 from pasta_jax.data.pairs import Pair, Unreadable
-from pasta_jax.data.toy import problems
-from pasta_jax.data.toy_tokenizer import toy_tokenizer
 from pasta_jax.decode import trace_file
 from pasta_jax.lang.program import Program
 from pasta_jax.lang.structure import Positions
-from pasta_jax.pipelines import prompts
+from pasta_jax.llm.cache import Cache, CachedAnswer, Prices, total_cost
+from pasta_jax.toy.task import problems
+from pasta_jax.toy.tokenizer import toy_tokenizer
 from pasta_jax.view.page import page
 from tests.fuzz.mutations import Mutator, Unchanged
 from tests.fuzz.run import Read
-from tests.traces import random_traces
+from tests.helpers.traces import random_traces
 
 TOKENIZER = toy_tokenizer()
 PAIRS = [Pair(f"id{n}", "", p.instruction, p.answer, "toy") for n, p in enumerate(problems(1, 0, 12, "small"))]

@@ -10,18 +10,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pasta_jax.files.gguf import GGUF
 from pasta_jax.lang.structure import PREDICTED
-from pasta_jax.models import adapter as lora
-from pasta_jax.models import config_file, converted, huggingface, weights
-from pasta_jax.models.gguf import GGUF
-from pasta_jax.models.layout import plain_shapes
-from pasta_jax.models.tokenizer import load_tokenizer
+from pasta_jax.models.parameters import plain_shapes
+from pasta_jax.tokenizers.tokenizer import load_tokenizer
+from pasta_jax.weights import adapter as lora
+from pasta_jax.weights import cache as converted
+from pasta_jax.weights import config_file, huggingface, load
 from tests.fuzz.mutations import Mutator, Unchanged
 from tests.fuzz.run import Read
 from tests.fuzz.tokenizer_files import use
-from tests.gguf_writer import write_gguf
-from tests.models import TINY, random_params
-from tests.tiny_tokenizers import (
+from tests.helpers.gguf_writer import write_gguf
+from tests.helpers.models import TINY, random_params
+from tests.helpers.tiny_tokenizers import (
     LLAMA3_SPECIALS,
     SMOLLM2_SPECIALS,
     bpe_metadata,
@@ -30,7 +31,7 @@ from tests.tiny_tokenizers import (
     train_bpe,
     train_sentencepiece,
 )
-from tests.traces import tiny_model
+from tests.helpers.traces import tiny_model
 
 GEMMA3 = {
     "model_type": "gemma3_text",
@@ -107,7 +108,7 @@ def gguf(folder: Path):
 
         def read() -> None:
             tokenizer = load_tokenizer(path)
-            weights.convert_gguf(path, tokenizer)
+            load.convert_gguf(path, tokenizer)
             use(tokenizer)
 
         return read
@@ -199,7 +200,7 @@ def safetensors(folder: Path):
     cached = folder / "cached.safetensors"
     converted.save(cached, TINY, params)
     reads = {
-        model / "model.safetensors": lambda: weights.read_folder(model),
+        model / "model.safetensors": lambda: load.read_folder(model),
         adapter: lambda: lora.load_adapter(adapter.parent, base),
         cached: lambda: converted.load(cached),
     }

@@ -11,24 +11,20 @@ from unittest import mock
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from pasta_jax import settings
-from pasta_jax.command_line import parse, readable
-from pasta_jax.pipelines import (
-    annotate,
-    benchmark,
-    compile_tpu,
-    decode,
-    evaluate,
-    judges,
-    sft,
-    sweep,
-    verifier,
-)
-from pasta_jax.pipelines.preference import settings as preference_settings
+from pasta_jax.annotate import pipeline, verifier
+from pasta_jax.answer import run as decode
+from pasta_jax.benchmark import run as benchmark
+from pasta_jax.command.flags import parse, readable
+from pasta_jax.judges import agreement
+from pasta_jax.preference import settings as preference_settings
+from pasta_jax.preference import sweep
+from pasta_jax.runs import settings
+from pasta_jax.toy import run as evaluate
+from pasta_jax.tpu import compile as compile_tpu
+from pasta_jax.train import sft
+from tests import ROOT
 from tests.fuzz.mutations import DEEP, LONG, STRANGE, WORDS, Mutator, Unchanged
 from tests.fuzz.run import Read
-
-ROOT = Path(__file__).parents[2]
 
 
 def _sweep(config: ConfigDict) -> None:
@@ -38,12 +34,12 @@ def _sweep(config: ConfigDict) -> None:
 
 
 READERS = {
-    "annotate": annotate.read_settings,
+    "annotate": pipeline.read_settings,
     "sweep": _sweep,
     "preference": functools.partial(settings.read, cls=preference_settings.Settings),
     **{
         module.__name__.rpartition(".")[2]: functools.partial(settings.read, cls=module.Settings)
-        for module in (benchmark, compile_tpu, decode, evaluate, judges, sft, verifier)
+        for module in (benchmark, compile_tpu, decode, evaluate, agreement, sft, verifier)
     },
 }
 VARIANTS = [

@@ -9,23 +9,25 @@ import jax
 import jax.numpy as jnp
 import msgspec
 
-from pasta_jax.checkpoint import Checkpoints, provenance
+from pasta_jax.answer.many import answers_file
+from pasta_jax.answer.prompts import Prompt
+from pasta_jax.answer.record import Record, summary_of_many
+from pasta_jax.evaluate import systems
 from pasta_jax.evaluate.answers import Answer, Chunk, Fed
-from pasta_jax.evaluate.candidates import Candidate
 from pasta_jax.judges.judge import Agreement
 from pasta_jax.lang.structure import PREDICTED
-from pasta_jax.metrics import Metrics
-from pasta_jax.models import card, defaults
-from pasta_jax.pipelines import evaluate_answers, run_config, toy_level
-from pasta_jax.pipelines.answers_file import answers_file
-from pasta_jax.pipelines.artifacts import Artifacts
-from pasta_jax.pipelines.decode_record import Record, summary_of_many
-from pasta_jax.pipelines.preference.learn import ReferenceScore
-from pasta_jax.pipelines.preference.pair import PromptPair
-from pasta_jax.pipelines.preference.report import Comparison, Timing, figures
-from pasta_jax.pipelines.preference.sample import Answers
-from pasta_jax.pipelines.preference.score import Scores
-from pasta_jax.pipelines.prompts import Prompt
+from pasta_jax.preference.candidates import Candidate
+from pasta_jax.preference.learn import ReferenceScore
+from pasta_jax.preference.pair import PromptPair
+from pasta_jax.preference.report import Comparison, Timing, figures
+from pasta_jax.preference.sample import Answers
+from pasta_jax.preference.score import Scores
+from pasta_jax.runs import settings as run_config
+from pasta_jax.runs.checkpoint import Checkpoints, provenance
+from pasta_jax.runs.metrics import Metrics
+from pasta_jax.runs.records import Artifacts
+from pasta_jax.toy import level
+from pasta_jax.weights import card, generation_config
 from tests.fuzz.mutations import Mutator, Unchanged
 from tests.fuzz.run import Read
 
@@ -144,15 +146,15 @@ def workdirs(folder: Path):
         summary_of_many(list(answers.records.values()))
 
     def read_texts() -> None:
-        evaluate_answers.read_answers((folder / "answers").read_bytes().split(b"\n")[:-1], folder)
+        systems.read_answers((folder / "answers").read_bytes().split(b"\n")[:-1], folder)
 
     files: dict[str, tuple[Any, Read]] = {
         "metrics.jsonl": (metrics, read_metrics),
         "out.jsonl.part": ([header, *map(msgspec.to_builtins, records)], read_answers),
         "answers": ([dataclasses.asdict(answer)], read_texts),
         "config.json": (settings, lambda: run_config.refuse_other(folder, settings)),
-        "config.json ": (settings, lambda: toy_level.level_of(folder / "model")),
-        defaults.FILE: (options, lambda: defaults.read_defaults(folder)),
+        "config.json ": (settings, lambda: level.level_of(folder / "model")),
+        generation_config.FILE: (options, lambda: generation_config.read_defaults(folder)),
         card.FIELDS: (msgspec.to_builtins(written), lambda: card.text(card.read(folder))),
     }
 

@@ -7,10 +7,10 @@ from typing import Any
 from google.protobuf.message import Message
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
-from pasta_jax.models.tokenizer import Tokenizer, load_tokenizer
+from pasta_jax.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from tests.fuzz.mutations import STRANGE, Mutator, Unchanged
 from tests.fuzz.run import Read
-from tests.tiny_tokenizers import LLAMA3_SPECIALS, SMOLLM2_SPECIALS, train_bpe, train_sentencepiece
+from tests.helpers.tiny_tokenizers import LLAMA3_SPECIALS, SMOLLM2_SPECIALS, train_bpe, train_sentencepiece
 
 TEXT = "  Größe 数\n\n\t12345 I'll <|im_start|> " + "ab " * 200 + " " * 300
 PATTERNS = ("(a+)+b", "(a|a)*b", r"(\s*)*x", ".*.*.*.*.*x", "(", "[", "a" * 10_000, r"(x)\1*", "(?R)", "\\p{Nope}", "")

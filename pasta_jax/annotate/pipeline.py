@@ -1,0 +1,254 @@
+"""Annotate a dataset: read pairs, annotate them resumably, verify every answer, write records and the dataset."""
+
+import dataclasses
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta
+from rich.console import Console
+
+from pasta_jax.annotate import annotators, own
+from pasta_jax.annotate.annotators import Annotator, ToyProblems
+from pasta_jax.annotate.form import FormFilter, keep
+from pasta_jax.annotate.likelihood import Weighing
+from pasta_jax.annotate.results import RECORDS, Skipped, Summary, write_results
+from pasta_jax.annotate.run import Unanswered, collect_answers
+from pasta_jax.annotate.terminal import record_lines
+from pasta_jax.annotate.verify import Limits, verify_answer
+from pasta_jax.data import builder, sources
+from pasta_jax.data.pairs import Pair, Unreadable, id_of, split_of
+from pasta_jax.data.records import read_records
+from pasta_jax.errors import PastaError
+from pasta_jax.files.validated import Count, Positive, Threading, WordLimits
+from pasta_jax.files.workdir import claim
+from pasta_jax.llm.cache import total_cost
+from pasta_jax.llm.client import Endpoint
+from pasta_jax.progress import doing, say, track
+from pasta_jax.runs import processes
+from pasta_jax.runs.settings import read
+from pasta_jax.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from pasta_jax.toy.tokenizer import toy_tokenizer
+from pasta_jax.weights.load import PACKAGED, tokenizer_file
+from pasta_jax.weights.source import ModelSource
+
+ANSWERS = "answers.jsonl"  # what an endpoint answered
+DATASET = "dataset"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The fields of configs/annotate.py that all annotators share."""
+
+    annotator: str
+    source: str  # see docs/DATA.md; several: separated by commas; ignored with `records` and by the toy task
+    later_turns: bool  # also later questions of a conversation, where they can be understood without it
+    records: str  # records.jsonl of an earlier run, to annotate instead of a source; empty: none
+    max_pairs: Count  # 0: all; else those whose ids come first
+    prompt_words: WordLimits
+    response_words: WordLimits
+    drop_duplicates: bool
+    drop_evaluation: bool
+    validation_percent: Annotated[int, Meta(ge=0, le=100)]
+    model: ModelSource
+    max_tokens: Positive
+    dataset: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class FormSettings(Settings):
+    """Annotate by the form of the text."""
+
+    annotator: Literal["structure"]
+    form: FormFilter | None  # which records to keep by their form; None: all
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnSettings(Settings):
+    """A model's own answers, as launch.decode wrote them, with promises as long as their chunks."""
+
+    annotator: Literal["own"]
+    form: FormFilter | None
+
+
+@dataclasses.dataclass(frozen=True)
+class ToySettings(Settings):
+    """Annotate problems of the toy task."""
+
+    annotator: Literal["toy"]
+    toy: ToyProblems
+
+
+@dataclasses.dataclass(frozen=True)
+class EndpointSettings(Settings):
+    """Annotate with a language model behind an API."""
+
+    annotator: Literal["openai", "gemini"]
+    endpoint: Endpoint
+    concurrency: Threading
+    attempts: Threading
+
+
+@dataclasses.dataclass(frozen=True)
+class LikelihoodSettings(Settings):
+    """Weigh the chunks of an earlier run with a model."""
+
+    annotator: Literal["likelihood"]
+    weighing: Weighing
+
+
+SETTINGS: dict[str, type[Settings]] = {
+    "structure": FormSettings,
+    "own": OwnSettings,
+    "likelihood": LikelihoodSettings,
+    "openai": EndpointSettings,
+    "gemini": EndpointSettings,
+    "toy": ToySettings,
+}
+
+
+def read_settings(config: Mapping[str, object]) -> Settings:
+    """The settings of a config's annotator; each annotator has keys of its own."""
+    name = config["annotator"]
+    if name not in SETTINGS:
+        raise PastaError(f"config.annotator {name!r}: unknown annotator; choose one of {', '.join(SETTINGS)}")
+    return read(config, SETTINGS[name])
+
+
+def run(settings: Settings, folder: Path) -> Summary | None:
+    """Annotate and verify all pairs and write the results to `folder`; resumes a run that was stopped there.
+
+    Pairs that an endpoint did not answer are counted in the summary; the same call asks for them again. Several
+    processes share the annotating; the first one does everything else, and the others return None.
+    """
+    with claim(folder) if processes.is_first() else nullcontext():
+        return _run(settings, folder)
+
+
+def _run(settings: Settings, folder: Path) -> Summary | None:
+    with doing("reading the pairs"):
+        pairs, skipped = read_pairs(settings)
+    tokenizer = tokenizer_for(settings.model)
+    annotator = annotator_for(settings, pairs, tokenizer, folder)
+    answers = collect_answers(folder, annotator.about, pairs, annotator.annotate)
+    if not processes.is_first():
+        return None
+    skipped.unanswered.update(answer.reason for answer in answers if isinstance(answer, Unanswered))
+    limits = Limits(settings.max_tokens)
+    verdicts = [
+        verify_answer(pair, answer, tokenizer, limits, settings.annotator, split_of(pair, settings.validation_percent))
+        for pair, answer in track(zip(pairs, answers, strict=True), "verifying", len(pairs))
+        if not isinstance(answer, Unanswered)
+    ]
+    if isinstance(settings, FormSettings | OwnSettings) and settings.form:
+        verdicts, left_out = keep(verdicts, settings.form)
+        skipped.left_out.update(left_out)
+    source = settings.records or settings.source
+    cost = total_cost(folder / ANSWERS, settings.endpoint) if isinstance(settings, EndpointSettings) else None
+    summary = write_results(folder, verdicts, skipped, settings.annotator, source, tokenizer.name, cost)
+    if settings.dataset:
+        write_dataset(folder, tokenizer)
+    return summary
+
+
+def write_dataset(folder: Path, tokenizer: Tokenizer) -> None:
+    """Write the tokenised dataset of a run unless it is current."""
+    records, target = read_records(folder / RECORDS), folder / DATASET
+    if not records:
+        return
+    if builder.is_current(target, records, tokenizer):
+        say(f"{target} is current")
+        return
+    builder.write(target, records, tokenizer)
+    say(f"wrote {target}")
+
+
+def read_pairs(settings: Settings) -> tuple[list[Pair], Skipped]:
+    """The pairs to annotate, in order, and the records that were skipped."""
+    skipped = Skipped([], Counter(), Counter())
+    if settings.records:
+        records = read_records(Path(settings.records))
+        pairs = [Pair(r.id, r.system, r.instruction, r.response, r.source, r.origin) for r in records]
+    elif isinstance(settings, ToySettings):
+        pairs = [
+            Pair(id_of("", problem.instruction, problem.answer), "", problem.instruction, problem.answer, "toy")
+            for problem in settings.toy.generate()
+        ]
+    else:
+        names = [name.strip() for name in settings.source.split(",")]
+        sources.refuse_for_training(names)
+        rows = [row for name in names for row in sources.read(name, settings.later_turns)]
+        limits = sources.Filter(
+            settings.prompt_words, settings.response_words, settings.drop_duplicates, settings.drop_evaluation
+        )
+        pairs, left_out = sources.select([row for row in rows if isinstance(row, Pair)], limits)
+        if not pairs:
+            raise PastaError(
+                f"{settings.source}: none of its {len(rows)} records is usable; widen prompt_words or response_words"
+            )
+        skipped = Skipped([row for row in rows if isinstance(row, Unreadable)], left_out, Counter())
+    if isinstance(settings, OwnSettings):
+        pairs = own.corrected(pairs, own.read_answers(Path(settings.source)))
+    part = first_by_id(pairs, settings.max_pairs)
+    if len(part) < len(pairs):
+        skipped.left_out["beyond max_pairs"] += len(pairs) - len(part)
+    return part, skipped
+
+
+def first_by_id(pairs: Sequence[Pair], count: int) -> list[Pair]:
+    """The pairs whose ids come first: as good as random, and always the same. 0: all."""
+    if not count or count >= len(pairs):
+        return list(pairs)
+    ids = set(sorted(pair.id for pair in pairs)[:count])
+    return [pair for pair in pairs if pair.id in ids]
+
+
+def tokenizer_for(source: ModelSource) -> Tokenizer:
+    """A model's tokenizer without its weights, which take longer to load."""
+    if source.preset == "toy":
+        return toy_tokenizer()
+    if not source.path and source.preset not in PACKAGED:
+        raise PastaError(f"model {source.preset}: no package ships its tokenizer; set --config.model.path")
+    path = Path(source.path) if source.path else PACKAGED[source.preset]()
+    return load_tokenizer(tokenizer_file(path) if path.is_dir() else path)
+
+
+def annotator_for(settings: Settings, pairs: Sequence[Pair], tokenizer: Tokenizer, folder: Path) -> Annotator:
+    """The annotator that the settings describe."""
+    match settings:
+        case LikelihoodSettings():
+            if not settings.records:
+                raise PastaError("config.records is missing: set the records.jsonl of the run whose chunks to weigh")
+            return annotators.by_likelihood(pairs, Path(settings.records), settings.model, settings.weighing)
+        case EndpointSettings():
+            return annotators.by_language_model(
+                pairs,
+                tokenizer,
+                settings.annotator,
+                settings.endpoint,
+                settings.concurrency,
+                settings.attempts,
+                folder / ANSWERS,
+            )
+        case OwnSettings():
+            return annotators.by_own_answers(pairs, Path(settings.source), tokenizer)
+        case ToySettings():
+            return annotators.by_toy_task(pairs, settings.toy)
+        case _:
+            return annotators.by_form(pairs)
+
+
+def inspect(folder: Path, count: int, seed: int, only_forks: bool) -> None:
+    """Print records of a finished run, drawn by a seed: the question, the answer with its chunks coloured, figures."""
+    records = read_records(folder / RECORDS)
+    console = Console(highlight=False)
+    numbers = [number for number, record in enumerate(records) if record.forks or not only_forks]
+    if not numbers:
+        raise PastaError(f"{folder / RECORDS}: none of its {len(records)} records has a chunk; drop --forks")
+    for number in random.Random(seed).sample(numbers, min(max(count, 0), len(numbers))):
+        console.rule(f"record {number + 1} of {len(records)}: {records[number].id}")
+        for line in record_lines(records[number]):
+            console.print(line, soft_wrap=True)

@@ -1,0 +1,68 @@
+"""Measure how well the likelihood verifier separates text that needs a chunk from text that doesn't."""
+
+import dataclasses
+from typing import Annotated
+
+from msgspec import Meta
+
+from pasta_jax.annotate.dependence import Detection, detect, last_costs, twins
+from pasta_jax.files.validated import Finite, Lengths, Positive, Seed
+from pasta_jax.progress import track
+from pasta_jax.weights.source import ModelSource, load
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The fields of configs/verifier.py."""
+
+    model: ModelSource
+    pairs: Annotated[int, Meta(ge=1, le=100_000)]
+    seed: Seed
+    max_cost: Finite
+    window: Positive
+    lengths: Lengths
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """How well the verifier detects dependence, over all twins and by what their last part is."""
+
+    model: str
+    pairs: int
+    seed: int
+    window: int
+    max_cost: float
+    all: Detection
+    main: Detection  # the last part is main text
+    sibling: Detection | None  # the last part is a third chunk; None if there is no such pair
+
+    def text(self) -> str:
+        """One line per group."""
+        groups = {"all": self.all, "main": self.main, "sibling": self.sibling}
+        return "\n".join(
+            f"{name:8} {group.pairs:4} pairs   AUC {group.auc:.4f}   {group.accuracy:.1%} correct at "
+            f"{group.threshold:.3f} nats per token; above {self.max_cost:g} are {group.detected:.1%} of dependent and "
+            f"{group.false_alarms:.1%} of independent parts"
+            for name, group in groups.items()
+            if group
+        )
+
+
+def run(settings: Settings) -> Report:
+    """Cost both answers of every pair and compare."""
+    model = load(settings.model)
+    pairs = twins(settings.pairs, settings.seed)
+    costs = [
+        last_costs(model, twin, settings.window, settings.lengths) for twin in track(pairs, "weighing", len(pairs))
+    ]
+    siblings = [cost for twin, cost in zip(pairs, costs, strict=True) if twin.by_sibling]
+    return Report(
+        model=model.name,
+        pairs=settings.pairs,
+        seed=settings.seed,
+        window=settings.window,
+        max_cost=settings.max_cost,
+        all=detect(costs, settings.max_cost),
+        main=detect([cost for twin, cost in zip(pairs, costs, strict=True) if not twin.by_sibling], settings.max_cost),
+        sibling=detect(siblings, settings.max_cost) if siblings else None,
+    )

@@ -1,0 +1,194 @@
+"""Chat with a model on a terminal: the history of the conversation, answers that can be stopped, and a few commands."""
+
+import dataclasses
+import queue
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from rich.console import Console
+
+from pasta_jax.answer.run import Settings, template_of
+from pasta_jax.decode.engine import Cancelled, Engine, Item, open_engine
+from pasta_jax.decode.generate import slots_for
+from pasta_jax.decode.request import Event, Request, Result
+from pasta_jax.decode.trace_file import to_json
+from pasta_jax.decode.transcript import Transcript
+from pasta_jax.errors import PastaError
+from pasta_jax.files.atomic import check_writable, write_whole
+from pasta_jax.lang.tags import TagIds
+from pasta_jax.progress import doing, say
+from pasta_jax.view.live import LiveView
+from pasta_jax.view.terminal import answer_view
+from pasta_jax.view.text import printable
+from pasta_jax.weights.generation_config import filled
+from pasta_jax.weights.model import Model
+from pasta_jax.weights.source import load
+
+SLOTS = 2048  # of a conversation, unless config.decoding.slots states it
+PROMPT = "> "
+HELP = """\
+/sequential   decode without threads from now on; again: with threads
+/trace FILE   write the trace of the last answer (docs/TRACE.md)
+/new          forget the conversation
+/quit         leave; so does Ctrl-D. Ctrl-C stops an answer"""
+
+
+@dataclasses.dataclass
+class Chat:
+    """A conversation, and how its next answer is decoded."""
+
+    model: Model
+    engine: Engine
+    settings: Settings
+    template: Request
+    messages: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    last: Result | None = None
+
+    def request(self, question: str) -> Request:
+        """The request for the conversation with another question."""
+        system = [("system", self.settings.system)] if self.settings.system else []
+        ids = tuple(self.model.tokenizer.chat([*system, *self.messages, ("user", question)]))
+        request = dataclasses.replace(self.template, prompt_ids=ids, text=question, name="the conversation")
+        try:
+            slots_for(self.model, [request], self.settings.decoding)
+        except PastaError as error:
+            raise PastaError(f"{error}, or begin again with /new") from None
+        return request
+
+
+def run(settings: Settings, lines: Callable[[str], str]) -> None:
+    """Load the model once and answer until the end of the input; `lines` reads one, and raises EOFError at the end."""
+    if not settings.chat:
+        raise PastaError("config.chat: False; a chat needs a model with a chat template: choose another config")
+    model = load(settings.model, only_decoding=True, mesh=settings.mesh.mesh())
+    slots = settings.decoding.slots or min(SLOTS, model.config.context)
+    settings = dataclasses.replace(settings, decoding=dataclasses.replace(settings.decoding, lanes=1, slots=slots))
+    options = filled(settings.request, model.defaults)
+    sequential = model.positions is None if options.sequential is None else options.sequential
+    template = template_of(options, sequential)
+    with doing("compiling"):
+        topics = bool(template.max_topic_words or template.distinct_topics)
+        engine = open_engine(model, settings.decoding, most_waiting=0, topics=topics, warm_up=False)
+    chat = Chat(model, engine, settings, template)
+    say(f"{model.name}: ask, or /help")
+    try:
+        with doing(""):  # a prompt that waits for the user must not be disturbed
+            _converse(chat, lines)
+    finally:
+        engine.close(drain=False)
+
+
+def _converse(chat: Chat, lines: Callable[[str], str]) -> None:
+    while True:
+        try:
+            line = lines(PROMPT).strip()
+        except KeyboardInterrupt:  # at the prompt: drop the line, as shells do
+            print()
+            continue
+        except EOFError:
+            return
+        if line == "/quit":
+            return
+        try:
+            if line.startswith("/"):
+                _command(chat, line)
+            elif line:
+                answer(chat, line)
+        except PastaError as error:
+            say(f"error: {error}")
+
+
+def _command(chat: Chat, line: str) -> None:
+    word, _, argument = line.partition(" ")
+    match word, argument.strip():
+        case "/sequential", "":
+            chat.template = dataclasses.replace(chat.template, sequential=not chat.template.sequential)
+            say("without threads" if chat.template.sequential else "in threads")
+        case "/new", "":
+            chat.messages, chat.last = [], None
+            say("the conversation is forgotten")
+        case "/trace", file if file:
+            if chat.last is None:
+                raise PastaError("/trace: no answer yet; ask something first")
+            _write_trace(Path(file), chat.last)
+        case "/help", "":
+            say(HELP)
+        case _:
+            raise PastaError(f"{word}: unknown command, or not its arguments; /help lists them")
+
+
+def _write_trace(path: Path, result: Result) -> None:
+    if path.is_dir() or not path.name:
+        raise PastaError(f"/trace {path}: is a folder; choose a file")
+    try:
+        check_writable(path.parent)
+        write_whole(path, to_json(result.trace))
+    except OSError as error:
+        raise PastaError(f"/trace {path}: {error.strerror}; choose a file that you may write") from None
+    say(f"wrote {path}")
+
+
+def answer(chat: Chat, question: str) -> None:
+    """Ask, show the answer while it is decoded, and remember both. Ctrl-C stops it; what was written is kept."""
+    items: queue.Queue[Sequence[Item]] = queue.Queue()
+    number = chat.engine.submit(chat.request(question), chat.settings.round_steps, items.put)
+
+    def received() -> Iterator[Item]:
+        while True:
+            try:
+                batch = items.get()
+            except KeyboardInterrupt:
+                chat.engine.cancel(number)
+                continue
+            yield from batch
+            if not isinstance(batch[-1], Event):
+                return
+
+    try:
+        result = _show(received(), chat.model.tokenizer.tags, chat.template.sequential)
+    except KeyboardInterrupt:  # while something was printed
+        chat.engine.cancel(number)
+        result = [*received()][-1]
+    if isinstance(result, Cancelled):
+        say("stopped")
+        return
+    if isinstance(result, PastaError):
+        raise result
+    chat.last = result
+    if result.text.strip():
+        chat.messages += [("user", question), ("assistant", result.text)]
+    trace = result.trace
+    ms = trace.prefill_ms + trace.decode_ms
+    say(f"[{trace.text_tokens} tokens of text in {trace.steps} steps, {ms / 1000:.2f} s, {_ended(result)}]")
+
+
+def _ended(result: Result) -> str:
+    chunks = len(result.trace.closed) - 1
+    threads = f"main and {chunks} chunk{'s' * (chunks != 1)}" if chunks else "one thread"
+    return threads if result.finish_reason == "stop" else f"{threads}, cut off"
+
+
+def _show(items: Iterator[Item], tags: TagIds, sequential: bool) -> Item:
+    """Print an answer while it is decoded: its threads side by side on a terminal, else its text; its last item."""
+    if sequential or not sys.stdout.isatty():
+        safe: Callable[[str], str] = printable if sys.stdout.isatty() else str
+        transcript = Transcript(tags)
+        for item in items:
+            if not isinstance(item, Event):
+                print(safe(transcript.rest(item.text)) if isinstance(item, Result) else "", flush=True)
+                return item
+            print(safe(transcript.push(item.thread, item.token, item.step, item.text)), end="", flush=True)
+    console = Console(highlight=False)
+    with ExitStack() as stack:
+        view = stack.enter_context(LiveView(tags, console))
+        for item in items:
+            if isinstance(item, Event):
+                view.push(item)
+            else:
+                stack.close()
+                if isinstance(item, Result):
+                    console.print(answer_view(item.trace, console))
+                return item
+    raise AssertionError("an answer without an end")

@@ -1,0 +1,141 @@
+"""Answer one prompt: print the answer while it is decoded, or at reading speed, then what it took."""
+
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+from rich.console import Console
+
+from pasta_jax.answer.job import Job
+from pasta_jax.answer.record import Record, record_of, summary, write_pictures, write_records
+from pasta_jax.decode.generate import Event, Result
+from pasta_jax.decode.transcript import Transcript
+from pasta_jax.device import compilation_cache
+from pasta_jax.lang.tags import TagIds
+from pasta_jax.progress import doing, say
+from pasta_jax.view.live import LiveView
+from pasta_jax.view.terminal import answer_view, figures
+from pasta_jax.view.text import printable
+
+
+@dataclasses.dataclass(frozen=True)
+class FirstToken:
+    """When the first token came, as time.perf_counter(), and the seconds of compiling before it."""
+
+    time: float
+    compiling: float
+
+    @staticmethod
+    def now() -> "FirstToken":
+        """It came just now."""
+        return FirstToken(time.perf_counter(), compilation_cache.seconds())
+
+
+def answer_one(job: Job, items: Iterator[Event | Result], tags: TagIds, sequential: bool, loaded: float) -> Record:
+    """Print one answer while it is decoded, then write and summarise it."""
+    result, first_token = print_answer(job, items, tags, sequential)
+    record = record_of(job, result, sequential)
+    if job.as_json:
+        times = {"load_s": round(loaded - job.started, 3), "compile_s": round(first_token.compiling, 3)}
+        print(json.dumps(record.fields() | times, ensure_ascii=False))
+    if job.outputs.output is not None:
+        write_records(job.outputs.output, [record])
+    write_pictures(job, result)
+    first_s, load_s = first_token.time - job.started, loaded - job.started
+    waited = (
+        f"first token after {first_s:.1f} s, {load_s:.1f} s of them loading, {first_token.compiling:.1f} s compiling"
+    )
+    if shows_threads(job, sequential):
+        console_of(job).print(figures(rows_of(job, record) | {"start": waited}))
+    else:
+        say(f"[{record.finish_reason}: {summary(record)}; {waited}]")
+    return record
+
+
+def shows_threads(job: Job, sequential: bool) -> bool:
+    """Whether the threads are shown side by side, in place of the text as it becomes certain."""
+    if job.live == "auto":
+        return sys.stdout.isatty() and not job.as_json and (job.slow or not sequential)
+    return job.live == "yes"
+
+
+def console_of(job: Job) -> Console:
+    """The terminal that answers are shown on."""
+    return Console(highlight=False, force_terminal=True if job.live == "yes" else None)
+
+
+def print_answer(
+    job: Job, items: Iterator[Event | Result], tags: TagIds, sequential: bool
+) -> tuple[Result, FirstToken]:
+    """Print the only answer as it is decoded; its result, and when its first token came."""
+    if shows_threads(job, sequential):
+        return show_threads(job, items, tags)
+    safe: Callable[[str], str] = printable if sys.stdout.isatty() else str
+    transcript = Transcript(tags)
+    first_token = None
+    with ExitStack() as stack:
+        stack.enter_context(doing("reading the prompt"))
+        for item in items:
+            if isinstance(item, Result):
+                result = item
+                break
+            if first_token is None:
+                first_token = FirstToken.now()
+                stack.enter_context(doing(""))  # from now on, the answer itself
+            text = transcript.push(item.thread, item.token, item.step, item.text)
+            if text and not job.as_json:
+                print(safe(text), end="", flush=True)
+    if not job.as_json:
+        print(safe(transcript.rest(result.text)))
+    return result, first_token or FirstToken.now()
+
+
+def show_threads(job: Job, items: Iterator[Event | Result], tags: TagIds) -> tuple[Result, FirstToken]:
+    """Show the threads growing, then the answer in reading order above a timeline."""
+    console = console_of(job)
+    events: list[Event] = []
+    first_token = None
+    with ExitStack() as stack:
+        stack.enter_context(doing("decoding, to be shown at reading speed" if job.slow else "reading the prompt"))
+        view = None
+        for item in items:
+            if isinstance(item, Result):
+                result = item
+                break
+            if first_token is None:
+                first_token = FirstToken.now()
+                if not job.slow:
+                    stack.enter_context(doing(""))  # from now on, the answer itself
+                    view = stack.enter_context(LiveView(tags, console))
+            if view is None:
+                events.append(item)
+            else:
+                view.push(item)
+    if events:
+        with doing(""), LiveView(tags, console) as view:
+            view.replay(events)
+    console.print(answer_view(result.trace, console))
+    console.print()
+    return result, first_token or FirstToken.now()
+
+
+def rows_of(job: Job, record: Record) -> dict[str, str]:
+    """The figures of an answer by name: threads, steps, seconds, where its page is."""
+    rows = {"threads": "main alone" if not record.chunks else f"main and {record.chunks} chunks"}
+    if record.chunks == 1:
+        rows["threads"] = "main and 1 chunk"
+    rate = f", {record.text_tokens / record.steps:.2f} per step" if record.steps else ""
+    rows["steps"] = f"{record.steps} for {record.text_tokens} tokens of text{rate}"
+    if record.finish_reason == "length":
+        rows["steps"] += "; cut off at the limit"
+    if record.theoretical_speedup is not None:
+        rows["speedup"] = f"{record.theoretical_speedup:.2f} in theory, over {record.baseline_tokens} sequential tokens"
+    if record.decode_ms > 0:
+        rows["seconds"] = f"{record.decode_ms / 1000:.2f}, {1000 * record.tokens / record.decode_ms:.0f} tokens/s"
+    rows |= {name: str(path) for name, path in job.outputs.by_flag().items() if name != "html"}
+    if job.outputs.html is not None:
+        rows["page"] = str(job.outputs.html)
+    return rows

@@ -1,0 +1,343 @@
+"""Benchmarks of decoding steps, asynchronous decoding, training steps and sampling. See configs/benchmark.py."""
+
+import contextlib
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import jax
+from msgspec import Meta
+
+from pasta_jax.benchmark import peer_training, peers, programs, steps
+from pasta_jax.benchmark.reports import (
+    ByWidth,
+    DecodeReport,
+    InterpreterReport,
+    LanesReport,
+    PrefillReport,
+    SamplingReport,
+    TrainReport,
+    as_json,
+)
+from pasta_jax.benchmark.serving import ServeSettings
+from pasta_jax.benchmark.steps import Runner
+from pasta_jax.data.pairs import Pair
+from pasta_jax.data.sources import read
+from pasta_jax.decode.generate import DecodeConfig, Request
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.errors import PastaError
+from pasta_jax.files.validated import (
+    AboveZero,
+    Lanes,
+    Length,
+    Positive,
+    Rounds,
+    Rows,
+    Seed,
+    Slots,
+    SlotsOrNone,
+    Threads,
+)
+from pasta_jax.models.sharding import MeshSettings
+from pasta_jax.preference.candidates import Candidate, sample
+from pasta_jax.progress import say, track
+from pasta_jax.train.loss import Scoring
+from pasta_jax.train.optimizer import OptimizerConfig
+from pasta_jax.train.speed import flops_per_token, peak_flops, step_runner
+from pasta_jax.weights.load import platform_dtype
+from pasta_jax.weights.model import Model
+from pasta_jax.weights.source import ModelSource, load
+
+Widths = Annotated[tuple[Threads, ...], Meta(min_length=1, max_length=16)]
+
+PEERS = ("torch", "transformers", "cyllama")  # packages
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodeSettings:
+    """Steps of one request at several widths."""
+
+    widths: Widths
+    slots: Slots
+    prompt: Positive
+    steps: Rounds
+    rounds: Rounds
+
+
+@dataclasses.dataclass(frozen=True)
+class PrefillSettings:
+    """Prompts of several lengths, one at a time."""
+
+    lengths: Annotated[tuple[Positive, ...], Meta(min_length=1, max_length=16)]
+    slots: Slots
+    rounds: Rounds
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainSettings:
+    """Training steps over all parameters."""
+
+    rows: Rows
+    length: Length
+    steps: Rounds
+    rounds: Rounds
+    slice: Slots
+    block: SlotsOrNone
+    remat: bool
+    clip: AboveZero
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingSettings:
+    """Several answers to each prompt of a source, at several numbers of lanes."""
+
+    source: str
+    lanes: Annotated[tuple[Lanes, ...], Meta(min_length=1, max_length=16)]
+    count: Rounds
+    waves: Annotated[float, Meta(gt=0, le=1000)]
+    max_tokens: Positive
+    rows: Threads
+    slots: Slots
+    seed: Seed
+
+
+@dataclasses.dataclass(frozen=True)
+class InterpreterSettings:
+    """Fixed programs, decoded asynchronously and sequentially."""
+
+    programs: str
+    rows: Threads
+    widths: Widths
+    slots: Slots
+    prompt: Positive
+    rounds: Rounds
+    event_rounds: Rounds
+
+
+@dataclasses.dataclass(frozen=True)
+class ProfileSettings:
+    """Where time goes (benchmark/profile_run.py); steps and programs are those of the other benchmarks."""
+
+    answers: Rounds
+    folder: Annotated[str, Meta(min_length=1)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The fields of configs/benchmark.py."""
+
+    model: ModelSource
+    random_weights: bool
+    mesh: MeshSettings
+    decode: DecodeSettings
+    prefill: PrefillSettings
+    train: TrainSettings
+    sampling: SamplingSettings
+    interpreter: InterpreterSettings
+    serve: ServeSettings
+    profile: ProfileSettings
+
+
+def decode(settings: Settings, with_peers: bool) -> DecodeReport:
+    """Milliseconds of a decoding step by threads of one request."""
+    if with_peers:
+        peers.require(settings.model, PEERS)
+    model, config = load_or_make(settings), settings.decode
+    ours: dict[int, Runner] = {}
+    for rows in config.widths:
+        say(f"compiling the step of {rows} row(s)")
+        ours[rows] = steps.decode_runner(model, rows, config.slots, config.prompt, config.steps)
+    runners = {"ours": ours}
+    if with_peers:
+        runners |= peers.runners(model, config.widths, config.slots, config.prompt, config.steps)
+    # What is compared runs side by side: the memory of a shared host gets faster and slower within seconds.
+    copy = steps.copy_gb_s()
+    times = steps.side_by_side(runners, config.rounds)
+    copy = max(copy, steps.copy_gb_s())
+
+    def by_width(name: str, statistic: Callable[[Sequence[float]], float]) -> ByWidth:
+        return {rows: round(statistic(ms), 2) for rows, ms in times[name].items()}
+
+    step = by_width("ours", statistics.median)
+    weights = steps.weight_bytes(model.params)
+    weights_gb_s = weights / step[min(config.widths)] / 1e6
+    theirs = {name: by_width(name, statistics.median) for name in runners if name != "ours"} or None
+    return DecodeReport(
+        benchmark="decode",
+        model=model.name,
+        dtype=model.precision,
+        slots=config.slots,
+        prompt=config.prompt,
+        rounds=config.rounds,
+        ms_per_step=step,
+        ms_per_step_min=by_width("ours", min),
+        weights_gb=round(weights / 1e9, 3),
+        weights_gb_s=round(weights_gb_s, 1),
+        copy_gb_s=round(copy, 1),
+        share_of_bandwidth=round(weights_gb_s / copy, 2),
+        peers=theirs,
+        ours_over_peer=theirs and _ratios(step, theirs),
+    )
+
+
+def prefill(settings: Settings, with_peers: bool) -> PrefillReport:
+    """Milliseconds to read prompts of several lengths."""
+    if with_peers:
+        peers.require(settings.model, PEERS)
+    model, config = load_or_make(settings), settings.prefill
+    if max(config.lengths) >= config.slots:
+        raise PastaError(f"prefill.lengths: {max(config.lengths)} tokens don't fit {config.slots} slots; raise slots")
+    runners = {"ours": {length: steps.prefill_runner(model, config.slots, length) for length in config.lengths}}
+    if with_peers:
+        runners |= peers.prefill_runners(model, config.lengths, config.slots)
+    times = steps.side_by_side(runners, config.rounds)
+    medians = {name: {length: statistics.median(ms) for length, ms in of.items()} for name, of in times.items()}
+    ours, theirs = medians.pop("ours"), medians
+    return PrefillReport(
+        benchmark="prefill",
+        model=model.name,
+        dtype=model.precision,
+        slots=config.slots,
+        rounds=config.rounds,
+        ms={length: round(ms, 1) for length, ms in ours.items()},
+        tokens_per_s={length: round(1e3 * length / ms, 1) for length, ms in ours.items()},
+        peers={name: {length: round(ms, 1) for length, ms in of.items()} for name, of in theirs.items()} or None,
+        ours_over_peer=_ratios(ours, theirs) or None,
+    )
+
+
+def _ratios(ours: dict[int, float], theirs: dict[str, dict[int, float]]) -> dict[str, dict[int, float]]:
+    """Our times relative to each peer's, by the same numbers."""
+    return {name: {number: round(ours[number] / ms, 2) for number, ms in of.items()} for name, of in theirs.items()}
+
+
+def interpreter(settings: Settings) -> InterpreterReport:
+    """How much of the step clock's speedup asynchronous decoding of fixed programs realises."""
+    config, decode_config = settings.interpreter, settings.decode
+    items = programs.read_programs(Path(config.programs))
+    model = load_or_make(settings)
+    widths = {
+        str(rows): steps.decode_runner(model, rows, config.slots, config.prompt, decode_config.steps)
+        for rows in config.widths
+    }
+    step = steps.interleaved(widths, decode_config.rounds)
+    events = steps.interleaved(steps.event_runners(model, config.slots, config.prompt), config.event_rounds)
+
+    def difference(name: str, other: str) -> float:
+        """Median milliseconds that one event takes longer than another; they alternate, so drift affects both."""
+        return statistics.median(a - b for a, b in zip(events[name], events[other], strict=True))
+
+    # A step of one row reads at least this, half-way through the measured steps.
+    cached = config.prompt + decode_config.steps // 2
+    least_gb = (steps.weight_bytes(model.params) + steps.kv_bytes(model, cached)) / 1e9
+    copy = steps.copy_gb_s()
+    one_row = statistics.median(step[str(min(config.widths))])
+    decoding = DecodeConfig(lanes=1, rows=config.rows, slots=config.slots, widths=config.widths)
+    replays = programs.measure(model, items, decoding, config.prompt, config.rounds)
+    return InterpreterReport(
+        benchmark="interpreter",
+        model=model.name,
+        dtype=model.precision,
+        rows=config.rows,
+        **dataclasses.asdict(programs.summary(replays)),
+        ms_per_step={rows: round(statistics.median(step[str(rows)]), 2) for rows in config.widths},
+        in_one_row_steps={rows: round(statistics.median(step[str(rows)]) / one_row, 3) for rows in config.widths},
+        step_reads_gb=round(least_gb, 3),
+        copy_gb_s=round(copy, 1),
+        step_over_reading=round(one_row / (1e3 * least_gb / copy), 2),
+        ms_of_a_plain_step_of_2_rows=round(statistics.median(events["plain"]), 2),
+        fork_ms=round(difference("fork", "plain"), 2),
+        join_ms=round(difference("join", "plain"), 2),
+        host_overhead_ms=round(difference("in many calls", "in one call"), 2),
+    )
+
+
+def train(settings: Settings, with_peers: bool) -> TrainReport:
+    """Milliseconds of a training step over all parameters."""
+    config = settings.train
+    if with_peers:
+        peers.require(settings.model, ("torch", "transformers"))
+    # Master weights are float32; the model computes in the platform's type.
+    model = load(settings.model, dtype="float32", mesh=settings.mesh.mesh())
+    tags, dtype = model.tokenizer.tags, platform_dtype()
+    scoring = Scoring(model.config, tags, dtype, config.slice, config.block, config.remat, products=dtype)
+    optimizer = OptimizerConfig(
+        steps=10**6, learning_rate=1e-5, warmup=0, weight_decay=0.01, clip=config.clip, b1=0.9, b2=0.999, eps=1e-8
+    )
+    shape = (config.rows, config.length, config.steps)
+    runners = {"ours": step_runner(model, *shape, scoring, optimizer)}
+    with contextlib.ExitStack() as stack:
+        if with_peers:
+            peer = peer_training.transformers_step_runner(model, *shape, config.clip)
+            runners["transformers"] = stack.enter_context(peer)
+        times = {name: statistics.median(ms) for name, ms in steps.interleaved(runners, config.rounds).items()}
+    tokens = config.rows * config.length
+    per_s = {name: 1e3 * tokens / ms for name, ms in times.items()}
+    operations = flops_per_token(model.params, model.config, config.length, adapter=False) * per_s["ours"]
+    peak = peak_flops(jax.devices())
+    return TrainReport(
+        benchmark="train",
+        model=model.name,
+        dtype=str(platform_dtype().dtype),
+        rows=config.rows,
+        length=config.length,
+        remat=config.remat,
+        rounds=config.rounds,
+        ms_per_step={name: round(ms) for name, ms in times.items()},
+        tokens_per_s={name: round(tokens, 1) for name, tokens in per_s.items()},
+        tflops=round(operations / 1e12, 4),
+        mfu="unknown" if peak is None else round(operations / peak, 4),
+        ours_over_peer=round(times["ours"] / times["transformers"], 2) if with_peers else None,
+    )
+
+
+def sampling(settings: Settings) -> SamplingReport:
+    """Tokens per second of several answers to each of many prompts, by lanes; a preference round starts with these."""
+    config, model = settings.sampling, load_or_make(settings)
+    prompts = [pair for pair in read(config.source) if isinstance(pair, Pair)]
+    request = Request((), config.max_tokens, Sampling(temperature=1.0, seed=config.seed), False, 12, 638)
+    by_lanes = {}
+    for lanes in config.lanes:
+        decoding = DecodeConfig(lanes, config.rows, config.slots, ())
+        chosen = prompts[: max(1, round(config.waves * lanes / config.count))]
+        list(sample(model, {0: prompts[0]}, 2, decoding, dataclasses.replace(request, max_tokens=2)))  # compiles
+        began = time.perf_counter()
+        samples = sample(model, dict(enumerate(chosen)), config.count, decoding, request)
+        by_prompt = [answers for _, answers in track(samples, "prompts", len(chosen))]
+        seconds = time.perf_counter() - began
+        by_lanes[lanes] = lanes_report([answer for answers in by_prompt for answer in answers], seconds, config.count)
+        say(f"{lanes} lane(s): {as_json(by_lanes[lanes])}")
+    return SamplingReport(
+        benchmark="sampling",
+        model=model.name,
+        dtype=model.precision,
+        answers_a_prompt=config.count,
+        max_tokens=config.max_tokens,
+        rows=config.rows,
+        slots=config.slots,
+        lanes=by_lanes,
+    )
+
+
+def lanes_report(answers: Sequence[Candidate], seconds: float, count: int) -> LanesReport:
+    """The figures of answers that were sampled together, `count` per prompt."""
+    tokens = sum(len(answer.ids) for answer in answers)
+    return LanesReport(
+        answers=len(answers),
+        cut_off=sum(not answer.whole for answer in answers),
+        tokens=tokens,
+        s=round(seconds, 1),
+        tokens_per_s=round(tokens / seconds, 1),
+        hours_of_2000_prompts=round(2000 * count * seconds / len(answers) / 3600, 2),
+    )
+
+
+def load_or_make(settings: Settings) -> Model:
+    """The model to measure; with random weights of its shape where the settings say so."""
+    mesh = settings.mesh.mesh()
+    if settings.random_weights:
+        return steps.random_model(settings.model.preset, seed=0, mesh=mesh)
+    return load(settings.model, only_decoding=True, mesh=mesh)

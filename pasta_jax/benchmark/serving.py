@@ -1,0 +1,138 @@
+"""Benchmark of servers: ours, sequential and in threads, and llama.cpp's, with as many clients as lanes."""
+
+import contextlib
+import dataclasses
+import multiprocessing
+import socket
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated
+
+import jax
+from msgspec import Meta
+
+from pasta_jax.benchmark import peers
+from pasta_jax.benchmark.clients import Together, ask, ask_together, wait_until_ready
+from pasta_jax.benchmark.reports import ServeReport, ServerFigures
+from pasta_jax.data.pairs import Pair
+from pasta_jax.data.sources import read
+from pasta_jax.errors import PastaError
+from pasta_jax.files.validated import Lanes, Positive, Rounds
+from pasta_jax.progress import doing, say, track
+from pasta_jax.serve import run as serve
+from pasta_jax.weights.load import PACKAGED, load_model
+from pasta_jax.weights.source import ModelSource
+
+READY_S = 1800.0  # compiling may take minutes the first time
+
+Target = tuple[Callable[..., None], tuple]  # what a server's process runs, but for the port, which comes last
+
+
+@dataclasses.dataclass(frozen=True)
+class ServeSettings:
+    """The fields of configs/benchmark.py::serve."""
+
+    server: serve.Settings  # but for its model, lanes and port
+    threads: ModelSource  # answers in threads; neither preset nor path: not measured
+    lanes: Annotated[tuple[Lanes, ...], Meta(min_length=1, max_length=16)]
+    max_tokens: Positive
+    rounds: Rounds
+    source: str
+    least_characters: Positive
+
+
+def measure(model: ModelSource, settings: ServeSettings, with_peers: bool) -> ServeReport:
+    """Time to first token and tokens per second by lanes; the servers answer the same questions in turn."""
+    if with_peers:
+        peers.require(model, ("xllamacpp",))
+    if jax.default_backend() != "cpu":
+        raise PastaError("serve: compares servers that run beside each other, on a CPU; set JAX_PLATFORMS=cpu")
+    questions = questions_of(settings)
+    by_lanes = {}
+    for lanes in settings.lanes:
+        targets = targets_of(model, settings, lanes, with_peers)
+        with contextlib.ExitStack() as stack:
+            with doing(f"starting {len(targets)} server(s) of {lanes} lane(s)"):
+                servers = {name: stack.enter_context(server(*target)) for name, target in targets.items()}
+                ports = {name: port for name, (port, _) in servers.items()}
+                for port, process in servers.values():
+                    wait_until_ready(port, process.is_alive, READY_S)
+                    ask(port, "Hello", 8)
+            times: dict[str, list[Together]] = {name: [] for name in ports}
+            for round in track(range(settings.rounds), f"rounds of {lanes} client(s)", settings.rounds):
+                for name, port in ports.items():
+                    chosen = questions[round * lanes : (round + 1) * lanes]
+                    times[name].append(ask_together(port, chosen, settings.max_tokens))
+        by_lanes[lanes] = {name: figures_of(mine) for name, mine in times.items()}
+        for name, figures in by_lanes[lanes].items():
+            say(f"{lanes} lane(s), {name}: {figures.first_token_ms} ms, {figures.tokens_per_s} tokens/s")
+    decoding = settings.server.decoding
+    return ServeReport(
+        benchmark="serve",
+        model=model.preset or model.path,
+        threads=settings.threads.adapter or settings.threads.path,
+        rows=decoding.rows,
+        widths=decoding.widths,
+        packed=decoding.packed,
+        max_tokens=settings.max_tokens,
+        rounds=settings.rounds,
+        lanes=by_lanes,
+    )
+
+
+def questions_of(settings: ServeSettings) -> list[str]:
+    """Different questions for all clients of all rounds, whose answers in the source are long."""
+    needed = max(settings.lanes) * settings.rounds
+    pairs = (pair for pair in read(settings.source) if isinstance(pair, Pair))
+    found = [pair.instruction for pair in pairs if len(pair.response) >= settings.least_characters][:needed]
+    if len(found) < needed:
+        raise PastaError(f"{settings.source}: {len(found)} questions with long answers, but {needed} are needed")
+    return found
+
+
+def targets_of(model: ModelSource, settings: ServeSettings, lanes: int, with_peers: bool) -> dict[str, Target]:
+    """The servers to compare, by name."""
+    targets: dict[str, Target] = {"sequential": (_serve, (with_lanes(settings.server, model, lanes, rows=1),))}
+    if settings.threads.preset or settings.threads.path:
+        rows = settings.server.decoding.rows
+        targets["threads"] = (_serve, (with_lanes(settings.server, settings.threads, lanes, rows),))
+    if with_peers:
+        slots = settings.server.decoding.slots
+        float32 = peers.float32_gguf(load_model(model.preset, ""))
+        for name, path in (("llama_cpp_float32", float32), ("llama_cpp_default", PACKAGED[model.preset]())):
+            targets[name] = (peers.llama_cpp_server, (str(path), lanes, slots))
+    return targets
+
+
+def with_lanes(settings: serve.Settings, model: ModelSource, lanes: int, rows: int) -> serve.Settings:
+    """The settings of one of our servers."""
+    decoding = dataclasses.replace(settings.decoding, lanes=lanes, rows=rows)
+    return dataclasses.replace(settings, model=model, decoding=decoding)
+
+
+def _serve(settings: serve.Settings, port: int) -> None:
+    serve.run(dataclasses.replace(settings, port=port))
+
+
+@contextlib.contextmanager
+def server(run: Callable[..., None], arguments: tuple) -> Iterator[tuple[int, multiprocessing.Process]]:
+    """A server in a process of its own: its port, and the process."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    process = multiprocessing.get_context("spawn").Process(target=run, args=(*arguments, port), daemon=True)
+    process.start()
+    try:
+        yield port, process
+    finally:
+        process.terminate()
+        process.join()
+
+
+def figures_of(rounds: Sequence[Together]) -> ServerFigures:
+    """Medians over all answers, and over the rounds."""
+    answers = [answer for together in rounds for answer in together.answers]
+    return ServerFigures(
+        first_token_ms=round(1e3 * statistics.median(answer.first_s for answer in answers)),
+        tokens_per_s=round(statistics.median(together.tokens_per_s for together in rounds), 1),
+        tokens=sum(answer.tokens for answer in answers),
+    )

@@ -1,0 +1,68 @@
+"""How a command ends: one line on stderr and an exit code, whatever stopped it; a defect's traceback goes to a file."""
+
+import contextlib
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+
+from pasta_jax.errors import PastaError, one_line
+from pasta_jax.files.atomic import disk_is_full
+
+DEFECT, INTERRUPTED = 1, 130  # exit codes; a PastaError has its own
+
+
+def explain(command: Callable[[], None]) -> None:
+    """Run a command to its end, stdout included; an exception becomes one line and an exit code."""
+    try:
+        try:
+            command()
+        except SystemExit:
+            sys.stdout.flush()  # here, since at the interpreter's exit a full disk could not be explained
+            raise
+        sys.stdout.flush()
+    except PastaError as error:
+        _exit(f"error: {error}", error.exit_code)
+    except KeyboardInterrupt:
+        _exit("\ninterrupted", INTERRUPTED)
+    except BrokenPipeError:  # the reader of stdout has exited, as `| head` does
+        _drop_stdout()
+    except Exception as error:
+        # Files that a command writes are named in a PastaError; what remains is stdout.
+        if isinstance(error, OSError) and error.filename is None and disk_is_full(error):
+            _exit("error: stdout: the disk is full; free some space, or write to another disk", PastaError.exit_code)
+        problem = "out of memory" if _is_out_of_memory(error) else "unexpected"
+        text = one_line(f"{problem}: {type(error).__name__}: {' '.join(str(error).split())}")
+        _exit(f"error: {text}; {_written(traceback.format_exc())}", DEFECT)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)  # the latter is XLA's
+
+
+def _written(text: str) -> str:
+    """Write a traceback to a new file; where it is."""
+    try:
+        number, path = tempfile.mkstemp(prefix="pasta_jax-error-", suffix=".txt")
+        with os.fdopen(number, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"{' '.join(sys.argv)}\n{text}")
+    except OSError as error:
+        return f"its traceback cannot be written ({error.strerror})"
+    return f"its traceback is in {path}"
+
+
+def _exit(line: str, code: int) -> None:
+    _drop_stdout()
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
+    sys.exit(code)
+
+
+def _drop_stdout() -> None:
+    """Write what is buffered if that is possible, and nothing more: the interpreter would try again at its exit."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        return
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

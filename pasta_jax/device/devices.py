@@ -1,0 +1,62 @@
+"""The devices that programs run on: their memory, which what can't fit must not exceed, and their published figures."""
+
+import dataclasses
+import math
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from pasta_jax.errors import PastaError
+
+
+def require(shapes: Any, what: str, fix: str, copies: int = 1) -> None:
+    """Refuse arrays of these shapes, a tree, if `copies` of them are larger than the memory of all devices."""
+    needed = copies * sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+    if (limit := total_bytes()) and needed > limit:
+        raise PastaError(f"{what}: {needed / 2**30:,.1f} GiB, this machine has {limit / 2**30:,.1f}; {fix}")
+
+
+def total_bytes() -> int:
+    """Bytes of all devices together, or of the machine if they are CPUs; 0: unknown."""
+    if jax.default_backend() == "cpu":
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    own = sum((device.memory_stats() or {}).get("bytes_limit", 0) for device in jax.local_devices())
+    return own * jax.process_count()  # only its own process can ask a device
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """One chip, or one card."""
+
+    tflops: float  # dense bfloat16 products, 10^12 operations per second
+    gb_per_s: float  # of its memory, 10^9 bytes per second
+    gib: float  # of memory
+
+
+# By jax.Device.device_kind. From https://docs.cloud.google.com/tpu/docs/v4, v5p, v6e (which has v5e's) and tpu7x, and
+# NVIDIA's data sheets of the SXM cards.
+CHIPS = {
+    "NVIDIA A100": Chip(312, 2039, 80),
+    "NVIDIA H100": Chip(989, 3350, 80),
+    "NVIDIA H200": Chip(989, 4800, 141),
+    "TPU v4": Chip(275, 1200, 32),
+    "TPU v5 lite": Chip(197, 800, 16),
+    "TPU v5e": Chip(197, 800, 16),
+    "TPU v5": Chip(459, 2765, 95),
+    "TPU v6 lite": Chip(918, 1600, 32),
+    "TPU v6e": Chip(918, 1600, 32),
+    "TPU7x": Chip(2307, 7380, 192),
+}
+
+
+def share_of_chip(devices: Sequence[jax.Device]) -> Chip | None:
+    """The figures of one of these devices, which may be one of a chip's two cores; None if none are published."""
+    matching = [name for name in CHIPS if devices[0].device_kind.startswith(name)]
+    if not matching:
+        return None
+    chip = CHIPS[max(matching, key=len)]
+    chips = {tuple(getattr(device, "coords", (number,))) for number, device in enumerate(devices)}
+    part = len(chips) / len(devices)
+    return Chip(chip.tflops * part, chip.gb_per_s * part, chip.gib * part)

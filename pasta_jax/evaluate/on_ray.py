@@ -1,0 +1,77 @@
+"""An evaluation's answers by the workers of a Ray cluster: each loads a system's model and answers a few questions."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+
+from pasta_jax.decode.generate import DecodeConfig, Request
+from pasta_jax.errors import PastaError
+from pasta_jax.evaluate.answers import Answer
+from pasta_jax.evaluate.questions import Question
+from pasta_jax.evaluate.rivals.answer import Options
+from pasta_jax.evaluate.systems import Compute, System, Task, as_named
+from pasta_jax.models.sharding import MeshSettings
+from pasta_jax.runs.ray import RaySettings, on_ray
+from pasta_jax.weights.model import Model
+from pasta_jax.weights.source import ModelSource, load
+
+ROUNDS = 2  # a worker gets so many questions for each of its lanes at a time; a killed run repeats those
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """Questions for a worker, and how it answers them."""
+
+    system: System
+    source: ModelSource
+    mesh: MeshSettings
+    template: Request
+    config: DecodeConfig
+    options: Options
+    unmasked: int
+    questions: Sequence[Question]
+
+
+def on_workers(cluster: RaySettings, sources: Mapping[System, ModelSource], mesh: MeshSettings) -> Compute:
+    """A function that has a task's questions answered by workers; only this process keeps the answers."""
+
+    def answers(task: Task, questions: Sequence[Question]) -> Iterator[Answer]:
+        size = ROUNDS * task.config.lanes
+        pieces = [
+            Piece(
+                system=task.system,
+                source=sources[task.system],
+                mesh=mesh,
+                template=task.template,
+                config=task.config,
+                options=task.options,
+                unmasked=task.unmasked,
+                questions=questions[first : first + size],
+            )
+            for first in range(0, len(questions), size)
+        ]
+        for _, outcome in on_ray(cluster, answers_to, pieces):
+            if isinstance(outcome, PastaError):
+                raise outcome
+            yield from outcome
+
+    return answers
+
+
+def answers_to(piece: Piece) -> list[Answer]:
+    """The answers to a piece, in a worker."""
+    task = Task(
+        system=piece.system,
+        model=_model(piece.source, piece.mesh),
+        template=piece.template,
+        config=piece.config,
+        options=piece.options,
+        unmasked=piece.unmasked,
+    )
+    return [answer for _, answer in as_named(task).answers(piece.questions)]
+
+
+@functools.lru_cache(maxsize=1)
+def _model(source: ModelSource, mesh: MeshSettings) -> Model:
+    """A worker's model, kept for the next piece of the same system."""
+    return load(source, only_decoding=True, mesh=mesh.mesh())

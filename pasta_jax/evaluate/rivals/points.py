@@ -1,0 +1,164 @@
+"""Points of one answer decoded in parallel: threads of one lane that share a prefix, each after its own beginning.
+
+The prefix is written once, as main's tokens. A point is a thread of the interpreter that sees the prefix and itself
+(lang/structure.py::visible), as a chunk sees main up to its promise. Main itself writes nothing: the caller wrote the
+skeleton before. A point ends with the end of turn, where a chunk ends with [/ASYNC].
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pasta_jax.decode.generate import DecodeConfig, Request, rules_for, start
+from pasta_jax.decode.grammar import allow
+from pasta_jax.decode.interpreter import run
+from pasta_jax.decode.prefill import PIECES
+from pasta_jax.decode.sampling import Sampling, draw
+from pasta_jax.decode.state import DONE, ENDED, LIVE, OWN, RUNNING, DecodeState, Rules, empty_state
+from pasta_jax.errors import PastaError
+from pasta_jax.lang.structure import Place, visible
+from pasta_jax.lang.tags import TagIds
+from pasta_jax.models.config import TransformerConfig
+from pasta_jax.models.parameters import Params, is_stacked
+from pasta_jax.models.sharding import create_on_mesh_of
+from pasta_jax.models.transformer import Cache, logits, trunk
+from pasta_jax.weights.model import Model
+
+SLOTS = 2048  # fewest slots of the lane, more than most answers need, since each other number compiles a program
+
+
+@dataclasses.dataclass(frozen=True)
+class PointTags(TagIds):
+    """The tags of a loop whose threads end with the end of turn."""
+
+    end_of_turn: int
+
+    @property
+    def end_async(self) -> int:
+        return self.end_of_turn
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Points:
+    """What the threads wrote: arrays [N] in the order of the slots, without prompts and ends of turn."""
+
+    token: np.ndarray
+    thread: np.ndarray  # from 1
+    step: np.ndarray  # from 1
+    finished: tuple[bool, ...]  # by thread: it ended itself
+    steps: int
+
+
+def decode_points(
+    model: Model,
+    prefix: Sequence[int],
+    beginnings: Sequence[Sequence[int]],
+    sampling: Sampling,
+    max_tokens: int,
+    config: DecodeConfig,
+) -> Points:
+    """Continue every beginning after the prefix, in one pool."""
+    longest = len(prefix) + max(map(len, beginnings)) + max_tokens
+    if longest > model.config.context:
+        raise PastaError(f"points: {longest} tokens, but the context is {model.config.context}; lower point_tokens")
+    needed = len(prefix) + sum(len(ids) + max_tokens + 1 for ids in beginnings)
+    slots = config.slots or SLOTS
+    while slots < max(needed, 3 * (1 + len(beginnings))):  # a pool of S slots has S / 3 threads
+        slots *= 2
+    rules = dataclasses.replace(
+        rules_for(model, config, slots, sequential=False),
+        tags=PointTags(model.tokenizer.tags.base, model.tokenizer.stop_ids[0]),
+    )
+    state = create_on_mesh_of(model.params, empty_state, model.config, 1, slots, model.dtype, is_stacked(model.params))
+    request = Request(
+        prompt_ids=tuple(prefix),
+        max_tokens=slots,  # of main, which writes none
+        sampling=sampling,
+        sequential=True,
+        max_topic_tokens=0,
+        max_chunk_tokens=max_tokens,
+    )
+    state = start(model, state, 0, request, rules)
+    for number, ids in enumerate(beginnings, start=1):
+        tokens_P = np.zeros(next(size for size in PIECES if size >= len(ids)), np.int32)
+        tokens_P[: len(ids)] = ids
+        state = begin_point(
+            model.params, state, np.int32(number), tokens_P, np.int32(len(ids)), config=model.config, rules=rules
+        )
+    state = run(model.params, state, np.int32(2**30), np.bool_(False), config=model.config, rules=rules)
+    return _read(state, len(beginnings), rules)
+
+
+@functools.partial(jax.jit, static_argnames=("config", "rules"), donate_argnames="state")
+def begin_point(
+    params: Params,
+    state: DecodeState,
+    number: jax.Array,
+    tokens_P: jax.Array,
+    count: jax.Array,
+    config: TransformerConfig,
+    rules: Rules,
+) -> DecodeState:
+    """Write the first `count` of these tokens as thread `number` of lane 0, after the prefix; sample its next one."""
+    length, pool = tokens_P.shape[0], state.pool
+    prefix, fill = state.request.prompt_length[0], pool.fill[0]
+    index_P = jnp.arange(length)
+    position_P = prefix + index_P
+    slot_P = jnp.where(index_P < count, fill + index_P, pool.slots)
+
+    def put(field_BxS: jax.Array, value: jax.Array | int) -> jax.Array:
+        return field_BxS.at[0, slot_P].set(value, mode="drop", unique_indices=True)
+
+    values = {"chunk": number, "epoch": 0, "main": prefix, "position": position_P, "token": tokens_P, "step": 0}
+    written = {name: put(getattr(pool, name), value) for name, value in values.items()}
+    pool = dataclasses.replace(pool, fill=pool.fill.at[0].set(fill + count), **written)
+    # Tokens of one thread see each other whatever their order; here several are written at once.
+    slot_S = jnp.arange(pool.slots)
+    present_1xPxS = ((slot_S[None, :] <= slot_P[:, None]) & (slot_S < fill + count)[None, :])[None]
+    place = Place(*(jnp.full((1, length), value) for value in (number, 0, prefix)))
+    see_1xPxS = visible(present_1xPxS, place.queries(), pool.place.keys())
+    cache = Cache(pool.kv, slot_P[None], prefixes=rules.prefixes, fill=fill + length)
+    x_1xPxE, kv = trunk(params, config, tokens_P[None], position_P[None], see_1xPxS, pool.position, cache)
+
+    x_1x1xE = jax.lax.dynamic_slice_in_dim(x_1xPxE, count - 1, 1, axis=1)
+    no_1, outside_1 = jnp.zeros(1, bool), jnp.full(1, -1)
+    request = state.request
+    logits_1xV = logits(params, config, x_1x1xE)[:, 0]
+    logits_1xV = allow(logits_1xV, rules, no_1, outside_1, no_1, request.tags_allowed, request.max_topic)
+    token = draw(logits_1xV, request.sampling, number[None], jnp.zeros(1, jnp.int32))[0]
+    ends = token == rules.tags.end_async
+    threads = state.threads
+    values = {
+        "status": jnp.where(ends, ENDED, LIVE),
+        "token": token,
+        "position": prefix + count,
+        "main": prefix,
+        "epoch": 0,
+        "count": 1,
+        "closed": jnp.where(ends, OWN, 0),
+    }
+    fields = {name: getattr(threads, name).at[0, number].set(value) for name, value in values.items()}
+    fields["status"] = fields["status"].at[0, 0].set(DONE)
+    return dataclasses.replace(
+        state,
+        pool=dataclasses.replace(pool, kv=kv),
+        threads=dataclasses.replace(threads, **fields),
+        request=dataclasses.replace(request, limit=request.limit.at[0].set(pool.slots)),
+        spawned=state.spawned.at[0].set(number),
+        live=state.live.at[0].set(True),
+        finish=state.finish.at[0].set(RUNNING),
+    )
+
+
+def _read(state: DecodeState, points: int, rules: Rules) -> Points:
+    """What the threads fed."""
+    pool = state.pool
+    fields = (pool.token, pool.chunk, pool.step, pool.fill, state.threads.closed, state.step)
+    token, thread, step, fill, closed, steps = (field[0] for field in jax.device_get(fields))
+    written = (np.arange(len(token)) < fill) & (step > 0) & (token != rules.tags.end_async)
+    finished = tuple((closed[1 : points + 1] == OWN).tolist())
+    return Points(token[written], thread[written], step[written], finished, int(steps))

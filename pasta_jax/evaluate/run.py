@@ -1,0 +1,263 @@
+"""Measure systems on ordinary prompts: a model that forks, the same decoded sequentially, and rivals on one runtime.
+
+    WORKDIR/answers-NAME.jsonl        what a system's answers depend on, then one record per answer
+    WORKDIR/timings.jsonl             seconds of the systems' answers, one prompt at a time; throughput.jsonl: many
+    WORKDIR/report.json               the figures; report.html and report.md show them
+    WORKDIR/model_outputs-NAME.json   the answers to AlpacaEval as alpaca_eval reads them
+    WORKDIR/mt_bench-NAME.jsonl       the answers to MT-bench as FastChat's judge reads them
+    WORKDIR/pairs.jsonl               answers of two systems to compare by eye; fill in `verdict`: first, second or tie
+
+Answers are kept as soon as they are finished: the same command resumes a killed run and reads what is there.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Literal, get_args
+
+import jax
+import msgspec
+
+from pasta_jax.decode.generate import DecodeConfig
+from pasta_jax.errors import PastaError
+from pasta_jax.evaluate import interop, summary
+from pasta_jax.evaluate.answers import Answer, to_judge
+from pasta_jax.evaluate.figures import figures, speed
+from pasta_jax.evaluate.length_controlled import length_controlled
+from pasta_jax.evaluate.on_ray import on_workers
+from pasta_jax.evaluate.page import write_report
+from pasta_jax.evaluate.questions import SECOND_TURN, PromptCounts, Question, alpaca_eval_instructions, question_sets
+from pasta_jax.evaluate.report import Evaluation, Report, SystemReport
+from pasta_jax.evaluate.rivals.answer import Options
+from pasta_jax.evaluate.systems import Ablation, System, Task, answer_all, as_named, by_processes
+from pasta_jax.evaluate.timing import Timing, realised, speedups, time_answers, time_together
+from pasta_jax.files import atomic
+from pasta_jax.files.validated import Count, Positive
+from pasta_jax.files.workdir import claim
+from pasta_jax.judges.checked import Entry
+from pasta_jax.judges.checked_llm import CheckedSettings, checked_judge
+from pasta_jax.judges.judge import Judge, Verdict
+from pasta_jax.judges.offline import comparing, proxy
+from pasta_jax.judges.rules import rules_of
+from pasta_jax.models.sharding import MeshSettings
+from pasta_jax.progress import doing, track
+from pasta_jax.runs import processes
+from pasta_jax.runs.ray import IN_ONE_PROCESS, RaySettings, connected
+from pasta_jax.toy.run import RequestSettings, template_of
+from pasta_jax.weights.generation_config import filled
+from pasta_jax.weights.model import Model
+from pasta_jax.weights.source import ModelSource, load
+
+PAIRS = "pairs.jsonl"
+JudgeName = Literal["repetition", "rules", "checked"]
+Wins = dict[tuple[str, System], dict[str, dict[int, float]]]  # by set and system, by judge, by number of the prompt
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The fields of configs/evaluate.py:smollm2."""
+
+    systems: tuple[System, ...]
+    model: ModelSource
+    baseline: ModelSource
+    rival: ModelSource  # of Skeleton-of-Thought; without a preset or a path: the baseline's
+    apar: ModelSource  # trained with configs/sft.py:apar
+    prompts: PromptCounts
+    prompts_file: str
+    skeleton: Options
+    decoding: DecodeConfig
+    request: RequestSettings
+    mesh: MeshSettings
+    executor: Literal["local", "ray"]
+    ray: RaySettings
+    unmasked: Count  # answers of each set to compare with what the model would write without the grammar mask
+    pairs: Count  # prompts of the first set whose two answers a person is to compare
+    timed: Count  # prompts of the first set to answer one at a time, for realised speedup
+    rounds: Positive  # timed runs of each such prompt after a first one
+    throughput: Count  # prompts of the first set to answer many at a time, for tokens per second
+    judges: tuple[JudgeName, ...]  # compare each answer with the baseline's
+    checked: CheckedSettings
+    annotations: str  # alpaca_eval's annotations.json, whose win rate the report states; empty: none
+    texts: bool  # the report shows prompts and answers
+
+
+def run(settings: Settings, workdir: Path, limit: int | None = None) -> Evaluation | None:
+    """Answer all prompts with each system, one after the other; write and return the figures.
+
+    `limit`: at most so many prompts of each set, chosen evenly. Several processes share the prompts, to answer them and
+    to judge the answers; the first one does everything else, and the others return None.
+    """
+    if not settings.systems or len(set(settings.systems)) < len(settings.systems):
+        raise PastaError("config.systems: name one or several, each once")
+    if settings.executor == "ray" and jax.process_count() > 1:
+        raise PastaError(IN_ONE_PROCESS)
+    annotations = interop.read_annotations(Path(settings.annotations)) if settings.annotations else []
+    fitted = None
+    if annotations and settings.prompts.alpaca_eval:
+        fitted = length_controlled(annotations, alpaca_eval_instructions())
+    sets = question_sets(settings.prompts, settings.prompts_file, limit)
+    with claim(workdir) if processes.is_first() else nullcontext():
+        with doing("loading the models"):
+            tasks = tasks_of(settings)
+        chosen = {name: one.chosen for name, one in sets.items()}
+        every = [question for questions in chosen.values() for question in questions]
+        compute, on_ray = by_processes, settings.executor == "ray"
+        if on_ray:
+            compute = on_workers(settings.ray, sources_of(settings), settings.mesh)
+        with connected(settings.ray) if on_ray else nullcontext():
+            answers = {task.system: answer_all(task, every, workdir, compute) for task in tasks}
+        won = judge_all(settings, answers)
+        if not processes.is_first():
+            return None
+        first = every[: len(next(iter(chosen.values())))]
+        timings: list[Timing] = []
+        if settings.timed and "baseline" in answers:
+            timings = time_answers(tasks, first[: settings.timed], settings.rounds, workdir)
+        together = {}
+        if settings.throughput:
+            together = time_together(tasks, first[: settings.throughput], workdir)
+        report = Report(
+            options=dataclasses.asdict(tasks[0].template),
+            models={task.system: task.model.identity for task in tasks},
+            sets=reports(answers, won, every, timings),
+            realised={system: realised(timings, system) for system in answers if timings and system != "baseline"},
+            throughput=together,
+            annotations=interop.win_rate_of(annotations) if annotations else None,
+            length_controlled=fitted,
+        )
+        evaluation = Evaluation(report, chosen, answers, timings)
+        write_files(evaluation, settings.pairs, workdir)
+        with doing("drawing the report"):
+            write_report(evaluation, settings.texts, workdir)
+        return evaluation
+
+
+OF_MODEL = {"model", *get_args(Ablation)}  # the systems that decode with config.model
+
+
+def sources_of(settings: Settings) -> dict[System, ModelSource]:
+    """Where each system's model comes from."""
+    rival = settings.rival if settings.rival.preset or settings.rival.path else settings.baseline
+    own = {"baseline": settings.baseline, "apar": settings.apar}
+    return {system: settings.model if system in OF_MODEL else own.get(system, rival) for system in settings.systems}
+
+
+def tasks_of(settings: Settings) -> list[Task]:
+    """Each system with its model; a source that several share is loaded once."""
+    models: dict[ModelSource, Model] = {}
+    mesh, sources = settings.mesh.mesh(), sources_of(settings)
+    for system, source in sources.items():
+        if source not in models:
+            models[source] = load(source, only_decoding=True, mesh=mesh)
+        if system == "apar" and getattr(models[source].positions, "policy", None) != "shared_start":
+            raise PastaError(
+                f"config.apar: {models[source].name} was not trained as APAR; name an adapter of configs/sft.py:apar"
+            )
+    # All are sampled like the first system, whatever their own files state.
+    request = filled(settings.request, models[sources[settings.systems[0]]].defaults)
+    template = template_of(request)
+    tasks = [
+        Task(
+            system=system,
+            model=models[source],
+            template=dataclasses.replace(template, sequential=system not in OF_MODEL and system != "apar"),
+            config=settings.decoding,
+            options=settings.skeleton,
+            unmasked=settings.unmasked,
+        )
+        for system, source in sources.items()
+    ]
+    return [as_named(task) for task in tasks]
+
+
+def judge_all(settings: Settings, answers: Mapping[System, Sequence[Answer]]) -> Wins:
+    """The judges' preferences for each system's answers over the baseline's; all processes judge a share of them."""
+    if not settings.judges or "baseline" not in answers:
+        return {}
+    everything = processes.told(msgspec.json.encode(answers).decode())
+    answers = msgspec.json.decode(everything, type=dict[System, list[Answer]])
+    judges = {name: judge_of(name, settings) for name in settings.judges}
+    won: Wins = {}
+    for system, several in answers.items():
+        pairs = [] if system == "baseline" else list(zip(several, answers["baseline"], strict=True))
+        for prompts in dict.fromkeys(own.prompts for own, _ in pairs):
+            some = [pair for pair in pairs if pair[0].prompts == prompts]
+            for name, judge in judges.items():
+                own = (summary.wins(judge, *zip(pair)) for pair in processes.share(some))
+                every = processes.gathered(own, len(some), dict[int, float])
+                found = won.setdefault((prompts, system), {}).setdefault(name, {})
+                for one in track(every, f"{prompts}: {name} compares {system}", len(some)):
+                    found |= one
+    return won
+
+
+def reports(
+    answers: Mapping[System, Sequence[Answer]], wins: Wins, questions: Sequence[Question], timings: list[Timing]
+) -> dict[str, dict[str, SystemReport]]:
+    """The figures by set and system."""
+    sets: dict[str, dict[str, SystemReport]] = {}
+    categories = {(question.prompts, question.number): question.category for question in questions}
+    names = list(dict.fromkeys(answer.prompts for several in answers.values() for answer in several))
+    for name in names:
+        sets[name] = {}
+        rules = rules_of("ifeval") if name == "ifeval" else {}
+        plain = [answer for answer in answers.get("baseline", ()) if answer.prompts == name] or None
+        timed = timings if timings and name == names[0] else []
+        for system, several in answers.items():
+            own = [answer for answer in several if answer.prompts == name]
+            ratios = summary.ratios(own, plain, speedups(timed, system) if timed and system != "baseline" else {})
+            won = wins.get((name, system), {})
+            by_category: dict[str, set[int]] = {}
+            for answer in own:
+                by_category.setdefault(categories[name.removesuffix(SECOND_TURN), answer.number], set()).add(
+                    answer.number
+                )
+            sets[name][system] = SystemReport(
+                figures=figures(own, rules),
+                speed=speed(own, plain) if plain is not None else None,
+                estimates=summary.estimates(ratios),
+                wins=summary.shares(won),
+                categories={
+                    category: summary.estimates(ratios, numbers)
+                    | {f"wins, {judge}": value for judge, value in summary.shares(won, numbers).items()}
+                    for category, numbers in sorted(by_category.items())
+                    if category and len(by_category) > 1
+                },
+            )
+    return sets
+
+
+def judge_of(name: JudgeName, settings: Settings) -> Judge:
+    """A judge of Entries."""
+    if name == "checked":
+        return checked_judge(settings.checked, "ifeval" if settings.prompts.ifeval else "")
+    judge = comparing(proxy(name, "ifeval"), scale=1.0)
+
+    def of_texts(question: str, first: Entry, second: Entry) -> Verdict | None:
+        return judge(question, first.text, second.text)
+
+    return of_texts
+
+
+def write_files(evaluation: Evaluation, pairs: int, workdir: Path) -> None:
+    """Write the report, and the answers as other tools read them."""
+    atomic.write_json(workdir / "report.json", evaluation.report.fields())
+    questions = evaluation.questions
+    for system in evaluation.answers:
+        if chosen := questions.get("alpaca_eval"):
+            rows = interop.model_outputs(
+                evaluation.of("alpaca_eval", system), [question.category for question in chosen], f"pasta_jax-{system}"
+            )
+            atomic.write_json(workdir / f"model_outputs-{system}.json", rows)
+        if chosen := questions.get("mt_bench"):
+            turns = [evaluation.of("mt_bench" + ending, system) for ending in ("", SECOND_TURN)]
+            ids = [question.id or 0 for question in chosen]
+            lines = interop.mt_bench_answers(list(zip(*turns, strict=True)), ids, f"pasta_jax-{system}")
+            atomic.write_lines(workdir / f"mt_bench-{system}.jsonl", map(json.dumps, lines))
+    first, *others = evaluation.answers.values()
+    if pairs and others and not (workdir / PAIRS).exists():  # a person's verdicts may be in it
+        both = list(zip(first, others[0], strict=True))[:pairs]
+        lines = [json.dumps(to_judge(own, other), ensure_ascii=False) for own, other in both]
+        atomic.write_lines(workdir / PAIRS, lines)

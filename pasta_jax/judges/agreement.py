@@ -1,0 +1,99 @@
+"""Agreement of judges with the preferences of a dataset or of a person. Settings are those of configs/judges.py."""
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from pasta_jax.answer.prompts import read_records
+from pasta_jax.data.sources import known_preferences
+from pasta_jax.errors import PastaError
+from pasta_jax.files.validated import Positive
+from pasta_jax.judges.checked import Entry
+from pasta_jax.judges.checked_llm import CheckedSettings, checked_judge
+from pasta_jax.judges.judge import Agreement, Judge, Verdict, agreement
+from pasta_jax.judges.offline import comparing, proxy
+from pasta_jax.progress import track
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The fields of configs/judges.py."""
+
+    kinds: tuple[Literal["rules", "repetition", "checked"], ...]
+    pairs: Positive
+    file: str  # of a person's verdicts; empty: known preferences
+    rules: str  # where `rules` and `checked` read rules from
+    checked: CheckedSettings
+
+
+@dataclasses.dataclass(frozen=True)
+class JudgedPair:
+    """Two answers to a prompt, and which of them a person prefers."""
+
+    prompt: str
+    first: str | Entry
+    second: str | Entry
+    verdict: Literal["first", "second", "tie"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """The agreement of each kind of judge."""
+
+    pairs: int
+    judges: dict[str, Agreement]
+    ties: int = 0  # pairs without a preference, left out
+
+    def fields(self) -> dict[str, object]:
+        """As JSON holds it."""
+        judges = {
+            kind: dataclasses.asdict(result) | {"near_chance": result.near_chance}
+            for kind, result in self.judges.items()
+        }
+        return {"pairs": self.pairs, "ties": self.ties, "judges": judges}
+
+
+def measure(settings: Settings) -> Report:
+    """Every judge over the same pairs."""
+    if settings.file:
+        pairs = read_pairs(Path(settings.file))
+    else:
+        pairs = [(prompt, Entry(chosen), Entry(rejected)) for prompt, chosen, rejected in known_preferences()]
+    with_preference = [pair for pair in pairs if pair is not None][: settings.pairs]
+    judges = {
+        kind: agreement(judge_of(kind, settings), track(with_preference, kind, len(with_preference)))
+        for kind in settings.kinds
+    }
+    return Report(len(with_preference), judges, pairs.count(None))
+
+
+def judge_of(kind: str, settings: Settings) -> Judge:
+    """A judge of Entries."""
+    if kind == "checked":
+        return checked_judge(settings.checked, settings.rules)
+    judge = comparing(proxy(kind, settings.rules), scale=1.0)
+
+    def of_texts(question: str, first: Entry, second: Entry) -> Verdict:
+        return judge(question, first.text, second.text)
+
+    return of_texts
+
+
+def read_pairs(path: Path) -> list[tuple[str, Entry, Entry] | None]:
+    """(prompt, preferred answer, other answer) of every record; None where neither is preferred.
+
+    An answer is a text, or an object with `text`, `finished` and `topics`.
+    """
+    pairs = []
+    for place, record in read_records(path):
+        try:
+            pair = msgspec.convert(record, JudgedPair)
+        except msgspec.ValidationError as error:
+            fix = "write prompt, first, second, and as verdict first, second or tie"
+            raise PastaError(f"{place}: {error}; {fix}") from None
+        answers = [Entry(answer) if isinstance(answer, str) else answer for answer in (pair.first, pair.second)]
+        preferred = answers if pair.verdict == "first" else answers[::-1]
+        pairs.append(None if pair.verdict == "tie" else (pair.prompt, *preferred))
+    return pairs

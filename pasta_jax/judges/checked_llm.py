@@ -1,0 +1,54 @@
+"""Build the judge of what can be checked from its settings: an untrained model, MiniLM, and rules."""
+
+import dataclasses
+import functools
+from typing import Annotated, Literal
+
+import jax
+import msgspec
+
+from pasta_jax.files.validated import Positive
+from pasta_jax.judges.checked import CheckedJudge, Checks, LogProbabilities
+from pasta_jax.judges.minilm import cosine, load_minilm
+from pasta_jax.judges.offline import likelihoods
+from pasta_jax.judges.rules import rules_of
+from pasta_jax.train.loss import Scoring, log_probabilities
+from pasta_jax.train.trainable import product_dtype
+from pasta_jax.weights.load import platform_dtype
+from pasta_jax.weights.source import ModelSource, load
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckedSettings:
+    """The fields of configs/common.py::checked_judge."""
+
+    checks: Checks
+    untrained: ModelSource  # whose log-probabilities are the fluency
+    lengths: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)]
+    rows: Positive
+    slice: Positive
+    products: Literal["float32", "bfloat16"]  # of factors, where activations are float32
+
+
+def checked_judge(settings: CheckedSettings, rules_source: str) -> CheckedJudge:
+    """The judge; `rules_source` names the records with rules, if any. Terms without weight need no model."""
+    weights = settings.checks.weights
+    rules = rules_of(rules_source) if rules_source and weights.rules else {}
+    log_probabilities = fluency(settings) if weights.fluency else _none
+    fit = functools.partial(cosine, load_minilm()) if weights.fit else _none
+    return CheckedJudge(settings.checks, rules, log_probabilities, fit)
+
+
+def fluency(settings: CheckedSettings) -> LogProbabilities:
+    """Nats per token of answers, in batches of `rows`; logits of `slice` tokens of each row exist at a time."""
+    model = load(settings.untrained, stacked=True)  # scanned layers compile sooner; each length is a program
+    dtype = platform_dtype()
+    tags = model.tokenizer.tags
+    products = product_dtype(settings.products, dtype, "config.judge.checked.products")
+    scoring = Scoring(model.config, tags, dtype, settings.slice, block=0, remat=False, products=products)
+    score = jax.jit(functools.partial(log_probabilities, scoring))
+    return likelihoods(model, functools.partial(score, model.params), settings.lengths, settings.rows)
+
+
+def _none(*_: object) -> float:
+    raise AssertionError("a term without weight was asked for")

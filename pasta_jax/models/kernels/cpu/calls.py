@@ -1,0 +1,128 @@
+"""The kernels of rows.cc as JAX functions: products of a few rows, and their attention to a pool. On one CPU only.
+
+XLA's own product packs its matrix for each call of two rows and more; with the kernel, eight rows read it once. XLA
+can't divide the calls over devices.
+"""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from pasta_jax.models.kernels.cpu.library import library, version
+from pasta_jax.models.kernels.cpu.quantized import GROUP, Blocks
+
+PANEL, WORD = 32, 8  # outputs side by side, and codes of 4 bits in a word; as in operands.h
+_CHUNK = 1024  # rows that are coded at a time
+
+
+def is_available() -> bool:
+    """Whether parameters for decoding should hold panels: one CPU, and a library."""
+    return jax.default_backend() == "cpu" and jax.device_count() == 1 and library() is not None
+
+
+@functools.cache
+def target(kernel: str) -> str:
+    """A kernel's name in programs, registered. A kept program with it runs with no other version of the kernel."""
+    name = f"pasta_jax_{kernel}_{version()}"
+    function = getattr(library(), f"pasta_{kernel}")
+    jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(function), platform="cpu")
+    return name
+
+
+def by_panels(matrix_OxI: np.ndarray) -> np.ndarray:
+    """A matrix [out, in] as panels [ceil(out / 32), in, 32]; a view where 32 divides out, else padded."""
+    outputs, inputs = matrix_OxI.shape
+    missing = -outputs % PANEL
+    if missing:
+        matrix_OxI = np.pad(matrix_OxI, ((0, missing), (0, 0)))
+    return matrix_OxI.reshape(-1, PANEL, inputs).swapaxes(1, 2)
+
+
+def by_codes(matrix_OxI: np.ndarray) -> dict[str, np.ndarray]:
+    """A matrix in panels as codes of 8 bits, [P, I, 32], each times the scale of its 32 inputs, [P, I / 32, 32]."""
+    outputs, inputs = matrix_OxI.shape
+    blocks_OxBxG = matrix_OxI.reshape(outputs, inputs // GROUP, GROUP)
+    scales_OxB = np.abs(blocks_OxBxG).max(axis=2) / np.float32(127)
+    codes_OxI = np.empty((outputs, inputs), np.int8)
+    for start in range(0, outputs, _CHUNK):
+        part = np.s_[start : start + _CHUNK]
+        scaled = blocks_OxBxG[part] / np.where(scales_OxB[part] > 0, scales_OxB[part], 1)[:, :, None]
+        with np.errstate(invalid="ignore"):  # of damaged weights; the scale then says so
+            codes_OxI[part] = np.rint(scaled).reshape(-1, inputs)
+    return of_blocks(Blocks(codes_OxI, scales_OxB, None, is_narrow=False))
+
+
+def of_blocks(blocks: Blocks) -> dict[str, np.ndarray]:
+    """A matrix of a quantised file in panels. Codes of 4 bits are packed in words of eight inputs, [P, I / 8, 32]."""
+    codes_PxIxC = np.ascontiguousarray(by_panels(blocks.codes))
+    if blocks.is_narrow:
+        panels, inputs, _ = codes_PxIxC.shape
+        places = np.arange(0, 4 * WORD, 4, dtype=np.uint32)[None, None, :, None]
+        words = codes_PxIxC.reshape(panels, inputs // WORD, WORD, PANEL).astype(np.uint32) << places
+        codes_PxIxC = np.bitwise_or.reduce(words, axis=2)
+    fields = {"codes": codes_PxIxC, "scales": by_panels(blocks.scales)}
+    return fields if blocks.minimums is None else fields | {"minimums": by_panels(blocks.minimums)}
+
+
+def holds_panels(leaves: Mapping[str, Any]) -> bool:
+    """Whether a matrix's parameters are for `product`."""
+    return "panels" in leaves or "codes" in leaves
+
+
+def product(x_NxI, matrix: Mapping[str, Any], outputs: int):
+    """x times a matrix in panels, of float32, bfloat16 or codes; [N, out] in float32.
+
+    A matrix of codes may have a low-rank pair, `a` [rank, in] and `b` in panels, which is added. Any matrix may have
+    rows `exact` in panels, which replace the outputs with the numbers `exact_at`, one after another.
+    """
+    result = jax.ShapeDtypeStruct((x_NxI.shape[0], outputs), jnp.float32)
+    if "panels" in matrix:
+        y_NxO = jax.ffi.ffi_call(target("product"), result)(x_NxI, matrix["panels"])
+    else:
+        empty = {"minimums": (0, 0, PANEL), "a": (0, x_NxI.shape[1]), "b": (0, 0, PANEL)}
+        optional = [matrix[name] if name in matrix else jnp.zeros(shape) for name, shape in empty.items()]
+        y_NxO = jax.ffi.ffi_call(target("coded_product"), result)(x_NxI, matrix["codes"], matrix["scales"], *optional)
+    if "exact" not in matrix:
+        return y_NxO
+    exact_NxR = product(x_NxI, {"panels": matrix["exact"]}, len(matrix["exact_at"]))
+    return lax.dynamic_update_slice_in_dim(y_NxO, exact_NxR, matrix["exact_at"][0], axis=1)
+
+
+def attend(q_BxTxKxGxD, k_BxKxSxD, v_BxKxSxD, see_BxTxS, scale: float, cap: float | None):
+    """Softmax attention in float32 that reads only the visible slots; the result of a row that sees none is zero."""
+    result = jax.ShapeDtypeStruct(q_BxTxKxGxD.shape, jnp.float32)
+    call = jax.ffi.ffi_call(target("attention"), result)
+    return call(q_BxTxKxGxD, k_BxKxSxD, v_BxKxSxD, see_BxTxS, scale=np.float32(scale), cap=np.float32(cap or 0))
+
+
+def rows_of(matrix: Mapping[str, Any], index):
+    """Rows of a matrix in panels, in float32: of an embedding that is the head too."""
+
+    def pick(panels_PxIxC, index=index):
+        return panels_PxIxC[index // PANEL, :, index % PANEL]
+
+    if "panels" in matrix:
+        rows = pick(matrix["panels"]).astype(jnp.float32)
+    else:
+        rows = _decoded({name: pick(matrix[name]) for name in ("codes", "scales", "minimums") if name in matrix})
+    if "exact" not in matrix:
+        return rows
+    place = index - matrix["exact_at"][0]
+    is_exact = (place >= 0) & (place < len(matrix["exact_at"]))
+    return jnp.where(is_exact[..., None], pick(matrix["exact"], jnp.where(is_exact, place, 0)), rows)
+
+
+def _decoded(rows: Mapping[str, jax.Array]) -> jax.Array:
+    """The numbers of rows [..., I] of codes."""
+    codes, scales = rows["codes"], rows["scales"]
+    if codes.dtype == jnp.uint32:
+        codes = jnp.stack([codes >> 4 * place & 15 for place in range(WORD)], axis=-1)
+        codes = codes.reshape(*scales.shape[:-1], -1)
+    group = codes.shape[-1] // scales.shape[-1]
+    numbers = codes.astype(jnp.float32) * jnp.repeat(scales, group, axis=-1)
+    return numbers + jnp.repeat(rows["minimums"], group, axis=-1) if "minimums" in rows else numbers

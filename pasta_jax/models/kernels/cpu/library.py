@@ -1,0 +1,109 @@
+"""The kernels in rows.cc as a library: compiled once by the system's compiler or the package ziglang, then kept.
+
+Where that fails, products remain XLA's. That is said in one line, and is never an error.
+"""
+
+import ctypes
+import functools
+import hashlib
+import importlib.util
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jaxlib
+
+from pasta_jax.errors import PastaError
+from pasta_jax.files import packages
+from pasta_jax.files.atomic import replacing
+from pasta_jax.progress import doing, say
+
+SOURCE = Path(__file__).with_name("rows.cc")
+FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-fPIC", "-shared", "-pthread", "-w")
+MOST_S = 600  # of compiling; it takes some seconds, and with ziglang a minute once for its standard library
+
+
+def headers() -> Path:
+    """XLA's headers, as `jax.ffi.include_dir` states them. That would import all of JAX."""
+    return Path(jaxlib.__file__).with_name("include")
+
+
+def compilers() -> list[list[str]]:
+    """Commands to try, in this order; `CXX` comes first."""
+    system = [os.environ.get("CXX", ""), "c++", "g++", "clang++"]
+    commands = [shlex.split(command) for command in system]
+    found = [command for command in commands if command and shutil.which(command[0])][:1]
+    if importlib.util.find_spec("ziglang"):
+        found.append([sys.executable, "-m", "ziglang", "c++"])
+    return found
+
+
+@functools.cache
+def version() -> str:
+    """A name for what the library is compiled from. Programs that call it name it too, and never find another."""
+    sources = (path.read_bytes() for path in (SOURCE, *sorted(SOURCE.parent.glob("*.h"))))
+    parts = (*sources, *map(str.encode, FLAGS), jaxlib.__version__.encode(), platform.platform().encode())
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
+
+
+def compiled() -> Path:
+    """The compiled library, in the cache; a PastaError says why there is none."""
+    path = packages.cache_dir() / "kernels" / f"rows-{version()}.so"
+    if not path.exists():
+        with doing("compiling kernels for this CPU"), replacing(path) as part:
+            compile_to(part)
+    return path
+
+
+def compile_to(target: Path) -> None:
+    """Compile with the first compiler that can."""
+    problems = []
+    for compiler in compilers():
+        command = [*compiler, *FLAGS, f"-I{headers()}", str(SOURCE), "-o", str(target)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=MOST_S, stdin=subprocess.DEVNULL)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            problems.append(f"{shlex.join(compiler)}: {error}")
+            continue
+        if done.returncode == 0:
+            return
+        lines = done.stderr.splitlines() or ["no message"]
+        first = next((line for line in lines if "error" in line), lines[0])
+        problems.append(f"{shlex.join(compiler)}: {first.strip()}")
+    raise PastaError(problems[0] if problems else "no C++ compiler; install g++ or clang++, or: pip install ziglang")
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The library, loaded, with a thread per core; None, after a line that says why, if there can be none."""
+    try:
+        loaded = ctypes.CDLL(str(compiled()))
+    except (PastaError, OSError) as error:
+        say(f"decoding with XLA's products, which are slower with several rows: {error}")
+        return None
+    loaded.pasta_threads(cores())
+    return loaded
+
+
+def cores(system: Path = Path("/sys")) -> int:
+    """Physical cores that this process may use: a second thread of a core adds nothing to reading memory."""
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    siblings = set()
+    for cpu in usable:
+        file = system / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+        siblings.add(file.read_text() if file.exists() else str(cpu))
+    return min(len(siblings), quota(system / "fs/cgroup/cpu.max"))
+
+
+def quota(file: Path) -> int:
+    """Whole CPUs of a container's share of time; as good as unlimited without one."""
+    share, _, period = file.read_text().partition(" ") if file.exists() else ("max", "", "1")
+    return max(1, int(share) // int(period)) if share != "max" else sys.maxsize
+
+
+if __name__ == "__main__":  # launch/setup.sh compiles ahead of the first use
+    sys.exit(library() is None)

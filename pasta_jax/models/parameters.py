@@ -1,0 +1,153 @@
+"""Conversion between the plain matrices of model files and one layer of our parameters, in both directions.
+
+Files hold one [out, in] matrix per projection. We hold query, key and value of each key/value head side by side, and
+gate and up rows interleaved. Every reader and writer goes through a `Plain` layer: NumPy arrays under the names below.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pasta_jax.models.config import TransformerConfig
+
+Params = dict[str, Any]  # nested dicts of arrays, `layers` in either layout
+
+
+def is_stacked(tree: Params) -> bool:
+    """Whether the layers are stacked."""
+    return isinstance(tree["layers"], dict)
+
+
+def stack(tree: Params) -> Params:
+    """The tree with its layers stacked; host arrays stay on the host."""
+    if is_stacked(tree):
+        return tree
+    on_host = isinstance(jax.tree.leaves(tree["layers"])[0], np.ndarray)
+    join = np.stack if on_host else jnp.stack
+    return tree | {"layers": jax.tree.map(lambda *leaves: join(leaves), *tree["layers"])}
+
+
+def unstack(tree: Params) -> Params:
+    """The tree with its layers as a tuple."""
+    if not is_stacked(tree):
+        return tree
+    count = jax.tree.leaves(tree["layers"])[0].shape[0]
+    return tree | {"layers": tuple(jax.tree.map(lambda leaf, l=l: leaf[l], tree["layers"]) for l in range(count))}
+
+
+def map_layers(function: Callable[..., Params], *trees: Params) -> tuple[Params, ...] | Params:
+    """function(layer, ...) of each layer of trees that have the same layout, in that layout."""
+    layers = [tree["layers"] for tree in trees]
+    if is_stacked(trees[0]):
+        return jax.vmap(function)(*layers)
+    return tuple(function(*several) for several in zip(*layers, strict=True))
+
+
+Plain = dict[str, np.ndarray]
+
+MATRICES = ("q", "k", "v", "out", "gate", "up", "down")
+PARTS = {"qkv": ("q", "k", "v"), "out": ("out",), "gate_up": ("gate", "up"), "down": ("down",)}  # of our kernels
+
+
+def norm_names(config: TransformerConfig) -> tuple[str, ...]:
+    """The norms in a layer of this model."""
+    names = ("attn_norm", "mlp_norm")
+    if config.post_norms:
+        names += ("post_attn_norm", "post_mlp_norm")
+    if config.qk_norm:
+        names += ("q_norm", "k_norm")
+    return names
+
+
+def plain_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
+    """The shape of every array of a plain layer."""
+    c = config
+    q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    shapes = {
+        "q": (q, c.embed),
+        "k": (kv, c.embed),
+        "v": (kv, c.embed),
+        "out": (c.embed, q),
+        "gate": (c.ff, c.embed),
+        "up": (c.ff, c.embed),
+        "down": (c.embed, c.ff),
+    }
+    return shapes | {name: (c.head_dim if name in ("q_norm", "k_norm") else c.embed,) for name in norm_names(c)}
+
+
+def packed_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
+    """The shape of every array of one layer of our tree, by `name/leaf`."""
+    c = config
+    kernels = {
+        "qkv": (c.kv_heads, c.groups + 2, c.head_dim, c.embed),
+        "out": (c.embed, c.heads * c.head_dim),
+        "gate_up": (2 * c.ff, c.embed),
+        "down": (c.embed, c.ff),
+    }
+    plain = plain_shapes(c)
+    return {f"{name}/kernel": shape for name, shape in kernels.items()} | {
+        f"{name}/weight": plain[name] for name in norm_names(c)
+    }
+
+
+def pack_layer(plain: Plain, config: TransformerConfig) -> dict:
+    """One layer of our tree from plain matrices."""
+    kernels = {name: {"kernel": join_kernel(name, plain, config)} for name in PARTS}
+    return kernels | {name: {"weight": plain[name]} for name in norm_names(config)}
+
+
+def unpack_layer(layer: dict, config: TransformerConfig) -> Plain:
+    """Plain matrices from one layer of our tree."""
+    plain = {name: np.asarray(layer[name]["weight"]) for name in norm_names(config)}
+    for name in PARTS:
+        plain |= split_kernel(name, np.asarray(layer[name]["kernel"]), config)
+    return plain
+
+
+def join_kernel(name: str, plain: Plain, config: TransformerConfig) -> np.ndarray:
+    """One of our kernels, or the outputs' half of its low-rank pair, from its parts [out, any]."""
+    parts = [plain[part] for part in PARTS[name]]
+    inputs = parts[0].shape[-1]
+    if name == "qkv":  # [K, G + 2, D, in]
+        heads = (part.reshape(config.kv_heads, -1, config.head_dim, inputs) for part in parts)
+        return np.concatenate(list(heads), axis=1)
+    return np.stack(parts, axis=1).reshape(-1, inputs)
+
+
+def split_kernel(name: str, kernel: np.ndarray, config: TransformerConfig) -> Plain:
+    """The parts of one of our kernels; `join_kernel` undoes it."""
+    if name == "qkv":
+        parts = np.split(kernel, (config.groups, config.groups + 1), axis=1)
+    else:
+        count = len(PARTS[name])
+        parts = [kernel[start::count] for start in range(count)]
+    return {part: rows.reshape(-1, kernel.shape[-1]) for part, rows in zip(PARTS[name], parts, strict=True)}
+
+
+def with_gate_and_up(layer: dict) -> dict:
+    """A layer with `gate` and `up` instead of `gate_up`, to compute many rows; parameters for decoding as they are.
+
+    Of a few rows, both are computed in one product, and every second element of a result is gate's. To pick those of
+    many rows, a TPU's compiler took more than 17 GB for Gemma 7B; here every second row of the weights is picked.
+    """
+    gate_up = layer["gate_up"]
+    if "kernel" not in gate_up:
+        return layer
+
+    def every_second(first: int) -> dict:
+        return {
+            name: leaf if name == "lora_a" else leaf.reshape(-1, 2, leaf.shape[-1])[:, first]
+            for name, leaf in gate_up.items()
+        }
+
+    others = {name: leaves for name, leaves in layer.items() if name != "gate_up"}
+    return others | {"gate": every_second(0), "up": every_second(1)}
+
+
+def grow_rows(table_VxE: np.ndarray, vocab: int) -> np.ndarray:
+    """The embedding with zero rows appended up to `vocab`; tag_rows.py initialises those of the tags."""
+    missing = vocab - table_VxE.shape[0]
+    return np.pad(table_VxE, ((0, missing), (0, 0))) if missing > 0 else table_VxE

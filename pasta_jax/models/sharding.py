@@ -1,0 +1,278 @@
+"""Sharding of every array over a mesh of devices; the one file that names mesh axes.
+
+    data    lanes: requests decoded, or examples trained on, in parallel
+    fsdp    the name of `data` in training that divides parameters and moments over it too
+    model   key/value heads, feed-forward rows, vocabulary rows
+
+A rule is a pattern for the end of a leaf's path, and the mesh axes of the leaf's last dimensions; the first match
+applies. Leading dimensions, such as the layers of stacked parameters, are replicated. A leaf without a rule is an
+error: it would silently be replicated.
+
+A dimension that its mesh axis doesn't divide is replicated too. With one or three key/value heads on eight devices
+(Gemma 2B and 270M, SmolLM2) every device computes all of attention from a whole pool; feed-forward and vocabulary are
+still divided.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Hashable
+from typing import TypeVar
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from pasta_jax.errors import PastaError
+from pasta_jax.files.validated import Count, Positive
+
+Tree = TypeVar("Tree")
+
+DATA, FSDP, MODEL = "data", "fsdp", "model"
+
+RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
+    # parameters, and the optimizer's moments, which have the same paths
+    (r"tag_rows/(embed|head)", ()),
+    (r"(embed|head)", (MODEL, FSDP)),  # [V, E]
+    (r"\w+_norm/weight", ()),
+    (r"qkv/kernel", (MODEL, None, None, FSDP)),  # [K, G + 2, D, E]
+    (r"gate_up/kernel", (MODEL, FSDP)),  # [2F, E]; gate and up rows interleaved
+    (r"out/kernel", (FSDP, MODEL)),  # [E, K * G * D]; over MODEL only where K divides, see specs
+    (r"down/kernel", (FSDP, MODEL)),  # [E, F]
+    (r"qkv/lora_b", (MODEL, None, None, None)),  # [K, G + 2, D, rank]
+    (r"gate_up/lora_b", (MODEL, None)),  # [2F, rank]
+    (r"down/lora_a", (None, MODEL)),  # [rank, F]
+    (r"(qkv|gate_up|out)/lora_a", ()),
+    (r"(out|down)/lora_b", ()),
+    # parameters for decoding only, transposed (weights/load.py)
+    (r"(embed|head)_columns", (None, MODEL)),  # [E, V]
+    (r"qkv/columns", (None, MODEL, None, None)),  # [E, K, G + 2, D]
+    (r"gate_up/columns", (None, MODEL)),  # [E, 2F]
+    (r"(out|down)/columns", (MODEL, None)),  # [K * G * D, E], as out/kernel; [F, E]
+    (r"\w+/(panels|codes|scales)", ()),  # for one device
+    # the decode state, and the scripts of replays
+    (r"kv/[01](/\d+)?", (DATA, MODEL, None, None)),  # [B, K, S, D]; one array for all layers, or one per layer
+    (r"pool/(chunk|epoch|main|position|token|step)", (DATA, None)),
+    (r"threads/\w+", (DATA, None)),
+    (r"(pool/fill|live|finish|step|spawned|topic|highest)", (DATA,)),
+    (r"request/(sampling/)?\w+", (DATA,)),
+    (r"topics/earlier_\w+", (DATA, None)),
+    (r"topics/\w+", (DATA,)),
+    (r"prompted", (DATA, None)),
+    (r"hidden", (DATA, None, None)),
+    (r"(tokens|start)", (DATA, None)),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshSettings:
+    """config.mesh: how devices share the work. One device needs no mesh, and 1 x 1 is one of several."""
+
+    data: Count  # devices that share lanes or rows; 0: all that `model` leaves
+    model: Positive  # devices that share each layer
+
+    def mesh(self) -> Mesh | None:
+        """The devices of this process to decode with; None: a single one."""
+        return _mesh(self.data, self.model, jax.local_devices(), DATA)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingMeshSettings(MeshSettings):
+    """config.mesh of training."""
+
+    fsdp: bool  # divide parameters and moments over `data` too
+
+    def training_mesh(self) -> Mesh | None:
+        """The devices of all processes to train on; None: a single one."""
+        data, processes = self.data or jax.device_count() // self.model, jax.process_count()
+        if data % processes:
+            raise PastaError(
+                f"mesh {data} x {self.model}: data must be a multiple of the {processes} processes; lower model"
+            )
+        return _mesh(data, self.model, jax.devices(), FSDP if self.fsdp else DATA)
+
+    def mesh(self) -> Mesh | None:
+        """This process's share of the devices to train on, to decode with; None: a single one."""
+        return _mesh(self.data // jax.process_count(), self.model, jax.local_devices(), DATA)
+
+
+def _mesh(data: int, model: int, devices: list[jax.Device], axis: str) -> Mesh | None:
+    data = data or len(devices) // model
+    return None if data == model == 1 else make_mesh(data, model, devices, axis)
+
+
+def make_mesh(data: int, model: int, devices=None, axis: str = DATA) -> Mesh:
+    """A mesh of data * model devices: the given ones, or all. `axis` is `data`, or `fsdp` in its place."""
+    devices = jax.devices() if devices is None else devices
+    if data < 1 or model < 1 or data * model != len(devices):
+        raise PastaError(
+            f"mesh {data} x {model}: {len(devices)} devices available; choose data and model with this product"
+        )
+    # Explicit axes, the default, would require a sharding at every gather.
+    return jax.make_mesh((data, model), (axis, MODEL), axis_types=(AxisType.Auto,) * 2, devices=devices)
+
+
+def specs(tree, mesh: Mesh):
+    """The PartitionSpec of every leaf of parameters, adapters, optimizer states or decode states."""
+    leaves, treedef = jax.tree_util.tree_flatten_with_path(tree)
+    shapes = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape for path, leaf in leaves}
+
+    def one(path: str) -> PartitionSpec:
+        shape = shapes[path]
+        axes = [axis if axis in (FSDP, MODEL) else axis and _rows_axis(mesh) for axis in axes_of(path, len(shape))]
+        if found := re.search(r"(^|/)out/(kernel|columns)$", path):
+            # Its inputs often divide where the heads don't. XLA would then divide the pool too, as far as possible, and
+            # gather all of it at the end of every call.
+            qkv, heads = path[: found.start()] + f"{found[1]}qkv/{found[2]}", -4 if found[2] == "kernel" else -3
+            if qkv not in shapes:
+                raise PastaError(f"{path}: no {qkv} beside it, which determines the number of heads; shard both")
+            if shapes[qkv][heads] % mesh.shape[MODEL]:
+                axes = [axis if axis != MODEL else None for axis in axes]
+        axes = [
+            axis if axis in mesh.shape and size % mesh.shape[axis] == 0 else None
+            for axis, size in zip(axes, shape, strict=True)
+        ]
+        while axes and axes[-1] is None:  # XLA's canonical form; with another, each program would be compiled twice
+            axes.pop()
+        return PartitionSpec(*axes)
+
+    return jax.tree.unflatten(treedef, map(one, shapes))
+
+
+def axes_of(path: str, ndim: int) -> list[str | None]:
+    """The axes of a leaf by its rule. Scalars need none."""
+    if ndim == 0:
+        return []
+    axes = next((axes for pattern, axes in RULES if re.search(rf"(^|/){pattern}$", path)), None)
+    if axes is None:
+        raise PastaError(f"{path}: no sharding rule; add one to RULES in pasta_jax/models/sharding.py")
+    if len(axes) > ndim:
+        raise PastaError(f"{path}: its sharding rule has {len(axes)} dimensions, the array {ndim}; fix the rule")
+    return [None] * (ndim - len(axes)) + list(axes)
+
+
+def shardings(tree, mesh: Mesh):
+    """`specs` as NamedShardings: for `jit`, `device_put` and checkpoints."""
+    return jax.tree.map(
+        lambda one: NamedSharding(mesh, one), specs(tree, mesh), is_leaf=lambda leaf: isinstance(leaf, PartitionSpec)
+    )
+
+
+def shard(tree, mesh: Mesh):
+    """The tree sharded by the rules; host arrays are sent to their devices in pieces."""
+    return jax.tree.map(put, tree, shardings(tree, mesh))
+
+
+def put(leaf, where: NamedSharding) -> jax.Array:
+    """An array in the shards of `where`; an array of this process is taken to be the same in all."""
+    if jax.process_count() == 1 or (isinstance(leaf, jax.Array) and not leaf.is_fully_addressable):
+        return jax.device_put(leaf, where)
+    whole = np.asarray(leaf)
+    return jax.make_array_from_callback(whole.shape, where, lambda index: whole[index])
+
+
+def mesh_of(tree) -> Mesh | None:
+    """The mesh of a tree's arrays; None: they are on a single device."""
+    sharding = getattr(jax.tree.leaves(tree)[0], "sharding", None)
+    return sharding.mesh if isinstance(sharding, NamedSharding) else None
+
+
+def to_decode_with(params):
+    """Trained parameters where this process decodes: on its own devices, and not divided by `fsdp`.
+
+    Decoding would gather what `fsdp` divides in every step.
+    """
+    mesh = mesh_of(params)
+    if mesh is None or (FSDP not in mesh.shape and jax.process_count() == 1):
+        return params
+    if jax.process_count() == 1:
+        return shard(params, make_mesh(*mesh.devices.shape, list(mesh.devices.flat)))
+    own, model = jax.local_devices(), mesh.shape[MODEL]
+    if len(own) % model:
+        raise PastaError(f"mesh.model {model}: to decode, it must divide the {len(own)} devices of a host")
+    params = gathered(params)
+    if len(own) == 1:
+        return jax.device_put(params, own[0])
+    leaves, where = jax.tree.leaves(params), shardings(params, make_mesh(len(own) // model, model, own))
+    return jax.tree.unflatten(jax.tree.structure(params), jax.device_put(leaves, jax.tree.leaves(where)))
+
+
+def gathered(tree):
+    """Whole arrays on the host, in every process; all of them call it."""
+
+    def one(leaf):
+        if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
+            return np.asarray(leaf)
+        return multihost_utils.process_allgather(leaf, tiled=True)
+
+    return jax.tree.map(one, tree)
+
+
+def rows(mesh: Mesh) -> NamedSharding:
+    """The sharding of arrays whose first axis counts examples."""
+    return NamedSharding(mesh, PartitionSpec(_rows_axis(mesh)))
+
+
+def _rows_axis(mesh: Mesh) -> str:
+    """`data`, or `fsdp` in its place."""
+    return FSDP if FSDP in mesh.shape else DATA
+
+
+def shard_rows(tree, mesh: Mesh | None):
+    """Host arrays whose first axis counts examples, sharded over `data`; each process passes its own share.
+
+    Without a mesh they stay as they are.
+    """
+    if mesh is None:
+        return tree
+
+    def one(array):
+        share = mesh.local_mesh.shape[_rows_axis(mesh)]
+        if array.shape[0] % share:
+            raise PastaError(
+                f"a batch of {array.shape[0]} rows doesn't divide over {share} devices; use a multiple of {share}"
+            )
+        return jax.make_array_from_process_local_data(rows(mesh), array)
+
+    return jax.tree.map(one, tree)
+
+
+def create_on_mesh_of(params, create: Callable[..., Tree], *fixed: Hashable) -> Tree:
+    """create(*fixed), sharded over the mesh of `params` from the start; if they have none, just created.
+
+    Programs run where their parameters are, since jitted functions follow their arguments. Nothing else needs to know
+    about a mesh.
+    """
+    if (mesh := mesh_of(params)) is None:
+        return create(*fixed)
+    static = tuple(range(len(fixed)))
+    results = shardings(jax.eval_shape(lambda: create(*fixed)), mesh)
+    return jax.jit(create, static_argnums=static, out_shardings=results)(*fixed)
+
+
+def on_each_device(function: Callable[..., Tree], axes, result_axes, *arrays) -> Tree:
+    """function(*arrays), called on each device with its own lanes and heads: for kernels, which XLA doesn't divide.
+
+    `axes` and `result_axes` are trees of strings with a letter per dimension: b is divided over `data` and k over
+    `model`, if the mesh divides them. Without a mesh the function gets the arrays as they are.
+    """
+    mesh = jax.typeof(jax.tree.leaves(arrays)[0]).sharding.mesh
+    if mesh.empty:
+        return function(*arrays)
+    sizes = {}
+    for letters, array in zip(jax.tree.leaves(axes), jax.tree.leaves(arrays), strict=True):
+        sizes |= zip(letters, array.shape, strict=True)
+    over = {"b": _rows_axis(mesh), "k": MODEL}
+    whole = {letter for letter, axis in over.items() if sizes[letter] % mesh.shape[axis]}
+
+    def spec(letters: str) -> PartitionSpec:
+        return PartitionSpec(*(None if letter in whole else over.get(letter) for letter in letters))
+
+    divided = jax.shard_map(
+        function,
+        mesh=mesh,
+        in_specs=jax.tree.map(spec, axes),
+        out_specs=jax.tree.map(spec, result_axes),
+        check_vma=False,  # kernels don't declare over which axes their results vary
+    )
+    return divided(*arrays)

@@ -1,0 +1,196 @@
+"""Step 4 of a round: train on the pairs, with log-probabilities from the frozen reference."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+
+import jax
+import jax.numpy as jnp
+
+from pasta_jax.data.example import Example
+from pasta_jax.decode.generate import positions_for
+from pasta_jax.errors import PastaError
+from pasta_jax.files.validated import Count, Finite
+from pasta_jax.files.workdir import claim
+from pasta_jax.models.sharding import mesh_of, shard_rows, to_decode_with
+from pasta_jax.preference.candidates import example_of
+from pasta_jax.preference.feed import PairExample, PairFeed, score_examples
+from pasta_jax.preference.loss import best_of_n_margin, preference_loss
+from pasta_jax.preference.pair import PromptPair
+from pasta_jax.preference.sample import Answers
+from pasta_jax.preference.stage import RoundModel, Stage, fingerprint_of_params
+from pasta_jax.progress import say
+from pasta_jax.runs import processes
+from pasta_jax.runs.checkpoint import provenance
+from pasta_jax.runs.records import Artifact
+from pasta_jax.train.fit import Keep, fit
+from pasta_jax.train.legal import Grammar
+from pasta_jax.train.loop import Intervals, Run
+from pasta_jax.train.loss import log_probabilities
+from pasta_jax.train.optimizer import new_optimizer, schedule
+from pasta_jax.train.speed import flops_per_token, peak_flops
+from pasta_jax.train.state import Params, new_state
+from pasta_jax.train.trainable import place
+
+Watch = Callable[[], AbstractContextManager[Callable[[], bool]]]  # yields a function that returns whether to stop
+
+
+@contextlib.contextmanager
+def unwatched() -> Iterator[Callable[[], bool]]:
+    """Train to the end."""
+    yield lambda: False
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodedPair:
+    """Two answers to one prompt as training reads them."""
+
+    prompt: int  # its number
+    better: Example
+    worse: Example
+
+
+@dataclasses.dataclass(frozen=True)
+class ReferenceScore:
+    """The reference's log-probabilities of a pair's answers."""
+
+    prompt: Count
+    better: Finite
+    worse: Finite
+
+
+def learn(
+    stage: Stage,
+    start: RoundModel,
+    reference: str,
+    frozen: Params | None,
+    samples: Artifact[Answers],
+    pairs: Artifact[PromptPair],
+    watch: Watch,
+) -> RoundModel | None:
+    """Train the model that the round starts from; None if it was stopped.
+
+    `reference` is the fingerprint of Pasta-SFT; `frozen` are the parameters under an adapter, on their devices.
+    """
+    settings, train, tokenizer = stage.settings, stage.settings.train, stage.sft.tokenizer
+    encoded = encode_pairs(stage, samples, pairs)
+    scores = score_reference(stage, encoded, pairs, reference)
+    margin = settings.loss.margin or best_of_n_margin(settings.sample.count)
+    loss = dataclasses.replace(settings.loss, margin=margin)
+    positions = dataclasses.asdict(positions_for(stage.sft))
+    adapter = dataclasses.asdict(settings.adapter)
+    del adapter["dtype"]  # of the file that is written at the end
+    inputs = {
+        "start": start.fingerprint,
+        "pairs": pairs.fingerprint,
+        "reference": scores.fingerprint,
+        "loss": dataclasses.asdict(loss),
+        "train": dataclasses.asdict(train),
+        "adapter": adapter,
+        "positions": positions,
+    }
+    examples = [
+        PairExample(pair.better, pair.worse, score.better, score.worse)
+        for pair, score in zip(encoded, scores.records, strict=True)
+    ]
+    feed = PairFeed(examples, train.lengths, train.rows, jax.process_index(), jax.process_count())
+    optimizer_config = train.optimizer(feed.steps(train.seed, train.epochs))
+    optimizer = new_optimizer(optimizer_config)
+    # A copy, because training donates its state's memory and later rounds start from Pasta-SFT's parameters too.
+    state = new_state(jax.tree.map(jnp.copy, start.params), optimizer, train.seed)
+    run = Run(
+        steps=optimizer_config.steps,
+        accumulate=train.accumulate,
+        batch=feed.batch,
+        held_out=(),
+        loss=preference_loss(
+            train.scoring(stage.sft),
+            loss,
+            Grammar(tokenizer.tags, tokenizer.end_of_turn) if settings.loss.legal else None,
+        ),
+        optimizer=optimizer,
+        learning_rate=schedule(optimizer_config),
+        flops_per_token=flops_per_token(
+            stage.sft.params, stage.sft.config, train.lengths[-1], bool(settings.adapter.rank)
+        ),
+        peak_flops=peak_flops(jax.devices()),
+        probe=None,
+        every=Intervals(log=settings.every.log, held_out=0, probe=0, save=settings.every.save),
+    )
+    about = provenance(inputs, pairs.fingerprint, positions)
+    folder = stage.artifacts.path("train", inputs)
+    # Runs may share artifacts, and the processes of this run share the folder.
+    with claim(folder, wait=True) if processes.is_first() else contextlib.nullcontext(), watch() as stopping:
+        processes.told("claimed")
+        result = fit(
+            folder=folder,
+            run=run,
+            state=place(state, settings.mesh.training_mesh()),
+            frozen=frozen,
+            provenance=about,
+            keep=Keep(newest=1, every=0),
+            tensorboard=False,
+            stopping=stopping,
+        )
+    if not result.complete:
+        return None
+    params = result.state.trainable
+    return RoundModel(start.round + 1, params, fingerprint_of_params(params))
+
+
+def encode_pairs(stage: Stage, samples: Artifact[Answers], pairs: Artifact[PromptPair]) -> list[EncodedPair]:
+    """The pairs with the model's own positions; those too long for a row are left out."""
+    positions = positions_for(stage.sft)
+    longest, encoded, left_out = stage.settings.train.lengths[-1], [], 0
+    for pair in pairs.records:
+        if pair.better is None or pair.worse is None:
+            continue
+        prompt, answers = stage.prompts[pair.prompt], samples.records[pair.prompt].answers
+        better, worse = (
+            example_of(stage.sft, prompt, answers[number], positions) for number in (pair.better, pair.worse)
+        )
+        if max(len(better), len(worse)) > longest:
+            left_out += 1
+        else:
+            encoded.append(EncodedPair(pair.prompt, better, worse))
+    if left_out:
+        say(f"train: left out {left_out} pairs longer than {longest} tokens")
+    if not encoded:
+        raise PastaError(f"no pair fits into {longest} tokens; raise config.train.lengths")
+    return encoded
+
+
+def score_reference(
+    stage: Stage, encoded: list[EncodedPair], pairs: Artifact[PromptPair], reference: str
+) -> Artifact[ReferenceScore]:
+    """Pasta-SFT's log-probabilities of all answers to learn from, computed once."""
+    train, scoring = stage.settings.train, stage.settings.train.scoring(stage.sft)
+    inputs = {
+        "model": reference,
+        "pairs": pairs.fingerprint,
+        "lengths": list(train.lengths),
+        "rows": train.rows,
+        "products": train.products,
+        "positions": dataclasses.asdict(positions_for(stage.sft)),
+    }
+    params = to_decode_with(stage.sft.params)  # each process scores a share
+    mesh = mesh_of(params)
+    score = jax.jit(lambda params, batch: log_probabilities(scoring, params, batch))
+
+    def scores(examples: list[Example]) -> list[float]:
+        return score_examples(
+            lambda batch: score(params, shard_rows(batch, mesh)), examples, train.lengths, 2 * train.rows
+        )
+
+    def compute(numbers: Sequence[int]) -> Iterator[tuple[int, ReferenceScore]]:
+        some = [encoded[number] for number in numbers]
+        better, worse = scores([pair.better for pair in some]), scores([pair.worse for pair in some])
+        for number, pair, *values in zip(numbers, some, better, worse, strict=True):
+            yield number, ReferenceScore(pair.prompt, *values)
+
+    def fits(number: int, record: ReferenceScore) -> bool:
+        return record.prompt == encoded[number].prompt
+
+    count = len(encoded)
+    return stage.artifacts.make("reference", inputs, ReferenceScore, count, count, compute, fits)

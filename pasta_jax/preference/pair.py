@@ -1,0 +1,78 @@
+"""Step 3 of a round: pair the best and the worst answer to each prompt, by efficiency and weighted quality."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from pasta_jax.errors import PastaError
+from pasta_jax.files.validated import Count, Finite
+from pasta_jax.judges.judge import Verdict, quality
+from pasta_jax.preference.sample import Answers
+from pasta_jax.preference.score import Scores
+from pasta_jax.preference.scores import choose, efficiency, score
+from pasta_jax.preference.stage import Stage
+from pasta_jax.progress import say
+from pasta_jax.runs.records import Artifact
+
+
+@dataclasses.dataclass(frozen=True)
+class PromptPair:
+    """The pair of one prompt, if it has one, and the figures of all its answers."""
+
+    prompt: Count
+    better: Count | None  # number of the answer; None: no pair
+    worse: Count | None
+    efficiency: tuple[Finite, ...]
+    quality: tuple[Finite | None, ...]  # None: the judge returned no verdict
+    score: tuple[Finite | None, ...]
+
+
+def pair(stage: Stage, samples: Artifact[Answers], scores: Artifact[Scores]) -> Artifact[PromptPair]:
+    """Choose the pairs."""
+    settings = stage.settings.score
+    inputs = {
+        "samples": samples.fingerprint,
+        "scores": scores.fingerprint,
+        "score": dataclasses.asdict(settings) | {"quality_weight": str(settings.quality_weight)},  # inf is not JSON
+    }
+
+    def compute(numbers: Sequence[int]) -> Iterator[tuple[int, PromptPair]]:
+        for number in numbers:
+            answers, judged = samples.records[number].answers, scores.records[number]
+            speeds = [efficiency(settings.efficiency, answer, judged.baseline_tokens) for answer in answers]
+            qualities = [
+                None if verdicts is None else quality([Verdict(*verdict) for verdict in verdicts], settings.floor)
+                for verdicts in judged.verdicts
+            ]
+            totals = [
+                None if value is None else score(speed, value, settings.quality_weight)
+                for speed, value in zip(speeds, qualities, strict=True)
+            ]
+            choice = choose(totals, speeds, [answer.whole for answer in answers])
+            better, worse = (None, None) if choice is None else (choice.better, choice.worse)
+            yield number, PromptPair(number, better, worse, tuple(speeds), tuple(qualities), tuple(totals))
+
+    def fits(number: int, record: PromptPair) -> bool:
+        count, chosen = len(samples.records[number].answers), (record.better, record.worse)
+        lengths = {len(record.efficiency), len(record.quality), len(record.score)}
+        if record.prompt != number or lengths != {count}:
+            return False
+        if record.better is None or record.worse is None:
+            return chosen == (None, None)
+        return max(chosen) < count and None not in (record.quality[record.better], record.quality[record.worse])
+
+    pairs = stage.artifacts.make("pair", inputs, PromptPair, len(samples.records), 1, compute, fits)
+    _say_lead(stage, pairs)
+    return pairs
+
+
+def _say_lead(stage: Stage, pairs: Artifact[PromptPair]) -> None:
+    """Print how many prompts have a pair, and by how much the better answers lead."""
+    chosen = [record for record in pairs.records if record.better is not None]
+    if not chosen:
+        raise PastaError("no prompt has a better and a worse answer; sample more, or from a better model")
+    speed = sum(record.efficiency[record.better] - record.efficiency[record.worse] for record in chosen) / len(chosen)
+    worth = sum(record.quality[record.better] - record.quality[record.worse] for record in chosen) / len(chosen)
+    say(
+        f"pairs: {len(chosen)} of {len(pairs.records)} prompts have one; "
+        f"better answers lead by {speed:.3f} in {stage.settings.score.efficiency} and {worth:.3f} in quality"
+    )

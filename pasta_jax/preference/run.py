@@ -1,0 +1,108 @@
+"""Preference optimisation: rounds of sample, score, pair, learn and evaluate; a stopped run resumes."""
+
+import contextlib
+import dataclasses
+from collections import Counter
+from pathlib import Path
+
+from pasta_jax.data.sources import origin
+from pasta_jax.errors import PastaError
+from pasta_jax.files import atomic
+from pasta_jax.files.workdir import claim
+from pasta_jax.judges.llm import LLMJudge
+from pasta_jax.preference.learn import Watch, learn, unwatched
+from pasta_jax.preference.pair import pair
+from pasta_jax.preference.report import Figures, Report, Row, evaluate, evaluate_baseline
+from pasta_jax.preference.sample import sample_baseline, sample_round
+from pasta_jax.preference.sample_on_ray import write_for_workers
+from pasta_jax.preference.score import judge_agreement, score
+from pasta_jax.preference.settings import Settings
+from pasta_jax.preference.stage import RoundModel, Stage, fingerprint_of_params, open_stage
+from pasta_jax.runs import processes
+from pasta_jax.runs.checkpoint import git_revision
+from pasta_jax.runs.ray import IN_ONE_PROCESS, connected
+from pasta_jax.train.trainable import merged, place, write
+from pasta_jax.weights import card
+from pasta_jax.weights.card import Training
+from pasta_jax.weights.load import for_decoding
+from pasta_jax.weights.model import Model
+
+
+def run(settings: Settings, workdir: Path, watch: Watch = unwatched, command: str = "") -> Report | None:
+    """Run all rounds, or those that remain, and write model/ (and adapter/) and report.json to the workdir.
+
+    `watch` is entered around each training; its function returns whether to stop. If so, the result is None and the
+    same call resumes. All other steps may be killed at any time. A workdir that another process uses is refused. The
+    model's card quotes `command`. Several processes share the work; the first one writes.
+    """
+    on_ray = settings.executor == "ray"
+    if on_ray and processes.count() > 1:
+        raise PastaError(IN_ONE_PROCESS)
+    alone = claim(workdir) if processes.is_first() else contextlib.nullcontext()
+    with alone, connected(settings.ray) if on_ray else contextlib.nullcontext():
+        return _run(settings, workdir, watch, command)
+
+
+def _run(settings: Settings, workdir: Path, watch: Watch, command: str) -> Report | None:
+    stage = open_stage(settings, workdir)
+    base = stage.trainable
+    mesh = settings.mesh.training_mesh()
+    frozen = place(base.frozen, mesh)
+    model = sft = RoundModel(0, place(base.params, mesh), fingerprint_of_params(stage.sft.params))
+    baseline = sample_baseline(stage, stage.prompts)
+    held_out = sample_baseline(stage, stage.held_out)
+    agreement = judge_agreement(stage)
+
+    def decoder() -> Model:  # created where it is needed, so that no copy is in memory during training
+        whole = merged(base.model, model.params, frozen)
+        write_for_workers(stage, whole, model.fingerprint)
+        return for_decoding(whole)
+
+    rows = [evaluate_baseline(stage, held_out), *evaluate(stage, model, decoder(), held_out)]
+    for _ in range(settings.rounds):
+        samples = sample_round(stage, model, decoder())
+        scores = score(stage, samples, baseline)
+        pairs = pair(stage, samples, scores)
+        trained = learn(stage, model, sft.fingerprint, frozen, samples, pairs, watch)
+        if trained is None:
+            return None
+        model = trained
+        rows += evaluate(stage, model, decoder(), held_out)
+    write(base.model, model.params, settings.adapter, workdir, training_of(stage, command), figures_of(rows[-1]))
+    judge = stage.judge if isinstance(stage.judge, LLMJudge) else None
+    report = Report(
+        quality_weight=settings.score.quality_weight,
+        efficiency=settings.score.efficiency,
+        judge=settings.judge.kind,
+        judge_agreement=agreement,
+        judge_usage=judge and judge.usage,
+        without_verdict=judge and without_verdict(judge),
+        rows=rows,
+    )
+    if processes.is_first():
+        atomic.write_json(workdir / "report.json", report.fields())
+    return report
+
+
+def without_verdict(judge: LLMJudge) -> dict[str, int]:
+    """Answers without a verdict, by reason: of all processes, which all call it, in the first one."""
+    of_each = processes.gathered(iter([dict(judge.failures)]), processes.count(), dict[str, int])
+    return dict(sum(map(Counter, of_each), Counter()))
+
+
+def training_of(stage: Stage, command: str) -> Training:
+    """What the card says about the run."""
+    settings, prompts = stage.settings, stage.settings.prompts
+    data = [origin(name) for name in sorted({prompt.source for prompt in stage.prompts})]
+    if prompts.toy:
+        data = [f"the toy task, level {prompts.toy}, {prompts.count} problems"]
+    judge = f"answers sampled from the model itself, judged by {settings.judge.endpoint.model or settings.judge.kind}"
+    described = (*(f"prompts of {one}" for one in data), judge)
+    return Training(command, settings.train.seed, described, card.plain(settings), git_revision())
+
+
+def figures_of(row: Row) -> dict[str, float]:
+    """The figures that were measured, under names that say on what."""
+    values = {field.name: getattr(row, field.name) for field in dataclasses.fields(Figures)}
+    measured = {name: value for name, value in values.items() if value is not None} | {"temperature": row.temperature}
+    return {f"held_out_prompts/{name}": value for name, value in measured.items()}

@@ -1,0 +1,80 @@
+"""Step 2 of a round: verdicts on every sampled answer, and the judge's agreement with known preferences.
+
+Verdicts do not depend on the quality weight, so changing it reuses all of them.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from pasta_jax.data.sources import known_preferences
+from pasta_jax.files import fingerprints
+from pasta_jax.files.validated import Count, Share
+from pasta_jax.judges.checked import Entry
+from pasta_jax.judges.judge import Agreement, Verdict, agreement, both_orders
+from pasta_jax.preference.sample import Answers
+from pasta_jax.preference.stage import Stage, as_judged, judge_inputs
+from pasta_jax.progress import say, track
+from pasta_jax.runs.records import Artifact
+
+Verdicts = tuple[tuple[Share, Share], ...]  # Verdict.first and .second of each
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """Verdicts on the answers to one prompt, and the length that their speed is relative to."""
+
+    prompt: Count
+    baseline_tokens: Count
+    verdicts: tuple[Verdicts | None, ...]  # one entry per answer; None: the judge returned no verdict
+
+
+def plain(verdicts: list[Verdict] | None) -> Verdicts | None:
+    """Verdicts as a record holds them."""
+    return None if verdicts is None else tuple((verdict.first, verdict.second) for verdict in verdicts)
+
+
+def score(stage: Stage, samples: Artifact[Answers], baseline: Artifact[Answers]) -> Artifact[Scores]:
+    """Compare each answer with the baseline's answer and the reference, each in both orders."""
+    inputs = {"samples": samples.fingerprint, "baseline": baseline.fingerprint, "judge": judge_inputs(stage.settings)}
+    judge = stage.settings.judge
+
+    def verdicts_on(question: str, others: Sequence[str | Entry], answer: str | Entry) -> Verdicts | None:
+        return plain(both_orders(stage.judge, question, answer, others))
+
+    def compute(numbers: Sequence[int]) -> Iterator[tuple[int, Scores]]:
+        with ThreadPoolExecutor(judge.concurrency if judge.kind == "llm" else 1) as threads:
+            for number in numbers:
+                prompt = stage.prompts[number]
+                [baseline_answer] = baseline.records[number].answers
+                candidates = (baseline_answer, prompt.response, *samples.records[number].answers)
+                first, second, *answers = as_judged(stage, prompt.instruction, candidates)
+                verdicts = threads.map(functools.partial(verdicts_on, prompt.instruction, (first, second)), answers)
+                yield number, Scores(number, baseline_answer.critical_path, tuple(verdicts))
+
+    def fits(number: int, record: Scores) -> bool:
+        return record.prompt == number and len(record.verdicts) == len(samples.records[number].answers)
+
+    return stage.artifacts.make("score", inputs, Scores, len(samples.records), 1, compute, fits)
+
+
+def judge_agreement(stage: Stage) -> Agreement | None:
+    """How often the judge agrees with preferences from a dataset; None if it is exact, or not to be measured."""
+    settings = stage.settings.judge
+    if settings.kind == "toy":
+        say("judge: toy, an exact grader")
+        return None
+    if not settings.agreement:
+        return None
+    preferences = known_preferences()[: settings.agreement]
+    inputs = {"judge": judge_inputs(stage.settings), "pairs": fingerprints.of_data(preferences)}
+
+    def compute(numbers: Sequence[int]) -> Iterator[tuple[int, Agreement]]:
+        pairs = track(preferences, "preferences", len(preferences))
+        judged = ((q, *as_judged(stage, q, (chosen, rejected))) for q, chosen, rejected in pairs)
+        yield 0, agreement(stage.judge, judged)
+
+    [result] = stage.artifacts.make("agreement", inputs, Agreement, 1, 1, compute).records
+    say(f"judge: {settings.kind}{'' if settings.kind == 'llm' else ', a proxy'}; {result}")
+    return result

@@ -1,0 +1,189 @@
+"""What all steps of the preference stage share: settings, models, prompts, the judge, and the folder of artifacts."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from pasta_jax.data.pairs import Pair, id_of
+from pasta_jax.data.records import read_records
+from pasta_jax.data.sources import Filter, read, refuse_for_training, select
+from pasta_jax.decode.generate import positions_for
+from pasta_jax.errors import PastaError
+from pasta_jax.files import atomic, fingerprints
+from pasta_jax.files.remote import path_of
+from pasta_jax.judges import offline
+from pasta_jax.judges.checked import CheckedJudge, Entry
+from pasta_jax.judges.checked_llm import checked_judge
+from pasta_jax.judges.judge import Judge
+from pasta_jax.judges.llm import llm_judge
+from pasta_jax.judges.rules import rules_of
+from pasta_jax.lang.program import Chunk, Program
+from pasta_jax.models.sharding import gathered
+from pasta_jax.preference.candidates import Candidate
+from pasta_jax.preference.settings import PromptSettings, Settings
+from pasta_jax.progress import say
+from pasta_jax.runs.checkpoint import flat
+from pasta_jax.runs.records import Artifacts
+from pasta_jax.toy.level import refuse_other_level
+from pasta_jax.toy.task import HELD_OUT, Problem, problems
+from pasta_jax.train.state import Params
+from pasta_jax.train.trainable import Trainable, merged
+from pasta_jax.train.trainable import load as load_trainable
+from pasta_jax.weights.model import Model
+from pasta_jax.weights.source import load
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """What all steps share."""
+
+    settings: Settings
+    artifacts: Artifacts
+    trainable: Trainable  # Pasta-SFT, divided into what is trained and what stays frozen
+    sft: Model  # Pasta-SFT as a whole: the reference of every round
+    baseline: Model  # Baseline-SFT: the same data without tags
+    prompts: tuple[Pair, ...]
+    held_out: tuple[Pair, ...]
+    problems: Mapping[str, Problem]  # of the toy task, by instruction; empty for other prompts
+    judge: Judge
+
+
+@dataclasses.dataclass(frozen=True)
+class RoundModel:
+    """The model before the first round, or after one of them."""
+
+    round: int  # 0: Pasta-SFT
+    params: Params  # what is trained: all parameters, or an adapter
+    fingerprint: str  # of the parameters; for round 0, of Pasta-SFT as a whole
+
+    @property
+    def kind(self) -> Literal["sft", "round"]:
+        return "round" if self.round else "sft"
+
+    @property
+    def name(self) -> str:
+        return f"round {self.round}" if self.round else "Pasta-SFT"
+
+
+def open_stage(settings: Settings, workdir: Path) -> Stage:
+    """Check the settings, and load models and prompts."""
+    for name, source in (("model", settings.model), ("baseline", settings.baseline)):
+        if not source.path and not source.preset:
+            raise PastaError(f"config.{name}.path: empty; set it to the folder model/ of a run of launch.sft")
+    if sum(map(bool, (settings.prompts.toy, settings.prompts.source, settings.prompts.records))) != 1:
+        raise PastaError(
+            "config.prompts: set one of toy (a level of the toy task), source (where pairs come from) and records "
+            "(the folder that launch.annotate wrote)"
+        )
+    if (settings.judge.kind == "toy") != bool(settings.prompts.toy):
+        raise PastaError("config.judge.kind: toy judges the toy task's prompts, and no others")
+    if settings.prompts.toy:
+        refuse_other_level(settings.prompts.toy, "prompts.toy", model=settings.model, baseline=settings.baseline)
+    artifacts = Artifacts(path_of(settings.artifacts) if settings.artifacts else workdir / "artifacts")
+    try:
+        atomic.check_writable(artifacts.folder)
+    except OSError as error:
+        raise PastaError(f"{artifacts.folder}: {error.strerror}; set --config.artifacts to a writable folder") from None
+    trainable = load_trainable(settings.model, settings.adapter, settings.train.seed, settings.mesh.training_mesh())
+    sft = trainable.model
+    if settings.adapter.rank and settings.model.adapter:  # without an adapter file, the new one changes nothing yet
+        sft = merged(trainable.model, trainable.params, trainable.frozen)
+    positions_for(sft)  # refuses a model that cannot be decoded with, before the baseline is sampled
+    baseline = load(settings.baseline, mesh=settings.mesh.mesh())
+    prompts, held_out, toy_problems = read_prompts(settings)
+    judge = judge_of(settings, toy_problems, artifacts.folder)
+    return Stage(settings, artifacts, trainable, sft, baseline, prompts, held_out, toy_problems, judge)
+
+
+def read_prompts(settings: Settings) -> tuple[tuple[Pair, ...], tuple[Pair, ...], dict[str, Problem]]:
+    """(prompts to sample from, held-out prompts, problems of the toy task by instruction)."""
+    chosen, count = settings.prompts, settings.evaluate.count
+    if chosen.toy:
+        if chosen.toy_seed == HELD_OUT:
+            raise PastaError(f"config.prompts.toy_seed {HELD_OUT}: its problems are held out; use another seed")
+        trained = problems(chosen.toy_seed, 0, chosen.count, chosen.toy)
+        held_out = problems(HELD_OUT, 0, count, chosen.toy)
+        by_instruction = {problem.instruction: problem for problem in (*trained, *held_out)}
+        return tuple(map(toy_pair, trained)), tuple(map(toy_pair, held_out)), by_instruction
+    pairs, left_out = select(pairs_of(chosen), Filter(chosen.prompt_words, chosen.response_words, True, True))
+    name = chosen.records or chosen.source
+    if len(pairs) <= count:
+        raise PastaError(f"{name}: has {len(pairs)} usable pairs, {count} are held out; lower config.evaluate.count")
+    say(f"{name}: {len(pairs)} pairs, left out: {dict(left_out)}")
+    return tuple(pairs[count:][: chosen.count]), tuple(pairs[:count]), {}
+
+
+def pairs_of(prompts: PromptSettings) -> Iterator[Pair]:
+    """The pairs of a source, or those that an annotation run has for training."""
+    if not prompts.records:
+        refuse_for_training([prompts.source])
+        yield from (pair for pair in read(prompts.source) if isinstance(pair, Pair))
+        return
+    for record in read_records(path_of(prompts.records) / "records.jsonl"):
+        if record.split == "train":
+            texts = record.system, record.instruction, record.response
+            yield Pair(record.id, *texts, record.source, record.origin)
+
+
+def toy_pair(problem: Problem) -> Pair:
+    """A problem of the toy task with its correct answer."""
+    return Pair(id_of("", problem.instruction, problem.answer), "", problem.instruction, problem.answer, "toy")
+
+
+def judge_of(settings: Settings, toy_problems: Mapping[str, Problem], folder: Path) -> Judge:
+    """The judge that the settings name; a language model's verdicts are cached in `folder`."""
+    judge = settings.judge
+    match judge.kind:
+        case "toy":
+            return offline.toy_grader(toy_problems)
+        case "checked":
+            return checked_judge(judge.checked, settings.prompts.source)
+        case "llm":
+            return llm_judge(judge.endpoint, folder / "judge_cache.jsonl", judge.asks)
+        case _:
+            return offline.comparing(offline.proxy(judge.kind, settings.prompts.source), judge.scale)
+
+
+def judge_inputs(settings: Settings) -> dict[str, Any]:
+    """What verdicts depend on, apart from the texts."""
+    judge = settings.judge
+    inputs: dict[str, Any] = {"kind": judge.kind, "scale": judge.scale, "asks": judge.asks}
+    match judge.kind:
+        case "llm":
+            endpoint = judge.endpoint
+            inputs["endpoint"] = {
+                name: getattr(endpoint, name) for name in ("url", "model", "temperature", "max_tokens")
+            }
+        case "checked":
+            inputs["checked"] = dataclasses.asdict(judge.checked)
+    if judge.kind in ("checked", "rules"):
+        rules = rules_of(settings.prompts.source) if settings.prompts.source else {}
+        inputs["rules"] = fingerprints.of_data(
+            [[question, *map(dataclasses.astuple, of)] for question, of in rules.items()]
+        )
+    return inputs
+
+
+def as_judged(stage: Stage, question: str, answers: Sequence[Candidate | str]) -> list[str] | list[Entry]:
+    """Answers as the judge reads them: texts; the judge of checks also reads how they ended and their topics."""
+    if not isinstance(stage.judge, CheckedJudge):
+        return [answer if isinstance(answer, str) else answer.text for answer in answers]
+
+    def entry(answer: Candidate | str) -> Entry:
+        if isinstance(answer, str):
+            return Entry(answer)
+        parts = Program.from_ids(answer.ids, stage.sft.tokenizer).parts
+        return Entry(answer.text, answer.whole, tuple(part.topic for part in parts if isinstance(part, Chunk)))
+
+    entries = [entry(answer) for answer in answers]
+    stage.judge.prepare(question, entries)
+    return entries
+
+
+def fingerprint_of_params(params: Params) -> str:
+    """Hash names and bits of all parameters. All processes call it."""
+    leaves = sorted(flat(gathered(params)).items())
+    return fingerprints.of_bytes(name.encode() + np.ascontiguousarray(leaf).tobytes() for name, leaf in leaves)

@@ -1,0 +1,126 @@
+"""Metrics of a run: JSON lines in its folder, a progress line on stdout, TensorBoard events on request.
+
+A run that resumes from step n keeps the lines up to n and rewrites the rest, as if it had never stopped.
+"""
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from pasta_jax import progress
+from pasta_jax.errors import PastaError
+from pasta_jax.files import atomic
+from pasta_jax.files.validated import Count, parse_line
+
+FILE = "metrics.jsonl"
+PRINTED = ("loss", "grad_norm", "learning_rate", "tokens_per_s", "mfu", "held_out/loss")
+_FIX = "not a line of metrics"
+FLUSH_S = 1  # TensorBoard's file lags at most this far behind
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    """What every line has."""
+
+    step: Count
+
+
+class Metrics:
+    """The metrics of one run."""
+
+    def __init__(self, folder: Path, start: int, steps: int, tensorboard: bool):
+        """`start`: steps already done. Lines of later steps, from a run that was killed, are dropped."""
+        self.steps = steps
+        self.start = start
+        self.latest: dict[str, float] = {}  # the newest value of every metric
+        path = folder / FILE
+        earlier = [line for line in read_lines(path) if line["step"] <= start]
+        self._file = atomic.reopen(path, map(json.dumps, earlier))
+        for line in earlier:
+            self._update_latest(line)
+        self._events = None
+        if tensorboard:
+            from tensorboardX import SummaryWriter  # more than a second of imports that other runs don't need
+
+            self._events = SummaryWriter(
+                str(folder / "tensorboard"),
+                purge_step=start + 1,
+                flush_secs=FLUSH_S,
+                filename_suffix=f".{os.getpid()}.{start}",  # names hold whole seconds: a quick resume would overwrite
+            )
+        self._start_time = time.monotonic()
+        self._done = start
+        progress.begin(self._line_in_silence)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Write one line, and one event per value."""
+        self._update_latest(values)
+        print(json.dumps({"step": step, **values}), file=self._file, flush=True)
+        if self._events is not None:
+            for tag, value in values.items():
+                self._events.add_scalar(tag, value, step)
+        print(self._progress_line(step, values), flush=True)
+        progress.heard()
+
+    def reach(self, step: int) -> None:
+        """Note that a step is done, for a line where there is none for long."""
+        self._done = step
+
+    def close(self) -> None:
+        """Close the files; events still queued are written first."""
+        progress.end(self._line_in_silence)
+        self._file.close()
+        if self._events is not None:
+            self._events.close()
+
+    def _update_latest(self, values: Mapping[str, float]) -> None:
+        self.latest |= {name: value for name, value in values.items() if name != "step"}
+
+    def _progress_line(self, step: int, values: Mapping[str, float]) -> str:
+        printed = {name: value for name, value in values.items() if name in PRINTED or name.startswith("probe/")}
+        text = "  ".join(f"{name} {value:.4g}" for name, value in printed.items())
+        return self._line(step, text)
+
+    def _line_in_silence(self) -> str:
+        return self._line(self._done)
+
+    def _line(self, step: int, text: str = "") -> str:
+        """The step and the time left, which is unknown before the first step."""
+        left = "unknown time"
+        if step > self.start:
+            passed = time.monotonic() - self._start_time
+            left = progress.clock(passed / (step - self.start) * (self.steps - step))
+        return "  ".join(filter(None, (f"step {step}/{self.steps}", text, f"[{left} left]")))
+
+
+class Unwritten:
+    """The metrics of a run in a process that leaves the file to another one."""
+
+    def __init__(self) -> None:
+        self.latest: dict[str, float] = {}
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Keep the values."""
+        self.latest |= values
+
+    def reach(self, step: int) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def read_lines(path: Path) -> list[dict[str, float]]:
+    """Read a metrics file up to the first line that a crash damaged."""
+    lines = []
+    for number, line in enumerate(atomic.whole_lines(path), start=1):
+        try:
+            parse_line(line, _Step, str(path), number, _FIX)
+            lines.append(parse_line(line, dict[str, int | float | None], str(path), number, _FIX))
+        except PastaError as error:
+            progress.say(f"{error}: this line and what follows it is dropped")
+            break
+    return lines

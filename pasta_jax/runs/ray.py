@@ -1,0 +1,83 @@
+"""Tasks on a Ray cluster, or in several processes of this machine: that of a lost worker is computed again."""
+
+import contextlib
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from pasta_jax.errors import PastaError
+from pasta_jax.files.validated import AboveZero, AtLeastZero, Count
+
+IN_ONE_PROCESS = "config.executor=ray: start one process, or leave the executor local in several"
+Task = TypeVar("Task")
+Outcome = TypeVar("Outcome")
+
+
+@dataclasses.dataclass(frozen=True)
+class RaySettings:
+    """config.ray: the cluster, and what a point takes of it."""
+
+    address: str  # empty: that in RAY_ADDRESS, else this machine
+    workers: Annotated[int, msgspec.Meta(ge=0, le=1024)]  # on this machine; 0: as many as its CPUs allow
+    cpus: AboveZero
+    gpus: AtLeastZero
+    tpus: Count  # chips
+    retries: Count  # of a task whose worker was lost
+
+
+@contextlib.contextmanager
+def connected(settings: RaySettings) -> Iterator[ModuleType]:
+    """Ray, connected to the cluster; within such a block, the same connection, so that workers keep what they load."""
+    try:
+        import ray  # optional, and slow to import
+    except ImportError:
+        raise PastaError("config.executor=ray: Ray is not installed; bash launch/setup.sh --ray") from None
+    if ray.is_initialized():
+        yield ray
+        return
+    here = {"num_cpus": settings.workers * settings.cpus} if settings.workers and not settings.address else {}
+    try:
+        # JAX warns of every fork; these start other programs at once.
+        warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
+        ray.init(address=settings.address or None, include_dashboard=False, logging_level="ERROR", **here)
+    except Exception as error:  # Ray raises many kinds when a cluster can't be reached
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise PastaError(f"config.ray.address: {settings.address or 'this machine'}: {reason}") from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def on_ray(
+    settings: RaySettings, compute: Callable[[Task], Outcome], tasks: Sequence[Task]
+) -> Iterator[tuple[int, Outcome | PastaError]]:
+    """The number of each task with its outcome, in the order in which they end.
+
+    `compute` runs in workers, which import this package and share the folders that the tasks name. What it raises is
+    the outcome of its task; the other tasks go on.
+    """
+    with connected(settings) as ray:
+        chips = {"TPU": settings.tpus} if settings.tpus else {}
+        options = {"num_cpus": settings.cpus, "num_gpus": settings.gpus, "resources": chips}
+        remote = ray.remote(compute).options(max_retries=settings.retries, **options)
+        numbers = {remote.remote(task): number for number, task in enumerate(tasks)}
+        waiting = list(numbers)
+        while waiting:
+            [done], waiting = ray.wait(waiting, num_returns=1)
+            yield numbers[done], _outcome(ray, done)
+
+
+def _outcome(ray: ModuleType, done: Any) -> Any:
+    """What a task that has ended returned, or its error."""
+    try:
+        return ray.get(done)
+    except ray.exceptions.RayTaskError as error:
+        cause = error.cause
+        return cause if isinstance(cause, PastaError) else PastaError(f"{type(cause).__name__}: {cause}")
+    except ray.exceptions.RayError as error:
+        return PastaError(f"its worker was lost: {' '.join(str(error).split())[:200]}")

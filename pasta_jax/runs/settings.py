@@ -1,0 +1,85 @@
+"""Config values as typed dataclasses: types, choices and ranges are checked in one place, and errors name the key."""
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from ml_collections import ConfigDict
+
+from pasta_jax.errors import PastaError
+from pasta_jax.files.atomic import write_json
+from pasta_jax.files.validated import MIB, located, read_json
+
+CONFIG = "config.json"
+# Settings that may change when a run resumes: they don't change what it computes.
+FREE = ("every", "keep", "probe", "tensorboard", "mesh", "adapter.dtype", "defaults")
+
+
+def write(workdir: Path, plain: dict[str, Any]) -> None:
+    """Record the settings of a run, as plain data."""
+    write_json(workdir / CONFIG, plain)
+
+
+def refuse_other(workdir: Path, plain: dict[str, Any]) -> None:
+    """Refuse to resume a run with settings under which it would have computed something else."""
+    path = workdir / CONFIG
+    if not path.is_file():
+        return
+    fix = "use another workdir"
+    try:
+        earlier = _flat(read_json(path, dict[str, Any], most=MIB, fix=fix))
+    except RecursionError:
+        raise PastaError(f"{path}: nested too deeply; {fix}") from None
+    for name, value in _flat(plain).items():
+        if not {name, name.split(".")[0]} & set(FREE) and earlier.get(name) != value:
+            raise PastaError(
+                f"{workdir}: was started with config.{name} {earlier.get(name)}, now it is {value}; "
+                "use another workdir, or the original command"
+            )
+
+
+def _flat(plain: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Values by their dotted names."""
+    values: dict[str, Any] = {}
+    for name, value in plain.items():
+        values |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return values
+
+
+Settings = TypeVar("Settings")
+
+
+def read(config: ConfigDict | Mapping[str, Any], cls: type[Settings], name: str = "config") -> Settings:
+    """Convert a config to a dataclass with the same fields; errors start with `name` and the key.
+
+    Annotate fields to limit them: `Literal["sum", "mean"]`, `Annotated[int, msgspec.Meta(ge=1)]`.
+    """
+    plain = config.to_dict() if isinstance(config, ConfigDict) else dict(config)
+    _refuse_unknown(plain, cls, name)
+    try:
+        return msgspec.convert(plain, cls)
+    except msgspec.ValidationError as error:
+        place, problem = located(error, cls)
+        remedy = "; set it in the config file" if problem == "missing" else ""
+        separator = "." if place and not place.startswith("[") else ""
+        raise PastaError(f"{name}{separator}{place}: {problem}{remedy}") from None
+
+
+def _refuse_unknown(value: Any, hint: Any, name: str) -> None:
+    """Refuse keys that a dataclass lacks, which msgspec would ignore: a typo must not pass."""
+    if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
+        hints = typing.get_type_hints(hint)
+        if unknown := sorted(value.keys() - hints.keys()):
+            raise PastaError(f"{name}.{unknown[0]}: unknown key; known keys are {', '.join(hints)}")
+        for key, part in value.items():
+            _refuse_unknown(part, hints[key], f"{name}.{key}")
+    elif isinstance(value, list | tuple):
+        for number, part in enumerate(value):
+            for inner in typing.get_args(hint):
+                _refuse_unknown(part, inner, f"{name}[{number}]")
+    else:
+        for inner in typing.get_args(hint):  # of an optional
+            _refuse_unknown(value, inner, name)

@@ -1,0 +1,77 @@
+"""Serve a model over HTTP as OpenAI's API, until the process is told to stop. See configs/serve.py."""
+
+import dataclasses
+from typing import Annotated
+
+from msgspec import Meta
+
+from pasta_jax.answer.run import RequestSettings, template_of
+from pasta_jax.decode.engine import open_engine
+from pasta_jax.decode.generate import DecodeConfig
+from pasta_jax.files.validated import Positive
+from pasta_jax.models.sharding import MeshSettings
+from pasta_jax.progress import doing, say
+from pasta_jax.serve.app import app_of
+from pasta_jax.serve.guard import Guard, is_loopback
+from pasta_jax.serve.metrics import Metrics
+from pasta_jax.serve.server import bound, key_from, serve
+from pasta_jax.serve.service import Limits, Service
+from pasta_jax.weights.generation_config import filled
+from pasta_jax.weights.source import ModelSource, load
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The fields of configs/serve.py."""
+
+    model: ModelSource
+    name: str  # of the model, for clients; empty: the model's own
+    host: str
+    port: Port  # 0: any free one
+    key_variable: str  # environment variable with the key that clients must send; empty: none
+    decoding: DecodeConfig
+    request: RequestSettings
+    mesh: MeshSettings
+    stream_steps: Positive
+    batch_steps: Positive
+    warm_up: bool
+    log: bool
+    limits: Limits
+
+
+def run(settings: Settings) -> None:
+    """Load, compile, serve."""
+    key = key_from(settings.key_variable)
+    listening = bound(settings.host, settings.port)  # before loading, so that a port in use is known at once
+    host, port = listening.getsockname()[:2]
+    if not is_loopback(host) and key is None:
+        say(f"{host}: anyone who reaches this machine may use the model; set --config.key_variable to require a key")
+    model = load(settings.model, only_decoding=True, mesh=settings.mesh.mesh())
+    options = filled(settings.request, model.defaults)
+    sequential = model.positions is None if options.sequential is None else options.sequential
+    with doing("compiling"):
+        engine = open_engine(model, settings.decoding, settings.limits.queue, topics=True, warm_up=settings.warm_up)
+    service = Service(
+        name=settings.name or model.name,
+        model=model,
+        engine=engine,
+        metrics=Metrics(engine),
+        decoding=settings.decoding,
+        template=template_of(options, sequential),
+        limits=settings.limits,
+        stream_steps=settings.stream_steps,
+        batch_steps=settings.batch_steps,
+    )
+    app = Guard(app_of(service), service.metrics, key, is_loopback(host), settings.log)
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    with doing(""):  # a server that nobody calls is silent
+        serve(
+            app,
+            listening,
+            settings.limits.drain_s,
+            started=lambda: say(f"serving {service.name} at http://{address}, the API under /v1; stop with Ctrl-C"),
+        )
+    engine.close(drain=False)
+    say("stopped")

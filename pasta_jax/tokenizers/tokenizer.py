@@ -1,0 +1,228 @@
+"""Text to ids and back, for all model families. Plain text never becomes a control or tag id."""
+
+import codecs
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from pasta_jax.errors import PastaError
+from pasta_jax.files import fingerprints
+from pasta_jax.files.atomic import write_whole
+from pasta_jax.files.gguf import GGUF
+from pasta_jax.lang.tags import NUM_TAGS, TagIds
+from pasta_jax.tokenizers import bpe, spm
+from pasta_jax.tokenizers.chat import FAMILIES, Family, conversation
+from pasta_jax.tokenizers.vocabulary import UNUSED, Vocabulary
+
+_ROW_MULTIPLE = 128  # the vocabulary with appended tags is padded to a multiple, so that it divides over devices
+
+
+@dataclass(frozen=True, eq=False)
+class Tokenizer:
+    """A vocabulary with the chat template of its family and the place of the tags."""
+
+    family: Family
+    vocabulary: Vocabulary
+    tags: TagIds
+    model_vocab: int  # rows that the model needs: vocab_size, or more if the tags are appended
+
+    @property
+    def name(self) -> str:
+        """The family's."""
+        return self.family.name
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids of the tokenizer itself, without appended tags."""
+        return len(self.vocabulary.data)
+
+    @property
+    def bos(self) -> int | None:
+        """The begin-of-sequence id; None in families without one."""
+        return self.vocabulary.control[self.family.bos] if self.family.bos else None
+
+    @property
+    def end_of_turn(self) -> int:
+        """The id that ends a turn."""
+        return self.vocabulary.control[self.family.close]
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """The ids that end an answer: end of turn and end of document."""
+        return self.end_of_turn, self.vocabulary.control[self.family.eos]
+
+    @cached_property
+    def _missing(self) -> re.Pattern[bytes]:
+        """The bytes without an id. (SmolLM2's vocabulary lacks six control characters and two planes of Unicode.)"""
+        single = {data[0] for data in self.vocabulary.data if len(data) == 1}
+        absent = b"".join(b"\\x%02x" % byte for byte in range(256) if byte not in single)
+        return re.compile(b"[%s]" % absent if absent else b"(?!)")
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of untrusted text, without bos: never a control or tag id, and `decode` restores the text exactly."""
+        try:
+            missing = self._missing.search(text.encode())
+        except UnicodeEncodeError as error:
+            raise PastaError(
+                f"character {error.start + 1} of the text is {text[error.start]!a}, which is not valid Unicode; "
+                "remove it or decode the text from UTF-8 again"
+            ) from None
+        if missing:
+            place = len(missing.string[: missing.start()].decode(errors="ignore"))
+            raise PastaError(
+                f"character {place + 1} of the text is {text[place]!a}, for which {self.name} has no ids; remove it"
+            )
+        return self.vocabulary.encode(text)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids; control and tag ids decode to nothing, bytes that are not UTF-8 to U+FFFD."""
+        return b"".join(map(self.piece, ids)).decode("utf-8", "replace")
+
+    def piece(self, id: int) -> bytes:
+        """The bytes of one id."""
+        if not 0 <= id < self.model_vocab:
+            raise PastaError(
+                f"id {id} is not one of the {self.model_vocab} of {self.name}; decode with the model's tokenizer"
+            )
+        return self.vocabulary.data[id] if id < self.vocab_size else b""
+
+    def prompt_ids(self, text: str) -> list[int]:
+        """A raw prompt: bos, if the family has one, and the text."""
+        return ([] if self.bos is None else [self.bos]) + self.encode(text)
+
+    def chat(self, messages: list[tuple[str, str]]) -> list[int]:
+        """(role, text) pairs in the family's chat template, up to the opening of the assistant's turn."""
+        ids = []
+        for is_control, text in conversation(self.family, messages):
+            ids += [self.vocabulary.control[text]] if is_control else self.encode(text)
+        return ids
+
+    def save(self, folder: Path) -> Path:
+        """Write the tokenizer under the name that other tools expect, whole or not at all."""
+        target = folder / self.vocabulary.file
+        write_whole(target, self.vocabulary.content())
+        return target
+
+
+def tokenizer_fingerprint(tokenizer: Tokenizer) -> str:
+    """Fingerprint of what determines ids: the family, the tags' place, and the ids of some awkward text."""
+    probe = tokenizer.encode("  a\n\n1. Größe 数 😀 <async>\t\tdef f(x): return x**2")
+    return fingerprints.of_texts([tokenizer.name, str(tokenizer.tags.base), str(tokenizer.model_vocab), str(probe)])
+
+
+class Detokenizer:
+    """Ids to text, one id at a time: a character is returned with its last byte."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, id: int) -> str:
+        """The characters that this id completes."""
+        return self._decoder.decode(self._tokenizer.piece(id))
+
+    def flush(self) -> str:
+        """The rest, at the end: U+FFFD for an incomplete character."""
+        return self._decoder.decode(b"", final=True)
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """Which kind of tokenizer a GGUF file has."""
+
+    model: str
+
+
+def load_tokenizer(path: str | os.PathLike) -> Tokenizer:
+    """The tokenizer in a GGUF, SentencePiece .model or tokenizer.json file, recognised by content."""
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            head = file.read(64)
+    except OSError as error:
+        raise PastaError(f"{path}: {error.strerror}; use a GGUF, .model or tokenizer.json file") from error
+    if head.startswith(b"GGUF"):
+        return from_gguf(GGUF.open(path))
+    return bpe_from_file(path) if head.lstrip().startswith(b"{") else sentencepiece_from_file(path)
+
+
+def from_gguf(gguf: GGUF) -> Tokenizer:
+    """The tokenizer in an open GGUF file."""
+    kinds = {"llama": sentencepiece_from_gguf, "gpt2": bpe_from_gguf}
+    kind = gguf.section("tokenizer.ggml.", _Kind).model
+    if kind not in kinds:
+        raise PastaError(f"{gguf.path}: unsupported tokenizer kind {kind!r}; use a file with one of {', '.join(kinds)}")
+    return kinds[kind](gguf)
+
+
+def sentencepiece_from_gguf(gguf: GGUF) -> Tokenizer:
+    return _tokenizer(gguf.path, spm.from_gguf(gguf))
+
+
+def sentencepiece_from_file(path: str | os.PathLike) -> Tokenizer:
+    return _tokenizer(Path(path), spm.from_file(Path(path)))
+
+
+def bpe_from_gguf(gguf: GGUF) -> Tokenizer:
+    return _tokenizer(gguf.path, bpe.from_gguf(gguf))
+
+
+def bpe_from_file(path: str | os.PathLike) -> Tokenizer:
+    return _tokenizer(Path(path), bpe.from_file(Path(path)))
+
+
+def _tokenizer(path: Path, vocabulary: Vocabulary) -> Tokenizer:
+    vocabulary = _without_appended_tags(vocabulary)
+    control, size = vocabulary.control, len(vocabulary.data)
+    family = next((family for family in FAMILIES if family.marks <= control.keys()), None)
+    if family is None:
+        marks = ", ".join(family.open for family in FAMILIES)
+        raise PastaError(
+            f"{path}: no known control piece that opens a turn ({marks}); use a model of one of these families"
+        )
+    base = _spelled_tags(control)
+    if base is None:
+        base = _first_run([id for piece, id in control.items() if UNUSED.fullmatch(piece)], NUM_TAGS)
+    rows = size if base is not None else -(-(size + NUM_TAGS) // _ROW_MULTIPLE) * _ROW_MULTIPLE
+    tokenizer = Tokenizer(family, vocabulary, TagIds(size if base is None else base), rows)
+    if tokenizer.decode(tokenizer.encode(_PROBE)) != _PROBE:
+        raise PastaError(
+            f"{path}: decoding doesn't restore every text (characters or spaces are rewritten); "
+            "use the tokenizer file that came with the model"
+        )
+    return tokenizer
+
+
+# What normalizers and pre-tokenizers tend to change.
+_PROBE = "  a  \t\n\r\n\u00ad é e\u0301 ﬁ Ａ ▁ \u200b 😀\ufeff "
+
+
+def _without_appended_tags(vocabulary: Vocabulary) -> Vocabulary:
+    """The vocabulary as the model's authors made it: an export lists appended tags at its end."""
+    base = _spelled_tags(vocabulary.control)
+    if base is None or base + NUM_TAGS != len(vocabulary.data):
+        return vocabulary
+    control = {piece: id for piece, id in vocabulary.control.items() if id < base}
+    return vocabulary._replace(data=vocabulary.data[:base], control=control)
+
+
+def _spelled_tags(control: dict[str, int]) -> int | None:
+    """The first tag's id in a vocabulary that lists the tags by name, as exports do for other tools."""
+    base = control.get(TagIds(0).piece(0))
+    if base is not None and all(control.get(TagIds(base).piece(id)) == id for id in range(base, base + NUM_TAGS)):
+        return base
+    return None
+
+
+def _first_run(ids: list[int], length: int) -> int | None:
+    """The first id of the first `length` consecutive ids."""
+    start = previous = None
+    for id in sorted(ids):
+        start = id if previous is None or id != previous + 1 else start
+        if id - start + 1 == length:
+            return start
+        previous = id
+    return None

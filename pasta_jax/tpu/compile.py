@@ -1,0 +1,263 @@
+"""Compile decoding and training for a TPU topology, without a TPU, from shapes alone. See configs/compile_tpu.py."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Literal
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from msgspec import Meta
+
+from pasta_jax.data.batch import Batch
+from pasta_jax.decode.generate import DecodeConfig, rules_for
+from pasta_jax.decode.interpreter import Rules, run
+from pasta_jax.decode.prefill import prefill
+from pasta_jax.decode.state import DecodeState, empty_state
+from pasta_jax.device.devices import Chip, share_of_chip
+from pasta_jax.errors import PastaError
+from pasta_jax.files.validated import Lanes, Length, Positive, Rows, Slots, Threads
+from pasta_jax.lang.tags import NUM_TAGS, TagIds
+from pasta_jax.models import transformer
+from pasta_jax.models.config import PRESETS, TransformerConfig
+from pasta_jax.models.kernels.flash_tpu import TILE
+from pasta_jax.models.sharding import rows
+from pasta_jax.preference.loss import PairBatch, PreferenceLoss, best_of_n_margin, preference_loss
+from pasta_jax.progress import say, track
+from pasta_jax.tpu import program as tpu
+from pasta_jax.tpu.report import Largest, Report
+from pasta_jax.tpu.room import Room
+from pasta_jax.train.loop import train_step, where_it_is
+from pasta_jax.train.loss import KINDS, Loss, Scoring, sft_loss
+from pasta_jax.train.optimizer import OptimizerConfig, new_optimizer
+from pasta_jax.train.state import Params, new_state
+from pasta_jax.weights.model import Model
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainSettings:
+    """The shape of a training step, and the devices that divide its rows."""
+
+    data: Positive
+    fsdp: bool
+    rows: Rows
+    tokens: Length
+    block: Slots
+    slice: Slots
+
+
+TOPOLOGIES = ("v5e:2x4", "v5e:4x4", "v6e:2x4", "v5p:2x2x1", "v4:2x2x1", "tpu7x:2x2x1")
+Name = Literal["run", "prefill", "sft", "preference"]
+TRAINING = frozenset({"sft", "preference"})
+Preset = Annotated[str, Meta(min_length=1)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The fields of configs/compile_tpu.py."""
+
+    presets: Annotated[tuple[Preset, ...], Meta(min_length=1, max_length=9)]
+    data: Positive
+    lanes: Lanes
+    rows: Threads
+    slots: Slots
+    used: Slots
+    prefill: Literal[16, 32, 64, 128, 256, 512]  # decode/prefill.py::PIECES
+    train: TrainSettings
+    programs: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=4)]
+    search: bool
+
+    def __post_init__(self):
+        if unknown := [preset for preset in self.presets if preset not in PRESETS]:
+            raise PastaError(f"config.presets {unknown[0]!r}: unknown architecture; choose from {', '.join(PRESETS)}")
+        train = self.train
+        if TRAINING.isdisjoint(self.programs):
+            return
+        if min(train.block, train.tokens) % TILE:
+            raise PastaError(
+                f"config.train.block {train.block}: a TPU needs a multiple of {TILE}, as config.train.tokens must be"
+            )
+        multiple = train.data * (2 if "preference" in self.programs else 1)
+        if train.rows % multiple:
+            raise PastaError(
+                f"config.train.rows {train.rows}: must be a multiple of {multiple}, for rows, or pairs of rows, on "
+                f"each of config.train.data={train.data} devices"
+            )
+
+
+def compile_all(settings: Settings, names: Sequence[str]) -> Iterator[Report]:
+    """Compile for each topology and preset. A single one that doesn't fit is an error, of several it is reported."""
+    several = len(names) * len(settings.presets) > 1
+    for topology in names:
+        for preset in settings.presets:
+            yield compile_programs(settings, topology, preset, several)
+
+
+def compile_programs(settings: Settings, topology: str, preset: str, keep_on: bool = False) -> Report:
+    """Compile each program and report what it needs; with `keep_on`, also of those that don't fit."""
+    devices = tpu.topology_devices(topology)
+    mesh, chip = tpu.topology_mesh(devices, settings.data), share_of_chip(devices)
+    training_mesh = tpu.topology_mesh(devices, settings.train.data, settings.train.fsdp)
+    say(f"compiling {preset} for {len(devices)} x {devices[0].device_kind}; nothing runs")
+    shapes = shapes_of(settings, preset, mesh)
+    room = Room(shapes.config, topology, len(devices), chip)
+    programs, refused = {}, {}
+    for name in track(settings.programs, "compiling", len(settings.programs)):
+        training = name in TRAINING
+        lowered = functools.partial(LOWER[name], settings, shapes, training_mesh if training else mesh)
+        try:
+            programs[name] = tpu.compile_program(f"{name} of {preset}", lowered, chip, settings.used)
+        except tpu.DoesNotFit as error:
+            advice = "fewer rows or tokens" if training else f"fewer lanes or slots{room.suggestion(settings.slots)}"
+            refused[name] = f"{error}; use more devices, or {advice}"
+            if not keep_on:
+                raise PastaError(refused[name]) from None
+        say(f"{name}: {refused[name] if name in refused else f'{programs[name].compile_s} s'}")
+    largest = {}
+    if settings.search and (run_program := programs.get("run")):
+        largest = room.search(settings.slots, run_program.temp / (settings.lanes / settings.data))
+        largest = verified(settings, largest, devices, preset, chip)
+    keys_values = tpu.device_bytes(shapes.state.pool.kv)
+    params = tpu.device_bytes(shapes.params)
+    return Report(
+        topology=topology,
+        device=devices[0].device_kind,
+        mesh=dict(mesh.shape),
+        training_mesh=dict(training_mesh.shape),
+        preset=preset,
+        lanes=settings.lanes,
+        rows=settings.rows,
+        slots=settings.slots,
+        used=settings.used,
+        prefill=settings.prefill,
+        bytes="of one device",
+        params=params,
+        state=tpu.device_bytes(shapes.state),
+        keys_values=keys_values,
+        live=params + keys_values * min(settings.used, settings.slots) // settings.slots,
+        chip=chip,
+        programs=programs,
+        refused=refused,
+        largest=largest,
+    )
+
+
+def verified(
+    settings: Settings, largest: dict[int, Largest], devices: list[jax.Device], preset: str, chip: Chip | None
+) -> dict[int, Largest]:
+    """The largest pool at the configured slots, compiled; with fewer lanes as long as the compiler rejects it."""
+    if settings.slots not in largest:
+        return largest
+    found = largest[settings.slots]
+    while found.lanes:
+        tried = dataclasses.replace(settings, lanes=found.lanes, data=found.data)
+        mesh = tpu.topology_mesh(devices, found.data)
+        lowered = functools.partial(lower_run, tried, shapes_of(tried, preset, mesh), mesh)
+        try:
+            tpu.compile_program(f"run of {preset}", lowered, chip, settings.used)
+        except tpu.DoesNotFit:
+            found = dataclasses.replace(found, lanes=found.lanes - found.data)
+        else:
+            found = dataclasses.replace(found, compiled=True)
+            break
+    return largest | {settings.slots: found}
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+    """The ids that a compiled loop needs of a tokenizer."""
+
+    tags: TagIds
+    stop_ids: tuple[int, ...]
+    vocab_size: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Shapes:
+    """Parameters and decode state of a model as shapes that know their devices."""
+
+    config: TransformerConfig
+    params: Params
+    state: DecodeState
+    rules: Rules
+
+
+def shapes_of(settings: Settings, preset: str, mesh: Mesh) -> Shapes:
+    """A preset in bfloat16 with scanned layers, as on a TPU."""
+    config = PRESETS[preset]
+    init = functools.partial(transformer.init, config, stacked=True)
+    params = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.bfloat16), jax.eval_shape(init, jax.random.key(0))
+    )
+    state = functools.partial(empty_state, config, settings.lanes, settings.slots, jnp.bfloat16, stacked=True)
+    params = tpu.placed(params, mesh)
+    vocabulary = Vocabulary(TagIds(config.vocab - NUM_TAGS), (1,), config.vocab)
+    decoding = DecodeConfig(settings.lanes, settings.rows, settings.slots)
+    rules = rules_for(Model(preset, config, params, vocabulary), decoding, settings.slots, False)
+    return Shapes(config, params, tpu.placed(jax.eval_shape(state), mesh), rules)
+
+
+def lower_run(settings: Settings, shapes: Shapes, mesh: Mesh) -> jax.stages.Lowered:
+    """The interpreter's loop."""
+    return run.lower(
+        shapes.params, shapes.state, scalar("int32"), scalar("bool"), config=shapes.config, rules=shapes.rules
+    )
+
+
+def lower_prefill(settings: Settings, shapes: Shapes, mesh: Mesh) -> jax.stages.Lowered:
+    """One piece of a prompt, written to the pool."""
+    sizes = ((), (settings.prefill,), (), (), ())
+    lane, tokens, start, count, first = (scalar("int32", *size) for size in sizes)
+    return prefill.lower(
+        shapes.params, shapes.state, lane, tokens, start, count, first, config=shapes.config, rules=shapes.rules
+    )
+
+
+def lower_sft(settings: Settings, shapes: Shapes, mesh: Mesh) -> jax.stages.Lowered:
+    """A step of supervised training, on rows of packed records."""
+    scoring = scoring_for(settings, shapes)
+    return lower_step(
+        shapes, sft_loss(scoring, (1.0,) * len(KINDS)), batch_of(settings.train.rows, settings, mesh), mesh
+    )
+
+
+def lower_preference(settings: Settings, shapes: Shapes, mesh: Mesh) -> jax.stages.Lowered:
+    """A step of preference optimisation, on half as many pairs as rows."""
+    scoring, pairs = scoring_for(settings, shapes), settings.train.rows // 2
+    answers, number = batch_of(pairs, settings, mesh), jax.ShapeDtypeStruct((pairs,), jnp.float32, sharding=rows(mesh))
+    loss = preference_loss(scoring, PreferenceLoss("bonbon", alpha=0.005, margin=best_of_n_margin(10), beta=0.1))
+    return lower_step(shapes, loss, PairBatch(answers, answers, number, number, number), mesh)
+
+
+def scoring_for(settings: Settings, shapes: Shapes) -> Scoring:
+    """Blocked attention, and each layer recomputed in the backward pass."""
+    train = settings.train
+    return Scoring(
+        shapes.config, shapes.rules.tags, jnp.bfloat16, train.slice, train.block, remat=True, products=jnp.bfloat16
+    )
+
+
+def batch_of(count: int, settings: Settings, mesh: Mesh) -> Batch:
+    """That many rows of tokens."""
+    vector = jax.ShapeDtypeStruct((count, settings.train.tokens), jnp.int32, sharding=rows(mesh))
+    return Batch(**{field.name: vector for field in dataclasses.fields(Batch)})
+
+
+def lower_step(shapes: Shapes, loss: Loss, batch: Batch | PairBatch, mesh: Mesh) -> jax.stages.Lowered:
+    """A step of the training loop with AdamW over all parameters, which are float32 as in every training run."""
+    optimizer = new_optimizer(
+        OptimizerConfig(steps=1, learning_rate=1e-5, warmup=0, weight_decay=0.0, clip=1.0, b1=0.9, b2=0.999, eps=1e-8)
+    )
+    step = functools.partial(train_step, loss=loss, optimizer=optimizer, accumulate=1)
+    params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), shapes.params)
+    state = tpu.placed(jax.eval_shape(lambda params: new_state(params, optimizer, 0), params), mesh)
+    return jax.jit(step, donate_argnums=0, out_shardings=where_it_is(state)).lower(state, None, batch)
+
+
+def scalar(dtype: str, *shape: int) -> jax.ShapeDtypeStruct:
+    """A small host value, which every device gets whole."""
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+LOWER = {"run": lower_run, "prefill": lower_prefill, "sft": lower_sft, "preference": lower_preference}

@@ -1,0 +1,196 @@
+"""Compile programs for a TPU topology without a TPU, and read from the compiled program what it needs.
+
+The process must have the environment of tpu/environment.py before JAX is imported.
+"""
+
+import dataclasses
+import functools
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import TypeVar
+
+import jax
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import AbstractMesh, AxisType, Mesh
+
+from pasta_jax.device.devices import Chip
+from pasta_jax.errors import PastaError
+from pasta_jax.models.kernels import pool_tpu
+from pasta_jax.models.sharding import DATA, FSDP, MODEL, make_mesh, shardings
+from pasta_jax.models.transformer import Layer
+from pasta_jax.tpu import hlo
+
+Tree = TypeVar("Tree")
+
+
+def topology_devices(name: str) -> list[jax.Device]:
+    """The devices of a topology, which need not exist."""
+    one_chip = {"chips_per_host_bounds": (1, 1, 1)} if name.endswith(":1x1") else {}
+    try:
+        return topologies.get_topology_desc(platform="tpu", topology_name=name, **one_chip).devices
+    except Exception as error:  # the plugin raises various types
+        reason = " ".join(str(error).split())[:200]
+        raise PastaError(
+            f"--topology={name}: {reason}; use a name such as v5e:2x4, v6e:2x2, v5p:2x2x1, tpu7x:2x2x1"
+        ) from None
+
+
+def topology_mesh(devices: list[jax.Device], data: int, fsdp: bool = False) -> Mesh:
+    """A mesh of all devices, `data` times the rest; with `fsdp` to train on, parameters divided over `data` too."""
+    axis = FSDP if fsdp else DATA
+    try:
+        return make_mesh(data, len(devices) // data, devices, axis)
+    except AssertionError:  # JAX orders no chips that show two cores each, as v4 does here
+        return Mesh(np.array(devices).reshape(data, -1), (axis, MODEL), axis_types=(AxisType.Auto,) * 2)
+
+
+def placed(tree: Tree, mesh: Mesh | AbstractMesh) -> Tree:
+    """The tree's shapes, sharded as pasta_jax/models/sharding.py divides them."""
+    return jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        tree,
+        shardings(tree, mesh),
+    )
+
+
+def device_bytes(tree: object) -> int:
+    """Bytes of a tree of placed shapes or arrays on one device."""
+    return sum(int(np.prod(x.sharding.shard_shape(x.shape))) * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """One instruction that exchanges values between devices. In a loop it is listed once."""
+
+    kind: str
+    bytes: int  # of its result on one device
+    in_layers: bool  # part of a layer's code, so it runs once per layer
+
+
+@dataclasses.dataclass(frozen=True)
+class Collectives:
+    """How often each kind of collective occurs, in a layer and outside, and the bytes of its largest result."""
+
+    in_layers: dict[str, int]
+    outside: dict[str, int]
+    largest: dict[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """What a compiled program needs; bytes are of one device."""
+
+    arguments: int
+    alias: int  # updated in place
+    temp: int
+    peak: int
+    flops: float  # operations of products, in one call; of a decoding loop, in one step of all rows
+    hbm_bytes: float  # read and written in the same
+    estimated_ms: float | None  # the greater of both, divided by the chip's published figures: nothing was measured
+    collectives: Collectives
+    kernels: int
+    sorts: int
+    compile_s: float
+
+
+class DoesNotFit(PastaError):
+    """The compiler rejected a program because of its memory."""
+
+
+def compile_program(name: str, lower: Callable[[], jax.stages.Lowered], chip: Chip | None, used: int) -> Program:
+    """Lower and compile; the compiler itself rejects what does not fit into a device's memory.
+
+    `used` is the number of slots in use of each lane, for the bytes of a step.
+    """
+    began = time.perf_counter()
+    try:
+        compiled = lower().compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        reason = re.sub(r"\s+", " ", str(error))[:160]
+        raise DoesNotFit(f"{name} doesn't fit: {reason}") from None
+    memory, text = compiled.memory_analysis(), compiled.as_text()
+    cost = hlo.cost_of_step if name.startswith("run") else hlo.cost
+    needs = cost(text, kernel_costs(used))
+    return Program(
+        flops=needs.flops,
+        hbm_bytes=needs.bytes,
+        estimated_ms=None if chip is None else round(roofline_ms(needs, chip), 3),
+        sorts=len(re.findall(r" sort\(", text)),
+        arguments=memory.argument_size_in_bytes,
+        alias=memory.alias_size_in_bytes,
+        temp=memory.temp_size_in_bytes,
+        peak=memory.peak_memory_in_bytes,
+        collectives=summary(collectives(text)),
+        kernels=text.count('custom_call_target="tpu_custom_call"'),
+        compile_s=round(time.perf_counter() - began, 1),
+    )
+
+
+def roofline_ms(needs: hlo.Cost, chip: Chip) -> float:
+    """The time that products and memory take at their published peak, if they overlap and nothing else takes any."""
+    return 1e3 * max(needs.flops / (1e12 * chip.tflops), needs.bytes / (1e9 * chip.gb_per_s))
+
+
+def kernel_costs(used: int) -> dict[str, hlo.Kernel]:
+    """The costs of our kernels by the operands of a call; without them a kernel's operands would count as read."""
+
+    def pool(one: hlo.Instruction, operands: list[hlo.Array]) -> hlo.Cost:
+        (lanes, heads, queries, size), keys = operands[-3].dims, operands[-2]
+        slots = math.prod(keys.dims[-2:]) // size
+        slot_bytes = keys.bytes / math.prod(keys.dims) * heads * size
+        block = pool_tpu.block_of(slots, int(slot_bytes))
+        read = lanes * min(-(-used // block) * block, slots)
+        small = sum(array.hbm for array in (*operands[:-4], operands[-3], *one.arrays))
+        integers = read * 4 * 4.0 * operands[-4].in_hbm
+        return hlo.Cost(4.0 * read * heads * queries * size, 2 * read * slot_bytes + integers + small)
+
+    def blocks(products: int, one: hlo.Instruction, operands: list[hlo.Array]) -> hlo.Cost:
+        """Attention by blocks: `products` of each pair of blocks; every operand is counted once."""
+        (pairs,), (lanes, heads, groups, length, size) = operands[0].dims, operands[7].dims
+        block = length // ((math.isqrt(8 * pairs + 1) - 1) // 2)
+        flops = 2.0 * products * lanes * heads * groups * size * pairs * block**2
+        return hlo.Cost(flops, sum(array.hbm for array in (*operands, *one.arrays)))
+
+    products = {"forward_kernel": 2, "queries_kernel": 3, "keys_kernel": 4}
+    return {"pool_kernel": pool} | {name: functools.partial(blocks, count) for name, count in products.items()}
+
+
+def summary(instructions: list[Collective]) -> Collectives:
+    """Counts and largest results by kind."""
+    kinds = sorted({one.kind for one in instructions})
+    return Collectives(
+        in_layers=dict(Counter(one.kind for one in instructions if one.in_layers)),
+        outside=dict(Counter(one.kind for one in instructions if not one.in_layers)),
+        largest={kind: max(one.bytes for one in instructions if one.kind == kind) for kind in kinds},
+    )
+
+
+_COLLECTIVE = re.compile(
+    r"= (?P<result>.+?) (?P<kind>all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute)(-start)?\("
+)
+_IN_LAYER = f"/{Layer.__name__}/"  # in the name of every operation of a layer
+_ARRAY = re.compile(r"\b(pred|[a-z]+\d+)\[([\d,]*)\]")
+
+
+def collectives(program: str) -> list[Collective]:
+    """The collectives in the text of a compiled program."""
+    instructions = []
+    for line in program.splitlines():
+        if match := _COLLECTIVE.search(line):
+            size = sum(_bytes(*array) for array in _ARRAY.findall(match["result"]))
+            instructions.append(Collective(match["kind"], size, _IN_LAYER in line))
+    return instructions
+
+
+def _bytes(dtype: str, dims: str) -> int:
+    bits = 8 if dtype == "pred" else int(re.search(r"\d+", dtype)[0])
+    size = bits // 8
+    for dim in filter(None, dims.split(",")):
+        size *= int(dim)
+    return size

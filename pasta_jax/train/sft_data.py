@@ -1,0 +1,120 @@
+"""The data of supervised training: records or problems of the toy task, as batches and held-out batches."""
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from typing import Literal
+
+import jax
+
+from pasta_jax.data.batch import Batch
+from pasta_jax.data.batches import Feed, Layout
+from pasta_jax.data.builder import Examples
+from pasta_jax.data.example import Example, encode
+from pasta_jax.data.sources import origin
+from pasta_jax.errors import PastaError
+from pasta_jax.files.remote import path_of
+from pasta_jax.files.validated import Lengths, RecordsOrNone, Rows, Seed, Share
+from pasta_jax.lang.structure import Positions
+from pasta_jax.progress import say
+from pasta_jax.tokenizers.tokenizer import Tokenizer
+from pasta_jax.toy.task import HELD_OUT, problems
+from pasta_jax.train.stray import with_strays
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSettings:
+    """What to train and to measure on, and the shapes of batches."""
+
+    records: str  # folder that launch.annotate wrote
+    toy: Literal["", "small", "medium", "large"]  # or a level of the toy task
+    toy_count: RecordsOrNone  # its problems
+    toy_seed: Seed
+    held_out: RecordsOrNone  # records to measure on
+    lengths: Lengths  # tokens of a batch row
+    rows: Rows
+    packed: bool  # several records per row
+    too_long: Literal["drop", "split"]
+    stray: Share  # of the chunks that go on with main's next text (train/stray.py); held-out ones don't
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """How answers are trained on."""
+
+    strip_tags: bool
+    tree: bool
+    positions: Positions
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """What a run reads."""
+
+    feed: Feed
+    held_out: tuple[Batch, ...]
+    prompts: tuple[tuple[int, ...], ...]  # held-out, for the probe
+    fingerprint: str
+    origins: tuple[str, ...]  # each set that is trained on, with its terms
+
+
+def read_data(data: DataSettings, form: Form, tokenizer: Tokenizer, seed: int, prompts: int) -> Data:
+    """Problems of the toy task, or records that launch.annotate wrote; `prompts`: how many of the held-out ones."""
+    if bool(data.toy) == bool(data.records):
+        raise PastaError(
+            "config.data: set either records=<folder written by launch.annotate> or toy=<level of the toy task>"
+        )
+    if form.tree and (data.toy or form.strip_tags or form.positions.policy != "shared_start"):
+        raise PastaError("config.tree: needs records, strip_tags False, and positions.policy shared_start")
+    if data.toy:
+        train = toy_examples(data.toy, form, tokenizer, data.toy_seed, data.toy_count)
+        held_out = toy_examples(data.toy, form, tokenizer, HELD_OUT, data.held_out)
+        fingerprint = fingerprint_of_examples([*train, *held_out])
+        origins = (f"the toy task, level {data.toy}, {data.toy_count} problems: made by a program of this project",)
+    else:
+        arguments = tokenizer, form.strip_tags, form.positions, form.tree
+        train = Examples(path_of(data.records), "train", *arguments)
+        fingerprint = train.about.fingerprint
+        origins = tuple(map(origin, train.about.sources))
+        held_out = []
+        if data.held_out:
+            validation = Examples(path_of(data.records), "validation", *arguments)
+            held_out = [validation[number] for number in range(min(len(validation), data.held_out))]
+    if data.stray:
+        if form.strip_tags or form.tree:
+            raise PastaError("config.data.stray: needs chunks with [/ASYNC]; set it to 0 with strip_tags or tree")
+        about = tokenizer.tags, tokenizer.end_of_turn, form.positions
+        train = [with_strays(example, data.stray, seed, *about) for example in train]
+    layout = Layout(data.lengths, data.rows, data.packed, data.too_long)
+    hosts = {"host": jax.process_index(), "hosts": jax.process_count()}
+    feed = Feed(train, layout, **hosts)
+    say(f"data {fingerprint}: {len(train)} records, {feed.dropped} too long for {data.lengths[-1]} tokens")
+    batches = ()
+    if held_out:
+        measured = Feed(held_out, layout, **hosts)
+        batches = tuple(measured.batch(0, step) for step in range(measured.steps(0, 1)))
+    return Data(feed, batches, tuple(map(prompt_of, held_out[:prompts])), fingerprint, origins)
+
+
+def toy_examples(level: str, form: Form, tokenizer: Tokenizer, seed: int, count: int) -> list[Example]:
+    """Problems of the toy task as a model reads them."""
+    examples = []
+    for problem in problems(seed, 0, count, level):
+        prompt = tokenizer.chat([("user", problem.instruction)])
+        answer = tokenizer.encode(problem.answer) if form.strip_tags else problem.program(tokenizer).ids(tokenizer)
+        examples.append(encode(prompt, answer, tokenizer.tags, tokenizer.end_of_turn, form.positions))
+    return examples
+
+
+def fingerprint_of_examples(examples: Sequence[Example]) -> str:
+    """Of all arrays of the examples."""
+    digest = hashlib.sha256()
+    for example in examples:
+        for field in dataclasses.fields(example):
+            digest.update(getattr(example, field.name).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def prompt_of(example: Example) -> tuple[int, ...]:
+    """An example's prompt, as ids."""
+    return tuple(example.token[: example.prompt_length].tolist())

@@ -1,0 +1,248 @@
+"""LoRA adapters: a small tree of low-rank pairs, and of the tags' rows, alongside frozen parameters; as PEFT folders.
+
+    kernel' = kernel + b · a        a [rank, inputs], b [*outputs, rank]
+
+The usual factor alpha / rank is part of a's initial values. An adapter has the layer layout of its parameters. `attach`
+and `merge` are pure and differentiable.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes  # noqa: F401  (gives NumPy bfloat16, which safetensors needs)
+import msgspec
+import numpy as np
+from jax.typing import DTypeLike
+from safetensors import SafetensorError, safe_open
+
+from pasta_jax.errors import PastaError
+from pasta_jax.files import safetensors
+from pasta_jax.files.atomic import write_json
+from pasta_jax.files.validated import AtLeastZero
+from pasta_jax.lang.structure import Positions
+from pasta_jax.lang.tags import NUM_TAGS, TagIds
+from pasta_jax.models.parameters import Params, is_stacked, map_layers, stack, unstack
+from pasta_jax.tokenizers.tokenizer import tokenizer_fingerprint
+from pasta_jax.weights import card as cards
+from pasta_jax.weights import peft
+from pasta_jax.weights.card import Card
+from pasta_jax.weights.generation_config import FILE, PLAIN, as_json
+from pasta_jax.weights.lazy import Deferred
+from pasta_jax.weights.model import Model
+
+FORMAT, FUSED_FORMAT = "adapter 3", "pasta_jax adapter 2"  # the latter was one file with a pair per fused kernel
+SECTION = "pasta_jax"  # our key in the file's metadata
+WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+Rank = Annotated[int, msgspec.Meta(ge=1, le=4096)]
+TARGETS = ("qkv", "out", "gate_up", "down")  # a layer's projections
+TABLES = ("embed", "head")
+
+
+@dataclasses.dataclass(frozen=True)
+class AdapterConfig:
+    """Which projections get a pair, the pairs' rank, and the scale of their initial values."""
+
+    rank: Rank
+    alpha: AtLeastZero
+    targets: tuple[str, ...] = TARGETS
+
+    def __post_init__(self):
+        unknown = set(self.targets) - set(TARGETS)
+        if unknown:
+            raise PastaError(f"unknown adapter target {sorted(unknown)[0]!r}; choose from {', '.join(TARGETS)}")
+        if self.rank < 1:
+            raise PastaError(f"adapter rank {self.rank}: must be at least 1")
+
+
+def new_adapter(params: Params, adapter: AdapterConfig, tags: TagIds, seed: int) -> Params:
+    """An adapter that changes nothing yet: b is zero, the tags' rows are those of the parameters."""
+    rng = np.random.default_rng(seed)
+
+    def pair(kernel, lead: int):
+        layers, outputs, inputs = kernel.shape[:lead], kernel.shape[lead:-1], kernel.shape[-1]
+        if adapter.rank > inputs:
+            raise PastaError(f"adapter rank {adapter.rank}: larger than a kernel's {inputs} inputs; lower it")
+        scale = adapter.alpha / adapter.rank / np.sqrt(inputs)
+        a = rng.standard_normal((*layers, adapter.rank, inputs)) * scale
+        return {
+            "lora_a": jnp.asarray(a, jnp.float32),
+            "lora_b": jnp.zeros((*layers, *outputs, adapter.rank), jnp.float32),
+        }
+
+    def one(layer, lead: int):
+        return {name: pair(layer[name]["kernel"], lead) for name in adapter.targets}
+
+    layers = params["layers"]
+    rows = {
+        name: params[name][tags.base : tags.base + NUM_TAGS].astype(jnp.float32) for name in TABLES if name in params
+    }
+    return {
+        "layers": one(layers, 1) if is_stacked(params) else tuple(one(layer, 0) for layer in layers),
+        "tag_rows": rows,
+    }
+
+
+def attach(params: Params, adapter: Params, tags: TagIds) -> Params:
+    """Parameters with the adapter attached to the frozen kernels: for training."""
+
+    def join(layer, pairs):
+        return layer | {
+            name: layer[name] | {k: v.astype(layer[name]["kernel"].dtype) for k, v in pair.items()}
+            for name, pair in pairs.items()
+        }
+
+    return params | {"layers": map_layers(join, params, adapter)} | _with_tag_rows(params, adapter, tags)
+
+
+def merge(params: Params, adapter: Params, tags: TagIds) -> Params:
+    """Parameters with the adapter added to the kernels: for decoding and export."""
+    return params | {"layers": map_layers(_merge_layer, params, adapter)} | _with_tag_rows(params, adapter, tags)
+
+
+def merge_on_host(params: Params, adapter: Params, tags: TagIds) -> Params:
+    """`merge` of unrolled host parameters; one kernel at a time is on the device."""
+
+    def on_host(kernel, pair):
+        if isinstance(kernel, Deferred):
+            return kernel.then(lambda read: on_host(read, pair))
+        return np.asarray(_merge_kernel(jnp.asarray(kernel), pair))
+
+    def one(layer, pairs):
+        return layer | {name: {"kernel": on_host(layer[name]["kernel"], pair)} for name, pair in pairs.items()}
+
+    tables = {name: np.array(params[name]) for name in adapter["tag_rows"]}
+    for name, table in tables.items():
+        table[tags.base : tags.base + NUM_TAGS] = adapter["tag_rows"][name]
+    return params | {"layers": map_layers(one, params, adapter)} | tables
+
+
+def _merge_layer(layer: Params, pairs: Params) -> Params:
+    return layer | {name: {"kernel": _merge_kernel(layer[name]["kernel"], pair)} for name, pair in pairs.items()}
+
+
+def _merge_kernel(kernel: jax.Array, pair: Params) -> jax.Array:
+    delta = jnp.tensordot(pair["lora_b"], pair["lora_a"], axes=1)
+    return (kernel.astype(jnp.float32) + delta).astype(kernel.dtype)
+
+
+def _with_tag_rows(params: Params, adapter: Params, tags: TagIds) -> Params:
+    rows = adapter["tag_rows"]
+    return {
+        name: params[name].at[tags.base : tags.base + NUM_TAGS].set(rows[name].astype(params[name].dtype))
+        for name in rows
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class About:
+    """What an adapter was trained for: recorded in its file, checked when it is loaded."""
+
+    base: str  # the base model's name
+    base_fingerprint: str
+    tokenizer_fingerprint: str
+    positions: Positions | None  # those it was trained with; None: it was not trained on the tags
+    rank: Rank
+    alpha: AtLeastZero
+    targets: Annotated[tuple[str, ...], msgspec.Meta(max_length=4)]
+
+
+def describe(base: Model, settings: AdapterConfig, positions: Positions | None) -> About:
+    """The record of an adapter trained on this base."""
+    tokenizer = tokenizer_fingerprint(base.tokenizer)
+    return About(base.name, base.fingerprint, tokenizer, positions, **dataclasses.asdict(settings))
+
+
+def rounded(adapter: Params, dtype: DTypeLike) -> Params:
+    """The adapter as it is read back from a file of this dtype."""
+    return jax.tree.map(lambda leaf: np.asarray(np.asarray(leaf, dtype), np.float32), adapter)
+
+
+def save_adapter(
+    folder: Path, adapter: Params, base: Model, about: About, dtype: DTypeLike = jnp.float32, card: Card | None = None
+) -> None:
+    """Write an adapter as a folder that `peft` reads too, with a card; `dtype` is that of the file.
+
+    The weights come last: a folder with an adapter_model.safetensors is a whole adapter.
+    """
+    tags = base.tokenizer.tags
+    hub, _ = cards.HUB.get(base.name, (base.name, ""))
+    write_json(folder / CONFIG, peft.config_json(base.config, tags, about.rank, about.targets, hub))
+    if base.defaults != PLAIN:
+        write_json(folder / FILE, as_json(base.defaults))
+    cards.write(folder, card or Card("adapter", base.name, about.positions, tags.base))
+    flat = peft.tensors(unstack(jax.tree.map(np.asarray, adapter)), base.config)
+    tensors = {name: np.asarray(leaf, dtype) for name, leaf in flat.items()}
+    metadata = {"format": "pt", SECTION: FORMAT, "about": msgspec.json.encode(about).decode()}
+    safetensors.write(folder / WEIGHTS, tensors, metadata)
+
+
+def load_adapter(path: Path, base: Model) -> tuple[Params, About]:
+    """An adapter in float32 and in the layer layout of its base, and its record. Any other base is refused."""
+    flat, about, is_fused = _read(path)
+    if about.base_fingerprint != base.fingerprint:
+        raise PastaError(
+            f"{path}: an adapter for other weights of {about.base} than these; "
+            "load it with the model that it was trained on"
+            if about.base == base.name
+            else f"{path}: an adapter for {about.base}, not {base.name}; load it with the model that it was trained on"
+        )
+    if about.tokenizer_fingerprint != tokenizer_fingerprint(base.tokenizer):
+        raise PastaError(
+            f"{path}: trained with another tokenizer than that of {base.name}; use the tokenizer it was trained with"
+        )
+    if is_fused:
+        flat = _split(flat, base, about, path)
+    shapes = peft.shapes(base.config, about.rank, about.targets)
+    for name in sorted(shapes.keys() | flat.keys()):
+        expected, actual = shapes.get(name), flat[name].shape if name in flat else None
+        if actual != expected:
+            raise PastaError(
+                f"{path}: {name} has shape {actual}, for this base and rank {about.rank} it must be {expected}; "
+                "save the adapter again"
+            )
+    if copies := peft.unequal_copies(flat, base.config, about.targets):
+        raise PastaError(f"{path}: {copies[0]} and {copies[1]} differ; use the adapter as a training run wrote it")
+    adapter = peft.adapter(flat, base.config, about.targets)
+    adapter = stack(adapter) if is_stacked(base.params) else adapter
+    return jax.tree.map(jnp.asarray, adapter), about
+
+
+def _split(flat: dict[str, np.ndarray], base: Model, about: About, path: Path) -> dict[str, np.ndarray]:
+    """The tensors of a file in the fused format under today's names."""
+    try:
+        pairs = {name: {key: flat[f"layers.{name}.{key}"] for key in ("lora_a", "lora_b")} for name in about.targets}
+        rows = {table: flat[f"tag_rows.{table}"] for table in TABLES if table in base.params}
+        return peft.tensors(unstack({"layers": pairs, "tag_rows": rows}), base.config)
+    except (KeyError, ValueError, IndexError) as error:
+        raise PastaError(f"{path}: its tensors don't fit this base ({error}); save the adapter again") from None
+
+
+def _read(path: Path) -> tuple[dict[str, np.ndarray], About, bool]:
+    """The arrays of an adapter as float32, its record, and whether it has the fused format.
+
+    `path` is its folder, or the file in it.
+    """
+    file_path = path / WEIGHTS if path.is_dir() else path
+    try:
+        with safe_open(file_path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            is_fused = metadata.get("format") == FUSED_FORMAT
+            if metadata.get(SECTION) != FORMAT and not is_fused:
+                raise PastaError(
+                    f"{path}: format {metadata.get(SECTION)!r}, expected {FORMAT!r}; use an adapter of a training run"
+                )
+            names = file.keys()
+            flat = {name: np.asarray(file.get_tensor(name), np.float32) for name in names}
+    except FileNotFoundError:
+        raise PastaError(f"{path}: not found; use an adapter of a training run") from None
+    except (SafetensorError, OSError) as error:
+        raise PastaError(f"{path}: not a complete adapter file ({error}); save or fetch it again") from None
+    try:
+        about = msgspec.json.decode(metadata.get("about", ""), type=About)
+        AdapterConfig(about.rank, about.alpha, about.targets)
+    except (msgspec.DecodeError, RecursionError, PastaError) as error:
+        raise PastaError(f"{path}: malformed record of the adapter ({error}); save it again") from None
+    return flat, about, is_fused

@@ -1,0 +1,147 @@
+"""Cards of written models and adapters: a README.md for people and hubs, and card.json, from which it can be completed.
+
+card.write(folder, dataclasses.replace(card.read(folder), figures={"fork rate": 0.71}))
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from pasta_jax.files.atomic import write_json, write_whole
+from pasta_jax.files.validated import MIB, read_json
+from pasta_jax.lang.structure import Positions
+from pasta_jax.lang.tags import NUM_TAGS
+
+README, FIELDS = "README.md", "card.json"
+# (repository, license) of the presets that a hub has; their licenses cover what is trained from them.
+HUB = {
+    "smollm2_135m": ("HuggingFaceTB/SmolLM2-135M-Instruct", "apache-2.0"),
+    "gemma3_270m": ("google/gemma-3-270m", "gemma"),
+    "gemma_2b": ("google/gemma-2b", "gemma"),
+    "gemma_7b": ("google/gemma-7b", "gemma"),
+}
+ELSEWHERE = (
+    "Other tools decode it sequentially: the tags are tokens like any other there, and nothing forks. Only pasta_jax "
+    "decodes chunks in parallel, with the positions and the visibility that it was trained with."
+)
+LIMITS = ("It was not trained to refuse harmful requests beyond what its base does, and its facts are its base's.",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """How something was trained: what a reader needs to judge it and to train it again."""
+
+    command: str  # empty: not run from a command line
+    seed: int
+    data: tuple[str, ...]  # each set with its origin and terms
+    settings: dict[str, Any]  # all of the run
+    revision: str  # of the code
+
+
+@dataclasses.dataclass(frozen=True)
+class Card:
+    """What is said about a written model or adapter."""
+
+    kind: Literal["model", "adapter"]
+    base: str  # the model's own name, or that of the model below the adapter
+    positions: Positions | None  # None: not trained on the tags
+    tags_base: int  # id of the first tag
+    training: Training | None = None  # None: not trained here
+    figures: dict[str, float | str] = dataclasses.field(default_factory=dict)  # measured, by name
+    limits: tuple[str, ...] = LIMITS
+
+
+def plain(settings: Any) -> dict[str, Any]:
+    """A dataclass's fields for `Training.settings`: infinity as text, files below the current folder without it."""
+    here = json.dumps(f"{Path.cwd()}/")[1:-1]
+    return json.loads(json.dumps(dataclasses.asdict(settings)).replace(f'"{here}', '"'), parse_constant=str)
+
+
+def write(folder: Path, card: Card) -> None:
+    """Write the card in both forms."""
+    write_whole(folder / README, text(card))
+    write_json(folder / FIELDS, msgspec.to_builtins(card))
+
+
+def read(folder: Path) -> Card:
+    """The card that `write` wrote."""
+    path = folder / FIELDS
+    return read_json(path, Card, most=16 * MIB, fix="choose a folder of an exported model or adapter")
+
+
+def text(card: Card) -> str:
+    """README.md, with the header that hubs read."""
+    hub, license = HUB.get(card.base, ("", ""))
+    header = {
+        "base_model": hub,
+        "license": license,
+        "library_name": "peft" if card.kind == "adapter" else "transformers",
+    }
+    lines = ["---", *(f"{name}: {value}" for name, value in header.items() if value), "tags:", "- pasta", "---", ""]
+    what = f"{'LoRA adapter for' if card.kind == 'adapter' else 'Model'} `{card.base}`"
+    lines += [f"# {what}", "", _nature(card), "", "## Use", "", _use(card, hub)]
+    if card.training is not None:
+        lines += ["## Training", "", *_training(card.training)]
+    if card.figures:
+        lines += ["## Figures", "", "| | |", "|---|---|", *(f"| {k} | {_figure(v)} |" for k, v in card.figures.items())]
+        lines += [""]
+    limits = card.limits if card.positions is None else (ELSEWHERE, *card.limits)
+    lines += ["## Limits", "", *(f"- {limit}" for limit in limits)]
+    return "\n".join(lines) + "\n"
+
+
+def _figure(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.4g}"
+
+
+def _nature(card: Card) -> str:
+    if card.positions is None:
+        return "It was not trained on PASTA's tags and answers sequentially."
+    return (
+        "It writes PASTA-LANG (arXiv 2502.11517): promises announce chunks that are decoded in parallel.\n"
+        f"The {NUM_TAGS} tags are the ids from {card.tags_base}; its position policy is `{card.positions}`."
+    )
+
+
+def _use(card: Card, hub: str) -> str:
+    if card.kind == "model":
+        command = "python -m launch.decode --config=configs/decode.py:local --config.model.path=FOLDER --prompt='Hi!'"
+        theirs = "`transformers` loads the folder as any other: model, tokenizer and chat template."
+        return f"```\n{command}\n```\n\n{theirs}\n"
+    variant = f"--config=configs/decode.py:{card.base} " if hub else ""
+    return f"""```
+python -m launch.decode {variant}--config.model.adapter=FOLDER --prompt='Hi!'
+```
+
+`peft` loads the same weights in `transformers`, on a model with rows for the tags. Logits are equal on the copy of the
+base that the adapter was trained on, and close on others; a package's copy may have 4-bit weights.
+
+```python
+model = AutoModelForCausalLM.from_pretrained("{hub or "BASE"}")
+if model.config.vocab_size < {card.tags_base + NUM_TAGS}:
+    model.resize_token_embeddings({card.tags_base + NUM_TAGS}, mean_resizing=False)
+model = PeftModel.from_pretrained(model, FOLDER)
+```
+"""
+
+
+def _training(training: Training) -> list[str]:
+    command = ["```", training.command, "```", ""] if training.command else []
+    data = [f"- {line}" for line in training.data]
+    settings = json.dumps(training.settings, indent=1, ensure_ascii=False)
+    return [
+        *command,
+        f"Seed {training.seed}; code at revision `{training.revision}`. Data:",
+        "",
+        *data,
+        "",
+        "All settings:",
+        "",
+        "```json",
+        settings,
+        "```",
+        "",
+    ]

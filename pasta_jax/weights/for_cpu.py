@@ -1,0 +1,121 @@
+"""Parameters that are only decoded with: each matrix in the layout that the CPU multiplies with a few rows fastest."""
+
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+
+from pasta_jax.files.gguf import GGUF
+from pasta_jax.lang.tags import NUM_TAGS, TagIds
+from pasta_jax.models.config import TransformerConfig
+from pasta_jax.models.kernels.cpu import quantized
+from pasta_jax.models.kernels.cpu.calls import by_codes, by_panels, holds_panels, of_blocks
+from pasta_jax.models.kernels.cpu.quantized import GROUP, Blocks
+from pasta_jax.models.parameters import PARTS, Params, is_stacked, join_kernel
+from pasta_jax.weights.gguf_model import NAMES, by_halves
+
+CODED = "q8"  # a dtype: float32, with matrices of 8-bit codes
+TABLES = {"embed": "token_embd", "head": "output"}
+
+
+def is_for_kernels(params: Params) -> bool:
+    """Whether parameters are in panels already."""
+    return not is_stacked(params) and holds_panels(params["layers"][0]["out"])
+
+
+def by_columns(params: Params) -> Params:
+    """Parameters with each kernel [*outputs, in], and the head's table, transposed to `columns` [in, *outputs].
+
+    On large pages XLA's CPU product with two to eight rows then takes a quarter less time, and with one row no more.
+    """
+    changed = _replaced(params, lambda kernel: {"columns": np.moveaxis(kernel, -1, 0)})
+    table = "head" if "head" in params else "embed"
+    return changed | {f"{table}_columns": changed.pop(table)["columns"]}
+
+
+def in_panels(params: Params, precision: str = "float32") -> Params:
+    """Parameters with each kernel, and the head's table, in panels for our own kernels; see kernels/calls.py.
+
+    `precision`: float32, bfloat16, or CODED, codes of 8 bits and a scale where the inputs allow that.
+    """
+
+    def one(kernel: np.ndarray) -> Params:
+        matrix_OxI = _matrix(kernel)
+        if precision == CODED and matrix_OxI.shape[1] % GROUP == 0:
+            return by_codes(matrix_OxI)
+        dtype = ml_dtypes.bfloat16 if precision == "bfloat16" else np.float32
+        return {"panels": by_panels(np.asarray(matrix_OxI, dtype))}
+
+    return _replaced(params, one)
+
+
+def in_blocks(gguf: GGUF, config: TransformerConfig, params: Params, tags: TagIds) -> Params:
+    """Unrolled parameters that were read from a GGUF file, with the file's own blocks in panels where it has such.
+
+    The tags' rows, which no file has, stay exact.
+    """
+
+    def part(l: int, name: str) -> Blocks | None:
+        found = _blocks(gguf, f"blk.{l}.{NAMES[name]}.weight")
+        if found is None or gguf.metadata["general.architecture"] != "llama" or name not in ("q", "k"):
+            return found
+        return found.map(lambda field: by_halves(field, config.head_dim))
+
+    def kernel(l: int, name: str, leaves: Params) -> Params:
+        parts = {plain: part(l, plain) for plain in PARTS[name]}
+        if None in parts.values():
+            return {"panels": by_panels(_matrix(leaves["kernel"]))}
+        return of_blocks(quantized.joined(parts, lambda fields: _matrix(join_kernel(name, fields, config))))
+
+    def table(name: str) -> Params:
+        rows, found = params[name], _blocks(gguf, f"{TABLES[name]}.weight")
+        exact = {"exact": by_panels(rows[tags.base : tags.base + NUM_TAGS])}
+        exact |= {"exact_at": np.arange(tags.base, tags.base + NUM_TAGS, dtype=np.int32)}
+        if found is None:
+            return {"panels": by_panels(rows)} | exact
+        missing = len(rows) - len(found.codes)
+        return of_blocks(found.map(lambda field: np.pad(field, ((0, missing), (0, 0))))) | exact
+
+    layers = tuple(
+        layer | {name: kernel(l, name, layer[name]) for name in PARTS} for l, layer in enumerate(params["layers"])
+    )
+    return params | {"layers": layers} | {name: table(name) for name in TABLES if name in params}
+
+
+def with_pairs(params: Params, adapter: Params) -> Params:
+    """Parameters in blocks with an adapter beside them; matrices that are not in blocks get it added.
+
+    Added to blocks it would have to be rounded to their codes, which loses most of it.
+    """
+
+    def join(leaves: Params, pair: Params) -> Params:
+        a, b = np.asarray(pair["lora_a"]), _matrix(np.asarray(pair["lora_b"]))
+        if "codes" in leaves:
+            return leaves | {"a": a, "b": by_panels(b)}
+        return {"panels": leaves["panels"] + by_panels(b @ a)}
+
+    layers = tuple(
+        layer | {name: join(layer[name], pair) for name, pair in pairs.items()}
+        for layer, pairs in zip(params["layers"], adapter["layers"], strict=True)
+    )
+    tables = {name: params[name] | {"exact": by_panels(np.asarray(rows))} for name, rows in adapter["tag_rows"].items()}
+    return params | {"layers": layers} | tables
+
+
+def _blocks(gguf: GGUF, name: str) -> Blocks | None:
+    info = gguf.tensors[name]
+    return quantized.read(gguf.stored(name), info.format.name, info.shape)
+
+
+def _matrix(kernel: np.ndarray) -> np.ndarray:
+    """A kernel [*outputs, any] as a matrix [out, any]."""
+    return kernel.reshape(-1, kernel.shape[-1])
+
+
+def _replaced(params: Params, change: Callable[[np.ndarray], Params]) -> Params:
+    def one(leaves: dict[str, np.ndarray]) -> Params:
+        return change(leaves["kernel"]) if set(leaves) == {"kernel"} else leaves
+
+    layers = tuple({part: one(leaves) for part, leaves in layer.items()} for layer in params["layers"])
+    table = "head" if "head" in params else "embed"
+    return params | {table: change(params[table]), "layers": layers}

@@ -1,0 +1,277 @@
+"""Load and export models: weights, configuration, tokenizer, positions; from GGUF files and Hugging Face folders."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+from jax.sharding import Mesh
+from jax.typing import DTypeLike
+
+from pasta_jax.errors import PastaError
+from pasta_jax.files import fingerprints, hub, packages
+from pasta_jax.files.gguf import GGUF
+from pasta_jax.lang.structure import Positions
+from pasta_jax.lang.tags import NUM_TAGS
+from pasta_jax.models.config import PRESETS, TransformerConfig
+from pasta_jax.models.kernels.cpu.calls import is_available
+from pasta_jax.models.kernels.cpu.huge_pages import on_large_pages
+from pasta_jax.models.parameters import Params, is_stacked, stack, unstack
+from pasta_jax.models.tag_rows import put_tag_rows
+from pasta_jax.progress import say
+from pasta_jax.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from pasta_jax.weights import cache as converted
+from pasta_jax.weights import card as cards
+from pasta_jax.weights import config_file, export, gguf_model, huggingface
+from pasta_jax.weights.card import Card
+from pasta_jax.weights.for_cpu import CODED, by_columns, in_blocks, in_panels, is_for_kernels
+from pasta_jax.weights.generation_config import PLAIN, read_defaults
+from pasta_jax.weights.lazy import place
+from pasta_jax.weights.model import BLOCKS, Model
+
+PACKAGED = {"smollm2_135m": packages.smollm2_gguf, "gemma3_270m": packages.gemma3_270m_gguf}
+
+
+_SPARE_PIECES = 1024  # that a tokenizer may have beyond the rows of its model's embedding, as for images
+_WHAT_TO_USE = "use a GGUF file, or a folder with config.json and *.safetensors"
+
+
+def load_model(
+    preset: str, path: str, dtype: DTypeLike | None = None, stacked: bool | None = None, only_decoding: bool = False
+) -> Model:
+    """`read_model`, then `on_device`."""
+    blocks = dtype == BLOCKS and decodes_codes(BLOCKS, only_decoding)
+    model = read_model(preset, path, blocks=blocks)
+    return on_device(model, None if dtype == BLOCKS else dtype, stacked, only_decoding)
+
+
+def read_model(preset: str, path: str, deferred: bool = False, blocks: bool = False) -> Model:
+    """The model at `path`, or with an empty path the preset that a package ships.
+
+    A path is that of a GGUF file or a Hugging Face folder, or a folder's id on the Hub.
+
+    The weights are float32 host arrays, unrolled; `deferred` ones are read when they are placed. With `blocks`, those
+    of a quantised GGUF file are as the file holds them, in the layout to decode with. With a path, the preset is what
+    the file must hold; an empty preset accepts any model.
+    """
+    if not preset and not path:
+        raise PastaError("no model named: set --config.model.path=<GGUF file or Hugging Face folder>")
+    if preset and preset not in PRESETS:
+        raise PastaError(f"unknown model preset {preset!r}; choose one of {', '.join(PRESETS)}")
+    if not path and preset not in PACKAGED:
+        raise PastaError(
+            f"model {preset}: no package ships its weights; set --config.model.path=<GGUF file or Hugging Face folder>"
+        )
+    source = hub.local(path) if path else PACKAGED[preset]()
+    if not source.exists():
+        raise PastaError(f"{source}: not found; {_WHAT_TO_USE}")
+    if source.is_file() and not is_gguf(source):
+        raise PastaError(f"{source}: not a GGUF file; {_WHAT_TO_USE}")
+    positions, fingerprint = None, ""
+    if source.is_dir():
+        config, params, tokenizer, positions = read_folder(source, deferred)
+    elif blocks:
+        config, params, tokenizer, fingerprint = read_blocks(source)
+    else:
+        config, params, tokenizer = read_gguf(source, deferred)
+    if preset and not same_architecture(config, PRESETS[preset]):
+        raise PastaError(f"{source}: not a {preset} ({difference(config, PRESETS[preset])}); choose another preset")
+    fingerprint = fingerprint or fingerprint_of(config, params, tokenizer)
+    defaults = read_defaults(source) if source.is_dir() else None
+    name = preset or (source.stem if source.is_file() else Path(path).name)
+    return Model(name, config, params, tokenizer, positions, fingerprint, defaults or PLAIN)
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether a file begins as GGUF files do."""
+    with path.open("rb") as file:
+        return file.read(4) == b"GGUF"
+
+
+def same_architecture(config: TransformerConfig, preset: TransformerConfig) -> bool:
+    """Equal except for vocabulary rows, which tags and padding change, and the stated context."""
+    return dataclasses.replace(config, vocab=preset.vocab, context=preset.context) == preset
+
+
+def difference(config: TransformerConfig, preset: TransformerConfig) -> str:
+    """The first field in which a file differs from its preset."""
+    for field in dataclasses.fields(config):
+        actual, expected = getattr(config, field.name), getattr(preset, field.name)
+        if field.name not in ("vocab", "context") and actual != expected:
+            return f"{field.name} is {actual}, not {expected}"
+    raise AssertionError("no difference")
+
+
+def read_gguf(path: Path, deferred: bool = False) -> tuple[TransformerConfig, Params, Tokenizer]:
+    """A GGUF file, with fresh rows for the tags. Only the first call converts it; later ones read the cache."""
+    tokenizer = load_tokenizer(path)
+    cached = converted.path_of(path)
+    loaded = converted.load(cached, deferred)
+    if loaded is not None:
+        return *loaded, tokenizer
+    config, params = convert_gguf(path, tokenizer)
+    converted.save(cached, config, params)
+    return config, params, tokenizer
+
+
+def read_blocks(path: Path) -> tuple[TransformerConfig, Params, Tokenizer, str]:
+    """A GGUF file with its own blocks in the layout to decode with, and its fingerprint; kept in the cache, too."""
+    tokenizer = load_tokenizer(path)
+    cached = converted.path_of(path, BLOCKS)
+    kept = converted.load_blocks(cached)
+    if kept is None:
+        config, params, _ = read_gguf(path)
+        fingerprint = fingerprint_of(config, params, tokenizer)
+        kept = config, in_blocks(GGUF.open(path), config, params, tokenizer.tags), fingerprint
+        converted.save(cached, *kept)
+    config, params, fingerprint = kept
+    return config, params, tokenizer, fingerprint
+
+
+def convert_gguf(path: Path, tokenizer: Tokenizer) -> tuple[TransformerConfig, Params]:
+    """The weights of a GGUF file without the cache."""
+    gguf = GGUF.open(path)
+    config = gguf_model.read_config(gguf)
+    params = gguf_model.read_params(gguf, config, rows_for(config, tokenizer, path))
+    params = put_tag_rows(params, tokenizer)
+    return dataclasses.replace(config, vocab=params["embed"].shape[0]), params
+
+
+def read_folder(folder: Path, deferred: bool = False) -> tuple[TransformerConfig, Params, Tokenizer, Positions | None]:
+    """A Hugging Face folder; a model written by another tool gets fresh rows for the tags."""
+    config, record = config_file.read_config(folder)
+    tokenizer = load_tokenizer(tokenizer_file(folder))
+    read = huggingface.deferred_params if deferred else huggingface.read_params
+    params = read(folder, config, rows_for(config, tokenizer, folder))
+    positions = None
+    if record is not None and record.tags_base == tokenizer.tags.base:
+        positions = record.positions
+    else:
+        params = put_tag_rows(params, tokenizer)
+    return dataclasses.replace(config, vocab=params["embed"].shape[0]), params, tokenizer, positions
+
+
+def rows_for(config: TransformerConfig, tokenizer: Tokenizer, path: Path) -> int:
+    """Rows of the embedding for all ids of the tokenizer, tags included."""
+    if tokenizer.vocab_size > config.vocab + _SPARE_PIECES:
+        raise PastaError(
+            f"{path}: its tokenizer has {tokenizer.vocab_size:,} pieces, its embedding {config.vocab:,} rows; "
+            "use the tokenizer file that came with the model"
+        )
+    return max(config.vocab, tokenizer.model_vocab)
+
+
+def tokenizer_file(folder: Path) -> Path:
+    """The tokenizer in a Hugging Face folder."""
+    for name in ("tokenizer.model", "tokenizer.json"):
+        if (folder / name).is_file():
+            return folder / name
+    raise PastaError(f"{folder}: neither tokenizer.model nor tokenizer.json; copy the model's tokenizer there")
+
+
+def export_model(model: Model, folder: Path, card: Card | None = None) -> None:
+    """Write the model with its tags, positions and card, so that `load_model` and `transformers` can read it."""
+    params = unstack(jax.tree.map(np.asarray, model.params))
+    record = config_file.TagRecord(model.tokenizer.tags.base, model.positions)
+    cards.write(folder, card or Card("model", model.name, model.positions, model.tokenizer.tags.base))
+    export.write(folder, model.tokenizer, model.defaults)
+    huggingface.write_model(folder, params, model.config, record)
+
+
+def fingerprint_of(config: TransformerConfig, params: Params, tokenizer: Tokenizer) -> str:
+    """Fingerprint of a model as an adapter's base: equal on every platform and for every copy of the same weights.
+
+    It covers the architecture and 64 elements of each array of the unrolled host parameters. Rows of the tags, which
+    travel with an adapter, and of padding are left out.
+    """
+    shape = dataclasses.asdict(config)
+    del shape["vocab"], shape["context"]
+    tags, samples = tokenizer.tags, 64
+    parts = [json.dumps(shape, sort_keys=True)]
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        name, leaf = jax.tree_util.keystr(path, simple=True, separator="/"), np.asarray(leaf)
+        if name in ("embed", "head"):
+            end = tokenizer.vocab_size
+            rows = end - NUM_TAGS if tags.base < end else end
+            places = np.linspace(0, rows * config.embed - 1, samples, dtype=np.int64)
+            row, column = np.divmod(places, config.embed)
+            values, size = leaf[row + NUM_TAGS * (row >= tags.base), column], (rows, config.embed)
+        else:
+            places = np.linspace(0, leaf.size - 1, samples, dtype=np.int64)
+            values, size = leaf[np.unravel_index(places, leaf.shape)], leaf.shape
+        parts.append(f"{name} {size} {values.astype(ml_dtypes.bfloat16).tobytes().hex()}")
+    return fingerprints.of_texts(parts)
+
+
+def platform_dtype() -> DTypeLike:
+    """bfloat16 where it is native; on the CPU it is 4 to 20 times slower than float32."""
+    return jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16
+
+
+def on_device(
+    model: Model,
+    dtype: DTypeLike | None = None,
+    stacked: bool | None = None,
+    only_decoding: bool = False,
+    kernel: bool = True,
+    mesh: Mesh | None = None,
+) -> Model:
+    """The model that `read_model` read, with its weights on the device, or in their shards on the devices of a mesh.
+
+    By default, dtype and layer layout are the platform's: float32 and unrolled on the CPU, bfloat16 and stacked
+    elsewhere. A model that is only decoded with has its matrices in the layout that the platform multiplies with a few
+    rows fastest, on the CPU by our own kernel where it can, which computes in float32; it can't be trained or exported.
+    """
+    if mesh is None:
+        return dataclasses.replace(model, params=to_device(model.params, dtype, stacked, only_decoding, kernel))
+    if dtype == CODED:
+        decodes_codes(CODED, only_decoding, kernel, mesh)
+    dtype = platform_dtype() if dtype is None else dtype
+    stacked = jax.default_backend() != "cpu" if stacked is None else stacked
+    return dataclasses.replace(model, params=place(model.params, mesh, dtype, stacked))
+
+
+def to_device(
+    params: Params,
+    dtype: DTypeLike | None = None,
+    stacked: bool | None = None,
+    only_decoding: bool = False,
+    kernel: bool = True,
+) -> Params:
+    """Unrolled host parameters as device arrays; see `on_device`."""
+    if is_for_kernels(params):
+        return on_large_pages(params)
+    coded = dtype == CODED and decodes_codes(CODED, only_decoding, kernel)
+    dtype = jnp.dtype(platform_dtype() if dtype is None or dtype == CODED else dtype)
+    stacked = jax.default_backend() != "cpu" if stacked is None else stacked
+    if stacked:
+        params = stack(params)
+    if jax.default_backend() != "cpu":
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), params)
+    if only_decoding and not stacked and kernel and dtype in (jnp.float32, jnp.bfloat16) and is_available():
+        params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), params)
+        return on_large_pages(in_panels(params, CODED if coded else dtype.name))
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, dtype), params)
+    return on_large_pages(by_columns(params) if only_decoding and not stacked else params)
+
+
+def decodes_codes(dtype: str, only_decoding: bool, kernel: bool = True, mesh: Mesh | None = None) -> bool:
+    """Whether a dtype of codes can be used: it needs our own kernels; a line says so where they are absent."""
+    if not only_decoding:
+        raise PastaError(f"dtype {dtype}: only to decode with; set it to auto, or to float32")
+    if mesh is not None:
+        raise PastaError(f"dtype {dtype}: runs on one device, by our own kernels; set it to auto, or use no mesh")
+    if kernel and is_available():
+        return True
+    say(f"dtype {dtype} needs our own kernels, which run on one CPU: using {jnp.dtype(platform_dtype()).name}")
+    return False
+
+
+def for_decoding(model: Model) -> Model:
+    """A model that is on the device already, in training say, as one that is only decoded with on the CPU."""
+    if is_stacked(model.params) or model.dtype != jnp.float32 or not is_available():
+        return model
+    return dataclasses.replace(model, params=on_large_pages(in_panels(jax.device_get(model.params))))

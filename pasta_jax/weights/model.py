@@ -1,0 +1,47 @@
+"""A loaded model: a transformer with its weights, its tokenizer, and how it is meant to be sampled."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from pasta_jax.lang.structure import Positions
+from pasta_jax.models.config import TransformerConfig
+from pasta_jax.models.parameters import Params
+from pasta_jax.tokenizers.tokenizer import Tokenizer
+from pasta_jax.weights.for_cpu import CODED
+from pasta_jax.weights.generation_config import PLAIN, Defaults
+
+BLOCKS = "q4"  # a dtype: float32, with the matrices of a quantised GGUF file in its own blocks
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A transformer with its weights and its tokenizer."""
+
+    name: str
+    config: TransformerConfig
+    params: Params = dataclasses.field(repr=False)
+    tokenizer: Tokenizer = dataclasses.field(repr=False)
+    positions: Positions | None = None  # those it was trained with; None: not trained on the tags
+    fingerprint: str = ""  # of the weights as loaded (fingerprint_of); empty: created here, not loaded
+    defaults: Defaults = PLAIN  # how it is meant to be sampled
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """The dtype it computes in."""
+        return self.params["final_norm"]["weight"].dtype
+
+    @property
+    def precision(self) -> str:
+        """How it holds its matrices: in a dtype, which may be narrower than its own, or as codes."""
+        dtypes = {leaf.dtype for leaf in jax.tree.leaves(self.params["layers"])}
+        if all(jnp.issubdtype(dtype, jnp.floating) for dtype in dtypes):
+            return min(dtypes, key=lambda dtype: dtype.itemsize).name
+        return BLOCKS if "exact" in self.params["embed"] else CODED
+
+    @property
+    def identity(self) -> str:
+        """What answers depend on of it: its name, its weights, and whether they are codes."""
+        codes = f" in {self.precision}" if self.precision in (BLOCKS, CODED) else ""
+        return f"{self.name} {self.fingerprint}{codes}"

@@ -1,0 +1,109 @@
+"""The source of a model as configs name it: weights, an adapter, and the positions it was trained with."""
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from jax.typing import DTypeLike
+
+from pasta_jax.errors import PastaError
+from pasta_jax.files import fingerprints, hub
+from pasta_jax.lang.structure import Distance, Positions
+from pasta_jax.models.kernels.cpu.calls import is_available
+from pasta_jax.models.parameters import Params
+from pasta_jax.progress import doing
+from pasta_jax.weights.adapter import About, load_adapter, merge_on_host
+from pasta_jax.weights.for_cpu import is_for_kernels, with_pairs
+from pasta_jax.weights.generation_config import read_defaults
+from pasta_jax.weights.load import decodes_codes, fingerprint_of, on_device, read_model
+from pasta_jax.weights.model import BLOCKS, Model
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSource:
+    """The fields of configs/common.py::model."""
+
+    preset: str  # a known architecture; empty: whatever `path` holds
+    path: str  # GGUF file, Hugging Face folder, or its id on the Hub; empty: the weights that a package ships
+    adapter: str  # folder of an adapter, or its id on the Hub; empty: none
+    policy: str  # position policy; empty: the model's own
+    constant: Distance  # of the policy `constant`
+    dtype: Literal["auto", "platform", "float32", "bfloat16", "q8", "q4"]  # to decode with
+    kernel: bool  # decode on the CPU with our own products
+
+
+def load(
+    source: ModelSource,
+    dtype: DTypeLike | None = None,
+    stacked: bool | None = None,
+    only_decoding: bool = False,
+    mesh: Mesh | None = None,
+) -> Model:
+    """The model with its adapter merged; see weights.on_device for the other arguments.
+
+    Without a dtype, one that is only decoded with has its source's. The blocks of a quantised file are kept where the
+    dtype is q4, or where it is auto and our own kernels can be used; an adapter then stays beside them.
+    """
+    if dtype is None:
+        dtype = source.dtype if only_decoding else "platform"
+    if dtype == "auto":
+        in_blocks = mesh is None and not stacked and source.kernel and is_available()
+    else:
+        in_blocks = dtype == BLOCKS and decodes_codes(BLOCKS, only_decoding, source.kernel, mesh)
+    with doing(f"loading {source.path or source.preset}"):
+        model = read_model(source.preset, source.path, deferred=mesh is not None, blocks=in_blocks)
+        if in_blocks and dtype == BLOCKS and model.precision != BLOCKS:
+            raise PastaError(f"{source.path}: dtype {BLOCKS}: not a quantised GGUF file; set it to q8, or to auto")
+        if source.adapter:
+            model = _with_adapter(model, hub.local(source.adapter))
+        model, dtype = _with_positions(model, source), None if dtype in ("auto", "platform", BLOCKS) else dtype
+        return on_device(model, dtype, stacked, only_decoding, source.kernel, mesh)
+
+
+def _with_adapter(model: Model, path: Path) -> Model:
+    """A host model with an adapter: merged, or beside blocks."""
+    adapter, about = load_adapter(path, model)
+    if is_for_kernels(model.params):
+        params = with_pairs(model.params, adapter)
+        leaves = (np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(adapter))
+        fingerprint = fingerprints.of_texts([model.fingerprint, fingerprints.of_bytes(leaves)])
+    else:
+        params = merge_on_host(model.params, adapter, model.tokenizer.tags)
+        fingerprint = fingerprint_of(model.config, params, model.tokenizer)
+    return dataclasses.replace(_described(model, path, about), params=params, fingerprint=fingerprint)
+
+
+def load_with_adapter(
+    source: ModelSource, dtype: DTypeLike | None = None, stacked: bool | None = None, mesh: Mesh | None = None
+) -> tuple[Model, Params, About]:
+    """The base model with the adapter's positions, and the adapter by itself: to train the adapter further."""
+    if not source.adapter:
+        raise PastaError("no adapter named: set --config.model.adapter=<adapter/ of a training run>")
+    model = on_device(read_model(source.preset, source.path, mesh is not None), dtype, stacked, mesh=mesh)
+    path = hub.local(source.adapter)
+    adapter, about = load_adapter(path, model)
+    return _with_positions(_described(model, path, about), source), adapter, about
+
+
+def _described(model: Model, path: Path, about: About) -> Model:
+    """The base model with the positions and the defaults of its adapter; without such defaults, with its own."""
+    defaults = read_defaults(path if path.is_dir() else path.parent) or model.defaults
+    return dataclasses.replace(model, positions=about.positions, defaults=defaults)
+
+
+def _with_positions(model: Model, source: ModelSource) -> Model:
+    """The model; without recorded positions it accepts the source's, otherwise different ones are refused."""
+    if not source.policy:
+        return model
+    positions = Positions(source.policy, source.constant)
+    if model.positions is None:
+        return dataclasses.replace(model, positions=positions)
+    if not positions.matches(model.positions):
+        raise PastaError(
+            f"{source.adapter or source.path or model.name}: trained with positions {model.positions}, "
+            f"not {positions}; leave `policy` empty to use its own"
+        )
+    return model

@@ -1,0 +1,107 @@
+"""The form filter against records made by hand."""
+
+import dataclasses
+from collections import Counter
+
+import pytest
+
+from pasta_jax.annotate.form import FormFilter, keep, kind_of
+from pasta_jax.annotate.verify import Limits, Refusal, verify
+from pasta_jax.data.pairs import Pair
+from pasta_jax.data.records import Record
+from pasta_jax.data.repetition import repeated
+from tests.helpers.traces import Chatty
+
+LIMITS = FormFilter(max_chunks=3, max_chunk_tokens=60, min_speedup=1.25, max_repetition=0.2, unforked=0.5)
+ITEMS = {"Water": "drink some of it every day.", "Sleep": "eight hours of it are best.", "Sport": "run, swim or row."}
+
+
+def record(items: dict[str, str], id: str = "1", opening: str = "Here is a list.", question: str = "tips?") -> Record:
+    """An answer whose items are chunks `Name: text`."""
+    plain = opening + "".join(f"\n{name}: {text}" for name, text in items.items())
+    annotated = opening + "".join(
+        f"\n<async topic='{name.strip('0123456789')}'>{name}: {text}</async>" for name, text in items.items()
+    )
+    return verified(question, plain, annotated, id)
+
+
+def verified(question: str, plain: str, annotated: str, id: str) -> Record:
+    pair = Pair(id, "", question, plain, "sharegpt", "record 7, turn 3")
+    verdict = verify(pair, annotated, Chatty(), Limits(9999), "structure", "train")
+    assert isinstance(verdict, Record), verdict
+    return verdict
+
+
+def plain(text: str, question: str = "What is it?", id: str = "1") -> Record:
+    return verified(question, text, text, id)
+
+
+def test_a_list_of_named_chunks_is_kept():
+    assert LIMITS.refusal(record(ITEMS)) is None
+
+
+def test_a_record_states_where_it_comes_from_and_its_terms():
+    assert (record(ITEMS).origin, record(ITEMS).license) == ("record 7, turn 3", "none stated")
+
+
+@pytest.mark.parametrize(
+    ("items", "reason"),
+    [
+        (ITEMS | {"Food": "eat a lot of fruit."}, "too many chunks"),
+        (ITEMS | {"Sport": "run. " * 20}, "repeats itself"),
+        (ITEMS | {"Sport": "one two three four five six seven eight nine ten eleven."}, "a long chunk"),
+        ({"Sleep": "a b c d. " + "and on it goes so on?", "Water": "a b c d."}, "little speedup"),
+        (ITEMS | {"water2": "wash with it, too."}, "equal topics"),
+        (ITEMS | {"The": "and this is not a topic."}, "a topic without content"),
+        (ITEMS | {"Sport": "go to a café."}, "not ASCII"),
+        (ITEMS | {"Sport": "as an AI I don't do any."}, "speaks of itself"),
+        (ITEMS | {"Sport": "it stops in the midd"}, "answer breaks off"),
+        (ITEMS | {"Sport": "```run now or never```"}, "code"),
+    ],
+)
+def test_each_refusal(items, reason):
+    limits = dataclasses.replace(LIMITS, max_chunks=3 if reason == "too many chunks" else 9)
+    assert limits.refusal(record(items)) == reason
+
+
+def test_a_chunk_without_a_name_is_refused():
+    lines = ("drink some water every single day.", "sleep for eight hours or more.")
+    marked = [f"<async topic='x y'>{line}</async>" for line in lines]
+    answer = verified("tips?", "\n".join(["Tips.", *lines]), "\n".join(["Tips.", *marked]), "1")
+    answer = dataclasses.replace(answer, topics=["water", "sleep"])
+    assert LIMITS.refusal(answer) == "a chunk without a name"
+
+
+def test_a_list_without_a_fork_is_refused_and_code_is_not():
+    assert LIMITS.refusal(plain("Two:\n- one\n- two.")) == "a list without a fork"
+    assert LIMITS.refusal(plain("Run:\n```\n- one\n- two\n```")) is None
+
+
+def test_kinds_of_answers_without_a_fork():
+    kinds = [
+        kind_of(plain("It is so.")),
+        kind_of(plain("It is so. " * 30)),
+        kind_of(plain("```x```")),
+        kind_of(plain("Dear Sir.", "Write a letter")),
+        kind_of(plain("Dark.", "What if the sun went out?")),
+    ]
+    assert kinds == ["short fact", "prose", "code", "letter, poem or story", "what if"]
+
+
+def test_answers_without_a_fork_have_their_share_in_equal_parts_of_each_kind():
+    verdicts = [record(ITEMS, f"f{n}") for n in range(6)]
+    verdicts += [plain(f"It is so number {n}.", id=f"s{n}") for n in range(20)]
+    verdicts += [plain(f"```{n}```", id=f"c{n}") for n in range(20)]
+    verdicts += [plain("Dark.", "What if?", id="w0"), Refusal("r", "", "", "why", "", "")]
+    kept, left_out = keep(verdicts, LIMITS)
+    ids = [verdict.id for verdict in kept]
+    assert Counter(id[0] for id in ids) == {"f": 6, "w": 1, "c": 3, "s": 2, "r": 1}
+    assert ids == [verdict.id for verdict in verdicts if verdict.id in set(ids)]
+    assert left_out == {"form: enough without a fork": 35}
+    assert [v.id for v in keep(verdicts[::-1], LIMITS)[0]] == ids[::-1]  # whatever the order
+
+
+def test_repetition_is_the_share_of_n_grams_that_occurred_before():
+    assert repeated(["a", "b", "c", "d", "e"]) == 0
+    assert repeated(["a", "b", "c", "d", "a", "b", "c", "d"]) == pytest.approx(1 / 5)
+    assert repeated(["too", "short"]) == 0

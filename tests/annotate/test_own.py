@@ -1,0 +1,77 @@
+"""A model's own answers as annotations: promises of the right lengths, and only whole answers."""
+
+import json
+
+import pytest
+
+from pasta_jax.annotate import annotators, own
+from pasta_jax.annotate.verify import Limits, Refusal, verify_answer
+from pasta_jax.data.pairs import Pair
+from pasta_jax.data.records import Record
+from pasta_jax.data.sources import read
+from pasta_jax.errors import PastaError
+from pasta_jax.progress import Progress
+from tests.helpers.traces import Chatty
+
+CHUNK = "Red: it is the colour of ripe tomatoes."
+PROGRAM = f'Well:<promise topic="Red" tokens=9 /><async>{CHUNK}</async> Done.'
+ANSWER = {"prompt": "Why?", "text": f"Well:{CHUNK} Done.", "program": PROGRAM, "finish_reason": "stop"}
+
+
+def verdicts(folder, *rows: dict) -> list[Record | Refusal]:
+    path = folder / "answers.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pairs = own.corrected([pair for pair in read(str(path)) if isinstance(pair, Pair)], own.read_answers(path))
+    assert len(pairs) == len(rows)
+    annotator = annotators.by_own_answers(pairs, path, Chatty())
+    answers = annotator.annotate(list(range(len(pairs))), Progress("", len(pairs)))
+    return [verify_answer(pairs[n], answer, Chatty(), Limits(999), "own", "train") for n, answer in answers]
+
+
+def test_a_promise_is_made_as_long_as_its_chunk(tmp_path):
+    [record] = verdicts(tmp_path, ANSWER)
+    tens = -(-(len(Chatty().encode(CHUNK)) + 2) // 10)
+    assert record.program == PROGRAM.replace("tokens=9", f"tokens={tens}")
+    assert tens != 9
+    assert record.evidence == {"promised": [90]}
+    assert (record.instruction, record.response) == ("Why?", ANSWER["text"])
+
+
+def test_an_answer_without_chunks_stays_as_it_is(tmp_path):
+    [record] = verdicts(tmp_path, ANSWER | {"text": "No.", "program": "No."})
+    assert (record.program, record.evidence) == ("No.", {"promised": []})
+
+
+@pytest.mark.parametrize("tail", ["\n6.", "\n\n 12) ", "\n*", " \n\t- ", "\n\n"])
+def test_a_chunk_loses_the_marker_of_the_next_item(tmp_path, tail):
+    stray = {name: ANSWER[name].replace(CHUNK, CHUNK + tail) for name in ("text", "program")}
+    [kept], [record] = verdicts(tmp_path, ANSWER), verdicts(tmp_path, ANSWER | stray)
+    assert (record.program, record.response) == (kept.program, kept.response)
+
+
+@pytest.mark.parametrize("tail", [" 6.", "\n6. ripe", "\n6.5", "\n1999.", "\nRed."])
+def test_other_ends_of_a_chunk_stay(tmp_path, tail):
+    texts = {name: ANSWER[name].replace(CHUNK, CHUNK + tail) for name in ("text", "program")}
+    [record] = verdicts(tmp_path, ANSWER | texts)
+    assert record.response == texts["text"]
+
+
+def test_what_teaches_nothing_is_refused(tmp_path):
+    long = "word " * 900
+    marker = {name: ANSWER[name].replace(CHUNK, "\n6.") for name in ("text", "program")}
+    cut, empty, endless = verdicts(
+        tmp_path,
+        ANSWER | {"finish_reason": "length"},
+        ANSWER | marker,
+        ANSWER | {"text": long, "program": f'<promise topic="a" tokens=9 /><async>{long}</async>'},
+    )
+    assert cut.reason == "the model's answer must end by itself"
+    assert empty.reason == "a chunk has at least 5 words"
+    assert "tokens" in endless.reason or "split" in endless.detail
+
+
+def test_other_files_are_refused_by_line(tmp_path):
+    path = tmp_path / "other.jsonl"
+    path.write_text(json.dumps(ANSWER) + "\n" + json.dumps({"prompt": "Why?", "text": "So."}) + "\n")
+    with pytest.raises(PastaError, match=r"other\.jsonl: line 2: not an answer with .*; name a file"):
+        own.read_answers(path)

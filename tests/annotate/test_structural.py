@@ -1,0 +1,173 @@
+"""The structural annotator: the text survives, every rule holds, and it forks where a reader would."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pasta_jax.annotate.outline import outline
+from pasta_jax.annotate.structural import annotate
+from pasta_jax.lang.clock import clock
+from pasta_jax.lang.lexer import ANNOTATION
+from pasta_jax.lang.program import Chunk, Program, Sync, Text
+from pasta_jax.lang.tags import escape
+from tests.helpers.byte_tokenizer import ByteTokenizer
+from tests.helpers.examples import examples
+from tests.helpers.texts import TEXTS
+
+
+class Words(ByteTokenizer):
+    """Six letters per id, so that lengths are close to those of a real tokenizer."""
+
+    def encode(self, text: str) -> list[int]:
+        return super().encode(text)[::6]
+
+
+TOKENIZER = Words()
+
+LIST = """Here are three ways to sleep better:
+
+1. **Fixed hours**: Go to bed and get up when you always do, on weekends too.
+2. **A dark room**: Heavy curtains keep street lamps out, and a cool room helps as well.
+3. **No late coffee**: Caffeine stays in the blood for six hours and longer.
+
+Overall, small habits matter more than pills."""
+
+SECTIONS = """A short comparison.
+
+## Trains
+Trains are quiet, run on rails, and carry many hundred people at once over long distances without a stop.
+
+## Ferries
+Ferries cross water, take lorries on board, and depend on wind and waves more than anything that runs on land.
+
+In summary, take the train where there is one."""
+
+STEPS = """Follow these steps:
+
+1. Create a new folder for your project and open a terminal there.
+2. Then run the installer in the folder and wait until it has finished its work.
+3. Next, open the settings file and change the port to eight thousand and eighty."""
+
+_lines = st.sampled_from(
+    [
+        "1. First thing: it is about apples and how they grow on trees in the north.",
+        "2. Second thing: pears and plums, which ripen in the warm weeks of late summer.",
+        "10) Tenth",
+        "- a bullet with some words that say a little more than nothing at all",
+        "* **Bold lead**: and then a body that goes on for a dozen words or perhaps even more",
+        "   - nested under it with <async> and <sync/> in its text as an ordinary person may write",
+        "## A heading",
+        "**Another heading**",
+        "Ingredients:",
+        "```python",
+        "x = 1  # <async topic='a'>",
+        "```",
+        "| a | b |",
+        "A paragraph about rivers that has enough words to be a paragraph of its own, and the sea takes them all in.",
+        "First, there is salt in it. Second, there are waves on it, some of them high. Third, there are ships.",
+        "In conclusion, all of this was said.",
+        "This refers back to the above.",
+        "",
+        "",
+        "\t",
+        "\r",
+        '<promise topic="x" tokens=1 />',
+        "<syn",
+        "c/>",
+    ]
+)
+documents = st.lists(_lines | st.text(max_size=30), max_size=30).map("\n".join)
+
+
+def program(instruction: str, response: str) -> Program:
+    return Program.from_annotation(annotate(instruction, response), TOKENIZER)
+
+
+@examples(400)
+@given(documents)
+def test_any_text_survives_and_its_annotation_is_valid(text):
+    result = program("Tell me about it.", text)
+    assert result.strip() == text
+    chunks = [part for part in result.parts if isinstance(part, Chunk)]
+    assert len(chunks) != 1, "a fork with nothing beside it"
+    assert chunks or result.parts == Program((Text(text),)).parts, "a sync with nothing to wait for"
+
+
+@examples(200)
+@given(documents)
+def test_blocks_contain_every_character_once(text):
+    done = 0
+    for block in outline(text):
+        assert not text[done : block.start].strip()
+        assert done <= block.start <= block.body <= block.stop
+        done = block.stop
+    assert not text[done:].strip()
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_awkward_texts_survive(text):
+    assert program("", text).strip() == text
+
+
+def test_speedup_grows_with_the_items_of_a_list():
+    items = LIST.splitlines()[2:5] * 3
+    speedups = []
+    for count in range(2, 10):
+        text = "Some ways:\n\n" + "\n".join(f"{n + 1}{items[n][1:]}" for n in range(count))
+        ids = program("", text).ids(TOKENIZER)
+        speedups.append(len(TOKENIZER.encode(text)) / clock(ids, TOKENIZER.tags, 0).critical_path)
+    assert speedups == sorted(speedups)
+    assert speedups[0] > 1
+
+
+def test_a_list_literally():
+    assert annotate("How can I sleep better?", LIST) == (
+        "Here are three ways to sleep better:\n\n"
+        '1.<async topic="Fixed hours"> **Fixed hours**: Go to bed and get up when you always do, on weekends too.'
+        "</async>\n"
+        '2.<async topic="dark room"> **A dark room**: Heavy curtains keep street lamps out, and a cool room helps'
+        " as well.</async>\n"
+        '3.<async topic="No late coffee"> **No late coffee**: Caffeine stays in the blood for six hours and longer.'
+        "</async>\n\n"
+        "<sync/>Overall, small habits matter more than pills."
+    )
+
+
+def test_sections_with_a_closing_remark():
+    parts = program("Trains or ferries?", SECTIONS).parts
+    assert [part.topic for part in parts if isinstance(part, Chunk)] == ["Trains", "Ferries"]
+    assert parts[-2:] == (Sync(), Text("In summary, take the train where there is one."))
+
+
+@pytest.mark.parametrize(
+    ("instruction", "response"),
+    [
+        ("How do I set it up?", STEPS),
+        ("Write a story about sleep.", LIST),
+        ("What is it?", "One short answer."),
+        ("List them.", "- tea\n- milk\n- bread\n- a bag of flour"),
+    ],
+    ids=["steps", "story", "one sentence", "items too short"],
+)
+def test_no_tags_where_parts_depend_on_each_other_or_do_not_pay_off(instruction, response):
+    assert annotate(instruction, response) == escape(response, ANNOTATION)
+
+
+def test_an_item_that_needs_its_siblings_waits_for_them():
+    item = (
+        "4. **The same again**: Everything above holds for naps as well, which should be short and early.\n5."
+        + LIST[40:120]
+    )
+    text = LIST.replace("\n\nOverall", f"\n{item}\n\nOverall")
+    parts = program("How can I sleep better?", text).parts
+    third = [n for n, part in enumerate(parts) if isinstance(part, Chunk)][2]
+    assert parts[third + 1 : third + 4] == (Text("\n"), Sync(), Text("4."))
+
+
+def test_code_stays_whole():
+    text = (
+        "Two ways:\n\n1. With a loop, which everybody can read at once:\n```python\n1. not an item\n- nor this\n```\n"
+    )
+    text += "2. With a comprehension, which is shorter and a little faster too:\n```python\ny = [a for a in x]\n```"
+    parts = program("Show both.", text).parts
+    assert [part.text.count("```") for part in parts if isinstance(part, Chunk)] == [2, 2]

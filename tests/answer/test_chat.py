@@ -1,0 +1,145 @@
+"""Chat on a terminal: history, stopped answers, commands; the model loads once."""
+
+import dataclasses
+import queue
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from configs.decode import get_config
+from pasta_jax.answer import chat
+from pasta_jax.answer import run as decode
+from pasta_jax.decode import trace_file
+from pasta_jax.decode.generate import DecodeConfig, generate
+from pasta_jax.decode.request import Request
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.errors import PastaError
+from pasta_jax.lang.structure import PREDICTED
+from pasta_jax.runs import settings
+from pasta_jax.weights.model import Model
+from tests import ROOT
+from tests.helpers.serving import export
+from tests.helpers.traces import tiny_model
+
+TOKENS = 24
+
+
+def model() -> Model:
+    return dataclasses.replace(tiny_model(), positions=PREDICTED)
+
+
+@pytest.fixture
+def converse(monkeypatch, capsys, tmp_path):
+    """Chat with these lines, in an empty folder; (stdout, stderr). An exception in place of a line is raised."""
+    loads = []
+    monkeypatch.setattr(chat, "load", lambda source, only_decoding, mesh: loads.append(source) or model())
+    monkeypatch.chdir(tmp_path)
+
+    def run(*lines: str | BaseException, **changes: object) -> tuple[str, str]:
+        config = get_config("local")
+        config.request.max_tokens = TOKENS
+        config.request.temperature = 1.0
+        config.decoding.update(rows=3, slots=256, widths=())
+        config.update_from_flattened_dict(changes)
+        rest = iter(lines)
+
+        def line(_: str) -> str:
+            if isinstance(item := next(rest, EOFError()), BaseException):
+                raise item
+            return item
+
+        chat.run(settings.read(config, decode.Settings), line)
+        assert len(loads) == 1
+        assert next(rest, None) is None
+        return capsys.readouterr()
+
+    return run
+
+
+def answer_to(*messages: tuple[str, str], sequential: bool = False) -> str:
+    """What `generate` answers to a conversation."""
+    ids = tuple(model().tokenizer.chat(list(messages)))
+    request = Request(ids, TOKENS, Sampling(1.0), sequential, 12, 638)
+    return generate(model(), [request], DecodeConfig(lanes=1, rows=3, slots=256))[0].text
+
+
+def test_answers_know_the_conversation_until_it_is_forgotten(converse):
+    out, err = converse("why?", "", "and how?", "/trace a.json", "/new", "why?")
+    first = answer_to(("user", "why?"))
+    second = answer_to(("user", "why?"), ("assistant", first), ("user", "and how?"))
+    assert out == f"{first}\n{second}\n{first}\n"
+    asked = model().tokenizer.chat([("user", "why?"), ("assistant", first), ("user", "and how?")])
+    assert list(trace_file.load(Path("a.json")).prompt_ids) == asked
+    assert err.count("tokens of text in") == 3
+    assert "tiny: ask, or /help\n" in err
+
+
+def test_commands(converse):
+    out, err = converse("/sequential", "why?", "/trace new/a.json", "/sequential", "/new", "why?", "/help", "/quit")
+    assert out == f"{answer_to(('user', 'why?'), sequential=True)}\n{answer_to(('user', 'why?'))}\n"
+    assert err.index("without threads\n") < err.index("wrote new/a.json\n") < err.index("in threads\n")
+    assert trace_file.load(Path("new/a.json")).prompt == "why?"
+    assert "/trace FILE   write" in err
+
+
+def test_mistakes_are_one_line_and_the_chat_goes_on(converse):
+    Path("file").touch()
+    out, err = converse("/trace a", "/nothing", "/quit now", "x" * 300, "why?", "/trace file/a", "/trace .")
+    errors = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert errors[0] == "error: /trace: no answer yet; ask something first"
+    assert errors[1] == "error: /nothing: unknown command, or not its arguments; /help lists them"
+    assert errors[2] == "error: /quit: unknown command, or not its arguments; /help lists them"
+    assert errors[3].startswith("error: the conversation: 307 tokens, but the pool of 256 must also hold the answer;")
+    assert errors[3].endswith("or begin again with /new")
+    assert errors[4].startswith("error: /trace file/a: ")
+    assert errors[5].startswith("error: /trace .: ")
+    assert out == f"{answer_to(('user', 'why?'))}\n"
+
+
+def test_ctrl_c_stops_the_answer_and_not_the_chat(converse, monkeypatch):
+    """At the prompt, before the first token, and in the middle."""
+    gets = []
+
+    class Interrupted(queue.Queue):
+        def get(self, *arguments, **options):
+            gets.append(1)
+            if len(gets) == interrupted:
+                raise KeyboardInterrupt
+            return super().get(*arguments, **options)
+
+    monkeypatch.setattr(chat.queue, "Queue", Interrupted)
+    interrupted = 3
+    out, err = converse(KeyboardInterrupt(), "why?", "/trace a.json", "/new", "why?", round_steps=1)
+    whole = answer_to(("user", "why?"))
+    stopped = out.split("\n", 2)[1]
+    assert out.endswith(whole + "\n")
+    assert out.count(stopped) >= 2
+    assert whole.startswith(stopped)
+    assert stopped != whole
+    assert "cut off]" in err
+    assert len(trace_file.load(Path("a.json")).token) < TOKENS
+
+
+def test_a_model_without_a_chat_template_is_refused(converse):
+    with pytest.raises(PastaError, match=r"^config\.chat: False; a chat needs a model with a chat template"):
+        converse(chat=False)
+
+
+@pytest.mark.slow
+def test_the_command_reads_a_pipe(tmp_path):
+    command = [sys.executable, "-m", "launch.chat", "--config=configs/decode.py:local"]
+    command += [f"--config.model.path={export(tmp_path / 'model')}", "--config.request.max_tokens=8"]
+    command += ["--config.decoding.slots=256", "--config.decoding.widths=()", "--config.decoding.rows=4"]
+    lines = "birds crow 7\n/trace a.json\n/quit\n"
+    ended = subprocess.run(
+        command,
+        cwd=ROOT,
+        input=lines.replace("a.json", str(tmp_path / "a.json")),
+        text=True,
+        capture_output=True,
+        timeout=300,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert trace_file.load(tmp_path / "a.json").prompt == "birds crow 7"

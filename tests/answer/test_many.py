@@ -1,0 +1,155 @@
+"""Decoding a file of prompts: in order, resumable, in the form that AlpacaEval reads, with a page that links to all."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from pasta_jax.answer import many
+from pasta_jax.answer import run as pipeline
+from pasta_jax.decode.trace_file import load
+from pasta_jax.errors import PastaError
+from pasta_jax.lang.program import Program
+from tests.helpers.traces import tiny_model
+
+pytestmark = pytest.mark.usefixtures("few_programs")
+
+
+def test_a_file_of_prompts_is_answered_in_order_with_and_without_tags(answer):
+    Path("prompts.jsonl").write_text('{"prompt": "one"}\n\n{"instruction": "two, é"}\n{"prompt": "three"}\n')
+    out, err = answer(prompts_file="prompts.jsonl", sequential=True, lanes=2, output="base.jsonl", trace="t.json")
+    assert out == ""
+    assert "answers: 3 of 3" in err
+    base = [json.loads(line) for line in Path("base.jsonl").read_text().splitlines()]
+    assert [record["prompt"] for record in base] == ["one", "two, é", "three"]
+    assert [record["index"] for record in base] == [0, 1, 2]
+    assert all(record["sequential"] and record["steps"] == record["tokens"] for record in base)
+    assert [load(Path(f"t-000{n}.json")).prompt for n in (1, 2, 3)] == ["one", "two, é", "three"]
+    assert load(Path("t-0001.json")).rows == 1
+
+    out, err = answer(prompts_file="prompts.jsonl", sequential=False, rows=3, json=True, baseline="base.jsonl")
+    records = [json.loads(line) for line in out.splitlines()]
+    assert [record["index"] for record in records] == [0, 1, 2]
+    for record, plain in zip(records, base, strict=True):
+        assert not record["sequential"]
+        assert record["baseline_tokens"] == plain["tokens"]
+        assert record["theoretical_speedup"] == round(plain["tokens"] / record["critical_path"], 4)
+        assert Program.parse(record["program"]).strip() == record["text"]
+    assert "3 answers" in err
+    assert "theoretical speedup" in err
+
+    out, _ = answer(prompts_file="prompts.jsonl", sequential=True)
+    assert [line for line in out.splitlines() if line.startswith("=== ")] == [
+        "=== 1: one",
+        "=== 2: two, é",
+        "=== 3: three",
+    ]
+    for record in base:
+        assert record["text"] in out
+
+
+def test_results_are_printed_in_the_order_of_the_prompts(answer, monkeypatch):
+    stream = many.stream
+
+    def backwards(*arguments):
+        return iter(list(stream(*arguments))[::-1])
+
+    monkeypatch.setattr(many, "stream", backwards)
+    Path("prompts.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}\n{"prompt": "three"}\n')
+    out, _ = answer(prompts_file="prompts.jsonl", sequential=True, lanes=2, json=True)
+    assert [json.loads(line)["prompt"] for line in out.splitlines()] == ["one", "two", "three"]
+
+
+def stop_after(count: int, monkeypatch) -> None:
+    """Let the next run stop when it has written `count` answers, as a kill would."""
+    record_of, calls = many.record_of, []
+
+    def stops(*arguments):
+        calls.append(1)
+        if len(calls) > count:
+            monkeypatch.setattr(many, "record_of", record_of)
+            raise KeyboardInterrupt
+        return record_of(*arguments)
+
+    monkeypatch.setattr(many, "record_of", stops)
+
+
+def answers_without_times(path: str) -> list[dict]:
+    records = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    return [{name: value for name, value in record.items() if not name.endswith("_ms")} for record in records]
+
+
+def test_a_stopped_run_resumes_and_decodes_no_answer_twice(answer, monkeypatch):
+    Path("prompts.jsonl").write_text("".join(f'{{"prompt": "{"x" * n}", "dataset": "d"}}\n' for n in range(1, 6)))
+    run = {"prompts_file": "prompts.jsonl", "sequential": True, "lanes": 2}
+    answer(**run, output="whole.jsonl", html="whole.html")
+    part = Path("out.jsonl.part")
+    stop_after(2, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        answer(**run, output="out.jsonl", html="h.html")
+    assert not Path("out.jsonl").exists()
+    with part.open("a") as file:
+        file.write(part.read_text().splitlines()[-1][:40])  # the line that a kill cut off
+    decoded, stream = [], many.stream
+
+    def counted(model, requests, *rest):
+        decoded.append(len(requests))
+        return stream(model, requests, *rest)
+
+    monkeypatch.setattr(many, "stream", counted)
+    _, err = answer(**run, output="out.jsonl", html="h.html")
+    assert decoded == [3]
+    assert "resuming: out.jsonl.part has 2 of 5 answers" in err
+    assert "answers: 5 of 5" in err
+    assert answers_without_times("out.jsonl") == answers_without_times("whole.jsonl")
+    assert not part.exists()
+    for number in range(1, 6):
+        assert Path(f"h-{number:04}.html").exists()
+        assert f'href="h-{number:04}.html"' in Path("h.html").read_text()
+
+
+def test_answers_of_another_run_are_not_resumed(answer, monkeypatch):
+    Path("prompts.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}\n')
+    run = {"prompts_file": "prompts.jsonl", "output": "out.jsonl"}
+    stop_after(1, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        answer(**run, sequential=True)
+    part = Path("out.jsonl.part")
+    before = part.read_text()
+    other = dataclasses.replace(tiny_model(), fingerprint="f00")
+    for values, model, message in (
+        ({"sequential": False}, tiny_model(), "config.request.sequential=True, now False"),
+        ({"sequential": True, "rows": 3}, tiny_model(), "config.decoding.rows=8, now 3"),
+        ({"sequential": True, "html": "h.html"}, tiny_model(), "--html=None, now h.html"),
+        ({"sequential": True}, other, "model=tiny , positions None, now tiny f00, positions None"),
+    ):
+        monkeypatch.setattr(pipeline, "load", lambda source, only_decoding, mesh, model=model: model)
+        with pytest.raises(PastaError, match=rf"^out\.jsonl\.part: begun with {message}; change it back to resume"):
+            answer(**run, **values)
+    Path("prompts.jsonl").write_text('{"prompt": "one"}\n{"prompt": "three"}\n')
+    monkeypatch.setattr(pipeline, "load", lambda source, only_decoding, mesh: tiny_model())
+    with pytest.raises(PastaError, match=r"begun with prompts=2 prompts [0-9a-f]+, now 2 prompts"):
+        answer(**run, sequential=True)
+    assert part.read_text() == before
+    Path("prompts.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}\n')
+    part.write_text(before.replace('"one"', '"two"'))
+    with pytest.raises(PastaError, match=r"out\.jsonl\.part: line 2 is damaged; delete that line"):
+        answer(**run, sequential=True)
+    part.write_text("{}\n")
+    with pytest.raises(PastaError, match="begun with model=None, now"):
+        answer(**run, sequential=True)
+    part.write_text("[]\n")
+    with pytest.raises(PastaError, match="not the answers of a stopped run"):
+        answer(**run, sequential=True)
+
+
+def test_answers_are_written_as_alpaca_eval_reads_them(answer):
+    Path("prompts.json").write_text('[{"instruction": "one", "dataset": "vicuna"}, {"instruction": "two"}]')
+    answer(prompts_file="prompts.json", sequential=True, output="out.json")
+    first, second = json.loads(Path("out.json").read_text())
+    assert (first["instruction"], first["generator"], first["dataset"]) == ("one", "tiny", "vicuna")
+    assert first["output"] == first["text"]
+    assert "dataset" not in second
+    _, err = answer(prompts_file="prompts.json", sequential=True, baseline="out.json")
+    assert "theoretical speedup 1.00" in err

@@ -1,0 +1,113 @@
+"""The benchmark of servers, on servers of fixed answers: all clients ask, figures are counted, processes end."""
+
+import dataclasses
+import json
+import multiprocessing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from configs import common
+from configs.benchmark import get_config
+from pasta_jax.benchmark import run as benchmark
+from pasta_jax.benchmark import serving
+from pasta_jax.benchmark.clients import Streamed, Together, ask
+from pasta_jax.benchmark.reports import as_json
+from pasta_jax.errors import PastaError
+from pasta_jax.runs import settings
+
+LANES, ROUNDS = (1, 3), 2
+
+
+class Fixed(BaseHTTPRequestHandler):
+    """Answers each question by streaming its length in tokens, as our server or as another one."""
+
+    ours: bool
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        assert (body["temperature"], body["stream"]) == (0, True)
+        question = body["messages"][0]["content"]
+        self.send_response(400 if question == "refused" else 200)
+        self.end_headers()
+        last = {"delta": {}} | ({"pasta": {"text_tokens": len(question)}} if self.ours else {})
+        usage = {"completion_tokens": len(question) + (5 if self.ours else 0)}  # ours counts tags
+        for event in (
+            {"choices": [{"delta": {"content": ""}}]},
+            {"choices": [{"delta": {"content": "text"}}]},
+            {"choices": [last]},
+            {"choices": [], "usage": usage},
+        ):
+            self.wfile.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+        self.wfile.write(b"data: [DONE]\n\n")
+
+
+def fixed(ours: bool, port: int) -> None:
+    """Serve at a port, until the process is ended."""
+    handler = type("Handler", (Fixed,), {"ours": ours})
+    ThreadingHTTPServer(("127.0.0.1", port), handler).serve_forever()
+
+
+def small() -> benchmark.Settings:
+    config = get_config()
+    config.serve.lanes, config.serve.rounds = LANES, ROUNDS
+    return settings.read(config, benchmark.Settings)
+
+
+def test_every_server_gets_the_same_questions_in_turn(monkeypatch):
+    names = {"threads": True, "llama_cpp_default": False}
+    monkeypatch.setattr(serving, "targets_of", lambda *_: {name: (fixed, (ours,)) for name, ours in names.items()})
+    monkeypatch.setattr(serving, "questions_of", lambda _: ["a" * n for n in range(1, 7)])
+    chosen = small()
+    report = json.loads(as_json(serving.measure(chosen.model, chosen.serve, with_peers=False)))
+    assert report["packed"] == list(chosen.serve.server.decoding.packed)
+    for lanes, tokens in (("1", 1 + 2), ("3", sum(range(1, 7)))):
+        for figures in report["lanes"][lanes].values():
+            assert figures["tokens"] == tokens
+            assert figures["tokens_per_s"] > 0
+    assert multiprocessing.active_children() == []
+
+
+def test_a_server_that_refuses_or_never_starts_is_named():
+    with serving.server(fixed, (True,)) as (port, process):
+        serving.wait_until_ready(port, process.is_alive, 60)
+        assert ask(port, "four", 9).tokens == 4
+        with pytest.raises(PastaError, match=f"the server at port {port}: status 400"):
+            ask(port, "refused", 9)
+    for is_alive, message in ((False, "has ended"), (True, "was not ready within 0 s")):
+        with pytest.raises(PastaError, match=f"the server at port {port} {message}"):
+            serving.wait_until_ready(port, lambda alive=is_alive: alive, 0)
+
+
+def test_figures_are_medians_of_answers_and_of_rounds():
+    rounds = [
+        Together((Streamed(0.1, 10), Streamed(0.3, 30)), 2.0),
+        Together((Streamed(0.2, 10), Streamed(9.0, 10)), 10.0),
+        Together((Streamed(0.2, 20), Streamed(0.2, 20)), 4.0),
+    ]
+    figures = serving.figures_of(rounds)
+    assert dataclasses.astuple(figures) == (200, 10.0, 100)
+
+
+def test_the_servers_differ_in_model_lanes_and_rows_only():
+    chosen = small()
+    ours = serving.targets_of(chosen.model, chosen.serve, 3, with_peers=False)
+    sequential, threads = (arguments[0] for _, arguments in ours.values())
+    assert (sequential.decoding.lanes, sequential.decoding.rows, sequential.model.adapter) == (3, 1, "")
+    assert (threads.decoding.lanes, threads.decoding.rows) == (3, 8)
+    assert threads.model.adapter.endswith(common.FORKS)
+    same = dataclasses.replace(sequential, model=threads.model, decoding=threads.decoding)
+    assert same == threads
+
+
+def test_too_few_questions_are_refused(monkeypatch):
+    monkeypatch.setattr(serving, "read", lambda _: [])
+    with pytest.raises(PastaError, match=r"^alpaca_rows: 0 questions with long answers, but 6 are needed$"):
+        serving.questions_of(small().serve)

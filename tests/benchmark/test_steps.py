@@ -1,0 +1,250 @@
+"""Benchmarks: every thread runs, replays run the same programs, reports are correct. No test checks a time."""
+
+import dataclasses
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from configs.benchmark import get_config
+from pasta_jax.benchmark import generate_programs, programs, steps
+from pasta_jax.benchmark import run as benchmark
+from pasta_jax.benchmark.reports import as_json
+from pasta_jax.decode.generate import DecodeConfig
+from pasta_jax.decode.state import empty_state
+from pasta_jax.errors import PastaError
+from pasta_jax.lang.clock import clock, geometric_mean, parallelism
+from pasta_jax.lang.program import Program
+from pasta_jax.models.config import PRESETS
+from pasta_jax.runs import settings
+from pasta_jax.tokenizers.tokenizer import load_tokenizer
+from pasta_jax.toy.tokenizer import toy_tokenizer
+from pasta_jax.weights.load import PACKAGED
+from pasta_jax.weights.model import Model
+from tests.helpers.byte_tokenizer import ByteTokenizer
+from tests.helpers.models import TINY, random_params
+from tests.helpers.requires import requires_dev, requires_smollm2
+
+pytestmark = pytest.mark.usefixtures("few_programs")
+DECODING = DecodeConfig(lanes=1, rows=4, slots=128)
+TEXT = (
+    'Begin <promise topic="a" tokens=2 /><async>one two three</async>'
+    '<promise topic="b" tokens=1 /><async>four</async><sync/>end'
+)
+
+
+@functools.cache
+def toy() -> Model:
+    config = dataclasses.replace(PRESETS["toy"], layers=1)
+    return Model("toy", config, jax.device_put(random_params(config, 1)), ByteTokenizer())
+
+
+@pytest.mark.slow
+def test_all_threads_run_in_every_step_that_is_timed():
+    for rows in (1, 3):
+        assert steps.decode_runner(toy(), rows, slots=128, prompt=8, steps=4)() > 0  # it counts the slots itself
+    with pytest.raises(ValueError, match="do not fit into 32"):
+        steps.decode_runner(toy(), 3, slots=32, prompt=8, steps=8)
+
+
+@pytest.mark.slow
+def test_the_timed_events_match_their_names():
+    times = steps.interleaved(steps.event_runners(toy(), slots=128, prompt=8), rounds=2)
+    assert {name: len(ms) for name, ms in times.items()} == {
+        "fork": 2, "plain": 2, "join": 2, "in one call": 2, "in many calls": 2,
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_replays_report_the_clock_of_their_program():
+    program = Program.parse(TEXT)
+    [replay] = programs.measure(toy(), [program], DECODING, prompt_tokens=8, rounds=1)
+    ids = program.ids(ByteTokenizer())
+    assert replay.tokens == len(program.strip())
+    assert replay.critical_path == replay.steps == clock(ids, ByteTokenizer.tags, 0).critical_path
+    assert replay.parallelism == parallelism(ids, ByteTokenizer.tags, 0)
+    assert replay.theoretical == replay.tokens / replay.critical_path
+    summary = programs.summary([replay, replay])
+    assert summary.programs == 2
+    assert summary.efficiency == pytest.approx(summary.realised / summary.theoretical, abs=0.01)
+
+
+def test_unreadable_programs_are_named_by_file_and_line(tmp_path):
+    path = tmp_path / "programs.jsonl"
+    good = json.dumps({"program": TEXT})
+    for bad, message in [
+        ("{", "programs.jsonl: line 2, column 2: not JSON"),
+        ('{"text": 1}', "programs.jsonl: line 2: program: missing"),
+        ('{"program": "<async>x</async>"}', "programs.jsonl: line 2: program: "),
+    ]:
+        path.write_text(f"{good}\n{bad}\n")
+        with pytest.raises(PastaError, match=message):
+            programs.read_programs(path)
+    path.write_text("")
+    with pytest.raises(PastaError, match="is empty"):
+        programs.read_programs(path)
+    with pytest.raises(PastaError, match="none"):
+        programs.read_programs(tmp_path / "none")
+
+
+def test_keys_and_values_are_counted_as_the_pool_holds_them():
+    kv = empty_state(toy().config, 1, 100, jnp.float32, stacked=False).pool.kv
+    assert steps.kv_bytes(toy(), 100) == sum(leaf.nbytes for leaf in jax.tree.leaves(kv))
+
+
+@requires_smollm2
+def test_random_weights_have_the_shape_of_their_preset():
+    model = steps.random_model("toy", seed=0)
+    assert model.params["embed"].shape == (PRESETS["toy"].vocab, PRESETS["toy"].embed)
+    assert len({float(leaf.std()) for leaf in jax.tree.leaves(model.params) if leaf.ndim > 1}) > 3
+
+
+@requires_smollm2
+def test_the_programs_equal_the_generators_output():
+    tokenizer = load_tokenizer(PACKAGED["smollm2_135m"]())
+    lines = list(generate_programs.lines(generate_programs.SEED, tokenizer))
+    assert generate_programs.PROGRAMS.read_text() == "".join(line + "\n" for line in lines)
+    assert lines != list(generate_programs.lines(generate_programs.SEED + 1, tokenizer))
+
+
+@requires_smollm2
+def test_the_programs_are_spread_as_described():
+    tokenizer = load_tokenizer(PACKAGED["smollm2_135m"]())
+    items = programs.read_programs(generate_programs.PROGRAMS)
+    values = [parallelism(program.ids(tokenizer), tokenizer.tags, 0) for program in items]
+    lengths = [len(tokenizer.encode(program.strip())) for program in items]
+    assert len(items) == 43
+    assert min(values) == 1.0
+    assert 3.9 < max(values) < 4.5
+    assert 2.0 < geometric_mean(values) < 2.2
+    assert (min(lengths), max(lengths)) == (120, 563)
+
+
+def small(monkeypatch, tmp_path, **changes: dict) -> benchmark.Settings:
+    """The settings of a tiny model with the toy task's tokenizer, a few steps each; `changes` by section."""
+    shape = dataclasses.replace(TINY, vocab=toy_tokenizer().model_vocab)
+    model = Model("tiny", shape, jax.device_put(random_params(shape, 1)), toy_tokenizer())
+    monkeypatch.setattr(benchmark, "load", lambda source, **_: model)
+    monkeypatch.setattr(steps, "copy_gb_s", lambda: 10.0)
+    config = get_config("smollm2_135m")
+    config.decode.update(widths=(1, 2), slots=64, prompt=8, steps=4, rounds=1)
+    config.train.update(rows=2, length=16, steps=1, rounds=1)
+    for section, values in changes.items():
+        config[section].update(values)
+    return settings.read(config, benchmark.Settings)
+
+
+def fixed(name: str, ms: float, order: list[str]) -> steps.Runner:
+    """A runner that takes `ms` and records its turn."""
+    return lambda: order.append(name) or ms
+
+
+def test_the_decode_report_compares_peers_that_ran_beside_ours_by_width(monkeypatch, tmp_path):
+    order: list[str] = []
+    monkeypatch.setattr(steps, "decode_runner", lambda model, rows, *_: fixed(f"ours/{rows}", 2.0 * rows, order))
+    monkeypatch.setattr(benchmark.peers, "require", lambda *_: None)
+    peers = {"transformers": {1: fixed("theirs/1", 4.0, order), 2: fixed("theirs/2", 4.0, order)}}
+    monkeypatch.setattr(benchmark.peers, "runners", lambda *_: peers)
+    report = benchmark.decode(small(monkeypatch, tmp_path), with_peers=True)
+    assert order == ["ours/1", "theirs/1", "ours/2", "theirs/2"]
+    assert report.ms_per_step == report.ms_per_step_min == {1: 2.0, 2: 4.0}
+    assert report.peers == {"transformers": {1: 4.0, 2: 4.0}}
+    assert report.ours_over_peer == {"transformers": {1: 0.5, 2: 1.0}}
+    alone = json.loads(as_json(benchmark.decode(small(monkeypatch, tmp_path), with_peers=False)))
+    assert (alone["benchmark"], alone["copy_gb_s"], alone["ms_per_step"]) == ("decode", 10.0, {"1": 2.0, "2": 4.0})
+    assert not alone.keys() & {"peers", "ours_over_peer"}
+
+
+def test_the_prefill_report_compares_peers_that_ran_beside_ours_by_length(monkeypatch, tmp_path):
+    order: list[str] = []
+    monkeypatch.setattr(benchmark.peers, "require", lambda *_: None)
+    peers = {"llama_cpp": {8: fixed("theirs/8", 4.0, order), 24: fixed("theirs/24", 4.0, order)}}
+    monkeypatch.setattr(benchmark.peers, "prefill_runners", lambda *_: peers)
+    prefill = {"lengths": (8, 24), "slots": 32, "rounds": 1}
+    alone = benchmark.prefill(small(monkeypatch, tmp_path, prefill=prefill), with_peers=False)
+    assert min(alone.ms.values()) > 0
+    assert alone.peers is None
+    monkeypatch.setattr(steps, "prefill_runner", lambda model, slots, prompt: fixed(f"ours/{prompt}", prompt, order))
+    report = benchmark.prefill(small(monkeypatch, tmp_path, prefill=prefill), with_peers=True)
+    assert order == ["ours/8", "theirs/8", "ours/24", "theirs/24"]
+    assert (report.ms, report.tokens_per_s) == ({8: 8.0, 24: 24.0}, {8: 1000.0, 24: 1000.0})
+    assert report.ours_over_peer == {"llama_cpp": {8: 2.0, 24: 6.0}}
+    with pytest.raises(PastaError, match=r"prefill.lengths: 32 tokens don't fit 32 slots; raise slots"):
+        benchmark.prefill(small(monkeypatch, tmp_path, prefill=prefill | {"lengths": (32,)}), with_peers=False)
+
+
+def test_peers_that_are_not_installed_are_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(benchmark.peers.importlib.util, "find_spec", lambda name: None)
+    for run in (benchmark.decode, benchmark.prefill, benchmark.train):
+        with pytest.raises(PastaError, match=r"--peers needs torch: bash launch/setup.sh --dev"):
+            run(small(monkeypatch, tmp_path), with_peers=True)
+
+
+def test_peers_are_refused_for_weights_that_they_would_not_read(monkeypatch, tmp_path):
+    monkeypatch.setattr(benchmark.peers.importlib.util, "find_spec", lambda name: name)
+    for model in ({"preset": "gemma_7b"}, {"path": "runs/toy/model"}, {"adapter": "adapter.safetensors"}):
+        for run in (benchmark.decode, benchmark.prefill, benchmark.train):
+            with pytest.raises(PastaError, match="--peers: the peers read packaged weights only"):
+                run(small(monkeypatch, tmp_path, model=model), with_peers=True)
+
+
+def test_the_train_report_counts_tokens(monkeypatch, tmp_path):
+    report = benchmark.train(small(monkeypatch, tmp_path), with_peers=False)
+    assert report.ms_per_step.keys() == report.tokens_per_s.keys() == {"ours"}
+    assert report.mfu == "unknown"
+    assert "ours_over_peer" not in json.loads(as_json(report))
+
+
+@requires_dev("torch")
+@pytest.mark.slow
+def test_steps_of_transformers_are_taken_in_a_process_of_their_own(monkeypatch, tmp_path):
+    monkeypatch.setattr(benchmark.peers, "require", lambda *_: None)
+    monkeypatch.setattr(benchmark.peers.assets, "cache_dir", lambda: tmp_path)
+    report = benchmark.train(small(monkeypatch, tmp_path), with_peers=True)
+    assert report.ms_per_step["transformers"] > 0
+    (tmp_path / "peers/tiny/config.json").write_text("{}")
+    with pytest.raises(PastaError, match=r"^transformers: its process ended with exit code 1; see above$"):
+        benchmark.train(small(monkeypatch, tmp_path), with_peers=True)
+
+
+def test_the_interpreter_report_combines_steps_events_and_replays(monkeypatch, tmp_path):
+    path = tmp_path / "programs.jsonl"
+    path.write_text(json.dumps({"program": TEXT}))
+    interpreter = {"programs": str(path), "rows": 2, "widths": (1, 2), "rounds": 1, "event_rounds": 1}
+    monkeypatch.setattr(steps, "decode_runner", lambda model, rows, *_: lambda: 2.0 * rows)
+    times = {"fork": 5.0, "plain": 4.0, "join": 4.5, "in one call": 2.0, "in many calls": 2.25}
+    monkeypatch.setattr(steps, "event_runners", lambda *_: {name: lambda ms=ms: ms for name, ms in times.items()})
+    replay = programs.Replay(
+        tokens=60, critical_path=20, steps=22, parallelism=3.0, sequential_s=3.0, asynchronous_s=2.0
+    )
+    monkeypatch.setattr(programs, "measure", lambda model, items, *_: [replay for _ in items])
+    report = benchmark.interpreter(small(monkeypatch, tmp_path, interpreter=interpreter))
+    assert (report.programs, report.rows, report.parallelism) == (1, 2, 3.0)
+    assert (report.theoretical, report.realised, report.efficiency) == (3.0, 1.5, 0.5)
+    assert report.steps_over_critical_path == 1.1
+    assert (report.ms_per_step, report.in_one_row_steps) == ({1: 2.0, 2: 4.0}, {1: 1.0, 2: 2.0})
+    assert (report.ms_of_a_plain_step_of_2_rows, report.fork_ms, report.join_ms) == (4.0, 1.0, 0.5)
+    assert report.host_overhead_ms == 0.25
+
+
+@pytest.mark.slow
+def test_sampling_counts_every_answer_at_every_number_of_lanes(monkeypatch, tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"instruction": f"Say {n}.", "output": "One."}) + "\n" for n in range(3)))
+    sampling = {
+        "source": str(path), "lanes": (1, 4), "count": 2, "waves": 1.0, "max_tokens": 6, "rows": 2, "slots": 128
+    }  # fmt: skip
+    report = benchmark.sampling(small(monkeypatch, tmp_path, sampling=sampling))
+    assert [lanes.answers for lanes in report.lanes.values()] == [2, 4]
+    for lanes in report.lanes.values():
+        assert lanes.answers <= lanes.tokens <= 6 * lanes.answers + lanes.answers
+        assert lanes.hours_of_2000_prompts >= 0
+
+
+def test_settings_out_of_range_are_refused(monkeypatch, tmp_path):
+    with pytest.raises(PastaError, match=r"config.decode.widths: "):
+        small(monkeypatch, tmp_path, decode={"widths": ()})
+    with pytest.raises(PastaError, match=r"config.train.rows: "):
+        small(monkeypatch, tmp_path, train={"rows": 0})

@@ -1,0 +1,249 @@
+"""Reading sources: every known format, every error with its place, good records beside unreadable ones."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from pasta_jax.data import sources
+from pasta_jax.data.pairs import Pair, Unreadable, prompt_key, split_of
+from pasta_jax.data.sources import Filter, known_preferences, read, refuse_for_training, select
+from pasta_jax.data.turns import stands_alone
+from pasta_jax.errors import PastaError
+from tests.helpers.malformed import LINES, conversation
+from tests.helpers.requires import requires_data
+
+GOOD = b'{"instruction": "why", "output": "because"}'
+LIMITS = Filter((1, 9), (1, 9), drop_duplicates=True, drop_evaluation=False)
+
+
+def texts(pairs: Iterable[Pair]) -> list[tuple[str, str, str]]:
+    pairs = list(pairs)
+    assert all(isinstance(pair, Pair) for pair in pairs), pairs
+    return [(pair.system, pair.instruction, pair.response) for pair in pairs]
+
+
+def write(path: Path, *rows) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_every_format(tmp_path):
+    turns = [("system", "Be brief."), ("human", "why"), ("gpt", "because"), ("human", "and?"), ("gpt", "…")]
+    spoken = [{"from": name, "value": text, "weight": None} for name, text in turns]
+    path = write(
+        tmp_path / "all.jsonl",
+        {"instruction": "why", "output": "because"},
+        {"instruction": "why", "input": "", "output": "because", "generator": "x"},
+        {"instruction": "why", "input": "now", "output": "because"},
+        {"id": "1", "conversations": spoken[1:]},
+        {"conversations": spoken},
+        {"messages": [{"role": "user", "content": "why"}, {"role": "assistant", "content": "because"}]},
+        {"id": "x", "system_prompt": "Be brief.", "question": "why", "response": "because"},
+        {"conversations": spoken[1:2], "chosen": spoken[2], "rejected": spoken[4]},
+        {"key": 1, "prompt": "why", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]},
+    )
+    plain, brief = ("", "why", "because"), ("Be brief.", "why", "because")
+    expected = [plain, plain, ("", "why\n\nnow", "because"), plain, brief, plain, brief, plain, ("", "why", "")]
+    pairs = list(read(path))
+    assert texts(pairs) == expected
+    assert {pair.source for pair in pairs} == {"all.jsonl"}
+    assert len({pair.id for pair in pairs}) == 4
+
+
+def test_a_list_of_records_and_a_parquet_file(tmp_path):
+    rows = [{"instruction": "why", "output": "because"}, {"instruction": "how", "output": "so"}]
+    (tmp_path / "list.json").write_text(json.dumps(rows, indent=2))
+    (tmp_path / "lines.json").write_bytes(b"\xef\xbb\xbf" + GOOD + b"\n")
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    turns = [{"from": "human", "value": "why"}, {"from": "gpt", "value": "because"}]
+    parquet.write_table(pa.Table.from_pylist([{"conversations": turns}]), tmp_path / "turns.parquet")
+    assert texts(read(str(tmp_path / "list.json"))) == [("", "why", "because"), ("", "how", "so")]
+    assert texts(read(str(tmp_path / "lines.json"))) == [("", "why", "because")]
+    assert texts(read(str(tmp_path / "rows.parquet"))) == [("", "why", "because"), ("", "how", "so")]
+    assert texts(read(str(tmp_path / "turns.parquet"))) == [("", "why", "because")]
+
+
+def test_a_tfds_dataset(tmp_path, monkeypatch):
+    import numpy as np
+    import tensorflow_datasets as tfds
+
+    class Questions(tfds.core.GeneratorBasedBuilder):
+        VERSION = tfds.core.Version("1.0.0")
+        name = "questions"
+        code_path = None
+
+        def _info(self):
+            turn = tfds.features.Sequence({"from": tfds.features.Text(), "value": tfds.features.Text()})
+            fields = {"conversations": turn, "n": np.int32}
+            return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(fields))
+
+        def _split_generators(self, _):
+            return {"train": [("1", {"conversations": {"from": ["human", "gpt"], "value": ["why", "é"]}, "n": 1})]}
+
+        def _generate_examples(self):
+            raise AssertionError("the split has its examples")
+
+    Questions(data_dir=tmp_path, file_format="array_record").download_and_prepare()
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
+    assert texts(read("tfds:questions/train")) == [("", "why", "é")]
+    for wrong in ("tfds:questions/test", "tfds:no_such/train", "tfds:questions"):
+        with pytest.raises(PastaError, match=wrong):
+            list(read(wrong))
+
+
+@pytest.mark.parametrize(("what", "line", "reason"), LINES, ids=[what for what, _, _ in LINES])
+def test_a_malformed_line_is_located_and_its_neighbours_survive(tmp_path, what, line, reason):
+    path = tmp_path / "data.jsonl"
+    path.write_bytes(GOOD + b"\n" + line + b"\n" + GOOD)
+    before, bad, after = read(str(path))
+    assert texts([before, after]) == [("", "why", "because")] * 2
+    assert isinstance(bad, Unreadable)
+    assert (bad.place, bad.reason) == ("data.jsonl: line 2", reason)
+    assert "\n" not in bad.detail
+
+
+@pytest.mark.parametrize(
+    ("tail", "reason"),
+    [
+        (b"", sources.NOT_JSON),
+        (b',{"instruction": "wh', sources.NOT_JSON),
+        (b" {}]", sources.NOT_JSON),
+        (b"," + b"[" * 200_000, sources.TOO_DEEP),
+        (b',{"instruction": "' + b"x" * 2_000_000 + b'"}]', sources.TOO_LARGE),
+        (b",7]", "a record must be an object with fields"),
+    ],
+)
+def test_items_before_a_syntax_error_in_a_list_survive(tmp_path, tail, reason):
+    path = tmp_path / "data.json"
+    path.write_bytes(b"[" + GOOD + b"," + GOOD + tail)
+    first, second, *bad = read(str(path))
+    assert texts([first, second]) == [("", "why", "because")] * 2
+    assert [(item.reason, item.place.startswith("data.json: record ")) for item in bad] == [(reason, True)]
+
+
+def test_files_that_cannot_be_read_are_one_line(tmp_path):
+    (tmp_path / "bytes.json").write_bytes(b'["\xff"]')
+    (tmp_path / "no.parquet").write_bytes(b"PAR1 no PAR1")
+    (tmp_path / "folder.jsonl").mkdir()
+    for name in ("bytes.json", "no.parquet", "folder.jsonl", "absent.jsonl", "data.csv", "sharegpt2"):
+        with pytest.raises(PastaError, match=name) as caught:
+            list(read(str(tmp_path / name)))
+        assert "\n" not in str(caught.value)
+
+
+def test_selection_counts_every_pair_left_out(tmp_path):
+    rows = [("why is it", "so"), ("Why  is it ", "or so"), ("a " * 10, "so"), ("why", "so " * 10), ("why", "so")]
+    pairs = read(write(tmp_path / "a.jsonl", *({"instruction": a, "output": b} for a, b in rows)))
+    selection, left_out = select(pairs, LIMITS)
+    assert [pair.instruction for pair in selection] == ["why is it", "why"]
+    assert left_out == {"duplicate prompt": 1, "prompt length": 1, "response length": 1}
+
+
+def test_splits_depend_on_the_prompt_alone():
+    pairs = [Pair(str(n), "", f"question {n}", f"answer {n}", "") for n in range(4000)]
+    splits = [split_of(pair, 10) for pair in pairs]
+    assert 320 < splits.count("validation") < 480
+    assert splits == [split_of(Pair("", "", f" Question\n{n}", "other", "other"), 10) for n in range(4000)]
+    assert {split_of(pair, 0) for pair in pairs} == {"train"}
+
+
+def test_evaluation_data_is_refused_for_training():
+    refuse_for_training(["sharegpt", "my.jsonl"])
+    with pytest.raises(PastaError, match="alpaca_eval, mt_bench: reserved for evaluation"):
+        refuse_for_training(["sharegpt", "mt_bench", "alpaca_eval"])
+
+
+@requires_data
+def test_packaged_data():
+    counts = {source: [isinstance(item, Pair) for item in read(source)].count(True) for source in sources.PACKAGED}
+    evaluation = {"alpaca_eval": 805, "mt_bench": 80, "ifeval": 541}
+    assert counts == {"sharegpt": 11_156, "alpaca_rows": 999, "preferences": 300} | evaluation
+    pair = next(pair for pair in read("alpaca_eval") if isinstance(pair, Pair))
+    assert prompt_key(pair) in sources.evaluation_prompts()
+    copy = Pair("", "", pair.instruction.upper(), "so", "mine")
+    assert select([copy], Filter((1, 99), (1, 9), True, drop_evaluation=True))[1] == {"evaluation prompt": 1}
+
+
+def test_known_preferences_compare_the_answers_that_end_a_conversation(tmp_path, monkeypatch):
+    def turn(name: str, text: str) -> dict:
+        return {"from": name, "value": text}
+
+    ends = {"chosen": turn("gpt", "good"), "rejected": turn("gpt", "bad")}
+    longer = [turn("human", "first"), turn("gpt", "same"), turn("human", "last")]
+    rows = [
+        {"conversations": [turn("system", "Be brief."), turn("human", "why")], **ends},
+        {"conversations": longer, **ends},
+        {"conversations": longer, "chosen": turn("gpt", "good")},
+        {"conversations": longer[:2], **ends},
+        {"conversations": [], **ends},
+    ]
+    (tmp_path / "pairs.json").write_text(json.dumps(rows))
+    monkeypatch.setitem(sources.PACKAGED, "preferences", lambda: tmp_path / "pairs.json")
+    assert known_preferences() == [("why", "good", "bad"), ("last", "good", "bad")]
+
+
+@requires_data
+def test_no_known_preference_compares_equal_answers():
+    pairs = known_preferences()
+    assert (len(pairs), [chosen == rejected for _, chosen, rejected in pairs].count(True)) == (300, 0)
+
+
+def test_conversation_helper():
+    assert json.loads(conversation("human: a: b"))["conversations"] == [{"from": "human", "value": "a: b"}]
+
+
+def turns(*texts: str) -> dict:
+    """A conversation whose turns alternate between a person and a model."""
+    return {"conversations": [{"from": ("human", "gpt")[n % 2], "value": text} for n, text in enumerate(texts)]}
+
+
+def test_later_turns_are_used_where_their_question_stands_alone(tmp_path):
+    path = write(
+        tmp_path / "a.jsonl",
+        turns("Hi there", "Hello.", "What are the largest rivers of France?", "Loire.", "Why is that so?", "So."),
+        turns("x", "Loire.", "List five ways to relax", "a"),
+        {"conversations": [1, {"from": 3, "value": "x"}, {"from": "human", "value": None}]},
+        {"conversations": "no"},
+    )
+    pairs = [item for item in sources.read(str(path), later_turns=True) if isinstance(item, Pair)]
+    assert [(pair.instruction, pair.response, pair.origin) for pair in pairs] == [
+        ("Hi there", "Hello.", "a.jsonl: line 1"),
+        ("What are the largest rivers of France?", "Loire.", "a.jsonl: line 1, turn 3"),
+        ("x", "Loire.", "a.jsonl: line 2"),
+        ("List five ways to relax", "a", "a.jsonl: line 2, turn 3"),
+    ]
+    assert [item.instruction for item in sources.read(str(path)) if isinstance(item, Pair)] == ["Hi there", "x"]
+
+
+@pytest.mark.parametrize(
+    ("question", "alone"),
+    [
+        ("What are the main causes of inflation?", True),
+        ("Give me 10 names for a bakery", True),
+        ("Can you give me an alternative?", False),
+        ("How does this compare to Spain?", False),
+        ("What are some more ideas for it?", False),
+        ("ok, list the capitals of Europe", False),
+        ("Rewrite it in a formal tone please", False),
+        ("Why?", False),
+    ],
+)
+def test_questions_that_refer_to_earlier_turns(question, alone):
+    assert stands_alone(question) == alone
+
+
+@requires_data
+def test_later_turns_never_bring_in_evaluation_prompts(tmp_path):
+    prompts = [pair.instruction for pair in read("alpaca_eval") if isinstance(pair, Pair)]
+    prompt = next(prompt for prompt in prompts if stands_alone(prompt))
+    path = write(tmp_path / "a.jsonl", turns("Hi", "Hello.", prompt, "An answer of five words."))
+    rows = [row for row in sources.read(str(path), later_turns=True) if isinstance(row, Pair)]
+    selection, left_out = select(rows, Filter((1, 99), (1, 99), True, drop_evaluation=True))
+    assert prompt in [row.instruction for row in rows]
+    assert prompt not in [pair.instruction for pair in selection]
+    assert left_out["evaluation prompt"] == 1

@@ -1,0 +1,280 @@
+"""The engine: events and results as from `generate`, a bounded queue, cancelling, failures, an orderly end."""
+
+import dataclasses
+import queue
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from pasta_jax.decode import engine as engines
+from pasta_jax.decode import generate as decoding
+from pasta_jax.decode.engine import Cancelled, Engine, EngineClosed, QueueFull, open_engine
+from pasta_jax.decode.generate import DeviceLoop
+from pasta_jax.decode.request import DecodeConfig, Event, Request, Result
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.errors import PastaError
+from tests.helpers.traces import tiny_model
+
+pytestmark = pytest.mark.usefixtures("few_programs")
+LANES, SLOTS, WAITING = 2, 256, 3
+CONFIG = DecodeConfig(lanes=LANES, rows=3, slots=SLOTS, piece=16)
+LONG = 200  # tokens that take longer than a test's next line
+
+
+def ask(prompt: str, tokens: int = 24, **changes) -> Request:
+    sampled = Sampling(temperature=1.0, seed=len(prompt))
+    return dataclasses.replace(Request(tuple(prompt.encode()), tokens, sampled, False, 4, 10), **changes)
+
+
+def loop() -> DeviceLoop:
+    rules = decoding.rules_for(tiny_model(), CONFIG, SLOTS, sequential=False)  # as replaced by few_programs
+    return DeviceLoop(tiny_model(), rules, LANES, SLOTS)
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    engine = Engine(loop, LANES, WAITING)
+    engine.start()
+    yield engine
+    engine.close(drain=False)
+
+
+class Gate:
+    """Holds the device loop before each round, unless so many rounds were allowed or the gate is open."""
+
+    def __init__(self, monkeypatch):
+        self._is_open, self._rounds, round_of = False, threading.Semaphore(0), DeviceLoop.round
+        self.seen: list[list[int]] = []  # the requests with a lane when each round began
+
+        def held(loop):
+            assert self._is_open or self._rounds.acquire(timeout=60)
+            self.seen.append(loop.running)
+            return round_of(loop)
+
+        monkeypatch.setattr(DeviceLoop, "round", held)
+
+    def allow(self, rounds: int) -> None:
+        self._rounds.release(rounds)
+
+    def open(self) -> None:
+        self._is_open = True
+        self.allow(1)  # the one that waits
+
+
+@pytest.fixture
+def gate(monkeypatch) -> Iterator[Gate]:
+    gate = Gate(monkeypatch)
+    yield gate
+    gate.open()
+
+
+class Client:
+    """Submits a request and collects its items."""
+
+    def __init__(self, engine: Engine, request: Request, round_steps: int = 4):
+        self._items: queue.Queue = queue.Queue()
+        self.events: list[Event] = []
+        self.number = engine.submit(request, round_steps, self._items.put)
+
+    def next(self) -> Result | PastaError | None:
+        """Read what one round brought; the last item, if that was it."""
+        *events, last = self._items.get(timeout=60)
+        self.events += events
+        if isinstance(last, Event):
+            self.events.append(last)
+            return None
+        return last
+
+    def end(self) -> Result | PastaError:
+        """Read to the end."""
+        while (last := self.next()) is None:
+            pass
+        return last
+
+
+@pytest.mark.slow
+def test_many_clients_get_what_each_would_get_alone(engine):
+    requests = [
+        ask(prompt, sequential=number == 3) for number, prompt in enumerate(("a", "bc", "def", "ghij", "a" * 30))
+    ]
+    alone = [decoding.generate(tiny_model(), [request], CONFIG)[0] for request in requests]
+    clients = [
+        Client(engine, request, round_steps=steps) for request, steps in zip(requests, (1, 5, 64, 4, 64), strict=True)
+    ]
+    for client, expected in zip(clients, alone, strict=True):
+        result = client.end()
+        assert result.text == expected.text
+        assert [event.token for event in client.events] == expected.trace.token.tolist()
+        assert [event.step for event in client.events] == expected.trace.step.tolist()
+        assert {event.request for event in client.events} <= {client.number}
+    assert engine.load.running == engine.load.waiting == 0
+    assert engine.load.tokens == sum(len(result.trace.token) for result in alone)
+
+
+def test_a_full_queue_refuses_and_recovers(engine, gate):
+    clients = [Client(engine, ask("x", LONG), round_steps=1) for _ in range(LANES + WAITING)]
+    with pytest.raises(QueueFull, match=f"all {LANES} lanes are busy and {WAITING} requests wait; try again later"):
+        Client(engine, ask("x"))
+    for client in clients[1:]:
+        engine.cancel(client.number)
+    gate.open()
+    assert isinstance(clients[-1].end(), Cancelled)  # it had no lane yet
+    assert isinstance(Client(engine, ask("x")).end(), Result)
+
+
+def test_a_cancelled_request_frees_its_lane_at_the_next_round(engine, gate):
+    cancelled, other = (Client(engine, ask(prompt, LONG), round_steps=1) for prompt in ("x", "yy"))
+    gate.allow(3)
+    for client in (cancelled, other):
+        client.next()
+    third = Client(engine, ask("zzz", LONG), round_steps=1)
+    engine.cancel(cancelled.number)
+    gate.allow(1)  # it waits already, with the cancelled request
+    result = cancelled.end()
+    seen = len(gate.seen)
+    gate.allow(1)
+    third.next()
+    assert all(cancelled.number not in running for running in gate.seen[seen:])
+    gate.open()
+    assert 0 < len(result.trace.token) < LONG
+    assert result.finish_reason == "length"
+    assert [event.token for event in cancelled.events] == result.trace.token.tolist()
+    assert result.trace.program().strip() == result.text
+    for client in (other, third, cancelled):  # nothing happens to one that has ended
+        engine.cancel(client.number)
+    assert isinstance(other.end(), Result)
+
+
+def test_a_cancelled_lane_leaves_no_trace_in_the_next_answer(engine):
+    expected = decoding.generate(tiny_model(), [ask("the same")], CONFIG)[0]
+    for prompt in ("the same", "another", "the same"):
+        client = Client(engine, ask(prompt, LONG), round_steps=1)
+        client.next()
+        engine.cancel(client.number)
+        client.end()
+        assert Client(engine, ask("the same")).end().trace.token.tolist() == expected.trace.token.tolist()
+
+
+def test_a_long_prompt_is_written_between_the_rounds_of_others(monkeypatch):
+    """One piece at a time while somebody reads; at once if nobody does."""
+    log = []
+    prefill, run = decoding.prefill, decoding.run
+    monkeypatch.setattr(decoding, "prefill", lambda *a, **k: log.append("piece") or prefill(*a, **k))
+    monkeypatch.setattr(decoding, "run", lambda *a, **k: log.append("run") or run(*a, **k))
+    requests = {0: ask("x", LONG), 1: ask("y" * 60)}
+    texts = {}
+    for round_steps, expected in (
+        (4, "piece piece run piece run piece run piece run"),
+        (64, "piece piece piece piece piece run"),
+    ):
+        device = loop()
+        for number, request in requests.items():
+            device.submit(number, request, round_steps)
+        log.clear()
+        items = []
+        while device.is_busy:
+            items += device.round()
+        assert " ".join(log).startswith(expected)
+        texts[round_steps] = {item.request: item.text for item in items if isinstance(item, Result)}
+    assert texts[4] == texts[64]
+
+
+def test_the_first_token_comes_after_one_step_if_somebody_waits_for_it():
+    for round_steps, ends in ((4, [1, 5, 9]), (20, [20, 40, 60])):
+        device = loop()
+        device.submit(0, ask("x", LONG, sequential=True), round_steps)
+        assert [max(event.step for event in device.round()) for _ in ends] == ends
+
+
+def test_a_prompt_that_is_being_written_can_be_cancelled():
+    device = loop()
+    device.submit(0, ask("x", LONG), 1)
+    list(device.round())
+    device.submit(1, ask("y" * 60), 1)
+    list(device.round())
+    assert sorted(device.running) == [0, 1]
+    assert device.cancel(1) is None
+    assert device.running == [0]
+    device.submit(2, ask("y" * 60), 1)
+    results = {}
+    while device.is_busy:
+        results |= {item.request: item for item in device.round() if isinstance(item, Result)}
+    assert results[2].text == decoding.generate(tiny_model(), [ask("y" * 60)], CONFIG)[0].text
+
+
+def test_a_failed_round_ends_its_requests_and_no_others(engine, gate, monkeypatch):
+    clients = [Client(engine, ask(prompt, LONG), round_steps=1) for prompt in ("x", "yy")]
+    gate.allow(2)
+    for client in clients:
+        client.next()
+    waiting = Client(engine, ask("zzz"))
+    held = DeviceLoop.round
+
+    def fails(self):
+        monkeypatch.setattr(DeviceLoop, "round", held)
+        raise RuntimeError("a secret of a prompt")
+
+    monkeypatch.setattr(DeviceLoop, "round", fails)
+    gate.open()
+    for client in clients:
+        assert str(client.end()) == "decoding failed: RuntimeError; ask again"
+    assert waiting.end().text == decoding.generate(tiny_model(), [ask("zzz")], CONFIG)[0].text
+    assert engine.is_alive
+
+
+def test_an_engine_that_cannot_start_again_refuses(gate, monkeypatch):
+    loops = [loop()]
+    engine = Engine(loops.pop, LANES, WAITING)
+    engine.start()
+    held = DeviceLoop.round
+    monkeypatch.setattr(DeviceLoop, "round", lambda self: held(self) and 1 / 0)
+    clients = [Client(engine, ask("x")) for _ in range(3)]
+    gate.open()
+    assert all(isinstance(client.end(), PastaError) for client in clients)
+    assert not engine.is_alive
+    with pytest.raises(EngineClosed):
+        Client(engine, ask("x"))
+    engine.close(drain=True)
+
+
+def test_an_engine_whose_loop_cannot_be_built_does_not_start():
+    engine = Engine(lambda: 1 / 0, LANES, WAITING)
+    with pytest.raises(ZeroDivisionError):
+        engine.start()
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_closing_finishes_or_cancels_what_was_accepted(gate, drain):
+    engine = Engine(loop, LANES, WAITING)
+    engine.start()
+    clients = [Client(engine, ask(prompt, 60), round_steps=1) for prompt in ("x", "yy", "zzz")]
+    gate.allow(1)
+    clients[0].next()
+    closing = threading.Thread(target=engine.close, args=(drain,))
+    closing.start()
+    while not engine._closing:
+        pass
+    gate.open()
+    closing.join()
+    assert not engine.is_alive
+    ends = [client.end() for client in clients]
+    if drain:
+        assert [end.text for end in ends] == [
+            decoding.generate(tiny_model(), [ask(prompt, 60)], CONFIG)[0].text for prompt in ("x", "yy", "zzz")
+        ]
+    else:
+        assert len(ends[0].trace.token) < 60
+        assert isinstance(ends[2], Cancelled)
+    with pytest.raises(EngineClosed):
+        Client(engine, ask("x"))
+
+
+def test_an_engine_for_a_model_can_be_warm(monkeypatch):
+    monkeypatch.setattr(engines, "PIECES", (16,))
+    engine = open_engine(tiny_model(), CONFIG, WAITING, topics=False, warm_up=True)
+    assert engine.load.tokens == 0
+    assert isinstance(Client(engine, ask("x")).end(), Result)
+    engine.close(drain=True)
+    with pytest.raises(PastaError, match=r"^config\.decoding\.slots: 0; set the tokens"):
+        open_engine(tiny_model(), dataclasses.replace(CONFIG, slots=0), WAITING, topics=False, warm_up=False)

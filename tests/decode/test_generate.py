@@ -1,0 +1,181 @@
+"""Decoding requests with the toy model: budgets, stop ids, streams, batches."""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from pasta_jax.decode.generate import DecodeConfig, Event, Request, Result, generate, slots_for, stream
+from pasta_jax.decode.prefill import pieces
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.errors import PastaError
+from pasta_jax.models.config import PRESETS
+from pasta_jax.weights.model import Model
+from tests.helpers.byte_tokenizer import ByteTokenizer
+from tests.helpers.models import random_params, uncached
+from tests.helpers.traces import tiny_model
+
+CONFIG = DecodeConfig(lanes=4, rows=4, slots=0)
+PROMPTS = ("a", "what is it?", "of sixteen bytes", "two words")  # prefills of one length: fewer programs
+LONGER = "a prompt of some length, to be ragged"
+
+
+@functools.cache
+def toy(stacked: bool = False) -> Model:
+    config = dataclasses.replace(PRESETS["toy"], layers=2, global_every=2)  # one with a window and one without
+    return Model("toy", config, jax.device_put(random_params(config, 1, stacked=stacked)), ByteTokenizer())
+
+
+def ask(prompt: str, tokens: int = 32, **changes) -> Request:
+    plain = Request(tuple(prompt.encode()), tokens, Sampling(), True, 4, 10)
+    return dataclasses.replace(plain, **changes)
+
+
+@pytest.mark.parametrize("stacked", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_greedy_tokens_of_a_ragged_batch_equal_the_uncached_models(stacked):
+    model = toy(stacked)
+    prompts = PROMPTS if stacked else (*PROMPTS, LONGER)
+    for prompt, result in zip(prompts, generate(model, [ask(p) for p in prompts], CONFIG), strict=True):
+        fed = result.trace.token.tolist()
+        logits = uncached(model, [*prompt.encode(), *fed])
+        logits[:, 256:324] = -np.inf  # tags
+        best = logits[len(prompt.encode()) - 1 :].argmax(axis=1)
+        assert best[: len(fed)].tolist() == fed
+        assert (result.finish_reason == "stop") == (best[-1] == 324)
+
+
+@pytest.mark.slow
+def test_a_long_prompt_is_written_in_pieces():
+    assert pieces(1, 64) == [(0, 1, 16)]
+    assert pieces(100, 64) == [(0, 64, 64), (64, 36, 64)]
+    assert pieces(1024, 512) == [(0, 512, 512), (512, 512, 512)]
+    prompt = "".join(chr(97 + i % 26) for i in range(300))
+    result = generate(toy(), [ask(prompt, tokens=5)], CONFIG)[0]
+    logits = uncached(toy(), [*prompt.encode(), *result.trace.token.tolist()])
+    logits[:, 256:324] = -np.inf
+    assert logits[299:-1].argmax(axis=1).tolist() == result.trace.token.tolist()
+
+
+def test_batched_equals_alone_in_any_lane_and_with_more_requests_than_lanes():
+    sampled = Sampling(temperature=1.0, seed=3)
+    requests = [ask(p, sampling=s) for p in PROMPTS for s in (Sampling(), sampled, Sampling(0.8, 20, 0.9, 7))]
+    alone = [generate(toy(), [request], CONFIG)[0] for request in requests]
+    two_lanes = dataclasses.replace(CONFIG, lanes=2)
+    for config in (CONFIG, two_lanes):
+        for one, many in zip(alone, generate(toy(), requests, config), strict=True):
+            assert one.trace.token.tolist() == many.trace.token.tolist()
+            assert one.finish_reason == many.finish_reason
+
+
+def test_equal_seeds_give_equal_answers():
+    requests = [ask("hello", sampling=Sampling(temperature=1.0, seed=seed)) for seed in (1, 2, 1, 2)]
+    one, other, again, _ = (result.trace.token.tolist() for result in generate(toy(), requests, CONFIG))
+    assert one == again
+    assert one != other
+
+
+def test_the_budget_is_the_number_of_tokens():
+    for tokens in (1, 2, 9):
+        result = generate(toy(), [ask("hello", tokens=tokens)], CONFIG)[0]
+        assert len(result.trace.token) == tokens
+        assert result.trace.steps == tokens
+        assert result.finish_reason == "length"
+
+
+def test_a_full_pool_ends_the_request():
+    config = dataclasses.replace(CONFIG, slots=24)
+    result = generate(tiny_model(), [ask("16 characters ok", tokens=100)], config)[0]
+    assert len(result.trace.token) == 8
+    assert result.finish_reason == "length"
+
+
+def test_stop_ids_end_a_request_and_are_not_part_of_it():
+    logits = uncached(tiny_model(), list(b"hello"))
+    logits[:, 256:324] = -np.inf
+
+    class StopsAtOnce(ByteTokenizer):
+        stop_ids = (int(logits[-1].argmax()),)
+
+    model = dataclasses.replace(tiny_model(), tokenizer=StopsAtOnce())
+    result = generate(model, [ask("hello")], CONFIG)[0]
+    assert (result.finish_reason, result.text, len(result.trace.token)) == ("stop", "", 0)
+
+
+def test_a_stream_yields_every_token_once_and_in_order():
+    requests = [ask(p, sampling=Sampling(1.0, seed=n), sequential=False) for n, p in enumerate(PROMPTS)]
+    whole = generate(toy(), requests, CONFIG)
+    for round_steps in (1, 5):
+        items = list(stream(toy(), requests, CONFIG, round_steps))
+        results = {item.request: item for item in items if isinstance(item, Result)}
+        for number, expected in enumerate(whole):
+            events = [item for item in items if isinstance(item, Event) and item.request == number]
+            assert [event.token for event in events] == expected.trace.token.tolist()
+            assert [event.thread for event in events] == expected.trace.thread.tolist()
+            assert [event.step for event in events] == expected.trace.step.tolist()
+            assert results[number].text == expected.text
+
+
+def test_padding_rows_and_tags_are_never_sampled_without_tags():
+    class Short(ByteTokenizer):
+        vocab_size = 330
+
+    model = dataclasses.replace(tiny_model(), tokenizer=Short())
+    requests = [ask("x", tokens=100, sampling=Sampling(temperature=100.0, seed=seed)) for seed in range(4)]
+    seen = {token for result in generate(model, requests, CONFIG) for token in result.trace.token.tolist()}
+    assert max(seen) in range(324, 330)  # at this temperature every allowed id is sampled
+    assert not seen & set(range(256, 324))
+
+
+@pytest.mark.parametrize(
+    ("request_", "config", "message"),
+    [
+        (ask(""), CONFIG, "prompt 0: empty"),
+        (ask("x" * 4096), CONFIG, "prompt 0: 4096 tokens, but the context of 4096 must"),
+        (ask("x" * 64), dataclasses.replace(CONFIG, slots=64), "the pool of 64 .* or raise slots"),
+        (ask("x", tokens=0), CONFIG, "max_tokens is 0"),
+        (ask("x", sequential=False), dataclasses.replace(CONFIG, rows=1), "rows 1: chunks need a row"),
+    ],
+)
+def test_requests_that_cannot_be_answered_are_refused(request_, config, message):
+    with pytest.raises(PastaError, match=message):
+        generate(toy(), [request_], config)
+
+
+def test_errors_name_prompts_as_their_requests_do_before_anything_is_decoded():
+    requests = [ask("x"), ask("", name="prompts.jsonl: line 7")]
+    with pytest.raises(PastaError, match=r"^prompts\.jsonl: line 7: empty; write a question$"):
+        stream(toy(), requests, CONFIG, round_steps=1)
+
+
+def test_a_trace_shows_the_text_of_its_request_or_its_decoded_ids():
+    results = generate(toy(), [ask("hello", tokens=1), ask("hello", tokens=1, text="Hello?")], CONFIG)
+    assert [result.trace.prompt for result in results] == ["hello", "Hello?"]
+    assert not any(result.trace.replayed for result in results)
+
+
+@pytest.mark.parametrize("changes", [{"lanes": 0}, {"rows": 0}, {"slots": -1}, {"widths": (0,)}])
+def test_impossible_configs_are_refused(changes):
+    with pytest.raises(PastaError, match=f"^{next(iter(changes))} "):
+        dataclasses.replace(CONFIG, **changes)
+
+
+def test_pools_have_few_sizes_and_enough_slots():
+    assert slots_for(toy(), [ask("x" * 10, tokens=246)], CONFIG) == 256
+    assert slots_for(toy(), [ask("x" * 10, tokens=247)], CONFIG) == 512
+    assert slots_for(toy(), [ask("x", tokens=10**6)], CONFIG) == 4096
+
+
+def test_no_requests_no_results():
+    assert generate(toy(), [], CONFIG) == []
+
+
+@pytest.mark.slow  # quick: test_interpreter.py compares widths of 1, 3, 5 and 8 with the oracle
+def test_widths_do_not_change_answers():
+    requests = [ask(p, sampling=Sampling(1.0, seed=n), sequential=False) for n, p in enumerate(PROMPTS)]
+    plain = generate(toy(), requests, CONFIG)
+    others = generate(toy(), requests, dataclasses.replace(CONFIG, widths=(2, 9)))
+    for one, other in zip(plain, others, strict=True):
+        assert one.trace.token.tolist() == other.trace.token.tolist()
+        assert one.trace.step.tolist() == other.trace.step.tolist()

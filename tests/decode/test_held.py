@@ -1,0 +1,196 @@
+"""Prompts that begin as one held in a lane does: copied, never computed again, and with the bits of a computed one."""
+
+import dataclasses
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pasta_jax.decode import generate as decoding
+from pasta_jax.decode.generate import DeviceLoop, generate, rules_for
+from pasta_jax.decode.held import Admission, HeldPrompts, shared
+from pasta_jax.decode.prefill import prefill
+from pasta_jax.decode.request import DecodeConfig, Request, Result
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.state import empty_state
+from pasta_jax.models.config import PRESETS
+from pasta_jax.weights.model import Model
+from tests.helpers.byte_tokenizer import ByteTokenizer
+from tests.helpers.models import random_params
+from tests.helpers.traces import tiny_model
+
+PIECE, LANES, SLOTS = 16, 3, 256
+CONFIG = DecodeConfig(lanes=LANES, rows=3, slots=SLOTS, piece=PIECE)
+
+
+def ask(prompt: tuple[int, ...], seed: int = 0, tokens: int = 8, **changes) -> Request:
+    sampled = Sampling(temperature=1.0, seed=seed)
+    return dataclasses.replace(Request(prompt, tokens, sampled, False, 4, 10), **changes)
+
+
+def words(rng: random.Random, length: int) -> tuple[int, ...]:
+    return tuple(rng.choices(range(97, 123), k=length))
+
+
+def test_what_is_shared_is_whole_pieces_or_the_whole_prompt():
+    rng = random.Random(0)
+    for _ in range(2000):
+        held = tuple(rng.choices("ab", k=rng.randrange(12)))
+        prompt = held[: rng.randrange(13)] + tuple(rng.choices("ab", k=rng.randrange(1, 12)))
+        piece = rng.choice([1, 2, 4])
+        common = next((at for at in range(len(prompt)) if held[at : at + 1] != prompt[at : at + 1]), len(prompt))
+        expected = max(end for end in range(0, common + 1, piece) if end < len(prompt))
+        assert shared(prompt, held, piece) == (len(prompt) if prompt == held else expected)
+
+
+def test_conversations_that_alternate_keep_their_lanes():
+    held, rng = HeldPrompts(LANES, PIECE), random.Random(1)
+    system = words(rng, 2 * PIECE)
+
+    def admitted(prompt: tuple[int, ...], free=range(LANES), may_copy=True) -> Admission:
+        admission = held.admit(prompt, list(free), may_copy)
+        held.hold(admission.lane, prompt)
+        return admission
+
+    one, other = system + words(rng, 20), system + words(rng, 40)
+    assert admitted(one) == Admission(0)
+    assert admitted(other) == Admission(1, 0, 2 * PIECE)
+    one += words(rng, 30)
+    assert admitted(one) == Admission(0, 0, 3 * PIECE)
+    other += words(rng, 10)
+    assert admitted(other) == Admission(1, 1, 4 * PIECE)
+    assert admitted(other) == Admission(1, 1, len(other))
+    assert admitted(other, free=[0, 2]) == Admission(2, 1, len(other))
+    assert admitted(other, may_copy=False).copied == 0
+    held.admit(one, [0], True)  # while it is written, nothing can be copied from it
+    assert held.admit(one, [1], True).copied == 2 * PIECE
+
+
+# The toy's rows have 128 numbers, enough for products of other shapes to differ in their last bits.
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("lane", [1, 0], ids=["copied", "kept"])
+def test_a_shared_beginning_leaves_the_state_that_a_prefill_leaves(stacked, lane):
+    shape = dataclasses.replace(PRESETS["toy"], layers=2, global_every=2)  # one with a window and one without
+    model = Model("toy", shape, jax.device_put(random_params(shape, 1, stacked=stacked)), ByteTokenizer())
+    rules, rng = rules_for(model, CONFIG, SLOTS, sequential=False), random.Random(2)
+    held = words(rng, 75)
+
+    def state_of(request: Request, copied: int):
+        state = empty_state(model.config, 2, SLOTS, jnp.float32, stacked)
+        state = decoding.start(model, state, 0, ask(held), rules)
+        for write in decoding.writes(model, Admission(lane, 0, copied), request, rules):
+            state = write(state)
+        kv = jax.tree.map(lambda field: jnp.moveaxis(field, field.ndim - 4, 0)[lane], state.pool.kv)
+        kv = jax.tree.map(lambda field: field[..., : len(request.prompt_ids), :], kv)  # of those it can see
+        integers = {f.name: getattr(state.pool, f.name) for f in dataclasses.fields(state.pool) if f.name != "kv"}
+        seen = {
+            name: field[lane][: len(request.prompt_ids)] if field.ndim > 1 else field[lane]
+            for name, field in integers.items()
+        }
+        plain = dataclasses.replace(state, pool=None)
+        return jax.device_get((kv, seen, jax.tree.map(lambda field: field[lane], plain)))
+
+    for prompt, copied in ((held[:70] + words(rng, 30), 4 * PIECE), (held[: 3 * PIECE], 2 * PIECE), (held, len(held))):
+        written, with_copy = (state_of(ask(prompt, seed=9), count) for count in (0, copied))
+        jax.tree.map(np.testing.assert_array_equal, written, with_copy)
+
+
+def test_a_prompt_of_several_requests_is_computed_once_with_equal_answers(monkeypatch):
+    """With two lanes, prompts are copied both from live and from finished lanes."""
+    config = dataclasses.replace(CONFIG, lanes=2)
+    requests = [ask(tuple(prompt), seed, 24) for prompt in (b"what is it?", b"two words") for seed in range(4)]
+    prefills = []
+    monkeypatch.setattr(decoding, "prefill", lambda *a, **k: prefills.append(a[3]) or prefill(*a, **k))
+    together = generate(tiny_model(), requests, config)
+    assert len(prefills) == 2
+    assert sum(result.copied > 0 for result in together) == 6
+    apart = [generate(tiny_model(), [requests[seed], requests[4 + seed]], config) for seed in range(4)]
+    for seed, pair in enumerate(apart):
+        for one, many in zip(pair, (together[seed], together[4 + seed]), strict=True):
+            assert one.trace.token.tolist() == many.trace.token.tolist()
+            assert one.trace.thread.tolist() == many.trace.thread.tolist()
+    assert len({tuple(result.trace.token.tolist()) for result in together[:4]}) > 1
+
+
+class Recorder:
+    """Admissions in their order, and what was computed for each: runs of tokens as (start, end)."""
+
+    def __init__(self, monkeypatch, may_copy: bool):
+        self.admissions: list[tuple[Admission, int, list[tuple[int, int]]]] = []
+        admit = HeldPrompts.admit
+
+        def admitted(held, prompt, free, **_):
+            admission = admit(held, prompt, free, may_copy)
+            self.admissions.append((admission, len(prompt), []))
+            return admission
+
+        def computed(params, state, lane, tokens, start, count, *rest, **statics):
+            *_, (admission, _, runs) = self.admissions
+            assert admission.lane == lane
+            runs.append((int(start), int(start + count)))
+            return prefill(params, state, lane, tokens, start, count, *rest, **statics)
+
+        monkeypatch.setattr(HeldPrompts, "admit", admitted)
+        monkeypatch.setattr(decoding, "prefill", computed)
+
+
+def arrivals(rng: random.Random, count: int) -> list[tuple[int, int, Request]]:
+    """(round of its arrival, rounds until it is cancelled, request): turns of chats under two system prompts."""
+    chats = [words(rng, 30), words(rng, 45)]
+    found, at = [], 0
+    for seed in range(count):
+        prompt = rng.choice(chats)
+        if rng.random() < 0.8:
+            prompt = prompt[: rng.choice([len(prompt), rng.randrange(1, len(prompt))])] + words(
+                rng, rng.randrange(1, 40)
+            )
+        if len(prompt) < SLOTS - 80:
+            chats.append(prompt)
+        at += rng.choice([0, 0, 1, 3])
+        request = ask(prompt, seed, rng.randrange(1, 40), sequential=rng.random() < 0.3)
+        found.append((at, rng.choice([1, 2, 1000, 1000, 1000]), request))
+    return found
+
+
+def decoded(loop: DeviceLoop, plan: list[tuple[int, int, Request]]) -> dict[int, Result]:
+    """The results of those that were not cancelled."""
+    results, waiting, now = {}, list(enumerate(plan)), 0
+    while waiting or loop.is_busy:
+        while waiting and (waiting[0][1][0] <= now or not loop.is_busy):
+            number, (_, _, request) = waiting.pop(0)
+            loop.submit(number, request, 4)
+        for number, (at, rounds, _) in enumerate(plan):
+            if now == at + rounds and number not in results:
+                loop.cancel(number)
+        if loop.is_busy:
+            results |= {item.request: item for item in loop.round() if isinstance(item, Result)}
+        now += 1
+    return results
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_answers_are_the_same_without_sharing_whatever_arrives_and_is_cancelled(few_programs, monkeypatch, seed):
+    model, plan = tiny_model(), arrivals(random.Random(seed), 60)
+    rules = decoding.rules_for(model, CONFIG, SLOTS, sequential=False)
+    found = {}
+    for may_copy in (True, False):
+        with monkeypatch.context() as patch:
+            recorder = Recorder(patch, may_copy)
+            found[may_copy] = decoded(DeviceLoop(model, rules, LANES, SLOTS), plan)
+        copied = 0
+        for admission, length, runs in recorder.admissions:
+            ends = [admission.copied, *(end for _, end in runs)]
+            assert [start for start, _ in runs] == ends[: len(runs)], "computed once, from where the copy ends"
+            assert ends[-1] <= length
+            copied += admission.copied
+        assert (copied > 300) == may_copy
+    both = found[True].keys() & found[False].keys()
+    assert len(both) > 25
+    for number in both:
+        one, other = found[True][number], found[False][number]
+        assert one.trace.token.tolist() == other.trace.token.tolist()
+        assert one.trace.thread.tolist() == other.trace.thread.tolist()
+        assert one.text == other.text
+        assert (other.copied, one.copied % PIECE in (0, len(plan[number][2].prompt_ids) % PIECE)) == (0, True)

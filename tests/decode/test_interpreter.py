@@ -1,0 +1,261 @@
+"""The interpreter equals the oracle on scripted programs: which thread feeds what, when and where, and the mask.
+
+tests/decode/test_sampled_programs.py compares sampled ones.
+"""
+
+import dataclasses
+import functools
+import random
+import re
+from collections import Counter
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pasta_jax.decode import generate as decoding
+from pasta_jax.decode import reference, rows
+from pasta_jax.decode.generate import DecodeConfig, Request, rules_for, start
+from pasta_jax.decode.interpreter import Script, run
+from pasta_jax.decode.prefill import admit, prefill
+from pasta_jax.decode.replay import replay_stream, script_for
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.state import LENGTH, OPEN, STOP, DecodeState, empty_state
+from pasta_jax.lang.program import Chunk, Program, Sync, Text
+from pasta_jax.lang.structure import Place, Positions, visible
+from pasta_jax.weights.model import Model
+from tests.helpers import models
+from tests.helpers.byte_tokenizer import ByteTokenizer
+from tests.helpers.models import random_params
+
+TOKENIZER = ByteTokenizer()
+TAGS = TOKENIZER.tags
+SLOTS = 256
+LONGEST = 480  # ids of a scripted program: nearly twice what the pool holds
+# The smallest possible model: where all tokens are forced, only the state's integers are compared.
+TINY = dataclasses.replace(models.TINY, embed=4, ff=4, head_dim=2, context=4096)
+
+
+@functools.cache
+def tiny() -> Model:
+    return Model("tiny", TINY, jax.device_put(random_params(TINY, 1)), TOKENIZER)
+
+
+# Scripted programs
+
+
+def random_parts(rng: random.Random) -> list[Text | Chunk | Sync]:
+    """Up to 20 forks and all edge cases: empty topics and chunks, joins in a row, a promise or join at the end."""
+
+    def text(longest: int) -> str:
+        length = rng.choice([0, 0, 1, 2, rng.randrange(longest + 1), rng.randrange(longest + 1)])
+        return "".join(chr(rng.randrange(128)) for _ in range(length))
+
+    longest = rng.choice([3, 10, 60])
+    weights = rng.choice([(3, 3, 1), (1, 6, 1), (0, 1, 0), (2, 2, 2), (6, 1, 1)])
+    parts, room, forks = [], rng.choice([10, 60, 150, LONGEST]), rng.randrange(21)
+    for kind in rng.choices((Text, Chunk, Sync), weights, k=40):
+        if kind is Text:
+            part, size = Text(words := text(longest)), len(words)
+        elif kind is Chunk:
+            tens = rng.choice([1, 2, rng.randint(1, 64)])
+            part, size = Chunk(topic := text(3), tens, words := text(longest)), len(topic) + len(words) + 4
+            forks -= 1
+        else:
+            part, size = Sync(), 1
+        room -= size
+        if room < 0 or forks < 0:
+            break
+        parts.append(part)
+    return parts
+
+
+def script_of(parts: list[Text | Chunk | Sync]) -> list[list[int]]:
+    """The tokens of each thread: main's, then every chunk's."""
+    main, chunks = [], []
+    for part in parts:
+        match part:
+            case Text(text):
+                main += text.encode()
+            case Chunk(topic, tens, text):
+                main += [TAGS.promise, *topic.encode(), TAGS.close(tens)]
+                chunks.append([*text.encode(), TAGS.end_async])
+            case Sync():
+                main.append(TAGS.sync)
+    return [[*main, TOKENIZER.end_of_turn], *chunks]
+
+
+def random_budget(rng: random.Random, length: int) -> int:
+    return rng.choice([LONGEST, rng.randint(1, length + 1)])
+
+
+@dataclasses.dataclass(frozen=True)
+class LaneRecord:
+    """What one lane of the device holds at the end."""
+
+    token: list[int]
+    thread: list[int]
+    step: list[int]
+    position: list[int]
+    sees: np.ndarray
+    finish: int
+    closed: list[int]
+    steps: int
+    live: bool
+
+
+def read_lanes(state: DecodeState) -> list[LaneRecord]:
+    names = ("token", "chunk", "step", "position", "epoch", "main")
+    pool = {name: np.asarray(getattr(state.pool, name)) for name in names}
+    rest = (state.pool.fill, state.finish, state.threads.closed, state.spawned, state.step, state.live)
+    fill, finish, closed, spawned, steps, live = map(np.asarray, rest)
+    records = []
+    for lane in range(state.lanes):
+        at = {name: field[lane, : fill[lane]] for name, field in pool.items()}
+        present = at["step"][None, :] <= at["step"][:, None]  # written before anyone attends
+        place = Place(at["chunk"], at["epoch"], at["main"])
+        sees = visible(present, place.queries(), place.keys())
+        columns = [at[name].tolist() for name in ("token", "chunk", "step", "position")]
+        closings = closed[lane, 1 : spawned[lane] + 1].tolist()
+        records.append(LaneRecord(*columns, sees, int(finish[lane]), closings, int(steps[lane]), bool(live[lane])))
+    return records
+
+
+def assert_same_record(record: LaneRecord, answer: reference.Answer) -> None:
+    tape = answer.tape
+    assert record.token == tape.token
+    assert record.thread == tape.thread
+    assert record.step == tape.step
+    assert record.position == tape.position
+    assert np.array_equal(record.sees, tape.sees[: len(tape), : len(tape)])
+    assert record.finish == answer.finish
+    assert record.closed == answer.closed
+    assert record.steps == answer.steps
+    assert not record.live
+
+
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    ("count", "config", "positions"),
+    [
+        (100, DecodeConfig(lanes=8, rows=8, slots=SLOTS, widths=(3, 5)), Positions("shared_start")),
+        slow(200, DecodeConfig(lanes=8, rows=4, slots=SLOTS), Positions()),
+        slow(100, DecodeConfig(lanes=3, rows=3, slots=SLOTS), Positions()),
+        slow(100, DecodeConfig(lanes=1, rows=2, slots=SLOTS), Positions("constant", 7)),
+    ],
+    ids=lambda value: f"lanes{value.lanes}-rows{value.rows}" if isinstance(value, DecodeConfig) else str(value),
+)
+def test_scripted_programs_equal_the_oracles(count, config, positions):
+    """Ids, threads, steps, positions, slot order, mask and finish, in lanes that are reused many times."""
+    rng = random.Random(f"{count} {config} {positions}")
+    model = dataclasses.replace(tiny(), positions=positions)
+    rules = rules_for(model, config, SLOTS, sequential=False)
+    # Prefill does not depend on rows: one compiled program.
+    prefill_rules = rules_for(tiny(), dataclasses.replace(config, rows=2), SLOTS, sequential=False)
+    state = empty_state(TINY, config.lanes, SLOTS, jnp.float32, stacked=False)
+    done, ends = 0, Counter()
+    while done < count:
+        some = min(rng.choice([config.lanes, rng.randint(1, config.lanes)]), count - done)
+        lanes = rng.sample(range(config.lanes), some)
+        requests, scripts, programs = {}, {}, [[]] * config.lanes
+        for lane in lanes:
+            parts = random_parts(rng)
+            scripts[lane] = script_of(parts)
+            programs[lane] = Program(tuple(parts)).ids(TOKENIZER)
+            # A prompt may hold any id; tags in it have no meaning.
+            prompt = tuple(rng.randrange(384) for _ in range(rng.choice([1, 2, 9, rng.randint(1, 32)])))
+            budget = random_budget(rng, len(programs[lane]))
+            requests[lane] = Request(prompt, budget, Sampling(), False, LONGEST, LONGEST)
+        script = script_for(programs, TAGS, TOKENIZER.end_of_turn, SLOTS)
+        tokens = np.full((config.lanes, LONGEST + 1), TOKENIZER.end_of_turn, np.int32)
+        tokens[:, : script.tokens.shape[1]] = script.tokens
+        for lane, request in requests.items():
+            state = start(model, state, lane, request, prefill_rules, first=scripts[lane][0][0])
+        script = Script(jnp.asarray(tokens), script.start)
+        state = run(model.params, state, np.int32(10**6), np.False_, config=TINY, rules=rules, script=script)
+        records = read_lanes(state)
+        for lane in lanes:
+            answer = reference.scripted(requests[lane], config, TOKENIZER, TINY.context, positions, scripts[lane])
+            assert_same_record(records[lane], answer)
+            ends[answer.finish] += 1
+            ends["forks"] += len(answer.closed)
+            ends["most forks"] = max(ends["most forks"], len(answer.closed))
+            ends["cut short"] += OPEN in answer.closed
+        done += some
+    # All outcomes must occur often, or the programs test little.
+    assert min(ends[STOP], ends[LENGTH], ends["cut short"]) > count // 20
+    assert ends["forks"] > count
+    assert ends["most forks"] >= 12
+
+
+@pytest.mark.usefixtures("few_programs")
+def test_the_worked_example_is_correct():
+    """The table in the source of rows.py equals a replay."""
+    source = Path(rows.__file__).read_text()
+    table = [line.split() for line in re.findall(r"^# +(\d+ +\d:.*)$", source, re.MULTILINE)]
+    program = Program((Chunk("", 1, "abc"), Chunk("", 1, "d"), Chunk("", 1, "e"), Sync(), Text(".")))
+    request = Request((63,), 1, Sampling(), False, 1, 1)
+    config = DecodeConfig(lanes=1, rows=3, slots=SLOTS)
+    *_, result = replay_stream(tiny(), request, program.ids(TOKENIZER), config, round_steps=100)
+    names = {TAGS.promise: "[P]", TAGS.close(1): "[P:1]", TAGS.async_: "[A]", TAGS.end_async: "[/A]", TAGS.sync: "[S]"}
+    expected = [[str(step)] for step in range(1, result.trace.steps + 1)]
+    columns = (result.trace.step, result.trace.thread, result.trace.token, result.trace.position)
+    for step, thread, token, position in zip(*map(np.ndarray.tolist, columns), strict=True):
+        expected[step - 1].append(f"{thread}:{names.get(token) or chr(token)}@{position}")
+    fill = 1 + np.cumsum([len(row) - 1 for row in expected])
+    expected = [[*row, str(used)] for row, used in zip(expected, fill, strict=True)]
+    assert [row[: len(cells)] for row, cells in zip(table, expected, strict=True)] == expected
+
+
+# The compiled programs
+
+
+def test_profiles_name_the_phases_of_steps_and_of_prefills():
+    state = empty_state(TINY, 1, SLOTS, jnp.float32, stacked=False)
+    rules = rules_for(tiny(), DecodeConfig(lanes=1, rows=2, slots=SLOTS), SLOTS, sequential=False)
+    fixed = {"config": TINY, "rules": rules}
+    one = np.int32(1)
+    for lowered, phases in (
+        (run.lower(tiny().params, state, one, np.False_, **fixed), "open pick write model sample advance"),
+        (
+            prefill.lower(tiny().params, state, one, np.zeros(16, np.int32), one, one, one, **fixed),
+            "write model sample",
+        ),
+    ):
+        text = lowered.as_text(debug_info=True)
+        assert all(f"/{phase}/" in text for phase in phases.split()), phases
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("fully_compiled")
+def test_the_state_is_donated_and_the_pool_never_copied():
+    config = dataclasses.replace(TINY, head_dim=64)
+    decode_config = DecodeConfig(lanes=4, rows=4, slots=1024)
+    model = dataclasses.replace(tiny(), config=config, params=jax.device_put(random_params(config, 1)))
+    rules = rules_for(model, decode_config, decode_config.slots, sequential=False)
+    rules = dataclasses.replace(rules, widths=(4,), prefixes=(512,))  # one loop, in which attention reads half or all
+    state = empty_state(config, decode_config.lanes, decode_config.slots, jnp.float32, stacked=False)
+    arguments = (model.params, state, np.int32(1), np.False_)
+    program = run.lower(*arguments, config=config, rules=rules).compile()
+    memory = program.memory_analysis()
+    keys_values = sum(leaf.nbytes for leaf in jax.tree.leaves(state.pool.kv))
+    assert memory.alias_size_in_bytes >= sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+    # Where half of the slots are read, half of the keys and values are copied; as much again would be all keys.
+    assert memory.temp_size_in_bytes < keys_values * 0.75
+    after = program(*arguments)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state))
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(after))
+
+
+def test_admission_donates_the_state_too(monkeypatch):
+    config = DecodeConfig(lanes=1, rows=2, slots=SLOTS)
+    rules = rules_for(tiny(), config, SLOTS, sequential=False)
+    states = [empty_state(TINY, 1, SLOTS, jnp.float32, stacked=False)]
+    monkeypatch.setattr(decoding, "admit", lambda *arguments: states.append(admit(*arguments)) or states[-1])
+    states.append(start(tiny(), states[0], 0, Request((1, 2, 3), 9, Sampling(), False, 4, 4), rules))
+    deleted = [{leaf.is_deleted() for leaf in jax.tree.leaves(state)} for state in states]
+    assert deleted == [{True}, {True}, {False}]  # empty, admitted, its prompt written

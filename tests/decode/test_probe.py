@@ -1,0 +1,64 @@
+"""The probe's figures, and well-formedness without the grammar mask, checked with the unmasked model."""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from pasta_jax.decode.generate import DecodeConfig, Request, generate
+from pasta_jax.decode.probe import figures_of, well_formed
+from pasta_jax.decode.reference import pick
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.models.config import PRESETS
+from pasta_jax.weights.model import Model
+from tests.helpers.byte_tokenizer import ByteTokenizer
+from tests.helpers.models import random_params, uncached
+
+pytestmark = pytest.mark.usefixtures("few_programs")
+TAGS = ByteTokenizer.tags
+CONFIG = DecodeConfig(lanes=4, rows=2, slots=256)
+
+
+@functools.cache
+def toy(tags: float = 1.0) -> Model:
+    """Random weights; `tags` scales the rows of the tags: at 1 they are as likely as other ids, at 0 never sampled."""
+    config = dataclasses.replace(PRESETS["toy"], layers=1)
+    params = random_params(config, 1)
+    params["embed"][TAGS.base : TAGS.end] *= tags
+    return Model("toy", config, jax.device_put(params), ByteTokenizer())
+
+
+@functools.cache
+def answers(tags: float = 1.0, temperature: float = 0.0):
+    """Answers of two tokens, each with its number as its seed."""
+    prompts = [bytes(np.random.default_rng(n).integers(65, 91, 5)) for n in range(12)]
+    samplings = [Sampling(temperature, seed=n) for n in range(12)]
+    requests = [Request(tuple(p), 2, one, False, 2, 5) for p, one in zip(prompts, samplings, strict=True)]
+    return generate(toy(tags), requests, CONFIG)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 5.0])
+@pytest.mark.parametrize("tags", [0.0, 1.0])
+def test_well_formed_answers_equal_the_unmasked_models(tags, temperature):
+    outcomes, all_ids = [], np.ones(toy().config.vocab, bool)
+    for result in answers(tags, temperature):
+        sampling = Sampling(temperature, seed=result.request)
+        prompt, fed = list(result.trace.prompt_ids), result.trace.token.tolist()
+        if TAGS.promise in fed or len(fed) < 2:
+            continue
+        logits = uncached(toy(tags), [*prompt, *fed])[len(prompt) - 1 :]
+        best = [pick(logits_V, all_ids, sampling, thread=0, number=number) for number, logits_V in enumerate(logits)]
+        legal = [not TAGS.is_tag(id) or id in (TAGS.promise, TAGS.sync) for id in best]
+        assert well_formed(toy(tags), result.trace, CONFIG, sampling) == all(legal)
+        outcomes.append(all(legal))
+    assert (tags == 0.0) in outcomes
+
+
+def test_figures_of_answers():
+    figures = figures_of(toy(), answers(), CONFIG)
+    forked = [len(result.trace.closed) > 1 for result in answers()]
+    assert figures["fork_rate"] == np.mean(forked)
+    assert figures["finished"] == np.mean([result.finish_reason == "stop" for result in answers()])
+    assert "promised" not in figures  # no chunk closed itself within two tokens

@@ -1,0 +1,278 @@
+"""Sampled programs equal the oracle's, where any wrong logit shows, and do not depend on lanes or rounds."""
+
+import dataclasses
+import functools
+import itertools
+import random
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pasta_jax.decode import reference
+from pasta_jax.decode.generate import DecodeConfig, Request, Result, generate, rules_for, start, stream
+from pasta_jax.decode.interpreter import run
+from pasta_jax.decode.prefill import admit, prefill
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.state import BUDGET, LENGTH, OPEN, OWN, STOP, empty_state
+from pasta_jax.lang.program import Program
+from pasta_jax.models.config import PRESETS
+from pasta_jax.weights.model import Model
+from tests.helpers.byte_tokenizer import ByteTokenizer
+from tests.helpers.models import TINY, random_params
+
+
+class Syllables(ByteTokenizer):
+    """Few different texts, so that topics have several words and repeat; two ids share the character é."""
+
+    texts = (b"a", b"A", b" a", b"b ", b" ", b".", b"a b", "é".encode(), b"\xc3", b"\xa9")
+
+    def piece(self, id: int) -> bytes:
+        return self.texts[id % len(self.texts)] if id < 256 else b""
+
+
+TOKENIZER = Syllables()
+TAGS = TOKENIZER.tags
+SMALLEST = dataclasses.replace(TINY, embed=4, ff=4, head_dim=2, context=4096)
+
+
+@functools.cache
+def talkative() -> Model:
+    """The toy with a head that samples tags often, so that only the interpreter's mask keeps answers well-formed."""
+    config = dataclasses.replace(PRESETS["toy"], layers=2, global_every=2, tied_head=False)
+    params = random_params(config, 5)
+    for ids, factor in (([TAGS.promise], 10), ([TAGS.end_async, TAGS.sync], 7), ([TOKENIZER.end_of_turn], 6)):
+        params["head"][ids] *= factor
+    return Model("talkative", config, jax.device_put(params), TOKENIZER)
+
+
+@functools.cache
+def hot_and_tiny() -> Model:
+    """The smallest model, with a head that samples every tag about as often as any letter."""
+    config = dataclasses.replace(SMALLEST, tied_head=False)
+    return Model("hot", config, jax.device_put(random_params(config, 5)), TOKENIZER)
+
+
+EIGHT_LANES = DecodeConfig(lanes=8, rows=4, slots=80)
+SAMPLINGS = (
+    Sampling(temperature=1.0),
+    Sampling(temperature=1.0, top_k=40),
+    Sampling(temperature=1.0, top_p=0.9),
+    Sampling(temperature=0.7, top_k=100, top_p=0.95),
+    Sampling(),
+)
+
+
+def random_request(rng: random.Random) -> Request:
+    sampling = dataclasses.replace(rng.choice(SAMPLINGS), seed=rng.randrange(2**32))
+    return Request(
+        prompt_ids=tuple(rng.randrange(384) for _ in range(rng.randint(1, 16))),
+        max_tokens=rng.choice([100, 60, 60, rng.randint(1, 30)]),
+        sampling=sampling,
+        sequential=rng.random() < 0.05,
+        max_topic_tokens=rng.choice([0, 3, 8]),
+        max_chunk_tokens=rng.choice([0, 5, 12, 100]),
+        max_topic_words=rng.choice([9, 9, 1, 2]),  # never 0: all requests, also alone, need the same program
+        distinct_topics=rng.random() < 0.5,
+        syncs=sampling.seed % 8 > 0,
+        end_stray_chunks=sampling.seed % 2 > 0,
+    )
+
+
+def random_requests(count: int) -> list[Request]:
+    rng = random.Random(200)
+    return [random_request(rng) for _ in range(count)]
+
+
+@functools.cache
+def answered(count: int):
+    """Results of `generate` that several tests share."""
+    return generate(talkative(), random_requests(count), EIGHT_LANES)
+
+
+def fields_of(result: Result) -> tuple:
+    """A result's fields, without times, in a form that can be compared."""
+    trace = result.trace
+    columns = (trace.token, trace.thread, trace.step, trace.position)
+    return (*(column.tolist() for column in columns), list(trace.closed), trace.finish, trace.steps, result.text)
+
+
+def assert_same_answer(result, answer: reference.Answer, prompt: int) -> None:
+    tape, trace = answer.tape, result.trace
+    assert trace.token.tolist() == tape.token[prompt:]
+    assert trace.thread.tolist() == tape.thread[prompt:]
+    assert trace.step.tolist() == tape.step[prompt:]
+    assert trace.position.tolist() == tape.position[prompt:]
+    assert list(trace.closed[1:]) == answer.closed
+    assert trace.finish == answer.finish
+    assert trace.steps == answer.steps
+
+
+@pytest.mark.parametrize(("start", "count"), [(0, 10), pytest.param(10, 90, marks=pytest.mark.slow)])
+def test_sampled_programs_equal_the_oracles(start, count):
+    # The oracle computes a batch until its longest answer ends, so answers of about one length share a batch.
+    pairs = list(zip(random_requests(100), answered(100), strict=True))[start : start + count]
+    pairs.sort(key=lambda pair: pair[1].trace.steps)
+    requests = [request for request, _ in pairs]
+    batches = [reference.sampled(talkative(), requests[n : n + 10], EIGHT_LANES) for n in range(0, count, 10)]
+    ends = Counter()
+    for (request, result), answer in zip(pairs, itertools.chain(*batches), strict=True):
+        assert_same_answer(result, answer, len(request.prompt_ids))
+        ends.update(answer.closed)
+        ends[f"finish {answer.finish}"] += 1
+        ends["syncs"] += answer.tape.token[len(request.prompt_ids) :].count(TAGS.sync)
+        ends["more than the rows"] += len(answer.closed) >= EIGHT_LANES.rows
+    half, fifth = count // 2, count // 5
+    least = {OPEN: count // 20, OWN: half, BUDGET: half, f"finish {STOP}": fifth, f"finish {LENGTH}": fifth}
+    least |= {"syncs": half, "more than the rows": count // 10}
+    assert all(ends[name] >= number for name, number in least.items()), ends
+
+
+def test_rules_for_topics_hold_where_they_are_asked_for():
+    """Of the requests, half ask for distinct topics and half for topics of at most one or two words."""
+    repeated, longest = Counter(), Counter()
+    for request, result in zip(random_requests(100), answered(100), strict=True):
+        ids, topics, topic = result.trace.thread_ids(0), [], None
+        for id in ids:
+            if id == TAGS.promise:
+                topic = []
+            elif TAGS.is_close(id):
+                topics.append(tuple(topic))
+                topic = None
+            elif topic is not None:
+                topic.append(id)
+        spelled = [text for text in (reference.spelled(topic, TOKENIZER) for topic in topics) if text]
+        repeated[request.distinct_topics] += len(spelled) - len(set(spelled))
+        words = max((len(TOKENIZER.decode(topic).split()) for topic in topics), default=0)
+        longest[request.max_topic_words] = max(longest[request.max_topic_words], words)
+    assert repeated[True] == 0
+    assert repeated[False] > 0
+    assert longest[9] > longest[2] == 2
+    assert longest[1] == 1
+
+
+# Invariances
+
+
+@pytest.mark.slow  # quick: the oracle decodes each request alone
+def test_requests_alone_equal_requests_that_share_lanes():
+    """The requests shared eight lanes; here each has a pool of its own."""
+    for request, result in list(zip(random_requests(100), answered(100), strict=True))[:20]:
+        assert fields_of(generate(talkative(), [request], EIGHT_LANES)[0]) == fields_of(result)
+
+
+def test_results_do_not_depend_on_lane_or_neighbours():
+    order = random.Random(1).sample(range(100), 30)
+    again = generate(talkative(), [random_requests(100)[n] for n in order], EIGHT_LANES)
+    for number, result in zip(order, again, strict=True):
+        assert fields_of(result) == fields_of(answered(100)[number])
+
+
+@pytest.mark.slow
+def test_results_do_not_depend_on_rows_being_packed():
+    config = dataclasses.replace(EIGHT_LANES, packed=(9,))
+    packed = generate(talkative(), random_requests(100)[:40], config)
+    for result, alone in zip(packed, answered(100)[:40], strict=True):
+        assert fields_of(result) == fields_of(alone)
+
+
+def test_nan_in_a_lane_does_not_reach_its_neighbours():
+    requests = random_requests(100)[:2]
+    rules = rules_for(talkative(), EIGHT_LANES, EIGHT_LANES.slots, sequential=False, topics=True)
+
+    def columns(poisoned: bool) -> list[np.ndarray]:
+        state = empty_state(
+            talkative().config, EIGHT_LANES.lanes, EIGHT_LANES.slots, jnp.float32, stacked=False, topics=True
+        )
+        for lane, request in enumerate(requests):
+            state = start(talkative(), state, lane, request, rules)
+        if poisoned:
+            kv = jax.tree.map(lambda leaf: leaf.at[1].set(jnp.nan), state.pool.kv)
+            pool = dataclasses.replace(state.pool, kv=kv)
+            hot = state.request.sampling.temperature.at[1].set(jnp.nan)
+            sampling = dataclasses.replace(state.request.sampling, temperature=hot)
+            request = dataclasses.replace(state.request, sampling=sampling)
+            state = dataclasses.replace(state, pool=pool, request=request)
+        state = run(talkative().params, state, np.int32(100), np.False_, config=talkative().config, rules=rules)
+        pool = state.pool
+        return [np.asarray(field) for field in (pool.token, pool.chunk, pool.step, pool.position, pool.fill)]
+
+    clean, poisoned = columns(poisoned=False), columns(poisoned=True)
+    for one, other in zip(clean, poisoned, strict=True):
+        np.testing.assert_array_equal(one[0], other[0])
+    assert not np.array_equal(clean[0][1], poisoned[0][1])
+
+
+@pytest.mark.slow  # quick: test_probe.py
+def test_answers_at_high_temperature_are_well_formed():
+    """At temperature 2 all answers parse as programs, and none leaves a promise or a chunk open."""
+    count = 400
+    prompt = Request((1, 2, 3), 40, Sampling(), False, 3, 9)
+    hot = [
+        dataclasses.replace(prompt, sampling=Sampling(temperature=2.0, seed=seed), max_tokens=8 + seed % 40)
+        for seed in range(count)
+    ]
+    config = DecodeConfig(lanes=100, rows=4, slots=64)
+    kinds = Counter()
+    for result in generate(hot_and_tiny(), hot, config):
+        ids = result.trace.linear_ids()
+        kinds[result.finish_reason] += 1
+        kinds.update(type(part).__name__ for part in Program.from_ids(ids, TOKENIZER).parts)
+        assert ids.count(TAGS.promise) == ids.count(TAGS.async_) == ids.count(TAGS.end_async)
+    assert min(kinds["stop"], kinds["length"], kinds["Chunk"], kinds["Sync"]) > count // 20, kinds
+
+
+@pytest.mark.parametrize("round_steps", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 1000))])
+def test_the_length_of_rounds_does_not_matter(round_steps):
+    requests = random_requests(100)[:20]
+    items = list(stream(talkative(), requests, EIGHT_LANES, round_steps))
+    results = {item.request: item for item in items if isinstance(item, Result)}
+    for number, expected in enumerate(answered(100)[:20]):
+        assert fields_of(results[number]) == fields_of(expected)
+
+
+@pytest.mark.slow  # quick: test_interpreter.py and test_replay.py decode with 2, 4 and 8 rows
+def test_fewer_rows_give_the_same_answers_in_more_steps():
+    """Only for requests that end by themselves: what a budget cuts off depends on the order of slots."""
+    pairs = zip(random_requests(100), answered(100), strict=True)
+    finished = [
+        (request, result)
+        for request, result in pairs
+        if result.finish_reason == "stop"
+        # with fewer rows, closing tags that were sampled in the last step may be fed
+        and len(result.trace.token) + EIGHT_LANES.rows <= min(request.max_tokens, 80 - len(request.prompt_ids))
+    ]
+    assert len(finished) > 20
+    compiled = run._cache_size()
+    others = generate(talkative(), [request for request, _ in finished], dataclasses.replace(EIGHT_LANES, rows=2))
+    assert run._cache_size() == compiled + 1  # so the next test's count would show a compilation
+    steps = set()
+    for (_, one), other in zip(finished, others, strict=True):
+        assert other.finish_reason == "stop"
+        assert other.trace.linear_ids() == one.trace.linear_ids()
+        assert other.trace.closed == one.trace.closed
+        for thread in range(len(one.trace.closed)):
+            positions = [result.trace.position[result.trace.thread == thread].tolist() for result in (one, other)]
+            common = min(map(len, positions))
+            assert positions[0][:common] == positions[1][:common]
+        steps.add(int(np.sign(other.trace.steps - one.trace.steps)))
+    assert steps == {0, 1}
+
+
+def test_new_sampling_seeds_and_budgets_compile_nothing():
+    def compiled() -> list[int]:
+        return [function._cache_size() for function in (admit, prefill, run)]
+
+    before = answered(100) and compiled()
+    plain = Request((1, 2, 3), 10, Sampling(), False, 2, 3, max_topic_words=9)
+    others = [
+        dataclasses.replace(plain, max_topic_words=0, distinct_topics=True),
+        plain,
+        dataclasses.replace(plain, sampling=Sampling(0.3, 7, 0.5, 2**32 - 1), max_tokens=33),
+        dataclasses.replace(plain, sequential=True, max_topic_tokens=9, max_chunk_tokens=1),
+        *[dataclasses.replace(plain, sampling=Sampling(temperature=1.5, seed=seed)) for seed in range(6)],
+    ]
+    list(stream(talkative(), others, EIGHT_LANES, round_steps=7))
+    assert compiled() == before

@@ -1,0 +1,306 @@
+"""Traces equal the oracle's records; trace files round-trip or are refused; Chrome trace events are consistent."""
+
+import dataclasses
+import itertools
+import json
+import random
+
+import numpy as np
+import pytest
+
+from pasta_jax.decode.generate import DecodeConfig, Event, Request, Result
+from pasta_jax.decode.replay import replay_stream
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.state import LENGTH, STOP
+from pasta_jax.decode.trace import Trace
+from pasta_jax.decode.trace_file import from_json, load, save, to_json
+from pasta_jax.decode.transcript import Transcript
+from pasta_jax.errors import PastaError
+from pasta_jax.lang.clock import clock, parallelism
+from pasta_jax.lang.program import Chunk, Program, Text
+from tests.helpers.traces import PROGRAM, TOKENIZER, random_traces, script_of, tiny_model, traced
+
+TAGS = TOKENIZER.tags
+
+
+def same(one: Trace, other: Trace) -> bool:
+    return all(
+        np.array_equal(getattr(one, field.name), getattr(other, field.name)) for field in dataclasses.fields(Trace)
+    )
+
+
+def earliest(trace: Trace) -> int:
+    """The critical path of the fed tokens, computed from their dependencies alone."""
+    fed = {number: trace.thread_ids(number) for number in range(len(trace.closed))}
+    now, number, ends = 0, 0, [0]
+    for token in fed[0]:
+        now = max(now, *ends) + 1 if token == TAGS.sync else now + 1
+        if TAGS.is_close(token):
+            number += 1
+            content = [token for token in fed[number] if token not in (TAGS.async_, TAGS.end_async)]
+            ends.append(now + len(content))  # [ASYNC] goes beside the promise; the last token samples [/ASYNC]
+    return max(now, *ends)
+
+
+def test_traces_equal_the_oracles_answers():
+    kinds = set()
+    for trace, answer, script, rows in random_traces(250):
+        ids = trace.linear_ids()
+        assert trace.program() == Program.from_ids(ids, TOKENIZER)
+        assert len(trace.order()) == len(trace.token)
+        assert sorted(trace.order().tolist()) == list(range(len(trace.token)))
+        assert trace.critical_path == earliest(trace) <= trace.steps
+        if rows == 20:
+            assert trace.critical_path == trace.steps
+        if trace.finish == STOP:
+            assert script[0][:-1] == trace.thread_ids(0)
+            assert trace.critical_path == clock(ids, TAGS, 0).critical_path
+            if trace.critical_path:
+                assert trace.parallelism == parallelism(ids, TAGS, 0)
+        place = len(trace.prompt_ids) + trace.order()
+        columns = np.concatenate([np.arange(len(trace.prompt_ids)), place])
+        assert np.array_equal(trace.sees(), answer.tape.sees[np.ix_(place, columns)])
+        for row in trace.threads():
+            fed = trace.step[trace.thread == row.number]
+            assert row.tokens == len(fed)
+            assert (row.first_step, row.last_step) == ((fed[0], fed[-1]) if len(fed) else (0, 0))
+            if row.number and row.closed == "own":
+                assert row.length == len(script[row.number]) + 1  # and [ASYNC]
+        cut = trace.in_topic.any() and trace.linear_ids() != trace._linear[0]
+        kinds.add((trace.finish, trace.critical_path < trace.steps, bool(cut)))
+    assert {(STOP, True, False), (LENGTH, True, False), (LENGTH, False, True)} <= kinds
+
+
+def joined_by(trace: Trace) -> dict[int, int]:
+    """For each chunk, the first [SYNC] after its block in linear order, as an index into the fed tokens."""
+    order = trace.order().tolist()
+    joins = {}
+    for number in range(1, len(trace.closed)):
+        place = max((n for n, i in enumerate(order) if trace.thread[i] == number), default=len(order))
+        syncs = [i for i in order[place:] if trace.token[i] == TAGS.sync]
+        joins |= {number: syncs[0]} if syncs else {}
+    return joins
+
+
+def test_a_chunk_is_joined_by_the_next_sync():
+    kinds = set()
+    for trace, *_ in random_traces(100, seed=7):
+        joins = trace.joins()
+        assert joins == joined_by(trace)
+        for number, sync in joins.items():
+            assert trace.step[sync] >= trace.step[trace.thread == number][-1]
+        kinds.add(len(set(joins.values())))
+    assert {0, 1, 2} <= kinds
+
+
+def test_text_tokens_are_neither_tags_nor_topics():
+    trace, _ = traced(script_of(PROGRAM))
+    assert trace.text_tokens == len(PROGRAM.strip())
+    assert trace.parallelism == trace.text_tokens / trace.critical_path
+    assert trace.speedup(100) == 100 / trace.critical_path
+    rows = trace.threads()
+    assert [(row.topic, row.tens) for row in rows] == [("", 0), ("first", 2), ("second", 1), ("last", 3)]
+    assert [row.length for row in rows[1:]] == [25, 14, 14]
+    assert [row.tokens for row in rows[1:]] == [25, 14, 13]  # the last chunk's closing tag need not be fed
+    assert trace.widest == 3
+
+
+def test_an_empty_answer_has_a_trace():
+    trace, _ = traced([[TOKENIZER.end_of_turn]])
+    assert (trace.steps, trace.critical_path, trace.parallelism, trace.widest) == (0, 0, 0.0, 0)
+    assert trace.program() == Program(())
+    assert same(from_json(to_json(trace), "it"), trace)
+
+
+def test_a_character_belongs_to_the_token_with_its_last_byte_and_ends_at_a_tag():
+    euro = list("€".encode())
+    main = [*euro, *euro[:2], TAGS.promise, euro[0], TAGS.close(1), 97, TOKENIZER.end_of_turn]
+    trace, _ = traced([main, [*euro[:1], TAGS.end_async]])
+    main, chunk = ([trace.text[i] for i in np.flatnonzero(trace.thread == number)] for number in (0, 1))
+    assert main == ["", "", "€", "", "", "\ufffd", "", "\ufffd", "a"]
+    assert chunk == ["", "\ufffd"] or chunk == ["", "", "\ufffd"]
+    assert trace.program() == Program((Text("€\ufffd"), Chunk("\ufffd", 1, "\ufffd"), Text("a")))
+
+
+def test_milliseconds_are_measured_at_rounds_and_interpolated_between_them():
+    trace = dataclasses.replace(
+        traced([[*range(97, 105), TOKENIZER.end_of_turn]])[0], rounds=((0, 50.0), (4, 90.0), (8, 100.0))
+    )
+    assert trace.ms_at(4) == 90
+    assert trace.ms_at(np.array([0, 1, 6])).tolist() == [50, 60, 95]
+    assert (trace.prefill_ms, trace.decode_ms) == (50, 50)
+
+
+def certain(trace: Trace, count: int) -> str:
+    """Of the first `count` tokens: main up to the first chunk that is still open, and that chunk's text so far."""
+    token, thread, text = trace.token[:count], trace.thread[:count], trace.text[:count]
+    shown, number, inside = "", 0, False
+    for i in np.flatnonzero(thread == 0):
+        shown += "" if inside and token[i] != TAGS.promise else text[i]
+        inside = token[i] == TAGS.promise or (inside and not TAGS.is_close(token[i]))
+        if TAGS.is_close(token[i]):
+            number += 1
+            indices = np.flatnonzero(thread == number)
+            shown += "".join(text[j] for j in indices)
+            if not np.any(token[indices] == TAGS.end_async):
+                break
+    return shown
+
+
+def test_a_transcript_returns_all_text_that_is_certain_and_no_more():
+    for trace, *_ in random_traces(100, seed=1):
+        transcript, printed = Transcript(TAGS), ""
+        columns = (trace.token.tolist(), trace.thread.tolist(), trace.step.tolist(), trace.text)
+        for count, (token, thread, step, text) in enumerate(zip(*columns, strict=True), start=1):
+            printed += transcript.push(thread, token, step, text)
+            if count % 7 == 0 or token >= TAGS.base:
+                assert printed == certain(trace, count)
+        answer = trace.program().strip()
+        assert answer.startswith(printed)
+        assert printed + transcript.rest(answer) == answer
+        assert [(thread.topic, thread.tens, thread.tokens) for thread in transcript.threads] == [
+            (row.topic, row.tens, row.tokens) for row in trace.threads()
+        ]
+        assert transcript.step == (trace.step[-1] if len(trace.step) else 0)
+
+
+@pytest.mark.usefixtures("few_programs")
+def test_a_replay_is_streamed_like_an_answer_and_timed():
+    expected, _ = traced(script_of(PROGRAM))
+    config = DecodeConfig(1, 8, 0)
+    request = Request(tuple(TOKENIZER.encode("why?")), 1, Sampling(), True, 1, 1, text="Why?")
+    *events, result = replay_stream(tiny_model(), request, PROGRAM.ids(TOKENIZER), config, round_steps=5)
+    assert isinstance(result, Result)
+    assert all(isinstance(event, Event) for event in events)
+    assert [(event.token, event.thread, event.step, event.text) for event in events] == list(
+        zip(
+            *(column.tolist() for column in (expected.token, expected.thread, expected.step)),
+            expected.text,
+            strict=True,
+        )
+    )
+    assert result.text == PROGRAM.strip()
+    assert result.trace.replayed
+    steps = [step for step, _ in result.trace.rounds]
+    assert steps == [0, *range(1, expected.steps, 5), expected.steps]  # the first token is read at once
+    assert all(one[1] < other[1] for one, other in itertools.pairwise(result.trace.rounds))
+    changes = {"replayed": True, "model": "tiny", "prompt": "Why?", "rounds": result.trace.rounds}
+    assert same(result.trace, dataclasses.replace(expected, **changes))
+
+
+# The file
+
+
+def test_a_file_round_trips(tmp_path):
+    for number, (trace, *_) in enumerate(random_traces(60, seed=2)):
+        path = tmp_path / f"{number}.json"
+        save(trace, path)
+        assert same(load(path), trace)
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_what_other_readers_need_is_in_the_file():
+    trace, _ = traced(script_of(PROGRAM))
+    fields = json.loads(to_json(trace))
+    assert fields["text"] == PROGRAM.strip()
+    assert Program.parse(fields["program"]) == PROGRAM
+    assert fields["critical_path"] == trace.critical_path
+    assert fields["threads"][1]["topic"] == "first"
+
+
+def edit(**changes):
+    """The file of PROGRAM with some keys changed; a function is applied to the old value, None drops the key."""
+    fields = json.loads(to_json(traced(script_of(PROGRAM))[0]))
+    for key, value in changes.items():
+        if value is None:
+            del fields[key]
+        else:
+            fields[key] = value(fields[key]) if callable(value) else value
+    return json.dumps(fields)
+
+
+def column(name: str, change):
+    return lambda tokens: tokens | {name: change(tokens[name])}
+
+
+REFUSED = [
+    ("", "line 1, column 1: not JSON"),
+    ("[]", "not a trace"),
+    ("[" * 100_000, "nested too deeply|not JSON"),
+    ('{"traceEvents": []}', '"format" is not'),
+    (edit(version=2), "format version 2, this version of pasta_jax reads 1"),
+    (edit(format="other"), "not a trace"),
+    (edit(steps=None), "steps: missing"),
+    (edit(critical_path=None), "critical_path: missing"),
+    (edit(extra=1), "extra: unknown key"),
+    (edit(steps="9"), "steps: is not an int"),
+    (edit(steps=True), "steps: is not an int"),
+    (edit(steps=-1), "steps: is out of range"),
+    (edit(steps=3), "tokens.step: is not within 1 to 3"),
+    (edit(steps=10**6), "steps: more than the [0-9]+ tokens"),
+    (edit(policy="oracle2"), "policy: is 'oracle2', not one of predicted"),
+    (edit(finish="done"), "finish: is 'done', not one of stop, length"),
+    (edit(closed=["own", "own"]), "tokens.thread: has a thread that is not in closed"),
+    (edit(closed=lambda old: [*old, "own"]), "closed: has 5 threads for 3 promises"),
+    (edit(closed=[]), "closed: is empty"),
+    (edit(closed=[["own"]]), "closed: is"),
+    (edit(prompt="\ud800"), "is not valid Unicode"),
+    (edit(prompt_ids=[2**31]), "prompt_ids: has a number out of range"),
+    (edit(prompt_ids=[1.0]), "prompt_ids: is not a list of int"),
+    (edit(rounds=[[1, 2.0]]), "rounds: does not start at step 0"),
+    (edit(rounds=[[0, 2.0], [0, 3.0]]), "rounds: decreases"),
+    (edit(rounds=[[0, float("nan")]]), "rounds: is not a list of"),
+    (edit(rounds=[3]), "rounds: is not a list of"),
+    (edit(tokens=[]), "tokens: is not a dict"),
+    (edit(tokens=lambda old: old | {"more": []}), "tokens.more: unknown key"),
+    (edit(tokens=column("id", lambda ids: ids[:-1])), "tokens.id: its length differs from that of tokens.text"),
+    (edit(tokens=column("step", lambda steps: steps[::-1])), "tokens.step: decreases"),
+    (edit(tokens=column("text", lambda text: ["!", *text[1:]])), "text: does not follow from the tokens"),
+    (edit(tokens=column("id", lambda ids: [TAGS.async_, *ids[1:]])), "tokens: not a well-formed answer"),
+    (edit(parallelism=9.0), "parallelism: does not follow from the tokens"),
+    (edit(threads=[]), "threads: does not follow from the tokens"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), REFUSED)
+def test_files_that_are_not_traces_are_refused(text, message):
+    with pytest.raises(PastaError, match=f"^it: .*({message})") as refused:
+        from_json(text, "it")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_truncated_anywhere_is_refused():
+    whole = to_json(traced(script_of(PROGRAM))[0])
+    for length in range(0, len(whole) - 2, 97):
+        with pytest.raises(PastaError, match="not JSON"):
+            from_json(whole[:length], "it")
+
+
+def test_a_file_changed_anywhere_is_refused_or_a_trace():
+    rng = random.Random(0)
+    whole = json.loads(edit())
+    values = [None, -1, 0, 1, 2, 10**30, 1.5, "x", "", [], {}, True, [[]], "length"]
+    refused = 0
+    for _ in range(400):
+        fields = json.loads(json.dumps(whole))
+        target, keys = fields, []
+        while isinstance(target, dict | list) and target:
+            key = rng.choice(list(target)) if isinstance(target, dict) else rng.randrange(len(target))
+            parent, target = target, target[key]
+            keys.append(key)
+        parent[key] = rng.choice(values)
+        try:
+            from_json(json.dumps(fields), "it")
+        except PastaError:
+            refused += 1
+    assert 300 < refused < 400
+
+
+def test_files_that_cannot_be_read_or_written_are_named(tmp_path):
+    with pytest.raises(PastaError, match=r"none\.json: No such file"):
+        load(tmp_path / "none.json")
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    with pytest.raises(PastaError, match="bytes: byte 1 is not UTF-8"):
+        load(tmp_path / "bytes")
+    with pytest.raises(PastaError, match=r"trace\.json: .*choose a writable path"):
+        save(traced(script_of(PROGRAM))[0], tmp_path / "bytes" / "trace.json")

@@ -1,0 +1,73 @@
+"""lm-evaluation-harness itself on our model class: a task's scores as of transformers, and as of uncached passes."""
+
+import importlib
+import sys
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from pasta_jax.errors import PastaError
+from pasta_jax.toy.tokenizer import toy_tokenizer
+from pasta_jax.weights.load import export_model
+from pasta_jax.weights.model import Model
+from tests.helpers import harness_task
+from tests.helpers.models import random_params, uncached
+from tests.helpers.requires import requires_dev
+from tests.helpers.traces import tiny_model
+from tests.weights.test_export import LLAMA
+
+
+@pytest.fixture(scope="module")
+def harness():
+    return importlib.import_module("pasta_jax.evaluate.harness")
+
+
+@requires_dev("lm_eval")
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_task_has_the_scores_of_transformers(harness, tmp_path):
+    params = jax.device_put(random_params(LLAMA, 1))
+    export_model(Model("toy", LLAMA, params, toy_tokenizer()), tmp_path / "model")
+    ours = harness_task.evaluate("pasta_jax", f"source={tmp_path / 'model'}", tmp_path)
+    theirs = harness_task.evaluate("hf", f"pretrained={tmp_path / 'model'},dtype=float32,device=cpu", tmp_path)
+    assert ours[0] == theirs[0]
+    np.testing.assert_allclose(ours[1], theirs[1], atol=1e-4)
+    assert np.std(ours[1]) > 1
+
+
+@requires_dev("lm_eval")
+def test_continuations_are_scored_as_by_an_uncached_pass(harness):
+    model = tiny_model()
+    lm = harness.PastaLM(model=model)
+    context, continuation = lm.tok_encode("What is it? ", add_special_tokens=False), [97, 98, 99]
+    logits = uncached(model, [*context, *continuation])
+    log = np.asarray(jax.nn.log_softmax(logits, axis=-1))
+    places = range(len(context) - 1, len(context) + 2)
+    expected = sum(log[place, id] for place, id in zip(places, continuation, strict=True))
+    likeliest = int(logits[len(context) - 1].argmax())
+    (total, greedy), (_, is_likeliest) = lm._loglikelihood_tokens(
+        [(None, context, continuation), (None, context, [likeliest])]
+    )
+    assert total == pytest.approx(expected, abs=1e-4)
+    assert (greedy, is_likeliest) == (False, True)
+    [rolling] = lm.loglikelihood_rolling([SimpleNamespace(args=("ab",))])
+    first = lm._score([lm.prefix_token_id], [97])[0]
+    assert rolling == pytest.approx(first + lm._score([lm.prefix_token_id, 97], [98])[0], abs=1e-4)
+
+
+@requires_dev("lm_eval")
+def test_generated_text_ends_at_the_first_stop_text(harness):
+    assert harness._until("one\ntwo. three", {"until": [".", "\n"]}) == "one"
+    assert harness._until("one", {"until": "two"}) == harness._until("one", {}) == "one"
+    request = harness.PastaLM(model=tiny_model())._request("x" * 600, {"max_gen_toks": 100, "until": ["."]})
+    assert len(request.prompt_ids) + 100 == 512  # the end of a context that is too long
+    assert (request.sampling.temperature, request.sequential) == (0.0, True)
+
+
+def test_without_the_package_the_error_names_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "lm_eval.__main__", None)
+    monkeypatch.delitem(sys.modules, "pasta_jax.evaluate.harness", raising=False)
+    with pytest.raises(PastaError, match=r"lm-eval: .*; install it in this environment: pip install lm-eval"):
+        importlib.import_module("pasta_jax.evaluate.harness")

@@ -1,0 +1,317 @@
+"""Evaluation on prompts from start to end with a tiny model: answers are kept, a stopped run resumes, equal figures."""
+
+import dataclasses
+import json
+import pickle
+import re
+import signal
+from contextlib import nullcontext
+
+import pytest
+
+from configs.evaluate import get_config
+from pasta_jax.data.prompt_sets import by_hash, no_fork
+from pasta_jax.decode.request import DecodeConfig, Request
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.errors import PastaError
+from pasta_jax.evaluate import on_ray as evaluate_on_ray
+from pasta_jax.evaluate import page, questions
+from pasta_jax.evaluate import run as evaluate_text
+from pasta_jax.evaluate import systems as evaluate_answers
+from pasta_jax.evaluate.length_controlled import LengthControlled
+from pasta_jax.evaluate.questions import Question
+from pasta_jax.evaluate.report import Evaluation
+from pasta_jax.evaluate.rivals import answer as rivals
+from pasta_jax.evaluate.rivals.answer import Options
+from pasta_jax.evaluate.rivals.skeleton import parse_skeleton
+from pasta_jax.evaluate.systems import SHOWN, Task
+from pasta_jax.evaluate.timing import Throughput
+from pasta_jax.lang.structure import Positions
+from pasta_jax.runs import settings
+from pasta_jax.weights.generation_config import Defaults
+from tests.evaluate.test_interop import annotations
+from tests.helpers.forked import Forked
+from tests.helpers.killed_evaluation import evaluate
+from tests.helpers.traces import tiny_model
+
+pytestmark = pytest.mark.usefixtures("few_programs")
+SYSTEMS = ("model", "baseline", "skeleton", "unshared")
+QUESTIONS = ["Name a <fish>", "Why?", "List two cats"]
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """Short answers to a few prompts, by a model whose own temperature is 1 and that plans two points."""
+    model = dataclasses.replace(tiny_model(), defaults=Defaults(temperature=1.0, max_topic_words=2))
+    monkeypatch.setattr(evaluate_text, "load", lambda source, only_decoding, mesh: model)
+    monkeypatch.setattr(rivals, "parse_skeleton", lambda text, most, words: parse_skeleton("1. a\n2. b", most, words))
+    monkeypatch.setattr(evaluate_text, "write_report", lambda *_: None)  # drawn by one test
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": text, "dataset": text[:4]}) + "\n" for text in QUESTIONS))
+
+    def run(limit: int | None = None, **changes: object) -> Evaluation:
+        config = get_config("smollm2")
+        config.systems = SYSTEMS
+        config.prompts.update(alpaca_eval=0, no_fork=0, file=3)
+        config.update(unmasked=1, timed=1, rounds=1, prompts_file=str(prompts), judges=("repetition",))
+        config.request.max_tokens = 10
+        config.skeleton.update(most_points=2, skeleton_tokens=8, point_tokens=6)
+        config.decoding.update(lanes=1, rows=2, widths=(), slots=512)  # as in tests/evaluate/rivals
+        config.update_from_flattened_dict(changes)
+        return evaluate_text.run(settings.read(config, evaluate_text.Settings), tmp_path / "run", limit)
+
+    return run
+
+
+@pytest.mark.slow
+def test_a_run_keeps_its_answers_and_resumes(run, tmp_path):
+    evaluation = run()
+    report = evaluation.report
+    assert (report.options["sampling"]["temperature"], report.options["max_topic_words"]) == (1.0, 2)
+    saved = json.loads((tmp_path / "run/report.json").read_text())
+    assert saved == json.loads(json.dumps(report.fields()))
+    systems = report.sets["file"]
+    assert tuple(systems) == SYSTEMS
+    assert {system: one.figures.answers for system, one in systems.items()} == dict.fromkeys(SYSTEMS, 3)
+    assert (systems["baseline"].figures.fork_rate, systems["skeleton"].figures.fork_rate) == (0.0, 1.0)
+    assert systems["baseline"].estimates["speedup"].value == 1.0
+    assert systems["model"].figures.malformed_unmasked in (0.0, 1.0)
+    assert set(systems["skeleton"].categories) == {"Name", "Why?", "List"}
+    wins = systems["skeleton"].wins["repetition"]
+    by_category = [one["wins, repetition"] for one in systems["skeleton"].categories.values()]
+    assert wins.count == sum(one.count for one in by_category) == 3
+    assert wins.value == pytest.approx(sum(one.value for one in by_category) / 3)
+    assert report.realised["skeleton"].prompts == 1
+    paths = sorted((tmp_path / "run").glob("answers-*.jsonl"))
+    assert [path.name for path in paths] == [f"answers-{name}.jsonl" for name in sorted(SYSTEMS)]
+    head, *lines = (json.loads(line) for line in paths[0].read_text().splitlines())
+    assert head["request.sampling.temperature"] == 1.0
+    assert {line["prompt"] for line in lines} == set(QUESTIONS)
+    assert sorted(line["seed"] for line in lines) == [0, 1, 2]
+    pairs = [json.loads(line) for line in (tmp_path / "run/pairs.jsonl").read_text().splitlines()]
+    assert [pair["prompt"] for pair in pairs] == by_hash(QUESTIONS, 3)
+
+    # Cut off in the middle of its last line, then run again: the same answers.
+    for path in paths:
+        path.write_bytes(path.read_bytes()[:-20])
+    again = run()
+    assert again.answers.keys() == evaluation.answers.keys()
+    for system, answers in again.answers.items():
+        assert [answer.fed for answer in answers] == [answer.fed for answer in evaluation.answers[system]]
+    assert again.timings == evaluation.timings  # they were read
+    assert [len(path.read_text().splitlines()) for path in paths] == [4] * 4
+
+
+def test_workers_of_ray_answer_as_this_process_does(run, tmp_path, monkeypatch):
+    """Pieces go to workers as bytes, and come back in any order."""
+    here = run()
+
+    def on_ray(cluster, compute, pieces):
+        assert len(pieces) == 2  # two questions for a worker's one lane, then one
+        for number, piece in reversed([*enumerate(pieces)]):
+            yield number, compute(pickle.loads(pickle.dumps(piece)))
+
+    monkeypatch.setattr(evaluate_on_ray, "on_ray", on_ray)
+    monkeypatch.setattr(evaluate_text, "connected", lambda cluster: nullcontext())
+    monkeypatch.setattr(evaluate_on_ray, "load", evaluate_text.load)
+    (tmp_path / "run").rename(tmp_path / "here")
+    there = run(executor="ray", timed=0)
+    untimed = {"prefill_seconds": 0.0, "decode_seconds": 0.0}
+    for system in SYSTEMS:
+        pairs = zip(here.answers[system], there.answers[system], strict=True)
+        assert all(dataclasses.replace(a, **untimed) == dataclasses.replace(b, **untimed) for a, b in pairs)
+
+    lost = iter([(0, PastaError("its worker was lost"))])
+    monkeypatch.setattr(evaluate_on_ray, "on_ray", lambda *_: lost)
+    (tmp_path / "run").rename(tmp_path / "there")
+    with pytest.raises(PastaError, match=r"^its worker was lost$"):
+        run(executor="ray", timed=0)
+
+
+def test_the_report_shows_every_prompt_safely(run, tmp_path):
+    """One page without scripts or addresses, and the same in Markdown with pictures; without texts, figures alone."""
+    evaluation = run()
+    measured = dataclasses.replace(evaluation.report, throughput={"model": Throughput(3, 2, 5.0, 77.7)})
+    evaluation = dataclasses.replace(evaluation, report=measured)
+    page.write_report(evaluation, True, tmp_path)
+    html, markdown = ((tmp_path / name).read_text() for name in ("report.html", "report.md"))
+    assert "<fish>" not in html + markdown
+    assert html.count("Name a &lt;fish&gt;") >= 2  # among the worst answers, and with its timelines
+    assert "<script" not in html
+    assert re.findall(r'(?:src|href)="(?!#)|url\((?!#)|@import', html) == []
+    assert html.count('class="lanes"') == 3 * len(SYSTEMS)
+    for text in (html, markdown):
+        assert all(
+            name in text for name in (*map(SHOWN.get, SYSTEMS), "paper: Pasta-BoN λ=∞", "Quality against speed", "77.7")
+        )
+    assert all((tmp_path / name).exists() for name in re.findall(r"\]\(([\w.]+)\)", markdown))
+    page.write_report(evaluation, False, tmp_path)
+    assert "fish" not in (tmp_path / "report.html").read_text() + (tmp_path / "report.md").read_text()
+
+
+def test_second_turns_follow_their_own_first_answers(run, monkeypatch, tmp_path):
+    """The history is the system's own first answer, also of a run that was killed between the turns."""
+    rows = [
+        {"question_id": 80 + n, "category": "writing", "turns": [text, f"And {text}"]} for n, text in enumerate("abc")
+    ]
+    monkeypatch.setattr(questions, "rows_of", lambda name: [(name, row) for row in rows])
+    asked = {}
+    ask = Task.request
+
+    def remembered(task: Task, question: Question) -> Request:
+        asked[task.system, question.prompts, question.number] = question.messages
+        return ask(task, question)
+
+    monkeypatch.setattr(Task, "request", remembered)
+    mt_bench = {"systems": ("model", "skeleton"), "prompts.file": 0, "prompts.mt_bench": 80, "pairs": 0, "timed": 0}
+    evaluation = run(limit=2, **mt_bench)
+    assert list(evaluation.report.sets) == ["mt_bench", "mt_bench 2"]
+    for system in ("model", "skeleton"):
+        first, second = (evaluation.of(name, system) for name in ("mt_bench", "mt_bench 2"))
+        assert [answer.prompt for answer in first] == by_hash("abc", 2)
+        for before, after in zip(first, second, strict=True):
+            assert asked[system, "mt_bench 2", after.number] == [
+                ("user", before.prompt), ("assistant", before.text), ("user", f"And {before.prompt}"),
+            ]  # fmt: skip
+            assert after.number == before.number == after.seed
+        lines = [json.loads(line) for line in (tmp_path / f"run/mt_bench-{system}.jsonl").read_text().splitlines()]
+        texts = {80 + "abc".index(one.prompt): [one.text, two.text] for one, two in zip(first, second, strict=True)}
+        assert {line["question_id"]: line["choices"][0]["turns"] for line in lines} == texts
+
+    path = tmp_path / "run/answers-model.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    assert [json.loads(line)["prompts"] for line in lines[1:]] == ["mt_bench"] * 2 + ["mt_bench 2"] * 2
+    path.write_text("".join(lines[:3]))
+    again = run(limit=2, **mt_bench)
+    assert [answer.fed for answer in again.answers["model"]] == [answer.fed for answer in evaluation.answers["model"]]
+
+
+def test_throughput_is_of_systems_that_answer_many_at_a_time(run, monkeypatch):
+    """The probe for unmasked figures stays out of the timed runs."""
+    monkeypatch.setattr(evaluate_answers, "well_formed", lambda *_: pytest.fail("probed while the clock ran"))
+    options = {"systems": ("model", "skeleton", "baseline"), "timed": 0, "throughput": 2, "decoding.lanes": 2}
+    evaluation = run(unmasked=0, **options)
+    measured = evaluation.report.throughput
+    assert {system: (one.answers, one.lanes) for system, one in measured.items()} == {
+        "model": (2, 2),
+        "baseline": (2, 2),
+    }
+    for system, one in measured.items():
+        text = sum(answer.text_tokens for answer in evaluation.answers[system][:2])
+        assert one.tokens_per_second * one.seconds == pytest.approx(text, rel=0.05)  # both are rounded
+    assert run(unmasked=1, **options).report.throughput == measured  # read
+    assert "tokens of text per second, 2 prompts, 2 at a time" in evaluation.report.text()
+
+
+def test_the_report_states_what_annotations_say(run, monkeypatch, tmp_path):
+    """With "LC" only where that was fitted."""
+    rows = [{"instruction": text, "output": "An answer.", "generator": "x", "dataset": "y"} for text in QUESTIONS]
+    monkeypatch.setattr(questions, "rows_of", lambda name: [(name, row) for row in rows])
+    options = {"systems": ("baseline",), "prompts.file": 0, "prompts.alpaca_eval": 805, "timed": 0}
+    options["annotations"] = str(annotations([1, 2, 2], tmp_path))
+    asked = []
+    monkeypatch.setattr(evaluate_text, "length_controlled", lambda *arguments: asked.append(arguments))
+    plain = "alpaca_eval: ours over base: win rate 66.67% (± 33.33), not length-controlled; 3 prompts"
+    report = run(**options).report
+    assert report.text().splitlines()[-1] == report.annotated() == plain
+    [(judged, instructions)] = asked
+    assert (len(judged), instructions) == (3, QUESTIONS)
+    monkeypatch.setattr(evaluate_text, "length_controlled", lambda *_: LengthControlled(51.234, 1.5))
+    evaluation = run(**options)
+    page.write_report(evaluation, False, tmp_path)
+    for name in ("report.html", "report.md"):
+        assert "win rate 66.67% (± 33.33), LC win rate 51.23% (± 1.50); 3 prompts" in (tmp_path / name).read_text()
+
+
+@pytest.mark.slow
+def test_a_killed_run_loses_and_repeats_no_prompt(tmp_path):
+    """SIGKILL within the first system, and within the timings; then to the end."""
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in QUESTIONS))
+    names = ("answers-model.jsonl", "answers-baseline.jsonl", "timings.jsonl")
+
+    def records() -> list[list[str]]:
+        paths = [tmp_path / "run" / name for name in names]
+        return [path.read_text().splitlines()[1:] if path.exists() else [] for path in paths]
+
+    before = [[], [], []]
+    for count, counts in ((2, (2, 0, 0)), (5, (3, 3, 1)), (0, (3, 3, 3))):
+        Forked(tmp_path, evaluate, tmp_path / "run", prompts, count).finish(-signal.SIGKILL if count else 0)
+        found = records()
+        assert tuple(map(len, found)) == counts
+        assert [new[: len(old)] for old, new in zip(before, found, strict=True)] == before
+        before = found
+    for several in found:
+        assert sorted(json.loads(line)["prompt"] for line in several) == sorted(QUESTIONS)
+    assert (tmp_path / "run/report.json").exists()
+
+
+def test_a_larger_limit_goes_on_from_a_smaller_one(run, tmp_path):
+    few = run(limit=1, systems=("baseline",))
+    assert [answer.prompt for answer in few.answers["baseline"]] == by_hash(QUESTIONS, 1)
+    all_three = run(systems=("baseline",))
+    assert all_three.answers["baseline"][0] == few.answers["baseline"][0]
+    assert len((tmp_path / "run/answers-baseline.jsonl").read_text().splitlines()) == 4
+
+
+def test_another_model_or_config_is_refused_by_name(run, tmp_path):
+    run(limit=1, systems=("baseline",))
+    with pytest.raises(
+        PastaError, match=r"answers-baseline\.jsonl: begun with request.max_tokens 10, now 11; change it"
+    ):
+        run(limit=1, systems=("baseline",), **{"request.max_tokens": 11})
+    path = tmp_path / "run/answers-baseline.jsonl"
+    path.write_text(path.read_text().replace("tiny ", "other "))
+    with pytest.raises(PastaError, match=r"begun with model other .*, now tiny"):
+        run(limit=1, systems=("baseline",))
+    run(limit=1, systems=("skeleton",))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluate_answers, "WORDING", "Other prompts for skeletons")
+        with pytest.raises(PastaError, match=r"answers-skeleton\.jsonl: begun with skeleton\.wording"):
+            run(limit=1, systems=("skeleton",))
+    path.write_text(path.read_text().replace("other ", "tiny ").replace(by_hash(QUESTIONS, 1)[0], "Who?"))
+    with pytest.raises(PastaError, match=r"answer 0 of file: to another prompt"):
+        run(limit=1, systems=("baseline",))
+
+
+def test_no_prompt_at_all_is_refused(run):
+    with pytest.raises(PastaError, match=r"config\.prompts: all sets have 0 prompts"):
+        run(**{"prompts.file": 0})
+
+
+def test_the_table_has_a_row_per_figure(run):
+    text = run().report.text()
+    rows = {line[:24].strip(): line[24:].split() for line in text.splitlines()[2:]}
+    assert rows["answers"] == ["3"] * 4
+    assert rows["fork rate"][1] == "0.000"
+    assert {"repetition", "speedup", "wins, repetition", "theoretical of forked"} <= rows.keys()
+
+
+def test_prompts_of_our_own_are_a_set(run):
+    evaluation = run(systems=("baseline",), limit=1, **{"prompts.file": 0, "prompts.no_fork": 5})
+    assert [answer.prompt for answer in evaluation.answers["baseline"]] == by_hash(no_fork(), 1)
+
+
+def test_an_ablation_is_the_model_with_one_part_changed(run):
+    config = get_config("ablation")
+    tasks = {task.system: task for task in evaluate_text.tasks_of(settings.read(config, evaluate_text.Settings))}
+    assert tuple(tasks) == config.systems
+    model = tasks["model"]
+    for system, changes in {"no_topics": {"max_topic_tokens": 0}, "no_syncs": {"syncs": False}}.items():
+        assert tasks[system].template == dataclasses.replace(model.template, **changes)
+        assert tasks[system].model is model.model
+    for policy in ("constant", "shared_start"):
+        assert tasks[policy].template == model.template
+        assert tasks[policy].model == dataclasses.replace(model.model, positions=Positions(policy))
+    assert tasks["baseline"].template.sequential
+
+
+def test_apar_needs_a_model_trained_so_and_forks_without_topics_or_joins(run):
+    with pytest.raises(PastaError, match=r"config\.apar: tiny was not trained as APAR; name an adapter"):
+        run(systems=("apar",))
+    ids = (1,)
+    template = Request(ids, 9, Sampling(), False, max_topic_tokens=12, max_chunk_tokens=9, max_topic_words=3)
+    config, options = DecodeConfig(1, 2, 0), Options(2, 8, 6, "none")
+    task = evaluate_answers.as_named(Task("apar", tiny_model(), template, config, options, unmasked=0))
+    assert (task.template.max_topic_tokens, task.template.max_topic_words, task.template.syncs) == (0, 0, False)
+    assert not task.template.sequential

@@ -1,0 +1,102 @@
+"""Ids on the Hugging Face Hub, with its own client: offline, over a cache as the client writes it."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+import pasta_jax as pasta
+from pasta_jax.errors import PastaError
+from pasta_jax.files import hub
+from pasta_jax.lang.structure import PREDICTED
+from pasta_jax.models.config import Rope, TransformerConfig
+from pasta_jax.toy.tokenizer import toy_tokenizer
+from pasta_jax.weights.adapter import AdapterConfig, describe, new_adapter, save_adapter
+from pasta_jax.weights.load import export_model, read_model
+from pasta_jax.weights.model import Model
+from pasta_jax.weights.source import ModelSource, load_with_adapter
+from tests.helpers.models import random_params
+
+REVISION = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> Path:
+    """A model and an adapter of it."""
+    folder, tokenizer = tmp_path_factory.mktemp("hub"), toy_tokenizer()
+    config = TransformerConfig(
+        vocab=tokenizer.model_vocab, layers=1, embed=16, ff=16, heads=2, kv_heads=1, head_dim=8, context=256,
+        rope=Rope(10_000.0), norm_eps=1e-5, activation="silu", tied_head=True,
+    )  # fmt: skip
+    export_model(Model("toy", config, jax.device_put(random_params(config, 1)), tokenizer), folder / "model")
+    base = read_model("", str(folder / "model"))
+    settings = AdapterConfig(rank=1, alpha=1.0)
+    adapter = new_adapter(base.params, settings, tokenizer.tags, 0)
+    save_adapter(folder / "adapter", adapter, base, describe(base, settings, PREDICTED))
+    return folder
+
+
+@pytest.fixture
+def cache(folders, tmp_path, monkeypatch) -> Path:
+    """The client's cache with both, and no folder of that name where we are."""
+    for name in ("model", "adapter"):
+        repository = tmp_path / "cache" / f"models--some.org--{name}-1.5"
+        shutil.copytree(folders / name, repository / "snapshots" / REVISION)
+        (repository / "refs").mkdir()
+        (repository / "refs/main").write_text(REVISION)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "cache"
+
+
+def source(path: str, adapter: str = "") -> ModelSource:
+    return ModelSource(preset="", path=path, adapter=adapter, policy="", constant=40, dtype="auto", kernel=True)
+
+
+@pytest.mark.parametrize("revision", ["", "@main", f"@{REVISION}"])
+def test_an_id_is_read_like_a_folder(revision, cache, folders):
+    model = read_model("", f"some.org/model-1.5{revision}")
+    assert model.fingerprint == read_model("", str(folders / "model")).fingerprint
+    assert model.name == f"model-1.5{revision}"
+
+
+def test_an_adapter_has_an_id_too(cache):
+    model, _, about = load_with_adapter(source("some.org/model-1.5", "some.org/adapter-1.5"))
+    assert model.positions == about.positions == PREDICTED
+
+
+def test_the_api_takes_an_id(cache):
+    assert pasta.load_model("some.org/model-1.5").name == "model-1.5"
+
+
+@pytest.mark.parametrize("name", ["some.org/other", "some.org/model-1.5@v2"])
+def test_what_the_hub_does_not_provide_is_refused_in_one_line(name, cache):
+    with pytest.raises(PastaError, match=r"no such path, and the Hub didn't provide it \(LocalEntryNotFound") as caught:
+        read_model("", name)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_path_whose_folder_exists_is_no_id(cache, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: pytest.fail("asked the Hub"))
+    Path("some.org").mkdir()
+    for name in ("some.org/model-1.5", "model", "/some.org/model-1.5", "some.org/a/b", "./some/model", "../a"):
+        with pytest.raises(PastaError, match="not found; use a GGUF file"):
+            read_model("", name)
+
+
+def test_only_files_without_code_are_fetched(cache, monkeypatch):
+    asked = {}
+    monkeypatch.setattr(
+        "huggingface_hub.snapshot_download", lambda name, **options: asked.update(options, name=name) or str(cache)
+    )
+    assert hub.local("some.org/model-1.5@v2") == cache
+    assert (asked["name"], asked["revision"]) == ("some.org/model-1.5", "v2")
+    assert not {"*", "*.bin", "*.pt", "*.py"} & set(asked["allow_patterns"])
+
+
+def test_without_the_client_its_package_is_named(cache, monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(PastaError, match="no such path; to fetch it from the Hub, pip install huggingface_hub"):
+        read_model("", "some.org/model-1.5")

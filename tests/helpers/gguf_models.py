@@ -1,0 +1,100 @@
+"""Small GGUF files of whole models: random weights with a small tokenizer, plain or in blocks."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+
+import numpy as np
+
+from pasta_jax.files.gguf import FORMATS
+from pasta_jax.models.config import PRESETS, Rope
+from pasta_jax.models.parameters import unpack_layer
+from pasta_jax.weights import gguf_model
+from tests.helpers.gguf_writer import write_gguf
+from tests.helpers.models import random_params
+from tests.helpers.tiny_tokenizers import (
+    SMOLLM2_SPECIALS,
+    bpe_metadata,
+    sentencepiece_metadata,
+    train_bpe,
+    train_sentencepiece,
+)
+
+TOY = PRESETS["toy"]
+LLAMA = dataclasses.replace(
+    TOY, scaled_embed=False, post_norms=False, qk_norm=False, window=None, global_every=1, local_rope=None,
+    attention_cap=None, logit_cap=None, activation="silu", context=64, norm_eps=1e-5,
+)  # fmt: skip
+GEMMA3 = dataclasses.replace(
+    TOY, local_rope=Rope(10_000.0), rope=Rope(1e6), global_every=6, attention_cap=None, logit_cap=None, context=64
+)
+
+
+@functools.cache
+def tokenizer_metadata(kind: str) -> dict:
+    if kind == "llama":
+        return bpe_metadata(train_bpe(SMOLLM2_SPECIALS), "smollm")
+    return sentencepiece_metadata(train_sentencepiece())
+
+
+def gguf_bytes(
+    kind: str, config, seed: int = 0, drop: str = "", formats: Mapping[str, str] | None = None, **metadata
+) -> tuple[bytes, dict]:
+    """A GGUF file of random weights, and our parameters for it.
+
+    `formats`: of tensors by the last part of their names, as `attn_q`; these hold random blocks, and others float32.
+    """
+    words = tokenizer_metadata(kind)
+    config = dataclasses.replace(config, vocab=len(words["tokenizer.ggml.tokens"]))
+    params = random_params(config, seed)
+    tensors = {"token_embd": params["embed"], "output_norm": params["final_norm"]["weight"]}
+    for l, layer in enumerate(params["layers"]):
+        for name, array in unpack_layer(layer, config).items():
+            if kind == "llama" and name in "qk":  # the interleaved order of such files: undo by_halves
+                array = array.reshape(-1, 2, config.head_dim // 2, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
+            tensors[f"blk.{l}.{gguf_model.NAMES[name]}"] = array
+    header = {
+        "general.architecture": kind,
+        f"{kind}.block_count": config.layers,
+        f"{kind}.context_length": config.context,
+        f"{kind}.embedding_length": config.embed,
+        f"{kind}.feed_forward_length": config.ff,
+        f"{kind}.attention.head_count": config.heads,
+        f"{kind}.attention.head_count_kv": config.kv_heads,
+        f"{kind}.attention.key_length": config.head_dim,
+        f"{kind}.attention.layer_norm_rms_epsilon": np.float32(config.norm_eps),
+        f"{kind}.rope.freq_base": np.float32(config.rope.base),
+    }
+    if config.window is not None:
+        header[f"{kind}.attention.sliding_window"] = config.window
+    rng, stored = np.random.default_rng(seed), {}
+    for name, array in tensors.items():
+        if name == drop:
+            continue
+        format, data = (formats or {}).get(name.split(".")[-1], "F32"), np.ascontiguousarray(array)
+        data = data.tobytes() if format == "F32" else random_blocks(rng, format, array.size).tobytes()
+        stored[f"{name}.weight"] = (array.shape, format, data)
+    return write_gguf(header | words | metadata, stored), params
+
+
+HALVES = {
+    "Q4_0": [0],
+    "Q4_1": [0, 2],
+    "Q5_0": [0],
+    "Q5_1": [0, 2],
+    "Q8_0": [0],
+    "Q4_K": [0, 2],
+    "Q5_K": [0, 2],
+    "Q6_K": [208],
+}
+
+
+def random_blocks(rng: np.random.Generator, format: str, values: int) -> np.ndarray:
+    """Bytes of a tensor: random ones, but for the numbers of 16 bits, which stand at `HALVES`; weights are below 1."""
+    about = next(one for one in FORMATS.values() if one.name == format)
+    stored = rng.integers(0, 256, (values // about.values, about.bytes)).astype(np.uint8)
+    size = {"Q4_K": 1e-4, "Q5_K": 1e-4, "Q6_K": 2e-5}.get(format, 4e-4 if format == "Q8_0" else 5e-3)
+    for place in HALVES[format]:
+        halves = (size * rng.standard_normal(len(stored))).astype(np.float16)
+        stored[:, place : place + 2] = halves.view(np.uint8).reshape(-1, 2)
+    return stored.reshape(-1)

@@ -1,0 +1,118 @@
+"""A real server process on loopback, with the model of tests/toy/test_ablation.py."""
+
+import dataclasses
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from pasta_jax.lang.structure import PREDICTED
+from pasta_jax.weights.load import export_model
+from tests import ROOT
+from tests.toy.test_ablation import talkative
+
+LANES, QUEUE, SLOTS = 4, 12, 256
+DECODING = {"lanes": LANES, "rows": 4, "slots": SLOTS, "widths": "()", "piece": 16}
+OPTIONS = {"warm_up": False, "limits.queue": QUEUE, "request.max_tokens": 60, "name": "talkative"}
+
+
+def export(path: Path) -> Path:
+    """The folder of a model that forks often."""
+    export_model(dataclasses.replace(talkative(), positions=PREDICTED), path)
+    return path
+
+
+def pieces(content: bytes) -> list[dict]:
+    """The events of a stream, which must be whole."""
+    *events, done, nothing = content.decode().split("\n\n")
+    assert (done, nothing) == ("data: [DONE]", "")
+    return [json.loads(event.removeprefix("data: ")) for event in events]
+
+
+class Server:
+    """`python -m launch.serve`; `changes` are config keys. Its stderr is read to the end."""
+
+    def __init__(self, model: Path, key: str | None = None, **changes: object):
+        values = {f"decoding.{name}": value for name, value in DECODING.items()} | OPTIONS
+        values |= {name.replace("__", "."): value for name, value in changes.items()}
+        command = [sys.executable, "-m", "launch.serve", "--config=configs/serve.py:local", "--config.port=0"]
+        command += [f"--config.model.path={model}", *(f"--config.{name}={value}" for name, value in values.items())]
+        env = dict(os.environ) | {"PYTHONPATH": str(ROOT)}
+        if key is not None:
+            env["SERVER_KEY"] = key
+            command.append("--config.key_variable=SERVER_KEY")
+        self.key = key
+        self.process = subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True)
+        self.lines: list[str] = []
+        self._ready = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        if not self._ready.wait(180) or not self.lines[-1].startswith("serving "):
+            self.__exit__()
+            raise AssertionError("the server did not start:\n" + "".join(self.lines))
+        found = re.search(r"at http://([\d.]+):(\d+)", self.lines[-1])
+        self.host, self.port = found[1], int(found[2])
+        self.url = f"http://{self.host}:{self.port}"
+
+    def _read(self) -> None:
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if line.startswith("serving "):
+                self._ready.set()
+        self._ready.set()
+
+    def request(
+        self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None, key: str | None = ""
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and content of one request; a body that is no string is sent as JSON. Key "": its own."""
+        key = self.key if key == "" else key
+        given = {} if key is None else {"Authorization": f"Bearer {key}"}
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=60)
+        try:
+            content = body if body is None or isinstance(body, str | bytes) else json.dumps(body)
+            connection.request(method, path, content, {"Content-Type": "application/json"} | given | (headers or {}))
+            response = connection.getresponse()
+            return response.status, dict(response.getheaders()), response.read()
+        finally:
+            connection.close()
+
+    def ask(self, path: str = "/v1/chat/completions", /, **body: object) -> dict:
+        """The answer to a request that is accepted."""
+        status, _, content = self.request("POST", path, body)
+        assert status == 200, content
+        return json.loads(content)
+
+    def metric(self, name: str) -> float:
+        """The value of a metric without labels."""
+        text = self.request("GET", "/metrics")[2].decode()
+        return float(re.search(rf"^{name} (\S+)$", text, re.MULTILINE)[1])
+
+    def wait_until(self, name: str, value: float, seconds: float = 20) -> None:
+        """Wait until a metric has a value."""
+        deadline = time.monotonic() + seconds
+        while self.metric(name) != value:
+            assert time.monotonic() < deadline, f"{name} is {self.metric(name)}, not {value}"
+            time.sleep(0.01)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal and wait; the exit code."""
+        self.process.send_signal(number)
+        code = self.process.wait(60)
+        self._reader.join(10)
+        return code
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self._reader.join(10)
+        self.process.stderr.close()

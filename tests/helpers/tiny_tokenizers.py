@@ -1,0 +1,126 @@
+"""Tokenizers of each kind, trained in a fraction of a second on a few lines, with the marks of their family."""
+
+import io
+import json
+
+import numpy as np
+import sentencepiece
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from tests.helpers.gguf_writer import write_gguf
+
+_LINES = [
+    "Give three tips for staying healthy. Eat well, drink water, and sleep for eight hours.",
+    "The capital of France is Paris; the capital of Germany is Berlin. What is the capital of Italy?",
+    "def add(a, b):\n    return a + b\n\n\nprint(add(1, 2))  # 3",
+    "Größe, naïve, façade, 東京, Москва, e\u0301",
+    "In 2024 and 20245 I'll pay 12345678, 2024, 20245 and 12345678 again...\n\n\t I'll, I'll, I'LL!",
+] * 4
+
+
+def train_sentencepiece(unused: int = 70, marks: bool = True, **options) -> bytes:
+    """A .model like Gemma 1's: byte fallback, and markers among the user-defined pieces."""
+    markers = ["<start_of_turn>", "<end_of_turn>"] if marks else []
+    out = io.BytesIO()
+    recipe = {
+        "vocab_size": 420 + unused,
+        "model_type": "bpe",
+        "byte_fallback": True,
+        "normalization_rule_name": "identity",
+        "add_dummy_prefix": False,
+        "remove_extra_whitespaces": False,
+        "character_coverage": 1.0,
+        "user_defined_symbols": ["\n", "\n\n", "▁▁", "<b>", *markers, *(f"<unused{n}>" for n in range(unused))],
+        "minloglevel": 2,
+        **{"pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3},
+        **{"pad_piece": "<pad>", "eos_piece": "<eos>", "bos_piece": "<bos>", "unk_piece": "<unk>"},
+    }
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(_LINES), model_writer=out, **recipe | options)
+    return out.getvalue()
+
+
+SMOLLM2_SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>"]
+LLAMA3_SPECIALS = [
+    "<|begin_of_text|>",
+    "<|end_of_text|>",
+    "<|reserved_special_token_0|>",  # alone: not where the tags go
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eot_id|>",
+    *(f"<|reserved_special_token_{n}|>" for n in range(1, 80)),
+]
+
+
+def train_bpe(specials: list[str], words=None, added: tuple[str, ...] = (), whole: str | None = None) -> str:
+    """A tokenizer.json with all 256 bytes; `specials` are control pieces, `added` are parsed like them but are plain.
+
+    It is trained on uncut lines, so that its merges tell where `words` cuts. `whole` is a piece that no merges make.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=400 - (whole is not None), initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(_LINES, trainer)
+    spec = json.loads(tokenizer.to_str())
+    if whole is not None:
+        spec["model"] |= {"vocab": spec["model"]["vocab"] | {whole: 399}, "ignore_merges": True}
+    tokenizer = Tokenizer.from_str(json.dumps(spec))
+    tokenizer.pre_tokenizer = words or pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(specials)
+    tokenizer.add_tokens(list(added))
+    return json.dumps(json.loads(tokenizer.to_str()))
+
+
+def sentencepiece_metadata(model: bytes) -> dict:
+    """A .model as a converter writes it into a GGUF file."""
+    pieces = ModelProto.FromString(model).pieces
+    return {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": [p.piece.replace("▁", " ") if p.type == 4 else p.piece for p in pieces],
+        "tokenizer.ggml.scores": np.array([p.score for p in pieces], "<f4"),
+        "tokenizer.ggml.token_type": np.array([3 if p.type == 2 else p.type for p in pieces], "<i4"),
+        "tokenizer.ggml.bos_token_id": 2,
+        "tokenizer.ggml.eos_token_id": 1,
+        "tokenizer.ggml.unknown_token_id": 3,
+        "tokenizer.ggml.add_space_prefix": False,
+    }
+
+
+def bpe_metadata(tokenizer_json: str, words: str) -> dict:
+    """A tokenizer.json as a converter writes it into a GGUF file; `words` names how words are cut."""
+    spec = json.loads(tokenizer_json)
+    added = {token["content"]: token for token in spec["added_tokens"]}
+    ids = spec["model"]["vocab"] | {text: token["id"] for text, token in added.items()}
+    texts = sorted(ids, key=ids.get)
+    types = [1 if text not in added else 3 if added[text]["special"] else 4 for text in texts]
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": words,
+        "tokenizer.ggml.tokens": texts,
+        "tokenizer.ggml.token_type": np.array(types, "<i4"),
+        "tokenizer.ggml.merges": [" ".join(pair) for pair in spec["model"]["merges"]],
+        "tokenizer.ggml.bos_token_id": ids[spec["added_tokens"][0]["content"]],
+        "tokenizer.ggml.eos_token_id": ids[spec["added_tokens"][1]["content"]],
+    }
+
+
+def gguf_model(tokenizer: dict) -> bytes:
+    """A complete GGUF model with one layer of zeros, so that llama.cpp can load its tokenizer."""
+    size, width = len(tokenizer["tokenizer.ggml.tokens"]), 32
+    shapes = {"token_embd": (size, width), "output_norm": (width,)}
+    shapes |= {f"blk.0.{name}": (width,) for name in ("attn_norm", "ffn_norm")}
+    matrices = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+    shapes |= {f"blk.0.{name}": (width, width) for name in matrices}
+    metadata = {
+        "general.architecture": "llama",
+        "llama.block_count": 1,
+        "llama.context_length": 64,
+        "llama.embedding_length": width,
+        "llama.feed_forward_length": width,
+        "llama.attention.head_count": 1,
+        "llama.attention.layer_norm_rms_epsilon": np.float32(1e-5),
+    }
+    tensors = {f"{name}.weight": (shape, "F32", bytes(4 * int(np.prod(shape)))) for name, shape in shapes.items()}
+    return write_gguf(metadata | tokenizer, tensors)

@@ -1,0 +1,147 @@
+"""Traces computed quickly by the oracle from scripts, and a tiny model for real ones."""
+
+import functools
+import random
+
+import jax
+import numpy as np
+
+from pasta_jax.decode import reference
+from pasta_jax.decode.generate import DecodeConfig, Request
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.trace import Trace, spell
+from pasta_jax.lang.program import Chunk, Program, Sync, Text
+from pasta_jax.lang.structure import PREDICTED
+from pasta_jax.weights.model import Model
+from tests.helpers.byte_tokenizer import ByteTokenizer
+from tests.helpers.models import TINY, random_params
+
+TOKENIZER = ByteTokenizer()
+ENOUGH = 10**6
+HOSTILE = "</script><img src=x onerror=alert(1)><!--answer--><!--trace--> & \" ' \x1b[31m \x00 \u2028 ]]> 数学 <sync/> "
+PROGRAM = Program(
+    (
+        Text("One. "),
+        Chunk("first", 2, "the first of two chunks"),
+        Chunk("second", 1, "and a second"),
+        Sync(),
+        Text("Both. "),
+        Chunk("last", 3, "never joined"),
+        Text("End."),
+    )
+)
+
+
+class Chatty(ByteTokenizer):
+    """A tokenizer with a chat template, as pipelines need it."""
+
+    def chat(self, messages: list[tuple[str, str]]) -> list[int]:
+        return self.encode("".join(f"{role}: {text}\n" for role, text in messages))
+
+    def prompt_ids(self, text: str) -> list[int]:
+        return self.encode(text)
+
+
+@functools.cache
+def tiny_model() -> Model:
+    """The smallest model that runs."""
+    return Model("tiny", TINY, jax.device_put(random_params(TINY, 1)), Chatty())
+
+
+def script_of(program: Program, tokenizer=TOKENIZER) -> list[list[int]]:
+    """The tokens of each thread: main's, then every chunk's."""
+    tags, main, chunks = tokenizer.tags, [], []
+    for part in program.parts:
+        match part:
+            case Text(text):
+                main += tokenizer.encode(text)
+            case Chunk(topic, tens, text):
+                main += [tags.promise, *tokenizer.encode(topic), tags.close(tens)]
+                chunks.append([*tokenizer.encode(text), tags.end_async])
+            case Sync():
+                main.append(tags.sync)
+    return [[*main, tokenizer.end_of_turn], *chunks]
+
+
+def random_script(rng: random.Random) -> list[list[int]]:
+    """Any bytes, including invalid UTF-8; empty topics and chunks; up to eight chunks and any syncs."""
+    tags = TOKENIZER.tags
+    longest = rng.choice([3, 12, 40])
+
+    def text() -> list[int]:
+        return [rng.choice([97, 32, 10, rng.randrange(256)]) for _ in range(rng.randrange(longest))]
+
+    main, chunks = [], []
+    for _ in range(rng.randrange(9)):
+        main += rng.choice([text(), []])
+        if rng.random() < 0.3:
+            main.append(tags.sync)
+        else:
+            main += [tags.promise, *text()[:4], tags.close(rng.randint(1, 8))]
+            chunks.append([*text(), tags.end_async])
+    return [[*main, *text(), TOKENIZER.end_of_turn], *chunks]
+
+
+def traced(
+    script: list[list[int]],
+    rows: int = 8,
+    budget: int = ENOUGH,
+    prompt: str = "why?",
+    round_steps: int = 4,
+    tokenizer=TOKENIZER,
+) -> tuple[Trace, reference.Answer]:
+    """The trace of a script, timed every `round_steps` steps (0: not timed), and the oracle's records."""
+    ids = tokenizer.encode(prompt)
+    request = Request(tuple(ids), budget, Sampling(), False, ENOUGH, ENOUGH)
+    answer = reference.scripted(request, DecodeConfig(1, rows, 0), tokenizer, 8192, PREDICTED, script)
+    columns = {
+        name: np.array(getattr(answer.tape, name)[len(ids) :], np.int32)
+        for name in ("token", "thread", "step", "position")
+    }
+    steps = sorted({*range(0, answer.steps, round_steps), answer.steps}) if round_steps else []
+    trace = Trace(
+        tags=tokenizer.tags,
+        model="toy",
+        prompt=prompt,
+        prompt_ids=tuple(ids),
+        rows=rows,
+        policy="predicted",
+        replayed=False,
+        **columns,
+        text=spell(tokenizer, columns["token"], columns["thread"]),
+        closed=(0, *answer.closed),
+        finish=answer.finish,
+        steps=answer.steps,
+        rounds=tuple((step, round(7.25 + 3.5 * step + step % 3, 3)) for step in steps),
+    )
+    return trace, answer
+
+
+def random_traces(count: int, seed: int = 0):
+    """(trace, oracle's answer, script, rows) of random scripts, half of them limited by a budget."""
+    rng = random.Random(seed)
+    for _ in range(count):
+        script, rows = random_script(rng), rng.choice([2, 3, 4, 20])
+        budget = rng.choice([ENOUGH, rng.randint(1, 1 + sum(map(len, script)))])
+        yield *traced(script, rows, budget, round_steps=rng.choice([0, 1, 5])), script, rows
+
+
+def many_chunks(chunks: int, words: int = 12, syncs: int = 5, topic: str = "topic") -> Program:
+    """Chunks with some text of main before each, and a sync after every few."""
+    parts = []
+    for number in range(1, chunks + 1):
+        parts += [Text(f"{number}: "), Chunk(f"{topic} {number}", 1 + number % 3, "abc " * (words + number % 5))]
+        parts += [Sync(), Text("So far. ")] if number % syncs == 0 else []
+    return Program((Text("Begin. "), *parts, Text("End.")))
+
+
+@functools.cache
+def hostile() -> Trace:
+    """A trace of texts that try to break out of whatever shows them."""
+    parts = (Text(HOSTILE), Chunk(HOSTILE, 3, HOSTILE), Chunk("", 1, ""), Sync(), Text(HOSTILE))
+    return traced(script_of(Program(parts)), prompt=HOSTILE)[0]
+
+
+def is_silent(trace: Trace, i: int) -> bool:
+    """Whether a token is a tag or part of a topic."""
+    return bool(trace.in_topic[i] or trace.tags.is_tag(int(trace.token[i])))

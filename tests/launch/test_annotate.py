@@ -1,0 +1,262 @@
+"""The annotation command: its variants on small inputs, records on a terminal, and one-line errors."""
+
+import errno
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from configs.annotate import get_config
+from launch import annotate
+from pasta_jax.annotate import pipeline
+from pasta_jax.data.builder import Examples
+from pasta_jax.data.records import read_records
+from pasta_jax.errors import PastaError
+from pasta_jax.files.atomic import JsonLines
+from pasta_jax.lang.program import Program
+from pasta_jax.lang.structure import PREDICTED
+from pasta_jax.llm.client import IN_A_ROW, EndpointDown
+from pasta_jax.toy.tokenizer import toy_tokenizer
+from tests import ROOT
+from tests.helpers.endpoint_server import Server, bad, good
+from tests.helpers.requires import requires_data
+
+LIST = "Three of them:\n\n" + "\n".join(
+    f"- {name}: it is one of the many words here." for name in ("Ant", "Bee", "Cow")
+)
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    """Run the command with changes to a variant's config; (stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()
+
+    def run(variant: str, changes: dict | None = None, **given) -> tuple[str, str]:
+        config = get_config(variant)
+        config.model.preset = "toy"
+        config.update(changes or {})
+        with flagsaver.flagsaver(output="out", **given):
+            annotate.main(config)
+        return capsys.readouterr()
+
+    return run
+
+
+def pairs(path: str, count: int = 3) -> dict:
+    """Write a source whose answers each contain a list; the config changes that read it."""
+    rows = [{"instruction": f"Name three animals, {n}", "output": LIST} for n in range(count)]
+    Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {"source": path, "drop_evaluation": False, "response_words": (1, 99)}
+
+
+@pytest.mark.slow
+def test_the_toy_task_from_end_to_end(command, capsys):
+    out, err = command("toy")
+    records = read_records(Path("out/records.jsonl"))
+    assert f"kept {len(records)} records" in out
+    for phase in ("annotating", "verifying", "tokenising"):
+        assert f"{phase}: {len(records)} of {len(records)}, " in err
+    assert "wrote out/dataset" in err
+    train = Examples(Path("out"), "train", toy_tokenizer(), False, PREDICTED)
+    assert len(train) == sum(record.split == "train" for record in records) > 400
+    repeated, err = command("toy")
+    assert repeated == out
+    assert "out/dataset is current" in err
+    # The examples of docs/DATA.md: reading the dataset, and the same run from Python.
+    Path("runs").mkdir()
+    Path("runs/toy").symlink_to(Path("out").absolute())
+    reading, running = re.findall(r"```python\n(.*?)```", (ROOT / "docs/DATA.md").read_text(), re.DOTALL)
+    names: dict = {}
+    exec(reading, names)
+    assert names["batch"].token.shape in ((8, 64), (8, 128))
+    exec(running, names)
+    assert names["summary"].kept == len(records)
+    assert capsys.readouterr().out == out
+
+
+def test_records_are_shown(command):
+    command("sharegpt_structure", pairs("a.jsonl"))
+    out, _ = command("sharegpt_structure", inspect=2)
+    assert out.count("Name three animals, ") == 2
+    assert out.count("record ") == 2
+    assert "[1 " in out
+    assert "theoretical speedup" in out
+    same, _ = command("sharegpt_structure", inspect=2)
+    assert same == out
+
+
+def test_only_records_with_chunks_are_shown_on_request(command):
+    answers = ["Just one short answer."] * 7 + [LIST, "Just one short answer."]
+    rows = [{"instruction": f"Name three animals, {n}", "output": answer} for n, answer in enumerate(answers)]
+    Path("a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command("sharegpt_structure", {"source": "a.jsonl", "drop_evaluation": False, "response_words": (1, 99)})
+    assert " of 9: " in command("sharegpt_structure", inspect=2)[0]
+    out, _ = command("sharegpt_structure", inspect=2, forks=True)
+    assert "Name three animals, 7" in out
+    assert out.count("record ") == 1
+    with pytest.raises(PastaError, match="--forks: chooses among the records of --inspect"):
+        command("sharegpt_structure", forks=True)
+    kept = [line for line in Path("out/records.jsonl").read_text().splitlines() if "animals, 7" not in line]
+    Path("out/records.jsonl").write_text("\n".join(kept) + "\n")
+    with pytest.raises(PastaError, match="none of its 8 records has a chunk; drop --forks"):
+        command("sharegpt_structure", inspect=2, forks=True)
+
+
+def test_own_answers_become_records_without_stray_markers(command):
+    texts = ("it carries leaves to its nest", "it looks for sweet flowers", "it eats grass all day")
+    chunks = [f" {name}: {text}." for name, text in zip(("Ant", "Bee", "Cow"), texts, strict=True)]
+    heads = [f'1.<promise topic="{name}" tokens=9 />' for name in ("Ant", "Bee", "Cow")]
+    written = [chunks[0] + "\n2.", *chunks[1:]]  # the first went on to the second item
+    row = {
+        "prompt": "Which three are there?",
+        "text": "\n".join(f"1.{chunk}" for chunk in written),
+        "program": "\n".join(f"{head}<async>{chunk}</async>" for head, chunk in zip(heads, written, strict=True)),
+        "finish_reason": "stop",
+    }
+    Path("answers.jsonl").write_text(json.dumps(row) + "\n")
+    command("own", {"source": "answers.jsonl", "drop_evaluation": False, "dataset": False})
+    [record] = read_records(Path("out/records.jsonl"))
+    assert record.response == "\n".join(f"1.{chunk}" for chunk in chunks)
+    assert record.forks == 3
+
+
+def test_max_pairs_always_selects_the_same_pairs(command):
+    out, _ = command("sharegpt_structure", pairs("a.jsonl", 20) | {"max_pairs": 5})
+    assert "left out: beyond max_pairs: 15" in out
+    part = [record.id for record in read_records(Path("out/records.jsonl"))]
+    assert len(part) == 5
+    Path("out").rename("before")
+    command("sharegpt_structure", pairs("a.jsonl", 20))
+    whole = [record.id for record in read_records(Path("out/records.jsonl"))]
+    assert part == [id for id in whole if id in sorted(whole)[:5]]
+
+
+def test_an_endpoint_annotates_and_its_failures_are_counted(command):
+    def respond(_, body):
+        question = body["messages"][-1]["content"]
+        answer = question.partition("Answer:\n")[2]
+        if ", 1" in question:
+            return good(answer.replace("Ant", "Aunt"))
+        return good(re.sub("- (.*)", r"- <async topic='animal'>\1</async>", answer))
+
+    with Server(respond) as server:
+        endpoint = {"url": server.url, "key_variable": "", "requests_per_minute": 1e6}
+        out, _ = command("openai", pairs("a.jsonl") | {"endpoint": endpoint, "attempts": 1})
+        requests = len(server.seen)
+        repeated, _ = command("openai", pairs("a.jsonl") | {"endpoint": endpoint, "attempts": 1})
+        assert len(server.seen) == requests == 3
+    assert repeated == out
+    assert "refused: rewritten: 1" in out
+    assert "3 requests, 3,000 tokens in, 300 out; price not set" in out
+    records = read_records(Path("out/records.jsonl"))
+    assert [record.instruction[-1] for record in records] == ["0", "2"]
+    assert all(record.forks == 3 and Program.parse(record.program).strip() == LIST for record in records)
+    (refused,) = [json.loads(line) for line in Path("out/refused.jsonl").read_text().splitlines()]
+    assert refused["reason"] == "rewritten"
+    assert "character" in refused["detail"]
+
+
+def test_an_endpoint_that_is_down_is_asked_again_by_the_same_command(command, capsys):
+    up = [False]
+
+    def respond(_, body):
+        question = body["messages"][-1]["content"]
+        if not up[0] or (up == [2] and ", 1\n" in question):
+            return bad(503)
+        return good(question.partition("Answer:\n")[2])
+
+    with Server(respond) as server:
+        endpoint = {"url": server.url, "key_variable": "", "requests_per_minute": 1e6, "retries": 1, "backoff_s": 0.001}
+        endpoint |= {"dollars_per_million_in": 2.0}
+        changes = pairs("a.jsonl", 15) | {"endpoint": endpoint, "concurrency": 1}
+        with pytest.raises(EndpointDown, match=r"503 .*2 times; rerun the command to resume") as error:
+            command("openai", changes)
+        assert (error.value.exit_code, "\n" in str(error.value)) == (3, False)
+        assert len(server.seen) == 2 * IN_A_ROW
+        assert "503 {}; retrying up to 1 times" in capsys.readouterr().err
+        assert len(Path("out/progress.jsonl").read_text().splitlines()) == 1
+        up[0] = 2  # all but one
+        with pytest.raises(EndpointDown, match=r"without an answer \(status 503: 1\); rerun the command"):
+            command("openai", changes)
+        assert "unanswered: status 503: 1\nkept 14 records" in capsys.readouterr().out
+        assert len(read_records(Path("out/records.jsonl"))) == 14
+        up[0], before = True, len(server.seen)
+        out, _ = command("openai", changes)
+        assert len(server.seen) == before + 1
+    assert "unanswered" not in out
+    assert len(read_records(Path("out/records.jsonl"))) == 15
+    summary = json.loads(Path("out/summary.json").read_text())
+    assert summary["cost"] == {"requests": 15, "tokens_in": 15_000, "tokens_out": 1500, "dollars": 0.03}
+    assert summary["unanswered"] == {}
+    assert "all runs together: 15 requests, 15,000 tokens in, 1,500 out; $0.03" in out
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"prompt_words": (3, 100, 4)}, "config.prompt_words: expected `array` of length 2"),
+        ({"max_pairs": -1}, "config.max_pairs: expected `int` >= 0"),
+        ({"annotator": "toy"}, "config.form: unknown key; known keys are annotator, source,"),
+        ({"annotator": "magic"}, "config.annotator 'magic': unknown annotator; choose one of"),
+        ({"source": "absent.jsonl"}, "absent.jsonl: No such file"),
+        ({"source": "alpaca_eval"}, "alpaca_eval: reserved for evaluation"),
+        ({"records": "absent/records.jsonl"}, "absent/records.jsonl: No such file"),
+        ({"response_words": (998, 999)}, "none of its 3 records is usable"),
+        ({"model": {"preset": "gemma_2b"}}, "no package ships its tokenizer"),
+    ],
+)
+def test_errors_are_one_line(command, changes, message):
+    with pytest.raises(PastaError, match=re.escape(message)) as error:
+        command("sharegpt_structure", pairs("a.jsonl") | changes)
+    assert "\n" not in str(error.value)
+
+
+def test_an_output_that_cannot_be_used_is_refused_before_the_work(command, monkeypatch):
+    monkeypatch.setattr(pipeline, "read_pairs", pytest.fail)
+    Path("out").write_text("")
+    with pytest.raises(PastaError, match="out: is a file; choose a folder"):
+        command("toy")
+
+
+def test_a_full_disk_is_one_line_and_keeps_the_answers(command, monkeypatch):
+    changes, append, answers = pairs("a.jsonl"), JsonLines.append, []
+
+    def full(self, value):
+        if isinstance(value, list):  # the header comes first
+            if len(answers) == 2:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            answers.append(value)
+        append(self, value)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(JsonLines, "append", full)
+        with pytest.raises(PastaError, match="out: the disk is full; free some space and rerun the command to resume"):
+            command("sharegpt_structure", changes)
+    progress = Path("out/progress.jsonl").read_bytes()
+    assert len(progress.splitlines()) == 3
+    out, _ = command("sharegpt_structure", changes)
+    assert "kept 3 records" in out
+    assert Path("out/progress.jsonl").read_bytes().startswith(progress)
+
+
+def test_the_output_folder_is_required():
+    with pytest.raises(PastaError, match="--output is missing"):
+        annotate.main(get_config("toy"))
+
+
+@requires_data
+def test_evaluation_prompts_are_left_out(command):
+    from pasta_jax.data.sources import read
+
+    question = next(iter(read("mt_bench"))).instruction
+    changes = pairs("a.jsonl") | {"drop_evaluation": True, "prompt_words": (1, 999)}
+    with Path("a.jsonl").open("a") as file:
+        file.write(json.dumps({"instruction": question, "output": LIST}) + "\n")
+    out, _ = command("sharegpt_structure", changes)
+    assert "left out: evaluation prompt: 1" in out

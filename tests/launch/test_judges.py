@@ -1,0 +1,131 @@
+"""Proxy judges, as a user compares them with known preferences and as the preference stage builds them."""
+
+import dataclasses
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from configs import preference as preference_config
+from configs.judges import get_config
+from launch import judges
+from pasta_jax.errors import PastaError
+from pasta_jax.judges import agreement as pipeline
+from pasta_jax.judges.checked import CheckedJudge, Entry
+from pasta_jax.judges.judge import Agreement
+from pasta_jax.judges.offline import repetition
+from pasta_jax.preference import score
+from pasta_jax.preference.candidates import Candidate
+from pasta_jax.preference.settings import Settings
+from pasta_jax.preference.stage import Stage, as_judged, judge_inputs, judge_of
+from pasta_jax.runs import settings
+from pasta_jax.runs.records import Artifacts
+from tests.helpers.requires import requires_data
+from tests.helpers.traces import PROGRAM, TOKENIZER
+
+PAIRS = [("q", "a b c d e", "a b c d " * 3), ("q", "x", "y")]
+
+
+def preference_settings(kind: str, source: str) -> Settings:
+    config = preference_config.get_config("smollm2_135m")
+    config.judge.kind, config.judge.agreement, config.prompts.source = kind, 2, source
+    return settings.read(config, Settings)
+
+
+def first(judge, *texts: str) -> float:
+    return judge(*texts).first
+
+
+@requires_data
+def test_the_command_prints_a_line_per_judge_and_json_last(capsys):
+    config = get_config("offline")
+    config.pairs = 8
+    judges.main(config)
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["rules", "repetition"]
+    assert all("a proxy; agrees with" in line and "of 8 known preferences" in line for line in lines)
+    assert "50.0% of 8 known preferences (8 of them undecided), no better than chance" in lines[0]
+    report = json.loads(last)
+    assert (report["pairs"], list(report["judges"])) == (8, ["rules", "repetition"])
+    assert report["judges"]["repetition"].keys() == {"pairs", "agreed", "tied", "near_chance"}
+
+
+def test_the_report_holds_the_agreement_of_each_kind(monkeypatch):
+    monkeypatch.setattr(pipeline, "known_preferences", lambda: [*PAIRS, ("q", "not", "read")])
+    config = get_config("tiny")
+    config.pairs = 2
+    report = pipeline.measure(settings.read(config, pipeline.Settings))
+    assert report == pipeline.Report(2, {"repetition": Agreement(pairs=2, agreed=0.75, tied=1)})
+
+
+def test_the_verdicts_of_a_person(tmp_path):
+    path = tmp_path / "verdicts.jsonl"
+    good, looping = {"text": "a b c d e", "topics": ["x"]}, "a b c d " * 3
+    records = [
+        {"prompt": "q", "first": looping, "second": good, "verdict": "second"},
+        {"prompt": "q", "first": good, "second": looping, "verdict": "second"},
+        {"prompt": "q", "first": "x", "second": "y", "verdict": "tie"},
+    ]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert pipeline.read_pairs(path)[0] == ("q", Entry("a b c d e", topics=("x",)), Entry(looping))
+    config = get_config("tiny")
+    config.file = str(path)
+    report = pipeline.measure(settings.read(config, pipeline.Settings))
+    assert report.fields()["ties"] == 1
+    assert report.judges == {"repetition": Agreement(pairs=2, agreed=0.5, tied=0)}
+    path.write_text('{"prompt": "q", "first": "x", "second": "y", "verdict": "both"}')
+    with pytest.raises(PastaError, match=r"verdicts.jsonl: line 1: .*; write prompt, first, second, and as verdict"):
+        pipeline.read_pairs(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"pairs": 0}, "config.pairs: "), ({"kinds": ("length",)}, "unknown value 'length'; choose from rules")],
+)
+def test_settings_out_of_range_are_refused(changes, message):
+    config = get_config("tiny")
+    config.update(changes)
+    with pytest.raises(PastaError, match=message):
+        settings.read(config, pipeline.Settings)
+
+
+def test_the_stage_judges_by_the_rules_of_its_own_questions(tmp_path):
+    path, bare = tmp_path / "prompts.jsonl", tmp_path / "bare.jsonl"
+    record = {"instruction": "q", "output": "x", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
+    path.write_text(json.dumps(record))
+    bare.write_text('{"instruction": "q", "output": "x"}')
+    by_rules = preference_settings("rules", str(path))
+    judge = judge_of(by_rules, {}, tmp_path)
+    assert first(judge, "q", "so", "so, so") > first(judge, "other", "so", "so, so") == 0.5
+    before = judge_inputs(by_rules)
+    path.write_text(json.dumps(record | {"instruction_id_list": ["startend:quotation"]}))
+    assert judge_inputs(by_rules) != before
+    with pytest.raises(PastaError, match=r"bare.jsonl: no question has rules to judge by"):
+        judge_of(preference_settings("rules", str(bare)), {}, tmp_path)
+
+
+def test_the_stage_shows_the_judge_of_checks_how_answers_ended_and_their_topics(tmp_path):
+    checked = preference_settings("checked", "preferences")
+    assert judge_inputs(checked)["checked"]["checks"]["weights"]["finished"] == 1.0
+    seen = []
+    judge = CheckedJudge(
+        checked.judge.checked.checks, {}, lambda pairs: seen.append(pairs) or [-1.0] * len(pairs), None
+    )
+    model = SimpleNamespace(tokenizer=TOKENIZER)
+    stage = Stage(checked, Artifacts(tmp_path), model, model, model, (), (), {}, judge)
+    candidate = Candidate(tuple(PROGRAM.ids(TOKENIZER)), "text", 4, 2, chunks=3, whole=False, ended=True)
+    answers = as_judged(stage, "q", (candidate, "reference"))
+    assert answers == [Entry("text", False, ("first", "second", "last")), Entry("reference")]
+    assert seen == [[("q", "text"), ("q", "reference")]]
+    texts = dataclasses.replace(stage, judge=repetition)
+    assert as_judged(texts, "q", (candidate, "reference")) == ["text", "reference"]
+
+
+def test_the_stage_states_how_often_its_proxy_agrees_with_known_preferences(tmp_path, monkeypatch, capsys):
+    by_repetition = preference_settings("repetition", "preferences")
+    judge = judge_of(by_repetition, {}, tmp_path)
+    monkeypatch.setattr(score, "known_preferences", lambda: PAIRS)
+    model = SimpleNamespace()
+    stage = Stage(by_repetition, Artifacts(tmp_path), model, model, model, (), (), {}, judge)
+    assert score.judge_agreement(stage) == Agreement(pairs=2, agreed=0.75, tied=1)
+    assert "repetition, a proxy; agrees with 75.0% of 2" in capsys.readouterr().err

@@ -1,0 +1,350 @@
+"""Every command decodes with the positions of the model or adapter, and refuses one that does not fit its base."""
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import pytest
+from ml_collections import ConfigDict
+
+import configs.benchmark
+import configs.decode
+import configs.evaluate
+import configs.preference
+import configs.sft
+import configs.sweep
+import pasta_jax as pasta
+from pasta_jax.answer import run as decode
+from pasta_jax.answer.job import Outputs, read_job
+from pasta_jax.benchmark import run as benchmark
+from pasta_jax.decode.lane_log import LaneLog
+from pasta_jax.decode.trace import Trace
+from pasta_jax.errors import PastaError
+from pasta_jax.lang.program import Chunk, Program, Sync, Text
+from pasta_jax.lang.structure import POLICIES, PREDICTED, Positions, structure
+from pasta_jax.preference import sweep
+from pasta_jax.preference.learn import encode_pairs
+from pasta_jax.preference.pair import PromptPair
+from pasta_jax.preference.sample import sample_baseline, sample_round
+from pasta_jax.preference.settings import Settings as PreferenceSettings
+from pasta_jax.preference.stage import RoundModel, open_stage
+from pasta_jax.runs import settings
+from pasta_jax.runs.records import Artifact
+from pasta_jax.toy import run as evaluate
+from pasta_jax.toy.task import problems
+from pasta_jax.toy.tokenizer import toy_tokenizer
+from pasta_jax.train import sft
+from pasta_jax.weights.adapter import AdapterConfig, describe, new_adapter, save_adapter
+from pasta_jax.weights.load import export_model, load_model
+from pasta_jax.weights.model import Model
+from pasta_jax.weights.source import ModelSource, load
+from tests import ROOT
+from tests.helpers.models import random_params
+from tests.toy.test_ablation import talkative
+
+DECODED = (PREDICTED, Positions("constant", 13), Positions("shared_start"))
+ADAPTER = AdapterConfig(rank=2, alpha=4.0)
+PROBLEMS = problems(1, 0, 4, "small")
+QUESTION = PROBLEMS[0].instruction
+TOKENS, TOPIC, CHUNK = 60, 2, 12  # budgets of every answer here
+TRAINED = ("trained model", "adapter")
+pytestmark = pytest.mark.usefixtures("few_programs")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A folder of models: one trained with each policy, and an adapter trained with each on a plain base.
+
+    The adapters change no weights, so that all these models sample the same tags.
+    """
+    folder = tmp_path_factory.mktemp("models")
+    export(folder / "base", None)
+    export(folder / "other", None, seed=3)
+    base = load_model("", str(folder / "base"))
+    pairs = new_adapter(base.params, ADAPTER, base.tokenizer.tags, seed=0)
+    for policy in POLICIES:
+        positions = Positions(policy, 13)
+        export(folder / policy, positions)
+        save_adapter(folder / f"{policy}_adapter", pairs, base, describe(base, ADAPTER, positions))
+    return folder
+
+
+def export(path: Path, positions: Positions | None, seed: int | None = None) -> None:
+    """A model that forks often, with other weights if a seed is passed."""
+    model = talkative()
+    params = model.params if seed is None else jax.device_put(random_params(model.config, seed))
+    export_model(dataclasses.replace(model, params=params, positions=positions), path)
+
+
+def named(folder: Path, positions: Positions, kind: str) -> dict[str, str]:
+    """The config fields that name a model trained with these positions, or a base and an adapter trained with them."""
+    if kind == "adapter":
+        return {"path": str(folder / "base"), "adapter": str(folder / f"{positions.policy}_adapter")}
+    return {"path": str(folder / positions.policy)}
+
+
+@pytest.fixture
+def traces(monkeypatch) -> list[Trace]:
+    """The trace of every request that the interpreter finishes."""
+    finished, result_of = [], LaneLog.result
+
+    def noting(log, *arguments):
+        result = result_of(log, *arguments)
+        finished.append(result.trace)
+        return result
+
+    monkeypatch.setattr(LaneLog, "result", noting)
+    return finished
+
+
+def has_positions(trace: Trace, positions: Positions) -> bool:
+    """Whether all tokens of an answer have the positions that lang/structure.py defines."""
+    prompt = len(trace.prompt_ids)
+    ids = [*trace.prompt_ids, *trace.linear_ids()]
+    parts = structure(ids, trace.tags, prompt, toy_tokenizer().end_of_turn, positions, ended=False)
+    for thread in range(len(trace.closed)):
+        actual = trace.position[trace.thread == thread]
+        expected = parts.position[prompt:][parts.chunk[prompt:] == thread]
+        known = min(len(actual), len(expected))  # an unclosed promise at the end is in no program
+        if actual[:known].tolist() != expected[:known].tolist():
+            return False
+    return True
+
+
+def small(config: ConfigDict) -> ConfigDict:
+    """With one decoding config, so that all commands share programs."""
+    config.decoding.update(lanes=1, rows=2, widths=())
+    return config
+
+
+def run_decode(model: dict[str, str], folder: Path, program: Path | None = None) -> None:
+    config = small(configs.decode.get_config("local"))
+    config.model.update(model)
+    config.request.update(max_tokens=TOKENS, temperature=1.0, max_topic_tokens=TOPIC, max_chunk_tokens=CHUNK)
+    nothing = Outputs(None, None, None, None, None)
+    job = read_job(QUESTION, None, program, None, nothing, "no", False, False, False, None, time.perf_counter())
+    decode.run(settings.read(config, decode.Settings), job)
+
+
+def run_replay(model: dict[str, str], folder: Path) -> None:
+    program = folder / "program.txt"
+    parts = Text("birds"), Chunk("dances", 1, "conga felt sole"), Text("7"), Sync(), Text("birds")
+    program.write_text(Program(parts).render())
+    run_decode(model, folder, program)
+
+
+def run_api(model: dict[str, str], folder: Path) -> None:
+    loaded = pasta.load_model(model["path"], model.get("adapter"), policy=model.get("policy", ""))
+    options = {"max_tokens": TOKENS, "temperature": 1.0, "max_topic_tokens": TOPIC, "max_chunk_tokens": CHUNK}
+    pasta.generate(loaded, QUESTION, rows=2, **options)
+
+
+def run_evaluate(model: dict[str, str], folder: Path) -> None:
+    config = small(configs.evaluate.get_config("tiny"))
+    config.model.update(model)
+    config.baseline.path = str(folder.parent / "base")
+    config.update(problems=3)
+    config.request.update(max_tokens=TOKENS, temperature=1.0, max_topic_tokens=TOPIC, max_chunk_tokens=CHUNK)
+    evaluate.run(settings.read(config, evaluate.Settings))
+
+
+def preference(model: dict[str, str], folder: Path) -> ConfigDict:
+    """The tiny preference stage, without a round."""
+    config = small(configs.preference.get_config("tiny"))
+    config.model.update(model)
+    config.baseline.path = str(folder.parent / "base")
+    config.rounds = 0
+    config.prompts.count = 2
+    config.sample.count = 2
+    config.evaluate.update(count=2, temperatures=(1.0,))
+    config.request.update(max_tokens=TOKENS, max_topic_tokens=TOPIC, max_chunk_tokens=CHUNK)
+    config.score.efficiency = "parallelism"
+    return config
+
+
+def run_preference(model: dict[str, str], folder: Path) -> None:
+    """Sample, and encode the samples as pairs to learn from."""
+    stage = open_stage(settings.read(preference(model, folder), PreferenceSettings), folder / "preference")
+    sample_baseline(stage, stage.prompts)
+    samples = sample_round(stage, RoundModel(0, stage.trainable.params, "sft"), stage.sft)
+    pairs = Artifact(folder, [PromptPair(number, 0, 1, (), (), ()) for number in range(len(samples.records))], "")
+    tokenizer, positions = stage.sft.tokenizer, stage.sft.positions
+    for pair in encode_pairs(stage, samples, pairs):
+        for example, answer in zip((pair.better, pair.worse), samples.records[pair.prompt].answers, strict=True):
+            ids = [*tokenizer.chat([("user", stage.prompts[pair.prompt].instruction)]), *answer.ids]
+            start = len(ids) - len(answer.ids)
+            parts = structure(ids, tokenizer.tags, start, tokenizer.end_of_turn, positions, answer.ended)
+            assert example.position.tolist() == parts.position.tolist()
+
+
+def run_sweep(model: dict[str, str], folder: Path) -> None:
+    config = configs.sweep.get_config("tiny")
+    config.base = preference(model, folder)
+    config.choices = ((2.0,),)
+    sweep.run(settings.read(config, sweep.Settings), folder / "sweep")
+    [point] = (folder / "sweep/points").iterdir()
+    written = ModelSource(
+        preset="", path=str(point / "model"), adapter="", policy="", constant=0, dtype="auto", kernel=True
+    )
+    assert load(written).positions.matches(load_named(model).positions)
+
+
+def run_benchmark(model: dict[str, str], folder: Path) -> None:
+    source = folder / "questions.jsonl"
+    pairs = [{"instruction": problem.instruction, "output": problem.answer} for problem in PROBLEMS]
+    source.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    config = configs.benchmark.get_config("smollm2_135m")
+    config.model.preset = ""
+    config.model.update(model)
+    config.sampling.update(source=str(source), lanes=(1,), count=2, waves=6.0, max_tokens=TOKENS, rows=2, slots=256)
+    benchmark.sampling(settings.read(config, benchmark.Settings))
+
+
+def run_sft(model: dict[str, str], folder: Path) -> None:
+    """Train further, which is refused before anything is written."""
+    config = configs.sft.get_config("tiny")
+    config.fresh.layers = 0
+    config.model.update(model)
+    sft.run(settings.read(config, sft.Settings), folder / "sft", lambda: False)
+
+
+def load_named(model: dict[str, str]) -> Model:
+    return load(
+        ModelSource(
+            **{"preset": "", "adapter": "", "policy": "", "constant": 40, "dtype": "auto", "kernel": True} | model
+        )
+    )
+
+
+Command = Callable[[dict[str, str], Path], None]
+COMMANDS: tuple[Command, ...] = (
+    run_decode,
+    run_replay,
+    run_api,
+    run_evaluate,
+    run_preference,
+    run_sweep,
+    run_benchmark,
+)
+
+
+def name_of(command: Command) -> str:
+    return command.__name__.removeprefix("run_")
+
+
+@pytest.fixture
+def workdir(folder) -> Path:
+    """An empty folder next to the models."""
+    path = folder / "workdir"
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir()
+    return path
+
+
+def marks(command: Command, positions: Positions) -> tuple[pytest.MarkDecorator, ...]:
+    """One command is quick to test; each further one has programs of its own to compile."""
+    return () if command is run_decode else (pytest.mark.slow,)
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+@pytest.mark.parametrize(
+    ("run_command", "positions"),
+    [
+        pytest.param(command, positions, marks=marks(command, positions), id=f"{name_of(command)}-{positions}")
+        for command in COMMANDS
+        for positions in DECODED
+    ],
+)
+def test_a_command_decodes_at_the_models_own_positions(run_command, kind, positions, folder, workdir, traces):
+    run_command(named(folder, positions, kind), workdir)
+    forked = [trace for trace in traces if len(trace.closed) > 1]
+    assert forked
+    assert {trace.policy for trace in forked} == {positions.policy}
+    assert all(has_positions(trace, positions) for trace in traces)
+    for other in (*DECODED, Positions("constant", 14)):
+        if other != positions:
+            assert not all(has_positions(trace, other) for trace in traces), "the answers tell no positions apart"
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+@pytest.mark.parametrize("run_command", COMMANDS, ids=name_of)
+def test_a_model_trained_with_true_lengths_cannot_decode(run_command, kind, folder, workdir, traces):
+    with pytest.raises(PastaError, match="trained with position policy oracle, whose lengths are unknown"):
+        run_command(named(folder, Positions("oracle"), kind), workdir)
+    assert traces == []
+
+
+def truncated(path: Path, target: Path) -> Path:
+    """A copy without its last third."""
+    content = path.read_bytes()
+    target.write_bytes(content[: len(content) * 2 // 3])
+    return target
+
+
+def mismatched(what: str, folder: Path, workdir: Path) -> tuple[dict[str, str], str]:
+    """Config fields that name a mismatched or truncated file, and what the error states."""
+    adapter = folder / "shared_start_adapter/adapter_model.safetensors"
+    match what:
+        case "another base":
+            return {
+                "path": str(folder / "other"),
+                "adapter": str(adapter),
+            }, "an adapter for (other weights|base, not)"
+        case "another policy":
+            model = named(folder, Positions("constant", 13), "trained model")
+            return model | {"policy": "predicted"}, "constant: trained with positions constant 13, not predicted; leave"
+        case "another policy of an adapter":
+            model = named(folder, Positions("shared_start"), "adapter")
+            return model | {"policy": "predicted"}, "trained with positions shared_start, not predicted; leave"
+        case "a truncated adapter":
+            cut = truncated(adapter, workdir / "cut.safetensors")
+            return {"path": str(folder / "base"), "adapter": str(cut)}, "cut.safetensors: not a complete adapter file"
+    shutil.copytree(folder / "base", workdir / "cut")  # a file of the model
+    truncated(folder / "base" / what, workdir / "cut" / what)
+    return {"path": str(workdir / "cut")}, f"cut/{what}"
+
+
+MISMATCHES = ("another base", "another policy", "another policy of an adapter", "a truncated adapter")
+FILES = ("model.safetensors", "config.json", "tokenizer.model")
+
+
+@pytest.mark.parametrize("what", [*MISMATCHES, *FILES])
+@pytest.mark.parametrize("run_command", [*COMMANDS, run_sft], ids=name_of)
+def test_every_command_refuses_a_mismatch_in_one_line(run_command, what, folder, workdir):
+    model, message = mismatched(what, folder, workdir)
+    with pytest.raises(PastaError, match=message) as caught:
+        run_command(model, workdir)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "what", "flags"),
+    [
+        ("decode", "another base", ["--prompt=why?"]),
+        ("evaluate", "another policy", ["--config.baseline.path={base}"]),
+        ("sft", "a truncated adapter", ["--config.fresh.layers=0", "--workdir={workdir}/run"]),
+        ("preference", "model.safetensors", ["--config.baseline.path={base}", "--workdir={workdir}/run"]),
+    ],
+)
+def test_the_commands_refuse_a_mismatch_in_one_line_with_exit_code_2(script, what, flags, folder, workdir):
+    model, message = mismatched(what, folder, workdir)
+    variant = "local" if script == "decode" else "tiny"
+    command = [sys.executable, "-m", f"launch.{script}", f"--config={ROOT}/configs/{script}.py:{variant}"]
+    command += [f"--config.model.{name}={value}" for name, value in model.items()]
+    command += [flag.format(base=folder / "base", workdir=workdir) for flag in flags]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    result = subprocess.run(command, cwd=workdir, env=env, capture_output=True, text=True, timeout=120)
+    assert (result.returncode, result.stdout) == (2, "")
+    *before, line = result.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert re.search(message, line)
+    assert all(text.startswith(("device: ", "decoding with XLA's products, ")) for text in before)

@@ -1,0 +1,146 @@
+"""The scripts' command lines: what demo.sh and test.sh pass on, and a --help that starts quickly."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import ROOT
+
+SCRIPTS = ROOT / "launch"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "prompt", "rest"),
+    [
+        ([], "What are the benefits of regular exercise?", []),
+        (["Why?"], "Why?", []),
+        (["--seed=1", "Two words", "--out=a b"], "Two words", ["--seed=1", "--out=a b"]),
+        (["-", "-v"], "-", ["-v"]),
+    ],
+)
+def test_demo_asks_the_first_argument_that_is_not_a_flag(tmp_path, arguments, prompt, rest):
+    output = run_in_fake_tree(tmp_path, "demo.sh", *arguments)
+    command = ["-P", "-m", "launch.decode", f"--config={tmp_path}/configs/decode.py:pasta"]
+    options = [
+        "--compare",
+        "--config.compare_passes=1",
+        f"--html={tmp_path}/runs/demo.html",
+        f"--prompt={prompt}",
+        *rest,
+    ]
+    assert output == command + options
+
+
+QUICK = ["-m", "not real and not tpu and not slow"]
+WHOLE = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], WHOLE),
+        (["quick"], [*QUICK, *WHOLE]),
+        (["quick", "-x", "tests/lang/test_clock.py"], [*QUICK, "-x", "tests/lang/test_clock.py"]),
+        (["tests/lang/test_clock.py", "-k", "quick"], ["tests/lang/test_clock.py", "-k", "quick"]),
+    ],
+)
+def test_quick_leaves_out_real_weights_the_tpu_compiler_and_slow_tests(tmp_path, arguments, expected):
+    output = run_in_fake_tree(tmp_path, "test.sh", *arguments)
+    assert output == ["-m", "pytest", "-p", "tests.skips", "-r", "fEX", *expected]
+
+
+def run_in_fake_tree(root: Path, script: str, *arguments: str) -> list[str]:
+    """The arguments with which a script calls Python, where setup.sh does nothing."""
+    (root / "launch").mkdir()
+    (root / ".venv/bin").mkdir(parents=True)
+    shutil.copy(SCRIPTS / script, root / "launch")
+    for name, text in {"launch/setup.sh": "", ".venv/bin/python": 'printf "%s\\n" "$@"\n'}.items():
+        (root / name).write_text(f"#!/bin/sh\n{text}")
+        (root / name).chmod(0o755)
+    return subprocess.check_output([root / "launch" / script, *arguments], text=True).splitlines()
+
+
+def test_setup_shows_what_pip_does_without_a_terminal_too():
+    """Time is simulated: each attempt to read a line takes six seconds, and those for the second one time out."""
+    lines = (SCRIPTS / "setup.sh").read_text().splitlines()
+    start = lines.index("show_progress() {")
+    code = [
+        'say() { echo "setup: $*"; }',
+        "read() {",
+        "  SECONDS=$((SECONDS + 6)) attempt=$((${attempt:-0} + 1))",
+        "  case $attempt in 1) line=one ;; 2 | 3) return 142 ;; 4) line=two ;; *) return 1 ;; esac",
+        "}",
+        *lines[start : lines.index("}", start) + 1],
+        "show_progress",
+    ]
+    output = subprocess.check_output(["bash", "-c", "\n".join(code)], text=True, timeout=60)
+    assert output == "setup: 6 s, one\nsetup: 12 s, one\nsetup: 18 s, one\nsetup: 24 s, two\n"
+
+
+@pytest.mark.parametrize("script", sorted(path.stem for path in SCRIPTS.glob("[!_]*.py")))
+def test_help_is_printed_without_importing_jax(script):
+    code = f"import sys, launch.{script}; print('jax' in sys.modules)"
+    output = subprocess.check_output([sys.executable, "-c", code], cwd=SCRIPTS.parent, text=True, timeout=60)
+    assert output == "False\n", "import JAX inside main, after the flags are parsed: --help must start quickly"
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_python_without_the_packages_says_what_to_run(tmp_path, exists):
+    shutil.copytree(SCRIPTS, tmp_path / "launch", ignore=shutil.ignore_patterns("__pycache__"))
+    if exists:
+        (tmp_path / ".venv/bin").mkdir(parents=True)
+        (tmp_path / ".venv/bin/python").touch()
+    command = [sys.executable, "-S", "-m", "launch.decode", "--prompt=Hi!"]  # -S: without installed packages
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    to_run = f"source {tmp_path}/.venv/bin/activate"
+    if not exists:
+        to_run = f"bash {tmp_path}/launch/setup.sh && {to_run}"
+    expected = f"error: {sys.executable} lacks the packages of this project; run: {to_run}\n"
+    assert (result.returncode, result.stdout, result.stderr) == (2, "", expected)
+
+
+def test_an_error_ends_a_script_in_one_line_and_its_exit_code():
+    code = (
+        "import sys; from launch import cli; from pasta_jax import errors; from pasta_jax.llm import client as llm\n"
+        "def main(config): raise (llm.EndpointDown if config.max_pairs else errors.PastaError)('no connection')\n"
+        "cli.run(main, 'configs/annotate.py')"
+    )
+    for flags, expected in (((), 2), (("--config.max_pairs=1",), 3)):
+        command = [sys.executable, "-c", code, *flags]
+        result = subprocess.run(command, cwd=SCRIPTS.parent, capture_output=True, text=True, timeout=60)
+        assert (result.returncode, result.stderr) == (expected, "error: no connection\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("script", "pipeline"), [("preference", "run"), ("sweep", "sweep")])
+def test_a_stopped_run_ends_with_the_signals_exit_code(tmp_path, script, pipeline):
+    code = (
+        f"import signal, launch.cli, launch.{script}\n"
+        f"import pasta_jax.preference.{pipeline} as pipeline\n"
+        "def run(settings, workdir, watch, *_):\n"
+        "    with watch() as stopping:\n"
+        "        signal.raise_signal(signal.SIGTERM)\n"
+        "        assert stopping()\n"
+        "pipeline.run = run\n"
+        f"launch.cli.run(launch.{script}.main, default_config='configs/{script}.py:tiny')\n"
+    )
+    command = [sys.executable, "-c", code, f"--workdir={tmp_path}"]
+    ended = subprocess.run(command, cwd=SCRIPTS.parent, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 143, ended.stderr
+    assert ended.stdout == ""
+
+
+@pytest.mark.slow
+def test_skips_are_counted_by_reason(tmp_path):
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.parametrize('n', range(3))\n"
+        "@pytest.mark.skip(reason='needs a moon: launch/setup.sh --moon')\n"
+        "def test_moon(n): pass\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "tests.skips", "--rootdir", tmp_path, tmp_path]
+    output = subprocess.run(command, cwd=SCRIPTS.parent, capture_output=True, text=True, timeout=60).stdout
+    assert "   3  needs a moon: launch/setup.sh --moon\n" in output

@@ -1,0 +1,341 @@
+"""The kernels are compared with NumPy in float64, on every instruction set that this machine has."""
+
+import ctypes
+import functools
+import os
+import subprocess
+import sys
+import threading
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from pasta_jax.models.kernels.cpu import library as kernels
+from pasta_jax.models.kernels.cpu.calls import attend, by_codes, by_panels, of_blocks, product, rows_of
+from pasta_jax.models.kernels.cpu.quantized import Blocks
+from tests import ROOT
+
+LEVELS = ("portable", "avx2", "avx512")
+
+
+@pytest.fixture
+def library():
+    found = kernels.library()
+    if found is None:
+        pytest.skip("needs a C++ compiler")
+    yield found
+    found.pasta_level(b"")
+    found.pasta_threads(kernels.cores())
+
+
+def at_any_address(array: np.ndarray, elements: int) -> np.ndarray:
+    """A copy that begins a number of elements after an address which a cache line divides."""
+    room = np.empty(array.size + 32, array.dtype)
+    start = -(room.ctypes.data // room.itemsize) % 16 + elements
+    copy = room[start : start + array.size].reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def multiplied(library, x_NxI: np.ndarray, matrix: dict[str, np.ndarray], outputs: int, shift: int = 0) -> np.ndarray:
+    """The product by the library, which must write nothing else than the result."""
+    rows, inputs = x_NxI.shape
+    parts = {name: at_any_address(part, shift) for name, part in matrix.items()}
+    weights = parts.get("panels", parts.get("codes"))
+    kind = {"float32": 0, "int8": 1, "uint32": 2, "bfloat16": 3}[weights.dtype.name]
+    group = inputs // parts["scales"].shape[1] if "scales" in parts else 1
+    sizes = np.array([rows, inputs, outputs, group, len(parts.get("a", ()))], np.int64)
+    y = at_any_address(np.full(rows * outputs + 64, -7, np.float32), shift)
+    others = [parts.get(name) for name in ("scales", "minimums", "a", "b")]
+    x = at_any_address(x_NxI, shift)
+    library.pasta_multiply(pointer(x), kind, *map(pointer, (weights, *others, y[32:], sizes)))
+    assert (y[:32] == -7).all()
+    assert (y[32 + rows * outputs :] == -7).all()
+    return y[32 : 32 + rows * outputs].reshape(rows, outputs).copy()
+
+
+def pointer(array: np.ndarray | None) -> ctypes.c_void_p | None:
+    return None if array is None else array.ctypes.data_as(ctypes.c_void_p)
+
+
+def plain(matrix_OxI: np.ndarray) -> dict[str, np.ndarray]:
+    """A matrix of numbers in panels."""
+    return {"panels": by_panels(matrix_OxI)}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_products_equal_numpys(level, library):
+    if not library.pasta_level(level.encode()):
+        pytest.skip(f"this machine has no {level}")
+    rng = np.random.default_rng(0)
+    for case in range(48):
+        library.pasta_threads(case % 8 + 1)
+        rows, inputs, outputs = (int(n) for n in rng.integers(1, (20, 200, 300)))
+        x = rng.standard_normal((rows, inputs), np.float32)
+        matrix = rng.standard_normal((outputs, inputs), np.float32)
+        expected = x.astype(np.float64) @ matrix.T.astype(np.float64)
+        actual = multiplied(library, x, plain(matrix), outputs, case % 16)
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-4, err_msg=f"{rows} x {inputs} x {outputs}")
+        halves = matrix.astype(ml_dtypes.bfloat16)
+        exact = multiplied(library, x, plain(halves.astype(np.float32)), outputs, case % 16)
+        np.testing.assert_array_equal(multiplied(library, x, plain(halves), outputs, case % 16), exact)
+
+
+def numbers(coded: dict[str, np.ndarray], outputs: int) -> np.ndarray:
+    """The matrix [out, in] that codes and scales stand for."""
+    panels = coded["codes"] * np.repeat(coded["scales"], 32, axis=1)
+    return panels.swapaxes(1, 2).reshape(-1, panels.shape[1])[:outputs]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_products_of_codes_are_those_of_their_numbers(level, library):
+    if not library.pasta_level(level.encode()):
+        pytest.skip(f"this machine has no {level}")
+    rng = np.random.default_rng(6)
+    for case in range(48):
+        library.pasta_threads(case % 8 + 1)
+        rows, groups, outputs, rank = (int(n) for n in rng.integers(1, (20, 8, 300, 9)))
+        matrix = random_blocks(rng, outputs, groups, (16, 32, 64)[case % 3], case % 2 == 0, case % 4 < 2)
+        pair = rng.standard_normal((rank, matrix.codes.shape[1]), np.float32), rng.standard_normal((outputs, rank))
+        stored, meant = of_blocks(matrix), matrix.numbers().astype(np.float64)
+        if case % 5:
+            stored |= {"a": pair[0], "b": by_panels(pair[1].astype(np.float32))}
+            meant += pair[1] @ pair[0]
+        x = rng.standard_normal((rows, matrix.codes.shape[1]), np.float32)
+        actual, expected = multiplied(library, x, stored, outputs, case % 16), x @ meant.T
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=3e-6 * np.abs(x).sum(1).max() * np.abs(meant).max())
+
+
+def random_blocks(rng, outputs: int, groups: int, group: int, is_narrow: bool, has_minimums: bool) -> Blocks:
+    """A matrix of random codes; a group of its inputs is zero."""
+    low, high = (0, 16) if is_narrow else (-128, 128)
+    codes = rng.integers(low, high, (outputs, groups * group)).astype(np.int8)
+    scales, minimums = rng.standard_normal((2, outputs, groups), np.float32)
+    scales[rng.integers(outputs), 0] = 0
+    return Blocks(codes, scales, minimums if has_minimums else None, is_narrow)
+
+
+def test_a_matrix_of_numbers_as_codes_of_8_bits():
+    rng = np.random.default_rng(6)
+    matrix = rng.standard_normal((70, 96), np.float32)
+    matrix[3, :32] = 0
+    blocks = matrix.reshape(-1, 32)
+    error = np.abs(numbers(by_codes(matrix), 70).reshape(-1, 32) - blocks).max(axis=1)
+    assert (error <= np.abs(blocks).max(axis=1) / 127 * 0.501).all()
+
+
+def test_codes_of_8_bits_are_kept_as_they_are():
+    rng = np.random.default_rng(7)
+    codes = rng.integers(-127, 128, (70, 64)).astype(np.int8)
+    codes[:, ::32] = 127  # as in Q8_0: the largest of a block has this code
+    scales = rng.random((70, 2)).astype(np.float16).astype(np.float32)
+    coded = by_codes(codes * np.repeat(scales, 32, axis=1))
+    np.testing.assert_array_equal(coded["codes"], by_panels(codes))
+    np.testing.assert_array_equal(coded["scales"], by_panels(scales))
+
+
+@pytest.mark.parametrize("kind", ["numbers", "halves", "bytes", "nibbles"])
+def test_a_row_depends_on_no_other_and_not_on_threads(kind, library):
+    rng = np.random.default_rng(1)
+    matrix = of_blocks(random_blocks(rng, 1000, 11, 32, kind == "nibbles", has_minimums=True))
+    matrix |= {"a": rng.standard_normal((5, 352), np.float32), "b": rng.standard_normal((32, 5, 32), np.float32)}
+    x = rng.standard_normal((17, 352), np.float32)
+    if kind in ("numbers", "halves"):
+        dtype = np.float32 if kind == "numbers" else ml_dtypes.bfloat16
+        matrix, x = plain(rng.standard_normal((1000, 333)).astype(dtype)), x[:, :333].copy()
+    alone = np.concatenate([multiplied(library, x[row : row + 1], matrix, 1000) for row in range(17)])
+    for threads in range(1, 9):
+        library.pasta_threads(threads)
+        for rows in (2, 3, 7, 8, 9, 17):
+            np.testing.assert_array_equal(multiplied(library, x[:rows], matrix, 1000), alone[:rows])
+
+
+def test_nan_and_infinity_stay_in_their_row_and_column(library):
+    x, matrix = np.ones((5, 64), np.float32), np.ones((70, 64), np.float32)
+    x[1, 3], x[2, 4], matrix[66, 5] = np.nan, np.inf, -np.inf
+    expected = np.full((5, 70), 64, np.float32)
+    expected[:, 66], expected[1], expected[2] = -np.inf, np.nan, np.inf
+    expected[2, 66] = np.nan
+    np.testing.assert_array_equal(multiplied(library, x, plain(matrix), 70), expected)
+    scales = np.ones((70, 2), np.float32)
+    scales[66, 1] = -np.inf
+    coded = of_blocks(Blocks(np.ones((70, 64), np.int8), scales, None, is_narrow=True))
+    np.testing.assert_array_equal(multiplied(library, x, coded, 70), expected)
+
+
+def test_several_callers_at_a_time(library):
+    library.pasta_threads(4)
+    rng = np.random.default_rng(2)
+    x, matrix = rng.standard_normal((4, 300), np.float32), rng.standard_normal((900, 300), np.float32)
+    expected, wrong = multiplied(library, x, plain(matrix), 900), []
+
+    def call() -> None:
+        for _ in range(100):
+            wrong.append((multiplied(library, x, plain(matrix), 900) != expected).sum())
+
+    callers = [threading.Thread(target=call) for _ in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert len(wrong) == 400
+    assert not any(wrong)
+
+
+FORKS = """
+import ctypes, os, sys
+lib = ctypes.CDLL(sys.argv[1])
+lib.pasta_threads(4)
+x, w, y = ((ctypes.c_float * n)(*[1.0] * n) for n in (50, 500 * 1024, 1024))
+def product():
+    ctypes.memset(y, 0, 4096)
+    lib.pasta_multiply(x, 0, w, None, None, None, None, y, (ctypes.c_int64 * 5)(1, 50, 1000, 1, 0))
+    return all(value == 50 for value in y[:1000])
+assert product()
+child = os.fork()
+if child == 0:
+    sys.exit(not all(product() for _ in range(50)))
+assert os.waitpid(child, 0)[1] == 0
+assert product()
+"""
+
+
+def test_a_fork_has_threads_of_its_own_and_all_exit(library):
+    path = str(kernels.compiled())
+    done = subprocess.run([sys.executable, "-Ic", FORKS, path], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_product_in_a_program(library):
+    rng = np.random.default_rng(3)
+    x, matrix = rng.standard_normal((3, 64), np.float32), rng.standard_normal((50, 64), np.float32)
+    narrow, wide = (random_blocks(rng, 50, 2, 32, is_narrow, is_narrow) for is_narrow in (True, False))
+    some = np.array([[0, 33], [49, 7]])
+    for stored, meant in (
+        (plain(matrix), matrix),
+        (plain(matrix.astype(ml_dtypes.bfloat16)), matrix.astype(ml_dtypes.bfloat16).astype(np.float32)),
+        (by_codes(matrix), numbers(by_codes(matrix), 50)),
+        (of_blocks(narrow), narrow.numbers()),
+        (of_blocks(wide), wide.numbers()),
+    ):
+        result = jax.jit(lambda x, stored: product(2 * x, stored, 50))(x, stored)
+        error = 1e-5 * np.abs(meant).max()
+        np.testing.assert_allclose(result, 2 * x @ meant.T, rtol=0, atol=2 * error)
+        np.testing.assert_array_equal(rows_of(stored, some), meant[some])
+        with pytest.raises(jax.errors.JaxRuntimeError, match="rows, panels and result don't fit"):
+            product(jnp.asarray(x), jax.tree.map(lambda part: jnp.asarray(part[:1]), stored), 50)
+        rows = rng.standard_normal((3, 64), np.float32)
+        exact = stored | {"exact": by_panels(rows), "exact_at": np.arange(32, 35)}
+        replaced = np.concatenate((meant[:32], rows, meant[35:]))
+        np.testing.assert_allclose(product(x, exact, 50), x @ replaced.T, rtol=0, atol=error)
+        np.testing.assert_array_equal(rows_of(exact, some), replaced[some])
+
+
+def misfits() -> dict[str, tuple[str, np.ndarray]]:
+    """Fields that don't fit a matrix [64, 64] of nibbles with 32 inputs in a group."""
+    floats = functools.partial(np.zeros, dtype=np.float32)
+    return {
+        "codes of another type": ("codes", np.zeros((2, 8, 32), np.int32)),
+        "codes of fewer inputs": ("codes", np.zeros((2, 7, 32), np.uint32)),
+        "flat codes": ("codes", np.zeros((2, 256), np.uint32)),
+        "groups that divide no inputs": ("scales", floats((2, 3, 32))),
+        "groups of four inputs": ("scales", floats((2, 16, 32))),
+        "no groups": ("scales", floats((2, 0, 32))),
+        "fewer minimums": ("minimums", floats((2, 1, 32))),
+        "a pair of other inputs": ("a", floats((3, 32))),
+        "a pair of another rank": ("b", floats((2, 4, 32))),
+    }
+
+
+@pytest.mark.parametrize("name", misfits())
+def test_fields_that_do_not_fit_are_refused(name, library):
+    matrix = of_blocks(random_blocks(np.random.default_rng(0), 64, 2, 32, is_narrow=True, has_minimums=True))
+    matrix |= {"a": np.zeros((3, 64), np.float32), "b": np.zeros((2, 3, 32), np.float32)}
+    x = np.zeros((1, 64), np.float32)
+    product(x, matrix, 64)
+    field, value = misfits()[name]
+    with pytest.raises(jax.errors.JaxRuntimeError, match="rows, panels and result don't fit"):
+        product(x, matrix | {field: value}, 64)
+
+
+def attended(q, k, v, see, scale: float, cap: float | None) -> np.ndarray:
+    """Attention by NumPy in float64; zero where nothing is visible."""
+    scores = np.einsum("btkgd,bksd->btkgs", q, k, dtype=np.float64) * scale
+    scores = scores if cap is None else cap * np.tanh(scores / cap)
+    weights = np.where(see[:, :, None, None], np.exp(scores - scores.max(-1, keepdims=True)), 0)
+    total = weights.sum(-1, keepdims=True)
+    weights = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
+    return np.einsum("btkgs,bksd->btkgd", weights, v)
+
+
+def random_attention(lanes: int, rows: int, heads: int, groups: int, slots: int, dims: int, seed: int):
+    rng = np.random.default_rng(seed)
+    q = rng.standard_normal((lanes, rows, heads, groups, dims), np.float32)
+    k, v = rng.standard_normal((2, lanes, heads, slots, dims), np.float32)
+    see = rng.random((lanes, rows, slots)) < rng.random((lanes, rows, 1))
+    see[0, 0] = False
+    return q, k, v, see
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_attention_equals_numpys(level, library):
+    if not library.pasta_level(level.encode()):
+        pytest.skip(f"this machine has no {level}")
+    rng = np.random.default_rng(4)
+    for case in range(40):
+        library.pasta_threads(case % 8 + 1)
+        sizes = [int(n) for n in rng.integers(1, (4, 5, 4, 8, 150, 150))]  # lanes, rows, heads, groups, slots, dims
+        scale = sizes[-1] ** -0.5
+        q, k, v, see = random_attention(*sizes, seed=case)
+        out = at_any_address(np.full_like(q, -7), case % 16)
+        arrays = [at_any_address(array, case % 16) for array in (q, k, v, see)]
+        pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (*arrays, out, np.asarray(sizes, np.int64))]
+        cap = 3.0 if case % 2 else None
+        library.pasta_attend(*pointers, ctypes.c_float(scale), ctypes.c_float(cap or 0))
+        np.testing.assert_allclose(out, attended(q, k, v, see, scale, cap), rtol=0, atol=5e-6, err_msg=str(sizes))
+        assert not out[0, 0].any()
+
+
+def test_attention_in_a_program_ignores_hidden_slots_whatever_they_hold(library):
+    q, k, v, see = random_attention(2, 3, 2, 3, 40, 16, seed=5)
+    expected = attended(q, k, v, see, 0.25, None)
+    for pool in (k, v):
+        pool[~see.any(axis=1)[:, None].repeat(2, axis=1)] = np.nan
+    result = jax.jit(lambda *arrays: attend(*arrays, 0.25, None))(q, k, v, see)
+    np.testing.assert_allclose(result, expected, atol=5e-6)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="queries, keys, values and mask don't fit"):
+        attend(*map(jnp.asarray, (q, k, v, see[:, :, 1:])), 0.25, None)
+
+
+def test_attention_to_extreme_scores(library):
+    """Scores of 1e4 and -1e4 leave one visible slot; an undefined one leaves nothing."""
+    q, k = np.ones((1, 1, 1, 2, 4), np.float32), np.zeros((1, 1, 3, 4), np.float32)
+    v = np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4)
+    see = np.ones((1, 1, 3), bool)
+    k[0, 0, :, 0] = 1e4, -1e4, 0
+    np.testing.assert_array_equal(attend(q, k, v, see, 1.0, None)[0, 0, 0, 1], v[0, 0, 0])
+    k[0, 0, 1, 0] = np.nan
+    assert np.isnan(attend(q, k, v, see, 1.0, None)).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
+def test_sanitizers_find_nothing(sanitizer, tmp_path):
+    compiler = next((command for command in kernels.compilers() if "ziglang" not in command), None)
+    if compiler is None:
+        pytest.skip("needs a C++ compiler with sanitizers")
+    # Without optimisations they see as much, and compile in a third of the time.
+    program, flags = str(tmp_path / "products"), [flag for flag in kernels.FLAGS if flag != "-shared"]
+    sources = [str(kernels.SOURCE), str(ROOT / "tests/models/kernels/cpu/kernels_main.cc")]
+    flags += ["-O0", "-g1", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", f"-I{kernels.headers()}"]
+    built = subprocess.run([*compiler, *flags, *sources, "-o", program], capture_output=True, text=True)
+    if "sanitize" in built.stderr or "asan" in built.stderr or "tsan" in built.stderr:
+        pytest.skip("needs the compiler's sanitizer libraries")
+    assert built.returncode == 0, built.stderr
+    # The thread sanitizer can't follow a fork's own threads, and would end the process.
+    env = os.environ | {"TSAN_OPTIONS": "die_after_fork=0"}
+    done = subprocess.run([program], capture_output=True, text=True, timeout=300, env=env)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0 0 0\n", "")

@@ -1,0 +1,72 @@
+"""The kernels' library: which compiler it is compiled by, how it is kept, and how many threads it has."""
+
+import sys
+
+import pytest
+
+from pasta_jax.errors import PastaError
+from pasta_jax.models.kernels.cpu import library as kernels
+
+
+@pytest.fixture
+def fresh(tmp_path, monkeypatch):
+    """No library yet, here or in the cache."""
+    monkeypatch.setenv("PASTA_JAX_CACHE", str(tmp_path))
+    kernels.library.cache_clear()
+    yield tmp_path
+    kernels.library.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("commands", "line"),
+    [
+        ([], "no C++ compiler; install g++ or clang++, or: pip install ziglang"),
+        ([["no-such-compiler"]], "no-such-compiler: [Errno 2] No such file or directory: 'no-such-compiler'"),
+        ([[sys.executable, "-c", "import sys; sys.exit('a\\nrows.cc:1: error: b')"]], "rows.cc:1: error: b"),
+    ],
+)
+def test_without_a_compiler_one_line_says_so(commands, line, fresh, monkeypatch, capsys):
+    monkeypatch.setattr(kernels, "compilers", lambda: commands)
+    assert kernels.library() is None
+    [said] = capsys.readouterr().err.splitlines()
+    assert said.startswith("decoding with XLA's products, which are slower with several rows: ")
+    assert said.endswith(line)
+    assert not list(fresh.rglob("*.so"))
+
+
+def test_a_second_compiler_is_tried_and_a_library_is_kept(fresh, monkeypatch):
+    writes = [sys.executable, "-c", "import sys; open(sys.argv[-1], 'w').write('compiled')"]
+    monkeypatch.setattr(kernels, "compilers", lambda: [["no-such-compiler"], writes])
+    path = kernels.compiled()
+    assert path.read_text() == "compiled"
+    monkeypatch.setattr(kernels, "compilers", list)
+    assert kernels.compiled() == path
+    monkeypatch.setattr(kernels, "FLAGS", (*kernels.FLAGS, "-O1"))
+    kernels.version.cache_clear()
+    with pytest.raises(PastaError, match=r"no C\+\+ compiler"):
+        kernels.compiled()
+    kernels.version.cache_clear()
+
+
+def test_ziglang_comes_after_the_systems_compiler(monkeypatch):
+    monkeypatch.setenv("CXX", "my-c++ -m64")
+    monkeypatch.setattr(kernels.shutil, "which", lambda name: name if name in ("my-c++", "g++") else None)
+    monkeypatch.setattr(kernels.importlib.util, "find_spec", lambda name: name)
+    zig = [sys.executable, "-m", "ziglang", "c++"]
+    assert kernels.compilers() == [["my-c++", "-m64"], zig]
+    monkeypatch.delenv("CXX")
+    assert kernels.compilers() == [["g++"], zig]
+
+
+def test_a_thread_per_physical_core_within_the_quota(tmp_path, monkeypatch):
+    monkeypatch.setattr(kernels.os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
+    assert kernels.cores(tmp_path) == 4
+    for cpu, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
+        file = tmp_path / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+        file.parent.mkdir(parents=True)
+        file.write_text(siblings)
+    assert kernels.cores(tmp_path) == 2
+    (tmp_path / "fs/cgroup").mkdir(parents=True)
+    for quota, expected in (("max 100000", 2), ("150000 100000\n", 1), ("50000 100000\n", 1), ("900000 100000\n", 2)):
+        (tmp_path / "fs/cgroup/cpu.max").write_text(quota)
+        assert kernels.cores(tmp_path) == expected

@@ -1,0 +1,195 @@
+"""The blocks of quantised GGUF files: each format, and models that are decoded with from them."""
+
+import dataclasses
+
+import gguf
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gguf import quants
+
+from pasta_jax.decode.generate import DecodeConfig, Request, generate
+from pasta_jax.decode.sampling import Sampling
+from pasta_jax.errors import PastaError
+from pasta_jax.lang.structure import Positions
+from pasta_jax.models.kernels.cpu import library as kernels
+from pasta_jax.models.kernels.cpu import quantized
+from pasta_jax.models.transformer import causal, forward
+from pasta_jax.weights import adapter as lora
+from pasta_jax.weights import load as weights
+from pasta_jax.weights.load import load_model
+from pasta_jax.weights.source import ModelSource, load
+from tests.helpers.gguf_models import GEMMA3, HALVES, LLAMA, gguf_bytes, random_blocks
+from tests.helpers.requires import requires_gemma, requires_smollm2
+from tests.models.test_goldens import GOLDENS
+
+SIZES = dict(layers=2, embed=256, ff=512, heads=4, kv_heads=2, head_dim=64)
+ALL_4_BITS = dict.fromkeys(("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"), "Q4_1")
+# As llama.cpp mixes them; and a matrix and a table without blocks.
+FORMATS = {
+    "smollm2": ALL_4_BITS | {"token_embd": "Q8_0"},
+    "gemma": ALL_4_BITS
+    | {
+        "attn_q": "Q5_0",
+        "attn_k": "Q5_0",
+        "attn_v": "Q8_0",
+        "ffn_gate": "Q4_K",
+        "ffn_up": "Q6_K",
+        "token_embd": "Q8_0",
+    },
+    "others": {"attn_q": "Q4_0", "attn_k": "Q4_1", "attn_v": "Q4_K", "attn_output": "Q5_K", "ffn_down": "Q5_1"},
+}
+
+pytestmark = pytest.mark.usefixtures("kernels_on_simulated_devices")
+needs_kernels = pytest.mark.skipif(kernels.library() is None, reason="needs a C++ compiler")
+
+
+@pytest.fixture
+def private_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("PASTA_JAX_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("format", HALVES)
+def test_blocks_are_those_that_gguf_dequantises(format):
+    shape = (6, 512)
+    stored = random_blocks(np.random.default_rng(0), format, 6 * 512)
+    expected = quants.dequantize(stored.reshape(1, -1), gguf.GGMLQuantizationType[format]).reshape(shape)
+    read = quantized.read(stored, format, shape)
+    np.testing.assert_array_equal(read.numbers(), expected)
+    assert not read.is_narrow or 0 <= read.codes.min() <= read.codes.max() < 16
+
+
+def test_other_formats_have_no_codes_with_scales():
+    assert quantized.read(np.zeros(64, np.uint8), "F16", (1, 32)) is None
+
+
+def named(path, adapter="", dtype="q4", preset="") -> ModelSource:
+    return ModelSource(
+        preset=preset, path=str(path), adapter=str(adapter), policy="", constant=40, dtype=dtype, kernel=True
+    )
+
+
+def logits(model) -> np.ndarray:
+    """Of every token of a sequence that has ordinary tokens and tags."""
+    tags = model.tokenizer.tags
+    tokens = jnp.asarray([[5, 6, tags.base, 7, tags.sync, 40, 300]])
+    positions = jnp.arange(tokens.shape[1])[None]
+    return np.asarray(forward(model.params, model.config, tokens, positions, causal(positions)))
+
+
+def write(path, kind: str, formats: str) -> None:
+    config = dataclasses.replace({"llama": LLAMA, "gemma3": GEMMA3}[kind], **SIZES)
+    path.write_bytes(gguf_bytes(kind, config, formats=FORMATS[formats])[0])
+
+
+@needs_kernels
+@pytest.mark.parametrize(("kind", "formats"), [("llama", "smollm2"), ("gemma3", "gemma"), ("llama", "others")])
+def test_a_model_in_blocks_has_the_logits_of_its_dequantised_weights(
+    kind, formats, tmp_path, private_cache, monkeypatch
+):
+    path = tmp_path / "toy.gguf"
+    write(path, kind, formats)
+    expected, model = load_model("", str(path)), load(named(path), only_decoding=True)
+    assert model.precision == "q4"
+    layer = model.params["layers"][1]
+    assert ("codes" if "attn_output" in FORMATS[formats] else "panels") in layer["out"]
+    assert layer["gate_up"].get("codes", jnp.zeros(())).dtype == {"smollm2": "uint32", "gemma": "int8"}.get(
+        formats, "float32"
+    )
+    np.testing.assert_allclose(logits(model), logits(expected), rtol=0, atol=1e-4)
+    assert model.fingerprint == expected.fingerprint
+
+    auto = load(named(path, dtype="auto"), only_decoding=True)
+    jax.tree.map(np.testing.assert_array_equal, auto.params, model.params)
+    assert load(named(path, dtype="platform"), only_decoding=True).precision == "float32"
+    monkeypatch.setattr(weights, "in_blocks", None)  # a second start converts nothing
+    again = load_model("", str(path), dtype="q4", only_decoding=True)
+    assert again.config == model.config
+    jax.tree.map(np.testing.assert_array_equal, again.params, model.params)
+
+
+@needs_kernels
+@pytest.mark.parametrize("formats", ["smollm2", "others"])
+def test_an_adapter_stays_beside_blocks(formats, tmp_path, private_cache):
+    path = tmp_path / "toy.gguf"
+    write(path, "llama", formats)
+    base = load_model("", str(path))
+    settings = lora.AdapterConfig(rank=3, alpha=6.0)
+    adapter = lora.new_adapter(base.params, settings, base.tokenizer.tags, seed=0)
+    rng = np.random.default_rng(0)
+    adapter = jax.tree.map(lambda leaf: leaf + 0.02 * rng.standard_normal(leaf.shape).astype(np.float32), adapter)
+    lora.save_adapter(tmp_path / "a", adapter, base, lora.describe(base, settings, Positions()))
+    expected = load(named(path, tmp_path / "a"), dtype="float32")
+    model = load(named(path, tmp_path / "a"), only_decoding=True)
+    assert model.positions == Positions()
+    assert model.fingerprint not in (base.fingerprint, expected.fingerprint)
+    np.testing.assert_allclose(logits(model), logits(expected), rtol=0, atol=2e-4)
+    assert np.abs(logits(model) - logits(load(named(path), only_decoding=True))).max() > 0.01
+    request = Request((5, 6, 7), 12, Sampling(), True, 8, 600)
+    config = DecodeConfig(lanes=2, rows=1, slots=64)
+    one, other = (generate(some, [request] * 2, config)[0].trace.token.tolist() for some in (model, expected))
+    assert one == other
+
+
+@needs_kernels
+def test_a_damaged_cache_is_converted_again(tmp_path, private_cache):
+    path = tmp_path / "toy.gguf"
+    write(path, "llama", "smollm2")
+    first = load(named(path), only_decoding=True)
+    [cached] = (tmp_path / "cache" / "converted").glob("*-q4.safetensors")
+    content = cached.read_bytes()
+    for damaged in (
+        content[:-1000],
+        content.replace(b'"layers/0/out/scales"', b'"layers/0/out/scalez"'),
+        content.replace(b'"layers/1/out/codes":{"dtype":"U32"', b'"layers/1/out/codes":{"dtype":"F32"'),
+        content.replace(b'"final_norm/weight"', b'"final_norm/weighs"'),
+        content.replace(b'"shape":[3,256,32]', b'"shape":[3,32,256]'),
+        content.replace(b'"shape":[8,8,32]', b'"shape":[8,32,8]'),
+    ):
+        assert damaged != content
+        cached.write_bytes(damaged)
+        again = load(named(path), only_decoding=True)
+        jax.tree.map(np.testing.assert_array_equal, again.params, first.params)
+        assert len(cached.read_bytes()) == len(content)
+
+
+@needs_kernels
+def test_where_blocks_cannot_be_used(tmp_path, private_cache, monkeypatch, capsys):
+    path = tmp_path / "toy.gguf"
+    write(path, "llama", "smollm2")
+    with pytest.raises(PastaError, match="dtype q4: only to decode with; set it to auto"):
+        load(named(path), dtype="q4")
+    with pytest.raises(PastaError, match="dtype q4: runs on one device"):
+        load(named(path), only_decoding=True, mesh=jax.make_mesh((1,), ("model",)))
+    numbers = tmp_path / "numbers.gguf"
+    numbers.write_bytes(gguf_bytes("llama", LLAMA)[0])
+    with pytest.raises(PastaError, match=r"numbers\.gguf: dtype q4: not a quantised GGUF file; set it to q8"):
+        load(named(numbers), only_decoding=True)
+    assert load(named(numbers, dtype="auto"), only_decoding=True).precision == "float32"
+    monkeypatch.setattr(weights, "is_available", lambda: False)
+    assert "embed_columns" in load(named(path), only_decoding=True).params
+    assert "dtype q4 needs our own kernels, which run on one CPU: using float32\n" in capsys.readouterr().err
+
+
+@needs_kernels
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("smollm2_135m", marks=requires_smollm2), pytest.param("gemma3_270m", marks=requires_gemma)],
+)
+def test_the_goldens_from_the_blocks_of_the_real_files(name):
+    """And their logits beside a pass in float32, whose own rounding is 1.6e-3 for Gemma: see docs/LOG.md."""
+    model, numbers = load_model(name, "", dtype="q4", only_decoding=True), load_model(name, "")
+    assert model.precision == "q4"
+    for _, ids, top, greedy in GOLDENS[name]:
+        request = Request(tuple(ids), 16, Sampling(), True, 8, 600)
+        [answer] = generate(model, [request], DecodeConfig(lanes=1, rows=1, slots=64))
+        assert answer.trace.token.tolist() == greedy
+        tokens, positions = jnp.asarray([ids]), jnp.arange(len(ids))[None]
+        ours, theirs = (
+            forward(one.params, one.config, tokens, positions, causal(positions)) for one in (model, numbers)
+        )
+        for token, expected in top.items():
+            assert ours[0, -1, token] == pytest.approx(expected, abs=0.03)
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-3 if name == "smollm2_135m" else 3e-3)

@@ -1,0 +1,193 @@
+"""Preference losses: against values worked out by hand, a NumPy implementation, and their effect on a model."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from pasta_jax.errors import PastaError
+from pasta_jax.preference.feed import PairExample, PairFeed, pair_batch, score_examples
+from pasta_jax.preference.loss import PreferenceLoss, best_of_n_margin, bonbon, dpo, ipo, log_ratio, preference_loss
+from pasta_jax.train.loop import gradients
+from pasta_jax.train.loss import log_probabilities
+from pasta_jax.weights.adapter import AdapterConfig, new_adapter
+from tests.train.test_loss import LOSSES, SCORING, TAGS, params, records
+
+LENGTHS = (64, 128, 192)
+SCORE = jax.jit(functools.partial(log_probabilities, SCORING))
+
+
+@functools.cache
+def pairs() -> list[PairExample]:
+    """Neighbouring answers of the toy task, with invented reference log-probabilities."""
+    examples = [example for example, _ in records()]
+    return [
+        PairExample(one, other, -20.0 - n, -25.0 + n)
+        for n, (one, other) in enumerate(zip(examples, examples[1:] + examples[:1], strict=True))
+    ]
+
+
+def test_the_margin_is_the_log_ratio_of_best_and_worst_of_n():
+    assert round(best_of_n_margin(8), 4) == 18.15
+    assert round(best_of_n_margin(10), 4) == 25.4607
+    assert best_of_n_margin(2) == 1.0
+    assert 1 / (2 * best_of_n_margin(8)) == pytest.approx(0.0275482, abs=1e-7)  # the released beta
+    with pytest.raises(PastaError, match="at least 2"):
+        best_of_n_margin(1)
+
+
+def test_losses_equal_values_worked_out_by_hand():
+    # log p: -10 and -14; reference: -12 and -13. The model prefers the better by 4, the reference by 1.
+    ratio = log_ratio(-10.0, -14.0, -12.0, -13.0)
+    assert ratio == 3.0
+    # -0.005 * -10 + 0.995 * (3 - 25.4607142857)^2 = 0.05 + 0.995 * 504.4836862 = 502.0112678
+    assert float(bonbon(-10.0, ratio, 0.005, best_of_n_margin(10))) == pytest.approx(502.0112678, abs=1e-6)
+    # log(1 + e^-0.3)
+    assert float(dpo(ratio, 0.1)) == pytest.approx(0.5543552444, abs=1e-6)
+    # (3 - 5)^2
+    assert float(ipo(ratio, 0.1)) == pytest.approx(4.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["bonbon", "dpo", "ipo"])
+def test_losses_and_gradients_equal_those_of_numpy(loss):
+    """Gradients with respect to log-probabilities, against derivatives worked out on paper."""
+    random = np.random.default_rng(3)
+    settings = PreferenceLoss(loss, alpha=0.3, margin=2.5, beta=0.7)
+    better, worse, better_0, worse_0 = random.uniform(-6, 0, (4, 16))
+
+    def ours(better, worse):
+        ratio = log_ratio(better, worse, better_0, worse_0)
+        return {"bonbon": lambda: bonbon(better, ratio, 0.3, 2.5), "dpo": lambda: dpo(ratio, 0.7)}.get(
+            loss, lambda: ipo(ratio, 0.7)
+        )()
+
+    ratio = np.array([(b - w) - (b0 - w0) for b, w, b0, w0 in zip(better, worse, better_0, worse_0, strict=True)])
+    if loss == "bonbon":
+        value = [
+            -settings.alpha * b + (1 - settings.alpha) * (r - settings.margin) ** 2
+            for b, r in zip(better, ratio, strict=True)
+        ]
+        slope = 2 * (1 - settings.alpha) * (ratio - settings.margin)
+        slopes = slope - settings.alpha, -slope
+    elif loss == "dpo":
+        value = [-math.log(1 / (1 + math.exp(-settings.beta * r))) for r in ratio]
+        slope = -settings.beta / (1 + np.exp(settings.beta * ratio))
+        slopes = slope, -slope
+    else:
+        value = [(r - 1 / (2 * settings.beta)) ** 2 for r in ratio]
+        slope = 2 * (ratio - 1 / (2 * settings.beta))
+        slopes = slope, -slope
+    actual = jax.jit(ours)(better, worse)
+    np.testing.assert_allclose(actual, value, rtol=1e-6, atol=1e-6)
+    grads = jax.jit(jax.grad(lambda b, w: jnp.sum(ours(b, w)), argnums=(0, 1)))(better, worse)
+    for ours_, theirs in zip(grads, slopes, strict=True):
+        np.testing.assert_allclose(ours_, theirs, rtol=1e-6, atol=1e-6)
+
+
+def test_log_probabilities_are_sums_of_token_losses_and_do_not_depend_on_neighbours_or_padding():
+    examples = [example for example, _ in records()]
+    apart = [score_examples(lambda batch: SCORE(params(), batch), [e], (192,), 1)[0] for e in examples]
+    together = score_examples(lambda batch: SCORE(params(), batch), examples, LENGTHS, 3)
+    np.testing.assert_allclose(together, apart, rtol=1e-5)
+    batch = pair_batch(pairs()[:1], 192, 1)
+    assert apart[0] == pytest.approx(-float(np.asarray(LOSSES(params(), batch.better), np.float64).sum()), rel=1e-6)
+    with pytest.raises(PastaError, match="raise lengths"):
+        score_examples(lambda batch: SCORE(params(), batch), examples, (16,), 1)
+
+
+@pytest.mark.parametrize("loss", ["bonbon", "dpo", "ipo"])
+def test_the_models_loss_is_the_mean_over_its_pairs(loss):
+    settings = PreferenceLoss(loss, alpha=0.005, margin=best_of_n_margin(10), beta=0.1)
+    batch = pair_batch(pairs()[:3], 192, 4)  # a row is padding
+    sums = jax.jit(preference_loss(SCORING, settings))(params(), None, batch)
+    lp = [SCORE(params(), side) for side in (batch.better, batch.worse)]
+    ratio = log_ratio(*(np.asarray(x[:3], np.float64) for x in (*lp, batch.reference_better, batch.reference_worse)))
+    expected = {"bonbon": lambda: bonbon(np.asarray(lp[0][:3]), ratio, settings.alpha, settings.margin)}
+    expected |= {"dpo": lambda: dpo(ratio, 0.1), "ipo": lambda: ipo(ratio, 0.1)}
+    total, count = (float(x) for x in sums.parts["loss"])
+    assert count == 3
+    assert total == pytest.approx(float(np.sum(expected[loss]())), rel=1e-5)
+    assert int(sums.tokens) == sum(len(p.better) + len(p.worse) for p in pairs()[:3])
+
+
+def test_swapping_the_answers_flips_the_sign_of_the_log_ratios_gradient():
+    pair = pairs()[0]
+    swapped = PairExample(pair.worse, pair.better, pair.reference_worse, pair.reference_better)
+
+    @jax.jit
+    def gradient(batch):
+        def ratio(params):
+            better, worse = (log_probabilities(SCORING, params, side) for side in (batch.better, batch.worse))
+            return jnp.sum(log_ratio(better, worse, batch.reference_better, batch.reference_worse))
+
+        return jax.grad(ratio)(params())
+
+    one, other = gradient(pair_batch([pair], 192, 1)), gradient(pair_batch([swapped], 192, 1))
+    largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(one))
+    assert largest > 1e-2
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, -b, atol=1e-4 * largest), one, other)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("fully_compiled")
+@pytest.mark.parametrize("adapter", [False, True])
+def test_the_loss_falls_to_its_floor_on_a_problem_of_two_answers(adapter):
+    """The log-ratio reaches the margin; what remains is alpha times the better answer's loss."""
+    settings = PreferenceLoss("bonbon", alpha=0.005, margin=5.0, beta=0.0)
+    base = params()
+    frozen = base if adapter else None
+    trainable = new_adapter(base, AdapterConfig(8, 16.0), TAGS, 0) if adapter else base
+    better, worse = pairs()[0].better, pairs()[0].worse
+    known = score_examples(lambda batch: SCORE(base, batch), [better, worse], (192,), 2)
+    batch = pair_batch([PairExample(better, worse, *known)], 192, 1)
+    loss, optimizer = preference_loss(SCORING, settings), optax.adam(3e-3)
+
+    @jax.jit
+    def step(trainable, moments):
+        gradient, sums = gradients(loss, trainable, frozen, batch, 1)
+        updates, moments = optimizer.update(gradient, moments)
+        return optax.apply_updates(trainable, updates), moments, sums.parts
+
+    moments, losses = optimizer.init(trainable), []
+    for _ in range(150):
+        trainable, moments, parts = step(trainable, moments)
+        losses.append(float(parts["loss"][0]))
+    after = float(parts["log_ratio"][0])
+    assert losses[0] == pytest.approx(-0.005 * known[0] + 0.995 * 25.0, rel=1e-3)  # starts as the reference
+    assert after == pytest.approx(5.0, abs=0.1)
+    assert losses[-1] < 0.005 * abs(known[0]) + 0.02
+    assert float(parts["prefers"][0]) == 1.0
+
+
+def test_batches_hold_every_pair_once_an_epoch_and_depend_on_seed_and_step_alone():
+    feed = PairFeed(pairs(), LENGTHS, rows=2)
+    steps = feed.steps(0, 1)
+    seen = []
+    for step in range(steps):
+        batch = feed.batch(0, step)
+        assert batch.better.token.shape == batch.worse.token.shape
+        assert batch.better.token.shape[0] == 2
+        seen += batch.reference_better[batch.weight > 0].tolist()
+        assert (batch.better.record[batch.weight == 0] == 0).all()
+        again = PairFeed(pairs(), LENGTHS, rows=2).batch(0, step)
+        jax.tree.map(np.testing.assert_array_equal, batch, again)
+        shares = [PairFeed(pairs(), LENGTHS, 2, host, hosts=2).batch(0, step) for host in range(2)]
+        jax.tree.map(lambda whole, *own: np.testing.assert_array_equal(whole, np.concatenate(own)), batch, *shares)
+    assert sorted(seen) == sorted(pair.reference_better for pair in pairs())
+    shortest = min(map(len, pairs()))
+    assert PairFeed(pairs(), (shortest,), rows=2).dropped == sum(len(pair) > shortest for pair in pairs())
+
+
+def test_impossible_settings_are_refused():
+    with pytest.raises(PastaError, match=r"'kto'.*bonbon, dpo, ipo"):
+        PreferenceLoss("kto", 0.0, 1.0, 1.0)
+    with pytest.raises(PastaError, match="alpha 2"):
+        PreferenceLoss("bonbon", 2.0, 1.0, 1.0)
+    with pytest.raises(PastaError, match="beta 0"):
+        PreferenceLoss("dpo", 0.0, 1.0, 0.0)
+    with pytest.raises(PastaError, match="raise rows"):
+        pair_batch(pairs()[:2], 192, 1)

@@ -1,0 +1,338 @@
+"""The preference stage: all steps, killed in each of them, with another quality weight, with adapters, swept."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pickle
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+from configs import preference as preference_config
+from configs import sweep as sweep_config
+from pasta_jax.errors import PastaError
+from pasta_jax.files.workdir import claim
+from pasta_jax.lang.structure import Positions
+from pasta_jax.preference import learn, report, sample_on_ray, sweep
+from pasta_jax.preference import run as pipeline
+from pasta_jax.preference.candidates import Candidate
+from pasta_jax.preference.pair import PromptPair
+from pasta_jax.preference.report import Report, realised
+from pasta_jax.preference.sample import Answers, decode_inputs, template
+from pasta_jax.preference.settings import Settings
+from pasta_jax.preference.stage import Stage, open_stage, pairs_of
+from pasta_jax.runs import settings
+from pasta_jax.runs.records import Artifact
+from pasta_jax.weights.adapter import AdapterConfig, describe, merge, new_adapter, save_adapter
+from pasta_jax.weights.load import export_model, load_model
+from tests.annotate.test_form import plain
+from tests.helpers.forked import Forked
+from tests.helpers.killed_runs import run_until
+from tests.helpers.models import babbler
+
+STEPS = ("sample", "score", "pair", "train", "evaluate")
+pytestmark = pytest.mark.usefixtures("few_programs")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("preference")
+
+
+@pytest.fixture(scope="module")
+def config(folder) -> ConfigDict:
+    """The tiny variant, from a random model that forks, closes and stops often."""
+    export_model(babbler(), folder / "model")
+    config = preference_config.tiny()
+    config.model.path = config.baseline.path = str(folder / "model")
+    config.mesh.update(data=1)  # other tests cover meshes, which would only slow these down
+    config.train.learning_rate = 1e-2
+    config.decoding.update(lanes=2, rows=2)
+    config.evaluate.temperatures = (1.0,)  # its greedy answers are empty, before and after training
+    config.request.update(max_tokens=60, max_chunk_tokens=12)
+    config.score.efficiency = "parallelism"  # the baseline's answers are empty, so there is no speedup over them
+    return config
+
+
+def run(config: ConfigDict, workdir: Path) -> Report:
+    return pipeline.run(settings.read(config, Settings), workdir)
+
+
+def stage_of(config: ConfigDict, workdir: Path) -> Stage:
+    return open_stage(settings.read(config, Settings), workdir)
+
+
+@pytest.fixture(scope="module")
+def whole(config, folder) -> Report:
+    """An uninterrupted run."""
+    return run(config, folder / "whole")
+
+
+def weights(workdir: Path) -> bytes:
+    return (workdir / "model/model.safetensors").read_bytes()
+
+
+def test_a_run_leaves_a_model_a_report_and_a_file_per_step(whole, folder):
+    assert [(row.model, row.kind, row.round) for row in whole.rows] == [
+        ("Baseline-SFT", "baseline", 0),
+        ("Pasta-SFT", "sft", 0),
+        ("round 1", "round", 1),
+    ]
+    assert [row.temperature for row in whole.rows] == [0.0, 1.0, 1.0]
+    assert json.loads((folder / "whole/report.json").read_text()) == whole.fields()
+    assert len(whole.table().splitlines()) == 4
+    assert whole.rows[1].fingerprint != whole.rows[2].fingerprint
+    assert weights(folder / "whole") != (folder / "model/model.safetensors").read_bytes()
+    steps = {path.name.rpartition("-")[0] for path in (folder / "whole/artifacts").iterdir()}
+    assert steps == {"baseline", "sample", "score", "pair", "reference", "train", "answer", "evaluate"}
+
+
+def test_a_report_is_json_with_an_infinite_weight_too(whole):
+    report = dataclasses.replace(whole, quality_weight=float("inf"))
+    text = json.dumps(report.fields(), allow_nan=False)
+    assert json.loads(text)["quality_weight"] == "inf"
+
+
+@pytest.mark.slow
+def test_a_run_killed_in_each_step_ends_with_the_same_bits(config, whole, folder):
+    workdir = folder / "killed"
+    for step in (*STEPS, ""):
+        Forked(folder, run_until, config.to_json(), workdir, step).finish(-signal.SIGKILL if step else 0)
+    assert weights(workdir) == weights(folder / "whole")
+    written = list((workdir / "artifacts").glob("*.jsonl"))
+    assert len(written) >= len(STEPS)
+    for one in written:
+        assert (folder / "whole/artifacts" / one.name).read_bytes() == one.read_bytes(), one.name
+
+
+def test_workers_of_ray_sample_what_this_process_does(config, whole, folder, monkeypatch):
+    """Pieces go to workers as bytes, and come back in any order; a lost worker's are an error."""
+    other = ConfigDict(config.to_dict())
+    other.executor = "ray"
+    sizes = []
+
+    def on_ray(cluster, compute, pieces):
+        for number, piece in reversed([*enumerate(pieces)]):
+            sizes.append(len(piece.prompts))
+            yield number, compute(pickle.loads(pickle.dumps(piece)))
+
+    monkeypatch.setattr(pipeline, "connected", lambda cluster: contextlib.nullcontext())
+    monkeypatch.setattr(sample_on_ray, "on_ray", on_ray)
+    assert run(other, folder / "ray") == whole
+    assert set(sizes) == {1, 2}  # three answers to each prompt to sample from, and a block of two to compare
+    for path in (folder / "whole/artifacts").glob("*.jsonl"):
+        assert (folder / "ray/artifacts" / path.name).read_bytes() == path.read_bytes(), path.name
+
+    monkeypatch.setattr(sample_on_ray, "on_ray", lambda *_: iter([(0, PastaError("its worker was lost"))]))
+    with pytest.raises(PastaError, match=r"^its worker was lost$"):
+        run(other, folder / "lost")
+
+
+def test_another_quality_weight_reuses_samples_and_verdicts(config, whole, folder):
+    other = ConfigDict(config.to_dict())
+    other.artifacts = str(folder / "whole/artifacts")
+    other.score.update(quality_weight=8.0, efficiency="arithmetic")
+    before = {path.name for path in (folder / "whole/artifacts").iterdir()}
+    run(other, folder / "turned")
+    new = {path.name for path in (folder / "whole/artifacts").iterdir()} - before
+    assert not any(name.startswith(("sample", "score", "baseline")) for name in new)
+    assert {name.partition("-")[0] for name in new} >= {"pair", "train"}
+
+
+@pytest.mark.slow
+def test_an_adapter_is_trained_beside_frozen_weights(config, folder):
+    other = ConfigDict(config.to_dict())
+    other.adapter.update(rank=2, alpha=4.0)
+    other.rounds = 2
+    other.artifacts = str(folder / "whole/artifacts")
+    report = run(other, folder / "adapter")
+    assert [row.model for row in report.rows[2:]] == ["round 1", "round 2"]
+    assert (folder / "adapter/adapter/adapter_model.safetensors").exists()
+
+
+@pytest.mark.slow
+def test_a_stopped_training_run_resumes(config, whole, folder):
+    """Stopped after an update, the run returns nothing; the same call trains the rest."""
+
+    @contextlib.contextmanager
+    def after_one_update():
+        calls = iter(range(100))
+        yield lambda: next(calls) > 0
+
+    other = ConfigDict(config.to_dict())
+    other.artifacts = str(folder / "whole/artifacts")
+    other.train.seed = 7
+    stopped, workdir = settings.read(other, Settings), folder / "stopped"
+    assert pipeline.run(stopped, workdir, after_one_update) is None
+    assert list(workdir.iterdir()) == []
+    assert len(pipeline.run(stopped, workdir).rows) == 3
+    assert weights(workdir) != weights(folder / "whole")
+
+
+def test_a_folder_in_use_or_not_writable_is_refused(config, tmp_path):
+    swept = sweep_config.tiny()
+    swept.base = config
+    sweep_settings = settings.read(swept, sweep.Settings)
+    with claim(tmp_path):
+        for call in (lambda: run(config, tmp_path), lambda: sweep.run(sweep_settings, tmp_path)):
+            with pytest.raises(PastaError, match=f"in use by process {os.getpid()} on "):
+                call()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PastaError, match="file: is a file; choose a folder"):
+        run(config, tmp_path / "file")
+    other = ConfigDict(config.to_dict())
+    other.artifacts = str(tmp_path / "file")
+    with pytest.raises(PastaError, match=r"file: File exists; set --config.artifacts to a writable folder"):
+        run(other, tmp_path / "run")
+
+
+def test_an_adapter_file_is_merged_or_trained_further(config, folder):
+    base = load_model("", config.model.path, jnp.float32)
+    adapter = AdapterConfig(rank=2, alpha=4.0)
+    params = jax.tree.map(lambda leaf: leaf + 0.01, new_adapter(base.params, adapter, base.tokenizer.tags, seed=0))
+    save_adapter(folder / "adapter", params, base, describe(base, adapter, Positions("shared_start")))
+    merged = merge(base.params, params, base.tokenizer.tags)
+
+    other = ConfigDict(config.to_dict())
+    other.model.adapter = other.baseline.adapter = str(folder / "adapter")
+    stage = stage_of(other, folder / "unused")
+    for model in (stage.sft, stage.baseline, stage.trainable.model):
+        assert model.positions.policy == "shared_start"
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), model.params, merged)
+    assert stage.trainable.frozen is None
+
+    other.adapter.update(rank=2, alpha=4.0)
+    stage = stage_of(other, folder / "unused")
+    jax.tree.map(np.testing.assert_array_equal, stage.trainable.params, params)
+    jax.tree.map(np.testing.assert_array_equal, stage.trainable.frozen, base.params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), stage.sft.params, merged)
+
+
+def test_steps_depend_on_the_models_positions(config, folder):
+    """A model trained with other positions gets other answers and pairs."""
+    stage = stage_of(config, folder / "unused")
+    moved = dataclasses.replace(stage.sft, positions=Positions("constant", 7))
+    request = template(stage, 1.0, seed=0, sequential=False)
+    assert decode_inputs(stage, stage.sft, stage.prompts, request)["positions"]["policy"] == "predicted"
+    assert decode_inputs(stage, moved, stage.prompts, request)["positions"] == {"policy": "constant", "constant": 7}
+
+    problem = next(problem for problem in stage.problems.values() if "<async" in problem.annotation)
+    tokenizer = stage.sft.tokenizer
+    forked = Candidate(tuple(problem.program(tokenizer).ids(tokenizer)), "", 0, 0, 0, True, True)
+    samples = Artifact(folder, [Answers(0, (forked, forked))], "")
+    pairs = Artifact(folder, [PromptPair(0, 0, 1, (), (), ())], "")
+    [here], [there] = (
+        learn.encode_pairs(dataclasses.replace(stage, sft=model), samples, pairs) for model in (stage.sft, moved)
+    )
+    assert here.better.token.tolist() == there.better.token.tolist()
+    assert here.better.position.tolist() != there.better.position.tolist()
+
+
+@pytest.mark.slow
+def test_a_sweep_ends_in_a_table_and_a_plot(config, whole, folder):
+    swept = sweep_config.tiny()
+    swept.base = ConfigDict(config.to_dict())
+    swept.base.artifacts = str(folder / "whole/artifacts")
+    swept.choices = ((2.0, 8.0),)
+    results = sweep.run(settings.read(swept, sweep.Settings), folder / "sweep")
+    written = json.loads((folder / "sweep/results.json").read_text())
+    assert written == results.fields()
+    assert [row["model"] for row in written["rows"]] == [
+        "Baseline-SFT",
+        "Pasta-SFT",
+        "quality_weight=2.0",
+        "quality_weight=8.0",
+    ]
+    assert results.runs[0].report == whole
+    plot = (folder / "sweep/pareto.svg").read_text()
+    assert all(f"<title>{name}: " in plot for name in ("Pasta-SFT", "λ=2", "λ=8"))
+    assert "quality_weight=8.0" in (folder / "sweep/results.md").read_text()
+    assert "| Pasta-SFT |" in (folder / "sweep/results.md").read_text()
+
+
+def test_realised_speedup_does_not_depend_on_the_machines_drift(config, folder, monkeypatch):
+    """The model takes two fifths of the baseline's time however slow the machine is; the first round compiles."""
+    other = ConfigDict(config.to_dict())
+    other.evaluate.timed = 2
+    calls = []
+
+    def generate(model, requests, decoding):
+        assert decoding.lanes == 1
+        slowness = (100, 2, 5, 11)[len(calls) // 2]
+        calls.append(requests[0].sequential)
+        ms = slowness * (10.0 if requests[0].sequential else 4.0)
+        return [SimpleNamespace(trace=SimpleNamespace(rounds=((0, 1.0), (9, ms * (n + 1))))) for n in range(2)]
+
+    monkeypatch.setattr(report, "generate", generate)
+    stage = stage_of(other, folder / "timed")
+    request = template(stage, 1.0, seed=0, sequential=False)
+    assert realised(stage, stage.baseline, "answers", request) == 2.5
+    assert calls == [True, False] * 4
+    assert realised(stage, stage.baseline, "answers", request) == 2.5, "read from its file"
+    assert len(calls) == 8
+
+
+def test_points_are_a_grid_or_a_zip():
+    config = sweep_config.toy_seeds()
+    assert len(sweep.points(settings.read(config, sweep.Settings))) == 15
+    config.mode = "zip"
+    with pytest.raises(PastaError, match="one length"):
+        sweep.points(settings.read(config, sweep.Settings))
+    config.choices = ((0, 1), (1.0, 2.0))
+    swept = settings.read(config, sweep.Settings)
+    points = sweep.points(swept)
+    assert [list(point.values()) for point in points] == [[0, 1.0], [1, 2.0]]
+    point = sweep.settings_of(swept.base, points[1], Path("w"))
+    assert (point.sample.seed, point.train.seed, point.score.quality_weight) == (1, 1, 2.0)
+    assert point.artifacts == "w/artifacts"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"score.weight": 1}, r"config\.fields: score\.weight: config\.base has no such field"),
+        ({"rounds.first": 1}, r"rounds\.first: config\.base has no such field"),
+        ({"score.efficiency": "wall"}, r"config\.base\.score\.efficiency: unknown value 'wall'"),
+        ({"train.rows": 0}, r"config\.base\.train\.rows: "),
+    ],
+)
+def test_invalid_points_are_refused(values, message):
+    base = settings.read(sweep_config.toy(), sweep.Settings).base
+    with pytest.raises(PastaError, match=message):
+        sweep.settings_of(base, values, Path("w"))
+
+
+def test_prompts_are_the_training_records_of_an_annotation_run(tmp_path):
+    records = [plain(f"It is {n} o'clock.", f"What time is it in town {n}?", str(n)) for n in range(3)]
+    records[1] = dataclasses.replace(records[1], split="validation")
+    (tmp_path / "records.jsonl").write_text("".join(record.json() + "\n" for record in records))
+    prompts = settings.read(preference_config.pasta(), Settings).prompts
+    pairs = list(pairs_of(dataclasses.replace(prompts, records=str(tmp_path))))
+    assert [(pair.id, pair.response) for pair in pairs] == [("0", "It is 0 o'clock."), ("2", "It is 2 o'clock.")]
+    assert pairs[0].source == "sharegpt"  # whose terms are on the card of what is trained
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"judge": {"kind": "oracle"}}, r"config\.judge\.kind: unknown value 'oracle'; choose from "),
+        ({"judge": {"kind": "repetition"}}, "toy judges"),
+        ({"prompts": {"source": "alpaca_rows"}}, "set one of toy"),
+        ({"prompts": {"toy_seed": 0}}, "held out"),
+        ({"model": {"path": ""}}, r"config\.model\.path"),
+        ({"model": {"policy": "constant"}}, "constant"),
+    ],
+)
+def test_invalid_settings_are_refused_before_anything_is_sampled(config, folder, changes, message):
+    other = ConfigDict(config.to_dict())
+    for name, values in changes.items():
+        other[name].update(values)
+    with pytest.raises(PastaError, match=message):
+        stage_of(other, folder / "refused")

@@ -1,0 +1,163 @@
+"""A sweep whose runs fail: the others' table and plot are written, and the error names the failed ones."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from configs import sweep as sweep_config
+from pasta_jax.errors import PastaError
+from pasta_jax.llm.client import EndpointDown
+from pasta_jax.preference import sweep
+from pasta_jax.preference.report import Report, Row
+from pasta_jax.runs import settings
+from pasta_jax.weights.load import export_model
+from tests import ROOT
+from tests.helpers.models import babbler
+from tests.helpers.requires import requires_ray
+
+# As in test_preference_pipeline.py: a random model's greedy answers are empty, and so are those of its baseline.
+BABBLER = {
+    "train.learning_rate": 1e-2,
+    "decoding.lanes": 2,
+    "decoding.rows": 2,
+    "evaluate.temperatures": "(1.0,)",
+    "request.max_tokens": 60,
+    "request.max_chunk_tokens": 12,
+    "score.efficiency": "parallelism",
+}
+
+
+@pytest.fixture
+def swept(monkeypatch, tmp_path):
+    """Sweep three weights; a run has its weight's outcome, an error or None for a report."""
+    started = []
+
+    def sweep_with(*outcomes: Exception | None, model: Path = tmp_path / "model") -> sweep.Sweep | None:
+        def run_one(stage, workdir, watch):
+            started.append(workdir.name)
+            if error := outcomes[len(started) - 1]:
+                raise error
+            figures = dict.fromkeys(("win_rate", "exact", "speedup", "speedup_arithmetic", "parallelism"), 0.5)
+            figures |= {"chunks": 1.0, "cut_off": 0, "realised": None, "temperature": 0.0, "fingerprint": ""}
+            rows = [Row(kind="baseline", round=0, **figures), Row(kind="round", round=1, **figures)]
+            return Report(stage.score.quality_weight, "speedup", "toy", None, None, None, rows)
+
+        monkeypatch.setattr(sweep, "run_preference", run_one)
+        config = sweep_config.get_config("tiny")
+        config.base.model.path = config.base.baseline.path = str(model)
+        config.choices = ((1.0, 2.0, 4.0),)
+        return sweep.run(settings.read(config, sweep.Settings), tmp_path / "sweep")
+
+    sweep_with.started = started
+    return sweep_with
+
+
+def test_a_run_that_fails_leaves_the_others_table_and_plot(swept, tmp_path, capsys):
+    results = swept(None, PastaError("no pair"), None)
+    assert [run.values["score.quality_weight"] for run in results.runs] == [1.0, 4.0]
+    table = (tmp_path / "sweep/results.md").read_text()
+    assert "quality_weight=1.0" in table
+    assert "quality_weight=4.0" in table
+    assert "quality_weight=2.0" not in table
+    assert "λ=4" in (tmp_path / "sweep/pareto.svg").read_text()
+    assert json.loads((tmp_path / "sweep/results.json").read_text())["failed"] == {"quality_weight=2.0": "no pair"}
+    assert "run 2 of 3 failed: no pair\n" in capsys.readouterr().err
+    with pytest.raises(PastaError, match=r"^1 of 3 runs failed, .*: quality_weight=2\.0: no pair$") as failed:
+        results.refuse_failed()
+    assert failed.value.exit_code == 1
+
+
+def test_whatever_ends_a_sweep_leaves_a_table_of_the_finished_runs(swept, tmp_path):
+    for ending in (EndpointDown("down"), KeyboardInterrupt()):
+        swept.started.clear()
+        with pytest.raises(type(ending)):
+            swept(None, ending)
+        assert "quality_weight=1.0" in (tmp_path / "sweep/results.md").read_text()
+    assert len(swept.started) == 2
+
+
+def test_a_sweep_without_a_finished_run_names_all(swept, tmp_path):
+    errors = [PastaError(f"error {number}") for number in range(3)]
+    with pytest.raises(PastaError, match=r"^3 of 3 runs failed.*=1\.0: error 0; .*=2\.0: error 1; .*=4\.0: error 2$"):
+        swept(*errors)
+    assert not (tmp_path / "sweep/results.md").exists()
+
+
+def test_a_model_of_another_level_is_refused_before_any_run(swept, tmp_path):
+    (tmp_path / "config.json").write_text('{"data": {"toy": "medium"}}')
+    with pytest.raises(PastaError, match=r"^config\.base\.prompts\.toy: small, but .* was trained on medium; set"):
+        swept(None, None, None)
+    assert swept.started == []
+
+
+def test_a_missing_ray_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    config = sweep_config.get_config("tiny")
+    config.base.model.path = config.base.baseline.path = str(tmp_path / "model")
+    config.executor = "ray"
+    with pytest.raises(PastaError, match=r"^config\.executor=ray: Ray is not installed; bash launch/setup.sh --ray$"):
+        sweep.run(settings.read(config, sweep.Settings), tmp_path / "sweep")
+
+
+def test_commands_do_one_run_each(tmp_path, monkeypatch):
+    config = sweep_config.get_config("tiny")
+    config.base.model.path = config.base.baseline.path = str(tmp_path / "a model")
+    chosen, workdir = settings.read(config, sweep.Settings), tmp_path / "sweep"
+    argv = ["python", "-m", "launch.sweep", "--config=configs/sweep.py:tiny", "--config.executor=commands", "--x=a b"]
+    lines = [shlex.split(line) for line in sweep.commands(chosen, workdir, argv)]
+    assert [line[:-2] for line in lines] == [argv, argv]
+    names = ["quality_weight=1.0", "quality_weight=inf"]
+    assert [line[-2:] for line in lines] == [["--config.executor=local", f"--point={name}"] for name in names]
+
+    done = []
+    monkeypatch.setattr(sweep, "run_preference", lambda stage, folder, watch: done.append((stage, folder)))
+    sweep.run_point(chosen, workdir, names[1])
+    [(stage, folder)] = done
+    assert (stage.score.quality_weight, folder) == (float("inf"), workdir / "points" / names[1])
+    with pytest.raises(PastaError, match=r"^--point=none: no run of this sweep; choose from quality_weight=1\.0, "):
+        sweep.run_point(chosen, workdir, "none")
+
+
+def kill_first(points: Path, killed: list[int], stop: threading.Event) -> None:
+    """Kill the process of the first run whose lock has a second one beside it."""
+    while not stop.wait(0.1):
+        locks = [path.read_text().split() for path in points.glob("*/run.lock")]
+        if len(locks) > 1 and all(locks):
+            killed.extend(int(process) for _, process in locks)
+            os.kill(killed[0], signal.SIGKILL)
+            return
+
+
+@pytest.mark.slow
+@requires_ray
+def test_a_sweep_on_ray_survives_a_killed_worker(tmp_path):
+    """Six runs on two workers, one of which is killed while it computes, end in one table."""
+    export_model(babbler(), tmp_path / "model")
+    workdir, killed, stop = tmp_path / "sweep", [], threading.Event()
+    weights = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+    base = dict.fromkeys(("model.path", "baseline.path"), tmp_path / "model") | BABBLER
+    flags = [f"--config.base.{key}={value}" for key, value in base.items()]
+    flags += [f"--config.choices=({weights},)", "--config.executor=ray", "--config.ray.workers=2"]
+    killer = threading.Thread(target=kill_first, args=(workdir / "points", killed, stop))
+    killer.start()
+    argv = [sys.executable, "-m", "launch.sweep", "--config=configs/sweep.py:tiny", f"--workdir={workdir}", *flags]
+    result = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=1500)
+    stop.set()
+    killer.join()
+    assert result.returncode == 0, result.stderr
+    assert len(set(killed)) == 2  # two workers; the first was killed
+    rows = json.loads(result.stdout.splitlines()[-1])
+    expected = ["Baseline-SFT", "Pasta-SFT", *(f"quality_weight={weight}" for weight in weights)]
+    assert [row["model"] for row in rows] == expected
+    assert [row["runs"] for row in rows] == [6, 6, 1, 1, 1, 1, 1, 1]
+    assert (workdir / "results.md").read_text().count("\n| ") == len(expected)
+    samples = [*(workdir / "artifacts").glob("sample-*")]
+    assert len(samples) == 1  # computed once for all
+    assert not [*(workdir / "artifacts").glob("*.lock"), *(workdir / "artifacts").glob("*.part")]

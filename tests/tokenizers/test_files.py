@@ -1,0 +1,127 @@
+"""Unsupported tokenizer files are refused in one line, and damaged ones raise no other exception."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+from pasta_jax.errors import PastaError
+from pasta_jax.tokenizers.tokenizer import load_tokenizer
+from tests.helpers.tiny_tokenizers import (
+    SMOLLM2_SPECIALS,
+    bpe_metadata,
+    gguf_model,
+    sentencepiece_metadata,
+    train_bpe,
+    train_sentencepiece,
+)
+
+
+def changed(tokenizer_json: str, **parts) -> bytes:
+    return json.dumps(json.loads(tokenizer_json) | parts).encode()
+
+
+BPE = train_bpe(SMOLLM2_SPECIALS)
+SPM = sentencepiece_metadata(train_sentencepiece())
+BPE_GGUF = bpe_metadata(BPE, "smollm")
+REFUSED = {
+    "nothing": (lambda: b"", "not a SentencePiece model|no byte pieces"),
+    "noise": (lambda: bytes(range(7, 200)), "not a SentencePiece model"),
+    "other json": (lambda: b'{"a": 1}', "not a tokenizer.json of the BPE kind"),
+    "cut json": (lambda: BPE[:5000].encode(), "not a tokenizer.json of the BPE kind"),
+    "normalizer": (lambda: changed(BPE, normalizer={"type": "NFC"}), "decoding doesn't restore every text"),
+    "slow words": (
+        lambda: changed(BPE, pre_tokenizer={"type": "Split", "pattern": {"Regex": "(a+)+b"}, "behavior": "Isolated"}),
+        "pattern '.*' may take forever",
+    ),
+    "many rows": (
+        lambda: changed(BPE, model=json.loads(BPE)["model"] | {"vocab": {"a": 10**12}}),
+        r"model.vocab\[...\]: expected `int` <= 1048575",
+    ),
+    "same id": (
+        lambda: changed(
+            BPE,
+            added_tokens=json.loads(BPE)["added_tokens"][:1] * 1
+            + [{"id": 5, "content": "<|im_start|>", "special": True}],
+        ),
+        "two pieces have the same id",
+    ),
+    "words lost": (lambda: changed(BPE, pre_tokenizer={"type": "Whitespace"}), "pre_tokenizer.type: invalid value"),
+    "no pieces": (
+        lambda: changed(BPE, model={"type": "WordPiece", "vocab": {}}),
+        "not a tokenizer.json of the BPE kind",
+    ),
+    "no bytes": (
+        lambda: changed(BPE, model=json.loads(BPE)["model"] | {"vocab": {"▁a": 0}, "merges": []}),
+        "not byte-level",
+    ),
+    "no marks, json": (lambda: changed(BPE, added_tokens=[]), "no known control piece that opens a turn"),
+    "no marks": (lambda: train_sentencepiece(marks=False), "no known control piece that opens a turn"),
+    "nfkc": (lambda: train_sentencepiece(normalization_rule_name="nfkc"), "decoding doesn't restore every text"),
+    "dummy prefix": (lambda: train_sentencepiece(add_dummy_prefix=True), "decoding doesn't restore every text"),
+    "fewer spaces": (lambda: train_sentencepiece(remove_extra_whitespaces=True), "decoding doesn't restore every text"),
+    "no fallback": (lambda: train_sentencepiece(byte_fallback=False, vocab_size=230), ": no byte pieces"),
+    "no tokenizer": (lambda: gguf_model({"tokenizer.ggml.tokens": ["a"]}), "metadata tokenizer.ggml: model: missing"),
+    "other kind": (
+        lambda: gguf_model(SPM | {"tokenizer.ggml.model": "bert"}),
+        "unsupported tokenizer kind 'bert'; use a file with one of llama, gpt2",
+    ),
+    "other type": (
+        lambda: gguf_model(SPM | {"tokenizer.ggml.scores": 1}),
+        "'tokenizer.ggml.scores' has type int, not ndarray",
+    ),
+    "short": (lambda: gguf_model(SPM | {"tokenizer.ggml.scores": np.zeros(3, "<f4")}), "490 tokens, 3 scores"),
+    "space in front": (
+        lambda: gguf_model(SPM | {"tokenizer.ggml.add_space_prefix": True}),
+        "decoding doesn't restore every text",
+    ),
+    "bad unknown": (lambda: gguf_model(SPM | {"tokenizer.ggml.unknown_token_id": 490}), "490, .* for 490 tokens"),
+    "bad types": (
+        lambda: gguf_model(SPM | {"tokenizer.ggml.token_type": np.full(490, 9, "<i4")}),
+        "invalid score or type of a token",
+    ),
+    "all bytes": (
+        lambda: gguf_model(SPM | {"tokenizer.ggml.token_type": np.full(490, 6, "<i4")}),
+        "piece 0, '<pad>', is listed as a byte",
+    ),
+    "other words": (
+        lambda: gguf_model(BPE_GGUF | {"tokenizer.ggml.pre": "qwen2"}),
+        "unknown pre-tokenizer 'qwen2' .known are smollm",
+    ),
+    "no merge": (lambda: gguf_model(BPE_GGUF | {"tokenizer.ggml.merges": ["a"]}), r"merge 0 joins \['a'\]"),
+    "lost merge": (lambda: gguf_model(BPE_GGUF | {"tokenizer.ggml.merges": ["yyy zzz"]}), "merge 0 joins"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_unsupported_files_are_refused_in_one_line(tmp_path, case):
+    content, reason = REFUSED[case]
+    (tmp_path / "file").write_bytes(content())
+    with pytest.raises(PastaError, match=reason) as caught:
+        load_tokenizer(tmp_path / "file")
+    assert str(caught.value).startswith(f"{tmp_path / 'file'}: ")
+    assert "\n" not in str(caught.value)
+    assert "; " in str(caught.value)  # the fix
+
+
+def test_absent_files_are_refused(tmp_path):
+    with pytest.raises(PastaError, match=r"tokenizer\.model: No such file or directory; use a GGUF"):
+        load_tokenizer(tmp_path / "tokenizer.model")
+    with pytest.raises(PastaError, match="Is a directory; use a GGUF"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("metadata", [SPM, BPE_GGUF], ids=["sentencepiece", "bpe"])
+def test_damaged_gguf_tokenizers_raise_no_other_exception(tmp_path, metadata):
+    whole, draw = gguf_model(metadata), random.Random(0)
+    end = whole.index(b"token_embd")
+    for _ in range(300):
+        damaged = bytearray(whole)
+        damaged[draw.randrange(end)] ^= 1 << draw.randrange(8)
+        (tmp_path / "file").write_bytes(damaged)
+        try:
+            load_tokenizer(tmp_path / "file")
+        except PastaError as error:
+            last = error
+    assert last

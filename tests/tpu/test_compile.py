@@ -1,0 +1,151 @@
+"""The interpreter's loop at Gemma 7B's shape, by the TPU's own compiler: what it holds, copies and exchanges."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests import ROOT
+from tests.helpers.requires import requires_libtpu
+
+MIB = 2**20
+LANES, ROWS, EMBED, PREFILL, BFLOAT16 = 8, 8, 3072, 64, 2
+
+pytestmark = requires_libtpu
+
+
+# Prints a line of each case in turn: its report as JSON, or the error.
+CASES = """
+import ast, sys
+from pasta_jax.benchmark import tpu_environment
+tpu_environment.prepare()
+from configs.compile_tpu import get_config
+from pasta_jax.runs import settings
+from pasta_jax.errors import PastaError
+from pasta_jax.tpu import compile as compile_tpu
+from pasta_jax.tpu import report as compile_tpu_report
+for topology, changes in ast.literal_eval(sys.argv[1]):
+    config = get_config()
+    config.update_from_flattened_dict(changes)
+    try:
+        reports = list(compile_tpu.compile_all(settings.read(config, compile_tpu.Settings), [topology]))
+        print(compile_tpu_report.as_json(reports))
+    except PastaError as error:
+        print(error)
+"""
+WHOLE = "v5e:2x4"
+FEW = {"programs": ("run",), "lanes": 2, "rows": 2, "slots": 512}  # quicker to compile
+TOY = FEW | {"presets": ("toy",)}  # Gemma 7B takes twice as long
+# With the sums of hidden states in the layers of two widths. Eight devices don't divide the toy's heads, so its
+# attention needs no sum.
+OTHERS = {"v6e:2x4": (TOY, 2), "v5p:2x2x1": (FEW, 4), "tpu7x:2x2x1": (TOY, 2)}
+SFT = {"presets": ("toy",), "programs": ("sft",)}
+SFT |= {"train.data": 4, "train.rows": 4, "train.tokens": 1024, "train.block": 128}
+REFUSED = (
+    ("v5e-8", {}, "--topology=v5e-8: "),
+    (WHOLE, {"data": 3}, "mesh 3 x 2: 8 devices available"),
+    (WHOLE, {"prefill": 100}, "config.prefill: unknown value 100; choose from 16, "),
+    (WHOLE, {"lanes": 0}, "config.lanes: "),
+    (WHOLE, {"programs": ("sft",), "train.block": 100}, "config.train.block 100: "),
+    (
+        WHOLE,
+        {"programs": ("preference",), "train.data": 8, "train.rows": 8},
+        "config.train.rows 8: must be a multiple of 16",
+    ),
+    (WHOLE, {"presets": ("gemma_8b",)}, "config.presets 'gemma_8b': unknown architecture; choose from "),
+    ("v5e:1x1", {"programs": ("prefill",)}, "prefill of gemma_7b doesn't fit: RESOURCE_EXHAUSTED"),
+)
+
+
+def in_a_process(*arguments: str) -> subprocess.CompletedProcess:
+    """Run Python in a process: the TPU plugin reads its environment when it loads."""
+    command = [sys.executable, *arguments]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TPU_", "XLA_", "JAX_"))}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=570)
+
+
+@functools.cache
+def compiled() -> dict:
+    """What the command reports of Gemma 7B on eight chips. Each program takes a quarter of a minute to compile."""
+    flags = f"--topology={WHOLE}", "--config=configs/compile_tpu.py:gemma_7b", f"--config.prefill={PREFILL}"
+    process = in_a_process("-m", "launch.compile_tpu", *flags)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout.splitlines()[-1])
+
+
+@functools.cache
+def said() -> list[str]:
+    """A line of each smaller case; one process imports JAX and loads the compiler for all."""
+    loops = [(topology, changes) for topology, (changes, _) in OTHERS.items()]
+    cases = [*loops, (WHOLE, SFT), *(case[:2] for case in REFUSED)]
+    process = in_a_process("-c", CASES, repr(cases))
+    assert process.returncode == 0, process.stderr
+    return process.stdout.splitlines()
+
+
+@pytest.mark.parametrize("name", ["run", "prefill"])
+def test_a_7b_model_decodes_in_place_on_eight_chips(name):
+    report = compiled()
+    program = report["programs"][name]
+    # From the shapes: 16 heads over 8 devices, keys and values, 28 layers, 8 lanes of 4096 slots.
+    assert report["keys_values"] == 2 * 28 * 8 * (16 // 8) * 4096 * 256 * BFLOAT16
+    # The whole state is updated in place, and nothing else is.
+    assert report["state"] <= program["alias"] < report["state"] + MIB
+    # No second pool, no second copy of any kernel: a layer's pool alone has 64 MiB, its kernels 72.
+    assert program["temp"] < 32 * MIB
+    assert program["arguments"] < report["params"] + report["state"] + MIB
+    assert program["peak"] < 4 * 1024 * MIB  # of 16 GiB on a v5e
+    assert program["kernels"] == {"run": 2, "prefill": 0}[name]  # attention to the pool, of one row and of eight
+
+
+@pytest.mark.parametrize("name", ["run", "prefill"])
+def test_a_step_moves_little_but_what_it_needs_and_sorts_nothing(name):
+    report = compiled()
+    program = report["programs"][name]
+    assert program["sorts"] == 0
+    if name == "run":
+        heads = 16 // 8
+        live = report["params"] + 2 * 28 * LANES * heads * report["used"] * 256 * BFLOAT16
+        assert report["live"] == live
+        assert 0.9 * live < program["hbm_bytes"] < 1.15 * live
+        # Each of 64 rows takes two operations per weight; the rest is attention.
+        assert 0 < program["flops"] - LANES * ROWS * report["params"] < 0.1 * program["flops"]
+
+
+@pytest.mark.parametrize("name", ["run", "prefill"])
+def test_a_layer_exchanges_two_sums_of_hidden_states_and_nothing_longer_moves(name):
+    collectives = compiled()["programs"][name]["collectives"]
+    # After `out` and `down`; `run` has a loop for one row and one for eight.
+    bodies, tokens = {"run": (2, LANES * ROWS), "prefill": (1, PREFILL)}[name]
+    assert collectives["in_layers"] == {"all-reduce": 2 * bodies}
+    assert collectives["largest"] == {"all-reduce": tokens * EMBED * BFLOAT16}
+
+
+@pytest.mark.parametrize("topology", OTHERS)
+def test_the_loop_compiles_in_place_for_other_chips(topology):
+    report = json.loads(said()[list(OTHERS).index(topology)])
+    assert report["topology"] == topology
+    program = report["programs"]["run"]
+    assert (program["kernels"], program["sorts"]) == (2, 0)
+    assert report["state"] <= program["alias"] < report["state"] + MIB
+    assert set(program["collectives"]["largest"]) == {"all-reduce"}
+    assert program["collectives"]["in_layers"] == {"all-reduce": OTHERS[topology][1]}
+    assert program["hbm_bytes"] < 1.15 * report["live"]
+
+
+def test_a_training_step_over_a_mesh_runs_the_kernels_and_gathers_nothing():
+    train = json.loads(said()[len(OTHERS)])["programs"]["sft"]
+    assert train["kernels"] == 4  # forward, forward again for the backward pass, and its own two
+    assert set(train["collectives"]["largest"]) == {"all-reduce"}
+    assert max(train["collectives"]["largest"].values()) < 1024 * 1024  # a byte for each pair of tokens
+
+
+def test_what_cannot_be_compiled_is_refused_in_one_line():
+    lines = said()[len(OTHERS) + 1 :]
+    for line, (*_, message) in zip(lines, REFUSED, strict=True):
+        assert line.startswith(message)
+    assert "exceeds available HBM (15.75G)" in lines[-1]
+    assert lines[-1].endswith("; v5e:2x2 holds 26 lanes of 4096 slots on a mesh of 1 x 4")

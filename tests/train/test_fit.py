@@ -1,0 +1,96 @@
+"""Training in a folder: resumed, stopped, refused, closed also on errors."""
+
+import signal
+
+import jax
+import numpy as np
+import pytest
+
+from pasta_jax.errors import PastaError
+from pasta_jax.runs.checkpoint import Checkpoints, provenance
+from pasta_jax.runs.metrics import Metrics
+from pasta_jax.train.fit import Fit, Keep, StopSignal, fit
+from tests.train.test_loop import fresh, lines, run_of
+
+POSITIONS = {"policy": "constant", "constant": 7}
+
+
+def fit_in(folder, data: str = "points", stop_after: int = 100, **changes) -> Fit:
+    steps = iter(range(stop_after))
+    about = provenance({}, data, POSITIONS)
+    return fit(folder, run_of(**changes), fresh(), None, about, Keep(2, 0), False, lambda: next(steps, None) is None)
+
+
+def test_a_stopped_run_resumes_and_ends_as_if_uninterrupted(tmp_path, capsys):
+    whole = fit_in(tmp_path / "whole")
+    assert (whole.complete, whole.step, whole.steps) == (True, 9, 9)
+    stopped = fit_in(tmp_path / "parts", stop_after=4)
+    assert (stopped.complete, stopped.step, stopped.steps) == (False, 4, 9)
+    resumed = fit_in(tmp_path / "parts")
+    messages = capsys.readouterr().err.splitlines()
+    assert messages == ["stopped at step 4 of 9, saved; rerun the command to resume", "resuming from step 4 of 9"]
+    jax.tree.map(np.testing.assert_array_equal, resumed.state, whole.state)
+    assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
+
+
+def test_a_finished_run_returns_its_state_and_metrics_again(tmp_path):
+    first, again = fit_in(tmp_path), fit_in(tmp_path)
+    jax.tree.map(np.testing.assert_array_equal, again.state, first.state)
+    assert again.metrics == first.metrics
+    written = lines(tmp_path)
+    assert written[-1]["held_out/loss"] == first.metrics["held_out/loss"]
+    assert [line["loss"] for line in written if "loss" in line][-1] == first.metrics["loss"]
+    assert "step" not in first.metrics
+
+
+def test_a_checkpoint_of_other_data_is_refused(tmp_path):
+    fit_in(tmp_path, stop_after=4)
+    with pytest.raises(PastaError, match="was started on other data; use another folder, or the original data"):
+        fit_in(tmp_path, data="other points")
+
+
+def test_checkpoints_record_positions(tmp_path):
+    fit_in(tmp_path)
+    checkpoints = Checkpoints(tmp_path / "checkpoints", provenance({}, "", None), 2, 0)
+    assert checkpoints.about(9)["positions"] == POSITIONS
+    checkpoints.close()
+
+
+def test_files_are_closed_after_errors(tmp_path, monkeypatch):
+    closed = []
+    for cls in (Metrics, Checkpoints):
+        close = cls.close
+        monkeypatch.setattr(cls, "close", lambda self, close=close: (closed.append(type(self).__name__), close(self)))
+
+    def broken(seed: int, step: int):
+        raise PastaError("no data")
+
+    with pytest.raises(PastaError, match="no data"):
+        fit_in(tmp_path, batch=broken)
+    assert closed == ["Metrics", "Checkpoints"]
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_is_noticed_within_the_block_only(number, exit_code, capfd, sigint):
+    numbers = signal.SIGINT, signal.SIGTERM
+    former = [signal.getsignal(each) for each in numbers]
+    stop = StopSignal()
+    with stop.watch() as stopping:
+        assert not stopping()
+        assert stop.exit_code == 0
+        signal.raise_signal(number)
+        assert stopping()
+        assert stop.exit_code == exit_code
+        assert [signal.getsignal(each) for each in numbers] == [signal.SIG_DFL] * 2, "a second one ends at once"
+    message = f"{signal.Signals(number).name}: saving and stopping; a second signal ends without saving\n"
+    assert capfd.readouterr().err == message
+    assert [signal.getsignal(each) for each in numbers] == former
+    with StopSignal().watch() as stopping:
+        assert not stopping()
+
+
+def test_an_ignored_signal_stays_ignored(sigint):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with StopSignal().watch() as stopping:
+        signal.raise_signal(signal.SIGINT)
+        assert not stopping()

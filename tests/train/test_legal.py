@@ -1,0 +1,98 @@
+"""The loss of legal ids: its table against the grammar of decoding, its value and gradient against a softmax."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pasta_jax.decode.grammar import FORK, SYNC, allow
+from pasta_jax.decode.sampling import FORBIDDEN
+from pasta_jax.decode.state import Rules
+from pasta_jax.lang.structure import NO_LABEL, PREDICTED
+from pasta_jax.preference.feed import PairExample, pair_batch
+from pasta_jax.preference.loss import PreferenceLoss, preference_loss
+from pasta_jax.train.legal import CHUNK, MAIN, PROMISE, Grammar
+from pasta_jax.train.loss import kinds, label_losses, sft_loss, sliced_losses
+from tests.train.test_loss import CONFIG, EVEN, SCORING, TAGS, TOKENIZER, params, records, row, total
+
+GRAMMAR = Grammar(TAGS, TOKENIZER.end_of_turn)
+IDS = [*range(TAGS.base, TAGS.end), TOKENIZER.end_of_turn]
+RULES = Rules(TAGS, (TOKENIZER.end_of_turn,), CONFIG.vocab, 2, (1, 2), (), PREDICTED, 64)
+
+
+def test_the_same_ids_are_legal_as_in_decoding():
+    """[ASYNC] too, which the interpreter writes and no thread samples."""
+    in_main, topic = jnp.array([True, True, False]), jnp.array([-1, 2, -1])
+    full, tags, most = jnp.zeros(3, bool), jnp.full(3, FORK | SYNC), jnp.full(3, 9)
+    logits = allow(jnp.zeros((3, CONFIG.vocab)), RULES, in_main, topic, full, tags, most)
+    np.testing.assert_array_equal(GRAMMAR.illegal(), np.asarray(logits)[:, IDS] <= FORBIDDEN)
+
+
+def test_the_place_of_a_label_is_where_it_would_be_sampled():
+    """Every label of real programs is legal in its place, and all three places occur."""
+    batch = row([example for example, _ in records()])
+    place = np.asarray(GRAMMAR.places(kinds(batch, TAGS)))
+    illegal = GRAMMAR.illegal()
+    for label, at in zip(batch.label[batch.label != NO_LABEL], place[batch.label != NO_LABEL], strict=True):
+        assert label not in IDS or not illegal[at][IDS.index(label)]
+    assert set(place[batch.label != NO_LABEL]) == {MAIN, PROMISE, CHUNK}
+    np.testing.assert_array_equal(place[(batch.chunk > 0) & (batch.label != NO_LABEL)], CHUNK)
+
+
+def test_its_value_and_gradient_are_those_of_a_softmax():
+    rng = np.random.default_rng(0)
+    logits = jnp.asarray(rng.normal(0, 3, (2, 9, CONFIG.vocab)), jnp.float32)
+    place = jnp.asarray(rng.integers(0, 3, (2, 9)))
+
+    def ours(logits):
+        return jnp.sum(GRAMMAR.losses(logits, jax.nn.logsumexp(logits, axis=2), place))
+
+    def plain(logits):
+        illegal = np.zeros((2, 9, CONFIG.vocab), bool)
+        illegal[:, :, IDS] = GRAMMAR.illegal()[np.asarray(place)]
+        return -jnp.sum(jnp.log(jnp.sum(jnp.where(illegal, 0.0, jax.nn.softmax(logits)), axis=2)))
+
+    for one, other in zip(*(jax.value_and_grad(f)(logits) for f in (ours, plain)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-6)
+    certain = jnp.full((1, 1, CONFIG.vocab), -50.0).at[0, 0, TAGS.end_async].set(50.0)
+    value, slope = jax.value_and_grad(lambda x: jnp.sum(GRAMMAR.losses(x, x.max(axis=2), jnp.array([[MAIN]]))))(certain)
+    assert 10 < value < 20
+    assert np.all(np.isfinite(slope))
+
+
+def test_it_is_added_to_the_loss_by_its_weight():
+    batch = row([example for example, _ in records()])
+    without = total(sft_loss(SCORING, EVEN), params(), None, batch)[1].parts
+    parts = total(sft_loss(SCORING, EVEN, grammar=GRAMMAR, legal=4.0), params(), None, batch)[1].parts
+    (loss, weight), (legal, labels) = parts["loss"], parts["loss_legal"]
+    assert labels == np.sum(batch.label != NO_LABEL)
+    assert legal / labels > 0.01  # of random weights
+    np.testing.assert_allclose(loss / weight, without["loss"][0] / without["loss"][1] + 4 * legal / labels, rtol=1e-5)
+
+
+def test_slices_keep_each_loss_with_its_token():
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.standard_normal((2, 50, CONFIG.embed)), jnp.float32)
+    label = rng.integers(0, CONFIG.vocab, (2, 50)).astype(np.int32)
+    label[rng.random((2, 50)) < 0.3] = NO_LABEL
+    place = rng.integers(0, 3, (2, 50)).astype(np.int32)
+    of = {
+        size: sliced_losses(dataclasses.replace(SCORING, slice=size), params(), x, label, GRAMMAR, place)
+        for size in (7, 50)
+    }
+    np.testing.assert_allclose(of[7], of[50], atol=1e-5)
+    assert np.all(np.asarray(of[50])[label != NO_LABEL] > 0)
+
+
+def test_preference_adds_it_summed_over_both_answers():
+    better, worse = (example for example, _ in records()[:2])
+    batch = pair_batch([PairExample(better, worse, 0.0, 0.0)] * 2, 192, 3)  # the last row is padding
+    settings = PreferenceLoss("bonbon", alpha=0.005, margin=5.0, beta=0.0, legal=3.0)
+    without = preference_loss(SCORING, settings)(params(), None, batch).parts
+    parts = preference_loss(SCORING, settings, GRAMMAR)(params(), None, batch).parts
+    apart = sum(np.sum(label_losses(SCORING, params(), side, GRAMMAR)[0, :, 1]) for side in (batch.better, batch.worse))
+    assert "loss_legal" not in without
+    legal, pairs = parts["loss_legal"]
+    np.testing.assert_allclose(legal / pairs, apart / 2, rtol=1e-5)
+    np.testing.assert_allclose(parts["loss"][0] / pairs, without["loss"][0] / pairs + 3 * apart, rtol=1e-5)

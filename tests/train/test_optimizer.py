@@ -1,0 +1,91 @@
+"""The optimizer: which leaves decay, the schedule, clipping."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from pasta_jax.errors import PastaError
+from pasta_jax.lang.tags import TagIds
+from pasta_jax.models.config import PRESETS
+from pasta_jax.train.optimizer import OptimizerConfig, decay_mask, new_optimizer, schedule
+from pasta_jax.weights.adapter import AdapterConfig, new_adapter
+from tests.helpers.models import random_params
+
+CONFIG = OptimizerConfig(
+    steps=10, learning_rate=0.1, warmup=0, weight_decay=0.5, clip=1.0, b1=0.9, b2=0.999, eps=1e-8
+)  # fmt: skip
+UNTIED = dataclasses.replace(PRESETS["toy"], tied_head=False)
+
+
+def trees():
+    params = jax.device_put(random_params(UNTIED, seed=0))
+    return {"params": params, "adapter": new_adapter(params, AdapterConfig(2, 2.0), TagIds(256), seed=0)}
+
+
+@pytest.mark.parametrize("name", ["params", "adapter"])
+def test_decay_applies_to_kernels_and_adapters_only(name):
+    """With a gradient of zero, only decay changes a weight."""
+    tree = trees()[name]
+    optimizer = new_optimizer(CONFIG)
+
+    @jax.jit
+    def step(tree):
+        updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, tree), optimizer.init(tree), tree)
+        return optax.apply_updates(tree, updates)
+
+    moved = step(tree)
+    decayed = set()
+    for (path, before), after in zip(jax.tree_util.tree_leaves_with_path(tree), jax.tree.leaves(moved), strict=True):
+        kind = path[-1].key
+        if kind in ("kernel", "lora_a", "lora_b"):
+            np.testing.assert_allclose(after, before * (1 - 0.1 * 0.5), rtol=1e-5)
+            decayed.add(kind)
+        else:
+            np.testing.assert_array_equal(after, before)
+    assert decayed == ({"kernel"} if name == "params" else {"lora_a", "lora_b"})
+
+
+def test_a_leaf_that_no_pattern_matches_is_an_error_that_names_it():
+    with pytest.raises(PastaError, match="layers/0/gate: no pattern decides whether it decays"):
+        decay_mask({"layers": ({"gate": jnp.ones(3)},)})
+
+
+def test_the_learning_rate_rises_and_falls_linearly_to_0():
+    rate = schedule(dataclasses.replace(CONFIG, warmup=4))
+    climb = [float(rate(step)) for step in range(4)]
+    np.testing.assert_allclose(climb, [0.02, 0.04, 0.06, 0.08], rtol=1e-6)
+    fall = [float(rate(step)) for step in range(4, 11)]
+    np.testing.assert_allclose(fall, 0.1 * np.arange(6, -1, -1) / 6, atol=1e-7)
+    assert float(schedule(CONFIG)(0)) == pytest.approx(0.1)
+
+
+def test_the_schedule_is_the_learning_rate_that_is_applied():
+    """Under a constant gradient, Adam's first steps each change a weight by the learning rate."""
+    optimizer = new_optimizer(dataclasses.replace(CONFIG, warmup=4, weight_decay=0.0))
+    tree = {"kernel": jnp.zeros(3)}
+    state = optimizer.init(tree)
+    for step in range(3):
+        updates, state = optimizer.update({"kernel": jnp.full(3, 0.1)}, state, tree)
+        np.testing.assert_allclose(-updates["kernel"], schedule(dataclasses.replace(CONFIG, warmup=4))(step), rtol=1e-4)
+
+
+def test_large_gradients_are_clipped_and_small_ones_not():
+    """A huge gradient must not have more weight in the moments than one of norm 1."""
+    optimizer = new_optimizer(CONFIG)
+    tree = {"kernel": jnp.zeros(4)}
+    states = [
+        optimizer.update({"kernel": jnp.full(4, size)}, optimizer.init(tree), tree)[1] for size in (0.25, 0.5, 1e6)
+    ]
+    small, one, huge = (optax.tree.get(state, "mu")["kernel"] for state in states)
+    np.testing.assert_allclose(huge, one, rtol=1e-6)
+    np.testing.assert_allclose(small, one / 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("changes", "message"), [({"warmup": 10}, "below steps"), ({"clip": 0.0}, "above 0")])
+def test_impossible_settings_are_refused(changes, message):
+    with pytest.raises(PastaError, match=message):
+        dataclasses.replace(CONFIG, **changes)

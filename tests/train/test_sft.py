@@ -1,0 +1,343 @@
+"""Supervised training: the command as a user runs it, killed, stopped, resumed, refused; and the pipeline itself."""
+
+import dataclasses
+import errno
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from configs.sft import get_config
+from pasta_jax.errors import PastaError
+from pasta_jax.files.workdir import claim
+from pasta_jax.lang.structure import POLICIES, Positions
+from pasta_jax.runs import settings
+from pasta_jax.runs import settings as run_config
+from pasta_jax.runs.checkpoint import Checkpoints
+from pasta_jax.runs.metrics import Metrics
+from pasta_jax.train import sft
+from pasta_jax.weights.adapter import WEIGHTS
+from pasta_jax.weights.config_file import read_config
+from pasta_jax.weights.source import ModelSource, load, load_with_adapter
+from tests.helpers.forked import Forked, command
+
+TINY = "--config=configs/sft.py:tiny"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("sft")
+
+
+def start(workdir: Path, *flags: str) -> Forked:
+    return command(workdir.parent, "sft", TINY, f"--workdir={workdir}", *flags)
+
+
+def lines(workdir) -> list[dict]:
+    """The metrics without the times."""
+    path = workdir / "metrics.jsonl"
+    written = [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
+    times = ("s_per_step", "tokens_per_s")
+    return [{key: value for key, value in line.items() if key not in times} for line in written]
+
+
+def wait(process: Forked, until: Callable[[], bool]) -> None:
+    while process.poll() is None and not until():
+        time.sleep(0.01)
+    assert process.poll() is None, f"it ended before it could be stopped: {process.errors()}"
+
+
+def has_step(workdir: Path, step: int) -> bool:
+    return any(line["step"] >= step for line in lines(workdir))
+
+
+@pytest.fixture(scope="module")
+def whole(folder):
+    """The folder of an uninterrupted run."""
+    start(folder / "whole").finish()
+    return folder / "whole"
+
+
+@pytest.mark.slow
+def test_a_run_writes_metrics_config_and_checkpoints(whole):
+    written = lines(whole)
+    losses = [line for line in written if "loss" in line]
+    assert [line["step"] for line in losses] == list(range(1, 13))
+    assert losses[-1]["loss"] < losses[0]["loss"] - 1
+    assert {f"loss_{kind}" for kind in ("main", "topic", "length", "chunk", "sync")} <= set().union(*losses)
+    assert any("held_out/loss" in line for line in written)
+    probes = [line for line in written if "probe/fork_rate" in line]
+    assert [line["step"] for line in probes] == [12]
+    assert 0 <= probes[0]["probe/well_formed"] <= 1
+    about = json.loads((whole / "checkpoints/12/about/metadata").read_text())
+    assert about["config"]["train"]["steps"] == 12
+    assert about["positions"] == {"policy": "predicted", "constant": 40}
+    assert json.loads((whole / "config.json").read_text()) == about["config"]
+
+
+@pytest.mark.slow
+def test_a_run_killed_anywhere_and_resumed_equals_an_uninterrupted_one(folder, whole):
+    """Killed at a random step, it loses nothing but the steps since the last checkpoint."""
+    workdir = folder / "killed"
+    step = random.SystemRandom().randrange(2, 11)
+    process = start(workdir)
+    wait(process, lambda: has_step(workdir, step))
+    process.send_signal(signal.SIGKILL)
+    process.finish(-signal.SIGKILL)
+    assert not (workdir / "model").exists()
+    start(workdir).finish()
+    assert lines(workdir) == lines(whole), f"killed at step {step}"
+    ours, theirs = (load_file(path / "model/model.safetensors") for path in (workdir, whole))
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=f"{name}, killed at step {step}")
+
+
+@pytest.mark.slow
+def test_signals_save_and_end_with_their_exit_codes(folder, whole):
+    workdir, flag = folder / "stopped", "--config.every.save=0"
+    process = start(workdir, flag)
+    wait(process, lambda: has_step(workdir, 3))
+    process.send_signal(signal.SIGINT)
+    process.finish(130)
+    assert "saved; rerun the command to resume" in process.errors()
+    assert lines(workdir)[-1]["step"] < 12
+    process = start(workdir, flag)
+    wait(process, lambda: "resuming from step" in process.errors())
+    process.send_signal(signal.SIGTERM)
+    process.finish(143)
+    assert "saved; rerun the command to resume" in process.errors()
+    process = start(workdir, flag)
+    process.finish()
+    assert "resuming from step" in process.errors()
+    assert lines(workdir) == lines(whole)
+
+
+@pytest.mark.slow
+def test_the_result_decodes(folder, whole):
+    flags = ["--config=configs/decode.py:local", "--json", "--nosequential", f"--config.model.path={whole / 'model'}"]
+    flags += ["--prompt=birds owl 4", "--config.request.max_tokens=8", "--config.decoding.rows=2"]  # quick to compile
+    ended = command(folder, "decode", *flags)
+    answer = json.loads(ended.finish())  # after twelve steps it may stop at once
+    assert answer["finish_reason"] == ("length" if answer["tokens"] == 8 else "stop")
+
+
+@pytest.mark.slow
+def test_an_unknown_key_is_refused_in_one_line(folder):
+    process = start(folder / "unknown", "--config.train.learning_rte=1")
+    process.finish(2)
+    [*_, last] = process.errors().splitlines()
+    assert last.startswith("error: ")
+    assert "learning_rte" in last
+    assert "Traceback" not in process.errors()
+    assert not (folder / "unknown").exists()
+
+
+def settings_with(variant: str, **changes) -> sft.Settings:
+    """A variant's settings with changes by dotted names, as the command's flags make them."""
+    config = get_config(variant)
+    config.update_from_flattened_dict({name.replace("__", "."): value for name, value in changes.items()})
+    return settings.read(config, sft.Settings)
+
+
+def train(workdir: Path, **changes) -> sft.Result:
+    """A run of the pipeline in this process, on all of its devices: as small as can be."""
+    smallest = {"train__steps": 1, "train__warmup": 0, "data__rows": 8, "data__toy_count": 8, "data__held_out": 0}
+    smallest |= {"fresh__layers": 1, "fresh__embed": 8, "fresh__ff": 8, "fresh__heads": 1, "fresh__kv_heads": 1}
+    return sft.run(settings_with("tiny", **smallest | changes), workdir, lambda: False)
+
+
+@pytest.mark.parametrize("variant", ["tiny", "toy", "smollm2_135m", "gemma3_270m", "gemma_7b"])
+def test_every_variant_has_the_fields_of_the_settings(variant):
+    assert settings_with(variant).train.clip == 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train__learning_rate": 0.5}, "was started with config.train.learning_rate 0.01, now it is 0.5"),
+        ({"strip_tags": True}, "was started with config.strip_tags False, now it is True"),
+        ({"train__steps": 24}, "use another workdir, or the original command"),
+    ],
+)
+def test_other_settings_in_the_same_folder_are_refused(whole, changes, message):
+    with pytest.raises(PastaError, match=message):
+        sft.run(settings_with("tiny", **changes), whole, lambda: False)
+
+
+def test_what_a_run_does_not_compute_may_change_when_it_resumes(tmp_path):
+    (tmp_path / "config.json").write_text('{"every": {"log": 1}, "adapter": {"rank": 0}}')
+    run_config.refuse_other(tmp_path, {"every": {"log": 7}, "adapter": {"rank": 0, "dtype": "bfloat16"}})
+
+
+def test_a_config_that_is_not_json_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text("[1")
+    with pytest.raises(PastaError, match=r"config.json: line 1, column 3: not JSON: .*; use another workdir"):
+        train(tmp_path)
+
+
+def test_a_workdir_that_cannot_be_used_is_refused_before_the_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(sft, "start_of", pytest.fail)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PastaError, match="file: is a file; choose a folder"):
+        train(tmp_path / "file")
+    with claim(tmp_path), pytest.raises(PastaError, match=f"in use by process {os.getpid()} on "):
+        train(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("cls", "method", "error"),
+    [
+        (Metrics, "write", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))),
+        (Checkpoints, "wait", ValueError("RESOURCE_EXHAUSTED: [OS error 28: ENOSPC No space left on device]")),
+    ],
+)
+def test_a_full_disk_is_one_line_and_the_run_resumes(tmp_path, monkeypatch, cls, method, error):
+    def full(*_):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cls, method, full)
+        with pytest.raises(PastaError, match="the disk is full; free some space and rerun the command to resume"):
+            train(tmp_path)
+    assert train(tmp_path).step == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train__epochs": 3}, "set either steps or epochs"),
+        ({"data__toy": ""}, "set either records="),
+        ({"data__toy": "huge"}, r"config.data.toy: unknown value 'huge'"),
+        ({"data__lengths": (8,)}, "fits into 8 tokens"),
+        ({"positions__policy": "late"}, "unknown position policy 'late'"),
+        ({"mesh__model": 3}, "mesh .*choose data and model with this product"),
+        ({"train__accumulate": 0}, "config.train.accumulate: expected `int` >= 1"),
+        ({"data__stray": 0.5, "strip_tags": True}, r"config\.data\.stray: needs chunks .*; set it to 0"),
+        ({"tag_rows": "apart"}, r"config\.tag_rows=apart: .*; set --config\.adapter\.rank, or"),
+        ({"adapter__rank": 2, "adapter__targets": ("qvk",)}, r"config\.adapter\.targets\[0\]: unknown value 'qvk'"),
+    ],
+)
+def test_impossible_settings_are_refused(tmp_path, changes, message):
+    with pytest.raises(PastaError, match=message):
+        sft.run(settings_with("tiny", **changes), tmp_path, lambda: False)
+
+
+@pytest.mark.slow
+def test_an_adapter_is_trained_saved_and_merged(folder, whole):
+    """LoRA over the model of another run, without tags: the baseline's way."""
+    workdir = folder / "adapter"
+    flags = ["--config.fresh.layers=0", f"--config.model.path={whole / 'model'}", "--config.adapter.rank=2"]
+    flags += ["--config.adapter.alpha=4.0", "--config.train.steps=4", "--config.strip_tags=True"]
+    start(workdir, *flags).finish()
+    losses = [line for line in lines(workdir) if "loss" in line]
+    assert losses[-1]["loss"] < losses[0]["loss"]
+    assert "loss_chunk" not in losses[0]
+    base, merged = (load_file(path / "model/model.safetensors") for path in (whole, workdir))
+    assert any(np.any(base[name] != merged[name]) for name in base)
+    pairs = load_file(workdir / "adapter/adapter_model.safetensors")
+    assert "base_model.model.model.layers.0.mlp.up_proj.lora_A.weight" in pairs
+
+
+def source(model: Path, adapter: Path | str = "", policy: str = "") -> ModelSource:
+    return ModelSource("", str(model), str(adapter), policy, 40, dtype="auto", kernel=True)
+
+
+OUT = "base_model.model.model.layers.0.self_attn.o_proj"
+ADAPTER = {"fresh__layers": 0, "adapter__rank": 2, "adapter__alpha": 4.0}
+
+
+@pytest.fixture(scope="module")
+def base(folder) -> Path:
+    """A model that was not trained on the tags."""
+    result = train(folder / "base", strip_tags=True)
+    assert read_config(result.model)[1].positions is None
+    assert (result.step, result.steps, result.metrics["loss"] > 0) == (1, 1, True)
+    return result.model
+
+
+@pytest.fixture(scope="module")
+def adapted(folder, base) -> Path:
+    """The folder of an adapter that was trained with `shared_start`."""
+    changes = ADAPTER | {"positions__policy": "shared_start", "adapter__dtype": "bfloat16"}
+    train(folder / "adapted", model__path=str(base), train__learning_rate=0.1, **changes)
+    return folder / "adapted"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_trained_model_and_an_adapter_record_their_positions(tmp_path, base, policy):
+    positions = {"positions__policy": policy, "positions__constant": 30}
+    model = train(tmp_path / "model", **positions).model
+    train(tmp_path / "adapter", model__path=str(base), **ADAPTER, **positions)
+    adapter = tmp_path / "adapter/adapter"
+    expected = Positions(policy, 30)
+    assert load(source(model)).positions == expected
+    assert load(source(base, adapter)).positions == expected
+    assert load(source(tmp_path / "adapter/model")).positions == expected
+    about = json.loads((tmp_path / "model/checkpoints/1/about/metadata").read_text())
+    assert about["positions"] == dataclasses.asdict(expected)
+
+
+def test_training_with_positions_other_than_the_models_is_refused(tmp_path, base, adapted):
+    message = "trained with positions shared_start, config.positions is predicted; set --config.positions.policy=shared"
+    with pytest.raises(PastaError, match=f"adapted/model: {message}"):
+        train(tmp_path, fresh__layers=0, model__path=str(adapted / "model"))
+    with pytest.raises(PastaError, match=f"adapted/adapter: {message}"):
+        train(tmp_path, model__path=str(base), model__adapter=str(adapted / "adapter"), **ADAPTER)
+    assert list(tmp_path.iterdir()) == []
+    # Without tags, positions don't matter and none are recorded.
+    result = train(tmp_path, fresh__layers=0, model__path=str(adapted / "model"), strip_tags=True)
+    assert load(source(result.model)).positions is None
+
+
+def test_an_adapter_is_trained_further(tmp_path, base, adapted):
+    """At a learning rate of 0 nothing changes, so the result shows what training started from."""
+    file = adapted / "adapter"
+    changes = {"model__path": str(base), "model__adapter": str(file), "positions__policy": "shared_start"}
+    still = train(tmp_path / "still", **ADAPTER | changes, train__learning_rate=0.0)
+    before, after = (load_file(folder / WEIGHTS) for folder in (file, tmp_path / "still/adapter"))
+    assert np.any(before[f"{OUT}.lora_B.weight"] != 0)
+    assert before.keys() == after.keys()
+    for name in before:
+        np.testing.assert_array_equal(before[name], after[name], err_msg=name)
+    for name, value in load_file(adapted / "model/model.safetensors").items():
+        np.testing.assert_array_equal(load_file(still.model / "model.safetensors")[name], value, err_msg=name)
+    train(tmp_path / "moved", **ADAPTER | changes, train__learning_rate=0.1)
+    _, moved, about = load_with_adapter(source(base, tmp_path / "moved/adapter"))
+    assert np.any(np.asarray(moved["layers"][0]["out"]["lora_b"]) != before[f"{OUT}.lora_B.weight"])
+    assert (about.rank, about.alpha) == (2, 4.0)
+
+
+def test_without_a_rank_the_adapter_is_merged_and_all_parameters_are_trained(tmp_path, base, adapted):
+    changes = {"fresh__layers": 0, "model__path": str(base), "model__adapter": str(adapted / "adapter")}
+    result = train(tmp_path, **changes, positions__policy="shared_start", train__learning_rate=0.0)
+    assert not (tmp_path / "adapter").exists()
+    trained, merged = (load_file(path / "model.safetensors") for path in (result.model, adapted / "model"))
+    assert trained.keys() == merged.keys()
+    for name in merged:
+        np.testing.assert_allclose(trained[name], merged[name], atol=1e-6, err_msg=name)
+    assert any(np.any(load_file(base / "model.safetensors")[name] != merged[name]) for name in merged)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"adapter__rank": 4}, "was created with rank 2, config.adapter.rank is 4"),
+        ({"adapter__alpha": 8.0}, "was created with alpha 4.0, config.adapter.alpha is 8.0"),
+        ({"adapter__targets": ("qkv", "out")}, r"config.adapter.targets is \('qkv', 'out'\)"),
+    ],
+)
+def test_adapter_settings_other_than_the_files_are_refused(tmp_path, base, adapted, changes, message):
+    changes = ADAPTER | changes | {"positions__policy": "shared_start", "model__path": str(base)}
+    with pytest.raises(PastaError, match=message):
+        train(tmp_path, model__adapter=str(adapted / "adapter"), **changes)

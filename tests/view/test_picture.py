@@ -1,0 +1,154 @@
+"""Pictures of a trace: a timeline of its steps, the attention mask, the standalone picture of an answer."""
+
+import itertools
+import re
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+
+from pasta_jax.lang.program import Chunk, Program, Text
+from pasta_jax.view.picture import Layout, mask_svg, picture, timeline_svg
+from pasta_jax.view.style import DARK, LIGHT, css_variables
+from pasta_jax.view.text import printable
+from tests import ROOT
+from tests.helpers.requires import requires_smollm2
+from tests.helpers.traces import hostile, is_silent, random_traces, script_of, traced
+
+DOCS = ROOT / "docs"
+
+
+def elements(svg: str, name: str, **classes) -> list[ET.Element]:
+    root = ET.fromstring(
+        svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1) if "xmlns" not in svg else svg
+    )
+    found = root.iter("{http://www.w3.org/2000/svg}" + name)
+    return [element for element in found if classes.get("kind", "") in (element.get("class") or "")]
+
+
+def edges(bar: ET.Element) -> tuple[float, float]:
+    left, width = re.match(r"M([\d.]+) [\d.]+h([\d.]+)", bar.get("d")).groups()
+    return float(left), float(left) + float(width)
+
+
+@pytest.mark.parametrize("unit", ["steps", "ms"])
+def test_a_timeline_has_one_bar_per_token_in_order_of_time(unit):
+    for trace, *_ in random_traces(20, seed=3):
+        if unit == "ms" and not trace.rounds:
+            continue
+        svg = timeline_svg(trace, unit)
+        bars = {int(bar.get("data-n")): bar for bar in elements(svg, "path", kind="bar")}
+        assert sorted(bars) == list(range(len(trace.token)))
+        for i, bar in bars.items():
+            assert ("tag" in bar.get("class")) == is_silent(trace, i)
+            assert edges(bar)[1] <= 960
+        for number in range(len(trace.closed)):
+            own = np.flatnonzero(trace.thread == number).tolist()
+            for before, after in itertools.pairwise(own):
+                assert edges(bars[before])[1] <= edges(bars[after])[0] + 0.51
+        started = sum(thread.tokens > 0 for thread in trace.threads()[1:])
+        assert len(elements(svg, "rect", kind="promised")) == started
+        joined = [path for path in elements(svg, "path", kind="arrow") if path.get("marker-end")]
+        assert sorted(int(path.get("data-n")) for path in joined) == sorted(trace.joins().values())
+        assert len(elements(svg, "path", kind="arrow")) == started + len(joined)
+
+
+def polygon(path: str) -> list[list[tuple[float, float]]]:
+    """The closed outlines of a path made of M, h, v, H and z."""
+    shapes, x, y = [], 0.0, 0.0
+    for command, numbers in re.findall(r"([MhvHz])([-\d. ]*)", path):
+        values = [float(number) for number in numbers.split()]
+        if command == "M":
+            x, y = values
+            shapes.append([(x, y)])
+            continue
+        if command == "z":
+            continue
+        x, y = {"h": (x + values[0], y), "v": (x, y + values[0]), "H": (values[0], y)}[command]
+        shapes[-1].append((x, y))
+    return shapes
+
+
+def painted(path: str, left: float, top: float, count: int) -> np.ndarray:
+    """bool [count, count]: the unit cells whose centres lie inside an outline of the path."""
+    filled = np.zeros((count, count), bool)
+    x, y = left + np.arange(count) + 0.5, top + np.arange(count) + 0.5
+    for shape in polygon(path):
+        inside = np.zeros((count, count), bool)
+        for (x0, y0), (x1, y1) in zip(shape, [*shape[1:], shape[0]], strict=True):
+            crosses = (min(y0, y1) <= y) & (y < max(y0, y1))
+            inside ^= crosses[:, None] & (x < x0 + (y - y0)[:, None] * (x1 - x0) / ((y1 - y0) or 1))
+        filled |= inside
+    return filled
+
+
+def test_the_mask_picture_is_the_mask():
+    for trace, *_ in random_traces(25, seed=4):
+        count = len(trace.token)
+        if not count:
+            assert mask_svg(trace) == ""
+            continue
+        svg = mask_svg(trace)
+        root = ET.fromstring(svg)
+        left, top = float(root.get("data-left")), float(root.get("data-top"))
+        order, sees = trace.order(), trace.sees()[:, len(trace.prompt_ids) :]
+        seen = np.zeros((count, count), bool)
+        for group in root.iter("g"):
+            number = int(group.get("class")[1:])
+            for path in group.iter("path"):
+                cells_of = painted(path.get("d"), left, top, count)
+                seen |= cells_of
+                threads = trace.thread[order][cells_of.any(axis=0)]
+                assert {1 + (t - 1) % (len(LIGHT) - 1) if t else 0 for t in threads.tolist()} <= {number}
+        assert np.array_equal(seen, sees)
+
+
+def without_marks(text: str) -> str:
+    """The text without blanks and what Markdown may hide; tests/view/test_markdown.py is about those."""
+    return "".join(re.sub(r"[\s*_`#~+•-]", "", text))
+
+
+def test_a_standalone_picture_is_well_formed_whatever_a_model_wrote():
+    for trace in (hostile(), *(trace for trace, *_ in random_traces(10, seed=5))):
+        root = ET.fromstring(picture(trace))
+        assert root.get("viewBox")
+        written = "".join("".join(text.itertext()) for text in elements(picture(trace), "text", kind="text"))
+        expected = printable(trace.program().strip() if trace.finish == 1 else written)
+        assert without_marks(written) == without_marks(expected)
+
+
+@requires_smollm2
+def test_the_documented_picture_shows_the_documented_example():
+    from pasta_jax.files import packages
+    from pasta_jax.lang.program import check
+    from pasta_jax.tokenizers.tokenizer import load_tokenizer
+
+    tokenizer = load_tokenizer(packages.smollm2_gguf())
+    source = (DOCS / "example.txt").read_text().removesuffix("\n")
+    assert check(source, tokenizer) == []
+    committed = (DOCS / "async_answer.svg").read_text()
+    prompt = "".join(elements(committed, "text", kind="ask")[0].itertext())
+    trace, _ = traced(script_of(Program.parse(source), tokenizer), prompt=prompt, tokenizer=tokenizer)
+    object.__setattr__(trace, "replayed", True)
+    command = "python -m launch.decode --program=docs/example.txt --svg=docs/async_answer.svg --prompt=…"
+    assert committed == picture(trace), f"the picture has changed; run: {command}"
+    assert len(committed) < 60_000
+
+
+def test_a_timeline_names_threads_in_full_if_there_is_room():
+    topic = "a balanced diet of fruit, vegetables"
+    trace, _ = traced(script_of(Program((Text("a"), Chunk(topic, 1, "b"), Chunk("many words " * 20, 1, "c")))))
+    for narrow in (False, True):
+        names = [name.text for name in elements(timeline_svg(trace, "steps", narrow), "text", kind="name")]
+        assert names[:2] == ["main", f"1 {topic}"]
+        assert names[2].startswith("2 many words many words")
+        assert names[2].endswith("…")
+    short = traced(script_of(Program((Text("a"), Chunk("b", 1, "b")))))[0]
+    assert Layout.of(short, narrow=False).gutter < Layout.of(trace, narrow=False).gutter <= 320
+
+
+def test_colours_follow_the_reader_and_every_thread_has_one():
+    css = css_variables()
+    assert "prefers-color-scheme:dark" in css
+    assert all(colour in css for colour in (*LIGHT, *DARK))
+    assert len(LIGHT) == len(DARK) == len(set(LIGHT)) == len(set(DARK))

@@ -1,0 +1,84 @@
+"""Cards: what a reader of a written model is told, and completing it later."""
+
+import dataclasses
+import json
+
+import pytest
+
+from pasta_jax.data.sources import EVALUATION, PACKAGED, TERMS, origin
+from pasta_jax.errors import PastaError
+from pasta_jax.lang.structure import Positions
+from pasta_jax.weights import card
+from pasta_jax.weights.card import Card, Training
+
+TRAINING = Training(
+    command="python -m launch.sft --config=configs/sft.py:smollm2_135m --workdir=runs/a",
+    seed=7,
+    data=(origin("sharegpt"), origin("mine.jsonl")),
+    settings={"train": {"learning_rate": 0.001}},
+    revision="abc123",
+)
+ADAPTER = Card("adapter", "smollm2_135m", Positions("constant", 9), 49_152, TRAINING, {"fork rate": 0.71234})
+
+
+def test_a_card_states_base_positions_command_seed_settings_data_figures_and_limits(tmp_path):
+    card.write(tmp_path, ADAPTER)
+    text = (tmp_path / "README.md").read_text()
+    _, header, body = text.split("---\n", 2)
+    assert header.splitlines()[:3] == [
+        "base_model: HuggingFaceTB/SmolLM2-135M-Instruct",
+        "license: apache-2.0",
+        "library_name: peft",
+    ]
+    for words in (
+        "`smollm2_135m`", "`constant 9`", TRAINING.command, "Seed 7", "abc123", '"learning_rate": 0.001',
+        "answers by ChatGPT; no license is stated", "mine.jsonl: its terms are not recorded", "| fork rate | 0.7123 |",
+        *card.LIMITS, card.ELSEWHERE,
+    ):  # fmt: skip
+        assert words in body
+
+
+def test_the_snippet_for_peft_makes_room_for_the_tags():
+    assert "model.resize_token_embeddings(49220, mean_resizing=False)" in card.text(ADAPTER)
+    assert 'from_pretrained("HuggingFaceTB/SmolLM2-135M-Instruct")' in card.text(ADAPTER)
+
+
+def test_a_card_is_completed_later(tmp_path):
+    card.write(tmp_path, ADAPTER)
+    assert card.read(tmp_path) == ADAPTER
+    card.write(tmp_path, dataclasses.replace(card.read(tmp_path), figures={"speedup": "1.4 (all), 1.6 (forked)"}))
+    assert "| speedup | 1.4 (all), 1.6 (forked) |" in (tmp_path / "README.md").read_text()
+
+
+def test_a_model_without_tags_or_training_says_so():
+    text = card.text(Card("model", "mine", None, 256))
+    assert "answers sequentially" in text
+    assert "## Training" not in text
+    assert card.ELSEWHERE not in text
+    assert "base_model" not in text
+
+
+@pytest.mark.parametrize("content", [None, "[", json.dumps({"kind": "model"}), json.dumps({"kind": 3})])
+def test_an_unreadable_card_is_refused_in_one_line(content, tmp_path):
+    if content is not None:
+        (tmp_path / card.FIELDS).write_text(content)
+    with pytest.raises(PastaError, match=r"card\.json: .*; (choose|export)") as caught:
+        card.read(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_packaged_source_to_train_on_has_its_terms():
+    assert set(TERMS) == set(PACKAGED) - set(EVALUATION)
+
+
+def test_settings_name_no_folder_of_the_machine_and_no_infinity(tmp_path, monkeypatch):
+    @dataclasses.dataclass
+    class Settings:
+        adapter: str
+        elsewhere: str
+        weight: float
+
+    monkeypatch.chdir(tmp_path)
+    settings = Settings(str(tmp_path / "checkpoints" / "a"), f"/data{tmp_path}/b", float("inf"))
+    plain = {"adapter": "checkpoints/a", "elsewhere": f"/data{tmp_path}/b", "weight": "Infinity"}
+    assert card.plain(settings) == plain

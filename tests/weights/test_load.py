@@ -1,0 +1,247 @@
+"""Loading models: GGUF files and folders, the cache of converted weights, fresh tag rows, export, and refusals."""
+
+import dataclasses
+import json
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pasta_jax.errors import PastaError
+from pasta_jax.files import packages
+from pasta_jax.lang.tags import TagIds
+from pasta_jax.models.kernels.cpu import library as kernels
+from pasta_jax.models.tag_rows import initial_tag_rows, rows_apart
+from pasta_jax.models.transformer import forward
+from pasta_jax.weights import gguf_model, load
+from pasta_jax.weights.load import export_model, for_decoding, load_model
+from tests.helpers.gguf_models import GEMMA3, LLAMA, gguf_bytes
+from tests.helpers.models import uncached
+from tests.helpers.requires import requires_smollm2
+
+
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("PASTA_JAX_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize(("kind", "config"), [("llama", LLAMA), ("gemma3", GEMMA3)])
+def test_a_gguf_file_and_the_cache_give_the_same_model(kind, config, tmp_path, monkeypatch):
+    content, params = gguf_bytes(kind, config)
+    path = tmp_path / "toy.gguf"
+    path.write_bytes(content)
+    model = load_model("", str(path))
+    assert load.same_architecture(model.config, config)
+    tags = model.tokenizer.tags
+    for name in ("final_norm", "layers"):
+        jax.tree.map(np.testing.assert_array_equal, model.params[name], params[name])
+    rows = len(params["embed"])
+    others = [row for row in range(rows) if not tags.base <= row < tags.end]
+    np.testing.assert_array_equal(model.params["embed"][np.array(others)], params["embed"][others])
+    assert model.config.vocab == model.tokenizer.model_vocab == len(model.params["embed"])
+
+    monkeypatch.setattr(gguf_model, "read_params", None)  # a second start converts nothing
+    again = load_model("", str(path))
+    assert again.config == model.config
+    jax.tree.map(np.testing.assert_array_equal, again.params, model.params)
+
+
+def test_a_damaged_cache_is_converted_again(tmp_path):
+    path = tmp_path / "toy.gguf"
+    path.write_bytes(gguf_bytes("llama", LLAMA)[0])
+    first = load_model("", str(path))
+    [cached] = (tmp_path / "cache" / "converted").glob("*.safetensors")
+    cached.write_bytes(cached.read_bytes()[:-1000])
+    again = load_model("", str(path))
+    jax.tree.map(np.testing.assert_array_equal, again.params, first.params)
+    assert [p.suffix for p in cached.parent.iterdir()] == [".safetensors"]
+
+
+def test_stacked_and_other_dtypes(tmp_path):
+    path = tmp_path / "toy.gguf"
+    path.write_bytes(gguf_bytes("llama", LLAMA)[0])
+    model = load_model("", str(path), dtype=jnp.bfloat16, stacked=True)
+    assert model.params["layers"]["down"]["kernel"].shape == (LLAMA.layers, LLAMA.embed, LLAMA.ff)
+    assert {leaf.dtype for leaf in jax.tree.leaves(model.params)} == {jnp.dtype("bfloat16")}
+
+
+def rounded_matrices(params):
+    """Parameters with their matrices, but not their norms, rounded to bfloat16."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: leaf if "norm" in str(path) else leaf.astype(jnp.bfloat16).astype(jnp.float32), params
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["columns", "panels", "halves", "codes"])
+@pytest.mark.parametrize("width", [1, 3])
+def test_a_model_for_decoding_has_another_layout_and_equal_logits(width, layout, tmp_path, monkeypatch):
+    if layout != "columns" and kernels.library() is None:
+        pytest.skip("needs a C++ compiler")
+    monkeypatch.setattr(load, "is_available", lambda: layout != "columns")
+    path = tmp_path / "toy.gguf"
+    path.write_bytes(gguf_bytes("gemma3", GEMMA3)[0])
+    model = load_model("", str(path))
+    dtype = {"codes": "q8", "halves": "bfloat16"}.get(layout)
+    other = load_model("", str(path), dtype=dtype, only_decoding=True)
+    kind = "panels" if layout == "halves" else layout
+    matrices = [leaves for name, leaves in other.params["layers"][0].items() if "norm" not in name]
+    assert [next(iter(leaves)) for leaves in matrices] == [kind] * 4
+    assert kind in other.params["embed"] if layout != "columns" else "embed" not in other.params
+    assert (other.dtype, other.precision) == (jnp.float32, dtype or "float32")
+    if layout == "halves":  # equal to the model whose matrices are rounded
+        model = dataclasses.replace(model, params=rounded_matrices(model.params))
+
+    def logits(model):  # each token the only one of its sequence
+        tokens, nowhere = jnp.arange(5, 5 + width)[:, None], jnp.zeros((width, 1), jnp.int32)
+        return forward(model.params, model.config, tokens, nowhere, jnp.ones((width, 1, 1), bool))
+
+    expected = logits(model)
+    error = 0.05 * np.std(expected) if layout == "codes" else 1e-5
+    np.testing.assert_allclose(logits(other), expected, atol=error)
+    assert layout != "codes" or np.abs(logits(other) - expected).max() > 1e-5
+    again = for_decoding(model)
+    assert (again is model) == (layout == "columns")
+    if layout == "panels":
+        jax.tree.map(np.testing.assert_array_equal, again.params, other.params)
+    with_scanned = load_model("", str(path), stacked=True, only_decoding=True)
+    assert "kernel" in with_scanned.params["layers"]["down"]
+
+
+def test_weights_of_8_bits_are_only_to_decode_with(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "toy.gguf"
+    path.write_bytes(gguf_bytes("llama", LLAMA)[0])
+    with pytest.raises(PastaError, match="dtype q8: only to decode with; set it to auto"):
+        load_model("", str(path), dtype="q8")
+    monkeypatch.setattr(load, "is_available", lambda: False)
+    model = load_model("", str(path), dtype="q8", only_decoding=True)
+    assert "embed_columns" in model.params
+    assert capsys.readouterr().err == "dtype q8 needs our own kernels, which run on one CPU: using float32\n"
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3"])
+def test_an_export_loads_with_equal_logits_and_keeps_its_tags(kind, tmp_path):
+    path = tmp_path / "toy.gguf"
+    path.write_bytes(gguf_bytes(kind, {"llama": LLAMA, "gemma3": GEMMA3}[kind])[0])
+    model = load_model("", str(path))
+    tags = model.tokenizer.tags
+    trained = model.params["embed"].at[tags.sync].set(0.25)
+    model = dataclasses.replace(model, params=model.params | {"embed": trained})
+    export_model(model, tmp_path / "out")
+    back = load_model("", str(tmp_path / "out"))
+    assert back.tokenizer.tags == tags
+    ids = back.tokenizer.encode("What is the capital of Italy?")
+    assert ids == model.tokenizer.encode("What is the capital of Italy?")
+    np.testing.assert_array_equal(back.params["embed"][tags.sync], trained[tags.sync])
+    np.testing.assert_allclose(uncached(back, ids), uncached(model, ids), atol=1e-5)
+
+
+def test_a_folder_without_our_section_gets_fresh_tag_rows(tmp_path):
+    path = tmp_path / "toy.gguf"
+    path.write_bytes(gguf_bytes("llama", LLAMA)[0])
+    model = load_model("", str(path))
+    fresh = model.params["embed"]
+    trained = dataclasses.replace(model, params=model.params | {"embed": fresh.at[model.tokenizer.tags.sync].set(0.25)})
+    export_model(trained, tmp_path / "out")
+    raw = json.loads((tmp_path / "out" / "config.json").read_text())
+    raw.pop("pasta_jax")
+    (tmp_path / "out" / "config.json").write_text(json.dumps(raw))
+    np.testing.assert_allclose(load_model("", str(tmp_path / "out")).params["embed"], fresh, atol=1e-6)
+
+
+def test_tag_rows_are_apart_not_longer_than_others_and_near_their_words():
+    class Words:
+        def __init__(self, tags):
+            self.tags = tags
+
+        def encode(self, text):
+            return [sum(map(ord, word)) % 200 for word in text.split()]
+
+    table = np.random.default_rng(5).standard_normal((300, 512)).astype(np.float32)
+    rows = initial_tag_rows(table, Words(TagIds(210)))
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    cosine = unit @ unit.T - np.eye(68)
+    assert cosine.max() < 0.95
+    assert np.linalg.norm(rows, axis=1).max() < np.median(np.linalg.norm(table[:200], axis=1))
+    near = unit[67] @ (table / np.linalg.norm(table, axis=1, keepdims=True)).T
+    assert set(np.argsort(near)[-3:]) == {sum(map(ord, word)) % 200 for word in ("wait", "join", "together")}
+
+
+def test_rows_apart_are_near_no_word_and_as_long_as_others():
+    class Words:
+        tags = TagIds(210)
+
+        def encode(self, text):
+            return [sum(map(ord, word)) % 200 for word in text.split()]
+
+    rng = np.random.default_rng(5)
+    table = (rng.standard_normal((300, 512)) + 2 * rng.standard_normal(512)).astype(np.float32)  # a common direction
+    tags = Words.tags
+    near = initial_tag_rows(table, Words())
+    apart = rows_apart(table, Words())
+    mean = np.delete(table, range(tags.base, tags.end), axis=0).mean(0)
+
+    def cosine(row):
+        words = table[:200] - mean
+        return (words @ (row - mean) / np.linalg.norm(words, axis=1) / np.linalg.norm(row - mean)).max()
+
+    ends = tags.end_async - tags.base
+    assert cosine(near[ends]) > 0.4
+    assert cosine(apart[ends]) < 0.2
+    assert 0.9 < np.linalg.norm(apart[ends] - mean) / np.linalg.norm(table[0] - mean) < 1.1
+    np.testing.assert_array_equal(apart[1:65], near[1:65])  # lengths
+
+
+REFUSALS = [
+    ("llama", {"general.architecture": "mamba"}, "", "unsupported architecture 'mamba'"),
+    ("llama", {"llama.rope.scaling.type": "yarn"}, "", "unsupported rope scaling 'yarn'"),
+    ("llama", {"llama.feed_forward_length": 65}, "", "ffn_gate.weight has shape"),
+    ("llama", {}, "blk.1.attn_k", "no tensor blk.1.attn_k.weight"),
+    ("llama", {}, "token_embd", "no tensor token_embd.weight"),
+]
+
+
+@pytest.mark.parametrize(("kind", "metadata", "drop", "message"), REFUSALS)
+def test_unusable_files_are_refused(kind, metadata, drop, message, tmp_path):
+    path = tmp_path / "toy.gguf"
+    path.write_bytes(gguf_bytes(kind, LLAMA, drop=drop, **metadata)[0])
+    with pytest.raises(PastaError, match=message) as caught:
+        load_model("", str(path))
+    assert str(path) in str(caught.value)
+    assert not list((tmp_path / "cache").rglob("*.safetensors"))
+
+
+def test_missing_and_mismatched_models_are_refused(tmp_path):
+    with pytest.raises(PastaError, match="no model named"):
+        load_model("", "")
+    with pytest.raises(PastaError, match="unknown model preset 'gemma_8b'"):
+        load_model("gemma_8b", "")
+    with pytest.raises(PastaError, match="gemma_7b: no package ships its weights"):
+        load_model("gemma_7b", "")
+    with pytest.raises(PastaError, match="not found; use a GGUF file, or a folder"):
+        load_model("", str(tmp_path / "none"))
+    path = tmp_path / "toy.gguf"
+    path.write_bytes(b"no model")
+    with pytest.raises(PastaError, match="not a GGUF file"):
+        load_model("", str(path))
+    path.write_bytes(gguf_bytes("llama", LLAMA)[0])
+    with pytest.raises(PastaError, match=r"not a smollm2_135m \(layers is 3, not 30\)"):
+        load_model("smollm2_135m", str(path))
+    (tmp_path / "folder").mkdir()
+    export_model(load_model("", str(path)), tmp_path / "folder")
+    (tmp_path / "folder" / "tokenizer.json").unlink()
+    with pytest.raises(PastaError, match=r"neither tokenizer\.model nor tokenizer\.json; copy"):
+        load_model("", str(tmp_path / "folder"))
+
+
+@requires_smollm2
+def test_the_second_start_loads_converted_weights_quickly(monkeypatch):
+    monkeypatch.delenv("PASTA_JAX_CACHE")
+    load_model("smollm2_135m", "")
+    monkeypatch.setattr(gguf_model, "read_params", None)
+    began = time.monotonic()
+    load_model("smollm2_135m", "")
+    assert list((packages.cache_dir() / "converted").glob("SmolLM2*.safetensors"))
+    print(f"second load: {time.monotonic() - began:.1f} s")
