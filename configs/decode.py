@@ -21,7 +21,7 @@ that. To see an asynchronous answer without a trained model, replay one:
 On a terminal, its threads grow side by side; --slow shows them at reading speed, after decoding. --compare decodes one
 prompt with and without the tags, in turn, and shows both answers, their steps and their times.
 
---trace, --perfetto and --svg write the answer in other formats (docs/TRACE.md). --prompts_file answers many prompts,
+--trace, --perfetto and --svg write the answer in other formats (docs/API.md). --prompts_file answers many prompts,
 and --output writes the results, with AlpacaEval's fields; the same command resumes a run that was stopped. With --html,
 each answer has a page, and the file that the flag names links to them.
 """

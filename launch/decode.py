@@ -44,9 +44,7 @@ OUTPUT = flags.DEFINE_string(  # other scripts have this flag too, and a test pr
 BASELINE = flags.DEFINE_string(
     "baseline", None, "the --output of a --sequential run on the same prompts, for speedups, as --baseline=plain.jsonl"
 )
-TRACE = flags.DEFINE_string(
-    "trace", None, "write the trace (docs/TRACE.md), as --trace=a.json; several: a-0001.json, …"
-)
+TRACE = flags.DEFINE_string("trace", None, "write the trace (docs/API.md), as --trace=a.json; several: a-0001.json, …")
 PERFETTO = flags.DEFINE_string("perfetto", None, "write events for ui.perfetto.dev, as --perfetto=events.json")
 HTML = flags.DEFINE_string(
     "html",

@@ -72,11 +72,11 @@ def test_the_language_tutorial():
 
 def test_every_page_with_python_is_run():
     with_python = {page for page in PAGES if blocks((ROOT / page).read_text(encoding="utf-8"))}
-    assert with_python == {"README.md", "docs/LANG.md", "docs/PYTHON.md", "docs/TPU.md"} | NEEDS_A_RUN | NEEDS_A_SERVER
+    assert with_python == {"README.md", "docs/LANG.md", "docs/API.md", "docs/TPU.md"} | NEEDS_A_RUN | NEEDS_A_SERVER
 
 
 @pytest.mark.usefixtures("few_programs")
-@pytest.mark.parametrize("page", ["README.md", "docs/PYTHON.md", "docs/TPU.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/API.md", "docs/TPU.md"])
 def test_the_api_as_shown_on_a_tiny_model(page, monkeypatch, capsys):
     model = tiny_model()  # laid out as load_model does
     params = by_columns(unstack(jax.tree.map(np.asarray, model.params)))

@@ -30,7 +30,7 @@ SLOTS = 2048  # of a conversation, unless config.decoding.slots states it
 PROMPT = "> "
 HELP = """\
 /sequential   decode without threads from now on; again: with threads
-/trace FILE   write the trace of the last answer (docs/TRACE.md)
+/trace FILE   write the trace of the last answer (docs/API.md)
 /new          forget the conversation
 /quit         leave; so does Ctrl-D. Ctrl-C stops an answer"""
 

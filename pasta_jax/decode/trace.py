@@ -34,7 +34,7 @@ class Thread:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trace:
-    """Every token a request fed after its prompt, in slot order, as int32 arrays [N]; docs/TRACE.md describes the file.
+    """Every token a request fed after its prompt, in slot order, as int32 arrays [N]; docs/API.md describes the file.
 
     Token i is in the pool's slot len(prompt_ids) + i.
     """

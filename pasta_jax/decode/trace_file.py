@@ -1,4 +1,4 @@
-"""Trace files: JSON in a documented, versioned format (docs/TRACE.md), validated field by field when read."""
+"""Trace files: JSON in a documented, versioned format (docs/API.md), validated field by field when read."""
 
 import dataclasses
 import itertools

@@ -16,7 +16,7 @@ and then collects those:
 Each token follows from a few others, so a small model learns the walks. Where a walk ends depends on all its steps, so
 the last line can be copied from finished walks but hardly predicted before. Hence the parts lose nothing by running in
 parallel, and the last line loses everything without its sync. No word is in two rings: a word to look up elsewhere, the
-first one or an end, identifies its ring, which a small model learns early and reliably (docs/LOG.md).
+first one or an end, identifies its ring, which a small model learns early and reliably (dev/log/).
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""The last script of docs/PYTHON.md, as a notebook runs it: load, decode in parallel, train and evaluate."""
+"""The last script of docs/API.md, as a notebook runs it: load, decode in parallel, train and evaluate."""
 
 import json
 import os
@@ -20,7 +20,7 @@ print(json.dumps({"exact": report.model.exact, "speedup": dataclasses.asdict(rep
 
 def script() -> str:
     """The Python block of the page that trains."""
-    return blocks((ROOT / "docs/PYTHON.md").read_text(encoding="utf-8"))[-1][1]
+    return blocks((ROOT / "docs/API.md").read_text(encoding="utf-8"))[-1][1]
 
 
 def test_the_script_is_short():

@@ -179,7 +179,7 @@ def test_where_blocks_cannot_be_used(tmp_path, private_cache, monkeypatch, capsy
     [pytest.param("smollm2_135m", marks=requires_smollm2), pytest.param("gemma3_270m", marks=requires_gemma)],
 )
 def test_the_goldens_from_the_blocks_of_the_real_files(name):
-    """And their logits beside a pass in float32, whose own rounding is 1.6e-3 for Gemma: see docs/LOG.md."""
+    """And their logits beside a pass in float32, whose own rounding is 1.6e-3 for Gemma: see dev/log/."""
     model, numbers = load_model(name, "", dtype="q4", only_decoding=True), load_model(name, "")
     assert model.precision == "q4"
     for _, ids, top, greedy in GOLDENS[name]:
