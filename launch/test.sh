@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Run all checks: ruff and import-linter where they are installed (setup.sh --dev), then pytest.
-#   launch/test.sh                 every test, in two processes
-#   launch/test.sh quick           without real weights, the TPU compiler, and tests that take long or kill processes
-#   launch/test.sh [quick] ARGS    the arguments are pytest's; paths are relative to the repository root
-# The exit code is pytest's, or ruff's if all tests pass.
+# Run the linters where they are installed (setup.sh --dev), then pytest.
+#   launch/test.sh quick   without real weights, the TPU compiler, and tests marked `slow` or `extended`
+#   launch/test.sh         without real weights, the TPU compiler, and tests marked `extended`
+#   launch/test.sh --all   every test
+#   launch/test.sh ARGS    every test that pytest selects by these arguments; paths are relative to the repository root
+# The exit code is pytest's, or 1 if a linter alone fails.
 set -euo pipefail
 
 root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -11,12 +12,16 @@ root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 cd "$root"
 python=.venv/bin/python
 
-selection=()
-if [[ ${1:-} == quick ]]; then
-  selection=(-m "not real and not tpu and not slow")
-  export PASTA_JAX_QUICK=1 # fewer examples: tests/helpers/examples.py
-  shift
-fi
+heavy="real or tpu or extended" selection=()
+case ${1:-} in
+  quick)
+    selection=(-m "not ($heavy or slow)")
+    export PASTA_JAX_QUICK=1 # fewer examples: tests/helpers/examples.py
+    shift
+    ;;
+  --all) shift ;;
+  "") selection=(-m "not ($heavy)") ;;
+esac
 
 lint=0
 if [[ -x .venv/bin/ruff ]]; then
@@ -25,10 +30,11 @@ if [[ -x .venv/bin/ruff ]]; then
   .venv/bin/lint-imports --no-cache >/dev/null || lint=1
 fi
 
-# A full run is split by file over two processes: compiling takes much of the time and uses one core.
-if (($# == 0)); then set -- -n 2 --dist loadfile --no-loadscope-reorder; fi
-# Eight simulated devices on few cores deadlock in an all-reduce unless the thread pool has more than eight threads.
+# Two processes: compiling takes much of the time and uses one core.
+if (($# == 0)); then set -- -n 2 --dist worksteal; fi
 code=0
-JAX_PLATFORMS=cpu NPROC=32 "$python" -m pytest -p tests.skips -r fEX ${selection[@]+"${selection[@]}"} "$@" || code=$?
+find "${PASTA_JAX_CACHE:-$HOME/.cache/pasta_jax}/programs_of_tests" -type f -atime +14 -delete 2>/dev/null || true
+# Eight simulated devices on few cores deadlock in an all-reduce unless the thread pool has more than eight threads.
+JAX_PLATFORMS=cpu NPROC=32 "$python" -m pytest ${selection[@]+"${selection[@]}"} "$@" || code=$?
 if ((lint)); then echo "a linter failed: run ruff check, ruff format and lint-imports of .venv/bin" >&2; fi
 exit $((code ? code : lint))

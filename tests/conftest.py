@@ -4,9 +4,7 @@ import gc
 import importlib.util
 import os
 import signal
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # With few cores, simulated devices deadlock in the in-process all-reduce unless the thread pool is larger than
@@ -28,7 +26,6 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 
 import jax
 import pytest
-from jax._src import compiler, lru_cache  # JAX has no public way to change XLA's flags, or how programs are kept
 
 from pasta_jax.device import compilation_cache
 from pasta_jax.models.kernels.cpu.library import library
@@ -40,85 +37,14 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # Tracing makes many small objects that live; a fifth of its time went into looking for garbage among them.
 gc.set_threshold(100_000, 50, 100)
 
-PROGRAMS = Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
-IS_OURS = PROGRAMS.name == "programs_of_tests"
-UNUSED_S = 14 * 24 * 3600  # programs unread for this long are deleted
-
-
-def keep_whole(cache: lru_cache.LRUCache, key: str, program: bytes) -> None:
-    """Keep a program under its name only when it is complete: another process may be reading it.
-
-    JAX does so with a lock, and only in a folder of limited size, where it reads all files before it adds one.
-    """
-    part = cache.path / f"{key}.{os.getpid()}"
-    part.write_bytes(program)
-    part.replace(cache.path / f"{key}-cache")
-
-
-if IS_OURS:
-    lru_cache.LRUCache.put = keep_whole
-
-
-LONGEST = (
-    "test_replay.py",
-    "test_tpu_aot.py",
-    "test_goldens.py",
-    "test_serve_load.py",
-    "test_hosts.py",
-    "test_colab.py",
-    "test_sft.py",
-    "test_model_positions.py",
-    "test_sampled_programs.py",
-    "test_sharding.py",
-    "test_generate.py",
-    "test_interpreter.py",
-    "test_preference_pipeline.py",
-    "test_evaluate_text.py",
-    "test_docs.py",
-    "test_serve.py",
-    "test_flash_tpu.py",
-    "test_likelihood_smollm2.py",
-    "test_fuzz.py",
-    "test_serve_smollm2.py",
-    "test_engine.py",
-    "test_loss.py",
-    "test_weights.py",
-    "test_pool_tpu.py",
-    "test_length_controlled.py",
-    "test_huggingface.py",
-    "test_likelihood.py",
-    "test_launch_scripts.py",
-    "test_rivals.py",
-    "test_loop.py",
-    "test_peft.py",
-    "test_exactness.py",
-    "test_launch_decode.py",
-    "test_preference.py",
-    "test_benchmark_steps.py",
-    "test_checkpoint.py",
-)
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests whose optional package is absent (helpers/requires.py); begin with the files that take longest.
-
-    Files are handed to two processes in this order, and a long file at the end would leave one of them idle.
-    """
-    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+    """Skip tests whose optional package is absent (helpers/requires.py)."""
     for item in items:
         for mark in [mark for mark in item.iter_markers() if mark.name in ("real", "tpu", "needs")]:
             what, modules, option = mark.args
             if any(importlib.util.find_spec(module) is None for module in modules):
                 item.add_marker(pytest.mark.skip(reason=f"needs {what}: bash launch/setup.sh {option}"))
-
-
-def pytest_sessionstart(session: pytest.Session):
-    """Delete programs that no run has used for long."""
-    if not IS_OURS or hasattr(session.config, "workerinput"):
-        return
-    for path in PROGRAMS.glob("*"):
-        if time.time() - path.stat().st_atime > UNUSED_S:
-            path.unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -145,17 +71,8 @@ def own_programs():
 
 
 @pytest.fixture
-def fully_compiled(monkeypatch, own_programs):
+def fully_compiled(own_programs):
     """For tests that run long, or that inspect the program as users run it."""
-    quickly = compiler.get_compile_options
-
-    def as_for_users(*args, **kwargs):
-        options = quickly(*args, **kwargs)
-        defaults = [("xla_cpu_use_fusion_emitters", True), ("xla_cpu_parallel_codegen_split_count", 32)]
-        options.env_option_overrides = [*options.env_option_overrides, *defaults]
-        return options
-
-    monkeypatch.setattr(compiler, "get_compile_options", as_for_users)
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", False)
     yield

@@ -69,7 +69,7 @@ def test_what_a_short_run_replaces_is_in_readme(part, _):
     assert part in "\n".join(commands(README))
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_readme_trains_a_toy_and_decodes_with_it(tmp_path):
     """A few of the commands, in their short form; tests/readme_commands.py runs all of them."""
     for name in (".venv", "configs", "launch"):

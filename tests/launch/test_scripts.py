@@ -34,22 +34,25 @@ def test_demo_asks_the_first_argument_that_is_not_a_flag(tmp_path, arguments, pr
     assert output == command + options
 
 
-QUICK = ["-m", "not real and not tpu and not slow"]
-WHOLE = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
+HEAVY = "real or tpu or extended"
+WHOLE = ["-n", "2", "--dist", "worksteal"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], WHOLE),
-        (["quick"], [*QUICK, *WHOLE]),
-        (["quick", "-x", "tests/lang/test_clock.py"], [*QUICK, "-x", "tests/lang/test_clock.py"]),
+        ([], ["-m", f"not ({HEAVY})", *WHOLE]),
+        (["--all"], WHOLE),
+        (["quick"], ["-m", f"not ({HEAVY} or slow)", *WHOLE]),
+        (
+            ["quick", "-x", "tests/lang/test_clock.py"],
+            ["-m", f"not ({HEAVY} or slow)", "-x", "tests/lang/test_clock.py"],
+        ),
         (["tests/lang/test_clock.py", "-k", "quick"], ["tests/lang/test_clock.py", "-k", "quick"]),
     ],
 )
-def test_quick_leaves_out_real_weights_the_tpu_compiler_and_slow_tests(tmp_path, arguments, expected):
-    output = run_in_fake_tree(tmp_path, "test.sh", *arguments)
-    assert output == ["-m", "pytest", "-p", "tests.skips", "-r", "fEX", *expected]
+def test_a_mode_selects_tests_and_other_arguments_are_those_of_pytest(tmp_path, arguments, expected):
+    assert run_in_fake_tree(tmp_path, "test.sh", *arguments) == ["-m", "pytest", *expected]
 
 
 def run_in_fake_tree(root: Path, script: str, *arguments: str) -> list[str]:
@@ -131,16 +134,3 @@ def test_a_stopped_run_ends_with_the_signals_exit_code(tmp_path, script, pipelin
     ended = subprocess.run(command, cwd=SCRIPTS.parent, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 143, ended.stderr
     assert ended.stdout == ""
-
-
-@pytest.mark.slow
-def test_skips_are_counted_by_reason(tmp_path):
-    (tmp_path / "test_it.py").write_text(
-        "import pytest\n"
-        "@pytest.mark.parametrize('n', range(3))\n"
-        "@pytest.mark.skip(reason='needs a moon: launch/setup.sh --moon')\n"
-        "def test_moon(n): pass\n"
-    )
-    command = [sys.executable, "-m", "pytest", "-p", "tests.skips", "--rootdir", tmp_path, tmp_path]
-    output = subprocess.run(command, cwd=SCRIPTS.parent, capture_output=True, text=True, timeout=60).stdout
-    assert "   3  needs a moon: launch/setup.sh --moon\n" in output

@@ -15,7 +15,7 @@ import pytest
 from tests import ROOT
 
 SCRIPTS = ROOT / "launch"
-pytestmark = pytest.mark.slow  # creates environments and runs pip
+pytestmark = pytest.mark.extended  # creates environments and runs pip
 
 
 def write_wheel(folder: Path, version: str) -> None:

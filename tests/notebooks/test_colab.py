@@ -75,7 +75,7 @@ def test_colab_without_an_address_says_what_is_missing(colab):
         colab("", {})
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @requires_smollm2
 @requires_dev("nbclient")
 def test_the_notebook_runs_from_a_clone(tmp_path, monkeypatch):

@@ -27,7 +27,7 @@ def test_the_script_is_short():
     assert len([line for line in script().splitlines() if line.strip()]) <= 15
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_notebook_loads_decodes_trains_and_evaluates(tmp_path):
     (tmp_path / "notebook.py").write_text(FEW + script() + REPORT)
     command = [sys.executable, "notebook.py"]

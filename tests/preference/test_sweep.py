@@ -135,7 +135,7 @@ def kill_first(points: Path, killed: list[int], stop: threading.Event) -> None:
             return
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @requires_ray
 def test_a_sweep_on_ray_survives_a_killed_worker(tmp_path):
     """Six runs on two workers, one of which is killed while it computes, end in one table."""

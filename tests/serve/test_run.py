@@ -314,7 +314,7 @@ def test_the_official_client_chats_streams_leaves_and_gets_its_errors(server):
 # The page
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: install it with the system's packages")
 @pytest.mark.parametrize(("width", "dark"), [(420, True), (1000, False)])
 def test_the_page_shows_threads_and_the_answer_of_the_api(server, width, dark):

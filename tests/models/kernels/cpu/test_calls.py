@@ -321,7 +321,7 @@ def test_attention_to_extreme_scores(library):
     assert np.isnan(attend(q, k, v, see, 1.0, None)).all()
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
 def test_sanitizers_find_nothing(sanitizer, tmp_path):
     compiler = next((command for command in kernels.compilers() if "ziglang" not in command), None)
