@@ -40,6 +40,7 @@ def serve(preset: str) -> ConfigDict:
             "name": "",  # of the model, for clients; empty: the model's own
             "host": "127.0.0.1",  # address to listen at; 0.0.0.0: all of this machine's
             "port": 8000,  # 0: any free one
+            "hosts": (),  # names under which a proxy on this machine serves it, as chat.example.com; empty: none
             "key_variable": "",  # environment variable with the key that clients must send; empty: none
             "decoding": common.decoding(lanes=4, rows=8),
             "request": common.request(max_tokens=400),  # what a client's fields change
@@ -51,6 +52,9 @@ def serve(preset: str) -> ConfigDict:
             "limits": {
                 "body_bytes": 1 << 18,  # of a request; longer ones are refused with 413
                 "body_s": 20.0,  # for a request's body to arrive
+                "connections": 256,  # open at a time; further ones are closed at once
+                "head_s": 20.0,  # for a request's head to arrive
+                "stall_s": 60.0,  # for a client that stops reading
                 "queue": 64,  # requests that wait for a lane; further ones are refused with 429
                 "choices": 8,  # answers to one prompt
                 "answer_s": 300.0,  # for an answer, waiting included; then it ends where it is

@@ -69,7 +69,10 @@ def app_of(service: Service) -> Starlette:
     return Starlette(routes=routes, exception_handlers=handlers)
 
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
+    "frame-ancestors 'none'"
+)
 
 
 async def complete(service: Service, kind: Kind, request: Request) -> Response:
@@ -186,6 +189,7 @@ class EventStream(StreamingResponse):
     def __init__(self, session: Session, writer: Writer, body: Body):
         super().__init__(self._events(session, writer, body), media_type="text/event-stream")
         self.headers["Cache-Control"] = "no-cache"
+        self.headers["X-Accel-Buffering"] = "no"  # nginx would hold events back until its buffer is full
         self._session = session
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -217,7 +221,8 @@ class EventStream(StreamingResponse):
     @staticmethod
     def _ended(session: Session, closed: set[int]) -> list[int]:
         """The answers that have ended since the last call."""
-        new = [n for n, choice in enumerate(session.choices) if choice.result is not None and n not in closed]
+        ended = {n for n, choice in enumerate(session.choices) if choice.result is not None or choice.expired}
+        new = sorted(ended - closed)
         closed.update(new)
         return new
 

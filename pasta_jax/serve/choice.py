@@ -22,10 +22,11 @@ class Cut:
         if self.ended or not self._stops:
             return "" if self.ended else text
         text = self._held + text
-        found = [at for at in (text.find(stop) for stop in self._stops) if at >= 0]
+        # The stop text that is complete first ends the answer, so that its division into pieces doesn't matter.
+        found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
             self.ended, self._held = True, ""
-            return text[: min(found)]
+            return text[: min(found)[1]]
         longest = max(len(stop) for stop in self._stops) - 1
         held = next(
             (n for n in range(min(longest, len(text)), 0, -1) if any(s.startswith(text[-n:]) for s in self._stops)), 0
@@ -56,6 +57,7 @@ class Choice:
         self._cut = Cut(stops)
         self.text = ""  # what was returned so far, in reading order
         self.result: Result | None = None
+        self.expired = False  # True: it had no token yet when the time for answers was over
 
     @property
     def stopped(self) -> bool:
@@ -100,10 +102,14 @@ class Choice:
     @property
     def finish_reason(self) -> str:
         """`stop` or `length`."""
+        if self.result is None:
+            return "length"
         return "stop" if self.stopped else self.result.finish_reason
 
     def about(self) -> dict[str, Any]:
-        """What `pasta` carries of a finished answer."""
+        """What `pasta` carries of an answer that has ended."""
+        if self.result is None:
+            return {}
         trace = self.result.trace
         about: dict[str, Any] = {
             "steps": trace.steps,
@@ -131,11 +137,12 @@ class Choice:
 
 def usage(choices: Sequence[Choice]) -> dict[str, Any]:
     """OpenAI's counts of all answers to one prompt; steps and critical path are ours, also summed."""
-    traces = [choice.result.trace for choice in choices]
+    results = [choice.result for choice in choices if choice.result is not None]
+    traces = [result.trace for result in results]
     prompt, completion = len(traces[0].prompt_ids), sum(len(trace.token) for trace in traces)
     return {
         "prompt_tokens": prompt,
-        "prompt_tokens_details": {"cached_tokens": choices[0].result.copied},
+        "prompt_tokens_details": {"cached_tokens": results[0].copied},
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "steps": sum(trace.steps for trace in traces),

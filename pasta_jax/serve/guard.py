@@ -3,10 +3,11 @@
 import hashlib
 import hmac
 import ipaddress
+import re
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -23,12 +24,15 @@ KNOWN = OPEN | {"/metrics", "/v1/models", "/v1/chat/completions", "/v1/completio
 class Guard:
     """Wraps the application. `key`: what clients must send as a bearer token; None: nothing.
 
-    A server on loopback answers only requests that were sent to loopback: a page whose name has been pointed at
-    127.0.0.1 could otherwise read the answers.
+    A server on loopback answers only requests that were sent to loopback, or to one of `hosts`, as which a proxy
+    serves it: a page whose name has been pointed at 127.0.0.1 could otherwise read the answers.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, key: str | None, is_local: bool, log: bool):
+    def __init__(
+        self, app: ASGIApp, metrics: Metrics, key: str | None, is_local: bool, hosts: Sequence[str], log: bool
+    ):
         self._app, self._metrics, self._log, self._is_local = app, metrics, log, is_local
+        self._hosts = {host.lower() for host in hosts}
         self._key = None if key is None else digest(key.encode())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -60,14 +64,31 @@ class Guard:
     def _check(self, scope: Scope) -> None:
         """Refuse a request that may not be answered."""
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        for name in ("host", "origin", "authorization"):
+            if sum(name.encode() == given for given, _ in scope["headers"]) > 1:
+                raise Refusal(f"{name}: given more than once; send it once", 400)
         host = headers.get("host")
-        if self._is_local and host is not None and not is_loopback(host_of(host)):
-            raise Refusal("host: this server answers on loopback only; call it as 127.0.0.1 or localhost", 403)
+        if (self._is_local or self._hosts) and host is not None and not self._is_own(host):
+            raise Refusal(
+                "host: this server answers on loopback only; call it as 127.0.0.1 or localhost, "
+                "or add the name under which a proxy serves it to config.hosts",
+                403,
+            )
         origin = headers.get("origin")
-        if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
+        if origin is not None and not self._is_same_site(origin, host):
             raise Refusal("origin: pages of other sites may not call this server", 403)
         if self._key is not None and scope["path"] not in OPEN and not self._has_key(headers):
             raise Refusal("authorization: missing or wrong; send the key as a bearer token", 401, "invalid_api_key")
+
+    def _is_own(self, authority: str) -> bool:
+        """Whether a Host header names this server."""
+        host = host_of(authority)
+        return is_loopback(host) or host in self._hosts
+
+    def _is_same_site(self, origin: str, host: str | None) -> bool:
+        """Whether a page comes from this server, perhaps through a proxy that replaced the Host header."""
+        scheme, _, authority = origin.partition("://")
+        return scheme in ("http", "https") and (authority == host or host_of(authority) in self._hosts)
 
     def _has_key(self, headers: Mapping[str, str]) -> bool:
         """Compared in constant time; as digests, since the comparison may reveal the length."""
@@ -81,7 +102,9 @@ def digest(key: bytes) -> bytes:
 
 
 def host_of(authority: str) -> str:
-    """The host of a Host header, without its port; empty if there is none."""
+    """The host of a Host header, without its port; empty if there is none, or more than a host and a port."""
+    if not re.fullmatch(r"[\w.:\[\]-]*", authority):  # a name before @, and what browsers read as a path
+        return ""
     try:
         return urlsplit(f"//{authority}").hostname or ""
     except ValueError:

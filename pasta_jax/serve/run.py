@@ -30,6 +30,7 @@ class Settings:
     name: str  # of the model, for clients; empty: the model's own
     host: str
     port: Port  # 0: any free one
+    hosts: tuple[str, ...]  # names under which a proxy on this machine serves it; empty: none
     key_variable: str  # environment variable with the key that clients must send; empty: none
     decoding: DecodeConfig
     request: RequestSettings
@@ -64,13 +65,13 @@ def run(settings: Settings) -> None:
         stream_steps=settings.stream_steps,
         batch_steps=settings.batch_steps,
     )
-    app = Guard(app_of(service), service.metrics, key, is_loopback(host), settings.log)
+    app = Guard(app_of(service), service.metrics, key, is_loopback(host), settings.hosts, settings.log)
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     with doing(""):  # a server that nobody calls is silent
         serve(
             app,
             listening,
-            settings.limits.drain_s,
+            settings.limits,
             started=lambda: say(f"serving {service.name} at http://{address}, the API under /v1; stop with Ctrl-C"),
         )
     engine.close(drain=False)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import signal
@@ -13,6 +14,8 @@ from starlette.types import ASGIApp
 
 from pasta_jax.errors import PastaError
 from pasta_jax.progress import say
+from pasta_jax.serve.connection import Connection
+from pasta_jax.serve.service import Limits
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -38,12 +41,10 @@ class _Server(uvicorn.Server):
         self.on_started()
 
     def _stop(self) -> None:
-        if self.should_exit:
-            say("stopping at once")
-            self.force_exit = True
-        else:
-            say("stopping: answers that run are finished; once more to stop at once")
-            self.should_exit = True
+        at_once = self.force_exit = self.should_exit
+        self.should_exit = True
+        with contextlib.suppress(OSError):  # nobody may be left to read stderr
+            say("stopping at once" if at_once else "stopping: running answers finish; once more to stop at once")
 
 
 def bound(host: str, port: int) -> socket.socket:
@@ -75,19 +76,19 @@ def key_from(variable: str) -> str | None:
     return key
 
 
-def serve(app: ASGIApp, listening: socket.socket, drain_s: float, started: Callable[[], None]) -> None:
-    """Serve until SIGINT or SIGTERM, and then until the responses that have begun are sent, for `drain_s` at most."""
+def serve(app: ASGIApp, listening: socket.socket, limits: Limits, started: Callable[[], None]) -> None:
+    """Serve until SIGINT or SIGTERM, then until the responses that have begun are sent, for `drain_s` at most."""
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # its lines quote what clients send
     config = uvicorn.Config(
         app,
         loop="asyncio",
-        http="h11",
+        http=functools.partial(Connection, limits),
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=max(1, round(drain_s)),
+        timeout_graceful_shutdown=max(1, round(limits.drain_s)),
     )
     server = _Server(config)
     server.on_started = started

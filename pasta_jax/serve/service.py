@@ -23,6 +23,9 @@ class Limits:
 
     body_bytes: Positive  # of a request; longer ones are refused with 413
     body_s: AboveZero  # for a request's body to arrive
+    connections: Positive  # open at a time; further ones are closed at once
+    head_s: AboveZero  # for the head of a request to arrive; then its connection is closed
+    stall_s: AboveZero  # for a client that stops reading; then its connection is closed
     queue: Count  # requests that wait for a lane; further ones are refused with 429
     choices: Positive  # answers to one prompt, `n`
     answer_s: AboveZero  # for an answer, waiting included; then it ends where it is
@@ -59,6 +62,8 @@ class Service:
         count = body.n or 1
         if count > self.limits.choices:
             raise Refusal(f"n: {count}, at most {self.limits.choices} here; send several requests", param="n")
+        if count > (room := self.decoding.lanes + self.limits.queue):
+            raise Refusal(f"n: {count}, but this server has room for {room}; send several requests", param="n")
         ids, text = self._prompt(body, kind)
         own, template = body.extension, self.template
         given = {

@@ -51,7 +51,7 @@ class Session:
         self._open.clear()
 
     async def deltas(self) -> AsyncIterator[tuple[int, list[Delta]]]:
-        """What each round adds to each answer, by its index. All answers have a result at the end."""
+        """What each round adds to each answer, by its index. At the end, each has a result or is `expired`."""
         deadline = self._loop.time() + self._service.limits.answer_s
         while self._open:
             try:
@@ -64,6 +64,9 @@ class Session:
                 continue
             if deltas := self._read(index, items):
                 yield index, deltas
+        if all(choice.expired for choice in self.choices):
+            limit = self._service.limits.answer_s
+            raise Refusal(f"no token within {limit:g} s; try again later", 503, "overloaded", retry_s=5)
 
     def _read(self, index: int, items: Sequence[Item]) -> list[Delta]:
         choice, deltas = self.choices[index], []
@@ -83,8 +86,7 @@ class Session:
                 self._service.metrics.answer(item, choice.finish_reason, seconds)
             else:
                 del self._open[index]
-                if self._expired:
-                    limit = self._service.limits.answer_s
-                    raise Refusal(f"no token within {limit:g} s; try again later", 503, "overloaded", retry_s=5)
-                raise Refusal(str(item), 500, "decoding_failed")
+                if not self._expired:
+                    raise Refusal(str(item), 500, "decoding_failed")
+                choice.expired = True
         return deltas

@@ -2,26 +2,34 @@
 
 import asyncio
 import socket
+from unittest.mock import Mock, patch
 
 import pytest
-from hypothesis import given
+import uvicorn
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pasta_jax.decode.engine import Cancelled
 from pasta_jax.errors import PastaError
-from pasta_jax.serve.choice import Cut
-from pasta_jax.serve.guard import host_of, is_loopback
+from pasta_jax.serve import server
+from pasta_jax.serve.choice import Choice, Cut
+from pasta_jax.serve.guard import Guard, host_of, is_loopback
 from pasta_jax.serve.server import bound, key_from
+from pasta_jax.serve.session import Session
 
 texts = st.text("ab\n", max_size=30)
 
 
+@example(["ab", "b"], ["abb", "b"])
+@example(["abb"], ["abb", "b"])
 @given(st.lists(texts, max_size=6), st.lists(st.text("ab\n", min_size=1, max_size=4), max_size=3))
-def test_text_ends_before_the_first_stop_text_however_it_is_divided(pieces, stops):
+def test_text_ends_before_the_stop_text_that_is_complete_first_however_it_is_divided(pieces, stops):
     cut = Cut(stops)
     shown = [cut.push(piece) for piece in pieces]
     whole = "".join(pieces)
-    at = min((whole.index(stop) for stop in stops if stop in whole), default=None)
-    assert cut.ended == (at is not None)
+    ends = [(whole.index(stop) + len(stop), whole.index(stop)) for stop in stops if stop in whole]
+    at = min(ends)[1] if ends else None
+    assert cut.ended == bool(ends)
     assert "".join(shown) + cut.flush() == whole[:at]
 
 
@@ -71,6 +79,64 @@ def test_small_writes_are_sent_at_once():
     assert asyncio.run(option())
 
 
+def test_a_signal_stops_a_server_whose_stderr_cannot_be_written(monkeypatch):
+    def broken(line: str) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(server, "say", broken)
+    running = server._Server(uvicorn.Config(None))
+    running._stop()
+    assert (running.should_exit, running.force_exit) == (True, False)
+    running._stop()
+    assert running.force_exit
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ([("host", "localhost:8000")], 200),
+        ([("host", "chat.example.com"), ("origin", "https://chat.example.com")], 200),
+        ([("host", "127.0.0.1:8000"), ("origin", "https://chat.example.com")], 200),  # as nginx forwards it
+        ([("host", "evil.example"), ("origin", "https://chat.example.com")], 403),
+        ([("host", "127.0.0.1:8000"), ("origin", "https://evil.example")], 403),
+        ([("host", "127.0.0.1:8000"), ("origin", "null")], 403),
+        ([("host", "localhost"), ("host", "evil.example")], 400),
+        ([("host", "localhost"), ("origin", "https://evil.example"), ("origin", "http://localhost")], 400),
+    ],
+)
+def test_a_proxy_on_this_machine_serves_the_names_in_hosts(headers, status):
+    statuses = []
+
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message):
+        statuses.append(message.get("status"))
+
+    raw = [(name.encode(), value.encode()) for name, value in headers]
+    guard = Guard(app, Mock(), None, is_local=True, hosts=("Chat.example.com",), log=False)
+    asyncio.run(guard({"type": "http", "path": "/health", "headers": raw, "method": "GET"}, None, send))
+    assert statuses[0] == status
+
+
+def test_finished_answers_survive_the_end_of_the_time_for_answers():
+    result = Mock(finish_reason="length")
+    first, second = (Choice(Mock(), (), False) for _ in range(2))
+
+    async def deltas() -> None:
+        service = Mock(limits=Mock(answer_s=60.0))
+        session = Session(service, [None, None], [first, second], 1)
+        session._expired = True
+        first.finish = lambda item: setattr(first, "result", item) or []
+        session._read(0, [result])
+        session._items.put_nowait((1, [Cancelled("before its first token")]))
+        assert [delta async for delta in session.deltas()] == []
+
+    with patch("pasta_jax.serve.session.Result", Mock):
+        asyncio.run(deltas())
+    assert (first.result, second.result, second.expired, second.finish_reason) == (result, None, True, "length")
+
+
 def test_a_key_is_read_from_the_environment(monkeypatch):
     monkeypatch.setenv("SOME_KEY", " secret\n")
     assert key_from("SOME_KEY") == "secret"
@@ -92,7 +158,8 @@ def test_a_key_is_read_from_the_environment(monkeypatch):
         ("localhost.evil.example", False),
         ("127.0.0.1.evil.example", False),
         ("10.0.0.1", False),
-        ("user@127.0.0.1", True),
+        ("user@127.0.0.1", False),
+        (r"evil.example\@localhost", False),
         ("127.0.0.1@evil.example", False),
         ("[", False),
         ("", False),
