@@ -1,15 +1,13 @@
 """What config files share: variants chosen by `file.py:variant`; settings of a model, of decoding and of a request."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from pasta_jax.errors import PastaError
 
-CHECKPOINTS = Path(__file__).resolve().parent.parent / "checkpoints"
-FORKS = "pasta"  # the adapter there that forks, unless a config names another
+FORKS = "pasta"  # the adapter of this project that forks, unless a config names another
 
 
 def pick(variants: dict[str, Callable[[], ConfigDict]], name: str, file: str) -> ConfigDict:
@@ -30,7 +28,7 @@ def model(preset: str, dtype: str = "auto") -> ConfigDict:
         {
             "preset": preset,  # a known architecture; empty: any that `path` holds
             "path": "",  # GGUF file, Hugging Face folder or id, as org/name; empty: weights from an installed package
-            "adapter": "",  # folder adapter/ that launch.sft wrote; empty: none
+            "adapter": "",  # pasta, baseline_sft, or a folder adapter/ that launch.sft wrote; empty: none
             "policy": "",  # position policy; empty: the model's own (any other is refused)
             "constant": 40,  # positions per chunk under the policy `constant`
             "dtype": dtype,  # to decode with; see above
@@ -39,10 +37,10 @@ def model(preset: str, dtype: str = "auto") -> ConfigDict:
     )
 
 
-def shipped(name: str, dtype: str = "auto") -> ConfigDict:
-    """SmolLM2 with an adapter of this project."""
+def shipped(adapter: str, dtype: str = "auto") -> ConfigDict:
+    """SmolLM2 with an adapter of this project, by its name or from the folder where its recipe writes it."""
     config = model("smollm2_135m", dtype)
-    config.adapter = str(CHECKPOINTS / name)
+    config.adapter = adapter
     return config
 
 

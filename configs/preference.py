@@ -11,9 +11,9 @@ resume a killed run. During training, Ctrl-C and SIGTERM save a checkpoint first
 
 Variants: tiny (a few prompts, to see that everything works), toy (the toy task; five minutes on two busy CPU cores;
 docs/RESULTS.md has the expected figures), smollm2_135m (LoRA; a language model judges: set --config.judge.endpoint.url
-and .model), pasta (checkpoints/pasta_sft, trained further: needs --config.prompts.records=<the folder that
-`launch.annotate --config=configs/annotate.py:pasta` wrote>; the judge of what can be checked; on two CPU cores an
-hour, and 20 minutes for each further weight, as samples and verdicts are reused).
+and .model), pasta (pasta_sft, trained further: docs/results/adapters.md has the commands that make it and the records
+that --config.prompts.records needs; the judge of what can be checked; on two CPU cores an hour, and 20 minutes for each
+further weight, as samples and verdicts are reused).
 """
 
 from ml_collections import ConfigDict
@@ -172,9 +172,9 @@ def smollm2_135m() -> ConfigDict:
 
 
 def pasta() -> ConfigDict:
-    """How the adapters of checkpoints/ with a preference round were trained; docs/RESULTS.md has what each changes."""
+    """How the adapters with a preference round were trained; docs/results/adapters.md has what each changes."""
     config = smollm2_135m()
-    config.model, config.baseline = common.shipped("pasta_sft"), common.shipped("baseline_sft")
+    config.model, config.baseline = common.shipped("runs/pasta_sft/adapter"), common.shipped("baseline_sft")
     config.rounds = 1
     config.prompts.update(source="", count=192, prompt_words=(3, 100))
     # Greedy, a small baseline repeats itself: any answer would be better.

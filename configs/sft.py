@@ -16,7 +16,7 @@ toy           the toy task: five minutes on two CPU cores; afterwards nearly all
 smollm2_135m  SmolLM2 with an adapter; needs --config.data.records=<folder that launch.annotate wrote>. On two CPU cores
               a step of 2 rows of 512 tokens takes about 8 s and 5 GB, so it is meant for accelerators. For a first try:
               --config.data.rows=2 "--config.data.lengths=(512,)" --config.train.epochs=0 --config.train.steps=20
-pasta         what pasta_sft and baseline_sft in checkpoints/ were trained with, but for what docs/RESULTS.md's commands
+pasta         what pasta_sft and baseline_sft were trained with, but for what the commands in docs/results/adapters.md
               change: SmolLM2 with an adapter, on records of launch.annotate's :pasta; 280 tokens per second on two
               CPU cores with AVX512-BF16, 180 with --config.train.products=float32, which suits other CPUs
 apar          the rival APAR from the same records with the same settings: forks without topics, lengths and joins
@@ -173,7 +173,7 @@ def smollm2_135m() -> ConfigDict:
 
 
 def pasta() -> ConfigDict:
-    """How both passes of pasta_sft and baseline_sft in checkpoints/ begin; docs/RESULTS.md has what each changes."""
+    """How both passes of pasta_sft and baseline_sft begin; docs/results/adapters.md has what each changes."""
     config = smollm2_135m()
     config.data.update(lengths=(256, 320, 384, 448, 512), rows=2, packed=True)
     config.train.update(learning_rate=1e-3, warmup=20, epochs=3, remat=False, slice=64, b2=0.99, products="bfloat16")

@@ -13,8 +13,8 @@ run, for any scheduler; when all have ended, the same command with --config.exec
 Variants: toy (the quality weights 1, 2, 4, 8 and inf on the toy task; ten minutes on two busy CPU cores), toy_seeds
 (each weight with three seeds), tiny (two runs with a few prompts, for models of configs/sft.py:tiny; for those of
 configs/sft.py:toy add --config.base.prompts.toy=medium), smollm2_135m (the same weights with SmolLM2), pasta (the
-weights 1, 4 and inf from the adapter checkpoints/pasta_sft on; needs --config.base.prompts.records=<folder that
-launch.annotate wrote>; an hour and 40 minutes on two CPU cores).
+weights 1, 4 and inf from the adapter pasta_sft on: docs/results/adapters.md has the commands that make it and the
+records that --config.base.prompts.records needs; an hour and 40 minutes on two CPU cores).
 """
 
 from ml_collections import ConfigDict

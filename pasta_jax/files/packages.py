@@ -11,6 +11,9 @@ from typing import NamedTuple
 from pasta_jax.errors import PastaError
 from pasta_jax.files.atomic import replacing, write_json
 
+CHECKPOINTS = ("baseline_sft", "pasta")  # adapters of this project
+_LIBRARY = Path(__file__).parents[1]
+
 
 class AssetMissing(PastaError):
     """An optional package is not installed; the message names it and the command that installs it."""
@@ -110,6 +113,15 @@ def cache_dir() -> Path:
     except OSError as error:
         raise PastaError(f"cache {path}: {error.strerror}; set PASTA_JAX_CACHE to a writable folder") from error
     return path
+
+
+def checkpoint(name: str) -> Path:
+    """The folder of one of CHECKPOINTS: in a clone checkpoints/name, in a wheel a folder inside the package."""
+    inside = _LIBRARY / "_scripts"
+    folder = (inside if inside.is_dir() else _LIBRARY.parent) / "checkpoints" / name
+    if not (folder / "adapter_model.safetensors").is_file():
+        raise PastaError(f"{folder}: the adapter is missing; clone the repository again, or reinstall the wheel")
+    return folder
 
 
 def smollm2_gguf() -> Path:

@@ -16,16 +16,21 @@ from pasta_jax.lang.structure import Positions
 from pasta_jax.lang.tags import NUM_TAGS
 
 README, FIELDS = "README.md", "card.json"
-# (repository, license) of the presets that a hub has; their licenses cover what is trained from them.
+# (repository, license) of the presets that a hub has.
 HUB = {
     "smollm2_135m": ("HuggingFaceTB/SmolLM2-135M-Instruct", "apache-2.0"),
     "gemma3_270m": ("google/gemma-3-270m", "gemma"),
     "gemma_2b": ("google/gemma-2b", "gemma"),
     "gemma_7b": ("google/gemma-7b", "gemma"),
 }
+# In a line of `Training.data` that names no license (data/sources.py): then the base's doesn't cover the weights.
+UNSTATED = ("no license is stated", "its terms are not recorded")
 ELSEWHERE = (
     "Other tools decode it sequentially: the tags are tokens like any other there, and nothing forks. Only pasta_jax "
     "decodes chunks in parallel, with the positions and the visibility that it was trained with."
+)
+CHECK_TERMS = (
+    "The license is `other`: its base's does not cover all data that it was trained on; check the terms above."
 )
 LIMITS = ("It was not trained to refuse harmful requests beyond what its base does, and its facts are its base's.",)
 
@@ -75,9 +80,10 @@ def read(folder: Path) -> Card:
 def text(card: Card) -> str:
     """README.md, with the header that hubs read."""
     hub, license = HUB.get(card.base, ("", ""))
+    is_open = not card.training or not any(words in line for line in card.training.data for words in UNSTATED)
     header = {
         "base_model": hub,
-        "license": license,
+        "license": license if is_open else "other",
         "library_name": "peft" if card.kind == "adapter" else "transformers",
     }
     lines = ["---", *(f"{name}: {value}" for name, value in header.items() if value), "tags:", "- pasta", "---", ""]
@@ -89,6 +95,7 @@ def text(card: Card) -> str:
         lines += ["## Figures", "", "| | |", "|---|---|", *(f"| {k} | {_figure(v)} |" for k, v in card.figures.items())]
         lines += [""]
     limits = card.limits if card.positions is None else (ELSEWHERE, *card.limits)
+    limits = limits if is_open else (*limits, CHECK_TERMS)
     lines += ["## Limits", "", *(f"- {limit}" for limit in limits)]
     return "\n".join(lines) + "\n"
 

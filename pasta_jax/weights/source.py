@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
 from pasta_jax.errors import PastaError
-from pasta_jax.files import fingerprints, hub
+from pasta_jax.files import fingerprints, hub, packages
 from pasta_jax.lang.structure import Distance, Positions
 from pasta_jax.models.kernels.cpu.calls import is_available
 from pasta_jax.models.parameters import Params
@@ -28,7 +28,7 @@ class ModelSource:
 
     preset: str  # a known architecture; empty: whatever `path` holds
     path: str  # GGUF file, Hugging Face folder, or its id on the Hub; empty: the weights that a package ships
-    adapter: str  # folder of an adapter, or its id on the Hub; empty: none
+    adapter: str  # name of one of this project, as `pasta`; folder of another, or its id on the Hub; empty: none
     policy: str  # position policy; empty: the model's own
     constant: Distance  # of the policy `constant`
     dtype: Literal["auto", "platform", "float32", "bfloat16", "q8", "q4"]  # to decode with
@@ -58,9 +58,14 @@ def load(
         if in_blocks and dtype == BLOCKS and model.precision != BLOCKS:
             raise PastaError(f"{source.path}: dtype {BLOCKS}: not a quantised GGUF file; set it to q8, or to auto")
         if source.adapter:
-            model = _with_adapter(model, hub.local(source.adapter))
+            model = _with_adapter(model, _folder_of(source.adapter))
         model, dtype = _with_positions(model, source), None if dtype in ("auto", "platform", BLOCKS) else dtype
         return on_device(model, dtype, stacked, only_decoding, source.kernel, mesh)
+
+
+def _folder_of(adapter: str) -> Path:
+    """The folder of an adapter that a config names. The project's names come first: ./pasta is a folder here."""
+    return packages.checkpoint(adapter) if adapter in packages.CHECKPOINTS else hub.local(adapter)
 
 
 def _with_adapter(model: Model, path: Path) -> Model:
@@ -83,7 +88,7 @@ def load_with_adapter(
     if not source.adapter:
         raise PastaError("no adapter named: set --config.model.adapter=<adapter/ of a training run>")
     model = on_device(read_model(source.preset, source.path, mesh is not None), dtype, stacked, mesh=mesh)
-    path = hub.local(source.adapter)
+    path = _folder_of(source.adapter)
     adapter, about = load_adapter(path, model)
     return _with_positions(_described(model, path, about), source), adapter, about
 

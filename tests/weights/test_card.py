@@ -27,7 +27,7 @@ def test_a_card_states_base_positions_command_seed_settings_data_figures_and_lim
     _, header, body = text.split("---\n", 2)
     assert header.splitlines()[:3] == [
         "base_model: HuggingFaceTB/SmolLM2-135M-Instruct",
-        "license: apache-2.0",
+        "license: other",
         "library_name: peft",
     ]
     for words in (
@@ -36,6 +36,21 @@ def test_a_card_states_base_positions_command_seed_settings_data_figures_and_lim
         *card.LIMITS, card.ELSEWHERE,
     ):  # fmt: skip
         assert words in body
+
+
+@pytest.mark.parametrize(
+    ("sources", "license"),
+    [
+        (["alpaca_rows", "preferences"], "apache-2.0"),
+        (["alpaca_rows", "sharegpt"], "other"),
+        (["mine.jsonl"], "other"),
+    ],
+)
+def test_the_base_s_license_covers_only_what_was_trained_on_data_of_stated_terms(sources, license):
+    training = dataclasses.replace(TRAINING, data=tuple(map(origin, sources)))
+    text = card.text(dataclasses.replace(ADAPTER, training=training))
+    assert f"\nlicense: {license}\n" in text
+    assert (card.CHECK_TERMS in text) == (license == "other")
 
 
 def test_the_snippet_for_peft_makes_room_for_the_tags():
