@@ -92,6 +92,12 @@ def config_to_json(config: TransformerConfig, record: TagRecord | None) -> dict[
         "tie_word_embeddings": config.tied_head,
         "rope_parameters": rope,
         "dtype": "float32",
+        # The names that transformers before version 5 reads; it ignores the new ones without a word.
+        "rope_theta": config.rope.base,
+        "rope_scaling": None
+        if rope["rope_type"] == "default"
+        else {name: rope[name] for name in rope if name not in theta},
+        "torch_dtype": "float32",
     }
     if record is not None:
         raw[SECTION] = dataclasses.asdict(record)
@@ -107,6 +113,7 @@ def config_to_json(config: TransformerConfig, record: TagRecord | None) -> dict[
             "full_attention": rope,
             "sliding_attention": {"rope_type": "default", "rope_theta": local.base},
         }
+        raw |= {"rope_local_base_freq": local.base, "sliding_window_pattern": config.global_every}
     return raw
 
 

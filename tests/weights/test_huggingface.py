@@ -97,6 +97,16 @@ def test_config_and_params_survive_a_round_trip(kind, tmp_path):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), params, back)
 
 
+@pytest.mark.parametrize("kind", VARIANTS)
+def test_the_names_that_transformers_4_reads_say_the_same(kind, tmp_path):
+    raw = huggingface.config_to_json(VARIANTS[kind], None)
+    for new in ("rope_parameters", "layer_types", "dtype"):
+        raw.pop(new, None)
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    assert config_file.read_config(tmp_path)[0] == VARIANTS[kind]
+    assert raw["torch_dtype"] == "float32"
+
+
 def write_folder(folder, **changes):
     huggingface.write_model(folder, random_params(VARIANTS["llama"], seed=0), VARIANTS["llama"])
     raw = json.loads((folder / "config.json").read_text()) | changes
