@@ -11,6 +11,7 @@ import os
 import platform
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -51,12 +52,41 @@ def version() -> str:
 
 
 def compiled() -> Path:
-    """The compiled library, in the cache; a PastaError says why there is none."""
-    path = packages.cache_dir() / "kernels" / f"rows-{version()}.so"
-    if not path.exists():
+    """The compiled library, in the cache; a PastaError says why there is none.
+
+    Its name can be computed by anyone, and loading it runs it. So it, and the checksum beside it, must lie in folders
+    that only this user or root can write. A library that lacks its checksum or differs from it is compiled again.
+    """
+    folder = packages.cache_dir() / "kernels"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    refuse_others(folder)
+    path = folder / f"rows-{version()}.so"
+    checksum = path.with_suffix(".sha256")
+    if not is_whole(path, checksum):
         with doing("compiling kernels for this CPU"), replacing(path) as part:
             compile_to(part)
+        with replacing(checksum) as part:
+            part.write_text(hashlib.sha256(path.read_bytes()).hexdigest())
     return path
+
+
+def is_whole(path: Path, checksum: Path) -> bool:
+    """Whether a library is what was compiled: loading a truncated one ends the process."""
+    if not (path.is_file() and checksum.is_file()):
+        return False
+    for file in (path, checksum):
+        refuse_others(file)
+    return hashlib.sha256(path.read_bytes()).hexdigest() == checksum.read_text(errors="replace")
+
+
+def refuse_others(path: Path) -> None:
+    """Refuse a file or folder that another user could have written, and the folders above that others may replace."""
+    for place in (path, *path.resolve().parents):
+        about = place.stat()
+        writers = stat.S_IWOTH if about.st_gid == about.st_uid else stat.S_IWGRP | stat.S_IWOTH  # a user's own group
+        is_open = about.st_mode & writers and not about.st_mode & stat.S_ISVTX
+        if about.st_uid not in (0, os.geteuid()) or is_open:
+            raise PastaError(f"{place}: other users can write there; set PASTA_JAX_CACHE to a folder of your own")
 
 
 def compile_to(target: Path) -> None:

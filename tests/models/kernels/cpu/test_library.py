@@ -1,5 +1,6 @@
 """The kernels' library: which compiler it is compiled by, how it is kept, and how many threads it has."""
 
+import os
 import sys
 
 import pytest
@@ -46,6 +47,38 @@ def test_a_second_compiler_is_tried_and_a_library_is_kept(fresh, monkeypatch):
     with pytest.raises(PastaError, match=r"no C\+\+ compiler"):
         kernels.compiled()
     kernels.version.cache_clear()
+
+
+WRITES = [sys.executable, "-c", "import sys; open(sys.argv[-1], 'w').write('compiled')"]
+
+
+@pytest.mark.parametrize("damage", ["", "compi", "planted!"])
+def test_a_damaged_library_is_compiled_again(damage, fresh, monkeypatch):
+    monkeypatch.setattr(kernels, "compilers", lambda: [WRITES])
+    path = kernels.compiled()
+    path.write_text(damage)
+    assert kernels.compiled() == path
+    assert path.read_text() == "compiled"
+    path.with_suffix(".sha256").unlink()
+    monkeypatch.setattr(kernels, "compilers", list)
+    with pytest.raises(PastaError, match=r"no C\+\+ compiler"):
+        kernels.compiled()
+
+
+@pytest.mark.parametrize("place", ["kernels", "kernels/rows.so", "."])
+@pytest.mark.parametrize("whose", ["another user's", "writable by others"])
+def test_a_library_that_others_could_write_is_never_loaded(place, whose, fresh, monkeypatch):
+    monkeypatch.setattr(kernels, "compilers", lambda: [WRITES])
+    path = kernels.compiled()
+    target = path if place.endswith(".so") else fresh / place
+    if whose == "writable by others":
+        target.chmod(0o777)
+    elif os.geteuid():
+        pytest.skip("only root can give a file away")
+    else:
+        os.chown(target, 54321, -1)
+    with pytest.raises(PastaError, match="other users can write there; set PASTA_JAX_CACHE"):
+        kernels.compiled()
 
 
 def test_ziglang_comes_after_the_systems_compiler(monkeypatch):
