@@ -2,10 +2,10 @@
 
     python3 tests/readme_commands.py [--full] [--cold] [--strict] [--here] [--log=FILE]
 
-Needs no package. The commands are read from README's bash blocks. Long ones run in the short form that SHORT has for
-them, with --full as they are written. --cold begins with empty caches; --here uses this checkout and its .venv instead
-of a clone. The exit code is 1 if a command fails. --strict also demands of each command a line within 10 s and no pause
-of more than 15 s; use it on a quiet machine.
+Needs no package. The commands are read from the bash blocks of README and then docs/TOY.md. Long ones run in the short
+form that SHORT has for them, with --full as they are written. --cold begins with empty caches; --here uses this
+checkout and its .venv instead of a clone. The exit code is 1 if a command fails. --strict also demands of each command
+a line within 10 s and no pause of more than 15 s; use it on a quiet machine.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 ROOT = Path(__file__).resolve().parents[1]
+PAGES = (ROOT / "README.md", ROOT / "docs/TOY.md")  # the second needs what the first trains
 FIRST_S, PAUSE_S = 10.0, 15.0  # what --strict allows
 LIMIT_S = 3600.0  # of a command
 
@@ -166,7 +167,7 @@ def main() -> int:
     parser.add_argument("--log", type=Path, help="file for the commands' output")
     flags = parser.parse_args()
     replaced = PLACEHOLDERS if flags.full else (*SHORT, *PLACEHOLDERS)
-    lines = commands((ROOT / "README.md").read_text(encoding="utf-8"), replaced)
+    lines = commands("".join(page.read_text(encoding="utf-8") for page in PAGES), replaced)
     with (
         tempfile.TemporaryDirectory(prefix="readme_cache_") as cache,
         checkout(flags.here) as folder,

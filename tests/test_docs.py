@@ -104,7 +104,7 @@ def test_the_api_as_shown_in_the_readme_on_smollm2(capsys, monkeypatch):
     monkeypatch.setattr(pasta, "generate", lambda *a, max_tokens: generate(*a, max_tokens=min(max_tokens, 60)))
     answer = run_blocks("README.md", most=1)["answer"]
     assert len(answer.threads) > 1  # the shipped adapter forks; which words it samples depends on the machine
-    assert capsys.readouterr().out == answer.text + "\n"
+    assert capsys.readouterr().out.startswith(answer.text + "\n")
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from tests import ROOT
-from tests.readme_commands import PLACEHOLDERS, SHORT, Outcome, Shell, commands, fresh_environment, run_all
+from tests.readme_commands import PAGES, PLACEHOLDERS, SHORT, Outcome, Shell, commands, fresh_environment, run_all
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+README = "".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 PAGE = """
 ```bash
