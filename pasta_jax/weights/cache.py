@@ -21,7 +21,7 @@ from pasta_jax.models.parameters import Params, packed_shapes
 from pasta_jax.weights.lazy import Deferred
 
 _FIX = "convert it again"
-CONVERTER = 3  # raise it when the same file would yield other parameters
+CONVERTER = 4  # raise it when the same file would yield other parameters
 
 
 def path_of(source: Path, form: str = "") -> Path:
@@ -37,7 +37,8 @@ def save(path: Path, config: TransformerConfig, params: Params, fingerprint: str
     leaves = jax.tree_util.tree_leaves_with_path(params)
     tensors = {jax.tree_util.keystr(names, simple=True, separator="/"): leaf for names, leaf in leaves}
     about = {"config": json.dumps(dataclasses.asdict(config)), "fingerprint": fingerprint}
-    safetensors.write(path, tensors, about | {"arrays": _described(tensors, about["config"])})
+    sums = json.dumps({name: bit_sum(tensor) for name, tensor in tensors.items()})
+    safetensors.write(path, tensors, about | {"arrays": _described(tensors, about["config"]), "sums": sums})
 
 
 def load(path: Path, deferred: bool = False) -> tuple[TransformerConfig, Params] | None:
@@ -46,7 +47,7 @@ def load(path: Path, deferred: bool = False) -> tuple[TransformerConfig, Params]
         return None
     try:
         return _read(path, deferred)
-    except (SafetensorError, OSError, PastaError) as error:
+    except (SafetensorError, OSError, PastaError, KeyError, ValueError) as error:
         logging.warning("%s: not readable (%s); converting again", path, error)
         return None
 
@@ -59,7 +60,8 @@ def load_blocks(path: Path) -> tuple[TransformerConfig, Params, str] | None:
         with safe_open(path, framework="numpy") as file:
             config = _config(path, file)
             names, about = file.keys(), file.metadata()
-            tensors = {name: file.get_tensor(name) for name in names}
+            sums = json.loads(about["sums"])
+            tensors = {name: _checked(path, name, file.get_tensor(name), sums) for name in names}
             if about["arrays"] != _described(tensors, about["config"]):
                 raise PastaError(f"{path}: holds other arrays than were written; {_FIX}")
             return config, _nested(tensors, config), about["fingerprint"]
@@ -73,9 +75,23 @@ def _described(tensors: Mapping[str, np.ndarray], config: str) -> str:
     return fingerprints.of_data([config, {name: [leaf.dtype.name, leaf.shape] for name, leaf in tensors.items()}])
 
 
+def bit_sum(array: np.ndarray) -> int:
+    """The sum of an array's bytes as 64-bit words, at the speed of memory: a flipped bit changes it."""
+    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    words = content[: content.size // 8 * 8].view(np.uint64)
+    return int(np.sum(words, dtype=np.uint64)) + int(np.sum(content[words.nbytes :], dtype=np.uint64))
+
+
+def _checked(path: Path, name: str, array: np.ndarray, sums: Mapping[str, int]) -> np.ndarray:
+    """The array, if it has the bits that were written."""
+    if bit_sum(array) != sums.get(name):
+        raise PastaError(f"{path}: {name} differs from what was written; delete the file to convert it again")
+    return array
+
+
 def _read(path: Path, deferred: bool) -> tuple[TransformerConfig, Params]:
     with safe_open(path, framework="numpy") as file:
-        config = _config(path, file)
+        config, sums = _config(path, file), json.loads(file.metadata()["sums"])
         shapes = shapes_of(config)
         if shapes.keys() != set(file.keys()):
             raise PastaError(f"{path}: holds other tensors than its config describes; {_FIX}")
@@ -83,9 +99,10 @@ def _read(path: Path, deferred: bool) -> tuple[TransformerConfig, Params]:
         for name, shape in shapes.items():
             if tuple(file.get_slice(name).get_shape()) != shape:
                 raise PastaError(f"{path}: {name} has another shape than {shape}; {_FIX}")
-            leaves[name] = (
-                Deferred(shape, functools.partial(_tensor, path, name)) if deferred else file.get_tensor(name)
-            )
+            if deferred:
+                leaves[name] = Deferred(shape, functools.partial(_tensor, path, name, sums))
+            else:
+                leaves[name] = _checked(path, name, file.get_tensor(name), sums)
     return config, _nested(leaves, config)
 
 
@@ -107,9 +124,9 @@ def _nested(leaves: Mapping[str, Any], config: TransformerConfig) -> Params:
     return params | {"layers": tuple(layers)}
 
 
-def _tensor(path: Path, name: str) -> np.ndarray:
+def _tensor(path: Path, name: str, sums: Mapping[str, int]) -> np.ndarray:
     with safe_open(path, framework="numpy") as file:
-        return file.get_tensor(name)
+        return _checked(path, name, file.get_tensor(name), sums)
 
 
 def shapes_of(config: TransformerConfig) -> dict[str, tuple[int, ...]]:

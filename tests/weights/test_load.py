@@ -48,12 +48,23 @@ def test_a_gguf_file_and_the_cache_give_the_same_model(kind, config, tmp_path, m
     jax.tree.map(np.testing.assert_array_equal, again.params, model.params)
 
 
-def test_a_damaged_cache_is_converted_again(tmp_path):
+def cut(content: bytes) -> bytes:
+    return content[:-1000]
+
+
+def flip(content: bytes) -> bytes:
+    """One bit, in the middle of the arrays."""
+    at = len(content) * 3 // 4
+    return content[:at] + bytes([content[at] ^ 16]) + content[at + 1 :]
+
+
+@pytest.mark.parametrize("damage", [cut, flip])
+def test_a_damaged_cache_is_converted_again(damage, tmp_path):
     path = tmp_path / "toy.gguf"
     path.write_bytes(gguf_bytes("llama", LLAMA)[0])
     first = load_model("", str(path))
     [cached] = (tmp_path / "cache" / "converted").glob("*.safetensors")
-    cached.write_bytes(cached.read_bytes()[:-1000])
+    cached.write_bytes(damage(cached.read_bytes()))
     again = load_model("", str(path))
     jax.tree.map(np.testing.assert_array_equal, again.params, first.params)
     assert [p.suffix for p in cached.parent.iterdir()] == [".safetensors"]
