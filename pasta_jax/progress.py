@@ -1,42 +1,45 @@
-"""One progress display for all long commands: a bar on a terminal, lines elsewhere, and no long silence."""
+"""One progress display for all long commands: live on a terminal, a line every few seconds elsewhere, never silent."""
 
 import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from tqdm import tqdm
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 
 Item = TypeVar("Item")
 
-INTERVAL_S = 5.0  # between two lines where there is no terminal
-SILENCE_S = 7.0  # after which `break_silence` says what is going on
-POLL_S = 1.0  # between two of its looks at the clock
+SILENCE_S = 5.0  # after which a line says what is going on
+FRAME_S = 0.25  # between two frames on a terminal
+BRIEF_S = 1.0  # what takes less is not displayed: it would only flicker
 
-_activities: list[Callable[[], str]] = []  # what is going on, innermost last: each returns its line, empty for none
+_console = Console(stderr=True, markup=False, emoji=False, highlight=False, force_jupyter=False)
+_lock = threading.RLock()
+_running: list["Progress"] = []  # innermost last
 _last_output = time.monotonic()
 
 
 def say(line: str) -> None:
-    """Print a line to stderr, above the bar if there is one; results go to stdout."""
-    tqdm.write(line, file=sys.stderr)
-    sys.stderr.flush()
-    heard()
-
-
-def heard() -> None:
-    """Something was printed, here or elsewhere: the silence that `break_silence` measures begins again."""
-    global _last_output
-    _last_output = time.monotonic()
+    """Print a line to stderr, above the live display if there is one; results go to stdout."""
+    _console.print(line, soft_wrap=True)
+    _heard()
 
 
 def show(text: str) -> None:
-    """Print a result to stdout, above the bar if there is one, which would else run into it."""
-    tqdm.write(text, file=sys.stdout)
-    sys.stdout.flush()
-    heard()
+    """Print a result to stdout. The live display redirects stdout on a terminal, and prints the text above itself."""
+    print(text, flush=True)
+    _heard()
+
+
+def _heard() -> None:
+    """Start measuring the silence again."""
+    global _last_output
+    _last_output = time.monotonic()
 
 
 def clock(seconds: float) -> str:
@@ -46,109 +49,50 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
-def begin(activity: Callable[[], str]) -> None:
-    """From now until `end`, `break_silence` says what this function returns."""
-    _activities.append(activity)
-
-
-def end(activity: Callable[[], str]) -> None:
-    """End what `begin` began; without effect if it has ended."""
-    with contextlib.suppress(ValueError):
-        _activities.remove(activity)
-
-
-@contextlib.contextmanager
-def doing(what: str) -> Iterator[None]:
-    """Name what goes on meanwhile. Empty: results are printed, and lines would disturb them."""
-    started = time.monotonic()
-
-    def line() -> str:
-        return what and f"{what} … {clock(time.monotonic() - started)}"
-
-    begin(line)
-    try:
-        yield
-    finally:
-        end(line)
-
-
-@contextlib.contextmanager
-def break_silence(what: str) -> Iterator[None]:
-    """After each SILENCE_S in which nothing was said, say what goes on: the innermost activity, or `what`."""
-    ended = threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(POLL_S):
-            _say_if_silent()
-
-    thread = threading.Thread(target=watch, name="break_silence", daemon=True)
-    with doing(what):
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
-
-
-def _say_if_silent() -> None:
-    if time.monotonic() - _last_output < SILENCE_S:
-        return
-    if line := _activities[-1]():
-        say(line)
-    else:
-        heard()
-
-
 class Progress:
-    """Shows what fraction is done, the rate and the time left. `done` counts items from an earlier run.
+    """What goes on until `close`. With a `total`: the fraction done, the rate and the time left.
 
-    A caller may set `note`, which ends each line.
+    `done` counts items of an earlier run. A caller may set `note`, which ends each line, and `done`.
     """
 
-    def __init__(self, what: str, total: int, done: int = 0):
+    def __init__(self, what: str, total: int | None = None, done: int = 0):
         self.what, self.total, self.done = what, total, done
         self.note = ""
         self._done_before, self._start_time = done, time.monotonic()
-        self._last_line_time = self._start_time
-        self._bar = None
-        if sys.stderr.isatty():
-            self._bar = tqdm(total=total, initial=done, desc=what, file=sys.stderr, leave=False, dynamic_ncols=True)
-        begin(self._line_in_silence)
+        with _lock:
+            _running.append(self)
+            if not _displayed():
+                _live.stop()
 
     def add(self, count: int = 1) -> None:
-        """Count items as done."""
+        """Count items as done; without a terminal, a line says so from time to time and at the end."""
         self.done += count
-        if self._bar is not None:
-            self._bar.set_postfix_str(self.note, refresh=False)
-            self._bar.update(count)
-            return
-        now = time.monotonic()
-        if now - self._last_line_time >= INTERVAL_S or self.done == self.total:
-            self._last_line_time = now
+        if not _console.is_terminal and (self.done == self.total or time.monotonic() - _last_output >= SILENCE_S):
             say(self.line())
 
     def line(self) -> str:
         """What is done, the rate and the time left; before the first item, the time so far."""
-        elapsed = time.monotonic() - self._start_time
+        elapsed, note = self.elapsed, self.note and f"; {self.note}"
+        if self.total is None:
+            return self.what and f"{self.what} … {clock(elapsed)}"
+        done = f"{self.what}: {self.done} of {self.total}"
         rate = (self.done - self._done_before) / max(elapsed, 1e-9)
-        done, note = f"{self.what}: {self.done} of {self.total}", self.note and f"; {self.note}"
         if not rate:
             return f"{done}, {clock(elapsed)} so far{note}"
         speed = f"{rate:.1f}/s" if rate >= 1 else f"{1 / rate:.1f} s each"
         return f"{done}, {speed}, {clock((self.total - self.done) / rate)} left{note}"
 
-    def _line_in_silence(self) -> str:
-        if self._bar is not None:
-            self._bar.refresh()
-            return ""
-        return self.line() if self.done < self.total else f"{self.what}: all {self.total} done, finishing …"
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self._start_time
 
     def close(self) -> None:
-        """Remove the bar."""
-        end(self._line_in_silence)
-        if self._bar is not None:
-            self._bar.close()
+        """End what goes on; without effect if it has ended."""
+        with _lock, contextlib.suppress(ValueError):
+            _running.remove(self)
+            if not _displayed():
+                _live.stop()
 
     def __enter__(self) -> "Progress":
         return self
@@ -157,9 +101,75 @@ class Progress:
         self.close()
 
 
+def doing(what: str) -> Progress:
+    """Name what goes on within a `with` block."""
+    return Progress(what)
+
+
+def quiet() -> Progress:
+    """Display and say nothing within a `with` block, which prints results or waits for the user."""
+    return Progress("")
+
+
 def track(items: Iterable[Item], what: str, total: int) -> Iterator[Item]:
     """Yield the items while showing progress. An item is done when the next one is requested."""
     with Progress(what, total) as progress:
         for item in items:
             yield item
             progress.add()
+
+
+@contextlib.contextmanager
+def break_silence(what: str) -> Iterator[None]:
+    """Display what goes on, or after each SILENCE_S in which nothing was said, say it: the innermost, or `what`."""
+    ended, fallback = threading.Event(), Progress(what)
+    fallback.close()  # it is never displayed, and never hides a display
+
+    def watch() -> None:
+        while not ended.wait(FRAME_S):
+            _look(fallback)
+
+    thread = threading.Thread(target=watch, name="break_silence", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        _live.stop()
+
+
+def _look(fallback: Progress) -> None:
+    """Draw the next frame, or say a line after silence."""
+    with _lock:
+        if _console.is_terminal and not _console.is_dumb_terminal and _displayed():
+            _live.start()
+            _live.refresh()
+            _heard()
+        elif time.monotonic() - _last_output >= SILENCE_S:
+            line = (_running or [fallback])[-1].line()
+            say(line) if line else _heard()
+
+
+def _displayed() -> list[Progress]:
+    """What the display shows: nothing where it would disturb what is printed."""
+    return [one for one in _running if one.elapsed > BRIEF_S] if all(one.what for one in _running) else []
+
+
+def _frame() -> Table:
+    """A bar and a line for each."""
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=20)
+    grid.add_column(no_wrap=True, overflow="ellipsis")
+    for one in _displayed():
+        grid.add_row(ProgressBar(one.total, one.done), one.line())
+    return grid
+
+
+def _live_on(console: Console) -> Live:
+    """The display; while it is there, what is printed appears above it. A stdout that is no terminal is left alone."""
+    redirected = {"redirect_stdout": sys.stdout.isatty(), "redirect_stderr": True}
+    return Live(get_renderable=_frame, console=console, transient=True, auto_refresh=False, **redirected)
+
+
+_live = _live_on(_console)

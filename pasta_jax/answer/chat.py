@@ -18,7 +18,7 @@ from pasta_jax.decode.transcript import Transcript
 from pasta_jax.errors import PastaError
 from pasta_jax.files.atomic import check_writable, write_whole
 from pasta_jax.lang.tags import TagIds
-from pasta_jax.progress import doing, say
+from pasta_jax.progress import doing, quiet, say
 from pasta_jax.view.live import LiveView
 from pasta_jax.view.terminal import answer_view
 from pasta_jax.view.text import printable
@@ -74,7 +74,7 @@ def run(settings: Settings, lines: Callable[[str], str]) -> None:
     chat = Chat(model, engine, settings, template)
     say(f"{model.name}: ask, or /help")
     try:
-        with doing(""):  # a prompt that waits for the user must not be disturbed
+        with quiet():  # a prompt that waits for the user must not be disturbed
             _converse(chat, lines)
     finally:
         engine.close(drain=False)

@@ -15,7 +15,7 @@ from pasta_jax.decode.generate import Event, Result
 from pasta_jax.decode.transcript import Transcript
 from pasta_jax.device import compilation_cache
 from pasta_jax.lang.tags import TagIds
-from pasta_jax.progress import doing, say
+from pasta_jax.progress import doing, quiet, say
 from pasta_jax.view.live import LiveView
 from pasta_jax.view.terminal import answer_view, figures
 from pasta_jax.view.text import printable
@@ -84,7 +84,7 @@ def print_answer(
                 break
             if first_token is None:
                 first_token = FirstToken.now()
-                stack.enter_context(doing(""))  # from now on, the answer itself
+                stack.enter_context(quiet())  # from now on, the answer itself
             text = transcript.push(item.thread, item.token, item.step, item.text)
             if text and not job.as_json:
                 print(safe(text), end="", flush=True)
@@ -108,14 +108,14 @@ def show_threads(job: Job, items: Iterator[Event | Result], tags: TagIds) -> tup
             if first_token is None:
                 first_token = FirstToken.now()
                 if not job.slow:
-                    stack.enter_context(doing(""))  # from now on, the answer itself
+                    stack.enter_context(quiet())  # from now on, the answer itself
                     view = stack.enter_context(LiveView(tags, console))
             if view is None:
                 events.append(item)
             else:
                 view.push(item)
     if events:
-        with doing(""), LiveView(tags, console) as view:
+        with quiet(), LiveView(tags, console) as view:
             view.replay(events)
     console.print(answer_view(result.trace, console))
     console.print()

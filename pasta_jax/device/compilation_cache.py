@@ -1,10 +1,9 @@
-"""Programs compiled by JAX: kept for later runs in the user's cache folder; how long it takes, and a line if long."""
+"""Programs compiled by JAX: kept for later runs in the user's cache folder; how long it takes."""
 
 import contextlib
 import dataclasses
 import functools
 import os
-import threading
 import time
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from pasta_jax.progress import doing, say
 MOST_BYTES = 2 << 30  # of the folder; the programs that were not used for longest are deleted
 MAPPINGS = Path("/proc/self/maps")  # of this process's memory, a line each; Linux only
 MOST_MAPPINGS = 50_000  # of the 65,530 that Linux gives a process
-LONG_S = 3.0  # compiling for longer is announced
 
 # JAX reports the begin of each phase as a scalar and its end as a duration, both under one name.
 XLA = "/jax/core/compile/backend_compile_duration"
@@ -45,20 +43,16 @@ def keep() -> None:
 
 @functools.cache
 def announce() -> None:
-    """From now on, print a line when a program compiles for long. JAX must have its environment already."""
+    """From now on, display it when a program compiles for long. JAX must have its environment already."""
     import jax.monitoring
 
     folder = os.environ.get("JAX_COMPILATION_CACHE_DIR")
-    line = "compiling …" + (f" (kept for later runs in {folder})" if folder else "")
+    what = f"compiling, kept for later runs in {folder}" if folder else "compiling"
     running = contextlib.ExitStack()
 
     def begin(event: str, _: float, **__: str) -> None:
         if event == XLA:
-            timer = threading.Timer(LONG_S, say, [line])
-            timer.daemon = True
-            timer.start()
-            running.callback(timer.cancel)
-            running.enter_context(doing("compiling"))
+            running.enter_context(doing(what))
 
     def end(event: str, *_: float, **__: str) -> None:
         if event == XLA:

@@ -6,14 +6,13 @@ A run that resumes from step n keeps the lines up to n and rewrites the rest, as
 import dataclasses
 import json
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from pasta_jax import progress
 from pasta_jax.errors import PastaError
 from pasta_jax.files import atomic
 from pasta_jax.files.validated import Count, parse_line
+from pasta_jax.progress import Progress, clock, say, show
 
 FILE = "metrics.jsonl"
 PRINTED = ("loss", "grad_norm", "learning_rate", "tokens_per_s", "mfu", "held_out/loss")
@@ -51,9 +50,7 @@ class Metrics:
                 flush_secs=FLUSH_S,
                 filename_suffix=f".{os.getpid()}.{start}",  # names hold whole seconds: a quick resume would overwrite
             )
-        self._start_time = time.monotonic()
-        self._done = start
-        progress.begin(self._line_in_silence)
+        self._progress = Progress("step", steps, start)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Write one line, and one event per value."""
@@ -62,16 +59,15 @@ class Metrics:
         if self._events is not None:
             for tag, value in values.items():
                 self._events.add_scalar(tag, value, step)
-        print(self._progress_line(step, values), flush=True)
-        progress.heard()
+        show(self._line(step, values))
 
     def reach(self, step: int) -> None:
-        """Note that a step is done, for a line where there is none for long."""
-        self._done = step
+        """Note that a step is done, for the display of progress."""
+        self._progress.done = step
 
     def close(self) -> None:
         """Close the files; events still queued are written first."""
-        progress.end(self._line_in_silence)
+        self._progress.close()
         self._file.close()
         if self._events is not None:
             self._events.close()
@@ -79,20 +75,13 @@ class Metrics:
     def _update_latest(self, values: Mapping[str, float]) -> None:
         self.latest |= {name: value for name, value in values.items() if name != "step"}
 
-    def _progress_line(self, step: int, values: Mapping[str, float]) -> str:
+    def _line(self, step: int, values: Mapping[str, float]) -> str:
+        """The step, some of its values, and the time left, which is unknown before the first step."""
         printed = {name: value for name, value in values.items() if name in PRINTED or name.startswith("probe/")}
         text = "  ".join(f"{name} {value:.4g}" for name, value in printed.items())
-        return self._line(step, text)
-
-    def _line_in_silence(self) -> str:
-        return self._line(self._done)
-
-    def _line(self, step: int, text: str = "") -> str:
-        """The step and the time left, which is unknown before the first step."""
         left = "unknown time"
         if step > self.start:
-            passed = time.monotonic() - self._start_time
-            left = progress.clock(passed / (step - self.start) * (self.steps - step))
+            left = clock(self._progress.elapsed / (step - self.start) * (self.steps - step))
         return "  ".join(filter(None, (f"step {step}/{self.steps}", text, f"[{left} left]")))
 
 
@@ -121,6 +110,6 @@ def read_lines(path: Path) -> list[dict[str, float]]:
             parse_line(line, _Step, str(path), number, _FIX)
             lines.append(parse_line(line, dict[str, int | float | None], str(path), number, _FIX))
         except PastaError as error:
-            progress.say(f"{error}: this line and what follows it is dropped")
+            say(f"{error}: this line and what follows it is dropped")
             break
     return lines

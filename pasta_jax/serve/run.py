@@ -10,7 +10,7 @@ from pasta_jax.decode.engine import open_engine
 from pasta_jax.decode.generate import DecodeConfig
 from pasta_jax.files.validated import Positive
 from pasta_jax.models.sharding import MeshSettings
-from pasta_jax.progress import doing, say
+from pasta_jax.progress import doing, quiet, say
 from pasta_jax.serve.app import app_of
 from pasta_jax.serve.guard import Guard, is_loopback
 from pasta_jax.serve.metrics import Metrics
@@ -67,7 +67,7 @@ def run(settings: Settings) -> None:
     )
     app = Guard(app_of(service), service.metrics, key, is_loopback(host), settings.hosts, settings.log)
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    with doing(""):  # a server that nobody calls is silent
+    with quiet():  # a server that nobody calls is silent
         serve(
             app,
             listening,

@@ -7,60 +7,44 @@ from pasta_jax.device import platform
 from pasta_jax.errors import PastaError
 
 
-@pytest.fixture(autouse=True)
-def no_plugins(monkeypatch):
+@pytest.mark.parametrize(
+    ("files", "plugin", "before", "chosen"),
+    [
+        (["vfio/vfio"], None, None, "cpu"),  # the driver, without a device
+        (["accel0"], None, None, None),
+        (["vfio/0"], None, None, None),
+        ([], object(), None, None),
+        ([], None, "tpu", "tpu"),
+    ],
+)
+def test_the_cpu_is_chosen_where_nothing_else_can_be(tmp_path, monkeypatch, files, plugin, before, chosen):
     monkeypatch.delenv("JAX_PLATFORMS")
-    monkeypatch.setattr(platform.importlib.util, "find_spec", lambda name: None)
-
-
-def chosen(root) -> str | None:
-    platform.choose(root)
-    return platform.os.environ.get("JAX_PLATFORMS")
-
-
-def test_a_machine_without_a_tpu_runs_on_the_cpu(tmp_path):
+    if before:
+        monkeypatch.setenv("JAX_PLATFORMS", before)
+    monkeypatch.setattr(platform.importlib.util, "find_spec", lambda name: plugin)
     (tmp_path / "dev/vfio").mkdir(parents=True)
-    (tmp_path / "dev/vfio/vfio").touch()  # the driver, without a device
-    assert chosen(tmp_path) == "cpu"
+    for file in files:
+        (tmp_path / "dev" / file).touch()
+    platform.choose(tmp_path)
+    assert platform.os.environ.get("JAX_PLATFORMS") == chosen
 
 
-@pytest.mark.parametrize("file", ["accel0", "vfio/0"])
-def test_jax_chooses_where_a_tpu_may_be(tmp_path, file):
-    (tmp_path / "dev/vfio").mkdir(parents=True)
-    (tmp_path / "dev" / file).touch()
-    assert chosen(tmp_path) is None
-
-
-def test_jax_chooses_where_a_plug_in_is_installed(tmp_path, monkeypatch):
-    monkeypatch.setattr(platform.importlib.util, "find_spec", lambda name: object())
-    assert chosen(tmp_path) is None
-
-
-def test_the_users_choice_stays(tmp_path, monkeypatch):
-    monkeypatch.setenv("JAX_PLATFORMS", "tpu")
-    assert chosen(tmp_path) == "tpu"
-
-
-def test_a_device_that_does_not_start_is_one_line(monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (
+            RuntimeError("Unable to initialize backend 'tpu': ABORTED: It is in use.\n (set JAX_PLATFORMS='' to …)"),
+            "Unable to initialize backend 'tpu': ABORTED: It is in use",
+        ),
+        (AssertionError(), "no platform npu"),
+    ],
+)
+def test_a_device_that_does_not_start_is_one_line(monkeypatch, error, line):
     def fails():
-        raise RuntimeError(
-            "Unable to initialize backend 'tpu': ABORTED: The TPU is already in use.\n (set JAX_PLATFORMS='' to …)"
-        )
+        raise error
 
     monkeypatch.setattr(jax, "devices", fails)
+    monkeypatch.setenv("JAX_PLATFORMS", "npu")
     with pytest.raises(PastaError) as refused:
         platform.describe()
-    assert str(refused.value) == (
-        "no device: Unable to initialize backend 'tpu': ABORTED: The TPU is already in use; "
-        "to use the CPU, set JAX_PLATFORMS=cpu"
-    )
-
-
-def test_a_platform_that_jax_does_not_know_is_one_line(monkeypatch):
-    def fails():
-        raise AssertionError
-
-    monkeypatch.setenv("JAX_PLATFORMS", "npu")
-    monkeypatch.setattr(jax, "devices", fails)
-    with pytest.raises(PastaError, match=r"^no device: no platform npu; to use the CPU, set JAX_PLATFORMS=cpu$"):
-        platform.describe()
+    assert str(refused.value) == f"no device: {line}; to use the CPU, set JAX_PLATFORMS=cpu"

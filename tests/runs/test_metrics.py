@@ -45,15 +45,15 @@ def test_tensorboard_gets_every_value_under_its_own_tag(tmp_path):
 
 
 def test_between_two_lines_the_step_is_known(tmp_path, monkeypatch):
-    monkeypatch.setattr(progress, "_activities", [])
+    monkeypatch.setattr(progress, "_running", [])
     monkeypatch.setattr(time, "monotonic", lambda: 100.0)
     metrics = Metrics(tmp_path, 2, 5, tensorboard=False)
-    assert progress._activities[-1]() == "step 2/5  [unknown time left]"
+    assert progress._running[-1].line() == "step: 2 of 5, 0:00 so far"
     metrics.reach(3)
     monkeypatch.setattr(time, "monotonic", lambda: 130.0)
-    assert progress._activities[-1]() == "step 3/5  [1:00 left]"
+    assert progress._running[-1].line() == "step: 3 of 5, 30.0 s each, 1:00 left"
     metrics.close()
-    assert not progress._activities
+    assert not progress._running
 
 
 def test_a_resumed_run_makes_tensorboard_drop_later_steps(tmp_path):
