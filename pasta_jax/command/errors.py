@@ -1,6 +1,7 @@
 """How a command ends: one line on stderr and an exit code, whatever stopped it; a defect's traceback goes to a file."""
 
 import contextlib
+import errno
 import os
 import sys
 import tempfile
@@ -10,6 +11,8 @@ from collections.abc import Callable
 from pasta_jax.errors import PastaError, one_line
 from pasta_jax.files.atomic import disk_is_full
 
+# Errors of a path that the user named, wherever the first access to it is.
+UNUSABLE = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EROFS}
 DEFECT, INTERRUPTED = 1, 130  # exit codes; a PastaError has its own
 
 
@@ -32,6 +35,8 @@ def explain(command: Callable[[], None]) -> None:
         # Files that a command writes are named in a PastaError; what remains is stdout.
         if isinstance(error, OSError) and error.filename is None and disk_is_full(error):
             _exit("error: stdout: the disk is full; free some space, or write to another disk", PastaError.exit_code)
+        if isinstance(error, OSError) and error.filename is not None and error.errno in UNUSABLE:
+            _exit(f"error: {one_line(str(error.filename))}: {error.strerror}; use another path", PastaError.exit_code)
         problem = "out of memory" if _is_out_of_memory(error) else "unexpected"
         text = one_line(f"{problem}: {type(error).__name__}: {' '.join(str(error).split())}")
         _exit(f"error: {text}; {_written(traceback.format_exc())}", DEFECT)

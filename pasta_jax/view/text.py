@@ -8,10 +8,18 @@ READING_MS = 50  # per character
 SHORTEST_STEP_MS = 50
 
 
+BIDI = {*"\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"}  # embeddings, overrides and isolates
+
+
 def printable(text: str) -> str:
-    """Replace control characters by their pictures, and what has none by U+FFFD; line breaks stay."""
+    """Replace control characters by their pictures, and what has none by U+FFFD; line breaks stay.
+
+    So are the controls of bidirectional text, which could show the rest of a line in reverse.
+    """
 
     def picture(character: str) -> str:
+        if character in BIDI:
+            return "\ufffd"
         if character == "\n" or unicodedata.category(character) not in ("Cc", "Cs", "Cn"):
             return character
         return chr(0x2400 + ord(character)) if character < " " else "\ufffd"
@@ -51,9 +59,12 @@ def fit(text: str, size: float, pixels: float) -> str:
     text = " ".join(text.split())
     if sans_width(text, size) <= pixels:
         return text
-    while text and sans_width(text + "…", size) > pixels:
-        text = text[:-1]
-    return text.rstrip() + "…"
+    width = sans_width("…", size)
+    for at, character in enumerate(text):
+        width += sans_width(character, size)
+        if width > pixels:
+            return text[:at].rstrip() + "…"
+    return text
 
 
 def _advance(character: str) -> float:

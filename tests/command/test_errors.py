@@ -1,5 +1,6 @@
 """A command ends in one line and an exit code, whatever stopped it; the traceback of a defect is in a file."""
 
+import errno
 import re
 import subprocess
 import sys
@@ -47,6 +48,18 @@ def test_a_defect_is_one_line_with_the_path_of_its_traceback(capsys, tmp_path, m
     [written] = tmp_path.iterdir()
     assert text.endswith(f"{written}\n")
     assert re.search(r"Traceback .*in command\b", written.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (OSError(errno.ENAMETOOLONG, "File name too long", "y"), "error: y: File name too long; use another path\n"),
+        (OSError(errno.EISDIR, "Is a directory", "y"), "error: y: Is a directory; use another path\n"),
+        (OSError(errno.EACCES, "Permission denied", "a\nb"), "error: a\\nb: Permission denied; use another path\n"),
+    ],
+)
+def test_a_path_that_cannot_be_used_is_the_users_mistake(capsys, error, line):
+    assert ends(capsys, error) == (2, line)
 
 
 def test_a_traceback_that_cannot_be_written_is_still_one_line(capsys, tmp_path, monkeypatch):

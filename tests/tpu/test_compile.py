@@ -20,8 +20,8 @@ pytestmark = requires_libtpu
 # Prints a line of each case in turn: its report as JSON, or the error.
 CASES = """
 import ast, sys
-from pasta_jax.benchmark import tpu_environment
-tpu_environment.prepare()
+from pasta_jax.tpu import environment
+environment.prepare()
 from configs.compile_tpu import get_config
 from pasta_jax.runs import settings
 from pasta_jax.errors import PastaError
