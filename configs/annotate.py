@@ -112,22 +112,22 @@ def openai() -> ConfigDict:
 
 
 def gemini() -> ConfigDict:
-    """Gemini's own endpoint, the paper's annotator (which used gemini-1.5-flash)."""
-    return endpoint("gemini", "https://generativelanguage.googleapis.com/v1beta", "gemini-2.5-flash", "GEMINI_API_KEY")
+    """Gemini, the paper's annotator (which used gemini-1.5-flash), by its endpoint with OpenAI's API."""
+    url = "https://generativelanguage.googleapis.com/v1beta/openai"
+    return endpoint("gemini", url, "gemini-2.5-flash", "GEMINI_API_KEY")
 
 
-def endpoint(kind: str, url: str, model: str, key_variable: str) -> ConfigDict:
+def endpoint(annotator: str, url: str, model: str, key_variable: str) -> ConfigDict:
     """A language model behind an API (llm/client.py::Endpoint)."""
-    config = annotate(kind)
+    config = annotate(annotator)
     config.endpoint = ConfigDict(
         {
-            "kind": kind,
             "url": url,
             "model": model,
             "key_variable": key_variable,  # environment variable that holds the key; empty: no key is sent
             "temperature": 0.0,
             "max_tokens": 4096,  # of an answer
-            "timeout_s": 120.0,  # for a complete answer
+            "timeout_s": 120.0,  # without a byte from the endpoint
             "requests_per_minute": 300.0,
             "retries": 6,  # after the first try
             "backoff_s": 2.0,  # before the first retry; doubled for each further one

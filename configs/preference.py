@@ -69,8 +69,7 @@ def preference() -> ConfigDict:
                 "checked": common.checked_judge(),
                 "agreement": 300,  # pairs of chosen and rejected answers to compare the judge with; 0: none
                 "endpoint": {
-                    "kind": "openai",  # or gemini
-                    "url": "",
+                    "url": "",  # of any endpoint with OpenAI's chat completions API
                     "model": "",
                     "key_variable": "",  # environment variable with the API key; empty: no key is sent
                     "temperature": 0.0,

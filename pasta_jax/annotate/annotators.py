@@ -100,7 +100,7 @@ def by_language_model(
                     yield numbers[index], {"text": result}
 
     about = {"annotator": name, "code": fingerprints.of_code(endpoint, prompt), "attempts": attempts}
-    about |= {field: getattr(service, field) for field in ("kind", "model", "temperature", "max_tokens")}
+    about |= {field: getattr(service, field) for field in ("model", "temperature", "max_tokens")}
     return Annotator(about, annotate)
 
 

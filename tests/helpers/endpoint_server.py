@@ -21,6 +21,7 @@ class Server:
                 status, headers, content, promised = respond(len(outer.seen), body)
                 try:
                     self.send_response(status)
+                    self.send_header("Content-Type", "application/json")
                     for name, value in headers.items():
                         self.send_header(name, value)
                     self.send_header("Content-Length", str(promised if promised is not None else len(content)))
@@ -76,7 +77,6 @@ class FakeTime:
 
 def endpoint(url: str, **changes) -> Endpoint:
     fields = dict(
-        kind="openai",
         url=url,
         model="some-model",
         key_variable="",

@@ -23,8 +23,11 @@ def test_the_cost_of_several_runs_is_that_of_all_their_answers(tmp_path):
                 total = client.total_usage()
                 assert (total.requests, total.cache_hits, total.tokens_in) == (run + 1, run, 1000 * (run + 1))
                 assert total.dollars == pytest.approx(0.003 * (run + 1))
-    assert total_cost(tmp_path / "cache", PRICES) == Cost(3, 3000, 300, pytest.approx(0.009))
-    assert total_cost(tmp_path / "absent", PRICES) == Cost(0, 0, 0, 0.0)
+        assert total_cost(tmp_path / "cache", PRICES) == Cost(3, 3000, 300, pytest.approx(0.009))
+        assert total_cost(tmp_path / "absent", PRICES) == Cost(0, 0, 0, 0.0)
+        with Client(endpoint(server.url, model="other"), tmp_path / "cache") as client:
+            client.chat((("user", "0"),))
+    assert len(server.seen) == 4, "another model is another question"
 
 
 def test_each_of_several_processes_writes_a_cache_of_its_own_and_reads_all(tmp_path, monkeypatch):

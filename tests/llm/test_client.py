@@ -1,97 +1,168 @@
-"""The client of language models: failures that may pass, the name of the answer's limit, costs over several runs."""
+"""The client against a local server that fails in every way that real ones do."""
+
+import contextlib
+import dataclasses
+import threading
+import time
 
 import pytest
 
-from pasta_jax.llm.client import IN_A_ROW, Client, EndpointDown, LLMError, Unavailable
+from pasta_jax.errors import PastaError
+from pasta_jax.llm.client import IN_A_ROW, Client, EndpointDown, EndpointError, LLMError, Unavailable
 from tests.helpers.endpoint_server import FakeTime, Server, bad, endpoint, good
 
+KEY = "sk-very-secret-0123456789"
 
-def ask(number: int) -> tuple[tuple[str, str], ...]:
+
+def ask(number: int = 0) -> tuple[tuple[str, str], ...]:
     return (("user", f"question {number}"),)
 
 
-def failing(client: Client, count: int) -> None:
-    for number in range(count):
-        with pytest.raises(Unavailable, match="1 times"):
-            client.chat(ask(number))
+@pytest.fixture
+def client(tmp_path):
+    """A client of a server that answers with the given function; it keeps its clock as `time` and its `server`."""
+    with contextlib.ExitStack() as stack:
+
+        def of(respond, **changes) -> Client:
+            server, clock = stack.enter_context(Server(respond)), FakeTime()
+            service = dataclasses.replace(endpoint(server.url), **changes)
+            one = stack.enter_context(Client(service, tmp_path / "cache", clock.clock()))
+            one.server, one.time = server, clock
+            return one
+
+        yield of
+
+
+@pytest.mark.parametrize(
+    ("first", "pauses"),
+    [
+        (bad(500), [1.0]),
+        (bad(429, {"Retry-After": "7"}), [7.0]),
+        (bad(429, {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}), [1.0]),
+        (bad(429, {"Retry-After": "86400"}), [60.0]),
+        ((200, {}, good("yes")[2][:60], 400), [1.0]),
+        (bad(200, body=b"<html>busy</html>"), [1.0]),
+        (bad(200, body=b'{"choices": []}'), [1.0]),
+        (bad(200, body=b'{"error": "busy"}'), [1.0]),
+        (bad(200, body=b"[1, 2]"), [1.0]),
+    ],
+    ids=["500", "429", "until a date", "for a day", "cut off", "not JSON", "no choice", "an error", "a list"],
+)
+def test_a_transient_failure_is_retried(first, pauses, client):
+    one = client(lambda n, _: first if n == 1 else good("yes"))
+    assert one.chat(ask()) == "yes"
+    assert (len(one.server.seen), one.usage.retries) == (2, 1)
+    assert one.time.slept == pytest.approx(pauses, abs=0.01)
+
+
+def test_back_off_doubles_and_gives_up(client):
+    one = client(lambda *_: bad(503), max_backoff_s=3.0)
+    with pytest.raises(Unavailable, match=r"status 503.*4 times"):
+        one.chat(ask())
+    assert one.time.slept == pytest.approx([1, 2, 3], abs=0.01)
+
+
+def test_a_slow_or_absent_server_is_unavailable(client):
+    one = client(lambda *_: time.sleep(0.1) or good("yes"), timeout_s=0.02, retries=1)
+    with pytest.raises(Unavailable, match=r"timeout: .*2 times"):
+        one.chat(ask())
+    absent = client(lambda *_: good("yes"), url="http://127.0.0.1:9", retries=0)
+    with pytest.raises(Unavailable, match=r"no connection: .*refused"):
+        absent.chat(ask())
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (good("ye", ended="length"), "too long"),
+        (good(None), "declined"),
+        (good(""), "declined"),
+        (bad(400, body=b'{"error": "max_tokens is too large"}'), "status 400"),
+    ],
+)
+def test_an_unusable_answer_is_final_for_its_request_only(answer, reason, client):
+    one = client(lambda *_: answer)
+    for number in range(IN_A_ROW + 1):
+        with pytest.raises(LLMError) as error:
+            one.chat(ask(number))
+    assert error.value.reason == reason
+    assert not isinstance(error.value, Unavailable)
+    assert len(one.server.seen) == IN_A_ROW + 1
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 301])
+def test_a_wrong_key_or_address_ends_the_run_without_showing_the_key(status, client, monkeypatch):
+    monkeypatch.setenv("OUR_KEY", KEY)
+    other = client(lambda *_: good("yes"))
+    headers = {"Location": other.server.url} if status == 301 else {}
+    one = client(lambda *_: bad(status, headers, f"wrong key {KEY}".encode()), key_variable="OUR_KEY")
+    with pytest.raises(EndpointError, match=r"\[key\].*OUR_KEY") as caught:
+        one.chat(ask())
+    assert KEY not in str(caught.value)
+    assert (len(one.server.seen), len(other.server.seen)) == (1, 0)
+
+
+def test_a_request_holds_the_key_in_one_header_and_nothing_of_the_environment(client, monkeypatch, tmp_path):
+    for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OUR_KEY"):
+        monkeypatch.setenv(name, KEY)
+    with_key, without = client(lambda *_: good("yes"), key_variable="OUR_KEY"), client(lambda *_: good("yes"))
+    for one in (with_key, without):
+        one.chat(ask(one is with_key))
+        [(path, headers, body)] = one.server.seen
+        assert path == "/v1/chat/completions"
+        assert [name for name, value in headers.items() if KEY in value] == ["authorization"] * (one is with_key)
+        assert body.keys() == {"model", "messages", "temperature", "max_tokens"}
+        assert KEY not in str(body) + (tmp_path / "cache").read_text()
+
+
+@pytest.mark.parametrize("value", ["", "  ", "two words"])
+def test_a_missing_or_broken_key_and_a_broken_address_are_named(value, client, monkeypatch):
+    monkeypatch.setenv("OUR_KEY", value)
+    with pytest.raises(PastaError, match="OUR_KEY"):
+        client(bad, key_variable="OUR_KEY")
+    with pytest.raises(PastaError, match="url 'ftp"):
+        client(bad, url="ftp://127.0.0.1")
+
+
+def test_requests_are_paced(client):
+    one = client(lambda *_: good("yes"), requests_per_minute=6)
+    for number in range(5):
+        one.chat(ask(number))
+    assert one.time.slept == pytest.approx([10] * 4)
 
 
 @pytest.mark.parametrize("status", [429, 500, 507, 522])
-def test_many_failures_in_a_row_end_the_run_and_an_answer_starts_the_count_again(tmp_path, status):
+def test_many_failures_in_a_row_end_the_run_and_an_answer_starts_the_count_again(status, client):
     up = [False]
-    with Server(lambda *_: good("yes") if up[0] else bad(status)) as server:
-        with Client(endpoint(server.url, retries=0), tmp_path / "cache", FakeTime().clock()) as client:
-            failing(client, IN_A_ROW - 1)
-            up[0] = True
-            assert client.chat(ask(0)) == "yes"
-            up[0] = False
-            for number in range(1, IN_A_ROW):
-                with pytest.raises(Unavailable):
-                    client.chat(ask(number))
-            with pytest.raises(EndpointDown, match=f"{server.url}: status {status}.*rerun the command") as error:
-                client.chat(ask(IN_A_ROW))
-            assert error.value.exit_code == 3
-        up[0] = True
-        with Client(endpoint(server.url), tmp_path / "cache") as client:
-            assert client.chat(ask(IN_A_ROW)) == "yes"
-            assert client.usage.requests == 1
-    assert len((tmp_path / "cache").read_text().splitlines()) == 2
+    one = client(lambda *_: good("yes") if up[0] else bad(status), retries=0)
+    for up[0] in (False, True, False):
+        for number in range(1 if up[0] else IN_A_ROW - 1):
+            if up[0]:
+                assert one.chat(ask(-1)) == "yes"
+                continue
+            with pytest.raises(Unavailable):
+                one.chat(ask(number))
+    with pytest.raises(EndpointDown, match=f"{one.server.url}: status {status}.*rerun the command") as error:
+        one.chat(ask(IN_A_ROW))
+    assert error.value.exit_code == 3
+    with pytest.raises(EndpointDown, match=f"status {status}"):  # not "stopped": every thread names the cause
+        one.chat(ask(IN_A_ROW + 1))
+    assert len(one.server.seen) == 2 * IN_A_ROW
+    assert len(one._cache.path.read_text().splitlines()) == 1
 
 
-def test_a_refused_request_is_an_answer_of_the_endpoint(tmp_path):
-    with (
-        Server(lambda n, _: bad(400) if n % 2 else bad(503)) as server,
-        Client(endpoint(server.url, retries=0), tmp_path / "cache") as client,
-    ):
-        for number in range(3 * IN_A_ROW):
-            with pytest.raises(LLMError):
-                client.chat(ask(number))
+def test_max_completion_tokens_replaces_a_rejected_max_tokens_from_then_on(client):
+    refusal = bad(400, body=b'{"error": {"message": "Use max_completion_tokens in place of max_tokens"}}')
+    one = client(lambda _, body: refusal if "max_tokens" in body else good("yes"))
+    assert [one.chat(ask(number)) for number in range(3)] == ["yes"] * 3
+    limits = [key for _, _, body in one.server.seen for key in body if key.startswith("max_")]
+    assert limits == ["max_tokens", *["max_completion_tokens"] * 3]
 
 
-def limits(server: Server) -> list[str]:
-    """The name of the limit in each request."""
-    return [next(key for key in body if key.startswith("max_")) for _, _, body in server.seen]
-
-
-def test_max_completion_tokens_replaces_a_rejected_max_tokens_from_then_on(tmp_path):
-    refusal = bad(400, body=b'{"error": {"message": "Unsupported parameter: \'max_tokens\' is not supported"}}')
-    with Server(lambda _, body: refusal if "max_tokens" in body else good("yes")) as server:
-        with Client(endpoint(server.url), tmp_path / "cache") as client:
-            assert [client.chat(ask(number)) for number in range(3)] == ["yes"] * 3
-        assert limits(server) == ["max_tokens", *["max_completion_tokens"] * 3]
-        assert all(body["max_completion_tokens"] == 1000 for _, _, body in server.seen[1:])
-
-
-def test_a_limit_that_is_refused_under_both_names_fails_as_the_first(tmp_path):
-    def respond(_, body):
-        known = "max_tokens" in body
-        return bad(400, body=b"max_tokens is too large" if known else b"unknown parameter: max_completion_tokens")
-
-    with Server(respond) as server, Client(endpoint(server.url), tmp_path / "cache") as client:
-        for number in range(2):
-            with pytest.raises(LLMError, match="max_tokens is too large") as error:
-                client.chat(ask(number))
-            assert error.value.reason == "status 400"
-            assert not isinstance(error.value, Unavailable)
-        assert limits(server) == ["max_tokens", "max_completion_tokens"] * 2
-
-
-def test_an_answer_that_is_too_long_under_the_other_name_is_no_refused_limit(tmp_path):
-    refusal = bad(400, body=b"max_tokens")
-    with (
-        Server(lambda _, body: refusal if "max_tokens" in body else good("ye", ended="length")) as server,
-        Client(endpoint(server.url), tmp_path / "cache") as client,
-        pytest.raises(LLMError, match="too long"),
-    ):
-        client.chat(ask(0))
-    assert len(server.seen) == 2
-
-
-def test_gemini_has_no_other_name_for_its_limit(tmp_path):
-    with (
-        Server(lambda *_: bad(400, body=b"max_tokens")) as server,
-        Client(endpoint(server.url, kind="gemini"), tmp_path / "cache") as client,
-        pytest.raises(LLMError),
-    ):
-        client.chat(ask(0))
-    assert len(server.seen) == 1
+def test_a_stopped_client_waits_no_longer(tmp_path):
+    with Server(lambda *_: bad(503)) as server, Client(endpoint(server.url, backoff_s=60.0), tmp_path / "c") as one:
+        threading.Timer(0.1, one.stop).start()
+        began = time.monotonic()
+        with pytest.raises(Unavailable, match="stopped"):
+            one.chat(ask())
+    assert time.monotonic() - began < 30

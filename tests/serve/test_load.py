@@ -19,7 +19,6 @@ import pytest
 
 from pasta_jax.benchmark.clients import ask_together
 from tests.helpers.forked import command
-from tests.helpers.requires import requires_dev
 from tests.helpers.serving import ROOT, Server, export, pieces
 
 pytestmark = pytest.mark.slow
@@ -256,7 +255,6 @@ def test_an_answer_that_takes_too_long_is_cut_and_draining_has_an_end(folder):
             assert server.stop() == 0
 
 
-@requires_dev("openai")
 def test_the_documented_client_runs(server, capsys):
     """Against this server, with its model's name."""
     page = (ROOT / "docs/SERVING.md").read_text(encoding="utf-8")

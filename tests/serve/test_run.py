@@ -13,7 +13,6 @@ import pytest
 import pasta_jax as pasta
 from pasta_jax.weights.model import Model
 from tests.helpers.browser import CHROMIUM, Page
-from tests.helpers.requires import requires_dev
 from tests.helpers.serving import LANES, QUEUE, SLOTS, Server, export, pieces
 
 PATH = "/v1/chat/completions"
@@ -280,7 +279,6 @@ def test_metrics_are_prometheus_and_health_is_open(server):
 # The official client
 
 
-@requires_dev("openai")
 def test_the_official_client_chats_streams_leaves_and_gets_its_errors(server):
     import openai
 
