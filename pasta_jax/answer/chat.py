@@ -98,6 +98,8 @@ def _converse(chat: Chat, lines: Callable[[str], str]) -> None:
                 answer(chat, line)
         except PastaError as error:
             say(f"error: {error}")
+        except KeyboardInterrupt:  # before an answer began, or after it ended
+            say("stopped")
 
 
 def _command(chat: Chat, line: str) -> None:
@@ -120,13 +122,14 @@ def _command(chat: Chat, line: str) -> None:
 
 
 def _write_trace(path: Path, result: Result) -> None:
-    if path.is_dir() or not path.name:
-        raise PastaError(f"/trace {path}: is a folder; choose a file")
     try:
+        if path.is_dir() or not path.name:
+            raise PastaError(f"/trace {path}: is a folder; choose a file")
         check_writable(path.parent)
         write_whole(path, to_json(result.trace))
-    except OSError as error:
-        raise PastaError(f"/trace {path}: {error.strerror}; choose a file that you may write") from None
+    except (OSError, ValueError) as error:  # the latter for a name with a NUL
+        reason = getattr(error, "strerror", None) or error
+        raise PastaError(f"/trace {path}: {reason}; choose a file that you may write") from None
     say(f"wrote {path}")
 
 
@@ -134,23 +137,25 @@ def answer(chat: Chat, question: str) -> None:
     """Ask, show the answer while it is decoded, and remember both. Ctrl-C stops it; what was written is kept."""
     items: queue.Queue[Sequence[Item]] = queue.Queue()
     number = chat.engine.submit(chat.request(question), chat.settings.round_steps, items.put)
+    result: Item | None = None  # the latest item; no event once the answer has ended
 
     def received() -> Iterator[Item]:
-        while True:
+        nonlocal result
+        while result is None or isinstance(result, Event):
             try:
                 batch = items.get()
             except KeyboardInterrupt:
                 chat.engine.cancel(number)
                 continue
+            result = batch[-1]  # kept before it is shown, which Ctrl-C may interrupt
             yield from batch
-            if not isinstance(batch[-1], Event):
-                return
 
     try:
-        result = _show(received(), chat.model.tokenizer.tags, chat.template.sequential)
+        _show(received(), chat.model.tokenizer.tags, chat.template.sequential)
     except KeyboardInterrupt:  # while something was printed
         chat.engine.cancel(number)
-        result = [*received()][-1]
+        for _ in received():
+            pass
     if isinstance(result, Cancelled):
         say("stopped")
         return
@@ -170,15 +175,15 @@ def _ended(result: Result) -> str:
     return threads if result.finish_reason == "stop" else f"{threads}, cut off"
 
 
-def _show(items: Iterator[Item], tags: TagIds, sequential: bool) -> Item:
-    """Print an answer while it is decoded: its threads side by side on a terminal, else its text; its last item."""
+def _show(items: Iterator[Item], tags: TagIds, sequential: bool) -> None:
+    """Print an answer while it is decoded: its threads side by side on a terminal, else its text."""
     if sequential or not sys.stdout.isatty():
         safe: Callable[[str], str] = printable if sys.stdout.isatty() else str
         transcript = Transcript(tags)
         for item in items:
             if not isinstance(item, Event):
                 print(safe(transcript.rest(item.text)) if isinstance(item, Result) else "", flush=True)
-                return item
+                return
             print(safe(transcript.push(item.thread, item.token, item.step, item.text)), end="", flush=True)
     console = Console(highlight=False)
     with ExitStack() as stack:
@@ -190,5 +195,3 @@ def _show(items: Iterator[Item], tags: TagIds, sequential: bool) -> Item:
                 stack.close()
                 if isinstance(item, Result):
                     console.print(answer_view(item.trace, console))
-                return item
-    raise AssertionError("an answer without an end")

@@ -86,7 +86,17 @@ def test_commands(converse):
 
 def test_mistakes_are_one_line_and_the_chat_goes_on(converse):
     Path("file").touch()
-    out, err = converse("/trace a", "/nothing", "/quit now", "x" * 300, "why?", "/trace file/a", "/trace .")
+    out, err = converse(
+        "/trace a",
+        "/nothing",
+        "/quit now",
+        "x" * 300,
+        "why?",
+        "/trace file/a",
+        "/trace .",
+        "/trace a\0b",
+        "/trace " + "y" * 300,
+    )
     errors = [line for line in err.splitlines() if line.startswith("error: ")]
     assert errors[0] == "error: /trace: no answer yet; ask something first"
     assert errors[1] == "error: /nothing: unknown command, or not its arguments; /help lists them"
@@ -94,7 +104,7 @@ def test_mistakes_are_one_line_and_the_chat_goes_on(converse):
     assert errors[3].startswith("error: the conversation: 307 tokens, but the pool of 256 must also hold the answer;")
     assert errors[3].endswith("or begin again with /new")
     assert errors[4].startswith("error: /trace file/a: ")
-    assert errors[5].startswith("error: /trace .: ")
+    assert [error.partition(": ")[2][:7] for error in errors[5:]] == ["/trace ."[:7], "/trace ", "/trace "]
     assert out == f"{answer_to(('user', 'why?'))}\n"
 
 
@@ -120,6 +130,34 @@ def test_ctrl_c_stops_the_answer_and_not_the_chat(converse, monkeypatch):
     assert stopped != whole
     assert "cut off]" in err
     assert len(trace_file.load(Path("a.json")).token) < TOKENS
+
+
+def test_ctrl_c_while_the_end_of_an_answer_is_shown_stops_nothing_else(converse, monkeypatch):
+    shown = []
+
+    def interrupted(items, tags, sequential):
+        shown.extend(items)
+        if len(shown) < 100:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(chat, "_show", interrupted)
+    _, err = converse("why?", "/trace a.json", "and how?", round_steps=TOKENS + 10)
+    assert err.count("tokens of text in") == 2
+    assert len(trace_file.load(Path("a.json")).token) == TOKENS
+
+
+def test_ctrl_c_before_an_answer_begins_leaves_the_chat_running(converse, monkeypatch):
+    request = chat.Chat.request
+    interrupts = iter([KeyboardInterrupt()])
+
+    def interrupted(self, question):
+        if error := next(interrupts, None):
+            raise error
+        return request(self, question)
+
+    monkeypatch.setattr(chat.Chat, "request", interrupted)
+    out, err = converse("why?", "why?")
+    assert (out, err.count("stopped")) == (answer_to(("user", "why?")) + "\n", 1)
 
 
 def test_a_model_without_a_chat_template_is_refused(converse):
