@@ -5,12 +5,11 @@ import shlex
 import sys
 
 from absl import flags
-from ml_collections import ConfigDict
 
 from launch import cli
 from pasta_jax.errors import PastaError
 from pasta_jax.files.remote import path_of
-from pasta_jax.runs import settings
+from pasta_jax.train.settings import SftSettings
 
 WORKDIR = flags.DEFINE_string(  # other scripts have one too, and a test process may import several
     "workdir",
@@ -20,7 +19,7 @@ WORKDIR = flags.DEFINE_string(  # other scripts have one too, and a test process
 )
 
 
-def main(config: ConfigDict) -> None:
+def main(settings: SftSettings) -> None:
     """Train, or resume training."""
     if not WORKDIR.value:
         raise PastaError("--workdir is missing: set a folder for this run")
@@ -32,7 +31,7 @@ def main(config: ConfigDict) -> None:
     command = shlex.join(["python", "-m", "launch.sft", *sys.argv[1:]])
     stop = StopSignal()
     with stop.watch() as stopping:
-        result = sft.run(settings.read(config, sft.Settings), path_of(WORKDIR.value), stopping, command)
+        result = sft.run(settings, path_of(WORKDIR.value), stopping, command)
     if result.model is None:
         sys.exit(stop.exit_code)
 

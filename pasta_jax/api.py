@@ -24,7 +24,8 @@ from pasta_jax.runs import settings
 from pasta_jax.view.picture import picture
 from pasta_jax.view.terminal import answer_view
 from pasta_jax.weights.model import Model
-from pasta_jax.weights.source import ModelSource, load
+from pasta_jax.weights.settings import ModelSource
+from pasta_jax.weights.source import load
 
 Message = tuple[str, str] | Mapping[str, str]  # (role, text) or {"role": ..., "content": ...}
 Prompt = str | Sequence[int] | Sequence[Message]  # text, token ids, or a conversation that ends with the user

@@ -16,7 +16,8 @@ from pasta_jax.llm.client import Endpoint
 from pasta_jax.progress import Progress
 from pasta_jax.tokenizers.tokenizer import Tokenizer
 from pasta_jax.toy.task import Problem, problems
-from pasta_jax.weights.source import ModelSource, load
+from pasta_jax.weights.settings import ModelSource
+from pasta_jax.weights.source import load
 
 
 @dataclasses.dataclass(frozen=True)

@@ -33,7 +33,7 @@ from pasta_jax.runs.settings import read
 from pasta_jax.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from pasta_jax.toy.tokenizer import toy_tokenizer
 from pasta_jax.weights.load import PACKAGED, tokenizer_file
-from pasta_jax.weights.source import ModelSource
+from pasta_jax.weights.settings import ModelSource
 
 ANSWERS = "answers.jsonl"  # what an endpoint answered
 DATASET = "dataset"

@@ -8,7 +8,8 @@ from msgspec import Meta
 from pasta_jax.annotate.dependence import Detection, detect, last_costs, twins
 from pasta_jax.files.validated import Finite, Lengths, Positive, Seed
 from pasta_jax.progress import track
-from pasta_jax.weights.source import ModelSource, load
+from pasta_jax.weights.settings import ModelSource
+from pasta_jax.weights.source import load
 
 
 @dataclasses.dataclass(frozen=True)

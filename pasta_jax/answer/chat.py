@@ -18,6 +18,7 @@ from pasta_jax.decode.transcript import Transcript
 from pasta_jax.errors import PastaError
 from pasta_jax.files.atomic import check_writable, write_whole
 from pasta_jax.lang.tags import TagIds
+from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.progress import doing, quiet, say
 from pasta_jax.view.live import LiveView
 from pasta_jax.view.terminal import answer_view
@@ -62,7 +63,7 @@ def run(settings: Settings, lines: Callable[[str], str]) -> None:
     """Load the model once and answer until the end of the input; `lines` reads one, and raises EOFError at the end."""
     if not settings.chat:
         raise PastaError("config.chat: False; a chat needs a model with a chat template: choose another config")
-    model = load(settings.model, only_decoding=True, mesh=settings.mesh.mesh())
+    model = load(settings.model, only_decoding=True, mesh=decoding_mesh(settings.mesh))
     slots = settings.decoding.slots or min(SLOTS, model.config.context)
     settings = dataclasses.replace(settings, decoding=dataclasses.replace(settings.decoding, lanes=1, slots=slots))
     options = filled(settings.request, model.defaults)

@@ -18,11 +18,13 @@ from pasta_jax.device import compilation_cache
 from pasta_jax.errors import PastaError
 from pasta_jax.files import fingerprints
 from pasta_jax.files.validated import AtLeastZero, Count, Positive, Seed, TopP
-from pasta_jax.models.sharding import MeshSettings
+from pasta_jax.models.settings import MeshSettings
+from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.progress import say
 from pasta_jax.weights.generation_config import filled
 from pasta_jax.weights.model import Model
-from pasta_jax.weights.source import ModelSource, load
+from pasta_jax.weights.settings import ModelSource
+from pasta_jax.weights.source import load
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Settings:
 def run(settings: Settings, job: Job) -> list[Record]:
     """Answer all prompts of a job; one answer is printed while it is decoded."""
     compilation_cache.seconds()  # counts from here
-    mesh = settings.mesh.mesh()
+    mesh = decoding_mesh(settings.mesh)
     model = load(settings.model, only_decoding=True, mesh=mesh)
     settings = dataclasses.replace(settings, request=filled(settings.request, model.defaults))
     sequential = settings.request.sequential

@@ -23,7 +23,7 @@ from pasta_jax.progress import say
 from pasta_jax.weights import huggingface
 from pasta_jax.weights.load import PACKAGED, load_model
 from pasta_jax.weights.model import BLOCKS, Model
-from pasta_jax.weights.source import ModelSource
+from pasta_jax.weights.settings import ModelSource
 
 
 def require(source: ModelSource, packages: Sequence[str]) -> None:

@@ -41,15 +41,17 @@ from pasta_jax.files.validated import (
     SlotsOrNone,
     Threads,
 )
-from pasta_jax.models.sharding import MeshSettings
+from pasta_jax.models.settings import MeshSettings
+from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.preference.candidates import Candidate, sample
 from pasta_jax.progress import say, track
 from pasta_jax.train.loss import Scoring
-from pasta_jax.train.optimizer import OptimizerConfig
+from pasta_jax.train.settings import TrainingSettings
 from pasta_jax.train.speed import flops_per_token, peak_flops, step_runner
 from pasta_jax.weights.load import platform_dtype
 from pasta_jax.weights.model import Model
-from pasta_jax.weights.source import ModelSource, load
+from pasta_jax.weights.settings import ModelSource
+from pasta_jax.weights.source import load
 
 Widths = Annotated[tuple[Threads, ...], Meta(min_length=1, max_length=16)]
 
@@ -261,12 +263,10 @@ def train(settings: Settings, with_peers: bool) -> TrainReport:
     if with_peers:
         peers.require(settings.model, ("torch", "transformers"))
     # Master weights are float32; the model computes in the platform's type.
-    model = load(settings.model, dtype="float32", mesh=settings.mesh.mesh())
+    model = load(settings.model, dtype="float32", mesh=decoding_mesh(settings.mesh))
     tags, dtype = model.tokenizer.tags, platform_dtype()
     scoring = Scoring(model.config, tags, dtype, config.slice, config.block, config.remat, products=dtype)
-    optimizer = OptimizerConfig(
-        steps=10**6, learning_rate=1e-5, warmup=0, weight_decay=0.01, clip=config.clip, b1=0.9, b2=0.999, eps=1e-8
-    )
+    optimizer = TrainingSettings(learning_rate=1e-5, weight_decay=0.01, clip=config.clip)
     shape = (config.rows, config.length, config.steps)
     runners = {"ours": step_runner(model, *shape, scoring, optimizer)}
     with contextlib.ExitStack() as stack:
@@ -337,7 +337,7 @@ def lanes_report(answers: Sequence[Candidate], seconds: float, count: int) -> La
 
 def load_or_make(settings: Settings) -> Model:
     """The model to measure; with random weights of its shape where the settings say so."""
-    mesh = settings.mesh.mesh()
+    mesh = decoding_mesh(settings.mesh)
     if settings.random_weights:
         return steps.random_model(settings.model.preset, seed=0, mesh=mesh)
     return load(settings.model, only_decoding=True, mesh=mesh)

@@ -21,7 +21,7 @@ from pasta_jax.files.validated import Lanes, Positive, Rounds
 from pasta_jax.progress import doing, say, track
 from pasta_jax.serve import run as serve
 from pasta_jax.weights.load import PACKAGED, load_model
-from pasta_jax.weights.source import ModelSource
+from pasta_jax.weights.settings import ModelSource
 
 READY_S = 1800.0  # compiling may take minutes the first time
 

@@ -1,18 +1,42 @@
 """Command lines: flags and config overrides parsed by absl, with every mistake as one line that names the flag."""
 
-from absl import flags
-from ml_collections import ConfigDict
+from collections.abc import Callable
+from typing import Any
 
+from absl import flags
+from ml_collections import ConfigDict, config_flags
+
+from pasta_jax.command import configs
 from pasta_jax.errors import PastaError
 
 # What ml_collections and Python's parser of literals raise.
 _MISTAKES = (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, SyntaxError, RecursionError)
 
 
-def parse(values: flags.FlagValues, arguments: list[str]) -> list[str]:
-    """Parse with absl; errors in flags and in config overrides become PastaError."""
-    try:
+def config_named(arguments: list[str], default: str) -> tuple[str, list[str]]:
+    """The value of --config, and the other arguments."""
+    values = flags.FlagValues()
+    values.set_gnu_getopt(True)
+    flags.DEFINE_string("config", default, "", flag_values=values)
+    rest = _explained(lambda: values(arguments, known_only=True), arguments)
+    return values["config"].value, rest
+
+
+def parse(values: flags.FlagValues, arguments: list[str], settings: Any) -> tuple[list[str], ConfigDict]:
+    """Parse flags, and overrides of the settings; the words that are no flags, and the settings as a config."""
+
+    def define_and_parse() -> list[str]:
+        config = settings if isinstance(settings, ConfigDict) else configs.as_config(settings)
+        config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=arguments)
         return values(arguments)
+
+    return _explained(define_and_parse, arguments), values["config"].value
+
+
+def _explained(parse: Callable[[], list[str]], arguments: list[str]) -> list[str]:
+    """What a parse returns; errors in flags and in config overrides become PastaError."""
+    try:
+        return parse()
     except flags.Error as error:
         raise PastaError(f"{' '.join(str(error).split())} (--help lists the flags)") from None
     except _MISTAKES as error:  # an AttributeError may wrap a KeyError
@@ -22,13 +46,4 @@ def parse(values: flags.FlagValues, arguments: list[str]) -> list[str]:
         key, _, hint = str(cause.args[0]).partition("\n")
         names = (argument.lstrip("-").partition("=")[0] for argument in arguments)
         name = next((name for name in names if key.strip("'") in name.split(".")), key)
-        raise PastaError(f"--{name}: unknown key; {hint or 'see the config file'}") from None
-
-
-def readable(config: ConfigDict) -> ConfigDict:
-    """The config; a file that cannot be read shows at the first access only."""
-    try:
-        config.keys()
-    except OSError as error:
-        raise PastaError(f"--config: {str(error).splitlines()[-1].strip()}; pass file.py:variant") from None
-    return config
+        raise PastaError(f"--{name}: unknown key; {hint or 'see --help'}") from None

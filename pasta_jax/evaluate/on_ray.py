@@ -10,10 +10,12 @@ from pasta_jax.evaluate.answers import Answer
 from pasta_jax.evaluate.questions import Question
 from pasta_jax.evaluate.rivals.answer import Options
 from pasta_jax.evaluate.systems import Compute, System, Task, as_named
-from pasta_jax.models.sharding import MeshSettings
+from pasta_jax.models.settings import MeshSettings
+from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.runs.ray import RaySettings, on_ray
 from pasta_jax.weights.model import Model
-from pasta_jax.weights.source import ModelSource, load
+from pasta_jax.weights.settings import ModelSource
+from pasta_jax.weights.source import load
 
 ROUNDS = 2  # a worker gets so many questions for each of its lanes at a time; a killed run repeats those
 
@@ -74,4 +76,4 @@ def answers_to(piece: Piece) -> list[Answer]:
 @functools.lru_cache(maxsize=1)
 def _model(source: ModelSource, mesh: MeshSettings) -> Model:
     """A worker's model, kept for the next piece of the same system."""
-    return load(source, only_decoding=True, mesh=mesh.mesh())
+    return load(source, only_decoding=True, mesh=decoding_mesh(mesh))

@@ -41,14 +41,16 @@ from pasta_jax.judges.checked_llm import CheckedSettings, checked_judge
 from pasta_jax.judges.judge import Judge, Verdict
 from pasta_jax.judges.offline import comparing, proxy
 from pasta_jax.judges.rules import rules_of
-from pasta_jax.models.sharding import MeshSettings
+from pasta_jax.models.settings import MeshSettings
+from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.progress import doing, track
 from pasta_jax.runs import processes
 from pasta_jax.runs.ray import IN_ONE_PROCESS, RaySettings, connected
 from pasta_jax.toy.run import RequestSettings, template_of
 from pasta_jax.weights.generation_config import filled
 from pasta_jax.weights.model import Model
-from pasta_jax.weights.source import ModelSource, load
+from pasta_jax.weights.settings import ModelSource
+from pasta_jax.weights.source import load
 
 PAIRS = "pairs.jsonl"
 JudgeName = Literal["repetition", "rules", "checked"]
@@ -147,7 +149,7 @@ def sources_of(settings: Settings) -> dict[System, ModelSource]:
 def tasks_of(settings: Settings) -> list[Task]:
     """Each system with its model; a source that several share is loaded once."""
     models: dict[ModelSource, Model] = {}
-    mesh, sources = settings.mesh.mesh(), sources_of(settings)
+    mesh, sources = decoding_mesh(settings.mesh), sources_of(settings)
     for system, source in sources.items():
         if source not in models:
             models[source] = load(source, only_decoding=True, mesh=mesh)

@@ -15,7 +15,8 @@ from pasta_jax.judges.rules import rules_of
 from pasta_jax.train.loss import Scoring, log_probabilities
 from pasta_jax.train.trainable import product_dtype
 from pasta_jax.weights.load import platform_dtype
-from pasta_jax.weights.source import ModelSource, load
+from pasta_jax.weights.settings import ModelSource
+from pasta_jax.weights.source import load
 
 
 @dataclasses.dataclass(frozen=True)

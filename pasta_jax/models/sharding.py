@@ -13,7 +13,6 @@ A dimension that its mesh axis doesn't divide is replicated too. With one or thr
 still divided.
 """
 
-import dataclasses
 import re
 from collections.abc import Callable, Hashable
 from typing import TypeVar
@@ -24,7 +23,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from pasta_jax.errors import PastaError
-from pasta_jax.files.validated import Count, Positive
+from pasta_jax.models.settings import MeshSettings, TrainingMeshSettings
 
 Tree = TypeVar("Tree")
 
@@ -64,36 +63,20 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class MeshSettings:
-    """config.mesh: how devices share the work. One device needs no mesh, and 1 x 1 is one of several."""
-
-    data: Count  # devices that share lanes or rows; 0: all that `model` leaves
-    model: Positive  # devices that share each layer
-
-    def mesh(self) -> Mesh | None:
-        """The devices of this process to decode with; None: a single one."""
-        return _mesh(self.data, self.model, jax.local_devices(), DATA)
+def decoding_mesh(settings: MeshSettings) -> Mesh | None:
+    """The devices of this process to decode on; None: a single one. Those to train on are shared by all processes."""
+    processes = jax.process_count() if isinstance(settings, TrainingMeshSettings) else 1
+    return _mesh(settings.data // processes, settings.model, jax.local_devices(), DATA)
 
 
-@dataclasses.dataclass(frozen=True)
-class TrainingMeshSettings(MeshSettings):
-    """config.mesh of training."""
-
-    fsdp: bool  # divide parameters and moments over `data` too
-
-    def training_mesh(self) -> Mesh | None:
-        """The devices of all processes to train on; None: a single one."""
-        data, processes = self.data or jax.device_count() // self.model, jax.process_count()
-        if data % processes:
-            raise PastaError(
-                f"mesh {data} x {self.model}: data must be a multiple of the {processes} processes; lower model"
-            )
-        return _mesh(data, self.model, jax.devices(), FSDP if self.fsdp else DATA)
-
-    def mesh(self) -> Mesh | None:
-        """This process's share of the devices to train on, to decode with; None: a single one."""
-        return _mesh(self.data // jax.process_count(), self.model, jax.local_devices(), DATA)
+def training_mesh(settings: TrainingMeshSettings) -> Mesh | None:
+    """The devices of all processes to train on; None: a single one."""
+    data, processes = settings.data or jax.device_count() // settings.model, jax.process_count()
+    if data % processes:
+        raise PastaError(
+            f"mesh {data} x {settings.model}: data must be a multiple of the {processes} processes; lower model"
+        )
+    return _mesh(data, settings.model, jax.devices(), FSDP if settings.fsdp else DATA)
 
 
 def _mesh(data: int, model: int, devices: list[jax.Device], axis: str) -> Mesh | None:

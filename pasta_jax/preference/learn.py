@@ -13,7 +13,7 @@ from pasta_jax.decode.generate import positions_for
 from pasta_jax.errors import PastaError
 from pasta_jax.files.validated import Count, Finite
 from pasta_jax.files.workdir import claim
-from pasta_jax.models.sharding import mesh_of, shard_rows, to_decode_with
+from pasta_jax.models.sharding import mesh_of, shard_rows, to_decode_with, training_mesh
 from pasta_jax.preference.candidates import example_of
 from pasta_jax.preference.feed import PairExample, PairFeed, score_examples
 from pasta_jax.preference.loss import best_of_n_margin, preference_loss
@@ -24,14 +24,15 @@ from pasta_jax.progress import say
 from pasta_jax.runs import processes
 from pasta_jax.runs.checkpoint import provenance
 from pasta_jax.runs.records import Artifact
-from pasta_jax.train.fit import Keep, fit
+from pasta_jax.train.fit import fit
 from pasta_jax.train.legal import Grammar
-from pasta_jax.train.loop import Intervals, Run
+from pasta_jax.train.loop import Run
 from pasta_jax.train.loss import log_probabilities
 from pasta_jax.train.optimizer import new_optimizer, schedule
+from pasta_jax.train.settings import Intervals, Keep
 from pasta_jax.train.speed import flops_per_token, peak_flops
 from pasta_jax.train.state import Params, new_state
-from pasta_jax.train.trainable import place
+from pasta_jax.train.trainable import place, scoring
 
 Watch = Callable[[], AbstractContextManager[Callable[[], bool]]]  # yields a function that returns whether to stop
 
@@ -95,22 +96,22 @@ def learn(
         for pair, score in zip(encoded, scores.records, strict=True)
     ]
     feed = PairFeed(examples, train.lengths, train.rows, jax.process_index(), jax.process_count())
-    optimizer_config = train.optimizer(feed.steps(train.seed, train.epochs))
-    optimizer = new_optimizer(optimizer_config)
+    steps = feed.steps(train.seed, train.epochs)
+    optimizer = new_optimizer(train, steps)
     # A copy, because training donates its state's memory and later rounds start from Pasta-SFT's parameters too.
     state = new_state(jax.tree.map(jnp.copy, start.params), optimizer, train.seed)
     run = Run(
-        steps=optimizer_config.steps,
+        steps=steps,
         accumulate=train.accumulate,
         batch=feed.batch,
         held_out=(),
         loss=preference_loss(
-            train.scoring(stage.sft),
+            scoring(train, stage.sft),
             loss,
             Grammar(tokenizer.tags, tokenizer.end_of_turn) if settings.loss.legal else None,
         ),
         optimizer=optimizer,
-        learning_rate=schedule(optimizer_config),
+        learning_rate=schedule(train, steps),
         flops_per_token=flops_per_token(
             stage.sft.params, stage.sft.config, train.lengths[-1], bool(settings.adapter.rank)
         ),
@@ -126,7 +127,7 @@ def learn(
         result = fit(
             folder=folder,
             run=run,
-            state=place(state, settings.mesh.training_mesh()),
+            state=place(state, training_mesh(settings.mesh)),
             frozen=frozen,
             provenance=about,
             keep=Keep(newest=1, every=0),
@@ -165,7 +166,7 @@ def score_reference(
     stage: Stage, encoded: list[EncodedPair], pairs: Artifact[PromptPair], reference: str
 ) -> Artifact[ReferenceScore]:
     """Pasta-SFT's log-probabilities of all answers to learn from, computed once."""
-    train, scoring = stage.settings.train, stage.settings.train.scoring(stage.sft)
+    train, form = stage.settings.train, scoring(stage.settings.train, stage.sft)
     inputs = {
         "model": reference,
         "pairs": pairs.fingerprint,
@@ -176,7 +177,7 @@ def score_reference(
     }
     params = to_decode_with(stage.sft.params)  # each process scores a share
     mesh = mesh_of(params)
-    score = jax.jit(lambda params, batch: log_probabilities(scoring, params, batch))
+    score = jax.jit(lambda params, batch: log_probabilities(form, params, batch))
 
     def scores(examples: list[Example]) -> list[float]:
         return score_examples(

@@ -10,6 +10,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.files import atomic
 from pasta_jax.files.workdir import claim
 from pasta_jax.judges.llm import LLMJudge
+from pasta_jax.models.sharding import training_mesh
 from pasta_jax.preference.learn import Watch, learn, unwatched
 from pasta_jax.preference.pair import pair
 from pasta_jax.preference.report import Figures, Report, Row, evaluate, evaluate_baseline
@@ -46,7 +47,7 @@ def run(settings: Settings, workdir: Path, watch: Watch = unwatched, command: st
 def _run(settings: Settings, workdir: Path, watch: Watch, command: str) -> Report | None:
     stage = open_stage(settings, workdir)
     base = stage.trainable
-    mesh = settings.mesh.training_mesh()
+    mesh = training_mesh(settings.mesh)
     frozen = place(base.frozen, mesh)
     model = sft = RoundModel(0, place(base.params, mesh), fingerprint_of_params(stage.sft.params))
     baseline = sample_baseline(stage, stage.prompts)

@@ -8,13 +8,15 @@ from pathlib import Path
 from pasta_jax.data.pairs import Pair
 from pasta_jax.decode.generate import DecodeConfig, Request
 from pasta_jax.errors import PastaError
-from pasta_jax.models.sharding import MeshSettings
+from pasta_jax.models.settings import MeshSettings
+from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.preference.candidates import Candidate, sample
 from pasta_jax.preference.stage import Stage
 from pasta_jax.runs.ray import on_ray
 from pasta_jax.weights.load import export_model
 from pasta_jax.weights.model import Model
-from pasta_jax.weights.source import ModelSource, load
+from pasta_jax.weights.settings import ModelSource
+from pasta_jax.weights.source import load
 
 ROUNDS = 2  # a worker gets prompts with about so many answers for each of its lanes at a time
 READY = "ready"  # an empty file beside a model that is written
@@ -73,4 +75,4 @@ def _folder(stage: Stage, fingerprint: str) -> Path:
 @functools.lru_cache(maxsize=1)
 def _model(source: ModelSource, mesh: MeshSettings) -> Model:
     """A worker's model, kept for the next piece."""
-    return load(source, only_decoding=True, mesh=mesh.mesh())
+    return load(source, only_decoding=True, mesh=decoding_mesh(mesh))

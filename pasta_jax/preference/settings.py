@@ -22,12 +22,12 @@ from pasta_jax.files.validated import (
 )
 from pasta_jax.judges.checked_llm import CheckedSettings
 from pasta_jax.llm.client import Endpoint
-from pasta_jax.models.sharding import TrainingMeshSettings
+from pasta_jax.models.settings import TrainingMeshSettings
 from pasta_jax.preference.loss import PreferenceLoss
 from pasta_jax.preference.scores import Efficiency
 from pasta_jax.runs.ray import RaySettings
-from pasta_jax.train.trainable import AdapterSettings, TrainingSettings
-from pasta_jax.weights.source import ModelSource
+from pasta_jax.train.settings import AdapterSettings, TrainingSettings
+from pasta_jax.weights.settings import ModelSource
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,12 +89,14 @@ class ScoreSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainSettings(TrainingSettings):
+class PreferenceTraining(TrainingSettings):
     """Training on pairs."""
 
-    epochs: Annotated[int, msgspec.Meta(ge=1, le=1000)]
-    lengths: Lengths
-    rows: Rows
+    learning_rate: AtLeastZero = 5e-7  # decays linearly to 0
+    clip: AboveZero = 10.0  # largest global norm of a gradient
+    epochs: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
+    lengths: Lengths = (1024,)  # tokens per row; a pair gets the shortest that holds both answers
+    rows: Rows = 8  # pairs per batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +132,7 @@ class Settings:
     score: ScoreSettings
     loss: PreferenceLoss
     adapter: AdapterSettings
-    train: TrainSettings
+    train: PreferenceTraining
     mesh: TrainingMeshSettings
     executor: Literal["local", "ray"]
     ray: RaySettings

@@ -21,7 +21,7 @@ from pasta_jax.judges.judge import Judge
 from pasta_jax.judges.llm import llm_judge
 from pasta_jax.judges.rules import rules_of
 from pasta_jax.lang.program import Chunk, Program
-from pasta_jax.models.sharding import gathered
+from pasta_jax.models.sharding import decoding_mesh, gathered, training_mesh
 from pasta_jax.preference.candidates import Candidate
 from pasta_jax.preference.settings import PromptSettings, Settings
 from pasta_jax.progress import say
@@ -87,12 +87,12 @@ def open_stage(settings: Settings, workdir: Path) -> Stage:
         atomic.check_writable(artifacts.folder)
     except OSError as error:
         raise PastaError(f"{artifacts.folder}: {error.strerror}; set --config.artifacts to a writable folder") from None
-    trainable = load_trainable(settings.model, settings.adapter, settings.train.seed, settings.mesh.training_mesh())
+    trainable = load_trainable(settings.model, settings.adapter, settings.train.seed, training_mesh(settings.mesh))
     sft = trainable.model
     if settings.adapter.rank and settings.model.adapter:  # without an adapter file, the new one changes nothing yet
         sft = merged(trainable.model, trainable.params, trainable.frozen)
     positions_for(sft)  # refuses a model that cannot be decoded with, before the baseline is sampled
-    baseline = load(settings.baseline, mesh=settings.mesh.mesh())
+    baseline = load(settings.baseline, mesh=decoding_mesh(settings.mesh))
     prompts, held_out, toy_problems = read_prompts(settings)
     judge = judge_of(settings, toy_problems, artifacts.folder)
     return Stage(settings, artifacts, trainable, sft, baseline, prompts, held_out, toy_problems, judge)

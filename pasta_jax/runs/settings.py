@@ -68,6 +68,27 @@ def read(config: ConfigDict | Mapping[str, Any], cls: type[Settings], name: str 
         raise PastaError(f"{name}{separator}{place}: {problem}{remedy}") from None
 
 
+def changed(settings: Settings, name: str = "config", /, **changes: Any) -> Settings:
+    """Settings with other values, checked as by `read`: `changed(sft.toy(), strip_tags=True, train={"steps": 5})`.
+
+    A mapping changes some values of the section that it names; `**{"train.steps": 5}` does too.
+    """
+    return read(_updated(dataclasses.asdict(settings), changes), type(settings), name)
+
+
+def _updated(plain: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    values = dict(plain)
+    for name, value in changes.items():
+        first, _, rest = name.partition(".")
+        part = {rest: value} if rest else value
+        if dataclasses.is_dataclass(part):
+            part = dataclasses.asdict(part)
+        elif isinstance(part, Mapping) and isinstance(values.get(first), Mapping):
+            part = _updated(values[first], part)
+        values[first] = part
+    return values
+
+
 def _refuse_unknown(value: Any, hint: Any, name: str) -> None:
     """Refuse keys that a dataclass lacks, which msgspec would ignore: a typo must not pass."""
     if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):

@@ -9,7 +9,8 @@ from pasta_jax.answer.run import RequestSettings, template_of
 from pasta_jax.decode.engine import open_engine
 from pasta_jax.decode.generate import DecodeConfig
 from pasta_jax.files.validated import Positive
-from pasta_jax.models.sharding import MeshSettings
+from pasta_jax.models.settings import MeshSettings
+from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.progress import doing, quiet, say
 from pasta_jax.serve.app import app_of
 from pasta_jax.serve.guard import Guard, is_loopback
@@ -17,7 +18,8 @@ from pasta_jax.serve.metrics import Metrics
 from pasta_jax.serve.server import bound, key_from, serve
 from pasta_jax.serve.service import Limits, Service
 from pasta_jax.weights.generation_config import filled
-from pasta_jax.weights.source import ModelSource, load
+from pasta_jax.weights.settings import ModelSource
+from pasta_jax.weights.source import load
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 
@@ -49,7 +51,7 @@ def run(settings: Settings) -> None:
     host, port = listening.getsockname()[:2]
     if not is_loopback(host) and key is None:
         say(f"{host}: anyone who reaches this machine may use the model; set --config.key_variable to require a key")
-    model = load(settings.model, only_decoding=True, mesh=settings.mesh.mesh())
+    model = load(settings.model, only_decoding=True, mesh=decoding_mesh(settings.mesh))
     options = filled(settings.request, model.defaults)
     sequential = model.positions is None if options.sequential is None else options.sequential
     with doing("compiling"):

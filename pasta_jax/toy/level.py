@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pasta_jax.errors import PastaError
-from pasta_jax.weights.source import ModelSource
+from pasta_jax.weights.settings import ModelSource
 
 
 def refuse_other_level(level: str, key: str, **models: ModelSource) -> None:

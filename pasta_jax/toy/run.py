@@ -13,13 +13,15 @@ from pasta_jax.decode.sampling import Sampling
 from pasta_jax.errors import PastaError
 from pasta_jax.files import atomic
 from pasta_jax.files.validated import AtLeastZero, Count, Positive, Records, RecordsOrNone, Seed, TopP
-from pasta_jax.models.sharding import MeshSettings
+from pasta_jax.models.settings import MeshSettings
+from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.toy import exactness
 from pasta_jax.toy.exactness import AblationResult, Answer, Quality, Speed
 from pasta_jax.toy.level import refuse_other_level
 from pasta_jax.toy.task import HELD_OUT, problems
 from pasta_jax.weights.generation_config import filled
-from pasta_jax.weights.source import ModelSource, load
+from pasta_jax.weights.settings import ModelSource
+from pasta_jax.weights.source import load
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +107,7 @@ def run(settings: Settings, output: Path | None = None) -> Report:
         if not source.path and not source.preset:
             raise PastaError(f"config.{name}.path: empty; set it to the folder model/ of a run of launch.sft")
     refuse_other_level(settings.level, "level", model=settings.model, baseline=settings.baseline)
-    mesh = settings.mesh.mesh()
+    mesh = decoding_mesh(settings.mesh)
     model = load(settings.model, only_decoding=True, mesh=mesh)
     baseline = load(settings.baseline, only_decoding=True, mesh=mesh)
     chosen = problems(HELD_OUT, settings.start, settings.problems, settings.level)

@@ -10,23 +10,15 @@ from pathlib import Path
 import jax
 
 from pasta_jax.errors import PastaError
-from pasta_jax.files.validated import Count, Positive
 from pasta_jax.progress import say
 from pasta_jax.runs.checkpoint import Checkpoints, Provenance
 from pasta_jax.runs.metrics import Metrics, Unwritten
 from pasta_jax.runs.processes import agreed
 from pasta_jax.train.loop import Run, train
+from pasta_jax.train.settings import Keep
 from pasta_jax.train.state import Params, TrainState
 
 STDERR = 2  # its file descriptor
-
-
-@dataclasses.dataclass(frozen=True)
-class Keep:
-    """Which checkpoints stay on disk."""
-
-    newest: Positive  # how many of the newest
-    every: Count  # keep those at multiples of this many steps permanently; 0: none
 
 
 @dataclasses.dataclass(frozen=True)

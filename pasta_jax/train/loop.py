@@ -18,12 +18,12 @@ import optax
 from jax import lax
 
 from pasta_jax.errors import PastaError
-from pasta_jax.files.validated import Count
 from pasta_jax.models.sharding import mesh_of, shard_rows
 from pasta_jax.progress import doing
 from pasta_jax.runs.checkpoint import Checkpoints
 from pasta_jax.runs.metrics import Metrics, Unwritten
 from pasta_jax.train.loss import Loss, LossSums
+from pasta_jax.train.settings import Intervals
 from pasta_jax.train.state import Params, TrainState
 
 AnyBatch = Any  # what the loss reads: a tree of arrays whose first axis counts examples
@@ -103,16 +103,6 @@ def held_out(measure: Loss, trainable: Params, frozen: Params | None, batches: I
         for name, pair in jax.device_get(measure(trainable, frozen, batch).parts).items():
             totals[name] = totals.get(name, 0.0) + np.asarray(pair, np.float64)
     return means(totals)
-
-
-@dataclasses.dataclass(frozen=True)
-class Intervals:
-    """Every how many steps each of these happens; 0: never."""
-
-    log: Count
-    held_out: Count
-    probe: Count
-    save: Count
 
 
 @dataclasses.dataclass(frozen=True)

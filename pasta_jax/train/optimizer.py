@@ -1,6 +1,5 @@
 """AdamW with gradient clipping and a linear schedule; weight decay is decided explicitly for every leaf."""
 
-import dataclasses
 import re
 from collections.abc import Callable
 
@@ -9,6 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from pasta_jax.errors import PastaError
+from pasta_jax.train.settings import TrainingSettings
 from pasta_jax.train.state import Params
 
 # The end of a leaf's path, and whether it decays; the first matching pattern decides.
@@ -21,33 +21,15 @@ DECAYS: tuple[tuple[str, bool], ...] = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class OptimizerConfig:
-    """The learning rate schedule and AdamW's hyperparameters."""
-
-    steps: int  # of the whole run; the learning rate reaches 0 there
-    learning_rate: float  # at the end of the warm-up
-    warmup: int  # steps in which the learning rate rises to it
-    weight_decay: float
-    clip: float  # largest global norm of a gradient
-    b1: float
-    b2: float
-    eps: float
-
-    def __post_init__(self):
-        if not 0 <= self.warmup < self.steps:
-            raise PastaError(f"warmup {self.warmup}: must be from 0 to below steps ({self.steps})")
-        if self.clip <= 0:
-            raise PastaError(f"clip {self.clip}: must be above 0; use a large value to clip nothing")
-
-
-def schedule(config: OptimizerConfig) -> Callable[[int | jax.Array], jax.Array]:
-    """The learning rate of a step, counted from 0: a rise over `warmup` steps, then linear decay to 0."""
+def schedule(settings: TrainingSettings, steps: int) -> Callable[[int | jax.Array], jax.Array]:
+    """The learning rate of a step, counted from 0: a rise over `warmup` steps, then linear decay to 0 at `steps`."""
+    if not 0 <= settings.warmup < steps:
+        raise PastaError(f"warmup {settings.warmup}: must be from 0 to below steps ({steps})")
 
     def learning_rate(step: int | jax.Array) -> jax.Array:
-        up = (step + 1) / (config.warmup + 1)
-        down = (config.steps - step) / (config.steps - config.warmup)
-        return config.learning_rate * jnp.clip(jnp.minimum(up, down), 0.0, 1.0)
+        up = (step + 1) / (settings.warmup + 1)
+        down = (steps - step) / (steps - settings.warmup)
+        return settings.learning_rate * jnp.clip(jnp.minimum(up, down), 0.0, 1.0)
 
     return learning_rate
 
@@ -67,14 +49,14 @@ def decay_mask(trainable: Params) -> Params:
     return jax.tree_util.tree_map_with_path(decays, trainable)
 
 
-def new_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
+def new_optimizer(settings: TrainingSettings, steps: int) -> optax.GradientTransformation:
     """Clip, then AdamW. No injected learning rate: optax would take the mask for a schedule and decay nothing."""
     adamw = optax.adamw(
-        schedule(config),
-        b1=config.b1,
-        b2=config.b2,
-        eps=config.eps,
-        weight_decay=config.weight_decay,
+        schedule(settings, steps),
+        b1=settings.b1,
+        b2=settings.b2,
+        eps=settings.eps,
+        weight_decay=settings.weight_decay,
         mask=decay_mask,
     )
-    return optax.chain(optax.clip_by_global_norm(config.clip), adamw)
+    return optax.chain(optax.clip_by_global_norm(settings.clip), adamw)

@@ -6,10 +6,8 @@ import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
 
 import jax
-import msgspec
 from jax.sharding import Mesh
 
 from pasta_jax.data.batches import Feed
@@ -17,108 +15,38 @@ from pasta_jax.decode.generate import DecodeConfig
 from pasta_jax.decode.probe import probe
 from pasta_jax.device import devices
 from pasta_jax.errors import PastaError
-from pasta_jax.files.validated import AboveZero, AtLeastZero, Count, Dimension, Positive
 from pasta_jax.files.workdir import claim
-from pasta_jax.lang.structure import Positions
 from pasta_jax.models import transformer
 from pasta_jax.models.config import config_of
-from pasta_jax.models.sharding import TrainingMeshSettings
+from pasta_jax.models.sharding import training_mesh
 from pasta_jax.progress import doing, say
 from pasta_jax.runs import settings as run_config
 from pasta_jax.runs.checkpoint import git_revision, provenance
 from pasta_jax.toy.tokenizer import toy_tokenizer
-from pasta_jax.train.fit import Keep, fit
+from pasta_jax.train.fit import fit
 from pasta_jax.train.legal import Grammar
-from pasta_jax.train.loop import Intervals, Run
+from pasta_jax.train.loop import Run
 from pasta_jax.train.loss import KINDS, sft_loss
-from pasta_jax.train.optimizer import OptimizerConfig, new_optimizer, schedule
-from pasta_jax.train.sft_data import DataSettings, Form, read_data
+from pasta_jax.train.optimizer import new_optimizer, schedule
+from pasta_jax.train.settings import FreshSettings, SftSettings, SftTraining
+from pasta_jax.train.sft_data import Form, read_data
 from pasta_jax.train.speed import flops_per_token, peak_flops, peak_gb
 from pasta_jax.train.state import Params, new_state
 from pasta_jax.train.trainable import (
-    AdapterSettings,
     Trainable,
-    TrainingSettings,
     divide,
     load,
     merged,
     place,
+    scoring,
     with_rows_apart,
     write,
 )
 from pasta_jax.weights import card
 from pasta_jax.weights.card import Training
-from pasta_jax.weights.generation_config import Defaults
 from pasta_jax.weights.model import Model
-from pasta_jax.weights.source import ModelSource
 
 TRAINING_COPIES = 4  # of the parameters: themselves, gradients, two moments
-
-
-@dataclasses.dataclass(frozen=True)
-class FreshSettings:
-    """A model to train from random weights, with the toy task's tokenizer."""
-
-    layers: Annotated[int, msgspec.Meta(ge=0, le=1000)]  # 0: start from config.model instead
-    embed: Dimension
-    ff: Dimension
-    heads: Dimension
-    kv_heads: Dimension
-    head_dim: Dimension
-    context: Count
-    widen: AboveZero  # factor on the initial weights
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainSettings(TrainingSettings):
-    """How long and how to train. Either epochs or steps is 0."""
-
-    epochs: Annotated[int, msgspec.Meta(ge=0, le=1000)]
-    steps: Count
-
-
-@dataclasses.dataclass(frozen=True)
-class KindWeights:
-    """The weight of each kind of label in the loss."""
-
-    main: AtLeastZero
-    topic: AtLeastZero
-    length: AtLeastZero
-    chunk: AtLeastZero
-    sync: AtLeastZero
-    bracket: AtLeastZero  # a further factor on [PROMISE] and [/ASYNC], which are labels of kinds main and chunk
-    legal: AtLeastZero  # of the loss of any legal id in a label's place (train/legal.py), which is added
-
-
-@dataclasses.dataclass(frozen=True)
-class ProbeSettings:
-    """Held-out prompts that are answered greedily during training."""
-
-    prompts: Annotated[int, msgspec.Meta(ge=0, le=4096)]
-    rows: Annotated[int, msgspec.Meta(ge=2, le=1024)]
-    max_tokens: Positive
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """The fields of configs/sft.py."""
-
-    model: ModelSource
-    fresh: FreshSettings
-    tag_rows: Literal["words", "apart"]  # where a new adapter's tag rows start (models/tag_rows.py)
-    defaults: Defaults  # how the trained model is meant to be sampled
-    strip_tags: bool  # train on plain answers
-    tree: bool  # train on answers as APAR's trees (lang/tree.py)
-    positions: Positions
-    data: DataSettings
-    adapter: AdapterSettings
-    train: TrainSettings
-    weights: KindWeights
-    mesh: TrainingMeshSettings
-    every: Intervals
-    keep: Keep
-    probe: ProbeSettings
-    tensorboard: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +59,9 @@ class Result:
     model: Path | None  # folder of the trained model; None: stopped before the last step
 
 
-def run(settings: Settings, workdir: Path, stopping: Callable[[], bool] = lambda: False, command: str = "") -> Result:
+def run(
+    settings: SftSettings, workdir: Path, stopping: Callable[[], bool] = lambda: False, command: str = ""
+) -> Result:
     """Train to the last step or until `stopping()`, from the newest checkpoint in `workdir` if it has one.
 
     The folder holds config.json, metrics.jsonl, checkpoints/ and, at the end, model/ (and adapter/), with cards that
@@ -141,34 +71,34 @@ def run(settings: Settings, workdir: Path, stopping: Callable[[], bool] = lambda
         return _run(settings, workdir, stopping, command)
 
 
-def _run(settings: Settings, workdir: Path, stopping: Callable[[], bool], command: str) -> Result:
+def _run(settings: SftSettings, workdir: Path, stopping: Callable[[], bool], command: str) -> Result:
     plain = json.loads(json.dumps(dataclasses.asdict(settings)))
     run_config.refuse_other(workdir, plain)
-    mesh = settings.mesh.training_mesh()
+    mesh = training_mesh(settings.mesh)
     start = start_of(settings, mesh)
     model = start.model
     with doing("reading the data"):
         form = Form(settings.strip_tags, settings.tree, settings.positions)
         data = read_data(settings.data, form, model.tokenizer, settings.train.seed, settings.probe.prompts)
-    config = optimizer_config(settings.train, data.feed)
-    optimizer = new_optimizer(config)
+    steps = steps_of(settings.train, data.feed)
+    optimizer = new_optimizer(settings.train, steps)
     # The state takes over the memory of start.params.
     state = place(new_state(place(start.params, mesh), optimizer, settings.train.seed), mesh)
     frozen = place(start.frozen, mesh)
     training = Run(
-        steps=config.steps,
+        steps=steps,
         accumulate=settings.train.accumulate,
         batch=data.feed.batch,
         held_out=data.held_out,
         loss=sft_loss(
-            settings.train.scoring(model),
+            scoring(settings.train, model),
             tuple(getattr(settings.weights, kind) for kind in KINDS),
             settings.weights.bracket,
             Grammar(model.tokenizer.tags, model.tokenizer.end_of_turn) if settings.weights.legal else None,
             settings.weights.legal,
         ),
         optimizer=optimizer,
-        learning_rate=schedule(config),
+        learning_rate=schedule(settings.train, steps),
         flops_per_token=flops_per_token(
             model.params, model.config, settings.data.lengths[-1], adapter=start.frozen is not None
         ),
@@ -188,7 +118,7 @@ def _run(settings: Settings, workdir: Path, stopping: Callable[[], bool], comman
     return Result(result.step, result.steps, result.metrics, folder)
 
 
-def start_of(settings: Settings, mesh: Mesh | None) -> Trainable:
+def start_of(settings: SftSettings, mesh: Mesh | None) -> Trainable:
     """The model to start from, with the positions that it is trained with: none without tags."""
     seed = settings.train.seed
     if settings.tag_rows == "apart" and not settings.adapter.rank:
@@ -235,15 +165,15 @@ def fresh_model(settings: FreshSettings, seed: int) -> Model:
     return Model("fresh", config, params, tokenizer)
 
 
-def optimizer_config(settings: TrainSettings, feed: Feed) -> OptimizerConfig:
-    """The optimizer's settings, for a number of steps or of passes over the data."""
+def steps_of(settings: SftTraining, feed: Feed) -> int:
+    """The steps of a run: a number, or passes over the data."""
     if bool(settings.steps) == bool(settings.epochs):
         raise PastaError("config.train: set either steps or epochs, and the other to 0")
-    return settings.optimizer(settings.steps or feed.steps(settings.seed, settings.epochs))
+    return settings.steps or feed.steps(settings.seed, settings.epochs)
 
 
 def probe_of(
-    settings: Settings, model: Model, prompts: tuple[tuple[int, ...], ...]
+    settings: SftSettings, model: Model, prompts: tuple[tuple[int, ...], ...]
 ) -> Callable[[Params, Params | None], dict[str, float]] | None:
     """Metrics of greedy answers to held-out prompts; None for a model that doesn't decode with tags."""
     if settings.strip_tags or not prompts or settings.positions.policy == "oracle":

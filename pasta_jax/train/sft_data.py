@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 from collections.abc import Sequence
-from typing import Literal
 
 import jax
 
@@ -14,28 +13,12 @@ from pasta_jax.data.example import Example, encode
 from pasta_jax.data.sources import origin
 from pasta_jax.errors import PastaError
 from pasta_jax.files.remote import path_of
-from pasta_jax.files.validated import Lengths, RecordsOrNone, Rows, Seed, Share
 from pasta_jax.lang.structure import Positions
 from pasta_jax.progress import say
 from pasta_jax.tokenizers.tokenizer import Tokenizer
 from pasta_jax.toy.task import HELD_OUT, problems
+from pasta_jax.train.settings import DataSettings
 from pasta_jax.train.stray import with_strays
-
-
-@dataclasses.dataclass(frozen=True)
-class DataSettings:
-    """What to train and to measure on, and the shapes of batches."""
-
-    records: str  # folder that launch.annotate wrote
-    toy: Literal["", "small", "medium", "large"]  # or a level of the toy task
-    toy_count: RecordsOrNone  # its problems
-    toy_seed: Seed
-    held_out: RecordsOrNone  # records to measure on
-    lengths: Lengths  # tokens of a batch row
-    rows: Rows
-    packed: bool  # several records per row
-    too_long: Literal["drop", "split"]
-    stray: Share  # of the chunks that go on with main's next text (train/stray.py); held-out ones don't
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,8 @@ from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.sharding import mesh_of, shard_rows
 from pasta_jax.train.loop import train_step
 from pasta_jax.train.loss import KINDS, Scoring, sft_loss
-from pasta_jax.train.optimizer import OptimizerConfig, new_optimizer
+from pasta_jax.train.optimizer import new_optimizer
+from pasta_jax.train.settings import TrainingSettings
 from pasta_jax.train.state import Params, new_state
 from pasta_jax.weights.model import Model
 
@@ -40,7 +41,7 @@ def flops_per_token(params: Params, config: TransformerConfig, length: int, adap
 
 
 def step_runner(
-    model: Model, rows: int, length: int, steps: int, scoring: Scoring, config: OptimizerConfig
+    model: Model, rows: int, length: int, steps: int, scoring: Scoring, settings: TrainingSettings
 ) -> Callable[[], float]:
     """A function that trains all parameters for `steps` steps and returns the milliseconds of one.
 
@@ -51,7 +52,7 @@ def step_runner(
     order = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
     zero, one = np.zeros_like(order), np.ones_like(order)
     batch = Batch(token[:, :-1], token[:, 1:], position=order, chunk=zero, epoch=zero, main=order + 1, record=one)
-    optimizer = new_optimizer(config)
+    optimizer = new_optimizer(settings, steps=10**6)
     step = functools.partial(train_step, loss=sft_loss(scoring, (1.0,) * len(KINDS)), optimizer=optimizer, accumulate=1)
     step = jax.jit(step, donate_argnums=0)
     # A copy of the weights, because a step donates its argument's memory.

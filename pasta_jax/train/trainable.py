@@ -3,83 +3,41 @@
 import dataclasses
 import math
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
-import msgspec
 from jax.sharding import Mesh
 
 from pasta_jax.errors import PastaError
-from pasta_jax.files.validated import AboveZero, AtLeastZero, Count, Momentum, Rows, Seed, Slots, SlotsOrNone
 from pasta_jax.models.kernels.bfloat16 import multiplies_bfloat16
 from pasta_jax.models.sharding import gathered, shard, to_decode_with
 from pasta_jax.models.tag_rows import rows_apart
 from pasta_jax.progress import say
 from pasta_jax.train.loss import Scoring
-from pasta_jax.train.optimizer import OptimizerConfig
+from pasta_jax.train.settings import AdapterSettings, TrainingSettings
 from pasta_jax.train.state import Params
 from pasta_jax.weights import source
 from pasta_jax.weights.adapter import About, AdapterConfig, describe, merge, new_adapter, rounded, save_adapter
 from pasta_jax.weights.card import Card, Training
 from pasta_jax.weights.load import export_model, platform_dtype
 from pasta_jax.weights.model import Model
-from pasta_jax.weights.source import ModelSource
+from pasta_jax.weights.settings import ModelSource
 
 Tree = TypeVar("Tree")
 MODEL, ADAPTER = "model", "adapter"  # where `write` puts them
 
 
-@dataclasses.dataclass(frozen=True)
-class AdapterSettings:
-    """config.adapter: the adapter to train."""
-
-    rank: Annotated[int, msgspec.Meta(ge=0, le=4096)]  # 0: none, all parameters are trained
-    alpha: AtLeastZero
-    targets: Annotated[tuple[Literal["qkv", "out", "gate_up", "down"], ...], msgspec.Meta(min_length=1, max_length=4)]
-    dtype: Literal["float32", "bfloat16"]  # of its file; it is trained in float32
-
-    def config(self) -> AdapterConfig:
-        """As weights/adapter.py takes it; refuses rank 0 and unknown targets."""
-        return AdapterConfig(self.rank, self.alpha, self.targets)
+def adapter_config(settings: AdapterSettings) -> AdapterConfig:
+    """As weights/adapter.py takes it; refuses rank 0 and unknown targets."""
+    return AdapterConfig(settings.rank, settings.alpha, settings.targets)
 
 
-@dataclasses.dataclass(frozen=True)
-class TrainingSettings:
-    """The fields of config.train that supervised training and preference training share."""
-
-    learning_rate: AtLeastZero
-    warmup: Count
-    weight_decay: AtLeastZero
-    clip: AboveZero
-    b1: Momentum
-    b2: Momentum
-    eps: AboveZero
-    accumulate: Rows  # parts of a batch that are computed one after another
-    remat: bool
-    block: SlotsOrNone  # tokens per block of attention; 0: all at once
-    slice: Slots  # tokens of a row whose logits exist at a time
-    products: Literal["float32", "bfloat16"]  # of factors, where activations are float32
-    seed: Seed
-
-    def optimizer(self, steps: int) -> OptimizerConfig:
-        """The optimizer of a run of `steps` updates."""
-        return OptimizerConfig(
-            steps=steps,
-            learning_rate=self.learning_rate,
-            warmup=self.warmup,
-            weight_decay=self.weight_decay,
-            clip=self.clip,
-            b1=self.b1,
-            b2=self.b2,
-            eps=self.eps,
-        )
-
-    def scoring(self, model: Model) -> Scoring:
-        """How the model's log-probabilities are computed."""
-        dtype = platform_dtype()
-        products = product_dtype(self.products, dtype, "config.train.products")
-        return Scoring(model.config, model.tokenizer.tags, dtype, self.slice, self.block, self.remat, products)
+def scoring(settings: TrainingSettings, model: Model) -> Scoring:
+    """How the model's log-probabilities are computed."""
+    dtype = platform_dtype()
+    products = product_dtype(settings.products, dtype, "config.train.products")
+    return Scoring(model.config, model.tokenizer.tags, dtype, settings.slice, settings.block, settings.remat, products)
 
 
 def product_dtype(products: str, dtype: jnp.dtype, field: str) -> jnp.dtype:
@@ -111,7 +69,7 @@ def load(model_source: ModelSource, adapter: AdapterSettings, seed: int, mesh: M
     if not model_source.adapter:
         return divide(source.load(model_source, mesh=mesh), adapter, seed)
     base, params, about = source.load_with_adapter(model_source, mesh=mesh)
-    _require_same_adapter(model_source.adapter, about, adapter.config())
+    _require_same_adapter(model_source.adapter, about, adapter_config(adapter))
     return Trainable(base, params, base.params)
 
 
@@ -119,7 +77,9 @@ def divide(model: Model, adapter: AdapterSettings, seed: int) -> Trainable:
     """All parameters of a model to be trained, or with a rank a new adapter."""
     if not adapter.rank:
         return Trainable(model, model.params, None)
-    return Trainable(model, new_adapter(model.params, adapter.config(), model.tokenizer.tags, seed), model.params)
+    return Trainable(
+        model, new_adapter(model.params, adapter_config(adapter), model.tokenizer.tags, seed), model.params
+    )
 
 
 def with_rows_apart(start: Trainable, seed: int) -> Params:
@@ -169,7 +129,7 @@ def write(
     figures = {name: value for name, value in figures.items() if math.isfinite(value)}
     card = Card("model", model.name, model.positions, model.tokenizer.tags.base, training, figures)
     if adapter.rank:
-        about = describe(model, adapter.config(), model.positions)
+        about = describe(model, adapter_config(adapter), model.positions)
         save_adapter(folder / ADAPTER, params, model, about, adapter.dtype, dataclasses.replace(card, kind="adapter"))
         params = rounded(params, adapter.dtype)  # so that the model is exactly base plus file
         params = merge(jax.tree.map(jnp.asarray, base), params, model.tokenizer.tags)

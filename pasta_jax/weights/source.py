@@ -2,7 +2,6 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Literal
 
 import jax
 import numpy as np
@@ -11,7 +10,7 @@ from jax.typing import DTypeLike
 
 from pasta_jax.errors import PastaError
 from pasta_jax.files import fingerprints, hub, packages
-from pasta_jax.lang.structure import Distance, Positions
+from pasta_jax.lang.structure import Positions
 from pasta_jax.models.kernels.cpu.calls import is_available
 from pasta_jax.models.parameters import Params
 from pasta_jax.progress import doing
@@ -20,19 +19,7 @@ from pasta_jax.weights.for_cpu import is_for_kernels, with_pairs
 from pasta_jax.weights.generation_config import read_defaults
 from pasta_jax.weights.load import decodes_codes, fingerprint_of, on_device, read_model
 from pasta_jax.weights.model import BLOCKS, Model
-
-
-@dataclasses.dataclass(frozen=True)
-class ModelSource:
-    """The fields of configs/common.py::model."""
-
-    preset: str  # a known architecture; empty: whatever `path` holds
-    path: str  # GGUF file, Hugging Face folder, or its id on the Hub; empty: the weights that a package ships
-    adapter: str  # name of one of this project, as `pasta`; folder of another, or its id on the Hub; empty: none
-    policy: str  # position policy; empty: the model's own
-    constant: Distance  # of the policy `constant`
-    dtype: Literal["auto", "platform", "float32", "bfloat16", "q8", "q4"]  # to decode with
-    kernel: bool  # decode on the CPU with our own products
+from pasta_jax.weights.settings import ModelSource
 
 
 def load(

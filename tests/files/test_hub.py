@@ -16,7 +16,8 @@ from pasta_jax.toy.tokenizer import toy_tokenizer
 from pasta_jax.weights.adapter import AdapterConfig, describe, new_adapter, save_adapter
 from pasta_jax.weights.load import export_model, read_model
 from pasta_jax.weights.model import Model
-from pasta_jax.weights.source import ModelSource, load_with_adapter
+from pasta_jax.weights.settings import ModelSource
+from pasta_jax.weights.source import load_with_adapter
 from tests.helpers.models import random_params
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"

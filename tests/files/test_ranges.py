@@ -7,17 +7,16 @@ import jax
 import numpy as np
 import pytest
 
+import configs.sft
 from pasta_jax.annotate import pipeline
 from pasta_jax.answer import run as decode
 from pasta_jax.device import devices
 from pasta_jax.errors import PastaError
 from pasta_jax.preference import settings as preference_settings
 from pasta_jax.runs import settings
-from pasta_jax.train import sft
 
 READ = {
     "decode": functools.partial(settings.read, cls=decode.Settings),
-    "sft": functools.partial(settings.read, cls=sft.Settings),
     "preference": functools.partial(settings.read, cls=preference_settings.Settings),
     "annotate": pipeline.read_settings,
 }
@@ -44,6 +43,10 @@ READ = {
 )
 def test_values_beyond_their_range_are_refused_by_key(variant, key, value, message):
     name, _, rest = variant.partition(":")
+    if name == "sft":
+        with pytest.raises(PastaError, match=rf"^config\.{key}(\[\d\])?: .*{message}"):
+            settings.changed(configs.sft.toy(), **{key: value})
+        return
     config = importlib.import_module(f"configs.{name}").get_config(*filter(None, [rest]))
     READ[name](config)
     *parents, last = key.split(".")

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from fsspec.registry import _registry
 
-from configs.sft import get_config as sft_config
+import configs.sft
 from pasta_jax.data.builder import Examples, is_current, write
 from pasta_jax.errors import PastaError
 from pasta_jax.files import atomic, remote
 from pasta_jax.files.remote import path_of
 from pasta_jax.files.workdir import claim
 from pasta_jax.lang.structure import Positions
-from pasta_jax.runs import settings
 from pasta_jax.runs.metrics import read_lines
+from pasta_jax.runs.settings import changed
 from pasta_jax.train import sft
 from tests.data.test_builder import RECORDS, TOKENIZER
 from tests.helpers import bucket
@@ -156,12 +156,13 @@ def test_a_dataset_is_written_and_read(root):
 @pytest.mark.slow
 def test_a_run_at_gs_is_stopped_and_resumes_as_if_it_had_never_stopped(root, tmp_path):
     """Checkpoints, metrics and the model are equal to those of an uninterrupted run on a local disk."""
-    config = sft_config("tiny")
-    config.data.rows = 8  # one for each of the eight devices
-    config.every.update(probe=0, held_out=6, save=4)
-    config.keep.newest = 1
-    config.train.steps = 8
-    chosen = settings.read(config, sft.Settings)
+    chosen = changed(
+        configs.sft.tiny(),
+        data={"rows": 8},  # one for each of the eight devices
+        every={"probe": 0, "save": 4},
+        keep={"newest": 1},
+        train={"steps": 8},
+    )
     whole = sft.run(chosen, tmp_path / "whole")
 
     workdir, steps = path_of("gs://bucket/run"), iter(range(5))

@@ -1,27 +1,24 @@
 """The door of config overrides: --config.key=value of every config, up to the settings that a command runs with."""
 
 import functools
-import importlib
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from absl import flags
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 
 from pasta_jax.annotate import pipeline, verifier
 from pasta_jax.answer import run as decode
 from pasta_jax.benchmark import run as benchmark
-from pasta_jax.command.flags import parse, readable
+from pasta_jax.command import configs
+from pasta_jax.command.flags import parse
 from pasta_jax.judges import agreement
 from pasta_jax.preference import settings as preference_settings
 from pasta_jax.preference import sweep
 from pasta_jax.runs import settings
 from pasta_jax.toy import run as evaluate
 from pasta_jax.tpu import compile as compile_tpu
-from pasta_jax.train import sft
 from tests import ROOT
 from tests.fuzz.mutations import DEEP, LONG, STRANGE, WORDS, Mutator, Unchanged
 from tests.fuzz.run import Read
@@ -39,7 +36,7 @@ READERS = {
     "preference": functools.partial(settings.read, cls=preference_settings.Settings),
     **{
         module.__name__.rpartition(".")[2]: functools.partial(settings.read, cls=module.Settings)
-        for module in (benchmark, compile_tpu, decode, evaluate, agreement, sft, verifier)
+        for module in (benchmark, compile_tpu, decode, evaluate, agreement, verifier)
     },
 }
 VARIANTS = [
@@ -61,12 +58,10 @@ def overrides(folder: Path):
             arguments.append(f"--config.{_key(by, key)}={_text(by, value)}")
 
         def read() -> None:
-            values = flags.FlagValues()
-            config_flags.DEFINE_config_file("config", None, flag_values=values, lock_config=True)
-            words = ["script", f"--config={_file(variant)}", *arguments]
-            with mock.patch.object(sys, "argv", words):  # which ml_collections searches for overrides
-                parse(values, words)
-            READERS[variant.partition(":")[0]](readable(values.config))
+            _, chosen = configs.load(_file(variant))
+            _, config = parse(flags.FlagValues(), ["script", *arguments], chosen)
+            name = variant.partition(":")[0]
+            READERS[name](config) if name in READERS else settings.read(config, type(chosen))
 
         return read
 
@@ -79,8 +74,8 @@ def _file(variant: str) -> str:
 
 
 def _config(variant: str) -> ConfigDict:
-    name, _, rest = variant.partition(":")
-    return importlib.import_module(f"configs.{name}").get_config(*filter(None, [rest]))
+    _, chosen = configs.load(_file(variant))
+    return chosen if isinstance(chosen, ConfigDict) else configs.as_config(chosen)
 
 
 def _keys(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -273,13 +273,8 @@ def test_a_prompt_comes_from_stdin(monkeypatch):
         (["--prompt=x", "--live=maybe"], "error: flag --live=maybe: "),
         (["--prompt=x", "--rows=two"], "error: flag --rows=two: "),
         (["--prompt=x", "--config.request.seed=-1"], "error: config.request.seed: expected `int` >= 0"),
-        (["--prompt=x", "--config.request.sequential=maybe"], "error: flag --config.request.sequential=maybe: "),
         (["--prompt=x", "--config.request.sede=1"], "error: --config.request.sede: unknown key; Did you mean"),
-        (["--prompt=x", "--config.qqq=1"], "error: --config.qqq: unknown key; see the config file"),
-        (
-            ["--prompt=x", "--config=none.py"],
-            "error: --config: [Errno 2] No such file or directory: 'none.py'; pass file",
-        ),
+        (["--prompt=x", "--config=none.py"], "error: --config: [Errno 2] No such file or directory: 'none.py'; pass"),
     ],
 )
 def test_a_refusal_is_one_line_and_exit_code_2(arguments, message, tmp_path):

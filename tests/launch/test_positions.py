@@ -45,7 +45,8 @@ from pasta_jax.train import sft
 from pasta_jax.weights.adapter import AdapterConfig, describe, new_adapter, save_adapter
 from pasta_jax.weights.load import export_model, load_model
 from pasta_jax.weights.model import Model
-from pasta_jax.weights.source import ModelSource, load
+from pasta_jax.weights.settings import ModelSource
+from pasta_jax.weights.source import load
 from tests import ROOT
 from tests.helpers.models import random_params
 from tests.toy.test_ablation import talkative
@@ -210,10 +211,7 @@ def run_benchmark(model: dict[str, str], folder: Path) -> None:
 
 def run_sft(model: dict[str, str], folder: Path) -> None:
     """Train further, which is refused before anything is written."""
-    config = configs.sft.get_config("tiny")
-    config.fresh.layers = 0
-    config.model.update(model)
-    sft.run(settings.read(config, sft.Settings), folder / "sft", lambda: False)
+    sft.run(settings.changed(configs.sft.tiny(), fresh={"layers": 0}, model=model), folder / "sft", lambda: False)
 
 
 def load_named(model: dict[str, str]) -> Model:

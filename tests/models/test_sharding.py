@@ -23,16 +23,17 @@ from pasta_jax.models import transformer
 from pasta_jax.models.config import PRESETS
 from pasta_jax.models.kernels.cpu import library as kernels
 from pasta_jax.models.parameters import unstack
+from pasta_jax.models.settings import MeshSettings, TrainingMeshSettings
 from pasta_jax.models.sharding import (
-    MeshSettings,
-    TrainingMeshSettings,
     create_on_mesh_of,
+    decoding_mesh,
     make_mesh,
     rows,
     shard,
     shardings,
     specs,
     to_decode_with,
+    training_mesh,
 )
 from pasta_jax.tpu.program import collectives, device_bytes
 from pasta_jax.weights import adapter as lora
@@ -300,14 +301,14 @@ def test_fsdp_divides_parameters_and_moments_over_data_too(stacked):
 
 def test_a_config_names_a_mesh_or_one_device():
     def shape(*settings):
-        mesh = MeshSettings(*settings).mesh()
+        mesh = decoding_mesh(MeshSettings(*settings))
         return mesh and dict(mesh.shape)
 
     assert shape(1, 1) is None
     assert shape(0, 1) == {"data": 8, "model": 1}
     assert shape(0, 2) == {"data": 4, "model": 2} == shape(4, 2)
-    assert dict(TrainingMeshSettings(0, 2, True).training_mesh().shape) == {"fsdp": 4, "model": 2}
-    assert dict(TrainingMeshSettings(0, 2, True).mesh().shape) == {"data": 4, "model": 2}
+    assert dict(training_mesh(TrainingMeshSettings(0, 2, True)).shape) == {"fsdp": 4, "model": 2}
+    assert dict(decoding_mesh(TrainingMeshSettings(0, 2, True)).shape) == {"data": 4, "model": 2}
     for wrong in ((2, 2), (0, 3), (0, 16)):
         with pytest.raises(PastaError, match="8 devices available; choose data and model with this product"):
             shape(*wrong)

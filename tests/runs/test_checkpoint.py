@@ -13,12 +13,13 @@ from pasta_jax.errors import PastaError
 from pasta_jax.models.config import PRESETS
 from pasta_jax.models.sharding import make_mesh, shard, shardings
 from pasta_jax.runs.checkpoint import FORMAT, METADATA, Checkpoints, bit_sums, provenance
-from pasta_jax.train.optimizer import OptimizerConfig, new_optimizer
+from pasta_jax.train.optimizer import new_optimizer
+from pasta_jax.train.settings import TrainingSettings
 from pasta_jax.train.state import new_state
 from tests.helpers.models import random_params
 
 ABOUT = provenance({"steps": 3}, "a fingerprint", None)
-OPTIMIZER = new_optimizer(OptimizerConfig(3, 0.1, 0, 0.5, 1.0, 0.9, 0.999, 1e-8))
+OPTIMIZER = new_optimizer(TrainingSettings(learning_rate=0.1, weight_decay=0.5), steps=3)
 
 
 def state_of(seed: int, stacked: bool = False):

@@ -8,7 +8,7 @@ from configs import common
 from pasta_jax.errors import PastaError
 from pasta_jax.runs import settings
 from pasta_jax.toy.level import level_of, refuse_other_level
-from pasta_jax.weights.source import ModelSource
+from pasta_jax.weights.settings import ModelSource
 
 
 def source(path) -> ModelSource:

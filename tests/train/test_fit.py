@@ -9,7 +9,8 @@ import pytest
 from pasta_jax.errors import PastaError
 from pasta_jax.runs.checkpoint import Checkpoints, provenance
 from pasta_jax.runs.metrics import Metrics
-from pasta_jax.train.fit import Fit, Keep, StopSignal, fit
+from pasta_jax.train.fit import Fit, StopSignal, fit
+from pasta_jax.train.settings import Keep
 from tests.train.test_loop import fresh, lines, run_of
 
 POSITIONS = {"policy": "constant", "constant": 7}

@@ -17,14 +17,15 @@ from pasta_jax.models.config import PRESETS
 from pasta_jax.models.sharding import make_mesh, shard, shard_rows
 from pasta_jax.runs.checkpoint import Checkpoints, provenance
 from pasta_jax.runs.metrics import Metrics
-from pasta_jax.train.loop import Intervals, Run, train, train_step, where_it_is
+from pasta_jax.train.loop import Run, train, train_step, where_it_is
 from pasta_jax.train.loss import LossSums, Scoring, sft_loss
-from pasta_jax.train.optimizer import OptimizerConfig, new_optimizer, schedule
+from pasta_jax.train.optimizer import new_optimizer, schedule
+from pasta_jax.train.settings import Intervals, TrainingSettings
 from pasta_jax.train.state import new_state
 from pasta_jax.weights.adapter import AdapterConfig, new_adapter
 from tests.helpers.models import random_params
 
-CONFIG = OptimizerConfig(steps=9, learning_rate=0.05, warmup=2, weight_decay=0.1, clip=1.0, b1=0.9, b2=0.99, eps=1e-8)
+STEPS, SETTINGS = 9, TrainingSettings(learning_rate=0.05, warmup=2, weight_decay=0.1, b2=0.99)
 
 
 def loss(trainable, frozen, batch):
@@ -43,13 +44,13 @@ def points(seed: int, step: int, rows: int = 12) -> dict:
 
 def run_of(**changes) -> Run:
     run = Run(
-        steps=CONFIG.steps,
+        steps=STEPS,
         accumulate=1,
         batch=points,
         held_out=(points(99, 0), points(99, 1)),
         loss=loss,
-        optimizer=new_optimizer(CONFIG),
-        learning_rate=schedule(CONFIG),
+        optimizer=new_optimizer(SETTINGS, STEPS),
+        learning_rate=schedule(SETTINGS, STEPS),
         flops_per_token=10.0,
         peak_flops=None,
         probe=None,
@@ -59,7 +60,7 @@ def run_of(**changes) -> Run:
 
 
 def fresh():
-    return new_state({"kernel": jnp.zeros(3)}, new_optimizer(CONFIG), seed=5)
+    return new_state({"kernel": jnp.zeros(3)}, new_optimizer(SETTINGS, STEPS), seed=5)
 
 
 def train_in(folder, run: Run, stop_after: int | None = None):
@@ -87,7 +88,9 @@ def lines(folder) -> list[dict]:
 
 def test_accumulating_over_parts_of_a_batch_equals_the_whole_batch():
     state, batch = fresh(), points(0, 0)
-    steps = {parts: train_step(state, None, batch, loss, new_optimizer(CONFIG), parts) for parts in (1, 2, 3, 12)}
+    steps = {
+        parts: train_step(state, None, batch, loss, new_optimizer(SETTINGS, STEPS), parts) for parts in (1, 2, 3, 12)
+    }
     for after, seen in steps.values():
         np.testing.assert_allclose(after.trainable["kernel"], steps[1][0].trainable["kernel"], rtol=1e-5)
         np.testing.assert_allclose(seen.grad_norm, steps[1][1].grad_norm, rtol=1e-5)
@@ -106,7 +109,7 @@ def test_a_step_on_a_mesh_equals_one_on_one_device(rank, axis):
     adapter = new_adapter(params, AdapterConfig(rank, 4.0), tags, seed=0) if rank else None
     trainable, frozen = (adapter, params) if rank else (params, None)
     scoring = Scoring(config, tags, jnp.float32, slice=16, block=0, remat=True, products=jnp.float32)
-    optimizer = new_optimizer(CONFIG)
+    optimizer = new_optimizer(SETTINGS, STEPS)
     token = np.random.default_rng(0).integers(0, 256, (4, 33)).astype(np.int32)
     order = np.broadcast_to(np.arange(32, dtype=np.int32), (4, 32))
     zero = np.zeros_like(order)
@@ -136,8 +139,8 @@ def test_rows_that_devices_cannot_share_are_refused():
 
 def test_frozen_parameters_are_passed_to_the_loss():
     state, batch = fresh(), points(0, 0)
-    moved, _ = train_step(state, jnp.float32(3.0), batch, loss, new_optimizer(CONFIG), 2)
-    other, _ = train_step(state, jnp.float32(0.0), batch, loss, new_optimizer(CONFIG), 2)
+    moved, _ = train_step(state, jnp.float32(3.0), batch, loss, new_optimizer(SETTINGS, STEPS), 2)
+    other, _ = train_step(state, jnp.float32(0.0), batch, loss, new_optimizer(SETTINGS, STEPS), 2)
     assert np.abs(moved.trainable["kernel"] - other.trainable["kernel"]).max() > 0
 
 

@@ -18,7 +18,8 @@ from pasta_jax.weights import huggingface
 from pasta_jax.weights.generation_config import FILE, Defaults, read_defaults
 from pasta_jax.weights.load import export_model, fingerprint_of, load_model, read_model
 from pasta_jax.weights.model import Model
-from pasta_jax.weights.source import ModelSource, load, load_with_adapter
+from pasta_jax.weights.settings import ModelSource
+from pasta_jax.weights.source import load, load_with_adapter
 from tests.helpers.models import random_params
 
 TOKENIZER = toy_tokenizer()

@@ -19,7 +19,8 @@ from pasta_jax.models.transformer import causal, forward
 from pasta_jax.weights import adapter as lora
 from pasta_jax.weights import load as weights
 from pasta_jax.weights.load import load_model
-from pasta_jax.weights.source import ModelSource, load
+from pasta_jax.weights.settings import ModelSource
+from pasta_jax.weights.source import load
 from tests.helpers.gguf_models import GEMMA3, HALVES, LLAMA, gguf_bytes, random_blocks
 from tests.helpers.requires import requires_gemma, requires_smollm2
 from tests.models.test_goldens import GOLDENS

@@ -1,0 +1,114 @@
+"""Settings from a config file, with overrides: --config=file.py:variant --config.key=value."""
+
+import dataclasses
+
+import pytest
+from absl import flags
+
+from pasta_jax.command import configs
+from pasta_jax.command.flags import config_named, parse
+from pasta_jax.errors import PastaError
+from pasta_jax.runs.settings import read
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    rate: float = 0.5
+    limit: int | None = None
+    tags: bool | None = None
+    lengths: tuple[int, ...] = (1, 2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Whole:
+    name: str = ""
+    part: Part = Part()
+    other: Part | None = None
+
+
+FILE = """
+from tests.command.test_configs import Part, Whole
+
+def first(): return Whole("first")
+def second(): return Whole("second")
+def _hidden(): return Whole("hidden")
+"""
+
+
+@pytest.fixture
+def file(tmp_path) -> str:
+    path = tmp_path / "settings.py"
+    path.write_text(FILE)
+    return str(path)
+
+
+def given(*words: str) -> Whole:
+    """The settings that a command with these words gets."""
+    _, config = parse(flags.FlagValues(), ["script", *words], Whole())
+    return read(config, Whole)
+
+
+def test_a_variant_is_a_public_function_and_the_first_is_the_default(file):
+    module, settings = configs.load(file)
+    assert list(configs.variants(module)) == ["first", "second"]
+    assert settings == Whole("first")
+    assert configs.load(f"{file}:second")[1] == Whole("second")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (":third", "settings.py:third: unknown variant; choose one of first, second"),
+        (":_hidden", "unknown variant"),
+        ("x", r"^--config: .*No such file.*settings.pyx.*; pass file.py:variant"),
+        ("\0", "^--config: .*null byte"),
+    ],
+)
+def test_an_unknown_variant_or_file_is_refused(file, name, message):
+    with pytest.raises(PastaError, match=message):
+        configs.load(file + name)
+
+
+def test_a_file_that_is_not_python_is_refused(tmp_path):
+    (tmp_path / "a.py").write_text("def (")
+    with pytest.raises(PastaError, match=r"^--config: .*a\.py, line 1"):
+        configs.load(str(tmp_path / "a.py"))
+
+
+@pytest.mark.parametrize("words", [["--config=a.py:b"], ["--config", "a.py:b"], ["-config=a.py:b"]])
+def test_the_config_is_named_anywhere_among_the_words(words):
+    words = ["script", "decode", "--config.x=1", *words, "--flag", "value"]
+    assert config_named(words, "default.py") == ("a.py:b", ["script", "decode", "--config.x=1", "--flag", "value"])
+    assert config_named(["script"], "default.py") == ("default.py", ["script"])
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], Whole()),
+        (["--config.name=x", "--config.part.rate=2"], Whole("x", Part(2.0))),
+        (["--config.part.limit=3", "--noconfig.part.tags"], Whole(part=Part(limit=3, tags=False))),
+        (["--config.part.lengths=(3,)"], Whole(part=Part(lengths=(3,)))),
+        (["--config.part.lengths=()"], Whole(part=Part(lengths=()))),
+    ],
+)
+def test_overrides_replace_values_of_any_depth(words, expected):
+    assert given(*words) == expected
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("--config.nam=x", "--config.nam: unknown key; Did you mean"),
+        ("--config.part.qqq=1", "--config.part.qqq: unknown key; see --help"),
+        ("--config.part.rate=fast", "flag --config.part.rate=fast: .*could not convert"),
+        ("--config.part.tags=maybe", "flag --config.part.tags=maybe: "),
+        ("--config.part.lengths=(1", r"config.part.lengths\[0\]: expected `int`"),
+        ("--config.part=1", "flag --config.part=1: .*not a dict"),
+        ("--flag=1", "Unknown command line flag 'flag'.*--help lists the flags"),
+    ],
+)
+def test_a_mistake_names_the_flag_in_one_line(word, message):
+    with pytest.raises(PastaError, match=f"^{message}") as error:
+        given(word)
+    assert "\n" not in str(error.value)
