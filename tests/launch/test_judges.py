@@ -89,6 +89,7 @@ def test_settings_out_of_range_are_refused(changes, message):
         settings.read(config, pipeline.Settings)
 
 
+@requires_data
 def test_the_stage_judges_by_the_rules_of_its_own_questions(tmp_path):
     path, bare = tmp_path / "prompts.jsonl", tmp_path / "bare.jsonl"
     record = {"instruction": "q", "output": "x", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
