@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from pasta_jax.errors import PastaError
-from pasta_jax.judges.checked import CheckedJudge, Checks, Entry, Weights, new_words
+from pasta_jax.judges.checked import CheckedJudge, Entry, new_words
 from pasta_jax.judges.judge import both_orders
+from pasta_jax.judges.settings import Checks, Weights
 
 WEIGHTS = Weights(finished=1.0, topics=0.5, repetition=2.0, rules=1.0, fluency=1.0, fit=1.0, enough=0.0)
 CHECKS = Checks(WEIGHTS, worst=-5.0, best=-1.0, share=0.8, scale=0.5)
