@@ -79,17 +79,11 @@ def by_language_model(
 
     def annotate(numbers: list[int], progress: Progress) -> Iterator[tuple[int, Answer | Unanswered]]:
         texts = ((pairs[number].instruction, pairs[number].response) for number in numbers)
-        for index, result, usage in endpoint.annotate_all(
+        for index, answer, usage in endpoint.annotate_all(
             texts, service, concurrency, attempts, cache, lambda text: Program.from_annotation(text, tokenizer)
         ):
             progress.note = usage.text()
-            match result:
-                case Unanswered():
-                    yield numbers[index], result
-                case endpoint.Failure():
-                    yield numbers[index], {"failure": result.reason, "detail": result.detail}
-                case _:
-                    yield numbers[index], {"text": result}
+            yield numbers[index], answer
 
     about = {"annotator": name, "code": fingerprints.of_code(endpoint, prompt), "attempts": attempts}
     about |= {field: getattr(service, field) for field in ("model", "temperature", "max_tokens")}

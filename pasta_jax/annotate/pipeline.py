@@ -21,7 +21,7 @@ from pasta_jax.annotate.settings import (
     ToySettings,
 )
 from pasta_jax.annotate.terminal import record_lines
-from pasta_jax.annotate.verify import Limits, verify_answer
+from pasta_jax.annotate.verify import verify
 from pasta_jax.data import builder, sources
 from pasta_jax.data.pairs import Pair, Unreadable, id_of, split_of
 from pasta_jax.data.records import read_records
@@ -58,9 +58,15 @@ def _run(settings: AnnotateSettings, folder: Path) -> Summary | None:
     if not processes.is_first():
         return None
     skipped.unanswered.update(answer.reason for answer in answers if isinstance(answer, Unanswered))
-    limits = Limits(settings.max_tokens)
     verdicts = [
-        verify_answer(pair, answer, tokenizer, limits, settings.annotator, split_of(pair, settings.validation_percent))
+        verify(
+            pair,
+            answer,
+            tokenizer,
+            settings.max_tokens,
+            settings.annotator,
+            split_of(pair, settings.validation_percent),
+        )
         for pair, answer in track(zip(pairs, answers, strict=True), "verifying", len(pairs))
         if not isinstance(answer, Unanswered)
     ]

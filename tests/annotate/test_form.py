@@ -7,7 +7,7 @@ import pytest
 
 from pasta_jax.annotate.form import keep, kind_of, refusal
 from pasta_jax.annotate.settings import FormFilter
-from pasta_jax.annotate.verify import Limits, Refusal, verify
+from pasta_jax.annotate.verify import Refusal, verify
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.records import Record
 from pasta_jax.data.repetition import repeated
@@ -28,7 +28,7 @@ def record(items: dict[str, str], id: str = "1", opening: str = "Here is a list.
 
 def verified(question: str, plain: str, annotated: str, id: str) -> Record:
     pair = Pair(id, "", question, plain, "sharegpt", "record 7, turn 3")
-    verdict = verify(pair, annotated, Chatty(), Limits(9999), "structure", "train")
+    verdict = verify(pair, {"text": annotated}, Chatty(), 9999, "structure", "train")
     assert isinstance(verdict, Record), verdict
     return verdict
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from pasta_jax.annotate.statistics import Spread, panels_of, statistics
-from pasta_jax.annotate.verify import Limits, verify
+from pasta_jax.annotate.verify import verify
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.records import Record
 from pasta_jax.errors import PastaError
@@ -15,7 +15,7 @@ from tests.helpers.traces import Chatty
 
 
 def record(annotated: str, plain: str) -> Record:
-    verdict = verify(Pair("1", "", "what", plain, "mine"), annotated, Chatty(), Limits(9999), "by hand", "train")
+    verdict = verify(Pair("1", "", "what", plain, "mine"), {"text": annotated}, Chatty(), 9999, "by hand", "train")
     assert isinstance(verdict, Record), verdict
     return verdict
 
