@@ -33,7 +33,7 @@ what() {
     base) echo "JAX, Flax and the other packages in requirements.txt: 240 MB to download, 1.0 GB on disk" ;;
     assets) echo "the SmolLM2-135M-Instruct weights, Apache-2.0: 93 MB" ;;
     gemma) echo "the Gemma 3 270M weights, under the Gemma Terms of Use: 240 MB" ;;
-    data) echo "instruction data for annotation, training and evaluation, and a judge's weights (see NOTICE): 137 MB to download, 290 MB on disk" ;;
+    data) echo "instruction data for annotation, training and evaluation, and a judge's weights (see NOTICE): 137 MB to download, 410 MB on disk" ;;
     tpu) echo "libtpu, the TPU compiler and runtime, under Google's terms: 200 MB to download, 680 MB on disk" ;;
     gcs) echo "Google Cloud Storage, for folders at gs://: 20 MB to download, 80 MB on disk" ;;
     ray) echo "Ray, to spread a sweep over processes and machines: 75 MB to download, 230 MB on disk" ;;
@@ -180,7 +180,10 @@ install_part() {
     { grep '^ERROR' "$log" || true; } | tail -n 4 >&2
     die "pip could not install $part (see ${log#"$root/"}): fix the cause and rerun the command"
   fi
-  if [[ $part == data ]]; then unpack_archive "$log"; fi
+  if [[ $part == data ]]; then
+    unpack_archive "$log"
+    "$python" -Im pasta_jax.data.sharegpt || die "ShareGPT could not be converted: fix the cause and rerun the command"
+  fi
   expected_stamp "$part" >"$state/$part.stamp"
   rm -f "$log"
 }
@@ -218,8 +221,8 @@ if ! is_ready; then
     add_stamped_parts
     rm -f "$state"/*.stamp
   fi
-  for part in "${parts[@]}"; do is_current "$part" || install_part "$part"; done
   is_on_path || echo "$root" >"$modules/pasta_jax.pth"
+  for part in "${parts[@]}"; do is_current "$part" || install_part "$part"; done
   # The first decoding would compile them otherwise. Without a compiler it says so and does without.
   if [[ -e $root/pasta_jax/models/kernels ]]; then "$python" -Im pasta_jax.models.kernels.cpu.library || true; fi
   touch "$state/seen"

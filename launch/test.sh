@@ -28,6 +28,7 @@ if [[ -x .venv/bin/ruff ]]; then
   "$python" -m ruff check --quiet --output-format=concise || lint=1
   "$python" -m ruff format --check --quiet --output-format=concise || lint=1
   .venv/bin/lint-imports --no-cache >/dev/null || lint=1
+  .venv/bin/shellcheck launch/*.sh .ci/run || lint=1
 fi
 
 # Two processes: compiling takes much of the time and uses one core.
@@ -36,5 +37,5 @@ code=0
 find "${PASTA_JAX_CACHE:-$HOME/.cache/pasta_jax}/programs_of_tests" -type f -atime +14 -delete 2>/dev/null || true
 # Eight simulated devices on few cores deadlock in an all-reduce unless the thread pool has more than eight threads.
 JAX_PLATFORMS=cpu NPROC=32 "$python" -m pytest ${selection[@]+"${selection[@]}"} "$@" || code=$?
-if ((lint)); then echo "a linter failed: run ruff check, ruff format and lint-imports of .venv/bin" >&2; fi
+if ((lint)); then echo "a linter failed: run ruff check, ruff format, lint-imports and shellcheck of .venv/bin" >&2; fi
 exit $((code ? code : lint))

@@ -124,7 +124,7 @@ setup() {
 run() {
   local inner
   inner="source .venv/bin/activate && $(line_of "${command[@]}"); echo \$? >~/run.code"
-  on_hosts all "if kill -0 \$(cat ~/run.pid 2>/dev/null) 2>/dev/null; then echo 'a run is in progress' >&2; exit 1; fi; \
+  on_hosts all "if ! [ -e ~/run.code ] && kill -0 \$(cat ~/run.pid 2>/dev/null) 2>/dev/null; then echo 'a run is in progress' >&2; exit 1; fi; \
 cd pasta_jax && rm -f ~/run.code && { nohup setsid bash -c $(quoted "$inner") >~/run.log 2>&1 </dev/null & echo \$! >~/run.pid; }"
 }
 

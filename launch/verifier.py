@@ -3,16 +3,18 @@
 import dataclasses
 import json
 
+from ml_collections import ConfigDict
+
 from launch import cli
-from pasta_jax.annotate.settings import VerifierSettings
+from pasta_jax.runs import settings
 
 
-def main(settings: VerifierSettings) -> None:
+def main(config: ConfigDict) -> None:
     """Print the figures of each group of pairs; JSON on the last line."""
     from pasta_jax.annotate import verifier  # imports JAX; --help need not wait for it
 
     cli.announce_device()
-    report = verifier.run(settings)
+    report = verifier.run(settings.read(config, verifier.Settings))
     print(report.text())
     print(json.dumps(dataclasses.asdict(report)))
 
