@@ -12,11 +12,11 @@ import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pasta_jax.files import packages
 from pasta_jax.files.atomic import write_lines
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
 from pasta_jax.lang.tags import tens_for
 from pasta_jax.tokenizers.tokenizer import Tokenizer, load_tokenizer
-from pasta_jax.weights.load import PACKAGED
 
 SEED = 7
 PROGRAMS = Path(__file__).with_name("programs.jsonl")
@@ -125,4 +125,4 @@ def lines(seed: int, tokenizer: Tokenizer) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    write_lines(PROGRAMS, lines(SEED, load_tokenizer(PACKAGED["smollm2_135m"]())))
+    write_lines(PROGRAMS, lines(SEED, load_tokenizer(packages.path("smollm2_135m"))))

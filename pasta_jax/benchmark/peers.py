@@ -15,7 +15,7 @@ import numpy as np
 
 from pasta_jax.benchmark.steps import Runner
 from pasta_jax.errors import PastaError
-from pasta_jax.files import packages as assets
+from pasta_jax.files import packages
 from pasta_jax.files.atomic import replacing
 from pasta_jax.files.gguf import GGUF
 from pasta_jax.models.parameters import unstack
@@ -64,7 +64,7 @@ def prefill_runners(model: Model, lengths: Sequence[int], slots: int) -> dict[st
 def files(model: Model) -> dict[str, Path]:
     """What each peer reads: the same weights in float32, or the blocks of their file, which one of them can read."""
     if model.precision == BLOCKS:
-        return {"llama_cpp": PACKAGED[model.name]()}
+        return {"llama_cpp": packages.path(model.name)}
     model = load_model(model.name, "")  # with kernels as in files, not as for decoding alone
     return {"transformers": exported(model), "llama_cpp": float32_gguf(model)}
 
@@ -187,7 +187,7 @@ def llama_cpp_server(path: str, lanes: int, slots: int, port: int) -> None:
 
 def exported(model: Model) -> Path:
     """The model in Hugging Face's layout, written once."""
-    folder = assets.cache_dir() / "peers" / model.name
+    folder = packages.cache_dir() / "peers" / model.name
     if not (folder / "model.safetensors").is_file():
         huggingface.write_model(folder, host(model), model.config)
     return folder
@@ -200,10 +200,10 @@ def host(model: Model) -> dict:
 
 def float32_gguf(model: Model) -> Path:
     """The packaged GGUF file with every tensor dequantised to float32, written once."""
-    target = assets.cache_dir() / "peers" / f"{model.name}-f32.gguf"
+    target = packages.cache_dir() / "peers" / f"{model.name}-f32.gguf"
     if target.is_file():
         return target
-    source = PACKAGED[model.name]()
+    source = packages.path(model.name)
     ours, theirs = GGUF.open(source), gguf.GGUFReader(source)
     with replacing(target) as part:
         writer = gguf.GGUFWriter(part, ours.metadata["general.architecture"])

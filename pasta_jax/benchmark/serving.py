@@ -17,10 +17,11 @@ from pasta_jax.benchmark.reports import ServeReport, ServerFigures
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.sources import read
 from pasta_jax.errors import PastaError
+from pasta_jax.files import packages
 from pasta_jax.files.validated import Lanes, Positive, Rounds
 from pasta_jax.progress import doing, say, track
 from pasta_jax.serve import run as serve
-from pasta_jax.weights.load import PACKAGED, load_model
+from pasta_jax.weights.load import load_model
 from pasta_jax.weights.settings import ModelSource
 
 READY_S = 1800.0  # compiling may take minutes the first time
@@ -99,7 +100,7 @@ def targets_of(model: ModelSource, settings: ServeSettings, lanes: int, with_pee
     if with_peers:
         slots = settings.server.decoding.slots
         float32 = peers.float32_gguf(load_model(model.preset, ""))
-        for name, path in (("llama_cpp_float32", float32), ("llama_cpp_default", PACKAGED[model.preset]())):
+        for name, path in (("llama_cpp_float32", float32), ("llama_cpp_default", packages.path(model.preset))):
             targets[name] = (peers.llama_cpp_server, (str(path), lanes, slots))
     return targets
 

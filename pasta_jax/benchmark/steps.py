@@ -18,13 +18,14 @@ from pasta_jax.decode.interpreter import Script, run
 from pasta_jax.decode.replay import prepare
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.decode.state import DecodeState, Rules, empty_state, max_threads
+from pasta_jax.files import packages
 from pasta_jax.models import transformer
 from pasta_jax.models.config import PRESETS
 from pasta_jax.models.parameters import is_stacked
 from pasta_jax.models.sharding import create_on_mesh_of, shardings
 from pasta_jax.progress import Progress
 from pasta_jax.tokenizers.tokenizer import load_tokenizer
-from pasta_jax.weights.load import PACKAGED, platform_dtype
+from pasta_jax.weights.load import platform_dtype
 from pasta_jax.weights.model import Model
 
 Runner = Callable[[], float]  # runs a fixed number of steps and returns the milliseconds of one
@@ -186,7 +187,7 @@ def random_model(preset: str, seed: int, mesh: Mesh | None = None) -> Model:
     key = jax.random.key(seed)
     where = None if mesh is None else shardings(jax.eval_shape(make, key), mesh)
     params = jax.block_until_ready(jax.jit(make, out_shardings=where)(key))
-    return Model(f"{preset}_random", config, params, load_tokenizer(PACKAGED["smollm2_135m"]()))
+    return Model(f"{preset}_random", config, params, load_tokenizer(packages.path("smollm2_135m")))
 
 
 def kv_bytes(model: Model, slots: int) -> int:

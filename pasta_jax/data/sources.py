@@ -1,8 +1,8 @@
 """Sources of pairs: files, TFDS names and packaged datasets; which pairs to use, and which to train on."""
 
+import codecs
 import dataclasses
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -11,15 +11,6 @@ from pasta_jax.data.pairs import Pair, Unreadable, parse_pair, prompt_key
 from pasta_jax.data.turns import later_pairs
 from pasta_jax.errors import PastaError
 from pasta_jax.files import packages
-
-PACKAGED = {
-    "sharegpt": packages.sharegpt_json,
-    "alpaca_rows": packages.alpaca_rows_json,
-    "preferences": packages.preferences_json,
-    "alpaca_eval": packages.alpaca_eval_json,
-    "mt_bench": packages.mt_bench_jsonl,
-    "ifeval": packages.ifeval_jsonl,
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +33,8 @@ TERMS = {
     "preferences": Terms("300 preference pairs (from llamafactory's archive): answers by models", "Apache-2.0"),
 }
 EVALUATION = ("alpaca_eval", "mt_bench", "ifeval")
-MAX_BYTES = 2**20  # of one record; anything longer is not a question with its answer
+PACKAGED = (*TERMS, *EVALUATION)
+MAX_BYTES = 2**20  # of a line; anything longer is not a question with its answer
 
 NOT_JSON = "a record must be JSON"
 TOO_LARGE = f"a record must have at most {MAX_BYTES} bytes"
@@ -76,11 +68,11 @@ def license_of(source: str) -> str:
 def rows_of(source: str) -> Iterator[Row]:
     """The records of a source, parsed but not interpreted, each with its place."""
     if source in PACKAGED:
-        rows = _rows_of_file(PACKAGED[source](), truncated=source == "sharegpt")
+        rows = _rows_of_file(packages.path(source))
     elif source.startswith("tfds:"):
         rows = _tfds_rows(source)
     else:
-        rows = _rows_of_file(Path(source), truncated=False)
+        rows = _rows_of_file(Path(source))
     for place, row in rows:
         place = f"{_name(source)}: {place}"
         yield place, dataclasses.replace(row, place=place) if isinstance(row, Unreadable) else row
@@ -145,19 +137,26 @@ def _within(count: int, limits: tuple[int, int]) -> bool:
     return limits[0] <= count <= limits[1]
 
 
-def _rows_of_file(path: Path, truncated: bool) -> Iterator[Row]:
+def _rows_of_file(path: Path) -> Iterator[Row]:
     if path.suffix not in (".jsonl", ".json", ".parquet"):
         known = ", ".join((*PACKAGED, "tfds:name/split"))
         raise PastaError(f"{path}: unknown source; choose a file (.jsonl, .json, .parquet) or one of {known}")
     try:
-        if path.suffix == ".json" and _begins_list(path):
-            yield from _list_rows(path, truncated)
-        elif path.suffix == ".parquet":
+        if path.suffix == ".parquet":
             yield from _parquet_rows(path)
+        elif path.suffix == ".json" and _begins_list(path):
+            yield from ((f"record {number}", row) for number, row in enumerate(_list(path), start=1))
         else:
             yield from _lines(path)
     except OSError as error:
         raise PastaError(f"{path}: {error.strerror}; choose a readable file") from None
+
+
+def _list(path: Path) -> list[object]:
+    try:
+        return json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise PastaError(f"{path}: not a JSON list ({error}); repair it, or write one JSON object per line") from None
 
 
 def _lines(path: Path) -> Iterator[Row]:
@@ -168,13 +167,12 @@ def _lines(path: Path) -> Iterator[Row]:
             number += 1
             place = f"line {number}"
             if len(line) > MAX_BYTES and not line.endswith(b"\n"):
-                size = len(line)
                 while (more := file.readline(MAX_BYTES)) and not more.endswith(b"\n"):
-                    size += len(more)
-                yield place, Unreadable(place, TOO_LARGE, f"it has {size + len(more)} bytes")
+                    pass
+                yield place, Unreadable(place, TOO_LARGE)
                 continue
             if number == 1:
-                line = line.removeprefix(b"\xef\xbb\xbf")
+                line = line.removeprefix(codecs.BOM_UTF8)
             if line.strip():
                 yield place, _parsed(line, place)
 
@@ -194,83 +192,7 @@ def _parsed(line: bytes, place: str) -> object:
 
 def _begins_list(path: Path) -> bool:
     with path.open("rb") as file:
-        return file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
-
-
-def _list_rows(path: Path, truncated: bool) -> Iterator[Row]:
-    """One JSON list, parsed item by item, so that the items before a syntax error survive."""
-    try:
-        # A truncated file may end within a character.
-        text = path.read_bytes().decode("utf-8-sig", "ignore" if truncated else "strict")
-    except UnicodeDecodeError as error:
-        raise PastaError(f"{path}: byte {error.start + 1} is not UTF-8; convert the file to UTF-8") from None
-    decoder, whitespace = json.JSONDecoder(), " \t\r\n"
-    at, number = text.index("[") + 1, 0
-    while True:
-        while at < len(text) and text[at] in whitespace:
-            at += 1
-        if text[at : at + 1] == "]":
-            return
-        number += 1
-        place = f"record {number}"
-        try:
-            row, stop = _decode(decoder, text, at)
-        except json.JSONDecodeError as error:
-            if not (truncated and error.pos > at):
-                yield place, Unreadable(place, NOT_JSON, f"line {error.lineno}, column {error.colno}: {error.msg}")
-            return
-        except (RecursionError, ValueError) as error:
-            row = Unreadable(place, TOO_DEEP if isinstance(error, RecursionError) else LONG_NUMBER)
-            stop = _end_of(text, at)
-        # The limit counts bytes; a character has at most four.
-        large = stop - at > MAX_BYTES or (4 * (stop - at) > MAX_BYTES < len(text[at:stop].encode("utf-8", "replace")))
-        yield place, Unreadable(place, TOO_LARGE) if large else row
-        if stop == len(text) and (large or isinstance(row, Unreadable)):  # the rest belongs to this record
-            return
-        at = stop
-        while at < len(text) and text[at] in whitespace:
-            at += 1
-        if text[at : at + 1] == ",":
-            at += 1
-        elif text[at : at + 1] != "]":
-            if not truncated:
-                detail = f"after record {number}, character {at + 1}: expected a comma or the end"
-                yield place, Unreadable(place, NOT_JSON, detail)
-            return
-
-
-def _decode(decoder: json.JSONDecoder, text: str, at: int) -> tuple[object, int]:
-    """The record at a place and its end; one that is too large is None, and is not parsed."""
-    size = 1 << 14
-    while True:
-        part = text[at : at + size]
-        is_rest = at + size >= len(text)
-        try:
-            row, stop = decoder.raw_decode(part)
-            if is_rest or stop < len(part):
-                return row, at + stop
-        except json.JSONDecodeError as error:
-            is_cut = error.msg.startswith("Unterminated string") or error.pos > len(part) - 16
-            if is_rest or not is_cut:
-                raise json.JSONDecodeError(error.msg, text, at + error.pos) from None
-        if size > MAX_BYTES:
-            return None, _end_of(text, at)
-        size *= 8
-
-
-_PART = re.compile(r'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
-
-
-def _end_of(text: str, at: int) -> int:
-    """The end of a JSON value by its brackets and quotes; a value without any ends at a comma."""
-    if text[at] not in '"[{':
-        return min((place for place in (text.find(",", at), text.find("]", at)) if place >= 0), default=len(text))
-    depth = 0
-    for part in _PART.finditer(text, at):
-        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(part[0][0], 0)
-        if depth <= 0:
-            return part.end()
-    return len(text)
+        return file.read(64).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:

@@ -24,8 +24,8 @@ Embed = Callable[[Sequence[str]], np.ndarray]
 @functools.cache  # a process reads the weights once and shares computed embeddings
 def load_minilm() -> Embed:
     """`embed(texts)` -> float32 [texts, 384], each of length 1. Every text is computed once and cached."""
-    params = jax.device_put(load_file(packages.minilm_safetensors()))
-    tokenizer = Tokenizer.from_file(str(packages.minilm_tokenizer_json()))
+    params = jax.device_put(load_file(packages.path("minilm")))
+    tokenizer = Tokenizer.from_file(str(packages.path("minilm_tokenizer")))
     tokenizer.no_padding()
     tokenizer.enable_truncation(LENGTHS[-1])  # including the two control tokens
     cache: dict[str, np.ndarray] = {}

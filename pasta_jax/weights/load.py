@@ -32,7 +32,7 @@ from pasta_jax.weights.generation_config import PLAIN, read_defaults
 from pasta_jax.weights.lazy import place
 from pasta_jax.weights.model import BLOCKS, Model
 
-PACKAGED = {"smollm2_135m": packages.smollm2_gguf, "gemma3_270m": packages.gemma3_270m_gguf}
+PACKAGED = ("smollm2_135m", "gemma3_270m")  # presets whose weights a package ships
 
 
 _SPARE_PIECES = 1024  # that a tokenizer may have beyond the rows of its model's embedding, as for images
@@ -65,7 +65,7 @@ def read_model(preset: str, path: str, deferred: bool = False, blocks: bool = Fa
         raise PastaError(
             f"model {preset}: no package ships its weights; set --config.model.path=<GGUF file or Hugging Face folder>"
         )
-    source = hub.local(path) if path else PACKAGED[preset]()
+    source = hub.local(path) if path else packages.path(preset)
     if not source.exists():
         raise PastaError(f"{source}: not found; {_WHAT_TO_USE}")
     if source.is_file() and not is_gguf(source):

@@ -15,13 +15,13 @@ from pasta_jax.benchmark.reports import as_json
 from pasta_jax.decode.generate import DecodeConfig
 from pasta_jax.decode.state import empty_state
 from pasta_jax.errors import PastaError
+from pasta_jax.files import packages
 from pasta_jax.lang.clock import clock, geometric_mean, parallelism
 from pasta_jax.lang.program import Program
 from pasta_jax.models.config import PRESETS
 from pasta_jax.runs import settings
 from pasta_jax.tokenizers.tokenizer import load_tokenizer
 from pasta_jax.toy.tokenizer import toy_tokenizer
-from pasta_jax.weights.load import PACKAGED
 from pasta_jax.weights.model import Model
 from tests.helpers.byte_tokenizer import ByteTokenizer
 from tests.helpers.models import TINY, random_params
@@ -103,7 +103,7 @@ def test_random_weights_have_the_shape_of_their_preset():
 
 @requires_smollm2
 def test_the_programs_equal_the_generators_output():
-    tokenizer = load_tokenizer(PACKAGED["smollm2_135m"]())
+    tokenizer = load_tokenizer(packages.path("smollm2_135m"))
     lines = list(generate_programs.lines(generate_programs.SEED, tokenizer))
     assert generate_programs.PROGRAMS.read_text() == "".join(line + "\n" for line in lines)
     assert lines != list(generate_programs.lines(generate_programs.SEED + 1, tokenizer))
@@ -111,7 +111,7 @@ def test_the_programs_equal_the_generators_output():
 
 @requires_smollm2
 def test_the_programs_are_spread_as_described():
-    tokenizer = load_tokenizer(PACKAGED["smollm2_135m"]())
+    tokenizer = load_tokenizer(packages.path("smollm2_135m"))
     items = programs.read_programs(generate_programs.PROGRAMS)
     values = [parallelism(program.ids(tokenizer), tokenizer.tags, 0) for program in items]
     lengths = [len(tokenizer.encode(program.strip())) for program in items]

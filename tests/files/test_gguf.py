@@ -181,7 +181,7 @@ def test_smollm2_is_bit_equal():
     """Tensors as another implementation decodes them, and metadata as the reference reads them."""
     import gguf
 
-    ours, theirs = GGUF.open(packages.smollm2_gguf()), gguf.GGUFReader(packages.smollm2_gguf())
+    ours, theirs = GGUF.open(packages.path("smollm2_135m")), gguf.GGUFReader(packages.path("smollm2_135m"))
     assert digest(ours) == "035b238cdb1c3a64e21315cad8d5d362e75ed6f6e847ca3508b006dff3ca3fd6"
     assert ours.tensors.keys() == {tensor.name for tensor in theirs.tensors}
     fields = {key: field for key, field in theirs.fields.items() if not key.startswith("GGUF.")}
@@ -193,14 +193,14 @@ def test_smollm2_is_bit_equal():
 @requires_gemma
 def test_gemma_is_bit_equal():
     """Its tensors tile the file, which verifies all offsets."""
-    gguf = GGUF.open(packages.gemma3_270m_gguf())
+    gguf = GGUF.open(packages.path("gemma3_270m"))
     assert {info.format.name for info in gguf.tensors.values()} == {"F32", "Q5_0", "Q8_0", "Q4_K", "Q6_K"}
     assert digest(gguf) == "1338c04fc517a9e767cfe72bec8cd46542f5ada7f08e02eb0e6a570a12cfa922"
     end = None
     for info in sorted(gguf.tensors.values(), key=lambda info: info.offset):
         assert end is None or info.offset == -(-end // 32) * 32
         end = info.offset + info.blocks * info.format.bytes
-    assert end == packages.gemma3_270m_gguf().stat().st_size
+    assert end == packages.path("gemma3_270m").stat().st_size
 
 
 @pytest.mark.slow

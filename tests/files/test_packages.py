@@ -6,12 +6,12 @@ import os
 import pytest
 
 from pasta_jax.errors import PastaError
-from pasta_jax.files import packages as assets
-from tests.helpers.requires import requires_gemma, requires_smollm2
+from pasta_jax.files import packages
+from pasta_jax.files.packages import Asset
+from tests.helpers.requires import requires_data, requires_gemma, requires_smollm2
 
 PARTS = [b"GGUF one, ", b"two, ", b"three"]
 WHOLE = b"".join(PARTS)
-SHA256 = hashlib.sha256(WHOLE).hexdigest()
 
 
 @pytest.fixture(autouse=True)
@@ -21,129 +21,107 @@ def cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def packages(tmp_path, monkeypatch):
-    """Three installed packages with a third of a file each, and one with all of it."""
-    site = tmp_path / "site"
+def site(tmp_path, monkeypatch):
+    """Three installed packages with a third of a file each, part0 to part2, and part3 with all of it."""
     for number, content in enumerate([*PARTS, WHOLE]):
-        package = site / f"pasta_test_part{number}"
-        package.mkdir(parents=True)
-        (package / "__init__.py").touch()
-        (package / "weights.bin").write_bytes(content)
-    monkeypatch.syspath_prepend(site)
-    return site
+        (tmp_path / f"site/part{number}-1.0.dist-info").mkdir(parents=True)
+        (tmp_path / f"site/part{number}-1.0.dist-info/METADATA").write_text(f"Name: part{number}\nVersion: 1.0\n")
+        (tmp_path / f"site/part{number}").mkdir()
+        (tmp_path / f"site/part{number}/all.gguf.part{number}").write_bytes(content)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    return tmp_path / "site"
 
 
-def asset(numbers):
-    parts = tuple((f"pasta_test_part{number}", "weights.bin") for number in numbers)
-    return assets._Asset(parts, "weights.gguf", len(WHOLE), SHA256, "--gemma")
+@pytest.fixture
+def path(site, monkeypatch):
+    """The path of an asset that some of the packages hold."""
+
+    def of(*numbers: int):
+        parts = tuple((f"part{number}", f"part{number}/all.gguf.part{number}") for number in numbers)
+        monkeypatch.setitem(packages.ASSETS, "all", Asset(parts, hashlib.sha256(WHOLE).hexdigest(), "--gemma"))
+        return packages.path("all")
+
+    return of
 
 
 @pytest.fixture
 def hashed(monkeypatch):
     """The names of the files whose content is hashed."""
-    names = []
-    digest = hashlib.file_digest
-
-    def spy(file, algorithm):
-        names.append(os.path.basename(file.name))
-        return digest(file, algorithm)
-
-    monkeypatch.setattr(hashlib, "file_digest", spy)
+    names, digest = [], hashlib.file_digest
+    monkeypatch.setattr(
+        hashlib, "file_digest", lambda file, kind: names.append(os.path.basename(file.name)) or digest(file, kind)
+    )
     return names
 
 
 def test_cache_dir_follows_the_environment(cache, tmp_path, monkeypatch):
-    assert assets.cache_dir() == cache
+    assert packages.cache_dir() == cache
     assert cache.is_dir()
     monkeypatch.delenv("PASTA_JAX_CACHE")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert assets.cache_dir() == tmp_path / ".cache" / "pasta_jax"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
+    assert packages.cache_dir() == tmp_path / "other/pasta_jax"
+    (tmp_path / ".cache/pasta_jax").mkdir(parents=True)  # where earlier versions kept it
+    assert packages.cache_dir() == tmp_path / ".cache/pasta_jax"
     (tmp_path / "file").touch()
     monkeypatch.setenv("PASTA_JAX_CACHE", str(tmp_path / "file"))
     with pytest.raises(PastaError, match="file: File exists; set PASTA_JAX_CACHE"):
-        assets.cache_dir()
+        packages.cache_dir()
 
 
-def test_parts_are_joined_once(cache, packages, hashed):
-    path = assets._joined(asset([0, 1, 2]))
-    assert path == cache / "weights.gguf"
-    assert path.read_bytes() == WHOLE
-    assert sorted(file.name for file in cache.iterdir()) == ["verified.json", "weights.gguf"]
-    created = path.stat().st_mtime_ns
-    assert assets._joined(asset([0, 1, 2])).stat().st_mtime_ns == created
-    assert hashed == []  # it was hashed while it was written
+def test_parts_are_joined_once_and_then_need_no_packages(cache, path, site, hashed):
+    whole = path(0, 1, 2)
+    assert (whole, whole.read_bytes()) == (cache / "all.gguf", WHOLE)
+    created = whole.stat().st_mtime_ns
+    (site / "part0/all.gguf.part0").unlink()
+    assert path(0, 1, 2).stat().st_mtime_ns == created
+    assert hashed == ["all.gguf"]
 
 
-def test_a_joined_file_needs_no_packages(packages, monkeypatch):
-    path = assets._joined(asset([0, 1, 2]))
-    assert assets._joined(asset([7, 8])) == path
+@pytest.mark.parametrize("damage", [WHOLE[:-1], WHOLE.replace(b"two", b"twx")])
+def test_a_damaged_cache_is_created_again(path, damage):
+    path(0, 1, 2).write_bytes(damage)
+    assert path(0, 1, 2).read_bytes() == WHOLE
 
 
-def test_a_damaged_cache_is_created_again(cache, packages):
-    path = assets._joined(asset([0, 1, 2]))
-    path.write_bytes(WHOLE[:-1])
-    assert assets._joined(asset([0, 1, 2])).read_bytes() == WHOLE
-    path.write_bytes(WHOLE.replace(b"two", b"twx"))  # the same size
-    assert assets._joined(asset([0, 1, 2])).read_bytes() == WHOLE
-    (cache / "verified.json").write_text("[{")
-    assert assets._joined(asset([0, 1, 2])).read_bytes() == WHOLE
-
-
-def test_wrong_parts_leave_nothing_behind(cache, packages):
+def test_wrong_parts_leave_nothing_behind(cache, path, site):
     with pytest.raises(PastaError) as caught:
-        assets._joined(asset([0, 2, 1]))
-    assert str(packages / "pasta_test_part0" / "weights.bin") in str(caught.value)
-    assert "pip uninstall -y pasta-test-part0 pasta-test-part2 pasta-test-part1 && bash launch/setup.sh --gemma" in str(
-        caught.value
-    )
+        path(0, 2, 1)
+    assert f"{site}/part0/all.gguf.part0: not the pinned file" in str(caught.value)
+    assert "pip uninstall -y part0 part2 part1 && bash launch/setup.sh --gemma" in str(caught.value)
     assert list(cache.iterdir()) == []
 
 
-def test_a_write_that_fails_leaves_nothing_behind(cache, packages, monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(PastaError, match="No space left on device; free 0 MB there or set PASTA_JAX_CACHE"):
-        assets._joined(asset([0, 1, 2]))
-    assert list(cache.iterdir()) == []
-
-
-def test_a_file_in_a_package_is_hashed_once_and_again_when_it_changes(packages, hashed):
-    path = packages / "pasta_test_part3" / "weights.bin"
+def test_a_file_in_a_package_is_hashed_once_and_again_when_it_changes(path, site, hashed):
+    file = site / "part3/all.gguf.part3"
     for _ in range(3):
-        assert assets._in_package(asset([3])) == path
-    assert hashed == ["weights.bin"]
-    os.utime(path, ns=(0, 0))
-    assets._in_package(asset([3]))
-    assert hashed == ["weights.bin"] * 2
-    path.write_bytes(WHOLE.replace(b"one", b"onx"))
-    with pytest.raises(PastaError, match=r"weights.bin: not the pinned file .*; install it again: .*--gemma"):
-        assets._in_package(asset([3]))
-    path.write_bytes(WHOLE + b"!")
-    with pytest.raises(PastaError, match="not the pinned file"):
-        assets._in_package(asset([3]))
-    assert len(hashed) == 3  # a wrong size is enough
+        assert path(3) == file
+    assert hashed == [file.name]
+    os.utime(file, ns=(0, 0))
+    path(3)
+    assert hashed == [file.name] * 2
+    file.write_bytes(WHOLE.replace(b"one", b"onx"))
+    with pytest.raises(PastaError, match=r"not the pinned file, .*; install it again: .*--gemma"):
+        path(3)
 
 
-def test_a_missing_package_is_named_with_its_command(packages):
-    with pytest.raises(
-        assets.AssetMissing, match=r"package pasta-test-part9, which is not .*: bash launch/setup.sh --gemma"
-    ):
-        assets._joined(asset([0, 9]))
-    (packages / "pasta_test_part3" / "weights.bin").unlink()
-    with pytest.raises(assets.AssetMissing, match="package pasta-test-part3,"):
-        assets._in_package(asset([3]))
-    assert issubclass(assets.AssetMissing, PastaError)
+def test_a_missing_package_is_named_with_its_command(path, site, tmp_path, monkeypatch):
+    with pytest.raises(packages.AssetMissing, match=r"part9 is not installed; bash launch/setup.sh --gemma .*part9\)"):
+        path(0, 9)
+    (site / "part3/all.gguf.part3").unlink()
+    with pytest.raises(packages.AssetMissing, match="part3 is not installed"):
+        path(3)
+    monkeypatch.setattr(packages, "SHARE", tmp_path)
+    with pytest.raises(packages.AssetMissing, match=r"dpo_en_demo.json is not installed; bash .* --data$"):
+        packages.path("preferences")
 
 
-@requires_smollm2
-def test_smollm2_matches_its_pinned_hash():
-    assert assets.smollm2_gguf().name == "SmolLM2-135M-Instruct.Q4_1.gguf"
-
-
-@requires_gemma
-def test_joined_gemma_matches_its_pinned_hash(cache):
-    path = assets.gemma3_270m_gguf()
-    assert path == cache / "gemma-3-270m-q4_k_m.gguf"
-    assert hashlib.sha256(path.read_bytes()).hexdigest() == assets._GEMMA3_270M.sha256
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks={"--assets": requires_smollm2, "--gemma": requires_gemma}.get(option, requires_data))
+        for name, (_, _, option) in packages.ASSETS.items()
+    ],
+)
+def test_each_asset_is_the_pinned_file(name):
+    assert packages.path(name).is_file()

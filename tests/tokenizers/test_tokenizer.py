@@ -54,7 +54,7 @@ def load(tmp_path_factory):
         if name in TINY:
             (folder / name).write_bytes(TINY[name]())
             return folder / name
-        return {"smollm2": packages.smollm2_gguf, "gemma": packages.gemma3_270m_gguf}[name]()
+        return packages.path({"smollm2": "smollm2_135m", "gemma": "gemma3_270m"}[name])
 
     def load(name: str) -> Tokenizer:
         if name not in loaded:

@@ -123,7 +123,7 @@ def test_the_documented_picture_shows_the_documented_example():
     from pasta_jax.lang.program import check
     from pasta_jax.tokenizers.tokenizer import load_tokenizer
 
-    tokenizer = load_tokenizer(packages.smollm2_gguf())
+    tokenizer = load_tokenizer(packages.path("smollm2_135m"))
     source = (DOCS / "example.txt").read_text().removesuffix("\n")
     assert check(source, tokenizer) == []
     committed = (DOCS / "async_answer.svg").read_text()

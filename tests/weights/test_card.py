@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from pasta_jax.data.sources import EVALUATION, PACKAGED, TERMS, origin
+from pasta_jax.data.sources import origin
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Positions
 from pasta_jax.weights import card
@@ -80,10 +80,6 @@ def test_an_unreadable_card_is_refused_in_one_line(content, tmp_path):
     with pytest.raises(PastaError, match=r"card\.json: .*; (choose|export)") as caught:
         card.read(tmp_path)
     assert "\n" not in str(caught.value)
-
-
-def test_every_packaged_source_to_train_on_has_its_terms():
-    assert set(TERMS) == set(PACKAGED) - set(EVALUATION)
 
 
 def test_settings_name_no_folder_of_the_machine_and_no_infinity(tmp_path, monkeypatch):
