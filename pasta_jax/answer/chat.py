@@ -4,25 +4,21 @@ import dataclasses
 import queue
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 from rich.console import Console
 
 from pasta_jax.answer.run import Settings, template_of
+from pasta_jax.answer.show import show_text, show_threads
 from pasta_jax.decode.engine import Cancelled, Engine, Item, open_engine
 from pasta_jax.decode.generate import slots_for
 from pasta_jax.decode.request import Event, Request, Result
 from pasta_jax.decode.trace_file import to_json
-from pasta_jax.decode.transcript import Transcript
 from pasta_jax.errors import PastaError
 from pasta_jax.files.atomic import check_writable, write_whole
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.progress import doing, quiet, say
-from pasta_jax.view.live import LiveView
-from pasta_jax.view.terminal import answer_view
-from pasta_jax.view.text import printable
 from pasta_jax.weights.generation_config import filled
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.source import load
@@ -177,22 +173,7 @@ def _ended(result: Result) -> str:
 
 
 def _show(items: Iterator[Item], tags: TagIds, sequential: bool) -> None:
-    """Print an answer while it is decoded: its threads side by side on a terminal, else its text."""
     if sequential or not sys.stdout.isatty():
-        safe: Callable[[str], str] = printable if sys.stdout.isatty() else str
-        transcript = Transcript(tags)
-        for item in items:
-            if not isinstance(item, Event):
-                print(safe(transcript.rest(item.text)) if isinstance(item, Result) else "", flush=True)
-                return
-            print(safe(transcript.push(item.thread, item.token, item.step, item.text)), end="", flush=True)
-    console = Console(highlight=False)
-    with ExitStack() as stack:
-        view = stack.enter_context(LiveView(tags, console))
-        for item in items:
-            if isinstance(item, Event):
-                view.push(item)
-            else:
-                stack.close()
-                if isinstance(item, Result):
-                    console.print(answer_view(item.trace, console))
+        show_text(items, tags)
+    else:
+        show_threads(items, tags, Console(highlight=False))

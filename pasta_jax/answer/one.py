@@ -4,21 +4,19 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 from rich.console import Console
 
 from pasta_jax.answer.job import Job
 from pasta_jax.answer.record import Record, record_of, summary, write_pictures, write_records
+from pasta_jax.answer.show import show_text, show_threads
 from pasta_jax.decode.generate import Event, Result
-from pasta_jax.decode.transcript import Transcript
 from pasta_jax.device import compilation_cache
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.progress import doing, quiet, say
-from pasta_jax.view.live import LiveView
-from pasta_jax.view.terminal import answer_view, figures
-from pasta_jax.view.text import printable
+from pasta_jax.view.terminal import figures
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,55 +69,28 @@ def print_answer(
     job: Job, items: Iterator[Event | Result], tags: TagIds, sequential: bool
 ) -> tuple[Result, FirstToken]:
     """Print the only answer as it is decoded; its result, and when its first token came."""
+    result = first_token = None
+
+    def received() -> Iterator[Event | Result]:
+        nonlocal result, first_token
+        with ExitStack() as stack:
+            stack.enter_context(doing("decoding, to be shown at reading speed" if job.slow else "reading the prompt"))
+            for result in items:
+                if first_token is None:
+                    first_token = FirstToken.now()
+                    if not job.slow:
+                        stack.enter_context(quiet())  # from now on, the answer itself
+                yield result
+
     if shows_threads(job, sequential):
-        return show_threads(job, items, tags)
-    safe: Callable[[str], str] = printable if sys.stdout.isatty() else str
-    transcript = Transcript(tags)
-    first_token = None
-    with ExitStack() as stack:
-        stack.enter_context(doing("reading the prompt"))
-        for item in items:
-            if isinstance(item, Result):
-                result = item
-                break
-            if first_token is None:
-                first_token = FirstToken.now()
-                stack.enter_context(quiet())  # from now on, the answer itself
-            text = transcript.push(item.thread, item.token, item.step, item.text)
-            if text and not job.as_json:
-                print(safe(text), end="", flush=True)
-    if not job.as_json:
-        print(safe(transcript.rest(result.text)))
-    return result, first_token or FirstToken.now()
-
-
-def show_threads(job: Job, items: Iterator[Event | Result], tags: TagIds) -> tuple[Result, FirstToken]:
-    """Show the threads growing, then the answer in reading order above a timeline."""
-    console = console_of(job)
-    events: list[Event] = []
-    first_token = None
-    with ExitStack() as stack:
-        stack.enter_context(doing("decoding, to be shown at reading speed" if job.slow else "reading the prompt"))
-        view = None
-        for item in items:
-            if isinstance(item, Result):
-                result = item
-                break
-            if first_token is None:
-                first_token = FirstToken.now()
-                if not job.slow:
-                    stack.enter_context(quiet())  # from now on, the answer itself
-                    view = stack.enter_context(LiveView(tags, console))
-            if view is None:
-                events.append(item)
-            else:
-                view.push(item)
-    if events:
-        with quiet(), LiveView(tags, console) as view:
-            view.replay(events)
-    console.print(answer_view(result.trace, console))
-    console.print()
-    return result, first_token or FirstToken.now()
+        console = console_of(job)
+        show_threads(received(), tags, console, replayed=job.slow)
+        console.print()
+    elif job.as_json:
+        list(received())
+    else:
+        show_text(received(), tags)
+    return result, first_token
 
 
 def rows_of(job: Job, record: Record) -> dict[str, str]:

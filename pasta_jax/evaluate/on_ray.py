@@ -4,11 +4,9 @@ import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 
-from pasta_jax.decode.generate import DecodeConfig, Request
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.answers import Answer
 from pasta_jax.evaluate.questions import Question
-from pasta_jax.evaluate.rivals.answer import Options
 from pasta_jax.evaluate.systems import Compute, System, Task, as_named
 from pasta_jax.models.settings import MeshSettings
 from pasta_jax.models.sharding import decoding_mesh
@@ -24,13 +22,9 @@ ROUNDS = 2  # a worker gets so many questions for each of its lanes at a time; a
 class Piece:
     """Questions for a worker, and how it answers them."""
 
-    system: System
+    task: Task  # without its model, which the worker loads
     source: ModelSource
     mesh: MeshSettings
-    template: Request
-    config: DecodeConfig
-    options: Options
-    unmasked: int
     questions: Sequence[Question]
 
 
@@ -38,18 +32,9 @@ def on_workers(cluster: RaySettings, sources: Mapping[System, ModelSource], mesh
     """A function that has a task's questions answered by workers; only this process keeps the answers."""
 
     def answers(task: Task, questions: Sequence[Question]) -> Iterator[Answer]:
-        size = ROUNDS * task.config.lanes
+        size, without_model = ROUNDS * task.config.lanes, dataclasses.replace(task, model=None)
         pieces = [
-            Piece(
-                system=task.system,
-                source=sources[task.system],
-                mesh=mesh,
-                template=task.template,
-                config=task.config,
-                options=task.options,
-                unmasked=task.unmasked,
-                questions=questions[first : first + size],
-            )
+            Piece(without_model, sources[task.system], mesh, questions[first : first + size])
             for first in range(0, len(questions), size)
         ]
         for _, outcome in on_ray(cluster, answers_to, pieces):
@@ -62,14 +47,7 @@ def on_workers(cluster: RaySettings, sources: Mapping[System, ModelSource], mesh
 
 def answers_to(piece: Piece) -> list[Answer]:
     """The answers to a piece, in a worker."""
-    task = Task(
-        system=piece.system,
-        model=_model(piece.source, piece.mesh),
-        template=piece.template,
-        config=piece.config,
-        options=piece.options,
-        unmasked=piece.unmasked,
-    )
+    task = dataclasses.replace(piece.task, model=_model(piece.source, piece.mesh))
     return [answer for _, answer in as_named(task).answers(piece.questions)]
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pasta_jax.data.repetition import repeated
 from pasta_jax.evaluate.answers import Answer
-from pasta_jax.evaluate.intervals import Estimate
 from pasta_jax.evaluate.published import PAPER, SETTING
 from pasta_jax.evaluate.report import Evaluation, SystemReport
+from pasta_jax.evaluate.summary import Estimate
 from pasta_jax.evaluate.systems import SHOWN, System
 from pasta_jax.files import atomic
 from pasta_jax.view.histograms import Panel, chart

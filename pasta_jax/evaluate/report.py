@@ -6,9 +6,9 @@ from typing import Any
 from pasta_jax.evaluate.answers import Answer
 from pasta_jax.evaluate.figures import Figures, Speed
 from pasta_jax.evaluate.interop import WinRate
-from pasta_jax.evaluate.intervals import Estimate
 from pasta_jax.evaluate.length_controlled import LengthControlled
 from pasta_jax.evaluate.questions import Question
+from pasta_jax.evaluate.summary import Estimate
 from pasta_jax.evaluate.systems import System
 from pasta_jax.evaluate.timing import Realised, Throughput, Timing
 

@@ -36,8 +36,7 @@ class LiveView:
         self._next_frame_time = 0.0
 
     def __enter__(self) -> "LiveView":
-        self._live.start()
-        return self
+        return self  # it starts with the first frame, as something else may be shown until then
 
     def __exit__(self, *_: object) -> None:
         self._live.stop()
@@ -63,6 +62,7 @@ class LiveView:
 
     def _draw(self) -> None:
         began = time.perf_counter()
+        self._live.start()
         self._live.update(frame(self.transcript, self._console), refresh=True)
         ended = time.perf_counter()
         self._next_frame_time = ended + max(1 / FRAMES, (ended - began) * (1 / SHARE - 1))
