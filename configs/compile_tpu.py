@@ -21,52 +21,38 @@ eight chips keeps an eighth of Gemma 7B's parameters and moments, 11.9 GiB.
 Variants: gemma_7b, gemma_2b, gemma2_27b, gemma3_270m, smollm2_135m; all: the first three, decoding and training.
 """
 
-from ml_collections import ConfigDict
-
-from configs import common
+from pasta_jax.tpu.settings import CompileSettings, TrainShape
 
 
-def get_config(variant: str = "gemma_7b") -> ConfigDict:
-    """The config of a variant."""
-    variants = {
-        "gemma_7b": lambda: compile_tpu("gemma_7b"),  # the paper's model
-        "gemma_2b": lambda: compile_tpu("gemma_2b"),  # Gemma 2B
-        "gemma2_27b": lambda: compile_tpu("gemma2_27b"),  # Gemma 2 27B
-        "gemma3_270m": lambda: compile_tpu("gemma3_270m"),  # Gemma 3 270M
-        "smollm2_135m": lambda: compile_tpu("smollm2_135m"),  # SmolLM2-135M
-        "all": everything,  # three sizes, decoding and training; hours
-    }
-    return common.pick(variants, variant, "configs/compile_tpu.py")
+def gemma_7b() -> CompileSettings:
+    """The paper's model."""
+    return CompileSettings()
 
 
-def compile_tpu(*presets: str) -> ConfigDict:
-    """One model's shape, or several, in bfloat16 with scanned layers, as on a TPU."""
-    return ConfigDict(
-        {
-            "presets": presets,
-            "data": 1,  # devices that divide the lanes; the rest of the topology divides each lane's heads
-            "lanes": 8,
-            "rows": 8,
-            "slots": 4096,
-            "used": 2048,  # slots in use in each lane, for the bytes that a step moves
-            "prefill": 512,  # tokens of a prompt written at once: 16, 32, 64, 128, 256 or 512
-            "train": {  # as in configs/sft.py; all parameters
-                "data": 1,  # devices that divide the rows; the rest of the topology divides each layer
-                "fsdp": False,  # divide parameters and moments over `data` too
-                "rows": 16,
-                "tokens": 2048,
-                "block": 256,
-                "slice": 256,
-            },
-            "programs": ("run", "prefill"),  # and sft, preference
-            "search": False,  # look for the most lanes that fit
-        }
+def gemma_2b() -> CompileSettings:
+    """Gemma 2B."""
+    return CompileSettings(("gemma_2b",))
+
+
+def gemma2_27b() -> CompileSettings:
+    """Gemma 2 27B."""
+    return CompileSettings(("gemma2_27b",))
+
+
+def gemma3_270m() -> CompileSettings:
+    """Gemma 3 270M."""
+    return CompileSettings(("gemma3_270m",))
+
+
+def smollm2_135m() -> CompileSettings:
+    """SmolLM2-135M."""
+    return CompileSettings(("smollm2_135m",))
+
+
+def all() -> CompileSettings:
+    """Three sizes, decoding and training; hours."""
+    return CompileSettings(
+        ("gemma_2b", "gemma_7b", "gemma2_27b"),
+        programs=("run", "prefill", "sft", "preference"),
+        train=TrainShape(data=4, fsdp=True),
     )
-
-
-def everything() -> ConfigDict:
-    """All programs of three sizes."""
-    config = compile_tpu("gemma_2b", "gemma_7b", "gemma2_27b")
-    config.programs = ("run", "prefill", "sft", "preference")
-    config.train.data, config.train.fsdp = 4, True
-    return config

@@ -12,31 +12,19 @@ A file has one JSON object per line: prompt, first, second, and as verdict first
 answer is a text or an object: {"text": "…", "finished": true, "topics": ["…"]}.
 """
 
-from ml_collections import ConfigDict
-
-from configs import common
+from pasta_jax.judges.settings import AgreementSettings
 
 
-def get_config(variant: str = "offline") -> ConfigDict:
-    """The config of a variant."""
-    variants = {
-        "offline": lambda: judges(("rules", "repetition"), pairs=300),  # all pairs, in seconds
-        "checked": lambda: judges(("checked", "repetition"), pairs=300),  # needs --assets and --data
-        "tiny": lambda: judges(("repetition",), pairs=8),  # a few pairs, to see that it works
-    }
-    return common.pick(variants, variant, "configs/judges.py")
+def offline() -> AgreementSettings:
+    """The proxies on all pairs, in seconds."""
+    return AgreementSettings()
 
 
-def judges(kinds: tuple[str, ...], pairs: int) -> ConfigDict:
-    """Judges over the first `pairs` pairs."""
-    checked = common.checked_judge()
-    checked.rows = 2  # the answers of a pair
-    return ConfigDict(
-        {
-            "kinds": kinds,
-            "pairs": pairs,
-            "file": "",  # of a person's verdicts; empty: known preferences, which `setup.sh --data` installs
-            "rules": "ifeval",  # where `rules` and `checked` read their rules from; see docs/DATA.md
-            "checked": checked,
-        }
-    )
+def checked() -> AgreementSettings:
+    """The judge of what can be checked; needs setup.sh --assets and --data."""
+    return AgreementSettings(("checked", "repetition"))
+
+
+def tiny() -> AgreementSettings:
+    """A few pairs, to see that it works."""
+    return AgreementSettings(("repetition",), pairs=8)

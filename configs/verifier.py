@@ -7,29 +7,14 @@ chunk or speaks of something else (pasta_jax/annotate/dependence.py). 200 pairs 
 area under the curve is 0.997. `tiny` measures 8 pairs in half a minute.
 """
 
-from ml_collections import ConfigDict
-
-from configs import common
+from pasta_jax.annotate.settings import VerifierSettings
 
 
-def get_config(variant: str = "smollm2_135m") -> ConfigDict:
-    """The config of a variant."""
-    variants = {
-        "smollm2_135m": lambda: verifier(pairs=200),  # three minutes on two CPU cores
-        "tiny": lambda: verifier(pairs=8),  # half a minute
-    }
-    return common.pick(variants, variant, "configs/verifier.py")
+def smollm2_135m() -> VerifierSettings:
+    """200 pairs: three minutes on two CPU cores."""
+    return VerifierSettings()
 
 
-def verifier(pairs: int) -> ConfigDict:
-    """One model and a number of twins (annotate/verifier.py::Settings)."""
-    return ConfigDict(
-        {
-            "model": common.model("smollm2_135m"),
-            "pairs": pairs,
-            "seed": 0,
-            "max_cost": 0.15,  # the limit in use, reported with the best one; nats per token
-            "window": 12,  # tokens; a passage costs what its most expensive window costs on average
-            "lengths": (192,),  # slots for a row's ids
-        }
-    )
+def tiny() -> VerifierSettings:
+    """8 pairs: half a minute."""
+    return VerifierSettings(pairs=8)

@@ -1,9 +1,9 @@
 """Annotate a dataset and verify every record, resuming after any stop; show records. See configs/annotate.py."""
 
 from absl import flags
-from ml_collections import ConfigDict
 
 from launch import cli
+from pasta_jax.annotate.settings import AnnotateSettings
 from pasta_jax.errors import PastaError
 from pasta_jax.files.remote import path_of
 from pasta_jax.llm.client import EndpointDown
@@ -19,7 +19,7 @@ FORKS = flags.DEFINE_bool("forks", False, "draw from the records with chunks onl
 SEED = flags.DEFINE_integer("seed", 0, "seed that draws the records of --inspect, as --inspect=5 --seed=1")
 
 
-def main(config: ConfigDict) -> None:
+def main(settings: AnnotateSettings) -> None:
     """Annotate, or show records of a finished run."""
     from pasta_jax.annotate import pipeline  # imports JAX; --help need not wait for it
 
@@ -31,7 +31,6 @@ def main(config: ConfigDict) -> None:
     if INSPECT.value is not None:
         pipeline.inspect(folder, INSPECT.value, SEED.value, FORKS.value)
         return
-    settings = pipeline.read_settings(config)
     if settings.annotator == "likelihood":
         cli.announce_device()
     summary = pipeline.run(settings, folder)

@@ -1,18 +1,17 @@
 """Compile decoding and training for a TPU topology without a TPU; print what they need. See configs/compile_tpu.py."""
 
 from absl import flags
-from ml_collections import ConfigDict
 
 from launch import cli
-from pasta_jax.runs import settings
 from pasta_jax.tpu import environment
+from pasta_jax.tpu.settings import CompileSettings
 
 TOPOLOGY = flags.DEFINE_string(
     "topology", "v5e:2x4", "kind:AxB or kind:AxBxC, as --topology=v6e:2x2 or v5p:2x2x1; or all, for one of each kind"
 )
 
 
-def main(config: ConfigDict) -> None:
+def main(settings: CompileSettings) -> None:
     """Compile each program; print what it needs, and all of it as JSON at the end."""
     environment.prepare()
 
@@ -22,7 +21,7 @@ def main(config: ConfigDict) -> None:
 
     names = compile_tpu.TOPOLOGIES if TOPOLOGY.value == "all" else (TOPOLOGY.value,)
     reports = []
-    for report in compile_tpu.compile_all(settings.read(config, compile_tpu.Settings), names):
+    for report in compile_tpu.compile_all(settings, names):
         reports.append(report)
         print(*report.lines(), sep="\n", flush=True)
     print(compile_tpu_report.as_json(reports))

@@ -2,17 +2,15 @@
 
 import json
 
-from ml_collections import ConfigDict
-
 from launch import cli
-from pasta_jax.runs import settings
+from pasta_jax.judges.settings import AgreementSettings
 
 
-def main(config: ConfigDict) -> None:
+def main(settings: AgreementSettings) -> None:
     """Print a line per judge, then the report as JSON."""
     from pasta_jax.judges import agreement  # imports JAX, which --help does not need
 
-    report = agreement.measure(settings.read(config, agreement.Settings))
+    report = agreement.measure(settings)
     for kind, result in report.judges.items():
         print(f"{kind:12} a proxy; {result}")
     print(json.dumps(report.fields()))

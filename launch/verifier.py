@@ -3,18 +3,16 @@
 import dataclasses
 import json
 
-from ml_collections import ConfigDict
-
 from launch import cli
-from pasta_jax.runs import settings
+from pasta_jax.annotate.settings import VerifierSettings
 
 
-def main(config: ConfigDict) -> None:
+def main(settings: VerifierSettings) -> None:
     """Print the figures of each group of pairs; JSON on the last line."""
     from pasta_jax.annotate import verifier  # imports JAX; --help need not wait for it
 
     cli.announce_device()
-    report = verifier.run(settings.read(config, verifier.Settings))
+    report = verifier.run(settings)
     print(report.text())
     print(json.dumps(dataclasses.asdict(report)))
 

@@ -3,14 +3,13 @@
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
 
 from pasta_jax.annotate import cues, endpoint, hiding, likelihood, outline, own, prompt, structural
 from pasta_jax.annotate.run import Annotate, Answer, Unanswered
+from pasta_jax.annotate.settings import ToyProblems, Weighing
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.records import messages, read_records
 from pasta_jax.files import fingerprints
-from pasta_jax.files.validated import Records, Seed
 from pasta_jax.lang.program import Program
 from pasta_jax.llm.client import Endpoint
 from pasta_jax.progress import Progress
@@ -38,23 +37,15 @@ def by_form(pairs: Sequence[Pair]) -> Annotator:
     return Annotator({"annotator": "structure", "code": fingerprints.of_code(structural, outline, cues)}, annotate)
 
 
-@dataclasses.dataclass(frozen=True)
-class ToyProblems:
-    """A run of problems of the toy task, starting at the first."""
-
-    level: Literal["small", "medium", "large"]
-    seed: Seed
-    count: Records
-
-    def generate(self) -> list[Problem]:
-        """The problems; if several have the same instruction, the first of them."""
-        drawn = problems(self.seed, 0, self.count, self.level)
-        return list({problem.instruction: problem for problem in drawn[::-1]}.values())[::-1]
+def toy_problems(source: ToyProblems) -> list[Problem]:
+    """The problems; if several have the same instruction, the first of them."""
+    drawn = problems(source.seed, 0, source.count, source.level)
+    return list({problem.instruction: problem for problem in drawn[::-1]}.values())[::-1]
 
 
 def by_toy_task(pairs: Sequence[Pair], source: ToyProblems) -> Annotator:
     """The toy task's own annotations."""
-    annotations = {problem.instruction: problem.annotation for problem in source.generate()}
+    annotations = {problem.instruction: problem.annotation for problem in toy_problems(source)}
 
     def annotate(numbers: list[int], _: Progress) -> Iterator[tuple[int, Answer]]:
         for number in numbers:
@@ -88,26 +79,18 @@ def by_language_model(
 
     def annotate(numbers: list[int], progress: Progress) -> Iterator[tuple[int, Answer | Unanswered]]:
         texts = ((pairs[number].instruction, pairs[number].response) for number in numbers)
-        for index, result, usage in endpoint.annotate_all(
+        for index, answer, usage in endpoint.annotate_all(
             texts, service, concurrency, attempts, cache, lambda text: Program.from_annotation(text, tokenizer)
         ):
             progress.note = usage.text()
-            match result:
-                case Unanswered():
-                    yield numbers[index], result
-                case endpoint.Failure():
-                    yield numbers[index], {"failure": result.reason, "detail": result.detail}
-                case _:
-                    yield numbers[index], {"text": result}
+            yield numbers[index], answer
 
     about = {"annotator": name, "code": fingerprints.of_code(endpoint, prompt), "attempts": attempts}
     about |= {field: getattr(service, field) for field in ("model", "temperature", "max_tokens")}
     return Annotator(about, annotate)
 
 
-def by_likelihood(
-    pairs: Sequence[Pair], records: Path, source: ModelSource, weighing: likelihood.Weighing
-) -> Annotator:
+def by_likelihood(pairs: Sequence[Pair], records: Path, source: ModelSource, weighing: Weighing) -> Annotator:
     """An earlier run's chunks, weighed by a model: a chunk that later text needs is joined first or left to main."""
     programs = {record.id: record.program for record in read_records(records)}
 

@@ -7,6 +7,9 @@ import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
 
 from pasta_jax.annotate.hiding import costs, full_row, hidden_row, score, slots_for, worst_window
 from pasta_jax.annotate.likelihood import cut, known_words
@@ -43,97 +46,15 @@ class _Topic:
     """`{fact}` is the chunk's; `dependent` uses it, `independent` speaks of something else, with its own value."""
 
     topic: str
-    kind: str
+    kind: str  # a key of _LISTS
     chunk: str
     dependent: str
     independent: str
 
 
-_TOPICS = (
-    _Topic(
-        "the museum",
-        "name",
-        "The museum: It was founded by a woman called {fact}, who collected model ships and old maps all her life.",
-        "A bronze head at the entrance of the museum shows its founder, {fact}, with a ship in her hands.",
-        "A bronze head at the entrance of the library shows its first reader, {fact}, with a book in her hands.",
-    ),
-    _Topic(
-        "the festival",
-        "place",
-        "The festival: Every third summer the singers leave home and meet in {fact}, where they sing for a whole week.",
-        "So if you want to hear the singers in summer, book a room in {fact} early, since the festival fills it up.",
-        "So if you want to see the lighthouse in summer, book a room in {fact} early, since the beach fills it up.",
-    ),
-    _Topic(
-        "the door",
-        "colour",
-        "The door: When the old house was sold, the new owner painted its heavy front door {fact} within a day.",
-        "You will know the house at once by its front door, which is still {fact} today.",
-        "You will know the baker at once by his long apron, which is still {fact} today.",
-    ),
-    _Topic(
-        "the mascot",
-        "animal",
-        "The mascot: The club asked its youngest members for a mascot, and by a small majority they chose a {fact}.",
-        "At every home game the mascot, somebody dressed up as a {fact}, runs around the field.",
-        "At every market day the butcher, together with a tame {fact}, walks around the square.",
-    ),
-    _Topic(
-        "the soup",
-        "food",
-        "The soup: What the cook is known for is a thick winter soup, whose main ingredient has always been {fact}.",
-        "When winter comes, the cook orders many sacks of {fact} for the soup.",
-        "When spring comes, the neighbour orders many sacks of {fact} for the sheep.",
-    ),
-    _Topic(
-        "the bridge",
-        "metal",
-        "The bridge: Its railing was cast in one piece, and against all advice the builders made it out of {fact}.",
-        "Rain has done no harm to the railing of the bridge, which is made of {fact}, in all these years.",
-        "Rain has done no harm to the roof of the station, which is made of {fact}, in all these years.",
-    ),
-    _Topic(
-        "the bus",
-        "number",
-        "The bus: The only line that runs up to the village after dark is number {fact}, and it leaves every hour.",
-        "After dark, wait for the bus number {fact} at the stop, which takes you up to the village.",
-        "By day, climb the path with its {fact} steps at the stop, which takes you up to the castle.",
-    ),
-    _Topic(
-        "the bell",
-        "year",
-        "The bell: The great bell cracked in a cold night and had to be cast a second time, which was done in {fact}.",
-        "The great bell that you hear today is therefore the second one, cast in {fact}.",
-        "The great organ that you hear today is therefore the third one, built in {fact}.",
-    ),
-    _Topic(
-        "the captain",
-        "name",
-        "The captain: In a vote that took all night the crew made {fact} their captain, by two voices only.",
-        "From then on nobody touched a rope on board without a word from the captain, {fact}.",
-        "From then on nobody opened a letter on land without a word from the lawyer, {fact}.",
-    ),
-    _Topic(
-        "the key",
-        "place",
-        "The key: The only spare key was sent away for safety and now lies in a bank in {fact}, under a false name.",
-        "Whoever loses theirs must travel all the way to the bank in {fact} for the spare key.",
-        "Whoever loses theirs must write all the way to the office in {fact} for a new ticket.",
-    ),
-    _Topic(
-        "the team",
-        "colour",
-        "The team: Since their first match the players have worn {fact} shirts, whatever their rivals may have worn.",
-        "On match days you see {fact} shirts all over town, on players and on everybody else.",
-        "On market days you see {fact} umbrellas all over town, on stalls and on everybody else.",
-    ),
-    _Topic(
-        "the prize",
-        "number",
-        "The prize: The jury could not agree on one winner and in the end gave the prize to {fact} people together.",
-        "The money was thus divided into {fact} equal parts, one for each of the winners.",
-        "The cake was thus divided into {fact} equal parts, one for each of the children.",
-    ),
+_TOPICS = tuple(
+    msgspec.json.decode(line, type=_Topic)
+    for line in Path(__file__).with_name("dependence.jsonl").read_bytes().splitlines()
 )
 
 

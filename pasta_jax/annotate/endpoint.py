@@ -4,28 +4,19 @@ The answer's tags are laid over the source, whose characters are kept: an answer
 that only changes whitespace is not. After a refusal the model is asked again with the reason, for some attempts.
 """
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from itertools import islice
 from pathlib import Path
 
 from pasta_jax.annotate.prompt import question, retry_question
-from pasta_jax.annotate.run import Unanswered
+from pasta_jax.annotate.run import Answer, Unanswered
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.error import LangError, quoted
 from pasta_jax.lang.lexer import ANNOTATION, lex
 from pasta_jax.lang.tags import escape
 from pasta_jax.llm.cache import Usage
 from pasta_jax.llm.client import Client, Endpoint, LLMError, TimeSource, Unavailable
-
-
-@dataclasses.dataclass(frozen=True)
-class Failure:
-    """No annotation: `reason` is one of a few, for counting; `detail` describes the case."""
-
-    reason: str
-    detail: str
 
 
 class TextChanged(PastaError):
@@ -40,15 +31,15 @@ def annotate_all(
     cache: Path,
     check: Callable[[str], object],
     clock: TimeSource | None = None,
-) -> Iterator[tuple[int, str | Failure | Unanswered, Usage]]:
-    """(index, annotation or failure, usage so far) as the answers arrive.
+) -> Iterator[tuple[int, Answer | Unanswered, Usage]]:
+    """(index, answer, usage so far) as the answers arrive.
 
     `check` raises a LangError for an annotation that breaks the rules. Answers are cached in the file `cache`. An error
     that no other request can avoid ends the run, as do many requests in a row without an answer.
     """
     with Client(endpoint, cache, clock) as client, ThreadPoolExecutor(concurrency) as threads:
         waiting = enumerate(pairs)
-        running: dict[Future[str | Failure | Unanswered], int] = {}
+        running: dict[Future[Answer | Unanswered], int] = {}
         try:
             while True:
                 for index, (instruction, response) in islice(waiting, 2 * concurrency - len(running)):
@@ -65,25 +56,25 @@ def annotate_all(
 
 def _annotate(
     client: Client, attempts: int, instruction: str, response: str, check: Callable[[str], object]
-) -> str | Failure | Unanswered:
+) -> Answer | Unanswered:
     messages = question(instruction, escape(response, ANNOTATION))
-    failure = Failure("no attempts", "attempts is 0; raise it")
+    failure: Answer = {}
     for _ in range(attempts):
         try:
             answer = client.chat(messages)
         except Unavailable as error:
             return Unanswered(error.reason, str(error))
         except LLMError as error:
-            return Failure(error.reason, str(error))
+            return {"failure": error.reason, "detail": str(error)}
         try:
             annotation = overlay(answer, response)
             check(annotation)
-            return annotation
+            return {"text": annotation}
         except TextChanged as error:
-            failure = Failure("rewritten", str(error))
+            failure = {"failure": "rewritten", "detail": str(error)}
         except LangError as error:
-            failure = Failure(error.rule, str(error))
-        messages = retry_question(messages, answer, failure.detail)
+            failure = {"failure": error.rule, "detail": str(error)}
+        messages = retry_question(messages, answer, failure["detail"])
     return failure
 
 

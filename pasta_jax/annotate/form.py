@@ -4,17 +4,14 @@ A forked answer is kept if all its chunks have the form `Name: text`, with disti
 model of a hundred million parameters learns this form from some thousand records, and little from all others.
 """
 
-import dataclasses
 import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable
 from itertools import chain, zip_longest
-from typing import Annotated
-
-from msgspec import Meta
 
 from pasta_jax.annotate import cues
+from pasta_jax.annotate.settings import FormFilter
 from pasta_jax.annotate.verify import Refusal
 from pasta_jax.data.records import Record
 from pasta_jax.data.repetition import repeated
@@ -28,44 +25,35 @@ _WHAT_IF = re.compile(r"\b(?:what (?:if|would)|imagine|suppose|hypothetical(?:ly
 _CODE = "```"
 
 
-@dataclasses.dataclass(frozen=True)
-class FormFilter:
-    """Which records are kept, by their form."""
+def refusal(limits: FormFilter, record: Record) -> str | None:
+    """Why a record is not kept, as one of a few fixed phrases; None if it may be."""
+    if not record.response.isascii() or not record.instruction.isascii():
+        return "not ASCII"
+    if not _FINISHED.search(record.response):
+        return "answer breaks off"
+    if _ASSISTANT.search(record.response):
+        return "speaks of itself"
+    if repeated(record.response.split()) > limits.max_repetition:
+        return "repeats itself"
+    return _forked_refusal(limits, record) if record.forks else _unforked_refusal(record)
 
-    max_chunks: Annotated[int, Meta(ge=1)]
-    max_chunk_tokens: Annotated[int, Meta(ge=1)]
-    min_speedup: Annotated[float, Meta(ge=1)]  # theoretical, over the same answer without tags
-    max_repetition: Annotated[float, Meta(ge=0, le=1)]  # share of an answer's 4-grams that occurred before in it
-    unforked: Annotated[float, Meta(ge=0, lt=1)]  # share of the records kept that have no fork
 
-    def refusal(self, record: Record) -> str | None:
-        """Why a record is not kept, as one of a few fixed phrases; None if it may be."""
-        if not record.response.isascii() or not record.instruction.isascii():
-            return "not ASCII"
-        if not _FINISHED.search(record.response):
-            return "answer breaks off"
-        if _ASSISTANT.search(record.response):
-            return "speaks of itself"
-        if repeated(record.response.split()) > self.max_repetition:
-            return "repeats itself"
-        return self._forked_refusal(record) if record.forks else _unforked_refusal(record)
-
-    def _forked_refusal(self, record: Record) -> str | None:
-        if _CODE in record.response:
-            return "code"
-        if record.forks > self.max_chunks:
-            return "too many chunks"
-        if max(record.chunk_tokens) > self.max_chunk_tokens:
-            return "a long chunk"
-        if record.speedup < self.min_speedup:
-            return "little speedup"
-        topics = [" ".join(topic.casefold().split()) for topic in record.topics]
-        if len(set(topics)) < len(topics):
-            return "equal topics"
-        if any(cues.common(topic) for topic in topics):
-            return "a topic without content"
-        chunks = [part for part in Program.parse(record.program).parts if isinstance(part, Chunk)]
-        return None if all(_NAMED.match(chunk.text) for chunk in chunks) else "a chunk without a name"
+def _forked_refusal(limits: FormFilter, record: Record) -> str | None:
+    if _CODE in record.response:
+        return "code"
+    if record.forks > limits.max_chunks:
+        return "too many chunks"
+    if max(record.chunk_tokens) > limits.max_chunk_tokens:
+        return "a long chunk"
+    if record.speedup < limits.min_speedup:
+        return "little speedup"
+    topics = [" ".join(topic.casefold().split()) for topic in record.topics]
+    if len(set(topics)) < len(topics):
+        return "equal topics"
+    if any(cues.common(topic) for topic in topics):
+        return "a topic without content"
+    chunks = [part for part in Program.parse(record.program).parts if isinstance(part, Chunk)]
+    return None if all(_NAMED.match(chunk.text) for chunk in chunks) else "a chunk without a name"
 
 
 def _unforked_refusal(record: Record) -> str | None:
@@ -97,7 +85,7 @@ def keep(verdicts: Iterable[Record | Refusal], limits: FormFilter) -> tuple[list
     for record in verdicts:
         if isinstance(record, Refusal):
             continue
-        if reason := limits.refusal(record):
+        if reason := refusal(limits, record):
             left_out[f"form: {reason}"] += 1
         elif record.forks:
             forked.add(record.id)

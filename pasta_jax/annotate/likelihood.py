@@ -25,24 +25,12 @@ from pasta_jax.annotate.hiding import (
     words_of,
     worst_window,
 )
-from pasta_jax.files.validated import Count, Finite, Lengths, Positive
+from pasta_jax.annotate.settings import Weighing
 from pasta_jax.lang.clock import clock
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
 from pasta_jax.lang.tags import MAX_TENS, tens_for
 from pasta_jax.tokenizers.tokenizer import Tokenizer
 from pasta_jax.weights.model import Model
-
-
-@dataclasses.dataclass(frozen=True)
-class Weighing:
-    """How costs are measured, and which are too high."""
-
-    max_cost: Finite  # nats per token in the worst window of a passage; above it, it needs what is hidden from it
-    window: Positive  # tokens
-    max_fixes: Count  # an answer that needs more is a sequence and keeps no tags
-    min_speedup: Finite  # plain tokens over critical path; below it an answer keeps no tags
-    lengths: Lengths  # ascending; slots for an answer's ids, the fewest that hold them; each one compiles
-
 
 Messages = list[tuple[str, str]]  # (role, text), the last one the user's
 Evidence = dict[str, Any]  # measurements as JSON; docs/DATA.md lists the fields

@@ -1,36 +1,36 @@
 """Annotate a dataset: read pairs, annotate them resumably, verify every answer, write records and the dataset."""
 
-import dataclasses
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Literal
 
-from msgspec import Meta
 from rich.console import Console
 
 from pasta_jax.annotate import annotators, own
-from pasta_jax.annotate.annotators import Annotator, ToyProblems
-from pasta_jax.annotate.form import FormFilter, keep
-from pasta_jax.annotate.likelihood import Weighing
+from pasta_jax.annotate.annotators import Annotator
+from pasta_jax.annotate.form import keep
 from pasta_jax.annotate.results import RECORDS, Skipped, Summary, write_results
 from pasta_jax.annotate.run import Unanswered, collect_answers
+from pasta_jax.annotate.settings import (
+    AnnotateSettings,
+    EndpointSettings,
+    FormSettings,
+    LikelihoodSettings,
+    ToySettings,
+)
 from pasta_jax.annotate.terminal import record_lines
-from pasta_jax.annotate.verify import Limits, verify_answer
+from pasta_jax.annotate.verify import verify
 from pasta_jax.data import builder, sources
 from pasta_jax.data.pairs import Pair, Unreadable, id_of, split_of
 from pasta_jax.data.records import read_records
 from pasta_jax.errors import PastaError
 from pasta_jax.files import packages
-from pasta_jax.files.validated import Count, Positive, Threading, WordLimits
 from pasta_jax.files.workdir import claim
 from pasta_jax.llm.cache import total_cost
-from pasta_jax.llm.client import Endpoint
 from pasta_jax.progress import doing, say, track
 from pasta_jax.runs import processes
-from pasta_jax.runs.settings import read
 from pasta_jax.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from pasta_jax.toy.tokenizer import toy_tokenizer
 from pasta_jax.weights.load import PACKAGED, tokenizer_file
@@ -40,86 +40,7 @@ ANSWERS = "answers.jsonl"  # what an endpoint answered
 DATASET = "dataset"
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """The fields of configs/annotate.py that all annotators share."""
-
-    annotator: str
-    source: str  # see docs/DATA.md; several: separated by commas; ignored with `records` and by the toy task
-    later_turns: bool  # also later questions of a conversation, where they can be understood without it
-    records: str  # records.jsonl of an earlier run, to annotate instead of a source; empty: none
-    max_pairs: Count  # 0: all; else those whose ids come first
-    prompt_words: WordLimits
-    response_words: WordLimits
-    drop_duplicates: bool
-    drop_evaluation: bool
-    validation_percent: Annotated[int, Meta(ge=0, le=100)]
-    model: ModelSource
-    max_tokens: Positive
-    dataset: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class FormSettings(Settings):
-    """Annotate by the form of the text."""
-
-    annotator: Literal["structure"]
-    form: FormFilter | None  # which records to keep by their form; None: all
-
-
-@dataclasses.dataclass(frozen=True)
-class OwnSettings(Settings):
-    """A model's own answers, as launch.decode wrote them, with promises as long as their chunks."""
-
-    annotator: Literal["own"]
-    form: FormFilter | None
-
-
-@dataclasses.dataclass(frozen=True)
-class ToySettings(Settings):
-    """Annotate problems of the toy task."""
-
-    annotator: Literal["toy"]
-    toy: ToyProblems
-
-
-@dataclasses.dataclass(frozen=True)
-class EndpointSettings(Settings):
-    """Annotate with a language model behind an API."""
-
-    annotator: Literal["openai", "gemini"]
-    endpoint: Endpoint
-    concurrency: Threading
-    attempts: Threading
-
-
-@dataclasses.dataclass(frozen=True)
-class LikelihoodSettings(Settings):
-    """Weigh the chunks of an earlier run with a model."""
-
-    annotator: Literal["likelihood"]
-    weighing: Weighing
-
-
-SETTINGS: dict[str, type[Settings]] = {
-    "structure": FormSettings,
-    "own": OwnSettings,
-    "likelihood": LikelihoodSettings,
-    "openai": EndpointSettings,
-    "gemini": EndpointSettings,
-    "toy": ToySettings,
-}
-
-
-def read_settings(config: Mapping[str, object]) -> Settings:
-    """The settings of a config's annotator; each annotator has keys of its own."""
-    name = config["annotator"]
-    if name not in SETTINGS:
-        raise PastaError(f"config.annotator {name!r}: unknown annotator; choose one of {', '.join(SETTINGS)}")
-    return read(config, SETTINGS[name])
-
-
-def run(settings: Settings, folder: Path) -> Summary | None:
+def run(settings: AnnotateSettings, folder: Path) -> Summary | None:
     """Annotate and verify all pairs and write the results to `folder`; resumes a run that was stopped there.
 
     Pairs that an endpoint did not answer are counted in the summary; the same call asks for them again. Several
@@ -129,7 +50,7 @@ def run(settings: Settings, folder: Path) -> Summary | None:
         return _run(settings, folder)
 
 
-def _run(settings: Settings, folder: Path) -> Summary | None:
+def _run(settings: AnnotateSettings, folder: Path) -> Summary | None:
     with doing("reading the pairs"):
         pairs, skipped = read_pairs(settings)
     tokenizer = tokenizer_for(settings.model)
@@ -138,13 +59,19 @@ def _run(settings: Settings, folder: Path) -> Summary | None:
     if not processes.is_first():
         return None
     skipped.unanswered.update(answer.reason for answer in answers if isinstance(answer, Unanswered))
-    limits = Limits(settings.max_tokens)
     verdicts = [
-        verify_answer(pair, answer, tokenizer, limits, settings.annotator, split_of(pair, settings.validation_percent))
+        verify(
+            pair,
+            answer,
+            tokenizer,
+            settings.max_tokens,
+            settings.annotator,
+            split_of(pair, settings.validation_percent),
+        )
         for pair, answer in track(zip(pairs, answers, strict=True), "verifying", len(pairs))
         if not isinstance(answer, Unanswered)
     ]
-    if isinstance(settings, FormSettings | OwnSettings) and settings.form:
+    if isinstance(settings, FormSettings) and settings.form:
         verdicts, left_out = keep(verdicts, settings.form)
         skipped.left_out.update(left_out)
     source = settings.records or settings.source
@@ -167,7 +94,7 @@ def write_dataset(folder: Path, tokenizer: Tokenizer) -> None:
     say(f"wrote {target}")
 
 
-def read_pairs(settings: Settings) -> tuple[list[Pair], Skipped]:
+def read_pairs(settings: AnnotateSettings) -> tuple[list[Pair], Skipped]:
     """The pairs to annotate, in order, and the records that were skipped."""
     skipped = Skipped([], Counter(), Counter())
     if settings.records:
@@ -176,7 +103,7 @@ def read_pairs(settings: Settings) -> tuple[list[Pair], Skipped]:
     elif isinstance(settings, ToySettings):
         pairs = [
             Pair(id_of("", problem.instruction, problem.answer), "", problem.instruction, problem.answer, "toy")
-            for problem in settings.toy.generate()
+            for problem in annotators.toy_problems(settings.toy)
         ]
     else:
         names = [name.strip() for name in settings.source.split(",")]
@@ -191,7 +118,7 @@ def read_pairs(settings: Settings) -> tuple[list[Pair], Skipped]:
                 f"{settings.source}: none of its {len(rows)} records is usable; widen prompt_words or response_words"
             )
         skipped = Skipped([row for row in rows if isinstance(row, Unreadable)], left_out, Counter())
-    if isinstance(settings, OwnSettings):
+    if settings.annotator == "own":
         pairs = own.corrected(pairs, own.read_answers(Path(settings.source)))
     part = first_by_id(pairs, settings.max_pairs)
     if len(part) < len(pairs):
@@ -217,7 +144,7 @@ def tokenizer_for(source: ModelSource) -> Tokenizer:
     return load_tokenizer(tokenizer_file(path) if path.is_dir() else path)
 
 
-def annotator_for(settings: Settings, pairs: Sequence[Pair], tokenizer: Tokenizer, folder: Path) -> Annotator:
+def annotator_for(settings: AnnotateSettings, pairs: Sequence[Pair], tokenizer: Tokenizer, folder: Path) -> Annotator:
     """The annotator that the settings describe."""
     match settings:
         case LikelihoodSettings():
@@ -234,7 +161,7 @@ def annotator_for(settings: Settings, pairs: Sequence[Pair], tokenizer: Tokenize
                 settings.attempts,
                 folder / ANSWERS,
             )
-        case OwnSettings():
+        case FormSettings(annotator="own"):
             return annotators.by_own_answers(pairs, Path(settings.source), tokenizer)
         case ToySettings():
             return annotators.by_toy_task(pairs, settings.toy)

@@ -11,7 +11,7 @@ from pasta_jax.data.pairs import Unreadable
 from pasta_jax.data.records import Record
 from pasta_jax.files.atomic import write_json, write_lines, write_whole
 from pasta_jax.llm.cache import Cost
-from pasta_jax.view.histograms import chart
+from pasta_jax.view.plots import histograms
 
 RECORDS, REFUSED, SUMMARY = "records.jsonl", "refused.jsonl", "summary.json"
 TABLE, CHART = "statistics.md", "chart.svg"
@@ -100,6 +100,6 @@ def write_results(
     write_lines(folder / REFUSED, (refusal.json() for refusal in [*unreadable, *refused]))
     if summary.statistics:
         write_whole(folder / TABLE, summary.statistics.table())
-        write_whole(folder / CHART, chart(panels_of(records)))
+        write_whole(folder / CHART, histograms(panels_of(records)))
     write_json(folder / SUMMARY, summary.json())
     return summary

@@ -8,7 +8,7 @@ import numpy as np
 from pasta_jax.data.records import Record
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.clock import geometric_mean
-from pasta_jax.view.histograms import Panel
+from pasta_jax.view.plots import Histogram
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,14 +95,14 @@ def statistics(records: Sequence[Record]) -> Statistics:
     )
 
 
-def panels_of(records: Sequence[Record]) -> list[Panel]:
+def panels_of(records: Sequence[Record]) -> list[Histogram]:
     """The histograms that describe a dataset."""
     forked = [record for record in records if record.forks]
     quarters = [1 + n / 4 for n in range(-1, 13)]
     return [
-        Panel("theoretical speedup", "answers with a fork", [record.speedup for record in forked], quarters),
-        Panel("chunks of an answer", "answers with a fork", [record.forks for record in forked], range(14)),
-        Panel(
+        Histogram("theoretical speedup", "answers with a fork", [record.speedup for record in forked], quarters),
+        Histogram("chunks of an answer", "answers with a fork", [record.forks for record in forked], range(14)),
+        Histogram(
             "tokens of a chunk",
             "chunks",
             [length for record in forked for length in record.chunk_tokens],

@@ -1,27 +1,11 @@
 """Measure how well the likelihood verifier separates text that needs a chunk from text that doesn't."""
 
 import dataclasses
-from typing import Annotated
-
-from msgspec import Meta
 
 from pasta_jax.annotate.dependence import Detection, detect, last_costs, twins
-from pasta_jax.files.validated import Finite, Lengths, Positive, Seed
+from pasta_jax.annotate.settings import VerifierSettings
 from pasta_jax.progress import track
-from pasta_jax.weights.settings import ModelSource
 from pasta_jax.weights.source import load
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """The fields of configs/verifier.py."""
-
-    model: ModelSource
-    pairs: Annotated[int, Meta(ge=1, le=100_000)]
-    seed: Seed
-    max_cost: Finite
-    window: Positive
-    lengths: Lengths
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +33,7 @@ class Report:
         )
 
 
-def run(settings: Settings) -> Report:
+def run(settings: VerifierSettings) -> Report:
     """Cost both answers of every pair and compare."""
     model = load(settings.model)
     pairs = twins(settings.pairs, settings.seed)

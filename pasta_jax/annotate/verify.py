@@ -37,73 +37,43 @@ class Refusal:
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
 
 
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """The size that a record must not exceed."""
-
-    max_tokens: int  # prompt and linear answer together: the slots of a pool
-
-
-def verify_answer(
-    pair: Pair, answer: Answer, tokenizer: Tokenizer, limits: Limits, annotator: str, split: str
-) -> Record | Refusal:
-    """Judge any answer of an annotator."""
-    if "program" in answer:
-        program = Program.parse(answer["program"])
-        return verify_program(pair, program, tokenizer, limits, annotator, split, answer["evidence"])
-    if "text" in answer:
-        return verify(pair, answer["text"], tokenizer, limits, annotator, split)
-    reason, detail = answer.get("failure") or NO_ANSWER, answer.get("detail", "")
-    return Refusal(pair.id, pair.source, "annotator", reason, detail, "")
-
-
 def verify(
-    pair: Pair, annotated: str, tokenizer: Tokenizer, limits: Limits, annotator: str, split: str
+    pair: Pair, answer: Answer, tokenizer: Tokenizer, max_tokens: int, annotator: str, split: str
 ) -> Record | Refusal:
-    """Judge an annotated text: the source, escaped for annotations, with `<async topic='…'>` and `<sync/>` inserted."""
-    try:
-        program = Program.from_annotation(annotated, tokenizer)
-    except LangError as error:
-        place = f"annotation, line {error.line}, column {error.column}"
-        return Refusal(pair.id, pair.source, place, error.rule, error.fix, annotated)
-    except PastaError as error:
-        return Refusal(pair.id, pair.source, "annotation", NOT_ENCODABLE, str(error), annotated)
-    return verify_program(pair, program, tokenizer, limits, annotator, split, None, annotated)
-
-
-def verify_program(
-    pair: Pair,
-    program: Program,
-    tokenizer: Tokenizer,
-    limits: Limits,
-    annotator: str,
-    split: str,
-    evidence: dict[str, object] | None,
-    annotated: str = "",
-) -> Record | Refusal:
-    """Judge a program that stands for the pair's answer."""
+    """The record of an annotator's answer, or why there is none. `max_tokens`: of prompt and answer, a pool's slots."""
+    shown = answer.get("text") or answer.get("program", "")
 
     def refuse(place: str, reason: str, detail: str) -> Refusal:
-        return Refusal(pair.id, pair.source, place, reason, detail, annotated or program.render())
+        return Refusal(pair.id, pair.source, place, reason, detail, shown)
 
+    if not answer.keys() & {"text", "program"}:
+        return refuse("annotator", answer.get("failure") or NO_ANSWER, answer.get("detail", ""))
+    try:
+        if "program" in answer:
+            program = Program.parse(answer["program"])
+        else:
+            program = Program.from_annotation(answer["text"], tokenizer)
+    except LangError as error:
+        return refuse(f"annotation, line {error.line}, column {error.column}", error.rule, error.fix)
+    except PastaError as error:
+        return refuse("annotation", NOT_ENCODABLE, str(error))
     stripped = program.strip()
     if stripped != pair.response:
-        place, detail = _first_difference(pair.response, stripped)
-        return refuse(place, TEXT_CHANGED, detail)
+        return refuse(*_first_difference(pair.response, stripped, TEXT_CHANGED))
     try:
         if errors := check(program.render(), tokenizer):
             error = errors[0]
             return refuse(f"program, line {error.line}, column {error.column}", error.rule, error.fix)
         prompt, ids, plain = prompt_ids(pair, tokenizer), program.ids(tokenizer), tokenizer.encode(pair.response)
         if (decoded := Program.from_ids(ids, tokenizer)) != program:
-            place, detail = _first_difference(program.render(), decoded.render())
-            return refuse(place.replace("source", "program"), NOT_ENCODABLE, detail)
+            place, *why = _first_difference(program.render(), decoded.render(), NOT_ENCODABLE)
+            return refuse(place.replace("source", "program"), *why)
     except PastaError as error:
         return refuse("program", NOT_ENCODABLE, str(error))
-    if len(prompt) + len(ids) > limits.max_tokens:
-        detail = f"{len(prompt)} + {len(ids)} tokens exceed {limits.max_tokens}"
-        return refuse("whole record", TOO_LONG, detail)
+    if len(prompt) + len(ids) > max_tokens:
+        return refuse("whole record", TOO_LONG, f"{len(prompt)} + {len(ids)} tokens exceed {max_tokens}")
     path = clock(ids, tokenizer.tags, 0).critical_path
+    marks = scan(np.asarray(ids, np.int32), tokenizer.tags)
     return Record(
         id=pair.id,
         source=pair.source,
@@ -115,13 +85,11 @@ def verify_program(
         response=pair.response,
         program=program.render(),
         annotator=annotator,
-        evidence=evidence,
+        evidence=answer.get("evidence"),
         prompt_tokens=len(prompt),
         tokens=len(ids),
         plain_tokens=len(plain),
-        chunk_tokens=[
-            mark.length for mark in scan(np.asarray(ids, np.int32), tokenizer.tags) if isinstance(mark, Block)
-        ],
+        chunk_tokens=[mark.length for mark in marks if isinstance(mark, Block)],
         topics=[part.topic for part in program.parts if isinstance(part, Chunk)],
         syncs=sum(isinstance(part, Sync) for part in program.parts),
         critical_path=path,
@@ -130,9 +98,9 @@ def verify_program(
     )
 
 
-def _first_difference(source: str, text: str) -> tuple[str, str]:
-    """(place, detail) of the first character that differs."""
+def _first_difference(source: str, text: str, reason: str) -> tuple[str, str, str]:
+    """(place, reason, detail) of the first character that differs."""
     at = next((n for n, (a, b) in enumerate(zip(source, text, strict=False)) if a != b), min(len(source), len(text)))
     line, column = source.count("\n", 0, at) + 1, at - (source.rfind("\n", 0, at) + 1) + 1
     expected, actual = (ascii(piece[at : at + 20]) if at < len(piece) else "the end" for piece in (source, text))
-    return f"source, line {line}, column {column}", f"expected {expected}, the annotation has {actual}"
+    return f"source, line {line}, column {column}", reason, f"expected {expected}, the annotation has {actual}"

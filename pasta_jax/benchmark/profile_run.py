@@ -12,7 +12,7 @@ from pasta_jax.decode.generate import DecodeConfig, rules_for
 from pasta_jax.errors import PastaError
 from pasta_jax.files import atomic
 from pasta_jax.progress import say, track
-from pasta_jax.view.stacked import Bar, stacked
+from pasta_jax.view.plots import Bar, stacked
 
 PART_NAMES = {
     "path": "critical path, one row a step",

@@ -58,21 +58,20 @@ def _explanation(flag: flags.Flag) -> str:
     return explanation if flag.default in (None, False, "") else f"{explanation} [{flag.default}]"
 
 
-def _first_line(function: Any) -> str:
-    return (function.__doc__ or "").partition("\n")[0]
+def _first_line(documented: Any) -> str:
+    return (documented.__doc__ or "").partition("\n")[0]
 
 
 def _keys(settings: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """(dotted key with its value, comment) of every field; a section with a comment is a row of its own."""
+    """(dotted key with its value, comment) of every field; sections have a row with a comment or their docstring."""
     from simple_parsing.docstring import get_attribute_docstring  # slow to import
 
     for field in dataclasses.fields(settings):
         key, value = f"{prefix}{field.name}", getattr(settings, field.name)
         found = get_attribute_docstring(type(settings), field.name)
         comment = " ".join(f"{found.comment_above} {found.comment_inline}".split())
-        if not dataclasses.is_dataclass(value):
+        if dataclasses.is_dataclass(value):
+            yield f"{key}.*", comment or _first_line(type(value))
+            yield from _keys(value, f"{key}.")
+        else:
             yield f"{key}={value!r}" if value == "" else f"{key}={value}", comment
-            continue
-        if comment:
-            yield f"{key}.*", comment
-        yield from _keys(value, f"{key}.")

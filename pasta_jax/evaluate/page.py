@@ -1,9 +1,10 @@
 """The report of an evaluation for people: one self-contained HTML page, and the same in Markdown with its pictures."""
 
 import dataclasses
-import html as html_of
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from markupsafe import Markup
 
 from pasta_jax.data.repetition import repeated
 from pasta_jax.evaluate.answers import Answer
@@ -12,27 +13,16 @@ from pasta_jax.evaluate.report import Evaluation, SystemReport
 from pasta_jax.evaluate.summary import Estimate
 from pasta_jax.evaluate.systems import SHOWN, System
 from pasta_jax.files import atomic
-from pasta_jax.view.histograms import Panel, chart
 from pasta_jax.view.lanes import lanes
 from pasta_jax.view.pareto import Point, pareto
-from pasta_jax.view.scatter import Dots, scatter
+from pasta_jax.view.plots import Dots, Histogram, histograms, scatter
 from pasta_jax.view.style import DRAWING, SANS, css_variables
-from pasta_jax.view.text import markup, printable, short
+from pasta_jax.view.templates import render
+from pasta_jax.view.text import short
 
 SPEEDUP_EDGES = (0, 0.5, 0.75, 1, 1.25, 1.5, 2, 2.5, 3, 4, 5)
 WORST = 10
 COLUMNS = ("wins %", "realised", "theoretical", "parallelism", "efficiency", "forked %")
-
-CSS = f"""body{{font:15px/1.5 {SANS};max-width:960px;margin:0 auto;padding:1.5rem 1rem 4rem;color:var(--ink);
-background:var(--paper)}}h1{{font-size:1.5rem}}h2{{font-size:1.15rem;margin-top:2.2rem}}p.dim,.dim{{color:var(--dim)}}
-.wide{{overflow-x:auto}}table{{border-collapse:collapse;font-size:13.5px;width:100%}}
-th,td{{text-align:right;padding:.3rem .6rem;border-bottom:1px solid var(--line);white-space:nowrap}}
-th:first-child,td:first-child{{text-align:left}}th{{font-weight:600;color:var(--dim)}}
-td small{{color:var(--dim);display:block}}svg{{max-width:100%;height:auto}}.plot{{overflow-x:auto}}
-@media(max-width:700px){{.plot svg{{max-width:none}}}}.lanes{{width:100%;max-width:640px;display:block}}
-details{{border-bottom:1px solid var(--line);padding:.4rem 0}}summary{{cursor:pointer}}
-.answer{{white-space:pre-wrap;overflow-wrap:anywhere;border-left:3px solid var(--line);padding-left:.8rem;
-margin:.4rem 0 1rem;max-height:22rem;overflow-y:auto}}h3{{font-size:.95rem;margin:.8rem 0 .2rem}}"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,23 +35,29 @@ class Section:
     picture: str = ""  # SVG
     name: str = ""  # of the picture's file
 
+    @property
+    def inline(self) -> Markup:
+        """The picture within a page: without the declaration of a file."""
+        return Markup(self.picture[self.picture.index("<svg") :])
+
 
 def write_report(evaluation: Evaluation, texts: bool, workdir: Path) -> None:
     """Write report.html, report.md and its pictures. `texts`: with prompts and answers, which may be of others."""
     parts = sections(evaluation, texts)
-    atomic.write_whole(workdir / "report.html", page(evaluation, parts, texts))
-    lines = ["# Evaluation", "", about(evaluation), ""]
     for part in parts:
-        lines += [f"## {part.title}", "", part.text, ""]
-        lines += table_lines(part.rows)
         if part.picture:
             atomic.write_whole(workdir / f"{part.name}.svg", part.picture)
-            lines += [f"![{part.title}]({part.name}.svg)", ""]
-    if texts:
-        lines += [f"## {worst_title(evaluation)}", ""]
-        for number, answer, value in worst(evaluation):
-            lines += [f"{number}. {plain_text(short(answer.prompt, 100))} — {value}", "", *quoted(answer.text), ""]
-    atomic.write_whole(workdir / "report.md", "\n".join(lines).rstrip() + "\n")
+    contents = {
+        "style": Markup(css_variables() + DRAWING),
+        "sans": Markup(SANS),
+        "about": about(evaluation),
+        "parts": parts,
+        "first": SHOWN[next(iter(evaluation.answers))],
+        "worst": worst(evaluation) if texts else [],
+        "prompts": list(timelines(evaluation, texts)),
+    }
+    for name in ("report.html", "report.md"):
+        atomic.write_whole(workdir / name, render(Path(__file__).with_name(name), **contents))
 
 
 def about(evaluation: Evaluation) -> str:
@@ -155,7 +151,7 @@ def _speedups(
     panels, dots = [], []
     for system, pairs in by_system.items():
         ratios = [other.critical_path / own.critical_path for own, other in pairs]
-        panels.append(Panel(SHOWN[system], "answers", ratios, SPEEDUP_EDGES))
+        panels.append(Histogram(SHOWN[system], "answers", ratios, SPEEDUP_EDGES))
         names = [
             f"{short(own.prompt, 60) if texts else own.number}: {ratio:.2f}"
             for (own, _), ratio in zip(pairs, ratios, strict=True)
@@ -163,7 +159,7 @@ def _speedups(
         lengths = [float(other.text_tokens) for _, other in pairs]
         dots.append(Dots(SHOWN[system], "tokens of the baseline's answer", "speedup", lengths, ratios, False, names))
     return [
-        Section("Distribution of speedups", "Theoretical, by prompt.", picture=chart(panels), name="speedups"),
+        Section("Distribution of speedups", "Theoretical, by prompt.", picture=histograms(panels), name="speedups"),
         Section("Speedup against length", "Theoretical, by prompt.", picture=scatter(dots), name="lengths"),
     ]
 
@@ -223,104 +219,32 @@ def _throughput(evaluation: Evaluation) -> Section:
     return Section("Throughput", "Many prompts at a time; tokens of text, without tags and topics.", rows)
 
 
-def worst_title(evaluation: Evaluation) -> str:
-    """The heading of the worst answers."""
-    return f"The {WORST} worst answers of {SHOWN[next(iter(evaluation.answers))]}"
-
-
-def worst(evaluation: Evaluation) -> list[tuple[int, Answer, str]]:
-    """(place, answer, why) of the first system's answers: the most repetitive, then those that were cut off."""
+def worst(evaluation: Evaluation) -> list[tuple[str, str, str]]:
+    """(prompt, answer, why) of the first system's answers: the most repetitive, then those that were cut off."""
 
     def badness(answer: Answer) -> tuple[float, bool]:
         words = answer.text.casefold().split()
         return repeated(words) if words else 1.0, not answer.finished
 
-    first = next(iter(evaluation.answers.values()))
-    ranked = sorted(first, key=badness, reverse=True)[:WORST]
-    return [
-        (place, answer, f"{100 * badness(answer)[0]:.0f}% repeated" + ", cut off" * (not answer.finished))
-        for place, answer in enumerate(ranked, start=1)
-    ]
+    ranked = sorted(next(iter(evaluation.answers.values())), key=badness, reverse=True)[:WORST]
+    reasons = [f"{100 * badness(answer)[0]:.0f}% repeated" + ", cut off" * (not answer.finished) for answer in ranked]
+    return [(short(answer.prompt, 90), answer.text, why) for answer, why in zip(ranked, reasons, strict=True)]
 
 
-def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table in Markdown, with an empty line after it."""
-    if not rows:
-        return []
-    lines = ["| " + " | ".join(map(plain_text, row)) + " |" for row in rows]
-    return [lines[0], "|" + "---|" * len(rows[0]), *lines[1:], ""]
-
-
-def plain_text(text: str) -> str:
-    """A line in which Markdown and HTML see no markup that matters: no element, no cell."""
-    return html_of.escape(printable(text)).replace("|", "&#124;")
-
-
-def quoted(text: str) -> list[str]:
-    """A text as a quotation in Markdown, in which nothing is markup."""
-    return [f"> {plain_text(line)}" for line in text.splitlines() or [""]]
-
-
-def page(evaluation: Evaluation, parts: Sequence[Section], texts: bool) -> str:
-    """The page. No script, nothing from elsewhere."""
-    body = [f"<h1>Evaluation</h1><p class=dim>{markup(about(evaluation))}</p>"]
-    for part in parts:
-        body.append(f"<h2>{markup(part.title)}</h2><p class=dim>{markup(part.text)}</p>")
-        if part.rows:
-            head, *rows = part.rows
-            cells = "".join(f"<th>{markup(name)}</th>" for name in head)
-            lines = "".join("<tr>" + "".join(f"<td>{_td(value)}</td>" for value in row) + "</tr>" for row in rows)
-            body.append(f"<div class=wide><table><tr>{cells}</tr>{lines}</table></div>")
-        if part.picture:
-            body.append(f"<div class=plot>{_inline(part.picture)}</div>")
-    if texts:
-        body.append(f"<h2>{markup(worst_title(evaluation))}</h2>")
-        for _, answer, value in worst(evaluation):
-            title = f"{markup(short(answer.prompt, 90))} <span class=dim>{markup(value)}</span>"
-            body.append(f"<details><summary>{title}</summary><div class=answer>{markup(answer.text)}</div></details>")
-    body.append(
-        "<h2>Every prompt</h2><p class=dim>Each system's threads over its steps, main or the skeleton first.</p>"
-    )
-    body += _timelines(evaluation, texts)
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width,'
-        f'initial-scale=1"><title>Evaluation</title><style>{css_variables()}{DRAWING}{CSS}</style><body>'
-        f"{''.join(body)}</body></html>\n"
-    )
-
-
-def _timelines(evaluation: Evaluation, texts: bool) -> list[str]:
+def timelines(evaluation: Evaluation, texts: bool) -> Iterator[tuple[str, str, list[tuple[str, Markup, str]]]]:
+    """(prompt, steps of each system, (system, its threads over its steps, its answer) of each) by prompt."""
     by_key: dict[tuple[str, int], dict[System, Answer]] = {}
     for system, answers in evaluation.answers.items():
         for answer in answers:
             by_key.setdefault((answer.prompts, answer.number), {})[system] = answer
-    parts = []
     for (name, number), several in by_key.items():
         most = max(max(answer.fed.steps, default=0) for answer in several.values())
-        prompt = next(iter(several.values())).prompt
-        label = short(prompt, 90) if texts else f"{name}, prompt {number}"
-        steps = " · ".join(f"{SHOWN[system]} {answer.critical_path}" for system, answer in several.items())
-        inner = []
+        shown = []
         for system, answer in several.items():
             first = "skeleton" if system in ("skeleton", "unshared") and answer.chunks else "main"
-            names = [first, *(chunk.topic for chunk in answer.chunks)]
-            names = names if texts else [first, *(f"chunk {n}" for n in range(1, len(names)))]
-            inner.append(f"<h3>{SHOWN[system]}</h3>{lanes(answer.fed.threads, answer.fed.steps, names, most)}")
-            if texts:
-                inner.append(f"<div class=answer>{markup(answer.text)}</div>")
-        parts.append(
-            f"<details><summary>{markup(label)} <span class=dim>{markup(steps)} steps</span></summary>"
-            f"{''.join(inner)}</details>"
-        )
-    return parts
-
-
-def _td(value: str) -> str:
-    """A cell, its interval below its mean."""
-    mean, separator, interval = value.partition(" (")
-    return f"{markup(mean)}<small>({markup(interval)}</small>" if separator else markup(value)
-
-
-def _inline(svg: str) -> str:
-    """A picture within a page: without the declaration of a file."""
-    return svg[svg.index("<svg") :]
+            topics = (chunk.topic if texts else f"chunk {n}" for n, chunk in enumerate(answer.chunks, start=1))
+            picture = lanes(answer.fed.threads, answer.fed.steps, [first, *topics], most)
+            shown.append((SHOWN[system], Markup(picture), answer.text * texts))
+        prompt = next(iter(several.values())).prompt
+        steps = " · ".join(f"{SHOWN[system]} {answer.critical_path}" for system, answer in several.items())
+        yield short(prompt, 90) if texts else f"{name}, prompt {number}", steps, shown

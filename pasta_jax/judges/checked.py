@@ -23,16 +23,12 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated
 
-import msgspec
-
-from pasta_jax.errors import PastaError
 from pasta_jax.judges.judge import Verdict, from_probability
 from pasta_jax.judges.offline import repetition
 from pasta_jax.judges.rules import Rule, share
+from pasta_jax.judges.settings import Checks
 
-Weight = Annotated[float, msgspec.Meta(ge=0)]
 LogProbabilities = Callable[[Sequence[tuple[str, str]]], Sequence[float]]  # of (question, answer): nats per token
 Fit = Callable[[str, str], float]  # of a question and an answer
 
@@ -54,34 +50,6 @@ class Entry:
     text: str
     finished: bool = True
     topics: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class Weights:
-    """What each term counts."""
-
-    finished: Weight
-    topics: Weight
-    repetition: Weight
-    rules: Weight
-    fluency: Weight
-    fit: Weight
-    enough: Weight
-
-
-@dataclasses.dataclass(frozen=True)
-class Checks:
-    """The settings of the judge."""
-
-    weights: Weights
-    worst: float  # nats per token whose fluency is 0
-    best: float  # and 1
-    share: Annotated[float, msgspec.Meta(gt=0, le=1)]  # of the other answer's new words that is enough
-    scale: Annotated[float, msgspec.Meta(gt=0)]
-
-    def __post_init__(self):
-        if not self.worst < self.best:
-            raise PastaError(f"worst {self.worst}: must be below best, which is {self.best}")
 
 
 @dataclasses.dataclass

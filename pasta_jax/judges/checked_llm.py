@@ -1,34 +1,18 @@
 """Build the judge of what can be checked from its settings: an untrained model, MiniLM, and rules."""
 
-import dataclasses
 import functools
-from typing import Annotated, Literal
 
 import jax
-import msgspec
 
-from pasta_jax.files.validated import Positive
-from pasta_jax.judges.checked import CheckedJudge, Checks, LogProbabilities
+from pasta_jax.judges.checked import CheckedJudge, LogProbabilities
 from pasta_jax.judges.minilm import cosine, load_minilm
 from pasta_jax.judges.offline import likelihoods
 from pasta_jax.judges.rules import rules_of
+from pasta_jax.judges.settings import CheckedSettings
 from pasta_jax.train.loss import Scoring, log_probabilities
 from pasta_jax.train.trainable import product_dtype
 from pasta_jax.weights.load import platform_dtype
-from pasta_jax.weights.settings import ModelSource
 from pasta_jax.weights.source import load
-
-
-@dataclasses.dataclass(frozen=True)
-class CheckedSettings:
-    """The fields of configs/common.py::checked_judge."""
-
-    checks: Checks
-    untrained: ModelSource  # whose log-probabilities are the fluency
-    lengths: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)]
-    rows: Positive
-    slice: Positive
-    products: Literal["float32", "bfloat16"]  # of factors, where activations are float32
 
 
 def checked_judge(settings: CheckedSettings, rules_source: str) -> CheckedJudge:

@@ -14,8 +14,8 @@ from pasta_jax.runs import processes
 class Prices:
     """A provider's prices; both 0: not set."""
 
-    dollars_per_million_in: AtLeastZero
-    dollars_per_million_out: AtLeastZero
+    dollars_per_million_in: AtLeastZero = 0.0  # your provider's price; both 0: not set, and no cost is stated
+    dollars_per_million_out: AtLeastZero = 0.0
 
     def dollars(self, tokens_in: int, tokens_out: int) -> float | None:
         """The cost of tokens; None if no price is set."""

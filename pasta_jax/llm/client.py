@@ -64,16 +64,16 @@ class EndpointDown(PastaError):
 class Endpoint(Prices):
     """A language model behind an API, its prices, and how to send requests to it."""
 
-    url: str  # requests go to {url}/chat/completions
-    model: str
-    key_variable: str  # environment variable that holds the API key; empty: no key is sent
-    temperature: AtLeastZero
-    max_tokens: Positive  # of an answer
-    timeout_s: Seconds  # without a byte from the endpoint
-    requests_per_minute: AboveZero
-    retries: Annotated[int, Meta(ge=0, le=100)]  # after the first try
-    backoff_s: Seconds  # before the first retry; doubled for each further one
-    max_backoff_s: Seconds  # also the upper limit for a server's Retry-After
+    url: str = "https://api.openai.com/v1"  # requests go to {url}/chat/completions
+    model: str = "gpt-4o-mini"
+    key_variable: str = "OPENAI_API_KEY"  # environment variable that holds the key; empty: no key is sent
+    temperature: AtLeastZero = 0.0
+    max_tokens: Positive = 4096  # of an answer
+    timeout_s: Seconds = 120.0  # without a byte from the endpoint
+    requests_per_minute: AboveZero = 300.0
+    retries: Annotated[int, Meta(ge=0, le=100)] = 6  # after the first try
+    backoff_s: Seconds = 2.0  # before the first retry; doubled for each further one
+    max_backoff_s: Seconds = 60.0  # also the upper limit for a server's Retry-After
 
 
 @dataclasses.dataclass(frozen=True)

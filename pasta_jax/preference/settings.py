@@ -20,7 +20,7 @@ from pasta_jax.files.validated import (
     Threading,
     WordLimits,
 )
-from pasta_jax.judges.checked_llm import CheckedSettings
+from pasta_jax.judges.settings import CheckedSettings
 from pasta_jax.llm.client import Endpoint
 from pasta_jax.models.settings import TrainingMeshSettings
 from pasta_jax.preference.loss import PreferenceLoss

@@ -3,12 +3,10 @@
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from msgspec import Meta
 
 from pasta_jax.data.batch import Batch
 from pasta_jax.decode.generate import DecodeConfig, rules_for
@@ -17,7 +15,6 @@ from pasta_jax.decode.prefill import prefill
 from pasta_jax.decode.state import DecodeState, empty_state
 from pasta_jax.device.devices import Chip, share_of_chip
 from pasta_jax.errors import PastaError
-from pasta_jax.files.validated import Lanes, Length, Positive, Rows, Slots, Threads
 from pasta_jax.lang.tags import NUM_TAGS, TagIds
 from pasta_jax.models import transformer
 from pasta_jax.models.config import PRESETS, TransformerConfig
@@ -28,6 +25,7 @@ from pasta_jax.progress import say, track
 from pasta_jax.tpu import program as tpu
 from pasta_jax.tpu.report import Largest, Report
 from pasta_jax.tpu.room import Room
+from pasta_jax.tpu.settings import CompileSettings
 from pasta_jax.train.loop import train_step, where_it_is
 from pasta_jax.train.loss import KINDS, Loss, Scoring, sft_loss
 from pasta_jax.train.optimizer import new_optimizer
@@ -35,67 +33,41 @@ from pasta_jax.train.settings import TrainingSettings
 from pasta_jax.train.state import Params, new_state
 from pasta_jax.weights.model import Model
 
-
-@dataclasses.dataclass(frozen=True)
-class TrainSettings:
-    """The shape of a training step, and the devices that divide its rows."""
-
-    data: Positive
-    fsdp: bool
-    rows: Rows
-    tokens: Length
-    block: Slots
-    slice: Slots
-
-
 TOPOLOGIES = ("v5e:2x4", "v5e:4x4", "v6e:2x4", "v5p:2x2x1", "v4:2x2x1", "tpu7x:2x2x1")
-Name = Literal["run", "prefill", "sft", "preference"]
+
+
 TRAINING = frozenset({"sft", "preference"})
-Preset = Annotated[str, Meta(min_length=1)]
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """The fields of configs/compile_tpu.py."""
-
-    presets: Annotated[tuple[Preset, ...], Meta(min_length=1, max_length=9)]
-    data: Positive
-    lanes: Lanes
-    rows: Threads
-    slots: Slots
-    used: Slots
-    prefill: Literal[16, 32, 64, 128, 256, 512]  # decode/prefill.py::PIECES
-    train: TrainSettings
-    programs: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=4)]
-    search: bool
-
-    def __post_init__(self):
-        if unknown := [preset for preset in self.presets if preset not in PRESETS]:
-            raise PastaError(f"config.presets {unknown[0]!r}: unknown architecture; choose from {', '.join(PRESETS)}")
-        train = self.train
-        if TRAINING.isdisjoint(self.programs):
-            return
-        if min(train.block, train.tokens) % TILE:
-            raise PastaError(
-                f"config.train.block {train.block}: a TPU needs a multiple of {TILE}, as config.train.tokens must be"
-            )
-        multiple = train.data * (2 if "preference" in self.programs else 1)
-        if train.rows % multiple:
-            raise PastaError(
-                f"config.train.rows {train.rows}: must be a multiple of {multiple}, for rows, or pairs of rows, on "
-                f"each of config.train.data={train.data} devices"
-            )
+def refuse_impossible(settings: CompileSettings) -> None:
+    """Refuse an unknown architecture, and shapes of training that the kernels or the mesh can't divide."""
+    if unknown := [preset for preset in settings.presets if preset not in PRESETS]:
+        raise PastaError(f"config.presets {unknown[0]!r}: unknown architecture; choose from {', '.join(PRESETS)}")
+    train = settings.train
+    if TRAINING.isdisjoint(settings.programs):
+        return
+    if min(train.block, train.tokens) % TILE:
+        raise PastaError(
+            f"config.train.block {train.block}: a TPU needs a multiple of {TILE}, as config.train.tokens must be"
+        )
+    multiple = train.data * (2 if "preference" in settings.programs else 1)
+    if train.rows % multiple:
+        raise PastaError(
+            f"config.train.rows {train.rows}: must be a multiple of {multiple}, for rows, or pairs of rows, on "
+            f"each of config.train.data={train.data} devices"
+        )
 
 
-def compile_all(settings: Settings, names: Sequence[str]) -> Iterator[Report]:
+def compile_all(settings: CompileSettings, names: Sequence[str]) -> Iterator[Report]:
     """Compile for each topology and preset. A single one that doesn't fit is an error, of several it is reported."""
+    refuse_impossible(settings)
     several = len(names) * len(settings.presets) > 1
     for topology in names:
         for preset in settings.presets:
             yield compile_programs(settings, topology, preset, several)
 
 
-def compile_programs(settings: Settings, topology: str, preset: str, keep_on: bool = False) -> Report:
+def compile_programs(settings: CompileSettings, topology: str, preset: str, keep_on: bool = False) -> Report:
     """Compile each program and report what it needs; with `keep_on`, also of those that don't fit."""
     devices = tpu.topology_devices(topology)
     mesh, chip = tpu.topology_mesh(devices, settings.data), share_of_chip(devices)
@@ -145,7 +117,7 @@ def compile_programs(settings: Settings, topology: str, preset: str, keep_on: bo
 
 
 def verified(
-    settings: Settings, largest: dict[int, Largest], devices: list[jax.Device], preset: str, chip: Chip | None
+    settings: CompileSettings, largest: dict[int, Largest], devices: list[jax.Device], preset: str, chip: Chip | None
 ) -> dict[int, Largest]:
     """The largest pool at the configured slots, compiled; with fewer lanes as long as the compiler rejects it."""
     if settings.slots not in largest:
@@ -184,7 +156,7 @@ class Shapes:
     rules: Rules
 
 
-def shapes_of(settings: Settings, preset: str, mesh: Mesh) -> Shapes:
+def shapes_of(settings: CompileSettings, preset: str, mesh: Mesh) -> Shapes:
     """A preset in bfloat16 with scanned layers, as on a TPU."""
     config = PRESETS[preset]
     init = functools.partial(transformer.init, config, stacked=True)
@@ -199,14 +171,14 @@ def shapes_of(settings: Settings, preset: str, mesh: Mesh) -> Shapes:
     return Shapes(config, params, tpu.placed(jax.eval_shape(state), mesh), rules)
 
 
-def lower_run(settings: Settings, shapes: Shapes, mesh: Mesh) -> jax.stages.Lowered:
+def lower_run(settings: CompileSettings, shapes: Shapes, mesh: Mesh) -> jax.stages.Lowered:
     """The interpreter's loop."""
     return run.lower(
         shapes.params, shapes.state, scalar("int32"), scalar("bool"), config=shapes.config, rules=shapes.rules
     )
 
 
-def lower_prefill(settings: Settings, shapes: Shapes, mesh: Mesh) -> jax.stages.Lowered:
+def lower_prefill(settings: CompileSettings, shapes: Shapes, mesh: Mesh) -> jax.stages.Lowered:
     """One piece of a prompt, written to the pool."""
     sizes = ((), (settings.prefill,), (), (), ())
     lane, tokens, start, count, first = (scalar("int32", *size) for size in sizes)
@@ -215,7 +187,7 @@ def lower_prefill(settings: Settings, shapes: Shapes, mesh: Mesh) -> jax.stages.
     )
 
 
-def lower_sft(settings: Settings, shapes: Shapes, mesh: Mesh) -> jax.stages.Lowered:
+def lower_sft(settings: CompileSettings, shapes: Shapes, mesh: Mesh) -> jax.stages.Lowered:
     """A step of supervised training, on rows of packed records."""
     scoring = scoring_for(settings, shapes)
     return lower_step(
@@ -223,7 +195,7 @@ def lower_sft(settings: Settings, shapes: Shapes, mesh: Mesh) -> jax.stages.Lowe
     )
 
 
-def lower_preference(settings: Settings, shapes: Shapes, mesh: Mesh) -> jax.stages.Lowered:
+def lower_preference(settings: CompileSettings, shapes: Shapes, mesh: Mesh) -> jax.stages.Lowered:
     """A step of preference optimisation, on half as many pairs as rows."""
     scoring, pairs = scoring_for(settings, shapes), settings.train.rows // 2
     answers, number = batch_of(pairs, settings, mesh), jax.ShapeDtypeStruct((pairs,), jnp.float32, sharding=rows(mesh))
@@ -231,7 +203,7 @@ def lower_preference(settings: Settings, shapes: Shapes, mesh: Mesh) -> jax.stag
     return lower_step(shapes, loss, PairBatch(answers, answers, number, number, number), mesh)
 
 
-def scoring_for(settings: Settings, shapes: Shapes) -> Scoring:
+def scoring_for(settings: CompileSettings, shapes: Shapes) -> Scoring:
     """Blocked attention, and each layer recomputed in the backward pass."""
     train = settings.train
     return Scoring(
@@ -239,7 +211,7 @@ def scoring_for(settings: Settings, shapes: Shapes) -> Scoring:
     )
 
 
-def batch_of(count: int, settings: Settings, mesh: Mesh) -> Batch:
+def batch_of(count: int, settings: CompileSettings, mesh: Mesh) -> Batch:
     """That many rows of tokens."""
     vector = jax.ShapeDtypeStruct((count, settings.train.tokens), jnp.int32, sharding=rows(mesh))
     return Batch(**{field.name: vector for field in dataclasses.fields(Batch)})

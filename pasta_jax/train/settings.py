@@ -150,9 +150,9 @@ class SftSettings:
     """A run of supervised training; the defaults are the paper's."""
 
     model: ModelSource = ModelSource()
-    fresh: FreshSettings = FreshSettings()  # a model with random weights and the toy task's tokenizer instead
+    fresh: FreshSettings = FreshSettings()
     tag_rows: Literal["words", "apart"] = "words"  # where a new adapter's start: near words of their meaning, or apart
-    defaults: Defaults = Defaults()  # how the trained model is meant to be sampled, written beside it
+    defaults: Defaults = Defaults()  # how the trained model is meant to be sampled; written beside it
     strip_tags: bool = False  # True: train on plain answers, for the baseline
     tree: bool = False  # True: forks without topics, lengths and joins, as APAR has them (lang/tree.py)
     # Stored with the model, which then decodes with it: predicted, constant (main skips `constant` ids), oracle
@@ -161,9 +161,9 @@ class SftSettings:
     data: DataSettings = DataSettings()
     adapter: AdapterSettings = AdapterSettings()
     train: SftTraining = SftTraining()
-    weights: KindWeights = KindWeights()  # of each kind of label in the loss
+    weights: KindWeights = KindWeights()
     mesh: TrainingMeshSettings = TrainingMeshSettings()
-    every: Intervals = Intervals()  # in steps; 0: never
-    keep: Keep = Keep()  # checkpoints: the newest, and those at multiples of `every` steps
-    probe: ProbeSettings = ProbeSettings()  # held-out prompts answered greedily during training
+    every: Intervals = Intervals()
+    keep: Keep = Keep()
+    probe: ProbeSettings = ProbeSettings()
     tensorboard: bool = False  # write TensorBoard events as well

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasta_jax.annotate.endpoint import Failure, TextChanged, annotate_all, overlay
+from pasta_jax.annotate.endpoint import TextChanged, annotate_all, overlay
 from pasta_jax.annotate.prompt import DEMONSTRATIONS, question, strip_marks
 from pasta_jax.lang.lexer import ANNOTATION
 from pasta_jax.lang.program import Chunk, Program
@@ -58,15 +58,14 @@ def test_an_unusable_answer_is_a_failure_with_its_reason(answer, reason, tmp_pat
     with Server(lambda _, body: answer if "spoil" in body["messages"][15]["content"] else good(MARKED)) as server:
         pairs = [("fine", SOURCE), ("spoil", SOURCE), ("fine too", SOURCE)]
         before, failure, after = annotate(server.url, tmp_path / "cache", pairs)
-    assert before == after == MARKED, "good records beside a bad one survive"
-    assert isinstance(failure, Failure)
-    assert failure.reason == reason
-    assert failure.detail
+    assert before == after == {"text": MARKED}, "good records beside a bad one survive"
+    assert failure.keys() == {"failure", "detail"}
+    assert failure["failure"] == reason
 
 
 def test_a_refused_answer_is_requested_again_with_the_reason(tmp_path):
     with Server(lambda n, _: good(MARKED.replace("three", "thirty")) if n == 1 else good(MARKED)) as server:
-        assert annotate(server.url, tmp_path / "cache") == [MARKED]
+        assert annotate(server.url, tmp_path / "cache") == [{"text": MARKED}]
     complaint = server.seen[1][2]["messages"][-1]
     assert complaint["role"] == "user"
     assert "character 17 of the response" in complaint["content"]

@@ -5,8 +5,9 @@ from collections import Counter
 
 import pytest
 
-from pasta_jax.annotate.form import FormFilter, keep, kind_of
-from pasta_jax.annotate.verify import Limits, Refusal, verify
+from pasta_jax.annotate.form import keep, kind_of, refusal
+from pasta_jax.annotate.settings import FormFilter
+from pasta_jax.annotate.verify import Refusal, verify
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.records import Record
 from pasta_jax.data.repetition import repeated
@@ -27,7 +28,7 @@ def record(items: dict[str, str], id: str = "1", opening: str = "Here is a list.
 
 def verified(question: str, plain: str, annotated: str, id: str) -> Record:
     pair = Pair(id, "", question, plain, "sharegpt", "record 7, turn 3")
-    verdict = verify(pair, annotated, Chatty(), Limits(9999), "structure", "train")
+    verdict = verify(pair, {"text": annotated}, Chatty(), 9999, "structure", "train")
     assert isinstance(verdict, Record), verdict
     return verdict
 
@@ -37,7 +38,7 @@ def plain(text: str, question: str = "What is it?", id: str = "1") -> Record:
 
 
 def test_a_list_of_named_chunks_is_kept():
-    assert LIMITS.refusal(record(ITEMS)) is None
+    assert refusal(LIMITS, record(ITEMS)) is None
 
 
 def test_a_record_states_where_it_comes_from_and_its_terms():
@@ -61,7 +62,7 @@ def test_a_record_states_where_it_comes_from_and_its_terms():
 )
 def test_each_refusal(items, reason):
     limits = dataclasses.replace(LIMITS, max_chunks=3 if reason == "too many chunks" else 9)
-    assert limits.refusal(record(items)) == reason
+    assert refusal(limits, record(items)) == reason
 
 
 def test_a_chunk_without_a_name_is_refused():
@@ -69,12 +70,12 @@ def test_a_chunk_without_a_name_is_refused():
     marked = [f"<async topic='x y'>{line}</async>" for line in lines]
     answer = verified("tips?", "\n".join(["Tips.", *lines]), "\n".join(["Tips.", *marked]), "1")
     answer = dataclasses.replace(answer, topics=["water", "sleep"])
-    assert LIMITS.refusal(answer) == "a chunk without a name"
+    assert refusal(LIMITS, answer) == "a chunk without a name"
 
 
 def test_a_list_without_a_fork_is_refused_and_code_is_not():
-    assert LIMITS.refusal(plain("Two:\n- one\n- two.")) == "a list without a fork"
-    assert LIMITS.refusal(plain("Run:\n```\n- one\n- two\n```")) is None
+    assert refusal(LIMITS, plain("Two:\n- one\n- two.")) == "a list without a fork"
+    assert refusal(LIMITS, plain("Run:\n```\n- one\n- two\n```")) is None
 
 
 def test_kinds_of_answers_without_a_fork():

@@ -27,7 +27,8 @@ from pasta_jax.annotate.hiding import (
     words_of,
     worst_window,
 )
-from pasta_jax.annotate.likelihood import Weighing, critical_path, cut, prune, prune_all, reassemble, tidy
+from pasta_jax.annotate.likelihood import critical_path, cut, prune, prune_all, reassemble, tidy
+from pasta_jax.annotate.settings import Weighing
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.clock import clock
 from pasta_jax.lang.program import Chunk, Program, Sync, Text

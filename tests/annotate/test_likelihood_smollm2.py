@@ -5,14 +5,16 @@ import json
 
 import pytest
 
-from configs.verifier import get_config
+import configs.verifier
 from launch import verifier
 from pasta_jax.annotate import hiding
 from pasta_jax.annotate import verifier as pipeline
 from pasta_jax.annotate.dependence import twins
 from pasta_jax.annotate.hiding import hidden_from
-from pasta_jax.annotate.likelihood import Weighing, cut, prune
+from pasta_jax.annotate.likelihood import cut, prune
+from pasta_jax.annotate.settings import Weighing
 from pasta_jax.lang.program import Chunk
+from pasta_jax.runs.settings import changed
 from pasta_jax.weights.load import load_model
 from pasta_jax.weights.model import Model
 from tests.helpers.requires import requires_smollm2
@@ -34,9 +36,7 @@ def few_blocks(fully_compiled, monkeypatch):
 def test_a_real_model_separates_dependent_from_independent_text(few_blocks, monkeypatch, capsys):
     """A sample of what the command measures."""
     monkeypatch.setattr(pipeline, "load", lambda source: smollm2())
-    config = get_config("tiny")
-    config.pairs = 4
-    verifier.main(config)
+    verifier.main(changed(configs.verifier.tiny(), pairs=4))
     out = capsys.readouterr().out.splitlines()
     report = json.loads(out[-1])
     assert report["pairs"] == report["all"]["pairs"] == 4

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pasta_jax.annotate import annotators, own
-from pasta_jax.annotate.verify import Limits, Refusal, verify_answer
+from pasta_jax.annotate.verify import Refusal, verify
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.records import Record
 from pasta_jax.data.sources import read
@@ -25,7 +25,7 @@ def verdicts(folder, *rows: dict) -> list[Record | Refusal]:
     assert len(pairs) == len(rows)
     annotator = annotators.by_own_answers(pairs, path, Chatty())
     answers = annotator.annotate(list(range(len(pairs))), Progress("", len(pairs)))
-    return [verify_answer(pairs[n], answer, Chatty(), Limits(999), "own", "train") for n, answer in answers]
+    return [verify(pairs[n], answer, Chatty(), 999, "own", "train") for n, answer in answers]
 
 
 def test_a_promise_is_made_as_long_as_its_chunk(tmp_path):

@@ -14,7 +14,7 @@ import pytest
 from pasta_jax.annotate import run
 from pasta_jax.annotate.results import Skipped, write_results
 from pasta_jax.annotate.run import Unanswered, collect_answers
-from pasta_jax.annotate.verify import TEXT_CHANGED, Limits, verify
+from pasta_jax.annotate.verify import TEXT_CHANGED, verify
 from pasta_jax.data.pairs import Pair, Unreadable, id_of
 from pasta_jax.errors import PastaError
 from pasta_jax.files import fingerprints
@@ -134,7 +134,7 @@ def test_an_unanswered_pair_is_not_stored_and_is_asked_again(tmp_path):
 
 def test_the_summary_counts_everything_once(tmp_path):
     verdicts = [
-        verify(p, p.response + "x" * (n < 3), Chatty(), Limits(900), "by hand", "train") for n, p in enumerate(PAIRS)
+        verify(p, {"text": p.response + "x" * (n < 3)}, Chatty(), 900, "by hand", "train") for n, p in enumerate(PAIRS)
     ]
     unreadable = [Unreadable("mine: line 4", "a record must be JSON")]
     skipped = Skipped(unreadable, Counter({"duplicate prompt": 2}), Counter({"timeout": 3}))
@@ -221,7 +221,7 @@ def test_likelihood_killed_twice_ends_with_the_same_files(tmp_path):
     with (tmp_path / "records.jsonl").open("w") as file:
         for problem in problems_:
             pair = Pair(id_of("", problem.instruction, problem.answer), "", problem.instruction, problem.answer, "toy")
-            file.write(verify(pair, problem.annotation, tokenizer, Limits(1700), "toy", "train").json() + "\n")
+            file.write(verify(pair, {"text": problem.annotation}, tokenizer, 1700, "toy", "train").json() + "\n")
     options = (f"--config.records={tmp_path / 'records.jsonl'}", "--config.model.preset=")
     options += (f"--config.model.path={tmp_path / 'model'}", "--config.weighing.lengths=(256,1728)")
     summary = killed_twice_or_not_at_all("likelihood", tmp_path, *options)

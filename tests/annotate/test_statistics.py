@@ -6,16 +6,16 @@ import re
 import pytest
 
 from pasta_jax.annotate.statistics import Spread, panels_of, statistics
-from pasta_jax.annotate.verify import Limits, verify
+from pasta_jax.annotate.verify import verify
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.records import Record
 from pasta_jax.errors import PastaError
-from pasta_jax.view.histograms import chart
+from pasta_jax.view.plots import histograms
 from tests.helpers.traces import Chatty
 
 
 def record(annotated: str, plain: str) -> Record:
-    verdict = verify(Pair("1", "", "what", plain, "mine"), annotated, Chatty(), Limits(9999), "by hand", "train")
+    verdict = verify(Pair("1", "", "what", plain, "mine"), {"text": annotated}, Chatty(), 9999, "by hand", "train")
     assert isinstance(verdict, Record), verdict
     return verdict
 
@@ -52,7 +52,7 @@ def test_statistics_need_records_but_no_forks():
 
 
 def test_a_chart_of_records_has_a_panel_for_each_figure():
-    whole = chart(panels_of([FORKED, PLAIN]))
+    whole = histograms(panels_of([FORKED, PLAIN]))
     assert all(f'id="panel{number}.bar0"' in whole for number in range(3))
     assert "panel3" not in whole
-    assert re.search("NaN|inf", chart(panels_of([PLAIN]))) is None
+    assert re.search("NaN|inf", histograms(panels_of([PLAIN]))) is None

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta_jax.annotate import verify as verification
-from pasta_jax.annotate.verify import Limits, Refusal, verify, verify_program
+from pasta_jax.annotate.verify import Refusal, verify
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.records import Record, read_records
 from pasta_jax.errors import PastaError
@@ -21,12 +21,11 @@ from tests.helpers.programs import texts
 from tests.helpers.traces import Chatty
 
 TOKENIZER = Chatty()
-LIMITS = Limits(max_tokens=10_000)
 PAIR = Pair("7", "Be brief.", "what", SOURCE, "mine")
 
 
-def judge(annotated: str, pair: Pair = PAIR, limits: Limits = LIMITS) -> Record | Refusal:
-    return verify(pair, annotated, TOKENIZER, limits, "by hand", "train")
+def judge(annotated: str, pair: Pair = PAIR, max_tokens: int = 10_000) -> Record | Refusal:
+    return verify(pair, {"text": annotated}, TOKENIZER, max_tokens, "by hand", "train")
 
 
 GOOD = escape(SOURCE, ANNOTATION).replace("one two three four five", "<async topic='a'>one two three four five</async>")
@@ -58,8 +57,8 @@ def test_a_bad_annotation_is_refused_at_its_place(what, annotated, reason, place
 def test_a_record_too_long_for_the_pool_is_refused():
     record = judge(GOOD)
     need = record.prompt_tokens + record.tokens
-    assert isinstance(judge(GOOD, limits=Limits(need)), Record)
-    refusal = judge(GOOD, limits=Limits(need - 1))
+    assert isinstance(judge(GOOD, max_tokens=need), Record)
+    refusal = judge(GOOD, max_tokens=need - 1)
     assert (refusal.place, refusal.reason) == ("whole record", verification.TOO_LONG)
 
 
@@ -69,7 +68,9 @@ def test_a_program_whose_promises_are_wrong_is_refused():
     right = tens_for(len(chunk) + 2)
     for tens, kind in ((right, Record), (right + 1, Refusal)):
         program = Program((Chunk("a", tens, chunk),))
-        assert isinstance(verify_program(pair, program, TOKENIZER, LIMITS, "x", "train", None), kind)
+        assert isinstance(
+            verify(pair, {"program": program.render(), "evidence": {}}, TOKENIZER, 10_000, "x", "train"), kind
+        )
 
 
 def test_text_that_a_tokenizer_does_not_round_trip_is_refused():
@@ -79,7 +80,7 @@ def test_text_that_a_tokenizer_does_not_round_trip_is_refused():
 
     pair = dataclasses.replace(PAIR, response="un dé pipé")
     assert isinstance(judge("un dé pipé", pair), Record)
-    refusal = verify(pair, "un dé pipé", Lossy(), LIMITS, "x", "train")
+    refusal = verify(pair, {"text": "un dé pipé"}, Lossy(), 10_000, "x", "train")
     assert (refusal.place, refusal.reason) == ("program, line 1, column 5", verification.NOT_ENCODABLE)
 
     class Refusing(Chatty):
@@ -88,7 +89,7 @@ def test_text_that_a_tokenizer_does_not_round_trip_is_refused():
                 raise PastaError("no ids for é")
             return super().encode(text)
 
-    assert verify(pair, "un dé pipé", Refusing(), LIMITS, "x", "train").reason == verification.NOT_ENCODABLE
+    assert verify(pair, {"text": "un dé pipé"}, Refusing(), 10_000, "x", "train").reason == verification.NOT_ENCODABLE
 
 
 @given(st.lists(st.tuples(texts, st.sampled_from(["main", "chunk", "sync"])), max_size=6))

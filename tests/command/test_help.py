@@ -18,6 +18,8 @@ SCRIPTS = sorted(path.stem for path in (ROOT / "launch").glob("[!_]*.py") if pat
 
 @dataclasses.dataclass(frozen=True)
 class Pan:
+    """What it boils in."""
+
     metal: str = "iron"  # which metal
     lid: bool | None = None  # None: as the pan has one
 
@@ -77,6 +79,7 @@ def page(tmp_path) -> str:
         ("soft", "Four minutes."),
         ("hard", "A hard egg."),
         ("minutes=9", "in boiling water"),
+        ("pan.*", "What it boils in."),
         ("pan.metal=steel", "which metal"),
         ("pan.lid=None", "None: as the pan has one"),
         ("plate.*", "How it is served. Several lines. salt: grains"),

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta_jax.annotate.structural import annotate
-from pasta_jax.annotate.verify import Limits, verify
+from pasta_jax.annotate.verify import verify
 from pasta_jax.data.batch import Batch, mask
 from pasta_jax.data.batches import Feed, Layout
 from pasta_jax.data.example import VECTORS, Example, encode, windows
@@ -243,7 +243,7 @@ def test_packed_loss_is_unpacked_loss_on_real_records():
     for pair in read("alpaca_rows"):
         if len(pair.response.split()) > 60 or len(examples) == 4:
             continue
-        record = verify(pair, annotate(pair.instruction, pair.response), tokenizer, Limits(256), "structure", "train")
+        record = verify(pair, {"text": annotate(pair.instruction, pair.response)}, tokenizer, 256, "structure", "train")
         if record.forks:
             ids = Program.parse(record.program).ids(tokenizer)
             prompt = prompt_ids(record, tokenizer)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pasta_jax.annotate.verify import Limits, verify
+from pasta_jax.annotate.verify import verify
 from pasta_jax.data.batches import Feed, Layout
 from pasta_jax.data.builder import Examples, about_of, is_current, write
 from pasta_jax.data.example import VECTORS, encode
@@ -27,7 +27,7 @@ TOKENIZER = toy_tokenizer()
 
 def toy_record(problem):
     pair = Pair(id_of("", problem.instruction, problem.answer), "", problem.instruction, problem.answer, "toy")
-    return verify(pair, problem.annotation, TOKENIZER, Limits(2048), "toy", split_of(pair, 20))
+    return verify(pair, {"text": problem.annotation}, TOKENIZER, 2048, "toy", split_of(pair, 20))
 
 
 RECORDS = [toy_record(problem) for problem in {p.instruction: p for p in problems(1, 0, 40, "medium")}.values()]

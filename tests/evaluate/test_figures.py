@@ -1,11 +1,12 @@
 """Figures of answers, worked by hand on a few records; and the record of a decoded answer."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from pasta_jax.decode.generate import Result
 from pasta_jax.evaluate.answers import Answer, Chunk, Fed, answer_of, to_judge
 from pasta_jax.evaluate.figures import figures, has_distinct_topics, leaks_a_tag, speed
-from pasta_jax.judges.rules import Rule
 from tests.helpers.traces import PROGRAM, TOKENIZER, script_of, traced
 
 
@@ -32,7 +33,8 @@ def test_figures_of_four_answers():
         ),
         answer(3, "How?", text="", text_tokens=0, critical_path=0, malformed=True, malformed_unmasked=True),
     ]
-    rules = {"Why?": (Rule("punctuation:no_comma", ()),), "How?": (Rule("punctuation:no_comma", ()),)}
+    no_comma = SimpleNamespace(is_followed_by=lambda text: bool(text) and "," not in text)
+    rules = {"Why?": [no_comma], "How?": [no_comma]}
     result = figures(answers, rules)
     assert (result.answers, result.lists) == (4, 2)
     assert (result.fork_rate, result.fork_rate_of_lists, result.malformed, result.stopped) == (0.5, 0.5, 0.25, 0.75)

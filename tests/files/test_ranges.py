@@ -7,18 +7,17 @@ import jax
 import numpy as np
 import pytest
 
-import configs.sft
-from pasta_jax.annotate import pipeline
 from pasta_jax.answer import run as decode
+from pasta_jax.command.configs import load
 from pasta_jax.device import devices
 from pasta_jax.errors import PastaError
 from pasta_jax.preference import settings as preference_settings
 from pasta_jax.runs import settings
+from tests import ROOT
 
 READ = {
     "decode": functools.partial(settings.read, cls=decode.Settings),
     "preference": functools.partial(settings.read, cls=preference_settings.Settings),
-    "annotate": pipeline.read_settings,
 }
 
 
@@ -43,9 +42,9 @@ READ = {
 )
 def test_values_beyond_their_range_are_refused_by_key(variant, key, value, message):
     name, _, rest = variant.partition(":")
-    if name == "sft":
+    if name in ("sft", "annotate"):
         with pytest.raises(PastaError, match=rf"^config\.{key}(\[\d\])?: .*{message}"):
-            settings.changed(configs.sft.toy(), **{key: value})
+            settings.changed(load(f"{ROOT}/configs/{name}.py:{rest}")[1], **{key: value})
         return
     config = importlib.import_module(f"configs.{name}").get_config(*filter(None, [rest]))
     READ[name](config)

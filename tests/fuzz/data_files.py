@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pasta_jax.annotate.run import PROGRESS, collect_answers
-from pasta_jax.annotate.verify import Limits, verify, verify_answer
+from pasta_jax.annotate.verify import verify
 from pasta_jax.answer import prompts
 from pasta_jax.benchmark.programs import read_programs
 from pasta_jax.data import builder, records, sources
@@ -25,7 +25,7 @@ from tests.helpers.traces import random_traces
 TOKENIZER = toy_tokenizer()
 PAIRS = [Pair(f"id{n}", "", p.instruction, p.answer, "toy") for n, p in enumerate(problems(1, 0, 12, "small"))]
 RECORDS = [
-    verify(pair, problem.annotation, TOKENIZER, Limits(2048), "toy", "validation" if n % 3 else "train")
+    verify(pair, {"text": problem.annotation}, TOKENIZER, 2048, "toy", "validation" if n % 3 else "train")
     for n, (pair, problem) in enumerate(zip(PAIRS, problems(1, 0, 12, "small"), strict=True))
 ]
 ROWS = [
@@ -87,7 +87,7 @@ def records_of_annotation(folder: Path):
     def read_progress() -> None:
         read = collect_answers(folder, about, PAIRS, lambda numbers, _: ((n, answers[n]) for n in numbers))
         for pair, answer in zip(PAIRS, read, strict=True):
-            verify_answer(pair, answer, TOKENIZER, Limits(2048), "toy", "train").json().encode()
+            verify(pair, answer, TOKENIZER, 2048, "toy", "train").json().encode()
 
     def read_cache() -> None:
         total_cost(folder / "answers.jsonl", Prices(0.5, 0.5)).text()

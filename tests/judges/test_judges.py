@@ -1,7 +1,6 @@
 """Judges: quality from verdicts, the exact grader, proxies, likelihood, a misbehaving language model; scores."""
 
 import json
-import math
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +12,6 @@ from pasta_jax.judges.judge import Agreement, Verdict, agreement, both_orders, q
 from pasta_jax.judges.llm import Malformed, llm_judge, question_for, read_verdict
 from pasta_jax.judges.offline import EMPTY_ANSWER, comparing, likelihoods, proxy, repetition, toy_grader
 from pasta_jax.llm.client import EndpointDown, EndpointError
-from pasta_jax.preference.candidates import Candidate
-from pasta_jax.preference.scores import Choice, choose, efficiency, score
 from pasta_jax.toy.task import problems
 from pasta_jax.train.loss import Scoring, log_probabilities
 from pasta_jax.weights.model import Model
@@ -213,49 +210,3 @@ def test_a_judge_that_is_down_ends_the_run_and_stores_nothing(tmp_path):
         last = llm_judge(endpoint(server.url), tmp_path / "cache.jsonl", asks=3, clock=FakeTime().clock())
         assert (last.usage.requests, last.usage.tokens_in, last.usage.dollars) == (1, 1000, 0.003)
         last.client.__exit__()
-
-
-# What an answer is worth
-
-
-def answer(text_tokens: int, critical_path: int) -> Candidate:
-    return Candidate((), "", text_tokens, critical_path, 0, True, True)
-
-
-def test_efficiency_terms_are_speedup_parallelism_and_their_means():
-    one = answer(text_tokens=60, critical_path=20)
-    assert efficiency("speedup", one, 80) == 4.0
-    assert efficiency("parallelism", one, 80) == 3.0
-    assert efficiency("arithmetic", one, 80) == 3.5
-    assert efficiency("harmonic", one, 80) == pytest.approx(24 / 7)
-    assert efficiency("speedup", answer(0, 0), 80) == 0.0
-    assert efficiency("harmonic", answer(0, 3), 0) == 0.0
-    with pytest.raises(PastaError, match="'wall'"):
-        efficiency("wall", one, 80)
-
-
-def test_the_quality_weight_ranges_from_speed_alone_to_quality_alone():
-    assert score(2.0, 0.5, 1.0) == 2.5
-    assert score(2.0, 0.5, 8.0) == 6.0
-    assert score(2.0, 0.5, math.inf) == 0.5
-    fast, good_one = (3.0, 0.0), (1.5, 1.0)
-    chosen = {w: choose([score(*fast, w), score(*good_one, w)], (3.0, 1.5), [True, True]) for w in (1.0, 2.0, math.inf)}
-    assert chosen[1.0] == Choice(0, 1)
-    assert chosen[2.0] == chosen[math.inf] == Choice(1, 0)
-
-
-def test_a_truncated_answer_can_be_the_worse_one_but_never_the_better():
-    same = [1.0] * 4
-    assert choose([3.0, 2.0, 1.0], same[:3], [False, True, True]) == Choice(1, 2)
-    assert choose([3.0, 2.0, 0.0], same[:3], [True, True, False]) == Choice(0, 2)
-    assert choose([3.0, 2.0], same[:2], [False, False]) is None
-    assert choose([3.0, 1.0], same[:2], [False, True]) is None  # the only fit one is also the worst
-    assert choose([None, 2.0, 1.0, None], same, [True] * 4) == Choice(1, 2)
-    assert choose([None, None], same[:2], [True, True]) is None
-
-
-def test_among_equally_good_answers_the_fastest_is_chosen():
-    assert choose([1.0, 2.0, 2.0, 1.0], [0.5, 1.0, 1.5, 1.4], [True] * 4) == Choice(2, 3)
-    assert choose([1.0, 2.0, 2.0, 1.0], [1.0] * 4, [True] * 4) == Choice(1, 0)  # then the first
-    assert choose([1.0, 2.0, 3.0, 1.0], [1.0, 1.0, 9.0, 2.0], [True] * 4) == Choice(2, 3)  # no other than the best
-    assert choose([1.0, 1.0, 1.0], [1.0, 2.0, 3.0], [True] * 3) is None  # speed alone is no reason

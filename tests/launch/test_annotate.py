@@ -10,7 +10,7 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from configs.annotate import get_config
+import configs.annotate
 from launch import annotate
 from pasta_jax.annotate import pipeline
 from pasta_jax.data.builder import Examples
@@ -20,6 +20,7 @@ from pasta_jax.files.atomic import JsonLines
 from pasta_jax.lang.program import Program
 from pasta_jax.lang.structure import PREDICTED
 from pasta_jax.llm.client import IN_A_ROW, EndpointDown
+from pasta_jax.runs.settings import changed
 from pasta_jax.toy.tokenizer import toy_tokenizer
 from tests import ROOT
 from tests.helpers.endpoint_server import Server, bad, good
@@ -38,11 +39,9 @@ def command(monkeypatch, capsys, tmp_path):
         flags.FLAGS.mark_as_parsed()
 
     def run(variant: str, changes: dict | None = None, **given) -> tuple[str, str]:
-        config = get_config(variant)
-        config.model.preset = "toy"
-        config.update(changes or {})
+        settings = changed(getattr(configs.annotate, variant)(), **{"model": {"preset": "toy"}} | (changes or {}))
         with flagsaver.flagsaver(output="out", **given):
-            annotate.main(config)
+            annotate.main(settings)
         return capsys.readouterr()
 
     return run
@@ -202,8 +201,7 @@ def test_an_endpoint_that_is_down_is_asked_again_by_the_same_command(command, ca
     [
         ({"prompt_words": (3, 100, 4)}, "config.prompt_words: expected `array` of length 2"),
         ({"max_pairs": -1}, "config.max_pairs: expected `int` >= 0"),
-        ({"annotator": "toy"}, "config.form: unknown key; known keys are annotator, source,"),
-        ({"annotator": "magic"}, "config.annotator 'magic': unknown annotator; choose one of"),
+        ({"annotator": "toy"}, "config.annotator: unknown value 'toy'; choose from structure, own"),
         ({"source": "absent.jsonl"}, "absent.jsonl: No such file"),
         ({"source": "alpaca_eval"}, "alpaca_eval: reserved for evaluation"),
         ({"records": "absent/records.jsonl"}, "absent/records.jsonl: No such file"),
@@ -247,7 +245,7 @@ def test_a_full_disk_is_one_line_and_keeps_the_answers(command, monkeypatch):
 
 def test_the_output_folder_is_required():
     with pytest.raises(PastaError, match="--output is missing"):
-        annotate.main(get_config("toy"))
+        annotate.main(configs.annotate.toy())
 
 
 @requires_data

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from configs import judges as configs
 from configs import preference as preference_config
-from configs.judges import get_config
 from launch import judges
 from pasta_jax.errors import PastaError
 from pasta_jax.judges import agreement as pipeline
@@ -20,6 +20,7 @@ from pasta_jax.preference.settings import Settings
 from pasta_jax.preference.stage import Stage, as_judged, judge_inputs, judge_of
 from pasta_jax.runs import settings
 from pasta_jax.runs.records import Artifacts
+from pasta_jax.runs.settings import changed
 from tests.helpers.requires import requires_data
 from tests.helpers.traces import PROGRAM, TOKENIZER
 
@@ -38,9 +39,7 @@ def first(judge, *texts: str) -> float:
 
 @requires_data
 def test_the_command_prints_a_line_per_judge_and_json_last(capsys):
-    config = get_config("offline")
-    config.pairs = 8
-    judges.main(config)
+    judges.main(changed(configs.offline(), pairs=8))
     *lines, last = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["rules", "repetition"]
     assert all("a proxy; agrees with" in line and "of 8 known preferences" in line for line in lines)
@@ -52,9 +51,7 @@ def test_the_command_prints_a_line_per_judge_and_json_last(capsys):
 
 def test_the_report_holds_the_agreement_of_each_kind(monkeypatch):
     monkeypatch.setattr(pipeline, "known_preferences", lambda: [*PAIRS, ("q", "not", "read")])
-    config = get_config("tiny")
-    config.pairs = 2
-    report = pipeline.measure(settings.read(config, pipeline.Settings))
+    report = pipeline.measure(changed(configs.tiny(), pairs=2))
     assert report == pipeline.Report(2, {"repetition": Agreement(pairs=2, agreed=0.75, tied=1)})
 
 
@@ -68,9 +65,7 @@ def test_the_verdicts_of_a_person(tmp_path):
     ]
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     assert pipeline.read_pairs(path)[0] == ("q", Entry("a b c d e", topics=("x",)), Entry(looping))
-    config = get_config("tiny")
-    config.file = str(path)
-    report = pipeline.measure(settings.read(config, pipeline.Settings))
+    report = pipeline.measure(changed(configs.tiny(), file=str(path)))
     assert report.fields()["ties"] == 1
     assert report.judges == {"repetition": Agreement(pairs=2, agreed=0.5, tied=0)}
     path.write_text('{"prompt": "q", "first": "x", "second": "y", "verdict": "both"}')
@@ -83,12 +78,11 @@ def test_the_verdicts_of_a_person(tmp_path):
     [({"pairs": 0}, "config.pairs: "), ({"kinds": ("length",)}, "unknown value 'length'; choose from rules")],
 )
 def test_settings_out_of_range_are_refused(changes, message):
-    config = get_config("tiny")
-    config.update(changes)
     with pytest.raises(PastaError, match=message):
-        settings.read(config, pipeline.Settings)
+        changed(configs.tiny(), **changes)
 
 
+@requires_data
 def test_the_stage_judges_by_the_rules_of_its_own_questions(tmp_path):
     path, bare = tmp_path / "prompts.jsonl", tmp_path / "bare.jsonl"
     record = {"instruction": "q", "output": "x", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}

@@ -13,6 +13,7 @@ from configs import annotate as annotate_config
 from pasta_jax.annotate import pipeline as annotate
 from pasta_jax.errors import PastaError
 from pasta_jax.runs import processes as hosts
+from pasta_jax.runs.settings import changed
 from pasta_jax.weights.load import export_model
 from tests.helpers.forked import Forked, command
 from tests.helpers.models import babbler
@@ -196,9 +197,7 @@ def test_two_processes_share_a_preference_run_that_resumes_after_one_is_killed(t
 @pytest.mark.slow
 def test_two_processes_share_annotation_by_likelihood(tmp_path):
     export_model(babbler(), tmp_path / "model")
-    toy = annotate_config.toy()
-    toy.update(dataset=False, max_pairs=3)
-    annotate.run(annotate.read_settings(toy), tmp_path / "toy")
+    annotate.run(changed(annotate_config.toy(), dataset=False, max_pairs=3), tmp_path / "toy")
     flags = ["--config=configs/annotate.py:likelihood", f"--config.records={tmp_path / 'toy/records.jsonl'}"]
     flags += [f"--config.model.path={tmp_path / 'model'}", "--config.model.preset=", "--config.weighing.lengths=(256,)"]
     written = {}

@@ -22,16 +22,14 @@ CASES = """
 import ast, sys
 from pasta_jax.tpu import environment
 environment.prepare()
-from configs.compile_tpu import get_config
-from pasta_jax.runs import settings
+from configs.compile_tpu import gemma_7b
+from pasta_jax.runs.settings import changed
 from pasta_jax.errors import PastaError
 from pasta_jax.tpu import compile as compile_tpu
 from pasta_jax.tpu import report as compile_tpu_report
 for topology, changes in ast.literal_eval(sys.argv[1]):
-    config = get_config()
-    config.update_from_flattened_dict(changes)
     try:
-        reports = list(compile_tpu.compile_all(settings.read(config, compile_tpu.Settings), [topology]))
+        reports = list(compile_tpu.compile_all(changed(gemma_7b(), **changes), [topology]))
         print(compile_tpu_report.as_json(reports))
     except PastaError as error:
         print(error)

@@ -1,0 +1,64 @@
+"""The settings of judges: the one of what can be checked, and the measurement of their agreement with preferences."""
+
+import dataclasses
+from typing import Annotated, Literal
+
+import msgspec
+
+from pasta_jax.errors import PastaError
+from pasta_jax.files.validated import Positive
+from pasta_jax.weights.settings import ModelSource
+
+Weight = Annotated[float, msgspec.Meta(ge=0)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """What each term from 0 to 1 counts; 0: it is not computed."""
+
+    finished: Weight = 1.0
+    topics: Weight = 0.5
+    repetition: Weight = 2.0
+    rules: Weight = 1.0
+    fluency: Weight = 1.0
+    fit: Weight = 1.0
+    enough: Weight = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Checks:
+    """The terms of the judge of what can be checked, and the scale of its verdicts."""
+
+    weights: Weights = Weights()
+    worst: float = -4.0  # nats per token whose fluency is 0
+    best: float = -1.0  # and 1
+    share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.8  # of the other answer's new words that is enough
+    scale: Annotated[float, msgspec.Meta(gt=0)] = 0.25  # difference of two sums that is a verdict of 73%
+
+    def __post_init__(self):
+        if not self.worst < self.best:
+            raise PastaError(f"worst {self.worst}: must be below best, which is {self.best}")
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckedSettings:
+    """The judge of what can be checked (judges/checked.py), with an untrained SmolLM2."""
+
+    checks: Checks = Checks()
+    untrained: ModelSource = ModelSource("smollm2_135m")  # whose log-probabilities are the fluency
+    # Tokens per row, question included; of longer ones the beginning.
+    lengths: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (128, 192, 256, 320, 384)
+    rows: Positive = 2  # answers per batch; more suit an accelerator
+    slice: Positive = 64  # tokens of each row whose logits exist at a time
+    products: Literal["float32", "bfloat16"] = "float32"  # as in configs/sft.py
+
+
+@dataclasses.dataclass(frozen=True)
+class AgreementSettings:
+    """Judges whose agreement with preferences is to be measured."""
+
+    kinds: tuple[Literal["rules", "repetition", "checked"], ...] = ("rules", "repetition")
+    pairs: Positive = 300
+    file: str = ""  # of a person's verdicts; empty: known preferences, which `setup.sh --data` installs
+    rules: str = "ifeval"  # where `rules` and `checked` read their rules from; see docs/DATA.md
+    checked: CheckedSettings = CheckedSettings()

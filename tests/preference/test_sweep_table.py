@@ -1,0 +1,65 @@
+"""The table and the plot of a sweep: runs that differ in seeds alone are one row, every model is a dot."""
+
+import dataclasses
+import math
+from xml.etree import ElementTree
+
+from pasta_jax.preference.report import Report, Row
+from pasta_jax.preference.sweep import Run, Spread, markdown, plot, rows_of
+from pasta_jax.view.pareto import HEIGHT, WIDTH
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def row(kind: str, temperature: float, speedup: float, exact: float) -> Row:
+    figures = {"win_rate": 0.5, "exact": exact, "speedup": speedup, "speedup_arithmetic": speedup, "parallelism": 1.0}
+    figures |= {"chunks": 1.0, "cut_off": 0, "realised": None}
+    return Row(**figures, kind=kind, round=int(kind == "round"), temperature=temperature, fingerprint="")
+
+
+def runs(rounds: int = 1) -> list[Run]:
+    """Two weights, each with two seeds."""
+    runs = []
+    for weight, speedup in ((1.0, 2.0), (math.inf, 1.5)):
+        for seed in (0, 1):
+            rows = [row("baseline", 0.0, 1.0, 0.9), row("sft", 1.0, 1.6, 0.8), row("sft", 0.0, 1.7, 0.85)]
+            rows += [row("round", 1.0, speedup + 0.1 * seed, 0.9), row("round", 0.0, 1.9, 0.91)]
+            rows += [dataclasses.replace(one, round=number) for number in range(2, rounds + 1) for one in rows[-2:]]
+            values = {"sample.seed+train.seed": seed, "score.quality_weight": weight}
+            runs.append(Run(values, Report(weight, "speedup", "toy", None, None, None, rows)))
+    return runs
+
+
+def test_seeds_share_a_row_in_the_order_of_the_report_by_temperature():
+    rows = {(one.model, one.temperature): one for one in rows_of(runs())}
+    weights = ("quality_weight=1.0", "quality_weight=inf")
+    greedy, sampled = ([(name, temperature) for name in ("Pasta-SFT", *weights)] for temperature in (0.0, 1.0))
+    assert list(rows) == [("Baseline-SFT", 0.0), *greedy, *sampled]
+    one = rows["quality_weight=1.0", 1.0]
+    assert (one.kind, one.round, one.values, one.runs) == ("round", 1, {"score.quality_weight": 1.0}, 2)
+    assert (one.speedup, one.realised) == (Spread(2.05, 2.0, 2.1), None)
+    assert rows["Pasta-SFT", 0.0].speedup == Spread(1.7, 1.7, 1.7)
+    assert rows["Pasta-SFT", 0.0].runs == 4
+    assert "2.050 (2.000 to 2.100)" in markdown(rows_of(runs()))
+
+
+def test_rows_name_their_round_where_there_are_several():
+    rows = rows_of(runs(rounds=2))
+    labels = [one.model for one in rows if one.kind == "round" and one.temperature == 1.0]
+    assert labels == [f"quality_weight={weight} round {number}" for weight in ("1.0", "inf") for number in (1, 2)]
+    assert "λ=1 round 2" in plot(rows)
+
+
+def test_the_plot_has_every_model_inside():
+    text = plot(rows_of(runs()))
+    root = ElementTree.fromstring(text)
+    assert (root.get("width"), root.get("height")) == (f"{WIDTH}", f"{HEIGHT}")
+    for name in ("Baseline-SFT", "Pasta-SFT", "λ=1, λ=∞"):  # the last two lie at one place
+        assert text.count(f">{name}</text>") == 1
+    dots = [group for group in root.iter(f"{SVG}g") if ".dot" in group.get("id", "")]
+    named = [dot.find(f"{SVG}title").text.split(":")[0] for dot in dots]
+    assert named == ["Baseline-SFT", "Pasta-SFT", "λ=1", "λ=∞"]
+    for dot in dots:
+        (place,) = dot.iter(f"{SVG}use")
+        assert 0 < float(place.get("x")) < WIDTH
+        assert 0 < float(place.get("y")) < HEIGHT
