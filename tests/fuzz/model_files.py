@@ -17,8 +17,8 @@ from pasta_jax.tokenizers.tokenizer import load_tokenizer
 from pasta_jax.weights import adapter as lora
 from pasta_jax.weights import cache as converted
 from pasta_jax.weights import config_file, huggingface, load
-from tests.fuzz.mutations import Mutator, Unchanged
-from tests.fuzz.run import Read
+from tests.fuzz.mutations import Mutator
+from tests.fuzz.run import Input
 from tests.fuzz.tokenizer_files import use
 from tests.helpers.gguf_writer import write_gguf
 from tests.helpers.models import TINY, random_params
@@ -32,160 +32,77 @@ from tests.helpers.tiny_tokenizers import (
     train_sentencepiece,
 )
 from tests.helpers.traces import tiny_model
-
-GEMMA3 = {
-    "model_type": "gemma3_text",
-    "vocab_size": 490,
-    "num_hidden_layers": 3,
-    "hidden_size": 8,
-    "intermediate_size": 8,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 4,
-    "max_position_embeddings": 512,
-    "rms_norm_eps": 1e-6,
-    "hidden_activation": "gelu_pytorch_tanh",
-    "tie_word_embeddings": True,
-    "sliding_window": 16,
-    "query_pre_attn_scalar": 4,
-    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
-    "rope_parameters": {
-        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
-        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
-    },
-}
-LLAMA = {
-    "model_type": "llama",
-    "vocab_size": 512,
-    "num_hidden_layers": 1,
-    "hidden_size": 8,
-    "intermediate_size": 8,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "max_position_embeddings": 512,
-    "rms_norm_eps": 1e-5,
-    "hidden_act": "silu",
-    "attention_bias": False,
-    "tie_word_embeddings": False,
-    "rope_theta": 5e5,
-    "rope_scaling": {
-        "rope_type": "llama3",
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 128,
-    },
-}
-GEMMA2 = GEMMA3 | {
-    "model_type": "gemma2",
-    "attn_logit_softcapping": 50.0,
-    "final_logit_softcapping": 30.0,
-    "rope_parameters": None,
-    "layer_types": None,
-}
-WRAPPED = {"model_type": "gemma3", "text_config": GEMMA3, "pasta_jax": {"tags_base": 420}}
-_NUMBERS = ("u1", "<i2", "<u4", "<i4", "<i8", "<u8", "<f4", "<f8", "?")
+from tests.weights.test_huggingface import VARIANTS
 
 
-def gguf(folder: Path):
+def gguf(folder: Path) -> list[Input]:
     """The metadata, tensors, and bytes of a GGUF file."""
-    bases = [
-        bpe_metadata(train_bpe(SMOLLM2_SPECIALS), "smollm"),
-        sentencepiece_metadata(train_sentencepiece()),
-        bpe_metadata(train_bpe(LLAMA3_SPECIALS), "llama-bpe"),
-    ]
-    files = [_parts(folder / "valid.gguf", gguf_model(base)) for base in bases]
     path = folder / "model.gguf"
+    words = [(SMOLLM2_SPECIALS, "smollm"), (LLAMA3_SPECIALS, "llama-bpe")]
+    bases = [bpe_metadata(train_bpe(specials), name) for specials, name in words]
+    bases.append(sentencepiece_metadata(train_sentencepiece()))
 
-    def attempt(by: Unchanged) -> Read:
-        metadata, tensors = by.pick(files)
-        metadata, tensors = dict(metadata), dict(tensors)
-        if isinstance(by, Mutator) and by.rng.random() < 0.8:
-            for _ in range(by.pick((1, 1, 2, 4))):
-                _change_gguf(by, metadata, tensors)
-        data = write_gguf(metadata, tensors)
-        path.write_bytes(by.raw(data) if isinstance(by, Mutator) and by.rng.random() < 0.3 else data)
+    def change(by: Mutator, content: bytes) -> bytes:
+        path.write_bytes(content)
+        file = GGUF.open(path)
+        tensors = {name: (info.shape, "F32", file.read(name).tobytes()) for name, info in file.tensors.items()}
+        kinds = {int: np.uint32, float: np.float32, bool: np.bool_}
+        metadata = {key: kinds[type(v)](v) if type(v) in kinds else v for key, v in file.metadata.items()}
+        for _ in range(by.choice((1, 1, 2, 4))):
+            change_gguf(by, metadata, tensors)
+        return write_gguf(metadata, tensors)
 
-        def read() -> None:
-            tokenizer = load_tokenizer(path)
-            load.convert_gguf(path, tokenizer)
-            use(tokenizer)
+    def read() -> None:
+        tokenizer = load_tokenizer(path)
+        load.convert_gguf(path, tokenizer)
+        use(tokenizer)
 
-        return read
-
-    return attempt
-
-
-def _parts(path: Path, data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Metadata and tensors of a GGUF file as write_gguf takes them."""
-    path.write_bytes(data)
-    gguf = GGUF.open(path)
-    tensors = {name: (info.shape, "F32", gguf.read(name).tobytes()) for name, info in gguf.tensors.items()}
-    kinds = {int: np.uint32, float: np.float32, bool: np.bool_}
-    metadata = {key: kinds[type(v)](v) if type(v) in kinds else v for key, v in gguf.metadata.items()}
-    return metadata, tensors
+    return [Input(path, gguf_model(base), read, change) for base in bases]
 
 
-def _change_gguf(by: Mutator, metadata: dict[str, Any], tensors: dict[str, Any]) -> None:
-    key = by.pick(list(metadata))
-    value = metadata[key]
-    match by.rng.randrange(10):
+def change_gguf(by: Mutator, metadata: dict[str, Any], tensors: dict[str, Any]) -> None:
+    """Another architecture, other settings of it, another tensor, or any value."""
+    key, name = by.choice(list(metadata)), by.choice(list(tensors))
+    match by.randrange(6):
         case 0:
-            del metadata[key]
-        case 1:
-            name = by.pick(list(tensors))
-            shape, kind, data = tensors[name]
-            tensors[name] = by.pick(
-                (
-                    (shape[::-1], kind, data),
-                    ((0, *shape[1:]), kind, b""),
-                    (shape, by.pick(("Q4_0", "F16", "Q2_K", "BF16")), data),
-                    ((2**40, *shape[1:]), kind, data),
-                    ((*shape, 1, 1, 1), kind, data),
-                    (shape, kind, data[: len(data) // 2]),
-                )
-            )
-        case 2:
-            tensors.pop(by.pick(list(tensors)))
-        case 3 if isinstance(value, np.ndarray) and value.size:
-            changed = value.copy()
-            with np.errstate(all="ignore"):
-                changed[by.rng.randrange(value.size)] = by.pick((0, 1, 3, 6, 255, -1, 2**31 - 1))
-                if value.dtype.kind == "f":
-                    changed[by.rng.randrange(value.size)] = by.pick((np.nan, np.inf, -np.inf, 1e30))
-            metadata[key] = by.pick((changed, changed[:-1], changed.astype("<f8"), changed.astype("?")))
-        case 4 if isinstance(value, list) and value:
-            changed = list(value)
-            changed[by.rng.randrange(len(value))] = by.pick(
-                ("", " ", "a", value[0], "\0", "<0xZZ>", "<0x41>", "x" * 10_000)
-            )
-            metadata[key] = by.pick((changed, changed[:-1], [*changed, "x"], []))
-        case 5:
-            metadata["general.alignment"] = by.pick((0, 1, 3, 2**31, np.float32(32), "32"))
-        case 6:
-            arch = by.pick(("gemma", "gemma2", "gemma3", "llama", "qwen2", ""))
-            old = metadata.get("general.architecture", "llama")
-            for name in [name for name in metadata if isinstance(old, str) and name.startswith(f"{old}.")]:
-                metadata[f"{arch}.{name.partition('.')[2]}"] = metadata.pop(name)
+            arch = by.choice(("gemma", "gemma2", "gemma3", "llama", "qwen2", ""))
+            for old in [old for old in metadata if old.partition(".")[0] in ("llama", "gemma3")]:
+                metadata[f"{arch}.{old.partition('.')[2]}"] = metadata.pop(old)
             metadata["general.architecture"] = arch
-        case 7:
+        case 1:
             names = ("rope.freq_base", "rope.scaling.factor", "rope.scaling.type", "attention.key_length")
             names += ("attention.head_count_kv", "attention.sliding_window", "attn_logit_softcapping")
-            metadata[f"llama.{by.pick(names)}"] = _strange_gguf(by)
+            metadata[f"llama.{by.choice(names)}"] = changed_gguf(by, 1)
+        case 2:
+            metadata["general.alignment"] = by.choice((0, 1, 3, 2**31, np.float32(32), "32"))
+        case 3:
+            shape, kind, data = tensors.pop(name)
+            shapes = shape[::-1], (0, *shape[1:]), (2**40, *shape[1:]), (*shape, 1, 1, 1), shape
+            other = by.choice(shapes), by.choice((kind, kind, "Q4_0", "F16", "Q2_K", "BF16"))
+            if by.often(0.8):
+                tensors[name] = *other, by.choice((data, data[: len(data) // 2]))
+        case 4:
+            del metadata[key]
         case _:
-            metadata[key] = _strange_gguf(by)
+            metadata[key] = changed_gguf(by, metadata[key])
 
 
-def _strange_gguf(by: Mutator) -> Any:
-    kind = np.dtype(by.pick(_NUMBERS))
+def changed_gguf(by: Mutator, value: Any) -> Any:
+    """A value of metadata changed as in JSON, in a type that such a file can hold."""
+    plain = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    changed = by.tree(plain)
+    if isinstance(changed, str):
+        return changed.encode("utf-8", "ignore").decode()
+    if isinstance(changed, list) and changed and all(isinstance(one, str) for one in changed):
+        return [one.encode("utf-8", "ignore").decode() for one in changed]
+    types = ("u1", "<i2", "<u4", "<i4", "<i8", "<u8", "<f4", "<f8", "?")
+    numbers = [one for one in (changed if isinstance(changed, list) else [changed]) if isinstance(one, int | float)]
     with np.errstate(all="ignore"):
-        number = np.float64(by.pick((0, 1, -1, 2, 3, 8, 255, 65_535, 2**31, 1e19, np.nan, np.inf))).astype(kind)
-    return by.pick(
-        (number, np.array([number] * by.pick((0, 1, 3)), kind), "", "linear", "x\ny", [], ["a"], [""] * 500, 0, 1)
-    )
+        array = np.array(numbers, np.float64).astype(by.choice((getattr(value, "dtype", np.dtype("<u4")).str, *types)))
+    return array if isinstance(changed, list) or not len(array) else array[0]
 
 
-def safetensors(folder: Path):
+def safetensors(folder: Path) -> list[Input]:
     """The header and bytes of model.safetensors, of an adapter, and of the cache of converted weights."""
     params = random_params(TINY, 1)
     model, base = folder / "model", tiny_model()
@@ -204,53 +121,37 @@ def safetensors(folder: Path):
         adapter: lambda: lora.load_adapter(adapter.parent, base),
         cached: lambda: converted.load(cached),
     }
-    contents = {path: path.read_bytes() for path in reads}
-
-    def attempt(by: Unchanged) -> Read:
-        path = by.pick(list(reads))
-        content = contents[path]
-        if isinstance(by, Mutator):
-            for other, data in contents.items():
-                if other != path:
-                    other.write_bytes(data)
-            content = _changed_header(by, content) if by.rng.random() < 0.6 else by.raw(content)
-        path.write_bytes(content)
-        return reads[path]
-
-    return attempt
+    return [Input(path, path.read_bytes(), read, change_header) for path, read in reads.items()]
 
 
-def _changed_header(by: Mutator, content: bytes) -> bytes:
+def change_header(by: Mutator, content: bytes) -> bytes:
     size = int.from_bytes(content[:8], "little")
-    header, body = json.loads(content[8 : 8 + size]), content[8 + size :]
-    metadata = header.get("__metadata__", {})
-    for key in [key for key in ("about", "config") if key in metadata and by.rng.random() < 0.6]:
-        metadata[key] = by.json(json.loads(metadata[key])).decode("utf-8", "ignore")
-        header["__metadata__"] = metadata
-        break
+    header = json.loads(content[8 : 8 + size])
+    described = [key for key in ("about", "config") if key in header.get("__metadata__", {})]
+    if described and by.often(0.6):
+        metadata = header["__metadata__"]
+        metadata[described[0]] = by.json(json.loads(metadata[described[0]])).decode("utf-8", "ignore")
     else:
         header = by.tree(header)
     data = json.dumps(header).encode()
-    return struct.pack("<Q", len(data)) + data + body
+    return struct.pack("<Q", len(data)) + data + content[8 + size :]
 
 
-def config_json(folder: Path):
-    """config.json of a model folder."""
+def config_json(folder: Path) -> list[Input]:
+    """config.json of a model folder, and what is computed from it before any tensor is read."""
     (folder / "tokenizer.json").write_text(train_bpe(SMOLLM2_SPECIALS))
-    valid = [LLAMA, GEMMA3, GEMMA2, WRAPPED, GEMMA3 | {"model_type": "gemma"}]
+    valid = [huggingface.config_to_json(shape, None) for shape in VARIANTS.values()]
+    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    scaling["original_max_position_embeddings"] = 128
+    valid.append(valid[3] | {"rope_parameters": None, "rope_theta": 5e5, "rope_scaling": scaling})
+    valid.append({"model_type": "gemma3", "text_config": valid[2], "pasta_jax": {"tags_base": 420}})
     valid.append(huggingface.config_to_json(TINY, config_file.TagRecord(256, PREDICTED)))
-    path = folder / "config.json"
 
-    def attempt(by: Unchanged) -> Read:
-        path.write_bytes(by.json(by.pick(valid)))
-        return lambda: _shapes(config_file.read_config(folder)[0])
+    def read() -> None:
+        config = config_file.read_config(folder)[0]
+        plain_shapes(config)
+        config.rope.frequencies(config.head_dim)
+        assert [config.is_local(layer) for layer in range(config.layers)]
+        assert config.score_scale > 0
 
-    return attempt
-
-
-def _shapes(config) -> None:
-    """What is computed from a config before any tensor is read."""
-    plain_shapes(config)
-    config.rope.frequencies(config.head_dim)
-    assert [config.is_local(layer) for layer in range(config.layers)]
-    assert config.score_scale > 0
+    return [Input(folder / "config.json", one, read) for one in valid]

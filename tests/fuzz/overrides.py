@@ -1,5 +1,6 @@
 """The door of config overrides: --config.key=value of every config, up to the settings that a command runs with."""
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,8 +18,10 @@ from pasta_jax.preference import sweep
 from pasta_jax.runs import settings
 from pasta_jax.toy import run as evaluate
 from tests import ROOT
-from tests.fuzz.mutations import DEEP, LONG, STRANGE, WORDS, Mutator, Unchanged
-from tests.fuzz.run import Read
+from tests.fuzz.mutations import DEEP, LONG, STRANGE, Mutator
+
+WORDS = ("true", "None", "1e400", "-", "0x10", "(1,2)", "[1,", "{'a': 1}", "__import__('os')", "nan", "inf", "'")
+TEXTS = {LONG: "9" * 5000, DEEP: "(" * 3000}
 
 
 def _sweep(config: ConfigDict) -> None:
@@ -27,77 +30,68 @@ def _sweep(config: ConfigDict) -> None:
         sweep.settings_of(read.base, values, Path("sweep"))
 
 
-READERS = {
-    "sweep": _sweep,
-    "preference": functools.partial(settings.read, cls=preference_settings.Settings),
-    **{
-        module.__name__.rpartition(".")[2]: functools.partial(settings.read, cls=module.Settings)
-        for module in (benchmark, decode, evaluate)
-    },
-}
-VARIANTS = [
-    *("annotate:likelihood", "annotate:openai", "annotate:toy", "annotate", "benchmark", "compile_tpu", "decode"),
-    *("evaluate", "judges", "preference", "sft", "sweep", "verifier"),
-]
-TEXTS = {LONG: "9" * 5000, DEEP: "(" * 3000}
+MODULES = {"benchmark": benchmark, "decode": decode, "evaluate": evaluate, "preference": preference_settings}
+READERS = {name: functools.partial(settings.read, cls=module.Settings) for name, module in MODULES.items()}
+READERS["sweep"] = _sweep
+OTHERS = ("annotate", "compile_tpu", "judges", "sft", "verifier")  # their configs are the settings
+VARIANTS = ("annotate:likelihood", "annotate:openai", "annotate:toy", *OTHERS, *READERS)
 
 
-def overrides(folder: Path):
+@dataclasses.dataclass
+class Override:
+    """Flags of a config in place of a file; those of no mutation are none."""
+
+    variant: str
+    values: dict[str, Any]
+    flags: list[str] = dataclasses.field(default_factory=list)
+
+    def write(self, by: Mutator | None) -> None:
+        self.flags = []
+        for _ in range(0 if by is None else by.choice((1, 1, 2, 4))):
+            key = by.choice(list(self.values))
+            self.flags.append(f"--config.{key_of(by, key)}={text_of(by, self.values[key])}")
+
+    def read(self) -> None:
+        _, chosen = configs.load(file_of(self.variant))
+        _, config = parse(flags.FlagValues(), ["script", *self.flags], chosen)
+        name = self.variant.partition(":")[0]
+        READERS[name](config) if name in READERS else settings.read(config, type(chosen))
+
+
+def overrides(folder: Path) -> list[Override]:
     """One or several keys of a config set to strange values."""
-    keys = {variant: _keys(_config(variant)) for variant in VARIANTS}
-
-    def attempt(by: Unchanged) -> Read:
-        variant = by.pick(VARIANTS)
-        arguments = []
-        for _ in range(by.pick((1, 1, 2, 4)) if isinstance(by, Mutator) else 0):
-            key, value = by.pick(list(keys[variant].items()))
-            arguments.append(f"--config.{_key(by, key)}={_text(by, value)}")
-
-        def read() -> None:
-            _, chosen = configs.load(_file(variant))
-            _, config = parse(flags.FlagValues(), ["script", *arguments], chosen)
-            name = variant.partition(":")[0]
-            READERS[name](config) if name in READERS else settings.read(config, type(chosen))
-
-        return read
-
-    return attempt
+    loaded = {variant: configs.load(file_of(variant))[1] for variant in VARIANTS}
+    return [
+        Override(variant, keys(chosen if isinstance(chosen, ConfigDict) else configs.as_config(chosen)))
+        for variant, chosen in loaded.items()
+    ]
 
 
-def _file(variant: str) -> str:
-    name, _, rest = variant.partition(":")
-    return f"{ROOT}/configs/{name}.py" + (f":{rest}" if rest else "")
+def file_of(variant: str) -> str:
+    name, colon, rest = variant.partition(":")
+    return f"{ROOT}/configs/{name}.py{colon}{rest}"
 
 
-def _config(variant: str) -> ConfigDict:
-    _, chosen = configs.load(_file(variant))
-    return chosen if isinstance(chosen, ConfigDict) else configs.as_config(chosen)
-
-
-def _keys(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def keys(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Values by dotted keys."""
     found: dict[str, Any] = {}
     for key, value in config.items():
-        found |= _keys(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+        found |= keys(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
     return found
 
 
-def _key(by: Mutator, key: str) -> str:
-    if by.rng.random() < 0.95:
-        return key
-    return by.pick((key + "x", key + ".a", key.upper(), "", key.partition(".")[0], key + "[0]", "a\nb", f"{key}[99]"))
+def key_of(by: Mutator, key: str) -> str:
+    others = (key + "x", key + ".a", key.upper(), "", key.partition(".")[0], key + "[0]", "a\nb", f"{key}[99]")
+    return key if by.often(0.95) else by.choice(others)
 
 
-def _text(by: Mutator, value: Any) -> str:
-    if by.rng.random() < 0.25:
+def text_of(by: Mutator, value: Any) -> str:
+    if by.often(0.2):
         return str(value)
-    if isinstance(value, tuple) and by.rng.random() < 0.4:
-        items = [by.pick((*value, *STRANGE[:30])) for _ in range(by.pick((0, 1, 2, 3, 500)))]
+    if isinstance(value, tuple) and by.often(0.4):
+        items = [by.choice((*value, *STRANGE[:30])) for _ in range(by.choice((0, 1, 2, 3, 500)))]
         return str(tuple(TEXTS.get(item, item) for item in items))
-    if isinstance(value, int | float) and by.rng.random() < 0.4:
-        return str(
-            by.pick((-value, value * 10**6, value + 0.5, 2**31, 2**32, 10**10, 10**9, 0, -1, float("nan"), 1e400))
-        )
-    if by.rng.random() < 0.2:
-        return by.pick(WORDS)
-    strange = by.pick([part for part in STRANGE if part != "\ud800"])
-    return str(TEXTS.get(strange, strange)) if isinstance(strange, str | int) else str(strange)
+    if isinstance(value, int | float) and by.often(0.4):
+        return str(by.choice((-value, value * 10**6, value + 0.5, 2**31, 2**32, 10**10, 0, -1, float("nan"), 1e400)))
+    strange = by.choice([*WORDS, *(part for part in STRANGE if part != "\ud800")])
+    return str(TEXTS.get(strange, strange) if isinstance(strange, str) else strange)

@@ -1,10 +1,12 @@
-"""Run mutations of a door in this process and judge each outcome: it loads, or a PastaError states why in one line."""
+"""Mutate what a door reads and judge each outcome: it loads, or a PastaError states why in one line.
+
+A door writes valid files to a folder and returns its inputs: how each is written, and read as the project does.
+"""
 
 import contextlib
 import dataclasses
 import gc
 import io
-import random
 import re
 import resource
 import signal
@@ -14,22 +16,46 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from pasta_jax.errors import PastaError
-from tests.fuzz.mutations import Mutator, Unchanged
+from tests.fuzz.mutations import Mutator, dumped, lines
 
 LIMIT_S = 5  # of CPU time, so that a busy machine changes no outcome
 LIMIT_BYTES = 2 << 30  # more than the valid file needs
-VALID = 8  # at most as many valid files has any door
 LONGEST = 1100  # characters of a message
 BROKEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # what no line on a terminal should hold
-
-Read = Callable[[], object]
-Door = Callable[[Path], Callable[[Unchanged], Read]]  # from a folder to a function that writes mutated files there
 
 
 class Hang(BaseException):
     """A mutation took longer than LIMIT_S."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Input:
+    """A file from outside: bytes, a tree of JSON, or a list of JSON lines (a list in a file .json is a tree)."""
+
+    path: Path
+    valid: Any
+    read: Callable[[], object]
+    change: Callable[[Mutator, Any], Any] | None = None  # a mutation of this format; the general ones apply besides
+    head: int = 0  # lines that are rarely changed, without which the others are not read
+
+    def write(self, by: Mutator | None) -> None:
+        """The valid file, or a mutation."""
+        value, changed = self.valid, False
+        if by is not None and self.change is not None and by.often(0.7):
+            value, changed = self.change(by, value), True
+        if isinstance(value, bytes):
+            content = value if by is None or (changed and by.often(0.8)) else by.raw(value)
+        elif isinstance(value, list) and self.path.suffix != ".json":
+            content = lines(value) if by is None else by.lines(value, self.head)
+        else:
+            content = dumped(value) if by is None or (changed and by.often(0.8)) else by.json(value)
+        self.path.write_bytes(content)
+
+
+Door = Callable[[Path], list[Input]]
 
 
 @dataclasses.dataclass
@@ -46,12 +72,9 @@ class Tally:
 
     def add(self, other: "Tally") -> None:
         """Count another batch."""
-        self.mutations += other.mutations
-        self.loaded += other.loaded
-        self.refused += other.refused
-        self.failures += other.failures
-        self.slowest_s = max(self.slowest_s, other.slowest_s)
-        self.memory = max(self.memory, other.memory)
+        for name in ("mutations", "loaded", "refused", "failures"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.slowest_s, self.memory = max(self.slowest_s, other.slowest_s), max(self.memory, other.memory)
 
     def text(self) -> str:
         """On one line."""
@@ -65,22 +88,42 @@ def fuzz(name: str, door: Door, seed: int, numbers: range, begin: Callable[[int]
     """Mutations `numbers` of a door; `begin` is called before each. The valid files must load."""
     tally = Tally(name)
     with tempfile.TemporaryDirectory() as folder, quiet():
-        write = door(Path(folder))
-        for number in range(VALID):
-            write(Unchanged(number))()
+        inputs = door(Path(folder))
+        whole = {path: path.read_bytes() for path in files(folder)}
+        for one in inputs:
+            restore(folder, whole)
+            one.write(None)
+            one.read()
         gc.collect()
         peak = peak_bytes()
         with limited_memory():
             for number in numbers:
                 begin(number)
-                attempt(write, f"{seed}/{name}/{number}", tally)
+                restore(folder, whole)
+                by = Mutator(f"{seed}/{name}/{number}")
+                one = by.choice(inputs)
+                one.write(by)
+                attempt(one.read, f"{seed}/{name}/{number}", tally)
         tally.memory = max(peak_bytes() - peak, 0)
     return tally
 
 
-def attempt(write: Callable[[Unchanged], Read], label: str, tally: Tally) -> None:
-    """One mutation."""
-    read = write(Mutator(random.Random(label)))
+def files(folder: str) -> list[Path]:
+    return [path for path in Path(folder).rglob("*") if path.is_file()]
+
+
+def restore(folder: str, whole: dict[Path, bytes]) -> None:
+    """Only the files that the door wrote itself, as it wrote them."""
+    for path in files(folder):
+        if path not in whole:
+            path.unlink()
+    for path, content in whole.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def attempt(read: Callable[[], object], label: str, tally: Tally) -> None:
+    """Read one mutation."""
     tally.mutations += 1
     began = time.process_time()
     try:
@@ -94,9 +137,7 @@ def attempt(write: Callable[[Unchanged], Read], label: str, tally: Tally) -> Non
             tally.failures.append(f"{label}: not one line: {message[:200]!r}")
     except Hang:
         tally.failures.append(f"{label}: longer than {LIMIT_S} s")
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
+    except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)
         place = next((f"{Path(f.filename).name}:{f.lineno}" for f in frames[::-1] if "pasta_jax" in f.filename), "?")
         tally.failures.append(f"{label}: {type(error).__name__} at {place}: {str(error)[:150]!r}")
@@ -139,10 +180,7 @@ def peak_bytes() -> int:
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """No output and no warnings."""
-    with (
-        contextlib.redirect_stdout(io.StringIO()),
-        contextlib.redirect_stderr(io.StringIO()),
-        warnings.catch_warnings(),
-    ):
+    out, err = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
+    with out, err, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -28,8 +28,8 @@ from pasta_jax.runs.metrics import Metrics
 from pasta_jax.runs.records import Artifacts
 from pasta_jax.toy import level
 from pasta_jax.weights import card, generation_config
-from tests.fuzz.mutations import Mutator, Unchanged
-from tests.fuzz.run import Read
+from tests.fuzz.mutations import Mutator
+from tests.fuzz.run import Input
 
 COUNT = 3
 CANDIDATE = Candidate((1, 2, 3), "text", 3, 3, 0, True, True)
@@ -46,41 +46,35 @@ STEPS: dict[type, list[Any]] = {
 }
 
 
-def artifacts(folder: Path):
+def plain(rows: list[Any]) -> list[Any]:
+    """Dataclasses as JSON has them."""
+    return json.loads(json.dumps([dataclasses.asdict(row) for row in rows]))
+
+
+def artifacts(folder: Path) -> list[Input]:
     """A step's finished file, and one that a kill left."""
-    store, inputs = Artifacts(folder), {"seed": 1, "text": "数"}
+    store, made_from = Artifacts(folder), {"seed": 1, "text": "数"}
+    finished = store.path("step", made_from).with_suffix(".jsonl")
+    head = {"step": "step", "made_from": made_from}
 
-    def attempt(by: Unchanged) -> Read:
-        cls = by.pick(list(STEPS))
-        rows = STEPS[cls]
-        path = store.path("step", inputs).with_suffix(".jsonl")
-        for old in folder.iterdir():
-            old.unlink()
-        head = {"step": "step", "made_from": inputs}
-        plain = json.loads(json.dumps([dataclasses.asdict(row) for row in rows]))
-        part = isinstance(by, Mutator) and by.rng.random() < 0.3
-        name = path.with_name(path.name + ".part") if part else path
-        content = by.lines([head, *plain])
-        if by.pick((True, False)) and isinstance(by, Mutator):
-            content = json.dumps(head, ensure_ascii=False).encode() + b"\n" + by.lines(plain)
-        name.write_bytes(content)
+    def fits(number: int, record: Any) -> bool:
+        return getattr(record, "prompt", number) in (number, number + 1, "Why?")
 
-        def fits(number: int, record: Any) -> bool:
-            return getattr(record, "prompt", number) in (number, number + 1, "Why?")
-
+    def input_of(path: Path, cls: type, rows: list[Any]) -> Input:
         def read() -> None:
             compute = lambda numbers: ((n, rows[n]) for n in numbers)  # noqa: E731
-            records = store.make("step", inputs, cls, COUNT, 1, compute, fits).records
+            records = store.make("step", made_from, cls, COUNT, 1, compute, fits).records
             assert len(records) == COUNT
             if cls is Comparison:
                 figures(records, None)
 
-        return read
+        return Input(path, [head, *plain(rows)], read, head=1)
 
-    return attempt
+    paths = finished, finished.with_name(finished.name + ".part")
+    return [input_of(path, cls, rows) for path in paths for cls, rows in STEPS.items()]
 
 
-def checkpoints(folder: Path):
+def checkpoints(folder: Path) -> list[Input]:
     """A checkpoint's sizes, record and arrays."""
     state = {"a": jnp.arange(4.0), "b": {"c": jnp.ones((2, 3), jnp.int32)}}
     about = provenance({"steps": 3}, "data", dataclasses.asdict(PREDICTED))
@@ -91,53 +85,45 @@ def checkpoints(folder: Path):
     saved = opened()
     saved.save(3, state)
     saved.close()
-    whole = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    paths = sorted(whole)
+
+    def read() -> None:
+        run = opened()
+        try:
+            if (latest := run.latest()) is not None:
+                run.about(latest)["data"]
+                run.restore(latest, jax.tree.map(lambda x: x, state))
+        finally:
+            run.close()
+
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     told = [path for path in paths if path.name in ("sizes", "metadata") or "METADATA" in path.name]
-
-    def attempt(by: Unchanged) -> Read:
-        for path, content in whole.items():
-            path.write_bytes(content)
-        if isinstance(by, Mutator):
-            path = by.pick(told if by.rng.random() < 0.7 else paths)
-            try:
-                path.write_bytes(by.json(json.loads(whole[path])))
-            except ValueError:
-                path.write_bytes(by.raw(whole[path]))
-
-        def read() -> None:
-            run = opened()
-            try:
-                if (latest := run.latest()) is not None:
-                    run.about(latest)["data"]
-                    run.restore(latest, jax.tree.map(lambda x: x, state))
-            finally:
-                run.close()
-
-        return read
-
-    return attempt
+    return [Input(path, path.read_bytes(), read, change_json) for path in (*paths, *told * 2)]
 
 
-def workdirs(folder: Path):
+def change_json(by: Mutator, content: bytes) -> bytes:
+    """A file whose size counts, so that its valid form is its bytes."""
+    try:
+        return by.json(json.loads(content))
+    except ValueError:
+        return by.raw(content)
+
+
+def workdirs(folder: Path) -> list[Input]:
     """What a run finds in its folder: metrics, settings, answers so far, sampling options, cards."""
     metrics = [{"step": n, "loss": 1 / n, "held_out/loss": 2.0} for n in range(1, 5)]
     settings = {"train": {"steps": 3, "seed": 0}, "model": {"path": ""}, "data": {"toy": "small"}}
     asked = [Prompt("", f"Question {n}?") for n in range(3)]
     counts = dict(prompt_tokens=3, tokens=4, text_tokens=4, chunks=0, steps=4, critical_path=4, parallelism=1.0)
     texts = dict(text="a", program="a", model="toy", dataset=None, finish_reason="stop")
-    flags = dict(sequential=False, replayed=False)
     times = dict(prefill_ms=1.5, decode_ms=2.5, baseline_tokens=None, theoretical_speedup=None)
-    records = [Record(index=n, prompt=asked[n].text, **texts, **flags, **counts, **times) for n in range(3)]
+    kept = counts | texts | times | dict(sequential=False, replayed=False)
+    records = [Record(index=n, prompt=asked[n].text, **kept) for n in range(3)]
     header = {"model": "toy", "seed": 0}
     chunks = (Chunk("topic", 10, 5, "own", 1, 6),)
     fed = Fed((7, 8, 9, 7), (0, 0, 1, 0), (1, 2, 2, 3))
     answer = Answer("set", 0, "Why?", "a", "a", False, None, True, 4, 4, 4, 4, chunks, 0, 0.5, 1.5, fed)
     written = card.Card("model", "toy", PREDICTED, 256, figures={"loss": 0.5})
     options = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "pasta_jax": {"max_topic_words": 3}}
-
-    def read_metrics() -> None:
-        Metrics(folder, 2, 5, tensorboard=False).close()
 
     def read_answers() -> None:
         with answers_file(folder / "out.jsonl", header, asked) as answers:
@@ -148,23 +134,15 @@ def workdirs(folder: Path):
     def read_texts() -> None:
         systems.read_answers((folder / "answers").read_bytes().split(b"\n")[:-1], folder)
 
-    files: dict[str, tuple[Any, Read]] = {
-        "metrics.jsonl": (metrics, read_metrics),
-        "out.jsonl.part": ([header, *map(msgspec.to_builtins, records)], read_answers),
-        "answers": ([dataclasses.asdict(answer)], read_texts),
-        "config.json": (settings, lambda: run_config.refuse_other(folder, settings)),
-        "config.json ": (settings, lambda: level.level_of(folder / "model")),
-        generation_config.FILE: (options, lambda: generation_config.read_defaults(folder)),
-        card.FIELDS: (msgspec.to_builtins(written), lambda: card.text(card.read(folder))),
-    }
+    def input_of(name: str, valid: Any, read: Any, head: int = 0) -> Input:
+        return Input(folder / name, valid, read, head=head)
 
-    def attempt(by: Unchanged) -> Read:
-        name = by.pick(list(files))
-        value, read = files[name]
-        (folder / name.strip()).write_bytes(by.lines(value) if isinstance(value, list) else by.json(value))
-        return read
-
-    return attempt
-
-
-DOORS: tuple[Any, ...] = (artifacts, checkpoints, workdirs)
+    return [
+        input_of("metrics.jsonl", metrics, lambda: Metrics(folder, 2, 5, tensorboard=False).close()),
+        input_of("out.jsonl.part", [header, *map(msgspec.to_builtins, records)], read_answers, head=1),
+        input_of("answers", plain([answer]), read_texts),
+        input_of("config.json", settings, lambda: run_config.refuse_other(folder, settings)),
+        input_of("config.json", settings, lambda: level.level_of(folder / "model")),
+        input_of(generation_config.FILE, options, lambda: generation_config.read_defaults(folder)),
+        input_of(card.FIELDS, msgspec.to_builtins(written), lambda: card.text(card.read(folder))),
+    ]
