@@ -1,11 +1,14 @@
 """Evaluation on prompts from start to end with a tiny model: answers are kept, a stopped run resumes, equal figures."""
 
 import dataclasses
+import functools
 import json
 import pickle
 import re
+import shutil
 import signal
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
@@ -39,17 +42,14 @@ SYSTEMS = ("model", "baseline", "skeleton", "unshared")
 QUESTIONS = ["Name a <fish>", "Why?", "List two cats"]
 
 
-@pytest.fixture
-def run(monkeypatch, tmp_path):
+@pytest.fixture(scope="module")
+def evaluate_in(tmp_path_factory, few_programs):
     """Short answers to a few prompts, by a model whose own temperature is 1 and that plans two points."""
     model = dataclasses.replace(tiny_model(), defaults=Defaults(temperature=1.0, max_topic_words=2))
-    monkeypatch.setattr(evaluate_text, "load", lambda source, only_decoding, mesh: model)
-    monkeypatch.setattr(rivals, "parse_skeleton", lambda text, most, words: parse_skeleton("1. a\n2. b", most, words))
-    monkeypatch.setattr(evaluate_text, "write_report", lambda *_: None)  # drawn by one test
-    prompts = tmp_path / "prompts.jsonl"
+    prompts = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": text, "dataset": text[:4]}) + "\n" for text in QUESTIONS))
 
-    def run(limit: int | None = None, **changes: object) -> Evaluation:
+    def evaluate_in(workdir: Path, limit: int | None = None, **changes: object) -> Evaluation:
         config = get_config("smollm2")
         config.systems = SYSTEMS
         config.prompts.update(alpaca_eval=0, no_fork=0, file=3)
@@ -58,18 +58,33 @@ def run(monkeypatch, tmp_path):
         config.skeleton.update(most_points=2, skeleton_tokens=8, point_tokens=6)
         config.decoding.update(lanes=1, rows=2, widths=(), slots=512)  # as in tests/evaluate/rivals
         config.update_from_flattened_dict(changes)
-        return evaluate_text.run(settings.read(config, evaluate_text.Settings), tmp_path / "run", limit)
+        return evaluate_text.run(settings.read(config, evaluate_text.Settings), workdir, limit)
 
-    return run
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluate_text, "load", lambda source, only_decoding, mesh: model)
+        patch.setattr(rivals, "parse_skeleton", lambda _, most, words: parse_skeleton("1. a\n2. b", most, words))
+        patch.setattr(evaluate_text, "write_report", lambda *_: None)  # drawn by two tests
+        yield evaluate_in
 
 
-@pytest.mark.slow
-def test_a_run_keeps_its_answers_and_resumes(run, tmp_path):
-    evaluation = run()
+@pytest.fixture(scope="module")
+def whole(evaluate_in, tmp_path_factory) -> tuple[Path, Evaluation]:
+    """An evaluation as it is configured above, and its folder, which no test may change."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    return folder, evaluate_in(folder)
+
+
+@pytest.fixture
+def run(evaluate_in, tmp_path):
+    return functools.partial(evaluate_in, tmp_path / "run")
+
+
+def test_a_run_keeps_its_answers_and_resumes(whole, run, tmp_path):
+    evaluation = whole[1]
+    shutil.copytree(whole[0], tmp_path / "run")
     report = evaluation.report
     assert (report.options["sampling"]["temperature"], report.options["max_topic_words"]) == (1.0, 2)
-    saved = json.loads((tmp_path / "run/report.json").read_text())
-    assert saved == json.loads(json.dumps(report.fields()))
+    assert json.loads((tmp_path / "run/report.json").read_text()) == json.loads(json.dumps(report.fields()))
     systems = report.sets["file"]
     assert tuple(systems) == SYSTEMS
     assert {system: one.figures.answers for system, one in systems.items()} == dict.fromkeys(SYSTEMS, 3)
@@ -102,9 +117,8 @@ def test_a_run_keeps_its_answers_and_resumes(run, tmp_path):
     assert [len(path.read_text().splitlines()) for path in paths] == [4] * 4
 
 
-def test_workers_of_ray_answer_as_this_process_does(run, tmp_path, monkeypatch):
+def test_workers_of_ray_answer_as_this_process_does(whole, run, tmp_path, monkeypatch):
     """Pieces go to workers as bytes, and come back in any order."""
-    here = run()
 
     def on_ray(cluster, compute, pieces):
         assert len(pieces) == 2  # two questions for a worker's one lane, then one
@@ -114,11 +128,10 @@ def test_workers_of_ray_answer_as_this_process_does(run, tmp_path, monkeypatch):
     monkeypatch.setattr(evaluate_on_ray, "on_ray", on_ray)
     monkeypatch.setattr(evaluate_text, "connected", lambda cluster: nullcontext())
     monkeypatch.setattr(evaluate_on_ray, "load", evaluate_text.load)
-    (tmp_path / "run").rename(tmp_path / "here")
     there = run(executor="ray", timed=0)
     untimed = {"prefill_seconds": 0.0, "decode_seconds": 0.0}
     for system in SYSTEMS:
-        pairs = zip(here.answers[system], there.answers[system], strict=True)
+        pairs = zip(whole[1].answers[system], there.answers[system], strict=True)
         assert all(dataclasses.replace(a, **untimed) == dataclasses.replace(b, **untimed) for a, b in pairs)
 
     lost = iter([(0, PastaError("its worker was lost"))])
@@ -128,11 +141,13 @@ def test_workers_of_ray_answer_as_this_process_does(run, tmp_path, monkeypatch):
         run(executor="ray", timed=0)
 
 
-def test_the_report_shows_every_prompt_safely(run, tmp_path):
+def test_the_report_shows_every_prompt_safely(whole, tmp_path):
     """One page without scripts or addresses, and the same in Markdown with pictures; without texts, figures alone."""
-    evaluation = run()
-    measured = dataclasses.replace(evaluation.report, throughput={"model": Throughput(3, 2, 5.0, 77.7)})
-    evaluation = dataclasses.replace(evaluation, report=measured)
+    measured = dataclasses.replace(whole[1].report, throughput={"model": Throughput(3, 2, 5.0, 77.7)})
+    evaluation = dataclasses.replace(whole[1], report=measured)
+    rows = {line[:24].strip(): line[24:].split() for line in measured.text().splitlines()[2:]}
+    assert (rows["answers"], rows["fork rate"][1]) == (["3"] * 4, "0.000")
+    assert {"repetition", "speedup", "wins, repetition", "theoretical of forked"} <= rows.keys()
     page.write_report(evaluation, True, tmp_path)
     html, markdown = ((tmp_path / name).read_text() for name in ("report.html", "report.md"))
     assert "<fish>" not in html + markdown
@@ -274,20 +289,9 @@ def test_another_model_or_config_is_refused_by_name(run, tmp_path):
         run(limit=1, systems=("baseline",))
 
 
-def test_no_prompt_at_all_is_refused(run):
+def test_prompts_of_our_own_are_a_set_and_there_must_be_one(run):
     with pytest.raises(PastaError, match=r"config\.prompts: all sets have 0 prompts"):
         run(**{"prompts.file": 0})
-
-
-def test_the_table_has_a_row_per_figure(run):
-    text = run().report.text()
-    rows = {line[:24].strip(): line[24:].split() for line in text.splitlines()[2:]}
-    assert rows["answers"] == ["3"] * 4
-    assert rows["fork rate"][1] == "0.000"
-    assert {"repetition", "speedup", "wins, repetition", "theoretical of forked"} <= rows.keys()
-
-
-def test_prompts_of_our_own_are_a_set(run):
     evaluation = run(systems=("baseline",), limit=1, **{"prompts.file": 0, "prompts.no_fork": 5})
     assert [answer.prompt for answer in evaluation.answers["baseline"]] == by_hash(no_fork(), 1)
 
