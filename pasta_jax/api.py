@@ -127,12 +127,12 @@ def load_model(
     """Load a model: a preset by name ("smollm2_135m"), a GGUF file, a folder in Hugging Face's layout, or its id.
 
     An adapter is merged into the weights, or stays beside them if these are blocks. `policy` (and `constant`) state
-    which position policy the model must have been trained with; empty accepts any. On one CPU, a quantised GGUF file is
-    decoded with in its own blocks ("q4"); otherwise the dtype defaults to float32 on a CPU and bfloat16 elsewhere
-    ("platform"). "q8" rounds weights to 8 bits. Weights for decoding only are laid out for speed; pass
+    which position policy the model must have been trained with; empty accepts any. On one CPU, quantised
+    GGUF weights are used directly ("q4"); otherwise the dtype defaults to float32 on a CPU and bfloat16 elsewhere
+    ("platform"). "q8" rounds weights to 8 bits. By default, weights are laid out for inference; pass
     `only_decoding=False` to train or export them, in the platform's dtype. With `kernel=False` they are laid out for
-    XLA's products instead of our own for the CPU. A `mesh`, as of pasta_jax.models.sharding.make_mesh(data=1, model=8),
-    divides them over several devices, where the model is then decoded.
+    XLA's products instead of our CPU kernels. A `mesh`, such as pasta_jax.models.sharding.make_mesh(data=1, model=8),
+    divides them over several devices.
     """
     name = os.fspath(model)
     is_preset = name in PRESETS

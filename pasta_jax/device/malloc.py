@@ -1,6 +1,7 @@
-"""A command on large pages: in each training step on the CPU, Linux provides and zeroes gigabytes of memory anew.
+"""Huge pages for a command's memory: without them, each training step on the CPU page-faults gigabytes.
 
-glibc returns large allocations to the system when they are freed. In pages of 4 KiB, this took a seventh of a step.
+glibc returns large allocations to the system when they are freed, so that Linux maps and zeroes them again at the next
+step. In pages of 4 KiB, this took a seventh of a step.
 """
 
 import os

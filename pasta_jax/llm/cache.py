@@ -1,4 +1,4 @@
-"""The answers of a language model on disk, each with the tokens it took; and what a run, or all of them, cost."""
+"""A language model's answers on disk, with their token counts, and the cost of one run or of all."""
 
 import dataclasses
 import threading

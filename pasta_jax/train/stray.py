@@ -1,8 +1,8 @@
-"""Chunks that go on with what main writes after them, so that a model learns to end such a chunk.
+"""Chunks that run on into main's next text, from which a model learns to end a chunk that ran on.
 
-Training records end every chunk in time. A model that decodes may miss that: it writes "\\n2." in a chunk, where it has
-only ever seen main write it, and is then sure of main's next promise. Here some chunks have such text before their
-[/ASYNC], with [/ASYNC] as the label after it and no label that would teach the text itself.
+Every chunk of a training record ends in time. While decoding, a model may run on: it writes "\\n2." in a chunk, where
+it has only ever seen main write it, and is then sure of main's next promise. Here some chunks run on before their
+[/ASYNC]. The added text has a single label, the [/ASYNC] after it, so the text itself is not learnt.
 """
 
 import dataclasses

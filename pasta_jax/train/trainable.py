@@ -108,7 +108,7 @@ def place(tree: Tree, mesh: Mesh | None) -> Tree:
 
 
 def merged(model: Model, params: Params, frozen: Params | None) -> Model:
-    """The model as it is decoded with: an adapter inside its kernels, in the platform's dtype."""
+    """The model ready for inference: its adapter merged into its kernels, in the platform's dtype."""
     params = params if frozen is None else merge(frozen, params, model.tokenizer.tags)
     params = jax.tree.map(lambda leaf: leaf.astype(platform_dtype()), params)
     return dataclasses.replace(model, params=to_decode_with(params))

@@ -1,4 +1,4 @@
-"""Parameters that are only decoded with: each matrix in the layout that the CPU multiplies with a few rows fastest."""
+"""Weights repacked for fast small-batch products on the CPU (inference only)."""
 
 from collections.abc import Callable
 

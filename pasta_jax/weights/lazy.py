@@ -17,7 +17,7 @@ from pasta_jax.models.sharding import put, shardings
 
 @dataclasses.dataclass(frozen=True)
 class Deferred:
-    """A host array that doesn't exist yet: `np.asarray` reads it, each time anew."""
+    """A host array that doesn't exist yet: `np.asarray` reads it at each call."""
 
     shape: tuple[int, ...]
     read: Callable[[], np.ndarray]

@@ -222,8 +222,8 @@ def on_device(
     """The model that `read_model` read, with its weights on the device, or in their shards on the devices of a mesh.
 
     By default, dtype and layer layout are the platform's: float32 and unrolled on the CPU, bfloat16 and stacked
-    elsewhere. A model that is only decoded with has its matrices in the layout that the platform multiplies with a few
-    rows fastest, on the CPU by our own kernel where it can, which computes in float32; it can't be trained or exported.
+    elsewhere. With `only_decoding`, matrices are laid out for fast products with a few rows, and the model can't be
+    trained or exported. On the CPU, our own kernel then multiplies in float32 where it can.
     """
     if mesh is None:
         return dataclasses.replace(model, params=to_device(model.params, dtype, stacked, only_decoding, kernel))
@@ -271,7 +271,7 @@ def decodes_codes(dtype: str, only_decoding: bool, kernel: bool = True, mesh: Me
 
 
 def for_decoding(model: Model) -> Model:
-    """A model that is on the device already, in training say, as one that is only decoded with on the CPU."""
+    """A model that is already on the device, say in training, repacked for inference on the CPU."""
     if is_stacked(model.params) or model.dtype != jnp.float32 or not is_available():
         return model
     return dataclasses.replace(model, params=on_large_pages(in_panels(jax.device_get(model.params))))
