@@ -31,8 +31,8 @@ def load(
 ) -> Model:
     """The model with its adapter merged; see weights.on_device for the other arguments.
 
-    With `only_decoding` and no dtype, the source's dtype is used. The blocks of a quantised file are kept where the dtype
-    is q4, or where it is auto and our own kernels can be used; an adapter then stays beside them.
+    With `only_decoding` and no dtype, the source's dtype is used. The blocks of a quantised file are kept where the
+    dtype is q4, or where it is auto and our own kernels can be used; an adapter then stays beside them.
     """
     if dtype is None:
         dtype = source.dtype if only_decoding else "platform"
