@@ -1,22 +1,23 @@
 """Run README's commands top to bottom, in one fresh shell, in a fresh clone: exit codes, first lines, longest pauses.
 
-    python3 tests/readme_commands.py [--full] [--cold] [--strict] [--here] [--log=FILE]
+    python3 tests/readme_commands.py [--full] [--strict] [--here] [--log=FILE]
 
 Needs no package. The commands are read from the bash blocks of README and then docs/TOY.md. Long ones run in the short
-form that SHORT has for them, with --full as they are written. --cold begins with empty caches; --here uses this
-checkout and its .venv instead of a clone. The exit code is 1 if a command fails. --strict also demands of each command
-a line within 10 s and no pause of more than 15 s; use it on a quiet machine.
+form that SHORT has for them, with --full as they are written. --here uses this checkout and its .venv instead of a
+clone. The exit code is 1 if a command fails. --strict also demands of each command a line within 10 s and no pause of
+more than 15 s; use it on a quiet machine.
 """
 
 import argparse
+import itertools
 import os
 import re
 import secrets
-import select
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -52,14 +53,9 @@ class Outcome:
 
     command: str
     code: int
-    first: float  # seconds until its first output, or its end
-    pause: float  # longest pause between two outputs, or an output and its end
+    first: float  # seconds until its first line, or its end
+    pause: float  # longest pause between its start, its lines and its end
     seconds: float
-
-    @property
-    def is_prompt(self) -> bool:
-        """Whether it was never silent for too long."""
-        return self.first <= FIRST_S and self.pause <= PAUSE_S
 
 
 def commands(markdown: str, replaced: Sequence[tuple[str, str]] = ()) -> list[str]:
@@ -74,61 +70,11 @@ def commands(markdown: str, replaced: Sequence[tuple[str, str]] = ()) -> list[st
     return found
 
 
-def fresh_environment(variables: Mapping[str, str], cache: Path | None) -> dict[str, str]:
+def fresh_environment(variables: Mapping[str, str]) -> dict[str, str]:
     """The environment without what an activated .venv, a test run or a user of JAX sets."""
     ours = re.compile(r"(JAX|XLA|TF|TPU|PASTA_JAX|PYTEST|PYTHON)\w*|VIRTUAL_ENV\w*|NPROC|HF_HUB_OFFLINE")
     env = {name: value for name, value in variables.items() if not ours.fullmatch(name)}
-    env["PATH"] = ":".join(part for part in env["PATH"].split(":") if ".venv" not in part)
-    return env | ({} if cache is None else {"PASTA_JAX_CACHE": str(cache)})
-
-
-class Shell:
-    """A bash process that runs one command after another, as a user's shell does."""
-
-    def __init__(self, folder: Path, env: Mapping[str, str], log: BinaryIO):
-        self.log = log
-        self._bash = subprocess.Popen(
-            ["bash", "--noprofile", "--norc"],
-            cwd=folder,
-            env=env,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-
-    def run(self, command: str, limit: float = LIMIT_S) -> Outcome:
-        """Run a command to its end; one that takes longer than the limit ends the shell, with code 124."""
-        assert self._bash.stdin is not None
-        assert self._bash.stdout is not None
-        mark = secrets.token_hex(8)
-        self.log.write(f"$ {command}\n".encode())
-        began = latest = time.monotonic()
-        first, pause, output = None, 0.0, b""
-        self._bash.stdin.write(f"{command} </dev/null\nprintf '\\n{mark}%d\\n' \"$?\"\n".encode())
-        self._bash.stdin.flush()
-        while not (ended := re.search(rf"\n{mark}(\d+)\n".encode(), output)):
-            readable, _, _ = select.select([self._bash.stdout], [], [], max(0.0, began + limit - time.monotonic()))
-            chunk = os.read(self._bash.stdout.fileno(), 1 << 16) if readable else b""
-            now = time.monotonic()
-            if now - latest > FIRST_S:
-                self.log.write(f"[silent for {now - latest:.0f} s]\n".encode())
-            self.log.write(chunk)
-            self.log.flush()
-            pause, latest = max(pause, now - latest), now
-            if not chunk:  # too long, or the command ended the shell
-                self.close()
-                return Outcome(command, 124 if not readable else 1, first or now - began, pause, now - began)
-            output += chunk
-            if first is None:
-                first = now - began
-        return Outcome(command, int(ended[1]), first or 0.0, pause, latest - began)
-
-    def close(self) -> None:
-        """End the shell and what it runs."""
-        if self._bash.poll() is None:
-            os.killpg(self._bash.pid, signal.SIGKILL)
-        self._bash.communicate()
+    return env | {"PATH": ":".join(part for part in env["PATH"].split(":") if ".venv" not in part)}
 
 
 @contextmanager
@@ -142,41 +88,71 @@ def checkout(here: bool) -> Iterator[Path]:
         yield Path(folder, "clone")
 
 
-def run_all(lines: Sequence[str], folder: Path, env: Mapping[str, str], log: BinaryIO) -> list[Outcome]:
-    """Run the commands in one shell, up to the first that fails, and print a line for each."""
-    shell, outcomes = Shell(folder, env, log), []
+def run_all(
+    lines: Sequence[str], folder: Path, env: Mapping[str, str], log: BinaryIO, limit: float = LIMIT_S
+) -> list[Outcome]:
+    """Run the commands in one shell, up to the first that fails, and print a line for each.
+
+    One that takes longer than the limit fails; so does one that ends the shell.
+    """
+    mark = secrets.token_hex(8)  # printed before each command and after the last
+    script = "".join(f"echo {mark}\n{line} </dev/null\n" for line in lines) + f"echo {mark}\n"
+    shell = ["bash", "--noprofile", "--norc", "-ec", script]
+    bash = subprocess.Popen(
+        shell, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    )
     print(f"{'code':>4} {'first':>7} {'pause':>7} {'total':>7}  command", flush=True)
-    try:
-        for line in lines:
-            outcome = shell.run(line)
-            outcomes.append(outcome)
-            times = " ".join(f"{seconds:>6.1f}s" for seconds in (outcome.first, outcome.pause, outcome.seconds))
-            print(f"{outcome.code:>4} {times}  {line}", flush=True)
-            if outcome.code:
-                break
-    finally:
-        shell.close()
+    outcomes: list[Outcome] = []
+    times: list[float] = []  # of the command's start and its lines
+
+    def ended(code: int) -> None:
+        pauses = [later - one for one, later in itertools.pairwise([*times, time.monotonic()])]
+        outcome = Outcome(lines[len(outcomes)], code, pauses[0], max(pauses), sum(pauses))
+        outcomes.append(outcome)
+        shown = " ".join(f"{seconds:>6.1f}s" for seconds in (outcome.first, outcome.pause, outcome.seconds))
+        print(f"{code:>4} {shown}  {outcome.command}", flush=True)
+
+    def kill() -> None:
+        os.killpg(bash.pid, signal.SIGKILL)
+
+    clock = threading.Timer(limit, kill)
+    for line in bash.stdout:
+        output, is_mark, _ = line.partition(mark.encode())  # which follows a last line without a break
+        if output:
+            times.append(time.monotonic())
+            log.write(output)
+            log.flush()
+        if not is_mark:
+            continue
+        clock.cancel()
+        if times:
+            ended(0)
+        if len(outcomes) < len(lines):
+            log.write(f"$ {lines[len(outcomes)]}\n".encode())
+            times = [time.monotonic()]
+            clock = threading.Timer(limit, kill)
+            clock.start()
+    clock.cancel()
+    if len(outcomes) < len(lines):
+        ended(bash.wait() or 1)
+    bash.wait()
+    bash.stdout.close()
     return outcomes
 
 
 def main() -> int:
     """Run the commands; 0 if all did as they should."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for flag in ("full", "cold", "strict", "here"):
+    for flag in ("full", "strict", "here"):
         parser.add_argument(f"--{flag}", action="store_true")
     parser.add_argument("--log", type=Path, help="file for the commands' output")
     flags = parser.parse_args()
     replaced = PLACEHOLDERS if flags.full else (*SHORT, *PLACEHOLDERS)
     lines = commands("".join(page.read_text(encoding="utf-8") for page in PAGES), replaced)
-    with (
-        tempfile.TemporaryDirectory(prefix="readme_cache_") as cache,
-        checkout(flags.here) as folder,
-        open(flags.log or os.devnull, "wb") as log,
-    ):
-        env = fresh_environment(os.environ, Path(cache) if flags.cold else None)
-        outcomes = run_all(lines, folder, env, log)
+    with checkout(flags.here) as folder, open(flags.log or os.devnull, "wb") as log:
+        outcomes = run_all(lines, folder, fresh_environment(os.environ), log)
     failed = [outcome.command for outcome in outcomes if outcome.code]
-    silent = [outcome.command for outcome in outcomes if not outcome.is_prompt]
+    silent = [one.command for one in outcomes if one.first > FIRST_S or one.pause > PAUSE_S]
     for what, which in ((f"{len(failed)} failed", failed), (f"{len(silent)} were silent for too long", silent)):
         if which:
             print(f"{what}: {'; '.join(which)}")

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests import ROOT
-from tests.readme_commands import PAGES, PLACEHOLDERS, SHORT, Outcome, Shell, commands, fresh_environment, run_all
+from tests.readme_commands import PAGES, PLACEHOLDERS, SHORT, commands, fresh_environment, run_all
 
 README = "".join(page.read_text(encoding="utf-8") for page in PAGES)
 
@@ -32,36 +32,24 @@ def test_commands_are_those_of_the_bash_blocks():
 
 def test_commands_run_in_one_shell_up_to_the_first_that_fails(tmp_path, capsys):
     log = io.BytesIO()
-    outcomes = run_all([*commands(PAGE), "cat", "(exit 3)", "echo never"], tmp_path, dict(os.environ), log)
-    assert [outcome.code for outcome in outcomes] == [0, 0, 0, 3]
+    slow = "sleep 0.3; echo a; sleep 0.1; echo b; sleep 0.6"
+    outcomes = run_all([*commands(PAGE), "cat", slow, "(exit 3)", "echo never"], tmp_path, os.environ, log)
+    assert [outcome.code for outcome in outcomes] == [0, 0, 0, 0, 3]
+    assert 0.3 <= outcomes[3].first < 0.6 <= outcomes[3].pause < outcomes[3].seconds
     assert b"hello world" in log.getvalue()
     assert b"never" not in log.getvalue()
     assert "   3 " in capsys.readouterr().out
 
 
-def test_a_command_that_takes_too_long_or_ends_the_shell_fails(tmp_path):
-    for command, code in (("sleep 60", 124), ("exit 0", 1)):
-        shell = Shell(tmp_path, dict(os.environ), io.BytesIO())
-        assert shell.run(command, limit=1 if code == 124 else 60).code == code
+@pytest.mark.parametrize(("command", "limit"), [("sleep 60", 1), ("exit 0", 60)])
+def test_a_command_that_takes_too_long_or_ends_the_shell_fails(command, limit, tmp_path):
+    (outcome,) = run_all([command, "echo never"], tmp_path, os.environ, io.BytesIO(), limit)
+    assert outcome.code
 
 
-def test_pauses_are_those_between_outputs_and_before_the_end(tmp_path):
-    shell = Shell(tmp_path, dict(os.environ), io.BytesIO())
-    try:
-        outcome = shell.run("sleep 0.3; echo a; sleep 0.1; echo b; sleep 0.6")
-    finally:
-        shell.close()
-    assert 0.3 <= outcome.first < outcome.seconds
-    assert 0.6 <= outcome.pause < outcome.seconds
-    assert outcome.is_prompt
-    assert not Outcome("x", 0, first=11, pause=11, seconds=20).is_prompt
-    assert not Outcome("x", 0, first=1, pause=16, seconds=20).is_prompt
-
-
-def test_a_fresh_shell_knows_nothing_of_this_one(tmp_path):
+def test_a_fresh_shell_knows_nothing_of_this_one():
     variables = {"PATH": "/clone/.venv/bin:/bin", "HOME": "/home", "JAX_PLATFORMS": "cpu", "VIRTUAL_ENV": "/clone"}
-    assert fresh_environment(variables, None) == {"PATH": "/bin", "HOME": "/home"}
-    assert fresh_environment(variables, tmp_path)["PASTA_JAX_CACHE"] == str(tmp_path)
+    assert fresh_environment(variables) == {"PATH": "/bin", "HOME": "/home"}
 
 
 @pytest.mark.parametrize(("part", "_"), [*SHORT, *PLACEHOLDERS])
@@ -77,7 +65,7 @@ def test_readme_trains_a_toy_and_decodes_with_it(tmp_path):
     found = commands(README, SHORT)
     lines = [found[found.index("source .venv/bin/activate")]]
     lines += [next(line for line in found if part in line) for part in ("launch.sft", "decode.py:toy")]
-    env = dict(os.environ) | {"PYTHONPATH": str(ROOT)}  # keeps the flags that compile quickly
+    env = os.environ | {"PYTHONPATH": str(ROOT)}  # keeps the flags that compile quickly
     log = io.BytesIO()
     outcomes = run_all(lines, tmp_path, env, log)
     assert [outcome.code for outcome in outcomes] == [0, 0, 0], log.getvalue().decode()
