@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pasta_jax.data.batch import Batch
 from pasta_jax.data.example import Example, windows
-from pasta_jax.data.packing import fill_rows, pack
+from pasta_jax.data.packing import Batch, fill_rows, pack
 from pasta_jax.errors import PastaError
 
 TOO_LONG = ("drop", "split")

@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from pasta_jax.data.batch import Batch
 from pasta_jax.data.example import Example, encode
-from pasta_jax.data.packing import pack
+from pasta_jax.data.packing import Batch, pack
 from pasta_jax.data.repetition import repeated
 from pasta_jax.errors import PastaError
 from pasta_jax.judges.judge import TIE, Judge, Verdict, from_probability

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 import jax
 import numpy as np
 
-from pasta_jax.data.batch import Batch
 from pasta_jax.data.batches import Feed, Layout
 from pasta_jax.data.example import Example
-from pasta_jax.data.packing import pack
+from pasta_jax.data.packing import Batch, pack
 from pasta_jax.errors import PastaError
 from pasta_jax.preference.loss import PairBatch
 from pasta_jax.progress import Progress

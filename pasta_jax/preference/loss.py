@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pasta_jax.data.batch import Batch
+from pasta_jax.data.packing import Batch
 from pasta_jax.errors import PastaError
 from pasta_jax.files.validated import AtLeastZero, Finite
 from pasta_jax.train.legal import Grammar

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from pasta_jax.data.batch import Batch
+from pasta_jax.data.packing import Batch
 from pasta_jax.decode.generate import DecodeConfig, rules_for
 from pasta_jax.decode.interpreter import Rules, run
 from pasta_jax.decode.prefill import prefill

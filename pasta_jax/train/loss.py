@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pasta_jax.data.batch import Batch, mask
+from pasta_jax.data.packing import Batch, mask
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import NO_LABEL
 from pasta_jax.lang.tags import TagIds

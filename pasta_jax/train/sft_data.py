@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import jax
 
-from pasta_jax.data.batch import Batch
 from pasta_jax.data.batches import Feed, Layout
 from pasta_jax.data.builder import Examples
 from pasta_jax.data.example import Example, encode
+from pasta_jax.data.packing import Batch
 from pasta_jax.data.sources import origin
 from pasta_jax.errors import PastaError
 from pasta_jax.files.remote import path_of

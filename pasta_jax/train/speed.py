@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pasta_jax.data.batch import Batch
+from pasta_jax.data.packing import Batch
 from pasta_jax.device.devices import share_of_chip
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.sharding import mesh_of, shard_rows

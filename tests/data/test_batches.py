@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 from pasta_jax.annotate.structural import annotate
 from pasta_jax.annotate.verify import verify
-from pasta_jax.data.batch import Batch, mask
 from pasta_jax.data.batches import Feed, Layout
 from pasta_jax.data.example import VECTORS, Example, encode, windows
-from pasta_jax.data.packing import fill_rows, pack
+from pasta_jax.data.packing import Batch, fill_rows, mask, pack
 from pasta_jax.data.records import prompt_ids
 from pasta_jax.data.sources import read
 from pasta_jax.errors import PastaError

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 
-from pasta_jax.data.batch import Batch
+from pasta_jax.data.packing import Batch
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.config import PRESETS

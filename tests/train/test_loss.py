@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pasta_jax.data.batch import Batch
 from pasta_jax.data.example import Example, encode, windows
-from pasta_jax.data.packing import pack
+from pasta_jax.data.packing import Batch, pack
 from pasta_jax.lang.structure import NO_LABEL, PREDICTED
 from pasta_jax.models import transformer
 from pasta_jax.models.config import PRESETS

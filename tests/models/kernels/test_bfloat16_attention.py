@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from pasta_jax.data.batch import mask
+from pasta_jax.data.packing import mask
 from pasta_jax.models.kernels import bfloat16
 from tests.models.kernels.test_blocked import LENGTH, TOY, batch, dense, inputs, with_gradients
 

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pasta_jax.data.batch import Batch, mask
-from pasta_jax.data.packing import pack
+from pasta_jax.data.packing import Batch, mask, pack
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Place
 from pasta_jax.models.config import PRESETS
