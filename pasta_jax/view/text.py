@@ -3,6 +3,8 @@
 import unicodedata
 from xml.sax.saxutils import escape
 
+from rich.cells import get_character_cell_size as cells  # by which rich lays out the terminal
+
 # An answer that is shown at reading speed: 20 characters a second, some 240 words a minute, and a tag for a moment.
 READING_MS = 50  # per character
 SHORTEST_STEP_MS = 50
@@ -30,13 +32,6 @@ def printable(text: str) -> str:
 def markup(text: str) -> str:
     """Printable text escaped for XML and HTML, attributes included."""
     return escape(printable(text), {'"': "&quot;"})
-
-
-def cells(character: str) -> int:
-    """Columns that a character takes in a fixed-width font."""
-    if unicodedata.combining(character) or unicodedata.category(character) in ("Mn", "Cf"):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
 def short(text: str, columns: int) -> str:

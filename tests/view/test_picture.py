@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
+from matplotlib.path import Path as Outline
 
 from pasta_jax.lang.program import Chunk, Program, Text
 from pasta_jax.view.picture import Layout, mask_svg, picture, timeline_svg
@@ -53,33 +54,17 @@ def test_a_timeline_has_one_bar_per_token_in_order_of_time(unit):
         assert len(elements(svg, "path", kind="arrow")) == started + len(joined)
 
 
-def polygon(path: str) -> list[list[tuple[float, float]]]:
-    """The closed outlines of a path made of M, h, v, H and z."""
-    shapes, x, y = [], 0.0, 0.0
-    for command, numbers in re.findall(r"([MhvHz])([-\d. ]*)", path):
-        values = [float(number) for number in numbers.split()]
-        if command == "M":
-            x, y = values
-            shapes.append([(x, y)])
-            continue
-        if command == "z":
-            continue
-        x, y = {"h": (x + values[0], y), "v": (x, y + values[0]), "H": (values[0], y)}[command]
-        shapes[-1].append((x, y))
-    return shapes
-
-
 def painted(path: str, left: float, top: float, count: int) -> np.ndarray:
-    """bool [count, count]: the unit cells whose centres lie inside an outline of the path."""
-    filled = np.zeros((count, count), bool)
-    x, y = left + np.arange(count) + 0.5, top + np.arange(count) + 0.5
-    for shape in polygon(path):
-        inside = np.zeros((count, count), bool)
-        for (x0, y0), (x1, y1) in zip(shape, [*shape[1:], shape[0]], strict=True):
-            crosses = (min(y0, y1) <= y) & (y < max(y0, y1))
-            inside ^= crosses[:, None] & (x < x0 + (y - y0)[:, None] * (x1 - x0) / ((y1 - y0) or 1))
-        filled |= inside
-    return filled
+    """bool [count, count]: the unit cells whose centres lie inside an outline of a path made of M, h, v, H and z."""
+    shapes, x, y = [], 0.0, 0.0
+    for command, numbers in re.findall(r"([MhvH])([-\d. ]*)", path):
+        first, *rest = map(float, numbers.split())
+        x, y = {"M": (first, *rest), "h": (x + first, y), "v": (x, y + first), "H": (first, y)}[command]
+        shapes += [[]] * (command == "M")
+        shapes[-1] = [*shapes[-1], (x, y)]
+    row, column = np.mgrid[:count, :count] + 0.5
+    centres = np.stack([left + column.ravel(), top + row.ravel()], axis=1)
+    return np.any([Outline(shape).contains_points(centres) for shape in shapes], axis=0).reshape(count, count)
 
 
 def test_the_mask_picture_is_the_mask():
