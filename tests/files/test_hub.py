@@ -53,7 +53,7 @@ def cache(folders, tmp_path, monkeypatch) -> Path:
 
 
 def source(path: str, adapter: str = "") -> ModelSource:
-    return ModelSource(preset="", path=path, adapter=adapter, policy="", constant=40, dtype="auto", kernel=True)
+    return ModelSource(path=path, adapter=adapter)
 
 
 @pytest.mark.parametrize("revision", ["", "@main", f"@{REVISION}"])

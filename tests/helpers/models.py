@@ -36,6 +36,12 @@ def random_params(config, seed: int, scale: float = 0.3, stacked: bool = False):
     return jax.tree.map(lambda s: (rng.standard_normal(s.shape) * scale).astype(np.float32), shapes)
 
 
+def trained(adapter, seed: int = 1, size: float = 0.3):
+    """An adapter as training would leave it."""
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda leaf: leaf + size * rng.standard_normal(leaf.shape).astype(np.float32), adapter)
+
+
 @functools.partial(jax.jit, static_argnames="config")
 def _forward(params, tokens_1xT, at_N, config):
     place = jnp.arange(tokens_1xT.shape[1])[None]

@@ -1,20 +1,12 @@
-"""Random decoding steps for the TPU kernel of decoding, interpreted, and for dense attention; run as a module, a sweep.
-
-    python -m tests.helpers.pool_steps
-
-compares both at every number of rows, of query heads per key/value head, and size of a head: some minutes.
-"""
+"""Random decoding steps for the TPU kernel of decoding, interpreted, and for dense attention."""
 
 import dataclasses
 import functools
-import itertools
-import sys
 from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import pallas as pl
 
 from pasta_jax.decode.rows import Rows, see_pool, spec_pool
 from pasta_jax.models.config import PRESETS
@@ -96,22 +88,3 @@ def difference(seed: int, shape: Shape, fills: Sequence[int], window: int, added
     if added_BxS is not None:
         k, v = (pool + added_BxS[:, None, :, None] for pool in (k, v))
     return float(np.max(np.abs(kernel(q, k, v, pool, fields, np.int32(window)) - expected)))
-
-
-def main() -> None:
-    """All shapes, a few fills and windows each."""
-    pl.pallas_call = functools.partial(pl.pallas_call, interpret=True)
-    pool_tpu.LONGEST = pool_tpu.TILE
-    worst = 0.0
-    for number, (rows, groups, size) in enumerate(itertools.product(range(1, 17), (1, 2, 4, 16), (64, 128, 256))):
-        shape = Shape(rows, 1 + number % 2, groups, size, (None, 20.0)[number % 3 == 0])
-        found = max(difference(number, shape, fills, window) for fills in FILLS for window in WINDOWS)
-        worst = max(worst, found)
-        print(f"{shape}: {found:.1e}", flush=True)
-        jax.clear_caches()
-    print(f"greatest difference {worst:.1e}")
-    sys.exit(worst > 1e-5)
-
-
-if __name__ == "__main__":
-    main()

@@ -192,9 +192,7 @@ def run_sweep(model: dict[str, str], folder: Path) -> None:
     config.choices = ((2.0,),)
     sweep.run(settings.read(config, sweep.Settings), folder / "sweep")
     [point] = (folder / "sweep/points").iterdir()
-    written = ModelSource(
-        preset="", path=str(point / "model"), adapter="", policy="", constant=0, dtype="auto", kernel=True
-    )
+    written = ModelSource(path=str(point / "model"))
     assert load(written).positions.matches(load_named(model).positions)
 
 
@@ -215,23 +213,11 @@ def run_sft(model: dict[str, str], folder: Path) -> None:
 
 
 def load_named(model: dict[str, str]) -> Model:
-    return load(
-        ModelSource(
-            **{"preset": "", "adapter": "", "policy": "", "constant": 40, "dtype": "auto", "kernel": True} | model
-        )
-    )
+    return load(ModelSource(**model))
 
 
 Command = Callable[[dict[str, str], Path], None]
-COMMANDS: tuple[Command, ...] = (
-    run_decode,
-    run_replay,
-    run_api,
-    run_evaluate,
-    run_preference,
-    run_sweep,
-    run_benchmark,
-)
+COMMANDS = (run_decode, run_replay, run_api, run_evaluate, run_preference, run_sweep, run_benchmark)
 
 
 def name_of(command: Command) -> str:
@@ -248,8 +234,10 @@ def workdir(folder) -> Path:
 
 
 def marks(command: Command, positions: Positions) -> tuple[pytest.MarkDecorator, ...]:
-    """One command is quick to test; each further one has programs of its own to compile."""
-    return () if command is run_decode else (pytest.mark.slow,)
+    """One command is quick to test; each further one has programs of its own to compile, for each positions."""
+    if command is run_decode:
+        return ()
+    return (pytest.mark.slow if positions.policy == "constant" else pytest.mark.extended,)
 
 
 @pytest.mark.parametrize("kind", TRAINED)

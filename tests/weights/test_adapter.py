@@ -20,7 +20,7 @@ from pasta_jax.models.parameters import stack, unstack
 from pasta_jax.weights import adapter as lora
 from pasta_jax.weights.model import Model
 from tests.helpers.byte_tokenizer import ByteTokenizer
-from tests.helpers.models import random_params
+from tests.helpers.models import random_params, trained
 
 TOY = PRESETS["toy"]
 TAGS = TagIds(256)
@@ -31,12 +31,6 @@ TOKENS = np.random.default_rng(0).integers(0, TOY.vocab, (2, 30))
 def logits(params):
     positions = np.broadcast_to(np.arange(30), (2, 30))
     return transformer.forward(params, TOY, TOKENS, positions, transformer.causal(positions))
-
-
-def trained(adapter, seed=1):
-    """An adapter as training would leave it."""
-    rng = np.random.default_rng(seed)
-    return jax.tree.map(lambda leaf: leaf + 0.3 * rng.standard_normal(leaf.shape).astype(np.float32), adapter)
 
 
 @pytest.mark.parametrize(

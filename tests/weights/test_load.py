@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import time
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -27,11 +28,20 @@ def private_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("PASTA_JAX_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.mark.parametrize(("kind", "config"), [("llama", LLAMA), ("gemma3", GEMMA3)])
-def test_a_gguf_file_and_the_cache_give_the_same_model(kind, config, tmp_path, monkeypatch):
-    content, params = gguf_bytes(kind, config)
-    path = tmp_path / "toy.gguf"
-    path.write_bytes(content)
+CONFIGS = {"llama": LLAMA, "gemma3": GEMMA3}
+
+
+def written(folder: Path, kind: str, **changes) -> Path:
+    """A GGUF file of random weights."""
+    path = folder / "toy.gguf"
+    path.write_bytes(gguf_bytes(kind, CONFIGS[kind], **changes)[0])
+    return path
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_gguf_file_and_the_cache_give_the_same_model(kind, tmp_path, monkeypatch):
+    path, config = written(tmp_path, kind), CONFIGS[kind]
+    params = gguf_bytes(kind, config)[1]
     model = load_model("", str(path))
     assert load.same_architecture(model.config, config)
     tags = model.tokenizer.tags
@@ -60,8 +70,7 @@ def flip(content: bytes) -> bytes:
 
 @pytest.mark.parametrize("damage", [cut, flip])
 def test_a_damaged_cache_is_converted_again(damage, tmp_path):
-    path = tmp_path / "toy.gguf"
-    path.write_bytes(gguf_bytes("llama", LLAMA)[0])
+    path = written(tmp_path, "llama")
     first = load_model("", str(path))
     [cached] = (tmp_path / "cache" / "converted").glob("*.safetensors")
     cached.write_bytes(damage(cached.read_bytes()))
@@ -71,8 +80,7 @@ def test_a_damaged_cache_is_converted_again(damage, tmp_path):
 
 
 def test_stacked_and_other_dtypes(tmp_path):
-    path = tmp_path / "toy.gguf"
-    path.write_bytes(gguf_bytes("llama", LLAMA)[0])
+    path = written(tmp_path, "llama")
     model = load_model("", str(path), dtype=jnp.bfloat16, stacked=True)
     assert model.params["layers"]["down"]["kernel"].shape == (LLAMA.layers, LLAMA.embed, LLAMA.ff)
     assert {leaf.dtype for leaf in jax.tree.leaves(model.params)} == {jnp.dtype("bfloat16")}
@@ -92,8 +100,7 @@ def test_a_model_for_decoding_has_another_layout_and_equal_logits(width, layout,
     if layout != "columns" and kernels.library() is None:
         pytest.skip("needs a C++ compiler")
     monkeypatch.setattr(load, "is_available", lambda: layout != "columns")
-    path = tmp_path / "toy.gguf"
-    path.write_bytes(gguf_bytes("gemma3", GEMMA3)[0])
+    path = written(tmp_path, "gemma3")
     model = load_model("", str(path))
     dtype = {"codes": "q8", "halves": "bfloat16"}.get(layout)
     other = load_model("", str(path), dtype=dtype, only_decoding=True)
@@ -122,8 +129,7 @@ def test_a_model_for_decoding_has_another_layout_and_equal_logits(width, layout,
 
 
 def test_weights_of_8_bits_are_only_to_decode_with(tmp_path, monkeypatch, capsys):
-    path = tmp_path / "toy.gguf"
-    path.write_bytes(gguf_bytes("llama", LLAMA)[0])
+    path = written(tmp_path, "llama")
     with pytest.raises(PastaError, match="dtype q8: only to decode with; set it to auto"):
         load_model("", str(path), dtype="q8")
     monkeypatch.setattr(load, "is_available", lambda: False)
@@ -134,8 +140,7 @@ def test_weights_of_8_bits_are_only_to_decode_with(tmp_path, monkeypatch, capsys
 
 @pytest.mark.parametrize("kind", ["llama", "gemma3"])
 def test_an_export_loads_with_equal_logits_and_keeps_its_tags(kind, tmp_path):
-    path = tmp_path / "toy.gguf"
-    path.write_bytes(gguf_bytes(kind, {"llama": LLAMA, "gemma3": GEMMA3}[kind])[0])
+    path = written(tmp_path, kind)
     model = load_model("", str(path))
     tags = model.tokenizer.tags
     trained = model.params["embed"].at[tags.sync].set(0.25)
@@ -150,8 +155,7 @@ def test_an_export_loads_with_equal_logits_and_keeps_its_tags(kind, tmp_path):
 
 
 def test_a_folder_without_our_section_gets_fresh_tag_rows(tmp_path):
-    path = tmp_path / "toy.gguf"
-    path.write_bytes(gguf_bytes("llama", LLAMA)[0])
+    path = written(tmp_path, "llama")
     model = load_model("", str(path))
     fresh = model.params["embed"]
     trained = dataclasses.replace(model, params=model.params | {"embed": fresh.at[model.tokenizer.tags.sync].set(0.25)})
@@ -162,16 +166,18 @@ def test_a_folder_without_our_section_gets_fresh_tag_rows(tmp_path):
     np.testing.assert_allclose(load_model("", str(tmp_path / "out")).params["embed"], fresh, atol=1e-6)
 
 
+class Words:
+    """A tokenizer of 200 words."""
+
+    tags = TagIds(210)
+
+    def encode(self, text):
+        return [sum(map(ord, word)) % 200 for word in text.split()]
+
+
 def test_tag_rows_are_apart_not_longer_than_others_and_near_their_words():
-    class Words:
-        def __init__(self, tags):
-            self.tags = tags
-
-        def encode(self, text):
-            return [sum(map(ord, word)) % 200 for word in text.split()]
-
     table = np.random.default_rng(5).standard_normal((300, 512)).astype(np.float32)
-    rows = initial_tag_rows(table, Words(TagIds(210)))
+    rows = initial_tag_rows(table, Words())
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     cosine = unit @ unit.T - np.eye(68)
     assert cosine.max() < 0.95
@@ -181,12 +187,6 @@ def test_tag_rows_are_apart_not_longer_than_others_and_near_their_words():
 
 
 def test_rows_apart_are_near_no_word_and_as_long_as_others():
-    class Words:
-        tags = TagIds(210)
-
-        def encode(self, text):
-            return [sum(map(ord, word)) % 200 for word in text.split()]
-
     rng = np.random.default_rng(5)
     table = (rng.standard_normal((300, 512)) + 2 * rng.standard_normal(512)).astype(np.float32)  # a common direction
     tags = Words.tags
@@ -206,18 +206,17 @@ def test_rows_apart_are_near_no_word_and_as_long_as_others():
 
 
 REFUSALS = [
-    ("llama", {"general.architecture": "mamba"}, "", "unsupported architecture 'mamba'"),
-    ("llama", {"llama.rope.scaling.type": "yarn"}, "", "unsupported rope scaling 'yarn'"),
-    ("llama", {"llama.feed_forward_length": 65}, "", "ffn_gate.weight has shape"),
-    ("llama", {}, "blk.1.attn_k", "no tensor blk.1.attn_k.weight"),
-    ("llama", {}, "token_embd", "no tensor token_embd.weight"),
+    ({"general.architecture": "mamba"}, "", "unsupported architecture 'mamba'"),
+    ({"llama.rope.scaling.type": "yarn"}, "", "unsupported rope scaling 'yarn'"),
+    ({"llama.feed_forward_length": 65}, "", "ffn_gate.weight has shape"),
+    ({}, "blk.1.attn_k", "no tensor blk.1.attn_k.weight"),
+    ({}, "token_embd", "no tensor token_embd.weight"),
 ]
 
 
-@pytest.mark.parametrize(("kind", "metadata", "drop", "message"), REFUSALS)
-def test_unusable_files_are_refused(kind, metadata, drop, message, tmp_path):
-    path = tmp_path / "toy.gguf"
-    path.write_bytes(gguf_bytes(kind, LLAMA, drop=drop, **metadata)[0])
+@pytest.mark.parametrize(("metadata", "drop", "message"), REFUSALS)
+def test_unusable_files_are_refused(metadata, drop, message, tmp_path):
+    path = written(tmp_path, "llama", drop=drop, **metadata)
     with pytest.raises(PastaError, match=message) as caught:
         load_model("", str(path))
     assert str(path) in str(caught.value)
@@ -225,19 +224,19 @@ def test_unusable_files_are_refused(kind, metadata, drop, message, tmp_path):
 
 
 def test_missing_and_mismatched_models_are_refused(tmp_path):
-    with pytest.raises(PastaError, match="no model named"):
-        load_model("", "")
-    with pytest.raises(PastaError, match="unknown model preset 'gemma_8b'"):
-        load_model("gemma_8b", "")
-    with pytest.raises(PastaError, match="gemma_7b: no package ships its weights"):
-        load_model("gemma_7b", "")
-    with pytest.raises(PastaError, match="not found; use a GGUF file, or a folder"):
-        load_model("", str(tmp_path / "none"))
     path = tmp_path / "toy.gguf"
+    for preset, place, message in (
+        ("", "", "no model named"),
+        ("gemma_8b", "", "unknown model preset 'gemma_8b'"),
+        ("gemma_7b", "", "gemma_7b: no package ships its weights"),
+        ("", str(path), "not found; use a GGUF file, or a folder"),
+    ):
+        with pytest.raises(PastaError, match=message):
+            load_model(preset, place)
     path.write_bytes(b"no model")
     with pytest.raises(PastaError, match="not a GGUF file"):
         load_model("", str(path))
-    path.write_bytes(gguf_bytes("llama", LLAMA)[0])
+    written(tmp_path, "llama")
     with pytest.raises(PastaError, match=r"not a smollm2_135m \(layers is 3, not 30\)"):
         load_model("smollm2_135m", str(path))
     (tmp_path / "folder").mkdir()

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 
-import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -14,7 +13,7 @@ from pasta_jax.weights import adapter as lora
 from pasta_jax.weights import huggingface
 from pasta_jax.weights.model import Model
 from tests.helpers.byte_tokenizer import ByteTokenizer
-from tests.helpers.models import random_params
+from tests.helpers.models import random_params, trained
 from tests.helpers.requires import requires_dev
 from tests.weights.test_huggingface import VARIANTS, our_logits
 
@@ -32,9 +31,7 @@ def saved(folder, kind: str, targets=lora.TARGETS, dtype="float32"):
     params = random_params(config, seed=1)
     base = Model("toy", config, params, TOKENIZER)
     settings = lora.AdapterConfig(rank=3, alpha=6.0, targets=targets)
-    rng = np.random.default_rng(2)
-    adapter = lora.new_adapter(params, settings, TOKENIZER.tags, seed=0)
-    adapter = jax.tree.map(lambda leaf: leaf + 0.3 * rng.standard_normal(leaf.shape).astype(np.float32), adapter)
+    adapter = trained(lora.new_adapter(params, settings, TOKENIZER.tags, seed=0), seed=2)
     lora.save_adapter(folder, adapter, base, lora.describe(base, settings, PREDICTED), dtype)
     huggingface.write_model(folder.parent / "base", params, config)
     return lora.merge_on_host(params, lora.rounded(adapter, dtype), TOKENIZER.tags), config

@@ -22,6 +22,7 @@ from pasta_jax.weights.load import load_model
 from pasta_jax.weights.settings import ModelSource
 from pasta_jax.weights.source import load
 from tests.helpers.gguf_models import GEMMA3, HALVES, LLAMA, gguf_bytes, random_blocks
+from tests.helpers.models import trained
 from tests.helpers.requires import requires_gemma, requires_smollm2
 from tests.models.test_goldens import GOLDENS
 
@@ -65,10 +66,8 @@ def test_other_formats_have_no_codes_with_scales():
     assert quantized.read(np.zeros(64, np.uint8), "F16", (1, 32)) is None
 
 
-def named(path, adapter="", dtype="q4", preset="") -> ModelSource:
-    return ModelSource(
-        preset=preset, path=str(path), adapter=str(adapter), policy="", constant=40, dtype=dtype, kernel=True
-    )
+def named(path, adapter="", dtype="q4") -> ModelSource:
+    return ModelSource(path=str(path), adapter=str(adapter), dtype=dtype)
 
 
 def logits(model) -> np.ndarray:
@@ -93,11 +92,9 @@ def test_a_model_in_blocks_has_the_logits_of_its_dequantised_weights(
     write(path, kind, formats)
     expected, model = load_model("", str(path)), load(named(path), only_decoding=True)
     assert model.precision == "q4"
-    layer = model.params["layers"][1]
+    layer, narrow = model.params["layers"][1], {"smollm2": "uint32", "gemma": "int8"}
     assert ("codes" if "attn_output" in FORMATS[formats] else "panels") in layer["out"]
-    assert layer["gate_up"].get("codes", jnp.zeros(())).dtype == {"smollm2": "uint32", "gemma": "int8"}.get(
-        formats, "float32"
-    )
+    assert layer["gate_up"].get("codes", jnp.zeros(())).dtype == narrow.get(formats, "float32")
     np.testing.assert_allclose(logits(model), logits(expected), rtol=0, atol=1e-4)
     assert model.fingerprint == expected.fingerprint
 
@@ -117,9 +114,7 @@ def test_an_adapter_stays_beside_blocks(formats, tmp_path, private_cache):
     write(path, "llama", formats)
     base = load_model("", str(path))
     settings = lora.AdapterConfig(rank=3, alpha=6.0)
-    adapter = lora.new_adapter(base.params, settings, base.tokenizer.tags, seed=0)
-    rng = np.random.default_rng(0)
-    adapter = jax.tree.map(lambda leaf: leaf + 0.02 * rng.standard_normal(leaf.shape).astype(np.float32), adapter)
+    adapter = trained(lora.new_adapter(base.params, settings, base.tokenizer.tags, seed=0), seed=0, size=0.02)
     lora.save_adapter(tmp_path / "a", adapter, base, lora.describe(base, settings, Positions()))
     expected = load(named(path, tmp_path / "a"), dtype="float32")
     model = load(named(path, tmp_path / "a"), only_decoding=True)
