@@ -97,7 +97,7 @@ def toy() -> Model:
     return Model("toy", config, jax.device_put(random_params(config, 1)), ByteTokenizer())
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_profile_adds_up_and_leaves_its_files(tmp_path, monkeypatch):
     monkeypatch.setattr(profile_run, "load_or_make", lambda _: toy())
     config = get_config()

@@ -61,6 +61,7 @@ def small() -> benchmark.Settings:
     return settings.read(config, benchmark.Settings)
 
 
+@pytest.mark.extended
 def test_every_server_gets_the_same_questions_in_turn(monkeypatch):
     names = {"threads": True, "llama_cpp_default": False}
     monkeypatch.setattr(serving, "targets_of", lambda *_: {name: (fixed, (ours,)) for name, ours in names.items()})

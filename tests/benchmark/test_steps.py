@@ -198,7 +198,7 @@ def test_the_train_report_counts_tokens(monkeypatch, tmp_path):
 
 
 @requires_dev("torch")
-@pytest.mark.slow
+@pytest.mark.extended
 def test_steps_of_transformers_are_taken_in_a_process_of_their_own(monkeypatch, tmp_path):
     monkeypatch.setattr(benchmark.peers, "require", lambda *_: None)
     monkeypatch.setattr(benchmark.peers.assets, "cache_dir", lambda: tmp_path)
@@ -229,7 +229,7 @@ def test_the_interpreter_report_combines_steps_events_and_replays(monkeypatch, t
     assert report.host_overhead_ms == 0.25
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_sampling_counts_every_answer_at_every_number_of_lanes(monkeypatch, tmp_path):
     path = tmp_path / "prompts.jsonl"
     path.write_text("".join(json.dumps({"instruction": f"Say {n}.", "output": "One."}) + "\n" for n in range(3)))

@@ -123,7 +123,7 @@ def assert_fed_by_the_clock(result, prompt, program, parts, tags, rows: int) -> 
     [
         (4, "predicted", True, (16, 80)),
         pytest.param(8, "constant", False, (32,), marks=pytest.mark.slow),
-        pytest.param(2, "shared_start", False, (), marks=pytest.mark.slow),
+        pytest.param(2, "shared_start", False, (), marks=pytest.mark.extended),
     ],
 )
 def test_replay_computes_what_one_forward_pass_computes(rows, policy, stacked, prefixes):

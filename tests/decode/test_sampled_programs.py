@@ -110,7 +110,7 @@ def assert_same_answer(result, answer: reference.Answer, prompt: int) -> None:
     assert trace.steps == answer.steps
 
 
-@pytest.mark.parametrize(("start", "count"), [(0, 10), pytest.param(10, 90, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("start", "count"), [(0, 10), pytest.param(10, 90, marks=pytest.mark.extended)])
 def test_sampled_programs_equal_the_oracles(start, count):
     # The oracle computes a batch until its longest answer ends, so answers of about one length share a batch.
     pairs = list(zip(random_requests(100), answered(100), strict=True))[start : start + count]

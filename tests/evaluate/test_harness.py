@@ -25,7 +25,7 @@ def harness():
 
 
 @requires_dev("lm_eval")
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.filterwarnings("ignore")
 def test_a_task_has_the_scores_of_transformers(harness, tmp_path):
     params = jax.device_put(random_params(LLAMA, 1))

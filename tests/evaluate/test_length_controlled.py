@@ -105,7 +105,7 @@ def judged(tmp_path_factory, hub):
 
 @requires_data
 @requires_dev("alpaca_eval")
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.filterwarnings("ignore")  # of the packages that it imports
 def test_alpaca_evals_own_figures_are_ours(judged, hub, monkeypatch):
     with (judged / "leaderboard.csv").open() as file:

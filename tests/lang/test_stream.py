@@ -62,7 +62,7 @@ def parsed(*pieces: str) -> list[tuple]:
     return merged(events + parser.close())
 
 
-@pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=pytest.mark.extended)])
 def test_random_strings(count):
     rng = random.Random(count)
     accepted = 0

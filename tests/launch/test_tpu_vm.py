@@ -100,7 +100,7 @@ def test_a_mistake_is_one_line(home, words, message):
     assert result.stderr.count("\n") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_watch_installs_starts_restarts_and_asks_for_another_tpu_until_the_command_succeeds(home):
     """The command fails once, is then lost with its TPU, and succeeds on the next one."""
     tries = "echo try $1 >>~/tries; case $(wc -l <~/tries) in 1) exit 7;; 2) sleep 60;; *) echo done $1;; esac"
@@ -116,7 +116,7 @@ def test_watch_installs_starts_restarts_and_asks_for_another_tpu_until_the_comma
     assert "toy is SUSPENDED: asking for another" in result.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_watch_ends_with_the_last_lines_of_a_command_that_keeps_failing(home):
     (home / "requests").write_text("ACTIVE\n" * 9)
     flags = ["watch", "toy", "--zone=z", "--type=v6e-8", "--interval=1", "--restarts=0"]

@@ -117,8 +117,8 @@ def test_logits_of_replayed_programs_are_equal_on_a_mesh():
     ("config", "mesh", "layout"),
     [
         pytest.param(WIDE, (2, 4), "stacked", marks=pytest.mark.slow),
-        pytest.param(WIDE, (4, 2), "columns", marks=pytest.mark.slow),
-        pytest.param(WIDE, (8, 1), "stacked", marks=pytest.mark.slow),
+        pytest.param(WIDE, (4, 2), "columns", marks=pytest.mark.extended),
+        pytest.param(WIDE, (8, 1), "stacked", marks=pytest.mark.extended),
         pytest.param(NARROW, (2, 4), "columns", marks=pytest.mark.slow),
     ],
     ids=lambda value: {WIDE: "wide", NARROW: "narrow"}.get(value, str(value)),

@@ -134,7 +134,7 @@ def test_swapping_the_answers_flips_the_sign_of_the_log_ratios_gradient():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("fully_compiled")
-@pytest.mark.parametrize("adapter", [False, True])
+@pytest.mark.parametrize("adapter", [False, pytest.param(True, marks=pytest.mark.extended)])
 def test_the_loss_falls_to_its_floor_on_a_problem_of_two_answers(adapter):
     """The log-ratio reaches the margin; what remains is alpha times the better answer's loss."""
     settings = PreferenceLoss("bonbon", alpha=0.005, margin=5.0, beta=0.0)

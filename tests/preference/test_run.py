@@ -112,6 +112,7 @@ def test_a_run_killed_in_each_step_ends_with_the_same_bits(config, whole, folder
         assert (folder / "whole/artifacts" / one.name).read_bytes() == one.read_bytes(), one.name
 
 
+@pytest.mark.extended
 def test_workers_of_ray_sample_what_this_process_does(config, whole, folder, monkeypatch):
     """Pieces go to workers as bytes, and come back in any order; a lost worker's are an error."""
     other = ConfigDict(config.to_dict())
