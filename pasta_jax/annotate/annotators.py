@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pasta_jax.annotate import cues, endpoint, hiding, likelihood, outline, own, prompt, structural
-from pasta_jax.annotate.run import Annotate, Answer, Unanswered
+from pasta_jax.annotate.run import Annotate, Annotation, Unanswered
 from pasta_jax.annotate.settings import ToyProblems, Weighing
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.records import messages, read_records
@@ -30,7 +30,7 @@ class Annotator:
 def by_form(pairs: Sequence[Pair]) -> Annotator:
     """List items, headed sections, parallel paragraphs: no model, no network."""
 
-    def annotate(numbers: list[int], _: Progress) -> Iterator[tuple[int, Answer]]:
+    def annotate(numbers: list[int], _: Progress) -> Iterator[tuple[int, Annotation]]:
         for number in numbers:
             yield number, {"text": structural.annotate(pairs[number].instruction, pairs[number].response)}
 
@@ -47,7 +47,7 @@ def by_toy_task(pairs: Sequence[Pair], source: ToyProblems) -> Annotator:
     """The toy task's own annotations."""
     annotations = {problem.instruction: problem.annotation for problem in toy_problems(source)}
 
-    def annotate(numbers: list[int], _: Progress) -> Iterator[tuple[int, Answer]]:
+    def annotate(numbers: list[int], _: Progress) -> Iterator[tuple[int, Annotation]]:
         for number in numbers:
             yield number, {"text": annotations[pairs[number].instruction]}
 
@@ -58,7 +58,7 @@ def by_own_answers(pairs: Sequence[Pair], answers: Path, tokenizer: Tokenizer) -
     """A model's own answers, with promises as long as their chunks."""
     rows = own.read_answers(answers)
 
-    def annotate(numbers: list[int], _: Progress) -> Iterator[tuple[int, Answer]]:
+    def annotate(numbers: list[int], _: Progress) -> Iterator[tuple[int, Annotation]]:
         for number in numbers:
             yield number, own.annotation(rows[pairs[number].id], tokenizer)
 
@@ -77,7 +77,7 @@ def by_language_model(
 ) -> Annotator:
     """A language model behind an API; its answers are cached in the file `cache` and paid for once."""
 
-    def annotate(numbers: list[int], progress: Progress) -> Iterator[tuple[int, Answer | Unanswered]]:
+    def annotate(numbers: list[int], progress: Progress) -> Iterator[tuple[int, Annotation | Unanswered]]:
         texts = ((pairs[number].instruction, pairs[number].response) for number in numbers)
         for index, answer, usage in endpoint.annotate_all(
             texts, service, concurrency, attempts, cache, lambda text: Program.from_annotation(text, tokenizer)
@@ -94,7 +94,7 @@ def by_likelihood(pairs: Sequence[Pair], records: Path, source: ModelSource, wei
     """An earlier run's chunks, weighed by a model: a chunk that later text needs is joined first or left to main."""
     programs = {record.id: record.program for record in read_records(records)}
 
-    def annotate(numbers: list[int], _: Progress) -> Iterator[tuple[int, Answer]]:
+    def annotate(numbers: list[int], _: Progress) -> Iterator[tuple[int, Annotation]]:
         items = ((messages(pairs[n]), Program.parse(programs[pairs[n].id])) for n in numbers)
         for index, program, evidence in likelihood.prune_all(load(source), items, weighing):
             yield numbers[index], {"program": program.render(), "evidence": evidence}

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from pasta_jax.annotate.prompt import question, retry_question
-from pasta_jax.annotate.run import Answer, Unanswered
+from pasta_jax.annotate.run import Annotation, Unanswered
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.error import LangError, quoted
 from pasta_jax.lang.lexer import ANNOTATION, lex
@@ -31,7 +31,7 @@ def annotate_all(
     cache: Path,
     check: Callable[[str], object],
     clock: TimeSource | None = None,
-) -> Iterator[tuple[int, Answer | Unanswered, Usage]]:
+) -> Iterator[tuple[int, Annotation | Unanswered, Usage]]:
     """(index, answer, usage so far) as the answers arrive.
 
     `check` raises a LangError for an annotation that breaks the rules. Answers are cached in the file `cache`. An error
@@ -39,7 +39,7 @@ def annotate_all(
     """
     with Client(endpoint, cache, clock) as client, ThreadPoolExecutor(concurrency) as threads:
         waiting = enumerate(pairs)
-        running: dict[Future[Answer | Unanswered], int] = {}
+        running: dict[Future[Annotation | Unanswered], int] = {}
         try:
             while True:
                 for index, (instruction, response) in islice(waiting, 2 * concurrency - len(running)):
@@ -56,9 +56,9 @@ def annotate_all(
 
 def _annotate(
     client: Client, attempts: int, instruction: str, response: str, check: Callable[[str], object]
-) -> Answer | Unanswered:
+) -> Annotation | Unanswered:
     messages = question(instruction, escape(response, ANNOTATION))
-    failure: Answer = {}
+    failure: Annotation = {}
     for _ in range(attempts):
         try:
             answer = client.chat(messages)

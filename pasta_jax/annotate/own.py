@@ -9,11 +9,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from pasta_jax.annotate.run import Answer
+from pasta_jax.annotate.run import Annotation
 from pasta_jax.data.pairs import Pair, id_of
 from pasta_jax.errors import PastaError
-from pasta_jax.files.validated import MIB, parse_json, read_lines
+from pasta_jax.files.jsonl import read
+from pasta_jax.files.validated import MIB
 from pasta_jax.lang.program import Chunk, LangError, Program, block_length
 from pasta_jax.lang.tags import tens_for
 from pasta_jax.tokenizers.tokenizer import Tokenizer
@@ -26,11 +28,10 @@ _FIX = "name a file that launch.decode wrote for --prompts_file"
 def read_answers(path: Path) -> dict[str, Mapping[str, object]]:
     """The answers in a file that launch.decode wrote, by the id of their pair."""
     answers = {}
-    for number, line in read_lines(path, MOST_BYTES, _FIX):
-        row = parse_json(line, str(path), _FIX, number)
+    for place, row in read(path, Any, MOST_BYTES, _FIX):
         texts = [row.get(name) for name in ("prompt", "text", "program")] if isinstance(row, dict) else [None]
         if not all(isinstance(text, str) for text in texts):
-            raise PastaError(f"{path}: line {number}: not an answer with prompt, text and program; {_FIX}")
+            raise PastaError(f"{place}: not an answer with prompt, text and program; {_FIX}")
         answers[id_of("", *texts[:2])] = row
     return answers
 
@@ -46,7 +47,7 @@ def corrected(pairs: Sequence[Pair], answers: Mapping[str, Mapping[str, object]]
     return result
 
 
-def annotation(row: Mapping[str, object], tokenizer: Tokenizer) -> Answer:
+def annotation(row: Mapping[str, object], tokenizer: Tokenizer) -> Annotation:
     """An answer's program with promises of the right lengths, and those that it promised as evidence."""
     if row.get("finish_reason") != "stop":
         return {"failure": "the model's answer must end by itself"}

@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 
-from pasta_jax.annotate.run import Answer
+from pasta_jax.annotate.run import Annotation
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.records import Record, prompt_ids
 from pasta_jax.data.sources import license_of
@@ -38,7 +38,7 @@ class Refusal:
 
 
 def verify(
-    pair: Pair, answer: Answer, tokenizer: Tokenizer, max_tokens: int, annotator: str, split: str
+    pair: Pair, answer: Annotation, tokenizer: Tokenizer, max_tokens: int, annotator: str, split: str
 ) -> Record | Refusal:
     """The record of an annotator's answer, or why there is none. `max_tokens`: of prompt and answer, a pool's slots."""
     shown = answer.get("text") or answer.get("program", "")

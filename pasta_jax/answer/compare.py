@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pasta_jax.answer.job import Job
 from pasta_jax.answer.one import console_of, print_answer, shows_threads
-from pasta_jax.answer.record import Record, record_of, write_pictures, write_records
+from pasta_jax.answer.record import AnswerRecord, record_of, write_pictures, write_records
 from pasta_jax.decode.generate import DecodeConfig, Request, Result, generate, slots_for, stream
 from pasta_jax.errors import PastaError
 from pasta_jax.progress import Progress, doing, say
@@ -24,7 +24,7 @@ def compare(
     config: DecodeConfig,
     round_steps: int,
     passes: int,
-) -> list[Record]:
+) -> list[AnswerRecord]:
     """Decode, print and write both answers: the sequential one's record, then the asynchronous one's.
 
     The sequential answer is the baseline's, or without one the model's own. Both are compiled before. On a terminal,
@@ -61,7 +61,9 @@ def in_turn(
     return {name: sorted(several, key=total_ms)[len(several) // 2] for name, several in results.items()}
 
 
-def report(job: Job, results: Mapping[str, Result], shown: bool, with_baseline: bool, passes: int) -> list[Record]:
+def report(
+    job: Job, results: Mapping[str, Result], shown: bool, with_baseline: bool, passes: int
+) -> list[AnswerRecord]:
     """Print and write both answers; `shown`: the asynchronous one already was."""
     sequential = record_of(job, results[SEQUENTIAL], sequential=True)
     job = dataclasses.replace(job, baseline_tokens=(sequential.tokens,))
@@ -80,19 +82,19 @@ def report(job: Job, results: Mapping[str, Result], shown: bool, with_baseline: 
     return list(records.values())
 
 
-def total_ms(answer: Result | Record) -> float:
+def total_ms(answer: Result | AnswerRecord) -> float:
     """Milliseconds of the whole answer: reading the prompt and decoding."""
     measured = answer.trace if isinstance(answer, Result) else answer
     return measured.prefill_ms + measured.decode_ms
 
 
-def realised(records: Mapping[str, Record]) -> float:
+def realised(records: Mapping[str, AnswerRecord]) -> float:
     """How many times as fast the asynchronous answer was."""
     return total_ms(records[SEQUENTIAL]) / total_ms(records[ASYNCHRONOUS])
 
 
 def show(
-    job: Job, results: Mapping[str, Result], records: Mapping[str, Record], names: Mapping[str, str], shown: bool
+    job: Job, results: Mapping[str, Result], records: Mapping[str, AnswerRecord], names: Mapping[str, str], shown: bool
 ) -> None:
     """Both answers, and their figures side by side."""
     console = console_of(job)
@@ -115,7 +117,7 @@ def show(
         console.print(f"{'page' if flag == 'html' else flag}: {path}", soft_wrap=True)
 
 
-def figures_of(record: Record) -> dict[str, str]:
+def figures_of(record: AnswerRecord) -> dict[str, str]:
     """The figures of one answer by name."""
     return {
         "threads": f"{1 + record.chunks}",

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from rich.console import Console
 
 from pasta_jax.answer.job import Job
-from pasta_jax.answer.record import Record, record_of, summary, write_pictures, write_records
+from pasta_jax.answer.record import AnswerRecord, record_of, summary, write_pictures, write_records
 from pasta_jax.answer.show import show_text, show_threads
 from pasta_jax.decode.generate import Event, Result
 from pasta_jax.device import compilation_cache
@@ -32,7 +32,9 @@ class FirstToken:
         return FirstToken(time.perf_counter(), compilation_cache.seconds())
 
 
-def answer_one(job: Job, items: Iterator[Event | Result], tags: TagIds, sequential: bool, loaded: float) -> Record:
+def answer_one(
+    job: Job, items: Iterator[Event | Result], tags: TagIds, sequential: bool, loaded: float
+) -> AnswerRecord:
     """Print one answer while it is decoded, then write and summarise it."""
     result, first_token = print_answer(job, items, tags, sequential)
     record = record_of(job, result, sequential)
@@ -93,7 +95,7 @@ def print_answer(
     return result, first_token
 
 
-def rows_of(job: Job, record: Record) -> dict[str, str]:
+def rows_of(job: Job, record: AnswerRecord) -> dict[str, str]:
     """The figures of an answer by name: threads, steps, seconds, where its page is."""
     rows = {"threads": "main alone" if not record.chunks else f"main and {record.chunks} chunks"}
     if record.chunks == 1:

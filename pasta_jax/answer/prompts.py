@@ -1,22 +1,20 @@
 """Readers of input files: prompts, a program to replay, and the lengths of a baseline's answers."""
 
-import codecs
 import dataclasses
-import itertools
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pasta_jax.errors import PastaError
-from pasta_jax.files.validated import LARGEST_INT, MIB, parse_json, read_bytes, read_lines
+from pasta_jax.files.jsonl import MOST_BYTES, read_records
+from pasta_jax.files.validated import LARGEST_INT, read_bytes
 from pasta_jax.lang.program import Program
 
 FIELDS = ("prompt", "instruction")
-MOST_BYTES, MOST_BYTES_OF_LIST = 4 * MIB, 32 * MIB  # of a prompt or a record; of a file with one JSON list
 MOST_BYTES_OF_PROGRAM = 2**18  # a second's work for the parser
-MOST_RECORDS = 2**20
-_READABLE = "pass a readable file"
+_READABLE, _ONE_PER_LINE = "pass a readable file", "write one JSON object per line"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,31 +45,7 @@ def read_prompt(prompt: str | None) -> Prompt:
 
 def read_prompts_file(path: Path) -> list[Prompt]:
     """The prompt of every record in a file of JSON lines or of one JSON list, as AlpacaEval has."""
-    return [_prompt(place, record) for place, record in read_records(path)]
-
-
-def read_records(path: Path) -> list[tuple[str, object]]:
-    """(place, record) of every record in a file of JSON lines or of one JSON list; an empty file is refused."""
-    fix = "write one JSON object per line"
-    if _begins_list(path):
-        rows = parse_json(read_bytes(path, MOST_BYTES_OF_LIST, fix), str(path), fix)
-        records = [(f"{path}: record {number}", row) for number, row in enumerate(rows, start=1)]
-    else:
-        lines = ((number, line) for number, line in read_lines(path, MOST_BYTES, fix) if line.strip())
-        parsed = ((f"{path}: line {number}", parse_json(line, str(path), fix, number)) for number, line in lines)
-        records = list(itertools.islice(parsed, MOST_RECORDS + 1))
-    if not records:
-        raise PastaError(f"{path}: has no records; {fix}")
-    if len(records) > MOST_RECORDS:
-        raise PastaError(f"{path}: has more than {MOST_RECORDS:,} records; divide it")
-    return records
-
-
-def _begins_list(path: Path) -> bool:
-    _, line = next(
-        ((number, line) for number, line in read_lines(path, MOST_BYTES_OF_LIST, _READABLE) if line.strip()), (0, b"")
-    )
-    return line.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
+    return [_prompt(place, record) for place, record in read_records(path, Any, _ONE_PER_LINE)]
 
 
 def read_program(path: Path) -> Program:
@@ -87,7 +61,7 @@ def read_program(path: Path) -> Program:
 
 def read_baseline(path: Path, prompts: Sequence[Prompt]) -> list[int]:
     """The number of tokens of each prompt's sequential answer, from the --output of a --sequential run."""
-    records = read_records(path)
+    records = read_records(path, Any, _ONE_PER_LINE)
     if len(records) != len(prompts):
         raise PastaError(f"{path}: has {len(records)} answers for {len(prompts)} prompts; run both on the same prompts")
     lengths = []

@@ -18,7 +18,7 @@ from pasta_jax.view.picture import picture
 
 
 @dataclasses.dataclass(frozen=True)
-class Record:
+class AnswerRecord:
     """One answer, as a line of --output."""
 
     index: Count
@@ -52,12 +52,12 @@ class Record:
         return json.dumps(self.fields(), ensure_ascii=False)
 
 
-def record_of(job: Job, result: Result, sequential: bool) -> Record:
+def record_of(job: Job, result: Result, sequential: bool) -> AnswerRecord:
     """The record of an answer."""
     trace, baseline = result.trace, baseline_of(job, result.request)
     if not trace.critical_path:
         baseline = None
-    return Record(
+    return AnswerRecord(
         index=result.request,
         prompt=trace.prompt,
         text=result.text,
@@ -86,7 +86,7 @@ def baseline_of(job: Job, request: int) -> int | None:
     return None if job.baseline_tokens is None else job.baseline_tokens[request] or None
 
 
-def write_records(path: Path, records: Sequence[Record]) -> None:
+def write_records(path: Path, records: Sequence[AnswerRecord]) -> None:
     """Write --output: JSON lines, or the list that AlpacaEval reads if the name ends in .json."""
     lines = [record.json() for record in records]
     if path.suffix == ".json":
@@ -108,7 +108,7 @@ def write_pictures(job: Job, result: Result) -> None:
             write_whole(job.path_for(path, result.request), writers[flag](result.trace))
 
 
-def summary(record: Record) -> str:
+def summary(record: AnswerRecord) -> str:
     """The figures of one answer."""
     text = f"{record.tokens} tokens in {record.steps} steps"
     if not record.sequential:
@@ -122,7 +122,7 @@ def summary(record: Record) -> str:
     return text
 
 
-def summary_of_many(records: Sequence[Record]) -> str:
+def summary_of_many(records: Sequence[AnswerRecord]) -> str:
     """The figures of all answers; means are geometric, over answers that are not empty."""
     text = f"{len(records)} answers, {sum(record.tokens for record in records)} tokens"
     for name, values in (

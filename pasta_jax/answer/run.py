@@ -10,7 +10,7 @@ from pasta_jax.answer.job import Job
 from pasta_jax.answer.many import answer_many
 from pasta_jax.answer.one import answer_one
 from pasta_jax.answer.prompts import Prompt
-from pasta_jax.answer.record import Record
+from pasta_jax.answer.record import AnswerRecord
 from pasta_jax.decode.generate import DecodeConfig, Request, stream
 from pasta_jax.decode.replay import replay_stream
 from pasta_jax.decode.sampling import Sampling
@@ -60,7 +60,7 @@ class Settings:
     mesh: MeshSettings
 
 
-def run(settings: Settings, job: Job) -> list[Record]:
+def run(settings: Settings, job: Job) -> list[AnswerRecord]:
     """Answer all prompts of a job; one answer is printed while it is decoded."""
     compilation_cache.seconds()  # counts from here
     mesh = decoding_mesh(settings.mesh)

@@ -13,7 +13,8 @@ from pasta_jax.decode.generate import DecodeConfig
 from pasta_jax.decode.interpreter import run
 from pasta_jax.decode.replay import prepare
 from pasta_jax.errors import PastaError
-from pasta_jax.files.validated import MIB, parse_line, read_lines
+from pasta_jax.files.jsonl import read
+from pasta_jax.files.validated import MIB
 from pasta_jax.lang.clock import clock, geometric_mean, parallelism, theoretical_speedup
 from pasta_jax.lang.program import LangError, Program
 from pasta_jax.progress import Progress
@@ -54,12 +55,11 @@ def read_programs(path: Path) -> list[Program]:
     """Programs from a JSON-lines file with a `program` field each, in surface form."""
     fix = "use a JSON-lines file with one program per line"
     programs = []
-    for number, line in read_lines(path, 4 * MIB, fix):
-        row = parse_line(line, _Row, str(path), number, fix)
+    for place, row in read(path, _Row, 4 * MIB, fix):
         try:
             programs.append(Program.parse(row.program))
         except LangError as error:
-            raise PastaError(f"{path}: line {number}: program: {error}") from None
+            raise PastaError(f"{place}: program: {error}") from None
     if not programs:
         raise PastaError(f"{path}: is empty; {fix}")
     return programs

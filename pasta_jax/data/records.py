@@ -3,13 +3,14 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from pasta_jax.data.pairs import Pair
 from pasta_jax.errors import PastaError
-from pasta_jax.files.validated import MIB, AtLeastZero, Count, parse_json, read_lines, typed
+from pasta_jax.files.jsonl import read
+from pasta_jax.files.validated import MIB, AtLeastZero, Count, typed
 from pasta_jax.tokenizers.tokenizer import Tokenizer
 
 MOST_BYTES = 4 * MIB  # of a record: the text three times, and evidence
@@ -65,9 +66,8 @@ def read_records(path: Path) -> list[Record]:
     """Read the records.jsonl of an annotation run."""
     fields = {field.name for field in dataclasses.fields(Record)}
     records = []
-    for number, line in read_lines(path, MOST_BYTES, "choose the records.jsonl of an annotation run"):
-        row = parse_json(line, str(path), _FIX, number)
+    for place, row in read(path, Any, MOST_BYTES, "choose the records.jsonl of an annotation run"):
         if not isinstance(row, dict) or row.keys() != fields:
-            raise PastaError(f"{path}: line {number}: not a record of an annotation run; {_FIX}")
-        records.append(typed(row, Record, f"{path}: line {number}", _FIX))
+            raise PastaError(f"{place}: not a record of an annotation run; {_FIX}")
+        records.append(typed(row, Record, place, _FIX))
     return records

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import jax
-import msgspec
 
 from pasta_jax.decode.generate import DecodeConfig
 from pasta_jax.errors import PastaError
@@ -31,7 +30,7 @@ from pasta_jax.evaluate.page import write_report
 from pasta_jax.evaluate.questions import SECOND_TURN, PromptCounts, Question, alpaca_eval_instructions, question_sets
 from pasta_jax.evaluate.report import Evaluation, Report, SystemReport
 from pasta_jax.evaluate.rivals.answer import Options
-from pasta_jax.evaluate.systems import Ablation, System, Task, answer_all, as_named, by_processes
+from pasta_jax.evaluate.systems import Ablation, System, Task, answer_all, as_named, decoded
 from pasta_jax.evaluate.timing import Timing, realised, speedups, time_answers, time_together
 from pasta_jax.files import atomic
 from pasta_jax.files.validated import Count, Positive
@@ -106,7 +105,7 @@ def run(settings: Settings, workdir: Path, limit: int | None = None) -> Evaluati
             tasks = tasks_of(settings)
         chosen = {name: one.chosen for name, one in sets.items()}
         every = [question for questions in chosen.values() for question in questions]
-        compute, on_ray = by_processes, settings.executor == "ray"
+        compute, on_ray = decoded, settings.executor == "ray"
         if on_ray:
             compute = on_workers(settings.ray, sources_of(settings), settings.mesh)
         with connected(settings.ray) if on_ray else nullcontext():
@@ -179,8 +178,7 @@ def judge_all(settings: Settings, answers: Mapping[System, Sequence[Answer]]) ->
     """The judges' preferences for each system's answers over the baseline's; all processes judge a share of them."""
     if not settings.judges or "baseline" not in answers:
         return {}
-    everything = processes.told(msgspec.json.encode(answers).decode())
-    answers = msgspec.json.decode(everything, type=dict[System, list[Answer]])
+    answers = processes.told(answers, dict[System, list[Answer]])
     judges = {name: judge_of(name, settings) for name in settings.judges}
     won: Wins = {}
     for system, several in answers.items():

@@ -6,11 +6,9 @@ Answers that depend on something else are refused, and what differs is named.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
-
-import msgspec
 
 from pasta_jax.decode.generate import DecodeConfig, Request, Result, generate, slots_for, stream
 from pasta_jax.decode.probe import well_formed
@@ -19,10 +17,11 @@ from pasta_jax.evaluate.answers import Answer, answer_of, answer_of_outcome
 from pasta_jax.evaluate.questions import Question
 from pasta_jax.evaluate.rivals.answer import Options, answer
 from pasta_jax.evaluate.rivals.skeleton import WORDING
-from pasta_jax.files import atomic, fingerprints
+from pasta_jax.files import fingerprints
 from pasta_jax.lang.structure import Positions
-from pasta_jax.progress import Progress, say
-from pasta_jax.runs import processes
+from pasta_jax.progress import say
+from pasta_jax.runs import processes, records
+from pasta_jax.runs.records import Records
 from pasta_jax.weights.model import Model
 
 Ablation = Literal["no_topics", "no_syncs", "constant", "shared_start"]
@@ -38,6 +37,7 @@ SHOWN = {
     "constant": "constant positions",
     "shared_start": "shared start",
 }
+OTHER_WORKDIR = "choose another --workdir"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,101 +144,53 @@ def as_named(task: Task) -> Task:
 Compute = Callable[[Task, Sequence[Question]], Iterator[Answer]]
 
 
-def by_processes(task: Task, questions: Sequence[Question]) -> Iterator[Answer]:
-    """The answers to the first process's questions: in that process all of them, in others those of their share."""
-    text = processes.told(msgspec.json.encode((task.config.slots, questions)).decode())
-    slots, missing = msgspec.json.decode(text, type=tuple[int, tuple[Question, ...]])
-    task = dataclasses.replace(task, config=dataclasses.replace(task.config, slots=slots))
-    share = processes.share(missing)
-    own = (record for _, record in task.answers(share)) if share else iter(())
-    return processes.gathered(own, len(missing), Answer)
+def decoded(task: Task, questions: Sequence[Question]) -> Iterator[Answer]:
+    """The answers by this process, each when it is finished."""
+    return (record for _, record in task.answers(questions))
 
 
-def answer_all(
-    task: Task, questions: Sequence[Question], workdir: Path, compute: Compute = by_processes
-) -> list[Answer]:
+def answer_all(task: Task, questions: Sequence[Question], workdir: Path, compute: Compute = decoded) -> list[Answer]:
     """Every question's answer, in order, then the second turns'; those of an earlier run are read.
 
     `compute` yields answers as they are finished. Of several processes, each answers a share; the first one keeps and
     returns all, the others return nothing.
     """
-    if not processes.is_first():
-        for _turn in range(2):
-            list(compute(task, ()))
-        return []
-    about, path = task.depends_on(), workdir / f"answers-{task.system}.jsonl"
-    with atomic.JsonLines(path, exclusive=True) as lines:
-        if lines.lines:
-            refuse_other(path, lines.lines[0], about)
-        else:
-            lines.append(about)
-        known = read_answers(lines.lines[1:], path)
-        first = _answer_missing(task, questions, known, lines, path, compute)
+    path = workdir / f"answers-{task.system}.jsonl"
+    with records.opened(path, task.depends_on(), Answer, _key, OTHER_WORKDIR) as done:
+        first = _turn(task, questions, done, compute)
+        texts = processes.told([answer.text for answer in first], list[str])
         later = [
-            question.next_turn(earlier.text)
-            for question, earlier in zip(questions, first, strict=True)
+            question.next_turn(text)
+            for question, text in zip(questions, texts, strict=True)
             if question.follow_up is not None
         ]
-        return first + _answer_missing(task, later, known, lines, path, compute)
+        return first + _turn(task, later, done, compute)
 
 
-def _answer_missing(
-    task: Task,
-    questions: Sequence[Question],
-    known: dict[tuple[str, int], Answer],
-    lines: atomic.JsonLines,
-    path: Path,
-    compute: Compute,
-) -> list[Answer]:
-    """Answer what is not known yet, and keep it."""
+def _key(asked: Question | Answer) -> tuple[str, int]:
+    return asked.prompts, asked.number
+
+
+def _turn(task: Task, questions: Sequence[Question], done: Records[Answer], compute: Compute) -> list[Answer]:
+    """The answers to the questions; what is not known yet is computed and kept."""
     for question in questions:
-        record = known.get((question.prompts, question.number))
+        record = done.known.get(_key(question))
         if record is not None and record.prompt != question.text:
-            place = f"{path}: answer {question.number} of {question.prompts}"
-            raise PastaError(f"{place}: to another prompt, so the set has changed; choose another --workdir")
+            place = f"{done.path}: answer {question.number} of {question.prompts}"
+            raise PastaError(f"{place}: to another prompt, so the set has changed; {OTHER_WORKDIR}")
     # As many slots as all prompts need, so that a resumed run compiles the same program.
     slots = slots_for(task.model, [task.request(question) for question in questions], task.config)
     if not task.is_rival:
         task = dataclasses.replace(task, config=dataclasses.replace(task.config, slots=slots))
-    missing = [question for question in questions if (question.prompts, question.number) not in known]
+    missing = done.missing([*map(_key, questions)])
     found = len(questions) - len(missing)
-    if found:
+    if found and processes.is_first():
         say(f"{SHOWN[task.system]}: {found} of {len(questions)} answers are there")
-    records = compute(task, missing)
     if missing:
-        with Progress(f"{SHOWN[task.system]}: answers", len(questions), found) as progress:
-            for record in records:
-                lines.append(dataclasses.asdict(record))
-                known[record.prompts, record.number] = record
+        with records.progress(f"{SHOWN[task.system]}: answers", len(questions), missing) as progress:
+            for _ in done.fill(missing, lambda numbers: compute(task, [questions[number] for number in numbers])):
                 progress.add()
-    return [known[question.prompts, question.number] for question in questions]
-
-
-def refuse_other(path: Path, line: bytes, about: Mapping[str, Any]) -> None:
-    """Refuse records that depend on other values, and name the first that differs."""
-    if line + b"\n" == atomic.json_line(about):
-        return
-    try:
-        before = msgspec.json.decode(line, type=dict[str, Any])
-        now = msgspec.json.decode(atomic.json_line(about), type=dict[str, Any])
-        key = next(key for key in (*now, *before) if before.get(key) != now.get(key))
-    except (msgspec.DecodeError, StopIteration, RecursionError):
-        raise PastaError(f"{path}: not the answers of an evaluation; choose another --workdir") from None
-    raise PastaError(
-        f"{path}: begun with {key} {before.get(key)}, now {now.get(key)}; change it back, or choose another --workdir"
-    )
-
-
-def read_answers(lines: Sequence[bytes], path: Path) -> dict[tuple[str, int], Answer]:
-    """The answers in a file, by set and number."""
-    answers = {}
-    for number, line in enumerate(lines, start=2):
-        try:
-            record = msgspec.json.decode(line, type=Answer)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise PastaError(f"{path}: line {number}: {error}; delete that line to have it answered again") from None
-        answers[record.prompts, record.number] = record
-    return answers
+    return [done.known[_key(question)] for question in questions] if processes.is_first() else []
 
 
 def _flat(value: Any) -> dict[str, Any]:

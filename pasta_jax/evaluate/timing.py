@@ -6,24 +6,24 @@ in any other run. Many together, the clock runs from the first prompt to the las
 out there: it answers one prompt after another.
 """
 
-import contextlib
 import dataclasses
+import operator
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from pasta_jax.device import compilation_cache
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.questions import Question
-from pasta_jax.evaluate.systems import SHOWN, System, Task, refuse_other
-from pasta_jax.files import atomic
+from pasta_jax.evaluate.systems import OTHER_WORKDIR, SHOWN, System, Task
 from pasta_jax.files.validated import AtLeastZero, Count
 from pasta_jax.lang.clock import geometric_mean
 from pasta_jax.progress import Progress
+from pasta_jax.runs import records
+from pasta_jax.runs.records import Record, Records
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,11 +101,10 @@ def realised(timings: Sequence[Timing], system: System) -> Realised:
 def time_answers(tasks: Sequence[Task], questions: Sequence[Question], rounds: int, workdir: Path) -> list[Timing]:
     """Time the systems' answers to each question; an earlier run's timings are read."""
     about = {"rounds": rounds, "widths": tasks[0].config.widths}
-    with _records(workdir / "timings.jsonl", tasks, about) as lines:
-        timings = [msgspec.json.decode(line, type=Timing) for line in lines.lines[1:]]
-        timings = timings[: len(questions)]
+    with _opened(workdir / "timings.jsonl", tasks, about, Timing, operator.attrgetter("number")) as done:
+        timings = list(done.known.values())[: len(questions)]
         if any(timing.prompt != question.text for timing, question in zip(timings, questions, strict=False)):
-            raise PastaError(f"{workdir}/timings.jsonl: of other prompts; choose another --workdir")
+            raise PastaError(f"{done.path}: of other prompts; {OTHER_WORKDIR}")
         with Progress("timings", len(questions), len(timings)) as progress:
             for question in questions[len(timings) :]:
                 _, *several = [{task.system: task.alone(question) for task in tasks} for _ in range(1 + rounds)]
@@ -115,7 +114,7 @@ def time_answers(tasks: Sequence[Task], questions: Sequence[Question], rounds: i
                     seconds = statistics.median(one.prefill_seconds + one.decode_seconds for one in answers)
                     systems[task.system] = Timed(round(seconds, 4), answers[0].critical_path, len(answers[0].chunks))
                 timing = Timing(question.number, question.text, systems)
-                lines.append(dataclasses.asdict(timing))
+                done.add(timing)
                 timings.append(timing)
                 progress.add()
     return timings
@@ -128,9 +127,9 @@ def time_together(tasks: Sequence[Task], questions: Sequence[Question], workdir:
         return {}
     config = tasks[0].config  # everyone's
     about = {"answers": len(questions), "lanes": config.lanes, "widths": config.widths, "packed": config.packed}
-    with _records(workdir / "throughput.jsonl", tasks, about) as lines:
-        known = [msgspec.json.decode(line, type=tuple[str, Throughput]) for line in lines.lines[1:]]
-        found = dict(known)
+    kind = tuple[str, Throughput]
+    with _opened(workdir / "throughput.jsonl", tasks, about, kind, operator.itemgetter(0)) as done:
+        found = dict(done.known.values())
         with Progress("throughput", 2 * len(tasks) * len(questions), 2 * len(found) * len(questions)) as progress:
             for task in tasks:
                 if task.system in found:
@@ -144,17 +143,13 @@ def time_together(tasks: Sequence[Task], questions: Sequence[Question], workdir:
                     seconds = time.perf_counter() - compilation_cache.seconds() - began
                 speed = round(tokens / seconds, 2)
                 found[task.system] = Throughput(len(questions), config.lanes, round(seconds, 3), speed)
-                lines.append((task.system, dataclasses.asdict(found[task.system])))
+                done.add((task.system, found[task.system]))
     return found
 
 
-@contextlib.contextmanager
-def _records(path: Path, tasks: Sequence[Task], about: dict[str, Any]) -> Iterator[atomic.JsonLines]:
+def _opened(
+    path: Path, tasks: Sequence[Task], about: dict[str, Any], kind: type[Record], key: records.Key[Record]
+) -> AbstractContextManager[Records[Record]]:
     """A file whose first line states what its records depend on."""
     about = about | {f"{task.system}.{name}": value for task in tasks for name, value in task.depends_on().items()}
-    with atomic.JsonLines(path, exclusive=True) as lines:
-        if lines.lines:
-            refuse_other(path, lines.lines[0], about)
-        else:
-            lines.append(about)
-        yield lines
+    return records.opened(path, about, kind, key, OTHER_WORKDIR)

@@ -1,46 +1,53 @@
-"""Files that are whole or absent, and JSON lines that a killed run resumes; on local disks and at gs:// (remote.py)."""
+"""Files and folders that are whole or absent, on local disks and at gs:// (remote.py)."""
 
 import contextlib
 import errno
-import fcntl
+import functools
 import io
 import json
 import os
+import re
+import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, TextIO
 
 from pasta_jax.errors import PastaError
 from pasta_jax.files import remote
 from pasta_jax.files.remote import is_remote
 
-UPLOAD_S = 10.0  # a remote file of JSON lines lags at most this far behind; what it lacks is computed again
+ABANDONED_S = 24 * 3600  # without a write, after which a temporary file belongs to no running writer
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]+\.part", re.DOTALL)
 
 
 @contextlib.contextmanager
 def replacing(path: Path, fix: str = "choose a writable path on a disk with free space") -> Iterator[Path]:
     """Yield a temporary path next to `path` to write to; rename it when the block succeeds, remove it when it fails.
 
-    Readers see the old file or the whole new one. The folder is created. `fix` ends the error of a failed write.
+    Readers see the old file or the whole new one, after a crash of the machine too. The folder is created. `fix` ends
+    the error of a failed write.
     """
     if is_remote(path):
         with tempfile.TemporaryDirectory() as folder:
             yield Path(folder, path.name)
             remote.upload(Path(folder, path.name), path, fix)
         return
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield part
-        os.replace(part, path)
-    except OSError as error:
-        reason = error.strerror or error
-        raise PastaError(f"{path}: {reason}; {fix}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
+    part = _temporary(path)
+    with _one_line(path, fix):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _remove_abandoned(path.parent)
+            part.touch(exist_ok=False)  # O_EXCL; with the permissions of any new file
+            yield part
+            _sync(part)
+            os.replace(part, path)
+            _sync(path.parent)
+        finally:
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -51,18 +58,54 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
             yield Path(part)
             remote.upload_folder(Path(part), folder, "check that this machine may write there")
         return
-    part = folder.with_name(f"{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)  # left by a killed run
+    part, old = _temporary(folder), _temporary(folder)
+    with _one_line(folder, "choose a writable path on a disk with free space"):
+        try:
+            part.mkdir(parents=True)
+            _remove_abandoned(folder.parent)
+            yield part
+            for path in (*remote.files_below(part), part):
+                _sync(path)
+            if folder.is_dir():
+                folder.rename(old)
+            part.rename(folder)
+            _sync(folder.parent)
+            shutil.rmtree(old, ignore_errors=True)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+            if old.exists() and not folder.exists():
+                old.rename(folder)
+
+
+def _temporary(path: Path) -> Path:
+    """A name that no other writer has: two containers that share a folder may have equal process ids."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+
+
+@functools.cache
+def _remove_abandoned(folder: Path) -> None:
+    """Remove what killed writers left in a folder long ago; once a process, since it lists the folder."""
+    for path in folder.glob(".*.part"):
+        with contextlib.suppress(OSError):
+            if _TEMPORARY.fullmatch(path.name) and time.time() - path.stat().st_mtime > ABANDONED_S:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _sync(path: Path) -> None:
+    """Have the disk hold what was written: else a crash of the machine could keep a rename and lose the content."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        part.mkdir(parents=True)
-        yield part
-        shutil.rmtree(folder, ignore_errors=True)
-        part.rename(folder)
-    except OSError as error:
-        reason = error.strerror or error
-        raise PastaError(f"{folder}: {reason}; choose a writable path on a disk with free space") from None
+        os.fsync(descriptor)
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _one_line(path: Path, fix: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise PastaError(f"{path}: {error.strerror or error}; {fix}") from None
 
 
 def check_writable(folder: Path) -> None:
@@ -118,102 +161,13 @@ def reopen(path: Path, lines: Iterable[str]) -> TextIO:
 
 
 @contextlib.contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """Wait until no other process is in such a block for the same path. Remote paths can't be locked."""
-    if is_remote(path):
-        yield
-        return
-    lock = path.with_name(path.name + ".lock")
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    while True:
-        file = lock.open("ab")
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
-                break
-        file.close()  # its owner removed it after we had opened it
+def naming_a_full_disk(path: Path) -> Iterator[None]:
+    """Run the block; if it fails because the disk is full, say so in one line."""
     try:
         yield
-    finally:
-        lock.unlink(missing_ok=True)
-        file.close()
-
-
-def part_of(path: Path) -> Path:
-    """Where `growing` keeps a file until it is complete."""
-    return path.with_name(path.name + ".part")
-
-
-@contextlib.contextmanager
-def growing(path: Path, lines: Iterable[str] = ()) -> Iterator[TextIO]:
-    """Yield a file that begins with `lines`; it becomes `path` when the block succeeds and is kept when it fails."""
-    try:
-        with reopen(part_of(path), lines) as file:
-            yield file
-        if is_remote(path):  # a rename would copy it there, and fail if another process had come first
-            path.write_bytes(part_of(path).read_bytes())
-            part_of(path).unlink(missing_ok=True)
-        else:
-            os.replace(part_of(path), path)
-    except OSError as error:
+    except PastaError:
+        raise
+    except Exception as error:
         if not disk_is_full(error):
             raise
-        raise PastaError(f"{part_of(path)}: the disk is full; free some space and rerun the command") from None
-
-
-def whole_lines(path: Path) -> list[bytes]:
-    """The lines of a file, without line breaks or a last line that a kill cut off; empty if there is no file."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return []
-    return content.split(b"\n")[:-1]  # splitlines would also split at separators inside a text
-
-
-class JsonLines:
-    """An append-only file with one JSON value per line. A last line that a kill cut off is removed on opening.
-
-    Each line is handed to the operating system before `append` returns, so a killed process loses at most the line that
-    it was writing. `lines` holds the lines of earlier runs, without line breaks.
-    """
-
-    def __init__(self, path: Path, exclusive: bool = False):
-        """`exclusive`: refuse a file that another process has open; remote files can't be locked."""
-        if is_remote(path):
-            self.lines = whole_lines(path)
-            content = b"".join(line + b"\n" for line in self.lines)
-            self._file: BinaryIO | remote.Growing = remote.Growing(path, content, UPLOAD_S)
-            return
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("ab")
-        except OSError as error:
-            raise PastaError(f"{path}: {error.strerror}; choose a writable folder") from None
-        if exclusive:
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                self._file.close()
-                raise PastaError(f"{path}: another process is writing it; wait or choose another folder") from None
-        self.lines = whole_lines(path)
-        self._file.truncate(sum(len(line) + 1 for line in self.lines))
-
-    def append(self, value: object) -> None:
-        """Write one line."""
-        self._file.write(json_line(value))
-        self._file.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def __enter__(self) -> "JsonLines":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()
-
-
-def json_line(value: object) -> bytes:
-    """The line that `JsonLines` writes for a value; equal values give equal lines."""
-    return json.dumps(value, ensure_ascii=True, sort_keys=True).encode() + b"\n"
+        raise PastaError(f"{path}: the disk is full; free some space and rerun the command to resume") from None

@@ -58,28 +58,9 @@ def read_bytes(path: Path, most: int, fix: str) -> bytes:
     return content
 
 
-def read_lines(path: Path, most: int, fix: str) -> Iterator[tuple[int, bytes]]:
-    """The number, from 1, and the bytes of each line without its break; a line may have `most` bytes."""
-    try:
-        with path.open("rb") as file:
-            number = 0
-            while line := file.readline(most + 1):
-                number += 1
-                if len(line) > most:
-                    raise PastaError(f"{path}: line {number}: has more than {most:,} bytes; {fix}")
-                yield number, line.removesuffix(b"\n")
-    except (OSError, ValueError) as error:
-        raise PastaError(f"{path}: {getattr(error, 'strerror', None) or error}; {fix}") from None
-
-
 def read_json(path: Path, cls: type[Value], most: int, fix: str) -> Value:
     """The one JSON value in a file, as a type."""
     return typed(parse_json(read_bytes(path, most, fix), str(path), fix), cls, str(path), fix)
-
-
-def parse_line(content: bytes, cls: type[Value], name: str, number: int, fix: str) -> Value:
-    """One of a file's lines of JSON, as a type."""
-    return typed(parse_json(content, name, fix, number), cls, f"{name}: line {number}", fix)
 
 
 def parse_json(content: bytes | str, name: str, fix: str, line: int | None = None) -> Any:

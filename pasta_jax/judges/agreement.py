@@ -4,11 +4,8 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-import msgspec
-
-from pasta_jax.answer.prompts import read_records
 from pasta_jax.data.sources import known_preferences
-from pasta_jax.errors import PastaError
+from pasta_jax.files.jsonl import read_records
 from pasta_jax.judges.checked import Entry
 from pasta_jax.judges.checked_llm import checked_judge
 from pasta_jax.judges.judge import Agreement, Judge, Verdict, agreement
@@ -76,12 +73,8 @@ def read_pairs(path: Path) -> list[tuple[str, Entry, Entry] | None]:
     An answer is a text, or an object with `text`, `finished` and `topics`.
     """
     pairs = []
-    for place, record in read_records(path):
-        try:
-            pair = msgspec.convert(record, JudgedPair)
-        except msgspec.ValidationError as error:
-            fix = "write prompt, first, second, and as verdict first, second or tie"
-            raise PastaError(f"{place}: {error}; {fix}") from None
+    fix = "write prompt, first, second, and as verdict first, second or tie"
+    for _, pair in read_records(path, JudgedPair, fix):
         answers = [Entry(answer) if isinstance(answer, str) else answer for answer in (pair.first, pair.second)]
         preferred = answers if pair.verdict == "first" else answers[::-1]
         pairs.append(None if pair.verdict == "tie" else (pair.prompt, *preferred))

@@ -5,8 +5,8 @@ import threading
 from pathlib import Path
 
 from pasta_jax.errors import PastaError
-from pasta_jax.files.atomic import JsonLines, whole_lines
-from pasta_jax.files.validated import AtLeastZero, Count, parse_line
+from pasta_jax.files.jsonl import JsonLines, parsed, whole_lines
+from pasta_jax.files.validated import AtLeastZero, Count
 from pasta_jax.runs import processes
 
 
@@ -129,6 +129,4 @@ def _price(tokens_in: int, tokens_out: int, dollars: float | None) -> str:
 
 def _parse(lines: list[bytes], path: Path) -> list[CachedAnswer]:
     """The answers in a cache file."""
-    return [
-        parse_line(line, CachedAnswer, str(path), number, "delete that line") for number, line in enumerate(lines, 1)
-    ]
+    return list(parsed(lines, CachedAnswer, path, "delete that line"))

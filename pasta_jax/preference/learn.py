@@ -14,6 +14,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.files.validated import Count, Finite
 from pasta_jax.files.workdir import claim
 from pasta_jax.models.sharding import mesh_of, shard_rows, to_decode_with, training_mesh
+from pasta_jax.preference.artifacts import Artifact
 from pasta_jax.preference.candidates import example_of
 from pasta_jax.preference.feed import PairExample, PairFeed, score_examples
 from pasta_jax.preference.loss import best_of_n_margin, preference_loss
@@ -23,7 +24,6 @@ from pasta_jax.preference.stage import RoundModel, Stage, fingerprint_of_params
 from pasta_jax.progress import say
 from pasta_jax.runs import processes
 from pasta_jax.runs.checkpoint import provenance
-from pasta_jax.runs.records import Artifact
 from pasta_jax.train.fit import fit
 from pasta_jax.train.legal import Grammar
 from pasta_jax.train.loop import Run
@@ -123,7 +123,7 @@ def learn(
     folder = stage.artifacts.path("train", inputs)
     # Runs may share artifacts, and the processes of this run share the folder.
     with claim(folder, wait=True) if processes.is_first() else contextlib.nullcontext(), watch() as stopping:
-        processes.told("claimed")
+        processes.told("claimed", str)
         result = fit(
             folder=folder,
             run=run,

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from pasta_jax.errors import PastaError
 from pasta_jax.files.validated import Count, Finite
 from pasta_jax.judges.judge import Verdict, quality
+from pasta_jax.preference.artifacts import Artifact
 from pasta_jax.preference.sample import Answers
 from pasta_jax.preference.score import Scores
 from pasta_jax.preference.scores import choose, efficiency, score
 from pasta_jax.preference.stage import Stage
 from pasta_jax.progress import say
-from pasta_jax.runs.records import Artifact
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,12 +13,12 @@ from pasta_jax.files.validated import AboveZero, Count
 from pasta_jax.judges.judge import Agreement, Verdict, both_orders, win_rate
 from pasta_jax.lang.clock import geometric_mean
 from pasta_jax.llm.cache import Usage
+from pasta_jax.preference.artifacts import Artifact
 from pasta_jax.preference.candidates import Candidate
 from pasta_jax.preference.sample import Answers, decode, decode_inputs, template
 from pasta_jax.preference.score import Verdicts, plain
 from pasta_jax.preference.stage import RoundModel, Stage, as_judged, fingerprint_of_params, judge_inputs
 from pasta_jax.progress import say
-from pasta_jax.runs.records import Artifact
 from pasta_jax.weights.load import for_decoding
 from pasta_jax.weights.model import Model
 

@@ -11,11 +11,11 @@ from pasta_jax.decode.generate import Request, positions_for, slots_for
 from pasta_jax.decode.sampling import Sampling
 from pasta_jax.files import fingerprints
 from pasta_jax.files.validated import Count
+from pasta_jax.preference.artifacts import Artifact
 from pasta_jax.preference.candidates import Candidate, sample
 from pasta_jax.preference.sample_on_ray import on_workers, write_for_workers
 from pasta_jax.preference.stage import RoundModel, Stage, fingerprint_of_params
 from pasta_jax.progress import say, track
-from pasta_jax.runs.records import Artifact
 from pasta_jax.weights.generation_config import filled
 from pasta_jax.weights.load import for_decoding
 from pasta_jax.weights.model import Model

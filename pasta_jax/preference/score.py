@@ -13,10 +13,10 @@ from pasta_jax.files import fingerprints
 from pasta_jax.files.validated import Count, Share
 from pasta_jax.judges.checked import Entry
 from pasta_jax.judges.judge import Agreement, Verdict, agreement, both_orders
+from pasta_jax.preference.artifacts import Artifact
 from pasta_jax.preference.sample import Answers
 from pasta_jax.preference.stage import Stage, as_judged, judge_inputs
 from pasta_jax.progress import say, track
-from pasta_jax.runs.records import Artifact
 
 Verdicts = tuple[tuple[Share, Share], ...]  # Verdict.first and .second of each
 

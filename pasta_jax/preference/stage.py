@@ -22,11 +22,11 @@ from pasta_jax.judges.llm import llm_judge
 from pasta_jax.judges.rules import rules_of
 from pasta_jax.lang.program import Chunk, Program
 from pasta_jax.models.sharding import decoding_mesh, gathered, training_mesh
+from pasta_jax.preference.artifacts import Artifacts
 from pasta_jax.preference.candidates import Candidate
 from pasta_jax.preference.settings import PromptSettings, Settings
 from pasta_jax.progress import say
 from pasta_jax.runs.checkpoint import flat
-from pasta_jax.runs.records import Artifacts
 from pasta_jax.toy.level import refuse_other_level
 from pasta_jax.toy.task import HELD_OUT, Problem, problems
 from pasta_jax.train.state import Params

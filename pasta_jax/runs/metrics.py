@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pasta_jax.errors import PastaError
-from pasta_jax.files import atomic
-from pasta_jax.files.validated import Count, parse_line
+from pasta_jax.files import atomic, jsonl
+from pasta_jax.files.validated import Count, typed
 from pasta_jax.progress import Progress, clock, say, show
 
 FILE = "metrics.jsonl"
@@ -104,12 +104,11 @@ class Unwritten:
 
 def read_lines(path: Path) -> list[dict[str, float]]:
     """Read a metrics file up to the first line that a crash damaged."""
-    lines = []
-    for number, line in enumerate(atomic.whole_lines(path), start=1):
-        try:
-            parse_line(line, _Step, str(path), number, _FIX)
-            lines.append(parse_line(line, dict[str, int | float | None], str(path), number, _FIX))
-        except PastaError as error:
-            say(f"{error}: this line and what follows it is dropped")
-            break
+    lines: list[dict[str, float]] = []
+    try:
+        for line in jsonl.parsed(jsonl.whole_lines(path), dict[str, int | float | None], path, _FIX):
+            typed(line, _Step, f"{path}: line {len(lines) + 1}", _FIX)
+            lines.append(line)
+    except PastaError as error:
+        say(f"{error}: this line and what follows it is dropped")
     return lines

@@ -22,6 +22,7 @@ from pasta_jax.errors import PastaError, one_line
 from pasta_jax.progress import say
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 COORDINATOR = flags.DEFINE_string(
     "coordinator",
@@ -190,20 +191,26 @@ def is_first() -> bool:
     return number() == 0
 
 
-def told(text: str) -> str:
-    """What the first process says; the others wait for it. All processes call it equally often."""
+def told(value: Item, kind: Any) -> Item:
+    """What the first process says, of some type; the others wait for it. All processes call it equally often."""
     if count() == 1:
-        return text
+        return value
     key = f"{_TOLD}/{next(_tellings)}"
     if is_first():
-        _client().key_value_set(key, text)
-        return text
-    return _client().blocking_key_value_get(key, WEEK_MS)
+        _client().key_value_set(key, msgspec.json.encode(value).decode())
+        return value
+    return msgspec.json.decode(_client().blocking_key_value_get(key, WEEK_MS), type=kind)
 
 
 def share(items: Sequence[Item]) -> Sequence[Item]:
     """This process's share of the work."""
     return items[number() :: count()]
+
+
+def spread(numbers: Sequence[int], compute: Callable[[Sequence[int]], Iterator[Result]], kind: Any) -> Iterator[Result]:
+    """What `compute` yields of all numbers, each process computing a share; see `gathered`."""
+    own = share(numbers)
+    return gathered(compute(own) if own else iter(()), len(numbers), kind)
 
 
 def gathered(own: Iterator[Item], total: int, kind: type[Item]) -> Iterator[Item]:

@@ -1,154 +1,123 @@
-"""Steps of a long run as files: each records its inputs, is whole or absent, and is computed once.
+"""Records of a long computation, kept one by one in a file of JSON lines: a run killed at any moment goes on from them.
 
-    FOLDER/sample-3f0c….jsonl       first a line with the step's inputs, then one record per line
-    FOLDER/sample-3f0c….jsonl.part  the same while it grows; a killed run resumes after its last whole block
-
-A step's name contains a hash of its inputs: settings, and fingerprints of the files it reads. A step whose inputs
-changed is computed again into another file; all others are reused.
-
-Several processes share the records of a step. The first one reads and writes the file, and tells the others what it
-holds.
+The first line of the file states everything that the records depend on; a run with another value is refused by its
+name. Several processes share the computing. The first one reads and writes the file; what the others compute comes to
+it as it is finished.
 """
 
 import contextlib
-import dataclasses
-import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from pasta_jax.errors import PastaError
-from pasta_jax.files import atomic, fingerprints
-from pasta_jax.files.validated import MIB, parse_line, read_lines
-from pasta_jax.progress import Progress, say
+from pasta_jax.files.atomic import naming_a_full_disk
+from pasta_jax.files.jsonl import JsonLines, json_line, parsed
+from pasta_jax.files.lock import locked
+from pasta_jax.files.remote import is_remote
+from pasta_jax.progress import Progress
 from pasta_jax.runs import processes
 
-MOST_BYTES = 256 * MIB  # of a record: all answers to a prompt
-_FIX = "delete the file to compute it again"
-Record = TypeVar("Record")  # a dataclass of plain data
-Compute = Callable[[Sequence[int]], Iterable[tuple[int, Record]]]
+Record = TypeVar("Record")  # plain data: a dataclass, or a tuple of such
+Key = Callable[[Record], Hashable]
+Fits = Callable[[Record], bool]
 
 
-@dataclasses.dataclass(frozen=True)
-class Artifact(Generic[Record]):
-    """A finished step's file."""
-
-    path: Path
-    records: list[Record]
-    fingerprint: str  # of the records
+def anything(record: Any) -> bool:
+    """Any record belongs to the run."""
+    return True
 
 
-@dataclasses.dataclass(frozen=True)
-class Artifacts:
-    """The folder of a run's artifacts; several runs may share it."""
+class Records(Generic[Record]):
+    """The records so far by their key, in the order in which they were added. Only the first process has them."""
 
-    folder: Path
+    def __init__(self, path: Path | None, lines: JsonLines | None, kind: type[Record], key: Key[Record]):
+        """`lines` are those of the file at `path`, and None where nothing is kept."""
+        self.path, self._lines, self._kind, self._key = path, lines, kind, key
+        self.known: dict[Hashable, Record] = {}
 
-    def path(self, step: str, inputs: dict[str, Any]) -> Path:
-        """Where a step with these inputs is stored, without a suffix."""
-        return self.folder / f"{step}-{fingerprints.of_data(inputs)}"
+    def missing(self, keys: Sequence[Hashable]) -> list[int]:
+        """The numbers of the keys without a record. All processes call it."""
+        return processes.told([number for number, key in enumerate(keys) if key not in self.known], list[int])
 
-    def make(
-        self,
-        step: str,
-        inputs: dict[str, Any],
-        cls: type[Record],
-        total: int,
-        block: int,
-        compute: Compute[Record],
-        fits: Callable[[int, Record], bool] = lambda number, record: True,
-        shared: bool = True,
-    ) -> Artifact[Record]:
-        """Read the step's file, after computing or completing it if necessary. All processes call it.
+    def fill(self, missing: Sequence[int], compute: Callable[[Sequence[int]], Iterator[Record]]) -> Iterator[Record]:
+        """Compute what is missing, and yield each record once it is kept; other processes yield their share."""
+        for record in processes.spread(missing, compute, self._kind):
+            if processes.is_first():
+                self.add(record)
+            yield record
 
-        `inputs` is plain data and must contain everything that the result depends on. `compute(numbers)` yields the
-        records with these numbers, each after its number and in any order: those of a block, or this process's share
-        of it. A block that was cut off is computed again as a whole, so that a resumed run groups its computations like
-        an uninterrupted one. `fits(number, record)` checks a record that was read against other steps' files. What is
-        not `shared`, the first process computes while the others wait.
-        """
-        path = self.path(step, inputs).with_suffix(".jsonl")
-        share = processes.share(range(total)) if shared else range(total if processes.is_first() else 0)
+    def add(self, record: Record) -> None:
+        """Keep a record; it survives a kill from now on."""
+        if self._lines is not None:
+            line = self._lines.append(msgspec.to_builtins(record))
+            record = msgspec.convert(json.loads(line), self._kind)  # as a resumed run reads it, order of keys included
+        self.note(record)
 
-        def records(done: int) -> Iterator[tuple[int, Record]]:
-            """From number `done` on: in the first process all of them, in others those that it computes."""
-            if done == total:
-                return iter(())
-            missing = (number for number in share if number >= done)
-            own = (item for _, some in itertools.groupby(missing, lambda n: n // block) for item in compute([*some]))
-            return processes.gathered(own, total - done, tuple[int, cls])
-
-        if processes.is_first():
-            artifact = _read_or_write(path, step, inputs, cls, total, block, records, fits)
-            processes.told(msgspec.json.encode((artifact.records, artifact.fingerprint)).decode())
-            return artifact
-        for _ in records(int(processes.told(""))):
-            pass
-        return Artifact(path, *msgspec.json.decode(processes.told(""), type=tuple[list[cls], str]))
+    def note(self, record: Record) -> None:
+        """Take a record that the file has."""
+        self.known[self._key(record)] = record
 
 
-def _read_or_write(
-    path: Path,
-    step: str,
-    inputs: dict[str, Any],
-    cls: type[Record],
-    total: int,
-    block: int,
-    records: Callable[[int], Iterator[tuple[int, Record]]],
-    fits: Callable[[int, Record], bool],
-) -> Artifact[Record]:
-    """The step's file, completed if necessary; tells other processes how many records were there."""
-    with atomic.alone(path):  # runs that share the folder may come to the same step at the same time
-        if path.exists():
-            artifact = read(path, cls, total, fits)
-            say(f"{step}: {len(artifact.records)} records read from {path.name}")
-            processes.told(str(total))
-            return artifact
-        head = json.dumps({"step": step, "made_from": inputs}, ensure_ascii=False)
-        lines = _intact(atomic.part_of(path), head, cls, fits)
-        done = len(lines) // block * block
-        processes.told(str(done))
-        with atomic.growing(path, [head, *lines[:done]]) as file, Progress(step, total, done) as progress:
-            waiting: dict[int, Record] = {}  # for those with a lower number
-            for number, record in records(done):
-                waiting[number] = record
-                while progress.done in waiting:
-                    line = dataclasses.asdict(waiting.pop(progress.done))
-                    file.write(json.dumps(line, ensure_ascii=False) + "\n")
-                    file.flush()
-                    progress.add()
-        return read(path, cls, total, fits)
+def part_of(path: Path) -> Path:
+    """Where the records of a file are until all of them are there."""
+    return path.with_name(path.name + ".part")
 
 
-def read(path: Path, cls: type[Record], total: int, fits: Callable[[int, Record], bool]) -> Artifact[Record]:
-    """A finished step's records."""
-    records, lines = [], []
-    for number, line in read_lines(path, MOST_BYTES, _FIX):
-        if number > 1:
-            records.append(_record(path, line, number, cls, fits))
-            lines.append(line + b"\n")
-    if len(records) != total:
-        raise PastaError(f"{path}: has {len(records)} records, this step has {total}; {_FIX}")
-    return Artifact(path, records, fingerprints.of_bytes(lines))
+def progress(what: str, total: int, missing: Sequence[int]) -> Progress:
+    """The display while the missing ones of `total` records are computed, or in other processes their share."""
+    if processes.is_first():
+        return Progress(what, total, total - len(missing))
+    return Progress(what, len(processes.share(missing)))
 
 
-def _intact(part: Path, head: str, cls: type[Record], fits: Callable[[int, Record], bool]) -> list[str]:
-    """The records at the beginning of a stopped step's file that can be used."""
-    first, *lines = atomic.whole_lines(part) or [b""]
-    intact = []
-    if first == head.encode():
-        with contextlib.suppress(PastaError):  # what follows a damaged line is computed again
-            for number, line in enumerate(lines, start=2):
-                _record(part, line, number, cls, fits)
-                intact.append(line.decode())
-    return intact
+@contextlib.contextmanager
+def opened(
+    path: Path | None,
+    header: Mapping[str, Any],
+    kind: type[Record],
+    key: Key[Record],
+    fix: str,
+    fits: Fits[Record] = anything,
+    mend: str = "delete that line to have it computed again",
+) -> Iterator[Records[Record]]:
+    """Yield the records of an earlier run, to add the others; they are kept in memory where `path` is None.
+
+    `header` states everything that the records depend on; `fix` says what to do instead of changing it back, and `mend`
+    what to do about a damaged line. A record that does not fit is refused, and so is a file that another process has
+    open.
+    """
+    if path is None or not processes.is_first():
+        yield Records(path, None, kind, key)
+        return
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(naming_a_full_disk(path))
+        if not is_remote(path):
+            stack.enter_context(locked(path.with_name(path.name + ".lock"), path, wait=False))
+        lines = stack.enter_context(JsonLines(path))
+        if lines.lines:
+            refuse_other(path, lines.lines[0], header, fix)
+        else:
+            lines.append(header)
+        records = Records(path, lines, kind, key)
+        for number, record in enumerate(parsed(lines.lines[1:], kind, path, mend, first=2), start=2):
+            if not fits(record):
+                raise PastaError(f"{path}: line {number}: does not belong to this run; {mend}")
+            records.note(record)
+        yield records
 
 
-def _record(path: Path, line: bytes, number: int, cls: type[Record], fits: Callable[[int, Record], bool]) -> Record:
-    record = parse_line(line, cls, str(path), number, _FIX)
-    if not fits(number - 2, record):
-        raise PastaError(f"{path}: line {number}: does not belong to this step's inputs; {_FIX}")
-    return record
+def refuse_other(path: Path, line: bytes, header: Mapping[str, Any], fix: str) -> None:
+    """Refuse records that depend on other values than those of `header`, and name the first that differs."""
+    now, before = json.loads(json_line(header)), None
+    with contextlib.suppress(ValueError, RecursionError):
+        before = json.loads(line)
+    if not isinstance(before, dict):
+        raise PastaError(f"{path}: not the records of a stopped run; {fix}")
+    for key in (*header, *before):
+        if before.get(key) != now.get(key):
+            begun = f"begun with {key}={before.get(key)}, now {now.get(key)}"
+            raise PastaError(f"{path}: {begun}; change it back to resume, or {fix}")

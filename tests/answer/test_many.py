@@ -109,39 +109,39 @@ def test_a_stopped_run_resumes_and_decodes_no_answer_twice(answer, monkeypatch):
         assert f'href="h-{number:04}.html"' in Path("h.html").read_text()
 
 
-def test_answers_of_another_run_are_not_resumed(answer, monkeypatch):
+@pytest.mark.parametrize(
+    ("values", "fingerprint", "text", "changed"),
+    [
+        ({"sequential": False}, "", "two", "config.request.sequential=True, now False"),
+        ({"rows": 3}, "", "two", "config.decoding.rows=8, now 3"),
+        ({"html": "h.html"}, "", "two", "--html=None, now h.html"),
+        ({}, "f00", "two", "model=tiny , positions None, now tiny f00, positions None"),
+        ({}, "", "three", "prompts=2 prompts [0-9a-f]+, now 2 prompts"),
+    ],
+)
+def test_answers_of_another_run_are_not_resumed(answer, monkeypatch, values, fingerprint, text, changed):
+    run = {"prompts_file": "prompts.jsonl", "output": "out.jsonl", "sequential": True}
     Path("prompts.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}\n')
-    run = {"prompts_file": "prompts.jsonl", "output": "out.jsonl"}
     stop_after(1, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
-        answer(**run, sequential=True)
-    part = Path("out.jsonl.part")
-    before = part.read_text()
-    other = dataclasses.replace(tiny_model(), fingerprint="f00")
-    for values, model, message in (
-        ({"sequential": False}, tiny_model(), "config.request.sequential=True, now False"),
-        ({"sequential": True, "rows": 3}, tiny_model(), "config.decoding.rows=8, now 3"),
-        ({"sequential": True, "html": "h.html"}, tiny_model(), "--html=None, now h.html"),
-        ({"sequential": True}, other, "model=tiny , positions None, now tiny f00, positions None"),
-    ):
-        monkeypatch.setattr(pipeline, "load", lambda source, only_decoding, mesh, model=model: model)
-        with pytest.raises(PastaError, match=rf"^out\.jsonl\.part: begun with {message}; change it back to resume"):
-            answer(**run, **values)
-    Path("prompts.jsonl").write_text('{"prompt": "one"}\n{"prompt": "three"}\n')
-    monkeypatch.setattr(pipeline, "load", lambda source, only_decoding, mesh: tiny_model())
-    with pytest.raises(PastaError, match=r"begun with prompts=2 prompts [0-9a-f]+, now 2 prompts"):
-        answer(**run, sequential=True)
-    assert part.read_text() == before
+        answer(**run)
+    model = dataclasses.replace(tiny_model(), fingerprint=fingerprint)
+    monkeypatch.setattr(pipeline, "load", lambda source, only_decoding, mesh: model)
+    Path("prompts.jsonl").write_text(f'{{"prompt": "one"}}\n{{"prompt": "{text}"}}\n')
+    with pytest.raises(PastaError, match=rf"^out\.jsonl\.part: begun with {changed}"):
+        answer(**run | values)
+
+
+def test_an_answer_to_another_prompt_is_not_resumed(answer, monkeypatch):
     Path("prompts.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}\n')
-    part.write_text(before.replace('"one"', '"two"'))
-    with pytest.raises(PastaError, match=r"out\.jsonl\.part: line 2 is damaged; delete that line"):
-        answer(**run, sequential=True)
-    part.write_text("{}\n")
-    with pytest.raises(PastaError, match="begun with model=None, now"):
-        answer(**run, sequential=True)
-    part.write_text("[]\n")
-    with pytest.raises(PastaError, match="not the answers of a stopped run"):
-        answer(**run, sequential=True)
+    run = {"prompts_file": "prompts.jsonl", "output": "out.jsonl", "sequential": True}
+    stop_after(1, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        answer(**run)
+    part = Path("out.jsonl.part")
+    part.write_text(part.read_text().replace('"one"', '"two"'))
+    with pytest.raises(PastaError, match=r"out\.jsonl\.part: line 2: does not belong to this run"):
+        answer(**run)
 
 
 def test_answers_are_written_as_alpaca_eval_reads_them(answer):

@@ -8,7 +8,7 @@ import pytest
 from pasta_jax.decode.generate import Result
 from pasta_jax.evaluate.answers import Answer, answer_of
 from pasta_jax.evaluate.summary import estimates, ratios
-from pasta_jax.files import atomic
+from pasta_jax.files import jsonl
 from tests import recount
 from tests.helpers.traces import TOKENIZER, random_traces
 
@@ -47,7 +47,7 @@ def test_means_and_a_changed_record(answers, tmp_path):
     ]
     for system, several in (("model", answers), ("baseline", plain)):
         lines = [HEADER | {"system": system}, *map(dataclasses.asdict, several)]
-        (tmp_path / f"answers-{system}.jsonl").write_bytes(b"".join(map(atomic.json_line, lines)))
+        (tmp_path / f"answers-{system}.jsonl").write_bytes(b"".join(map(jsonl.json_line, lines)))
     stated = {
         system: {"estimates": {name: vars(one) for name, one in estimates(ratios(several, plain, {})).items()}}
         for system, several in (("model", answers), ("baseline", plain))

@@ -1,19 +1,23 @@
-"""Files are whole or absent, whenever a write stops; a cut-off last line is not read."""
+"""Files and folders are whole or absent, whenever a write stops; what a killed writer left does no harm."""
 
 import os
-import signal
-import subprocess
-import sys
-import threading
+import time
+from pathlib import Path
 
 import pytest
 
 from pasta_jax.errors import PastaError
 from pasta_jax.files import atomic
 
+FIX = "choose a writable path on a disk with free space"
 
-def names(folder) -> list[str]:
+
+def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+def full(*_):
+    raise OSError(28, os.strerror(28))
 
 
 def test_written_files_are_read_back(tmp_path):
@@ -26,40 +30,13 @@ def test_written_files_are_read_back(tmp_path):
     atomic.write_lines(tmp_path / "a.jsonl", iter(["1", "2\u2028"]))
     assert (tmp_path / "a.jsonl").read_bytes() == "1\n2\u2028\n".encode()
     assert names(tmp_path) == ["a.bin", "a.json", "a.jsonl", "new"]
-
-
-def test_a_growing_file_keeps_its_lines_when_interrupted(tmp_path):
-    path = tmp_path / "new" / "lines"
-    for text in ("one\n", "one\ntwo\n"):
-        stop = pytest.raises(KeyboardInterrupt)
-        with stop, atomic.growing(path, lines_so_far(path)) as file:
-            file.write(text.splitlines()[-1] + "\n")
-            raise KeyboardInterrupt
-        assert names(path.parent) == ["lines.part"]
-        assert atomic.part_of(path).read_text() == text
-    with atomic.growing(path, ["other"]) as file:
-        file.write("2\u2028\n")
-    assert names(path.parent) == ["lines"]
-    assert path.read_bytes() == "other\n2\u2028\n".encode()
-
-
-def test_a_growing_file_keeps_its_lines_on_a_full_disk(tmp_path):
-    path = tmp_path / "lines"
-    full = pytest.raises(PastaError, match=r"lines\.part: the disk is full; free some space and rerun the command")
-    with full, atomic.growing(path, ["one"]):
-        raise OSError(28, os.strerror(28))
-    assert lines_so_far(path) == ["one"]
-    with pytest.raises(FileNotFoundError), atomic.growing(path):
-        raise FileNotFoundError
-
-
-def lines_so_far(path) -> list[str]:
-    return [line.decode() for line in atomic.whole_lines(atomic.part_of(path))]
+    (tmp_path / "plain").touch()
+    assert (tmp_path / "a.bin").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
 @pytest.mark.parametrize("old", [None, "old\n"])
-def test_an_interrupted_write_leaves_what_was_there(tmp_path, old):
-    path = tmp_path / "lines"
+def test_a_reader_sees_the_old_file_or_the_whole_new_one(tmp_path, old):
+    path, before = tmp_path / "lines", ["lines"] if old else []
     if old:
         path.write_text(old)
 
@@ -69,39 +46,48 @@ def test_an_interrupted_write_leaves_what_was_there(tmp_path, old):
 
     with pytest.raises(KeyboardInterrupt):
         atomic.write_lines(path, lines())
-    assert names(tmp_path) == (["lines"] if old else [])
-    assert not old or path.read_text() == old
-
-
-def test_a_killed_write_leaves_what_was_there(tmp_path):
-    path = tmp_path / "lines"
-    path.write_text("old\n")
-    script = (
-        "import os, pathlib, signal, sys\n"
-        "from pasta_jax.files import atomic\n"
-        "with atomic.replacing(pathlib.Path(sys.argv[1])) as part:\n"
-        "    part.write_text('new, ' * 10_000)\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    assert subprocess.run([sys.executable, "-c", script, path]).returncode == -signal.SIGKILL
-    assert path.read_text() == "old\n"
-
-
-def test_a_reader_never_sees_a_partial_file(tmp_path):
-    path = tmp_path / "lines"
-    path.write_text("old\n")
+    assert names(tmp_path) == before
     with atomic.replacing(path) as part:
         part.write_text("new\n")
-        assert path.read_text() == "old\n"
         assert part.parent == path.parent  # or a rename could become a copy
-    assert path.read_text() == "new\n"
-    assert names(tmp_path) == ["lines"]
+        assert not old or path.read_text() == old
+    assert (path.read_text(), names(tmp_path)) == ("new\n", ["lines"])
 
 
-def test_a_path_that_cannot_be_written_is_one_line(tmp_path):
-    (tmp_path / "file").write_text("")
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "inside").write_text("")
+def test_two_writers_with_equal_process_ids_never_share_a_temporary_file(tmp_path):
+    """As in two containers with one cache."""
+    path = tmp_path / "a"
+    with atomic.replacing(path) as first, atomic.replacing(path) as second:
+        assert first != second
+        first.write_text("first")
+        second.write_text("second")
+    assert (path.read_text(), names(tmp_path)) == ("first", ["a"])
+
+
+def test_content_is_on_the_disk_before_its_name(tmp_path, monkeypatch):
+    order = []
+    monkeypatch.setattr(atomic, "_sync", lambda path: order.append(path.suffix or path.name))
+    replace = os.replace
+    monkeypatch.setattr(os, "replace", lambda *paths: (order.append("rename"), replace(*paths)))
+    atomic.write_whole(tmp_path / "a.txt", "a")
+    assert order == [".part", "rename", tmp_path.name]
+
+
+def test_what_a_killed_writer_left_is_removed_a_day_later(tmp_path):
+    hour, kept = time.time() - 3600, [".a.01ab.part", "mine.part", ".hidden"]
+    old = [".a.0123456789abcdef.part", ".set.fedcba9876543210.part"]
+    (tmp_path / old[1]).mkdir()
+    for name in (*kept, old[0]):
+        (tmp_path / name).touch()
+    for name, when in [(kept[0], hour), *((name, hour - 24 * 3600) for name in (*kept[1:], *old))]:
+        os.utime(tmp_path / name, (when, when))
+    atomic.write_whole(tmp_path / "a", "new")
+    assert names(tmp_path) == sorted([*kept, "a"])
+
+
+def test_a_path_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "folder" / "inside").mkdir(parents=True)
     for path, reason in (
         (tmp_path / "file" / "a.json", "File exists"),
         (tmp_path / "folder", "Is a directory"),
@@ -109,22 +95,11 @@ def test_a_path_that_cannot_be_written_is_one_line(tmp_path):
     ):
         with pytest.raises(PastaError) as error:
             atomic.write_json(path, 1)
-        assert str(error.value) == f"{path}: {reason}; choose a writable path on a disk with free space"
-    assert names(tmp_path) == ["file", "folder"]
-
-
-def test_a_full_disk_is_one_line_and_keeps_the_old_file(tmp_path, monkeypatch):
-    path = tmp_path / "a"
-    path.write_text("old")
-
-    def full(*_):
-        raise OSError(28, os.strerror(28))
-
+        assert str(error.value) == f"{path}: {reason}; {FIX}"
     monkeypatch.setattr(atomic.Path, "write_bytes", full)
-    with pytest.raises(PastaError) as error:
-        atomic.write_whole(path, "new")
-    assert str(error.value) == f"{path}: No space left on device; choose a writable path on a disk with free space"
-    assert path.read_text() == "old"
+    with pytest.raises(PastaError, match=f"file: No space left on device; {FIX}"):
+        atomic.write_whole(tmp_path / "file", "new")
+    assert (names(tmp_path), (tmp_path / "file").read_text()) == (["file", "folder"], "old")
 
 
 def test_a_folder_is_checked_by_writing(tmp_path):
@@ -136,57 +111,7 @@ def test_a_folder_is_checked_by_writing(tmp_path):
             atomic.check_writable(tmp_path / folder)
 
 
-@pytest.mark.parametrize(
-    ("content", "lines"),
-    [
-        (b"", []),
-        (b"cut", []),
-        (b"a\n", [b"a"]),
-        (b"a\nb", [b"a"]),
-        (b"a\n\nb\n", [b"a", b"", b"b"]),
-        ('"\u2028\u0085\x0b"\n'.encode(), ['"\u2028\u0085\x0b"'.encode()]),
-        ("数\n数".encode()[:-1], ["数".encode()]),
-    ],
-)
-def test_a_cut_off_last_line_is_not_read(tmp_path, content, lines):
-    path = tmp_path / "lines"
-    path.write_bytes(content)
-    assert atomic.whole_lines(path) == lines
-
-
-def test_a_missing_file_has_no_lines(tmp_path):
-    assert atomic.whole_lines(tmp_path / "lines") == []
-
-
-def test_json_lines_survive_a_cut_at_any_byte(tmp_path):
-    path = tmp_path / "new" / "lines.jsonl"
-    with atomic.JsonLines(path) as file:
-        assert file.lines == []
-        for value in ({"b": 1, "a": "数\u2028"}, [2], "three"):
-            file.append(value)
-    whole = path.read_bytes()
-    assert whole == b'{"a": "\\u6570\\u2028", "b": 1}\n[2]\n"three"\n'
-    for length in range(len(whole)):
-        path.write_bytes(whole[:length])
-        with atomic.JsonLines(path) as file:
-            assert file.lines == whole[:length].split(b"\n")[:-1]
-            file.append(4)
-        assert path.read_bytes() == b"".join(line + b"\n" for line in [*file.lines, b"4"])
-
-
-def test_an_exclusive_file_has_one_writer(tmp_path):
-    path = tmp_path / "lines.jsonl"
-    with atomic.JsonLines(path, exclusive=True) as file:
-        file.append(1)
-        with pytest.raises(PastaError, match=r"lines\.jsonl: another process is writing it"):
-            atomic.JsonLines(path, exclusive=True)
-    with atomic.JsonLines(path, exclusive=True) as file:
-        assert file.lines == [b"1"]
-    with pytest.raises(PastaError, match="choose a writable folder"):
-        atomic.JsonLines(path / "below")
-
-
-def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
+def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     folder = tmp_path / "set"
     for content in ("old", "new"):
         with atomic.replacing_folder(folder) as part:
@@ -197,24 +122,15 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
         (part / "newer").touch()
         raise KeyboardInterrupt
     assert (names(folder), names(tmp_path)) == (["new"], ["set"])
+    rename = Path.rename
+    monkeypatch.setattr(
+        Path, "rename", lambda path, to: full() if to == folder and (path / "b").exists() else rename(path, to)
+    )
+    with pytest.raises(PastaError, match="set: No space left"), atomic.replacing_folder(folder) as part:
+        (part / "b").touch()
+    assert (names(folder), names(tmp_path)) == (["new"], ["set"])
     (tmp_path / "file").touch()
-    with pytest.raises(PastaError, match="choose a writable path"), atomic.replacing_folder(tmp_path / "file" / "set"):
-        pass
-
-
-def test_one_block_at_a_time_for_a_path(tmp_path):
-    inside, other = threading.Event(), tmp_path / "new/a.jsonl"
-
-    def enter() -> None:
-        with atomic.alone(other):
-            inside.set()
-
-    second = threading.Thread(target=enter)
-    with atomic.alone(other):
-        second.start()
-        assert not inside.wait(0.2)
-        with atomic.alone(tmp_path / "new/b.jsonl"):
-            assert names(tmp_path / "new") == ["a.jsonl.lock", "b.jsonl.lock"]
-    second.join(60)
-    assert inside.is_set()
-    assert names(tmp_path / "new") == []
+    for place in ("file", "file/set"):
+        with pytest.raises(PastaError, match="choose a writable path"), atomic.replacing_folder(tmp_path / place):
+            pass
+    assert names(tmp_path) == ["file", "set"]

@@ -10,7 +10,7 @@ from fsspec.registry import _registry
 import configs.sft
 from pasta_jax.data.builder import Examples, is_current, write
 from pasta_jax.errors import PastaError
-from pasta_jax.files import atomic, remote
+from pasta_jax.files import atomic, jsonl, remote
 from pasta_jax.files.remote import path_of
 from pasta_jax.files.workdir import claim
 from pasta_jax.lang.structure import Positions
@@ -95,37 +95,16 @@ def test_a_folder_is_uploaded_with_its_own_files_last_and_fetched_once(root, mon
         remote.local(path_of("gs://bucket/none"))
 
 
-def test_a_growing_file_is_there_after_each_flush(root):
-    path, behind = path_of("gs://bucket/run/lines"), root / "bucket/run/lines.part"
-
-    def stopped() -> None:
-        with atomic.growing(path, ["head"]) as file:
-            assert behind.read_text() == "head\n"
-            file.write("one\n")
-            file.flush()
-            assert behind.read_text() == "head\none\n"
-            file.write("two\n")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        stopped()
-    assert atomic.whole_lines(atomic.part_of(path)) == [b"head", b"one", b"two"]
-    with atomic.growing(path, ["head", "one"]) as file:
-        file.write("2\n")
-    assert names(root) == ["bucket/run/lines"]
-    assert (root / "bucket/run/lines").read_text() == "head\none\n2\n"
-
-
 def test_lines_of_json_are_uploaded_at_intervals_and_at_the_end(root, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(remote.time, "monotonic", lambda: now[0])
     path, behind = path_of("gs://bucket/answers.jsonl"), root / "bucket/answers.jsonl"
     atomic.write_whole(path, '{"a": 1}\n{"cut')
-    with atomic.JsonLines(path, exclusive=True) as lines:
+    with jsonl.JsonLines(path) as lines:
         assert lines.lines == [b'{"a": 1}']
         lines.append({"b": 2})
         assert behind.read_text() == '{"a": 1}\n'
-        now[0] += atomic.UPLOAD_S
+        now[0] += jsonl.UPLOAD_S
         lines.append({"c": 3})
         assert behind.read_text() == '{"a": 1}\n{"b": 2}\n{"c": 3}\n'
         lines.append({"d": 4})

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import operator
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ import msgspec
 
 from pasta_jax.answer.many import answers_file
 from pasta_jax.answer.prompts import Prompt
-from pasta_jax.answer.record import Record, summary_of_many
-from pasta_jax.evaluate import systems
+from pasta_jax.answer.record import AnswerRecord, summary_of_many
 from pasta_jax.evaluate.answers import Answer, Chunk, Fed
 from pasta_jax.judges.judge import Agreement
 from pasta_jax.lang.structure import PREDICTED
+from pasta_jax.preference.artifacts import Artifacts
 from pasta_jax.preference.candidates import Candidate
 from pasta_jax.preference.learn import ReferenceScore
 from pasta_jax.preference.pair import PromptPair
@@ -25,7 +26,7 @@ from pasta_jax.preference.score import Scores
 from pasta_jax.runs import settings as run_config
 from pasta_jax.runs.checkpoint import Checkpoints, provenance
 from pasta_jax.runs.metrics import Metrics
-from pasta_jax.runs.records import Artifacts
+from pasta_jax.runs.records import opened
 from pasta_jax.toy import level
 from pasta_jax.weights import card, generation_config
 from tests.fuzz.mutations import Mutator
@@ -117,7 +118,7 @@ def workdirs(folder: Path) -> list[Input]:
     texts = dict(text="a", program="a", model="toy", dataset=None, finish_reason="stop")
     times = dict(prefill_ms=1.5, decode_ms=2.5, baseline_tokens=None, theoretical_speedup=None)
     kept = counts | texts | times | dict(sequential=False, replayed=False)
-    records = [Record(index=n, prompt=asked[n].text, **kept) for n in range(3)]
+    records = [AnswerRecord(index=n, prompt=asked[n].text, **kept) for n in range(3)]
     header = {"model": "toy", "seed": 0}
     chunks = (Chunk("topic", 10, 5, "own", 1, 6),)
     fed = Fed((7, 8, 9, 7), (0, 0, 1, 0), (1, 2, 2, 3))
@@ -127,12 +128,13 @@ def workdirs(folder: Path) -> list[Input]:
 
     def read_answers() -> None:
         with answers_file(folder / "out.jsonl", header, asked) as answers:
-            for n in set(range(3)) - answers.records.keys():
+            for n in answers.missing(range(3)):
                 answers.add(records[n])
-        summary_of_many(list(answers.records.values()))
+        summary_of_many(list(answers.known.values()))
 
     def read_texts() -> None:
-        systems.read_answers((folder / "answers").read_bytes().split(b"\n")[:-1], folder)
+        with opened(folder / "answers", header, Answer, operator.attrgetter("prompts", "number"), "fix it"):
+            pass
 
     def input_of(name: str, valid: Any, read: Any, head: int = 0) -> Input:
         return Input(folder / name, valid, read, head=head)
@@ -140,7 +142,7 @@ def workdirs(folder: Path) -> list[Input]:
     return [
         input_of("metrics.jsonl", metrics, lambda: Metrics(folder, 2, 5, tensorboard=False).close()),
         input_of("out.jsonl.part", [header, *map(msgspec.to_builtins, records)], read_answers, head=1),
-        input_of("answers", plain([answer]), read_texts),
+        input_of("answers", [header, *plain([answer])], read_texts, head=1),
         input_of("config.json", settings, lambda: run_config.refuse_other(folder, settings)),
         input_of("config.json", settings, lambda: level.level_of(folder / "model")),
         input_of(generation_config.FILE, options, lambda: generation_config.read_defaults(folder)),

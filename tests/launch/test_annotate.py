@@ -1,8 +1,6 @@
 """The annotation command: its variants on small inputs, records on a terminal, and one-line errors."""
 
-import errno
 import json
-import os
 import re
 from pathlib import Path
 
@@ -16,7 +14,6 @@ from pasta_jax.annotate import pipeline
 from pasta_jax.data.builder import Examples
 from pasta_jax.data.records import read_records
 from pasta_jax.errors import PastaError
-from pasta_jax.files.atomic import JsonLines
 from pasta_jax.lang.program import Program
 from pasta_jax.lang.structure import PREDICTED
 from pasta_jax.llm.client import IN_A_ROW, EndpointDown
@@ -220,27 +217,6 @@ def test_an_output_that_cannot_be_used_is_refused_before_the_work(command, monke
     Path("out").write_text("")
     with pytest.raises(PastaError, match="out: is a file; choose a folder"):
         command("toy")
-
-
-def test_a_full_disk_is_one_line_and_keeps_the_answers(command, monkeypatch):
-    changes, append, answers = pairs("a.jsonl"), JsonLines.append, []
-
-    def full(self, value):
-        if isinstance(value, list):  # the header comes first
-            if len(answers) == 2:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            answers.append(value)
-        append(self, value)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(JsonLines, "append", full)
-        with pytest.raises(PastaError, match="out: the disk is full; free some space and rerun the command to resume"):
-            command("sharegpt_structure", changes)
-    progress = Path("out/progress.jsonl").read_bytes()
-    assert len(progress.splitlines()) == 3
-    out, _ = command("sharegpt_structure", changes)
-    assert "kept 3 records" in out
-    assert Path("out/progress.jsonl").read_bytes().startswith(progress)
 
 
 def test_the_output_folder_is_required():

@@ -15,11 +15,11 @@ from pasta_jax.judges.checked import CheckedJudge, Entry
 from pasta_jax.judges.judge import Agreement
 from pasta_jax.judges.offline import repetition
 from pasta_jax.preference import score
+from pasta_jax.preference.artifacts import Artifacts
 from pasta_jax.preference.candidates import Candidate
 from pasta_jax.preference.settings import Settings
 from pasta_jax.preference.stage import Stage, as_judged, judge_inputs, judge_of
 from pasta_jax.runs import settings
-from pasta_jax.runs.records import Artifacts
 from pasta_jax.runs.settings import changed
 from tests.helpers.requires import requires_data
 from tests.helpers.traces import PROGRAM, TOKENIZER

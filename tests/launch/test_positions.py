@@ -31,13 +31,13 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
 from pasta_jax.lang.structure import POLICIES, PREDICTED, Positions, structure
 from pasta_jax.preference import sweep
+from pasta_jax.preference.artifacts import Artifact
 from pasta_jax.preference.learn import encode_pairs
 from pasta_jax.preference.pair import PromptPair
 from pasta_jax.preference.sample import sample_baseline, sample_round
 from pasta_jax.preference.settings import Settings as PreferenceSettings
 from pasta_jax.preference.stage import RoundModel, open_stage
 from pasta_jax.runs import settings
-from pasta_jax.runs.records import Artifact
 from pasta_jax.toy import run as evaluate
 from pasta_jax.toy.task import problems
 from pasta_jax.toy.tokenizer import toy_tokenizer

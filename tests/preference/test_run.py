@@ -22,6 +22,7 @@ from pasta_jax.files.workdir import claim
 from pasta_jax.lang.structure import Positions
 from pasta_jax.preference import learn, report, sample_on_ray, sweep
 from pasta_jax.preference import run as pipeline
+from pasta_jax.preference.artifacts import Artifact
 from pasta_jax.preference.candidates import Candidate
 from pasta_jax.preference.pair import PromptPair
 from pasta_jax.preference.report import Report, realised
@@ -29,7 +30,6 @@ from pasta_jax.preference.sample import Answers, decode_inputs, template
 from pasta_jax.preference.settings import Settings
 from pasta_jax.preference.stage import Stage, open_stage, pairs_of
 from pasta_jax.runs import settings
-from pasta_jax.runs.records import Artifact
 from pasta_jax.weights.adapter import AdapterConfig, describe, merge, new_adapter, save_adapter
 from pasta_jax.weights.load import export_model, load_model
 from tests.annotate.test_form import plain

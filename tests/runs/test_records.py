@@ -1,73 +1,152 @@
-"""Steps as files: computed once, named by their inputs, resumed after a kill at any byte."""
+"""Records of a computation: a file cut anywhere goes on, nothing is computed twice, another run's file is refused."""
 
 import dataclasses
+import json
+import operator
+import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
 from pasta_jax.errors import PastaError
-from pasta_jax.runs.records import Artifact, Artifacts
+from pasta_jax.files.remote import path_of
+from pasta_jax.runs import records
+from tests.helpers import bucket
 
-TOTAL, BLOCK = 7, 3
+HEADER = {"model": "tiny", "seed": 1, "top_p": None}
+TOTAL = 5
 
 
 @dataclasses.dataclass(frozen=True)
-class Number:
+class Square:
     n: int
     text: str
+    found: tuple[tuple[int, float], ...]
 
 
-def make(folder, computed: list[int], inputs: dict | None = None) -> Artifact[Number]:
-    """Make a step whose blocks come in reverse order; `computed` collects the start of each that was computed."""
-
-    def compute(numbers: Sequence[int]) -> Iterator[tuple[int, Number]]:
-        computed.append(numbers[0])
-        return ((n, Number(n, "\u2028ü\n")) for n in reversed(numbers))
-
-    return Artifacts(folder).make("count", inputs or {"seed": 1}, Number, TOTAL, BLOCK, compute)
+class Interrupted(Exception):
+    pass
 
 
-def test_a_step_is_computed_once_for_each_set_of_inputs(tmp_path):
+def square(n: int) -> Square:
+    return Square(n, f"é\u2028 {n}\n", ((n, n * 0.1),))
+
+
+def fill(path: Path | None, stop: int = TOTAL, total: int = TOTAL, header: dict | None = None) -> list[int]:
+    """Compute what is missing, in reverse order, at most `stop` records; what was computed."""
     computed = []
-    first, again = make(tmp_path, computed), make(tmp_path, computed)
-    assert computed == [0, 3, 6]
-    assert first == again
-    assert [record.n for record in first.records] == list(range(TOTAL))
-    other = make(tmp_path, computed, {"seed": 2})
-    assert other.path != first.path
-    assert other.fingerprint == first.fingerprint  # of the records
-    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".jsonl", ".jsonl"]
+
+    def compute(numbers: Sequence[int]) -> Iterator[Square]:
+        for n in reversed(numbers):
+            if len(computed) == stop:
+                raise Interrupted
+            computed.append(n)
+            yield square(n)
+
+    def fits(record: Square) -> bool:
+        return record.n < total
+
+    with records.opened(path, header or HEADER, Square, operator.attrgetter("n"), "write elsewhere", fits) as done:
+        try:
+            for record in done.fill(done.missing(range(total)), compute):
+                assert done.known[record.n] == record
+            assert [done.known[n] for n in range(total)] == [square(n) for n in range(total)]
+        except Interrupted:
+            pass
+    return computed
 
 
-def test_a_step_killed_at_any_byte_ends_like_an_uninterrupted_one(tmp_path):
-    whole = make(tmp_path / "whole", [])
-    text = whole.path.read_bytes()
-    for cut in range(0, len(text), 11):
-        folder = tmp_path / f"cut{cut}"
-        folder.mkdir()
-        part = folder / (whole.path.name + ".part")
-        part.write_bytes(text[:cut])
-        computed = []
-        assert make(folder, computed).fingerprint == whole.fingerprint
-        assert (folder / whole.path.name).read_bytes() == text
-        lines = text[:cut].count(b"\n") - 1
-        assert computed == [at for at in range(0, TOTAL, BLOCK) if at >= max(lines, 0) // BLOCK * BLOCK]
+def test_no_record_is_computed_twice(tmp_path):
+    path = tmp_path / "new" / "squares.jsonl"
+    assert [fill(path, stop) for stop in (0, 2, 1, TOTAL, 0)] == [[], [4, 3], [2], [1, 0], []]
+    header, *lines = map(json.loads, path.read_text().splitlines())
+    assert (header, [line["n"] for line in lines]) == (HEADER, [4, 3, 2, 1, 0])
+    assert list(path.parent.iterdir()) == [path]
+    assert fill(None) == [4, 3, 2, 1, 0]  # in memory
+
+
+def test_a_file_cut_at_any_byte_goes_on(tmp_path):
+    path = tmp_path / "squares.jsonl"
+    fill(path, total=3)
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        left = max(whole[:length].count(b"\n") - 1, 0)
+        assert fill(path, total=3) == [2, 1, 0][left:]
+        assert path.read_bytes() == whole
+
+
+def test_records_are_in_memory_as_a_later_run_reads_them(tmp_path):
+    """Their keys are in the order of the file."""
+    kind = tuple[int, dict[str, object]]
+    for evidence in ({"b": (1, 2), "a": {"d": 0, "c": 1}}, None):
+        with records.opened(tmp_path / "a", HEADER, kind, operator.itemgetter(0), "") as done:
+            if evidence:
+                done.add((0, evidence))
+            assert json.dumps(done.known[0]) == '[0, {"a": {"c": 1, "d": 0}, "b": [1, 2]}]'
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": 2}, "begun with seed=1, now 2"),
+        ({"top_p": 0.9, "seed": 2}, "begun with seed=1, now 2"),  # the first
+        ({"top_k": 0}, "begun with top_k=None, now 0"),
+        ({"model": "other", "seed": None}, "begun with model=tiny, now other"),
+    ],
+)
+def test_another_runs_file_is_refused_by_the_first_value_that_differs(tmp_path, change, message):
+    path = tmp_path / "squares.jsonl"
+    fill(path)
+    whole = path.read_bytes()
+    with pytest.raises(PastaError, match=rf"squares\.jsonl: {message}; change it back to resume, or write elsewhere"):
+        fill(path, header=HEADER | change)
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("line", ["[]", "{nonsense", "1", "[" * 100_000])
+def test_a_file_of_something_else_is_refused(tmp_path, line):
+    path = tmp_path / "squares.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(PastaError, match=r"squares\.jsonl: not the records of a stopped run; write elsewhere"):
+        fill(path)
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
-    [("{nonsense", "not JSON"), ('{"n": "three", "text": ""}', "expected `int`"), ('{"n": 1}', "text: missing")],
+    [("\0\0", "not JSON"), ('{"n": 1}', "text: missing"), ('{"n": 9, "text": "", "found": []}', "does not belong to")],
 )
-def test_a_damaged_file_is_refused_by_its_line(tmp_path, line, message):
-    artifact = make(tmp_path, [])
-    text = artifact.path.read_text().split("\n")
-    artifact.path.write_text("\n".join([*text[:3], line, *text[4:]]))
-    with pytest.raises(PastaError, match=rf"count-.*line 4.*{message}.*delete the file"):
-        make(tmp_path, [])
+def test_a_damaged_line_is_named(tmp_path, line, message):
+    path = tmp_path / "squares.jsonl"
+    fill(path, stop=2)
+    with path.open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(PastaError, match=rf"line 4.*{message}.*; delete that line"):
+        fill(path)
 
 
-def test_a_file_cut_off_within_its_last_line_is_refused(tmp_path):
-    artifact = make(tmp_path, [])
-    artifact.path.write_bytes(artifact.path.read_bytes()[:-5])
-    with pytest.raises(PastaError, match=r"line 8.*not JSON"):
-        make(tmp_path, [])
+def test_a_second_process_is_told_the_first(tmp_path):
+    path = tmp_path / "squares.jsonl"
+    refused = pytest.raises(PastaError, match=rf"squares\.jsonl: in use by process {os.getpid()} on ")
+    with records.opened(path, HEADER, Square, operator.attrgetter("n"), ""), refused:
+        fill(path)
+    assert len(fill(path)) == TOTAL
+
+
+def test_a_full_disk_is_one_line_and_keeps_the_records(tmp_path):
+    path = tmp_path / "squares.jsonl"
+    full = pytest.raises(PastaError, match=r"squares\.jsonl: the disk is full; free some space and rerun")
+    with full, records.opened(path, HEADER, Square, operator.attrgetter("n"), "") as done:
+        done.add(square(0))
+        raise OSError(28, os.strerror(28))
+    assert fill(path) == [4, 3, 2, 1]
+
+
+def test_records_at_gs_go_on(tmp_path, monkeypatch):
+    bucket.install(monkeypatch, tmp_path)
+    path, behind = path_of("gs://bucket/run/squares.jsonl"), tmp_path / "bucket/run/squares.jsonl"
+    assert fill(path, stop=2) == [4, 3]
+    behind.write_bytes(behind.read_bytes()[:-5])
+    assert fill(path) == [3, 2, 1, 0]
+    assert len(behind.read_text().splitlines()) == 1 + TOTAL
