@@ -86,13 +86,13 @@ def test_throughput_of_an_earlier_run_is_read(clock, tmp_path):
 
 def test_speeds_measured_otherwise_are_refused_by_name(clock, tmp_path):
     time_together([task("model")], QUESTIONS, tmp_path)
-    with pytest.raises(PastaError, match=r"throughput\.jsonl: begun with lanes 4, now 5"):
+    with pytest.raises(PastaError, match=r"throughput\.jsonl: begun with lanes=4, now 5"):
         time_together([task("model", lanes=5)], QUESTIONS, tmp_path)
-    with pytest.raises(PastaError, match="begun with answers 3, now 2"):
+    with pytest.raises(PastaError, match="begun with answers=3, now 2"):
         time_together([task("model")], QUESTIONS[:2], tmp_path)
     assert time_together([task("unshared")], QUESTIONS, tmp_path / "none") == {}
     time_answers([task("model")], QUESTIONS, 1, tmp_path)
-    with pytest.raises(PastaError, match=r"timings\.jsonl: begun with rounds 1, now 2"):
+    with pytest.raises(PastaError, match=r"timings\.jsonl: begun with rounds=1, now 2"):
         time_answers([task("model")], QUESTIONS, 2, tmp_path)
     with pytest.raises(PastaError, match=r"timings\.jsonl: of other prompts"):
         time_answers([task("model")], QUESTIONS[1:], 1, tmp_path)

@@ -1,11 +1,11 @@
-"""The preference stage: all steps, killed in each of them, with another quality weight, with adapters, swept."""
+"""The preference stage: all steps, stopped in training, with another quality weight, with adapters, swept."""
 
 import contextlib
 import dataclasses
 import json
 import os
 import pickle
-import signal
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -33,11 +33,8 @@ from pasta_jax.runs import settings
 from pasta_jax.weights.adapter import AdapterConfig, describe, merge, new_adapter, save_adapter
 from pasta_jax.weights.load import export_model, load_model
 from tests.annotate.test_form import plain
-from tests.helpers.forked import Forked
-from tests.helpers.killed_runs import run_until
 from tests.helpers.models import babbler
 
-STEPS = ("sample", "score", "pair", "train", "evaluate")
 pytestmark = pytest.mark.usefixtures("few_programs")
 
 
@@ -100,18 +97,6 @@ def test_a_report_is_json_with_an_infinite_weight_too(whole):
     assert json.loads(text)["quality_weight"] == "inf"
 
 
-@pytest.mark.slow
-def test_a_run_killed_in_each_step_ends_with_the_same_bits(config, whole, folder):
-    workdir = folder / "killed"
-    for step in (*STEPS, ""):
-        Forked(folder, run_until, config.to_json(), workdir, step).finish(-signal.SIGKILL if step else 0)
-    assert weights(workdir) == weights(folder / "whole")
-    written = list((workdir / "artifacts").glob("*.jsonl"))
-    assert len(written) >= len(STEPS)
-    for one in written:
-        assert (folder / "whole/artifacts" / one.name).read_bytes() == one.read_bytes(), one.name
-
-
 @pytest.mark.extended
 def test_workers_of_ray_sample_what_this_process_does(config, whole, folder, monkeypatch):
     """Pieces go to workers as bytes, and come back in any order; a lost worker's are an error."""
@@ -158,8 +143,7 @@ def test_an_adapter_is_trained_beside_frozen_weights(config, folder):
     assert (folder / "adapter/adapter/adapter_model.safetensors").exists()
 
 
-@pytest.mark.slow
-def test_a_stopped_training_run_resumes(config, whole, folder):
+def test_a_run_stopped_in_training_ends_with_the_same_bits(config, whole, folder):
     """Stopped after an update, the run returns nothing; the same call trains the rest."""
 
     @contextlib.contextmanager
@@ -168,13 +152,16 @@ def test_a_stopped_training_run_resumes(config, whole, folder):
         yield lambda: next(calls) > 0
 
     other = ConfigDict(config.to_dict())
-    other.artifacts = str(folder / "whole/artifacts")
-    other.train.seed = 7
-    stopped, workdir = settings.read(other, Settings), folder / "stopped"
-    assert pipeline.run(stopped, workdir, after_one_update) is None
+    other.artifacts, workdir = str(folder / "stopped_artifacts"), folder / "stopped"
+    before_training = shutil.ignore_patterns("train-*", "answer-*", "evaluate-*")
+    shutil.copytree(folder / "whole/artifacts", other.artifacts, ignore=before_training)
+    chosen = settings.read(other, Settings)
+    assert pipeline.run(chosen, workdir, after_one_update) is None
     assert list(workdir.iterdir()) == []
-    assert len(pipeline.run(stopped, workdir).rows) == 3
-    assert weights(workdir) != weights(folder / "whole")
+    assert pipeline.run(chosen, workdir) == whole
+    assert weights(workdir) == weights(folder / "whole")
+    for path in Path(other.artifacts).glob("*.jsonl"):
+        assert (folder / "whole/artifacts" / path.name).read_bytes() == path.read_bytes(), path.name
 
 
 def test_a_folder_in_use_or_not_writable_is_refused(config, tmp_path):
