@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -137,12 +135,3 @@ def test_another_version_tokenizer_or_folder_is_refused(folder, tmp_path):
         examples(tmp_path)
     with pytest.raises(PastaError, match="folder that launch"):
         examples(tmp_path / "absent")
-
-
-@pytest.mark.slow
-def test_tensorflow_is_never_imported(folder):
-    program = (
-        "import sys; from tests.test_builder import *; "
-        f"assert len(examples(Path({str(folder)!r}))[0].token); assert 'tensorflow' not in sys.modules"
-    )
-    subprocess.check_call([sys.executable, "-c", program], timeout=120)

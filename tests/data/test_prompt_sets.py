@@ -14,16 +14,8 @@ from tests.helpers.requires import requires_data
 
 def test_the_no_fork_set_has_100_different_prompts_of_eight_kinds():
     rows = [json.loads(line) for line in NO_FORK.read_text().splitlines()]
-    assert Counter(row["category"] for row in rows) == {
-        "fact": 20,
-        "code": 15,
-        "poem": 10,
-        "letter": 12,
-        "what-if": 10,
-        "translation": 12,
-        "arithmetic": 12,
-        "sentence": 9,
-    }
+    kinds = ["fact", "code", "poem", "letter", "what-if", "translation", "arithmetic", "sentence"]
+    assert Counter(row["category"] for row in rows) == dict(zip(kinds, (20, 15, 10, 12, 10, 12, 12, 9), strict=True))
     assert no_fork() == [row["turns"][0] for row in rows]
     assert len({" ".join(prompt.split()).casefold() for prompt in no_fork()}) == 100
     assert not any(map(asks_for_list, no_fork()))
@@ -58,37 +50,28 @@ def test_by_hash_depends_on_the_texts_alone():
 
 
 @pytest.mark.parametrize(
-    "prompt",
+    ("prompt", "is_list"),
     [
-        "List the layers of the TCP/IP model.",
-        "Can you list some rivers?",
-        "Make a short list of words for snow",
-        "write me a top 10 list of the funniest ways to die",
-        "ideas for a birthday party",
-        "What are some good books to read on a train?",
-        "Name three animals that hibernate.",
-        "Please suggest a few names for a goldfish",
-        "Explain the main advantages of solar power.",
-        "What are the pros and cons of renting?",
-        "Summarise this in bullet points: it rained.",
+        ("List the layers of the TCP/IP model.", True),
+        ("Can you list some rivers?", True),
+        ("Make a short list of words for snow", True),
+        ("write me a top 10 list of the funniest ways to die", True),
+        ("ideas for a birthday party", True),
+        ("What are some good books to read on a train?", True),
+        ("Name three animals that hibernate.", True),
+        ("Please suggest a few names for a goldfish", True),
+        ("Explain the main advantages of solar power.", True),
+        ("What are the pros and cons of renting?", True),
+        ("Summarise this in bullet points: it rained.", True),
+        ("What causes the northern lights?", False),
+        ("Pick one from the list of colours: red, green.", False),
+        ("Explain your reasoning step-by-step.", False),
+        ("How do steam engines work?", False),
+        ("Why do some people enjoy horror movies?", False),
+        ("Sort a list in Python", False),
+        ("Give me a recipe for borscht.", False),
+        ("Name three animals that hibernate. " + "word " * 60, False),
     ],
 )
-def test_prompts_that_ask_for_a_list(prompt):
-    assert asks_for_list(prompt)
-
-
-@pytest.mark.parametrize(
-    "prompt",
-    [
-        "What causes the northern lights?",
-        "Pick one from the list of colours: red, green.",
-        "Explain your reasoning step-by-step.",
-        "How do steam engines work?",
-        "Why do some people enjoy horror movies?",
-        "Sort a list in Python",
-        "Give me a recipe for borscht.",
-        "Name three animals that hibernate. " + "word " * 60,
-    ],
-)
-def test_prompts_that_do_not_ask_for_a_list(prompt):
-    assert not asks_for_list(prompt)
+def test_whether_a_prompt_asks_for_a_list(prompt, is_list):
+    assert asks_for_list(prompt) == is_list

@@ -10,10 +10,11 @@ from pyarrow import parquet
 
 from pasta_jax.data import sources
 from pasta_jax.data.pairs import Pair, Unreadable, prompt_key, split_of
+from pasta_jax.data.sharegpt import whole_records
 from pasta_jax.data.sources import Filter, known_preferences, read, refuse_for_training, select
 from pasta_jax.data.turns import stands_alone
 from pasta_jax.errors import PastaError
-from tests.helpers.malformed import LINES, conversation
+from tests.helpers.malformed import LINES
 from tests.helpers.requires import requires_data
 
 GOOD = b'{"instruction": "why", "output": "because"}'
@@ -126,6 +127,13 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path, name, content):
     assert "\n" not in str(caught.value)
 
 
+def test_a_list_that_is_cut_off_keeps_its_whole_records():
+    text = json.dumps([{"a": "]},"}, {"b": [1]}, {"c": 2}], indent=1)
+    for cut in (-1, -2, -4, -8):
+        assert list(whole_records(text[:cut])) == [{"a": "]},"}, {"b": [1]}, {"c": 2}][: 3 if cut > -3 else 2], cut
+    assert list(whole_records("[")) == []
+
+
 def test_selection_counts_every_pair_left_out(tmp_path):
     rows = [("why is it", "so"), ("Why  is it ", "or so"), ("a " * 10, "so"), ("why", "so " * 10), ("why", "so")]
     pairs = read(write(tmp_path / "a.jsonl", *({"instruction": a, "output": b} for a, b in rows)))
@@ -156,6 +164,7 @@ def test_packaged_data():
     pair = next(pair for pair in read("alpaca_eval") if isinstance(pair, Pair))
     assert prompt_key(pair) in sources.evaluation_prompts()
     copy = Pair("", "", pair.instruction.upper(), "so", "mine")
+    assert all(chosen != rejected for _, chosen, rejected in known_preferences())
     assert select([copy], Filter((1, 99), (1, 9), True, drop_evaluation=True))[1] == {"evaluation prompt": 1}
 
 
@@ -175,16 +184,6 @@ def test_known_preferences_compare_the_answers_that_end_a_conversation(tmp_path,
     (tmp_path / "pairs.json").write_text(json.dumps(rows))
     monkeypatch.setattr(sources.packages, "path", lambda name: tmp_path / "pairs.json")
     assert known_preferences() == [("why", "good", "bad"), ("last", "good", "bad")]
-
-
-@requires_data
-def test_no_known_preference_compares_equal_answers():
-    pairs = known_preferences()
-    assert (len(pairs), [chosen == rejected for _, chosen, rejected in pairs].count(True)) == (300, 0)
-
-
-def test_conversation_helper():
-    assert json.loads(conversation("human: a: b"))["conversations"] == [{"from": "human", "value": "a: b"}]
 
 
 def turns(*texts: str) -> dict:
@@ -225,15 +224,3 @@ def test_later_turns_are_used_where_their_question_stands_alone(tmp_path):
 )
 def test_questions_that_refer_to_earlier_turns(question, alone):
     assert stands_alone(question) == alone
-
-
-@requires_data
-def test_later_turns_never_bring_in_evaluation_prompts(tmp_path):
-    prompts = [pair.instruction for pair in read("alpaca_eval") if isinstance(pair, Pair)]
-    prompt = next(prompt for prompt in prompts if stands_alone(prompt))
-    path = write(tmp_path / "a.jsonl", turns("Hi", "Hello.", prompt, "An answer of five words."))
-    rows = [row for row in sources.read(str(path), later_turns=True) if isinstance(row, Pair)]
-    selection, left_out = select(rows, Filter((1, 99), (1, 99), True, drop_evaluation=True))
-    assert prompt in [row.instruction for row in rows]
-    assert prompt not in [pair.instruction for pair in selection]
-    assert left_out["evaluation prompt"] == 1
