@@ -114,7 +114,7 @@ def request(max_tokens: int) -> ConfigDict:
 
 
 def checked_judge() -> ConfigDict:
-    """The judge of what can be checked (judges/checked.py) with an untrained SmolLM2."""
+    """The weighted sum of checks and log-likelihood (judges/checked.py) with an untrained SmolLM2."""
     return ConfigDict(
         {
             "checks": {

@@ -5,8 +5,8 @@
 
 offline: the proxies, on 300 questions with a chosen and a rejected answer (the dataset does not state who chose), each
 judged in both orders. Chance is 50 ± 5.8%. `rules` reads IFEval's questions, none of which is among the 300, so it is
-undecided on all of them. Takes seconds; docs/RESULTS.md has the figures to expect. checked: the judge of what can be
-checked (judges/checked.py), with an untrained SmolLM2 and MiniLM. There is no seed: nothing is random.
+undecided on all of them. Takes seconds; docs/results/judges.md has the figures to expect. checked: a weighted sum of
+checks and log-likelihood (judges/checked.py), with an untrained SmolLM2 and MiniLM. No seed: nothing is random.
 
 A file has one JSON object per line: prompt, first, second, and as verdict first, second or tie, which is left out. Each
 answer is a text or an object: {"text": "…", "finished": true, "topics": ["…"]}.
@@ -21,7 +21,7 @@ def offline() -> AgreementSettings:
 
 
 def checked() -> AgreementSettings:
-    """The judge of what can be checked; needs setup.sh --assets and --data."""
+    """The weighted sum of checks and log-likelihood; needs setup.sh --assets and --data."""
     return AgreementSettings(("checked", "repetition"))
 
 

@@ -35,12 +35,9 @@ from pasta_jax.evaluate.timing import Timing, realised, speedups, time_answers, 
 from pasta_jax.files import atomic
 from pasta_jax.files.validated import Count, Positive
 from pasta_jax.files.workdir import claim
-from pasta_jax.judges.checked import Entry
-from pasta_jax.judges.checked_llm import checked_judge
-from pasta_jax.judges.judge import Judge, Verdict
-from pasta_jax.judges.offline import comparing, proxy
+from pasta_jax.judges.choice import judge_of
 from pasta_jax.judges.rules import rules_of
-from pasta_jax.judges.settings import CheckedSettings
+from pasta_jax.judges.settings import CheckedSettings, JudgeName
 from pasta_jax.models.settings import MeshSettings
 from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.progress import doing, track
@@ -53,7 +50,6 @@ from pasta_jax.weights.settings import ModelSource
 from pasta_jax.weights.source import load
 
 PAIRS = "pairs.jsonl"
-JudgeName = Literal["repetition", "rules", "checked"]
 Wins = dict[tuple[str, System], dict[str, dict[int, float]]]  # by set and system, by judge, by number of the prompt
 
 
@@ -179,7 +175,8 @@ def judge_all(settings: Settings, answers: Mapping[System, Sequence[Answer]]) ->
     if not settings.judges or "baseline" not in answers:
         return {}
     answers = processes.told(answers, dict[System, list[Answer]])
-    judges = {name: judge_of(name, settings) for name in settings.judges}
+    rules = "ifeval" if settings.prompts.ifeval or "rules" in settings.judges else ""
+    judges = {name: judge_of(name, settings.checked, rules) for name in settings.judges}
     won: Wins = {}
     for system, several in answers.items():
         pairs = [] if system == "baseline" else list(zip(several, answers["baseline"], strict=True))
@@ -228,18 +225,6 @@ def reports(
                 },
             )
     return sets
-
-
-def judge_of(name: JudgeName, settings: Settings) -> Judge:
-    """A judge of Entries."""
-    if name == "checked":
-        return checked_judge(settings.checked, "ifeval" if settings.prompts.ifeval else "")
-    judge = comparing(proxy(name, "ifeval"), scale=1.0)
-
-    def of_texts(question: str, first: Entry, second: Entry) -> Verdict | None:
-        return judge(question, first.text, second.text)
-
-    return of_texts
 
 
 def write_files(evaluation: Evaluation, pairs: int, workdir: Path) -> None:

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pasta_jax.evaluate.answers import Answer
-from pasta_jax.judges.checked import Entry
-from pasta_jax.judges.judge import Judge, both_orders, win_rate
+from pasta_jax.judges.judge import Entry, Judge, both_orders, win_rate
 
 DRAWS = 2000
 LOW, HIGH = 2.5, 97.5

@@ -6,10 +6,8 @@ from typing import Literal
 
 from pasta_jax.data.sources import known_preferences
 from pasta_jax.files.jsonl import read_records
-from pasta_jax.judges.checked import Entry
-from pasta_jax.judges.checked_llm import checked_judge
-from pasta_jax.judges.judge import Agreement, Judge, Verdict, agreement
-from pasta_jax.judges.offline import comparing, proxy
+from pasta_jax.judges.choice import judge_of
+from pasta_jax.judges.judge import Agreement, Entry, agreement
 from pasta_jax.judges.settings import AgreementSettings
 from pasta_jax.progress import track
 
@@ -49,22 +47,12 @@ def measure(settings: AgreementSettings) -> Report:
         pairs = [(prompt, Entry(chosen), Entry(rejected)) for prompt, chosen, rejected in known_preferences()]
     with_preference = [pair for pair in pairs if pair is not None][: settings.pairs]
     judges = {
-        kind: agreement(judge_of(kind, settings), track(with_preference, kind, len(with_preference)))
+        kind: agreement(
+            judge_of(kind, settings.checked, settings.rules), track(with_preference, kind, len(with_preference))
+        )
         for kind in settings.kinds
     }
     return Report(len(with_preference), judges, pairs.count(None))
-
-
-def judge_of(kind: str, settings: AgreementSettings) -> Judge:
-    """A judge of Entries."""
-    if kind == "checked":
-        return checked_judge(settings.checked, settings.rules)
-    judge = comparing(proxy(kind, settings.rules), scale=1.0)
-
-    def of_texts(question: str, first: Entry, second: Entry) -> Verdict:
-        return judge(question, first.text, second.text)
-
-    return of_texts
 
 
 def read_pairs(path: Path) -> list[tuple[str, Entry, Entry] | None]:

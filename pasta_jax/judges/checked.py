@@ -1,4 +1,4 @@
-"""A judge built from what can be checked: a weighted sum of terms from 0 to 1, each of one answer by itself.
+"""The judge `checked`: a weighted sum of checks, log-likelihood and fit, terms from 0 to 1 of one answer each.
 
     finished     the answer ended by itself
     topics       different topics / topics; 1 without any
@@ -24,7 +24,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from pasta_jax.judges.judge import Verdict, from_probability
+from pasta_jax.judges.judge import Entry, Verdict, from_probability
 from pasta_jax.judges.offline import repetition
 from pasta_jax.judges.rules import Rule, share
 from pasta_jax.judges.settings import Checks
@@ -41,15 +41,6 @@ def spelling(topic: str) -> str:
 def new_words(text: str) -> float:
     """The words of a text without its share of repeated 4-grams."""
     return len(text.split()) * (1.0 + repetition("", text)) if text.strip() else 0.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """An answer as this judge reads it."""
-
-    text: str
-    finished: bool = True
-    topics: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass

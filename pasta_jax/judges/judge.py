@@ -2,15 +2,24 @@
 
     judge(question, first, second) -> Verdict, or None if the judge returned none
 
-A judge that reads both answers may favour a position, so each pair is judged in both orders. A verdict assigns
-each answer a confidence; an undecided judge assigns one half to both.
+Judges read Entries: an answer's text, and what some of them want to know beside it. A judge that reads both answers may
+favour a position, so each pair is judged in both orders. A verdict assigns each answer a confidence; an undecided judge
+assigns one half to both.
 """
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from pasta_jax.files.validated import Count, Share
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """An answer as judges read it."""
+
+    text: str
+    finished: bool = True  # by itself, not by a limit
+    topics: tuple[str, ...] = ()  # of its chunks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +34,7 @@ class Verdict:
 
 
 TIE = Verdict(0.5, 0.5)
-Judge = Callable[[str, Any, Any], Verdict | None]  # of texts; judges/checked.py reads more than the text
+Judge = Callable[[str, Entry, Entry], Verdict | None]
 
 
 def from_probability(probability: float) -> Verdict:
@@ -33,7 +42,7 @@ def from_probability(probability: float) -> Verdict:
     return Verdict(probability, 1 - probability)
 
 
-def both_orders(judge: Judge, question: str, answer: Any, others: Sequence[Any]) -> list[Verdict] | None:
+def both_orders(judge: Judge, question: str, answer: Entry, others: Sequence[Entry]) -> list[Verdict] | None:
     """Verdicts on an answer against every other, in both orders; `answer` is the first of each verdict.
 
     None if one is missing: one order alone would carry the judge's preference for a position.
@@ -78,7 +87,7 @@ class Agreement:
         return f"agrees with {self.agreed:.1%} of {self.pairs} known preferences{tied}{chance}"
 
 
-def agreement(judge: Judge, pairs: Iterable[tuple[str, Any, Any]]) -> Agreement:
+def agreement(judge: Judge, pairs: Iterable[tuple[str, Entry, Entry]]) -> Agreement:
     """Over (question, chosen, rejected), each judged in both orders; pairs without verdicts are left out."""
     agreed, count, tied = 0.0, 0, 0
     for question, chosen, rejected in pairs:

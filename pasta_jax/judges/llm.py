@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 from pathlib import Path
 
-from pasta_jax.judges.judge import Verdict
+from pasta_jax.judges.judge import Entry, Verdict
 from pasta_jax.llm.cache import Usage
 from pasta_jax.llm.client import Client, Endpoint, LLMError, Messages, TimeSource, Unavailable
 
@@ -73,8 +73,8 @@ class LLMJudge:
     failures: Counter = dataclasses.field(default_factory=Counter)  # pairs without a verdict, by reason
     _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
-    def __call__(self, question: str, first: str, second: str) -> Verdict | None:
-        messages = question_for(question, first, second)
+    def __call__(self, question: str, first: Entry, second: Entry) -> Verdict | None:
+        messages = question_for(question, first.text, second.text)
         reason = "no attempts"
         for _ in range(self.asks):
             try:

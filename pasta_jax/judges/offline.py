@@ -1,8 +1,7 @@
 """Judges that need no language model behind an API: the toy task's exact grader, and proxies for quality.
 
-A proxy measures something other than quality; its name states what. `PROXIES` are those that the judge configs offer.
-`relevance` and `likelihoods` are not among them: as judges they agree with 300 known preferences no more than chance
-does (docs/RESULTS.md). As measures they tell how well an answer fits its question's topic, and how fluent it is.
+A proxy measures something other than quality; its name states what. `likelihoods` is a term of judges/checked.py; alone
+it agrees with known preferences no more than chance does (docs/results/judges.md).
 """
 
 import math
@@ -14,15 +13,12 @@ import numpy as np
 from pasta_jax.data.example import Example, encode
 from pasta_jax.data.packing import Batch, pack
 from pasta_jax.data.repetition import repeated
-from pasta_jax.errors import PastaError
-from pasta_jax.judges.judge import TIE, Judge, Verdict, from_probability
-from pasta_jax.judges.minilm import Embed, cosine
-from pasta_jax.judges.rules import Rule, rules_of, share
+from pasta_jax.judges.judge import TIE, Entry, Judge, Verdict, from_probability
+from pasta_jax.judges.rules import Rule, share
 from pasta_jax.lang.structure import NO_LABEL, PREDICTED
 from pasta_jax.toy.task import Problem
 from pasta_jax.weights.model import Model
 
-PROXIES = ("rules", "repetition")
 EMPTY_ANSWER = -20.0  # nats per token: below any text
 
 Measure = Callable[[str, str], float]  # of a question and an answer; higher is better
@@ -35,14 +31,14 @@ def toy_grader(problems: Mapping[str, Problem]) -> Judge:
     lines wins.
     """
 
-    def judge(question: str, first: str, second: str) -> Verdict:
+    def judge(question: str, first: Entry, second: Entry) -> Verdict:
         problem = problems[question]
-        exact = problem.exact(first), problem.exact(second)
+        exact = problem.exact(first.text), problem.exact(second.text)
         if exact[0] != exact[1]:
             return Verdict(float(exact[0]), float(exact[1]))
         if exact[0]:
             return TIE
-        shares = [sum(problem.grade(text)) / len(problem.lines) for text in (first, second)]
+        shares = [sum(problem.grade(answer.text)) / len(problem.lines) for answer in (first, second)]
         return from_probability(0.5 + (shares[0] - shares[1]) / 2)
 
     return judge
@@ -51,27 +47,11 @@ def toy_grader(problems: Mapping[str, Problem]) -> Judge:
 def comparing(measure: Measure, scale: float) -> Judge:
     """A judge that prefers the answer with the higher measure; a difference of `scale` is a verdict of 73%."""
 
-    def judge(question: str, first: str, second: str) -> Verdict:
-        difference = (measure(question, first) - measure(question, second)) / scale
+    def judge(question: str, first: Entry, second: Entry) -> Verdict:
+        difference = (measure(question, first.text) - measure(question, second.text)) / scale
         return from_probability(1 / (1 + math.exp(-max(min(difference, 50.0), -50.0))))
 
     return judge
-
-
-def proxy(kind: str, rules_source: str) -> Measure:
-    """The measure of a proxy judge. `rules` reads its rules from `rules_source` (data/sources.py)."""
-    match kind:
-        case "repetition":
-            return repetition
-        case "rules":
-            rules = rules_of(rules_source)
-            if not rules:
-                raise PastaError(
-                    f"{rules_source}: no question has rules to judge by; "
-                    "use records with instruction_id_list and kwargs, as IFEval has"
-                )
-            return rules_followed(rules)
-    raise PastaError(f"{kind!r}: unknown proxy judge; choose one of {', '.join(PROXIES)}")
 
 
 def repetition(question: str, answer: str) -> float:
@@ -85,21 +65,6 @@ def rules_followed(rules: Mapping[str, Sequence[Rule]]) -> Measure:
 
     def measure(question: str, answer: str) -> float:
         return share(rules[question], answer) if rules.get(question) else 0.0
-
-    return measure
-
-
-def relevance(embed: Embed, references: Mapping[str, str]) -> Measure:
-    """Cosine of answer and question; with a reference answer, the mean of that and the cosine to the reference.
-
-    An empty answer is the worst.
-    """
-
-    def measure(question: str, answer: str) -> float:
-        if not answer.strip():
-            return -1.0
-        texts = [question, *([references[question]] if question in references else [])]
-        return sum(cosine(embed, answer, text) for text in texts) / len(texts)
 
     return measure
 

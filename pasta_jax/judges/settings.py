@@ -1,4 +1,4 @@
-"""The settings of judges: the one of what can be checked, and the measurement of their agreement with preferences."""
+"""The settings of judges, and of measuring their agreement with preferences."""
 
 import dataclasses
 from typing import Annotated, Literal
@@ -9,6 +9,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.files.validated import Positive
 from pasta_jax.weights.settings import ModelSource
 
+JudgeName = Literal["rules", "repetition", "checked"]  # judges/choice.py
 Weight = Annotated[float, msgspec.Meta(ge=0)]
 
 
@@ -27,7 +28,7 @@ class Weights:
 
 @dataclasses.dataclass(frozen=True)
 class Checks:
-    """The terms of the judge of what can be checked, and the scale of its verdicts."""
+    """The weighted sum that the judge `checked` compares, and the scale of its verdicts."""
 
     weights: Weights = Weights()
     worst: float = -4.0  # nats per token whose fluency is 0
@@ -42,7 +43,7 @@ class Checks:
 
 @dataclasses.dataclass(frozen=True)
 class CheckedSettings:
-    """The judge of what can be checked (judges/checked.py), with an untrained SmolLM2."""
+    """The judge `checked`: a weighted sum of checks and log-likelihood (judges/checked.py)."""
 
     checks: Checks = Checks()
     untrained: ModelSource = ModelSource("smollm2_135m")  # whose log-probabilities are the fluency
@@ -57,7 +58,7 @@ class CheckedSettings:
 class AgreementSettings:
     """Judges whose agreement with preferences is to be measured."""
 
-    kinds: tuple[Literal["rules", "repetition", "checked"], ...] = ("rules", "repetition")
+    kinds: tuple[JudgeName, ...] = ("rules", "repetition")
     pairs: Positive = 300
     file: str = ""  # of a person's verdicts; empty: known preferences, which `setup.sh --data` installs
     rules: str = "ifeval"  # where `rules` and `checked` read their rules from; see docs/DATA.md

@@ -11,8 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pasta_jax.data.sources import known_preferences
 from pasta_jax.files import fingerprints
 from pasta_jax.files.validated import Count, Share
-from pasta_jax.judges.checked import Entry
-from pasta_jax.judges.judge import Agreement, Verdict, agreement, both_orders
+from pasta_jax.judges.judge import Agreement, Entry, Verdict, agreement, both_orders
 from pasta_jax.preference.artifacts import Artifact
 from pasta_jax.preference.sample import Answers
 from pasta_jax.preference.stage import Stage, as_judged, judge_inputs
@@ -40,7 +39,7 @@ def score(stage: Stage, samples: Artifact[Answers], baseline: Artifact[Answers])
     inputs = {"samples": samples.fingerprint, "baseline": baseline.fingerprint, "judge": judge_inputs(stage.settings)}
     judge = stage.settings.judge
 
-    def verdicts_on(question: str, others: Sequence[str | Entry], answer: str | Entry) -> Verdicts | None:
+    def verdicts_on(question: str, others: Sequence[Entry], answer: Entry) -> Verdicts | None:
         return plain(both_orders(stage.judge, question, answer, others))
 
     def compute(numbers: Sequence[int]) -> Iterator[tuple[int, Scores]]:

@@ -20,7 +20,7 @@ from pasta_jax.files.validated import (
     Threading,
     WordLimits,
 )
-from pasta_jax.judges.settings import CheckedSettings
+from pasta_jax.judges.settings import CheckedSettings, JudgeName
 from pasta_jax.llm.client import Endpoint
 from pasta_jax.models.settings import TrainingMeshSettings
 from pasta_jax.preference.loss import PreferenceLoss
@@ -70,7 +70,7 @@ class RequestSettings:
 class JudgeSettings:
     """The judge that compares answers."""
 
-    kind: Literal["llm", "toy", "checked", "rules", "repetition"]
+    kind: Literal["llm", "toy", JudgeName]
     scale: AboveZero
     asks: Threading
     concurrency: Threading

@@ -14,11 +14,11 @@ from pasta_jax.decode.generate import positions_for
 from pasta_jax.errors import PastaError
 from pasta_jax.files import atomic, fingerprints
 from pasta_jax.files.remote import path_of
-from pasta_jax.judges import offline
-from pasta_jax.judges.checked import CheckedJudge, Entry
-from pasta_jax.judges.checked_llm import checked_judge
-from pasta_jax.judges.judge import Judge
+from pasta_jax.judges.checked import CheckedJudge
+from pasta_jax.judges.choice import judge_of
+from pasta_jax.judges.judge import Entry, Judge
 from pasta_jax.judges.llm import llm_judge
+from pasta_jax.judges.offline import toy_grader
 from pasta_jax.judges.rules import rules_of
 from pasta_jax.lang.program import Chunk, Program
 from pasta_jax.models.sharding import decoding_mesh, gathered, training_mesh
@@ -94,7 +94,7 @@ def open_stage(settings: Settings, workdir: Path) -> Stage:
     positions_for(sft)  # refuses a model that cannot be decoded with, before the baseline is sampled
     baseline = load(settings.baseline, mesh=decoding_mesh(settings.mesh))
     prompts, held_out, toy_problems = read_prompts(settings)
-    judge = judge_of(settings, toy_problems, artifacts.folder)
+    judge = judge_for(settings, toy_problems, artifacts.folder)
     return Stage(settings, artifacts, trainable, sft, baseline, prompts, held_out, toy_problems, judge)
 
 
@@ -133,18 +133,16 @@ def toy_pair(problem: Problem) -> Pair:
     return Pair(id_of("", problem.instruction, problem.answer), "", problem.instruction, problem.answer, "toy")
 
 
-def judge_of(settings: Settings, toy_problems: Mapping[str, Problem], folder: Path) -> Judge:
+def judge_for(settings: Settings, toy_problems: Mapping[str, Problem], folder: Path) -> Judge:
     """The judge that the settings name; a language model's verdicts are cached in `folder`."""
     judge = settings.judge
     match judge.kind:
         case "toy":
-            return offline.toy_grader(toy_problems)
-        case "checked":
-            return checked_judge(judge.checked, settings.prompts.source)
+            return toy_grader(toy_problems)
         case "llm":
             return llm_judge(judge.endpoint, folder / "judge_cache.jsonl", judge.asks)
         case _:
-            return offline.comparing(offline.proxy(judge.kind, settings.prompts.source), judge.scale)
+            return judge_of(judge.kind, judge.checked, settings.prompts.source, judge.scale)
 
 
 def judge_inputs(settings: Settings) -> dict[str, Any]:
@@ -167,10 +165,8 @@ def judge_inputs(settings: Settings) -> dict[str, Any]:
     return inputs
 
 
-def as_judged(stage: Stage, question: str, answers: Sequence[Candidate | str]) -> list[str] | list[Entry]:
-    """Answers as the judge reads them: texts; the judge of checks also reads how they ended and their topics."""
-    if not isinstance(stage.judge, CheckedJudge):
-        return [answer if isinstance(answer, str) else answer.text for answer in answers]
+def as_judged(stage: Stage, question: str, answers: Sequence[Candidate | str]) -> list[Entry]:
+    """Answers as judges read them."""
 
     def entry(answer: Candidate | str) -> Entry:
         if isinstance(answer, str):
@@ -179,7 +175,8 @@ def as_judged(stage: Stage, question: str, answers: Sequence[Candidate | str]) -
         return Entry(answer.text, answer.whole, tuple(part.topic for part in parts if isinstance(part, Chunk)))
 
     entries = [entry(answer) for answer in answers]
-    stage.judge.prepare(question, entries)
+    if isinstance(stage.judge, CheckedJudge):
+        stage.judge.prepare(question, entries)  # all log-probabilities together
     return entries
 
 

@@ -1,4 +1,4 @@
-"""The judge of what can be checked: its terms and sums worked by hand, and how much it computes."""
+"""The weighted sum of checks: its terms and sums worked by hand, and how much it computes."""
 
 import dataclasses
 import math
@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from pasta_jax.errors import PastaError
-from pasta_jax.judges.checked import CheckedJudge, Entry, new_words
-from pasta_jax.judges.judge import both_orders
+from pasta_jax.judges.checked import CheckedJudge, new_words
+from pasta_jax.judges.judge import Entry, both_orders
 from pasta_jax.judges.settings import Checks, Weights
 
 WEIGHTS = Weights(finished=1.0, topics=0.5, repetition=2.0, rules=1.0, fluency=1.0, fit=1.0, enough=0.0)

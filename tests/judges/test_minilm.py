@@ -9,7 +9,6 @@ from pasta_jax.data.sources import read
 from pasta_jax.files import packages
 from pasta_jax.judges import minilm
 from pasta_jax.judges.minilm import LENGTHS, cosine, encode, load_minilm, padded
-from pasta_jax.judges.offline import comparing, relevance
 from tests.helpers.requires import requires_data, requires_minilm
 
 HAPPY = "That is a happy person"
@@ -55,15 +54,3 @@ def test_padding_changes_nothing():
     alone = np.asarray(encode(params, tokens[:3], mask[:3]))
     tokens[3:] = 8
     np.testing.assert_allclose(encode(params, tokens, mask), alone, atol=1e-5)
-
-
-def test_relevance_averages_question_and_reference():
-    known = {"q": [1, 0, 0], "r": [0, 1, 0], "on q": [1, 0, 0], "on r": [0, 0.8, 0.6], "off": [0, 0, 1]}
-
-    def embed(texts):
-        return np.array([known[text] for text in texts], np.float32)
-
-    alone, with_reference = relevance(embed, {}), relevance(embed, {"q": "r"})
-    assert [alone("q", text) for text in ("on q", "on r", "off", " ")] == [1.0, 0.0, 0.0, -1.0]
-    assert [with_reference("q", text) for text in ("on q", "on r", "off")] == pytest.approx([0.5, 0.4, 0.0])
-    assert comparing(with_reference, 0.1)("q", "on q", "on r").first > 0.7

@@ -11,14 +11,13 @@ from configs import preference as preference_config
 from launch import judges
 from pasta_jax.errors import PastaError
 from pasta_jax.judges import agreement as pipeline
-from pasta_jax.judges.checked import CheckedJudge, Entry
-from pasta_jax.judges.judge import Agreement
-from pasta_jax.judges.offline import repetition
+from pasta_jax.judges.checked import CheckedJudge
+from pasta_jax.judges.judge import Agreement, Entry
 from pasta_jax.preference import score
 from pasta_jax.preference.artifacts import Artifacts
 from pasta_jax.preference.candidates import Candidate
 from pasta_jax.preference.settings import Settings
-from pasta_jax.preference.stage import Stage, as_judged, judge_inputs, judge_of
+from pasta_jax.preference.stage import Stage, as_judged, judge_for, judge_inputs
 from pasta_jax.runs import settings
 from pasta_jax.runs.settings import changed
 from tests.helpers.requires import requires_data
@@ -34,7 +33,8 @@ def preference_settings(kind: str, source: str) -> Settings:
 
 
 def first(judge, *texts: str) -> float:
-    return judge(*texts).first
+    question, *answers = texts
+    return judge(question, *map(Entry, answers)).first
 
 
 @requires_data
@@ -89,16 +89,16 @@ def test_the_stage_judges_by_the_rules_of_its_own_questions(tmp_path):
     path.write_text(json.dumps(record))
     bare.write_text('{"instruction": "q", "output": "x"}')
     by_rules = preference_settings("rules", str(path))
-    judge = judge_of(by_rules, {}, tmp_path)
+    judge = judge_for(by_rules, {}, tmp_path)
     assert first(judge, "q", "so", "so, so") > first(judge, "other", "so", "so, so") == 0.5
     before = judge_inputs(by_rules)
     path.write_text(json.dumps(record | {"instruction_id_list": ["startend:quotation"]}))
     assert judge_inputs(by_rules) != before
     with pytest.raises(PastaError, match=r"bare.jsonl: no question has rules to judge by"):
-        judge_of(preference_settings("rules", str(bare)), {}, tmp_path)
+        judge_for(preference_settings("rules", str(bare)), {}, tmp_path)
 
 
-def test_the_stage_shows_the_judge_of_checks_how_answers_ended_and_their_topics(tmp_path):
+def test_the_stage_shows_judges_how_answers_ended_and_their_topics(tmp_path):
     checked = preference_settings("checked", "preferences")
     assert judge_inputs(checked)["checked"]["checks"]["weights"]["finished"] == 1.0
     seen = []
@@ -111,13 +111,12 @@ def test_the_stage_shows_the_judge_of_checks_how_answers_ended_and_their_topics(
     answers = as_judged(stage, "q", (candidate, "reference"))
     assert answers == [Entry("text", False, ("first", "second", "last")), Entry("reference")]
     assert seen == [[("q", "text"), ("q", "reference")]]
-    texts = dataclasses.replace(stage, judge=repetition)
-    assert as_judged(texts, "q", (candidate, "reference")) == ["text", "reference"]
+    assert as_judged(dataclasses.replace(stage, judge=None), "q", (candidate, "reference")) == answers
 
 
 def test_the_stage_states_how_often_its_proxy_agrees_with_known_preferences(tmp_path, monkeypatch, capsys):
     by_repetition = preference_settings("repetition", "preferences")
-    judge = judge_of(by_repetition, {}, tmp_path)
+    judge = judge_for(by_repetition, {}, tmp_path)
     monkeypatch.setattr(score, "known_preferences", lambda: PAIRS)
     model = SimpleNamespace()
     stage = Stage(by_repetition, Artifacts(tmp_path), model, model, model, (), (), {}, judge)

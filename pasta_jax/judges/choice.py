@@ -1,22 +1,39 @@
-"""Build the judge of what can be checked from its settings: an untrained model, MiniLM, and rules."""
+"""The judges that configs name. Another one is a name in judges/settings.py and a case here."""
 
 import functools
 
 import jax
 
+from pasta_jax.errors import PastaError
 from pasta_jax.judges.checked import CheckedJudge, LogProbabilities
+from pasta_jax.judges.judge import Judge
 from pasta_jax.judges.minilm import cosine, load_minilm
-from pasta_jax.judges.offline import likelihoods
+from pasta_jax.judges.offline import comparing, likelihoods, repetition, rules_followed
 from pasta_jax.judges.rules import rules_of
-from pasta_jax.judges.settings import CheckedSettings
+from pasta_jax.judges.settings import CheckedSettings, JudgeName
 from pasta_jax.train.loss import Scoring, log_probabilities
 from pasta_jax.train.trainable import product_dtype
 from pasta_jax.weights.load import platform_dtype
 from pasta_jax.weights.source import load
 
 
+def judge_of(name: JudgeName, checked: CheckedSettings, rules_source: str, scale: float = 1.0) -> Judge:
+    """A judge by its name. `rules_source`: of questions with rules, or empty; `scale`: the difference that is 73%."""
+    match name:
+        case "checked":
+            return checked_judge(checked, rules_source)
+        case "rules":
+            rules = rules_of(rules_source) if rules_source else {}
+            if not rules:
+                fix = "use records with instruction_id_list and kwargs, as IFEval has"
+                raise PastaError(f"{rules_source or 'the prompts'}: no question has rules to judge by; {fix}")
+            return comparing(rules_followed(rules), scale)
+        case "repetition":
+            return comparing(repetition, scale)
+
+
 def checked_judge(settings: CheckedSettings, rules_source: str) -> CheckedJudge:
-    """The judge; `rules_source` names the records with rules, if any. Terms without weight need no model."""
+    """The weighted sum of what programs and an untrained model check. Terms without weight need no model."""
     weights = settings.checks.weights
     rules = rules_of(rules_source) if rules_source and weights.rules else {}
     log_probabilities = fluency(settings) if weights.fluency else _none
