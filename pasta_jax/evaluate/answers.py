@@ -34,7 +34,7 @@ class Fed:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """One answer. Seconds are those of its own request: with several lanes, others were decoded meanwhile."""
+    """One answer. Seconds are of its own request; with several lanes, other requests shared the device meanwhile."""
 
     prompts: str  # name of the set of prompts
     number: Count  # of the prompt in the set

@@ -40,7 +40,7 @@ class WinRate:
     judged: int  # rows with a preference
     win_rate: float
     standard_error: float
-    length_ratio: float | None  # characters of our answers over those of the reference's
+    length_ratio: float | None  # characters of our answers over characters of the reference's answers
 
 
 def model_outputs(answers: Sequence[Answer], categories: Sequence[str], generator: str) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""The questions of an evaluation: from each set those whose text has the smallest hash, or all; and later turns."""
+"""The questions of an evaluation: all of a set, or the ones whose text has the smallest hash; and second turns."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ SECOND_TURN = " 2"  # ends the name of the set of second turns
 
 @dataclasses.dataclass(frozen=True)
 class PromptCounts:
-    """How many prompts of each set, those whose text has the smallest hash; 0: none."""
+    """How many prompts of each set, by the smallest hash of their text; 0: none."""
 
     alpaca_eval: Count
     mt_bench: Count  # both turns of each

@@ -71,7 +71,7 @@ class Settings:
     executor: Literal["local", "ray"]
     ray: RaySettings
     unmasked: Count  # answers of each set to compare with what the model would write without the grammar mask
-    pairs: Count  # prompts of the first set whose two answers a person is to compare
+    pairs: Count  # prompts of the first set with two answers for a person to compare
     timed: Count  # prompts of the first set to answer one at a time, for realised speedup
     rounds: Positive  # timed runs of each such prompt after a first one
     throughput: Count  # prompts of the first set to answer many at a time, for tokens per second

@@ -14,7 +14,7 @@ WIDTH = 640
 def lanes(threads: Sequence[int], steps: Sequence[int], names: Sequence[str], most_steps: int) -> str:
     """Bars from every thread's first to its last step, with gaps where it waited; `names` by thread.
 
-    `threads` and `steps` are those of each token. `most_steps` is the width of the picture in steps.
+    `threads` and `steps` have one value per token. `most_steps` is the width of the picture in steps.
     """
     thread, step = np.asarray(threads, np.int64), np.asarray(steps, np.int64)
     scale = (WIDTH - NAMES) / max(most_steps, 1)

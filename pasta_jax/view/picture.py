@@ -111,7 +111,7 @@ def _axis(last: float, scale: float, top: int, height: int, unit: str, layout: L
 
 
 def _arrows(trace: Trace, threads: list[Thread], x: np.ndarray, y: Callable[[int], float], bar: int) -> Iterator[str]:
-    """Lines like those of a git graph: down at a fork, along while a chunk waits for a row, up at a join."""
+    """Lines as in a git graph: down at a fork, along while a chunk waits for a row, up at a join."""
     main = trace.thread == 0
     closes = trace.step[main & trace.tags.is_close(trace.token)]
     joins = trace.joins()

@@ -40,7 +40,7 @@ PLOT = {
     "font.size": 11,
     "text.color": LIGHT_PAGE["ink"],
     "figure.facecolor": LIGHT_PAGE["paper"],
-    "figure.dpi": 72,  # that of SVG: points and pixels are one
+    "figure.dpi": 72,  # as in SVG: a point is a pixel
     "figure.constrained_layout.w_pad": 0.16,
     "figure.constrained_layout.h_pad": 0.1,
     "axes.facecolor": LIGHT_PAGE["paper"],

@@ -52,9 +52,12 @@ def test_continuations_are_scored_as_by_an_uncached_pass(harness):
     )
     assert total == pytest.approx(expected, abs=1e-4)
     assert (greedy, is_likeliest) == (False, True)
-    [rolling] = lm.loglikelihood_rolling([SimpleNamespace(args=("ab",))])
-    first = lm._score([lm.prefix_token_id], [97])[0]
-    assert rolling == pytest.approx(first + lm._score([lm.prefix_token_id, 97], [98])[0], abs=1e-4)
+    whole, longer = "ab" * 20, "ab" * 300  # the latter in two windows: 511 tokens, then 89 after 423
+    rolling = lm.loglikelihood_rolling([SimpleNamespace(args=(text,)) for text in (whole, longer)])
+    ids = [lm.prefix_token_id, *longer.encode()]
+    pieces = [(ids[:1], ids[1:41]), (ids[:1], ids[1:512]), (ids[89:512], ids[512:])]
+    first, *others = (lm._score(*piece)[0] for piece in pieces)
+    assert rolling == pytest.approx([first, sum(others)], abs=1e-3)
 
 
 @requires_dev("lm_eval")

@@ -30,8 +30,8 @@ class Options:
     """How Skeleton-of-Thought answers."""
 
     most_points: Positive
-    skeleton_tokens: Positive  # most, of the skeleton
-    point_tokens: Positive  # most, of each point
+    skeleton_tokens: Positive  # max tokens of the skeleton
+    point_tokens: Positive  # max tokens of each point
     router: Literal["none", "lists"]  # lists: prompts that ask for no list are answered sequentially
 
 
@@ -112,7 +112,7 @@ def _decode_apart(
         return dataclasses.replace(sequential, prompt_ids=ids, max_tokens=max_tokens, sampling=sampling)
 
     requests = [request(number, ids) for number, ids in enumerate(beginnings, start=1)]
-    # A lane whose point has ended costs nothing in steps of fewer rows.
+    # Steps with fewer rows skip the lanes of points that have ended.
     results = generate(model, requests, dataclasses.replace(_alone(config), lanes=len(requests), packed=(1, 4)))
     traces = [result.trace for result in results]
     order = np.argsort(np.concatenate([trace.step for trace in traces]), kind="stable")  # as one pool would have them
@@ -152,7 +152,7 @@ def _outcome(model: Model, points: Sequence[Point], skeleton: Result, written: P
 def _sequentially(
     model: Model, request: Request, config: DecodeConfig, skeleton: Result | None, started: float
 ) -> Outcome:
-    """Without a usable skeleton, whose steps were spent nevertheless."""
+    """Answer without points. A skeleton that could not be used counts with its steps."""
     [result] = generate(model, [request], _alone(config))
     traces = [] if skeleton is None else [skeleton.trace]
     before = sum(trace.critical_path for trace in traces)

@@ -1,6 +1,6 @@
 """The texts of Skeleton-of-Thought (Ning et al. 2023, arXiv 2307.15337): two prompts, a skeleton's points, an answer.
 
-The prompts are our own, after the paper's description: first a list of short points, then each point by itself, with
+The prompts are our own, after the paper's description: first a list of short points, then each point alone, with
 the question and the whole skeleton in view. What tells the points apart comes last, as the beginning of the answer, so
 that all points of a question share the rest of their prompt. They are short because the models are small: one of 135M
 parameters answers with the examples of a longer prompt, and with the skeleton where that is a numbered list.
