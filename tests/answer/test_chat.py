@@ -65,6 +65,7 @@ def answer_to(*messages: tuple[str, str], sequential: bool = False) -> str:
     return generate(model(), [request], DecodeConfig(lanes=1, rows=3, slots=256))[0].text
 
 
+@pytest.mark.slow
 def test_answers_know_the_conversation_until_it_is_forgotten(converse):
     out, err = converse("why?", "", "and how?", "/trace a.json", "/new", "why?")
     first = answer_to(("user", "why?"))

@@ -270,6 +270,7 @@ def test_closing_finishes_or_cancels_what_was_accepted(gate, drain):
         Client(engine, ask("x"))
 
 
+@pytest.mark.slow
 def test_an_engine_for_a_model_can_be_warm(monkeypatch):
     monkeypatch.setattr(engines, "PIECES", (16,))
     engine = open_engine(tiny_model(), CONFIG, WAITING, topics=False, warm_up=True)

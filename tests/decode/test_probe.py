@@ -39,6 +39,7 @@ def answers(tags: float = 1.0, temperature: float = 0.0):
     return generate(toy(tags), requests, CONFIG)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 5.0])
 @pytest.mark.parametrize("tags", [0.0, 1.0])
 def test_well_formed_answers_equal_the_unmasked_models(tags, temperature):

@@ -114,6 +114,7 @@ def test_the_models_loss_is_the_mean_over_its_pairs(loss):
     assert int(sums.tokens) == sum(len(p.better) + len(p.worse) for p in pairs()[:3])
 
 
+@pytest.mark.slow
 def test_swapping_the_answers_flips_the_sign_of_the_log_ratios_gradient():
     pair = pairs()[0]
     swapped = PairExample(pair.worse, pair.better, pair.reference_worse, pair.reference_better)

@@ -76,6 +76,7 @@ def weights(workdir: Path) -> bytes:
     return (workdir / "model/model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_run_leaves_a_model_a_report_and_a_file_per_step(whole, folder):
     assert [(row.model, row.kind, row.round) for row in whole.rows] == [
         ("Baseline-SFT", "baseline", 0),
@@ -91,6 +92,7 @@ def test_a_run_leaves_a_model_a_report_and_a_file_per_step(whole, folder):
     assert steps == {"baseline", "sample", "score", "pair", "reference", "train", "answer", "evaluate"}
 
 
+@pytest.mark.slow
 def test_a_report_is_json_with_an_infinite_weight_too(whole):
     report = dataclasses.replace(whole, quality_weight=float("inf"))
     text = json.dumps(report.fields(), allow_nan=False)
@@ -121,6 +123,7 @@ def test_workers_of_ray_sample_what_this_process_does(config, whole, folder, mon
         run(other, folder / "lost")
 
 
+@pytest.mark.slow
 def test_another_quality_weight_reuses_samples_and_verdicts(config, whole, folder):
     other = ConfigDict(config.to_dict())
     other.artifacts = str(folder / "whole/artifacts")

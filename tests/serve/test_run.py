@@ -15,6 +15,7 @@ from pasta_jax.weights.model import Model
 from tests.helpers.browser import CHROMIUM, Page
 from tests.helpers.serving import LANES, QUEUE, SLOTS, Server, export, pieces
 
+pytestmark = pytest.mark.slow  # starts a server process
 PATH = "/v1/chat/completions"
 KEY = "a key that nobody guesses"
 QUESTION = [{"role": "user", "content": "birds crow 7"}]

@@ -62,6 +62,7 @@ def test_speedups_are_relative_to_the_baselines_own_answers():
     assert report.speedup_arithmetic == pytest.approx(6.25 / 4, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_answers_equal_the_interpreters_each_with_its_own_seed(capsys):
     chosen = problems(1, 0, 10, "small")
     requests = requests_for(talkative(), chosen, TEMPLATE, sequential=False)

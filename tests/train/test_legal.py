@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from pasta_jax.decode.grammar import FORK, SYNC, allow
 from pasta_jax.decode.sampling import FORBIDDEN
@@ -61,6 +62,7 @@ def test_its_value_and_gradient_are_those_of_a_softmax():
     assert np.all(np.isfinite(slope))
 
 
+@pytest.mark.slow
 def test_it_is_added_to_the_loss_by_its_weight():
     batch = row([example for example, _ in records()])
     without = total(sft_loss(SCORING, EVEN), params(), None, batch)[1].parts
@@ -85,6 +87,7 @@ def test_slices_keep_each_loss_with_its_token():
     assert np.all(np.asarray(of[50])[label != NO_LABEL] > 0)
 
 
+@pytest.mark.slow
 def test_preference_adds_it_summed_over_both_answers():
     better, worse = (example for example, _ in records()[:2])
     batch = pair_batch([PairExample(better, worse, 0.0, 0.0)] * 2, 192, 3)  # the last row is padding

@@ -173,6 +173,7 @@ def test_loss_and_gradients_equal_those_of_threads_that_keep_lists():
     check(naive_loss, [record for record in records() if TAGS.sync in record[0].token][:2])
 
 
+@pytest.mark.slow
 def test_loss_and_gradients_equal_those_of_each_thread_as_a_plain_text():
     unsynced = [record for record in records() if TAGS.sync not in record[0].token and record[0].chunk.any()]
     check(threads_loss, unsynced[:2])

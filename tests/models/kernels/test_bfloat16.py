@@ -41,6 +41,7 @@ def test_losses_with_narrow_products_are_close_and_not_equal():
     assert 0 < np.abs(plain - mixed).max() < 0.1
 
 
+@pytest.mark.slow
 def test_gradients_with_narrow_products_point_the_same_way():
     batch = row([example for example, _ in records()])
 

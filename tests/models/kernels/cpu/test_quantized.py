@@ -83,6 +83,7 @@ def write(path, kind: str, formats: str) -> None:
     path.write_bytes(gguf_bytes(kind, config, formats=FORMATS[formats])[0])
 
 
+@pytest.mark.slow
 @needs_kernels
 @pytest.mark.parametrize(("kind", "formats"), [("llama", "smollm2"), ("gemma3", "gemma"), ("llama", "others")])
 def test_a_model_in_blocks_has_the_logits_of_its_dequantised_weights(
@@ -107,6 +108,7 @@ def test_a_model_in_blocks_has_the_logits_of_its_dequantised_weights(
     jax.tree.map(np.testing.assert_array_equal, again.params, model.params)
 
 
+@pytest.mark.slow
 @needs_kernels
 @pytest.mark.parametrize("formats", ["smollm2", "others"])
 def test_an_adapter_stays_beside_blocks(formats, tmp_path, private_cache):
