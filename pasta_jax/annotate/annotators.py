@@ -1,17 +1,16 @@
 """The annotators: by form, by a language model behind an API, by likelihood, a model's own answers, the toy task's."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from pasta_jax.annotate import cues, endpoint, hiding, likelihood, outline, own, prompt, structural
 from pasta_jax.annotate.run import Annotate, Annotation, Unanswered
-from pasta_jax.annotate.settings import ToyProblems, Weighing
+from pasta_jax.annotate.settings import EndpointSettings, ToyProblems, Weighing
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.records import messages, read_records
 from pasta_jax.files import fingerprints
 from pasta_jax.lang.program import Program
-from pasta_jax.llm.client import Endpoint
 from pasta_jax.progress import Progress
 from pasta_jax.tokenizers.tokenizer import Tokenizer
 from pasta_jax.toy.task import Problem, problems
@@ -30,11 +29,8 @@ class Annotator:
 def by_form(pairs: Sequence[Pair]) -> Annotator:
     """List items, headed sections, parallel paragraphs: no model, no network."""
 
-    def annotate(numbers: list[int], _: Progress) -> Iterator[tuple[int, Annotation]]:
-        for number in numbers:
-            yield number, {"text": structural.annotate(pairs[number].instruction, pairs[number].response)}
-
-    return Annotator({"annotator": "structure", "code": fingerprints.of_code(structural, outline, cues)}, annotate)
+    about = {"annotator": "structure", "code": fingerprints.of_code(structural, outline, cues)}
+    return Annotator(about, _each(pairs, lambda pair: {"text": structural.annotate(pair.instruction, pair.response)}))
 
 
 def toy_problems(source: ToyProblems) -> list[Problem]:
@@ -46,47 +42,40 @@ def toy_problems(source: ToyProblems) -> list[Problem]:
 def by_toy_task(pairs: Sequence[Pair], source: ToyProblems) -> Annotator:
     """The toy task's own annotations."""
     annotations = {problem.instruction: problem.annotation for problem in toy_problems(source)}
-
-    def annotate(numbers: list[int], _: Progress) -> Iterator[tuple[int, Annotation]]:
-        for number in numbers:
-            yield number, {"text": annotations[pairs[number].instruction]}
-
+    annotate = _each(pairs, lambda pair: {"text": annotations[pair.instruction]})
     return Annotator({"annotator": "toy", **dataclasses.asdict(source)}, annotate)
 
 
 def by_own_answers(pairs: Sequence[Pair], answers: Path, tokenizer: Tokenizer) -> Annotator:
     """A model's own answers, with promises as long as their chunks."""
     rows = own.read_answers(answers)
-
-    def annotate(numbers: list[int], _: Progress) -> Iterator[tuple[int, Annotation]]:
-        for number in numbers:
-            yield number, own.annotation(rows[pairs[number].id], tokenizer)
-
     about = {"annotator": "own", "code": fingerprints.of_code(own)}
-    return Annotator(about | {"answers": fingerprints.of_texts(own.fingerprint_fields(rows))}, annotate)
+    about |= {"answers": fingerprints.of_texts(own.fingerprint_fields(rows))}
+    return Annotator(about, _each(pairs, lambda pair: own.annotation(rows[pair.id], tokenizer)))
+
+
+def _each(pairs: Sequence[Pair], annotation: Callable[[Pair], Annotation]) -> Annotate:
+    """Annotate one pair after the other."""
+    return lambda numbers, _: ((number, annotation(pairs[number])) for number in numbers)
 
 
 def by_language_model(
-    pairs: Sequence[Pair],
-    tokenizer: Tokenizer,
-    name: str,
-    service: Endpoint,
-    concurrency: int,
-    attempts: int,
-    cache: Path,
+    pairs: Sequence[Pair], tokenizer: Tokenizer, settings: EndpointSettings, cache: Path
 ) -> Annotator:
     """A language model behind an API; its answers are cached in the file `cache` and paid for once."""
 
     def annotate(numbers: list[int], progress: Progress) -> Iterator[tuple[int, Annotation | Unanswered]]:
         texts = ((pairs[number].instruction, pairs[number].response) for number in numbers)
-        for index, answer, usage in endpoint.annotate_all(
-            texts, service, concurrency, attempts, cache, lambda text: Program.from_annotation(text, tokenizer)
-        ):
+        for index, answer, usage in endpoint.annotate_all(texts, settings, cache, check):
             progress.note = usage.text()
             yield numbers[index], answer
 
-    about = {"annotator": name, "code": fingerprints.of_code(endpoint, prompt), "attempts": attempts}
-    about |= {field: getattr(service, field) for field in ("model", "temperature", "max_tokens")}
+    def check(text: str) -> Program:
+        return Program.from_annotation(text, tokenizer)
+
+    code = fingerprints.of_code(endpoint, prompt)
+    about = {"annotator": settings.annotator, "code": code, "attempts": settings.attempts}
+    about |= {field: getattr(settings.endpoint, field) for field in ("model", "temperature", "max_tokens")}
     return Annotator(about, annotate)
 
 
@@ -95,9 +84,12 @@ def by_likelihood(pairs: Sequence[Pair], records: Path, source: ModelSource, wei
     programs = {record.id: record.program for record in read_records(records)}
 
     def annotate(numbers: list[int], _: Progress) -> Iterator[tuple[int, Annotation]]:
-        items = ((messages(pairs[n]), Program.parse(programs[pairs[n].id])) for n in numbers)
-        for index, program, evidence in likelihood.prune_all(load(source), items, weighing):
-            yield numbers[index], {"program": program.render(), "evidence": evidence}
+        model = load(source)
+        for number in numbers:
+            pair = pairs[number]
+            proposal = Program.parse(programs[pair.id])
+            program, evidence = likelihood.prune(model, messages(pair), proposal, weighing)
+            yield number, {"program": program.render(), "evidence": evidence}
 
     about = dataclasses.asdict(weighing) | {"lengths": list(weighing.lengths), "model": dataclasses.asdict(source)}
     about |= {"records": fingerprints.of_texts(programs[pair.id] for pair in pairs)}

@@ -11,12 +11,13 @@ from pathlib import Path
 
 from pasta_jax.annotate.prompt import question, retry_question
 from pasta_jax.annotate.run import Annotation, Unanswered
+from pasta_jax.annotate.settings import EndpointSettings
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.error import LangError, quoted
 from pasta_jax.lang.lexer import ANNOTATION, lex
 from pasta_jax.lang.tags import escape
 from pasta_jax.llm.cache import Usage
-from pasta_jax.llm.client import Client, Endpoint, LLMError, TimeSource, Unavailable
+from pasta_jax.llm.client import Client, LLMError, TimeSource, Unavailable
 
 
 class TextChanged(PastaError):
@@ -25,9 +26,7 @@ class TextChanged(PastaError):
 
 def annotate_all(
     pairs: Iterable[tuple[str, str]],
-    endpoint: Endpoint,
-    concurrency: int,
-    attempts: int,
+    settings: EndpointSettings,
     cache: Path,
     check: Callable[[str], object],
     clock: TimeSource | None = None,
@@ -37,13 +36,13 @@ def annotate_all(
     `check` raises a LangError for an annotation that breaks the rules. Answers are cached in the file `cache`. An error
     that no other request can avoid ends the run, as do many requests in a row without an answer.
     """
-    with Client(endpoint, cache, clock) as client, ThreadPoolExecutor(concurrency) as threads:
+    with Client(settings.endpoint, cache, clock) as client, ThreadPoolExecutor(settings.concurrency) as threads:
         waiting = enumerate(pairs)
         running: dict[Future[Annotation | Unanswered], int] = {}
         try:
             while True:
-                for index, (instruction, response) in islice(waiting, 2 * concurrency - len(running)):
-                    running[threads.submit(_annotate, client, attempts, instruction, response, check)] = index
+                for index, (instruction, response) in islice(waiting, 2 * settings.concurrency - len(running)):
+                    running[threads.submit(_annotate, client, settings.attempts, instruction, response, check)] = index
                 if not running:
                     return
                 for future in wait(running, return_when=FIRST_COMPLETED).done:

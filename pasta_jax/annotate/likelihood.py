@@ -6,7 +6,7 @@ before it, or by writing the chunk that it misses in main, whichever takes fewer
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,14 +34,6 @@ from pasta_jax.weights.model import Model
 
 Messages = list[tuple[str, str]]  # (role, text), the last one the user's
 Evidence = dict[str, Any]  # measurements as JSON; docs/DATA.md lists the fields
-
-
-def prune_all(
-    model: Model, items: Iterable[tuple[Messages, Program]], weighing: Weighing
-) -> Iterator[tuple[int, Program, Evidence]]:
-    """(index, program, evidence) for each conversation and the program proposed for its answer, in order."""
-    for index, (messages, proposal) in enumerate(items):
-        yield index, *prune(model, messages, proposal, weighing)
 
 
 def prune(model: Model, messages: Messages, proposal: Program, weighing: Weighing) -> tuple[Program, Evidence]:

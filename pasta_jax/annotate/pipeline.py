@@ -1,5 +1,6 @@
 """Annotate a dataset: read pairs, annotate them resumably, verify every answer, write records and the dataset."""
 
+import functools
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -59,15 +60,9 @@ def _run(settings: AnnotateSettings, folder: Path) -> Summary | None:
     if not processes.is_first():
         return None
     skipped.unanswered.update(answer.reason for answer in answers if isinstance(answer, Unanswered))
+    split = functools.partial(split_of, validation_percent=settings.validation_percent)
     verdicts = [
-        verify(
-            pair,
-            answer,
-            tokenizer,
-            settings.max_tokens,
-            settings.annotator,
-            split_of(pair, settings.validation_percent),
-        )
+        verify(pair, answer, tokenizer, settings.max_tokens, settings.annotator, split(pair))
         for pair, answer in track(zip(pairs, answers, strict=True), "verifying", len(pairs))
         if not isinstance(answer, Unanswered)
     ]
@@ -152,15 +147,7 @@ def annotator_for(settings: AnnotateSettings, pairs: Sequence[Pair], tokenizer: 
                 raise PastaError("config.records is missing: set the records.jsonl of the run whose chunks to weigh")
             return annotators.by_likelihood(pairs, Path(settings.records), settings.model, settings.weighing)
         case EndpointSettings():
-            return annotators.by_language_model(
-                pairs,
-                tokenizer,
-                settings.annotator,
-                settings.endpoint,
-                settings.concurrency,
-                settings.attempts,
-                folder / ANSWERS,
-            )
+            return annotators.by_language_model(pairs, tokenizer, settings, folder / ANSWERS)
         case FormSettings(annotator="own"):
             return annotators.by_own_answers(pairs, Path(settings.source), tokenizer)
         case ToySettings():

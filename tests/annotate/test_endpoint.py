@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pasta_jax.annotate.endpoint import TextChanged, annotate_all, overlay
 from pasta_jax.annotate.prompt import DEMONSTRATIONS, question, strip_marks
+from pasta_jax.annotate.settings import EndpointSettings
 from pasta_jax.lang.lexer import ANNOTATION
 from pasta_jax.lang.program import Chunk, Program
 from pasta_jax.lang.tags import escape
@@ -35,7 +36,8 @@ MARKED = (
 
 def annotate(url: str, cache: Path, pairs=(("q", SOURCE),), attempts=2, concurrency=2, time=None, **changes) -> list:
     clock = (time or FakeTime()).clock()
-    answers = annotate_all(pairs, endpoint(url, **changes), concurrency, attempts, cache, check, clock)
+    settings = EndpointSettings(endpoint=endpoint(url, **changes), concurrency=concurrency, attempts=attempts)
+    answers = annotate_all(pairs, settings, cache, check, clock)
     by_index = {index: answer for index, answer, _ in answers}
     return [by_index[index] for index in range(len(pairs))]
 
@@ -82,8 +84,9 @@ def test_a_fatal_error_ends_the_run_at_once_though_others_wait_for_a_retry(tmp_p
     began = time.monotonic()
     with Server(respond) as server:
         pairs = [("a", SOURCE), ("b", SOURCE), ("fatal", SOURCE)]
+        settings = EndpointSettings(endpoint=endpoint(server.url, backoff_s=30.0), attempts=1)
         with pytest.raises(EndpointError):
-            list(annotate_all(pairs, endpoint(server.url, backoff_s=30.0), 3, 1, tmp_path / "cache", check))
+            list(annotate_all(pairs, settings, tmp_path / "cache", check))
     assert time.monotonic() - began < 10
 
 

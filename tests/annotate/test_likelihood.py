@@ -27,7 +27,7 @@ from pasta_jax.annotate.hiding import (
     words_of,
     worst_window,
 )
-from pasta_jax.annotate.likelihood import critical_path, cut, prune, prune_all, reassemble, tidy
+from pasta_jax.annotate.likelihood import critical_path, cut, prune, reassemble, tidy
 from pasta_jax.annotate.settings import Weighing
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.clock import clock
@@ -243,10 +243,10 @@ def random_annotation(rng: random.Random) -> str:
 def test_pruning_keeps_every_byte_and_leaves_no_passage_above_the_limit(max_cost):
     weighing = dataclasses.replace(WEIGHING, max_cost=max_cost, min_speedup=1.0)
     rng = random.Random(1)
-    items = [(MESSAGES, Program.from_annotation(random_annotation(rng), TOKENIZER)) for _ in range(8)]
+    proposals = [Program.from_annotation(random_annotation(rng), TOKENIZER) for _ in range(8)]
     remaining = 0
-    for index, result, evidence in prune_all(toy(), items, weighing):
-        proposal = items[index][1]
+    for proposal in proposals:
+        result, evidence = prune(toy(), MESSAGES, proposal, weighing)
         assert result.strip() == proposal.strip()
         pieces, plan = cut(result, TOKENIZER)
         remaining += len(plan.chunks)
