@@ -21,7 +21,7 @@ SEED = flags.DEFINE_integer("seed", 0, "seed that draws the records of --inspect
 
 def main(settings: AnnotateSettings) -> None:
     """Annotate, or show records of a finished run."""
-    from pasta_jax.annotate import pipeline  # imports JAX; --help need not wait for it
+    from pasta_jax.annotate import pipeline, terminal  # imports JAX; --help need not wait for it
 
     if not OUTPUT.value:
         raise PastaError("--output is missing: set a folder for the records")
@@ -29,7 +29,7 @@ def main(settings: AnnotateSettings) -> None:
     if FORKS.value and INSPECT.value is None:
         raise PastaError("--forks: chooses among the records of --inspect; add --inspect=5")
     if INSPECT.value is not None:
-        pipeline.inspect(folder, INSPECT.value, SEED.value, FORKS.value)
+        terminal.inspect(folder, INSPECT.value, SEED.value, FORKS.value)
         return
     if settings.annotator == "likelihood":
         cli.announce_device()

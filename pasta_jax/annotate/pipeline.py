@@ -1,13 +1,10 @@
 """Annotate a dataset: read pairs, annotate them resumably, verify every answer, write records and the dataset."""
 
 import functools
-import random
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-
-from rich.console import Console
 
 from pasta_jax.annotate import annotators, own
 from pasta_jax.annotate.annotators import Annotator
@@ -21,7 +18,6 @@ from pasta_jax.annotate.settings import (
     LikelihoodSettings,
     ToySettings,
 )
-from pasta_jax.annotate.terminal import record_lines
 from pasta_jax.annotate.verify import verify
 from pasta_jax.data import builder, sources
 from pasta_jax.data.pairs import Pair, Unreadable, id_of, split_of
@@ -154,16 +150,3 @@ def annotator_for(settings: AnnotateSettings, pairs: Sequence[Pair], tokenizer: 
             return annotators.by_toy_task(pairs, settings.toy)
         case _:
             return annotators.by_form(pairs)
-
-
-def inspect(folder: Path, count: int, seed: int, only_forks: bool) -> None:
-    """Print records of a finished run, drawn by a seed: the question, the answer with its chunks coloured, figures."""
-    records = read_records(folder / RECORDS)
-    console = Console(highlight=False)
-    numbers = [number for number, record in enumerate(records) if record.forks or not only_forks]
-    if not numbers:
-        raise PastaError(f"{folder / RECORDS}: none of its {len(records)} records has a chunk; drop --forks")
-    for number in random.Random(seed).sample(numbers, min(max(count, 0), len(numbers))):
-        console.rule(f"record {number + 1} of {len(records)}: {records[number].id}")
-        for line in record_lines(records[number]):
-            console.print(line, soft_wrap=True)
