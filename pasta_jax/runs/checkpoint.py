@@ -5,7 +5,9 @@
     FOLDER/120/sizes    JSON: the size of each file, to name a truncated one before anything is read
 
 A step's folder gets its final name once all of it is written, so the newest name is always a complete checkpoint. The
-sums don't depend on how an array is divided over devices; a restored array that differs in one bit is detected.
+sums don't depend on how an array is divided over devices; a restored array that differs in one bit is detected. Orbax
+alone returned other values for 4 of 60 flipped bits. It refuses truncated and missing files, but its own tasks then
+fill the terminal with tracebacks, which the sizes avoid.
 """
 
 import dataclasses
