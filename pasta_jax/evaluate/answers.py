@@ -12,7 +12,7 @@ from pasta_jax.tokenizers.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
-class Chunk:
+class ChunkFigures:
     """A chunk and its promise, or a point of a skeleton."""
 
     topic: str
@@ -33,7 +33,7 @@ class Fed:
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
+class SystemAnswer:
     """One answer. Seconds are of its own request; with several lanes, other requests shared the device meanwhile."""
 
     prompts: str  # name of the set of prompts
@@ -48,7 +48,7 @@ class Answer:
     text_tokens: Count
     critical_path: Count
     steps: Count
-    chunks: tuple[Chunk, ...]
+    chunks: tuple[ChunkFigures, ...]
     seed: Count
     prefill_seconds: AtLeastZero
     decode_seconds: AtLeastZero
@@ -63,10 +63,10 @@ def answer_of(
     seed: int,
     tokenizer: Tokenizer,
     malformed_unmasked: bool | None,
-) -> Answer:
+) -> SystemAnswer:
     """The record of a finished request."""
     trace = result.trace
-    return Answer(
+    return SystemAnswer(
         prompts=prompts,
         number=number,
         prompt=prompt,
@@ -80,7 +80,9 @@ def answer_of(
         critical_path=trace.critical_path,
         steps=trace.steps,
         chunks=tuple(
-            Chunk(thread.topic, 10 * thread.tens, thread.length, thread.closed, thread.first_step, thread.last_step)
+            ChunkFigures(
+                thread.topic, 10 * thread.tens, thread.length, thread.closed, thread.first_step, thread.last_step
+            )
             for thread in trace.threads()[1:]
         ),
         seed=seed,
@@ -90,10 +92,10 @@ def answer_of(
     )
 
 
-def answer_of_outcome(outcome: Outcome, prompts: str, number: int, prompt: str, seed: int) -> Answer:
+def answer_of_outcome(outcome: Outcome, prompts: str, number: int, prompt: str, seed: int) -> SystemAnswer:
     """The record of a rival's answer. All its tokens are text: a skeleton's are the headings of the answer."""
     fed = Fed(tuple(outcome.token.tolist()), tuple(outcome.thread.tolist()), tuple(outcome.step.tolist()))
-    return Answer(
+    return SystemAnswer(
         prompts=prompts,
         number=number,
         prompt=prompt,
@@ -107,7 +109,7 @@ def answer_of_outcome(outcome: Outcome, prompts: str, number: int, prompt: str, 
         critical_path=outcome.critical_path,
         steps=outcome.steps,
         chunks=tuple(
-            Chunk(
+            ChunkFigures(
                 point.title, 0, point.tokens, "own" if point.finished else "budget", point.first_step, point.last_step
             )
             for point in outcome.points
@@ -119,7 +121,7 @@ def answer_of_outcome(outcome: Outcome, prompts: str, number: int, prompt: str, 
     )
 
 
-def to_judge(answer: Answer, other: Answer) -> dict[str, object]:
+def to_judge(answer: SystemAnswer, other: SystemAnswer) -> dict[str, object]:
     """Two answers to one prompt for a person to compare, as `launch.judges` reads them once `verdict` is filled in.
 
     The prompt's hash decides which is shown first, so that nothing tells which model wrote it.

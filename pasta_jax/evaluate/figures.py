@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from pasta_jax.data.prompt_sets import asks_for_list
-from pasta_jax.evaluate.answers import Answer
+from pasta_jax.evaluate.answers import SystemAnswer
 from pasta_jax.judges.checked import spelling
 from pasta_jax.judges.offline import repetition
 from pasta_jax.judges.rules import Rule, share
@@ -62,7 +62,7 @@ class Speed:
     speedup_of_forked: float | None  # pairs in which the model forked
 
 
-def figures(answers: Sequence[Answer], rules: Mapping[str, Sequence[Rule]]) -> Figures:
+def figures(answers: Sequence[SystemAnswer], rules: Mapping[str, Sequence[Rule]]) -> Figures:
     """The figures of some answers. `rules` by prompt: IFEval's, or none."""
     forked = [answer for answer in answers if answer.chunks]
     lists = [answer for answer in answers if asks_for_list(answer.prompt)]
@@ -95,13 +95,13 @@ def figures(answers: Sequence[Answer], rules: Mapping[str, Sequence[Rule]]) -> F
     )
 
 
-def speed(answers: Sequence[Answer], baseline: Sequence[Answer]) -> Speed:
+def speed(answers: Sequence[SystemAnswer], baseline: Sequence[SystemAnswer]) -> Speed:
     """Of answers to the same prompts, in the same order."""
     pairs = list(zip(answers, baseline, strict=True))
     if any(answer.prompt != plain.prompt for answer, plain in pairs):
         raise ValueError("the baseline answered other prompts")
 
-    def speedup(some: Sequence[tuple[Answer, Answer]]) -> float | None:
+    def speedup(some: Sequence[tuple[SystemAnswer, SystemAnswer]]) -> float | None:
         return _ratio([(plain.critical_path, answer.critical_path) for answer, plain in some])
 
     stopped = [(answer, plain) for answer, plain in pairs if answer.finished and plain.finished]
@@ -109,13 +109,13 @@ def speed(answers: Sequence[Answer], baseline: Sequence[Answer]) -> Speed:
     return Speed(len(pairs), speedup(pairs), len(stopped), speedup(stopped), speedup(forked))
 
 
-def has_distinct_topics(answer: Answer) -> bool:
+def has_distinct_topics(answer: SystemAnswer) -> bool:
     """Whether no two topics of an answer have the same letters and digits, case aside."""
     spelled = [spelling(chunk.topic) for chunk in answer.chunks]
     return len(set(spelled)) == len(spelled)
 
 
-def leaks_a_tag(answer: Answer) -> bool:
+def leaks_a_tag(answer: SystemAnswer) -> bool:
     """Whether a tag occurs as text, or a tag's word where a tag belongs."""
     if _LOOKALIKE.search(answer.text):
         return True
@@ -123,7 +123,7 @@ def leaks_a_tag(answer: Answer) -> bool:
     return any(_STRAY.search(text) for text in texts)
 
 
-def _unmasked(answer: Answer) -> float | None:
+def _unmasked(answer: SystemAnswer) -> float | None:
     return None if answer.malformed_unmasked is None else float(answer.malformed_unmasked)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pasta_jax.errors import PastaError
-from pasta_jax.evaluate.answers import Answer
+from pasta_jax.evaluate.answers import SystemAnswer
 from pasta_jax.files.validated import MIB, read_json
 
 MOST_BYTES = 256 * MIB
@@ -43,7 +43,7 @@ class WinRate:
     length_ratio: float | None  # characters of our answers over characters of the reference's answers
 
 
-def model_outputs(answers: Sequence[Answer], categories: Sequence[str], generator: str) -> list[dict[str, str]]:
+def model_outputs(answers: Sequence[SystemAnswer], categories: Sequence[str], generator: str) -> list[dict[str, str]]:
     """The list that `alpaca_eval evaluate --model_outputs` and `--reference_outputs` read."""
     return [
         {"instruction": answer.prompt, "output": answer.text, "generator": generator, "dataset": category}
@@ -87,7 +87,7 @@ def win_rate_of(rows: Sequence[Annotation]) -> WinRate:
     )
 
 
-def mt_bench_answers(turns: Sequence[Sequence[Answer]], ids: Sequence[int], model: str) -> list[dict[str, Any]]:
+def mt_bench_answers(turns: Sequence[Sequence[SystemAnswer]], ids: Sequence[int], model: str) -> list[dict[str, Any]]:
     """The lines of data/mt_bench/model_answer/MODEL.jsonl; `turns` are each question's answers, in order.
 
     Their time stamp is 0: equal answers give equal files.

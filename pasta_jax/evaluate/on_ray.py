@@ -5,7 +5,7 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 
 from pasta_jax.errors import PastaError
-from pasta_jax.evaluate.answers import Answer
+from pasta_jax.evaluate.answers import SystemAnswer
 from pasta_jax.evaluate.questions import Question
 from pasta_jax.evaluate.systems import Compute, System, Task, as_named
 from pasta_jax.models.settings import MeshSettings
@@ -31,7 +31,7 @@ class Piece:
 def on_workers(cluster: RaySettings, sources: Mapping[System, ModelSource], mesh: MeshSettings) -> Compute:
     """A function that has a task's questions answered by workers; only this process keeps the answers."""
 
-    def answers(task: Task, questions: Sequence[Question]) -> Iterator[Answer]:
+    def answers(task: Task, questions: Sequence[Question]) -> Iterator[SystemAnswer]:
         size, without_model = ROUNDS * task.config.lanes, dataclasses.replace(task, model=None)
         pieces = [
             Piece(without_model, sources[task.system], mesh, questions[first : first + size])
@@ -45,7 +45,7 @@ def on_workers(cluster: RaySettings, sources: Mapping[System, ModelSource], mesh
     return answers
 
 
-def answers_to(piece: Piece) -> list[Answer]:
+def answers_to(piece: Piece) -> list[SystemAnswer]:
     """The answers to a piece, in a worker."""
     task = dataclasses.replace(piece.task, model=_model(piece.source, piece.mesh))
     return [answer for _, answer in as_named(task).answers(piece.questions)]

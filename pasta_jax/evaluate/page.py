@@ -7,7 +7,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from pasta_jax.data.repetition import repeated
-from pasta_jax.evaluate.answers import Answer
+from pasta_jax.evaluate.answers import SystemAnswer
 from pasta_jax.evaluate.published import PAPER, SETTING
 from pasta_jax.evaluate.report import Evaluation, SystemReport
 from pasta_jax.evaluate.summary import Estimate
@@ -142,7 +142,7 @@ def _pareto(systems: dict[str, SystemReport]) -> Section:
 
 
 def _speedups(
-    evaluation: Evaluation, name: str, systems: Sequence[System], plain: dict[int, Answer], texts: bool
+    evaluation: Evaluation, name: str, systems: Sequence[System], plain: dict[int, SystemAnswer], texts: bool
 ) -> list[Section]:
     by_system = {}
     for system in systems:
@@ -222,7 +222,7 @@ def _throughput(evaluation: Evaluation) -> Section:
 def worst(evaluation: Evaluation) -> list[tuple[str, str, str]]:
     """(prompt, answer, why) of the first system's answers: the most repetitive, then those that were cut off."""
 
-    def badness(answer: Answer) -> tuple[float, bool]:
+    def badness(answer: SystemAnswer) -> tuple[float, bool]:
         words = answer.text.casefold().split()
         return repeated(words) if words else 1.0, not answer.finished
 
@@ -233,7 +233,7 @@ def worst(evaluation: Evaluation) -> list[tuple[str, str, str]]:
 
 def timelines(evaluation: Evaluation, texts: bool) -> Iterator[tuple[str, str, list[tuple[str, Markup, str]]]]:
     """(prompt, steps of each system, (system, its threads over its steps, its answer) of each) by prompt."""
-    by_key: dict[tuple[str, int], dict[System, Answer]] = {}
+    by_key: dict[tuple[str, int], dict[System, SystemAnswer]] = {}
     for system, answers in evaluation.answers.items():
         for answer in answers:
             by_key.setdefault((answer.prompts, answer.number), {})[system] = answer

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from pasta_jax.evaluate.answers import Answer
+from pasta_jax.evaluate.answers import SystemAnswer
 from pasta_jax.evaluate.figures import Figures, Speed
 from pasta_jax.evaluate.interop import WinRate
 from pasta_jax.evaluate.length_controlled import LengthControlled
@@ -80,10 +80,10 @@ class Evaluation:
 
     report: Report
     questions: dict[str, tuple[Question, ...]]
-    answers: dict[System, list[Answer]]
+    answers: dict[System, list[SystemAnswer]]
     timings: list[Timing]
 
-    def of(self, name: str, system: System) -> list[Answer]:
+    def of(self, name: str, system: System) -> list[SystemAnswer]:
         """A system's answers to a set."""
         return [answer for answer in self.answers[system] if answer.prompts == name]
 

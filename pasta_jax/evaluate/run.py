@@ -22,7 +22,7 @@ import jax
 from pasta_jax.decode.generate import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate import interop, summary
-from pasta_jax.evaluate.answers import Answer, to_judge
+from pasta_jax.evaluate.answers import SystemAnswer, to_judge
 from pasta_jax.evaluate.figures import figures, speed
 from pasta_jax.evaluate.length_controlled import length_controlled
 from pasta_jax.evaluate.on_ray import on_workers
@@ -170,11 +170,11 @@ def tasks_of(settings: Settings) -> list[Task]:
     return [as_named(task) for task in tasks]
 
 
-def judge_all(settings: Settings, answers: Mapping[System, Sequence[Answer]]) -> Wins:
+def judge_all(settings: Settings, answers: Mapping[System, Sequence[SystemAnswer]]) -> Wins:
     """The judges' preferences for each system's answers over the baseline's; all processes judge a share of them."""
     if not settings.judges or "baseline" not in answers:
         return {}
-    answers = processes.told(answers, dict[System, list[Answer]])
+    answers = processes.told(answers, dict[System, list[SystemAnswer]])
     rules = "ifeval" if settings.prompts.ifeval or "rules" in settings.judges else ""
     judges = {name: judge_of(name, settings.checked, rules) for name in settings.judges}
     won: Wins = {}
@@ -192,7 +192,7 @@ def judge_all(settings: Settings, answers: Mapping[System, Sequence[Answer]]) ->
 
 
 def reports(
-    answers: Mapping[System, Sequence[Answer]], wins: Wins, questions: Sequence[Question], timings: list[Timing]
+    answers: Mapping[System, Sequence[SystemAnswer]], wins: Wins, questions: Sequence[Question], timings: list[Timing]
 ) -> dict[str, dict[str, SystemReport]]:
     """The figures by set and system."""
     sets: dict[str, dict[str, SystemReport]] = {}

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pasta_jax.evaluate.answers import Answer
+from pasta_jax.evaluate.answers import SystemAnswer
 from pasta_jax.judges.judge import Entry, Judge, both_orders, win_rate
 
 DRAWS = 2000
@@ -59,7 +59,9 @@ class Ratios:
     efficiency: Mapping[int, float]  # realised over theoretical
 
 
-def ratios(answers: Sequence[Answer], baseline: Sequence[Answer] | None, realised: Mapping[int, float]) -> Ratios:
+def ratios(
+    answers: Sequence[SystemAnswer], baseline: Sequence[SystemAnswer] | None, realised: Mapping[int, float]
+) -> Ratios:
     """Of answers to the same prompts. `realised`: the realised speedup of the timed prompts, by number."""
     plain = {answer.number: answer for answer in baseline or ()}
     if baseline is not None and any(plain[answer.number].prompt != answer.prompt for answer in answers):
@@ -97,7 +99,7 @@ def estimates(of: Ratios, numbers: set[int] | None = None) -> dict[str, Estimate
     return {name: estimate for name, estimate in found.items() if estimate is not None}
 
 
-def wins(judge: Judge, answers: Sequence[Answer], baseline: Sequence[Answer]) -> dict[int, float]:
+def wins(judge: Judge, answers: Sequence[SystemAnswer], baseline: Sequence[SystemAnswer]) -> dict[int, float]:
     """The judge's preference for each answer over the baseline's, from 0 to 1, in both orders; 0.5 is a tie."""
     found = {}
     for answer, plain in zip(answers, baseline, strict=True):
@@ -116,6 +118,6 @@ def shares(won: Mapping[str, Mapping[int, float]], numbers: set[int] | None = No
     return {judge: estimate for judge, estimate in found.items() if estimate is not None}
 
 
-def as_entry(answer: Answer) -> Entry:
+def as_entry(answer: SystemAnswer) -> Entry:
     """An answer as judges read it."""
     return Entry(answer.text, answer.finished, tuple(chunk.topic for chunk in answer.chunks))

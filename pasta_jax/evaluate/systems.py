@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pasta_jax.decode.generate import DecodeConfig, Request, Result, generate, slots_for, stream
 from pasta_jax.decode.probe import well_formed
 from pasta_jax.errors import PastaError
-from pasta_jax.evaluate.answers import Answer, answer_of, answer_of_outcome
+from pasta_jax.evaluate.answers import SystemAnswer, answer_of, answer_of_outcome
 from pasta_jax.evaluate.questions import Question
 from pasta_jax.evaluate.rivals.answer import Options, answer
 from pasta_jax.evaluate.rivals.skeleton import WORDING
@@ -85,7 +85,7 @@ class Task:
             about["skeleton.wording"] = fingerprints.of_texts([WORDING])
         return about
 
-    def answers(self, questions: Sequence[Question]) -> Iterator[tuple[Question, Answer]]:
+    def answers(self, questions: Sequence[Question]) -> Iterator[tuple[Question, SystemAnswer]]:
         """Answer the questions; each comes when it is finished."""
         requests = [self.request(question) for question in questions]
         if self.is_rival:
@@ -98,7 +98,7 @@ class Task:
                 measured = self.system == "model" and question.number < self.unmasked
                 yield question, self._record(question, requests[item.request], item, measured)
 
-    def alone(self, question: Question) -> Answer:
+    def alone(self, question: Question) -> SystemAnswer:
         """Answer one question as if nobody else asked."""
         request, config = self.request(question), dataclasses.replace(self.config, lanes=1)
         if self.is_rival:
@@ -106,13 +106,13 @@ class Task:
         [result] = generate(self.model, [request], config)
         return self._record(question, request, result, measured=False)
 
-    def _rival(self, question: Question, request: Request) -> Answer:
+    def _rival(self, question: Question, request: Request) -> SystemAnswer:
         outcome = answer(
             self.model, question.messages, request, self.options, self.config, shared=self.system == "skeleton"
         )
         return answer_of_outcome(outcome, question.prompts, question.number, question.text, request.sampling.seed)
 
-    def _record(self, question: Question, request: Request, result: Result, measured: bool) -> Answer:
+    def _record(self, question: Question, request: Request, result: Result, measured: bool) -> SystemAnswer:
         """`measured`: with what the model would write without the grammar mask."""
         unmasked = None
         if measured:
@@ -141,22 +141,24 @@ def as_named(task: Task) -> Task:
     return task
 
 
-Compute = Callable[[Task, Sequence[Question]], Iterator[Answer]]
+Compute = Callable[[Task, Sequence[Question]], Iterator[SystemAnswer]]
 
 
-def decoded(task: Task, questions: Sequence[Question]) -> Iterator[Answer]:
+def decoded(task: Task, questions: Sequence[Question]) -> Iterator[SystemAnswer]:
     """The answers by this process, each when it is finished."""
     return (record for _, record in task.answers(questions))
 
 
-def answer_all(task: Task, questions: Sequence[Question], workdir: Path, compute: Compute = decoded) -> list[Answer]:
+def answer_all(
+    task: Task, questions: Sequence[Question], workdir: Path, compute: Compute = decoded
+) -> list[SystemAnswer]:
     """Every question's answer, in order, then the second turns'; those of an earlier run are read.
 
     `compute` yields answers as they are finished. Of several processes, each answers a share; the first one keeps and
     returns all, the others return nothing.
     """
     path = workdir / f"answers-{task.system}.jsonl"
-    with records.opened(path, task.depends_on(), Answer, _key, OTHER_WORKDIR) as done:
+    with records.opened(path, task.depends_on(), SystemAnswer, _key, OTHER_WORKDIR) as done:
         first = _turn(task, questions, done, compute)
         texts = processes.told([answer.text for answer in first], list[str])
         later = [
@@ -167,11 +169,13 @@ def answer_all(task: Task, questions: Sequence[Question], workdir: Path, compute
         return first + _turn(task, later, done, compute)
 
 
-def _key(asked: Question | Answer) -> tuple[str, int]:
+def _key(asked: Question | SystemAnswer) -> tuple[str, int]:
     return asked.prompts, asked.number
 
 
-def _turn(task: Task, questions: Sequence[Question], done: Records[Answer], compute: Compute) -> list[Answer]:
+def _turn(
+    task: Task, questions: Sequence[Question], done: Records[SystemAnswer], compute: Compute
+) -> list[SystemAnswer]:
     """The answers to the questions; what is not known yet is computed and kept."""
     for question in questions:
         record = done.known.get(_key(question))

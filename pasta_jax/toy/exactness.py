@@ -14,7 +14,7 @@ from pasta_jax.weights.model import Model
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
+class GradedAnswer:
     """A model's answer to one problem."""
 
     problem: Problem
@@ -85,7 +85,7 @@ def requests_for(model: Model, problems: Sequence[Problem], template: Request, s
 
 def answer_all(
     model: Model, problems: Sequence[Problem], decoding: DecodeConfig, template: Request, sequential: bool
-) -> list[Answer]:
+) -> list[GradedAnswer]:
     """The interpreter's answers, in the order of the problems."""
     requests = requests_for(model, problems, template, sequential)
     items = stream(model, requests, decoding, round_steps=256)
@@ -96,7 +96,7 @@ def answer_all(
     for problem, result in zip(problems, ordered, strict=True):
         trace = result.trace
         answers.append(
-            Answer(
+            GradedAnswer(
                 problem=problem,
                 text=result.text,
                 program=trace.program().render(),
@@ -109,7 +109,7 @@ def answer_all(
     return answers
 
 
-def quality(answers: Sequence[Answer]) -> Quality:
+def quality(answers: Sequence[GradedAnswer]) -> Quality:
     """How good the answers are."""
     lines = grade_lines((answer.problem, answer.text) for answer in answers)
     return Quality(
@@ -132,7 +132,7 @@ def grade_lines(texts: Iterable[tuple[Problem, str]]) -> Lines:
     return Lines(mean(walks), mean(ends))
 
 
-def speed(answers: Sequence[Answer], baseline: Sequence[Answer]) -> Speed:
+def speed(answers: Sequence[GradedAnswer], baseline: Sequence[GradedAnswer]) -> Speed:
     """How fast the answers are, compared with the baseline model's."""
     speedups = [
         theoretical_speedup(plain.tokens, answer.critical_path)

@@ -16,7 +16,7 @@ from pasta_jax.files.validated import AtLeastZero, Count, Positive, Records, Rec
 from pasta_jax.models.settings import MeshSettings
 from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.toy import exactness
-from pasta_jax.toy.exactness import AblationResult, Answer, Quality, Speed
+from pasta_jax.toy.exactness import AblationResult, GradedAnswer, Quality, Speed
 from pasta_jax.toy.level import refuse_other_level
 from pasta_jax.toy.task import HELD_OUT, problems
 from pasta_jax.weights.generation_config import filled
@@ -146,7 +146,7 @@ def template_of(request: RequestSettings) -> Request:
     )
 
 
-def write_answers(path: Path, answers: Sequence[Answer], baseline: Sequence[Answer]) -> None:
+def write_answers(path: Path, answers: Sequence[GradedAnswer], baseline: Sequence[GradedAnswer]) -> None:
     """Both models' answers, one JSON object per line."""
     lines = []
     for answer, plain in zip(answers, baseline, strict=True):

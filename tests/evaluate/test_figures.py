@@ -5,23 +5,23 @@ from types import SimpleNamespace
 import pytest
 
 from pasta_jax.decode.generate import Result
-from pasta_jax.evaluate.answers import Answer, Chunk, Fed, answer_of, to_judge
+from pasta_jax.evaluate.answers import ChunkFigures, Fed, SystemAnswer, answer_of, to_judge
 from pasta_jax.evaluate.figures import figures, has_distinct_topics, leaks_a_tag, speed
 from tests.helpers.traces import PROGRAM, TOKENIZER, script_of, traced
 
 
-def chunk(topic: str, promised: int = 20, length: int = 18, closed: str = "own") -> Chunk:
-    return Chunk(topic, promised, length, closed, first_step=1, last_step=2)
+def chunk(topic: str, promised: int = 20, length: int = 18, closed: str = "own") -> ChunkFigures:
+    return ChunkFigures(topic, promised, length, closed, first_step=1, last_step=2)
 
 
-def answer(number: int = 0, prompt: str = "Why?", chunks=(), text: str = "one two", **fields) -> Answer:
+def answer(number: int = 0, prompt: str = "Why?", chunks=(), text: str = "one two", **fields) -> SystemAnswer:
     program = "".join(f'<promise topic="{one.topic}" tokens=2 /><async>a b</async>' for one in chunks)
     defaults = {
         "prompts": "set", "program": program or text, "malformed": False, "malformed_unmasked": None, "finished": True,
         "tokens": 100, "text_tokens": 80, "critical_path": 40, "steps": 41, "seed": 0, "prefill_seconds": 0.0,
         "decode_seconds": 1.0, "fed": Fed((), (), ()),
     }  # fmt: skip
-    return Answer(number=number, prompt=prompt, text=text, chunks=tuple(chunks), **(defaults | fields))
+    return SystemAnswer(number=number, prompt=prompt, text=text, chunks=tuple(chunks), **(defaults | fields))
 
 
 def test_figures_of_four_answers():

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from pasta_jax.decode.generate import Result
-from pasta_jax.evaluate.answers import Answer, answer_of
+from pasta_jax.evaluate.answers import SystemAnswer, answer_of
 from pasta_jax.evaluate.summary import estimates, ratios
 from pasta_jax.files import jsonl
 from tests import recount
@@ -17,7 +17,7 @@ HEADER = {"system": "model", "tags": TOKENIZER.tags.base}
 
 
 @pytest.fixture(scope="module")
-def answers() -> list[Answer]:
+def answers() -> list[SystemAnswer]:
     """Answers of random programs, half of which ran out of tokens, over 2 to 20 rows."""
     records = []
     for number, (trace, *_) in enumerate(random_traces(ANSWERS, seed=3)):

@@ -13,7 +13,7 @@ import msgspec
 from pasta_jax.answer.many import answers_file
 from pasta_jax.answer.prompts import Prompt
 from pasta_jax.answer.record import AnswerRecord, summary_of_many
-from pasta_jax.evaluate.answers import Answer, Chunk, Fed
+from pasta_jax.evaluate.answers import ChunkFigures, Fed, SystemAnswer
 from pasta_jax.judges.judge import Agreement
 from pasta_jax.lang.structure import PREDICTED
 from pasta_jax.preference.artifacts import Artifacts
@@ -120,9 +120,9 @@ def workdirs(folder: Path) -> list[Input]:
     kept = counts | texts | times | dict(sequential=False, replayed=False)
     records = [AnswerRecord(index=n, prompt=asked[n].text, **kept) for n in range(3)]
     header = {"model": "toy", "seed": 0}
-    chunks = (Chunk("topic", 10, 5, "own", 1, 6),)
+    chunks = (ChunkFigures("topic", 10, 5, "own", 1, 6),)
     fed = Fed((7, 8, 9, 7), (0, 0, 1, 0), (1, 2, 2, 3))
-    answer = Answer("set", 0, "Why?", "a", "a", False, None, True, 4, 4, 4, 4, chunks, 0, 0.5, 1.5, fed)
+    answer = SystemAnswer("set", 0, "Why?", "a", "a", False, None, True, 4, 4, 4, 4, chunks, 0, 0.5, 1.5, fed)
     written = card.Card("model", "toy", PREDICTED, 256, figures={"loss": 0.5})
     options = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "pasta_jax": {"max_topic_words": 3}}
 
@@ -133,7 +133,7 @@ def workdirs(folder: Path) -> list[Input]:
         summary_of_many(list(answers.known.values()))
 
     def read_texts() -> None:
-        with opened(folder / "answers", header, Answer, operator.attrgetter("prompts", "number"), "fix it"):
+        with opened(folder / "answers", header, SystemAnswer, operator.attrgetter("prompts", "number"), "fix it"):
             pass
 
     def input_of(name: str, valid: Any, read: Any, head: int = 0) -> Input:

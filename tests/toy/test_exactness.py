@@ -13,7 +13,7 @@ from pasta_jax.lang.structure import Positions
 from pasta_jax.runs import settings
 from pasta_jax.toy import exactness
 from pasta_jax.toy import run as evaluate
-from pasta_jax.toy.exactness import Answer, Quality, answer_all, quality, requests_for, speed
+from pasta_jax.toy.exactness import GradedAnswer, Quality, answer_all, quality, requests_for, speed
 from pasta_jax.toy.task import Problem, problems
 from pasta_jax.toy.tokenizer import toy_tokenizer
 from pasta_jax.weights.adapter import AdapterConfig, describe, new_adapter, save_adapter
@@ -32,8 +32,8 @@ def problem_of(lines: tuple[str, ...], has_ends: bool) -> Problem:
     return Problem("?", lines, has_ends, "each", "")
 
 
-def answer_to(of: Problem, text: str, tokens: int, path: int, chunks: int, finished: bool = True) -> Answer:
-    return Answer(of, text, text, chunks, tokens, path, finished)
+def answer_to(of: Problem, text: str, tokens: int, path: int, chunks: int, finished: bool = True) -> GradedAnswer:
+    return GradedAnswer(of, text, text, chunks, tokens, path, finished)
 
 
 ONE = problem_of(("birds owl 1 Owl",), False)
