@@ -115,7 +115,7 @@ def _lines(path: Path, most: int, fix: str) -> Iterator[tuple[int, bytes]]:
 def _parsed(numbered: Iterable[tuple[int, bytes]], kind: Any, path: Path, fix: str) -> Iterator[tuple[str, Any]]:
     for number, line in numbered:
         place = f"{path}: line {number}"
-        yield place, typed(parse_json(line, str(path), fix, number), kind, place, fix)
+        yield place, typed(parse_json(line.removesuffix(b"\n"), str(path), fix, number), kind, place, fix)
 
 
 def _begins_list(path: Path, fix: str) -> bool:

@@ -98,7 +98,8 @@ def _greatest(cost: Cost) -> tuple[float, float]:
     return cost.bytes, cost.flops
 
 
-def _arrays(shape: str) -> tuple[Array, ...]:
+def arrays(shape: str) -> tuple[Array, ...]:
+    """The arrays of a shape, which may be a tuple."""
     found = []
     for match in _ARRAY.finditer(shape):
         dims = tuple(int(dim) for dim in match["dims"].split(",") if dim)
@@ -118,7 +119,7 @@ def _computations(text: str) -> Iterator[tuple[str, Computation]]:
             operands = tuple(re.findall(r"%([^\s,)]+)", arguments))
             number = arguments if match["op"] in ("parameter", "constant") else ""
             inside[match["name"]] = Instruction(
-                match["name"], match["op"], _arrays(match["shape"]), operands, number + attributes, bool(match["root"])
+                match["name"], match["op"], arrays(match["shape"]), operands, number + attributes, bool(match["root"])
             )
 
 

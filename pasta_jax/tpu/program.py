@@ -175,7 +175,6 @@ _COLLECTIVE = re.compile(
     r"= (?P<result>.+?) (?P<kind>all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute)(-start)?\("
 )
 _IN_LAYER = f"/{Layer.__name__}/"  # in the name of every operation of a layer
-_ARRAY = re.compile(r"\b(pred|[a-z]+\d+)\[([\d,]*)\]")
 
 
 def collectives(program: str) -> list[Collective]:
@@ -183,14 +182,6 @@ def collectives(program: str) -> list[Collective]:
     instructions = []
     for line in program.splitlines():
         if match := _COLLECTIVE.search(line):
-            size = sum(_bytes(*array) for array in _ARRAY.findall(match["result"]))
+            size = int(sum(array.bytes for array in hlo.arrays(match["result"])))
             instructions.append(Collective(match["kind"], size, _IN_LAYER in line))
     return instructions
-
-
-def _bytes(dtype: str, dims: str) -> int:
-    bits = 8 if dtype == "pred" else int(re.search(r"\d+", dtype)[0])
-    size = bits // 8
-    for dim in filter(None, dims.split(",")):
-        size *= int(dim)
-    return size

@@ -3,13 +3,14 @@
 import dataclasses
 import functools
 import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 from configs.benchmark import get_config
-from pasta_jax.benchmark import generate_programs, programs, steps
+from pasta_jax.benchmark import programs, steps
 from pasta_jax.benchmark import run as benchmark
 from pasta_jax.benchmark.reports import as_json
 from pasta_jax.decode.generate import DecodeConfig
@@ -102,17 +103,9 @@ def test_random_weights_have_the_shape_of_their_preset():
 
 
 @requires_smollm2
-def test_the_programs_equal_the_generators_output():
-    tokenizer = load_tokenizer(packages.path("smollm2_135m"))
-    lines = list(generate_programs.lines(generate_programs.SEED, tokenizer))
-    assert generate_programs.PROGRAMS.read_text() == "".join(line + "\n" for line in lines)
-    assert lines != list(generate_programs.lines(generate_programs.SEED + 1, tokenizer))
-
-
-@requires_smollm2
 def test_the_programs_are_spread_as_described():
     tokenizer = load_tokenizer(packages.path("smollm2_135m"))
-    items = programs.read_programs(generate_programs.PROGRAMS)
+    items = programs.read_programs(Path(programs.__file__).with_name("programs.jsonl"))
     values = [parallelism(program.ids(tokenizer), tokenizer.tags, 0) for program in items]
     lengths = [len(tokenizer.encode(program.strip())) for program in items]
     assert len(items) == 43

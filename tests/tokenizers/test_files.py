@@ -1,7 +1,6 @@
-"""Unsupported tokenizer files are refused in one line, and damaged ones raise no other exception."""
+"""Unsupported tokenizer files are refused in one line; tests/fuzz damages them."""
 
 import json
-import random
 
 import numpy as np
 import pytest
@@ -110,18 +109,3 @@ def test_absent_files_are_refused(tmp_path):
         load_tokenizer(tmp_path / "tokenizer.model")
     with pytest.raises(PastaError, match="Is a directory; use a GGUF"):
         load_tokenizer(tmp_path)
-
-
-@pytest.mark.parametrize("metadata", [SPM, BPE_GGUF], ids=["sentencepiece", "bpe"])
-def test_damaged_gguf_tokenizers_raise_no_other_exception(tmp_path, metadata):
-    whole, draw = gguf_model(metadata), random.Random(0)
-    end = whole.index(b"token_embd")
-    for _ in range(300):
-        damaged = bytearray(whole)
-        damaged[draw.randrange(end)] ^= 1 << draw.randrange(8)
-        (tmp_path / "file").write_bytes(damaged)
-        try:
-            load_tokenizer(tmp_path / "file")
-        except PastaError as error:
-            last = error
-    assert last

@@ -9,27 +9,22 @@ import pytest
 from pasta_jax.errors import PastaError
 from pasta_jax.runs.checkpoint import Checkpoints, provenance
 from pasta_jax.runs.metrics import Metrics
-from pasta_jax.train.fit import Fit, StopSignal, fit
-from pasta_jax.train.settings import Keep
-from tests.train.test_loop import fresh, lines, run_of
-
-POSITIONS = {"policy": "constant", "constant": 7}
+from pasta_jax.train.fit import StopSignal
+from tests.train.test_loop import POSITIONS, fit_in, lines
 
 
-def fit_in(folder, data: str = "points", stop_after: int = 100, **changes) -> Fit:
-    steps = iter(range(stop_after))
-    about = provenance({}, data, POSITIONS)
-    return fit(folder, run_of(**changes), fresh(), None, about, Keep(2, 0), False, lambda: next(steps, None) is None)
-
-
-def test_a_stopped_run_resumes_and_ends_as_if_uninterrupted(tmp_path, capsys):
+@pytest.mark.parametrize("stop", [1, 4, 8])
+def test_a_stopped_run_resumes_and_ends_as_if_uninterrupted(tmp_path, capsys, stop):
     whole = fit_in(tmp_path / "whole")
     assert (whole.complete, whole.step, whole.steps) == (True, 9, 9)
-    stopped = fit_in(tmp_path / "parts", stop_after=4)
-    assert (stopped.complete, stopped.step, stopped.steps) == (False, 4, 9)
+    stopped = fit_in(tmp_path / "parts", stop_after=stop)
+    assert (stopped.complete, stopped.step, stopped.steps) == (False, stop, 9)
     resumed = fit_in(tmp_path / "parts")
     messages = capsys.readouterr().err.splitlines()
-    assert messages == ["stopped at step 4 of 9, saved; rerun the command to resume", "resuming from step 4 of 9"]
+    assert messages == [
+        f"stopped at step {stop} of 9, saved; rerun the command to resume",
+        f"resuming from step {stop} of 9",
+    ]
     jax.tree.map(np.testing.assert_array_equal, resumed.state, whole.state)
     assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
 

@@ -15,16 +15,17 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.config import PRESETS
 from pasta_jax.models.sharding import make_mesh, shard, shard_rows
-from pasta_jax.runs.checkpoint import Checkpoints, provenance
-from pasta_jax.runs.metrics import Metrics
-from pasta_jax.train.loop import Run, train, train_step, where_it_is
+from pasta_jax.runs.checkpoint import provenance
+from pasta_jax.train.fit import Fit, fit
+from pasta_jax.train.loop import Run, train_step, where_it_is
 from pasta_jax.train.loss import LossSums, Scoring, sft_loss
 from pasta_jax.train.optimizer import new_optimizer, schedule
-from pasta_jax.train.settings import Intervals, TrainingSettings
+from pasta_jax.train.settings import Intervals, Keep, TrainingSettings
 from pasta_jax.train.state import new_state
 from pasta_jax.weights.adapter import AdapterConfig, new_adapter
 from tests.helpers.models import random_params
 
+POSITIONS = {"policy": "constant", "constant": 7}
 STEPS, SETTINGS = 9, TrainingSettings(learning_rate=0.05, warmup=2, weight_decay=0.1, b2=0.99)
 
 
@@ -63,19 +64,11 @@ def fresh():
     return new_state({"kernel": jnp.zeros(3)}, new_optimizer(SETTINGS, STEPS), seed=5)
 
 
-def train_in(folder, run: Run, stop_after: int | None = None):
+def fit_in(folder, data: str = "points", stop_after: int = 100, **changes) -> Fit:
     """Train in a folder, from its newest checkpoint if it has one; optionally stop after some steps."""
-    checkpoints = Checkpoints(folder / "checkpoints", provenance({}, "", None), keep=2, keep_every=0)
-    state = fresh()
-    if checkpoints.latest() is not None:
-        state = checkpoints.restore(checkpoints.latest(), state)
-    metrics = Metrics(folder, int(state.step), run.steps, tensorboard=False)
-    steps = iter(range(stop_after if stop_after is not None else 10**6))
-    try:
-        return train(run, state, None, metrics, checkpoints, lambda: next(steps, None) is None)
-    finally:
-        metrics.close()
-        checkpoints.close()
+    steps = iter(range(stop_after))
+    about = provenance({}, data, POSITIONS)
+    return fit(folder, run_of(**changes), fresh(), None, about, Keep(2, 0), False, lambda: next(steps, None) is None)
 
 
 def lines(folder) -> list[dict]:
@@ -145,7 +138,7 @@ def test_frozen_parameters_are_passed_to_the_loss():
 
 
 def test_training_learns_and_writes_metrics_in_order(tmp_path):
-    state = train_in(tmp_path, run_of())
+    state = fit_in(tmp_path).state
     written = lines(tmp_path)
     train_lines = [line for line in written if "loss" in line]
     assert [line["step"] for line in train_lines] == list(range(1, 10))
@@ -161,29 +154,19 @@ def test_training_learns_and_writes_metrics_in_order(tmp_path):
 
 
 def test_held_out_is_the_mean_over_all_labels_not_over_batches(tmp_path):
-    state = train_in(tmp_path, run_of())
+    state = fit_in(tmp_path).state
     pairs = [loss(state.trainable, None, points(99, number)).parts["loss"] for number in (0, 1)]
     expected = sum(float(total) for total, _ in pairs) / sum(float(weight) for _, weight in pairs)
     np.testing.assert_allclose(lines(tmp_path)[-1]["held_out/loss"], expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("stop", [1, 4, 8])
-def test_stopped_and_resumed_equals_never_stopped(tmp_path, stop):
-    whole = train_in(tmp_path / "whole", run_of())
-    stopped = train_in(tmp_path / "parts", run_of(), stop_after=stop)
-    assert int(stopped.step) == stop
-    parts = train_in(tmp_path / "parts", run_of())
-    jax.tree.map(np.testing.assert_array_equal, parts, whole)
-    assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
-
-
 def test_metrics_of_lost_steps_are_not_written_twice(tmp_path):
     """After a kill, the file holds lines of steps behind the last checkpoint, which are repeated."""
-    train_in(tmp_path / "whole", run_of())
-    train_in(tmp_path / "killed", run_of(), stop_after=5)
+    fit_in(tmp_path / "whole")
+    fit_in(tmp_path / "killed", stop_after=5)
     path = tmp_path / "killed/metrics.jsonl"
     path.write_text(path.read_text() + '{"step": 6, "loss": 1.0}\n{"step": 7, "lo')
-    train_in(tmp_path / "killed", run_of())
+    fit_in(tmp_path / "killed")
     assert lines(tmp_path / "killed") == lines(tmp_path / "whole")
 
 
@@ -194,7 +177,7 @@ def test_a_probe_gets_the_current_parameters(tmp_path):
         seen.append(np.asarray(trainable["kernel"]))
         return {"forks": float(len(seen))}
 
-    train_in(tmp_path, run_of(probe=probe, every=Intervals(log=0, held_out=0, probe=5, save=0)))
+    fit_in(tmp_path, probe=probe, every=Intervals(log=0, held_out=0, probe=5, save=0))
     assert lines(tmp_path) == [{"step": 5, "probe/forks": 1.0}, {"step": 9, "probe/forks": 2.0}]
     assert np.abs(seen[1] - seen[0]).max() > 0
 
@@ -205,7 +188,7 @@ def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path):
         return sums._replace(parts={"loss": (sums.parts["loss"][0] * jnp.nan, jnp.float32(1))})
 
     with pytest.raises(PastaError, match="step 1: the loss is nan"):
-        train_in(tmp_path, run_of(loss=broken))
+        fit_in(tmp_path, loss=broken)
 
 
 def test_the_state_is_donated():

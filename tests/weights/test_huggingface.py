@@ -85,10 +85,13 @@ def test_reads_what_transformers_writes(kind, tmp_path):
     np.testing.assert_allclose(our_logits(params, config, ids), expected, atol=5e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", VARIANTS)
-def test_config_and_params_survive_a_round_trip(kind, tmp_path):
+RECORDED = (Positions("constant", 13), Positions("oracle"), PREDICTED, None)
+
+
+@pytest.mark.parametrize(("kind", "positions"), [*zip(VARIANTS, RECORDED, strict=True)])
+def test_config_params_and_positions_survive_a_round_trip(kind, positions, tmp_path):
     params = random_params(VARIANTS[kind], seed=2)
-    record = TagRecord(256, Positions("constant", 13))
+    record = TagRecord(256, positions)
     huggingface.write_model(tmp_path, params, VARIANTS[kind], record)
     config, back = config_file.read_config(tmp_path)
     assert back == record
@@ -159,12 +162,6 @@ def write_section(folder, section):
 def test_an_early_export_without_positions_has_predicted_ones(tmp_path):
     write_section(tmp_path, {"tags_base": 256})
     assert config_file.read_config(tmp_path)[1] == TagRecord(256, PREDICTED)
-
-
-@pytest.mark.parametrize("record", [TagRecord(256, None), TagRecord(256, Positions("oracle"))])
-def test_positions_are_recorded_even_if_none(record, tmp_path):
-    huggingface.write_model(tmp_path, random_params(VARIANTS["llama"], seed=0), VARIANTS["llama"], record)
-    assert config_file.read_config(tmp_path)[1] == record
 
 
 @pytest.mark.parametrize(
