@@ -27,6 +27,7 @@ from pasta_jax.weights import card
 from pasta_jax.weights.card import Training
 from pasta_jax.weights.load import for_decoding
 from pasta_jax.weights.model import Model
+from pasta_jax.weights.source import trained_on
 
 
 def run(settings: Settings, workdir: Path, watch: Watch = unwatched, command: str = "") -> Report | None:
@@ -98,7 +99,7 @@ def training_of(stage: Stage, command: str) -> Training:
     if prompts.toy:
         data = [f"the toy task, level {prompts.toy}, {prompts.count} problems"]
     judge = f"answers sampled from the model itself, judged by {settings.judge.endpoint.model or settings.judge.kind}"
-    described = (*(f"prompts of {one}" for one in data), judge)
+    described = (*trained_on(settings.model), *(f"prompts of {one}" for one in data), judge)
     return Training(command, settings.train.seed, described, card.plain(settings), git_revision())
 
 

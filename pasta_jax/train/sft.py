@@ -45,6 +45,7 @@ from pasta_jax.train.trainable import (
 from pasta_jax.weights import card
 from pasta_jax.weights.card import Training
 from pasta_jax.weights.model import Model
+from pasta_jax.weights.source import trained_on
 
 TRAINING_COPIES = 4  # of the parameters: themselves, gradients, two moments
 
@@ -113,7 +114,8 @@ def _run(settings: SftSettings, workdir: Path, stopping: Callable[[], bool], com
     say(f"peak memory {peak_gb():.2f} GB")
     folder = None
     if result.complete:
-        about = Training(command, settings.train.seed, data.origins, card.plain(settings), git_revision())
+        origins = (*trained_on(settings.model), *data.origins)
+        about = Training(command, settings.train.seed, origins, card.plain(settings), git_revision())
         folder = write(model, result.state.trainable, settings.adapter, workdir, about, result.metrics)
     return Result(result.step, result.steps, result.metrics, folder)
 

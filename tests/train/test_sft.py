@@ -24,6 +24,7 @@ from pasta_jax.runs.metrics import Metrics
 from pasta_jax.runs.settings import changed
 from pasta_jax.train import sft
 from pasta_jax.train.settings import SftSettings
+from pasta_jax.weights import card
 from pasta_jax.weights.adapter import WEIGHTS
 from pasta_jax.weights.config_file import read_config
 from pasta_jax.weights.settings import ModelSource
@@ -307,6 +308,7 @@ def test_an_adapter_is_trained_further(tmp_path, base, adapted):
         np.testing.assert_array_equal(before[name], after[name], err_msg=name)
     for name, value in load_file(adapted / "model/model.safetensors").items():
         np.testing.assert_array_equal(load_file(still.model / "model.safetensors")[name], value, err_msg=name)
+    assert any(line.startswith("in the weights that it starts from") for line in card.read(still.model).training.data)
     train(tmp_path / "moved", **ADAPTER | changes, train__learning_rate=0.1)
     _, moved, about = load_with_adapter(source(base, tmp_path / "moved/adapter"))
     assert np.any(np.asarray(moved["layers"][0]["out"]["lora_b"]) != before[f"{OUT}.lora_B.weight"])

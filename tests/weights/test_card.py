@@ -10,6 +10,8 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Positions
 from pasta_jax.weights import card
 from pasta_jax.weights.card import Card, Training
+from pasta_jax.weights.settings import ModelSource
+from pasta_jax.weights.source import trained_on
 
 TRAINING = Training(
     command="python -m launch.sft --config=configs/sft.py:smollm2_135m --workdir=runs/a",
@@ -51,6 +53,12 @@ def test_the_base_s_license_covers_only_what_was_trained_on_data_of_stated_terms
     text = card.text(dataclasses.replace(ADAPTER, training=training))
     assert f"\nlicense: {license}\n" in text
     assert (card.CHECK_TERMS in text) == (license == "other")
+
+
+def test_what_is_trained_from_other_weights_keeps_the_terms_of_their_data():
+    training = dataclasses.replace(TRAINING, data=(*trained_on(ModelSource(adapter="pasta")), origin("alpaca_rows")))
+    assert "license: other" in card.text(dataclasses.replace(ADAPTER, training=training))
+    assert trained_on(ModelSource("smollm2_135m")) == ()
 
 
 def test_the_snippet_for_peft_makes_room_for_the_tags():
