@@ -3,13 +3,15 @@
 import dataclasses
 from collections.abc import Iterator, Mapping
 
+import numpy as np
+
 from pasta_jax.data.example import Example, encode
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.records import prompt_ids
 from pasta_jax.decode.generate import DecodeConfig, Request, Result, stream
-from pasta_jax.decode.state import BUDGET
+from pasta_jax.decode.state import BUDGET, OWN
 from pasta_jax.files.validated import Count
-from pasta_jax.lang.structure import Positions
+from pasta_jax.lang.structure import NO_LABEL, Positions
 from pasta_jax.weights.model import Model
 
 
@@ -24,6 +26,7 @@ class Candidate:
     chunks: Count
     whole: bool  # neither the answer nor any of its chunks was cut off
     ended: bool  # main reached its end-of-turn
+    cut: tuple[Count, ...] = ()  # chunks that did not end themselves: the linear program closes them
 
 
 def candidate(result: Result) -> Candidate:
@@ -37,6 +40,7 @@ def candidate(result: Result) -> Candidate:
         chunks=len(trace.closed) - 1,
         whole=result.finish_reason == "stop" and BUDGET not in trace.closed[1:],
         ended=result.finish_reason == "stop",
+        cut=tuple(number for number, closed in enumerate(trace.closed) if number and closed != OWN),
     )
 
 
@@ -68,7 +72,12 @@ def sample(
 
 
 def example_of(model: Model, prompt: Pair, answer: Candidate, positions: Positions) -> Example:
-    """An answer as training reads it. One that was cut off has no end-of-turn to learn."""
+    """An answer as training reads it: its labels are the tokens that the model sampled.
+
+    Main has no end-of-turn to learn where it was cut off, and a chunk no closing tag.
+    """
     tokenizer = model.tokenizer
     ids = prompt_ids(prompt, tokenizer)
-    return encode(ids, answer.ids, tokenizer.tags, tokenizer.end_of_turn, positions, answer.ended)
+    example = encode(ids, answer.ids, tokenizer.tags, tokenizer.end_of_turn, positions, answer.ended)
+    forced = (example.label == tokenizer.tags.end_async) & np.isin(example.chunk, answer.cut)
+    return dataclasses.replace(example, label=np.where(forced, NO_LABEL, example.label))

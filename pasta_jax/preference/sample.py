@@ -44,6 +44,7 @@ def decode_inputs(stage: Stage, model: Model, prompts: Sequence[Pair], request: 
         "decoding": dataclasses.asdict(stage.settings.decoding),
         "block": stage.settings.sample.block,
         "positions": dataclasses.asdict(positions_for(model)),
+        "fields": [field.name for field in dataclasses.fields(Candidate)],
     }
 
 
