@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from pasta_jax.data.pairs import VALIDATION_PERCENT
 from pasta_jax.files.validated import Count, Finite, Lengths, Positive, Records, Seed, Share, Threading, WordLimits
 from pasta_jax.llm.client import Endpoint
 from pasta_jax.weights.settings import ModelSource
@@ -23,7 +24,7 @@ class AnnotateSettings:
     response_words: WordLimits = (40, 350)  # fewest and most
     drop_duplicates: bool = True  # keep the first of several pairs with the same prompt
     drop_evaluation: bool = True  # drop prompts of AlpacaEval, MT-bench and IFEval, which must be installed
-    validation_percent: Annotated[int, Meta(ge=0, le=100)] = 2  # of the prompts, by their hash
+    validation_percent: Annotated[int, Meta(ge=0, le=100)] = VALIDATION_PERCENT  # of the prompts, by their hash
     # Its tokenizer measures lengths; `likelihood` also runs it.
     model: ModelSource = ModelSource("smollm2_135m")
     max_tokens: Positive = 2048  # of prompt and linear answer together: the paper's pool

@@ -58,6 +58,9 @@ def prompt_key(pair: Pair) -> str:
     return hashlib.sha256(" ".join(f"{pair.system} {pair.instruction}".split()).casefold().encode()).hexdigest()[:16]
 
 
+VALIDATION_PERCENT = 2  # of the prompts of a set, unless an annotation run states otherwise
+
+
 def split_of(pair: Pair, validation_percent: int) -> str:
     """train or validation, by the prompt alone: the same prompt is never in both, whatever else the data holds."""
     return "validation" if int(prompt_key(pair), 16) % 100 < validation_percent else "train"

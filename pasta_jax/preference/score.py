@@ -36,7 +36,12 @@ def plain(verdicts: list[Verdict] | None) -> Verdicts | None:
 
 def score(stage: Stage, samples: Artifact[Answers], baseline: Artifact[Answers]) -> Artifact[Scores]:
     """Compare each answer with the baseline's answer and the reference, each in both orders."""
-    inputs = {"samples": samples.fingerprint, "baseline": baseline.fingerprint, "judge": judge_inputs(stage.settings)}
+    inputs = {
+        "samples": samples.fingerprint,
+        "baseline": baseline.fingerprint,
+        "references": fingerprints.of_data([[prompt.instruction, prompt.response] for prompt in stage.prompts]),
+        "judge": judge_inputs(stage.settings),
+    }
     judge = stage.settings.judge
 
     def verdicts_on(question: str, others: Sequence[Entry], answer: Entry) -> Verdicts | None:

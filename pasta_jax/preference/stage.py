@@ -7,13 +7,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pasta_jax.data.pairs import Pair, id_of
+from pasta_jax.data.pairs import VALIDATION_PERCENT, Pair, id_of, split_of
 from pasta_jax.data.records import read_records
 from pasta_jax.data.sources import Filter, read, refuse_for_training, select
 from pasta_jax.decode.generate import positions_for
 from pasta_jax.errors import PastaError
 from pasta_jax.files import atomic, fingerprints
 from pasta_jax.files.remote import path_of
+from pasta_jax.judges import checked, llm, minilm, offline, rules
+from pasta_jax.judges import judge as verdicts
 from pasta_jax.judges.checked import CheckedJudge
 from pasta_jax.judges.choice import judge_of
 from pasta_jax.judges.judge import Entry, Judge
@@ -108,24 +110,32 @@ def read_prompts(settings: Settings) -> tuple[tuple[Pair, ...], tuple[Pair, ...]
         held_out = problems(HELD_OUT, 0, count, chosen.toy)
         by_instruction = {problem.instruction: problem for problem in (*trained, *held_out)}
         return tuple(map(toy_pair, trained)), tuple(map(toy_pair, held_out)), by_instruction
-    pairs, left_out = select(pairs_of(chosen), Filter(chosen.prompt_words, chosen.response_words, True, True))
+    by_split = {"train": [], "validation": []}
+    for split, pair in pairs_of(chosen):
+        by_split[split].append(pair)
+    limits = Filter(chosen.prompt_words, chosen.response_words, True, True)
+    (train, left_out), (validation, others) = (select(by_split[split], limits) for split in ("train", "validation"))
     name = chosen.records or chosen.source
-    if len(pairs) <= count:
-        raise PastaError(f"{name}: has {len(pairs)} usable pairs, {count} are held out; lower config.evaluate.count")
-    say(f"{name}: {len(pairs)} pairs, left out: {dict(left_out)}")
-    return tuple(pairs[count:][: chosen.count]), tuple(pairs[:count]), {}
+    if len(validation) < count or not train:
+        raise PastaError(
+            f"{name}: has {len(train)} usable pairs to train on and {len(validation)} to validate, and {count} are "
+            "held out; lower config.evaluate.count, or use more data"
+        )
+    say(f"{name}: {len(train)} and {len(validation)} pairs, left out: {dict(left_out + others)}")
+    return tuple(train[: chosen.count]), tuple(sorted(validation, key=lambda pair: pair.id)[:count]), {}
 
 
-def pairs_of(prompts: PromptSettings) -> Iterator[Pair]:
-    """The pairs of a source, or those that an annotation run has for training."""
+def pairs_of(prompts: PromptSettings) -> Iterator[tuple[str, Pair]]:
+    """(split, pair) of a source, or of an annotation run. Supervised training saw nothing of the validation split."""
     if not prompts.records:
         refuse_for_training([prompts.source])
-        yield from (pair for pair in read(prompts.source) if isinstance(pair, Pair))
+        yield from (
+            (split_of(pair, VALIDATION_PERCENT), pair) for pair in read(prompts.source) if isinstance(pair, Pair)
+        )
         return
     for record in read_records(path_of(prompts.records) / "records.jsonl"):
-        if record.split == "train":
-            texts = record.system, record.instruction, record.response
-            yield Pair(record.id, *texts, record.source, record.origin)
+        texts = record.system, record.instruction, record.response
+        yield record.split, Pair(record.id, *texts, record.source, record.origin)
 
 
 def toy_pair(problem: Problem) -> Pair:
@@ -149,6 +159,7 @@ def judge_inputs(settings: Settings) -> dict[str, Any]:
     """What verdicts depend on, apart from the texts."""
     judge = settings.judge
     inputs: dict[str, Any] = {"kind": judge.kind, "scale": judge.scale, "asks": judge.asks}
+    inputs["code"] = fingerprints.of_code(checked, verdicts, llm, minilm, offline, rules)
     match judge.kind:
         case "llm":
             endpoint = judge.endpoint
@@ -158,9 +169,9 @@ def judge_inputs(settings: Settings) -> dict[str, Any]:
         case "checked":
             inputs["checked"] = dataclasses.asdict(judge.checked)
     if judge.kind in ("checked", "rules"):
-        rules = rules_of(settings.prompts.source) if settings.prompts.source else {}
+        asked = rules_of(settings.prompts.source) if settings.prompts.source else {}
         inputs["rules"] = fingerprints.of_data(
-            [[question, *map(dataclasses.astuple, of)] for question, of in rules.items()]
+            [[question, *map(dataclasses.astuple, of)] for question, of in asked.items()]
         )
     return inputs
 

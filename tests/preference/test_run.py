@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 
 from configs import preference as preference_config
 from configs import sweep as sweep_config
+from pasta_jax.data.pairs import split_of
 from pasta_jax.errors import PastaError
 from pasta_jax.files.workdir import claim
 from pasta_jax.lang.structure import Positions
@@ -28,7 +29,7 @@ from pasta_jax.preference.pair import PromptPair
 from pasta_jax.preference.report import Report, realised
 from pasta_jax.preference.sample import Answers, decode_inputs, template
 from pasta_jax.preference.settings import Settings
-from pasta_jax.preference.stage import Stage, open_stage, pairs_of
+from pasta_jax.preference.stage import Stage, open_stage, read_prompts
 from pasta_jax.runs import settings
 from pasta_jax.weights.adapter import AdapterConfig, describe, merge, new_adapter, save_adapter
 from pasta_jax.weights.load import export_model, load_model
@@ -300,14 +301,41 @@ def test_invalid_points_are_refused(values, message):
         sweep.settings_of(base, values, Path("w"))
 
 
-def test_prompts_are_the_training_records_of_an_annotation_run(tmp_path):
-    records = [plain(f"It is {n} o'clock.", f"What time is it in town {n}?", str(n)) for n in range(3)]
-    records[1] = dataclasses.replace(records[1], split="validation")
+@pytest.fixture
+def chosen(tmp_path, monkeypatch):
+    """Settings with prompts of six records, 1 and 4 of the validation split, and without evaluation sets."""
+    records = [plain(f"It is {n} o'clock.", f"What time is it in town {n}?", str(9 - n)) for n in range(6)]
+    split = {1: "validation", 4: "validation"}
+    records = [dataclasses.replace(record, split=split.get(n, "train")) for n, record in enumerate(records)]
     (tmp_path / "records.jsonl").write_text("".join(record.json() + "\n" for record in records))
-    prompts = settings.read(preference_config.pasta(), Settings).prompts
-    pairs = list(pairs_of(dataclasses.replace(prompts, records=str(tmp_path))))
-    assert [(pair.id, pair.response) for pair in pairs] == [("0", "It is 0 o'clock."), ("2", "It is 2 o'clock.")]
-    assert pairs[0].source == "sharegpt"  # whose terms are on the card of what is trained
+    monkeypatch.setattr("pasta_jax.data.sources.evaluation_prompts", set)
+    of_pasta = settings.read(preference_config.pasta(), Settings)
+    prompts = dataclasses.replace(of_pasta.prompts, records=str(tmp_path), prompt_words=(1, 9), response_words=(1, 9))
+
+    def count(held_out: int) -> Settings:
+        return dataclasses.replace(
+            of_pasta, prompts=prompts, evaluate=dataclasses.replace(of_pasta.evaluate, count=held_out)
+        )
+
+    return count
+
+
+def test_held_out_prompts_are_those_that_supervised_training_held_out(chosen):
+    prompts, held_out, _ = read_prompts(chosen(2))
+    assert [pair.id for pair in prompts] == ["9", "7", "6", "4"]
+    assert [pair.id for pair in held_out] == ["5", "8"]  # by their hash, not by their place
+    assert prompts[0].source == "sharegpt"  # whose terms are on the card of what is trained
+    with pytest.raises(PastaError, match=r"4 usable pairs to train on and 2 to validate, and 3 are"):
+        read_prompts(chosen(3))
+
+
+def test_prompts_of_a_source_are_divided_by_their_hash(chosen, tmp_path):
+    rows = [{"instruction": f"What is {n} plus {n}?", "output": f"It is {2 * n}."} for n in range(300)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    of_source = dataclasses.replace(chosen(3).prompts, records="", source=str(tmp_path / "rows.jsonl"))
+    prompts, held_out, _ = read_prompts(dataclasses.replace(chosen(3), prompts=of_source))
+    assert {split_of(pair, 2) for pair in prompts} == {"train"}
+    assert {split_of(pair, 2) for pair in held_out} == {"validation"}
 
 
 @pytest.mark.parametrize(
