@@ -56,18 +56,19 @@ class Feed:
         if not self.pieces:
             longest = layout.lengths[-1]
             raise PastaError(f"none of {len(examples)} records fits into {longest} tokens; raise lengths or split them")
-        self._epoch = functools.lru_cache(maxsize=4)(self._batches_of_epoch)
+        self._epoch = functools.lru_cache(maxsize=2)(self._batches_of_epoch)  # the order of one epoch is large
+        self._count = functools.cache(lambda seed, epoch: len(self._epoch(seed, epoch)))
 
     def steps(self, seed: int, epochs: int) -> int:
         """The number of batches in a number of passes over the data."""
-        return sum(len(self._epoch(seed, epoch)) for epoch in range(epochs))
+        return sum(self._count(seed, epoch) for epoch in range(epochs))
 
     def locate(self, seed: int, step: int) -> tuple[int, int]:
         """(epoch, number of the batch in it) of a step. A batch never mixes epochs."""
         if step < 0:
             raise PastaError(f"step {step}: steps are numbered from 0")
         epoch = 0
-        while step >= (count := len(self._epoch(seed, epoch))):
+        while step >= (count := self._count(seed, epoch)):
             step, epoch = step - count, epoch + 1
         return epoch, step
 

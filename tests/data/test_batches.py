@@ -154,6 +154,16 @@ def test_a_restart_continues_with_the_next_batch():
     assert [digest.hexdigest()[:12] for digest in digests] == ["b11ab7d54267", "96722bd0fe34", "e3616036a6ef"]
 
 
+def test_later_epochs_order_the_records_once(monkeypatch):
+    orders = []
+    ordered = Feed._batches_of_epoch
+    monkeypatch.setattr(Feed, "_batches_of_epoch", lambda self, *key: orders.append(key) or ordered(self, *key))
+    feed = Feed(EXAMPLES, LAYOUT)
+    for step in range(feed.steps(0, 8)):
+        feed.batch(0, step)
+    assert len(orders) <= 16  # for the number of steps, and for the batches
+
+
 def test_what_does_not_fit_is_refused():
     with pytest.raises(PastaError, match="record 1 has 101 tokens"):
         fill_rows([3, 101], 100)
