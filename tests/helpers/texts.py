@@ -73,30 +73,10 @@ TEXTS = SAMPLES + _mixed(250 - len(SAMPLES))
 
 # Names of control pieces, and what looks like them.
 MARKS = [
-    *(
-        "<start_of_turn>",
-        "<end_of_turn>",
-        "<bos>",
-        "<eos>",
-        "<pad>",
-        "<unk>",
-        "<unused7>",
-        "<mask>",
-        "<start_of_image>",
-    ),
-    *("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<repo_name>", "<|begin_of_text|>", "<|eot_id|>", "<tool>"),
-    *(
-        "<|start_header_id|>",
-        "<|reserved_special_token_5|>",
-        "<0x41>",
-        "<b>",
-        "▁",
-        "▁▁",
-        " ",
-        "\n",
-        "<h1>",
-        "[multimodal]",
-    ),
+    *("<start_of_turn>", "<end_of_turn>", "<bos>", "<eos>", "<pad>", "<unk>", "<unused7>", "<mask>"),
+    *("<start_of_image>", "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<repo_name>", "<|begin_of_text|>"),
+    *("<|eot_id|>", "<tool>", "<|start_header_id|>", "<|reserved_special_token_5|>", "<0x41>", "<b>", "▁", "▁▁", " "),
+    *("\n", "<h1>", "[multimodal]"),
 ]
 
 CONVERSATIONS = [
