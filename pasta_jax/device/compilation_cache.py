@@ -1,23 +1,22 @@
 """Programs compiled by JAX: kept for later runs in the user's cache folder; how long it takes."""
 
-import contextlib
 import dataclasses
 import functools
 import os
-import time
 from pathlib import Path
 
 from pasta_jax.errors import PastaError
 from pasta_jax.files import packages
-from pasta_jax.progress import doing, say
+from pasta_jax.progress import Progress, doing, say
 
 MOST_BYTES = 2 << 30  # of the folder; the programs that were not used for longest are deleted
 MAPPINGS = Path("/proc/self/maps")  # of this process's memory, a line each; Linux only
 MOST_MAPPINGS = 50_000  # of the 65,530 that Linux gives a process
 
 # JAX reports the begin of each phase as a scalar and its end as a duration, both under one name.
-XLA = "/jax/core/compile/backend_compile_duration"
-PHASES = ("/jax/core/compile/jaxpr_trace_duration", "/jax/core/compile/jaxpr_to_mlir_module_duration", XLA)
+PHASES = tuple(
+    f"/jax/core/compile/{phase}_duration" for phase in ("jaxpr_trace", "jaxpr_to_mlir_module", "backend_compile")
+)
 
 
 def keep() -> None:
@@ -41,25 +40,9 @@ def keep() -> None:
         program.with_name(program.name.removesuffix("-cache") + "-atime").touch()
 
 
-@functools.cache
 def announce() -> None:
-    """From now on, display it when a program compiles for long. JAX must have its environment already."""
-    import jax.monitoring
-
-    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR")
-    what = f"compiling, kept for later runs in {folder}" if folder else "compiling"
-    running = contextlib.ExitStack()
-
-    def begin(event: str, _: float, **__: str) -> None:
-        if event == XLA:
-            running.enter_context(doing(what))
-
-    def end(event: str, *_: float, **__: str) -> None:
-        if event == XLA:
-            running.close()
-
-    jax.monitoring.register_scalar_listener(begin)
-    jax.monitoring.register_event_duration_secs_listener(end)
+    """From now on, display it while programs compile. JAX must have its environment already."""
+    _compiling()
 
 
 def make_room(most: int = MOST_MAPPINGS) -> None:
@@ -75,35 +58,38 @@ def make_room(most: int = MOST_MAPPINGS) -> None:
 
 def seconds() -> float:
     """How long this process has traced, lowered and compiled programs, or loaded kept ones, since the first call."""
-    return _spent().seconds
+    return _compiling().seconds
 
 
 @dataclasses.dataclass
-class _Spent:
+class _Compiling:
     seconds: float = 0.0
     depth: int = 0  # phases that run: tracing a program may trace and compile another
-    began: float = 0.0
+    shown: Progress | None = None
 
 
 @functools.cache
-def _spent() -> _Spent:
-    """The sum over JAX's phases, kept up to date by listeners. A phase within another counts once."""
+def _compiling() -> _Compiling:
+    """The sum over JAX's phases, which listeners update and display. A phase within another counts once."""
     import jax.monitoring
 
-    spent = _Spent()
+    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    what = f"compiling, kept for later runs in {folder}" if folder else "compiling"
+    state = _Compiling()
 
     def begin(event: str, *_: float, **__: str) -> None:
         if event in PHASES:
-            if not spent.depth:
-                spent.began = time.perf_counter()
-            spent.depth += 1
+            if not state.depth:
+                state.shown = doing(what)
+            state.depth += 1
 
     def end(event: str, *_: float, **__: str) -> None:
-        if event in PHASES and spent.depth:
-            spent.depth -= 1
-            if not spent.depth:
-                spent.seconds += time.perf_counter() - spent.began
+        if event in PHASES and state.depth:
+            state.depth -= 1
+            if not state.depth:
+                state.seconds += state.shown.elapsed
+                state.shown.close()
 
     jax.monitoring.register_scalar_listener(begin)
     jax.monitoring.register_event_duration_secs_listener(end)
-    return spent
+    return state
