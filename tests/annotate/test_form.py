@@ -7,11 +7,10 @@ import pytest
 
 from pasta_jax.annotate.form import keep, kind_of, refusal
 from pasta_jax.annotate.settings import FormFilter
-from pasta_jax.annotate.verify import Refusal, verify
-from pasta_jax.data.pairs import Pair
+from pasta_jax.annotate.verify import Refusal
 from pasta_jax.data.records import Record
 from pasta_jax.data.repetition import repeated
-from tests.helpers.traces import Chatty
+from tests.helpers.records import record_of
 
 LIMITS = FormFilter(max_chunks=3, max_chunk_tokens=60, min_speedup=1.25, max_repetition=0.2, unforked=0.5)
 ITEMS = {"Water": "drink some of it every day.", "Sleep": "eight hours of it are best.", "Sport": "run, swim or row."}
@@ -23,31 +22,17 @@ def record(items: dict[str, str], id: str = "1", opening: str = "Here is a list.
     annotated = opening + "".join(
         f"\n<async topic='{name.strip('0123456789')}'>{name}: {text}</async>" for name, text in items.items()
     )
-    return verified(question, plain, annotated, id)
-
-
-def verified(question: str, plain: str, annotated: str, id: str) -> Record:
-    pair = Pair(id, "", question, plain, "sharegpt", "record 7, turn 3")
-    verdict = verify(pair, {"text": annotated}, Chatty(), 9999, "structure", "train")
-    assert isinstance(verdict, Record), verdict
-    return verdict
+    return record_of(annotated, plain, question, id)
 
 
 def plain(text: str, question: str = "What is it?", id: str = "1") -> Record:
-    return verified(question, text, text, id)
-
-
-def test_a_list_of_named_chunks_is_kept():
-    assert refusal(LIMITS, record(ITEMS)) is None
-
-
-def test_a_record_states_where_it_comes_from_and_its_terms():
-    assert (record(ITEMS).origin, record(ITEMS).license) == ("record 7, turn 3", "none stated")
+    return record_of(text, text, question, id)
 
 
 @pytest.mark.parametrize(
     ("items", "reason"),
     [
+        (ITEMS, None),
         (ITEMS | {"Food": "eat a lot of fruit."}, "too many chunks"),
         (ITEMS | {"Sport": "run. " * 20}, "repeats itself"),
         (ITEMS | {"Sport": "one two three four five six seven eight nine ten eleven."}, "a long chunk"),
@@ -68,7 +53,7 @@ def test_each_refusal(items, reason):
 def test_a_chunk_without_a_name_is_refused():
     lines = ("drink some water every single day.", "sleep for eight hours or more.")
     marked = [f"<async topic='x y'>{line}</async>" for line in lines]
-    answer = verified("tips?", "\n".join(["Tips.", *lines]), "\n".join(["Tips.", *marked]), "1")
+    answer = record_of("\n".join(["Tips.", *marked]), "\n".join(["Tips.", *lines]))
     answer = dataclasses.replace(answer, topics=["water", "sleep"])
     assert refusal(LIMITS, answer) == "a chunk without a name"
 

@@ -195,11 +195,11 @@ def test_words_that_only_hidden_text_introduces_count_in_full():
     assert (joined == STYLE).all(), "everything is joined"
 
 
-def test_worst_window():
-    assert worst_window(np.asarray([0.0, 3.0, 1.0, 0.0, 0.0]), 2) == 2
-    assert worst_window(np.asarray([4.0]), 4) == 1
-    assert worst_window(np.asarray([-4.0, -1.0]), 2) == 0
-    assert worst_window(np.asarray([]), 2) == 0
+@pytest.mark.parametrize(
+    ("costs", "window", "worst"), [([0, 3, 1, 0, 0], 2, 2), ([4], 4, 1), ([-4, -1], 2, 0), ([], 2, 0)]
+)
+def test_worst_window(costs, window, worst):
+    assert worst_window(np.asarray(costs, float), window) == worst
 
 
 @examples(200)
@@ -279,12 +279,6 @@ def test_an_answer_that_is_too_long_is_refused():
         prune(toy(), [("user", "Why? " * 100)], TWO, dataclasses.replace(WEIGHING, lengths=(256,)))
 
 
-def test_auc():
-    assert auc([2.0, 3.0], [0.0, 1.0]) == 1
-    assert auc([0.0, 3.0], [1.0, 2.0]) == 0.5
-    assert auc([1.0], [1.0]) == 0.5
-
-
 def test_twins_differ_only_in_their_last_part():
     pairs = twins(200, seed=0)
     assert pairs == twins(200, seed=0)
@@ -300,13 +294,10 @@ def test_twins_differ_only_in_their_last_part():
         assert twin.fact not in twin.instruction
 
 
-def test_threshold():
-    assert threshold([3.0, 4.0], [1.0, 2.0]) == (2.5, 1.0)
-    assert threshold([3.0, 1.5], [1.0, 2.0]) == (2.5, 0.75)
-    assert threshold([1.0], [1.0]) == (1.0, 0.5)
-
-
 def test_detection_figures():
+    assert [auc(*groups) for groups in (([2, 3], [0, 1]), ([0, 3], [1, 2]), ([1], [1]))] == [1, 0.5, 0.5]
+    groups = (([3, 4], [1, 2]), ([3, 1.5], [1, 2]), ([1], [1]))
+    assert [threshold(*each) for each in groups] == [(2.5, 1), (2.5, 0.75), (1, 0.5)]
     costs = [TwinCosts(0.4, 0.1), TwinCosts(0.3, 0.2), TwinCosts(0.1, 0.0), TwinCosts(0.5, 0.3)]
     result = detect(costs, max_cost=0.25)
     assert (result.pairs, result.detected, result.false_alarms) == (4, 0.75, 0.25)

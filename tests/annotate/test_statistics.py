@@ -6,27 +6,18 @@ import re
 import pytest
 
 from pasta_jax.annotate.statistics import Spread, panels_of, statistics
-from pasta_jax.annotate.verify import verify
-from pasta_jax.data.pairs import Pair
-from pasta_jax.data.records import Record
 from pasta_jax.errors import PastaError
 from pasta_jax.view.plots import histograms
-from tests.helpers.traces import Chatty
-
-
-def record(annotated: str, plain: str) -> Record:
-    verdict = verify(Pair("1", "", "what", plain, "mine"), {"text": annotated}, Chatty(), 9999, "by hand", "train")
-    assert isinstance(verdict, Record), verdict
-    return verdict
-
+from tests.helpers.records import record_of
 
 A, B = "one two three four five", "six seven eight nine ten"
-FORKED = record(f"<async topic='a'>{A}</async><async topic='b c'>{B}</async><sync/>.", A + B + ".")
-PLAIN = record("nothing here", "nothing here")
+FORKED = record_of(f"<async topic='a'>{A}</async><async topic='b c'>{B}</async><sync/>.", A + B + ".")
+PLAIN = record_of("nothing here", "nothing here")
 
 
 def test_the_figures_of_two_records():
     result = statistics([FORKED, PLAIN])
+    assert (FORKED.origin, FORKED.license) == ("record 7, turn 3", "none stated")
     assert (result.records, result.with_fork, result.share_with_fork) == (2, 1, 0.5)
     assert result.plain_tokens == len(A + B + ".") + len("nothing here")
     assert result.tokens == result.plain_tokens + 8 + len("ab c") + 1
