@@ -2,10 +2,11 @@
 
 import codecs
 import dataclasses
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+import msgspec
 
 from pasta_jax.data.pairs import Pair, Unreadable, parse_pair, prompt_key
 from pasta_jax.data.turns import later_pairs
@@ -38,9 +39,6 @@ MAX_BYTES = 2**20  # of a line; anything longer is not a question with its answe
 
 NOT_JSON = "a record must be JSON"
 TOO_LARGE = f"a record must have at most {MAX_BYTES} bytes"
-NOT_UTF8 = "a record must be UTF-8"
-TOO_DEEP = "a record must not be nested deeply"
-LONG_NUMBER = "a number must have at most 4300 digits"
 
 Row = tuple[str, object]  # (place, parsed JSON or Unreadable)
 
@@ -154,7 +152,7 @@ def _rows_of_file(path: Path) -> Iterator[Row]:
 
 def _list(path: Path) -> list[object]:
     try:
-        return json.loads(path.read_bytes())
+        return msgspec.json.decode(path.read_bytes().removeprefix(codecs.BOM_UTF8))
     except (ValueError, RecursionError) as error:
         raise PastaError(f"{path}: not a JSON list ({error}); repair it, or write one JSON object per line") from None
 
@@ -170,24 +168,11 @@ def _lines(path: Path) -> Iterator[Row]:
                 while (more := file.readline(MAX_BYTES)) and not more.endswith(b"\n"):
                     pass
                 yield place, Unreadable(place, TOO_LARGE)
-                continue
-            if number == 1:
-                line = line.removeprefix(codecs.BOM_UTF8)
-            if line.strip():
-                yield place, _parsed(line, place)
-
-
-def _parsed(line: bytes, place: str) -> object:
-    try:
-        return json.loads(line.decode())
-    except UnicodeDecodeError as error:
-        return Unreadable(place, NOT_UTF8, f"byte {error.start + 1}")
-    except json.JSONDecodeError as error:
-        return Unreadable(place, NOT_JSON, f"column {error.colno}: {error.msg}")
-    except RecursionError:
-        return Unreadable(place, TOO_DEEP)
-    except ValueError:
-        return Unreadable(place, LONG_NUMBER)
+            elif line := line.removeprefix(codecs.BOM_UTF8).strip():
+                try:
+                    yield place, msgspec.json.decode(line)
+                except (ValueError, RecursionError) as error:
+                    yield place, Unreadable(place, NOT_JSON, str(error))
 
 
 def _begins_list(path: Path) -> bool:
