@@ -7,18 +7,18 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral
-from typing import TypedDict, Unpack, overload
+from typing import overload
 
 from jax.sharding import Mesh
 from rich.console import Console
 
 from pasta_jax.decode import generate as decoding
-from pasta_jax.decode.generate import DecodeConfig, Event, Request, Result
-from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.request import Event, Request, Result, template
+from pasta_jax.decode.settings import DecodeConfig, RequestSettings
 from pasta_jax.decode.trace import Thread, Trace
 from pasta_jax.errors import PastaError
 from pasta_jax.files.hub import is_id
-from pasta_jax.files.validated import AtLeastZero, Count, Lanes, Positive, Seed, Threads, TopP
+from pasta_jax.files.validated import Lanes, Threads
 from pasta_jax.models.config import PRESETS
 from pasta_jax.runs import settings
 from pasta_jax.view.picture import picture
@@ -35,43 +35,14 @@ MOST_LANES = 8  # prompts decoded at a time unless `lanes` is passed
 STREAM_STEPS = 4  # steps between two looks at the device while events are streamed
 
 
-class Options(TypedDict, total=False):
-    """How prompts are answered."""
+@dataclasses.dataclass(frozen=True)
+class Options(RequestSettings):
+    """How prompts are answered: these, `max_tokens`, `sequential`, and the rules of pasta_jax/weights/rules.py."""
 
-    max_tokens: Positive  # of an answer, tags included
-    temperature: AtLeastZero | None  # 0: greedy; None: the model's own
-    top_k: Count | None  # 0: off; None: the model's own
-    top_p: TopP | None  # 1: off; None: the model's own
-    seed: Seed
-    sequential: bool | None  # True: without tags; None: with tags if the model was trained on them
-    system: str  # system message; empty: the model family's default
-    chat: bool  # False: continue a text prompt as it is instead of putting it into the chat template
-    rows: Threads  # threads of a prompt decoded at a time
-    lanes: Lanes | None  # prompts decoded at a time; None: all, but at most MOST_LANES
-    max_topic_tokens: Positive  # of a promise's topic
-    max_topic_words: Count | None  # 0: no limit; None: the model's own
-    distinct_topics: bool | None  # no topic repeats one of the same answer; None: the model's own
-    end_stray_chunks: bool | None  # a chunk that would fork, join or end the turn ends; None: the model's own
-    max_chunk_tokens: Positive
-
-
-DEFAULTS: Options = {
-    "max_tokens": 512,
-    "temperature": None,
-    "top_k": None,
-    "top_p": None,
-    "seed": 0,
-    "sequential": None,
-    "system": "",
-    "chat": True,
-    "rows": 8,
-    "lanes": None,
-    "max_topic_tokens": 12,
-    "max_topic_words": None,
-    "distinct_topics": None,
-    "end_stray_chunks": None,
-    "max_chunk_tokens": 638,
-}
+    system: str = ""  # system message; empty: the model family's default
+    chat: bool = True  # False: continue a text prompt as it is instead of putting it into the chat template
+    rows: Threads = 8  # threads of a prompt decoded at a time
+    lanes: Lanes | None = None  # prompts decoded at a time; None: all, but at most MOST_LANES
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -153,18 +124,18 @@ def load_model(
 
 
 @overload
-def generate(model: Model, prompt: Prompt, **options: Unpack[Options]) -> Answer: ...
+def generate(model: Model, prompt: Prompt, **options: object) -> Answer: ...
 @overload
-def generate(model: Model, prompt: Sequence[Prompt], **options: Unpack[Options]) -> list[Answer]: ...
-def generate(model: Model, prompt: Prompt | Sequence[Prompt], **options: Unpack[Options]) -> Answer | list[Answer]:
+def generate(model: Model, prompt: Sequence[Prompt], **options: object) -> list[Answer]: ...
+def generate(model: Model, prompt: Prompt | Sequence[Prompt], **options: object) -> Answer | list[Answer]:
     """Answer a prompt, or each of a list of prompts.
 
     A prompt is text (a user's question), a list of token ids, or a list of messages, either (role, text) pairs or
-    {"role": ..., "content": ...}. Options, with their defaults: max_tokens=512, temperature=None, top_k=None,
-    top_p=None, seed=0, sequential=None (decode in parallel if the model was trained to), system="", chat=True, rows=8,
-    lanes=None, max_topic_tokens=12, max_topic_words=None, distinct_topics=None, end_stray_chunks=None,
-    max_chunk_tokens=638. None stands for what the model's generation_config.json states, else greedy decoding without
-    rules for topics and chunks. Equal prompts with equal options have equal answers.
+    {"role": ..., "content": ...}. Options, with their defaults: max_tokens=512, sequential=None (decode in parallel if
+    the model was trained to), system="", chat=True, rows=8, lanes=None, and the rules of an answer, such as
+    temperature, top_k, top_p, seed and max_topic_words (docs/API.md has them all). A rule that is None is what the
+    model's generation_config.json states, else its default: greedy decoding with the language's own rules. Equal
+    prompts with equal options have equal answers.
     """
     single = _is_single(prompt)
     requests, config = _requests(model, [prompt] if single else prompt, options)
@@ -172,7 +143,7 @@ def generate(model: Model, prompt: Prompt | Sequence[Prompt], **options: Unpack[
     return answers[0] if single else answers
 
 
-def stream(model: Model, prompt: Prompt | Sequence[Prompt], **options: Unpack[Options]) -> Iterator[Event | Answer]:
+def stream(model: Model, prompt: Prompt | Sequence[Prompt], **options: object) -> Iterator[Event | Answer]:
     """Like `generate`, but yield an Event for each token as it is decoded, and each Answer when it is finished.
 
     Events of several threads and prompts are interleaved: `event.request` is the index of the prompt, `event.thread`
@@ -194,37 +165,22 @@ def _is_pair(item: object) -> bool:
     return isinstance(item, tuple) and len(item) == 2 and all(isinstance(part, str) for part in item)
 
 
-def _requests(model: Model, prompts: Sequence[Prompt], options: Options) -> tuple[list[Request], DecodeConfig]:
+def _requests(
+    model: Model, prompts: Sequence[Prompt], options: dict[str, object]
+) -> tuple[list[Request], DecodeConfig]:
     """Requests, and how to decode them."""
-    if unknown := sorted(options.keys() - DEFAULTS.keys()):
-        raise PastaError(f"generate.{unknown[0]}: unknown option; options are {', '.join(DEFAULTS)}")
-    chosen = settings.read(DEFAULTS | options, Options, "generate")
-    own = dataclasses.asdict(model.defaults)
-    chosen |= {name: value for name, value in own.items() if chosen[name] is None}
-    sequential = model.positions is None if chosen["sequential"] is None else chosen["sequential"]
-    sampling = Sampling(chosen["temperature"], chosen["top_k"], chosen["top_p"], chosen["seed"])
+    chosen = settings.read(options, Options, "generate")
+    sequential = model.positions is None if chosen.sequential is None else chosen.sequential
+    unasked = template(chosen, model.defaults, sequential)
     requests = []
     for number, prompt in enumerate(prompts):
         try:
-            ids, text = _encode(model, prompt, chosen["chat"], chosen["system"])
+            ids, text = _encode(model, prompt, chosen.chat, chosen.system)
         except PastaError as error:
             raise PastaError(f"prompt {number}: {error}") from None
-        requests.append(
-            Request(
-                prompt_ids=tuple(ids),
-                max_tokens=chosen["max_tokens"],
-                sampling=sampling,
-                sequential=sequential,
-                max_topic_tokens=chosen["max_topic_tokens"],
-                max_chunk_tokens=chosen["max_chunk_tokens"],
-                text=text,
-                max_topic_words=chosen["max_topic_words"],
-                distinct_topics=chosen["distinct_topics"],
-                end_stray_chunks=chosen["end_stray_chunks"],
-            )
-        )
-    lanes = chosen["lanes"] or max(1, min(len(requests), MOST_LANES))
-    return requests, DecodeConfig(lanes=lanes, rows=chosen["rows"], slots=0, widths=WIDTHS)
+        requests.append(dataclasses.replace(unasked, prompt_ids=tuple(ids), text=text))
+    lanes = chosen.lanes or max(1, min(len(requests), MOST_LANES))
+    return requests, DecodeConfig(lanes=lanes, rows=chosen.rows, slots=0, widths=WIDTHS)
 
 
 def _encode(model: Model, prompt: Prompt, chat: bool, system: str) -> tuple[list[int], str]:

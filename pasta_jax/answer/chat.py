@@ -8,18 +8,18 @@ from pathlib import Path
 
 from rich.console import Console
 
-from pasta_jax.answer.run import Settings, template_of
+from pasta_jax.answer.run import Settings
 from pasta_jax.answer.show import show_text, show_threads
 from pasta_jax.decode.engine import Cancelled, Engine, Item, open_engine
 from pasta_jax.decode.generate import slots_for
-from pasta_jax.decode.request import Event, Request, Result
+from pasta_jax.decode.request import Event, Request, Result, template
+from pasta_jax.decode.topics import limits_topics
 from pasta_jax.decode.trace_file import to_json
 from pasta_jax.errors import PastaError
 from pasta_jax.files.atomic import check_writable, write_whole
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.progress import doing, quiet, say
-from pasta_jax.weights.generation_config import filled
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.source import load
 
@@ -62,13 +62,12 @@ def run(settings: Settings, lines: Callable[[str], str]) -> None:
     model = load(settings.model, only_decoding=True, mesh=decoding_mesh(settings.mesh))
     slots = settings.decoding.slots or min(SLOTS, model.config.context)
     settings = dataclasses.replace(settings, decoding=dataclasses.replace(settings.decoding, lanes=1, slots=slots))
-    options = filled(settings.request, model.defaults)
-    sequential = model.positions is None if options.sequential is None else options.sequential
-    template = template_of(options, sequential)
+    sequential = model.positions is None if settings.request.sequential is None else settings.request.sequential
+    unasked = template(settings.request, model.defaults, sequential)
     with doing("compiling"):
-        topics = bool(template.max_topic_words or template.distinct_topics)
+        topics = limits_topics(unasked.rules)
         engine = open_engine(model, settings.decoding, most_waiting=0, topics=topics, warm_up=False)
-    chat = Chat(model, engine, settings, template)
+    chat = Chat(model, engine, settings, unasked)
     say(f"{model.name}: ask, or /help")
     try:
         with quiet():  # a prompt that waits for the user must not be disturbed

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pasta_jax.answer.job import Job
 from pasta_jax.answer.one import console_of, print_answer, shows_threads
 from pasta_jax.answer.record import AnswerRecord, record_of, write_pictures, write_records
-from pasta_jax.decode.generate import DecodeConfig, Request, Result, generate, slots_for, stream
+from pasta_jax.decode.generate import generate, slots_for, stream
+from pasta_jax.decode.request import Request, Result
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.progress import Progress, doing, say
 from pasta_jax.view.terminal import answer_view, beside

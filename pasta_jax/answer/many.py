@@ -11,7 +11,9 @@ from pathlib import Path
 from pasta_jax.answer.job import Job
 from pasta_jax.answer.prompts import Prompt
 from pasta_jax.answer.record import AnswerRecord, record_of, summary_of_many, write_pictures, write_records
-from pasta_jax.decode.generate import DecodeConfig, Request, Result, slots_for, stream
+from pasta_jax.decode.generate import slots_for, stream
+from pasta_jax.decode.request import Request, Result
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.files.atomic import write_whole
 from pasta_jax.progress import say, show
 from pasta_jax.runs import processes, records

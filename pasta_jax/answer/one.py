@@ -12,7 +12,7 @@ from rich.console import Console
 from pasta_jax.answer.job import Job
 from pasta_jax.answer.record import AnswerRecord, record_of, summary, write_pictures, write_records
 from pasta_jax.answer.show import show_text, show_threads
-from pasta_jax.decode.generate import Event, Result
+from pasta_jax.decode.request import Event, Result
 from pasta_jax.device import compilation_cache
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.progress import doing, quiet, say

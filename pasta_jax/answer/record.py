@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pasta_jax.answer.job import Job
-from pasta_jax.decode.generate import Result
+from pasta_jax.decode.request import Result
 from pasta_jax.decode.trace import Trace
 from pasta_jax.decode.trace_file import to_json
 from pasta_jax.files.atomic import write_whole

@@ -11,37 +11,21 @@ from pasta_jax.answer.many import answer_many
 from pasta_jax.answer.one import answer_one
 from pasta_jax.answer.prompts import Prompt
 from pasta_jax.answer.record import AnswerRecord
-from pasta_jax.decode.generate import DecodeConfig, Request, stream
+from pasta_jax.decode.generate import stream
 from pasta_jax.decode.replay import replay_stream
-from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.request import Request, template
+from pasta_jax.decode.settings import DecodeConfig, RequestSettings
 from pasta_jax.device import compilation_cache
 from pasta_jax.errors import PastaError
 from pasta_jax.files import fingerprints
-from pasta_jax.files.validated import AtLeastZero, Count, Positive, Seed, TopP
+from pasta_jax.files.validated import Positive
 from pasta_jax.models.settings import MeshSettings
 from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.progress import say
-from pasta_jax.weights.generation_config import filled
 from pasta_jax.weights.model import Model
+from pasta_jax.weights.rules import recorded
 from pasta_jax.weights.settings import ModelSource
 from pasta_jax.weights.source import load
-
-
-@dataclasses.dataclass(frozen=True)
-class RequestSettings:
-    """The fields of configs/common.py::request."""
-
-    max_tokens: Positive
-    temperature: AtLeastZero | None  # None, here and below: the model's own
-    top_k: Count | None
-    top_p: TopP | None
-    seed: Seed
-    sequential: bool | None  # None: unless the model was trained on the tags
-    max_topic_tokens: Positive
-    max_topic_words: Count | None
-    distinct_topics: bool | None
-    end_stray_chunks: bool | None
-    max_chunk_tokens: Positive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +49,6 @@ def run(settings: Settings, job: Job) -> list[AnswerRecord]:
     compilation_cache.seconds()  # counts from here
     mesh = decoding_mesh(settings.mesh)
     model = load(settings.model, only_decoding=True, mesh=mesh)
-    settings = dataclasses.replace(settings, request=filled(settings.request, model.defaults))
     sequential = settings.request.sequential
     if sequential is None:
         sequential = model.positions is None
@@ -73,10 +56,11 @@ def run(settings: Settings, job: Job) -> list[AnswerRecord]:
             say(f"{model.name}: not trained on the tags, so it decodes sequentially")
     if jax.process_count() > 1 and len(job.prompts) == 1:
         raise PastaError("one prompt: runs in one process; several answer --prompts_file")
-    requests = [request_for(model, settings, prompt, sequential) for prompt in job.prompts]
+    unasked = template(settings.request, model.defaults, sequential)
+    requests = [request_for(model, settings, prompt, unasked) for prompt in job.prompts]
     loaded = time.perf_counter()
     if len(requests) > 1:
-        about = depends_on(settings, model, job, sequential)
+        about = depends_on(settings, model, job, unasked)
         return answer_many(job, model, requests, settings.decoding, settings.round_steps, about)
     if job.compare:
         other = settings.baseline.preset or settings.baseline.path
@@ -94,40 +78,24 @@ def run(settings: Settings, job: Job) -> list[AnswerRecord]:
     return [answer_one(job, items, model.tokenizer.tags, sequential, loaded)]
 
 
-def request_for(model: Model, settings: Settings, prompt: Prompt, sequential: bool) -> Request:
-    """The request for a prompt."""
+def request_for(model: Model, settings: Settings, prompt: Prompt, unasked: Request) -> Request:
+    """The request for a prompt; `unasked` has none."""
     tokenizer = model.tokenizer
     messages = [("system", settings.system)] if settings.system else []
     try:
         ids = tokenizer.chat([*messages, ("user", prompt.text)]) if settings.chat else tokenizer.prompt_ids(prompt.text)
     except PastaError as error:
         raise PastaError(f"{prompt.place}: {error}") from None
-    template = template_of(settings.request, sequential)
-    return dataclasses.replace(template, prompt_ids=tuple(ids), text=prompt.text, name=prompt.place)
+    return dataclasses.replace(unasked, prompt_ids=tuple(ids), text=prompt.text, name=prompt.place)
 
 
-def template_of(options: RequestSettings, sequential: bool) -> Request:
-    """A request with these options, without its prompt."""
-    return Request(
-        prompt_ids=(),
-        max_tokens=options.max_tokens,
-        sampling=Sampling(options.temperature, options.top_k, options.top_p, options.seed),
-        sequential=sequential,
-        max_topic_tokens=options.max_topic_tokens,
-        max_chunk_tokens=options.max_chunk_tokens,
-        max_topic_words=options.max_topic_words,
-        distinct_topics=options.distinct_topics,
-        end_stray_chunks=options.end_stray_chunks,
-    )
-
-
-def depends_on(settings: Settings, model: Model, job: Job, sequential: bool) -> dict[str, str | int | float | None]:
+def depends_on(settings: Settings, model: Model, job: Job, unasked: Request) -> dict[str, str | int | float | None]:
     """What the answers to a file of prompts and the files beside them depend on, flat, by names that a user knows.
 
     Neither lanes nor widths are among it: they decide how fast answers are decoded, not which.
     """
     texts = [prompt.text for prompt in job.prompts]
-    request = dataclasses.asdict(settings.request) | {"sequential": sequential}
+    request = {"max_tokens": unasked.max_tokens, "sequential": unasked.sequential} | recorded(unasked.rules)
     return {
         "model": f"{model.identity}, positions {model.positions}",
         "prompts": f"{len(texts)} prompts {fingerprints.of_texts(texts)}",

@@ -11,8 +11,9 @@ import numpy as np
 
 from pasta_jax.benchmark.phases import Phase, phases_of, spans, split
 from pasta_jax.benchmark.steps import Steps
-from pasta_jax.decode.generate import DecodeConfig, Result
 from pasta_jax.decode.replay import replay_stream, request_for
+from pasta_jax.decode.request import Result
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.trace import Trace
 from pasta_jax.lang.clock import clock, theoretical_speedup
 from pasta_jax.lang.program import Program

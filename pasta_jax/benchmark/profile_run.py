@@ -8,7 +8,8 @@ from pasta_jax.benchmark.phases import PHASES, SHOWN
 from pasta_jax.benchmark.profile import PARTS, Costs, answer_time, profiled
 from pasta_jax.benchmark.reports import ProfileReport, as_json
 from pasta_jax.benchmark.run import Settings, load_or_make
-from pasta_jax.decode.generate import DecodeConfig, rules_for
+from pasta_jax.decode.generate import loop_spec
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.files import atomic
 from pasta_jax.progress import say, track
@@ -37,7 +38,7 @@ def profile(settings: Settings) -> ProfileReport:
     model = load_or_make(settings)
     decoding = DecodeConfig(lanes=1, rows=interpreter.rows, slots=interpreter.slots, widths=interpreter.widths)
     runners: dict[int, steps.Steps] = {}
-    for rows in rules_for(model, decoding, interpreter.slots, sequential=False).widths:
+    for rows in loop_spec(model, decoding, interpreter.slots, sequential=False).widths:
         say(f"compiling the step of {rows} row(s)")
         runners[rows] = steps.decode_runner(model, rows, interpreter.slots, interpreter.prompt, decode.steps)
     times = steps.interleaved({str(rows): runner for rows, runner in runners.items()}, decode.rounds)

@@ -9,9 +9,9 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from pasta_jax.decode.generate import DecodeConfig
 from pasta_jax.decode.interpreter import run
 from pasta_jax.decode.replay import prepare
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.files.jsonl import read
 from pasta_jax.files.validated import MIB
@@ -74,11 +74,11 @@ def timed(model: Model, prompt: Sequence[int], ids: Sequence[int], settings: Dec
     """Seconds and steps of one replay, without the prompt's prefill."""
     if len(prompt) + len(ids) > settings.slots:
         raise PastaError(f"a program has {len(ids)} ids, {settings.slots} fit; raise config.interpreter.slots")
-    state, rules, script = prepare(model, [prompt], [ids], settings, keep_hidden=False)
+    state, spec, script = prepare(model, [prompt], [ids], settings, keep_hidden=False)
     jax.block_until_ready(state)
     began = time.perf_counter()
     never = jnp.bool(False)
-    state = run(model.params, state, jnp.int32(2**30), never, config=model.config, rules=rules, script=script)
+    state = run(model.params, state, jnp.int32(2**30), never, config=model.config, spec=spec, script=script)
     jax.block_until_ready(state)
     return time.perf_counter() - began, int(state.step[0])
 

@@ -26,8 +26,8 @@ from pasta_jax.benchmark.serving import ServeSettings
 from pasta_jax.benchmark.steps import Runner
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.sources import read
-from pasta_jax.decode.generate import DecodeConfig, Request
-from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.request import Request
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.files.validated import (
     AboveZero,
@@ -50,6 +50,7 @@ from pasta_jax.train.settings import TrainingSettings
 from pasta_jax.train.speed import flops_per_token, peak_flops, step_runner
 from pasta_jax.weights.load import platform_dtype
 from pasta_jax.weights.model import Model
+from pasta_jax.weights.rules import Rules
 from pasta_jax.weights.settings import ModelSource
 from pasta_jax.weights.source import load
 
@@ -298,7 +299,7 @@ def sampling(settings: Settings) -> SamplingReport:
     """Tokens per second of several answers to each of many prompts, by lanes; a preference round starts with these."""
     config, model = settings.sampling, load_or_make(settings)
     prompts = [pair for pair in read(config.source) if isinstance(pair, Pair)]
-    request = Request((), config.max_tokens, Sampling(temperature=1.0, seed=config.seed), False, 12, 638)
+    request = Request((), config.max_tokens, sequential=False, rules=Rules(temperature=1.0, seed=config.seed))
     by_lanes = {}
     for lanes in config.lanes:
         decoding = DecodeConfig(lanes, config.rows, config.slots, ())

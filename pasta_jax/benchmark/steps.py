@@ -13,11 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from pasta_jax.decode.generate import DecodeConfig, Request, rules_for, start
+from pasta_jax.decode.generate import loop_spec
 from pasta_jax.decode.interpreter import Script, run
+from pasta_jax.decode.prefill import start
 from pasta_jax.decode.replay import prepare
-from pasta_jax.decode.sampling import Sampling
-from pasta_jax.decode.state import DecodeState, Rules, empty_state, max_threads
+from pasta_jax.decode.request import Request
+from pasta_jax.decode.settings import DecodeConfig
+from pasta_jax.decode.state import DecodeState, LoopSpec, empty_state, max_threads
 from pasta_jax.files import packages
 from pasta_jax.models import transformer
 from pasta_jax.models.config import PRESETS
@@ -27,6 +29,7 @@ from pasta_jax.progress import Progress
 from pasta_jax.tokenizers.tokenizer import load_tokenizer
 from pasta_jax.weights.load import platform_dtype
 from pasta_jax.weights.model import Model
+from pasta_jax.weights.rules import Rules
 
 Runner = Callable[[], float]  # runs a fixed number of steps and returns the milliseconds of one
 
@@ -39,13 +42,13 @@ class Steps:
     rows: int  # running threads, main and rows - 1 chunks
     steps: int
     state: DecodeState  # before the first of them
-    rules: Rules
+    spec: LoopSpec
     script: Script
 
     def __call__(self) -> float:
         fresh = copied(self.state)
         began = time.perf_counter()
-        after = run_and_wait(self.model, fresh, self.steps, self.rules, self.script)
+        after = run_and_wait(self.model, fresh, self.steps, self.spec, self.script)
         elapsed = time.perf_counter() - began
         assert int(after.pool.fill[0]) == self.last_slot, "not every thread ran in every step"
         return 1e3 * elapsed / self.steps
@@ -59,7 +62,7 @@ class Steps:
         """The compiled loop in XLA's text form."""
         config, never = self.model.config, jnp.bool(False)
         lowered = run.lower(
-            self.model.params, self.state, jnp.int32(0), never, config=config, rules=self.rules, script=self.script
+            self.model.params, self.state, jnp.int32(0), never, config=config, spec=self.spec, script=self.script
         )
         return lowered.compile().as_text()
 
@@ -74,16 +77,18 @@ def decode_runner(model: Model, rows: int, slots: int, prompt: int, steps: int) 
     starts[0, 0] = 0
     script = Script(jnp.asarray(tokens), jnp.asarray(starts))
     settings = DecodeConfig(lanes=1, rows=rows, slots=slots)
-    rules = rules_for(model, settings, slots, sequential=rows == 1)
+    spec = loop_spec(model, settings, slots, sequential=rows == 1)
     # The forced tokens still go through the head and the sampler, but nothing may end the request.
-    rules = dataclasses.replace(rules, stop_ids=(-1,))
-    request = Request((word,) * prompt, slots, Sampling(), rows == 1, slots, slots)
+    spec = dataclasses.replace(spec, stop_ids=(-1,))
+    request = Request(
+        (word,) * prompt, slots, sequential=Rules(max_topic_tokens=slots, max_chunk_tokens=slots), rules=rows == 1
+    )
     dtype, stacked = model.dtype, is_stacked(model.params)
     state = create_on_mesh_of(model.params, empty_state, model.config, 1, slots, dtype, stacked)
-    state = start(model, state, 0, request, rules, first=int(tokens[0, 0]))
-    state = run_and_wait(model, state, len(opening), rules, script)
-    prepared = Steps(model, rows, steps, state, rules, script)
-    run_and_wait(model, copied(state), steps, rules, script)  # compiles and warms up
+    state = start(model, state, 0, request, spec, first=int(tokens[0, 0]))
+    state = run_and_wait(model, state, len(opening), spec, script)
+    prepared = Steps(model, rows, steps, state, spec, script)
+    run_and_wait(model, copied(state), steps, spec, script)  # compiles and warms up
     if prepared.last_slot > slots:
         raise ValueError(f"{rows} rows x {steps} steps from {int(state.pool.fill[0])} slots do not fit into {slots}")
     return prepared
@@ -92,25 +97,25 @@ def decode_runner(model: Model, rows: int, slots: int, prompt: int, steps: int) 
 def prefill_runner(model: Model, slots: int, prompt: int) -> Runner:
     """Milliseconds until the first token of a prompt of so many tokens is sampled."""
     word = model.tokenizer.encode(" word")[0]
-    request = Request((word,) * prompt, 1, Sampling(), True, slots, slots)
-    rules = rules_for(model, DecodeConfig(lanes=1, rows=1, slots=slots), slots, sequential=True)
+    request = Request((word,) * prompt, 1, sequential=True)
+    spec = loop_spec(model, DecodeConfig(lanes=1, rows=1, slots=slots), slots, sequential=True)
     dtype, stacked = model.dtype, is_stacked(model.params)
     state = create_on_mesh_of(model.params, empty_state, model.config, 1, slots, dtype, stacked)
 
     def once() -> float:
         fresh = copied(state)
         began = time.perf_counter()
-        jax.block_until_ready(start(model, fresh, 0, request, rules))
+        jax.block_until_ready(start(model, fresh, 0, request, spec))
         return 1e3 * (time.perf_counter() - began)
 
     once()  # compiles
     return once
 
 
-def run_and_wait(model: Model, state: DecodeState, steps: int, rules: Rules, script: Script) -> DecodeState:
+def run_and_wait(model: Model, state: DecodeState, steps: int, spec: LoopSpec, script: Script) -> DecodeState:
     """Run `steps` steps and wait for the result."""
     never = jnp.bool(False)
-    state = run(model.params, state, jnp.int32(steps), never, config=model.config, rules=rules, script=script)
+    state = run(model.params, state, jnp.int32(steps), never, config=model.config, spec=spec, script=script)
     return jax.block_until_ready(state)
 
 
@@ -125,25 +130,25 @@ def event_runners(model: Model, slots: int, prompt: int) -> dict[str, Runner]:
     block = [tags.async_, *[word] * 30, tags.end_async]
     program = [tags.promise, tags.close(3), *block, *[word] * 29, tags.sync, *[word] * 9]
     settings = DecodeConfig(lanes=1, rows=2, slots=slots)
-    state, rules, script = prepare(model, [[word] * prompt], [program], settings, keep_hidden=False)
+    state, spec, script = prepare(model, [[word] * prompt], [program], settings, keep_hidden=False)
     after = {"fork": 1, "plain": 9, "join": 32}  # steps before the one that is timed
     states, position = {}, 0
     for name, steps in after.items():
-        state = run_and_wait(model, state, steps - position, rules, script)
+        state = run_and_wait(model, state, steps - position, spec, script)
         states[name], position = copied(state), steps
-    states["alone"] = run_and_wait(model, state, 1, rules, script)
+    states["alone"] = run_and_wait(model, state, 1, spec, script)
 
     def one(name: str) -> float:
         fresh = copied(states[name])
         began = time.perf_counter()
-        run_and_wait(model, fresh, 1, rules, script)
+        run_and_wait(model, fresh, 1, spec, script)
         return 1e3 * (time.perf_counter() - began)
 
     def alone(calls: int, steps: int) -> float:
         fresh = copied(states["alone"])
         began = time.perf_counter()
         for _ in range(calls):
-            fresh = run_and_wait(model, fresh, steps, rules, script)
+            fresh = run_and_wait(model, fresh, steps, spec, script)
             jax.device_get((fresh.live, fresh.pool.fill, fresh.pool.token))  # as stream reads the device
         return 1e3 * (time.perf_counter() - began) / (calls * steps)
 

@@ -7,10 +7,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from pasta_jax.decode.generate import DeviceLoop, require_memory, rules_for
+from pasta_jax.decode.device_loop import DeviceLoop
+from pasta_jax.decode.generate import loop_spec, require_memory
 from pasta_jax.decode.prefill import PIECES
-from pasta_jax.decode.request import DecodeConfig, Event, Request, Result
-from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.request import Event, Request, Result
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError, one_line
 from pasta_jax.weights.model import Model
 
@@ -222,14 +223,14 @@ def open_engine(model: Model, config: DecodeConfig, most_waiting: int, topics: b
     if not config.slots:
         raise PastaError("config.decoding.slots: 0; set the tokens that a request may take, its prompt included")
     slots = min(config.slots, model.config.context)
-    rules = rules_for(model, config, slots, sequential=config.rows == 1, topics=topics)
+    spec = loop_spec(model, config, slots, sequential=config.rows == 1, topics=topics)
     require_memory(model, config.lanes, slots)
 
     def create() -> DeviceLoop:
-        loop = DeviceLoop(model, rules, config.lanes, slots)
-        lengths = [length for length in PIECES if length < min(slots, rules.piece + 1)] if warm_up else []
+        loop = DeviceLoop(model, spec, config.lanes, slots)
+        lengths = [length for length in PIECES if length < min(slots, spec.piece + 1)] if warm_up else []
         for length in sorted([*lengths, *lengths]):  # the second time, the prompt is copied
-            loop.submit(-1, Request((rules.stop_ids[0],) * length, 1, Sampling(), True, 1, 1), 1)
+            loop.submit(-1, Request((spec.stop_ids[0],) * length, 1, sequential=True), 1)
             while loop.is_busy:
                 list(loop.round())
         return loop

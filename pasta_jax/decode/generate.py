@@ -2,26 +2,21 @@
 
 import dataclasses
 import functools
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
-import numpy as np
 
-from pasta_jax.decode.grammar import tags_of
-from pasta_jax.decode.held import Admission, HeldPrompts
-from pasta_jax.decode.interpreter import Script, run
-from pasta_jax.decode.lane_log import SHORT, LaneLog, Snapshot
-from pasta_jax.decode.prefill import admit, begin_copied, copy_slots, pieces, prefill, release
-from pasta_jax.decode.request import DecodeConfig, Event, Request, Result
-from pasta_jax.decode.state import DecodeState, RequestFields, Rules, empty_state
-from pasta_jax.decode.topics import topic_ids
-from pasta_jax.device import compilation_cache, devices
+from pasta_jax.decode.device_loop import DeviceLoop
+from pasta_jax.decode.interpreter import Script
+from pasta_jax.decode.request import Event, Request, Result
+from pasta_jax.decode.settings import DecodeConfig
+from pasta_jax.decode.state import LoopSpec, empty_state
+from pasta_jax.decode.topics import limits_topics, topic_ids
+from pasta_jax.device import devices
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import PREDICTED, Positions
 from pasta_jax.models.kernels.pool_tpu import TILE
 from pasta_jax.models.parameters import Params, is_stacked
-from pasta_jax.models.sharding import create_on_mesh_of
 from pasta_jax.weights.model import Model
 
 PREFIXES = (128, 192, 256, 384, *(512 << n for n in range(16)))  # runs of slots that attention may read
@@ -56,150 +51,31 @@ def stream(
     slots = slots_for(model, requests, config)
     with_topics = [request for request in requests if not request.sequential]
     lanes = min(config.lanes, len(requests))
-    rules = rules_for(
+    spec = loop_spec(
         model,
         dataclasses.replace(config, lanes=lanes),
         slots,
         sequential=not with_topics,
-        topics=any(request.max_topic_words or request.distinct_topics for request in with_topics),
+        topics=any(limits_topics(request.rules) for request in with_topics),
     )
     require_memory(model, lanes, slots)
-    return _stream(model, requests, rules, lanes, slots, round_steps, script)
+    return _stream(model, requests, spec, lanes, slots, round_steps, script)
 
 
 def _stream(
     model: Model,
     requests: Sequence[Request],
-    rules: Rules,
+    spec: LoopSpec,
     lanes: int,
     slots: int,
     round_steps: int,
     script: Script | None,
 ) -> Iterator[Event | Result]:
-    loop = DeviceLoop(model, rules, lanes, slots, script)
+    loop = DeviceLoop(model, spec, lanes, slots, script)
     for number, request in enumerate(requests):
         loop.submit(number, request, round_steps)
     while loop.is_busy:
         yield from loop.round()
-
-
-@dataclasses.dataclass(frozen=True)
-class _Waiting:
-    """A request that has no lane yet."""
-
-    number: int
-    request: Request
-    round_steps: int
-
-
-class DeviceLoop:
-    """Lanes on a device and the requests that wait for one: everything is decoded here, in rounds of some steps.
-
-    It belongs to one thread, which submits, cancels and calls `round`; engine.py is such a thread for many clients. A
-    round is as long as the most impatient of its requests allows. While one of them is read as it grows (SHORT), a
-    round writes a single piece of a new prompt, so that a long prompt does not interrupt the others.
-    """
-
-    def __init__(self, model: Model, rules: Rules, lanes: int, slots: int, script: Script | None = None):
-        compilation_cache.make_room()
-        self._model, self._rules, self._script = model, rules, script
-        self._waiting: deque[_Waiting] = deque()
-        self._logs: list[LaneLog | None] = [None] * lanes
-        self._held = HeldPrompts(lanes, rules.piece)
-        self._writes: deque[Callable[[DecodeState], DecodeState]] = deque()  # the pieces of a prompt that is written
-        self._written_lane = -1  # the lane of that prompt
-        self._snapshot: Snapshot | None = None
-        stacked, topics = is_stacked(model.params), rules.topics is not None
-        self._state = create_on_mesh_of(
-            model.params, empty_state, model.config, lanes, slots, model.dtype, stacked, False, topics
-        )
-        self._run(0)  # compiles, so that no request's clock runs meanwhile
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether any request has not ended."""
-        return bool(self._waiting) or any(self._logs)
-
-    @property
-    def running(self) -> list[int]:
-        """The numbers of the requests that have a lane."""
-        return [log.number for log in self._logs if log is not None]
-
-    def submit(self, number: int, request: Request, round_steps: int) -> None:
-        """Add a request, whose events have this number; see `slots_for` for whether it fits."""
-        self._waiting.append(_Waiting(number, request, round_steps))
-
-    def cancel(self, number: int) -> Result | None:
-        """Forget a request and free its lane, between two rounds; its result up to here, if it has begun."""
-        self._waiting = deque(item for item in self._waiting if item.number != number)
-        lane = next((lane for lane, log in enumerate(self._logs) if log and log.number == number), None)
-        if lane is None:
-            return None
-        log, self._logs[lane] = self._logs[lane], None
-        if lane == self._written_lane:
-            self._writes.clear()
-            self._written_lane = -1
-            return None
-        self._state = release(self._state, np.int32(lane))
-        return log.result(self._snapshot, lane, cut=True)
-
-    def round(self) -> Iterator[Event | Result]:
-        """Give free lanes to waiting requests, decode, and yield what came of it."""
-        self._fill()
-        written = self._written_lane
-        self._run(min(log.next_steps for lane, log in enumerate(self._logs) if log and lane != written))
-        self._snapshot = snapshot = Snapshot.of(self._state)
-        for lane, log in enumerate(self._logs):
-            if log is None or lane == self._written_lane:
-                continue
-            log.record_time(int(snapshot.steps[lane]))
-            yield from log.events(snapshot, lane)
-            if not snapshot.live[lane]:
-                yield log.result(snapshot, lane)
-                self._logs[lane] = None
-
-    def _run(self, steps: int) -> None:
-        until_lane_ends = np.bool_(len(self._waiting) > 0)
-        self._state = run(
-            self._model.params,
-            self._state,
-            np.int32(steps),
-            until_lane_ends,
-            config=self._model.config,
-            rules=self._rules,
-            script=self._script,
-        )
-
-    def _fill(self) -> None:
-        while self._writes or (self._waiting and None in self._logs):
-            if not self._writes:
-                self._admit()
-            before = compilation_cache.seconds()
-            self._state = jax.block_until_ready(self._writes.popleft()(self._state))
-            compiling = compilation_cache.seconds() - before  # a prompt of a new length; counts for no request
-            for log in filter(None, self._logs):
-                log.started += compiling
-            lane = self._written_lane
-            if not self._writes:
-                log = self._logs[lane]
-                self._held.hold(lane, log.request.prompt_ids)
-                self._written_lane = -1
-                log.record_time(step=0)
-            others = [log for at, log in enumerate(self._logs) if log and at != lane]
-            if any(log.round_steps <= SHORT for log in others):
-                return
-
-    def _admit(self) -> None:
-        """Give a free lane to the first waiting request."""
-        item, replayed = self._waiting.popleft(), self._script is not None
-        free = [lane for lane, log in enumerate(self._logs) if log is None]
-        admission = self._held.admit(item.request.prompt_ids, free, may_copy=not replayed)
-        lane = self._written_lane = admission.lane
-        self._logs[lane] = LaneLog(
-            item.number, item.request, self._model, self._rules, replayed, item.round_steps, admission.copied
-        )
-        first = int(self._script.tokens[lane, 0]) if replayed else -1
-        self._writes.extend(writes(self._model, admission, item.request, self._rules, first))
 
 
 def require_memory(model: Model, lanes: int, slots: int) -> None:
@@ -208,14 +84,14 @@ def require_memory(model: Model, lanes: int, slots: int) -> None:
     devices.require(jax.eval_shape(state), f"{lanes} lanes of {slots} slots", "lower lanes or slots")
 
 
-def rules_for(model: Model, config: DecodeConfig, slots: int, sequential: bool, topics: bool = False) -> Rules:
+def loop_spec(model: Model, config: DecodeConfig, slots: int, sequential: bool, topics: bool = False) -> LoopSpec:
     """The constants of a compiled loop. Answers without tags need one row only. `topics`: with rules for topics."""
     if config.rows < 2 and not sequential:
         raise PastaError("rows 1: chunks need a row besides main's; set rows to 2 or more, or decode sequentially")
     rows = 1 if sequential else config.rows
     tokenizer, all_rows = model.tokenizer, config.lanes * rows
     packed = tuple(sorted({*(count for count in config.packed if count < all_rows), all_rows}))
-    return Rules(
+    return LoopSpec(
         tags=tokenizer.tags,
         stop_ids=tuple(tokenizer.stop_ids),
         vocab=max(tokenizer.vocab_size, tokenizer.tags.end),
@@ -266,61 +142,3 @@ def slots_for(model: Model, requests: Sequence[Request], config: DecodeConfig) -
     while slots < longest:
         slots *= 2
     return slots
-
-
-def start(model: Model, state: DecodeState, lane: int, request: Request, rules: Rules, first: int = -1) -> DecodeState:
-    """Put a request into a lane; see `writes`."""
-    for write in writes(model, Admission(lane), request, rules, first):
-        state = write(state)
-    return state
-
-
-def writes(
-    model: Model, admission: Admission, request: Request, rules: Rules, first: int = -1
-) -> Iterator[Callable[[DecodeState], DecodeState]]:
-    """What puts a request into a lane, one piece of its prompt after another; what is copied comes with the first.
-
-    The last one samples the first token, or in a replay takes `first`. The first one empties the lane.
-    """
-    prompt = np.asarray(request.prompt_ids, np.int32)
-    lane, source, copied = (np.int32(value) for value in dataclasses.astuple(admission))
-
-    def admitted(state: DecodeState) -> DecodeState:
-        limit = min(len(prompt) + request.max_tokens, state.pool.slots, model.config.context)
-        fields = RequestFields(
-            prompt_length=np.int32(len(prompt)),
-            limit=np.int32(limit),
-            tags_allowed=np.int32(tags_of(request)),
-            max_topic=np.int32(request.max_topic_tokens),
-            max_topic_words=np.int32(request.max_topic_words),
-            distinct_topics=np.bool_(request.distinct_topics),
-            end_stray_chunks=np.bool_(request.end_stray_chunks),
-            max_chunk=np.int32(request.max_chunk_tokens),
-            sampling=request.sampling.arrays(),
-        )
-        state = admit(state, lane, fields)
-        return copy_slots(state, lane, source, copied, piece=rules.piece) if copied else state
-
-    def begun(state: DecodeState) -> DecodeState:
-        return begin_copied(model.params, admitted(state), lane, config=model.config, rules=rules)
-
-    def written(state: DecodeState, offset: int, count: int, padded: int) -> DecodeState:
-        tokens_P = np.zeros(padded, np.int32)
-        tokens_P[:count] = prompt[offset : offset + count]
-        return prefill(
-            model.params,
-            state if offset > copied else admitted(state),
-            lane,
-            tokens_P,
-            np.int32(offset),
-            np.int32(count),
-            np.int32(first),
-            config=model.config,
-            rules=rules,
-        )
-
-    if copied == len(prompt):
-        yield begun
-    for offset, count, padded in pieces(len(prompt), rules.piece):
-        if offset >= copied:
-            yield functools.partial(written, offset=offset, count=count, padded=padded)

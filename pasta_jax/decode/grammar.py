@@ -7,13 +7,26 @@ from jax import lax
 
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.sampling import FORBIDDEN
-from pasta_jax.decode.state import Rules
-from pasta_jax.decode.topics import BEGINS, BLANK, EXTENDS, SEVERAL
+from pasta_jax.decode.state import LoopSpec
+from pasta_jax.lang.grammar import (
+    BEGINS,
+    CHUNK,
+    CHUNK_END,
+    CLOSE,
+    FOLLOWS,
+    FORK,
+    FULL_CHUNK,
+    FULL_TOPIC,
+    MAIN,
+    SEVERAL,
+    SYNC,
+    TEXT,
+    TOPIC,
+    TURN_END,
+    tag_kinds,
+)
 from pasta_jax.lang.tags import TagIds
-
-# The kinds of ids that the grammar tells apart; ids that are never sampled have kind 0.
-TEXT = EXTENDS | BEGINS | BLANK | SEVERAL
-TURN_END, FORK, SYNC, CLOSE, CHUNK_END = (1 << n for n in range(4, 9))
+from pasta_jax.weights.rules import Rules
 
 
 def topic_after(topic_B: jax.Array, token_B: jax.Array, tags: TagIds) -> jax.Array:
@@ -22,19 +35,23 @@ def topic_after(topic_B: jax.Array, token_B: jax.Array, tags: TagIds) -> jax.Arr
     return jnp.where(token_B == tags.promise, 0, jnp.where(tags.is_close(token_B), -1, inside))
 
 
-def id_kinds(size: int, rules: Rules) -> np.ndarray:
-    """The kind of each id [V]: a constant of the compiled loop."""
-    tags = rules.tags
+def states(in_main_N: jax.Array, topic_N: jax.Array, full_N: jax.Array, max_topic_N: jax.Array) -> jax.Array:
+    """int32 [N]: the states of threads in the table of lang/grammar.py. `full`: a chunk without tokens left."""
+    in_topic_N = jnp.where(topic_N >= max_topic_N, FULL_TOPIC, TOPIC)
+    return jnp.where(in_main_N, jnp.where(topic_N >= 0, in_topic_N, MAIN), jnp.where(full_N, FULL_CHUNK, CHUNK))
+
+
+def id_kinds(size: int, spec: LoopSpec) -> np.ndarray:
+    """int32 [V]: the kind of each id, a constant of the compiled loop."""
+    tags = spec.tags
     id_V = np.arange(size)
-    kind_V = np.where((id_V < rules.vocab) & ~tags.is_tag(id_V), SEVERAL, 0)
-    if rules.topics is not None:
-        text_V = np.frombuffer(rules.topics.kinds, np.uint8)
+    kind_V = np.where((id_V < spec.vocab) & ~tags.is_tag(id_V), SEVERAL, 0)
+    if spec.topics is not None:
+        text_V = np.frombuffer(spec.topics.kinds, np.uint8)
         kind_V[: len(text_V)] = np.where(kind_V[: len(text_V)], text_V, 0)
-    kind_V[np.isin(id_V, rules.stop_ids) & (kind_V > 0)] = TURN_END
-    kind_V[[tags.promise, tags.sync]] = FORK, SYNC
-    kind_V[tags.is_close(id_V)] = CLOSE
-    kind_V[tags.end_async] = CHUNK_END
-    return kind_V.astype(np.int32)
+    kind_V[np.isin(id_V, spec.stop_ids) & (kind_V > 0)] = TURN_END
+    tag_V = tag_kinds(id_V, tags)
+    return np.where(tag_V > 0, tag_V, kind_V).astype(np.int32)
 
 
 def tags_of(request: Request) -> int:
@@ -44,48 +61,28 @@ def tags_of(request: Request) -> int:
 
 def allow(
     logits_NxV: jax.Array,
-    rules: Rules,
-    in_main_N: jax.Array,
-    topic_N: jax.Array,
-    full_N: jax.Array,
+    spec: LoopSpec,
+    state_N: jax.Array,
     tags_allowed_N: jax.Array,
-    max_topic_N: jax.Array,
+    rules_N: Rules,
     topic_text_N: jax.Array | None = None,
-    end_stray_N: jax.Array | None = None,
 ) -> jax.Array:
-    """Forbid the ids that would make the answer malformed.
-
-        state of the thread         may sample
-        main, outside a promise     text, [PROMISE], [SYNC], end-of-turn
-        main, inside a promise      text, [/PROMISE:n]
-        the same, topic full        [/PROMISE:n]
-        chunk                       text, [/ASYNC]
-        chunk, full                 [/ASYNC]
+    """Forbid the ids that would make the answer malformed, by the table of lang/grammar.py.
 
     Of [PROMISE] and [SYNC], main samples those whose kinds are in `tags_allowed`. Text inside a promise is limited to
     the kinds in `topic_text` (topics.py; None: any); in the last word of a topic, the probability of what would begin
-    another goes to the closing tags. In chunks of `end_stray` (None: in none), the probability of what only main may
-    write goes to [/ASYNC]. Otherwise, unless a topic or chunk is full, only the logits of tags and stop ids change.
+    another goes to the closing tags. In chunks under `end_stray_chunks`, the probability of what only main may write
+    goes to [/ASYNC]. Otherwise, unless a topic or chunk is full, only the logits of tags and stop ids change.
     """
-    inside, outside = in_main_N & (topic_N >= 0), in_main_N & (topic_N < 0)
-    topic_full = inside & (topic_N >= max_topic_N)
-    legal_N = sum(
-        jnp.where(holds, kind, 0)
-        for kind, holds in (
-            (TEXT, ~inside & ~full_N),
-            (TEXT if topic_text_N is None else topic_text_N, inside & ~topic_full),
-            (TURN_END, outside),
-            (tags_allowed_N, outside),
-            (CLOSE, inside),
-            (CHUNK_END, ~in_main_N),
-        )
-    )
-    kind_V = id_kinds(logits_NxV.shape[1], rules)
+    legal_N = jnp.asarray(FOLLOWS)[state_N] & (~(FORK | SYNC) | tags_allowed_N)
+    kind_V = id_kinds(logits_NxV.shape[1], spec)
     if topic_text_N is not None:
-        last_word_N = inside & ~topic_full & ((topic_text_N & BEGINS) == 0)
+        in_topic_N = state_N == TOPIC
+        legal_N = jnp.where(in_topic_N, legal_N & (~TEXT | topic_text_N), legal_N)
+        last_word_N = in_topic_N & ((topic_text_N & BEGINS) == 0)
         logits_NxV = closing_instead(logits_NxV, kind_V, topic_text_N, last_word_N)
-    if end_stray_N is not None:
-        logits_NxV = ending_instead(logits_NxV, kind_V, end_stray_N & ~in_main_N)
+    in_chunk_N = (state_N == CHUNK) | (state_N == FULL_CHUNK)
+    logits_NxV = ending_instead(logits_NxV, kind_V, rules_N.end_stray_chunks & in_chunk_N)
     is_legal_NxV = (kind_V[None] & legal_N[:, None]) != 0
     return jnp.where(is_legal_NxV, logits_NxV, FORBIDDEN)
 

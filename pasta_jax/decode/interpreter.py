@@ -18,10 +18,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pasta_jax.decode.grammar import allow, topic_after
+from pasta_jax.decode.grammar import allow, states, topic_after
 from pasta_jax.decode.rows import Rows, feeding, open_chunk, pick_rows, see_pool, spec_pool, write_rows
 from pasta_jax.decode.sampling import FORBIDDEN, draw
-from pasta_jax.decode.state import BUDGET, DONE, ENDED, LENGTH, LIVE, OWN, STOP, DecodeState, Rules, Threads
+from pasta_jax.decode.state import BUDGET, DONE, ENDED, LENGTH, LIVE, OWN, STOP, DecodeState, LoopSpec, Threads
 from pasta_jax.decode.topics import completing, read_topic, text_kinds
 from pasta_jax.lang.structure import resume_position
 from pasta_jax.models.config import TransformerConfig
@@ -44,7 +44,7 @@ def next_tokens(
     config: TransformerConfig,
     x_BxRxE: jax.Array,
     state: DecodeState,
-    rules: Rules,
+    spec: LoopSpec,
     rows: Rows,
     packed: Packed | None,
     script: Script | None,
@@ -57,7 +57,7 @@ def next_tokens(
     safe = jnp.minimum(rows.thread, threads.count.shape[1] - 1)
     count = jnp.take_along_axis(threads.count, safe, axis=1)
     in_main = rows.thread == 0
-    full = ~in_main & (count >= state.request.max_chunk[:, None])
+    full = ~in_main & (count >= state.request.rules.max_chunk_tokens[:, None])
 
     def flat(field_BxR: jax.Array) -> jax.Array:
         return field_BxR.reshape(-1) if packed is None else packed.pack(field_BxR)
@@ -67,14 +67,14 @@ def next_tokens(
 
     request_N = jax.tree.map(of_lane, state.request)
     logits_NxV = logits(params, config, x_BxRxE).reshape(x_BxRxE.shape[0] * x_BxRxE.shape[1], -1)
-    topic_N, limits_N = of_lane(state.topic), (request_N.tags_allowed, request_N.max_topic)
-    kinds_N = None if rules.topics is None else of_lane(text_kinds(state))
-    threads_N = (flat(in_main), topic_N, flat(full))
-    logits_NxV = allow(logits_NxV, rules, *threads_N, *limits_N, kinds_N, request_N.end_stray_chunks)
-    if rules.topics is not None:
-        repeats_NxV = of_lane(completing(state, logits_NxV.shape[1], rules)) & flat(in_main)[:, None]
+    rules_N = request_N.rules
+    state_N = states(flat(in_main), of_lane(state.topic), flat(full), rules_N.max_topic_tokens)
+    text_N = None if spec.topics is None else of_lane(text_kinds(state))
+    logits_NxV = allow(logits_NxV, spec, state_N, request_N.tags_allowed, rules_N, text_N)
+    if spec.topics is not None:
+        repeats_NxV = of_lane(completing(state, logits_NxV.shape[1], spec)) & flat(in_main)[:, None]
         logits_NxV = jnp.where(repeats_NxV, FORBIDDEN, logits_NxV)
-    token_N = draw(logits_NxV, request_N.sampling, flat(rows.thread), flat(count))
+    token_N = draw(logits_NxV, rules_N, flat(rows.thread), flat(count))
     token = token_N.reshape(rows.token.shape) if packed is None else packed.spread(token_N, state.lanes)
     if script is None:
         return token, full
@@ -83,18 +83,20 @@ def next_tokens(
     return jnp.where(scripted >= 0, scripted, token), full & (scripted < 0)
 
 
-def advance(state: DecodeState, rows: Rows, next_token: jax.Array, closed_full: jax.Array, rules: Rules) -> DecodeState:
+def advance(
+    state: DecodeState, rows: Rows, next_token: jax.Array, closed_full: jax.Array, spec: LoopSpec
+) -> DecodeState:
     """Move the threads that fed to their next token, and finish the lanes that are done."""
-    threads, tags = state.threads, rules.tags
+    threads, tags = state.threads, spec.tags
     in_main = rows.active & (rows.thread == 0)
     in_chunk = rows.active & (rows.thread != 0)
     fed_end = in_chunk & (rows.token == tags.end_async)  # what it samples is discarded
-    stops = functools.reduce(jnp.logical_or, [next_token == stop for stop in rules.stop_ids])
+    stops = functools.reduce(jnp.logical_or, [next_token == stop for stop in spec.stop_ids])
     ends = in_chunk & ~fed_end & (next_token == tags.end_async)
     status = jnp.where(fed_end | (in_main & stops), DONE, jnp.where(ends, ENDED, LIVE))
     following = rows.position + 1
     closes = in_main & tags.is_close(rows.token)
-    resumed = resume_position(rows.position, tags.tens(rows.token), rules.positions)
+    resumed = resume_position(rows.position, tags.tens(rows.token), spec.positions)
     lane = jnp.arange(state.lanes)[:, None]
 
     def put(field_BxM: jax.Array, value: jax.Array) -> jax.Array:
@@ -127,13 +129,13 @@ def step(
     params: Params,
     state: DecodeState,
     config: TransformerConfig,
-    rules: Rules,
+    spec: LoopSpec,
     size: int,
     script: Script | None = None,
 ) -> DecodeState:
     """One step of every live lane. `size` must hold its rows (`rows_needed`): those of a lane, or all if packed."""
     with jax.named_scope("open"):
-        feeds_BxM, opens_B = feeding(state, rules)
+        feeds_BxM, opens_B = feeding(state, spec)
         runs_B = jnp.any(feeds_BxM, axis=1)
         # A live lane always has a thread that could feed: if none does, the step did not fit.
         state = dataclasses.replace(
@@ -142,17 +144,17 @@ def step(
             finish=jnp.where(state.live & ~runs_B, LENGTH, state.finish),
             step=state.step + runs_B,
         )
-        state = open_chunk(state, opens_B, rules)
+        state = open_chunk(state, opens_B, spec)
     with jax.named_scope("pick"):
-        rows = pick_rows(state, feeds_BxM, rules, width=rules.rows if rules.packed else size)
-        packed = Packed.of(rows.active, size) if rules.packed and size < rows.active.size else None
+        rows = pick_rows(state, feeds_BxM, spec, width=spec.rows if spec.packed else size)
+        packed = Packed.of(rows.active, size) if spec.packed and size < rows.active.size else None
     with jax.named_scope("write"):
         pool = write_rows(state.pool, rows, state.step)
     with jax.named_scope("model"):
         # Inactive rows see nothing, and no row sees them.
-        see = spec_pool(pool, rows) if rules.kernel else see_pool(pool, rows.place) & rows.active[:, :, None]
+        see = spec_pool(pool, rows) if spec.kernel else see_pool(pool, rows.place) & rows.active[:, :, None]
         fill = jnp.max(jnp.where(runs_B, pool.fill, 0))
-        cache = Cache(pool.kv, rows.slot, prefixes=rules.prefixes, fill=fill, packed=packed)
+        cache = Cache(pool.kv, rows.slot, prefixes=spec.prefixes, fill=fill, packed=packed)
         x_BxRxE, kv = trunk(params, config, rows.token, rows.position, see, pool.position, cache)
         hidden = state.hidden
         if hidden is not None:
@@ -163,31 +165,31 @@ def step(
     with jax.named_scope("sample"):
         fed_by_main = jnp.any(rows.active & (rows.thread == 0), axis=1)
         main_token = rows.token[:, 0]  # if main feeds, it feeds in the first row
-        topic_B = jnp.where(fed_by_main, topic_after(state.topic, main_token, rules.tags), state.topic)
+        topic_B = jnp.where(fed_by_main, topic_after(state.topic, main_token, spec.tags), state.topic)
         topics = state.topics
-        if rules.topics is not None:
-            topics = read_topic(state, topic_B, fed_by_main, main_token, opens_B, rules)
+        if spec.topics is not None:
+            topics = read_topic(state, topic_B, fed_by_main, main_token, opens_B, spec)
         state = dataclasses.replace(state, topic=topic_B, topics=topics)
-        next_token, closed_full = next_tokens(params, config, x_BxRxE, state, rules, rows, packed, script)
+        next_token, closed_full = next_tokens(params, config, x_BxRxE, state, spec, rows, packed, script)
     with jax.named_scope("advance"):
-        return advance(state, rows, next_token, closed_full, rules)
+        return advance(state, rows, next_token, closed_full, spec)
 
 
 @jax.named_scope("count_rows")
-def rows_needed(state: DecodeState, rules: Rules) -> jax.Array:
+def rows_needed(state: DecodeState, spec: LoopSpec) -> jax.Array:
     """Rows of the next step: of all lanes if rows are packed, else of the lane with the most."""
-    rows_B = jnp.sum(feeding(state, rules)[0], axis=1)
-    return jnp.sum(rows_B) if rules.packed else jnp.max(rows_B)
+    rows_B = jnp.sum(feeding(state, spec)[0], axis=1)
+    return jnp.sum(rows_B) if spec.packed else jnp.max(rows_B)
 
 
-@functools.partial(jax.jit, static_argnames=("config", "rules"), donate_argnames="state")
+@functools.partial(jax.jit, static_argnames=("config", "spec"), donate_argnames="state")
 def run(
     params: Params,
     state: DecodeState,
     steps: jax.Array,
     until_lane_ends: jax.Array,
     config: TransformerConfig,
-    rules: Rules,
+    spec: LoopSpec,
     script: Script | None = None,
 ) -> DecodeState:
     """Decode for at most `steps` steps, until no lane is live, or with `until_lane_ends` until any lane is done."""
@@ -201,17 +203,17 @@ def run(
 
     def loop_of(size: int, smaller: int) -> Callable[[Carry], Carry]:
         def fits(carry: Carry) -> jax.Array:
-            needed = rows_needed(carry[0], rules)
+            needed = rows_needed(carry[0], spec)
             return continues(carry) & (needed <= size) & (needed > smaller)
 
         def body(carry: Carry) -> Carry:
             state, done = carry
-            return step(params, state, config, rules, size, script), done + 1
+            return step(params, state, config, spec, size, script), done + 1
 
         return lambda carry: lax.while_loop(fits, body, carry)
 
     # A lane that no longer fits needs no row: the smallest loop takes its last step.
-    sizes = rules.packed or rules.widths
+    sizes = spec.packed or spec.widths
     loops = [loop_of(size, smaller) for size, smaller in zip(sizes, (-1, *sizes[:-1]), strict=True)]
 
     def all_sizes(carry: Carry) -> Carry:

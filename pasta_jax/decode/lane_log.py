@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from pasta_jax.decode.request import Event, Request, Result
-from pasta_jax.decode.state import LENGTH, DecodeState, Rules
+from pasta_jax.decode.state import LENGTH, DecodeState, LoopSpec
 from pasta_jax.decode.trace import Trace, spell, spell_next
 from pasta_jax.tokenizers.tokenizer import Detokenizer
 from pasta_jax.weights.model import Model
@@ -47,7 +47,7 @@ class LaneLog:
         number: int,
         request: Request,
         model: Model,
-        rules: Rules,
+        spec: LoopSpec,
         replayed: bool,
         round_steps: int,
         copied: int,
@@ -55,7 +55,7 @@ class LaneLog:
         self.number = number
         self.request = request
         self.model = model
-        self.rules = rules
+        self.spec = spec
         self.replayed = replayed
         self.round_steps = round_steps
         self.copied = copied
@@ -98,8 +98,8 @@ class LaneLog:
             model=self.model.name,
             prompt=tokenizer.decode(request.prompt_ids) if request.text is None else request.text,
             prompt_ids=tuple(request.prompt_ids),
-            rows=self.rules.rows,
-            policy=self.rules.positions.policy,
+            rows=self.spec.rows,
+            policy=self.spec.positions.policy,
             replayed=self.replayed,
             token=token,
             thread=thread,

@@ -5,15 +5,20 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from pasta_jax.decode.grammar import allow
+from pasta_jax.decode.grammar import allow, tags_of
+from pasta_jax.decode.prefix_cache import Admission
+from pasta_jax.decode.request import Request
 from pasta_jax.decode.rows import see_pool
 from pasta_jax.decode.sampling import draw
-from pasta_jax.decode.state import DONE, LIVE, RUNNING, STOP, UNUSED, DecodeState, RequestFields, Rules
+from pasta_jax.decode.state import DONE, LIVE, RUNNING, STOP, UNUSED, DecodeState, LoopSpec, RequestFields, arrays
+from pasta_jax.lang.grammar import MAIN
 from pasta_jax.lang.structure import Place
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.parameters import Params
 from pasta_jax.models.transformer import Cache, logits, trunk
+from pasta_jax.weights.model import Model
 
 PIECES = (16, 32, 64, 128, 256, 512)  # a prompt is written in pieces of these lengths, each of which is a program
 
@@ -21,11 +26,68 @@ PIECES = (16, 32, 64, 128, 256, 512)  # a prompt is written in pieces of these l
 def pieces(length: int, piece: int) -> list[tuple[int, int, int]]:
     """(start, tokens, padded length) of each piece of a prompt: full ones, then the shortest that holds the rest.
 
-    A full piece always has the same place and shape, whatever follows it: see held.py.
+    A full piece always has the same place and shape, whatever follows it: see prefix_cache.py.
     """
     starts = range(0, length, piece)
     counts = [min(piece, length - start) for start in starts]
     return [(start, count, next(c for c in PIECES if c >= count)) for start, count in zip(starts, counts, strict=True)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Prefill:
+    """A request on its way into a lane: admitted, then its prompt is computed chunk by chunk after what was copied."""
+
+    model: Model
+    admission: Admission
+    request: Request
+    spec: LoopSpec
+    first: int = -1  # the first token, in a replay; -1: sampled
+
+    @functools.cached_property
+    def chunks(self) -> list[tuple[int, int, int]]:
+        """The pieces of the prompt that are not copied."""
+        every = pieces(len(self.request.prompt_ids), self.spec.piece)
+        return [chunk for chunk in every if chunk[0] >= self.admission.copied]
+
+    @property
+    def steps(self) -> int:
+        """Calls of `step`, in their order, until the lane is live; a prompt that is copied whole needs one too."""
+        return max(len(self.chunks), 1)
+
+    def step(self, state: DecodeState, number: int) -> DecodeState:
+        """Compute a chunk; the first step empties the lane and copies, the last one samples the first token."""
+        config, lane = self.model.config, np.int32(self.admission.lane)
+        if number == 0:
+            state = self._admit(state)
+        if not self.chunks:
+            return begin_copied(self.model.params, state, lane, config=config, spec=self.spec)
+        offset, count, padded = self.chunks[number]
+        tokens_P = np.zeros(padded, np.int32)
+        tokens_P[:count] = self.request.prompt_ids[offset : offset + count]
+        scalars = np.int32(offset), np.int32(count), np.int32(self.first)
+        return prefill(self.model.params, state, lane, tokens_P, *scalars, config=config, spec=self.spec)
+
+    def _admit(self, state: DecodeState) -> DecodeState:
+        lane, source, copied = (np.int32(value) for value in dataclasses.astuple(self.admission))
+        length = len(self.request.prompt_ids)
+        fields = RequestFields(
+            prompt_length=np.int32(length),
+            limit=np.int32(min(length + self.request.max_tokens, state.pool.slots, self.model.config.context)),
+            tags_allowed=np.int32(tags_of(self.request)),
+            rules=arrays(self.request.rules),
+        )
+        state = admit(state, lane, fields)
+        return copy_slots(state, lane, source, copied, piece=self.spec.piece) if copied else state
+
+
+def start(
+    model: Model, state: DecodeState, lane: int, request: Request, spec: LoopSpec, first: int = -1
+) -> DecodeState:
+    """Put a request into a lane."""
+    whole = Prefill(model, Admission(lane), request, spec, first)
+    for number in range(whole.steps):
+        state = whole.step(state, number)
+    return state
 
 
 @functools.partial(jax.jit, donate_argnames="state")
@@ -48,7 +110,7 @@ def release(state: DecodeState, lane: jax.Array) -> DecodeState:
     return dataclasses.replace(state, live=state.live.at[lane].set(False))
 
 
-@functools.partial(jax.jit, static_argnames=("config", "rules"), donate_argnames="state")
+@functools.partial(jax.jit, static_argnames=("config", "spec"), donate_argnames="state")
 def prefill(
     params: Params,
     state: DecodeState,
@@ -58,7 +120,7 @@ def prefill(
     count: jax.Array,
     first: jax.Array,
     config: TransformerConfig,
-    rules: Rules,
+    spec: LoopSpec,
 ) -> DecodeState:
     """Write `count` prompt tokens at `start` and sample the next token; after the prompt's last piece the lane is live.
 
@@ -89,7 +151,7 @@ def prefill(
         one = jax.tree.map(lambda field: field[lane][None], dataclasses.replace(pool, kv=()))
         zero_1xP = jnp.zeros((1, length), jnp.int32)
         see_1xPxS = see_pool(one, Place(zero_1xP, zero_1xP, position_P[None] + 1))
-        cache = Cache(pool.kv, slot_P[None], lanes=lane[None], prefixes=rules.prefixes, fill=start + length)
+        cache = Cache(pool.kv, slot_P[None], lanes=lane[None], prefixes=spec.prefixes, fill=start + length)
         x_1xPxE, kv = trunk(params, config, tokens_P[None], position_P[None], see_1xPxS, one.position, cache)
 
         hidden = state.hidden
@@ -99,7 +161,7 @@ def prefill(
         state = dataclasses.replace(
             state, pool=dataclasses.replace(pool, kv=kv), prompted=state.prompted.at[lane].set(x_E), hidden=hidden
         )
-    return _begin(params, state, lane, start + count, first, config, rules)
+    return _begin(params, state, lane, start + count, first, config, spec)
 
 
 @functools.partial(jax.jit, static_argnames="piece", donate_argnames="state")
@@ -131,12 +193,12 @@ def copy_slots(state: DecodeState, lane: jax.Array, source: jax.Array, count: ja
     return dataclasses.replace(state, pool=pool, prompted=state.prompted.at[lane].set(state.prompted[source]))
 
 
-@functools.partial(jax.jit, static_argnames=("config", "rules"), donate_argnames="state")
+@functools.partial(jax.jit, static_argnames=("config", "spec"), donate_argnames="state")
 def begin_copied(
-    params: Params, state: DecodeState, lane: jax.Array, config: TransformerConfig, rules: Rules
+    params: Params, state: DecodeState, lane: jax.Array, config: TransformerConfig, spec: LoopSpec
 ) -> DecodeState:
     """Sample the first token after a prompt that was copied whole, with the request's own seed."""
-    return _begin(params, state, lane, state.pool.fill[lane], jnp.int32(-1), config, rules)
+    return _begin(params, state, lane, state.pool.fill[lane], jnp.int32(-1), config, spec)
 
 
 @jax.named_scope("sample")
@@ -147,19 +209,18 @@ def _begin(
     done: jax.Array,
     first: jax.Array,
     config: TransformerConfig,
-    rules: Rules,
+    spec: LoopSpec,
 ) -> DecodeState:
     """Sample main's first token after `done` prompt tokens; the lane is live if these are the whole prompt."""
     logits_1xV = logits(params, config, state.prompted[lane][None, None])[:, 0]
     lane_1 = lane[None]
-    outside_1, no_1 = jnp.full(1, -1), jnp.zeros(1, bool)
     request_1 = jax.tree.map(lambda field_B: field_B[lane_1], state.request)
-    logits_1xV = allow(logits_1xV, rules, ~no_1, outside_1, no_1, request_1.tags_allowed, request_1.max_topic)
+    logits_1xV = allow(logits_1xV, spec, jnp.full(1, MAIN), request_1.tags_allowed, request_1.rules)
     zero_1 = jnp.zeros(1, jnp.int32)
-    sampled = draw(logits_1xV, request_1.sampling, zero_1, zero_1)[0]
+    sampled = draw(logits_1xV, request_1.rules, zero_1, zero_1)[0]
     sampled = jnp.where(first >= 0, first, sampled)
 
-    stops = functools.reduce(jnp.logical_or, [sampled == stop for stop in rules.stop_ids])
+    stops = functools.reduce(jnp.logical_or, [sampled == stop for stop in spec.stop_ids])
     last = done == state.request.prompt_length[lane]
     threads = state.threads
     values = {

@@ -9,33 +9,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pasta_jax.decode.generate import DecodeConfig, Request, Result, generate, positions_for, rules_for
-from pasta_jax.decode.grammar import FORK, SYNC, allow
-from pasta_jax.decode.sampling import FORBIDDEN, Sampling, SamplingArrays, draw
-from pasta_jax.decode.state import OWN, Rules
+from pasta_jax.decode.generate import generate, loop_spec, positions_for
+from pasta_jax.decode.grammar import id_kinds
+from pasta_jax.decode.request import Request, Result
+from pasta_jax.decode.sampling import FORBIDDEN, draw
+from pasta_jax.decode.settings import DecodeConfig
+from pasta_jax.decode.state import OWN, LoopSpec, arrays
 from pasta_jax.decode.trace import Trace
+from pasta_jax.lang.grammar import CHUNK, FOLLOWS, MAIN, TOPIC
 from pasta_jax.lang.structure import structure, visible_matrix
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.parameters import Params
 from pasta_jax.models.transformer import forward
 from pasta_jax.weights.model import Model
+from pasta_jax.weights.rules import Rules
 
 BUCKET = 128  # lengths are rounded up to multiples of it, so that few programs are compiled
-UNLIMITED = 2**30  # topic tokens
-GREEDY = Sampling()
+GREEDY = Rules()
 
 
 def probe(model: Model, prompts: Sequence[Sequence[int]], config: DecodeConfig, max_tokens: int) -> dict[str, float]:
     """Measurements of greedy answers: means over answers, or for promises over chunks that closed themselves."""
-    request = functools.partial(
-        Request,
-        max_tokens=max_tokens,
-        sampling=Sampling(),
-        sequential=False,
-        max_topic_tokens=12,
-        max_chunk_tokens=max_tokens,
-    )
-    results = generate(model, [request(tuple(prompt)) for prompt in prompts], config)
+    rules = Rules(max_chunk_tokens=max_tokens)
+    requests = [Request(tuple(prompt), max_tokens, sequential=False, rules=rules) for prompt in prompts]
+    results = generate(model, requests, config)
     return figures_of(model, results, config)
 
 
@@ -61,10 +58,10 @@ def figures_of(model: Model, results: Sequence[Result], config: DecodeConfig) ->
     return {name: float(value) for name, value in figures.items()}
 
 
-def well_formed(model: Model, trace: Trace, config: DecodeConfig, sampling: Sampling = GREEDY) -> bool:
+def well_formed(model: Model, trace: Trace, config: DecodeConfig, rules: Rules = GREEDY) -> bool:
     """Whether an answer would have been well-formed without the grammar mask.
 
-    This is so if the mask allows what would be sampled without it at every token, with the request's own seed. (With
+    This is so if the grammar allows what would be sampled without it at every token, with the request's own seed. (With
     rules for topics the ids may then still differ, but they are legal.)
     """
     tags, prompt = trace.tags, len(trace.prompt_ids)
@@ -72,13 +69,13 @@ def well_formed(model: Model, trace: Trace, config: DecodeConfig, sampling: Samp
     stop = model.tokenizer.stop_ids[0]
     parts = structure(ids, tags, prompt, stop, positions_for(model), ended=False)
     length = -(-len(ids) // BUCKET) * BUCKET
-    topic, topics, sampled, numbers = -1, [], collections.Counter(), []
+    state, states, sampled, numbers = MAIN, [], collections.Counter(), []
     for place, (id, chunk) in enumerate(zip(ids, parts.chunk, strict=True)):
         if place >= prompt:
             sampled[chunk] += id != tags.async_  # which is inserted
             if chunk == 0:
-                topic = 0 if id == tags.promise else -1 if tags.is_close(id) or topic < 0 else topic + 1
-        topics.append(topic)
+                state = TOPIC if id == tags.promise else MAIN if tags.is_close(id) else state
+        states.append(CHUNK if chunk else state)
         numbers.append(sampled[chunk])  # of the token that is predicted here, in its thread
 
     def padded(row) -> np.ndarray:
@@ -86,15 +83,15 @@ def well_formed(model: Model, trace: Trace, config: DecodeConfig, sampling: Samp
 
     see = np.zeros((length, length), bool)
     see[: len(ids), : len(ids)] = visible_matrix(parts)
-    rules = rules_for(model, config, length, sequential=False)
-    rules = dataclasses.replace(rules, rows=1, widths=(1,), prefixes=())  # unused here; equal rules share a program
-    rows = (padded(ids), padded(parts.position), see, padded(parts.chunk), padded(numbers), padded(topics))
-    legal = np.asarray(_legal(model.params, *rows, sampling.arrays(), config=model.config, rules=rules))
+    spec = loop_spec(model, config, length, sequential=False)
+    spec = dataclasses.replace(spec, rows=1, widths=(1,), prefixes=())  # unused here; equal rules share a program
+    rows = (padded(ids), padded(parts.position), see, padded(parts.chunk), padded(numbers), padded(states))
+    legal = np.asarray(_legal(model.params, *rows, arrays(rules), config=model.config, spec=spec))
     predicts_answer = np.arange(len(ids)) >= prompt - 1
     return bool(np.all(legal[: len(ids)] | ~predicts_answer | (np.array(ids) == tags.end_async)))
 
 
-@functools.partial(jax.jit, static_argnames=("config", "rules"))
+@functools.partial(jax.jit, static_argnames=("config", "spec"))
 def _legal(
     params: Params,
     ids_T: jax.Array,
@@ -102,16 +99,14 @@ def _legal(
     see_TxT: jax.Array,
     thread_T: jax.Array,
     number_T: jax.Array,
-    topic_T: jax.Array,
-    sampling: SamplingArrays,
-    config: TransformerConfig,
+    state_T: jax.Array,
     rules: Rules,
+    config: TransformerConfig,
+    spec: LoopSpec,
 ) -> jax.Array:
     """bool [T]: whether the grammar allows the id that would be sampled after each token."""
     logits_TxV = forward(params, config, ids_T[None], position_T[None], see_TxT[None])[0]
-    logits_TxV = jnp.where(jnp.arange(logits_TxV.shape[1])[None] < rules.vocab, logits_TxV, FORBIDDEN)
-    no_T, tags_T, unlimited_T = (jnp.full(ids_T.shape, value) for value in (False, FORK | SYNC, UNLIMITED))
-    allowed_TxV = allow(logits_TxV, rules, thread_T == 0, topic_T, no_T, tags_T, unlimited_T)
-    sampling_T = jax.tree.map(lambda value: jnp.broadcast_to(value, ids_T.shape), sampling)
-    drawn_T = draw(logits_TxV, sampling_T, thread_T, number_T)
-    return jnp.take_along_axis(allowed_TxV, drawn_T[:, None], axis=1)[:, 0] > FORBIDDEN
+    logits_TxV = jnp.where(jnp.arange(logits_TxV.shape[1])[None] < spec.vocab, logits_TxV, FORBIDDEN)
+    rules_T = jax.tree.map(lambda value: jnp.broadcast_to(value, ids_T.shape), rules)
+    drawn_T = draw(logits_TxV, rules_T, thread_T, number_T)
+    return (jnp.asarray(id_kinds(logits_TxV.shape[1], spec))[drawn_T] & jnp.asarray(FOLLOWS)[state_T]) != 0

@@ -2,7 +2,7 @@
 
 It shares no code with the interpreter, the mask or the positions: a thread is an object that remembers which slots it
 may read. `answer` does the bookkeeping and requests tokens; `scripted` supplies them from a list, `sampled` from
-uncached logits.
+uncached logits (reference_sampling.py).
 """
 
 import dataclasses
@@ -12,8 +12,10 @@ from collections.abc import Generator, Sequence
 import jax
 import numpy as np
 
-from pasta_jax.decode.generate import DecodeConfig, Request, positions_for
-from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.generate import positions_for
+from pasta_jax.decode.reference_sampling import pick
+from pasta_jax.decode.request import Request
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import BUDGET, LENGTH, OPEN, OWN, STOP
 from pasta_jax.lang.structure import Positions
 from pasta_jax.lang.tags import MAX_TENS, TagIds
@@ -167,17 +169,17 @@ def skipped(tens: int, positions: Positions) -> int:
 def query_for(thread: Thread, slot: int, request: Request) -> Query:
     """The query of a thread that has just fed the token in `slot`."""
     if thread.number:
-        place = "full chunk" if thread.sampled >= request.max_chunk_tokens else "chunk"
+        place = "full chunk" if thread.sampled >= request.rules.max_chunk_tokens else "chunk"
     elif thread.topic is None:
         place = "main"
     else:
-        place = "full topic" if thread.topic >= request.max_topic_tokens else "topic"
+        place = "full topic" if thread.topic >= request.rules.max_topic_tokens else "topic"
     return Query(slot, thread.number, thread.sampled, place, tuple(map(tuple, thread.topics)))
 
 
 def take_next(thread: Thread, token: int, request: Request, tokenizer: Tokenizer) -> None:
     """Give a thread its next token, which may be its last."""
-    full = thread.sampled >= request.max_chunk_tokens
+    full = thread.sampled >= request.rules.max_chunk_tokens
     thread.token = token
     thread.sampled += 1
     if thread.number == 0:
@@ -217,7 +219,7 @@ def breaks_topic_rules(id: int, topics: tuple[tuple[int, ...], ...], request: Re
     *earlier, topic = topics
     if exceeds_words(id, topic, request, tokenizer):
         return True
-    if not request.distinct_topics:
+    if not request.rules.distinct_topics:
         return False
     added = spelled([id], tokenizer)
     return bool(added) and spelled([*topic, id], tokenizer) in [spelled(other, tokenizer) for other in earlier]
@@ -225,13 +227,13 @@ def breaks_topic_rules(id: int, topics: tuple[tuple[int, ...], ...], request: Re
 
 def exceeds_words(id: int, topic: tuple[int, ...], request: Request, tokenizer: Tokenizer) -> bool:
     """Whether a text id may not continue a topic because of the limit on words, which are also to be in one line."""
-    if not request.max_topic_words:
+    if not request.rules.max_topic_words:
         return False
     piece, before = tokenizer.decode([id]), text_of(topic, tokenizer)
     several = not piece or {"\n", "\r"} & set(piece) or len(piece.split()) > 1
-    if several or len((before + piece).split()) > request.max_topic_words:
+    if several or len((before + piece).split()) > request.rules.max_topic_words:
         return True
-    return len(before.split()) == request.max_topic_words and piece[0].isspace()
+    return len(before.split()) == request.rules.max_topic_words and piece[0].isspace()
 
 
 def text_of(ids: Sequence[int], tokenizer: Tokenizer) -> str:
@@ -243,7 +245,7 @@ def moved(logits_V: np.ndarray, query: Query, request: Request, tokenizer: Token
     """In the last word of a topic, the probability of text that exceeds its words goes to the closing tags; in a chunk,
     if the request says so, that of what only main may write goes to [/ASYNC]."""
     tags, stops = tokenizer.tags, tokenizer.stop_ids
-    if query.thread and request.end_stray_chunks:
+    if query.thread and request.rules.end_stray_chunks:
         source, target = [tags.promise, tags.sync, *stops], [tags.end_async]
     elif query.place == "topic" and in_last_word(query.topics[-1], request, tokenizer):
         text = [id for id in range(tokenizer.vocab_size) if not tags.is_tag(id) and id not in stops]
@@ -259,7 +261,7 @@ def moved(logits_V: np.ndarray, query: Query, request: Request, tokenizer: Token
 
 def in_last_word(topic: tuple[int, ...], request: Request, tokenizer: Tokenizer) -> bool:
     """Whether a topic has as many words as the request allows."""
-    return 0 < request.max_topic_words <= len(text_of(topic, tokenizer).split())
+    return 0 < request.rules.max_topic_words <= len(text_of(topic, tokenizer).split())
 
 
 def spelled(ids: Sequence[int], tokenizer: Tokenizer) -> str:
@@ -300,7 +302,7 @@ def sampled(model: Model, requests: Sequence[Request], config: DecodeConfig) -> 
             for query in queries:
                 allowed = legal(query, request, tokenizer, logits.shape[-1])
                 logits_V = moved(logits[row, query.slot], query, request, tokenizer)
-                tokens.append(pick(logits_V, allowed, request.sampling, query.thread, query.number))
+                tokens.append(pick(logits_V, allowed, request.rules, query.thread, query.number))
             try:
                 waiting[index] = runs[index].send(tokens)
             except StopIteration as stop:
@@ -321,30 +323,3 @@ def uncached(model: Model, tapes: Sequence[Tape], batch: int) -> np.ndarray:
 
 
 _forward = jax.jit(forward, static_argnames="config")
-
-
-def pick(logits_V: np.ndarray, legal_V: np.ndarray, sampling: Sampling, thread: int, number: int) -> int:
-    """The next token, sampled by plain sorting."""
-    if sampling.temperature == 0:
-        return int(np.argmax(np.where(legal_V, logits_V, -np.inf)))
-    scaled_V = np.where(legal_V, logits_V / np.float32(sampling.temperature), -np.inf)
-    return int(_categorical(keep(scaled_V, sampling.top_k, sampling.top_p), np.uint32(sampling.seed), thread, number))
-
-
-def keep(logits_V: np.ndarray, top_k: int, top_p: float) -> np.ndarray:
-    """-inf for all but the k most likely, then all but the fewest of those that hold the mass p; ties stay together."""
-    order_V = np.sort(logits_V)[::-1]
-    if top_k:
-        logits_V = np.where(logits_V >= order_V[min(top_k, len(order_V)) - 1], logits_V, -np.inf)
-    if top_p < 1:
-        order_V = np.sort(logits_V)[::-1]
-        weight_V = np.exp(order_V - order_V[0], dtype=np.float64)
-        held_V = np.cumsum(weight_V) / np.sum(weight_V)
-        logits_V = np.where(logits_V >= order_V[np.argmax(held_V >= top_p)], logits_V, -np.inf)
-    return logits_V
-
-
-@jax.jit
-def _categorical(logits_V: jax.Array, seed: jax.Array, thread: jax.Array, number: jax.Array) -> jax.Array:
-    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), thread), number)
-    return jax.random.categorical(key, logits_V)

@@ -7,16 +7,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pasta_jax.decode.generate import DecodeConfig, Event, Request, Result, rules_for, slots_for, start, stream
+from pasta_jax.decode.generate import loop_spec, slots_for, stream
 from pasta_jax.decode.interpreter import Script, run
-from pasta_jax.decode.sampling import Sampling
-from pasta_jax.decode.state import DecodeState, Rules, empty_state, max_threads
+from pasta_jax.decode.prefill import start
+from pasta_jax.decode.request import Event, Request, Result
+from pasta_jax.decode.settings import DecodeConfig
+from pasta_jax.decode.state import DecodeState, LoopSpec, empty_state, max_threads
 from pasta_jax.lang.linear import Block, scan
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.parameters import is_stacked
 from pasta_jax.models.sharding import create_on_mesh_of
 from pasta_jax.models.transformer import logits
 from pasta_jax.weights.model import Model
+from pasta_jax.weights.rules import Rules
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +67,8 @@ def script_for(programs: Sequence[Sequence[int]], tags: TagIds, stop_id: int, sl
 
 def request_for(prompt: Sequence[int], ids: Sequence[int]) -> Request:
     """A request with room for exactly this program."""
-    return Request(tuple(prompt), max(len(ids), 1), Sampling(), False, len(ids), len(ids))
+    rules = Rules(max_topic_tokens=len(ids), max_chunk_tokens=len(ids))
+    return Request(tuple(prompt), max(len(ids), 1), sequential=False, rules=rules)
 
 
 def replay_stream(
@@ -88,19 +92,19 @@ def prepare(
     programs: Sequence[Sequence[int]],
     config: DecodeConfig,
     keep_hidden: bool,
-) -> tuple[DecodeState, Rules, Script]:
+) -> tuple[DecodeState, LoopSpec, Script]:
     """Everything `run` needs, with every program's prompt in its lane."""
     requests = [request_for(prompt, ids) for prompt, ids in zip(prompts, programs, strict=True)]
     slots = slots_for(model, requests, config)
-    rules = rules_for(model, config, slots, sequential=config.rows == 1)
+    spec = loop_spec(model, config, slots, sequential=config.rows == 1)
     dtype, stacked = model.dtype, is_stacked(model.params)
     state = create_on_mesh_of(
         model.params, empty_state, model.config, len(requests), slots, dtype, stacked, keep_hidden
     )
-    script = script_for(programs, rules.tags, rules.stop_ids[0], slots)
+    script = script_for(programs, spec.tags, spec.stop_ids[0], slots)
     for lane, request in enumerate(requests):
-        state = start(model, state, lane, request, rules, first=int(script.tokens[lane, 0]))
-    return state, rules, script
+        state = start(model, state, lane, request, spec, first=int(script.tokens[lane, 0]))
+    return state, spec, script
 
 
 def replay(
@@ -111,8 +115,8 @@ def replay(
     keep_logits: bool = True,
 ) -> list[ReplayResult]:
     """Run all programs at once, one per lane, with their tokens forced."""
-    state, rules, script = prepare(model, prompts, programs, config, keep_logits)
-    state = run(model.params, state, jnp.int32(2**30), jnp.bool(False), config=model.config, rules=rules, script=script)
+    state, spec, script = prepare(model, prompts, programs, config, keep_logits)
+    state = run(model.params, state, jnp.int32(2**30), jnp.bool(False), config=model.config, spec=spec, script=script)
     return [
         replayed(model, state, lane, prompt, ids)
         for lane, (prompt, ids) in enumerate(zip(prompts, programs, strict=True))

@@ -1,37 +1,13 @@
-"""What decoding is asked for and what it returns: requests, events, results, and how they are decoded together."""
+"""What decoding is asked for and what it returns: requests, events, results."""
 
 import dataclasses
-from typing import Literal
+from typing import Any
 
-from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.settings import AnswerSettings
 from pasta_jax.decode.trace import Trace
-from pasta_jax.errors import PastaError
-from pasta_jax.files.validated import Lanes, SlotsOrNone, Threads, Widths
+from pasta_jax.weights.rules import Defaults, Rules, filled, recorded
 
-Piece = Literal[0, 16, 32, 64, 128, 256, 512]  # prefill.py::PIECES
-
-
-@dataclasses.dataclass(frozen=True)
-class DecodeConfig:
-    """How requests are decoded together. Another value compiles another program."""
-
-    lanes: Lanes  # requests decoded at a time
-    rows: Threads  # threads of a request decoded at a time, main included
-    slots: SlotsOrNone  # tokens a request can hold, its prompt included; 0: as many as the requests need
-    widths: Widths = ()  # a step computes 1 row, all, or the fewest of these that hold its running threads
-    packed: Widths = ()  # the same of several lanes together, whose rows are then packed; empty: of the fullest lane
-    piece: Piece = 0  # tokens of a prompt written at once, and the unit of what prompts share; 0: the platform's own
-    kernel: bool = True  # on a TPU, attention by our own kernel, which reads only slots in use; False: by XLA
-
-    def __post_init__(self):
-        for name in ("widths", "packed"):
-            if any(count < 1 for count in getattr(self, name)):
-                raise PastaError(f"{name} {getattr(self, name)}: each must be at least 1")
-        for name in ("lanes", "rows"):
-            if getattr(self, name) < 1:
-                raise PastaError(f"{name} {getattr(self, name)}: must be at least 1")
-        if self.slots < 0:
-            raise PastaError(f"slots {self.slots}: must be at least 1, or 0 for as many as the requests need")
+SEEDS = 2**32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,16 +16,31 @@ class Request:
 
     prompt_ids: tuple[int, ...]
     max_tokens: int  # tokens of the answer that may be fed, tags included
-    sampling: Sampling
     sequential: bool  # no tags: the baseline
-    max_topic_tokens: int
-    max_chunk_tokens: int
+    rules: Rules = dataclasses.field(default_factory=Rules)
     text: str | None = None  # the prompt as traces show it; None: its ids decoded
     name: str = ""  # of the prompt in errors; empty: "prompt N", N counted from 0
-    max_topic_words: int = 0  # 0: no limit
-    distinct_topics: bool = False  # True: no topic spells an earlier one (topics.py)
-    end_stray_chunks: bool = False  # True: a chunk that would write what only main may ends instead (grammar.py)
-    syncs: bool = True  # False: main never waits for its chunks (evaluate's ablation)
+    syncs: bool = True  # False: main never waits for its chunks (evaluate's ablation, which nobody else may ask for)
+
+    def with_rules(self, **changes: object) -> "Request":
+        """The request with some rules changed."""
+        return dataclasses.replace(self, rules=dataclasses.replace(self.rules, **changes))
+
+    def with_seed(self, number: int) -> "Request":
+        """The request with the seed that has this number, counted from its own."""
+        return self.with_rules(seed=(self.rules.seed + number) % SEEDS)
+
+    def recorded(self) -> dict[str, Any]:
+        """What the headers of records name."""
+        about, rules = dict(vars(self)), recorded(self.rules)
+        del about["rules"]
+        sampling = {name: rules.pop(name) for name in ("temperature", "top_k", "top_p", "seed")}
+        return about | {"sampling": sampling} | rules
+
+
+def template(settings: AnswerSettings, own: Defaults, sequential: bool) -> Request:
+    """A request without its prompt, from a config and the model's own rules."""
+    return Request((), settings.max_tokens, sequential, filled(settings, own))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from pasta_jax.decode.state import ENDED, LIVE, DecodeState, Rules, Threads
+from pasta_jax.decode.state import ENDED, LIVE, DecodeState, LoopSpec, Threads
 from pasta_jax.lang.structure import Place, fork_position, sync_position, visible
 from pasta_jax.models.mask import EVERYTHING, PoolSpec
 from pasta_jax.models.pool import Pool
@@ -50,14 +50,14 @@ class Rows:
 #       10  0:.@38                          20
 
 
-def feeding(state: DecodeState, rules: Rules) -> tuple[jax.Array, jax.Array]:
+def feeding(state: DecodeState, spec: LoopSpec) -> tuple[jax.Array, jax.Array]:
     """Which threads feed in the next step, bool [B, M], and which lanes open a chunk in it, bool [B].
 
     Main waits before [SYNC] while a chunk is LIVE. Chunks take the R - 1 rows other than main's in spawn order, so
     chunks that have begun continue, and waiting chunks begin in order. A lane whose step does not fit in its slots
     feeds nothing.
     """
-    threads, tags = state.threads, rules.tags
+    threads, tags = state.threads, spec.tags
     token, status = threads.token[:, 0], threads.status[:, 0]
     unfinished_BxM = (threads.status == LIVE).at[:, 0].set(False)
     waits = (token == tags.sync) & jnp.any(unfinished_BxM, axis=1)
@@ -67,13 +67,13 @@ def feeding(state: DecodeState, rules: Rules) -> tuple[jax.Array, jax.Array]:
     chunks_BxM = chunks_BxM.at[:, 0].set(False)
     is_new_BxM = jnp.arange(chunks_BxM.shape[1])[None, :] == state.spawned[:, None] + 1
     chunks_BxM = (chunks_BxM | (opens[:, None] & is_new_BxM)) & state.live[:, None]
-    chunks_BxM = chunks_BxM & (jnp.cumsum(chunks_BxM, axis=1) < rules.rows)
+    chunks_BxM = chunks_BxM & (jnp.cumsum(chunks_BxM, axis=1) < spec.rows)
     feeds_BxM = chunks_BxM.at[:, 0].set(main)
     fits = state.pool.fill + jnp.sum(feeds_BxM, axis=1) <= state.request.limit
     return feeds_BxM & fits[:, None], opens & fits
 
 
-def open_chunk(state: DecodeState, opens_B: jax.Array, rules: Rules) -> DecodeState:
+def open_chunk(state: DecodeState, opens_B: jax.Array, spec: LoopSpec) -> DecodeState:
     """Add a thread to the lanes in `opens_B`: it begins with [ASYNC], at the promise that main closes in this step."""
     threads = state.threads
     lane = jnp.arange(state.lanes)
@@ -84,7 +84,7 @@ def open_chunk(state: DecodeState, opens_B: jax.Array, rules: Rules) -> DecodeSt
 
     threads = Threads(
         status=put(threads.status, LIVE),
-        token=put(threads.token, rules.tags.async_),
+        token=put(threads.token, spec.tags.async_),
         position=put(threads.position, fork_position(threads.position[:, 0])),
         main=put(threads.main, threads.main[:, 0] + 1),  # the promise's last token counts
         epoch=put(threads.epoch, threads.epoch[:, 0]),
@@ -94,7 +94,7 @@ def open_chunk(state: DecodeState, opens_B: jax.Array, rules: Rules) -> DecodeSt
     return dataclasses.replace(state, threads=threads, spawned=state.spawned + opens_B)
 
 
-def pick_rows(state: DecodeState, feeds_BxM: jax.Array, rules: Rules, width: int) -> Rows:
+def pick_rows(state: DecodeState, feeds_BxM: jax.Array, spec: LoopSpec, width: int) -> Rows:
     """Gather the feeding threads into `width` rows."""
     threads = state.threads
     slots, out_of_range = state.pool.slots, feeds_BxM.shape[1]
@@ -108,7 +108,7 @@ def pick_rows(state: DecodeState, feeds_BxM: jax.Array, rules: Rules, width: int
 
     token, position = take(threads.token), take(threads.position)
     in_main = thread == 0
-    joins = active & in_main & (token == rules.tags.sync)
+    joins = active & in_main & (token == spec.tags.sync)
     # Chunks that feed their last token in the same step as a [SYNC] come before it.
     beside = jnp.max(jnp.where(active & ~in_main, position, -1), axis=1)
     highest = jnp.maximum(state.highest, beside)[:, None]
@@ -116,7 +116,7 @@ def pick_rows(state: DecodeState, feeds_BxM: jax.Array, rules: Rules, width: int
         active=active,
         thread=jnp.where(active, thread, out_of_range),
         token=token,
-        position=jnp.where(joins, sync_position(position, highest, rules.positions), position),
+        position=jnp.where(joins, sync_position(position, highest, spec.positions), position),
         main=take(threads.main) + in_main,
         epoch=take(threads.epoch) + joins,
         slot=jnp.where(active, state.pool.fill[:, None] + jnp.arange(width)[None, :], slots),

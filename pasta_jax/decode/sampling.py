@@ -1,6 +1,5 @@
 """Sample the next token from logits: greedy, temperature, top-k, top-p, with parameters and a seed per request."""
 
-import dataclasses
 from collections.abc import Callable
 
 import jax
@@ -8,55 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pasta_jax.errors import PastaError
+from pasta_jax.weights.rules import Rules
 
 FORBIDDEN = -1e30  # logit of a token that must not be sampled
 
 
-@dataclasses.dataclass(frozen=True)
-class Sampling:
-    """How a request samples: temperature 0 is greedy; top_k 0 and top_p 1 turn the filters off."""
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 0
-
-    def __post_init__(self):
-        if not self.temperature >= 0:
-            raise PastaError(f"temperature {self.temperature}: must be 0 (greedy) or more")
-        if self.top_k < 0:
-            raise PastaError(f"top_k {self.top_k}: must be 0 (off) or more")
-        if not 0 < self.top_p <= 1:
-            raise PastaError(f"top_p {self.top_p}: must be above 0 and at most 1 (off)")
-        if not 0 <= self.seed < 2**32:
-            raise PastaError(f"seed {self.seed}: must be from 0 to {2**32 - 1}")
-
-    def arrays(self) -> "SamplingArrays":
-        """The same as scalars of the types that a compiled program expects."""
-        return SamplingArrays(
-            np.float32(self.temperature), np.int32(self.top_k), np.float32(self.top_p), np.uint32(self.seed)
-        )
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class SamplingArrays:
-    """`Sampling` as arrays, one element per lane or per row."""
-
-    temperature: jax.Array  # float32
-    top_k: jax.Array  # int32
-    top_p: jax.Array  # float32
-    seed: jax.Array  # uint32
-
-
-def draw(logits_NxV: jax.Array, sampling_N: SamplingArrays, thread_N: jax.Array, number_N: jax.Array) -> jax.Array:
+def draw(logits_NxV: jax.Array, rules_N: Rules, thread_N: jax.Array, number_N: jax.Array) -> jax.Array:
     """One token per row: the argmax at temperature 0, else a draw from the filtered softmax.
 
     The key of a row is fold_in(fold_in(seed, thread), number of the token in its thread) and depends on nothing else,
     so a row's tokens do not depend on its neighbours.
     """
-    temperature_N, top_k_N, top_p_N = sampling_N.temperature, sampling_N.top_k, sampling_N.top_p
+    temperature_N, top_k_N, top_p_N = rules_N.temperature, rules_N.top_k, rules_N.top_p
     greedy_N = likeliest(logits_NxV)
 
     def sampled() -> jax.Array:
@@ -71,7 +33,7 @@ def draw(logits_NxV: jax.Array, sampling_N: SamplingArrays, thread_N: jax.Array,
             key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), thread), number)
             return logits_V + jax.random.gumbel(key, logits_V.shape)
 
-        drawn_N = likeliest(jax.vmap(one)(kept_NxV, sampling_N.seed, thread_N, number_N))
+        drawn_N = likeliest(jax.vmap(one)(kept_NxV, rules_N.seed, thread_N, number_N))
         return jnp.where(temperature_N > 0, drawn_N, greedy_N)
 
     return lax.cond(jnp.any(temperature_N > 0), sampled, lambda: greedy_N)

@@ -1,4 +1,4 @@
-"""The data of a decoding loop: lanes (one request each), their threads, the pool they write to, and its fixed rules.
+"""The data of a decoding loop: lanes (one request each), their threads, the pool they write to, and its constants.
 
 Letters: B lanes, M threads per lane (thread 0 is main, thread k is chunk k), S slots, R rows per step.
 """
@@ -7,12 +7,13 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from pasta_jax.decode.sampling import SamplingArrays
 from pasta_jax.lang.structure import Positions
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.pool import Pool, empty_pool
+from pasta_jax.weights.rules import Rules
 
 # Status of a thread
 #
@@ -38,6 +39,16 @@ RUNNING, STOP, LENGTH = range(3)
 FINISH_NAMES = {STOP: "stop", LENGTH: "length"}
 
 
+jax.tree_util.register_dataclass(Rules, [field.name for field in dataclasses.fields(Rules)], [])
+_DTYPES = {bool: np.bool_, int: np.int32, float: np.float32}
+
+
+def arrays(rules: Rules) -> Rules:
+    """Rules as scalars of the types that a compiled program expects; [B] each in a state, [N] for rows."""
+    dtypes = {field.name: _DTYPES[type(field.default)] for field in dataclasses.fields(Rules)} | {"seed": np.uint32}
+    return Rules(**{name: dtype(getattr(rules, name)) for name, dtype in dtypes.items()})
+
+
 @dataclasses.dataclass(frozen=True)
 class TopicIds:
     """What each id below the tokenizer's size adds to a topic (topics.py). Bytes, whose hash is computed once."""
@@ -49,7 +60,7 @@ class TopicIds:
 
 
 @dataclasses.dataclass(frozen=True)
-class Rules:
+class LoopSpec:
     """The constants of a compiled loop: another value compiles another program."""
 
     tags: TagIds
@@ -87,12 +98,7 @@ class RequestFields:
     prompt_length: jax.Array  # int32: tokens of the prompt
     limit: jax.Array  # int32: slots the request may fill, its prompt included
     tags_allowed: jax.Array  # int32: those that main may write, FORK and SYNC of grammar.py; 0 decodes sequentially
-    max_topic: jax.Array  # int32: topic tokens before the promise must close
-    max_topic_words: jax.Array  # int32: words of a topic; 0: no limit
-    distinct_topics: jax.Array  # bool: no topic spells an earlier one
-    end_stray_chunks: jax.Array  # bool: a chunk that would write what only main may ends instead
-    max_chunk: jax.Array  # int32: content tokens before the interpreter closes a chunk
-    sampling: SamplingArrays
+    rules: Rules  # arrays, see `arrays`
 
 
 @jax.tree_util.register_dataclass
@@ -159,17 +165,7 @@ def empty_state(
             prompt_length=full(lanes, 0),
             limit=full(lanes, 0),
             tags_allowed=full(lanes, 0),
-            max_topic=full(lanes, 0),
-            max_topic_words=full(lanes, 0),
-            distinct_topics=full(lanes, False, jnp.bool),
-            end_stray_chunks=full(lanes, False, jnp.bool),
-            max_chunk=full(lanes, 0),
-            sampling=SamplingArrays(
-                temperature=full(lanes, 0, jnp.float32),
-                top_k=full(lanes, 0),
-                top_p=full(lanes, 1, jnp.float32),
-                seed=full(lanes, 0, jnp.uint32),
-            ),
+            rules=jax.tree.map(lambda value: full(lanes, value, value.dtype), arrays(Rules())),
         ),
         live=full(lanes, False, jnp.bool),
         finish=full(lanes, RUNNING),

@@ -16,11 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pasta_jax.decode.state import DecodeState, Rules, TopicIds, Topics
+from pasta_jax.decode.state import DecodeState, LoopSpec, TopicIds, Topics
+from pasta_jax.lang.grammar import BEGINS, BLANK, EXTENDS, SEVERAL, TEXT
 from pasta_jax.tokenizers.tokenizer import Tokenizer
+from pasta_jax.weights.rules import Rules
 
-# How the text of an id continues a topic; one bit each. SEVERAL: more than one word or line, or nothing (control ids).
-EXTENDS, BEGINS, BLANK, SEVERAL = (1 << n for n in range(4))
 BASE = 0x01000193  # of the digests of spellings: digest(a + b) = digest(a) * BASE ** len(b) + digest(b), modulo 2 ** 32
 SHARED = {chr(0xDC00 + byte) for byte in range(128, 256)}  # bytes of an incomplete character, as Python decodes them
 LONGEST = 255  # bytes of an id's spelling that count
@@ -63,11 +63,16 @@ def spelling(piece: bytes) -> bytes:
     return "".join(char for char in text if char.isalnum() or char in SHARED).encode("utf-8", "surrogateescape")
 
 
+def limits_topics(rules: Rules) -> bool:
+    """Whether decoding needs the rules for topics, and a loop with a state for them."""
+    return rules.max_topic_words > 0 or rules.distinct_topics
+
+
 def read_topic(
-    state: DecodeState, topic_B: jax.Array, fed_B: jax.Array, token_B: jax.Array, opens_B: jax.Array, rules: Rules
+    state: DecodeState, topic_B: jax.Array, fed_B: jax.Array, token_B: jax.Array, opens_B: jax.Array, spec: LoopSpec
 ) -> Topics:
     """The topics after main has fed `token_B` where `fed_B`; `topic_B` counts that token, `opens_B`: it closed one."""
-    topics, ids = state.topics, rules.topics
+    topics, ids = state.topics, spec.topics
     kind_V, ends_V, length_V = (np.frombuffer(field, np.uint8) for field in (ids.kinds, ids.ends, ids.lengths))
     id_B = jnp.minimum(token_B, len(kind_V) - 1)
     kind_B, ends_B = jnp.asarray(kind_V)[id_B], jnp.asarray(ends_V)[id_B] > 0
@@ -92,19 +97,19 @@ def read_topic(
 
 def text_kinds(state: DecodeState) -> jax.Array:
     """int32 [B]: the kinds of text that may continue the topic of each lane, as bits."""
-    topics, most_B = state.topics, state.request.max_topic_words
+    topics, most_B = state.topics, state.request.rules.max_topic_words
     room_B = topics.words < most_B
     limited_B = jnp.where(room_B, EXTENDS | BEGINS | BLANK, jnp.where(topics.in_word, EXTENDS, 0))
-    return jnp.where(most_B > 0, limited_B, EXTENDS | BEGINS | BLANK | SEVERAL)
+    return jnp.where(most_B > 0, limited_B, TEXT)
 
 
-def completing(state: DecodeState, size: int, rules: Rules) -> jax.Array:
+def completing(state: DecodeState, size: int, spec: LoopSpec) -> jax.Array:
     """bool [B, V]: the ids with which the topic that main is writing would spell an earlier one."""
     topics = state.topics
     rest_BxM = topics.earlier_length - topics.length[:, None]
-    asked_B = state.request.distinct_topics & (state.topic >= 0)
+    asked_B = state.request.rules.distinct_topics & (state.topic >= 0)
     possible_BxM = asked_B[:, None] & (rest_BxM > 0) & (rest_BxM <= LONGEST)
-    digest_G, group_V = np.unique(np.frombuffer(rules.topics.digests, np.uint32), return_inverse=True)
+    digest_G, group_V = np.unique(np.frombuffer(spec.topics.digests, np.uint32), return_inverse=True)
     group_V = np.pad(group_V.astype(np.int32), (0, size - len(group_V)), constant_values=len(digest_G))
 
     def search() -> jax.Array:

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from pasta_jax.decode.generate import Result
+from pasta_jax.decode.request import Result
 from pasta_jax.evaluate.rivals.answer import Outcome
 from pasta_jax.files import fingerprints
 from pasta_jax.files.validated import AtLeastZero, Count

@@ -17,13 +17,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from pasta_jax.api import load_model
-from pasta_jax.decode.generate import DecodeConfig, Request, generate
-from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.generate import generate
+from pasta_jax.decode.request import Request
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
+from pasta_jax.files.validated import typed
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.parameters import Params
 from pasta_jax.models.transformer import causal, logits, trunk
 from pasta_jax.weights.model import Model
+from pasta_jax.weights.rules import Rules
 
 try:
     from lm_eval.__main__ import cli_evaluate
@@ -57,7 +60,8 @@ class PastaLM(TemplateLM):
         self.model = model or load_model(source, adapter=adapter, only_decoding=False)
         self.chat = chat
         self.sequential = self.model.positions is None if sequential is None else sequential
-        self.config = DecodeConfig(lanes=lanes, rows=rows, slots=0)
+        decoding = {"lanes": lanes, "rows": rows, "slots": 0}
+        self.config = typed(decoding, DecodeConfig, "model_args", "correct it")
 
     @property
     def eot_token_id(self) -> int:
@@ -115,13 +119,14 @@ class PastaLM(TemplateLM):
         tokenizer, most = self.model.tokenizer, int(options.get("max_gen_toks", MAX_TOKENS))
         ids = tokenizer.chat([("user", context)]) if self.chat else tokenizer.prompt_ids(context)
         sampled = options.get("do_sample", False)
-        sampling = Sampling(
-            temperature=float(options.get("temperature", 1.0)) if sampled else 0.0,
-            top_p=float(options.get("top_p", 1.0)),
-            seed=int(options.get("seed", 0)),
-        )
+        rules = {
+            "temperature": float(options.get("temperature", 1.0)) if sampled else 0.0,
+            "top_p": float(options.get("top_p", 1.0)),
+            "seed": int(options.get("seed", 0)),
+        }
+        rules = typed(rules, Rules, "generation_kwargs", "correct it in the task")
         ids = ids[-max(self.model.config.context - most, 1) :]
-        return Request(tuple(ids), most, sampling, self.sequential, max_topic_tokens=12, max_chunk_tokens=638)
+        return Request(tuple(ids), most, self.sequential, rules)
 
 
 def _until(text: str, options: dict[str, Any]) -> str:

@@ -19,7 +19,8 @@ from typing import Literal, get_args
 
 import jax
 
-from pasta_jax.decode.generate import DecodeConfig
+from pasta_jax.decode.request import template
+from pasta_jax.decode.settings import AnswerSettings, DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate import interop, summary
 from pasta_jax.evaluate.answers import SystemAnswer, to_judge
@@ -43,8 +44,6 @@ from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.progress import doing, track
 from pasta_jax.runs import processes
 from pasta_jax.runs.ray import IN_ONE_PROCESS, RaySettings, connected
-from pasta_jax.toy.run import RequestSettings, template_of
-from pasta_jax.weights.generation_config import filled
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.settings import ModelSource
 from pasta_jax.weights.source import load
@@ -66,7 +65,7 @@ class Settings:
     prompts_file: str
     skeleton: Options
     decoding: DecodeConfig
-    request: RequestSettings
+    request: AnswerSettings
     mesh: MeshSettings
     executor: Literal["local", "ray"]
     ray: RaySettings
@@ -117,7 +116,7 @@ def run(settings: Settings, workdir: Path, limit: int | None = None) -> Evaluati
         if settings.throughput:
             together = time_together(tasks, first[: settings.throughput], workdir)
         report = Report(
-            options=dataclasses.asdict(tasks[0].template),
+            options=tasks[0].template.recorded(),
             models={task.system: task.model.identity for task in tasks},
             sets=reports(answers, won, every, timings),
             realised={system: realised(timings, system) for system in answers if timings and system != "baseline"},
@@ -154,13 +153,13 @@ def tasks_of(settings: Settings) -> list[Task]:
                 f"config.apar: {models[source].name} was not trained as APAR; name an adapter of configs/sft.py:apar"
             )
     # All are sampled like the first system, whatever their own files state.
-    request = filled(settings.request, models[sources[settings.systems[0]]].defaults)
-    template = template_of(request)
+    own = models[sources[settings.systems[0]]].defaults
+    request = template(settings.request, own, sequential=False)
     tasks = [
         Task(
             system=system,
             model=models[source],
-            template=dataclasses.replace(template, sequential=system not in OF_MODEL and system != "apar"),
+            template=dataclasses.replace(request, sequential=system not in OF_MODEL and system != "apar"),
             config=settings.decoding,
             options=settings.skeleton,
             unmasked=settings.unmasked,

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pasta_jax.decode.generate import DecodeConfig, Request, Result, generate, slots_for, stream
+from pasta_jax.decode.generate import generate, slots_for, stream
 from pasta_jax.decode.probe import well_formed
+from pasta_jax.decode.request import Request, Result
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.answers import SystemAnswer, answer_of, answer_of_outcome
 from pasta_jax.evaluate.questions import Question
@@ -58,11 +60,9 @@ class Task:
 
     def request(self, question: Question) -> Request:
         """A question's request. The seed of prompt n of a set is the template's plus n."""
-        seed = (self.template.sampling.seed + question.number) % 2**32
         return dataclasses.replace(
-            self.template,
+            self.template.with_seed(question.number),
             prompt_ids=tuple(self.model.tokenizer.chat(question.messages)),
-            sampling=dataclasses.replace(self.template.sampling, seed=seed),
             text=question.text,
             name=f"{question.prompts}: prompt {question.number}",
         )
@@ -70,13 +70,14 @@ class Task:
     def depends_on(self) -> dict[str, Any]:
         """What the records depend on, flat: neither on lanes and widths, which decide how fast they come, nor on how
         many prompts are chosen."""
-        request = {f"request.{name}": value for name, value in _flat(self.template).items() if name != "prompt_ids"}
+        request = _flat(self.template.recorded())
+        del request["prompt_ids"]
         about = {
             "system": self.system,
             "tags": self.model.tokenizer.tags.base,
             "model": self.model.identity,
             "positions": str(self.model.positions),
-            **request,
+            **{f"request.{name}": value for name, value in request.items()},
             "rows": self.config.rows,
             "slots": self.config.slots,
         }
@@ -110,14 +111,14 @@ class Task:
         outcome = answer(
             self.model, question.messages, request, self.options, self.config, shared=self.system == "skeleton"
         )
-        return answer_of_outcome(outcome, question.prompts, question.number, question.text, request.sampling.seed)
+        return answer_of_outcome(outcome, question.prompts, question.number, question.text, request.rules.seed)
 
     def _record(self, question: Question, request: Request, result: Result, measured: bool) -> SystemAnswer:
         """`measured`: with what the model would write without the grammar mask."""
         unmasked = None
         if measured:
-            unmasked = not well_formed(self.model, result.trace, self.config, request.sampling)
-        number, seed, tokenizer = question.number, request.sampling.seed, self.model.tokenizer
+            unmasked = not well_formed(self.model, result.trace, self.config, request.rules)
+        number, seed, tokenizer = question.number, request.rules.seed, self.model.tokenizer
         record = answer_of(result, question.prompts, number, question.text, seed, tokenizer, unmasked)
         if self.system == "apar":  # whose forks promise nothing
             chunks = tuple(dataclasses.replace(chunk, promised=0) for chunk in record.chunks)
@@ -129,10 +130,10 @@ def as_named(task: Task) -> Task:
     """The task of an ablation or of APAR, with what its name says; other tasks as they are."""
     match task.system:
         case "apar":  # forks have no topic, and nothing joins
-            rules = {"max_topic_tokens": 0, "max_topic_words": 0, "distinct_topics": False, "syncs": False}
-            return dataclasses.replace(task, template=dataclasses.replace(task.template, **rules))
+            forks = task.template.with_rules(max_topic_tokens=0, max_topic_words=0, distinct_topics=False)
+            return dataclasses.replace(task, template=dataclasses.replace(forks, syncs=False))
         case "no_topics":
-            return dataclasses.replace(task, template=dataclasses.replace(task.template, max_topic_tokens=0))
+            return dataclasses.replace(task, template=task.template.with_rules(max_topic_tokens=0))
         case "no_syncs":
             return dataclasses.replace(task, template=dataclasses.replace(task.template, syncs=False))
         case "constant" | "shared_start":
@@ -197,10 +198,9 @@ def _turn(
     return [done.known[_key(question)] for question in questions] if processes.is_first() else []
 
 
-def _flat(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass; those of a dataclass within it by their path."""
+def _flat(values: dict[str, Any]) -> dict[str, Any]:
+    """Values by name; those of a dictionary within by their path."""
     flat = {}
-    for name, part in vars(value).items():
-        inner = _flat(part) if dataclasses.is_dataclass(part) else None
-        flat |= {name: part} if inner is None else {f"{name}.{key}": one for key, one in inner.items()}
+    for name, part in values.items():
+        flat |= {f"{name}.{key}": one for key, one in part.items()} if isinstance(part, dict) else {name: part}
     return flat

@@ -1,6 +1,5 @@
 """Data from outside as typed values: limits on sizes, then types and ranges; errors name the place and the fix."""
 
-import dataclasses
 import json
 import re
 import typing
@@ -101,8 +100,9 @@ def located(error: msgspec.ValidationError, cls: Any) -> tuple[str, str]:
     """The place in the data, such as `a.b[0]`, and what is wrong there."""
     message, _, place = str(error).partition(" - at `$")
     place = place.rstrip("`").removeprefix(".")
-    if missing := re.fullmatch(r"Object missing required field `(.+)`", message):
-        return ".".join(filter(None, (place, missing[1]))), "missing"
+    for pattern, problem in (("missing required", "missing"), ("contains unknown", "unknown key")):
+        if found := re.fullmatch(f"Object {pattern} field `(.+)`", message, re.DOTALL):
+            return ".".join(filter(None, (place, found[1]))), problem
     if unknown := re.fullmatch("Invalid enum value (.*)", message, re.DOTALL):
         choices = dict.fromkeys(_choices(cls, re.findall(r"[^\W\d]\w*", place)))
         known = ", ".join(str(choice) or repr(choice) for choice in choices)
@@ -112,7 +112,7 @@ def located(error: msgspec.ValidationError, cls: Any) -> tuple[str, str]:
 
 def _choices(hint: Any, keys: list[str]) -> Iterator[Any]:
     """The values of the Literal that some keys lead to, starting from a type."""
-    if dataclasses.is_dataclass(hint):
+    if isinstance(hint, type):
         if keys and keys[0] in (hints := typing.get_type_hints(hint)):
             yield from _choices(hints[keys[0]], keys[1:])
     elif typing.get_origin(hint) is typing.Literal:

@@ -54,7 +54,7 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"pool/(chunk|epoch|main|position|token|step)", (DATA, None)),
     (r"threads/\w+", (DATA, None)),
     (r"(pool/fill|live|finish|step|spawned|topic|highest)", (DATA,)),
-    (r"request/(sampling/)?\w+", (DATA,)),
+    (r"request/(rules/)?\w+", (DATA,)),
     (r"topics/earlier_\w+", (DATA, None)),
     (r"topics/\w+", (DATA,)),
     (r"prompted", (DATA, None)),

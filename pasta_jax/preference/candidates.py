@@ -8,7 +8,9 @@ import numpy as np
 from pasta_jax.data.example import Example, encode
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.records import prompt_ids
-from pasta_jax.decode.generate import DecodeConfig, Request, Result, stream
+from pasta_jax.decode.generate import stream
+from pasta_jax.decode.request import Request, Result
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import BUDGET, OWN
 from pasta_jax.files.validated import Count
 from pasta_jax.lang.structure import NO_LABEL, Positions
@@ -57,9 +59,8 @@ def sample(
     for number, prompt in prompts.items():
         ids = tuple(prompt_ids(prompt, model.tokenizer))
         for answer in range(count):
-            seed = (template.sampling.seed + number * count + answer) % 2**32
-            sampling = dataclasses.replace(template.sampling, seed=seed)
-            requests.append(dataclasses.replace(template, prompt_ids=ids, sampling=sampling))
+            seeded = template.with_seed(number * count + answer)
+            requests.append(dataclasses.replace(seeded, prompt_ids=ids))
     unfinished: dict[int, dict[int, Candidate]] = {}
     for item in stream(model, requests, decoding, round_steps=256):
         if not isinstance(item, Result):

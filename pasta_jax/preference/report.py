@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.records import prompt_ids
-from pasta_jax.decode.generate import Request, generate
+from pasta_jax.decode.generate import generate
+from pasta_jax.decode.request import Request
 from pasta_jax.files.validated import AboveZero, Count
 from pasta_jax.judges.judge import Agreement, Verdict, both_orders, win_rate
 from pasta_jax.lang.clock import geometric_mean
@@ -194,11 +195,7 @@ def time_answers(stage: Stage, model: Model, answers: str, request: Request) -> 
 
     def milliseconds(model: Model, request: Request) -> list[float]:
         requests = [
-            dataclasses.replace(
-                request,
-                prompt_ids=tuple(prompt_ids(prompt, model.tokenizer)),
-                sampling=dataclasses.replace(request.sampling, seed=request.sampling.seed + number),
-            )
+            dataclasses.replace(request.with_seed(number), prompt_ids=tuple(prompt_ids(prompt, model.tokenizer)))
             for number, prompt in enumerate(prompts)
         ]
         return [result.trace.rounds[-1][1] for result in generate(model, requests, one_lane)]
@@ -219,7 +216,7 @@ def time_answers(stage: Stage, model: Model, answers: str, request: Request) -> 
 
     fingerprint = fingerprint_of_params(stage.baseline.params)
     inputs = {"baseline": fingerprint, "model": answers, "rounds": TIMED_ROUNDS}
-    inputs |= decode_inputs(stage, model, prompts, request) | {"plain": dataclasses.asdict(sequential)}
+    inputs |= decode_inputs(stage, model, prompts, request) | {"plain": sequential.recorded()}
 
     def fits(number: int, record: Timing) -> bool:
         return record.prompt == number

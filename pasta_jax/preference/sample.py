@@ -7,8 +7,10 @@ from typing import Any
 
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.records import prompt_ids
-from pasta_jax.decode.generate import Request, positions_for, slots_for
-from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode import request as decoding
+from pasta_jax.decode.generate import positions_for, slots_for
+from pasta_jax.decode.request import Request
+from pasta_jax.errors import PastaError
 from pasta_jax.files import fingerprints
 from pasta_jax.files.validated import Count
 from pasta_jax.preference.artifacts import Artifact
@@ -16,7 +18,6 @@ from pasta_jax.preference.candidates import Candidate, sample
 from pasta_jax.preference.sample_on_ray import on_workers, write_for_workers
 from pasta_jax.preference.stage import RoundModel, Stage, fingerprint_of_params
 from pasta_jax.progress import say, track
-from pasta_jax.weights.generation_config import filled
 from pasta_jax.weights.load import for_decoding
 from pasta_jax.weights.model import Model
 
@@ -31,16 +32,20 @@ class Answers:
 
 def template(stage: Stage, temperature: float, seed: int, sequential: bool) -> Request:
     """A request without its prompt."""
-    sampling = Sampling(temperature=temperature, seed=seed)
-    limits = dataclasses.asdict(filled(stage.settings.request, stage.sft.defaults))
-    return Request(prompt_ids=(), sampling=sampling, sequential=sequential, **limits)
+    request = stage.settings.request
+    for name in ("temperature", "seed"):
+        if getattr(request, name) is not None:
+            raise PastaError(f"config.request.{name}: answers are sampled with config.sample.{name}; set that instead")
+    # All ids can be drawn unless the config says otherwise: a preference is learned of what the model may write.
+    own = dataclasses.replace(stage.sft.defaults, temperature=temperature, top_k=0, top_p=1.0)
+    return decoding.template(request, own, sequential).with_rules(seed=seed)
 
 
 def decode_inputs(stage: Stage, model: Model, prompts: Sequence[Pair], request: Request) -> dict[str, Any]:
     """What answers depend on, apart from the model's parameters."""
     return {
         "prompts": fingerprints.of_data([dataclasses.astuple(prompt) for prompt in prompts]),
-        "request": dataclasses.asdict(request),
+        "request": request.recorded(),
         "decoding": dataclasses.asdict(stage.settings.decoding),
         "block": stage.settings.sample.block,
         "positions": dataclasses.asdict(positions_for(model)),

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pasta_jax.data.pairs import Pair
-from pasta_jax.decode.generate import DecodeConfig, Request
+from pasta_jax.decode.request import Request
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.models.settings import MeshSettings
 from pasta_jax.models.sharding import decoding_mesh

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from pasta_jax.decode.generate import DecodeConfig
+from pasta_jax.decode.settings import AnswerSettings, DecodeConfig
 from pasta_jax.files.validated import (
     AboveZero,
     AtLeastZero,
@@ -52,18 +52,6 @@ class SampleSettings:
     baseline_temperature: AtLeastZero
     seed: Seed
     block: Positive
-
-
-@dataclasses.dataclass(frozen=True)
-class RequestSettings:
-    """Limits of every answer."""
-
-    max_tokens: Positive
-    max_topic_tokens: Positive
-    max_topic_words: Count | None
-    distinct_topics: bool | None
-    end_stray_chunks: bool | None
-    max_chunk_tokens: Positive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +115,7 @@ class Settings:
     prompts: PromptSettings
     sample: SampleSettings
     decoding: DecodeConfig
-    request: RequestSettings
+    request: AnswerSettings  # without temperature and seed, which `sample` has
     judge: JudgeSettings
     score: ScoreSettings
     loss: PreferenceLoss

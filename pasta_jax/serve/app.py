@@ -82,7 +82,7 @@ async def complete(service: Service, kind: Kind, request: Request) -> Response:
     tags, own = service.model.tokenizer.tags, body.extension
     choices = [Choice(tags, body.stops, own.threads) for _ in requests]
     steps = service.stream_steps if body.stream else service.batch_steps
-    writer = Writer(kind, service.name, requests[0].sampling.seed)
+    writer = Writer(kind, service.name, requests[0].rules.seed)
     session = Session(service, requests, choices, steps)
     if body.stream:
         return EventStream(session, writer, body)

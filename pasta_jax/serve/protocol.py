@@ -1,13 +1,16 @@
 """OpenAI's request bodies as types: what is supported, what is ignored, and what is refused by name."""
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+import msgspec
+from msgspec import Meta, Struct
 
 from pasta_jax.errors import PastaError
-from pasta_jax.files.validated import Count, Positive, TopP, parse_json, typed
+from pasta_jax.files.validated import Count, Positive, TopP, located, parse_json
+from pasta_jax.weights.rules import MODELS_OWN, Given, optional
 
 FIX = "see the server's documentation"
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
@@ -39,6 +42,7 @@ IGNORED = {
 
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Stop = Annotated[str, Meta(min_length=1, max_length=256)]
+OURS = [name for name in MODELS_OWN if name not in ("temperature", "top_p")]  # which are OpenAI's
 Choices = Annotated[int, Meta(ge=1, le=128)]
 
 
@@ -58,32 +62,42 @@ class Refusal(PastaError):
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
 
-@dataclasses.dataclass(frozen=True)
-class Message:
-    """One message of a conversation; its content is a text, or a list of parts that are texts."""
+class Part(Struct):
+    """A part of a message's content."""
 
-    role: str
-    content: str | list[dict[str, Any]] | None = None
+    type: Literal["text"]
+    text: str
 
 
-@dataclasses.dataclass(frozen=True)
-class StreamOptions:
+class Message(Struct):
+    """One message of a conversation."""
+
+    role: Literal[tuple(ROLES)]
+    content: str | list[Part]
+
+    @property
+    def text(self) -> str:
+        """Its content, whose parts are joined."""
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
+class StreamOptions(Struct, forbid_unknown_fields=True):
     """What a stream carries besides its text."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None  # ignored
 
 
-@dataclasses.dataclass(frozen=True)
-class Extension:
-    """Our own field, `pasta`."""
-
-    threads: bool = False  # the threads' own text, each with its topic, promised length and step
-    sequential: bool | None = None  # without tags, for comparison; None: as the model was trained
-    top_k: Count | None = None
-    max_topic_words: Count | None = None
-    distinct_topics: bool | None = None
-    end_stray_chunks: bool | None = None
+# Our own field, `pasta`: besides these, the rules that OpenAI has no field for.
+Extension = msgspec.defstruct(
+    "Extension",
+    [
+        ("threads", bool, False),  # the threads' own text, each with its topic, promised length and step
+        ("sequential", bool | None, None),  # without tags, for comparison; None: as the model was trained
+        *optional(*OURS),
+    ],
+    forbid_unknown_fields=True,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +128,12 @@ class Body:
         """`pasta`, or its defaults."""
         return self.pasta or Extension()
 
+    @property
+    def rules(self) -> Given:
+        """The rules it gives, apart from the seed, which is drawn if there is none."""
+        ours = {name: getattr(self.extension, name) for name in OURS}
+        return Given(temperature=self.temperature, top_p=self.top_p, **ours)
+
 
 Kind = Literal["chat", "text"]
 
@@ -130,12 +150,12 @@ def read_body(content: bytes, kind: Kind) -> Body:
                 raise Refusal(f"{name}: is not supported; leave it out", code="unsupported_parameter", param=name)
         elif name not in known and name not in IGNORED:
             raise Refusal(f"{name}: unknown field; leave it out", code="unknown_parameter", param=name)
-    for name, hint in (("pasta", Extension), ("stream_options", StreamOptions)):
-        inner = raw.get(name)
-        for key in inner if isinstance(inner, dict) else ():
-            if key not in {field.name for field in dataclasses.fields(hint)}:
-                raise Refusal(f"{name}.{key}: unknown field; leave it out", code="unknown_parameter", param=name)
-    body = typed(raw, Body, "the body", "correct it")
+    try:
+        body = msgspec.convert(raw, Body)
+    except msgspec.ValidationError as error:
+        place, problem = located(error, Body)
+        code = "unknown_parameter" if problem == "unknown key" else None
+        raise Refusal(f"{place}: {problem}; correct it", code=code, param=re.split(r"\W", place)[0]) from None
     if body.extension.threads and body.stops:
         raise Refusal("stop: applies to the text in reading order, not to threads; drop stop or pasta.threads")
     if body.stream_options is not None and not body.stream:
@@ -147,19 +167,7 @@ def conversation(messages: Sequence[Message] | None) -> list[tuple[str, str]]:
     """The messages as (role, text)."""
     if not messages:
         raise Refusal("messages: missing or empty; send at least a user's message", param="messages")
-    pairs = []
-    for number, message in enumerate(messages):
-        place = f"messages[{number}]"
-        if message.role not in ROLES:
-            raise Refusal(f"{place}.role: unknown role {message.role!r}; use {', '.join(ROLES)}", param="messages")
-        parts = message.content
-        if isinstance(parts, list):
-            if any(part.get("type") != "text" or not isinstance(part.get("text"), str) for part in parts):
-                raise Refusal(f"{place}.content: only parts of type text are supported", param="messages")
-            parts = "".join(part["text"] for part in parts)
-        if parts is None:
-            raise Refusal(f"{place}.content: missing; write a text", param="messages")
-        pairs.append((ROLES[message.role], parts))
+    pairs = [(ROLES[message.role], message.text) for message in messages]
     if not pairs[-1][1].strip():
         raise Refusal("messages: the last text is blank; write a question", param="messages")
     return pairs

@@ -5,9 +5,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from pasta_jax.answer.run import RequestSettings, template_of
 from pasta_jax.decode.engine import open_engine
-from pasta_jax.decode.generate import DecodeConfig
+from pasta_jax.decode.request import template
+from pasta_jax.decode.settings import DecodeConfig, RequestSettings
 from pasta_jax.files.validated import Positive
 from pasta_jax.models.settings import MeshSettings
 from pasta_jax.models.sharding import decoding_mesh
@@ -17,7 +17,6 @@ from pasta_jax.serve.guard import Guard, is_loopback
 from pasta_jax.serve.metrics import Metrics
 from pasta_jax.serve.server import bound, key_from, serve
 from pasta_jax.serve.service import Limits, Service
-from pasta_jax.weights.generation_config import filled
 from pasta_jax.weights.settings import ModelSource
 from pasta_jax.weights.source import load
 
@@ -52,8 +51,7 @@ def run(settings: Settings) -> None:
     if not is_loopback(host) and key is None:
         say(f"{host}: anyone who reaches this machine may use the model; set --config.key_variable to require a key")
     model = load(settings.model, only_decoding=True, mesh=decoding_mesh(settings.mesh))
-    options = filled(settings.request, model.defaults)
-    sequential = model.positions is None if options.sequential is None else options.sequential
+    sequential = model.positions is None if settings.request.sequential is None else settings.request.sequential
     with doing("compiling"):
         engine = open_engine(model, settings.decoding, settings.limits.queue, topics=True, warm_up=settings.warm_up)
     service = Service(
@@ -62,7 +60,7 @@ def run(settings: Settings) -> None:
         engine=engine,
         metrics=Metrics(engine),
         decoding=settings.decoding,
-        template=template_of(options, sequential),
+        template=template(settings.request, model.defaults, sequential),
         limits=settings.limits,
         stream_steps=settings.stream_steps,
         batch_steps=settings.batch_steps,

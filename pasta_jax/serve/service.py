@@ -7,14 +7,14 @@ from typing import Any
 
 from pasta_jax.decode.engine import Engine
 from pasta_jax.decode.generate import slots_for
-from pasta_jax.decode.request import DecodeConfig, Request
+from pasta_jax.decode.request import SEEDS, Request
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.files.validated import AboveZero, Count, Positive
 from pasta_jax.serve.metrics import Metrics
 from pasta_jax.serve.protocol import Body, Kind, Refusal, conversation, prompt_of
 from pasta_jax.weights.model import Model
-
-SEEDS = 2**32
+from pasta_jax.weights.rules import filled
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,30 +65,23 @@ class Service:
         if count > (room := self.decoding.lanes + self.limits.queue):
             raise Refusal(f"n: {count}, but this server has room for {room}; send several requests", param="n")
         ids, text = self._prompt(body, kind)
-        own, template = body.extension, self.template
-        given = {
-            "max_tokens": body.max_completion_tokens or body.max_tokens,
-            "sequential": own.sequential,
-            "max_topic_words": own.max_topic_words,
-            "distinct_topics": own.distinct_topics,
-            "end_stray_chunks": own.end_stray_chunks,
-        }
-        changes = {name: value for name, value in given.items() if value is not None}
-        base = dataclasses.replace(template, prompt_ids=ids, text=text, name="the prompt", **changes)
+        template, sequential = self.template, body.extension.sequential
+        base = dataclasses.replace(
+            template,
+            prompt_ids=ids,
+            max_tokens=body.max_completion_tokens or body.max_tokens or template.max_tokens,
+            sequential=template.sequential if sequential is None else sequential,
+            rules=filled(body.rules, template.rules),
+            text=text,
+            name="the prompt",
+        )
         try:
             slots_for(self.model, [base], self.decoding)
         except PastaError as error:
             field = "messages" if kind == "chat" else "prompt"
             raise Refusal(str(error), code="context_length_exceeded", param=field) from None
-        seed = secrets.randbelow(SEEDS) if body.seed is None else body.seed
-        sampling = {"temperature": body.temperature, "top_p": body.top_p, "top_k": own.top_k}
-        sampling = {name: value for name, value in sampling.items() if value is not None}
-        return [
-            dataclasses.replace(
-                base, sampling=dataclasses.replace(template.sampling, seed=(seed + number) % SEEDS, **sampling)
-            )
-            for number in range(count)
-        ]
+        base = base.with_rules(seed=secrets.randbelow(SEEDS) if body.seed is None else body.seed % SEEDS)
+        return [base.with_seed(number) for number in range(count)]
 
     def _prompt(self, body: Body, kind: Kind) -> tuple[tuple[int, ...], str]:
         """The ids of the prompt, and its text for traces."""

@@ -5,8 +5,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pasta_jax.decode.generate import DecodeConfig, Request, positions_for
-from pasta_jax.decode.reference import Answer, Tape, answer, legal, moved, pick, uncached
+from pasta_jax.decode.generate import positions_for
+from pasta_jax.decode.reference import Answer, Tape, answer, legal, moved, uncached
+from pasta_jax.decode.reference_sampling import pick
+from pasta_jax.decode.request import Request
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.trace import Trace, spell
 from pasta_jax.weights.model import Model
 
@@ -33,7 +36,7 @@ def decode_broken(model: Model, requests: Sequence[Request], config: DecodeConfi
                 allowed = legal(query, request, tokenizer, logits.shape[-1])
                 allowed[tokenizer.tags.sync] &= ablation != "no_sync"
                 logits_V = moved(logits[row, query.slot], query, request, tokenizer)
-                tokens.append(pick(logits_V, allowed, request.sampling, query.thread, query.number))
+                tokens.append(pick(logits_V, allowed, request.rules, query.thread, query.number))
             try:
                 waiting[index] = runs[index].send(tokens)
             except StopIteration as stop:

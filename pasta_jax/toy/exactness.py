@@ -5,7 +5,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from pasta_jax.decode.generate import DecodeConfig, Request, Result, stream
+from pasta_jax.decode.generate import stream
+from pasta_jax.decode.request import Request, Result
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.lang.clock import geometric_mean, theoretical_speedup
 from pasta_jax.progress import say, track
 from pasta_jax.toy.ablation import ABLATIONS, decode_broken
@@ -71,12 +73,10 @@ class AblationResult:
 
 def requests_for(model: Model, problems: Sequence[Problem], template: Request, sequential: bool) -> list[Request]:
     """The problems as requests. `template` is a request without its prompt; each adds its number to the seed."""
-    sampling = template.sampling
     return [
         dataclasses.replace(
-            template,
+            template.with_seed(number),
             prompt_ids=tuple(model.tokenizer.chat([("user", problem.instruction)])),
-            sampling=dataclasses.replace(sampling, seed=sampling.seed + number),
             sequential=sequential,
         )
         for number, problem in enumerate(problems)

@@ -8,36 +8,19 @@ from typing import Literal
 
 import jax
 
-from pasta_jax.decode.generate import DecodeConfig, Request
-from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.request import template
+from pasta_jax.decode.settings import AnswerSettings, DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.files import atomic
-from pasta_jax.files.validated import AtLeastZero, Count, Positive, Records, RecordsOrNone, Seed, TopP
+from pasta_jax.files.validated import Count, Records, RecordsOrNone
 from pasta_jax.models.settings import MeshSettings
 from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.toy import exactness
 from pasta_jax.toy.exactness import AblationResult, GradedAnswer, Quality, Speed
 from pasta_jax.toy.level import refuse_other_level
 from pasta_jax.toy.task import HELD_OUT, problems
-from pasta_jax.weights.generation_config import filled
 from pasta_jax.weights.settings import ModelSource
 from pasta_jax.weights.source import load
-
-
-@dataclasses.dataclass(frozen=True)
-class RequestSettings:
-    """How one problem is answered; the model decodes with tags, the baseline sequentially."""
-
-    max_tokens: Positive
-    temperature: AtLeastZero | None  # None, here and below: the model's own
-    top_k: Count | None
-    top_p: TopP | None
-    seed: Seed
-    max_topic_tokens: Positive
-    max_topic_words: Count | None
-    distinct_topics: bool | None
-    end_stray_chunks: bool | None
-    max_chunk_tokens: Positive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +34,7 @@ class Settings:
     start: Count
     ablation: RecordsOrNone
     decoding: DecodeConfig
-    request: RequestSettings
+    request: AnswerSettings
     mesh: MeshSettings
 
 
@@ -111,38 +94,23 @@ def run(settings: Settings, output: Path | None = None) -> Report:
     model = load(settings.model, only_decoding=True, mesh=mesh)
     baseline = load(settings.baseline, only_decoding=True, mesh=mesh)
     chosen = problems(HELD_OUT, settings.start, settings.problems, settings.level)
-    template = template_of(filled(settings.request, model.defaults))
+    request = template(settings.request, model.defaults, sequential=False)
 
-    answers = exactness.answer_all(model, chosen, settings.decoding, template, sequential=False)
-    plain = exactness.answer_all(baseline, chosen, settings.decoding, template, sequential=True)
+    answers = exactness.answer_all(model, chosen, settings.decoding, request, sequential=False)
+    plain = exactness.answer_all(baseline, chosen, settings.decoding, request, sequential=True)
     broken = None
     if settings.ablation:
         with_ends = [problem for problem in chosen if problem.has_ends][: settings.ablation]
-        broken = exactness.ablate(model, with_ends, settings.decoding, template)
+        broken = exactness.ablate(model, with_ends, settings.decoding, request)
     if output is not None:
         write_answers(output, answers, plain)
     return Report(
         level=settings.level,
-        temperature=template.sampling.temperature,
+        temperature=request.rules.temperature,
         model=exactness.quality(answers),
         baseline=exactness.quality(plain),
         speed=exactness.speed(answers, plain),
         broken=broken,
-    )
-
-
-def template_of(request: RequestSettings) -> Request:
-    """A request without its prompt."""
-    return Request(
-        prompt_ids=(),
-        max_tokens=request.max_tokens,
-        sampling=Sampling(request.temperature, request.top_k, request.top_p, request.seed),
-        sequential=False,
-        max_topic_tokens=request.max_topic_tokens,
-        max_chunk_tokens=request.max_chunk_tokens,
-        max_topic_words=request.max_topic_words,
-        distinct_topics=request.distinct_topics,
-        end_stray_chunks=request.end_stray_chunks,
     )
 
 

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from pasta_jax.data.packing import Batch
-from pasta_jax.decode.generate import DecodeConfig, rules_for
-from pasta_jax.decode.interpreter import Rules, run
+from pasta_jax.decode.generate import loop_spec
+from pasta_jax.decode.interpreter import LoopSpec, run
 from pasta_jax.decode.prefill import prefill
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import DecodeState, empty_state
 from pasta_jax.device.devices import Chip, share_of_chip
 from pasta_jax.errors import PastaError
@@ -153,7 +154,7 @@ class Shapes:
     config: TransformerConfig
     params: Params
     state: DecodeState
-    rules: Rules
+    spec: LoopSpec
 
 
 def shapes_of(settings: CompileSettings, preset: str, mesh: Mesh) -> Shapes:
@@ -167,14 +168,14 @@ def shapes_of(settings: CompileSettings, preset: str, mesh: Mesh) -> Shapes:
     params = tpu.placed(params, mesh)
     vocabulary = Vocabulary(TagIds(config.vocab - NUM_TAGS), (1,), config.vocab)
     decoding = DecodeConfig(settings.lanes, settings.rows, settings.slots)
-    rules = rules_for(Model(preset, config, params, vocabulary), decoding, settings.slots, False)
-    return Shapes(config, params, tpu.placed(jax.eval_shape(state), mesh), rules)
+    spec = loop_spec(Model(preset, config, params, vocabulary), decoding, settings.slots, False)
+    return Shapes(config, params, tpu.placed(jax.eval_shape(state), mesh), spec)
 
 
 def lower_run(settings: CompileSettings, shapes: Shapes, mesh: Mesh) -> jax.stages.Lowered:
     """The interpreter's loop."""
     return run.lower(
-        shapes.params, shapes.state, scalar("int32"), scalar("bool"), config=shapes.config, rules=shapes.rules
+        shapes.params, shapes.state, scalar("int32"), scalar("bool"), config=shapes.config, spec=shapes.spec
     )
 
 
@@ -183,7 +184,7 @@ def lower_prefill(settings: CompileSettings, shapes: Shapes, mesh: Mesh) -> jax.
     sizes = ((), (settings.prefill,), (), (), ())
     lane, tokens, start, count, first = (scalar("int32", *size) for size in sizes)
     return prefill.lower(
-        shapes.params, shapes.state, lane, tokens, start, count, first, config=shapes.config, rules=shapes.rules
+        shapes.params, shapes.state, lane, tokens, start, count, first, config=shapes.config, spec=shapes.spec
     )
 
 
@@ -207,7 +208,7 @@ def scoring_for(settings: CompileSettings, shapes: Shapes) -> Scoring:
     """Blocked attention, and each layer recomputed in the backward pass."""
     train = settings.train
     return Scoring(
-        shapes.config, shapes.rules.tags, jnp.bfloat16, train.slice, train.block, remat=True, products=jnp.bfloat16
+        shapes.config, shapes.spec.tags, jnp.bfloat16, train.slice, train.block, remat=True, products=jnp.bfloat16
     )
 
 

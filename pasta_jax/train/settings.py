@@ -22,7 +22,7 @@ from pasta_jax.files.validated import (
 )
 from pasta_jax.lang.structure import Positions
 from pasta_jax.models.settings import TrainingMeshSettings
-from pasta_jax.weights.generation_config import Defaults
+from pasta_jax.weights.rules import Defaults
 from pasta_jax.weights.settings import ModelSource
 
 

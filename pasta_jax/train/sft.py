@@ -11,8 +11,8 @@ import jax
 from jax.sharding import Mesh
 
 from pasta_jax.data.batches import Feed
-from pasta_jax.decode.generate import DecodeConfig
 from pasta_jax.decode.probe import probe
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.device import devices
 from pasta_jax.errors import PastaError
 from pasta_jax.files.workdir import claim

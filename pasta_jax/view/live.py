@@ -18,7 +18,7 @@ from pasta_jax.view.terminal import formatted, style_of, wrapped
 from pasta_jax.view.text import READING_MS, SHORTEST_STEP_MS, printable, short
 
 if TYPE_CHECKING:
-    from pasta_jax.decode.generate import Event  # which loads JAX
+    from pasta_jax.decode.request import Event  # which loads JAX
 
 NARROWEST = 24  # columns of a panel
 MOST_LINES = 10  # of text in a panel

@@ -11,7 +11,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from pasta_jax.files.atomic import write_json, write_whole
 from pasta_jax.tokenizers.chat import jinja_template
 from pasta_jax.tokenizers.tokenizer import Tokenizer
-from pasta_jax.weights.generation_config import FILE, PLAIN, Defaults, as_json
+from pasta_jax.weights.generation_config import FILE, PLAIN, as_json
+from pasta_jax.weights.rules import Defaults
 
 _UNKNOWN, _USER_DEFINED = 2, 4  # types of pieces in a .model
 _BLANK = "▁"

@@ -9,83 +9,42 @@ greedy; without our section, topics and chunks have no rules but the language's.
 
 import dataclasses
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pasta_jax.files.validated import MIB, AtLeastZero, Count, TopP, read_json, typed
+from pasta_jax.files.validated import MIB, read_json
+from pasta_jax.weights.rules import MODELS_OWN, Defaults, optional
 
 FILE, SECTION = "generation_config.json", "pasta_jax"
-_RULES = ("max_topic_words", "distinct_topics", "end_stray_chunks")
+SAMPLED = ("temperature", "top_k", "top_p")  # Hugging Face's names, which count only with `do_sample`
+_OURS = [name for name in MODELS_OWN if name not in SAMPLED]
 
-Options = TypeVar("Options")
-
-
-@dataclasses.dataclass(frozen=True)
-class Defaults:
-    """Options of a request that a model has values of its own for."""
-
-    temperature: AtLeastZero = 0.0
-    top_k: Count = 0
-    top_p: TopP = 1.0
-    max_topic_words: Count = 0
-    distinct_topics: bool = False
-    end_stray_chunks: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class _Section:
-    """Our section of the file."""
-
-    max_topic_words: Count | None = None
-    distinct_topics: bool | None = None
-    end_stray_chunks: bool | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class _File:
-    """The fields that we read."""
-
-    do_sample: bool | None = None
-    temperature: AtLeastZero | None = None
-    top_k: Count | None = None
-    top_p: TopP | None = None
-    pasta_jax: _Section | None = None
-
+_Section = dataclasses.make_dataclass("_Section", optional(*_OURS), frozen=True)
+_File = dataclasses.make_dataclass(
+    "_File",
+    [("do_sample", bool | None, None), *optional(*SAMPLED), (SECTION, _Section | None, None)],
+    frozen=True,
+)
 
 PLAIN = Defaults()  # of a model without the file
 
 
 def read_defaults(folder: Path) -> Defaults | None:
-    """The defaults in a folder; None if it has no such file."""
+    """The model's own rules in a folder; None if it has no such file."""
     path = folder / FILE
     if not path.is_file():
         return None
-    fix = "fix or delete the file"
-    raw = read_json(path, dict[str, Any], most=MIB, fix=fix)
-    return typed(_chosen(typed(raw, _File, str(path), fix)), Defaults, str(path), fix)
+    file = read_json(path, _File, most=MIB, fix="fix or delete the file")
+    stated = vars(file.pasta_jax or _Section())
+    if file.do_sample:
+        stated |= {name: getattr(file, name) for name in SAMPLED}
+    stated = {name: value for name, value in stated.items() if value is not None}
+    unstated = {"temperature": 1.0} if file.do_sample else {}  # as in Hugging Face's tools
+    return Defaults(**(unstated | stated))
 
 
 def as_json(defaults: Defaults) -> dict[str, Any]:
     """The fields of the file that `read_defaults` reads back."""
-    sampling = {name: getattr(defaults, name) for name in ("temperature", "top_k", "top_p")}
-    rules = {name: getattr(defaults, name) for name in _RULES}
-    raw: dict[str, Any] = {"do_sample": True, **sampling} if defaults.temperature else {"do_sample": False}
-    return raw | {SECTION: rules} if any(rules.values()) else raw
-
-
-def filled(options: Options, defaults: Defaults) -> Options:
-    """A dataclass of options, in which each of the model's own that is None has its default."""
-    names = {field.name for field in dataclasses.fields(options)} & {
-        field.name for field in dataclasses.fields(Defaults)
-    }
-    unset = {name: getattr(defaults, name) for name in names if getattr(options, name) is None}
-    return dataclasses.replace(options, **unset)
-
-
-def _chosen(file: _File) -> dict[str, Any]:
-    """The fields of Defaults in a file. Sampling at an unstated temperature is at 1, as in Hugging Face's tools."""
-    rules = file.pasta_jax or _Section()
-    chosen = {name: getattr(rules, name) for name in _RULES}
-    if file.do_sample:
-        chosen["temperature"] = 1.0 if file.temperature is None else file.temperature
-        chosen |= {name: getattr(file, name) for name in ("top_k", "top_p")}
-    return {name: value for name, value in chosen.items() if value is not None}
+    sampled = {name: getattr(defaults, name) for name in SAMPLED}
+    ours = {name: getattr(defaults, name) for name in _OURS}
+    raw: dict[str, Any] = {"do_sample": True, **sampled} if defaults.temperature else {"do_sample": False}
+    return raw | {SECTION: ours} if any(ours.values()) else raw

@@ -10,7 +10,8 @@ from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.parameters import Params
 from pasta_jax.tokenizers.tokenizer import Tokenizer
 from pasta_jax.weights.for_cpu import CODED
-from pasta_jax.weights.generation_config import PLAIN, Defaults
+from pasta_jax.weights.generation_config import PLAIN
+from pasta_jax.weights.rules import Defaults
 
 BLOCKS = "q4"  # a dtype: float32, with the matrices of a quantised GGUF file in its own blocks
 

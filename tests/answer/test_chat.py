@@ -12,13 +12,14 @@ from configs.decode import get_config
 from pasta_jax.answer import chat
 from pasta_jax.answer import run as decode
 from pasta_jax.decode import trace_file
-from pasta_jax.decode.generate import DecodeConfig, generate
+from pasta_jax.decode.generate import generate
 from pasta_jax.decode.request import Request
-from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import PREDICTED
 from pasta_jax.runs import settings
 from pasta_jax.weights.model import Model
+from pasta_jax.weights.rules import Rules
 from tests import ROOT
 from tests.helpers.serving import export
 from tests.helpers.traces import tiny_model
@@ -61,7 +62,7 @@ def converse(monkeypatch, capsys, tmp_path):
 def answer_to(*messages: tuple[str, str], sequential: bool = False) -> str:
     """What `generate` answers to a conversation."""
     ids = tuple(model().tokenizer.chat(list(messages)))
-    request = Request(ids, TOKENS, Sampling(1.0), sequential, 12, 638)
+    request = Request(ids, TOKENS, sequential=sequential, rules=Rules(temperature=1.0))
     return generate(model(), [request], DecodeConfig(lanes=1, rows=3, slots=256))[0].text
 
 

@@ -8,10 +8,11 @@ import pytest
 
 from pasta_jax.answer import compare
 from pasta_jax.answer import run as pipeline
-from pasta_jax.decode.generate import DecodeConfig, Request, Result
-from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.request import Request, Result
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import PREDICTED
+from pasta_jax.weights.rules import Rules
 from tests.helpers.traces import TOKENIZER, tiny_model, traced
 
 pytestmark = pytest.mark.usefixtures("few_programs")
@@ -62,7 +63,7 @@ def test_the_median_of_three_is_shown(monkeypatch):
         return [Result(0, "", "stop", timed)]
 
     monkeypatch.setattr(compare, "generate", generate)
-    side = tiny_model(), Request((1,), 4, Sampling(), True, 1, 1)
+    side = tiny_model(), Request((1,), 4, sequential=True, rules=Rules(max_topic_tokens=1, max_chunk_tokens=1))
     results = compare.in_turn({"a": side, "b": side}, DecodeConfig(1, 2, 0), 3, {})
     assert compare.total_ms(results["a"]) == 7.0
     (first,) = generate(None, [side[1]], None)  # 1 ms, so that the times of a are 1, 4 and 2

@@ -13,7 +13,7 @@ from configs.benchmark import get_config
 from pasta_jax.benchmark import programs, steps
 from pasta_jax.benchmark import run as benchmark
 from pasta_jax.benchmark.reports import as_json
-from pasta_jax.decode.generate import DecodeConfig
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import empty_state
 from pasta_jax.errors import PastaError
 from pasta_jax.files import packages

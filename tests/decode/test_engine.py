@@ -7,13 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from pasta_jax.decode import device_loop
 from pasta_jax.decode import engine as engines
 from pasta_jax.decode import generate as decoding
+from pasta_jax.decode import prefill as prefilling
+from pasta_jax.decode.device_loop import DeviceLoop
 from pasta_jax.decode.engine import Cancelled, Engine, EngineClosed, QueueFull, open_engine
-from pasta_jax.decode.generate import DeviceLoop
-from pasta_jax.decode.request import DecodeConfig, Event, Request, Result
-from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.request import Event, Request, Result
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
+from pasta_jax.weights.rules import Rules
 from tests.helpers.traces import tiny_model
 
 pytestmark = pytest.mark.usefixtures("few_programs")
@@ -23,13 +26,13 @@ LONG = 200  # tokens that take longer than a test's next line
 
 
 def ask(prompt: str, tokens: int = 24, **changes) -> Request:
-    sampled = Sampling(temperature=1.0, seed=len(prompt))
-    return dataclasses.replace(Request(tuple(prompt.encode()), tokens, sampled, False, 4, 10), **changes)
+    rules = Rules(temperature=1.0, seed=len(prompt), max_topic_tokens=4, max_chunk_tokens=10)
+    return dataclasses.replace(Request(tuple(prompt.encode()), tokens, sequential=False, rules=rules), **changes)
 
 
 def loop() -> DeviceLoop:
-    rules = decoding.rules_for(tiny_model(), CONFIG, SLOTS, sequential=False)  # as replaced by few_programs
-    return DeviceLoop(tiny_model(), rules, LANES, SLOTS)
+    spec = decoding.loop_spec(tiny_model(), CONFIG, SLOTS, sequential=False)  # as replaced by few_programs
+    return DeviceLoop(tiny_model(), spec, LANES, SLOTS)
 
 
 @pytest.fixture
@@ -159,9 +162,9 @@ def test_a_cancelled_lane_leaves_no_trace_in_the_next_answer(engine):
 def test_a_long_prompt_is_written_between_the_rounds_of_others(monkeypatch):
     """One piece at a time while somebody reads; at once if nobody does."""
     log = []
-    prefill, run = decoding.prefill, decoding.run
-    monkeypatch.setattr(decoding, "prefill", lambda *a, **k: log.append("piece") or prefill(*a, **k))
-    monkeypatch.setattr(decoding, "run", lambda *a, **k: log.append("run") or run(*a, **k))
+    prefill, run = prefilling.prefill, device_loop.run
+    monkeypatch.setattr(prefilling, "prefill", lambda *a, **k: log.append("piece") or prefill(*a, **k))
+    monkeypatch.setattr(device_loop, "run", lambda *a, **k: log.append("run") or run(*a, **k))
     requests = {0: ask("x", LONG), 1: ask("y" * 60)}
     texts = {}
     for round_steps, expected in (

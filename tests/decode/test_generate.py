@@ -7,12 +7,15 @@ import jax
 import numpy as np
 import pytest
 
-from pasta_jax.decode.generate import DecodeConfig, Event, Request, Result, generate, slots_for, stream
+from pasta_jax.decode.generate import generate, slots_for, stream
 from pasta_jax.decode.prefill import pieces
-from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.request import Event, Request, Result
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
+from pasta_jax.files.validated import typed
 from pasta_jax.models.config import PRESETS
 from pasta_jax.weights.model import Model
+from pasta_jax.weights.rules import Rules
 from tests.helpers.byte_tokenizer import ByteTokenizer
 from tests.helpers.models import random_params, uncached
 from tests.helpers.traces import tiny_model
@@ -28,9 +31,9 @@ def toy(stacked: bool = False) -> Model:
     return Model("toy", config, jax.device_put(random_params(config, 1, stacked=stacked)), ByteTokenizer())
 
 
-def ask(prompt: str, tokens: int = 32, **changes) -> Request:
-    plain = Request(tuple(prompt.encode()), tokens, Sampling(), True, 4, 10)
-    return dataclasses.replace(plain, **changes)
+def ask(prompt: str, tokens: int = 32, sequential: bool = True, name: str = "", **rules) -> Request:
+    rules = Rules(**({"max_topic_tokens": 4, "max_chunk_tokens": 10} | rules))
+    return Request(tuple(prompt.encode()), tokens, sequential, rules, name=name)
 
 
 @pytest.mark.parametrize("stacked", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -59,8 +62,8 @@ def test_a_long_prompt_is_written_in_pieces():
 
 
 def test_batched_equals_alone_in_any_lane_and_with_more_requests_than_lanes():
-    sampled = Sampling(temperature=1.0, seed=3)
-    requests = [ask(p, sampling=s) for p in PROMPTS for s in (Sampling(), sampled, Sampling(0.8, 20, 0.9, 7))]
+    sampled = {"temperature": 1.0, "seed": 3}, {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "seed": 7}
+    requests = [ask(p, **rules) for p in PROMPTS for rules in ({}, *sampled)]
     alone = [generate(toy(), [request], CONFIG)[0] for request in requests]
     two_lanes = dataclasses.replace(CONFIG, lanes=2)
     for config in (CONFIG, two_lanes):
@@ -70,7 +73,7 @@ def test_batched_equals_alone_in_any_lane_and_with_more_requests_than_lanes():
 
 
 def test_equal_seeds_give_equal_answers():
-    requests = [ask("hello", sampling=Sampling(temperature=1.0, seed=seed)) for seed in (1, 2, 1, 2)]
+    requests = [ask("hello", temperature=1.0, seed=seed) for seed in (1, 2, 1, 2)]
     one, other, again, _ = (result.trace.token.tolist() for result in generate(toy(), requests, CONFIG))
     assert one == again
     assert one != other
@@ -104,7 +107,7 @@ def test_stop_ids_end_a_request_and_are_not_part_of_it():
 
 
 def test_a_stream_yields_every_token_once_and_in_order():
-    requests = [ask(p, sampling=Sampling(1.0, seed=n), sequential=False) for n, p in enumerate(PROMPTS)]
+    requests = [ask(p, temperature=1.0, seed=n, sequential=False) for n, p in enumerate(PROMPTS)]
     whole = generate(toy(), requests, CONFIG)
     for round_steps in (1, 5):
         items = list(stream(toy(), requests, CONFIG, round_steps))
@@ -122,7 +125,7 @@ def test_padding_rows_and_tags_are_never_sampled_without_tags():
         vocab_size = 330
 
     model = dataclasses.replace(tiny_model(), tokenizer=Short())
-    requests = [ask("x", tokens=100, sampling=Sampling(temperature=100.0, seed=seed)) for seed in range(4)]
+    requests = [ask("x", tokens=100, temperature=100.0, seed=seed) for seed in range(4)]
     seen = {token for result in generate(model, requests, CONFIG) for token in result.trace.token.tolist()}
     assert max(seen) in range(324, 330)  # at this temperature every allowed id is sampled
     assert not seen & set(range(256, 324))
@@ -150,15 +153,17 @@ def test_errors_name_prompts_as_their_requests_do_before_anything_is_decoded():
 
 
 def test_a_trace_shows_the_text_of_its_request_or_its_decoded_ids():
-    results = generate(toy(), [ask("hello", tokens=1), ask("hello", tokens=1, text="Hello?")], CONFIG)
+    results = generate(
+        toy(), [ask("hello", tokens=1), dataclasses.replace(ask("hello", tokens=1), text="Hello?")], CONFIG
+    )
     assert [result.trace.prompt for result in results] == ["hello", "Hello?"]
     assert not any(result.trace.replayed for result in results)
 
 
 @pytest.mark.parametrize("changes", [{"lanes": 0}, {"rows": 0}, {"slots": -1}, {"widths": (0,)}])
 def test_impossible_configs_are_refused(changes):
-    with pytest.raises(PastaError, match=f"^{next(iter(changes))} "):
-        dataclasses.replace(CONFIG, **changes)
+    with pytest.raises(PastaError, match=rf"config: {next(iter(changes))}\b.*>="):
+        typed(dataclasses.asdict(CONFIG) | changes, DecodeConfig, "config", "correct it")
 
 
 def test_pools_have_few_sizes_and_enough_slots():
@@ -173,7 +178,7 @@ def test_no_requests_no_results():
 
 @pytest.mark.slow  # quick: test_interpreter.py compares widths of 1, 3, 5 and 8 with the oracle
 def test_widths_do_not_change_answers():
-    requests = [ask(p, sampling=Sampling(1.0, seed=n), sequential=False) for n, p in enumerate(PROMPTS)]
+    requests = [ask(p, temperature=1.0, seed=n, sequential=False) for n, p in enumerate(PROMPTS)]
     plain = generate(toy(), requests, CONFIG)
     others = generate(toy(), requests, dataclasses.replace(CONFIG, widths=(2, 9)))
     for one, other in zip(plain, others, strict=True):

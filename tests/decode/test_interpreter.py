@@ -15,17 +15,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pasta_jax.decode import generate as decoding
+from pasta_jax.decode import prefill as prefilling
 from pasta_jax.decode import reference, rows
-from pasta_jax.decode.generate import DecodeConfig, Request, rules_for, start
+from pasta_jax.decode.generate import loop_spec
 from pasta_jax.decode.interpreter import Script, run
-from pasta_jax.decode.prefill import admit, prefill
+from pasta_jax.decode.prefill import admit, prefill, start
 from pasta_jax.decode.replay import replay_stream, script_for
-from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.request import Request
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import LENGTH, OPEN, STOP, DecodeState, empty_state
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
 from pasta_jax.lang.structure import Place, Positions, visible
 from pasta_jax.weights.model import Model
+from pasta_jax.weights.rules import Rules
 from tests.helpers import models
 from tests.helpers.byte_tokenizer import ByteTokenizer
 from tests.helpers.models import random_params
@@ -153,9 +155,9 @@ def test_scripted_programs_equal_the_oracles(count, config, positions):
     """Ids, threads, steps, positions, slot order, mask and finish, in lanes that are reused many times."""
     rng = random.Random(f"{count} {config} {positions}")
     model = dataclasses.replace(tiny(), positions=positions)
-    rules = rules_for(model, config, SLOTS, sequential=False)
+    spec = loop_spec(model, config, SLOTS, sequential=False)
     # Prefill does not depend on rows: one compiled program.
-    prefill_rules = rules_for(tiny(), dataclasses.replace(config, rows=2), SLOTS, sequential=False)
+    prefill_spec = loop_spec(tiny(), dataclasses.replace(config, rows=2), SLOTS, sequential=False)
     state = empty_state(TINY, config.lanes, SLOTS, jnp.float32, stacked=False)
     done, ends = 0, Counter()
     while done < count:
@@ -169,14 +171,16 @@ def test_scripted_programs_equal_the_oracles(count, config, positions):
             # A prompt may hold any id; tags in it have no meaning.
             prompt = tuple(rng.randrange(384) for _ in range(rng.choice([1, 2, 9, rng.randint(1, 32)])))
             budget = random_budget(rng, len(programs[lane]))
-            requests[lane] = Request(prompt, budget, Sampling(), False, LONGEST, LONGEST)
+            requests[lane] = Request(
+                prompt, budget, sequential=False, rules=Rules(max_topic_tokens=LONGEST, max_chunk_tokens=LONGEST)
+            )
         script = script_for(programs, TAGS, TOKENIZER.end_of_turn, SLOTS)
         tokens = np.full((config.lanes, LONGEST + 1), TOKENIZER.end_of_turn, np.int32)
         tokens[:, : script.tokens.shape[1]] = script.tokens
         for lane, request in requests.items():
-            state = start(model, state, lane, request, prefill_rules, first=scripts[lane][0][0])
+            state = start(model, state, lane, request, prefill_spec, first=scripts[lane][0][0])
         script = Script(jnp.asarray(tokens), script.start)
-        state = run(model.params, state, np.int32(10**6), np.False_, config=TINY, rules=rules, script=script)
+        state = run(model.params, state, np.int32(10**6), np.False_, config=TINY, spec=spec, script=script)
         records = read_lanes(state)
         for lane in lanes:
             answer = reference.scripted(requests[lane], config, TOKENIZER, TINY.context, positions, scripts[lane])
@@ -198,7 +202,7 @@ def test_the_worked_example_is_correct():
     source = Path(rows.__file__).read_text()
     table = [line.split() for line in re.findall(r"^# +(\d+ +\d:.*)$", source, re.MULTILINE)]
     program = Program((Chunk("", 1, "abc"), Chunk("", 1, "d"), Chunk("", 1, "e"), Sync(), Text(".")))
-    request = Request((63,), 1, Sampling(), False, 1, 1)
+    request = Request((63,), 1, sequential=False, rules=Rules(max_topic_tokens=1, max_chunk_tokens=1))
     config = DecodeConfig(lanes=1, rows=3, slots=SLOTS)
     *_, result = replay_stream(tiny(), request, program.ids(TOKENIZER), config, round_steps=100)
     names = {TAGS.promise: "[P]", TAGS.close(1): "[P:1]", TAGS.async_: "[A]", TAGS.end_async: "[/A]", TAGS.sync: "[S]"}
@@ -216,8 +220,8 @@ def test_the_worked_example_is_correct():
 
 def test_profiles_name_the_phases_of_steps_and_of_prefills():
     state = empty_state(TINY, 1, SLOTS, jnp.float32, stacked=False)
-    rules = rules_for(tiny(), DecodeConfig(lanes=1, rows=2, slots=SLOTS), SLOTS, sequential=False)
-    fixed = {"config": TINY, "rules": rules}
+    spec = loop_spec(tiny(), DecodeConfig(lanes=1, rows=2, slots=SLOTS), SLOTS, sequential=False)
+    fixed = {"config": TINY, "spec": spec}
     one = np.int32(1)
     for lowered, phases in (
         (run.lower(tiny().params, state, one, np.False_, **fixed), "open pick write model sample advance"),
@@ -236,11 +240,11 @@ def test_the_state_is_donated_and_the_pool_never_copied():
     config = dataclasses.replace(TINY, head_dim=64)
     decode_config = DecodeConfig(lanes=4, rows=4, slots=1024)
     model = dataclasses.replace(tiny(), config=config, params=jax.device_put(random_params(config, 1)))
-    rules = rules_for(model, decode_config, decode_config.slots, sequential=False)
-    rules = dataclasses.replace(rules, widths=(4,), prefixes=(512,))  # one loop, in which attention reads half or all
+    spec = loop_spec(model, decode_config, decode_config.slots, sequential=False)
+    spec = dataclasses.replace(spec, widths=(4,), prefixes=(512,))  # one loop, in which attention reads half or all
     state = empty_state(config, decode_config.lanes, decode_config.slots, jnp.float32, stacked=False)
     arguments = (model.params, state, np.int32(1), np.False_)
-    program = run.lower(*arguments, config=config, rules=rules).compile()
+    program = run.lower(*arguments, config=config, spec=spec).compile()
     memory = program.memory_analysis()
     keys_values = sum(leaf.nbytes for leaf in jax.tree.leaves(state.pool.kv))
     assert memory.alias_size_in_bytes >= sum(leaf.nbytes for leaf in jax.tree.leaves(state))
@@ -253,9 +257,9 @@ def test_the_state_is_donated_and_the_pool_never_copied():
 
 def test_admission_donates_the_state_too(monkeypatch):
     config = DecodeConfig(lanes=1, rows=2, slots=SLOTS)
-    rules = rules_for(tiny(), config, SLOTS, sequential=False)
+    spec = loop_spec(tiny(), config, SLOTS, sequential=False)
     states = [empty_state(TINY, 1, SLOTS, jnp.float32, stacked=False)]
-    monkeypatch.setattr(decoding, "admit", lambda *arguments: states.append(admit(*arguments)) or states[-1])
-    states.append(start(tiny(), states[0], 0, Request((1, 2, 3), 9, Sampling(), False, 4, 4), rules))
+    monkeypatch.setattr(prefilling, "admit", lambda *arguments: states.append(admit(*arguments)) or states[-1])
+    states.append(start(tiny(), states[0], 0, Request((1, 2, 3), 9, sequential=False), spec))
     deleted = [{leaf.is_deleted() for leaf in jax.tree.leaves(state)} for state in states]
     assert deleted == [{True}, {True}, {False}]  # empty, admitted, its prompt written

@@ -7,12 +7,14 @@ import jax
 import numpy as np
 import pytest
 
-from pasta_jax.decode.generate import DecodeConfig, Request, generate
+from pasta_jax.decode.generate import generate
 from pasta_jax.decode.probe import figures_of, well_formed
-from pasta_jax.decode.reference import pick
-from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.reference_sampling import pick
+from pasta_jax.decode.request import Request
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.models.config import PRESETS
 from pasta_jax.weights.model import Model
+from pasta_jax.weights.rules import Rules
 from tests.helpers.byte_tokenizer import ByteTokenizer
 from tests.helpers.models import random_params, uncached
 
@@ -34,8 +36,8 @@ def toy(tags: float = 1.0) -> Model:
 def answers(tags: float = 1.0, temperature: float = 0.0):
     """Answers of two tokens, each with its number as its seed."""
     prompts = [bytes(np.random.default_rng(n).integers(65, 91, 5)) for n in range(12)]
-    samplings = [Sampling(temperature, seed=n) for n in range(12)]
-    requests = [Request(tuple(p), 2, one, False, 2, 5) for p, one in zip(prompts, samplings, strict=True)]
+    rules = [Rules(temperature=temperature, seed=n, max_topic_tokens=2, max_chunk_tokens=5) for n in range(12)]
+    requests = [Request(tuple(p), 2, sequential=False, rules=one) for p, one in zip(prompts, rules, strict=True)]
     return generate(toy(tags), requests, CONFIG)
 
 
@@ -45,14 +47,14 @@ def answers(tags: float = 1.0, temperature: float = 0.0):
 def test_well_formed_answers_equal_the_unmasked_models(tags, temperature):
     outcomes, all_ids = [], np.ones(toy().config.vocab, bool)
     for result in answers(tags, temperature):
-        sampling = Sampling(temperature, seed=result.request)
+        rules = Rules(temperature=temperature, seed=result.request)
         prompt, fed = list(result.trace.prompt_ids), result.trace.token.tolist()
         if TAGS.promise in fed or len(fed) < 2:
             continue
         logits = uncached(toy(tags), [*prompt, *fed])[len(prompt) - 1 :]
-        best = [pick(logits_V, all_ids, sampling, thread=0, number=number) for number, logits_V in enumerate(logits)]
+        best = [pick(logits_V, all_ids, rules, thread=0, number=number) for number, logits_V in enumerate(logits)]
         legal = [not TAGS.is_tag(id) or id in (TAGS.promise, TAGS.sync) for id in best]
-        assert well_formed(toy(tags), result.trace, CONFIG, sampling) == all(legal)
+        assert well_formed(toy(tags), result.trace, CONFIG, rules) == all(legal)
         outcomes.append(all(legal))
     assert (tags == 0.0) in outcomes
 

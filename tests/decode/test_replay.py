@@ -10,10 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pasta_jax.decode.generate import DecodeConfig, Request, positions_for, rules_for, start
+from pasta_jax.decode.generate import loop_spec, positions_for
 from pasta_jax.decode.interpreter import run
+from pasta_jax.decode.prefill import start
 from pasta_jax.decode.replay import prepare, replay, replayed, script_for
-from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.request import Request
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import empty_state
 from pasta_jax.lang.clock import clock
 from pasta_jax.lang.program import Program
@@ -24,6 +26,7 @@ from pasta_jax.models.config import PRESETS
 from pasta_jax.models.parameters import is_stacked
 from pasta_jax.weights.load import load_model
 from pasta_jax.weights.model import Model
+from pasta_jax.weights.rules import Rules
 from tests.helpers.byte_tokenizer import ByteTokenizer
 from tests.helpers.models import random_params
 from tests.helpers.programs import random_program
@@ -64,16 +67,21 @@ def logits_of(params, hidden_NxE, config):
 def interleaved(model: Model, pairs, config: DecodeConfig, prefixes: tuple[int, ...]):
     """(each lane's ReplayResult, the final hidden states of its slots), with few shapes to compile."""
     tags, end = model.tokenizer.tags, model.tokenizer.end_of_turn
-    rules = dataclasses.replace(rules_for(model, config, config.slots, sequential=False), prefixes=prefixes)
+    spec = dataclasses.replace(loop_spec(model, config, config.slots, sequential=False), prefixes=prefixes)
     # Rules that prefill does not depend on are equal for all: one compiled program.
-    prefill_rules = dataclasses.replace(rules, rows=1, widths=(1,), prefixes=(), positions=Positions())
+    prefill_spec = dataclasses.replace(spec, rows=1, widths=(1,), prefixes=(), positions=Positions())
     stacked = is_stacked(model.params)
     state = empty_state(model.config, config.lanes, config.slots, jnp.float32, stacked, keep_hidden=True)
     script = script_for([program for _, program in pairs], tags, end, config.slots)
     for lane, (prompt, program) in enumerate(pairs):
-        request = Request(tuple(prompt), len(program) + 1, Sampling(), False, LONGEST, LONGEST)
-        state = start(model, state, lane, request, prefill_rules, first=int(script.tokens[lane, 0]))
-    state = run(model.params, state, np.int32(10**6), np.False_, config=model.config, rules=rules, script=script)
+        request = Request(
+            tuple(prompt),
+            len(program) + 1,
+            sequential=False,
+            rules=Rules(max_topic_tokens=LONGEST, max_chunk_tokens=LONGEST),
+        )
+        state = start(model, state, lane, request, prefill_spec, first=int(script.tokens[lane, 0]))
+    state = run(model.params, state, np.int32(10**6), np.False_, config=model.config, spec=spec, script=script)
     final, hidden = dataclasses.replace(state, hidden=None), np.asarray(state.hidden)
     results = [replayed(model, final, lane, *pair) for lane, pair in enumerate(pairs)]
     return results, [hidden[lane, : len(result.token)] for lane, result in enumerate(results)]
@@ -210,9 +218,9 @@ def test_replay_of_real_text_computes_what_one_forward_pass_computes(name):
     pairs = real_pairs(model.tokenizer)
     assert len(pairs) == 4
     config = DecodeConfig(lanes=len(pairs), rows=3, slots=0)
-    state, rules, script = prepare(model, *map(list, zip(*pairs, strict=True)), config, keep_hidden=True)
-    rules = dataclasses.replace(rules, widths=(3,))
-    state = run(model.params, state, np.int32(10**6), np.False_, config=model.config, rules=rules, script=script)
+    state, spec, script = prepare(model, *map(list, zip(*pairs, strict=True)), config, keep_hidden=True)
+    spec = dataclasses.replace(spec, widths=(3,))
+    state = run(model.params, state, np.int32(10**6), np.False_, config=model.config, spec=spec, script=script)
     hidden, structures = teacher_forced(model, pairs)
     assert max(parts.position.max() for parts in structures) > 2 * (model.config.window or 600)
     ours, theirs = [], []

@@ -12,14 +12,16 @@ import numpy as np
 import pytest
 
 from pasta_jax.decode import reference
-from pasta_jax.decode.generate import DecodeConfig, Request, Result, generate, rules_for, start, stream
+from pasta_jax.decode.generate import generate, loop_spec, stream
 from pasta_jax.decode.interpreter import run
-from pasta_jax.decode.prefill import admit, prefill
-from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.prefill import admit, prefill, start
+from pasta_jax.decode.request import Request, Result
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import BUDGET, LENGTH, OPEN, OWN, STOP, empty_state
 from pasta_jax.lang.program import Program
 from pasta_jax.models.config import PRESETS
 from pasta_jax.weights.model import Model
+from pasta_jax.weights.rules import Rules
 from tests.helpers.byte_tokenizer import ByteTokenizer
 from tests.helpers.models import TINY, random_params
 
@@ -57,27 +59,29 @@ def hot_and_tiny() -> Model:
 
 EIGHT_LANES = DecodeConfig(lanes=8, rows=4, slots=80)
 SAMPLINGS = (
-    Sampling(temperature=1.0),
-    Sampling(temperature=1.0, top_k=40),
-    Sampling(temperature=1.0, top_p=0.9),
-    Sampling(temperature=0.7, top_k=100, top_p=0.95),
-    Sampling(),
+    Rules(temperature=1.0),
+    Rules(temperature=1.0, top_k=40),
+    Rules(temperature=1.0, top_p=0.9),
+    Rules(temperature=0.7, top_k=100, top_p=0.95),
+    Rules(),
 )
 
 
 def random_request(rng: random.Random) -> Request:
-    sampling = dataclasses.replace(rng.choice(SAMPLINGS), seed=rng.randrange(2**32))
-    return Request(
+    rules = dataclasses.replace(rng.choice(SAMPLINGS), seed=rng.randrange(2**32))
+    request = Request(
         prompt_ids=tuple(rng.randrange(384) for _ in range(rng.randint(1, 16))),
         max_tokens=rng.choice([100, 60, 60, rng.randint(1, 30)]),
-        sampling=sampling,
         sequential=rng.random() < 0.05,
+        rules=rules,
+        syncs=rules.seed % 8 > 0,
+    )
+    return request.with_rules(
         max_topic_tokens=rng.choice([0, 3, 8]),
         max_chunk_tokens=rng.choice([0, 5, 12, 100]),
         max_topic_words=rng.choice([9, 9, 1, 2]),  # never 0: all requests, also alone, need the same program
         distinct_topics=rng.random() < 0.5,
-        syncs=sampling.seed % 8 > 0,
-        end_stray_chunks=sampling.seed % 2 > 0,
+        end_stray_chunks=rules.seed % 2 > 0,
     )
 
 
@@ -144,9 +148,9 @@ def test_rules_for_topics_hold_where_they_are_asked_for():
             elif topic is not None:
                 topic.append(id)
         spelled = [text for text in (reference.spelled(topic, TOKENIZER) for topic in topics) if text]
-        repeated[request.distinct_topics] += len(spelled) - len(set(spelled))
+        repeated[request.rules.distinct_topics] += len(spelled) - len(set(spelled))
         words = max((len(TOKENIZER.decode(topic).split()) for topic in topics), default=0)
-        longest[request.max_topic_words] = max(longest[request.max_topic_words], words)
+        longest[request.rules.max_topic_words] = max(longest[request.rules.max_topic_words], words)
     assert repeated[True] == 0
     assert repeated[False] > 0
     assert longest[9] > longest[2] == 2
@@ -180,22 +184,22 @@ def test_results_do_not_depend_on_rows_being_packed():
 
 def test_nan_in_a_lane_does_not_reach_its_neighbours():
     requests = random_requests(100)[:2]
-    rules = rules_for(talkative(), EIGHT_LANES, EIGHT_LANES.slots, sequential=False, topics=True)
+    spec = loop_spec(talkative(), EIGHT_LANES, EIGHT_LANES.slots, sequential=False, topics=True)
 
     def columns(poisoned: bool) -> list[np.ndarray]:
         state = empty_state(
             talkative().config, EIGHT_LANES.lanes, EIGHT_LANES.slots, jnp.float32, stacked=False, topics=True
         )
         for lane, request in enumerate(requests):
-            state = start(talkative(), state, lane, request, rules)
+            state = start(talkative(), state, lane, request, spec)
         if poisoned:
             kv = jax.tree.map(lambda leaf: leaf.at[1].set(jnp.nan), state.pool.kv)
             pool = dataclasses.replace(state.pool, kv=kv)
-            hot = state.request.sampling.temperature.at[1].set(jnp.nan)
-            sampling = dataclasses.replace(state.request.sampling, temperature=hot)
-            request = dataclasses.replace(state.request, sampling=sampling)
+            hot = state.request.rules.temperature.at[1].set(jnp.nan)
+            rules = dataclasses.replace(state.request.rules, temperature=hot)
+            request = dataclasses.replace(state.request, rules=rules)
             state = dataclasses.replace(state, pool=pool, request=request)
-        state = run(talkative().params, state, np.int32(100), np.False_, config=talkative().config, rules=rules)
+        state = run(talkative().params, state, np.int32(100), np.False_, config=talkative().config, spec=spec)
         pool = state.pool
         return [np.asarray(field) for field in (pool.token, pool.chunk, pool.step, pool.position, pool.fill)]
 
@@ -209,9 +213,9 @@ def test_nan_in_a_lane_does_not_reach_its_neighbours():
 def test_answers_at_high_temperature_are_well_formed():
     """At temperature 2 all answers parse as programs, and none leaves a promise or a chunk open."""
     count = 400
-    prompt = Request((1, 2, 3), 40, Sampling(), False, 3, 9)
+    prompt = Request((1, 2, 3), 40, sequential=False, rules=Rules(max_topic_tokens=3, max_chunk_tokens=9))
     hot = [
-        dataclasses.replace(prompt, sampling=Sampling(temperature=2.0, seed=seed), max_tokens=8 + seed % 40)
+        dataclasses.replace(prompt.with_rules(temperature=2.0, seed=seed), max_tokens=8 + seed % 40)
         for seed in range(count)
     ]
     config = DecodeConfig(lanes=100, rows=4, slots=64)
@@ -266,13 +270,15 @@ def test_new_sampling_seeds_and_budgets_compile_nothing():
         return [function._cache_size() for function in (admit, prefill, run)]
 
     before = answered(100) and compiled()
-    plain = Request((1, 2, 3), 10, Sampling(), False, 2, 3, max_topic_words=9)
+    plain = Request(
+        (1, 2, 3), 10, sequential=False, rules=Rules(max_topic_tokens=2, max_chunk_tokens=3, max_topic_words=9)
+    )
     others = [
-        dataclasses.replace(plain, max_topic_words=0, distinct_topics=True),
+        plain.with_rules(max_topic_words=0, distinct_topics=True),
         plain,
-        dataclasses.replace(plain, sampling=Sampling(0.3, 7, 0.5, 2**32 - 1), max_tokens=33),
-        dataclasses.replace(plain, sequential=True, max_topic_tokens=9, max_chunk_tokens=1),
-        *[dataclasses.replace(plain, sampling=Sampling(temperature=1.5, seed=seed)) for seed in range(6)],
+        dataclasses.replace(plain.with_rules(temperature=0.3, top_k=7, top_p=0.5, seed=2**32 - 1), max_tokens=33),
+        dataclasses.replace(plain.with_rules(max_topic_tokens=9, max_chunk_tokens=1), sequential=True),
+        *[plain.with_rules(temperature=1.5, seed=seed) for seed in range(6)],
     ]
     list(stream(talkative(), others, EIGHT_LANES, round_steps=7))
     assert compiled() == before

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from scipy.special import chdtri
 
-from pasta_jax.decode import reference
-from pasta_jax.decode.sampling import FORBIDDEN, Sampling, SamplingArrays, draw, keep_top
-from pasta_jax.errors import PastaError
+from pasta_jax.decode import reference_sampling as reference
+from pasta_jax.decode.sampling import FORBIDDEN, draw, keep_top
+from pasta_jax.decode.state import arrays
+from pasta_jax.weights.rules import Rules
 
 keep_top_jit = jax.jit(keep_top)
 draw_jit = jax.jit(draw)
@@ -112,17 +113,17 @@ def test_every_row_has_its_own_filter():
 # Draws
 
 
-def sampling_of(count: int, temperature=1.0, top_k=0, top_p=1.0, seed=0) -> SamplingArrays:
+def rules_of(count: int, **rules) -> Rules:
     """Arrays [count] from numbers or arrays."""
-    values = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    types = {"temperature": np.float32, "top_k": np.int32, "top_p": np.float32, "seed": np.uint32}
-    return SamplingArrays(**{name: filled(value, count, types[name]) for name, value in values.items()})
+    dtypes = arrays(Rules())
+    values = vars(dtypes) | rules
+    return Rules(**{name: filled(value, count, getattr(dtypes, name).dtype) for name, value in values.items()})
 
 
 def draws_of_rows(temperature: float, seed: int = 1) -> np.ndarray:
     count = len(rows())
     zero = filled(0, count, np.int32)
-    return np.asarray(draw_jit(rows(), sampling_of(count, temperature, seed=seed), zero, zero))
+    return np.asarray(draw_jit(rows(), rules_of(count, temperature=temperature, seed=seed), zero, zero))
 
 
 def test_greedy_is_the_first_of_the_greatest():
@@ -152,10 +153,10 @@ def test_frequencies_of_tokens(vary, temperature, top_k, top_p):
     logits_V = np.random.default_rng(2).standard_normal(12)
     varied = np.arange(count) * 7919 + 11
     folded = {"seed": 3, "thread": 2, "number": 5} | {vary: varied}
-    sampling = sampling_of(count, temperature, top_k, top_p, folded["seed"])
+    rules = rules_of(count, temperature=temperature, top_k=top_k, top_p=top_p, seed=folded["seed"])
     thread, number = (filled(folded[name], count, np.int32) for name in ("thread", "number"))
     logits_NxV = np.broadcast_to(logits_V.astype(np.float32), (count, len(logits_V)))
-    tokens = np.asarray(draw_jit(logits_NxV, sampling, thread, number))
+    tokens = np.asarray(draw_jit(logits_NxV, rules, thread, number))
     left_V = reference.keep(logits_V / temperature, top_k, top_p)
     expected_V = count * np.exp(left_V) / np.exp(left_V).sum()
     seen_V = np.bincount(tokens, minlength=len(logits_V))
@@ -169,9 +170,9 @@ def test_seed_thread_and_number_are_distinguished():
     folded = np.array(list(itertools.product((0, 1, 2), repeat=3)))
     count = len(folded)
     seed, thread, number = folded.T
-    sampling = sampling_of(count, seed=seed)
+    rules = rules_of(count, temperature=1.0, seed=seed)
     logits = np.zeros((count, 1000), np.float32)
-    tokens = np.asarray(draw_jit(logits, sampling, thread.astype(np.int32), number.astype(np.int32))).tolist()
+    tokens = np.asarray(draw_jit(logits, rules, thread.astype(np.int32), number.astype(np.int32))).tolist()
     assert len(set(tokens)) >= 25  # 27 draws out of 1000: hardly any two alike
     seen = dict(zip(map(tuple, folded.tolist()), tokens, strict=True))
     assert all(seen[a, b, c] != seen[b, a, c] for a, b, c in seen if a != b)
@@ -185,8 +186,9 @@ def test_neighbours_do_not_matter():
     thread, number, top_k = (rng.integers(0, high, count, np.int32) for high in (20, 500, 70))
     temperature = rng.choice([0, 0.5, 1, 3], count).astype(np.float32)
     top_p = rng.choice([0.3, 0.9, 1], count).astype(np.float32)
-    sampling = SamplingArrays(temperature, top_k * rng.integers(0, 2, count, np.int32), top_p, seed)
-    arguments = (rows(), sampling, thread, number)
+    top_k *= rng.integers(0, 2, count, np.int32)
+    rules = rules_of(count, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    arguments = (rows(), rules, thread, number)
     together = np.asarray(draw_jit(*arguments))
 
     def draws_at(index: slice | np.ndarray) -> np.ndarray:
@@ -196,20 +198,3 @@ def test_neighbours_do_not_matter():
         assert draws_at(slice(row, row + 1))[0] == together[row]
     order = rng.permutation(count)
     assert np.array_equal(draws_at(order), together[order])
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        dict(temperature=-0.1),
-        dict(temperature=float("nan")),
-        dict(top_k=-1),
-        dict(top_p=0.0),
-        dict(top_p=1.01),
-        dict(seed=-1),
-        dict(seed=2**32),
-    ],
-)
-def test_invalid_parameters_are_refused(bad):
-    with pytest.raises(PastaError, match=f"^{next(iter(bad))} "):
-        Sampling(**bad)

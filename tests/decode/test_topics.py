@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from pasta_jax.decode import reference
-from pasta_jax.decode.generate import Request
-from pasta_jax.decode.grammar import FORK, SYNC, allow
-from pasta_jax.decode.sampling import FORBIDDEN, Sampling
-from pasta_jax.decode.state import Rules, Topics, empty_state
+from pasta_jax.decode.grammar import allow
+from pasta_jax.decode.request import Request
+from pasta_jax.decode.sampling import FORBIDDEN
+from pasta_jax.decode.state import LoopSpec, Topics, empty_state
 from pasta_jax.decode.topics import completing, kind_of, read_topic, spelling, text_kinds, topic_ids
+from pasta_jax.lang.grammar import CHUNK, FORK, MAIN, SYNC, TOPIC
 from pasta_jax.lang.structure import PREDICTED
+from pasta_jax.weights.rules import Rules
 from tests.helpers.byte_tokenizer import ByteTokenizer
 from tests.helpers.models import TINY
 
@@ -49,31 +51,32 @@ class Words(ByteTokenizer):
 
 TOKENIZER = Words()
 TAGS = TOKENIZER.tags
-RULES = Rules(TAGS, TOKENIZER.stop_ids, 384, 2, (1, 2), (), PREDICTED, 64, topics=topic_ids(TOKENIZER))
+SPEC = LoopSpec(TAGS, TOKENIZER.stop_ids, 384, 2, (1, 2), (), PREDICTED, 64, topics=topic_ids(TOKENIZER))
 
 
-@functools.partial(jax.jit, static_argnames="rules")
-def feed(state, token_B, rules):
+@functools.partial(jax.jit, static_argnames="spec")
+def feed(state, token_B, spec):
     """Main feeds one id in every lane."""
     opens_B = TAGS.is_close(token_B)
     inside_B = jnp.where(state.topic >= 0, state.topic + 1, -1)
     topic_B = jnp.where(token_B == TAGS.promise, 0, jnp.where(opens_B, -1, inside_B))
     state = dataclasses.replace(state, spawned=state.spawned + opens_B)
-    topics = read_topic(state, topic_B, jnp.ones(LANES, bool), token_B, opens_B, rules)
+    topics = read_topic(state, topic_B, jnp.ones(LANES, bool), token_B, opens_B, spec)
     return dataclasses.replace(state, topic=topic_B, topics=topics)
 
 
-@functools.partial(jax.jit, static_argnames="rules")
-def allowed(state, rules):
+@functools.partial(jax.jit, static_argnames="spec")
+def allowed(state, spec):
     """bool [B, V]: the text ids that may continue the topics, as the interpreter combines the rules."""
-    kind_V = jnp.asarray(np.frombuffer(rules.topics.kinds, np.uint8))
-    return ((kind_V[None] & text_kinds(state)[:, None]) != 0) & ~completing(state, 384, rules)
+    kind_V = jnp.asarray(np.frombuffer(spec.topics.kinds, np.uint8))
+    return ((kind_V[None] & text_kinds(state)[:, None]) != 0) & ~completing(state, 384, spec)
 
 
 def new_state(max_words: list[int], distinct: list[bool]):
     state = empty_state(TINY, LANES, SLOTS, jnp.float32, stacked=False, topics=True)
     limits = {"max_topic_words": jnp.array(max_words), "distinct_topics": jnp.array(distinct)}
-    return dataclasses.replace(state, request=dataclasses.replace(state.request, **limits))
+    rules = dataclasses.replace(state.request.rules, **limits)
+    return dataclasses.replace(state, request=dataclasses.replace(state.request, rules=rules))
 
 
 def after(*topics: str, max_words: int = 0, distinct: bool = False) -> set[str]:
@@ -82,8 +85,8 @@ def after(*topics: str, max_words: int = 0, distinct: bool = False) -> set[str]:
     for number, topic in enumerate(topics):
         ids = [TAGS.promise, *(PIECES.index(piece) for piece in topic.split("|") if topic)]
         for id in ids + [TAGS.close(3)] * (number < len(topics) - 1):
-            state = feed(state, jnp.full(LANES, id), RULES)
-    may = np.asarray(allowed(state, RULES))
+            state = feed(state, jnp.full(LANES, id), SPEC)
+    may = np.asarray(allowed(state, SPEC))
     assert (may == may[:1]).all()
     return {piece for piece, is_legal in zip(PIECES, may[0], strict=False) if is_legal}
 
@@ -138,11 +141,11 @@ def test_masks_equal_the_oracles_on_random_topics():
             topics.append([[rng.randrange(len(PIECES)) for _ in range(LANES)] for _ in range(length)])
             closing = [[TAGS.close(1)] * LANES] * (len(topics) < 3)
             for column in ([TAGS.promise] * LANES, *topics[-1], *closing):
-                state = feed(state, jnp.array(column), RULES)
-        may = np.asarray(allowed(state, RULES))[:, : len(PIECES)]
+                state = feed(state, jnp.array(column), SPEC)
+        may = np.asarray(allowed(state, SPEC))[:, : len(PIECES)]
         for lane in range(LANES):
             limits = {"max_topic_words": words[lane], "distinct_topics": distinct[lane]}
-            request = Request((1,), 9, Sampling(), False, 9, 9, **limits)
+            request = Request((1,), 9, sequential=False, rules=Rules(**limits))
             *earlier, topic = (tuple(column[lane] for column in topic) for topic in topics)
 
             def breaks(id: int, at: int) -> bool:
@@ -161,11 +164,10 @@ def test_masks_equal_the_oracles_on_random_topics():
 def test_what_would_begin_another_word_gives_its_probability_to_the_closing_tags():
     state = new_state([2] * LANES, [False] * LANES)
     for id in (TAGS.promise, PIECES.index("red "), PIECES.index("ci")):
-        state = feed(state, jnp.full(LANES, id), RULES)
+        state = feed(state, jnp.full(LANES, id), SPEC)
     logits = np.random.default_rng(2).normal(0, 3, (LANES, 384)).astype(np.float32)
-    main, inside = np.ones(LANES, bool), np.full(LANES, 2)
-    places = jnp.asarray(main), jnp.asarray(inside), jnp.asarray(~main), jnp.asarray(main), jnp.full(LANES, 9)
-    masked = np.asarray(allow(jnp.asarray(logits), RULES, *places, text_kinds(state)))
+    places = jnp.full(LANES, TOPIC), state.request.tags_allowed, state.request.rules
+    masked = np.asarray(allow(jnp.asarray(logits), SPEC, *places, text_kinds(state)))
     text = np.array([not TAGS.is_tag(id) and id not in TOKENIZER.stop_ids for id in range(384)])
     close = np.array([bool(TAGS.is_close(id)) for id in range(384)])
     extends = text & (masked[0] > FORBIDDEN)
@@ -180,10 +182,9 @@ def test_what_would_begin_another_word_gives_its_probability_to_the_closing_tags
 
 def test_a_chunk_that_would_write_what_only_main_may_ends_instead():
     logits = np.random.default_rng(3).normal(0, 3, (4, 384)).astype(np.float32)
-    main, asked = np.array([False, False, True, True]), np.array([True, False, True, False])
-    no, outside, tags, unlimited = np.zeros(4, bool), np.full(4, -1), np.full(4, FORK | SYNC), np.full(4, 9)
-    rows = (jnp.asarray(column) for column in (main, outside, no, tags, unlimited))
-    masked = np.asarray(allow(jnp.asarray(logits), RULES, *rows, None, jnp.asarray(asked)))
+    rules = Rules(end_stray_chunks=jnp.array([True, False, True, False]))
+    states = jnp.array([CHUNK, CHUNK, MAIN, MAIN])
+    masked = np.asarray(allow(jnp.asarray(logits), SPEC, states, jnp.full(4, FORK | SYNC), rules))
     end, mains = TAGS.end_async, [TAGS.promise, TAGS.sync, *TOKENIZER.stop_ids]
     expected = np.where(masked > FORBIDDEN, logits, masked)
     expected[0, end] = np.log(np.exp(logits[0, [end, *mains]]).sum())

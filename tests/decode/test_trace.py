@@ -8,9 +8,9 @@ import random
 import numpy as np
 import pytest
 
-from pasta_jax.decode.generate import DecodeConfig, Event, Request, Result
 from pasta_jax.decode.replay import replay_stream
-from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.request import Event, Request, Result
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import LENGTH, STOP
 from pasta_jax.decode.trace import Trace
 from pasta_jax.decode.trace_file import from_json, load, save, to_json
@@ -18,6 +18,7 @@ from pasta_jax.decode.transcript import Transcript
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.clock import clock, parallelism
 from pasta_jax.lang.program import Chunk, Program, Text
+from pasta_jax.weights.rules import Rules
 from tests.helpers.traces import PROGRAM, TOKENIZER, random_traces, script_of, tiny_model, traced
 
 TAGS = TOKENIZER.tags
@@ -168,7 +169,13 @@ def test_a_transcript_returns_all_text_that_is_certain_and_no_more():
 def test_a_replay_is_streamed_like_an_answer_and_timed():
     expected, _ = traced(script_of(PROGRAM))
     config = DecodeConfig(1, 8, 0)
-    request = Request(tuple(TOKENIZER.encode("why?")), 1, Sampling(), True, 1, 1, text="Why?")
+    request = Request(
+        tuple(TOKENIZER.encode("why?")),
+        1,
+        sequential=True,
+        rules=Rules(max_topic_tokens=1, max_chunk_tokens=1),
+        text="Why?",
+    )
     *events, result = replay_stream(tiny_model(), request, PROGRAM.ids(TOKENIZER), config, round_steps=5)
     assert isinstance(result, Result)
     assert all(isinstance(event, Event) for event in events)
@@ -233,25 +240,25 @@ REFUSED = [
     (edit(steps=None), "steps: missing"),
     (edit(critical_path=None), "critical_path: missing"),
     (edit(extra=1), "extra: unknown key"),
-    (edit(steps="9"), "steps: is not an int"),
-    (edit(steps=True), "steps: is not an int"),
-    (edit(steps=-1), "steps: is out of range"),
+    (edit(steps="9"), "steps: expected `int`"),
+    (edit(steps=True), "steps: expected `int`"),
+    (edit(steps=-1), "steps: expected `int` >= 0"),
     (edit(steps=3), "tokens.step: is not within 1 to 3"),
     (edit(steps=10**6), "steps: more than the [0-9]+ tokens"),
-    (edit(policy="oracle2"), "policy: is 'oracle2', not one of predicted"),
-    (edit(finish="done"), "finish: is 'done', not one of stop, length"),
+    (edit(policy="oracle2"), "policy: unknown value 'oracle2'; choose from predicted"),
+    (edit(finish="done"), "finish: unknown value 'done'; choose from stop, length"),
     (edit(closed=["own", "own"]), "tokens.thread: has a thread that is not in closed"),
     (edit(closed=lambda old: [*old, "own"]), "closed: has 5 threads for 3 promises"),
-    (edit(closed=[]), "closed: is empty"),
-    (edit(closed=[["own"]]), "closed: is"),
+    (edit(closed=[]), "closed: expected `array` of length >= 1"),
+    (edit(closed=[["own"]]), r"closed\[0\]: expected `str`"),
     (edit(prompt="\ud800"), "is not valid Unicode"),
-    (edit(prompt_ids=[2**31]), "prompt_ids: has a number out of range"),
-    (edit(prompt_ids=[1.0]), "prompt_ids: is not a list of int"),
+    (edit(prompt_ids=[2**31]), "prompt_ids.*: expected `int` <="),
+    (edit(prompt_ids=[1.0]), "prompt_ids.*: expected `int`"),
     (edit(rounds=[[1, 2.0]]), "rounds: does not start at step 0"),
     (edit(rounds=[[0, 2.0], [0, 3.0]]), "rounds: decreases"),
-    (edit(rounds=[[0, float("nan")]]), "rounds: is not a list of"),
-    (edit(rounds=[3]), "rounds: is not a list of"),
-    (edit(tokens=[]), "tokens: is not a dict"),
+    (edit(rounds=[[0, float("nan")]]), "rounds.*: expected `float`"),
+    (edit(rounds=[3]), "rounds.*: expected `array`"),
+    (edit(tokens=[]), "tokens: expected `object`"),
     (edit(tokens=lambda old: old | {"more": []}), "tokens.more: unknown key"),
     (edit(tokens=column("id", lambda ids: ids[:-1])), "tokens.id: its length differs from that of tokens.text"),
     (edit(tokens=column("step", lambda steps: steps[::-1])), "tokens.step: decreases"),

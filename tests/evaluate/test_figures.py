@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pasta_jax.decode.generate import Result
+from pasta_jax.decode.request import Result
 from pasta_jax.evaluate.answers import ChunkFigures, Fed, SystemAnswer, answer_of, to_judge
 from pasta_jax.evaluate.figures import figures, has_distinct_topics, leaks_a_tag, speed
 from tests.helpers.traces import PROGRAM, TOKENIZER, script_of, traced

@@ -66,7 +66,7 @@ def test_generated_text_ends_at_the_first_stop_text(harness):
     assert harness._until("one", {"until": "two"}) == harness._until("one", {}) == "one"
     request = harness.PastaLM(model=tiny_model())._request("x" * 600, {"max_gen_toks": 100, "until": ["."]})
     assert len(request.prompt_ids) + 100 == 512  # the end of a context that is too long
-    assert (request.sampling.temperature, request.sequential) == (0.0, True)
+    assert (request.rules.temperature, request.sequential) == (0.0, True)
 
 
 def test_without_the_package_the_error_names_it(monkeypatch):

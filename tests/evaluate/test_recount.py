@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from pasta_jax.decode.generate import Result
+from pasta_jax.decode.request import Result
 from pasta_jax.evaluate.answers import SystemAnswer, answer_of
 from pasta_jax.evaluate.summary import estimates, ratios
 from pasta_jax.files import jsonl

@@ -13,8 +13,8 @@ import pytest
 
 from configs.evaluate import get_config
 from pasta_jax.data.prompt_sets import by_hash, no_fork
-from pasta_jax.decode.request import DecodeConfig, Request
-from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.request import Request
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate import on_ray as evaluate_on_ray
 from pasta_jax.evaluate import page, questions
@@ -30,7 +30,7 @@ from pasta_jax.evaluate.systems import SHOWN, Task
 from pasta_jax.evaluate.timing import Throughput
 from pasta_jax.lang.structure import Positions
 from pasta_jax.runs import settings
-from pasta_jax.weights.generation_config import Defaults
+from pasta_jax.weights.rules import Defaults, Rules
 from tests.evaluate.test_interop import annotations
 from tests.helpers.traces import tiny_model
 
@@ -276,9 +276,9 @@ def test_an_ablation_is_the_model_with_one_part_changed(run):
     tasks = {task.system: task for task in evaluate_text.tasks_of(settings.read(config, evaluate_text.Settings))}
     assert tuple(tasks) == config.systems
     model = tasks["model"]
-    for system, changes in {"no_topics": {"max_topic_tokens": 0}, "no_syncs": {"syncs": False}}.items():
-        assert tasks[system].template == dataclasses.replace(model.template, **changes)
-        assert tasks[system].model is model.model
+    assert tasks["no_topics"].template == model.template.with_rules(max_topic_tokens=0)
+    assert tasks["no_syncs"].template == dataclasses.replace(model.template, syncs=False)
+    assert all(tasks[system].model is model.model for system in ("no_topics", "no_syncs"))
     for policy in ("constant", "shared_start"):
         assert tasks[policy].template == model.template
         assert tasks[policy].model == dataclasses.replace(model.model, positions=Positions(policy))
@@ -289,8 +289,7 @@ def test_apar_needs_a_model_trained_so_and_forks_without_topics_or_joins(run):
     with pytest.raises(PastaError, match=r"config\.apar: tiny was not trained as APAR; name an adapter"):
         run(systems=("apar",))
     ids = (1,)
-    template = Request(ids, 9, Sampling(), False, max_topic_tokens=12, max_chunk_tokens=9, max_topic_words=3)
+    template = Request(ids, 9, sequential=False, rules=Rules(max_topic_words=3, distinct_topics=True))
     config, options = DecodeConfig(1, 2, 0), Options(2, 8, 6, "none")
     task = evaluate_answers.as_named(Task("apar", tiny_model(), template, config, options, unmasked=0))
-    assert (task.template.max_topic_tokens, task.template.max_topic_words, task.template.syncs) == (0, 0, False)
-    assert not task.template.sequential
+    assert task.template == Request(ids, 9, sequential=False, rules=Rules(max_topic_tokens=0), syncs=False)

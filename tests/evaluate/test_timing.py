@@ -6,19 +6,20 @@ from types import SimpleNamespace
 
 import pytest
 
-from pasta_jax.decode.generate import DecodeConfig, Request
-from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.request import Request
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate import timing as evaluate_speed
 from pasta_jax.evaluate.questions import Question
 from pasta_jax.evaluate.rivals.answer import Options
 from pasta_jax.evaluate.systems import System, Task
 from pasta_jax.evaluate.timing import Throughput, Timed, Timing, realised, time_answers, time_together
+from pasta_jax.weights.rules import Rules
 from tests.evaluate.test_figures import answer
 from tests.helpers.traces import tiny_model
 
 QUESTIONS = [Question("set", number, f"Question {number}?", "") for number in range(3)]
-TEMPLATE = Request((), 9, Sampling(), False, max_topic_tokens=12, max_chunk_tokens=9)
+TEMPLATE = Request((), 9, sequential=False, rules=Rules(max_topic_tokens=12, max_chunk_tokens=9))
 
 
 def task(system: System, lanes: int = 4) -> Task:

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from pasta_jax.decode import generate, prefill, replay
-from pasta_jax.decode.state import Rules
+from pasta_jax.decode.state import LoopSpec
 
 
 def decode_with_few_programs(patch: pytest.MonkeyPatch) -> None:
@@ -14,12 +14,12 @@ def decode_with_few_programs(patch: pytest.MonkeyPatch) -> None:
     Users' programs have a second loop, of one row, and up to four more, and attention to prefixes of the pool;
     test_interpreter.py, test_sampled_programs.py, test_replay.py and test_generate.py show that they change no token.
     """
-    rules_for = generate.rules_for
+    loop_spec = generate.loop_spec
 
-    def with_one_loop(*arguments, **options) -> Rules:
-        rules = rules_for(*arguments, **options)
-        return dataclasses.replace(rules, widths=(rules.rows,), packed=rules.packed[-1:], prefixes=())
+    def with_one_loop(*arguments, **options) -> LoopSpec:
+        spec = loop_spec(*arguments, **options)
+        return dataclasses.replace(spec, widths=(spec.rows,), packed=spec.packed[-1:], prefixes=())
 
     for module in (generate, replay):
-        patch.setattr(module, "rules_for", with_one_loop)
+        patch.setattr(module, "loop_spec", with_one_loop)
     patch.setattr(prefill, "PIECES", (64, 512))

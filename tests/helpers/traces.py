@@ -7,12 +7,13 @@ import jax
 import numpy as np
 
 from pasta_jax.decode import reference
-from pasta_jax.decode.generate import DecodeConfig, Request
-from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.request import Request
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.trace import Trace, spell
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
 from pasta_jax.lang.structure import PREDICTED
 from pasta_jax.weights.model import Model
+from pasta_jax.weights.rules import Rules
 from tests.helpers.byte_tokenizer import ByteTokenizer
 from tests.helpers.models import TINY, random_params
 
@@ -92,7 +93,9 @@ def traced(
 ) -> tuple[Trace, reference.Answer]:
     """The trace of a script, timed every `round_steps` steps (0: not timed), and the oracle's records."""
     ids = tokenizer.encode(prompt)
-    request = Request(tuple(ids), budget, Sampling(), False, ENOUGH, ENOUGH)
+    request = Request(
+        tuple(ids), budget, sequential=False, rules=Rules(max_topic_tokens=ENOUGH, max_chunk_tokens=ENOUGH)
+    )
     answer = reference.scripted(request, DecodeConfig(1, rows, 0), tokenizer, 8192, PREDICTED, script)
     columns = {
         name: np.array(getattr(answer.tape, name)[len(ids) :], np.int32)

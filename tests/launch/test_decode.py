@@ -15,7 +15,8 @@ import pytest
 from configs.decode import get_config
 from pasta_jax.answer import run as pipeline
 from pasta_jax.answer.prompts import Prompt, read_program, read_prompt, read_prompts_file
-from pasta_jax.decode import generate
+from pasta_jax.decode import device_loop
+from pasta_jax.decode import prefill as prefilling
 from pasta_jax.decode.lane_log import LaneLog
 from pasta_jax.decode.trace_file import load
 from pasta_jax.errors import PastaError
@@ -112,14 +113,14 @@ def test_the_toys_question_is_one_of_its_problems():
 
 def test_compiling_counts_for_no_request(answer, monkeypatch):
     """The time to the first token is the model's; a prompt of a new length may compile for longer."""
-    compiled, prefill = [0.0], generate.prefill
+    compiled, prefill = [0.0], prefilling.prefill
 
     def compiles(*arguments, **statics):
         compiled[0] += 100
         return prefill(*arguments, **statics)
 
-    monkeypatch.setattr(generate, "prefill", compiles)
-    monkeypatch.setattr(generate.compilation_cache, "seconds", lambda: compiled[0])
+    monkeypatch.setattr(prefilling, "prefill", compiles)
+    monkeypatch.setattr(device_loop.compilation_cache, "seconds", lambda: compiled[0])
     out, err = answer(prompt="hello", json=True)
     record = json.loads(out)
     assert -100_000 < record["prefill_ms"] < 0

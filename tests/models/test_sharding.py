@@ -11,11 +11,12 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from pasta_jax.decode import generate as decoding
-from pasta_jax.decode.generate import DecodeConfig, Request, generate, start
+from pasta_jax.decode.generate import generate
 from pasta_jax.decode.interpreter import run
-from pasta_jax.decode.prefill import prefill
+from pasta_jax.decode.prefill import prefill, start
 from pasta_jax.decode.replay import replay, script_for
-from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.request import Request
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import empty_state
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.program import Program
@@ -39,6 +40,7 @@ from pasta_jax.tpu.program import collectives, device_bytes
 from pasta_jax.weights import adapter as lora
 from pasta_jax.weights.load import by_columns, in_panels
 from pasta_jax.weights.model import Model
+from pasta_jax.weights.rules import Rules
 from tests.helpers.byte_tokenizer import ByteTokenizer
 from tests.helpers.models import random_params
 
@@ -87,7 +89,14 @@ PROGRAMS = [
     )
 ]
 REQUESTS = [  # more than lanes
-    Request(tuple(prompt), 40, Sampling(temperature, top_k, top_p, seed), False, 3, 6)
+    Request(
+        tuple(prompt),
+        40,
+        sequential=False,
+        rules=Rules(
+            temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, max_topic_tokens=3, max_chunk_tokens=6
+        ),
+    )
     for seed, (prompt, (temperature, top_k, top_p)) in enumerate(
         zip(PROMPTS * 3, [(1.0, 0, 1.0), (0.0, 0, 1.0), (1.0, 50, 0.9)] * 4, strict=True)
     )
@@ -148,14 +157,14 @@ def test_decoded_tokens_are_equal_with_our_own_kernels():
 def test_a_state_keeps_its_sharding_and_nothing_compiles_twice():
     """A step's results have the sharding of its arguments: else every call would move the pool, or compile again."""
     model = model_on(WIDE, "stacked", (2, 4))
-    rules = decoding.rules_for(model, SETTINGS, 256, sequential=False)  # as replaced by few_programs
+    spec = decoding.loop_spec(model, SETTINGS, 256, sequential=False)  # as replaced by few_programs
     sampled(WIDE, "stacked", (2, 4))
     compiled = [function._cache_size() for function in (run, prefill)]
     state = create_on_mesh_of(model.params, empty_state, WIDE, SETTINGS.lanes, 256, jnp.float32, True)
     expected = shardings(state, mesh_of(2, 4))
     for request in range(2):
-        state = start(model, state, request, REQUESTS[request], rules)
-        state = run(model.params, state, np.int32(4), np.bool_(False), config=WIDE, rules=rules, script=None)
+        state = start(model, state, request, REQUESTS[request], spec)
+        state = run(model.params, state, np.int32(4), np.bool_(False), config=WIDE, spec=spec, script=None)
         assert jax.tree.map(lambda leaf: leaf.sharding, state) == expected
     assert [function._cache_size() for function in (run, prefill)] == compiled
 
@@ -168,8 +177,8 @@ def test_a_state_keeps_its_sharding_and_nothing_compiles_twice():
 def test_a_step_reuses_the_pool_and_moves_no_part_of_it(config, reduced):
     model = model_on(config, "stacked", (2, 4))
     state = create_on_mesh_of(model.params, empty_state, config, SETTINGS.lanes, 256, jnp.float32, True)
-    rules = decoding.rules_for(model, SETTINGS, 256, sequential=False)  # those of `sampled`: compiled already
-    program = run.lower(model.params, state, np.int32(1), np.bool_(False), config=config, rules=rules).compile()
+    spec = decoding.loop_spec(model, SETTINGS, 256, sequential=False)  # those of `sampled`: compiled already
+    program = run.lower(model.params, state, np.int32(1), np.bool_(False), config=config, spec=spec).compile()
     assert program.memory_analysis().alias_size_in_bytes >= device_bytes(state)
 
     operations = collectives(program.as_text())
@@ -177,7 +186,7 @@ def test_a_step_reuses_the_pool_and_moves_no_part_of_it(config, reduced):
     new = SETTINGS.lanes * SETTINGS.rows * max(config.embed, config.kv_heads * config.head_dim) * 4
     assert max(one.bytes for one in operations) <= new < device_bytes(state.pool.kv) / config.layers / 8
     in_layers = [one.kind for one in operations if one.in_layers]
-    assert in_layers.count("all-reduce") == len(reduced) * len(rules.widths)
+    assert in_layers.count("all-reduce") == len(reduced) * len(spec.widths)
 
 
 # Rules

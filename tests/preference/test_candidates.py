@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from pasta_jax.data.pairs import Pair
-from pasta_jax.decode.generate import DecodeConfig, generate
+from pasta_jax.decode.generate import generate
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import BUDGET, OPEN, OWN
 from pasta_jax.decode.trace import Trace
 from pasta_jax.lang.structure import NO_LABEL, PREDICTED

@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 
 from pasta_jax.decode import reference
-from pasta_jax.decode.generate import DecodeConfig, Request, generate
-from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.generate import generate
+from pasta_jax.decode.request import Request
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.lang.program import Sync
 from pasta_jax.lang.structure import PREDICTED
 from pasta_jax.toy.ablation import ABLATIONS, broken, decode_broken
 from pasta_jax.toy.task import problems
 from pasta_jax.toy.tokenizer import toy_tokenizer
 from pasta_jax.weights.model import Model
+from pasta_jax.weights.rules import Rules
 from tests.helpers.models import TINY, random_params
 from tests.helpers.traces import ENOUGH, PROGRAM, TOKENIZER, script_of
 
@@ -40,7 +42,12 @@ def talkative() -> Model:
 def requests() -> list[Request]:
     chat = talkative().tokenizer.chat
     return [
-        Request(tuple(chat([("user", problem.instruction)])), 60, Sampling(1.0, 0, 1.0, number), False, 2, 12)
+        Request(
+            tuple(chat([("user", problem.instruction)])),
+            60,
+            sequential=False,
+            rules=Rules(temperature=1.0, seed=number, max_topic_tokens=2, max_chunk_tokens=12),
+        )
         for number, problem in enumerate(problems(1, 0, 16, "small"))
     ]
 
@@ -82,7 +89,9 @@ def test_no_sync_never_writes_a_sync():
 def test_the_masks_of_ablations():
     """With `sync_unseen`, main sees only main; with `all_seen`, each step sees all tokens up to it."""
     prompt = TOKENIZER.encode("why?")
-    request = Request(tuple(prompt), ENOUGH, Sampling(), False, ENOUGH, ENOUGH)
+    request = Request(
+        tuple(prompt), ENOUGH, sequential=False, rules=Rules(max_topic_tokens=ENOUGH, max_chunk_tokens=ENOUGH)
+    )
     config = dataclasses.replace(CONFIG, slots=0)
     tape = reference.scripted(request, config, TOKENIZER, 1024, PREDICTED, script_of(PROGRAM)).tape
     n = len(tape)

@@ -6,8 +6,9 @@ import json
 import pytest
 
 from configs.evaluate import get_config
-from pasta_jax.decode.generate import DecodeConfig, Request, stream
-from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.generate import stream
+from pasta_jax.decode.request import Request
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Positions
 from pasta_jax.runs import settings
@@ -19,12 +20,15 @@ from pasta_jax.toy.tokenizer import toy_tokenizer
 from pasta_jax.weights.adapter import AdapterConfig, describe, new_adapter, save_adapter
 from pasta_jax.weights.load import export_model, load_model
 from pasta_jax.weights.model import Model
+from pasta_jax.weights.rules import Rules
 from tests.helpers.forked import command
 from tests.helpers.models import random_params
 from tests.toy.test_ablation import talkative
 
 SETTINGS = DecodeConfig(lanes=8, rows=4, slots=96)  # as in test_ablation.py
-TEMPLATE = Request((), 60, Sampling(1.0, 0, 1.0, 7), False, 2, 12)
+TEMPLATE = Request(
+    (), 60, sequential=False, rules=Rules(temperature=1.0, seed=7, max_topic_tokens=2, max_chunk_tokens=12)
+)
 pytestmark = pytest.mark.usefixtures("few_programs")
 
 
@@ -66,7 +70,7 @@ def test_speedups_are_relative_to_the_baselines_own_answers():
 def test_answers_equal_the_interpreters_each_with_its_own_seed(capsys):
     chosen = problems(1, 0, 10, "small")
     requests = requests_for(talkative(), chosen, TEMPLATE, sequential=False)
-    assert [request.sampling.seed for request in requests] == list(range(7, 17))
+    assert [request.rules.seed for request in requests] == list(range(7, 17))
     whole = answer_all(talkative(), chosen, SETTINGS, TEMPLATE, sequential=False)
     assert [answer.problem for answer in whole] == chosen
     assert any(answer.chunks for answer in whole)

@@ -7,27 +7,29 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pasta_jax.decode.grammar import FORK, SYNC, allow
+from pasta_jax.decode.grammar import allow
 from pasta_jax.decode.sampling import FORBIDDEN
-from pasta_jax.decode.state import Rules
+from pasta_jax.decode.state import LoopSpec, arrays
+from pasta_jax.lang.grammar import CHUNK, FORK, MAIN, SYNC, TOPIC
 from pasta_jax.lang.structure import NO_LABEL, PREDICTED
 from pasta_jax.preference.feed import PairExample, pair_batch
 from pasta_jax.preference.loss import PreferenceLoss, preference_loss
-from pasta_jax.train.legal import CHUNK, MAIN, PROMISE, Grammar
+from pasta_jax.train.legal import Grammar
 from pasta_jax.train.loss import kinds, label_losses, sft_loss, sliced_losses
+from pasta_jax.weights.rules import Rules
 from tests.train.test_loss import CONFIG, EVEN, SCORING, TAGS, TOKENIZER, params, records, row, total
 
 GRAMMAR = Grammar(TAGS, TOKENIZER.end_of_turn)
 IDS = [*range(TAGS.base, TAGS.end), TOKENIZER.end_of_turn]
-RULES = Rules(TAGS, (TOKENIZER.end_of_turn,), CONFIG.vocab, 2, (1, 2), (), PREDICTED, 64)
+SPEC = LoopSpec(TAGS, (TOKENIZER.end_of_turn,), CONFIG.vocab, 2, (1, 2), (), PREDICTED, 64)
 
 
 def test_the_same_ids_are_legal_as_in_decoding():
     """[ASYNC] too, which the interpreter writes and no thread samples."""
-    in_main, topic = jnp.array([True, True, False]), jnp.array([-1, 2, -1])
-    full, tags, most = jnp.zeros(3, bool), jnp.full(3, FORK | SYNC), jnp.full(3, 9)
-    logits = allow(jnp.zeros((3, CONFIG.vocab)), RULES, in_main, topic, full, tags, most)
-    np.testing.assert_array_equal(GRAMMAR.illegal(), np.asarray(logits)[:, IDS] <= FORBIDDEN)
+    rules = jax.tree.map(lambda value: jnp.full(3, value), arrays(Rules()))
+    state, tags = jnp.array([MAIN, TOPIC, CHUNK]), jnp.full(3, FORK | SYNC)
+    logits = allow(jnp.zeros((3, CONFIG.vocab)), SPEC, state, tags, rules)
+    np.testing.assert_array_equal(GRAMMAR.illegal()[state], np.asarray(logits)[:, IDS] <= FORBIDDEN)
 
 
 def test_the_place_of_a_label_is_where_it_would_be_sampled():
@@ -37,7 +39,7 @@ def test_the_place_of_a_label_is_where_it_would_be_sampled():
     illegal = GRAMMAR.illegal()
     for label, at in zip(batch.label[batch.label != NO_LABEL], place[batch.label != NO_LABEL], strict=True):
         assert label not in IDS or not illegal[at][IDS.index(label)]
-    assert set(place[batch.label != NO_LABEL]) == {MAIN, PROMISE, CHUNK}
+    assert set(place[batch.label != NO_LABEL]) == {MAIN, TOPIC, CHUNK}
     np.testing.assert_array_equal(place[(batch.chunk > 0) & (batch.label != NO_LABEL)], CHUNK)
 
 

@@ -7,7 +7,7 @@ import re
 import pytest
 from rich.console import Console
 
-from pasta_jax.decode.generate import Event
+from pasta_jax.decode.request import Event
 from pasta_jax.decode.trace import Trace
 from pasta_jax.decode.transcript import Transcript
 from pasta_jax.lang.program import Chunk, Program, Sync, Text

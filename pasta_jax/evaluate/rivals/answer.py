@@ -12,7 +12,9 @@ from typing import Literal
 import numpy as np
 
 from pasta_jax.data.prompt_sets import asks_for_list
-from pasta_jax.decode.generate import DecodeConfig, Request, Result, generate
+from pasta_jax.decode.generate import generate
+from pasta_jax.decode.request import Request, Result
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.device import compilation_cache
 from pasta_jax.evaluate.rivals.points import Points, decode_points
 from pasta_jax.evaluate.rivals.skeleton import OPENING, Point, ask_point, ask_skeleton, assemble, parse_skeleton
@@ -90,7 +92,7 @@ def answer(
     beginnings = [model.tokenizer.encode(point.heading) for point in points]
     if shared:
         one_lane = dataclasses.replace(config, lanes=1, rows=options.most_points + 1)  # main's row is not used
-        written = decode_points(model, prefix, beginnings, sequential.sampling, options.point_tokens, one_lane)
+        written = decode_points(model, prefix, beginnings, sequential.rules, options.point_tokens, one_lane)
     else:
         written = _decode_apart(model, prefix, beginnings, sequential, options.point_tokens, config)
     return _outcome(model, points, skeleton, written, started)
@@ -107,9 +109,8 @@ def _decode_apart(
     """Every point with its whole prompt in a lane of its own."""
 
     def request(number: int, ids: Sequence[int]) -> Request:
-        sampling = dataclasses.replace(sequential.sampling, seed=(sequential.sampling.seed + number) % 2**32)
-        ids = (*prefix, *ids)
-        return dataclasses.replace(sequential, prompt_ids=ids, max_tokens=max_tokens, sampling=sampling)
+        request = dataclasses.replace(sequential, prompt_ids=(*prefix, *ids), max_tokens=max_tokens)
+        return request.with_seed(number)
 
     requests = [request(number, ids) for number, ids in enumerate(beginnings, start=1)]
     # Steps with fewer rows skip the lanes of points that have ended.

@@ -13,13 +13,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pasta_jax.decode.generate import DecodeConfig, Request, rules_for, start
+from pasta_jax.decode.generate import loop_spec
 from pasta_jax.decode.grammar import allow
 from pasta_jax.decode.interpreter import run
-from pasta_jax.decode.prefill import PIECES
-from pasta_jax.decode.sampling import Sampling, draw
-from pasta_jax.decode.state import DONE, ENDED, LIVE, OWN, RUNNING, DecodeState, Rules, empty_state
+from pasta_jax.decode.prefill import PIECES, start
+from pasta_jax.decode.request import Request
+from pasta_jax.decode.sampling import draw
+from pasta_jax.decode.settings import DecodeConfig
+from pasta_jax.decode.state import DONE, ENDED, LIVE, OWN, RUNNING, DecodeState, LoopSpec, empty_state
 from pasta_jax.errors import PastaError
+from pasta_jax.lang.grammar import CHUNK
 from pasta_jax.lang.structure import Place, visible
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.config import TransformerConfig
@@ -27,6 +30,7 @@ from pasta_jax.models.parameters import Params, is_stacked
 from pasta_jax.models.sharding import create_on_mesh_of
 from pasta_jax.models.transformer import Cache, logits, trunk
 from pasta_jax.weights.model import Model
+from pasta_jax.weights.rules import Rules
 
 SLOTS = 2048  # fewest slots of the lane, more than most answers need, since each other number compiles a program
 
@@ -57,7 +61,7 @@ def decode_points(
     model: Model,
     prefix: Sequence[int],
     beginnings: Sequence[Sequence[int]],
-    sampling: Sampling,
+    rules: Rules,
     max_tokens: int,
     config: DecodeConfig,
 ) -> Points:
@@ -69,31 +73,29 @@ def decode_points(
     slots = config.slots or SLOTS
     while slots < max(needed, 3 * (1 + len(beginnings))):  # a pool of S slots has S / 3 threads
         slots *= 2
-    rules = dataclasses.replace(
-        rules_for(model, config, slots, sequential=False),
+    spec = dataclasses.replace(
+        loop_spec(model, config, slots, sequential=False),
         tags=PointTags(model.tokenizer.tags.base, model.tokenizer.stop_ids[0]),
     )
     state = create_on_mesh_of(model.params, empty_state, model.config, 1, slots, model.dtype, is_stacked(model.params))
     request = Request(
         prompt_ids=tuple(prefix),
         max_tokens=slots,  # of main, which writes none
-        sampling=sampling,
         sequential=True,
-        max_topic_tokens=0,
-        max_chunk_tokens=max_tokens,
+        rules=dataclasses.replace(rules, end_stray_chunks=False, max_chunk_tokens=max_tokens),
     )
-    state = start(model, state, 0, request, rules)
+    state = start(model, state, 0, request, spec)
     for number, ids in enumerate(beginnings, start=1):
         tokens_P = np.zeros(next(size for size in PIECES if size >= len(ids)), np.int32)
         tokens_P[: len(ids)] = ids
         state = begin_point(
-            model.params, state, np.int32(number), tokens_P, np.int32(len(ids)), config=model.config, rules=rules
+            model.params, state, np.int32(number), tokens_P, np.int32(len(ids)), config=model.config, spec=spec
         )
-    state = run(model.params, state, np.int32(2**30), np.bool_(False), config=model.config, rules=rules)
-    return _read(state, len(beginnings), rules)
+    state = run(model.params, state, np.int32(2**30), np.bool_(False), config=model.config, spec=spec)
+    return _read(state, len(beginnings), spec)
 
 
-@functools.partial(jax.jit, static_argnames=("config", "rules"), donate_argnames="state")
+@functools.partial(jax.jit, static_argnames=("config", "spec"), donate_argnames="state")
 def begin_point(
     params: Params,
     state: DecodeState,
@@ -101,7 +103,7 @@ def begin_point(
     tokens_P: jax.Array,
     count: jax.Array,
     config: TransformerConfig,
-    rules: Rules,
+    spec: LoopSpec,
 ) -> DecodeState:
     """Write the first `count` of these tokens as thread `number` of lane 0, after the prefix; sample its next one."""
     length, pool = tokens_P.shape[0], state.pool
@@ -121,16 +123,15 @@ def begin_point(
     present_1xPxS = ((slot_S[None, :] <= slot_P[:, None]) & (slot_S < fill + count)[None, :])[None]
     place = Place(*(jnp.full((1, length), value) for value in (number, 0, prefix)))
     see_1xPxS = visible(present_1xPxS, place.queries(), pool.place.keys())
-    cache = Cache(pool.kv, slot_P[None], prefixes=rules.prefixes, fill=fill + length)
+    cache = Cache(pool.kv, slot_P[None], prefixes=spec.prefixes, fill=fill + length)
     x_1xPxE, kv = trunk(params, config, tokens_P[None], position_P[None], see_1xPxS, pool.position, cache)
 
     x_1x1xE = jax.lax.dynamic_slice_in_dim(x_1xPxE, count - 1, 1, axis=1)
-    no_1, outside_1 = jnp.zeros(1, bool), jnp.full(1, -1)
     request = state.request
     logits_1xV = logits(params, config, x_1x1xE)[:, 0]
-    logits_1xV = allow(logits_1xV, rules, no_1, outside_1, no_1, request.tags_allowed, request.max_topic)
-    token = draw(logits_1xV, request.sampling, number[None], jnp.zeros(1, jnp.int32))[0]
-    ends = token == rules.tags.end_async
+    logits_1xV = allow(logits_1xV, spec, jnp.full(1, CHUNK), request.tags_allowed, request.rules)
+    token = draw(logits_1xV, request.rules, number[None], jnp.zeros(1, jnp.int32))[0]
+    ends = token == spec.tags.end_async
     threads = state.threads
     values = {
         "status": jnp.where(ends, ENDED, LIVE),
@@ -154,11 +155,11 @@ def begin_point(
     )
 
 
-def _read(state: DecodeState, points: int, rules: Rules) -> Points:
+def _read(state: DecodeState, points: int, spec: LoopSpec) -> Points:
     """What the threads fed."""
     pool = state.pool
     fields = (pool.token, pool.chunk, pool.step, pool.fill, state.threads.closed, state.step)
     token, thread, step, fill, closed, steps = (field[0] for field in jax.device_get(fields))
-    written = (np.arange(len(token)) < fill) & (step > 0) & (token != rules.tags.end_async)
+    written = (np.arange(len(token)) < fill) & (step > 0) & (token != spec.tags.end_async)
     finished = tuple((closed[1 : points + 1] == OWN).tolist())
     return Points(token[written], thread[written], step[written], finished, int(steps))

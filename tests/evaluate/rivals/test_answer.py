@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from pasta_jax.decode import generate as decoding
-from pasta_jax.decode.generate import DecodeConfig, Request
-from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode.request import Request
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.rivals import answer as rivals
 from pasta_jax.evaluate.rivals.answer import Options, answer
 from pasta_jax.evaluate.rivals.points import decode_points
 from pasta_jax.evaluate.rivals.skeleton import Point, ask_point, ask_skeleton, assemble, parse_skeleton
+from pasta_jax.weights.rules import Rules
 from tests.helpers.traces import tiny_model
 
 pytestmark = pytest.mark.usefixtures("few_programs")
@@ -23,7 +24,13 @@ SKELETON = "1. Tea\n2. **Milk and sugar**\n\n3) tea\n3: Cups: two: or more.\n2. 
 
 def request(seed: int = 0, temperature: float = 0.0, text: str = "List drinks") -> Request:
     ids = tiny_model().tokenizer.chat([("user", text)])
-    return Request(tuple(ids), 10, Sampling(temperature, seed=seed), True, 4, 12, text=text)
+    return Request(
+        tuple(ids),
+        10,
+        sequential=True,
+        rules=Rules(temperature=temperature, seed=seed, max_topic_tokens=4, max_chunk_tokens=12),
+        text=text,
+    )
 
 
 def test_a_skeleton_has_each_number_and_title_once():
@@ -47,7 +54,7 @@ def test_texts_of_points():
 
 def test_points_that_exceed_the_context_are_refused():
     with pytest.raises(PastaError, match="the context is 512; lower point_tokens"):
-        decode_points(tiny_model(), [1] * 300, [[2] * 100], Sampling(), 200, CONFIG)
+        decode_points(tiny_model(), [1] * 300, [[2] * 100], Rules(), 200, CONFIG)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from jax.experimental import pallas as pl
 
 from pasta_jax.decode import generate as generate_module
-from pasta_jax.decode.generate import generate, rules_for
+from pasta_jax.decode.generate import generate, loop_spec
 from pasta_jax.models.kernels import pool_tpu
 from pasta_jax.models.mask import EVERYTHING
 from tests.helpers.pool_steps import FILLS, SLOTS, WINDOWS, Shape, difference
@@ -61,7 +61,7 @@ def test_decoded_tokens_are_equal_with_the_kernel(interpreted, few_programs, mon
     settings = dataclasses.replace(SETTINGS, slots=256)
     expected = generate(model_on(NARROW, "stacked", None), REQUESTS, settings)
     monkeypatch.setattr(generate_module, "_platform", lambda params: "tpu")
-    assert not rules_for(model_on(NARROW, "stacked", None), settings, 200, sequential=False).kernel
+    assert not loop_spec(model_on(NARROW, "stacked", None), settings, 200, sequential=False).kernel
     ours = generate(model_on(NARROW, "stacked", (2, 2)), REQUESTS, settings)
     assert [one.trace.token.tolist() for one in ours] == [one.trace.token.tolist() for one in expected]
     assert interpreted

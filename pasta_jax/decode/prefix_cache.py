@@ -29,7 +29,7 @@ def shared(prompt: Prompt, held: Prompt, piece: int) -> int:
     return end
 
 
-class HeldPrompts:
+class PrefixCache:
     """The prompt in each lane's first slots; empty while one is written."""
 
     def __init__(self, lanes: int, piece: int):

@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 
 from pasta_jax.decode import generate as decoding
-from pasta_jax.decode.generate import DeviceLoop, generate, rules_for
-from pasta_jax.decode.held import Admission, HeldPrompts, shared
-from pasta_jax.decode.prefill import prefill
-from pasta_jax.decode.request import DecodeConfig, Request, Result
-from pasta_jax.decode.sampling import Sampling
+from pasta_jax.decode import prefill as prefilling
+from pasta_jax.decode.device_loop import DeviceLoop
+from pasta_jax.decode.generate import generate, loop_spec
+from pasta_jax.decode.prefill import Prefill, prefill, start
+from pasta_jax.decode.prefix_cache import Admission, PrefixCache, shared
+from pasta_jax.decode.request import Request, Result
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import empty_state
 from pasta_jax.models.config import PRESETS
 from pasta_jax.weights.model import Model
+from pasta_jax.weights.rules import Rules
 from tests.helpers.byte_tokenizer import ByteTokenizer
 from tests.helpers.models import random_params
 from tests.helpers.traces import tiny_model
@@ -26,8 +29,8 @@ CONFIG = DecodeConfig(lanes=LANES, rows=3, slots=SLOTS, piece=PIECE)
 
 
 def ask(prompt: tuple[int, ...], seed: int = 0, tokens: int = 8, **changes) -> Request:
-    sampled = Sampling(temperature=1.0, seed=seed)
-    return dataclasses.replace(Request(prompt, tokens, sampled, False, 4, 10), **changes)
+    rules = Rules(temperature=1.0, seed=seed, max_topic_tokens=4, max_chunk_tokens=10)
+    return dataclasses.replace(Request(prompt, tokens, sequential=False, rules=rules), **changes)
 
 
 def words(rng: random.Random, length: int) -> tuple[int, ...]:
@@ -46,7 +49,7 @@ def test_what_is_shared_is_whole_pieces_or_the_whole_prompt():
 
 
 def test_conversations_that_alternate_keep_their_lanes():
-    held, rng = HeldPrompts(LANES, PIECE), random.Random(1)
+    held, rng = PrefixCache(LANES, PIECE), random.Random(1)
     system = words(rng, 2 * PIECE)
 
     def admitted(prompt: tuple[int, ...], free=range(LANES), may_copy=True) -> Admission:
@@ -74,14 +77,15 @@ def test_conversations_that_alternate_keep_their_lanes():
 def test_a_shared_beginning_leaves_the_state_that_a_prefill_leaves(stacked, lane):
     shape = dataclasses.replace(PRESETS["toy"], layers=2, global_every=2)  # one with a window and one without
     model = Model("toy", shape, jax.device_put(random_params(shape, 1, stacked=stacked)), ByteTokenizer())
-    rules, rng = rules_for(model, CONFIG, SLOTS, sequential=False), random.Random(2)
+    spec, rng = loop_spec(model, CONFIG, SLOTS, sequential=False), random.Random(2)
     held = words(rng, 75)
 
     def state_of(request: Request, copied: int):
         state = empty_state(model.config, 2, SLOTS, jnp.float32, stacked)
-        state = decoding.start(model, state, 0, ask(held), rules)
-        for write in decoding.writes(model, Admission(lane, 0, copied), request, rules):
-            state = write(state)
+        state = start(model, state, 0, ask(held), spec)
+        rest = Prefill(model, Admission(lane, 0, copied), request, spec)
+        for number in range(rest.steps):
+            state = rest.step(state, number)
         kv = jax.tree.map(lambda field: jnp.moveaxis(field, field.ndim - 4, 0)[lane], state.pool.kv)
         kv = jax.tree.map(lambda field: field[..., : len(request.prompt_ids), :], kv)  # of those it can see
         integers = {f.name: getattr(state.pool, f.name) for f in dataclasses.fields(state.pool) if f.name != "kv"}
@@ -102,7 +106,7 @@ def test_a_prompt_of_several_requests_is_computed_once_with_equal_answers(monkey
     config = dataclasses.replace(CONFIG, lanes=2)
     requests = [ask(tuple(prompt), seed, 24) for prompt in (b"what is it?", b"two words") for seed in range(4)]
     prefills = []
-    monkeypatch.setattr(decoding, "prefill", lambda *a, **k: prefills.append(a[3]) or prefill(*a, **k))
+    monkeypatch.setattr(prefilling, "prefill", lambda *a, **k: prefills.append(a[3]) or prefill(*a, **k))
     together = generate(tiny_model(), requests, config)
     assert len(prefills) == 2
     assert sum(result.copied > 0 for result in together) == 6
@@ -119,7 +123,7 @@ class Recorder:
 
     def __init__(self, monkeypatch, may_copy: bool):
         self.admissions: list[tuple[Admission, int, list[tuple[int, int]]]] = []
-        admit = HeldPrompts.admit
+        admit = PrefixCache.admit
 
         def admitted(held, prompt, free, **_):
             admission = admit(held, prompt, free, may_copy)
@@ -132,8 +136,8 @@ class Recorder:
             runs.append((int(start), int(start + count)))
             return prefill(params, state, lane, tokens, start, count, *rest, **statics)
 
-        monkeypatch.setattr(HeldPrompts, "admit", admitted)
-        monkeypatch.setattr(decoding, "prefill", computed)
+        monkeypatch.setattr(PrefixCache, "admit", admitted)
+        monkeypatch.setattr(prefilling, "prefill", computed)
 
 
 def arrivals(rng: random.Random, count: int) -> list[tuple[int, int, Request]]:
@@ -173,12 +177,12 @@ def decoded(loop: DeviceLoop, plan: list[tuple[int, int, Request]]) -> dict[int,
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_answers_are_the_same_without_sharing_whatever_arrives_and_is_cancelled(few_programs, monkeypatch, seed):
     model, plan = tiny_model(), arrivals(random.Random(seed), 60)
-    rules = decoding.rules_for(model, CONFIG, SLOTS, sequential=False)
+    spec = decoding.loop_spec(model, CONFIG, SLOTS, sequential=False)
     found = {}
     for may_copy in (True, False):
         with monkeypatch.context() as patch:
             recorder = Recorder(patch, may_copy)
-            found[may_copy] = decoded(DeviceLoop(model, rules, LANES, SLOTS), plan)
+            found[may_copy] = decoded(DeviceLoop(model, spec, LANES, SLOTS), plan)
         copied = 0
         for admission, length, runs in recorder.admissions:
             ends = [admission.copied, *(end for _, end in runs)]

@@ -1,0 +1,141 @@
+"""Lanes on a device and the requests that wait for one: everything is decoded here, in rounds of some steps."""
+
+import dataclasses
+from collections import deque
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+
+from pasta_jax.decode.interpreter import Script, run
+from pasta_jax.decode.lane_log import SHORT, LaneLog, Snapshot
+from pasta_jax.decode.prefill import Prefill, release
+from pasta_jax.decode.prefix_cache import PrefixCache
+from pasta_jax.decode.request import Event, Request, Result
+from pasta_jax.decode.state import LoopSpec, empty_state
+from pasta_jax.device import compilation_cache
+from pasta_jax.models.parameters import is_stacked
+from pasta_jax.models.sharding import create_on_mesh_of
+from pasta_jax.weights.model import Model
+
+
+@dataclasses.dataclass(frozen=True)
+class _Waiting:
+    """A request that has no lane yet."""
+
+    number: int
+    request: Request
+    round_steps: int
+
+
+class DeviceLoop:
+    """The lanes, their requests and what waits.
+
+    It belongs to one thread, which submits, cancels and calls `round`; engine.py is such a thread for many clients. A
+    round is as long as the most impatient of its requests allows. While one of them is read as it grows (SHORT), a
+    round computes a single prefill chunk of a new prompt, so that a long prompt does not interrupt the others.
+    """
+
+    def __init__(self, model: Model, spec: LoopSpec, lanes: int, slots: int, script: Script | None = None):
+        compilation_cache.make_room()
+        self._model, self._spec, self._script = model, spec, script
+        self._waiting: deque[_Waiting] = deque()
+        self._logs: list[LaneLog | None] = [None] * lanes
+        self._prefixes = PrefixCache(lanes, spec.piece)
+        self._prefill: Prefill | None = None  # of the prompt that is being written
+        self._prefilled = 0  # chunks of it
+        self._snapshot: Snapshot | None = None
+        stacked, topics = is_stacked(model.params), spec.topics is not None
+        self._state = create_on_mesh_of(
+            model.params, empty_state, model.config, lanes, slots, model.dtype, stacked, False, topics
+        )
+        self._run(0)  # compiles, so that no request's clock runs meanwhile
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether any request has not ended."""
+        return bool(self._waiting) or any(self._logs)
+
+    @property
+    def running(self) -> list[int]:
+        """The numbers of the requests that have a lane."""
+        return [log.number for log in self._logs if log is not None]
+
+    def submit(self, number: int, request: Request, round_steps: int) -> None:
+        """Add a request, whose events have this number; see `slots_for` for whether it fits."""
+        self._waiting.append(_Waiting(number, request, round_steps))
+
+    def cancel(self, number: int) -> Result | None:
+        """Forget a request and free its lane, between two rounds; its result up to here, if it has begun."""
+        self._waiting = deque(item for item in self._waiting if item.number != number)
+        lane = next((lane for lane, log in enumerate(self._logs) if log and log.number == number), None)
+        if lane is None:
+            return None
+        log, self._logs[lane] = self._logs[lane], None
+        if lane == self._written_lane:
+            self._prefill = None
+            return None
+        self._state = release(self._state, np.int32(lane))
+        return log.result(self._snapshot, lane, cut=True)
+
+    def round(self) -> Iterator[Event | Result]:
+        """Give free lanes to waiting requests, decode, and yield what came of it."""
+        self._fill()
+        written = self._written_lane
+        self._run(min(log.next_steps for lane, log in enumerate(self._logs) if log and lane != written))
+        self._snapshot = snapshot = Snapshot.of(self._state)
+        for lane, log in enumerate(self._logs):
+            if log is None or lane == self._written_lane:
+                continue
+            log.record_time(int(snapshot.steps[lane]))
+            yield from log.events(snapshot, lane)
+            if not snapshot.live[lane]:
+                yield log.result(snapshot, lane)
+                self._logs[lane] = None
+
+    def _run(self, steps: int) -> None:
+        until_lane_ends = np.bool_(len(self._waiting) > 0)
+        self._state = run(
+            self._model.params,
+            self._state,
+            np.int32(steps),
+            until_lane_ends,
+            config=self._model.config,
+            spec=self._spec,
+            script=self._script,
+        )
+
+    @property
+    def _written_lane(self) -> int:
+        """The lane whose prompt is being written; -1: none."""
+        return -1 if self._prefill is None else self._prefill.admission.lane
+
+    def _fill(self) -> None:
+        while self._prefill or (self._waiting and None in self._logs):
+            prefill = self._prefill or self._admit()
+            before = compilation_cache.seconds()
+            self._state = jax.block_until_ready(prefill.step(self._state, self._prefilled))
+            self._prefilled += 1
+            compiling = compilation_cache.seconds() - before  # a prompt of a new length; counts for no request
+            for log in filter(None, self._logs):
+                log.started += compiling
+            lane = self._written_lane
+            if self._prefilled == prefill.steps:
+                self._prefixes.hold(lane, prefill.request.prompt_ids)
+                self._prefill = None
+                self._logs[lane].record_time(step=0)
+            others = [log for at, log in enumerate(self._logs) if log and at != lane]
+            if any(log.round_steps <= SHORT for log in others):
+                return
+
+    def _admit(self) -> Prefill:
+        """Give a free lane to the first waiting request."""
+        item, replayed = self._waiting.popleft(), self._script is not None
+        free = [lane for lane, log in enumerate(self._logs) if log is None]
+        admission = self._prefixes.admit(item.request.prompt_ids, free, may_copy=not replayed)
+        self._logs[admission.lane] = LaneLog(
+            item.number, item.request, self._model, self._spec, replayed, item.round_steps, admission.copied
+        )
+        first = int(self._script.tokens[admission.lane, 0]) if replayed else -1
+        self._prefill, self._prefilled = Prefill(self._model, admission, item.request, self._spec, first), 0
+        return self._prefill

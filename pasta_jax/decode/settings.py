@@ -1,0 +1,36 @@
+"""What configs state about decoding, without JAX: how requests are decoded together, and how each is answered."""
+
+import dataclasses
+from typing import Literal
+
+from pasta_jax.files.validated import Lanes, Positive, SlotsOrNone, Threads, Widths
+from pasta_jax.weights.rules import Given
+
+Piece = Literal[0, 16, 32, 64, 128, 256, 512]  # prefill.py::PIECES
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodeConfig:
+    """How requests are decoded together. Another value compiles another program."""
+
+    lanes: Lanes  # requests decoded at a time
+    rows: Threads  # threads of a request decoded at a time, main included
+    slots: SlotsOrNone  # tokens a request can hold, its prompt included; 0: as many as the requests need
+    widths: Widths = ()  # a step computes 1 row, all, or the fewest of these that hold its running threads
+    packed: Widths = ()  # the same of several lanes together, whose rows are then packed; empty: of the fullest lane
+    piece: Piece = 0  # tokens of a prompt written at once, and the unit of what prompts share; 0: the platform's own
+    kernel: bool = True  # on a TPU, attention by our own kernel, which reads only slots in use; False: by XLA
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswerSettings(Given):
+    """How every system answers; None: the first one's own rule."""
+
+    max_tokens: Positive = 512  # of the answer, tags included
+
+
+@dataclasses.dataclass(frozen=True)
+class RequestSettings(AnswerSettings):
+    """How one model answers."""
+
+    sequential: bool | None = None  # True: without tags, one token after another; None: as the model was trained

@@ -1,0 +1,72 @@
+"""The rules that choose an answer's tokens: a model's own, a request's, and those that somebody gives.
+
+Equal prompts with equal rules have equal tokens. How long an answer may become (`max_tokens`) is no rule: a longer
+answer begins with the shorter one. The module imports no JAX, and stands beside generation_config.py, where a model
+states its own rules; decode/state.py makes arrays of them.
+"""
+
+import dataclasses
+from typing import Any, get_type_hints
+
+from pasta_jax.files.validated import AtLeastZero, Count, Seed, TopP
+
+
+@dataclasses.dataclass(frozen=True)
+class Defaults:
+    """The rules of which a model may have its own. The values here change nothing: greedy, all else off."""
+
+    temperature: AtLeastZero = 0.0  # 0: greedy, since an answer then needs no seed to be repeated
+    top_k: Count = 0  # the most likely ids that may be drawn; 0: all
+    top_p: TopP = 1.0  # the probability mass that may be drawn, most likely ids first; 1: all
+    max_topic_words: Count = 0  # of a topic, which is then one line; 0: no limit, as in the language
+    distinct_topics: bool = False  # no topic spells an earlier one of the same answer (topics.py)
+    end_stray_chunks: bool = False  # a chunk that would fork, join or end the turn ends instead (grammar.py)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules(Defaults):
+    """All rules of a request."""
+
+    seed: Seed = 0  # any number: a request's draws depend on it, on the thread and on the token's number only
+    max_topic_tokens: Count = 12  # of a promise's topic; three words, the longest topic in training data, need fewer
+    max_chunk_tokens: Count = 638  # plus two tags makes 640, the longest chunk that a promise can announce
+
+
+_HINTS = get_type_hints(Rules, include_extras=True)
+MODELS_OWN = tuple(field.name for field in dataclasses.fields(Defaults))
+
+
+def optional(*names: str) -> list[tuple[str, Any, None]]:
+    """Some rules as fields for make_dataclass, which may be None: not given."""
+    return [(name, _HINTS[name] | None, None) for name in names]
+
+
+# A subclass, so that --help finds the fields' comments.
+Given = dataclasses.make_dataclass(
+    "Given",
+    optional(*_HINTS),
+    bases=(Rules,),
+    namespace={"__doc__": "Rules that somebody gives; None: the model's own, else the default."},
+    frozen=True,
+)
+Given.__module__ = __name__  # where pickle finds it
+
+# Records' headers always name these; later rules only where they are not at their defaults, so that a run which was
+# stopped before such a rule existed is resumed.
+_ALWAYS_RECORDED = {field.name for field in dataclasses.fields(Rules)}
+
+
+def filled(given: Given, own: Defaults) -> Rules:
+    """The rules of a request: those given, else the model's own, else the defaults."""
+    explicit = {field.name: getattr(given, field.name) for field in dataclasses.fields(Rules)}
+    explicit = {name: value for name, value in explicit.items() if value is not None}
+    return Rules(**(vars(own) | explicit))
+
+
+def recorded(rules: Rules) -> dict[str, Any]:
+    """The rules as records' headers name them."""
+    return {
+        field.name: getattr(rules, field.name)
+        for field in dataclasses.fields(Rules)
+        if field.name in _ALWAYS_RECORDED or getattr(rules, field.name) != field.default
+    }
