@@ -32,11 +32,9 @@ def on_workers(cluster: RaySettings, sources: Mapping[System, ModelSource], mesh
     """A function that has a task's questions answered by workers; only this process keeps the answers."""
 
     def answers(task: Task, questions: Sequence[Question]) -> Iterator[SystemAnswer]:
-        size, without_model = ROUNDS * task.config.lanes, dataclasses.replace(task, model=None)
-        pieces = [
-            Piece(without_model, sources[task.system], mesh, questions[first : first + size])
-            for first in range(0, len(questions), size)
-        ]
+        size, sent = ROUNDS * task.config.lanes, dataclasses.replace(task, model=None)
+        parts = [questions[first : first + size] for first in range(0, len(questions), size)]
+        pieces = [Piece(sent, sources[task.system], mesh, part) for part in parts]
         for _, outcome in on_ray(cluster, answers_to, pieces):
             if isinstance(outcome, PastaError):
                 raise outcome
@@ -47,8 +45,8 @@ def on_workers(cluster: RaySettings, sources: Mapping[System, ModelSource], mesh
 
 def answers_to(piece: Piece) -> list[SystemAnswer]:
     """The answers to a piece, in a worker."""
-    task = dataclasses.replace(piece.task, model=_model(piece.source, piece.mesh))
-    return [answer for _, answer in as_named(task).answers(piece.questions)]
+    task = as_named(dataclasses.replace(piece.task, model=_model(piece.source, piece.mesh)))
+    return [answer for _, answer in task.answers(piece.questions)]
 
 
 @functools.lru_cache(maxsize=1)

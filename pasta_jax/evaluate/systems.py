@@ -47,7 +47,7 @@ class Task:
     """What one system is to answer."""
 
     system: System
-    model: Model
+    model: Model | None  # None: a worker loads it
     template: Request  # without a prompt
     config: DecodeConfig
     options: Options  # of Skeleton-of-Thought

@@ -74,7 +74,7 @@ def test_content_is_on_the_disk_before_its_name(tmp_path, monkeypatch):
 
 
 def test_what_a_killed_writer_left_is_removed_a_day_later(tmp_path):
-    hour, kept = time.time() - 3600, [".a.01ab.part", "mine.part", ".hidden"]
+    hour, kept = time.time() - 3600, [".a.01ab.part", ".mine.part", ".hidden"]
     old = [".a.0123456789abcdef.part", ".set.fedcba9876543210.part"]
     (tmp_path / old[1]).mkdir()
     for name in (*kept, old[0]):

@@ -3,7 +3,6 @@
 import errno
 import os
 import socket
-import threading
 from pathlib import Path
 
 import pytest
@@ -45,24 +44,6 @@ def test_a_lock_that_its_owner_removes_meanwhile_is_not_used(tmp_path, monkeypat
         assert calls
         with pytest.raises(PastaError, match="in use by"), claim(tmp_path):
             pytest.fail("two owners")
-
-
-def test_a_lock_that_waits_follows_its_owner(tmp_path):
-    inside = threading.Event()
-
-    def follow() -> None:
-        with claim(tmp_path, wait=True):
-            inside.set()
-
-    second = threading.Thread(target=follow)
-    with claim(tmp_path):
-        second.start()
-        assert not inside.wait(0.2)
-        with locked(tmp_path / "another.lock", tmp_path, wait=True):
-            pass
-    second.join(60)
-    assert inside.is_set()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_used_is_one_line(tmp_path, monkeypatch):
