@@ -271,36 +271,6 @@ def test_realised_speedup_does_not_depend_on_the_machines_drift(config, folder, 
     assert len(calls) == 8
 
 
-def test_points_are_a_grid_or_a_zip():
-    config = sweep_config.toy_seeds()
-    assert len(sweep.points(settings.read(config, sweep.Settings))) == 15
-    config.mode = "zip"
-    with pytest.raises(PastaError, match="one length"):
-        sweep.points(settings.read(config, sweep.Settings))
-    config.choices = ((0, 1), (1.0, 2.0))
-    swept = settings.read(config, sweep.Settings)
-    points = sweep.points(swept)
-    assert [list(point.values()) for point in points] == [[0, 1.0], [1, 2.0]]
-    point = sweep.settings_of(swept.base, points[1], Path("w"))
-    assert (point.sample.seed, point.train.seed, point.score.quality_weight) == (1, 1, 2.0)
-    assert point.artifacts == "w/artifacts"
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"score.weight": 1}, r"config\.fields: score\.weight: config\.base has no such field"),
-        ({"rounds.first": 1}, r"rounds\.first: config\.base has no such field"),
-        ({"score.efficiency": "wall"}, r"config\.base\.score\.efficiency: unknown value 'wall'"),
-        ({"train.rows": 0}, r"config\.base\.train\.rows: "),
-    ],
-)
-def test_invalid_points_are_refused(values, message):
-    base = settings.read(sweep_config.toy(), sweep.Settings).base
-    with pytest.raises(PastaError, match=message):
-        sweep.settings_of(base, values, Path("w"))
-
-
 @pytest.fixture
 def chosen(tmp_path, monkeypatch):
     """Settings with prompts of six records, 1 and 4 of the validation split, and without evaluation sets."""

@@ -1,4 +1,4 @@
-"""A sweep whose runs fail: the others' table and plot are written, and the error names the failed ones."""
+"""Sweeps: their points; and where runs fail, the others' table and plot, and an error that names the failed ones."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from tests import ROOT
 from tests.helpers.models import babbler
 from tests.helpers.requires import requires_ray
 
-# As in test_preference_pipeline.py: a random model's greedy answers are empty, and so are those of its baseline.
+# As in test_run.py: a random model's greedy answers are empty, and so are those of its baseline.
 BABBLER = {
     "train.learning_rate": 1e-2,
     "decoding.lanes": 2,
@@ -123,6 +123,36 @@ def test_commands_do_one_run_each(tmp_path, monkeypatch):
     assert (stage.score.quality_weight, folder) == (float("inf"), workdir / "points" / names[1])
     with pytest.raises(PastaError, match=r"^--point=none: no run of this sweep; choose from quality_weight=1\.0, "):
         sweep.run_point(chosen, workdir, "none")
+
+
+def test_points_are_a_grid_or_a_zip():
+    config = sweep_config.toy_seeds()
+    assert len(sweep.points(settings.read(config, sweep.Settings))) == 15
+    config.mode = "zip"
+    with pytest.raises(PastaError, match="one length"):
+        sweep.points(settings.read(config, sweep.Settings))
+    config.choices = ((0, 1), (1.0, 2.0))
+    swept = settings.read(config, sweep.Settings)
+    points = sweep.points(swept)
+    assert [list(point.values()) for point in points] == [[0, 1.0], [1, 2.0]]
+    point = sweep.settings_of(swept.base, points[1], Path("w"))
+    assert (point.sample.seed, point.train.seed, point.score.quality_weight) == (1, 1, 2.0)
+    assert point.artifacts == "w/artifacts"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"score.weight": 1}, r"config\.fields: score\.weight: config\.base has no such field"),
+        ({"rounds.first": 1}, r"rounds\.first: config\.base has no such field"),
+        ({"score.efficiency": "wall"}, r"config\.base\.score\.efficiency: unknown value 'wall'"),
+        ({"train.rows": 0}, r"config\.base\.train\.rows: "),
+    ],
+)
+def test_invalid_points_are_refused(values, message):
+    base = settings.read(sweep_config.toy(), sweep.Settings).base
+    with pytest.raises(PastaError, match=message):
+        sweep.settings_of(base, values, Path("w"))
 
 
 def kill_first(points: Path, killed: list[int], stop: threading.Event) -> None:
