@@ -1,6 +1,5 @@
 """A headless Chromium, driven over the pipe of its DevTools protocol."""
 
-import base64
 import contextlib
 import itertools
 import json
@@ -96,10 +95,6 @@ class Page:
         more = {"text": "\r"} if key == "Enter" else {}
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **more)
-
-    def screenshot(self) -> bytes:
-        """The visible part, as PNG."""
-        return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
     def close(self) -> None:
         """End the browser and delete its folder."""

@@ -77,16 +77,8 @@ def gguf_bytes(
     return write_gguf(header | words | metadata, stored), params
 
 
-HALVES = {
-    "Q4_0": [0],
-    "Q4_1": [0, 2],
-    "Q5_0": [0],
-    "Q5_1": [0, 2],
-    "Q8_0": [0],
-    "Q4_K": [0, 2],
-    "Q5_K": [0, 2],
-    "Q6_K": [208],
-}
+HALVES = dict.fromkeys(("Q4_0", "Q5_0", "Q8_0"), (0,)) | dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), (0, 2))
+HALVES["Q6_K"] = (208,)
 
 
 def random_blocks(rng: np.random.Generator, format: str, values: int) -> np.ndarray:

@@ -28,7 +28,6 @@ def interpreted(monkeypatch, own_programs):
     return used
 
 
-# Of `python -m tests.helpers.pool_steps`, which compares all shapes.
 @pytest.mark.parametrize(
     "shape",
     [
