@@ -33,7 +33,7 @@ what() {
     base) echo "JAX, Flax and the other packages in requirements.txt: 240 MB to download, 1.0 GB on disk" ;;
     assets) echo "the SmolLM2-135M-Instruct weights, Apache-2.0: 93 MB" ;;
     gemma) echo "the Gemma 3 270M weights, under the Gemma Terms of Use: 240 MB" ;;
-    data) echo "instruction data for annotation, training and evaluation, and a judge's weights (see NOTICE): 137 MB to download, 410 MB on disk" ;;
+    data) echo "instruction data for annotation, training and evaluation, and a judge's weights (see NOTICE): 149 MB to download, 430 MB on disk" ;;
     tpu) echo "libtpu, the TPU compiler and runtime, under Google's terms: 200 MB to download, 680 MB on disk" ;;
     gcs) echo "Google Cloud Storage, for folders at gs://: 20 MB to download, 80 MB on disk" ;;
     ray) echo "Ray, to spread a sweep over processes and machines: 75 MB to download, 230 MB on disk" ;;
