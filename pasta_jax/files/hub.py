@@ -20,10 +20,8 @@ def local(name: str) -> Path:
     """The path itself, a copy of what is at gs://, or for an id the folder where the Hub's client keeps its files."""
     if not is_id(name):
         return remote.local(remote.path_of(name))
-    try:
-        import huggingface_hub  # optional, and slow to import
-    except ImportError:
-        raise PastaError(f"{name}: no such path; to fetch it from the Hub, pip install huggingface_hub") from None
+    import huggingface_hub  # slow to import
+
     parts = _ID.fullmatch(name).groupdict()
     say(f"{name}: no such path, looking on the Hugging Face Hub")
     try:

@@ -10,10 +10,11 @@ from pyarrow import parquet
 
 from pasta_jax.data import sources
 from pasta_jax.data.pairs import Pair, Unreadable, prompt_key, split_of
-from pasta_jax.data.sharegpt import whole_records
+from pasta_jax.data.sharegpt import convert, whole_records
 from pasta_jax.data.sources import Filter, known_preferences, read, refuse_for_training, select
 from pasta_jax.data.turns import stands_alone
 from pasta_jax.errors import PastaError
+from pasta_jax.files import packages
 from tests.helpers.malformed import LINES
 from tests.helpers.requires import requires_data
 
@@ -134,6 +135,13 @@ def test_a_list_that_is_cut_off_keeps_its_whole_records():
     assert list(whole_records("[")) == []
 
 
+@requires_data
+def test_sharegpt_is_converted_to_the_pinned_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(packages, "SHARE", tmp_path)
+    convert()
+    assert packages.path("sharegpt") == tmp_path / "sharegpt.jsonl"
+
+
 def test_selection_counts_every_pair_left_out(tmp_path):
     rows = [("why is it", "so"), ("Why  is it ", "or so"), ("a " * 10, "so"), ("why", "so " * 10), ("why", "so")]
     pairs = read(write(tmp_path / "a.jsonl", *({"instruction": a, "output": b} for a, b in rows)))
@@ -182,7 +190,7 @@ def test_known_preferences_compare_the_answers_that_end_a_conversation(tmp_path,
         {"conversations": [], **ends},
     ]
     (tmp_path / "pairs.json").write_text(json.dumps(rows))
-    monkeypatch.setattr(sources.packages, "path", lambda name: tmp_path / "pairs.json")
+    monkeypatch.setattr(packages, "path", lambda name: tmp_path / "pairs.json")
     assert known_preferences() == [("why", "good", "bad"), ("last", "good", "bad")]
 
 

@@ -1,7 +1,6 @@
 """Ids on the Hugging Face Hub, with its own client: offline, over a cache as the client writes it."""
 
 import shutil
-import sys
 from pathlib import Path
 
 import jax
@@ -95,9 +94,3 @@ def test_only_files_without_code_are_fetched(cache, monkeypatch):
     assert hub.local("some.org/model-1.5@v2") == cache
     assert (asked["name"], asked["revision"]) == ("some.org/model-1.5", "v2")
     assert not {"*", "*.bin", "*.pt", "*.py"} & set(asked["allow_patterns"])
-
-
-def test_without_the_client_its_package_is_named(cache, monkeypatch):
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(PastaError, match="no such path; to fetch it from the Hub, pip install huggingface_hub"):
-        read_model("", "some.org/model-1.5")
