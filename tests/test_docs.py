@@ -84,3 +84,12 @@ def test_the_api_as_shown_in_the_readme_on_smollm2(capsys, monkeypatch):
     answer = run_blocks("README.md", most=1)["answer"]
     assert len(answer.threads) > 1  # the shipped adapter forks; which words it samples depends on the machine
     assert capsys.readouterr().out.startswith(answer.text + "\n")
+
+
+def test_files_that_the_pages_name_exist():
+    missing = []
+    for page in (*ROOT.glob("*.md"), *DOCS.glob("**/*.md")):
+        named = re.findall(r"(?<![\w/.-])(?:[\w.-]+/)+[\w-]+\.(?:py|sh|cc|ipynb|txt|md)\b", page.read_text("utf-8"))
+        folders = (ROOT, ROOT / "pasta_jax", page.parent)
+        missing += [f"{page.name}: {name}" for name in named if not any((one / name).exists() for one in folders)]
+    assert missing == []
