@@ -12,6 +12,7 @@ from pasta_jax.data.pairs import Pair, Unreadable, parse_pair, prompt_key
 from pasta_jax.data.turns import later_pairs
 from pasta_jax.errors import PastaError
 from pasta_jax.files import packages
+from pasta_jax.files.jsonl import begins_list, numbered_lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +143,7 @@ def _rows_of_file(path: Path) -> Iterator[Row]:
     try:
         if path.suffix == ".parquet":
             yield from _parquet_rows(path)
-        elif path.suffix == ".json" and _begins_list(path):
+        elif path.suffix == ".json" and begins_list(path):
             yield from ((f"record {number}", row) for number, row in enumerate(_list(path), start=1))
         else:
             yield from _lines(path)
@@ -158,26 +159,16 @@ def _list(path: Path) -> list[object]:
 
 
 def _lines(path: Path) -> Iterator[Row]:
-    """JSON lines. A line that is too long is skipped without being kept in memory."""
-    with path.open("rb") as file:
-        number = 0
-        while line := file.readline(MAX_BYTES + 1):
-            number += 1
-            place = f"line {number}"
-            if len(line) > MAX_BYTES and not line.endswith(b"\n"):
-                while (more := file.readline(MAX_BYTES)) and not more.endswith(b"\n"):
-                    pass
-                yield place, Unreadable(place, TOO_LARGE)
-            elif line := line.removeprefix(codecs.BOM_UTF8).strip():
-                try:
-                    yield place, msgspec.json.decode(line)
-                except (ValueError, RecursionError) as error:
-                    yield place, Unreadable(place, NOT_JSON, str(error))
-
-
-def _begins_list(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(64).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
+    """JSON lines; one that can't be read is skipped with its reason."""
+    for number, line in numbered_lines(path, MAX_BYTES):
+        place = f"line {number}"
+        if line is None:
+            yield place, Unreadable(place, TOO_LARGE)
+        elif line.strip():
+            try:
+                yield place, msgspec.json.decode(line)
+            except (ValueError, RecursionError) as error:
+                yield place, Unreadable(place, NOT_JSON, str(error))
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:

@@ -111,7 +111,7 @@ def _one_line(path: Path, fix: str) -> Iterator[None]:
 def check_writable(folder: Path) -> None:
     """Create the folder and write a byte there; OSError if that fails. For outputs of long work, before it begins."""
     if is_remote(folder):
-        probe = folder / f".writable.{os.getpid()}"
+        probe = folder / f".writable.{secrets.token_hex(8)}"
         write_whole(probe, b"\n")
         probe.unlink(missing_ok=True)
         return

@@ -1,6 +1,7 @@
 """Files of JSON lines: read with the place of each value, and appended so that a kill loses at most the last line."""
 
 import codecs
+import contextlib
 import itertools
 import json
 from collections.abc import Iterable, Iterator
@@ -18,15 +19,37 @@ UPLOAD_S = 10.0  # a remote file lags at most this far behind; what it lacks is 
 Value = TypeVar("Value")
 
 
+def numbered_lines(path: Path, most: int) -> Iterator[tuple[int, bytes | None]]:
+    """The number, from 1, and the bytes of each line; None for one of more than `most`, which is not kept in memory."""
+    with path.open("rb") as file:
+        number = 0
+        while line := file.readline(most + 1):
+            number += 1
+            if len(line) <= most or line.endswith(b"\n"):
+                yield number, line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+                continue
+            yield number, None
+            while line and not line.endswith(b"\n"):
+                line = file.readline(most)
+
+
+def begins_list(path: Path) -> bool:
+    """Whether a file holds one JSON list instead of JSON lines."""
+    with path.open("rb") as file:
+        return file.read(4096).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
+
+
 def read(path: Path, kind: type[Value], most: int, fix: str) -> Iterator[tuple[str, Value]]:
     """The place and value of each line that is not blank; a line may have `most` bytes."""
-    numbered = ((number, line) for number, line in _lines(path, most, fix) if line.strip())
+    numbered = ((number, line) for number, line in _strict_lines(path, most, fix) if line.strip())
     return _parsed(numbered, kind, path, fix)
 
 
 def read_records(path: Path, kind: type[Value], fix: str) -> list[tuple[str, Value]]:
     """The place and value of each record in a user's file of JSON lines or of one JSON list; none is an error."""
-    if _begins_list(path, fix):
+    with _unreadable(path, fix):
+        is_list = begins_list(path)
+    if is_list:
         rows = parse_json(read_bytes(path, MOST_BYTES_OF_LIST, fix), str(path), fix)
         places = ((f"{path}: record {number}", row) for number, row in enumerate(rows, start=1))
         records = ((place, typed(row, kind, place, fix)) for place, row in places)
@@ -98,16 +121,19 @@ def json_line(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=True, sort_keys=True).encode() + b"\n"
 
 
-def _lines(path: Path, most: int, fix: str) -> Iterator[tuple[int, bytes]]:
-    """The number, from 1, and the bytes of each line."""
+def _strict_lines(path: Path, most: int, fix: str) -> Iterator[tuple[int, bytes]]:
+    """`numbered_lines`; errors name the place and the fix."""
+    with _unreadable(path, fix):
+        for number, line in numbered_lines(path, most):
+            if line is None:
+                raise PastaError(f"{path}: line {number}: has more than {most:,} bytes; {fix}")
+            yield number, line
+
+
+@contextlib.contextmanager
+def _unreadable(path: Path, fix: str) -> Iterator[None]:
     try:
-        with path.open("rb") as file:
-            number = 0
-            while line := file.readline(most + 1):
-                number += 1
-                if len(line) > most:
-                    raise PastaError(f"{path}: line {number}: has more than {most:,} bytes; {fix}")
-                yield number, line
+        yield
     except (OSError, ValueError) as error:  # a ValueError: the path contains a NUL
         raise PastaError(f"{path}: {getattr(error, 'strerror', None) or error}; {fix}") from None
 
@@ -116,8 +142,3 @@ def _parsed(numbered: Iterable[tuple[int, bytes]], kind: Any, path: Path, fix: s
     for number, line in numbered:
         place = f"{path}: line {number}"
         yield place, typed(parse_json(line.removesuffix(b"\n"), str(path), fix, number), kind, place, fix)
-
-
-def _begins_list(path: Path, fix: str) -> bool:
-    first = next((line for _, line in _lines(path, MOST_BYTES_OF_LIST, fix) if line.strip()), b"")
-    return first.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")

@@ -245,7 +245,9 @@ def _received(own: Iterator[Item], total: int, kind: type[Item], folder: str) ->
 
 
 def _state() -> Any:
-    from jax._src import distributed  # JAX has no public way to the processes' shared values
+    # JAX has no public way to the processes' shared values. multihost_utils broadcasts and gathers by programs that all
+    # devices run at the same time; here no device may have started, and one process may be far ahead of another.
+    from jax._src import distributed
 
     return distributed.global_state
 
