@@ -20,7 +20,7 @@ print(json.dumps({"exact": report.model.exact, "speedup": dataclasses.asdict(rep
 
 def script() -> str:
     """The Python block of the page that trains."""
-    return blocks((ROOT / "docs/API.md").read_text(encoding="utf-8"))[-1][1]
+    return blocks("docs/API.md")[-1]
 
 
 def test_the_script_is_short():
