@@ -16,7 +16,7 @@ Item = TypeVar("Item")
 
 SILENCE_S = 5.0  # after which a line says what is going on
 FRAME_S = 0.25  # between two frames on a terminal
-BRIEF_S = 1.0  # what takes less is not displayed: it would only flicker
+BRIEF_S = 1.0  # what takes less is neither displayed nor said
 
 _console = Console(stderr=True, markup=False, emoji=False, highlight=False, force_jupyter=False)
 _lock = threading.RLock()
@@ -147,13 +147,18 @@ def _look(fallback: Progress) -> None:
             _live.refresh()
             _heard()
         elif time.monotonic() - _last_output >= SILENCE_S:
-            line = (_running or [fallback])[-1].line()
+            line = (_lasting() or [fallback])[-1].line()
             say(line) if line else _heard()
+
+
+def _lasting() -> list[Progress]:
+    """What goes on, without what has just begun."""
+    return [one for one in _running if one.elapsed > BRIEF_S or not one.what]
 
 
 def _displayed() -> list[Progress]:
     """What the display shows: nothing where it would disturb what is printed."""
-    return [one for one in _running if one.elapsed > BRIEF_S] if all(one.what for one in _running) else []
+    return _lasting() if all(one.what for one in _running) else []
 
 
 def _frame() -> Table:

@@ -94,8 +94,13 @@ def test_silence_is_broken_by_the_innermost_of_what_goes_on(now, capsys):
         assert said_after(SILENCE_S) == "loading … 0:05\n"
         progress.show("")
         assert said_after(SILENCE_S - 1) == ""
+    now.now += SILENCE_S
     with quiet():
+        assert said_after(0) == ""
         assert said_after(100) == ""
+    now.now += SILENCE_S
+    with doing("tracing"):
+        assert said_after(0).startswith("decode: working … ")  # has just begun
     with Progress("samples", 4) as samples:
         assert said_after(10) == "samples: 0 of 4, 0:10 so far\n"
         samples.done = 1
