@@ -4,24 +4,32 @@ These are heuristics. They err towards "needs what came before", which costs spe
 """
 
 import re
+from collections.abc import Callable
 
 from pasta_jax.lang.program import MAX_TOPIC_WORDS
 
-
-def _any(*words: str) -> re.Pattern[str]:
-    return re.compile(rf"\b(?:{'|'.join(words)})\b", re.IGNORECASE)
+Cue = Callable[[str], bool]  # whether a text has it
 
 
-def _opens(*words: str) -> re.Pattern[str]:
-    return re.compile(rf"\W*(?:{'|'.join(words)})\b", re.IGNORECASE)
+def _any(*words: str) -> Cue:
+    """Whether a text contains one of these words."""
+    pattern = re.compile(rf"\b(?:{'|'.join(words)})\b", re.IGNORECASE)
+    return lambda text: bool(pattern.search(text))
 
 
-_CREATIVE = _any(
+def _opens(*words: str) -> Cue:
+    """Whether a text begins with one of these words."""
+    pattern = re.compile(rf"\W*(?:{'|'.join(words)})\b", re.IGNORECASE)
+    return lambda text: bool(pattern.match(text))
+
+
+# An instruction that requests continuous prose, in which each sentence builds on the one before.
+creative = _any(
     "story", "stories", "tale", "poem", "poetry", "haiku", "limerick", "sonnet", "song", "lyrics", "rap", "script",
     "screenplay", "scene", "dialogue", "dialog", "conversation between", "monologue", "novel", "fan ?fiction",
     "letter", "e-?mail", "speech", "joke", "role-?play", "act as", "translate", "rewrite", "proofread",
 )  # fmt: skip
-_CLOSING = _opens(
+_closing = _opens(
     "in (?:conclusion|summary|short|general|brief|the end)", "overall", "ultimately",
     "to (?:conclude|summari[sz]e|sum up)", "(?:in|with|by|given|taking) (?:all|these|those|this|that|both)",
     "all (?:in all|of (?:these|this|them)|these)", "these", "those", "this", "that", "both", "remember",
@@ -30,11 +38,11 @@ _CLOSING = _opens(
     "by (?:following|using|doing|implementing|taking|combining|incorporating|[a-z]+ing (?:these|this|all))",
     "of course", "however", "once", "after", "depending", "additionally", "also",
 )  # fmt: skip
-_FAREWELL = _opens(
+_farewell = _opens(
     "i hope", "hope (?:this|that|it)", "let me know", "feel free", "good luck", "enjoy", "happy [a-z]+ing",
     "best of luck", "if you have any (?:other |further |more |specific )?questions",
 )  # fmt: skip
-_OPENS_BACKWARDS = _opens(
+_opens_backwards = _opens(
     "and", "but", "so", "then", "next", "now", "once", "after(?: that|wards)?", "again", "repeat", "therefore",
     "thus", "hence", "however", "instead", "otherwise", "nevertheless", "consequently", "meanwhile", "similarly",
     "likewise", "conversely", "as a result", "as such", "for this reason", "for (?:example|instance)",
@@ -42,7 +50,7 @@ _OPENS_BACKWARDS = _opens(
     "these", "that", "those", "it", "its", "they", "their", "them", "such", "he", "she", "his", "her", "him", "both",
     "either", "neither",
 )  # fmt: skip
-_POINTS_BACKWARDS = _any(
+_points_backwards = _any(
     "above", "aforementioned", "(?:as )?mentioned", "previous(?:ly)?", "preceding", "the former", "the latter",
      "(?:as|like) (?:before|described|noted|discussed|shown|stated|seen)",
     "earlier (?:step|point|section)", "resulting",
@@ -52,19 +60,23 @@ _POINTS_BACKWARDS = _any(
     "we(?: have|['’]ve)? (?:just )?(?:created|made|defined|found|calculated|computed|saw|seen|obtained)",
     "(?:all|each|any|some|one|both|either|neither) of (?:these|those|them)", "in addition to (?:this|that|these)",
 )  # fmt: skip
-_STEPS = _any(
+# A list that is announced as steps of one task.
+steps = _any(
     "steps?", "instructions?", "directions?", "procedure", "recipe", "process", "tutorial", "method", "preparation",
     "how to", "walk ?through", "as follows", "algorithm", "proof", "solution", "calculate", "solve", "setup",
 )  # fmt: skip
-_HOW_TO = _any(
+# A list that is announced as instructions for one thing.
+how_to = _any(
     "how (?:to|you|we|i)", "(?:follow|take) (?:these|the|this)", "as follows", "(?:these|the following) steps"
 )
-_IN_SEQUENCE = _any(
+# An item that reads like a step with others before or after it.
+in_sequence = _any(
     "then", "next", "once", "now", "again", "until", "afterwards?", "remaining", "resulting", "finally", "first",
     "step", "after (?:that|you|the)", "back to", "(?:begin|start) by", "following (?:command|code)", "create an?",
     "add the", "click(?: on)? the", "in the new",
 )  # fmt: skip
-_DEPENDENT_HEADING = _opens(
+# The heading of a section that depends on the sections before it.
+dependent_heading = _opens(
     "(?:in )?(?:conclusion|summary|short)", "overall", "result(?:s|ing)?", "total", "final", "answer",
     "instructions?", "directions?", "methods?", "steps?", "procedure", "preparation", "verdict", "recommendation",
     "comparison", "solution", "takeaways?", "next", "output", "explanation", "example(?: usage)?", "usage", "note",
@@ -98,19 +110,14 @@ _LEADS = (
 )
 
 
-def creative(instruction: str) -> bool:
-    """Whether the instruction requests continuous prose, in which each sentence builds on the one before."""
-    return bool(_CREATIVE.search(instruction))
-
-
 def closing(text: str) -> bool:
     """Whether a paragraph begins like a summary of the preceding text."""
-    return bool(_CLOSING.match(text)) or bool(_POINTS_BACKWARDS.search(_first_sentence(text))) or farewell(text)
+    return _closing(text) or _points_backwards(_first_sentence(text)) or farewell(text)
 
 
 def farewell(text: str) -> bool:
     """Whether a paragraph is a courtesy that depends on nothing in the answer."""
-    return bool(_FAREWELL.match(text)) and len(text.split()) < 40
+    return _farewell(text) and len(text.split()) < 40
 
 
 def refers_back(text: str, earlier: str, known: str) -> bool:
@@ -118,33 +125,13 @@ def refers_back(text: str, earlier: str, known: str) -> bool:
 
     `known` is the text that every part sees: the question and the text before the group.
     """
-    if _OPENS_BACKWARDS.match(text) or _POINTS_BACKWARDS.search(text):
+    if _opens_backwards(text) or _points_backwards(text):
         return True
     introduced = {_last_word(m) for m in _INTRODUCED.findall(earlier.lower())} - _words(known)
     if introduced & {_last_word(m) for m in _DEFINITE.findall(text.lower())} - _COMMON:
         return True
     names = set(_CODE_NAME.findall(earlier)) & set(_CODE_NAME.findall(text))
     return any(name not in known for name in names)
-
-
-def dependent_heading(heading: str) -> bool:
-    """Whether a section with this heading depends on the sections before it."""
-    return bool(_DEPENDENT_HEADING.match(heading))
-
-
-def steps(lead_in: str) -> bool:
-    """Whether a list is announced as steps of one task."""
-    return bool(_STEPS.search(lead_in))
-
-
-def how_to(lead_in: str) -> bool:
-    """Whether a list is announced as instructions for one thing."""
-    return bool(_HOW_TO.search(lead_in))
-
-
-def in_sequence(text: str) -> bool:
-    """Whether an item reads like a step with others before or after it."""
-    return bool(_IN_SEQUENCE.search(text))
 
 
 def narrative(text: str) -> bool:

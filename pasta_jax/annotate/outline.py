@@ -23,6 +23,7 @@ class TextBlock:
     indent: int
     style: str
     body: int  # start of the content: after the marker of an item or heading, else `start`
+    content: str  # text[body:stop] without surrounding whitespace
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ def outline(text: str) -> list[TextBlock]:
             last -= 1
         first = lines[at]
         start, stop = first.start + first.indent, lines[last].start + len(lines[last].text.rstrip())
-        blocks.append(TextBlock(kind, start, stop, first.indent, style, max(body, start)))
+        body = max(body, start)
+        blocks.append(TextBlock(kind, start, stop, first.indent, style, body, text[body:stop].strip()))
         at = last + 1
     return blocks
 

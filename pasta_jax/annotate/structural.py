@@ -40,7 +40,7 @@ def annotate(instruction: str, response: str) -> str:
     blocks = outline(response)
     candidates = _candidates(instruction, response, blocks, 0, len(blocks))
     chunks = [candidate for candidate in candidates if _pays_off(response, candidate)]
-    marks = _without_lone_chunks(_with_syncs(response, blocks, chunks))
+    marks = _without_lone_chunks(_with_syncs(blocks, chunks))
     if _gain(response, marks) < MIN_GAIN:
         marks = []
     return _render(response, marks)
@@ -48,7 +48,7 @@ def annotate(instruction: str, response: str) -> str:
 
 def _candidates(instruction: str, text: str, blocks: list[TextBlock], lo: int, hi: int) -> Iterator[Candidate]:
     """Candidates among blocks[lo:hi], in order and not nested: the outermost structure whose parts fit into chunks."""
-    if sections := _sections(text, blocks, lo, hi):
+    if sections := _sections(blocks, lo, hi):
         first = sections[0][0]
         yield from _candidates(instruction, text, blocks, lo, first)
         yield from _group(instruction, text, blocks, lo, sections, headed=True)
@@ -60,7 +60,7 @@ def _candidates(instruction: str, text: str, blocks: list[TextBlock], lo: int, h
             yield from _group(instruction, text, blocks, lo, items, headed=False)
             at = items[-1][1]
             continue
-        paragraphs = _paragraphs(text, blocks, at, hi)
+        paragraphs = _paragraphs(blocks, at, hi)
         if len(paragraphs) > 1:
             yield from _group(instruction, text, blocks, lo, paragraphs, headed=False)
             at = paragraphs[-1][1]
@@ -73,7 +73,7 @@ def _candidates(instruction: str, text: str, blocks: list[TextBlock], lo: int, h
 Range = tuple[int, int]  # blocks[first:last] that form one member of a group
 
 
-def _sections(text: str, blocks: list[TextBlock], lo: int, hi: int) -> list[Range]:
+def _sections(blocks: list[TextBlock], lo: int, hi: int) -> list[Range]:
     """Headings of the outermost style that occurs twice, each with the blocks that follow it."""
     headings = [n for n in range(lo, hi) if blocks[n].kind == "heading"]
     styles = {blocks[n].style for n in headings}
@@ -85,10 +85,10 @@ def _sections(text: str, blocks: list[TextBlock], lo: int, hi: int) -> list[Rang
         ranges = [(a, b) for a, b in zip(starts, [*starts[1:], hi], strict=True)]
         first, last = ranges[-1]
         # A closing remark follows the last section without a heading of its own.
-        while last - first > 2 and blocks[last - 1].kind == "paragraph" and cues.closing(_text(text, blocks[last - 1])):
+        while last - first > 2 and blocks[last - 1].kind == "paragraph" and cues.closing(blocks[last - 1].content):
             last -= 1
         ranges[-1] = (first, last)
-        names = [_text(text, blocks[a]).lower() for a, _ in ranges]
+        names = [blocks[a].content.lower() for a, _ in ranges]
         if all(b - a > 1 for a, b in ranges[:-1]) and len(set(names)) == len(names):
             return [(a, b) for a, b in ranges if b - a > 1]
     return []
@@ -108,7 +108,7 @@ def _items(text: str, blocks: list[TextBlock], at: int, hi: int) -> list[Range]:
         outside = [b for b in between if b.indent <= first.indent and not _under(first, b)]
         if blocks[n].style != first.style or any(b.kind in ("heading", "item") for b in outside):
             break
-        if outside and _text(text, outside[-1]).endswith(":") and not _follows(text, blocks[ranges[-1][0]], blocks[n]):
+        if outside and outside[-1].content.endswith(":") and not _follows(text, blocks[ranges[-1][0]], blocks[n]):
             break  # lead-in of another list
         if outside and not (first.style[0] == "1" and len(outside) <= 4):
             break  # only numbers continue a list across paragraphs
@@ -122,7 +122,7 @@ def _items(text: str, blocks: list[TextBlock], at: int, hi: int) -> list[Range]:
         if block.indent > first.indent or (_under(first, block) and nested):
             end += 1
             continue
-        belongs = block.kind == "code" or (block.kind == "paragraph" and not cues.closing(_text(text, block)))
+        belongs = block.kind == "code" or (block.kind == "paragraph" and not cues.closing(block.content))
         if not loose or not belongs:
             break
         loose -= 1
@@ -142,16 +142,16 @@ def _follows(text: str, before: TextBlock, item: TextBlock) -> bool:
     return all(number.isdecimal() for number in numbers) and int(numbers[1]) == int(numbers[0]) + 1
 
 
-def _paragraphs(text: str, blocks: list[TextBlock], at: int, hi: int) -> list[Range]:
+def _paragraphs(blocks: list[TextBlock], at: int, hi: int) -> list[Range]:
     """A run of paragraphs that could come in any order. The first one of an answer is its opening and stays in main."""
     ranges: list[Range] = []
     for n in range(max(at, 1), hi):
-        paragraph = _text(text, blocks[n])
+        paragraph = blocks[n].content
         fits = blocks[n].kind == "paragraph" and len(paragraph.split()) >= MIN_PARAGRAPH_WORDS
         if not fits or paragraph.endswith(":") or cues.closing(paragraph):
             break
         ranges.append((n, n + 1))
-    run = " ".join(_text(text, blocks[n]) for n, _ in ranges)
+    run = " ".join(blocks[n].content for n, _ in ranges)
     return [] if cues.narrative(run) or not cues.english(run) else ranges
 
 
@@ -160,7 +160,7 @@ def _group(
 ) -> Iterator[Candidate]:
     """The members of a group as candidates, unless they build on each other; one that is too long is subdivided."""
     first = ranges[0][0]
-    lead_in = _text(text, blocks[first - 1]) if first > lo else ""
+    lead_in = blocks[first - 1].content if first > lo else ""
     known = f"{instruction}\n{text[: blocks[first].start]}"
     numbered = blocks[first].kind == "item" and blocks[first].style[0] == "1"
     bodies = []
@@ -168,8 +168,8 @@ def _group(
         start = blocks[a + 1].start if headed else blocks[a].body
         bodies.append(text[start : blocks[b - 1].stop])
     refers = [
-        cues.refers_back(body, earlier, known) or (headed and cues.dependent_heading(_text(text, blocks[a])))
-        for (a, _), body, earlier in zip(ranges, bodies, _before(bodies), strict=True)
+        cues.refers_back(body, "\n".join(bodies[:n]), known) or (headed and cues.dependent_heading(blocks[a].content))
+        for n, ((a, _), body) in enumerate(zip(ranges, bodies, strict=True))
     ]
     in_sequence = cues.how_to(lead_in) or (cues.steps(lead_in) and any(cues.in_sequence(body) for body in bodies))
     if (numbered and in_sequence) or sum(refers) > MAX_REFERRING * len(ranges):
@@ -177,20 +177,16 @@ def _group(
     for (a, b), body, needs in zip(ranges, bodies, refers, strict=True):
         stop = blocks[b - 1].stop
         others = known + "".join(other for other in bodies if other is not body)
-        topic = cues.topic(cues.without_number(_text(text, blocks[a])) if headed else body, others)
+        topic = cues.topic(cues.without_number(blocks[a].content) if headed else body, others)
         if _ids(body) > MAX_CHUNK_IDS:
             yield from _candidates(instruction, text, blocks, a + 1, b)
         elif topic:
             yield Candidate(blocks[a].start, stop - len(body), stop, topic, needs)
 
 
-def _before(bodies: list[str]) -> list[str]:
-    return ["\n".join(bodies[:n]) for n in range(len(bodies))]
-
-
 def _sentences(text: str, block: TextBlock) -> list[Candidate]:
     """Groups of sentences that a paragraph enumerates: First …, Second …, On the other hand …"""
-    starts = [block.start + place for place in cues.enumerated(_text(text, block))]
+    starts = [block.start + place for place in cues.enumerated(block.content)]
     if len(starts) < 2:
         return []
     candidates = []
@@ -203,10 +199,6 @@ def _sentences(text: str, block: TextBlock) -> list[Candidate]:
     return [candidate for candidate in candidates if candidate.topic]
 
 
-def _text(text: str, block: TextBlock) -> str:
-    return text[block.body : block.stop].strip()
-
-
 def _pays_off(text: str, candidate: Candidate) -> bool:
     """Whether a fork saves main more ids than its promise costs."""
     body = text[candidate.start : candidate.stop]
@@ -216,7 +208,7 @@ def _pays_off(text: str, candidate: Candidate) -> bool:
 Mark = Candidate | int  # a chunk, or the place of a sync
 
 
-def _with_syncs(text: str, blocks: list[TextBlock], chunks: list[Candidate]) -> list[Mark]:
+def _with_syncs(blocks: list[TextBlock], chunks: list[Candidate]) -> list[Mark]:
     """The chunks and syncs in order; later text of main is assumed to need the chunks before it."""
     marks: list[Mark] = []
     remaining = iter([*chunks, None])
@@ -229,16 +221,16 @@ def _with_syncs(text: str, blocks: list[TextBlock], chunks: list[Candidate]) -> 
             marks.append(chunk)
             chunk, starts_chunk = next(remaining), True
         covered = starts_chunk or (marks and isinstance(marks[-1], Candidate) and block.start < marks[-1].stop)
-        if not covered and not _stands_alone(text, block):
+        if not covered and not _stands_alone(block):
             marks.append(block.start)
     return marks
 
 
-def _stands_alone(text: str, block: TextBlock) -> bool:
+def _stands_alone(block: TextBlock) -> bool:
     """Whether main can write a block without knowing the chunks before it: a heading, a lead-in, a farewell."""
-    content = _text(text, block)
     if block.kind == "heading":
-        return not cues.dependent_heading(content)
+        return not cues.dependent_heading(block.content)
+    content = block.content
     lead_in = content.endswith(":") and not cues.closing(content) and not cues.refers_back(content, "", content)
     return block.kind == "paragraph" and (lead_in or cues.farewell(content))
 
