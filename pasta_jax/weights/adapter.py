@@ -237,7 +237,8 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], About, bool]:
             names = file.keys()
             flat = {name: np.asarray(file.get_tensor(name), np.float32) for name in names}
     except FileNotFoundError:
-        raise PastaError(f"{path}: not found; use an adapter of a training run") from None
+        fix = "use pasta, baseline_sft, or an adapter of a training run (docs/results/adapters.md has recipes)"
+        raise PastaError(f"{path}: not found; {fix}") from None
     except (SafetensorError, OSError) as error:
         raise PastaError(f"{path}: not a complete adapter file ({error}); save or fetch it again") from None
     try:

@@ -1,23 +1,20 @@
 """Ids on the Hugging Face Hub, with its own client: offline, over a cache as the client writes it."""
 
+import dataclasses
 import shutil
 from pathlib import Path
 
-import jax
 import pytest
 
 import pasta_jax as pasta
 from pasta_jax.errors import PastaError
 from pasta_jax.files import hub
 from pasta_jax.lang.structure import PREDICTED
-from pasta_jax.models.config import Rope, TransformerConfig
-from pasta_jax.toy.tokenizer import toy_tokenizer
 from pasta_jax.weights.adapter import AdapterConfig, describe, new_adapter, save_adapter
 from pasta_jax.weights.load import export_model, read_model
-from pasta_jax.weights.model import Model
 from pasta_jax.weights.settings import ModelSource
 from pasta_jax.weights.source import load_with_adapter
-from tests.helpers.models import random_params
+from tests.helpers.models import babbler
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 
@@ -25,15 +22,10 @@ REVISION = "0123456789abcdef0123456789abcdef01234567"
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> Path:
     """A model and an adapter of it."""
-    folder, tokenizer = tmp_path_factory.mktemp("hub"), toy_tokenizer()
-    config = TransformerConfig(
-        vocab=tokenizer.model_vocab, layers=1, embed=16, ff=16, heads=2, kv_heads=1, head_dim=8, context=256,
-        rope=Rope(10_000.0), norm_eps=1e-5, activation="silu", tied_head=True,
-    )  # fmt: skip
-    export_model(Model("toy", config, jax.device_put(random_params(config, 1)), tokenizer), folder / "model")
+    folder, settings = tmp_path_factory.mktemp("hub"), AdapterConfig(rank=1, alpha=1.0)
+    export_model(dataclasses.replace(babbler(), positions=None), folder / "model")
     base = read_model("", str(folder / "model"))
-    settings = AdapterConfig(rank=1, alpha=1.0)
-    adapter = new_adapter(base.params, settings, tokenizer.tags, 0)
+    adapter = new_adapter(base.params, settings, base.tokenizer.tags, 0)
     save_adapter(folder / "adapter", adapter, base, describe(base, settings, PREDICTED))
     return folder
 
@@ -63,7 +55,7 @@ def test_an_id_is_read_like_a_folder(revision, cache, folders):
 
 
 def test_an_adapter_has_an_id_too(cache):
-    model, _, about = load_with_adapter(source("some.org/model-1.5", "some.org/adapter-1.5"))
+    model, _, about = load_with_adapter(ModelSource(path="some.org/model-1.5", adapter="some.org/adapter-1.5"))
     assert model.positions == about.positions == PREDICTED
 
 
