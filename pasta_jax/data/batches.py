@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -10,7 +11,6 @@ from pasta_jax.data.example import Example, windows
 from pasta_jax.data.packing import Batch, fill_rows, pack
 from pasta_jax.errors import PastaError
 
-TOO_LONG = ("drop", "split")
 MOST_TOKENS = 2**24  # of a batch
 
 
@@ -21,17 +21,13 @@ class Layout:
     lengths: tuple[int, ...]  # tokens per row; a record goes to the shortest that holds it, and each one compiles
     rows: int  # of all hosts together
     packed: bool  # several records per row where they fit; False: one
-    too_long: str  # a record longer than every row is dropped and counted (`drop`) or cut into windows (`split`)
+    too_long: Literal["drop", "split"]  # drop and count a record longer than every row, or cut it into windows
 
     def __post_init__(self) -> None:
         if not self.lengths or list(self.lengths) != sorted(set(self.lengths)) or self.lengths[0] < 2:
             raise PastaError(f"lengths {self.lengths}: must be one or more ascending numbers from 2 up")
-        if self.rows < 1:
-            raise PastaError(f"rows {self.rows}: must be 1 or more")
         if self.rows * self.lengths[-1] > MOST_TOKENS:
             raise PastaError(f"{self.rows} rows of {self.lengths[-1]} tokens: more than {MOST_TOKENS:,}; lower either")
-        if self.too_long not in TOO_LONG:
-            raise PastaError(f"too_long {self.too_long!r}: choose one of {', '.join(TOO_LONG)}")
 
 
 @dataclasses.dataclass(frozen=True)
