@@ -1,5 +1,6 @@
 """The toy task: problems depend on seed and number alone, grading finds every error, each word is one token."""
 
+import functools
 import re
 from collections import Counter
 
@@ -12,7 +13,7 @@ from pasta_jax.lang.lexer import ANNOTATION
 from pasta_jax.lang.program import Chunk, Program, Sync, check
 from pasta_jax.lang.tags import escape
 from pasta_jax.tokenizers.tokenizer import load_tokenizer
-from pasta_jax.toy.task import ENDS_REQUEST, HELD_OUT, LEVELS, RINGS, STYLES, WORDS, problems, ring, walk
+from pasta_jax.toy.task import ENDS_REQUEST, HELD_OUT, LEVELS, RINGS, STYLES, WORDS, Problem, problems, ring, walk
 from pasta_jax.toy.tokenizer import toy_tokenizer
 
 MANY = problems(1, 0, 400, "medium")
@@ -82,43 +83,37 @@ def test_styles_and_counts_of_parts_occur_as_often_as_their_level_states():
     assert np.mean([problem.has_ends for problem in several]) == pytest.approx(level.ends, abs=0.03)
 
 
+@functools.cache
+def programs() -> list[tuple[Problem, Program]]:
+    return [(problem, problem.program(toy_tokenizer())) for problem in MANY]
+
+
 def test_annotations_keep_the_answer_and_the_rules_of_the_language():
-    tokenizer = toy_tokenizer()
-    for problem in MANY:
-        program = problem.program(tokenizer)
+    for problem, program in programs():
         assert program.strip() == problem.answer
         assert escape(problem.answer, ANNOTATION) == problem.answer
-        assert check(program.render(), tokenizer) == []
-        ids = program.ids(tokenizer)
-        assert Program.from_ids(ids, tokenizer) == program
+        assert check(program.render(), toy_tokenizer()) == []
+        assert Program.from_ids(program.ids(toy_tokenizer()), toy_tokenizer()) == program
 
 
 def test_styles_fork_what_they_name():
-    for problem in MANY:
-        parts = problem.program(toy_tokenizer()).parts
-        chunks = [part for part in parts if isinstance(part, Chunk)]
+    for problem, program in programs():
+        chunks = [part for part in program.parts if isinstance(part, Chunk)]
         walks = len(problem.lines) - problem.has_ends
-        expected = {
-            "each": walks,
-            "last_in_main": walks - 1,
-            "pairs": (walks + 1) // 2,
-            "halves": (walks + 1) // 2,
-            "serial": 0,
-            "unsynced": walks,
-        }
-        assert len(chunks) == (expected[problem.style] if problem.forkable else 0)
-        assert " ".join(chunk.topic for chunk in chunks).split() == [
-            line.split()[0] for line in problem.lines[: sum(chunk.text.count("\n") for chunk in chunks)]
-        ]
-        assert (Sync() in parts) == (bool(chunks) and problem.has_ends and problem.style != "unsynced")
+        pairs = (walks + 1) // 2
+        expected = {"each": walks, "last_in_main": walks - 1, "pairs": pairs, "halves": pairs, "unsynced": walks}
+        assert len(chunks) == (expected.get(problem.style, 0) if problem.forkable else 0)
+        forked = problem.lines[: sum(chunk.text.count("\n") for chunk in chunks)]
+        assert " ".join(chunk.topic for chunk in chunks).split() == [line.split()[0] for line in forked]
+        assert (Sync() in program.parts) == (bool(chunks) and problem.has_ends and problem.style != "unsynced")
 
 
 def test_forking_shortens_the_critical_path():
     """Four walks and more, a chunk each: the critical path is well below the plain answer."""
     tokenizer = toy_tokenizer()
-    for problem in MANY:
+    for problem, program in programs():
         if problem.style == "each" and len(problem.lines) - problem.has_ends >= 4:
-            path = clock(problem.program(tokenizer).ids(tokenizer), tokenizer.tags, 0).critical_path
+            path = clock(program.ids(tokenizer), tokenizer.tags, 0).critical_path
             assert path < len(tokenizer.encode(problem.answer)) / 1.5
 
 

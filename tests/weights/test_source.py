@@ -96,7 +96,7 @@ def test_the_options_beside_an_adapter_come_before_those_beside_its_base(tmp_pat
 
 
 @pytest.mark.parametrize("stacked", [False, True])
-def test_a_merged_adapter_equals_the_exported_result(stacked, tmp_path):
+def test_an_adapter_is_merged_as_exported_or_loaded_beside_its_base_to_train_further(stacked, tmp_path):
     folder = export(tmp_path / "model", None)
     base = load_model("", str(folder), stacked=stacked)
     path, adapter = save(tmp_path / "a", base, Positions("oracle"))
@@ -109,17 +109,11 @@ def test_a_merged_adapter_equals_the_exported_result(stacked, tmp_path):
     columns = decoding.params["layers"][1]["down"]["columns"]
     np.testing.assert_array_equal(columns, model.params["layers"][1]["down"]["kernel"].T)
 
-
-@pytest.mark.parametrize("stacked", [False, True])
-def test_an_adapter_to_train_further_is_loaded_beside_its_base(stacked, tmp_path):
-    folder = export(tmp_path / "model", None)
-    base = load_model("", str(folder), stacked=stacked)
-    path, adapter = save(tmp_path / "a", base, Positions("constant", 3))
-    model, again, about = load_with_adapter(named(folder, path), stacked=stacked)
-    jax.tree.map(np.testing.assert_array_equal, model.params, base.params)
+    beside, again, about = load_with_adapter(named(folder, path), stacked=stacked)
+    jax.tree.map(np.testing.assert_array_equal, beside.params, base.params)
     jax.tree.map(np.testing.assert_array_equal, again, adapter)
     assert (about.rank, about.alpha, about.targets) == (SETTINGS.rank, SETTINGS.alpha, SETTINGS.targets)
-    assert model.fingerprint == about.base_fingerprint == base.fingerprint
+    assert beside.fingerprint == about.base_fingerprint == base.fingerprint
     with pytest.raises(PastaError, match="no adapter named"):
         load_with_adapter(named(folder))
 
