@@ -67,7 +67,7 @@ class Progress:
     def add(self, count: int = 1) -> None:
         """Count items as done; without a terminal, a line says so from time to time and at the end."""
         self.done += count
-        if not _console.is_terminal and (self.done == self.total or time.monotonic() - _last_output >= SILENCE_S):
+        if not _is_terminal() and (self.done == self.total or time.monotonic() - _last_output >= SILENCE_S):
             say(self.line())
 
     def line(self) -> str:
@@ -142,13 +142,18 @@ def break_silence(what: str) -> Iterator[None]:
 def _look(fallback: Progress) -> None:
     """Draw the next frame, or say a line after silence."""
     with _lock:
-        if _console.is_terminal and not _console.is_dumb_terminal and _displayed():
+        if _is_terminal() and _displayed():
             _live.start()
             _live.refresh()
             _heard()
         elif time.monotonic() - _last_output >= SILENCE_S:
             line = (_lasting() or [fallback])[-1].line()
             say(line) if line else _heard()
+
+
+def _is_terminal() -> bool:
+    """Whether stderr can be drawn on. FORCE_COLOR, for which rich takes a file for a terminal, does not count."""
+    return _console.file.isatty() and not _console.is_dumb_terminal
 
 
 def _lasting() -> list[Progress]:

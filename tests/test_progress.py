@@ -12,6 +12,11 @@ from pasta_jax import progress
 from pasta_jax.progress import BRIEF_S, SILENCE_S, Progress, doing, quiet
 
 
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 class Clock:
     """A time.monotonic that tests advance."""
 
@@ -32,7 +37,7 @@ def now(monkeypatch) -> Clock:
 
 @pytest.fixture
 def terminal(now, monkeypatch, capsys) -> io.StringIO:
-    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    console = Console(file=Screen(), force_terminal=True, width=80)
     monkeypatch.setattr(type(sys.stdout), "isatty", lambda self: True)
     monkeypatch.setattr(progress, "_console", console)
     monkeypatch.setattr(progress, "_live", progress._live_on(console))
@@ -47,7 +52,8 @@ def test_a_duration(seconds, text):
     assert progress.clock(seconds) == text
 
 
-def test_without_a_terminal_there_is_a_line_every_few_seconds(now, capsys):
+def test_without_a_terminal_there_is_a_line_every_few_seconds(now, capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as CI sets it
     with Progress("samples", 100, done=20) as samples:
         for _ in range(80):
             now.now += 0.5
