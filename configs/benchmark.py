@@ -27,84 +27,22 @@ answer, between theoretical and realised speedup; it writes pictures, and traces
 tokenizer): for accelerators. It has not been run on one yet.
 """
 
-from ml_collections import ConfigDict
-
-from configs import common
-from configs import serve as serving
-
-
-def get_config(variant: str = "smollm2_135m") -> ConfigDict:
-    """The config of a variant."""
-    variants = {
-        "smollm2_135m": lambda: benchmark("smollm2_135m"),  # SmolLM2-135M-Instruct
-        "gemma3_270m": lambda: benchmark("gemma3_270m"),  # Gemma 3 270M; setup.sh --gemma
-        "gemma_7b_random": lambda: benchmark("gemma_7b", random_weights=True),  # the paper's shape, for accelerators
-    }
-    return common.pick(variants, variant, "configs/benchmark.py")
+from pasta_jax.benchmark.settings import BenchmarkSettings, ServeBenchmark
+from pasta_jax.runs.settings import changed
+from pasta_jax.weights.settings import ModelSource
 
 
-def benchmark(preset: str, random_weights: bool = False) -> ConfigDict:
-    """Every benchmark with one model."""
-    server = serving.serve(preset)
-    server.log = False
-    return ConfigDict(
-        {
-            "model": common.model(preset, dtype="platform"),  # q4: in the blocks of the packaged file
-            "random_weights": random_weights,  # random weights of the model's shape; no file is read
-            "mesh": common.mesh(),
-            "decode": {
-                "widths": (1, 2, 4, 8),  # threads of one request that feed a token in a step
-                "slots": 512,
-                "prompt": 128,  # tokens before the first measured step
-                "steps": 16,  # steps per measurement
-                "rounds": 11,  # measurements of each width, interleaved
-            },
-            "prefill": {
-                "lengths": (128, 512),  # tokens of a prompt, which is read alone
-                "slots": 1024,
-                "rounds": 11,  # measurements of each length, interleaved
-            },
-            "train": {
-                "rows": 2,
-                "length": 128,  # tokens per batch row
-                "steps": 1,  # per measurement, after one for warm-up
-                "rounds": 3,
-                "slice": 256,  # slice, block and remat as in configs/sft.py
-                "block": 0,
-                "remat": False,
-                "clip": 1.0,
-            },
-            "sampling": {
-                "source": "alpaca_rows",  # see docs/DATA.md
-                "lanes": (1, 8, 32, 128),
-                "count": 10,  # answers per prompt
-                "waves": 2.0,  # answers per lane, so that lanes are also refilled
-                "max_tokens": 128,  # per answer
-                "rows": 4,
-                "slots": 512,
-                "seed": 0,
-            },
-            "serve": {
-                "server": server,  # but for its model, lanes and port
-                "threads": common.shipped(common.FORKS, "platform") if preset == "smollm2_135m" else common.model(""),
-                "lanes": (1, 2, 4, 8),
-                "max_tokens": 128,  # per answer
-                "rounds": 3,  # of one question per client, the servers in turn
-                "source": "alpaca_rows",
-                "least_characters": 800,  # of the answer in the source, so that few answers end early
-            },
-            "interpreter": {
-                "programs": "pasta_jax/benchmark/programs.jsonl",  # one {"program": "surface text"} per line
-                "rows": 16,
-                "widths": (1, 2, 4, 8, 16),
-                "slots": 1024,
-                "prompt": 64,
-                "rounds": 2,  # measured runs of each program in each way, alternating
-                "event_rounds": 25,  # measured steps that fork, join, or do neither
-            },
-            "profile": {
-                "answers": 5,  # of the interpreter's programs
-                "folder": "runs/profile",  # of its pictures, traces and report
-            },
-        }
-    )
+def smollm2_135m() -> BenchmarkSettings:
+    """SmolLM2-135M-Instruct."""
+    in_threads = ModelSource("smollm2_135m", adapter="pasta", dtype="platform")
+    return BenchmarkSettings(serve=ServeBenchmark(threads=in_threads))
+
+
+def gemma3_270m() -> BenchmarkSettings:
+    """Gemma 3 270M; setup.sh --gemma."""
+    return changed(BenchmarkSettings(), model=dict(preset="gemma3_270m"))
+
+
+def gemma_7b_random() -> BenchmarkSettings:
+    """The paper's shape with random weights, for accelerators."""
+    return changed(BenchmarkSettings(), model=dict(preset="gemma_7b"), random_weights=True)

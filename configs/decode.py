@@ -26,58 +26,50 @@ and --output writes the results, with AlpacaEval's fields; the same command resu
 each answer has a page, and the file that the flag names links to them.
 """
 
-from ml_collections import ConfigDict
-from ml_collections.config_dict import placeholder
-
-from configs import common
-
-
-def get_config(variant: str = "smollm2_135m") -> ConfigDict:
-    """The config of a variant."""
-    variants = {
-        "smollm2_135m": lambda: decode("smollm2_135m", chat=True),  # SmolLM2-135M-Instruct
-        "gemma3_270m": lambda: decode("gemma3_270m", chat=False),  # a base model, which continues the text
-        "gemma_2b": lambda: decode("gemma_2b", chat=True),  # Gemma 2B; needs model.path
-        "gemma_7b": lambda: decode("gemma_7b", chat=True),  # Gemma 7B; needs model.path
-        "local": lambda: decode("", chat=True),  # any Gemma or Llama model at model.path, also one trained here
-        "pasta": pasta,  # SmolLM2 with an adapter of this project, which answers in threads
-        "toy": toy,  # the model of configs/sft.py:toy, with a question in its own form
-    }
-    return common.pick(variants, variant, "configs/decode.py")
+from pasta_jax.answer.settings import DecodeSettings
+from pasta_jax.runs.settings import changed
+from pasta_jax.weights.settings import ModelSource
 
 
-def decode(preset: str, chat: bool) -> ConfigDict:
-    """The config of one model."""
-    config = ConfigDict(
-        {
-            "model": common.model(preset),
-            "baseline": common.model(""),  # its sequential answer is compared by --compare; no preset: the model's own
-            "compare_passes": 3,  # timed decodings of each answer, of which --compare takes the medians
-            "chat": chat,  # put the prompt into the chat template; False: continue it as plain text
-            "question": "",  # asked without --prompt; empty: none
-            "system": "",  # system message; empty: the template's default
-            "decoding": common.decoding(lanes=1, rows=8),
-            "request": common.request(max_tokens=200),
-            "mesh": common.mesh(),
-            "round_steps": 4,  # steps between two reads of the device while text streams
-        }
-    )
-    config.request.sequential = placeholder(bool)  # None: sequential unless the model was trained on the tags
-    return config
+def smollm2_135m() -> DecodeSettings:
+    """SmolLM2-135M-Instruct."""
+    return DecodeSettings()
 
 
-def pasta() -> ConfigDict:
+def gemma3_270m() -> DecodeSettings:
+    """A base model, which continues the text."""
+    return DecodeSettings(ModelSource("gemma3_270m"), chat=False)
+
+
+def gemma_2b() -> DecodeSettings:
+    """Gemma 2B; needs model.path."""
+    return DecodeSettings(ModelSource("gemma_2b"))
+
+
+def gemma_7b() -> DecodeSettings:
+    """Gemma 7B; needs model.path."""
+    return DecodeSettings(ModelSource("gemma_7b"))
+
+
+def local() -> DecodeSettings:
+    """Any Gemma or Llama model at model.path, also one trained here."""
+    return DecodeSettings(ModelSource())
+
+
+def pasta() -> DecodeSettings:
     """SmolLM2 with the adapter that forks, and its baseline, which does not; see their cards in checkpoints/."""
-    config = decode("smollm2_135m", chat=True)
-    config.model, config.baseline = common.shipped(common.FORKS), common.shipped("baseline_sft")
-    config.request.max_tokens = 400
-    return config
+    return changed(
+        DecodeSettings(),
+        model=ModelSource("smollm2_135m", adapter="pasta"),
+        baseline=ModelSource("smollm2_135m", adapter="baseline_sft"),
+        request=dict(max_tokens=400),
+    )
 
 
-def toy() -> ConfigDict:
-    """The toy's trained model; its questions name rings of words (pasta_jax/toy/task.py)."""
-    config = decode("", chat=True)
-    config.model.path = "runs/toy/model"
-    config.question = "birds crow 7\nfruits plum 5\nfish cod 6\nthen name the ends"
-    config.decoding.widths = ()  # the model is small: compiling more loops costs more time than they save
-    return config
+def toy() -> DecodeSettings:
+    """The model of configs/sft.py:toy, with a question of its own form: rings of words (pasta_jax/toy/task.py)."""
+    return changed(
+        DecodeSettings(ModelSource(path="runs/toy/model")),
+        question="birds crow 7\nfruits plum 5\nfish cod 6\nthen name the ends",
+        decoding=dict(widths=()),  # the model is small: compiling more loops costs more time than they save
+    )

@@ -21,113 +21,62 @@ where it is timed.
 Each prints a table, and on the last line of stdout one JSON object.
 """
 
-from ml_collections import ConfigDict
-
-from configs import common
-
-
-def get_config(variant: str = "toy") -> ConfigDict:
-    """The config of a variant."""
-    variants = {
-        "tiny": tiny,
-        "toy": toy,
-        "smollm2": smollm2,
-        "alpaca": lambda: all_systems("alpaca_eval", 805),
-        "mt_bench": lambda: all_systems("mt_bench", 80),
-        "ifeval": lambda: all_systems("ifeval", 541),
-        "ablation": ablation,
-    }
-    return common.pick(variants, variant, "configs/evaluate.py")
+from pasta_jax.evaluate.settings import EvaluateSettings, PromptCounts
+from pasta_jax.runs.settings import changed
+from pasta_jax.toy.settings import ToyEvaluationSettings
 
 
-def toy() -> ConfigDict:
+def toy() -> ToyEvaluationSettings:
     """The toy task."""
-    config = ConfigDict(
-        {
-            "model": common.model(""),
-            "baseline": common.model(""),
-            "level": "medium",  # small, medium or large: the level that the models were trained on
-            "problems": 256,
-            "start": 0,  # number of the first problem
-            "ablation": 32,  # problems with ends to decode with each rule broken; 0: none
-            "decoding": common.decoding(lanes=32, rows=9),
-            "request": common.request(max_tokens=600),
-            "mesh": common.mesh(),
-        }
-    )
-    config.decoding.widths = ()  # the model is small: compiling more loops costs more time than they save
-    del config.request["sequential"]  # never for the model, always for the baseline
-    return config
+    return ToyEvaluationSettings()
 
 
-def tiny() -> ConfigDict:
+def tiny() -> ToyEvaluationSettings:
     """A few problems for the models of configs/sft.py:tiny, in seconds."""
-    config = toy()
-    config.update(level="small", problems=4, ablation=0)
-    config.decoding.update(lanes=4, rows=4)
-    config.request.update(max_tokens=60)
-    return config
-
-
-def smollm2() -> ConfigDict:
-    """Adapters on SmolLM2, on ordinary prompts."""
-    config = ConfigDict(
-        {
-            # also apar, skeleton and unshared: Skeleton-of-Thought in one pool and without one; and those of ablation()
-            "systems": ("model", "baseline"),
-            # in float32 on every CPU, so that answers are those of docs/; `auto` is faster
-            "model": common.shipped(common.FORKS, dtype="platform"),
-            "baseline": common.shipped("baseline_sft", dtype="platform"),
-            "apar": common.model("smollm2_135m", dtype="platform"),  # needs an adapter of configs/sft.py:apar
-            "rival": common.model("", dtype="platform"),  # writes skeletons and points; no preset: the baseline
-            "prompts": {  # of each set, by the hash of their text
-                "alpaca_eval": 200,  # of 805
-                "mt_bench": 0,  # of 80; both turns
-                "ifeval": 0,  # of 541
-                "no_fork": 100,  # of 100
-                "file": 0,  # of prompts_file
-            },
-            "prompts_file": "",  # JSON lines with prompt or instruction, and perhaps dataset
-            "skeleton": {
-                "most_points": 8,
-                "skeleton_tokens": 120,
-                "point_tokens": 80,  # of each
-                "router": "none",  # lists: a prompt that asks for no list is answered sequentially
-            },
-            "decoding": common.decoding(lanes=32, rows=8),
-            "request": common.request(max_tokens=400),
-            "mesh": common.mesh(),
-            "executor": "local",  # where prompts are answered: local, or ray (docs/TPU.md); timed is always local
-            "ray": common.ray(),
-            "unmasked": 50,  # answers of each set to compare with what the model would write without the grammar mask
-            "pairs": 50,  # prompts of the first set whose two answers a person is to compare: WORKDIR/pairs.jsonl
-            "timed": 0,  # prompts of the first set to answer one at a time, for realised speedup; on a quiet machine
-            "rounds": 3,  # timed runs of each such prompt, of which the median counts, after one that doesn't
-            "throughput": 0,  # prompts of the first set to answer many at a time, for tokens per second
-            "judges": (),  # compare answers with the baseline's: repetition, rules, checked (configs/judges.py)
-            "checked": common.checked_judge(),
-            "texts": True,  # the report shows prompts and answers; False: figures and timelines only
-            "annotations": "",  # alpaca_eval's annotations.json, whose win rate the report is to state
-        }
+    return changed(
+        ToyEvaluationSettings(level="small", problems=4, ablation=0),
+        decoding=dict(lanes=4, rows=4),
+        request=dict(max_tokens=60),
     )
-    config.decoding.packed = (16, 32, 48, 64, 96)
-    del config.request["sequential"]  # never for the model, always for the others
-    return config
 
 
-def all_systems(prompts: str, count: int) -> ConfigDict:
-    """The shipped adapters and both rivals, on all prompts of one set, each timed once, one at a time."""
-    config = smollm2()
-    config.systems = ("model", "baseline", "skeleton", "unshared")
-    config.prompts.update({name: count * (name == prompts) for name in config.prompts})
-    config.update(timed=count, rounds=1, judges=("repetition",))
-    return config
+def smollm2() -> EvaluateSettings:
+    """Adapters on SmolLM2, on ordinary prompts."""
+    return EvaluateSettings()
 
 
-def ablation() -> ConfigDict:
+def alpaca() -> EvaluateSettings:
+    """AlpacaEval's 805 prompts, four systems."""
+    return _all_systems(alpaca_eval=805)
+
+
+def mt_bench() -> EvaluateSettings:
+    """MT-bench's 80 prompts, both turns, four systems."""
+    return _all_systems(mt_bench=80)
+
+
+def ifeval() -> EvaluateSettings:
+    """IFEval's 541 prompts with its rules, four systems."""
+    return _all_systems(ifeval=541)
+
+
+def ablation() -> EvaluateSettings:
     """The shipped adapters, and the one that forks with a part of decoding changed that it was trained with."""
-    config = smollm2()
-    config.systems = ("model", "baseline", "no_topics", "no_syncs", "constant", "shared_start")
-    config.prompts.update(alpaca_eval=100, no_fork=0)
-    config.update(unmasked=0, pairs=0, judges=("checked",))
-    return config
+    return EvaluateSettings(
+        systems=("model", "baseline", "no_topics", "no_syncs", "constant", "shared_start"),
+        prompts=PromptCounts(alpaca_eval=100, no_fork=0),
+        unmasked=0,
+        pairs=0,
+        judges=("checked",),
+    )
+
+
+def _all_systems(**prompts: int) -> EvaluateSettings:
+    """The shipped adapters and Skeleton-of-Thought, on all prompts of one set, each timed once, one at a time."""
+    return EvaluateSettings(
+        systems=("model", "baseline", "skeleton", "unshared"),
+        prompts=PromptCounts(**dict(alpaca_eval=0, no_fork=0) | prompts),
+        timed=sum(prompts.values()),
+        rounds=1,
+        judges=("repetition",),
+    )

@@ -17,62 +17,33 @@ weights 1, 4 and inf from the adapter pasta_sft on: docs/results/adapters.md has
 records that --config.base.prompts.records needs; an hour and 40 minutes on two CPU cores).
 """
 
-from ml_collections import ConfigDict
-
-from configs import common, preference
+from configs import preference
+from pasta_jax.preference.settings import SweepSettings
 
 WEIGHTS = (1.0, 2.0, 4.0, 8.0, float("inf"))
-SEEDS = "sample.seed+train.seed"  # fields joined by + get the same value
 
 
-def get_config(variant: str = "toy") -> ConfigDict:
-    """The config of a variant."""
-    variants = {"tiny": tiny, "toy": toy, "toy_seeds": toy_seeds, "smollm2_135m": smollm2_135m, "pasta": pasta}
-    return common.pick(variants, variant, "configs/sweep.py")
-
-
-def sweep(base: ConfigDict) -> ConfigDict:
-    """A sweep over the quality weight."""
-    return ConfigDict(
-        {
-            "base": base,
-            "mode": "grid",  # every combination; zip: the first values of all fields, then the second ones, …
-            "fields": ("score.quality_weight",),  # of base
-            "choices": (WEIGHTS,),  # one list per field
-            # Where runs happen: local (one after another), ray (config.ray), or commands: print one for each run.
-            "executor": "local",
-            "ray": common.ray(),
-        }
-    )
-
-
-def toy() -> ConfigDict:
+def toy() -> SweepSettings:
     """The toy task."""
-    return sweep(preference.toy())
+    return SweepSettings(preference.toy())
 
 
-def toy_seeds() -> ConfigDict:
+def toy_seeds() -> SweepSettings:
     """The toy task with three seeds; the table shows means and ranges."""
-    config = toy()
-    config.fields = (SEEDS, "score.quality_weight")
-    config.choices = ((0, 1, 2), WEIGHTS)
-    return config
+    fields = ("sample.seed+train.seed", "score.quality_weight")
+    return SweepSettings(preference.toy(), fields=fields, choices=((0, 1, 2), WEIGHTS))
 
 
-def tiny() -> ConfigDict:
+def tiny() -> SweepSettings:
     """Two runs in seconds."""
-    config = sweep(preference.tiny())
-    config.choices = ((1.0, float("inf")),)
-    return config
+    return SweepSettings(preference.tiny(), choices=((1.0, float("inf")),))
 
 
-def smollm2_135m() -> ConfigDict:
+def smollm2_135m() -> SweepSettings:
     """SmolLM2."""
-    return sweep(preference.smollm2_135m())
+    return SweepSettings(preference.smollm2_135m())
 
 
-def pasta() -> ConfigDict:
-    """From the shipped adapter that forks on."""
-    config = sweep(preference.pasta())
-    config.choices = ((1.0, 4.0, float("inf")),)
-    return config
+def pasta() -> SweepSettings:
+    """From the adapter that forks on."""
+    return SweepSettings(preference.pasta(), choices=((1.0, 4.0, float("inf")),))

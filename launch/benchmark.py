@@ -3,12 +3,12 @@
 import sys
 
 from absl import flags
-from ml_collections import ConfigDict
 
 from launch import cli
+from pasta_jax.benchmark.settings import BenchmarkSettings
 from pasta_jax.errors import PastaError
 from pasta_jax.progress import show
-from pasta_jax.runs import settings
+from pasta_jax.runs.settings import changed
 
 NAMES = ("decode", "prefill", "interpreter", "train", "sampling", "serve", "profile")
 
@@ -23,34 +23,33 @@ PROGRAMS = flags.DEFINE_string(
 )
 
 
-def main(config: ConfigDict, name: str) -> None:
+def main(settings: BenchmarkSettings, name: str) -> None:
     """Run the benchmark `name`."""
     if name not in NAMES:
         raise PastaError(f"{name!r}: unknown benchmark; choose one of {', '.join(NAMES)}")
     if PROGRAMS.value is not None:
-        config.interpreter.programs = PROGRAMS.value
+        settings = changed(settings, interpreter={"programs": PROGRAMS.value})
     cli.announce_device()
 
     # These import JAX: after the flags, so that --help starts quickly.
     from pasta_jax.benchmark import profile_run, serving
     from pasta_jax.benchmark import run as benchmark
 
-    chosen = settings.read(config, benchmark.Settings)
     match name:
         case "decode":
-            report = benchmark.decode(chosen, PEERS.value)
+            report = benchmark.decode(settings, PEERS.value)
         case "prefill":
-            report = benchmark.prefill(chosen, PEERS.value)
+            report = benchmark.prefill(settings, PEERS.value)
         case "interpreter":
-            report = benchmark.interpreter(chosen)
+            report = benchmark.interpreter(settings)
         case "train":
-            report = benchmark.train(chosen, PEERS.value)
+            report = benchmark.train(settings, PEERS.value)
         case "sampling":
-            report = benchmark.sampling(chosen)
+            report = benchmark.sampling(settings)
         case "serve":
-            report = serving.measure(chosen.model, chosen.serve, PEERS.value)
+            report = serving.measure(settings.model, settings.serve, PEERS.value)
         case "profile":
-            report = profile_run.profile(chosen)
+            report = profile_run.profile(settings)
             show(profile_run.table(report))
     print(benchmark.as_json(report))
 

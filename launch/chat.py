@@ -3,23 +3,20 @@
 import contextlib
 import sys
 
-from ml_collections import ConfigDict
-
 from launch import cli
-from pasta_jax.runs import settings
+from pasta_jax.answer.settings import DecodeSettings
 
 with contextlib.suppress(ImportError):  # where Python has it, input() gets line editing and a history of lines
     import readline  # noqa: F401
 
 
-def main(config: ConfigDict) -> None:
+def main(settings: DecodeSettings) -> None:
     """Load the model and converse."""
     cli.announce_device()
 
     from pasta_jax.answer import chat  # imports JAX: after the flags, so that --help starts quickly
-    from pasta_jax.answer import run as decode
 
-    chat.run(settings.read(config, decode.Settings), input if sys.stdin.isatty() else read_line)
+    chat.run(settings, input if sys.stdin.isatty() else read_line)
 
 
 def read_line(_: str) -> str:

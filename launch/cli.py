@@ -7,9 +7,8 @@ from pathlib import Path
 from types import ModuleType
 
 from absl import app, flags, logging
-from ml_collections import ConfigDict
 
-from pasta_jax.command import configs, console, old_help
+from pasta_jax.command import configs, console
 from pasta_jax.command import errors as command_end
 from pasta_jax.command import help as command_help
 from pasta_jax.command.flags import config_named, parse
@@ -54,7 +53,7 @@ def run(
         rest, config = parse(flags.FLAGS, words, settings)
         if asks_help:
             _print_help(words[0], argument, module, settings)
-        settings = config if isinstance(settings, ConfigDict) else read(config, type(settings))
+        settings = read(config, type(settings))
         return rest
 
     def start(arguments: list[str]) -> None:
@@ -81,11 +80,7 @@ def _print_help(script: str, argument: str, module: ModuleType, settings: object
     summary, name = sys.modules["__main__"].__doc__ or "", Path(script).stem
     options = [*flags.FLAGS.get_key_flags_for_module(script), CONFIG_FLAG, *processes.flags_of(name)]
     usage = f"python -m launch.{name} {argument and f'<{argument}> '}[--flag=value …]"
-    if isinstance(settings, ConfigDict):
-        page = old_help.text(usage, summary, options, module.__file__, settings)
-    else:
-        page = command_help.text(usage, summary, options, module, settings)
-    print(console.as_typed(page), flush=True)
+    print(console.as_typed(command_help.text(usage, summary, options, module, settings)), flush=True)
     sys.exit(0)
 
 

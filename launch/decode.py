@@ -4,12 +4,12 @@ import time
 from pathlib import Path
 
 from absl import flags
-from ml_collections import ConfigDict
 
 from launch import cli
 from pasta_jax.answer.job import Outputs, read_job
+from pasta_jax.answer.settings import DecodeSettings
 from pasta_jax.progress import say
-from pasta_jax.runs import settings
+from pasta_jax.runs.settings import changed
 
 PROMPT = flags.DEFINE_string(
     "prompt",
@@ -55,12 +55,12 @@ HTML = flags.DEFINE_string(
 SVG = flags.DEFINE_string("svg", None, "write a picture of the answer and its timeline, as --svg=answer.svg")
 
 
-def main(config: ConfigDict) -> None:
+def main(settings: DecodeSettings) -> None:
     """Load, decode, print and write."""
     started = time.perf_counter()
     prompt = PROMPT.value
-    if prompt is None and PROMPTS_FILE.value is None and config.question:
-        prompt = config.question
+    if prompt is None and PROMPTS_FILE.value is None and settings.question:
+        prompt = settings.question
         say(f"the question of this config:\n{prompt}\n")
     job = read_job(
         prompt=prompt,
@@ -75,17 +75,13 @@ def main(config: ConfigDict) -> None:
         sequential=SEQUENTIAL.value,
         started=started,
     )
-    if SEQUENTIAL.value is not None:
-        config.request.sequential = SEQUENTIAL.value
-    if ROWS.value is not None:
-        config.decoding.rows = ROWS.value
-    if LANES.value is not None:
-        config.decoding.lanes = LANES.value
+    given = {"request.sequential": SEQUENTIAL.value, "decoding.rows": ROWS.value, "decoding.lanes": LANES.value}
+    settings = changed(settings, **{key: value for key, value in given.items() if value is not None})
     cli.announce_device()
 
     from pasta_jax.answer import run as decode  # imports JAX: after the flags, so that --help starts quickly
 
-    decode.run(settings.read(config, decode.Settings), job)
+    decode.run(settings, job)
 
 
 def path_of(flag: flags.FlagHolder[str | None]) -> Path | None:

@@ -3,12 +3,12 @@
 import json
 
 from absl import flags
-from ml_collections import ConfigDict
 
 from launch import cli
 from pasta_jax.errors import PastaError
+from pasta_jax.evaluate.settings import EvaluateSettings
 from pasta_jax.files.remote import path_of
-from pasta_jax.runs import settings
+from pasta_jax.toy.settings import ToyEvaluationSettings
 
 OUTPUT = flags.DEFINE_string("output", None, "of the toy task: JSON lines of all answers, as --output=answers.jsonl")
 WORKDIR = flags.DEFINE_string(
@@ -19,9 +19,9 @@ LIMIT = flags.DEFINE_integer(
 )
 
 
-def main(config: ConfigDict) -> None:
+def main(settings: EvaluateSettings | ToyEvaluationSettings) -> None:
     """Evaluate and print the report."""
-    on_toy_task = "level" in config
+    on_toy_task = isinstance(settings, ToyEvaluationSettings)
     if not on_toy_task and not WORKDIR.value:
         raise PastaError("--workdir is missing: pass a folder for the answers and the report")
     from pasta_jax.evaluate import run as evaluate_text  # import JAX, which would slow down --help
@@ -29,11 +29,9 @@ def main(config: ConfigDict) -> None:
 
     cli.announce_device()
     if on_toy_task:
-        report = evaluate.run(settings.read(config, evaluate.Settings), path_of(OUTPUT.value) if OUTPUT.value else None)
+        report = evaluate.run(settings, path_of(OUTPUT.value) if OUTPUT.value else None)
     else:
-        evaluation = evaluate_text.run(
-            settings.read(config, evaluate_text.Settings), path_of(WORKDIR.value), LIMIT.value
-        )
+        evaluation = evaluate_text.run(settings, path_of(WORKDIR.value), LIMIT.value)
         if evaluation is None:  # the first of several processes reports
             return
         report = evaluation.report

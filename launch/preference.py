@@ -6,12 +6,12 @@ import shlex
 import sys
 
 from absl import flags
-from ml_collections import ConfigDict
 
 from launch import cli
 from pasta_jax.errors import PastaError
 from pasta_jax.files.remote import path_of
-from pasta_jax.runs import processes, settings
+from pasta_jax.preference.settings import PreferenceSettings
+from pasta_jax.runs import processes
 
 WORKDIR = flags.DEFINE_string(
     "workdir",
@@ -20,7 +20,7 @@ WORKDIR = flags.DEFINE_string(
 )
 
 
-def main(config: ConfigDict) -> None:
+def main(settings: PreferenceSettings) -> None:
     """Run all rounds, or those that remain, and print the report."""
     if not WORKDIR.value:
         raise PastaError("--workdir is missing: set a folder for this run")
@@ -31,7 +31,7 @@ def main(config: ConfigDict) -> None:
     cli.announce_device()
     command = shlex.join(["python", "-m", "launch.preference", *sys.argv[1:]])
     stop = StopSignal()
-    report = preference.run(settings.read(config, preference.Settings), path_of(WORKDIR.value), stop.watch, command)
+    report = preference.run(settings, path_of(WORKDIR.value), stop.watch, command)
     if report is None:
         sys.exit(stop.exit_code)
     if processes.is_first():

@@ -1,18 +1,16 @@
 """Serve a model over HTTP: OpenAI's API and a page to chat with. See configs/serve.py."""
 
-from ml_collections import ConfigDict
-
 from launch import cli
-from pasta_jax.runs import settings
+from pasta_jax.serve.settings import ServeSettings
 
 
-def main(config: ConfigDict) -> None:
+def main(settings: ServeSettings) -> None:
     """Serve until SIGINT or SIGTERM."""
     cli.announce_device()
 
     from pasta_jax.serve import run as serve  # imports JAX: after the flags, so that --help starts quickly
 
-    serve.run(settings.read(config, serve.Settings))
+    serve.run(settings)
 
 
 if __name__ == "__main__":

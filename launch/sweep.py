@@ -5,12 +5,11 @@ import os
 import sys
 
 from absl import flags
-from ml_collections import ConfigDict
 
 from launch import cli
 from pasta_jax.errors import PastaError
 from pasta_jax.files.remote import path_of
-from pasta_jax.runs import settings
+from pasta_jax.preference.settings import SweepSettings
 
 WORKDIR = flags.DEFINE_string(
     "workdir",
@@ -20,7 +19,7 @@ WORKDIR = flags.DEFINE_string(
 POINT = flags.DEFINE_string("point", None, "do one run only, by its name, as --point=quality_weight=2.0")
 
 
-def main(config: ConfigDict) -> None:
+def main(settings: SweepSettings) -> None:
     """Do all runs, or those that remain, and print the table."""
     if not WORKDIR.value:
         raise PastaError("--workdir is missing: set a folder for these runs")
@@ -28,17 +27,17 @@ def main(config: ConfigDict) -> None:
     from pasta_jax.preference import sweep
     from pasta_jax.train.fit import StopSignal
 
-    chosen, workdir, stop = settings.read(config, sweep.Settings), path_of(WORKDIR.value), StopSignal()
-    if chosen.executor == "commands":
-        print("\n".join(sweep.commands(chosen, workdir, ["python", "-m", "launch.sweep", *sys.argv[1:]])))
+    workdir, stop = path_of(WORKDIR.value), StopSignal()
+    if settings.executor == "commands":
+        print("\n".join(sweep.commands(settings, workdir, ["python", "-m", "launch.sweep", *sys.argv[1:]])))
         return
-    if chosen.executor == "local":  # the devices of the others are those of their workers
+    if settings.executor == "local":  # the devices of the others are those of their workers
         cli.announce_device()
     if POINT.value:
-        if sweep.run_point(chosen, workdir, POINT.value, stop.watch) is None:
+        if sweep.run_point(settings, workdir, POINT.value, stop.watch) is None:
             sys.exit(stop.exit_code)
         return
-    results = sweep.run(chosen, workdir, stop.watch)
+    results = sweep.run(settings, workdir, stop.watch)
     if results is None:
         sys.exit(stop.exit_code)
     print(sweep.markdown(results.rows), end="")

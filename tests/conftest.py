@@ -101,9 +101,10 @@ def answer(monkeypatch, capsys, tmp_path):
     from absl import flags
     from absl.testing import flagsaver
 
-    from configs.decode import get_config
+    from configs.decode import local
     from launch import decode
     from pasta_jax.answer import run as pipeline
+    from pasta_jax.runs.settings import changed
     from tests.helpers.traces import tiny_model
 
     monkeypatch.setattr(pipeline, "load", lambda source, only_decoding, mesh: tiny_model())
@@ -112,14 +113,10 @@ def answer(monkeypatch, capsys, tmp_path):
         flags.FLAGS.mark_as_parsed()
 
     def run(question: str = "", overrides: dict | None = None, **values) -> tuple[str, str]:
-        config = get_config("local")
-        config.question = question
-        config.request.max_tokens = 24
-        config.request.temperature = 1.0
-        config.decoding.widths = ()  # fewer programs to compile
-        config.update_from_flattened_dict(overrides or {})
+        few = {"decoding.widths": ()}  # to compile
+        short = {"request.max_tokens": 24, "request.temperature": 1.0, "question": question}
         with flagsaver.flagsaver(**values):
-            decode.main(config)
+            decode.main(changed(local(), **few | short | (overrides or {})))
         return capsys.readouterr()
 
     return run

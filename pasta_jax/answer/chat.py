@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from pasta_jax.answer.run import Settings
+from pasta_jax.answer.settings import DecodeSettings
 from pasta_jax.answer.show import show_text, show_threads
 from pasta_jax.decode.engine import Cancelled, Engine, Item, open_engine
 from pasta_jax.decode.generate import slots_for
@@ -38,7 +38,7 @@ class Chat:
 
     model: Model
     engine: Engine
-    settings: Settings
+    settings: DecodeSettings
     template: Request
     messages: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     last: Result | None = None
@@ -55,7 +55,7 @@ class Chat:
         return request
 
 
-def run(settings: Settings, lines: Callable[[str], str]) -> None:
+def run(settings: DecodeSettings, lines: Callable[[str], str]) -> None:
     """Load the model once and answer until the end of the input; `lines` reads one, and raises EOFError at the end."""
     if not settings.chat:
         raise PastaError("config.chat: False; a chat needs a model with a chat template: choose another config")

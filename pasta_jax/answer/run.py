@@ -11,40 +11,21 @@ from pasta_jax.answer.many import answer_many
 from pasta_jax.answer.one import answer_one
 from pasta_jax.answer.prompts import Prompt
 from pasta_jax.answer.record import AnswerRecord
+from pasta_jax.answer.settings import DecodeSettings
 from pasta_jax.decode.generate import stream
 from pasta_jax.decode.replay import replay_stream
 from pasta_jax.decode.request import Request, template
-from pasta_jax.decode.settings import DecodeConfig, RequestSettings
 from pasta_jax.device import compilation_cache
 from pasta_jax.errors import PastaError
 from pasta_jax.files import fingerprints
-from pasta_jax.files.validated import Positive
-from pasta_jax.models.settings import MeshSettings
 from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.progress import say
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import recorded
-from pasta_jax.weights.settings import ModelSource
 from pasta_jax.weights.source import load
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """The fields of configs/decode.py."""
-
-    model: ModelSource
-    baseline: ModelSource  # its sequential answer is compared by --compare; without preset and path: the model's own
-    compare_passes: Positive  # of which --compare takes the medians
-    chat: bool
-    question: str  # asked without a prompt, by the script
-    system: str
-    decoding: DecodeConfig
-    request: RequestSettings
-    round_steps: Positive
-    mesh: MeshSettings
-
-
-def run(settings: Settings, job: Job) -> list[AnswerRecord]:
+def run(settings: DecodeSettings, job: Job) -> list[AnswerRecord]:
     """Answer all prompts of a job; one answer is printed while it is decoded."""
     compilation_cache.seconds()  # counts from here
     mesh = decoding_mesh(settings.mesh)
@@ -78,7 +59,7 @@ def run(settings: Settings, job: Job) -> list[AnswerRecord]:
     return [answer_one(job, items, model.tokenizer.tags, sequential, loaded)]
 
 
-def request_for(model: Model, settings: Settings, prompt: Prompt, unasked: Request) -> Request:
+def request_for(model: Model, settings: DecodeSettings, prompt: Prompt, unasked: Request) -> Request:
     """The request for a prompt; `unasked` has none."""
     tokenizer = model.tokenizer
     messages = [("system", settings.system)] if settings.system else []
@@ -89,7 +70,9 @@ def request_for(model: Model, settings: Settings, prompt: Prompt, unasked: Reque
     return dataclasses.replace(unasked, prompt_ids=tuple(ids), text=prompt.text, name=prompt.place)
 
 
-def depends_on(settings: Settings, model: Model, job: Job, unasked: Request) -> dict[str, str | int | float | None]:
+def depends_on(
+    settings: DecodeSettings, model: Model, job: Job, unasked: Request
+) -> dict[str, str | int | float | None]:
     """What the answers to a file of prompts and the files beside them depend on, flat, by names that a user knows.
 
     Neither lanes nor widths are among it: they decide how fast answers are decoded, not which.

@@ -7,7 +7,8 @@ from pasta_jax.benchmark import programs, steps
 from pasta_jax.benchmark.phases import PHASES, SHOWN
 from pasta_jax.benchmark.profile import PARTS, Costs, answer_time, profiled
 from pasta_jax.benchmark.reports import ProfileReport, as_json
-from pasta_jax.benchmark.run import Settings, load_or_make
+from pasta_jax.benchmark.run import load_or_make
+from pasta_jax.benchmark.settings import BenchmarkSettings
 from pasta_jax.decode.generate import loop_spec
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
@@ -26,7 +27,7 @@ PART_NAMES = {
 }
 
 
-def profile(settings: Settings) -> ProfileReport:
+def profile(settings: BenchmarkSettings) -> ProfileReport:
     """The report; pictures, a trace per width and the report itself are written to config.profile.folder."""
     config, interpreter, decode = settings.profile, settings.interpreter, settings.decode
     folder = Path(config.folder)

@@ -6,10 +6,8 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
 
 import jax
-from msgspec import Meta
 
 from pasta_jax.benchmark import peer_training, peers, programs, steps
 from pasta_jax.benchmark.reports import (
@@ -22,26 +20,13 @@ from pasta_jax.benchmark.reports import (
     TrainReport,
     as_json,
 )
-from pasta_jax.benchmark.serving import ServeSettings
+from pasta_jax.benchmark.settings import BenchmarkSettings
 from pasta_jax.benchmark.steps import Runner
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.sources import read
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
-from pasta_jax.files.validated import (
-    AboveZero,
-    Lanes,
-    Length,
-    Positive,
-    Rounds,
-    Rows,
-    Seed,
-    Slots,
-    SlotsOrNone,
-    Threads,
-)
-from pasta_jax.models.settings import MeshSettings
 from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.preference.candidates import Candidate, sample
 from pasta_jax.progress import say, track
@@ -51,100 +36,12 @@ from pasta_jax.train.speed import flops_per_token, peak_flops, step_runner
 from pasta_jax.weights.load import platform_dtype
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
-from pasta_jax.weights.settings import ModelSource
 from pasta_jax.weights.source import load
-
-Widths = Annotated[tuple[Threads, ...], Meta(min_length=1, max_length=16)]
 
 PEERS = ("torch", "transformers", "cyllama")  # packages
 
 
-@dataclasses.dataclass(frozen=True)
-class DecodeSettings:
-    """Steps of one request at several widths."""
-
-    widths: Widths
-    slots: Slots
-    prompt: Positive
-    steps: Rounds
-    rounds: Rounds
-
-
-@dataclasses.dataclass(frozen=True)
-class PrefillSettings:
-    """Prompts of several lengths, one at a time."""
-
-    lengths: Annotated[tuple[Positive, ...], Meta(min_length=1, max_length=16)]
-    slots: Slots
-    rounds: Rounds
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainSettings:
-    """Training steps over all parameters."""
-
-    rows: Rows
-    length: Length
-    steps: Rounds
-    rounds: Rounds
-    slice: Slots
-    block: SlotsOrNone
-    remat: bool
-    clip: AboveZero
-
-
-@dataclasses.dataclass(frozen=True)
-class SamplingSettings:
-    """Several answers to each prompt of a source, at several numbers of lanes."""
-
-    source: str
-    lanes: Annotated[tuple[Lanes, ...], Meta(min_length=1, max_length=16)]
-    count: Rounds
-    waves: Annotated[float, Meta(gt=0, le=1000)]
-    max_tokens: Positive
-    rows: Threads
-    slots: Slots
-    seed: Seed
-
-
-@dataclasses.dataclass(frozen=True)
-class InterpreterSettings:
-    """Fixed programs, decoded asynchronously and sequentially."""
-
-    programs: str
-    rows: Threads
-    widths: Widths
-    slots: Slots
-    prompt: Positive
-    rounds: Rounds
-    event_rounds: Rounds
-
-
-@dataclasses.dataclass(frozen=True)
-class ProfileSettings:
-    """Where time goes (benchmark/profile_run.py); steps and programs are those of the other benchmarks."""
-
-    answers: Rounds
-    folder: Annotated[str, Meta(min_length=1)]
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """The fields of configs/benchmark.py."""
-
-    model: ModelSource
-    random_weights: bool
-    mesh: MeshSettings
-    decode: DecodeSettings
-    prefill: PrefillSettings
-    train: TrainSettings
-    sampling: SamplingSettings
-    interpreter: InterpreterSettings
-    serve: ServeSettings
-    profile: ProfileSettings
-
-
-def decode(settings: Settings, with_peers: bool) -> DecodeReport:
+def decode(settings: BenchmarkSettings, with_peers: bool) -> DecodeReport:
     """Milliseconds of a decoding step by threads of one request."""
     if with_peers:
         peers.require(settings.model, PEERS)
@@ -186,7 +83,7 @@ def decode(settings: Settings, with_peers: bool) -> DecodeReport:
     )
 
 
-def prefill(settings: Settings, with_peers: bool) -> PrefillReport:
+def prefill(settings: BenchmarkSettings, with_peers: bool) -> PrefillReport:
     """Milliseconds to read prompts of several lengths."""
     if with_peers:
         peers.require(settings.model, PEERS)
@@ -217,7 +114,7 @@ def _ratios(ours: dict[int, float], theirs: dict[str, dict[int, float]]) -> dict
     return {name: {number: round(ours[number] / ms, 2) for number, ms in of.items()} for name, of in theirs.items()}
 
 
-def interpreter(settings: Settings) -> InterpreterReport:
+def interpreter(settings: BenchmarkSettings) -> InterpreterReport:
     """How much of the step clock's speedup asynchronous decoding of fixed programs realises."""
     config, decode_config = settings.interpreter, settings.decode
     items = programs.read_programs(Path(config.programs))
@@ -258,7 +155,7 @@ def interpreter(settings: Settings) -> InterpreterReport:
     )
 
 
-def train(settings: Settings, with_peers: bool) -> TrainReport:
+def train(settings: BenchmarkSettings, with_peers: bool) -> TrainReport:
     """Milliseconds of a training step over all parameters."""
     config = settings.train
     if with_peers:
@@ -295,7 +192,7 @@ def train(settings: Settings, with_peers: bool) -> TrainReport:
     )
 
 
-def sampling(settings: Settings) -> SamplingReport:
+def sampling(settings: BenchmarkSettings) -> SamplingReport:
     """Tokens per second of several answers to each of many prompts, by lanes; a preference round starts with these."""
     config, model = settings.sampling, load_or_make(settings)
     prompts = [pair for pair in read(config.source) if isinstance(pair, Pair)]
@@ -336,7 +233,7 @@ def lanes_report(answers: Sequence[Candidate], seconds: float, count: int) -> La
     )
 
 
-def load_or_make(settings: Settings) -> Model:
+def load_or_make(settings: BenchmarkSettings) -> Model:
     """The model to measure; with random weights of its shape where the settings say so."""
     mesh = decoding_mesh(settings.mesh)
     if settings.random_weights:

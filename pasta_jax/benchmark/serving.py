@@ -6,21 +6,20 @@ import multiprocessing
 import socket
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated
 
 import jax
-from msgspec import Meta
 
 from pasta_jax.benchmark import peers
 from pasta_jax.benchmark.clients import Together, ask, ask_together, wait_until_ready
 from pasta_jax.benchmark.reports import ServeReport, ServerFigures
+from pasta_jax.benchmark.settings import ServeBenchmark
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.sources import read
 from pasta_jax.errors import PastaError
 from pasta_jax.files import packages
-from pasta_jax.files.validated import Lanes, Positive, Rounds
 from pasta_jax.progress import doing, say, track
 from pasta_jax.serve import run as serve
+from pasta_jax.serve.settings import ServeSettings
 from pasta_jax.weights.load import load_model
 from pasta_jax.weights.settings import ModelSource
 
@@ -29,20 +28,7 @@ READY_S = 1800.0  # compiling may take minutes the first time
 Target = tuple[Callable[..., None], tuple]  # what a server's process runs, but for the port, which comes last
 
 
-@dataclasses.dataclass(frozen=True)
-class ServeSettings:
-    """The fields of configs/benchmark.py::serve."""
-
-    server: serve.Settings  # but for its model, lanes and port
-    threads: ModelSource  # answers in threads; neither preset nor path: not measured
-    lanes: Annotated[tuple[Lanes, ...], Meta(min_length=1, max_length=16)]
-    max_tokens: Positive
-    rounds: Rounds
-    source: str
-    least_characters: Positive
-
-
-def measure(model: ModelSource, settings: ServeSettings, with_peers: bool) -> ServeReport:
+def measure(model: ModelSource, settings: ServeBenchmark, with_peers: bool) -> ServeReport:
     """Time to first token and tokens per second by lanes; the servers answer the same questions in turn."""
     if with_peers:
         peers.require(model, ("xllamacpp",))
@@ -81,7 +67,7 @@ def measure(model: ModelSource, settings: ServeSettings, with_peers: bool) -> Se
     )
 
 
-def questions_of(settings: ServeSettings) -> list[str]:
+def questions_of(settings: ServeBenchmark) -> list[str]:
     """Different questions for all clients of all rounds, whose answers in the source are long."""
     needed = max(settings.lanes) * settings.rounds
     pairs = (pair for pair in read(settings.source) if isinstance(pair, Pair))
@@ -91,7 +77,7 @@ def questions_of(settings: ServeSettings) -> list[str]:
     return found
 
 
-def targets_of(model: ModelSource, settings: ServeSettings, lanes: int, with_peers: bool) -> dict[str, Target]:
+def targets_of(model: ModelSource, settings: ServeBenchmark, lanes: int, with_peers: bool) -> dict[str, Target]:
     """The servers to compare, by name."""
     targets: dict[str, Target] = {"sequential": (_serve, (with_lanes(settings.server, model, lanes, rows=1),))}
     if settings.threads.preset or settings.threads.path:
@@ -105,13 +91,13 @@ def targets_of(model: ModelSource, settings: ServeSettings, lanes: int, with_pee
     return targets
 
 
-def with_lanes(settings: serve.Settings, model: ModelSource, lanes: int, rows: int) -> serve.Settings:
+def with_lanes(settings: ServeSettings, model: ModelSource, lanes: int, rows: int) -> ServeSettings:
     """The settings of one of our servers."""
     decoding = dataclasses.replace(settings.decoding, lanes=lanes, rows=rows)
     return dataclasses.replace(settings, model=model, decoding=decoding)
 
 
-def _serve(settings: serve.Settings, port: int) -> None:
+def _serve(settings: ServeSettings, port: int) -> None:
     serve.run(dataclasses.replace(settings, port=port))
 
 

@@ -23,8 +23,6 @@ def load(name: str) -> tuple[ModuleType, Any]:
         loader.exec_module(module)
     except (OSError, SyntaxError, ValueError) as error:  # a ValueError: the path contains a NUL
         raise PastaError(f"--config: {error}; pass file.py:variant") from None
-    if hasattr(module, "get_config"):
-        return module, module.get_config(*filter(None, [variant]))
     functions = variants(module)
     if variant not in ("", *functions):
         raise PastaError(f"--config={name}: unknown variant; choose one of {', '.join(functions)}")

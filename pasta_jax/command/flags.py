@@ -26,8 +26,7 @@ def parse(values: flags.FlagValues, arguments: list[str], settings: Any) -> tupl
     """Parse flags, and overrides of the settings; the words that are no flags, and the settings as a config."""
 
     def define_and_parse() -> list[str]:
-        config = settings if isinstance(settings, ConfigDict) else configs.as_config(settings)
-        config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=arguments)
+        config_flags.DEFINE_config_dict("config", configs.as_config(settings), flag_values=values, sys_argv=arguments)
         return values(arguments)
 
     return _explained(define_and_parse, arguments), values["config"].value

@@ -74,4 +74,5 @@ def _keys(settings: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
             yield f"{key}.*", comment or _first_line(type(value))
             yield from _keys(value, f"{key}.")
         else:
-            yield f"{key}={value!r}" if value == "" else f"{key}={value}", comment
+            shown = repr(value) if value == "" or "\n" in str(value) else value
+            yield f"{key}={shown}", comment

@@ -15,9 +15,11 @@ class DecodeConfig:
 
     lanes: Lanes  # requests decoded at a time
     rows: Threads  # threads of a request decoded at a time, main included
-    slots: SlotsOrNone  # tokens a request can hold, its prompt included; 0: as many as the requests need
-    widths: Widths = ()  # a step computes 1 row, all, or the fewest of these that hold its running threads
-    packed: Widths = ()  # the same of several lanes together, whose rows are then packed; empty: of the fullest lane
+    slots: SlotsOrNone = 0  # tokens a request can hold, its prompt included; 0: as many as the requests need
+    # A step computes 1 row, all, or the fewest of these that hold its running threads; each adds a compiled loop.
+    widths: Widths = ()
+    # Instead, with several lanes: row counts of all lanes together, besides lanes * rows.
+    packed: Widths = ()
     piece: Piece = 0  # tokens of a prompt written at once, and the unit of what prompts share; 0: the platform's own
     kernel: bool = True  # on a TPU, attention by our own kernel, which reads only slots in use; False: by XLA
 

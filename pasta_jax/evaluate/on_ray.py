@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.answers import SystemAnswer
 from pasta_jax.evaluate.questions import Question
-from pasta_jax.evaluate.systems import Compute, System, Task, as_named
+from pasta_jax.evaluate.settings import System
+from pasta_jax.evaluate.systems import Compute, Task, as_named
 from pasta_jax.models.settings import MeshSettings
 from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.runs.ray import RaySettings, on_ray

@@ -10,8 +10,9 @@ from pasta_jax.data.repetition import repeated
 from pasta_jax.evaluate.answers import SystemAnswer
 from pasta_jax.evaluate.published import PAPER, SETTING
 from pasta_jax.evaluate.report import Evaluation, SystemReport
+from pasta_jax.evaluate.settings import System
 from pasta_jax.evaluate.summary import Estimate
-from pasta_jax.evaluate.systems import SHOWN, System
+from pasta_jax.evaluate.systems import SHOWN
 from pasta_jax.files import atomic
 from pasta_jax.view.lanes import lanes
 from pasta_jax.view.pareto import Point, pareto

@@ -9,21 +9,10 @@ from pasta_jax.data.pairs import Unreadable, parse_pair
 from pasta_jax.data.prompt_sets import NO_FORK, by_hash
 from pasta_jax.data.sources import rows_of
 from pasta_jax.errors import PastaError
+from pasta_jax.evaluate.settings import PromptCounts
 from pasta_jax.files import fingerprints
-from pasta_jax.files.validated import Count
 
 SECOND_TURN = " 2"  # ends the name of the set of second turns
-
-
-@dataclasses.dataclass(frozen=True)
-class PromptCounts:
-    """How many prompts of each set, by the smallest hash of their text; 0: none."""
-
-    alpaca_eval: Count
-    mt_bench: Count  # both turns of each
-    ifeval: Count
-    no_fork: Count
-    file: Count
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,8 +8,8 @@ from pasta_jax.evaluate.figures import Figures, Speed
 from pasta_jax.evaluate.interop import WinRate
 from pasta_jax.evaluate.length_controlled import LengthControlled
 from pasta_jax.evaluate.questions import Question
+from pasta_jax.evaluate.settings import System
 from pasta_jax.evaluate.summary import Estimate
-from pasta_jax.evaluate.systems import System
 from pasta_jax.evaluate.timing import Realised, Throughput, Timing
 
 

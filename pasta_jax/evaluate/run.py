@@ -15,12 +15,11 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 import jax
 
 from pasta_jax.decode.request import template
-from pasta_jax.decode.settings import AnswerSettings, DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate import interop, summary
 from pasta_jax.evaluate.answers import SystemAnswer, to_judge
@@ -28,22 +27,19 @@ from pasta_jax.evaluate.figures import figures, speed
 from pasta_jax.evaluate.length_controlled import length_controlled
 from pasta_jax.evaluate.on_ray import on_workers
 from pasta_jax.evaluate.page import write_report
-from pasta_jax.evaluate.questions import SECOND_TURN, PromptCounts, Question, alpaca_eval_instructions, question_sets
+from pasta_jax.evaluate.questions import SECOND_TURN, Question, alpaca_eval_instructions, question_sets
 from pasta_jax.evaluate.report import Evaluation, Report, SystemReport
-from pasta_jax.evaluate.rivals.answer import Options
-from pasta_jax.evaluate.systems import Ablation, System, Task, answer_all, as_named, decoded
+from pasta_jax.evaluate.settings import Ablation, EvaluateSettings, System
+from pasta_jax.evaluate.systems import Task, answer_all, as_named, decoded
 from pasta_jax.evaluate.timing import Timing, realised, speedups, time_answers, time_together
 from pasta_jax.files import atomic
-from pasta_jax.files.validated import Count, Positive
 from pasta_jax.files.workdir import claim
 from pasta_jax.judges.choice import judge_of
 from pasta_jax.judges.rules import rules_of
-from pasta_jax.judges.settings import CheckedSettings, JudgeName
-from pasta_jax.models.settings import MeshSettings
 from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.progress import doing, track
 from pasta_jax.runs import processes
-from pasta_jax.runs.ray import IN_ONE_PROCESS, RaySettings, connected
+from pasta_jax.runs.ray import IN_ONE_PROCESS, connected
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.settings import ModelSource
 from pasta_jax.weights.source import load
@@ -52,35 +48,7 @@ PAIRS = "pairs.jsonl"
 Wins = dict[tuple[str, System], dict[str, dict[int, float]]]  # by set and system, by judge, by number of the prompt
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """The fields of configs/evaluate.py:smollm2."""
-
-    systems: tuple[System, ...]
-    model: ModelSource
-    baseline: ModelSource
-    rival: ModelSource  # of Skeleton-of-Thought; without a preset or a path: the baseline's
-    apar: ModelSource  # trained with configs/sft.py:apar
-    prompts: PromptCounts
-    prompts_file: str
-    skeleton: Options
-    decoding: DecodeConfig
-    request: AnswerSettings
-    mesh: MeshSettings
-    executor: Literal["local", "ray"]
-    ray: RaySettings
-    unmasked: Count  # answers of each set to compare with what the model would write without the grammar mask
-    pairs: Count  # prompts of the first set with two answers for a person to compare
-    timed: Count  # prompts of the first set to answer one at a time, for realised speedup
-    rounds: Positive  # timed runs of each such prompt after a first one
-    throughput: Count  # prompts of the first set to answer many at a time, for tokens per second
-    judges: tuple[JudgeName, ...]  # compare each answer with the baseline's
-    checked: CheckedSettings
-    annotations: str  # alpaca_eval's annotations.json, whose win rate the report states; empty: none
-    texts: bool  # the report shows prompts and answers
-
-
-def run(settings: Settings, workdir: Path, limit: int | None = None) -> Evaluation | None:
+def run(settings: EvaluateSettings, workdir: Path, limit: int | None = None) -> Evaluation | None:
     """Answer all prompts with each system, one after the other; write and return the figures.
 
     `limit`: at most so many prompts of each set, chosen evenly. Several processes share the prompts, to answer them and
@@ -134,14 +102,14 @@ def run(settings: Settings, workdir: Path, limit: int | None = None) -> Evaluati
 OF_MODEL = {"model", *get_args(Ablation)}  # the systems that decode with config.model
 
 
-def sources_of(settings: Settings) -> dict[System, ModelSource]:
+def sources_of(settings: EvaluateSettings) -> dict[System, ModelSource]:
     """Where each system's model comes from."""
     rival = settings.rival if settings.rival.preset or settings.rival.path else settings.baseline
     own = {"baseline": settings.baseline, "apar": settings.apar}
     return {system: settings.model if system in OF_MODEL else own.get(system, rival) for system in settings.systems}
 
 
-def tasks_of(settings: Settings) -> list[Task]:
+def tasks_of(settings: EvaluateSettings) -> list[Task]:
     """Each system with its model; a source that several share is loaded once."""
     models: dict[ModelSource, Model] = {}
     mesh, sources = decoding_mesh(settings.mesh), sources_of(settings)
@@ -169,7 +137,7 @@ def tasks_of(settings: Settings) -> list[Task]:
     return [as_named(task) for task in tasks]
 
 
-def judge_all(settings: Settings, answers: Mapping[System, Sequence[SystemAnswer]]) -> Wins:
+def judge_all(settings: EvaluateSettings, answers: Mapping[System, Sequence[SystemAnswer]]) -> Wins:
     """The judges' preferences for each system's answers over the baseline's; all processes judge a share of them."""
     if not settings.judges or "baseline" not in answers:
         return {}

@@ -8,7 +8,7 @@ Answers that depend on something else are refused, and what differs is named.
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pasta_jax.decode.generate import generate, slots_for, stream
 from pasta_jax.decode.probe import well_formed
@@ -17,8 +17,9 @@ from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.answers import SystemAnswer, answer_of, answer_of_outcome
 from pasta_jax.evaluate.questions import Question
-from pasta_jax.evaluate.rivals.answer import Options, answer
+from pasta_jax.evaluate.rivals.answer import answer
 from pasta_jax.evaluate.rivals.skeleton import WORDING
+from pasta_jax.evaluate.settings import SkeletonOptions, System
 from pasta_jax.files import fingerprints
 from pasta_jax.lang.structure import Positions
 from pasta_jax.progress import say
@@ -26,8 +27,6 @@ from pasta_jax.runs import processes, records
 from pasta_jax.runs.records import Records
 from pasta_jax.weights.model import Model
 
-Ablation = Literal["no_topics", "no_syncs", "constant", "shared_start"]
-System = Literal["model", "baseline", "skeleton", "unshared", "apar", Ablation]
 SHOWN = {
     "model": "PASTA",
     "baseline": "sequential",
@@ -50,7 +49,7 @@ class Task:
     model: Model | None  # None: a worker loads it
     template: Request  # without a prompt
     config: DecodeConfig
-    options: Options  # of Skeleton-of-Thought
+    options: SkeletonOptions  # of Skeleton-of-Thought
     unmasked: int  # answers of each set to compare with what the model would write without the grammar mask
 
     @property

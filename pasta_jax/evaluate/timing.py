@@ -18,7 +18,8 @@ from typing import Any
 from pasta_jax.device import compilation_cache
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.questions import Question
-from pasta_jax.evaluate.systems import OTHER_WORKDIR, SHOWN, System, Task
+from pasta_jax.evaluate.settings import System
+from pasta_jax.evaluate.systems import OTHER_WORKDIR, SHOWN, Task
 from pasta_jax.files.validated import AtLeastZero, Count
 from pasta_jax.lang.clock import geometric_mean
 from pasta_jax.progress import Progress

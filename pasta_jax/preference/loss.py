@@ -6,7 +6,6 @@ in the batch, computed once before training, so that no second model is kept in 
 
 import dataclasses
 import math
-from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +13,11 @@ import numpy as np
 
 from pasta_jax.data.packing import Batch
 from pasta_jax.errors import PastaError
-from pasta_jax.files.validated import AtLeastZero, Finite
+from pasta_jax.preference.settings import PreferenceLoss
 from pasta_jax.train.legal import Grammar
 from pasta_jax.train.loss import Loss, LossSums, Scoring, label_losses, model_params
 from pasta_jax.train.state import Params
 
-Name = Literal["bonbon", "dpo", "ipo"]
-LOSSES: tuple[Name, ...] = get_args(Name)
 Array = jax.Array | np.ndarray | float
 
 
@@ -34,25 +31,6 @@ class PairBatch:
     reference_better: np.ndarray  # float32 [B]: the reference's log-probability of the answer
     reference_worse: np.ndarray
     weight: np.ndarray  # float32 [B]: 1, or 0 in a row that is padding
-
-
-@dataclasses.dataclass(frozen=True)
-class PreferenceLoss:
-    """A loss and its parameters; those of the other losses are ignored."""
-
-    loss: Name
-    alpha: Finite  # BoNBoN: weight of the better answer's plain likelihood
-    margin: Finite  # BoNBoN: the target log-ratio; see best_of_n_margin
-    beta: Finite  # DPO and IPO
-    legal: AtLeastZero = 0.0  # weight of the loss of legal ids (legal.py), summed over both answers
-
-    def __post_init__(self):
-        if self.loss not in LOSSES:
-            raise PastaError(f"unknown loss {self.loss!r}: choose one of {', '.join(LOSSES)}")
-        if not 0 <= self.alpha <= 1:
-            raise PastaError(f"alpha {self.alpha}: must be from 0 to 1")
-        if self.loss != "bonbon" and not self.beta > 0:
-            raise PastaError(f"beta {self.beta}: must be above 0")
 
 
 def best_of_n_margin(n: int) -> float:

@@ -17,7 +17,7 @@ from pasta_jax.preference.report import Figures, Report, Row, evaluate, evaluate
 from pasta_jax.preference.sample import sample_baseline, sample_round
 from pasta_jax.preference.sample_on_ray import write_for_workers
 from pasta_jax.preference.score import judge_agreement, score
-from pasta_jax.preference.settings import Settings
+from pasta_jax.preference.settings import PreferenceSettings
 from pasta_jax.preference.stage import RoundModel, Stage, fingerprint_of_params, open_stage
 from pasta_jax.runs import processes
 from pasta_jax.runs.checkpoint import git_revision
@@ -30,7 +30,7 @@ from pasta_jax.weights.model import Model
 from pasta_jax.weights.source import trained_on
 
 
-def run(settings: Settings, workdir: Path, watch: Watch = unwatched, command: str = "") -> Report | None:
+def run(settings: PreferenceSettings, workdir: Path, watch: Watch = unwatched, command: str = "") -> Report | None:
     """Run all rounds, or those that remain, and write model/ (and adapter/) and report.json to the workdir.
 
     `watch` is entered around each training; its function returns whether to stop. If so, the result is None and the
@@ -45,7 +45,7 @@ def run(settings: Settings, workdir: Path, watch: Watch = unwatched, command: st
         return _run(settings, workdir, watch, command)
 
 
-def _run(settings: Settings, workdir: Path, watch: Watch, command: str) -> Report | None:
+def _run(settings: PreferenceSettings, workdir: Path, watch: Watch, command: str) -> Report | None:
     stage = open_stage(settings, workdir)
     base = stage.trainable
     mesh = training_mesh(settings.mesh)

@@ -3,12 +3,11 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import get_args
 
 from pasta_jax.errors import PastaError
 from pasta_jax.preference.candidates import Candidate
-
-Efficiency = Literal["speedup", "parallelism", "arithmetic", "harmonic"]
+from pasta_jax.preference.settings import Efficiency
 
 
 def efficiency(term: Efficiency, answer: Candidate, baseline_tokens: int) -> float:

@@ -26,7 +26,7 @@ from pasta_jax.lang.program import Chunk, Program
 from pasta_jax.models.sharding import decoding_mesh, gathered, training_mesh
 from pasta_jax.preference.artifacts import Artifacts
 from pasta_jax.preference.candidates import Candidate
-from pasta_jax.preference.settings import PromptSettings, Settings
+from pasta_jax.preference.settings import PreferenceSettings, PromptSettings
 from pasta_jax.progress import say
 from pasta_jax.runs.checkpoint import flat
 from pasta_jax.toy.level import refuse_other_level
@@ -42,7 +42,7 @@ from pasta_jax.weights.source import load
 class Stage:
     """What all steps share."""
 
-    settings: Settings
+    settings: PreferenceSettings
     artifacts: Artifacts
     trainable: Trainable  # Pasta-SFT, divided into what is trained and what stays frozen
     sft: Model  # Pasta-SFT as a whole: the reference of every round
@@ -70,7 +70,7 @@ class RoundModel:
         return f"round {self.round}" if self.round else "Pasta-SFT"
 
 
-def open_stage(settings: Settings, workdir: Path) -> Stage:
+def open_stage(settings: PreferenceSettings, workdir: Path) -> Stage:
     """Check the settings, and load models and prompts."""
     for name, source in (("model", settings.model), ("baseline", settings.baseline)):
         if not source.path and not source.preset:
@@ -100,7 +100,7 @@ def open_stage(settings: Settings, workdir: Path) -> Stage:
     return Stage(settings, artifacts, trainable, sft, baseline, prompts, held_out, toy_problems, judge)
 
 
-def read_prompts(settings: Settings) -> tuple[tuple[Pair, ...], tuple[Pair, ...], dict[str, Problem]]:
+def read_prompts(settings: PreferenceSettings) -> tuple[tuple[Pair, ...], tuple[Pair, ...], dict[str, Problem]]:
     """(prompts to sample from, held-out prompts, problems of the toy task by instruction)."""
     chosen, count = settings.prompts, settings.evaluate.count
     if chosen.toy:
@@ -143,7 +143,7 @@ def toy_pair(problem: Problem) -> Pair:
     return Pair(id_of("", problem.instruction, problem.answer), "", problem.instruction, problem.answer, "toy")
 
 
-def judge_for(settings: Settings, toy_problems: Mapping[str, Problem], folder: Path) -> Judge:
+def judge_for(settings: PreferenceSettings, toy_problems: Mapping[str, Problem], folder: Path) -> Judge:
     """The judge that the settings name; a language model's verdicts are cached in `folder`."""
     judge = settings.judge
     match judge.kind:
@@ -155,7 +155,7 @@ def judge_for(settings: Settings, toy_problems: Mapping[str, Problem], folder: P
             return judge_of(judge.kind, judge.checked, settings.prompts.source, judge.scale)
 
 
-def judge_inputs(settings: Settings) -> dict[str, Any]:
+def judge_inputs(settings: PreferenceSettings) -> dict[str, Any]:
     """What verdicts depend on, apart from the texts."""
     judge = settings.judge
     inputs: dict[str, Any] = {"kind": judge.kind, "scale": judge.scale, "asks": judge.asks}

@@ -1,6 +1,5 @@
 """Runs of the preference stage over values of its settings: one table and one plot of all of them."""
 
-import copy
 import dataclasses
 import itertools
 import math
@@ -16,10 +15,10 @@ from pasta_jax.llm.client import EndpointDown
 from pasta_jax.preference.learn import Watch, unwatched
 from pasta_jax.preference.report import Report, Row
 from pasta_jax.preference.run import run as run_preference
-from pasta_jax.preference.settings import Settings as PreferenceSettings
+from pasta_jax.preference.settings import PreferenceSettings, SweepSettings, Value
 from pasta_jax.progress import say
-from pasta_jax.runs import settings as configs
-from pasta_jax.runs.ray import RaySettings, on_ray
+from pasta_jax.runs.ray import on_ray
+from pasta_jax.runs.settings import changed
 from pasta_jax.toy.level import refuse_other_level
 from pasta_jax.view.pareto import Point as Dot
 from pasta_jax.view.pareto import pareto
@@ -27,20 +26,6 @@ from pasta_jax.view.pareto import pareto
 SHOWN = ("win_rate", "exact", "speedup", "realised", "parallelism")  # columns of the table
 
 MOST_RUNS = 1000
-
-Value = bool | int | float | str | tuple[Any, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """The fields of configs/sweep.py."""
-
-    base: dict[str, Any]  # a config of the preference stage
-    mode: Literal["grid", "zip"]
-    fields: tuple[str, ...]
-    choices: tuple[tuple[Value, ...], ...]
-    executor: Literal["local", "commands", "ray"]
-    ray: RaySettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +101,7 @@ def plain_values(values: Mapping[str, Value]) -> dict[str, str]:
     return {field: str(value) for field, value in values.items()}
 
 
-def run(settings: Settings, workdir: Path, watch: Watch = unwatched) -> Sweep | None:
+def run(settings: SweepSettings, workdir: Path, watch: Watch = unwatched) -> Sweep | None:
     """Do all runs, or those that remain, here or on Ray; write results.json, results.md and pareto.svg to the workdir.
 
     A run that fails stops no other one. The result is None if `watch` (see preference/run.py) stopped a training run;
@@ -140,7 +125,7 @@ class Point:
         return name_of(self.values)
 
 
-def points_of(settings: Settings, workdir: Path) -> list[Point]:
+def points_of(settings: SweepSettings, workdir: Path) -> list[Point]:
     """All runs. Every one is read before anything runs, so that a bad value shows at once."""
     found = []
     for values in points(settings):
@@ -152,7 +137,7 @@ def points_of(settings: Settings, workdir: Path) -> list[Point]:
     return found
 
 
-def run_point(settings: Settings, workdir: Path, name: str, watch: Watch = unwatched) -> Report | None:
+def run_point(settings: SweepSettings, workdir: Path, name: str, watch: Watch = unwatched) -> Report | None:
     """Do one run, by its name; see `run`."""
     found = {point.name: point for point in points_of(settings, workdir)}
     if name not in found:
@@ -160,13 +145,13 @@ def run_point(settings: Settings, workdir: Path, name: str, watch: Watch = unwat
     return run_preference(found[name].stage, found[name].workdir, watch)
 
 
-def commands(settings: Settings, workdir: Path, argv: Sequence[str]) -> list[str]:
+def commands(settings: SweepSettings, workdir: Path, argv: Sequence[str]) -> list[str]:
     """A shell command for each run; afterwards the command of `argv` itself makes the table of what they computed."""
     own = [*argv, "--config.executor=local"]
     return [shlex.join([*own, f"--point={point.name}"]) for point in points_of(settings, workdir)]
 
 
-def _run(settings: Settings, workdir: Path, watch: Watch) -> Sweep | None:
+def _run(settings: SweepSettings, workdir: Path, watch: Watch) -> Sweep | None:
     found = points_of(settings, workdir)
     sweep, reports = Sweep([], [], {}), {}
     outcomes = on_ray(settings.ray, _on_worker, found) if settings.executor == "ray" else _here(found, watch)
@@ -214,7 +199,7 @@ def write_results(sweep: Sweep, workdir: Path) -> None:
     atomic.write_whole(workdir / "pareto.svg", plot(sweep.rows))
 
 
-def points(settings: Settings) -> list[dict[str, Value]]:
+def points(settings: SweepSettings) -> list[dict[str, Value]]:
     """The swept fields' values in each run."""
     fields, choices = settings.fields, settings.choices
     if len(fields) != len(choices) or not fields:
@@ -231,20 +216,11 @@ def points(settings: Settings) -> list[dict[str, Value]]:
     return [dict(zip(fields, values, strict=True)) for values in combinations]
 
 
-def settings_of(base: Mapping[str, Any], values: Mapping[str, Value], workdir: Path) -> PreferenceSettings:
+def settings_of(base: PreferenceSettings, values: Mapping[str, Value], workdir: Path) -> PreferenceSettings:
     """The base with a run's values."""
-    plain = copy.deepcopy(dict(base))
-    plain["artifacts"] = plain.get("artifacts") or str(workdir / "artifacts")
-    for fields, value in values.items():
-        for field in fields.split("+"):
-            *parents, name = field.split(".")
-            parent = plain
-            for key in parents:
-                parent = parent.get(key) if isinstance(parent, dict) else None
-            if not isinstance(parent, dict) or name not in parent:
-                raise PastaError(f"config.fields: {field}: config.base has no such field")
-            parent[name] = value
-    return configs.read(plain, PreferenceSettings, "config.base")
+    changes: dict[str, Any] = {"artifacts": base.artifacts or str(workdir / "artifacts")}
+    changes |= {field: value for fields, value in values.items() for field in fields.split("+")}
+    return changed(base, "config.base", **changes)
 
 
 def name_of(values: Mapping[str, Value]) -> str:

@@ -19,14 +19,14 @@ Outcome = TypeVar("Outcome")
 
 @dataclasses.dataclass(frozen=True)
 class RaySettings:
-    """config.ray: the cluster, and what a point takes of it."""
+    """A Ray cluster, and what each of its workers takes."""
 
-    address: str  # empty: that in RAY_ADDRESS, else this machine
-    workers: Annotated[int, msgspec.Meta(ge=0, le=1024)]  # on this machine; 0: as many as its CPUs allow
-    cpus: AboveZero
-    gpus: AtLeastZero
-    tpus: Count  # chips
-    retries: Count  # of a task whose worker was lost
+    address: str = ""  # of a cluster; empty: that in RAY_ADDRESS, else this machine
+    workers: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0  # at a time on this machine; 0: as many as its CPUs allow
+    cpus: AboveZero = 1.0  # of a worker
+    gpus: AtLeastZero = 0.0
+    tpus: Count = 0  # chips
+    retries: Count = 3  # of what a lost worker was doing
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from pasta_jax.serve.service import Limits
+from pasta_jax.serve.settings import Limits
 
 
 class Connection(H11Protocol):

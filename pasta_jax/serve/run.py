@@ -1,49 +1,19 @@
 """Serve a model over HTTP as OpenAI's API, until the process is told to stop. See configs/serve.py."""
 
-import dataclasses
-from typing import Annotated
-
-from msgspec import Meta
-
 from pasta_jax.decode.engine import open_engine
 from pasta_jax.decode.request import template
-from pasta_jax.decode.settings import DecodeConfig, RequestSettings
-from pasta_jax.files.validated import Positive
-from pasta_jax.models.settings import MeshSettings
 from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.progress import doing, quiet, say
 from pasta_jax.serve.app import app_of
 from pasta_jax.serve.guard import Guard, is_loopback
 from pasta_jax.serve.metrics import Metrics
 from pasta_jax.serve.server import bound, key_from, serve
-from pasta_jax.serve.service import Limits, Service
-from pasta_jax.weights.settings import ModelSource
+from pasta_jax.serve.service import Service
+from pasta_jax.serve.settings import ServeSettings
 from pasta_jax.weights.source import load
 
-Port = Annotated[int, Meta(ge=0, le=65535)]
 
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """The fields of configs/serve.py."""
-
-    model: ModelSource
-    name: str  # of the model, for clients; empty: the model's own
-    host: str
-    port: Port  # 0: any free one
-    hosts: tuple[str, ...]  # names under which a proxy on this machine serves it; empty: none
-    key_variable: str  # environment variable with the key that clients must send; empty: none
-    decoding: DecodeConfig
-    request: RequestSettings
-    mesh: MeshSettings
-    stream_steps: Positive
-    batch_steps: Positive
-    warm_up: bool
-    log: bool
-    limits: Limits
-
-
-def run(settings: Settings) -> None:
+def run(settings: ServeSettings) -> None:
     """Load, compile, serve."""
     key = key_from(settings.key_variable)
     listening = bound(settings.host, settings.port)  # before loading, so that a port in use is known at once

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from pasta_jax.errors import PastaError
 from pasta_jax.progress import say
 from pasta_jax.serve.connection import Connection
-from pasta_jax.serve.service import Limits
+from pasta_jax.serve.settings import Limits
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

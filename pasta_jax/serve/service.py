@@ -10,26 +10,11 @@ from pasta_jax.decode.generate import slots_for
 from pasta_jax.decode.request import SEEDS, Request
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
-from pasta_jax.files.validated import AboveZero, Count, Positive
 from pasta_jax.serve.metrics import Metrics
 from pasta_jax.serve.protocol import Body, Kind, Refusal, conversation, prompt_of
+from pasta_jax.serve.settings import Limits
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import filled
-
-
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """What clients may ask for, and for how long; the fields of configs/serve.py::limits."""
-
-    body_bytes: Positive  # of a request; longer ones are refused with 413
-    body_s: AboveZero  # for a request's body to arrive
-    connections: Positive  # open at a time; further ones are closed at once
-    head_s: AboveZero  # for the head of a request to arrive; then its connection is closed
-    stall_s: AboveZero  # for a client that stops reading; then its connection is closed
-    queue: Count  # requests that wait for a lane; further ones are refused with 429
-    choices: Positive  # answers to one prompt, `n`
-    answer_s: AboveZero  # for an answer, waiting included; then it ends where it is
-    drain_s: AboveZero  # for the answers that run when the server is told to stop
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

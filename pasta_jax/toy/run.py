@@ -4,38 +4,19 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import jax
 
 from pasta_jax.decode.request import template
-from pasta_jax.decode.settings import AnswerSettings, DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.files import atomic
-from pasta_jax.files.validated import Count, Records, RecordsOrNone
-from pasta_jax.models.settings import MeshSettings
 from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.toy import exactness
 from pasta_jax.toy.exactness import AblationResult, GradedAnswer, Quality, Speed
 from pasta_jax.toy.level import refuse_other_level
+from pasta_jax.toy.settings import ToyEvaluationSettings
 from pasta_jax.toy.task import HELD_OUT, problems
-from pasta_jax.weights.settings import ModelSource
 from pasta_jax.weights.source import load
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """The fields of configs/evaluate.py."""
-
-    model: ModelSource
-    baseline: ModelSource
-    level: Literal["small", "medium", "large"]
-    problems: Records
-    start: Count
-    ablation: RecordsOrNone
-    decoding: DecodeConfig
-    request: AnswerSettings
-    mesh: MeshSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +63,7 @@ def _cells(name: str, *cells: str) -> str:
     return f"{name:28}" + "".join(f"{cell:>10}" for cell in cells)
 
 
-def run(settings: Settings, output: Path | None = None) -> Report:
+def run(settings: ToyEvaluationSettings, output: Path | None = None) -> Report:
     """Answer the problems with both models and grade the answers, which are also written to `output` as JSON lines."""
     if jax.process_count() > 1:
         raise PastaError("the toy task: runs in one process; several answer the prompts of the other variants")

@@ -21,7 +21,8 @@ from pasta_jax.models import transformer
 from pasta_jax.models.config import PRESETS, TransformerConfig
 from pasta_jax.models.kernels.flash_tpu import TILE
 from pasta_jax.models.sharding import rows
-from pasta_jax.preference.loss import PairBatch, PreferenceLoss, best_of_n_margin, preference_loss
+from pasta_jax.preference.loss import PairBatch, best_of_n_margin, preference_loss
+from pasta_jax.preference.settings import PreferenceLoss
 from pasta_jax.progress import say, track
 from pasta_jax.tpu import program as tpu
 from pasta_jax.tpu.report import Largest, Report

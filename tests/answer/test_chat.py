@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from configs.decode import get_config
 from pasta_jax.answer import chat
-from pasta_jax.answer import run as decode
+from pasta_jax.answer.settings import DecodeSettings
 from pasta_jax.decode import trace_file
 from pasta_jax.decode.generate import generate
 from pasta_jax.decode.request import Request
-from pasta_jax.decode.settings import DecodeConfig
+from pasta_jax.decode.settings import DecodeConfig, RequestSettings
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import PREDICTED
-from pasta_jax.runs import settings
+from pasta_jax.runs.settings import changed
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
 from tests import ROOT
@@ -39,11 +38,8 @@ def converse(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
 
     def run(*lines: str | BaseException, **changes: object) -> tuple[str, str]:
-        config = get_config("local")
-        config.request.max_tokens = TOKENS
-        config.request.temperature = 1.0
-        config.decoding.update(rows=3, slots=256, widths=())
-        config.update_from_flattened_dict(changes)
+        short = RequestSettings(max_tokens=TOKENS, temperature=1.0)
+        settings = DecodeSettings(decoding=DecodeConfig(lanes=1, rows=3, slots=256), request=short)
         rest = iter(lines)
 
         def line(_: str) -> str:
@@ -51,7 +47,7 @@ def converse(monkeypatch, capsys, tmp_path):
                 raise item
             return item
 
-        chat.run(settings.read(config, decode.Settings), line)
+        chat.run(changed(settings, **changes), line)
         assert len(loads) == 1
         assert next(rest, None) is None
         return capsys.readouterr()

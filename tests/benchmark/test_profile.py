@@ -9,13 +9,11 @@ import jax
 import numpy as np
 import pytest
 
-from configs.benchmark import get_config
 from pasta_jax.benchmark import phases, profile_run
 from pasta_jax.benchmark import profile as answers
-from pasta_jax.benchmark import run as benchmark
+from pasta_jax.benchmark.settings import BenchmarkSettings, InterpreterBenchmark, ProfileBenchmark, StepBenchmark
 from pasta_jax.decode.trace import Trace
 from pasta_jax.models.config import PRESETS
-from pasta_jax.runs import settings
 from pasta_jax.weights.model import Model
 from tests.helpers.byte_tokenizer import ByteTokenizer
 from tests.helpers.models import random_params
@@ -100,16 +98,15 @@ def toy() -> Model:
 @pytest.mark.extended
 def test_a_profile_adds_up_and_leaves_its_files(tmp_path, monkeypatch):
     monkeypatch.setattr(profile_run, "load_or_make", lambda _: toy())
-    config = get_config()
     programs = tmp_path / "programs.jsonl"
     text = 'a<promise topic="b" tokens=1 /><async>c d</async><promise topic="e" tokens=1 /><async>f</async><sync/>g h'
     programs.write_text(json.dumps({"program": text}) + "\n")
-    config.interpreter.update(
-        programs=str(programs), rows=3, widths=(1, 3), slots=128, prompt=8, rounds=1, event_rounds=2
+    settings = BenchmarkSettings(
+        interpreter=InterpreterBenchmark(str(programs), 3, (1, 3), slots=128, prompt=8, rounds=1, event_rounds=2),
+        decode=StepBenchmark(steps=4, rounds=2),
+        profile=ProfileBenchmark(folder=str(tmp_path / "profile")),
     )
-    config.decode.update(steps=4, rounds=2)
-    config.profile.update(folder=str(tmp_path / "profile"), answers=5)
-    report = profile_run.profile(settings.read(config, benchmark.Settings))
+    report = profile_run.profile(settings)
     assert list(report.phases) == [1, 3]
     for rows, by_phase in report.phases.items():
         assert sum(by_phase.values()) == pytest.approx(report.ms_per_step[rows], abs=0.05)

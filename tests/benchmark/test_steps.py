@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from configs.benchmark import get_config
 from pasta_jax.benchmark import programs, steps
 from pasta_jax.benchmark import run as benchmark
 from pasta_jax.benchmark.reports import as_json
+from pasta_jax.benchmark.settings import BenchmarkSettings, StepBenchmark, TrainBenchmark
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import empty_state
 from pasta_jax.errors import PastaError
@@ -20,7 +20,7 @@ from pasta_jax.files import packages
 from pasta_jax.lang.clock import clock, geometric_mean, parallelism
 from pasta_jax.lang.program import Program
 from pasta_jax.models.config import PRESETS
-from pasta_jax.runs import settings
+from pasta_jax.runs.settings import changed
 from pasta_jax.tokenizers.tokenizer import load_tokenizer
 from pasta_jax.toy.tokenizer import toy_tokenizer
 from pasta_jax.weights.model import Model
@@ -115,18 +115,17 @@ def test_the_programs_are_spread_as_described():
     assert (min(lengths), max(lengths)) == (120, 563)
 
 
-def small(monkeypatch, tmp_path, **changes: dict) -> benchmark.Settings:
+def small(monkeypatch, tmp_path, **changes: dict) -> BenchmarkSettings:
     """The settings of a tiny model with the toy task's tokenizer, a few steps each; `changes` by section."""
     shape = dataclasses.replace(TINY, vocab=toy_tokenizer().model_vocab)
     model = Model("tiny", shape, jax.device_put(random_params(shape, 1)), toy_tokenizer())
     monkeypatch.setattr(benchmark, "load", lambda source, **_: model)
     monkeypatch.setattr(steps, "copy_gb_s", lambda: 10.0)
-    config = get_config("smollm2_135m")
-    config.decode.update(widths=(1, 2), slots=64, prompt=8, steps=4, rounds=1)
-    config.train.update(rows=2, length=16, steps=1, rounds=1)
-    for section, values in changes.items():
-        config[section].update(values)
-    return settings.read(config, benchmark.Settings)
+    small = BenchmarkSettings(
+        decode=StepBenchmark((1, 2), slots=64, prompt=8, steps=4, rounds=1),
+        train=TrainBenchmark(length=16, rounds=1),
+    )
+    return changed(small, **changes)
 
 
 def fixed(name: str, ms: float, order: list[str]) -> steps.Runner:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from configs.evaluate import get_config
+import configs.evaluate
 from pasta_jax.data.prompt_sets import by_hash, no_fork
 from pasta_jax.decode.request import Request
-from pasta_jax.decode.settings import DecodeConfig
+from pasta_jax.decode.settings import AnswerSettings, DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate import on_ray as evaluate_on_ray
 from pasta_jax.evaluate import page, questions
@@ -24,12 +24,12 @@ from pasta_jax.evaluate.length_controlled import LengthControlled
 from pasta_jax.evaluate.questions import Question
 from pasta_jax.evaluate.report import Evaluation
 from pasta_jax.evaluate.rivals import answer as rivals
-from pasta_jax.evaluate.rivals.answer import Options
 from pasta_jax.evaluate.rivals.skeleton import parse_skeleton
+from pasta_jax.evaluate.settings import EvaluateSettings, PromptCounts, SkeletonOptions
 from pasta_jax.evaluate.systems import SHOWN, Task
 from pasta_jax.evaluate.timing import Throughput
 from pasta_jax.lang.structure import Positions
-from pasta_jax.runs import settings
+from pasta_jax.runs.settings import changed
 from pasta_jax.weights.rules import Defaults, Rules
 from tests.evaluate.test_interop import annotations
 from tests.helpers.traces import tiny_model
@@ -47,15 +47,19 @@ def evaluate_in(tmp_path_factory, few_programs):
     prompts.write_text("".join(json.dumps({"prompt": text, "dataset": text[:4]}) + "\n" for text in QUESTIONS))
 
     def evaluate_in(workdir: Path, limit: int | None = None, **changes: object) -> Evaluation:
-        config = get_config("smollm2")
-        config.systems = SYSTEMS
-        config.prompts.update(alpaca_eval=0, no_fork=0, file=3)
-        config.update(unmasked=1, timed=1, rounds=1, prompts_file=str(prompts), judges=("repetition",))
-        config.request.max_tokens = 10
-        config.skeleton.update(most_points=2, skeleton_tokens=8, point_tokens=6)
-        config.decoding.update(lanes=1, rows=2, widths=(), slots=512)  # as in tests/evaluate/rivals
-        config.update_from_flattened_dict(changes)
-        return evaluate_text.run(settings.read(config, evaluate_text.Settings), workdir, limit)
+        settings = EvaluateSettings(
+            systems=SYSTEMS,
+            prompts=PromptCounts(alpaca_eval=0, no_fork=0, file=3),
+            prompts_file=str(prompts),
+            unmasked=1,
+            timed=1,
+            rounds=1,
+            judges=("repetition",),
+            request=AnswerSettings(max_tokens=10),
+            skeleton=SkeletonOptions(most_points=2, skeleton_tokens=8, point_tokens=6),
+            decoding=DecodeConfig(lanes=1, rows=2, slots=512),  # as in tests/evaluate/rivals
+        )
+        return evaluate_text.run(changed(settings, **changes), workdir, limit)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluate_text, "load", lambda source, only_decoding, mesh: model)
@@ -272,9 +276,9 @@ def test_prompts_of_our_own_are_a_set_and_there_must_be_one(run):
 
 
 def test_an_ablation_is_the_model_with_one_part_changed(run):
-    config = get_config("ablation")
-    tasks = {task.system: task for task in evaluate_text.tasks_of(settings.read(config, evaluate_text.Settings))}
-    assert tuple(tasks) == config.systems
+    settings = configs.evaluate.ablation()
+    tasks = {task.system: task for task in evaluate_text.tasks_of(settings)}
+    assert tuple(tasks) == settings.systems
     model = tasks["model"]
     assert tasks["no_topics"].template == model.template.with_rules(max_topic_tokens=0)
     assert tasks["no_syncs"].template == dataclasses.replace(model.template, syncs=False)
@@ -290,6 +294,6 @@ def test_apar_needs_a_model_trained_so_and_forks_without_topics_or_joins(run):
         run(systems=("apar",))
     ids = (1,)
     template = Request(ids, 9, sequential=False, rules=Rules(max_topic_words=3, distinct_topics=True))
-    config, options = DecodeConfig(1, 2, 0), Options(2, 8, 6, "none")
+    config, options = DecodeConfig(1, 2, 0), SkeletonOptions(2, 8, 6, "none")
     task = evaluate_answers.as_named(Task("apar", tiny_model(), template, config, options, unmasked=0))
     assert task.template == Request(ids, 9, sequential=False, rules=Rules(max_topic_tokens=0), syncs=False)

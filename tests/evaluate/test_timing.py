@@ -11,8 +11,8 @@ from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate import timing as evaluate_speed
 from pasta_jax.evaluate.questions import Question
-from pasta_jax.evaluate.rivals.answer import Options
-from pasta_jax.evaluate.systems import System, Task
+from pasta_jax.evaluate.settings import SkeletonOptions, System
+from pasta_jax.evaluate.systems import Task
 from pasta_jax.evaluate.timing import Throughput, Timed, Timing, realised, time_answers, time_together
 from pasta_jax.weights.rules import Rules
 from tests.evaluate.test_figures import answer
@@ -24,7 +24,7 @@ TEMPLATE = Request((), 9, sequential=False, rules=Rules(max_topic_tokens=12, max
 
 def task(system: System, lanes: int = 4) -> Task:
     config = DecodeConfig(lanes=lanes, rows=2, slots=0)
-    return Task(system, tiny_model(), TEMPLATE, config, Options(2, 8, 6, "none"), unmasked=3)
+    return Task(system, tiny_model(), TEMPLATE, config, SkeletonOptions(2, 8, 6, "none"), unmasked=3)
 
 
 @pytest.fixture

@@ -1,22 +1,17 @@
 """The door of config overrides: --config.key=value of every config, up to the settings that a command runs with."""
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from absl import flags
-from ml_collections import ConfigDict
 
-from pasta_jax.answer import run as decode
-from pasta_jax.benchmark import run as benchmark
 from pasta_jax.command import configs
 from pasta_jax.command.flags import parse
-from pasta_jax.preference import settings as preference_settings
 from pasta_jax.preference import sweep
-from pasta_jax.runs import settings
-from pasta_jax.toy import run as evaluate
+from pasta_jax.preference.settings import SweepSettings
+from pasta_jax.runs.settings import read
 from tests import ROOT
 from tests.fuzz.mutations import DEEP, LONG, STRANGE, Mutator
 
@@ -24,17 +19,10 @@ WORDS = ("true", "None", "1e400", "-", "0x10", "(1,2)", "[1,", "{'a': 1}", "__im
 TEXTS = {LONG: "9" * 5000, DEEP: "(" * 3000}
 
 
-def _sweep(config: ConfigDict) -> None:
-    read = settings.read(config, sweep.Settings)
-    for values in sweep.points(read):
-        sweep.settings_of(read.base, values, Path("sweep"))
-
-
-MODULES = {"benchmark": benchmark, "decode": decode, "evaluate": evaluate, "preference": preference_settings}
-READERS = {name: functools.partial(settings.read, cls=module.Settings) for name, module in MODULES.items()}
-READERS["sweep"] = _sweep
-OTHERS = ("annotate", "compile_tpu", "judges", "sft", "verifier")  # their configs are the settings
-VARIANTS = ("annotate:likelihood", "annotate:openai", "annotate:toy", *OTHERS, *READERS)
+VARIANTS = (
+    *("annotate:likelihood", "annotate:openai", "annotate:toy", "benchmark", "decode", "evaluate", "evaluate:smollm2"),
+    *("annotate", "compile_tpu", "judges", "preference", "serve", "sft", "sweep", "verifier"),
+)
 
 
 @dataclasses.dataclass
@@ -54,17 +42,15 @@ class Override:
     def read(self) -> None:
         _, chosen = configs.load(file_of(self.variant))
         _, config = parse(flags.FlagValues(), ["script", *self.flags], chosen)
-        name = self.variant.partition(":")[0]
-        READERS[name](config) if name in READERS else settings.read(config, type(chosen))
+        settings = read(config, type(chosen))
+        if isinstance(settings, SweepSettings):
+            for values in sweep.points(settings):
+                sweep.settings_of(settings.base, values, Path("sweep"))
 
 
 def overrides(folder: Path) -> list[Override]:
     """One or several keys of a config set to strange values."""
-    loaded = {variant: configs.load(file_of(variant))[1] for variant in VARIANTS}
-    return [
-        Override(variant, keys(chosen if isinstance(chosen, ConfigDict) else configs.as_config(chosen)))
-        for variant, chosen in loaded.items()
-    ]
+    return [Override(variant, keys(configs.as_config(configs.load(file_of(variant))[1]))) for variant in VARIANTS]
 
 
 def file_of(variant: str) -> str:

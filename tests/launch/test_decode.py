@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from configs.decode import get_config
+import configs.decode
 from pasta_jax.answer import run as pipeline
 from pasta_jax.answer.prompts import Prompt, read_program, read_prompt, read_prompts_file
 from pasta_jax.decode import device_loop
@@ -100,7 +100,7 @@ def test_the_question_of_a_config_is_asked_without_a_prompt(answer):
 
 
 def test_the_toys_question_is_one_of_its_problems():
-    *walks, last = get_config("toy").question.split("\n")
+    *walks, last = configs.decode.toy().question.split("\n")
     level = toy.LEVELS["medium"]
     assert last == toy.ENDS_REQUEST
     assert 1 < len(walks) <= len(level.parts)

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 from configs import judges as configs
-from configs import preference as preference_config
 from launch import judges
 from pasta_jax.errors import PastaError
 from pasta_jax.judges import agreement as pipeline
@@ -16,9 +15,8 @@ from pasta_jax.judges.judge import Agreement, Entry
 from pasta_jax.preference import score
 from pasta_jax.preference.artifacts import Artifacts
 from pasta_jax.preference.candidates import Candidate
-from pasta_jax.preference.settings import Settings
+from pasta_jax.preference.settings import PreferenceSettings
 from pasta_jax.preference.stage import Stage, as_judged, judge_for, judge_inputs
-from pasta_jax.runs import settings
 from pasta_jax.runs.settings import changed
 from tests.helpers.requires import requires_data
 from tests.helpers.traces import PROGRAM, TOKENIZER
@@ -26,10 +24,8 @@ from tests.helpers.traces import PROGRAM, TOKENIZER
 PAIRS = [("q", "a b c d e", "a b c d " * 3), ("q", "x", "y")]
 
 
-def preference_settings(kind: str, source: str) -> Settings:
-    config = preference_config.get_config("smollm2_135m")
-    config.judge.kind, config.judge.agreement, config.prompts.source = kind, 2, source
-    return settings.read(config, Settings)
+def preference_settings(kind: str, source: str) -> PreferenceSettings:
+    return changed(PreferenceSettings(), judge={"kind": kind, "agreement": 2}, prompts={"source": source})
 
 
 def first(judge, *texts: str) -> float:

@@ -13,19 +13,17 @@ from pathlib import Path
 
 import jax
 import pytest
-from ml_collections import ConfigDict
 
-import configs.benchmark
-import configs.decode
-import configs.evaluate
 import configs.preference
 import configs.sft
-import configs.sweep
 import pasta_jax as pasta
 from pasta_jax.answer import run as decode
 from pasta_jax.answer.job import Outputs, read_job
+from pasta_jax.answer.settings import DecodeSettings
 from pasta_jax.benchmark import run as benchmark
+from pasta_jax.benchmark.settings import BenchmarkSettings, SamplingBenchmark
 from pasta_jax.decode.lane_log import LaneLog
+from pasta_jax.decode.settings import AnswerSettings, DecodeConfig, RequestSettings
 from pasta_jax.decode.trace import Trace
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
@@ -35,10 +33,11 @@ from pasta_jax.preference.artifacts import Artifact
 from pasta_jax.preference.learn import encode_pairs
 from pasta_jax.preference.pair import PromptPair
 from pasta_jax.preference.sample import sample_baseline, sample_round
-from pasta_jax.preference.settings import Settings as PreferenceSettings
+from pasta_jax.preference.settings import PreferenceSettings, SweepSettings
 from pasta_jax.preference.stage import RoundModel, open_stage
-from pasta_jax.runs import settings
+from pasta_jax.runs.settings import changed
 from pasta_jax.toy import run as evaluate
+from pasta_jax.toy.settings import ToyEvaluationSettings
 from pasta_jax.toy.task import problems
 from pasta_jax.toy.tokenizer import toy_tokenizer
 from pasta_jax.train import sft
@@ -120,19 +119,18 @@ def has_positions(trace: Trace, positions: Positions) -> bool:
     return True
 
 
-def small(config: ConfigDict) -> ConfigDict:
-    """With one decoding config, so that all commands share programs."""
-    config.decoding.update(lanes=1, rows=2, widths=())
-    return config
+# One decoding config and one kind of request, so that all commands share programs.
+DECODING = DecodeConfig(lanes=1, rows=2)
+ANSWER = {"max_tokens": TOKENS, "max_topic_tokens": TOPIC, "max_chunk_tokens": CHUNK}
 
 
 def run_decode(model: dict[str, str], folder: Path, program: Path | None = None) -> None:
-    config = small(configs.decode.get_config("local"))
-    config.model.update(model)
-    config.request.update(max_tokens=TOKENS, temperature=1.0, max_topic_tokens=TOPIC, max_chunk_tokens=CHUNK)
+    settings = DecodeSettings(
+        ModelSource(**model), decoding=DECODING, request=RequestSettings(**ANSWER, temperature=1.0)
+    )
     nothing = Outputs(None, None, None, None, None)
     job = read_job(QUESTION, None, program, None, nothing, "no", False, False, False, None, time.perf_counter())
-    decode.run(settings.read(config, decode.Settings), job)
+    decode.run(settings, job)
 
 
 def run_replay(model: dict[str, str], folder: Path) -> None:
@@ -149,31 +147,33 @@ def run_api(model: dict[str, str], folder: Path) -> None:
 
 
 def run_evaluate(model: dict[str, str], folder: Path) -> None:
-    config = small(configs.evaluate.get_config("tiny"))
-    config.model.update(model)
-    config.baseline.path = str(folder.parent / "base")
-    config.update(problems=3)
-    config.request.update(max_tokens=TOKENS, temperature=1.0, max_topic_tokens=TOPIC, max_chunk_tokens=CHUNK)
-    evaluate.run(settings.read(config, evaluate.Settings))
+    baseline, request = ModelSource(path=str(folder.parent / "base")), AnswerSettings(**ANSWER, temperature=1.0)
+    evaluate.run(
+        ToyEvaluationSettings(
+            ModelSource(**model), baseline, "small", problems=3, ablation=0, decoding=DECODING, request=request
+        )
+    )
 
 
-def preference(model: dict[str, str], folder: Path) -> ConfigDict:
+def preference(model: dict[str, str], folder: Path) -> PreferenceSettings:
     """The tiny preference stage, without a round."""
-    config = small(configs.preference.get_config("tiny"))
-    config.model.update(model)
-    config.baseline.path = str(folder.parent / "base")
-    config.rounds = 0
-    config.prompts.count = 2
-    config.sample.count = 2
-    config.evaluate.update(count=2, temperatures=(1.0,))
-    config.request.update(max_tokens=TOKENS, max_topic_tokens=TOPIC, max_chunk_tokens=CHUNK)
-    config.score.efficiency = "parallelism"
-    return config
+    return changed(
+        configs.preference.tiny(),
+        model=model,
+        baseline={"path": str(folder.parent / "base")},
+        rounds=0,
+        prompts={"count": 2},
+        sample={"count": 2},
+        evaluate={"count": 2, "temperatures": (1.0,)},
+        decoding=DECODING,
+        request=ANSWER,
+        score={"efficiency": "parallelism"},
+    )
 
 
 def run_preference(model: dict[str, str], folder: Path) -> None:
     """Sample, and encode the samples as pairs to learn from."""
-    stage = open_stage(settings.read(preference(model, folder), PreferenceSettings), folder / "preference")
+    stage = open_stage(preference(model, folder), folder / "preference")
     sample_baseline(stage, stage.prompts)
     samples = sample_round(stage, RoundModel(0, stage.trainable.params, "sft"), stage.sft)
     pairs = Artifact(folder, [PromptPair(number, 0, 1, (), (), ()) for number in range(len(samples.records))], "")
@@ -187,29 +187,22 @@ def run_preference(model: dict[str, str], folder: Path) -> None:
 
 
 def run_sweep(model: dict[str, str], folder: Path) -> None:
-    config = configs.sweep.get_config("tiny")
-    config.base = preference(model, folder)
-    config.choices = ((2.0,),)
-    sweep.run(settings.read(config, sweep.Settings), folder / "sweep")
+    sweep.run(SweepSettings(preference(model, folder), choices=((2.0,),)), folder / "sweep")
     [point] = (folder / "sweep/points").iterdir()
-    written = ModelSource(path=str(point / "model"))
-    assert load(written).positions.matches(load_named(model).positions)
+    assert load(ModelSource(path=str(point / "model"))).positions.matches(load_named(model).positions)
 
 
 def run_benchmark(model: dict[str, str], folder: Path) -> None:
     source = folder / "questions.jsonl"
     pairs = [{"instruction": problem.instruction, "output": problem.answer} for problem in PROBLEMS]
     source.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
-    config = configs.benchmark.get_config("smollm2_135m")
-    config.model.preset = ""
-    config.model.update(model)
-    config.sampling.update(source=str(source), lanes=(1,), count=2, waves=6.0, max_tokens=TOKENS, rows=2, slots=256)
-    benchmark.sampling(settings.read(config, benchmark.Settings))
+    sampling = SamplingBenchmark(str(source), (1,), count=2, waves=6.0, max_tokens=TOKENS, rows=2, slots=256)
+    benchmark.sampling(BenchmarkSettings(ModelSource(**model), sampling=sampling))
 
 
 def run_sft(model: dict[str, str], folder: Path) -> None:
     """Train further, which is refused before anything is written."""
-    sft.run(settings.changed(configs.sft.tiny(), fresh={"layers": 0}, model=model), folder / "sft", lambda: False)
+    sft.run(changed(configs.sft.tiny(), fresh={"layers": 0}, model=model), folder / "sft", lambda: False)
 
 
 def load_named(model: dict[str, str]) -> Model:

@@ -13,10 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from ml_collections import ConfigDict
 
 from configs import preference as preference_config
-from configs import sweep as sweep_config
 from pasta_jax.data.pairs import split_of
 from pasta_jax.errors import PastaError
 from pasta_jax.files.workdir import claim
@@ -28,9 +26,9 @@ from pasta_jax.preference.candidates import Candidate
 from pasta_jax.preference.pair import PromptPair
 from pasta_jax.preference.report import Report, realised
 from pasta_jax.preference.sample import Answers, decode_inputs, template
-from pasta_jax.preference.settings import Settings
-from pasta_jax.preference.stage import Stage, open_stage, read_prompts
-from pasta_jax.runs import settings
+from pasta_jax.preference.settings import PreferenceSettings, SweepSettings
+from pasta_jax.preference.stage import open_stage, read_prompts
+from pasta_jax.runs.settings import changed
 from pasta_jax.weights.adapter import AdapterConfig, describe, merge, new_adapter, save_adapter
 from pasta_jax.weights.load import export_model, load_model
 from tests.annotate.test_form import plain
@@ -45,32 +43,27 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def config(folder) -> ConfigDict:
+def config(folder) -> PreferenceSettings:
     """The tiny variant, from a random model that forks, closes and stops often."""
     export_model(babbler(), folder / "model")
-    config = preference_config.tiny()
-    config.model.path = config.baseline.path = str(folder / "model")
-    config.mesh.update(data=1)  # other tests cover meshes, which would only slow these down
-    config.train.learning_rate = 1e-2
-    config.decoding.update(lanes=2, rows=2)
-    config.evaluate.temperatures = (1.0,)  # its greedy answers are empty, before and after training
-    config.request.update(max_tokens=60, max_chunk_tokens=12)
-    config.score.efficiency = "parallelism"  # the baseline's answers are empty, so there is no speedup over them
-    return config
-
-
-def run(config: ConfigDict, workdir: Path) -> Report:
-    return pipeline.run(settings.read(config, Settings), workdir)
-
-
-def stage_of(config: ConfigDict, workdir: Path) -> Stage:
-    return open_stage(settings.read(config, Settings), workdir)
+    model = {"path": str(folder / "model")}
+    return changed(
+        preference_config.tiny(),
+        model=model,
+        baseline=model,
+        mesh={"data": 1},  # other tests cover meshes, which would only slow these down
+        train={"learning_rate": 1e-2},
+        decoding={"lanes": 2, "rows": 2},
+        evaluate={"temperatures": (1.0,)},  # its greedy answers are empty, before and after training
+        request={"max_tokens": 60, "max_chunk_tokens": 12},
+        score={"efficiency": "parallelism"},  # the baseline's answers are empty, so there is no speedup over them
+    )
 
 
 @pytest.fixture(scope="module")
 def whole(config, folder) -> Report:
     """An uninterrupted run."""
-    return run(config, folder / "whole")
+    return pipeline.run(config, folder / "whole")
 
 
 def weights(workdir: Path) -> bytes:
@@ -103,8 +96,7 @@ def test_a_report_is_json_with_an_infinite_weight_too(whole):
 @pytest.mark.extended
 def test_workers_of_ray_sample_what_this_process_does(config, whole, folder, monkeypatch):
     """Pieces go to workers as bytes, and come back in any order; a lost worker's are an error."""
-    other = ConfigDict(config.to_dict())
-    other.executor = "ray"
+    other = changed(config, executor="ray")
     sizes = []
 
     def on_ray(cluster, compute, pieces):
@@ -114,23 +106,22 @@ def test_workers_of_ray_sample_what_this_process_does(config, whole, folder, mon
 
     monkeypatch.setattr(pipeline, "connected", lambda cluster: contextlib.nullcontext())
     monkeypatch.setattr(sample_on_ray, "on_ray", on_ray)
-    assert run(other, folder / "ray") == whole
+    assert pipeline.run(other, folder / "ray") == whole
     assert set(sizes) == {1, 2}  # three answers to each prompt to sample from, and a block of two to compare
     for path in (folder / "whole/artifacts").glob("*.jsonl"):
         assert (folder / "ray/artifacts" / path.name).read_bytes() == path.read_bytes(), path.name
 
     monkeypatch.setattr(sample_on_ray, "on_ray", lambda *_: iter([(0, PastaError("its worker was lost"))]))
     with pytest.raises(PastaError, match=r"^its worker was lost$"):
-        run(other, folder / "lost")
+        pipeline.run(other, folder / "lost")
 
 
 @pytest.mark.slow
 def test_another_quality_weight_reuses_samples_and_verdicts(config, whole, folder):
-    other = ConfigDict(config.to_dict())
-    other.artifacts = str(folder / "whole/artifacts")
-    other.score.update(quality_weight=8.0, efficiency="arithmetic")
+    score = {"quality_weight": 8.0, "efficiency": "arithmetic"}
+    other = changed(config, artifacts=str(folder / "whole/artifacts"), score=score)
     before = {path.name for path in (folder / "whole/artifacts").iterdir()}
-    run(other, folder / "turned")
+    pipeline.run(other, folder / "turned")
     new = {path.name for path in (folder / "whole/artifacts").iterdir()} - before
     assert not any(name.startswith(("sample", "score", "baseline")) for name in new)
     assert {name.partition("-")[0] for name in new} >= {"pair", "train"}
@@ -138,11 +129,9 @@ def test_another_quality_weight_reuses_samples_and_verdicts(config, whole, folde
 
 @pytest.mark.slow
 def test_an_adapter_is_trained_beside_frozen_weights(config, folder):
-    other = ConfigDict(config.to_dict())
-    other.adapter.update(rank=2, alpha=4.0)
-    other.rounds = 2
-    other.artifacts = str(folder / "whole/artifacts")
-    report = run(other, folder / "adapter")
+    adapter = {"rank": 2, "alpha": 4.0}
+    other = changed(config, adapter=adapter, rounds=2, artifacts=str(folder / "whole/artifacts"))
+    report = pipeline.run(other, folder / "adapter")
     assert [row.model for row in report.rows[2:]] == ["round 1", "round 2"]
     assert (folder / "adapter/adapter/adapter_model.safetensors").exists()
 
@@ -155,34 +144,29 @@ def test_a_run_stopped_in_training_ends_with_the_same_bits(config, whole, folder
         calls = iter(range(100))
         yield lambda: next(calls) > 0
 
-    other = ConfigDict(config.to_dict())
-    other.artifacts, workdir = str(folder / "stopped_artifacts"), folder / "stopped"
+    artifacts, workdir = folder / "stopped_artifacts", folder / "stopped"
     before_training = shutil.ignore_patterns("train-*", "answer-*", "evaluate-*")
-    shutil.copytree(folder / "whole/artifacts", other.artifacts, ignore=before_training)
-    chosen = settings.read(other, Settings)
+    shutil.copytree(folder / "whole/artifacts", artifacts, ignore=before_training)
+    chosen = changed(config, artifacts=str(artifacts))
     assert pipeline.run(chosen, workdir, after_one_update) is None
     assert list(workdir.iterdir()) == []
     assert pipeline.run(chosen, workdir) == whole
     assert weights(workdir) == weights(folder / "whole")
-    for path in Path(other.artifacts).glob("*.jsonl"):
+    for path in artifacts.glob("*.jsonl"):
         assert (folder / "whole/artifacts" / path.name).read_bytes() == path.read_bytes(), path.name
 
 
 def test_a_folder_in_use_or_not_writable_is_refused(config, tmp_path):
-    swept = sweep_config.tiny()
-    swept.base = config
-    sweep_settings = settings.read(swept, sweep.Settings)
     with claim(tmp_path):
-        for call in (lambda: run(config, tmp_path), lambda: sweep.run(sweep_settings, tmp_path)):
+        for call in (lambda: pipeline.run(config, tmp_path), lambda: sweep.run(SweepSettings(config), tmp_path)):
             with pytest.raises(PastaError, match=f"in use by process {os.getpid()} on "):
                 call()
     (tmp_path / "file").write_text("")
     with pytest.raises(PastaError, match="file: is a file; choose a folder"):
-        run(config, tmp_path / "file")
-    other = ConfigDict(config.to_dict())
-    other.artifacts = str(tmp_path / "file")
+        pipeline.run(config, tmp_path / "file")
+    other = changed(config, artifacts=str(tmp_path / "file"))
     with pytest.raises(PastaError, match=r"file: File exists; set --config.artifacts to a writable folder"):
-        run(other, tmp_path / "run")
+        pipeline.run(other, tmp_path / "run")
 
 
 def test_an_adapter_file_is_merged_or_trained_further(config, folder):
@@ -192,16 +176,15 @@ def test_an_adapter_file_is_merged_or_trained_further(config, folder):
     save_adapter(folder / "adapter", params, base, describe(base, adapter, Positions("shared_start")))
     merged = merge(base.params, params, base.tokenizer.tags)
 
-    other = ConfigDict(config.to_dict())
-    other.model.adapter = other.baseline.adapter = str(folder / "adapter")
-    stage = stage_of(other, folder / "unused")
+    path = {"adapter": str(folder / "adapter")}
+    other = changed(config, model=path, baseline=path)
+    stage = open_stage(other, folder / "unused")
     for model in (stage.sft, stage.baseline, stage.trainable.model):
         assert model.positions.policy == "shared_start"
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), model.params, merged)
     assert stage.trainable.frozen is None
 
-    other.adapter.update(rank=2, alpha=4.0)
-    stage = stage_of(other, folder / "unused")
+    stage = open_stage(changed(other, adapter={"rank": 2, "alpha": 4.0}), folder / "unused")
     jax.tree.map(np.testing.assert_array_equal, stage.trainable.params, params)
     jax.tree.map(np.testing.assert_array_equal, stage.trainable.frozen, base.params)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), stage.sft.params, merged)
@@ -209,7 +192,7 @@ def test_an_adapter_file_is_merged_or_trained_further(config, folder):
 
 def test_steps_depend_on_the_models_positions(config, folder):
     """A model trained with other positions gets other answers and pairs."""
-    stage = stage_of(config, folder / "unused")
+    stage = open_stage(config, folder / "unused")
     moved = dataclasses.replace(stage.sft, positions=Positions("constant", 7))
     request = template(stage, 1.0, seed=0, sequential=False)
     assert decode_inputs(stage, stage.sft, stage.prompts, request)["positions"]["policy"] == "predicted"
@@ -229,11 +212,8 @@ def test_steps_depend_on_the_models_positions(config, folder):
 
 @pytest.mark.slow
 def test_a_sweep_ends_in_a_table_and_a_plot(config, whole, folder):
-    swept = sweep_config.tiny()
-    swept.base = ConfigDict(config.to_dict())
-    swept.base.artifacts = str(folder / "whole/artifacts")
-    swept.choices = ((2.0, 8.0),)
-    results = sweep.run(settings.read(swept, sweep.Settings), folder / "sweep")
+    base = changed(config, artifacts=str(folder / "whole/artifacts"))
+    results = sweep.run(SweepSettings(base, choices=((2.0, 8.0),)), folder / "sweep")
     written = json.loads((folder / "sweep/results.json").read_text())
     assert written == results.fields()
     assert [row["model"] for row in written["rows"]] == [
@@ -251,8 +231,6 @@ def test_a_sweep_ends_in_a_table_and_a_plot(config, whole, folder):
 
 def test_realised_speedup_does_not_depend_on_the_machines_drift(config, folder, monkeypatch):
     """The model takes two fifths of the baseline's time however slow the machine is; the first round compiles."""
-    other = ConfigDict(config.to_dict())
-    other.evaluate.timed = 2
     calls = []
 
     def generate(model, requests, decoding):
@@ -263,7 +241,7 @@ def test_realised_speedup_does_not_depend_on_the_machines_drift(config, folder, 
         return [SimpleNamespace(trace=SimpleNamespace(rounds=((0, 1.0), (9, ms * (n + 1))))) for n in range(2)]
 
     monkeypatch.setattr(report, "generate", generate)
-    stage = stage_of(other, folder / "timed")
+    stage = open_stage(changed(config, evaluate={"timed": 2}), folder / "timed")
     request = template(stage, 1.0, seed=0, sequential=False)
     assert realised(stage, stage.baseline, "answers", request) == 2.5
     assert calls == [True, False] * 4
@@ -279,15 +257,8 @@ def chosen(tmp_path, monkeypatch):
     records = [dataclasses.replace(record, split=split.get(n, "train")) for n, record in enumerate(records)]
     (tmp_path / "records.jsonl").write_text("".join(record.json() + "\n" for record in records))
     monkeypatch.setattr("pasta_jax.data.sources.evaluation_prompts", set)
-    of_pasta = settings.read(preference_config.pasta(), Settings)
-    prompts = dataclasses.replace(of_pasta.prompts, records=str(tmp_path), prompt_words=(1, 9), response_words=(1, 9))
-
-    def count(held_out: int) -> Settings:
-        return dataclasses.replace(
-            of_pasta, prompts=prompts, evaluate=dataclasses.replace(of_pasta.evaluate, count=held_out)
-        )
-
-    return count
+    prompts = {"records": str(tmp_path), "prompt_words": (1, 9), "response_words": (1, 9)}
+    return lambda held_out: changed(preference_config.pasta(), prompts=prompts, evaluate={"count": held_out})
 
 
 def test_held_out_prompts_are_those_that_supervised_training_held_out(chosen):
@@ -302,8 +273,8 @@ def test_held_out_prompts_are_those_that_supervised_training_held_out(chosen):
 def test_prompts_of_a_source_are_divided_by_their_hash(chosen, tmp_path):
     rows = [{"instruction": f"What is {n} plus {n}?", "output": f"It is {2 * n}."} for n in range(300)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    of_source = dataclasses.replace(chosen(3).prompts, records="", source=str(tmp_path / "rows.jsonl"))
-    prompts, held_out, _ = read_prompts(dataclasses.replace(chosen(3), prompts=of_source))
+    of_source = {"records": "", "source": str(tmp_path / "rows.jsonl")}
+    prompts, held_out, _ = read_prompts(changed(chosen(3), prompts=of_source))
     assert {split_of(pair, 2) for pair in prompts} == {"train"}
     assert {split_of(pair, 2) for pair in held_out} == {"validation"}
 
@@ -320,8 +291,5 @@ def test_prompts_of_a_source_are_divided_by_their_hash(chosen, tmp_path):
     ],
 )
 def test_invalid_settings_are_refused_before_anything_is_sampled(config, folder, changes, message):
-    other = ConfigDict(config.to_dict())
-    for name, values in changes.items():
-        other[name].update(values)
     with pytest.raises(PastaError, match=message):
-        stage_of(other, folder / "refused")
+        open_stage(changed(config, **changes), folder / "refused")

@@ -16,7 +16,8 @@ from pasta_jax.errors import PastaError
 from pasta_jax.llm.client import EndpointDown
 from pasta_jax.preference import sweep
 from pasta_jax.preference.report import Report, Row
-from pasta_jax.runs import settings
+from pasta_jax.preference.settings import SweepSettings
+from pasta_jax.runs.settings import changed
 from pasta_jax.weights.load import export_model
 from tests import ROOT
 from tests.helpers.models import babbler
@@ -32,6 +33,12 @@ BABBLER = {
     "request.max_chunk_tokens": 12,
     "score.efficiency": "parallelism",
 }
+
+
+def tiny(path: Path, **changes: object) -> SweepSettings:
+    """The tiny sweep from one model."""
+    model = {"path": str(path)}
+    return changed(sweep_config.tiny(), base={"model": model, "baseline": model}, **changes)
 
 
 @pytest.fixture
@@ -50,10 +57,7 @@ def swept(monkeypatch, tmp_path):
             return Report(stage.score.quality_weight, "speedup", "toy", None, None, None, rows)
 
         monkeypatch.setattr(sweep, "run_preference", run_one)
-        config = sweep_config.get_config("tiny")
-        config.base.model.path = config.base.baseline.path = str(model)
-        config.choices = ((1.0, 2.0, 4.0),)
-        return sweep.run(settings.read(config, sweep.Settings), tmp_path / "sweep")
+        return sweep.run(tiny(model, choices=((1.0, 2.0, 4.0),)), tmp_path / "sweep")
 
     sweep_with.started = started
     return sweep_with
@@ -99,17 +103,12 @@ def test_a_model_of_another_level_is_refused_before_any_run(swept, tmp_path):
 
 def test_a_missing_ray_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    config = sweep_config.get_config("tiny")
-    config.base.model.path = config.base.baseline.path = str(tmp_path / "model")
-    config.executor = "ray"
     with pytest.raises(PastaError, match=r"^config\.executor=ray: Ray is not installed; bash launch/setup.sh --ray$"):
-        sweep.run(settings.read(config, sweep.Settings), tmp_path / "sweep")
+        sweep.run(tiny(tmp_path / "model", executor="ray"), tmp_path / "sweep")
 
 
 def test_commands_do_one_run_each(tmp_path, monkeypatch):
-    config = sweep_config.get_config("tiny")
-    config.base.model.path = config.base.baseline.path = str(tmp_path / "a model")
-    chosen, workdir = settings.read(config, sweep.Settings), tmp_path / "sweep"
+    chosen, workdir = tiny(tmp_path / "a model"), tmp_path / "sweep"
     argv = ["python", "-m", "launch.sweep", "--config=configs/sweep.py:tiny", "--config.executor=commands", "--x=a b"]
     lines = [shlex.split(line) for line in sweep.commands(chosen, workdir, argv)]
     assert [line[:-2] for line in lines] == [argv, argv]
@@ -127,12 +126,10 @@ def test_commands_do_one_run_each(tmp_path, monkeypatch):
 
 def test_points_are_a_grid_or_a_zip():
     config = sweep_config.toy_seeds()
-    assert len(sweep.points(settings.read(config, sweep.Settings))) == 15
-    config.mode = "zip"
+    assert len(sweep.points(config)) == 15
     with pytest.raises(PastaError, match="one length"):
-        sweep.points(settings.read(config, sweep.Settings))
-    config.choices = ((0, 1), (1.0, 2.0))
-    swept = settings.read(config, sweep.Settings)
+        sweep.points(changed(config, mode="zip"))
+    swept = changed(config, mode="zip", choices=((0, 1), (1.0, 2.0)))
     points = sweep.points(swept)
     assert [list(point.values()) for point in points] == [[0, 1.0], [1, 2.0]]
     point = sweep.settings_of(swept.base, points[1], Path("w"))
@@ -143,16 +140,15 @@ def test_points_are_a_grid_or_a_zip():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"score.weight": 1}, r"config\.fields: score\.weight: config\.base has no such field"),
-        ({"rounds.first": 1}, r"rounds\.first: config\.base has no such field"),
+        ({"score.weight": 1}, r"config\.base\.score\.weight: unknown key; known keys are "),
+        ({"rounds.first": 1}, r"config\.base\.rounds: expected `int`"),
         ({"score.efficiency": "wall"}, r"config\.base\.score\.efficiency: unknown value 'wall'"),
         ({"train.rows": 0}, r"config\.base\.train\.rows: "),
     ],
 )
 def test_invalid_points_are_refused(values, message):
-    base = settings.read(sweep_config.toy(), sweep.Settings).base
     with pytest.raises(PastaError, match=message):
-        sweep.settings_of(base, values, Path("w"))
+        sweep.settings_of(sweep_config.toy().base, values, Path("w"))
 
 
 def kill_first(points: Path, killed: list[int], stop: threading.Event) -> None:

@@ -7,12 +7,10 @@ import dataclasses
 import uvicorn
 from uvicorn.server import ServerState
 
-from configs.serve import get_config
-from pasta_jax.runs import settings
 from pasta_jax.serve.connection import Connection
-from pasta_jax.serve.service import Limits
+from pasta_jax.serve.settings import Limits
 
-LIMITS = settings.read(get_config("local").limits, Limits)
+LIMITS = Limits()
 QUICK = dataclasses.replace(LIMITS, connections=4, head_s=0.3, stall_s=0.3)
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 

@@ -5,16 +5,16 @@ import json
 
 import pytest
 
-from configs.evaluate import get_config
 from pasta_jax.decode.generate import stream
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Positions
-from pasta_jax.runs import settings
+from pasta_jax.runs.settings import changed
 from pasta_jax.toy import exactness
 from pasta_jax.toy import run as evaluate
 from pasta_jax.toy.exactness import GradedAnswer, Quality, answer_all, quality, requests_for, speed
+from pasta_jax.toy.settings import ToyEvaluationSettings
 from pasta_jax.toy.task import Problem, problems
 from pasta_jax.toy.tokenizer import toy_tokenizer
 from pasta_jax.weights.adapter import AdapterConfig, describe, new_adapter, save_adapter
@@ -116,11 +116,13 @@ def test_models_are_evaluated_at_their_own_positions_with_their_adapters(tmp_pat
     params = new_adapter(base.params, AdapterConfig(2, 4.0), base.tokenizer.tags, seed=0)
     about = describe(base, AdapterConfig(2, 4.0), Positions("shared_start"))
     save_adapter(tmp_path / "adapter", params, base, about)
-    toy = get_config("toy")
-    toy.update(level="small", problems=2, ablation=0)
-    toy.request.max_tokens = 5
-    toy.model.path = toy.baseline.path = str(tmp_path / "model")
-    toy.model.adapter = str(tmp_path / "adapter")
+    path = str(tmp_path / "model")
+    toy = changed(
+        ToyEvaluationSettings(level="small", problems=2, ablation=0),
+        request={"max_tokens": 5},
+        model={"path": path, "adapter": str(tmp_path / "adapter")},
+        baseline={"path": path},
+    )
     positions = []
 
     def stream_noting_positions(model, *arguments, **options):
@@ -128,12 +130,11 @@ def test_models_are_evaluated_at_their_own_positions_with_their_adapters(tmp_pat
         return stream(model, *arguments, **options)
 
     monkeypatch.setattr(exactness, "stream", stream_noting_positions)
-    report = evaluate.run(settings.read(toy, evaluate.Settings))
+    report = evaluate.run(toy)
     assert (report.model.answers, report.broken) == (2, None)
     assert positions == [Positions("shared_start"), Positions("constant", 9)]
-    toy.model.policy = "predicted"
     with pytest.raises(PastaError, match="trained with positions shared_start"):
-        evaluate.run(settings.read(toy, evaluate.Settings))
+        evaluate.run(changed(toy, model={"policy": "predicted"}))
 
 
 @pytest.mark.slow

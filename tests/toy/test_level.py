@@ -4,17 +4,13 @@ import json
 
 import pytest
 
-from configs import common
 from pasta_jax.errors import PastaError
-from pasta_jax.runs import settings
 from pasta_jax.toy.level import level_of, refuse_other_level
 from pasta_jax.weights.settings import ModelSource
 
 
 def source(path) -> ModelSource:
-    config = common.model("")
-    config.path = str(path)
-    return settings.read(config, ModelSource)
+    return ModelSource(path=str(path))
 
 
 def test_another_level_is_refused_with_the_flag_to_set(tmp_path):

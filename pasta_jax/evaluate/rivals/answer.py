@@ -7,7 +7,6 @@ unshared   the points are separate requests in lanes of their own: each computes
 import dataclasses
 import time
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 
@@ -18,23 +17,13 @@ from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.device import compilation_cache
 from pasta_jax.evaluate.rivals.points import Points, decode_points
 from pasta_jax.evaluate.rivals.skeleton import OPENING, Point, ask_point, ask_skeleton, assemble, parse_skeleton
-from pasta_jax.files.validated import Positive
+from pasta_jax.evaluate.settings import SkeletonOptions
 from pasta_jax.weights.model import Model
 
 FEWEST_POINTS = 2  # a skeleton with fewer is no skeleton: the question is then answered sequentially
 LONGEST_TITLE = 8  # words
 
 Messages = Sequence[tuple[str, str]]  # (role, text); the last one is the question
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """How Skeleton-of-Thought answers."""
-
-    most_points: Positive
-    skeleton_tokens: Positive  # max tokens of the skeleton
-    point_tokens: Positive  # max tokens of each point
-    router: Literal["none", "lists"]  # lists: prompts that ask for no list are answered sequentially
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +57,7 @@ def answer(
     model: Model,
     messages: Messages,
     sequential: Request,
-    options: Options,
+    options: SkeletonOptions,
     config: DecodeConfig,
     shared: bool,
 ) -> Outcome:

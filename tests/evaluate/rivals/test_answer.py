@@ -10,15 +10,16 @@ from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.rivals import answer as rivals
-from pasta_jax.evaluate.rivals.answer import Options, answer
+from pasta_jax.evaluate.rivals.answer import answer
 from pasta_jax.evaluate.rivals.points import decode_points
 from pasta_jax.evaluate.rivals.skeleton import Point, ask_point, ask_skeleton, assemble, parse_skeleton
+from pasta_jax.evaluate.settings import SkeletonOptions
 from pasta_jax.weights.rules import Rules
 from tests.helpers.traces import tiny_model
 
 pytestmark = pytest.mark.usefixtures("few_programs")
 CONFIG = DecodeConfig(lanes=1, rows=2, slots=512)
-OPTIONS = Options(most_points=2, skeleton_tokens=8, point_tokens=6, router="none")
+OPTIONS = SkeletonOptions(most_points=2, skeleton_tokens=8, point_tokens=6, router="none")
 SKELETON = "1. Tea\n2. **Milk and sugar**\n\n3) tea\n3: Cups: two: or more.\n2. Spoons\nEnjoy!\n4. Cake\n5. Pie"
 
 

@@ -1,0 +1,123 @@
+"""The settings of launch.benchmark: one model, and a section for each benchmark."""
+
+import dataclasses
+from typing import Annotated
+
+from msgspec import Meta
+
+from pasta_jax.files.validated import (
+    AboveZero,
+    Lanes,
+    Length,
+    Positive,
+    Rounds,
+    Rows,
+    Seed,
+    Slots,
+    SlotsOrNone,
+    Threads,
+)
+from pasta_jax.models.settings import MeshSettings
+from pasta_jax.serve.settings import ServeSettings
+from pasta_jax.weights.settings import ModelSource
+
+Widths = Annotated[tuple[Threads, ...], Meta(min_length=1, max_length=16)]
+LaneCounts = Annotated[tuple[Lanes, ...], Meta(min_length=1, max_length=16)]
+
+
+@dataclasses.dataclass(frozen=True)
+class StepBenchmark:
+    """Steps of one request at several widths."""
+
+    widths: Widths = (1, 2, 4, 8)  # threads of one request that feed a token in a step
+    slots: Slots = 512
+    prompt: Positive = 128  # tokens before the first measured step
+    steps: Rounds = 16  # steps per measurement
+    rounds: Rounds = 11  # measurements of each width, interleaved
+
+
+@dataclasses.dataclass(frozen=True)
+class PrefillBenchmark:
+    """Prompts of several lengths, one at a time."""
+
+    lengths: Annotated[tuple[Positive, ...], Meta(min_length=1, max_length=16)] = (128, 512)  # tokens of a prompt
+    slots: Slots = 1024
+    rounds: Rounds = 11  # measurements of each length, interleaved
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainBenchmark:
+    """Training steps over all parameters."""
+
+    rows: Rows = 2
+    length: Length = 128  # tokens per batch row
+    steps: Rounds = 1  # per measurement, after one for warm-up
+    rounds: Rounds = 3
+    slice: Slots = 256  # slice, block and remat as in configs/sft.py
+    block: SlotsOrNone = 0
+    remat: bool = False
+    clip: AboveZero = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingBenchmark:
+    """Several answers to each prompt of a source, at several numbers of lanes."""
+
+    source: str = "alpaca_rows"  # see docs/DATA.md
+    lanes: LaneCounts = (1, 8, 32, 128)
+    count: Rounds = 10  # answers per prompt
+    waves: Annotated[float, Meta(gt=0, le=1000)] = 2.0  # answers per lane, so that lanes are also refilled
+    max_tokens: Positive = 128  # per answer
+    rows: Threads = 4
+    slots: Slots = 512
+    seed: Seed = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class InterpreterBenchmark:
+    """Fixed programs, decoded asynchronously and sequentially."""
+
+    programs: str = "pasta_jax/benchmark/programs.jsonl"  # one {"program": "surface text"} per line
+    rows: Threads = 16
+    widths: Widths = (1, 2, 4, 8, 16)
+    slots: Slots = 1024
+    prompt: Positive = 64
+    rounds: Rounds = 2  # measured runs of each program in each way, alternating
+    event_rounds: Rounds = 25  # measured steps that fork, join, or do neither
+
+
+@dataclasses.dataclass(frozen=True)
+class ServeBenchmark:
+    """Servers that stream answers to as many clients as they have lanes."""
+
+    server: ServeSettings = ServeSettings(log=False)  # but for its model, lanes and port
+    threads: ModelSource = ModelSource()  # answers in threads; neither preset nor path: not measured
+    lanes: LaneCounts = (1, 2, 4, 8)
+    max_tokens: Positive = 128  # per answer
+    rounds: Rounds = 3  # of one question per client, the servers in turn
+    source: str = "alpaca_rows"
+    least_characters: Positive = 800  # of the answer in the source, so that few answers end early
+
+
+@dataclasses.dataclass(frozen=True)
+class ProfileBenchmark:
+    """Where time goes; steps and programs are those of the other benchmarks."""
+
+    answers: Rounds = 5  # of the interpreter's programs
+    folder: Annotated[str, Meta(min_length=1)] = "runs/profile"  # of its pictures, traces and report
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchmarkSettings:
+    """Every benchmark with one model."""
+
+    model: ModelSource = ModelSource("smollm2_135m", dtype="platform")  # q4: in the blocks of the packaged file
+    random_weights: bool = False  # random weights of the model's shape; no file is read
+    mesh: MeshSettings = MeshSettings()
+    decode: StepBenchmark = StepBenchmark()
+    prefill: PrefillBenchmark = PrefillBenchmark()
+    train: TrainBenchmark = TrainBenchmark()
+    sampling: SamplingBenchmark = SamplingBenchmark()
+    serve: ServeBenchmark = ServeBenchmark()
+    interpreter: InterpreterBenchmark = InterpreterBenchmark()
+    profile: ProfileBenchmark = ProfileBenchmark()

@@ -1,0 +1,46 @@
+"""The settings of launch.serve: a model, how it decodes, and what clients may ask for."""
+
+import dataclasses
+from typing import Annotated
+
+from msgspec import Meta
+
+from pasta_jax.decode.settings import DecodeConfig, RequestSettings
+from pasta_jax.files.validated import AboveZero, Count, Positive
+from pasta_jax.models.settings import MeshSettings
+from pasta_jax.weights.settings import ModelSource
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What clients may ask for, and for how long."""
+
+    body_bytes: Positive = 1 << 18  # of a request; longer ones are refused with 413
+    body_s: AboveZero = 20.0  # for a request's body to arrive
+    connections: Positive = 256  # open at a time; further ones are closed at once
+    head_s: AboveZero = 20.0  # for a request's head to arrive; then its connection is closed
+    stall_s: AboveZero = 60.0  # for a client that stops reading; then its connection is closed
+    queue: Count = 64  # requests that wait for a lane; further ones are refused with 429
+    choices: Positive = 8  # answers to one prompt, `n`
+    answer_s: AboveZero = 300.0  # for an answer, waiting included; then it ends where it is
+    drain_s: AboveZero = 60.0  # for the answers that run when the server is told to stop
+
+
+@dataclasses.dataclass(frozen=True)
+class ServeSettings:
+    """One model over HTTP."""
+
+    model: ModelSource = ModelSource("smollm2_135m")
+    name: str = ""  # of the model, for clients; empty: the model's own
+    host: str = "127.0.0.1"  # address to listen at; 0.0.0.0: all of this machine's
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8000  # 0: any free one
+    hosts: tuple[str, ...] = ()  # names under which a proxy on this machine serves it, as chat.example.com; empty: none
+    key_variable: str = ""  # environment variable with the key that clients must send; empty: none
+    decoding: DecodeConfig = DecodeConfig(lanes=4, rows=8, slots=2048, widths=(2, 4))
+    request: RequestSettings = RequestSettings(max_tokens=400)  # what a client's fields change
+    mesh: MeshSettings = MeshSettings()
+    stream_steps: Positive = 4  # steps between two reads of the device while somebody streams
+    batch_steps: Positive = 32  # otherwise; also the longest that a new request waits for a free lane
+    warm_up: bool = True  # compile for prompts of all lengths before the first request
+    log: bool = True  # a line for each response, with nothing of its content
+    limits: Limits = Limits()
