@@ -1,6 +1,7 @@
 """Config values as typed dataclasses: types, choices and ranges are checked in one place, and errors name the key."""
 
 import dataclasses
+import json
 import typing
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,19 +19,27 @@ CONFIG = "config.json"
 FREE = ("every", "keep", "probe", "tensorboard", "mesh", "adapter.dtype", "defaults")
 
 
+def plain(settings: Any) -> dict[str, Any]:
+    """Settings as JSON holds them."""
+    return json.loads(json.dumps(dataclasses.asdict(settings)))
+
+
 def write(workdir: Path, plain: dict[str, Any]) -> None:
     """Record the settings of a run, as plain data."""
     write_json(workdir / CONFIG, plain)
 
 
-def refuse_other(workdir: Path, plain: dict[str, Any]) -> None:
-    """Refuse to resume a run with settings under which it would have computed something else."""
+def refuse_other(workdir: Path, plain: dict[str, Any], defaults: dict[str, Any]) -> None:
+    """Refuse to resume a run with settings under which it would have computed something else.
+
+    A setting that the run's file lacks did not exist then: it had its default.
+    """
     path = workdir / CONFIG
     if not path.is_file():
         return
     fix = "use another workdir"
     try:
-        earlier = _flat(read_json(path, dict[str, Any], most=MIB, fix=fix))
+        earlier = _flat(defaults) | _flat(read_json(path, dict[str, Any], most=MIB, fix=fix))
     except RecursionError:
         raise PastaError(f"{path}: nested too deeply; {fix}") from None
     for name, value in _flat(plain).items():

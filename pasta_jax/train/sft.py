@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -73,8 +72,8 @@ def run(
 
 
 def _run(settings: SftSettings, workdir: Path, stopping: Callable[[], bool], command: str) -> Result:
-    plain = json.loads(json.dumps(dataclasses.asdict(settings)))
-    run_config.refuse_other(workdir, plain)
+    plain = run_config.plain(settings)
+    run_config.refuse_other(workdir, plain, run_config.plain(SftSettings()))
     mesh = training_mesh(settings.mesh)
     start = start_of(settings, mesh)
     model = start.model

@@ -143,7 +143,7 @@ def workdirs(folder: Path) -> list[Input]:
         input_of("metrics.jsonl", metrics, lambda: Metrics(folder, 2, 5, tensorboard=False).close()),
         input_of("out.jsonl.part", [header, *map(msgspec.to_builtins, records)], read_answers, head=1),
         input_of("answers", [header, *plain([answer])], read_texts, head=1),
-        input_of("config.json", settings, lambda: run_config.refuse_other(folder, settings)),
+        input_of("config.json", settings, lambda: run_config.refuse_other(folder, settings, {})),
         input_of("config.json", settings, lambda: level.level_of(folder / "model")),
         input_of(generation_config.FILE, options, lambda: generation_config.read_defaults(folder)),
         input_of(card.FIELDS, msgspec.to_builtins(written), lambda: card.text(card.read(folder))),
