@@ -31,10 +31,13 @@ def sampled(trace: Trace, end_of_turn: int) -> Counter[int]:
     return tokens + Counter([end_of_turn] * (trace.finish_reason == "stop"))
 
 
-@pytest.mark.parametrize("changes", [{"max_tokens": 30}, {"max_chunk_tokens": 3}, {}])
-def test_labels_are_what_was_sampled(changes):
+@pytest.mark.parametrize(
+    ("changes", "rules", "ending"),
+    [({"max_tokens": 30}, {}, OPEN), ({}, {"max_chunk_tokens": 3}, BUDGET), ({}, {}, OWN)],
+)
+def test_labels_are_what_was_sampled(changes, rules, ending):
     model = talkative()
-    asked = [dataclasses.replace(request, **changes) for request in requests()]
+    asked = [dataclasses.replace(request.with_rules(**rules), **changes) for request in requests()]
     seen = set()
     for result in generate(model, asked, CONFIG):
         answer = candidate(result)
@@ -44,4 +47,4 @@ def test_labels_are_what_was_sampled(changes):
         assert answer.cut == tuple(np.flatnonzero(np.array(result.trace.closed[1:]) != OWN) + 1)
         seen |= set(result.trace.closed[1:])
 
-    assert seen >= {OPEN if "max_tokens" in changes else BUDGET if changes else OWN}
+    assert ending in seen
