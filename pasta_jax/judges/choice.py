@@ -30,6 +30,8 @@ def judge_of(name: JudgeName, checked: CheckedSettings, rules_source: str, scale
             return comparing(rules_followed(rules), scale)
         case "repetition":
             return comparing(repetition, scale)
+        case "shorter":  # what any other judge must beat: length alone
+            return comparing(lambda _, answer: -len(answer.split()), scale)
 
 
 def checked_judge(settings: CheckedSettings, rules_source: str) -> CheckedJudge:

@@ -9,7 +9,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.files.validated import Positive
 from pasta_jax.weights.settings import ModelSource
 
-JudgeName = Literal["rules", "repetition", "checked"]  # judges/choice.py
+JudgeName = Literal["rules", "repetition", "shorter", "checked"]  # judges/choice.py
 Weight = Annotated[float, msgspec.Meta(ge=0)]
 
 
