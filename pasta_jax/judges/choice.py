@@ -30,8 +30,8 @@ def judge_of(name: JudgeName, checked: CheckedSettings, rules_source: str, scale
             return comparing(rules_followed(rules), scale)
         case "repetition":
             return comparing(repetition, scale)
-        case "shorter":  # what any other judge must beat: length alone
-            return comparing(lambda _, answer: -len(answer.split()), scale)
+        case "shorter":  # what any other judge must beat: length alone; an empty answer is the worst
+            return comparing(lambda _, answer: -(len(answer.split()) or 10**6), scale)
 
 
 def checked_judge(settings: CheckedSettings, rules_source: str) -> CheckedJudge:

@@ -92,6 +92,7 @@ def test_proxies_compare_what_their_names_state():
     assert (verdict.first, verdict.second) == pytest.approx((0.8808, 0.1192), abs=1e-4)  # two scales apart
     shorter = judge_of("shorter", CheckedSettings(), "")
     assert shorter("?", Entry("two words"), Entry("three words here")).first > 0.7
+    assert shorter("?", Entry("two words"), Entry(" ")).first > 0.7
     assert comparing(lambda q, a: -1e9 if a == "b" else 0.0, 1.0)("?", A, B).first == pytest.approx(1.0)
 
 
