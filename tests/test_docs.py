@@ -55,7 +55,7 @@ def test_every_page_with_python_is_run():
 
 
 @pytest.mark.usefixtures("few_programs")
-@pytest.mark.parametrize("page", ["README.md", "docs/API.md", "docs/TPU.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/API.md", pytest.param("docs/TPU.md", marks=pytest.mark.slow)])
 def test_the_api_as_shown_on_a_tiny_model(page, monkeypatch, capsys):
     model = tiny_model()  # laid out as load_model does
     params = by_columns(unstack(jax.tree.map(np.asarray, model.params)))

@@ -59,6 +59,7 @@ def test_well_formed_answers_equal_the_unmasked_models(tags, temperature):
     assert (tags == 0.0) in outcomes
 
 
+@pytest.mark.slow
 def test_figures_of_answers():
     figures = figures_of(toy(), answers(), CONFIG)
     forked = [len(result.trace.closed) > 1 for result in answers()]

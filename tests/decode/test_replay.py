@@ -129,7 +129,7 @@ def assert_fed_by_the_clock(result, prompt, program, parts, tags, rows: int) -> 
 @pytest.mark.parametrize(
     ("rows", "policy", "stacked", "prefixes"),
     [
-        (4, "predicted", True, (16, 80)),
+        pytest.param(4, "predicted", True, (16, 80), marks=pytest.mark.slow),
         pytest.param(8, "constant", False, (32,), marks=pytest.mark.slow),
         pytest.param(2, "shared_start", False, (), marks=pytest.mark.extended),
     ],

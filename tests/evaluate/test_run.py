@@ -203,6 +203,7 @@ def test_second_turns_follow_their_own_first_answers(run, monkeypatch, tmp_path)
     assert [answer.fed for answer in again.answers["model"]] == [answer.fed for answer in evaluation.answers["model"]]
 
 
+@pytest.mark.slow
 def test_throughput_is_of_systems_that_answer_many_at_a_time(run, monkeypatch):
     """The probe for unmasked figures stays out of the timed runs."""
     monkeypatch.setattr(evaluate_answers, "well_formed", lambda *_: pytest.fail("probed while the clock ran"))

@@ -154,6 +154,7 @@ def test_decoded_tokens_are_equal_with_our_own_kernels():
 # No needless transfers
 
 
+@pytest.mark.slow
 def test_a_state_keeps_its_sharding_and_nothing_compiles_twice():
     """A step's results have the sharding of its arguments: else every call would move the pool, or compile again."""
     model = model_on(WIDE, "stacked", (2, 4))

@@ -136,6 +136,7 @@ def test_an_adapter_is_trained_beside_frozen_weights(config, folder):
     assert (folder / "adapter/adapter/adapter_model.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_a_run_stopped_in_training_ends_with_the_same_bits(config, whole, folder):
     """Stopped after an update, the run returns nothing; the same call trains the rest."""
 

@@ -68,7 +68,8 @@ def skeletons(monkeypatch):
     return write
 
 
-@pytest.mark.parametrize("shared", [pytest.param(True, marks=pytest.mark.slow), False])
+@pytest.mark.slow
+@pytest.mark.parametrize("shared", [True, False])
 def test_an_answer_counts_the_skeleton_and_the_longest_point(skeletons, shared):
     skeletons("1. a\n2. b")
     result = answer(tiny_model(), [("user", "List drinks")], request(), OPTIONS, CONFIG, shared)
@@ -80,6 +81,7 @@ def test_an_answer_counts_the_skeleton_and_the_longest_point(skeletons, shared):
     assert result.seconds > 0
 
 
+@pytest.mark.slow
 def test_points_that_share_a_pool_are_written_as_if_alone(skeletons):
     skeletons("1. a\n2. b")
     both = [answer(tiny_model(), [("user", "List drinks")], request(), OPTIONS, CONFIG, one) for one in (True, False)]

@@ -132,6 +132,7 @@ def test_an_adapter_stays_beside_blocks(formats, tmp_path, private_cache):
     assert one == other
 
 
+@pytest.mark.slow
 @needs_kernels
 def test_a_damaged_cache_is_converted_again(tmp_path, private_cache):
     path = tmp_path / "toy.gguf"
@@ -154,6 +155,7 @@ def test_a_damaged_cache_is_converted_again(tmp_path, private_cache):
         assert len(cached.read_bytes()) == len(content)
 
 
+@pytest.mark.slow
 @needs_kernels
 def test_where_blocks_cannot_be_used(tmp_path, private_cache, monkeypatch, capsys):
     path = tmp_path / "toy.gguf"
