@@ -25,8 +25,21 @@ from pasta_jax.runs import processes, records
 from pasta_jax.runs.records import Record, part_of
 
 _FIX = "delete the file to compute it again"
-Compute = Callable[[Sequence[int]], Iterable[tuple[int, Record]]]
-Fits = Callable[[int, Record], bool]
+
+
+@dataclasses.dataclass(frozen=True)
+class Step(Generic[Record]):
+    """What a step computes."""
+
+    name: str
+    inputs: dict[str, Any]  # plain data: everything that the result depends on
+    record: type[Record]
+    total: int  # records
+    # Yields the records with some numbers, each after its number and in any order: a block, or this process's share.
+    compute: Callable[[Sequence[int]], Iterable[tuple[int, Record]]]
+    block: int = 1  # a block that was cut off is computed again as a whole, so that computations are grouped alike
+    fits: Callable[[int, Record], bool] = lambda number, record: True  # checks what was read against other steps' files
+    shared: bool = True  # by all processes; else the first one computes it, and the others wait
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,66 +61,40 @@ class Artifacts:
         """Where a step with these inputs is stored, without a suffix."""
         return self.folder / f"{step}-{fingerprints.of_data(inputs)}"
 
-    def make(
-        self,
-        step: str,
-        inputs: dict[str, Any],
-        cls: type[Record],
-        total: int,
-        block: int,
-        compute: Compute[Record],
-        fits: Fits[Record] = lambda number, record: True,
-        shared: bool = True,
-    ) -> Artifact[Record]:
-        """Read the step's file, after computing or completing it if necessary. All processes call it.
-
-        `inputs` is plain data and must contain everything that the result depends on. `compute(numbers)` yields the
-        records with these numbers, each after its number and in any order: those of a block, or this process's share
-        of it. A block that was cut off is computed again as a whole, so that a resumed run groups its computations like
-        an uninterrupted one. `fits(number, record)` checks a record that was read against other steps' files. What is
-        not `shared`, the first process computes while the others wait.
-        """
-        path, first = self.path(step, inputs).with_suffix(".jsonl"), processes.is_first()
+    def make(self, step: Step[Record]) -> Artifact[Record]:
+        """Read the step's file, after computing or completing it if necessary. All processes call it."""
+        path, first = self.path(step.name, step.inputs).with_suffix(".jsonl"), processes.is_first()
         with contextlib.ExitStack() as stack:
             if first and not is_remote(path):  # runs that share the folder may come to the same step at the same time
                 stack.enter_context(locked(path.with_name(path.name + ".lock"), path, wait=True))
             is_there = processes.told(path.exists(), bool)
             if not is_there:
-                _compute(path, {"step": step, "made_from": inputs}, cls, total, block, compute, fits, shared)
-            artifact = read(path, cls, total, fits) if first else Artifact(path, [], "")
+                _compute(path, step)
+            artifact = read(path, step) if first else Artifact(path, [], "")
         if first and is_there:
-            say(f"{step}: {total} records read from {path.name}")
-        return Artifact(path, *processes.told((artifact.records, artifact.fingerprint), tuple[list[cls], str]))
+            say(f"{step.name}: {step.total} records read from {path.name}")
+        found = (artifact.records, artifact.fingerprint)
+        return Artifact(path, *processes.told(found, tuple[list[step.record], str]))
 
 
-def _compute(
-    path: Path,
-    head: dict[str, Any],
-    cls: type[Record],
-    total: int,
-    block: int,
-    compute: Compute[Record],
-    fits: Fits[Record],
-    shared: bool,
-) -> None:
+def _compute(path: Path, step: Step[Record]) -> None:
     """Write the step's file; the first process goes on from what a stopped run left."""
 
     def in_blocks(numbers: Sequence[int]) -> Iterator[tuple[int, Record]]:
-        for _, some in itertools.groupby(numbers, lambda number: number // block):
-            yield from compute([*some])
+        for _, some in itertools.groupby(numbers, lambda number: number // step.block):
+            yield from step.compute([*some])
 
-    position = itertools.count()  # a record's number is its place in the file
-    with records.opened(part_of(path), head, cls, lambda _: next(position), _FIX, mend=_FIX) as done:
+    head, position = {"step": step.name, "made_from": step.inputs}, itertools.count()  # a record's number is its place
+    with records.opened(part_of(path), head, step.record, lambda _: next(position), _FIX, mend=_FIX) as done:
         for number, record in done.known.items():
-            _check(part_of(path), number, record, fits)
-        start = processes.told(len(done.known) // block * block, int)
-        missing = range(start, total)
-        if shared:
-            every = processes.spread(missing, in_blocks, tuple[int, cls])
+            _check(part_of(path), number, record, step)
+        missing = range(processes.told(len(done.known) // step.block * step.block, int), step.total)
+        if step.shared:
+            every = processes.spread(missing, in_blocks, tuple[int, step.record])
         else:
             every = in_blocks(missing) if processes.is_first() else iter(())
         waiting: dict[int, Record] = {}  # for those with a lower number
-        with records.progress(head["step"], total, missing) as progress:
+        with records.progress(step.name, step.total, missing) as progress:
             for number, record in every:
                 progress.add()
                 waiting[number] = record
@@ -118,17 +105,17 @@ def _compute(
         part_of(path).unlink()
 
 
-def read(path: Path, cls: type[Record], total: int, fits: Fits[Record]) -> Artifact[Record]:
+def read(path: Path, step: Step[Record]) -> Artifact[Record]:
     """A finished step's records."""
     lines = whole_lines(path)[1:]
-    found = list(parsed(lines, cls, path, _FIX, first=2))
-    if len(found) != total:
-        raise PastaError(f"{path}: has {len(found)} records, this step has {total}; {_FIX}")
+    found = list(parsed(lines, step.record, path, _FIX, first=2))
+    if len(found) != step.total:
+        raise PastaError(f"{path}: has {len(found)} records, this step has {step.total}; {_FIX}")
     for number, record in enumerate(found):
-        _check(path, number, record, fits)
+        _check(path, number, record, step)
     return Artifact(path, found, fingerprints.of_bytes(line + b"\n" for line in lines))
 
 
-def _check(path: Path, number: int, record: Record, fits: Fits[Record]) -> None:
-    if not fits(number, record):
+def _check(path: Path, number: int, record: Record, step: Step[Record]) -> None:
+    if not step.fits(number, record):
         raise PastaError(f"{path}: line {number + 2}: does not belong to this step's inputs; {_FIX}")

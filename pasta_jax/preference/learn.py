@@ -14,7 +14,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.files.validated import Count, Finite
 from pasta_jax.files.workdir import claim
 from pasta_jax.models.sharding import mesh_of, shard_rows, to_decode_with, training_mesh
-from pasta_jax.preference.artifacts import Artifact
+from pasta_jax.preference.artifacts import Artifact, Step
 from pasta_jax.preference.candidates import example_of
 from pasta_jax.preference.feed import PairExample, PairFeed, score_examples
 from pasta_jax.preference.loss import best_of_n_margin, preference_loss
@@ -194,4 +194,4 @@ def score_reference(
         return record.prompt == encoded[number].prompt
 
     count = len(encoded)
-    return stage.artifacts.make("reference", inputs, ReferenceScore, count, count, compute, fits)
+    return stage.artifacts.make(Step("reference", inputs, ReferenceScore, count, compute, count, fits))

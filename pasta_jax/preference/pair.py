@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pasta_jax.errors import PastaError
 from pasta_jax.files.validated import Count, Finite
 from pasta_jax.judges.judge import Verdict, quality
-from pasta_jax.preference.artifacts import Artifact
+from pasta_jax.preference.artifacts import Artifact, Step
 from pasta_jax.preference.sample import Answers
 from pasta_jax.preference.score import Scores
 from pasta_jax.preference.scores import choose, efficiency, score
@@ -60,7 +60,7 @@ def pair(stage: Stage, samples: Artifact[Answers], scores: Artifact[Scores]) -> 
             return chosen == (None, None)
         return max(chosen) < count and None not in (record.quality[record.better], record.quality[record.worse])
 
-    pairs = stage.artifacts.make("pair", inputs, PromptPair, len(samples.records), 1, compute, fits)
+    pairs = stage.artifacts.make(Step("pair", inputs, PromptPair, len(samples.records), compute, fits=fits))
     _say_lead(stage, pairs)
     return pairs
 

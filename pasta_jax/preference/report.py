@@ -14,7 +14,7 @@ from pasta_jax.files.validated import AboveZero, Count
 from pasta_jax.judges.judge import Agreement, Verdict, both_orders, win_rate
 from pasta_jax.lang.clock import geometric_mean
 from pasta_jax.llm.cache import Usage
-from pasta_jax.preference.artifacts import Artifact
+from pasta_jax.preference.artifacts import Artifact, Step
 from pasta_jax.preference.candidates import Candidate
 from pasta_jax.preference.sample import Answers, decode, decode_inputs, template
 from pasta_jax.preference.score import Verdicts, plain
@@ -158,7 +158,7 @@ def compare(stage: Stage, answers: Artifact[Answers], baseline: Artifact[Answers
     def fits(number: int, record: Comparison) -> bool:
         return record.prompt == stage.held_out[number].instruction
 
-    return stage.artifacts.make("evaluate", inputs, Comparison, len(answers.records), 1, compute, fits)
+    return stage.artifacts.make(Step("evaluate", inputs, Comparison, len(answers.records), compute, fits=fits))
 
 
 def comparison_of(
@@ -221,7 +221,8 @@ def time_answers(stage: Stage, model: Model, answers: str, request: Request) -> 
     def fits(number: int, record: Timing) -> bool:
         return record.prompt == number
 
-    return stage.artifacts.make("time", inputs, Timing, len(prompts), len(prompts), compute, fits, shared=False)
+    count = len(prompts)
+    return stage.artifacts.make(Step("time", inputs, Timing, count, compute, count, fits, shared=False))
 
 
 def figures(records: Sequence[Comparison], realised: float | None) -> Figures:

@@ -13,7 +13,7 @@ from pasta_jax.decode.request import Request
 from pasta_jax.errors import PastaError
 from pasta_jax.files import fingerprints
 from pasta_jax.files.validated import Count
-from pasta_jax.preference.artifacts import Artifact
+from pasta_jax.preference.artifacts import Artifact, Step
 from pasta_jax.preference.candidates import Candidate, sample
 from pasta_jax.preference.sample_on_ray import on_workers, write_for_workers
 from pasta_jax.preference.stage import RoundModel, Stage, fingerprint_of_params
@@ -80,7 +80,7 @@ def decode(
     def fits(number: int, record: Answers) -> bool:
         return record.prompt == number and len(record.answers) == count
 
-    return stage.artifacts.make(step, inputs, Answers, len(prompts), block, compute, fits)
+    return stage.artifacts.make(Step(step, inputs, Answers, len(prompts), compute, block, fits))
 
 
 def sample_baseline(stage: Stage, prompts: Sequence[Pair]) -> Artifact[Answers]:

@@ -12,7 +12,7 @@ from pasta_jax.data.sources import known_preferences
 from pasta_jax.files import fingerprints
 from pasta_jax.files.validated import Count, Share
 from pasta_jax.judges.judge import Agreement, Entry, Verdict, agreement, both_orders
-from pasta_jax.preference.artifacts import Artifact
+from pasta_jax.preference.artifacts import Artifact, Step
 from pasta_jax.preference.sample import Answers
 from pasta_jax.preference.stage import Stage, as_judged, judge_inputs
 from pasta_jax.progress import say, track
@@ -60,7 +60,7 @@ def score(stage: Stage, samples: Artifact[Answers], baseline: Artifact[Answers])
     def fits(number: int, record: Scores) -> bool:
         return record.prompt == number and len(record.verdicts) == len(samples.records[number].answers)
 
-    return stage.artifacts.make("score", inputs, Scores, len(samples.records), 1, compute, fits)
+    return stage.artifacts.make(Step("score", inputs, Scores, len(samples.records), compute, fits=fits))
 
 
 def judge_agreement(stage: Stage) -> Agreement | None:
@@ -79,6 +79,6 @@ def judge_agreement(stage: Stage) -> Agreement | None:
         judged = ((q, *as_judged(stage, q, (chosen, rejected))) for q, chosen, rejected in pairs)
         yield 0, agreement(stage.judge, judged)
 
-    [result] = stage.artifacts.make("agreement", inputs, Agreement, 1, 1, compute).records
+    [result] = stage.artifacts.make(Step("agreement", inputs, Agreement, 1, compute)).records
     say(f"judge: {settings.kind}{'' if settings.kind == 'llm' else ', a proxy'}; {result}")
     return result

@@ -16,7 +16,7 @@ from pasta_jax.answer.record import AnswerRecord, summary_of_many
 from pasta_jax.evaluate.answers import ChunkFigures, Fed, SystemAnswer
 from pasta_jax.judges.judge import Agreement
 from pasta_jax.lang.structure import PREDICTED
-from pasta_jax.preference.artifacts import Artifacts
+from pasta_jax.preference.artifacts import Artifacts, Step
 from pasta_jax.preference.candidates import Candidate
 from pasta_jax.preference.learn import ReferenceScore
 from pasta_jax.preference.pair import PromptPair
@@ -64,7 +64,7 @@ def artifacts(folder: Path) -> list[Input]:
     def input_of(path: Path, cls: type, rows: list[Any]) -> Input:
         def read() -> None:
             compute = lambda numbers: ((n, rows[n]) for n in numbers)  # noqa: E731
-            records = store.make("step", made_from, cls, COUNT, 1, compute, fits).records
+            records = store.make(Step("step", made_from, cls, COUNT, compute, fits=fits)).records
             assert len(records) == COUNT
             if cls is Comparison:
                 figures(records, None)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from pasta_jax.errors import PastaError
-from pasta_jax.preference.artifacts import Artifact, Artifacts
+from pasta_jax.preference.artifacts import Artifact, Artifacts, Step
 
 TOTAL, BLOCK = 7, 3
 
@@ -27,7 +27,7 @@ def make(folder, computed: list[int], inputs: dict | None = None) -> Artifact[Nu
         return ((n, Number(n, "\u2028ü\n")) for n in reversed(numbers))
 
     fits = lambda number, record: record.n == number  # noqa: E731
-    return Artifacts(folder).make("count", inputs or {"seed": 1}, Number, TOTAL, BLOCK, compute, fits)
+    return Artifacts(folder).make(Step("count", inputs or {"seed": 1}, Number, TOTAL, compute, BLOCK, fits))
 
 
 def test_a_step_is_computed_once_for_each_set_of_inputs(tmp_path):
