@@ -22,13 +22,20 @@ DECAYS: tuple[tuple[str, bool], ...] = (
 
 
 def schedule(settings: TrainingSettings, steps: int) -> Callable[[int | jax.Array], jax.Array]:
-    """The learning rate of a step, counted from 0: a rise over `warmup` steps, then linear decay to 0 at `steps`."""
+    """The learning rate of a step, counted from 0: a rise over `warmup` steps, then decay to 0 at `steps`."""
     if not 0 <= settings.warmup < steps:
         raise PastaError(f"warmup {settings.warmup}: must be from 0 to below steps ({steps})")
 
     def learning_rate(step: int | jax.Array) -> jax.Array:
         up = (step + 1) / (settings.warmup + 1)
-        down = (steps - step) / (steps - settings.warmup)
+        left = (steps - step) / (steps - settings.warmup)
+        match settings.decay:
+            case "linear":
+                down = left
+            case "cosine":
+                down = (1 - jnp.cos(jnp.pi * jnp.clip(left, 0.0, 1.0))) / 2
+            case "constant":
+                down = 1.0
         return settings.learning_rate * jnp.clip(jnp.minimum(up, down), 0.0, 1.0)
 
     return learning_rate

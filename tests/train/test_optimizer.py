@@ -53,13 +53,21 @@ def test_a_leaf_that_no_pattern_matches_is_an_error_that_names_it():
         decay_mask({"layers": ({"gate": jnp.ones(3)},)})
 
 
-def test_the_learning_rate_rises_and_falls_linearly_to_0():
-    rate = schedule(dataclasses.replace(SETTINGS, warmup=4), STEPS)
+@pytest.mark.parametrize(
+    ("decay", "fall"),
+    [
+        ("linear", np.arange(6, -1, -1) / 6),
+        ("cosine", (1 + np.cos(np.pi * np.arange(7) / 6)) / 2),
+        ("constant", np.ones(7)),
+    ],
+)
+def test_the_learning_rate_rises_linearly_and_decays(decay, fall):
+    settings = dataclasses.replace(SETTINGS, decay=decay)
+    rate = schedule(dataclasses.replace(settings, warmup=4), STEPS)
     climb = [float(rate(step)) for step in range(4)]
     np.testing.assert_allclose(climb, [0.02, 0.04, 0.06, 0.08], rtol=1e-6)
-    fall = [float(rate(step)) for step in range(4, 11)]
-    np.testing.assert_allclose(fall, 0.1 * np.arange(6, -1, -1) / 6, atol=1e-7)
-    assert float(schedule(SETTINGS, STEPS)(0)) == pytest.approx(0.1)
+    np.testing.assert_allclose([float(rate(step)) for step in range(4, 11)], 0.1 * fall, atol=1e-7)
+    assert float(schedule(settings, STEPS)(0)) == pytest.approx(0.1)
 
 
 def test_the_schedule_is_the_learning_rate_that_is_applied():
