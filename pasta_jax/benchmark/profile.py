@@ -65,7 +65,15 @@ class AnswerTime:
     parts: dict[str, Ms]
 
 
-PARTS = ("path", "waiting", "rows", "forks", "joins", "prefill", "rest")
+PARTS: Mapping[str, str] = {
+    "path": "critical path, one row a step",
+    "waiting": "steps beyond it",
+    "rows": "extra rows",
+    "forks": "forks",
+    "joins": "joins",
+    "prefill": "prefill",
+    "rest": "host and rest",
+}
 
 
 def answer_time(

@@ -16,16 +16,6 @@ from pasta_jax.files import atomic
 from pasta_jax.progress import say, track
 from pasta_jax.view.plots import Bar, stacked
 
-PART_NAMES = {
-    "path": "critical path, one row a step",
-    "waiting": "steps beyond it",
-    "rows": "extra rows",
-    "forks": "forks",
-    "joins": "joins",
-    "prefill": "prefill",
-    "rest": "host and rest",
-}
-
 
 def profile(settings: BenchmarkSettings) -> ProfileReport:
     """The report; pictures, a trace per width and the report itself are written to config.profile.folder."""
@@ -52,11 +42,8 @@ def profile(settings: BenchmarkSettings) -> ProfileReport:
     events = steps.interleaved(
         steps.event_runners(model, interpreter.slots, interpreter.prompt), interpreter.event_rounds
     )
-    more = {
-        name: max(0.0, statistics.median(a - b for a, b in zip(events[name], events["plain"], strict=True)))
-        for name in ("fork", "join")
-    }
-    costs = Costs(median, more["fork"], more["join"])
+    fork, join = (max(0.0, steps.difference(events, name, "plain")) for name in ("fork", "join"))
+    costs = Costs(median, fork, join)
     chosen = items[:: -(-len(items) // config.answers)]
     prompt = programs.prompt_of(model.tokenizer, interpreter.prompt)
     answers = [
@@ -100,7 +87,7 @@ def picture_of_answers(report: ProfileReport) -> str:
     bars = []
     for answer in report.answers:
         bars.append(Bar(f"{answer.tokens} tokens, sequential", {"sequential": answer.sequential_ms}))
-        parts = {PART_NAMES[name]: answer.parts[name] for name in PARTS}
+        parts = {title: answer.parts[name] for name, title in PARTS.items()}
         bars.append(Bar(f"{answer.realised:.2f} of {answer.theoretical:.2f} in theory", parts))
     return stacked(f"Where the speedup goes: {report.model}, {report.dtype}", "ms", bars)
 
@@ -113,8 +100,8 @@ def table(report: ProfileReport) -> str:
         lines.append(f"{SHOWN[phase]:36}" + "".join(f"{report.phases[rows][phase]:10.2f}" for rows in widths))
     lines.append(f"{'all':36}" + "".join(f"{report.ms_per_step[rows]:10.2f}" for rows in widths))
     lines += ["", f"{'ms of an answer':36}" + "".join(f"{f'{a.tokens} tokens':>12}" for a in report.answers)]
-    for name in PARTS:
-        lines.append(f"{PART_NAMES[name]:36}" + "".join(f"{a.parts[name]:12.1f}" for a in report.answers))
+    for name, title in PARTS.items():
+        lines.append(f"{title:36}" + "".join(f"{a.parts[name]:12.1f}" for a in report.answers))
     for title, name in (("all", "asynchronous_ms"), ("sequential", "sequential_ms")):
         lines.append(f"{title:36}" + "".join(f"{getattr(a, name):12.1f}" for a in report.answers))
     for title, name in (("speedup in theory", "theoretical"), ("realised", "realised")):

@@ -126,10 +126,6 @@ def interpreter(settings: BenchmarkSettings) -> InterpreterReport:
     step = steps.interleaved(widths, decode_config.rounds)
     events = steps.interleaved(steps.event_runners(model, config.slots, config.prompt), config.event_rounds)
 
-    def difference(name: str, other: str) -> float:
-        """Median milliseconds that one event takes longer than another; they alternate, so drift affects both."""
-        return statistics.median(a - b for a, b in zip(events[name], events[other], strict=True))
-
     # A step of one row reads at least this, half-way through the measured steps.
     cached = config.prompt + decode_config.steps // 2
     least_gb = (steps.weight_bytes(model.params) + steps.kv_bytes(model, cached)) / 1e9
@@ -149,9 +145,9 @@ def interpreter(settings: BenchmarkSettings) -> InterpreterReport:
         copy_gb_s=round(copy, 1),
         step_over_reading=round(one_row / (1e3 * least_gb / copy), 2),
         ms_of_a_plain_step_of_2_rows=round(statistics.median(events["plain"]), 2),
-        fork_ms=round(difference("fork", "plain"), 2),
-        join_ms=round(difference("join", "plain"), 2),
-        host_overhead_ms=round(difference("in many calls", "in one call"), 2),
+        fork_ms=round(steps.difference(events, "fork", "plain"), 2),
+        join_ms=round(steps.difference(events, "join", "plain"), 2),
+        host_overhead_ms=round(steps.difference(events, "in many calls", "in one call"), 2),
     )
 
 

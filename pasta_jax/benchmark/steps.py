@@ -80,9 +80,8 @@ def decode_runner(model: Model, rows: int, slots: int, prompt: int, steps: int) 
     spec = loop_spec(model, settings, slots, sequential=rows == 1)
     # The forced tokens still go through the head and the sampler, but nothing may end the request.
     spec = dataclasses.replace(spec, stop_ids=(-1,))
-    request = Request(
-        (word,) * prompt, slots, sequential=Rules(max_topic_tokens=slots, max_chunk_tokens=slots), rules=rows == 1
-    )
+    rules = Rules(max_topic_tokens=slots, max_chunk_tokens=slots)
+    request = Request((word,) * prompt, slots, sequential=rows == 1, rules=rules)
     dtype, stacked = model.dtype, is_stacked(model.params)
     state = create_on_mesh_of(model.params, empty_state, model.config, 1, slots, dtype, stacked)
     state = start(model, state, 0, request, spec, first=int(tokens[0, 0]))
@@ -167,6 +166,11 @@ def interleaved(runners: Mapping[str, Runner], rounds: int) -> dict[str, list[fl
             progress.note = f"median ms per step: {medians}"
             progress.add()
     return times
+
+
+def difference(times: Mapping[str, list[float]], name: str, other: str) -> float:
+    """Median milliseconds that one runner takes longer than another; they alternated, so drift affects both."""
+    return statistics.median(a - b for a, b in zip(times[name], times[other], strict=True))
 
 
 def side_by_side(runners: Mapping[str, Mapping[int, Runner]], rounds: int) -> dict[str, dict[int, list[float]]]:
