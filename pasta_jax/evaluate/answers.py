@@ -3,6 +3,8 @@
 import dataclasses
 
 from pasta_jax.decode.request import Result
+from pasta_jax.decode.trace import Trace
+from pasta_jax.evaluate.questions import Question
 from pasta_jax.evaluate.rivals.answer import Outcome
 from pasta_jax.files import fingerprints
 from pasta_jax.files.validated import AtLeastZero, Count
@@ -31,6 +33,11 @@ class Fed:
     threads: tuple[Count, ...]
     steps: tuple[Count, ...]
 
+    @staticmethod
+    def of(written: Trace | Outcome) -> "Fed":
+        """The tokens of an answer."""
+        return Fed(*(tuple(column.tolist()) for column in (written.token, written.thread, written.step)))
+
 
 @dataclasses.dataclass(frozen=True)
 class SystemAnswer:
@@ -56,20 +63,14 @@ class SystemAnswer:
 
 
 def answer_of(
-    result: Result,
-    prompts: str,
-    number: int,
-    prompt: str,
-    seed: int,
-    tokenizer: Tokenizer,
-    malformed_unmasked: bool | None,
+    question: Question, seed: int, result: Result, tokenizer: Tokenizer, malformed_unmasked: bool | None
 ) -> SystemAnswer:
     """The record of a finished request."""
     trace = result.trace
     return SystemAnswer(
-        prompts=prompts,
-        number=number,
-        prompt=prompt,
+        prompts=question.prompts,
+        number=question.number,
+        prompt=question.text,
         text=result.text,
         program=trace.program().render(),
         malformed=is_malformed(trace.linear_ids(), tokenizer),
@@ -88,24 +89,23 @@ def answer_of(
         seed=seed,
         prefill_seconds=round(trace.prefill_ms / 1000, 4),
         decode_seconds=round(trace.decode_ms / 1000, 4),
-        fed=Fed(tuple(trace.token.tolist()), tuple(trace.thread.tolist()), tuple(trace.step.tolist())),
+        fed=Fed.of(trace),
     )
 
 
-def answer_of_outcome(outcome: Outcome, prompts: str, number: int, prompt: str, seed: int) -> SystemAnswer:
+def answer_of_outcome(question: Question, seed: int, outcome: Outcome) -> SystemAnswer:
     """The record of a rival's answer. All its tokens are text: a skeleton's are the headings of the answer."""
-    fed = Fed(tuple(outcome.token.tolist()), tuple(outcome.thread.tolist()), tuple(outcome.step.tolist()))
     return SystemAnswer(
-        prompts=prompts,
-        number=number,
-        prompt=prompt,
+        prompts=question.prompts,
+        number=question.number,
+        prompt=question.text,
         text=outcome.text,
         program=escape(outcome.text),
         malformed=False,
         malformed_unmasked=None,
         finished=outcome.finished,
-        tokens=len(fed.ids),
-        text_tokens=len(fed.ids),
+        tokens=len(outcome.token),
+        text_tokens=len(outcome.token),
         critical_path=outcome.critical_path,
         steps=outcome.steps,
         chunks=tuple(
@@ -117,7 +117,7 @@ def answer_of_outcome(outcome: Outcome, prompts: str, number: int, prompt: str, 
         seed=seed,
         prefill_seconds=round(outcome.prefill_seconds, 4),
         decode_seconds=round(outcome.seconds - outcome.prefill_seconds, 4),
-        fed=fed,
+        fed=Fed.of(outcome),
     )
 
 

@@ -110,15 +110,14 @@ class Task:
         outcome = answer(
             self.model, question.messages, request, self.options, self.config, shared=self.system == "skeleton"
         )
-        return answer_of_outcome(outcome, question.prompts, question.number, question.text, request.rules.seed)
+        return answer_of_outcome(question, request.rules.seed, outcome)
 
     def _record(self, question: Question, request: Request, result: Result, measured: bool) -> SystemAnswer:
         """`measured`: with what the model would write without the grammar mask."""
         unmasked = None
         if measured:
             unmasked = not well_formed(self.model, result.trace, self.config, request.rules)
-        number, seed, tokenizer = question.number, request.rules.seed, self.model.tokenizer
-        record = answer_of(result, question.prompts, number, question.text, seed, tokenizer, unmasked)
+        record = answer_of(question, request.rules.seed, result, self.model.tokenizer, unmasked)
         if self.system == "apar":  # whose forks promise nothing
             chunks = tuple(dataclasses.replace(chunk, promised=0) for chunk in record.chunks)
             record = dataclasses.replace(record, chunks=chunks)

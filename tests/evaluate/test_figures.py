@@ -7,6 +7,7 @@ import pytest
 from pasta_jax.decode.request import Result
 from pasta_jax.evaluate.answers import ChunkFigures, Fed, SystemAnswer, answer_of, to_judge
 from pasta_jax.evaluate.figures import figures, has_distinct_topics, leaks_a_tag, speed
+from pasta_jax.evaluate.questions import Question
 from tests.helpers.traces import PROGRAM, TOKENIZER, script_of, traced
 
 
@@ -112,7 +113,7 @@ def test_pairs_to_judge_do_not_tell_who_wrote_which():
 def test_the_record_of_a_decoded_answer():
     trace = traced(script_of(PROGRAM))[0]
     result = Result(7, PROGRAM.strip(), trace.finish_reason, trace)
-    record = answer_of(result, "set", 3, "Why?", 5, TOKENIZER, None)
+    record = answer_of(Question("set", 3, "Why?", ""), 5, result, TOKENIZER, None)
     assert (record.prompts, record.number, record.prompt, record.seed) == ("set", 3, "Why?", 5)
     assert (record.text, record.program, record.malformed) == (PROGRAM.strip(), PROGRAM.render(), False)
     assert [one.topic for one in record.chunks] == ["first", "second", "last"]

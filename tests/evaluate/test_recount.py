@@ -7,6 +7,7 @@ import pytest
 
 from pasta_jax.decode.request import Result
 from pasta_jax.evaluate.answers import SystemAnswer, answer_of
+from pasta_jax.evaluate.questions import Question
 from pasta_jax.evaluate.summary import estimates, ratios
 from pasta_jax.files import jsonl
 from tests import recount
@@ -23,7 +24,7 @@ def answers() -> list[SystemAnswer]:
     for number, (trace, *_) in enumerate(random_traces(ANSWERS, seed=3)):
         trace = dataclasses.replace(trace, rounds=trace.rounds or ((0, 1.0),))
         result = Result(0, trace.program().strip(), trace.finish_reason, trace)
-        records.append(answer_of(result, "random", number, f"prompt {number}", 0, TOKENIZER, None))
+        records.append(answer_of(Question("random", number, f"prompt {number}", ""), 0, result, TOKENIZER, None))
     return records
 
 
