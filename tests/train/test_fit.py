@@ -10,7 +10,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.runs.checkpoint import Checkpoints, provenance
 from pasta_jax.runs.metrics import Metrics
 from pasta_jax.train.fit import StopSignal
-from tests.train.test_loop import POSITIONS, fit_in, lines
+from tests.train.test_loop import POSITIONS, fit_in, lines, points
 
 
 @pytest.mark.parametrize("stop", [1, 4, 8])
@@ -19,7 +19,9 @@ def test_a_stopped_run_resumes_and_ends_as_if_uninterrupted(tmp_path, capsys, st
     assert (whole.complete, whole.step, whole.steps) == (True, 9, 9)
     stopped = fit_in(tmp_path / "parts", stop_after=stop)
     assert (stopped.complete, stopped.step, stopped.steps) == (False, stop, 9)
-    resumed = fit_in(tmp_path / "parts")
+    read: list[int] = []
+    resumed = fit_in(tmp_path / "parts", batch=lambda seed, step: read.append(step) or points(seed, step))
+    assert min(read) == stop, "earlier steps are not taken again"
     messages = capsys.readouterr().err.splitlines()
     assert messages == [
         f"stopped at step {stop} of 9, saved; rerun the command to resume",
