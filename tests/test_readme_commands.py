@@ -82,6 +82,7 @@ SCRIPTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", sorted(SCRIPTS))
 def test_a_command_of_readme_is_accepted_by_its_script(line):
     """Its flags, its config's variant and keys exist: --help is printed after all of them are read."""

@@ -74,6 +74,7 @@ def test_answers_know_the_conversation_until_it_is_forgotten(converse):
     assert "tiny: ask, or /help\n" in err
 
 
+@pytest.mark.slow
 def test_commands(converse):
     out, err = converse("/sequential", "why?", "/trace new/a.json", "/sequential", "/new", "why?", "/help", "/quit")
     assert out == f"{answer_to(('user', 'why?'), sequential=True)}\n{answer_to(('user', 'why?'))}\n"

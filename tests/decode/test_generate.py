@@ -106,6 +106,7 @@ def test_stop_ids_end_a_request_and_are_not_part_of_it():
     assert (result.finish_reason, result.text, len(result.trace.token)) == ("stop", "", 0)
 
 
+@pytest.mark.slow
 def test_a_stream_yields_every_token_once_and_in_order():
     requests = [ask(p, temperature=1.0, seed=n, sequential=False) for n, p in enumerate(PROMPTS)]
     whole = generate(toy(), requests, CONFIG)

@@ -144,7 +144,7 @@ slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 @pytest.mark.parametrize(
     ("count", "config", "positions"),
     [
-        (100, DecodeConfig(lanes=8, rows=8, slots=SLOTS, widths=(3, 5)), Positions("shared_start")),
+        slow(100, DecodeConfig(lanes=8, rows=8, slots=SLOTS, widths=(3, 5)), Positions("shared_start")),
         slow(200, DecodeConfig(lanes=8, rows=4, slots=SLOTS), Positions()),
         slow(100, DecodeConfig(lanes=3, rows=3, slots=SLOTS), Positions()),
         slow(100, DecodeConfig(lanes=1, rows=2, slots=SLOTS), Positions("constant", 7)),

@@ -101,6 +101,7 @@ def test_a_shared_beginning_leaves_the_state_that_a_prefill_leaves(stacked, lane
         jax.tree.map(np.testing.assert_array_equal, written, with_copy)
 
 
+@pytest.mark.slow
 def test_a_prompt_of_several_requests_is_computed_once_with_equal_answers(monkeypatch):
     """With two lanes, prompts are copied both from live and from finished lanes."""
     config = dataclasses.replace(CONFIG, lanes=2)

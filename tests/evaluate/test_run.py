@@ -80,6 +80,7 @@ def run(evaluate_in, tmp_path):
     return functools.partial(evaluate_in, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_answers_and_resumes(whole, run, tmp_path):
     evaluation = whole[1]
     shutil.copytree(whole[0], tmp_path / "run")

@@ -31,6 +31,7 @@ def sampled(trace: Trace, end_of_turn: int) -> Counter[int]:
     return tokens + Counter([end_of_turn] * (trace.finish_reason == "stop"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "rules", "ending"),
     [({"max_tokens": 30}, {}, OPEN), ({}, {"max_chunk_tokens": 3}, BUDGET), ({}, {}, OWN)],

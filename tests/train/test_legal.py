@@ -44,6 +44,7 @@ def test_the_place_of_a_label_is_where_it_would_be_sampled():
     np.testing.assert_array_equal(place[(batch.chunk > 0) & (batch.label != NO_LABEL)], CHUNK)
 
 
+@pytest.mark.slow
 def test_its_value_and_gradient_are_those_of_a_softmax():
     rng = np.random.default_rng(0)
     logits = jnp.asarray(rng.normal(0, 3, (2, 9, CONFIG.vocab)), jnp.float32)

@@ -169,6 +169,7 @@ def check(naive, some: list[tuple[Example, int]]) -> None:
     close(gradient, expected_gradient, 1e-4)
 
 
+@pytest.mark.slow
 def test_loss_and_gradients_equal_those_of_threads_that_keep_lists():
     check(naive_loss, [record for record in records() if TAGS.sync in record[0].token][:2])
 

@@ -278,6 +278,7 @@ def test_a_trained_model_and_an_adapter_record_their_positions(tmp_path, base, p
     assert about["positions"] == dataclasses.asdict(expected)
 
 
+@pytest.mark.slow
 def test_training_with_positions_other_than_the_models_is_refused(tmp_path, base, adapted):
     message = "trained with positions shared_start, config.positions is predicted; set --config.positions.policy=shared"
     with pytest.raises(PastaError, match=f"adapted/model: {message}"):
@@ -290,6 +291,7 @@ def test_training_with_positions_other_than_the_models_is_refused(tmp_path, base
     assert load(source(result.model)).positions is None
 
 
+@pytest.mark.slow
 def test_an_adapter_is_trained_further(tmp_path, base, adapted):
     """At a learning rate of 0 nothing changes, so the result shows what training started from."""
     file = adapted / "adapter"
@@ -306,6 +308,7 @@ def test_an_adapter_is_trained_further(tmp_path, base, adapted):
     assert (about.rank, about.alpha) == (2, 4.0)
 
 
+@pytest.mark.slow
 def test_without_a_rank_the_adapter_is_merged_and_all_parameters_are_trained(tmp_path, base, adapted):
     changes = {"fresh__layers": 0, "model__path": str(base), "model__adapter": str(adapted / "adapter")}
     result = train(tmp_path, **changes, positions__policy="shared_start", train__learning_rate=0.0)
@@ -315,6 +318,7 @@ def test_without_a_rank_the_adapter_is_merged_and_all_parameters_are_trained(tmp
     assert any(np.any(base_tensors[name] != merged[name]) for name in merged)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
