@@ -83,6 +83,7 @@ def test_commands(converse):
     assert "/trace FILE   write" in err
 
 
+@pytest.mark.slow
 def test_mistakes_are_one_line_and_the_chat_goes_on(converse):
     Path("file").touch()
     out, err = converse(

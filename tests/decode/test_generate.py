@@ -121,6 +121,7 @@ def test_a_stream_yields_every_token_once_and_in_order():
             assert results[number].text == expected.text
 
 
+@pytest.mark.slow
 def test_padding_rows_and_tags_are_never_sampled_without_tags():
     class Short(ByteTokenizer):
         vocab_size = 330

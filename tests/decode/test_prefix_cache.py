@@ -175,6 +175,7 @@ def decoded(loop: DeviceLoop, plan: list[tuple[int, int, Request]]) -> dict[int,
     return results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_answers_are_the_same_without_sharing_whatever_arrives_and_is_cancelled(few_programs, monkeypatch, seed):
     model, plan = tiny_model(), arrivals(random.Random(seed), 60)

@@ -119,6 +119,7 @@ def test_a_run_keeps_its_answers_and_resumes(whole, run, tmp_path):
     assert [len(path.read_text().splitlines()) for path in paths] == [4] * 4
 
 
+@pytest.mark.extended
 def test_workers_of_ray_answer_as_this_process_does(whole, run, tmp_path, monkeypatch):
     """Pieces go to workers as bytes, and come back in any order."""
 
