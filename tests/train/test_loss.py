@@ -40,7 +40,8 @@ GRADIENT = jax.jit(jax.value_and_grad(functools.partial(total, sft_loss(SCORING,
 
 @functools.cache
 def params():
-    return jax.device_put(random_params(CONFIG, seed=4, scale=0.2))
+    with jax.ensure_compile_time_eval():  # the first caller may be traced, and the cache must not hold its tracers
+        return jax.device_put(random_params(CONFIG, seed=4, scale=0.2))
 
 
 def row(examples: list[Example]) -> Batch:
