@@ -18,11 +18,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pasta_jax.decode.grammar import allow, states, topic_after
+from pasta_jax.decode.grammar import topic_after
+from pasta_jax.decode.next_token import next_token
 from pasta_jax.decode.rows import Rows, feeding, open_chunk, pick_rows, see_pool, spec_pool, write_rows
-from pasta_jax.decode.sampling import FORBIDDEN, draw
 from pasta_jax.decode.state import BUDGET, DONE, ENDED, LENGTH, LIVE, OWN, STOP, DecodeState, LoopSpec, Threads
-from pasta_jax.decode.topics import completing, read_topic, text_kinds
+from pasta_jax.decode.topics import read_topic
 from pasta_jax.lang.structure import resume_position
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.parameters import Params
@@ -53,32 +53,13 @@ def next_tokens(
 
     If rows are packed, `x` holds those, [1, C, E].
     """
-    threads = state.threads
-    safe = jnp.minimum(rows.thread, threads.count.shape[1] - 1)
-    count = jnp.take_along_axis(threads.count, safe, axis=1)
-    in_main = rows.thread == 0
-    full = ~in_main & (count >= state.request.rules.max_chunk_tokens[:, None])
-
-    def flat(field_BxR: jax.Array) -> jax.Array:
-        return field_BxR.reshape(-1) if packed is None else packed.pack(field_BxR)
-
-    def of_lane(field_B: jax.Array) -> jax.Array:
-        return jnp.repeat(field_B, rows.token.shape[1], axis=0) if packed is None else packed.of_lane(field_B)
-
-    request_N = jax.tree.map(of_lane, state.request)
     logits_NxV = logits(params, config, x_BxRxE).reshape(x_BxRxE.shape[0] * x_BxRxE.shape[1], -1)
-    rules_N = request_N.rules
-    state_N = states(flat(in_main), of_lane(state.topic), flat(full), rules_N.max_topic_tokens)
-    text_N = None if spec.topics is None else of_lane(text_kinds(state))
-    logits_NxV = allow(logits_NxV, spec, state_N, request_N.tags_allowed, rules_N, text_N)
-    if spec.topics is not None:
-        repeats_NxV = of_lane(completing(state, logits_NxV.shape[1], spec)) & flat(in_main)[:, None]
-        logits_NxV = jnp.where(repeats_NxV, FORBIDDEN, logits_NxV)
-    token_N = draw(logits_NxV, rules_N, flat(rows.thread), flat(count))
-    token = token_N.reshape(rows.token.shape) if packed is None else packed.spread(token_N, state.lanes)
+    token, full = next_token(state, spec, logits_NxV, rows.slot, packed)
     if script is None:
         return token, full
-    at = jnp.take_along_axis(script.start, safe, axis=1) + count
+    threads = state.threads
+    safe = jnp.minimum(rows.thread, threads.count.shape[1] - 1)
+    at = jnp.take_along_axis(script.start + threads.count, safe, axis=1)
     scripted = jnp.take_along_axis(script.tokens, jnp.clip(at, 0, script.tokens.shape[1] - 1), axis=1)
     return jnp.where(scripted >= 0, scripted, token), full & (scripted < 0)
 

@@ -7,13 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pasta_jax.decode.grammar import allow, tags_of
+from pasta_jax.decode.grammar import tags_of
+from pasta_jax.decode.next_token import next_of_one
 from pasta_jax.decode.prefix_cache import Admission
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.rows import see_pool
-from pasta_jax.decode.sampling import draw
 from pasta_jax.decode.state import DONE, LIVE, RUNNING, STOP, UNUSED, DecodeState, LoopSpec, RequestFields, arrays
-from pasta_jax.lang.grammar import MAIN
 from pasta_jax.lang.structure import Place
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.parameters import Params
@@ -213,11 +212,7 @@ def _begin(
 ) -> DecodeState:
     """Sample main's first token after `done` prompt tokens; the lane is live if these are the whole prompt."""
     logits_1xV = logits(params, config, state.prompted[lane][None, None])[:, 0]
-    lane_1 = lane[None]
-    request_1 = jax.tree.map(lambda field_B: field_B[lane_1], state.request)
-    logits_1xV = allow(logits_1xV, spec, jnp.full(1, MAIN), request_1.tags_allowed, request_1.rules)
-    zero_1 = jnp.zeros(1, jnp.int32)
-    sampled = draw(logits_1xV, request_1.rules, zero_1, zero_1)[0]
+    sampled = next_of_one(state, spec, logits_1xV, lane, done - 1)
     sampled = jnp.where(first >= 0, first, sampled)
 
     stops = functools.reduce(jnp.logical_or, [sampled == stop for stop in spec.stop_ids])
@@ -228,7 +223,7 @@ def _begin(
         "token": sampled,
         "position": done,
         "main": done,
-        "count": 1,
+        "count": jnp.where(last, 1, 0),
     }
     threads = dataclasses.replace(
         threads, **{name: getattr(threads, name).at[lane, 0].set(value) for name, value in values.items()}

@@ -2,48 +2,25 @@
 
 It shares no code with the interpreter, the mask or the positions: a thread is an object that remembers which slots it
 may read. `answer` does the bookkeeping and requests tokens; `scripted` supplies them from a list, `sampled` from
-uncached logits (reference_sampling.py).
+uncached logits (reference_choice.py).
 """
 
 import dataclasses
-import re
 from collections.abc import Generator, Sequence
 
 import jax
 import numpy as np
 
 from pasta_jax.decode.generate import positions_for
-from pasta_jax.decode.reference_sampling import pick
+from pasta_jax.decode.reference_choice import Query, Tape, choose
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import BUDGET, LENGTH, OPEN, OWN, STOP
 from pasta_jax.lang.structure import Positions
-from pasta_jax.lang.tags import MAX_TENS, TagIds
+from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.transformer import forward
 from pasta_jax.tokenizers.tokenizer import Tokenizer
 from pasta_jax.weights.model import Model
-
-
-@dataclasses.dataclass
-class Tape:
-    """All fed tokens in slot order, the prompt first; `sees[q, k]` states whether slot q may read slot k."""
-
-    sees: np.ndarray  # bool [limit, limit]
-    token: list[int] = dataclasses.field(default_factory=list)
-    thread: list[int] = dataclasses.field(default_factory=list)
-    step: list[int] = dataclasses.field(default_factory=list)
-    position: list[int] = dataclasses.field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.token)
-
-    def feed(self, token: int, thread: int, step: int, position: int) -> int:
-        """Append a token; returns its slot."""
-        self.token.append(token)
-        self.thread.append(thread)
-        self.step.append(step)
-        self.position.append(position)
-        return len(self) - 1
 
 
 @dataclasses.dataclass
@@ -60,17 +37,6 @@ class Thread:
     has_row: bool = False
     ended: bool = False  # has sampled its last token: main a stop id, a chunk [/ASYNC]
     closed: int = OPEN
-
-
-@dataclasses.dataclass(frozen=True)
-class Query:
-    """A thread's query for its next token, predicted at `slot`. `place` determines which ids are legal; see `legal`."""
-
-    slot: int
-    thread: int
-    number: int  # of the token in its thread, from 0
-    place: str  # main, topic, full topic, chunk, full chunk
-    topics: tuple[tuple[int, ...], ...] = ()  # in a topic: the tokens of it, last, and of those before it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,88 +154,6 @@ def take_next(thread: Thread, token: int, request: Request, tokenizer: Tokenizer
         thread.ended, thread.closed = True, BUDGET if full else OWN
 
 
-def legal(query: Query, request: Request, tokenizer: Tokenizer, vocab: int) -> np.ndarray:
-    """bool [vocab]: which ids may be sampled."""
-    tags = tokenizer.tags
-    forks = [] if request.sequential else [tags.promise, *([tags.sync] if request.syncs else [])]
-    text = np.zeros(vocab, bool)
-    text[: tokenizer.vocab_size] = True
-    text[tags.base : tags.end] = False
-    text[list(tokenizer.stop_ids)] = False
-    closes, nothing = [tags.close(tens) for tens in range(1, MAX_TENS + 1)], np.zeros(vocab, bool)
-    match query.place:
-        case "main":
-            allowed, also = text, [*tokenizer.stop_ids, *forks]
-        case "topic":
-            for id in np.flatnonzero(text):
-                text[id] = not breaks_topic_rules(int(id), query.topics, request, tokenizer)
-            allowed, also = text, closes
-        case "full topic":
-            allowed, also = nothing, closes
-        case "chunk":
-            allowed, also = text, [tags.end_async]
-        case "full chunk":
-            allowed, also = nothing, [tags.end_async]
-    allowed[also] = True
-    return allowed
-
-
-def breaks_topic_rules(id: int, topics: tuple[tuple[int, ...], ...], request: Request, tokenizer: Tokenizer) -> bool:
-    """Whether a text id may not continue the last of these topics: see topics.py."""
-    *earlier, topic = topics
-    if exceeds_words(id, topic, request, tokenizer):
-        return True
-    if not request.rules.distinct_topics:
-        return False
-    added = spelled([id], tokenizer)
-    return bool(added) and spelled([*topic, id], tokenizer) in [spelled(other, tokenizer) for other in earlier]
-
-
-def exceeds_words(id: int, topic: tuple[int, ...], request: Request, tokenizer: Tokenizer) -> bool:
-    """Whether a text id may not continue a topic because of the limit on words, which are also to be in one line."""
-    if not request.rules.max_topic_words:
-        return False
-    piece, before = tokenizer.decode([id]), text_of(topic, tokenizer)
-    several = not piece or {"\n", "\r"} & set(piece) or len(piece.split()) > 1
-    if several or len((before + piece).split()) > request.rules.max_topic_words:
-        return True
-    return len(before.split()) == request.rules.max_topic_words and piece[0].isspace()
-
-
-def text_of(ids: Sequence[int], tokenizer: Tokenizer) -> str:
-    """The texts of ids, each decoded by itself."""
-    return "".join(tokenizer.decode([id]) for id in ids)
-
-
-def moved(logits_V: np.ndarray, query: Query, request: Request, tokenizer: Tokenizer) -> np.ndarray:
-    """In the last word of a topic, the probability of text that exceeds its words goes to the closing tags; in a chunk,
-    if the request says so, that of what only main may write goes to [/ASYNC]."""
-    tags, stops = tokenizer.tags, tokenizer.stop_ids
-    if query.thread and request.rules.end_stray_chunks:
-        source, target = [tags.promise, tags.sync, *stops], [tags.end_async]
-    elif query.place == "topic" and in_last_word(query.topics[-1], request, tokenizer):
-        text = [id for id in range(tokenizer.vocab_size) if not tags.is_tag(id) and id not in stops]
-        source = [id for id in text if exceeds_words(id, query.topics[-1], request, tokenizer)]
-        target = [tags.close(tens) for tens in range(1, MAX_TENS + 1)]
-    else:
-        return logits_V
-    mass = np.exp(logits_V - np.max(logits_V), dtype=np.float64)
-    logits_V = logits_V.copy()
-    logits_V[target] += np.log1p(mass[source].sum() / mass[target].sum())
-    return logits_V
-
-
-def in_last_word(topic: tuple[int, ...], request: Request, tokenizer: Tokenizer) -> bool:
-    """Whether a topic has as many words as the request allows."""
-    return 0 < request.rules.max_topic_words <= len(text_of(topic, tokenizer).split())
-
-
-def spelled(ids: Sequence[int], tokenizer: Tokenizer) -> str:
-    """The letters and digits of a topic in lower case; bytes of characters that several ids share stay."""
-    texts = [tokenizer.piece(id).decode("utf-8", "surrogateescape").casefold() for id in ids]
-    return re.sub(r"[^\w\udc80-\udcff]|_", "", "".join(texts))
-
-
 def scripted(
     request: Request,
     config: DecodeConfig,
@@ -297,12 +181,8 @@ def sampled(model: Model, requests: Sequence[Request], config: DecodeConfig) -> 
     while waiting:
         logits = uncached(model, [tape for tape, _ in waiting.values()], batch=len(requests))
         for row, (index, (_, queries)) in enumerate(list(waiting.items())):
-            request = requests[index]
-            tokens = []
-            for query in queries:
-                allowed = legal(query, request, tokenizer, logits.shape[-1])
-                logits_V = moved(logits[row, query.slot], query, request, tokenizer)
-                tokens.append(pick(logits_V, allowed, request.rules, query.thread, query.number))
+            tape, request = waiting[index][0], requests[index]
+            tokens = [choose(logits[row], tape, query, request, tokenizer) for query in queries]
             try:
                 waiting[index] = runs[index].send(tokens)
             except StopIteration as stop:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from pasta_jax.decode.generate import positions_for
-from pasta_jax.decode.reference import Answer, Tape, answer, legal, moved, uncached
-from pasta_jax.decode.reference_sampling import pick
+from pasta_jax.decode.reference import Answer, answer, uncached
+from pasta_jax.decode.reference_choice import Tape, choose
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.trace import Trace, spell
@@ -27,16 +27,13 @@ def decode_broken(model: Model, requests: Sequence[Request], config: DecodeConfi
     runs = [answer(request, config, tokenizer, model.config.context, positions_for(model)) for request in requests]
     waiting = {index: next(run) for index, run in enumerate(runs)}
     traces: dict[int, Trace] = {}
+    forbidden = [tokenizer.tags.sync] if ablation == "no_sync" else []
     while waiting:
         tapes = [broken(tape, ablation) for tape, _ in waiting.values()]
         logits = uncached(model, tapes, batch=len(requests))
         for row, (index, (_, queries)) in enumerate(list(waiting.items())):
-            request, tokens = requests[index], []
-            for query in queries:
-                allowed = legal(query, request, tokenizer, logits.shape[-1])
-                allowed[tokenizer.tags.sync] &= ablation != "no_sync"
-                logits_V = moved(logits[row, query.slot], query, request, tokenizer)
-                tokens.append(pick(logits_V, allowed, request.rules, query.thread, query.number))
+            request = requests[index]
+            tokens = [choose(logits[row], tapes[row], query, request, tokenizer, forbidden) for query in queries]
             try:
                 waiting[index] = runs[index].send(tokens)
             except StopIteration as stop:

@@ -51,9 +51,12 @@ Given = dataclasses.make_dataclass(
 )
 Given.__module__ = __name__  # where pickle finds it
 
-# Records' headers always name these; later rules only where they are not at their defaults, so that a run which was
-# stopped before such a rule existed is resumed.
-_ALWAYS_RECORDED = {field.name for field in dataclasses.fields(Rules)}
+# Records' headers always name these nine; later rules only where they are not at their defaults, so that a run which
+# was stopped before such a rule existed is resumed.
+_ALWAYS_RECORDED = (
+    *("temperature", "top_k", "top_p", "seed", "max_topic_tokens", "max_topic_words"),
+    *("distinct_topics", "end_stray_chunks", "max_chunk_tokens"),
+)
 
 
 def filled(given: Given, own: Defaults) -> Rules:

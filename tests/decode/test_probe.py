@@ -9,7 +9,7 @@ import pytest
 
 from pasta_jax.decode.generate import generate
 from pasta_jax.decode.probe import figures_of, well_formed
-from pasta_jax.decode.reference_sampling import pick
+from pasta_jax.decode.reference_choice import pick
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.models.config import PRESETS

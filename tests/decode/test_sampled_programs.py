@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pasta_jax.decode import reference
+from pasta_jax.decode import reference, reference_choice
 from pasta_jax.decode.generate import generate, loop_spec, stream
 from pasta_jax.decode.interpreter import run
 from pasta_jax.decode.prefill import admit, prefill, start
@@ -147,7 +147,7 @@ def test_rules_for_topics_hold_where_they_are_asked_for():
                 topic = None
             elif topic is not None:
                 topic.append(id)
-        spelled = [text for text in (reference.spelled(topic, TOKENIZER) for topic in topics) if text]
+        spelled = [text for text in (reference_choice.spelled(topic, TOKENIZER) for topic in topics) if text]
         repeated[request.rules.distinct_topics] += len(spelled) - len(set(spelled))
         words = max((len(TOKENIZER.decode(topic).split()) for topic in topics), default=0)
         longest[request.rules.max_topic_words] = max(longest[request.rules.max_topic_words], words)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import chdtri
 
-from pasta_jax.decode import reference_sampling as reference
+from pasta_jax.decode import reference_choice as reference
 from pasta_jax.decode.sampling import FORBIDDEN, draw, keep_top
 from pasta_jax.decode.state import arrays
 from pasta_jax.weights.rules import Rules

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pasta_jax.decode import reference
+from pasta_jax.decode import reference_choice as reference
 from pasta_jax.decode.grammar import allow
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.sampling import FORBIDDEN

@@ -14,15 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from pasta_jax.decode.generate import loop_spec
-from pasta_jax.decode.grammar import allow
 from pasta_jax.decode.interpreter import run
+from pasta_jax.decode.next_token import next_of_one
 from pasta_jax.decode.prefill import PIECES, start
 from pasta_jax.decode.request import Request
-from pasta_jax.decode.sampling import draw
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import DONE, ENDED, LIVE, OWN, RUNNING, DecodeState, LoopSpec, empty_state
 from pasta_jax.errors import PastaError
-from pasta_jax.lang.grammar import CHUNK
 from pasta_jax.lang.structure import Place, visible
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.config import TransformerConfig
@@ -127,10 +125,9 @@ def begin_point(
     x_1xPxE, kv = trunk(params, config, tokens_P[None], position_P[None], see_1xPxS, pool.position, cache)
 
     x_1x1xE = jax.lax.dynamic_slice_in_dim(x_1xPxE, count - 1, 1, axis=1)
-    request = state.request
+    state = dataclasses.replace(state, pool=dataclasses.replace(pool, kv=kv))
     logits_1xV = logits(params, config, x_1x1xE)[:, 0]
-    logits_1xV = allow(logits_1xV, spec, jnp.full(1, CHUNK), request.tags_allowed, request.rules)
-    token = draw(logits_1xV, request.rules, number[None], jnp.zeros(1, jnp.int32))[0]
+    token = next_of_one(state, spec, logits_1xV, jnp.int32(0), fill + count - 1)
     ends = token == spec.tags.end_async
     threads = state.threads
     values = {
@@ -146,9 +143,8 @@ def begin_point(
     fields["status"] = fields["status"].at[0, 0].set(DONE)
     return dataclasses.replace(
         state,
-        pool=dataclasses.replace(pool, kv=kv),
         threads=dataclasses.replace(threads, **fields),
-        request=dataclasses.replace(request, limit=request.limit.at[0].set(pool.slots)),
+        request=dataclasses.replace(state.request, limit=state.request.limit.at[0].set(pool.slots)),
         spawned=state.spawned.at[0].set(number),
         live=state.live.at[0].set(True),
         finish=state.finish.at[0].set(RUNNING),

@@ -1,0 +1,49 @@
+"""The next token of threads: the ids that the grammar and the request's rules allow, then a draw."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from pasta_jax.decode.grammar import allow, states
+from pasta_jax.decode.sampling import FORBIDDEN, draw
+from pasta_jax.decode.state import DecodeState, LoopSpec
+from pasta_jax.decode.topics import completing, text_kinds
+from pasta_jax.models.ragged import Packed
+
+
+def next_token(
+    state: DecodeState, spec: LoopSpec, logits_NxV: jax.Array, slot_BxR: jax.Array, packed: Packed | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """The token after those in these slots, which their threads fed last, int32 [B, R]; and whether it had to end a
+    full chunk, bool [B, R]. Slots out of range get any token. The logits are of all rows, or of the packed ones."""
+
+    def of_lane(field_B: jax.Array) -> jax.Array:
+        return jnp.repeat(field_B, slot_BxR.shape[1], axis=0) if packed is None else packed.of_lane(field_B)
+
+    def flat(field_BxR: jax.Array) -> jax.Array:
+        return field_BxR.reshape(-1) if packed is None else packed.pack(field_BxR)
+
+    slot_BxR = jnp.minimum(slot_BxR, state.pool.slots - 1)
+    thread_BxR = jnp.take_along_axis(state.pool.chunk, slot_BxR, axis=1)
+    number_BxR = jnp.take_along_axis(state.threads.count, thread_BxR, axis=1)
+    full_BxR = (thread_BxR != 0) & (number_BxR >= state.request.rules.max_chunk_tokens[:, None])
+    request_N, in_main_N = jax.tree.map(of_lane, state.request), flat(thread_BxR) == 0
+    rules_N = request_N.rules
+    state_N = states(in_main_N, of_lane(state.topic), flat(full_BxR), rules_N.max_topic_tokens)
+    text_N = None if spec.topics is None else of_lane(text_kinds(state))
+    logits_NxV = allow(logits_NxV, spec, state_N, request_N.tags_allowed, rules_N, text_N)
+    if spec.topics is not None:
+        repeats_NxV = of_lane(completing(state, logits_NxV.shape[1], spec)) & in_main_N[:, None]
+        logits_NxV = jnp.where(repeats_NxV, FORBIDDEN, logits_NxV)
+    token_N = draw(logits_NxV, rules_N, flat(thread_BxR), flat(number_BxR))
+    return token_N.reshape(slot_BxR.shape) if packed is None else packed.spread(token_N, state.lanes), full_BxR
+
+
+def next_of_one(
+    state: DecodeState, spec: LoopSpec, logits_1xV: jax.Array, lane: jax.Array, slot: jax.Array
+) -> jax.Array:
+    """The token after that in one slot of one lane, a scalar."""
+    plain = dataclasses.replace(state, pool=dataclasses.replace(state.pool, kv=()), hidden=None)
+    one = jax.tree.map(lambda field_B: field_B[lane][None], plain)
+    return next_token(one, spec, logits_1xV, slot[None, None])[0][0, 0]
