@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 
 from pasta_jax.decode.grammar import allow, states
-from pasta_jax.decode.sampling import FORBIDDEN, draw
+from pasta_jax.decode.rows import see_pool
+from pasta_jax.decode.sampling import FORBIDDEN, draw, penalize
 from pasta_jax.decode.state import DecodeState, LoopSpec
 from pasta_jax.decode.topics import completing, text_kinds
+from pasta_jax.lang.structure import Place
 from pasta_jax.models.ragged import Packed
 
 
@@ -22,7 +24,15 @@ def next_token(
         return jnp.repeat(field_B, slot_BxR.shape[1], axis=0) if packed is None else packed.of_lane(field_B)
 
     def flat(field_BxR: jax.Array) -> jax.Array:
-        return field_BxR.reshape(-1) if packed is None else packed.pack(field_BxR)
+        return field_BxR.reshape(-1, *field_BxR.shape[2:]) if packed is None else packed.pack(field_BxR)
+
+    def seen() -> jax.Array:
+        """bool [N, V]: the ids, apart from tags, that are visible from these slots."""
+        pool = state.pool
+        columns = (jnp.take_along_axis(field, slot_BxR, axis=1) for field in (pool.chunk, pool.epoch, pool.main))
+        counts_NxS = flat(see_pool(pool, Place(*columns))) & of_lane(~spec.tags.is_tag(pool.token))
+        none_V = jnp.zeros(logits_NxV.shape[1], bool)
+        return jax.vmap(lambda ids_S, counts_S: none_V.at[ids_S].max(counts_S))(of_lane(pool.token), counts_NxS)
 
     slot_BxR = jnp.minimum(slot_BxR, state.pool.slots - 1)
     thread_BxR = jnp.take_along_axis(state.pool.chunk, slot_BxR, axis=1)
@@ -30,6 +40,7 @@ def next_token(
     full_BxR = (thread_BxR != 0) & (number_BxR >= state.request.rules.max_chunk_tokens[:, None])
     request_N, in_main_N = jax.tree.map(of_lane, state.request), flat(thread_BxR) == 0
     rules_N = request_N.rules
+    logits_NxV = penalize(logits_NxV, rules_N.repetition_penalty, seen)
     state_N = states(in_main_N, of_lane(state.topic), flat(full_BxR), rules_N.max_topic_tokens)
     text_N = None if spec.topics is None else of_lane(text_kinds(state))
     logits_NxV = allow(logits_NxV, spec, state_N, request_N.tags_allowed, rules_N, text_N)

@@ -1,6 +1,7 @@
 """The oracle's choice of a token: which ids are legal, then a draw by plain sorting, for one thread at a time."""
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Sequence
 
@@ -8,7 +9,7 @@ import jax
 import numpy as np
 
 from pasta_jax.decode.request import Request
-from pasta_jax.lang.tags import MAX_TENS
+from pasta_jax.lang.tags import MAX_TENS, TagIds
 from pasta_jax.tokenizers.tokenizer import Tokenizer
 from pasta_jax.weights.rules import Rules
 
@@ -57,8 +58,18 @@ def choose(
     """The token that answers a query; `logits` are of all slots of the tape."""
     allowed_V = legal(query, request, tokenizer, logits_SxV.shape[1])
     allowed_V[list(forbidden)] = False
-    logits_V = moved(logits_SxV[query.slot], query, request, tokenizer)
+    logits_V = penalized(logits_SxV[query.slot], tape, query, request.rules.repetition_penalty, tokenizer.tags)
+    logits_V = moved(logits_V, query, request, tokenizer)
     return pick(logits_V, allowed_V, request.rules, query.thread, query.number)
+
+
+def penalized(logits_V: np.ndarray, tape: Tape, query: Query, penalty: float, tags: TagIds) -> np.ndarray:
+    """Lower logits of the ids that the query's thread may read, apart from tags."""
+    logits_V, by = logits_V.copy(), np.float32(penalty)
+    for id in set(itertools.compress(tape.token, tape.sees[query.slot])):
+        if not tags.is_tag(id):
+            logits_V[id] = logits_V[id] * by if logits_V[id] < 0 else logits_V[id] / by
+    return logits_V
 
 
 def legal(query: Query, request: Request, tokenizer: Tokenizer, vocab: int) -> np.ndarray:
@@ -148,7 +159,10 @@ def pick(logits_V: np.ndarray, legal_V: np.ndarray, rules: Rules, thread: int, n
     if rules.temperature == 0:
         return int(np.argmax(np.where(legal_V, logits_V, -np.inf)))
     scaled_V = np.where(legal_V, logits_V / np.float32(rules.temperature), -np.inf)
-    return int(_categorical(keep(scaled_V, rules.top_k, rules.top_p), np.uint32(rules.seed), thread, number))
+    kept_V = keep(scaled_V, rules.top_k, rules.top_p)
+    if rules.min_p:
+        kept_V = np.where(scaled_V - np.max(scaled_V) >= np.log(np.float32(rules.min_p)), kept_V, -np.inf)
+    return int(_categorical(kept_V, np.uint32(rules.seed), thread, number))
 
 
 def keep(logits_V: np.ndarray, top_k: int, top_p: float) -> np.ndarray:

@@ -21,13 +21,17 @@ def draw(logits_NxV: jax.Array, rules_N: Rules, thread_N: jax.Array, number_N: j
     temperature_N, top_k_N, top_p_N = rules_N.temperature, rules_N.top_k, rules_N.top_p
     greedy_N = likeliest(logits_NxV)
 
+    def filtered(scaled_NxV: jax.Array) -> jax.Array:
+        is_likely_NxV = scaled_NxV >= jnp.log(rules_N.min_p)[:, None]  # the greatest is 0
+        return jnp.where(is_likely_NxV, keep_top(scaled_NxV, top_k_N, top_p_N), FORBIDDEN)
+
     def sampled() -> jax.Array:
         # Relative to the greatest, so that no temperature overflows; forbidden ids stay forbidden at any temperature.
         below_NxV = logits_NxV - jnp.max(logits_NxV, axis=-1, keepdims=True)
         scaled_NxV = below_NxV / jnp.where(temperature_N > 0, temperature_N, 1.0)[:, None]
         scaled_NxV = jnp.where(logits_NxV > FORBIDDEN, scaled_NxV, FORBIDDEN)
-        filtering = jnp.any((temperature_N > 0) & ((top_k_N > 0) | (top_p_N < 1)))
-        kept_NxV = lax.cond(filtering, lambda x: keep_top(x, top_k_N, top_p_N), lambda x: x, scaled_NxV)
+        filtering = jnp.any((temperature_N > 0) & ((top_k_N > 0) | (top_p_N < 1) | (rules_N.min_p > 0)))
+        kept_NxV = lax.cond(filtering, filtered, lambda x: x, scaled_NxV)
 
         def one(logits_V: jax.Array, seed: jax.Array, thread: jax.Array, number: jax.Array) -> jax.Array:
             key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), thread), number)
@@ -37,6 +41,17 @@ def draw(logits_NxV: jax.Array, rules_N: Rules, thread_N: jax.Array, number_N: j
         return jnp.where(temperature_N > 0, drawn_N, greedy_N)
 
     return lax.cond(jnp.any(temperature_N > 0), sampled, lambda: greedy_N)
+
+
+def penalize(logits_NxV: jax.Array, penalty_N: jax.Array, seen_NxV: Callable[[], jax.Array]) -> jax.Array:
+    """Make the ids that a thread sees less likely; which those are is only computed if a penalty is not 1."""
+
+    def penalized() -> jax.Array:
+        penalty_Nx1 = penalty_N[:, None]
+        lower_NxV = jnp.where(logits_NxV < 0, logits_NxV * penalty_Nx1, logits_NxV / penalty_Nx1)
+        return jnp.where(seen_NxV(), lower_NxV, logits_NxV)
+
+    return lax.cond(jnp.any(penalty_N != 1), penalized, lambda: logits_NxV)
 
 
 def likeliest(logits_NxV: jax.Array) -> jax.Array:

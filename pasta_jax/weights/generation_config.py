@@ -15,13 +15,14 @@ from pasta_jax.files.validated import MIB, read_json
 from pasta_jax.weights.rules import MODELS_OWN, Defaults, optional
 
 FILE, SECTION = "generation_config.json", "pasta_jax"
-SAMPLED = ("temperature", "top_k", "top_p")  # Hugging Face's names, which count only with `do_sample`
-_OURS = [name for name in MODELS_OWN if name not in SAMPLED]
+SAMPLED = ("temperature", "top_k", "top_p", "min_p")  # Hugging Face's names, which count only with `do_sample`
+ALWAYS = ("repetition_penalty",)  # Hugging Face's too
+_OURS = [name for name in MODELS_OWN if name not in SAMPLED + ALWAYS]
 
 _Section = dataclasses.make_dataclass("_Section", optional(*_OURS), frozen=True)
 _File = dataclasses.make_dataclass(
     "_File",
-    [("do_sample", bool | None, None), *optional(*SAMPLED), (SECTION, _Section | None, None)],
+    [("do_sample", bool | None, None), *optional(*SAMPLED, *ALWAYS), (SECTION, _Section | None, None)],
     frozen=True,
 )
 
@@ -34,9 +35,8 @@ def read_defaults(folder: Path) -> Defaults | None:
     if not path.is_file():
         return None
     file = read_json(path, _File, most=MIB, fix="fix or delete the file")
-    stated = vars(file.pasta_jax or _Section())
-    if file.do_sample:
-        stated |= {name: getattr(file, name) for name in SAMPLED}
+    names = ALWAYS + SAMPLED if file.do_sample else ALWAYS
+    stated = vars(file.pasta_jax or _Section()) | {name: getattr(file, name) for name in names}
     stated = {name: value for name, value in stated.items() if value is not None}
     unstated = {"temperature": 1.0} if file.do_sample else {}  # as in Hugging Face's tools
     return Defaults(**(unstated | stated))
@@ -47,4 +47,5 @@ def as_json(defaults: Defaults) -> dict[str, Any]:
     sampled = {name: getattr(defaults, name) for name in SAMPLED}
     ours = {name: getattr(defaults, name) for name in _OURS}
     raw: dict[str, Any] = {"do_sample": True, **sampled} if defaults.temperature else {"do_sample": False}
+    raw |= {name: getattr(defaults, name) for name in ALWAYS if getattr(defaults, name) != getattr(PLAIN, name)}
     return raw | {SECTION: ours} if any(ours.values()) else raw

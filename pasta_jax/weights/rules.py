@@ -8,7 +8,7 @@ states its own rules; decode/state.py makes arrays of them.
 import dataclasses
 from typing import Any, get_type_hints
 
-from pasta_jax.files.validated import AtLeastZero, Count, Seed, TopP
+from pasta_jax.files.validated import AboveZero, AtLeastZero, Count, Seed, Share, TopP
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +21,8 @@ class Defaults:
     max_topic_words: Count = 0  # of a topic, which is then one line; 0: no limit, as in the language
     distinct_topics: bool = False  # no topic spells an earlier one of the same answer (topics.py)
     end_stray_chunks: bool = False  # a chunk that would fork, join or end the turn ends instead (grammar.py)
+    min_p: Share = 0.0  # least probability of an id that may be drawn, relative to the likeliest's; 0: any
+    repetition_penalty: AboveZero = 1.0  # divides positive and multiplies negative logits of ids seen before; 1: off
 
 
 @dataclasses.dataclass(frozen=True)
