@@ -193,7 +193,7 @@ def test_the_train_report_counts_tokens(monkeypatch, tmp_path):
 @pytest.mark.extended
 def test_steps_of_transformers_are_taken_in_a_process_of_their_own(monkeypatch, tmp_path):
     monkeypatch.setattr(benchmark.peers, "require", lambda *_: None)
-    monkeypatch.setattr(benchmark.peers.assets, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(benchmark.peers.packages, "cache_dir", lambda: tmp_path)
     report = benchmark.train(small(monkeypatch, tmp_path), with_peers=True)
     assert report.ms_per_step["transformers"] > 0
     (tmp_path / "peers/tiny/config.json").write_text("{}")
