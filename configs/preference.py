@@ -57,6 +57,7 @@ def smollm2_135m() -> PreferenceSettings:
         prompts=dict(source="alpaca_rows"),
         adapter=dict(rank=16, alpha=32.0),
         train=dict(learning_rate=1e-5, lengths=(256, 512, 1024), rows=4),
+        evaluate=dict(count=16),  # the packaged instructions have 18 of the validation split
     )
 
 
@@ -88,5 +89,5 @@ def pasta() -> PreferenceSettings:
             warmup=5,
             products="bfloat16",
         ),
-        evaluate=dict(count=48, temperatures=(0.6,)),
+        evaluate=dict(count=32, temperatures=(0.6,)),  # the records have 38 of the validation split
     )

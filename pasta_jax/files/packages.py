@@ -92,14 +92,20 @@ ASSETS = {
 
 def cache_dir() -> Path:
     """The folder of files made from others: $PASTA_JAX_CACHE, or the platform's, on Linux ~/.cache/pasta_jax."""
-    former = Path.home() / ".cache/pasta_jax"
-    default = former if former.is_dir() else platformdirs.user_cache_path("pasta_jax")
-    path = Path(os.environ.get("PASTA_JAX_CACHE") or default)
+    path = Path(os.environ.get("PASTA_JAX_CACHE") or _default_cache())
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PastaError(f"cache {path}: {error.strerror}; set PASTA_JAX_CACHE to a writable folder") from error
     return path
+
+
+def _default_cache() -> Path:
+    try:
+        former = Path.home() / ".cache/pasta_jax"
+    except RuntimeError:  # a container's user may have neither HOME nor an entry in passwd
+        raise PastaError("no home folder to keep a cache in; set PASTA_JAX_CACHE to a writable folder") from None
+    return former if former.is_dir() else platformdirs.user_cache_path("pasta_jax")
 
 
 def checkpoint(name: str) -> Path:

@@ -6,24 +6,23 @@ from typing import Annotated, Literal
 import msgspec
 
 from pasta_jax.errors import PastaError
-from pasta_jax.files.validated import Positive
+from pasta_jax.files.validated import AboveZero, AtLeastZero, Positive, TopP
 from pasta_jax.weights.settings import ModelSource
 
 JudgeName = Literal["rules", "repetition", "shorter", "checked"]  # judges/choice.py
-Weight = Annotated[float, msgspec.Meta(ge=0)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
     """What each term from 0 to 1 counts; 0: it is not computed."""
 
-    finished: Weight = 1.0
-    topics: Weight = 0.5
-    repetition: Weight = 2.0
-    rules: Weight = 1.0
-    fluency: Weight = 1.0
-    fit: Weight = 1.0
-    enough: Weight = 0.0
+    finished: AtLeastZero = 1.0
+    topics: AtLeastZero = 0.5
+    repetition: AtLeastZero = 2.0
+    rules: AtLeastZero = 1.0
+    fluency: AtLeastZero = 1.0
+    fit: AtLeastZero = 1.0
+    enough: AtLeastZero = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +32,8 @@ class Checks:
     weights: Weights = Weights()
     worst: float = -4.0  # nats per token whose fluency is 0
     best: float = -1.0  # and 1
-    share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.8  # of the other answer's new words that is enough
-    scale: Annotated[float, msgspec.Meta(gt=0)] = 0.25  # difference of two sums that is a verdict of 73%
+    share: TopP = 0.8  # of the other answer's new words that is enough
+    scale: AboveZero = 0.25  # difference of two sums that is a verdict of 73%
 
     def __post_init__(self):
         if not self.worst < self.best:

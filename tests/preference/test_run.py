@@ -33,6 +33,7 @@ from pasta_jax.weights.adapter import AdapterConfig, describe, merge, new_adapte
 from pasta_jax.weights.load import export_model, load_model
 from tests.annotate.test_form import plain
 from tests.helpers.models import babbler
+from tests.helpers.requires import requires_data
 
 pytestmark = pytest.mark.usefixtures("few_programs")
 
@@ -269,6 +270,12 @@ def test_held_out_prompts_are_those_that_supervised_training_held_out(chosen):
     assert prompts[0].source == "sharegpt"  # whose terms are on the card of what is trained
     with pytest.raises(PastaError, match=r"4 usable pairs to train on and 2 to validate, and 3 are"):
         read_prompts(chosen(3))
+
+
+@requires_data
+def test_the_packaged_instructions_suffice_for_the_variant_that_reads_them():
+    prompts, held_out, _ = read_prompts(preference_config.smollm2_135m())
+    assert (len(prompts), len(held_out)) == (967, 16)
 
 
 def test_prompts_of_a_source_are_divided_by_their_hash(chosen, tmp_path):
