@@ -10,6 +10,7 @@ from jax import lax
 from pasta_jax.weights.rules import Rules
 
 FORBIDDEN = -1e30  # logit of a token that must not be sampled
+PENALTY = "repetition_penalty"  # names the branch in compiled programs
 
 
 def draw(logits_NxV: jax.Array, rules_N: Rules, thread_N: jax.Array, number_N: jax.Array) -> jax.Array:
@@ -51,7 +52,8 @@ def penalize(logits_NxV: jax.Array, penalty_N: jax.Array, seen_NxV: Callable[[],
         lower_NxV = jnp.where(logits_NxV < 0, logits_NxV * penalty_Nx1, logits_NxV / penalty_Nx1)
         return jnp.where(seen_NxV(), lower_NxV, logits_NxV)
 
-    return lax.cond(jnp.any(penalty_N != 1), penalized, lambda: logits_NxV)
+    with jax.named_scope(PENALTY):
+        return lax.cond(jnp.any(penalty_N != 1), penalized, lambda: logits_NxV)
 
 
 def likeliest(logits_NxV: jax.Array) -> jax.Array:

@@ -2,15 +2,18 @@
 
 The compiler's own cost analysis counts each loop's body once. Here a loop counts as often as it runs, if its condition
 compares a counter with a constant. Of other loops, which are those of decoding steps for different numbers of rows,
-the costliest counts, once; of branches, the costliest. Values that the compiler keeps in the core's memory, whose
-layout names a memory space as in `S(1)`, cost no bytes.
+the costliest counts, once; of branches, the costliest, except that no request is taken to have a repetition penalty.
+Values that the compiler keeps in the core's memory, whose layout names a memory space as in `S(1)`, cost no bytes.
 """
 
 import dataclasses
 import functools
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterator
+
+from pasta_jax.decode.sampling import PENALTY
 
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%(?P<name>\S+) \(.*\) -> .* \{$")
 _INSTRUCTION = re.compile(
@@ -94,6 +97,18 @@ def cost_of_step(text: str, kernels: dict[str, Kernel]) -> Cost:
     return max(map(walk.total, innermost), key=_greatest)
 
 
+def sorts(text: str) -> int:
+    """How many instructions sort, in a call without a repetition penalty."""
+    entry = re.search(r"^ENTRY %(\S+)", text, re.MULTILINE)[1]
+    walk = _Walk(dict(_computations(text)), {})
+    reached, left = set(), [entry]
+    while left:
+        if (name := left.pop()) not in reached:
+            reached.add(name)
+            left += itertools.chain.from_iterable(map(walk.called, walk.computations[name].values()))
+    return sum(one.op == "sort" for name in reached for one in walk.computations[name].values())
+
+
 def _greatest(cost: Cost) -> tuple[float, float]:
     return cost.bytes, cost.flops
 
@@ -146,12 +161,18 @@ class _Walk:
                 found.append((body, self._turns(condition)))
         return found
 
+    def called(self, one: Instruction) -> list[str]:
+        """The computations that an instruction may run."""
+        if one.op != "conditional":
+            return re.findall(r"(?:calls|body|condition|to_apply)=%([^\s,})]+)", one.attributes)
+        names = re.findall(r"%([^\s,}]+)", _BRANCHES.search(one.attributes)[0])
+        return [min(names, key=lambda name: _greatest(self.total(name)))] if f"/{PENALTY}/" in one.attributes else names
+
     def _total(self, name: str) -> Cost:
         total, inside = Cost(), self.computations[name]
         for one in inside.values():
             if one.op == "conditional":
-                names = re.findall(r"%([^\s,}]+)", _BRANCHES.search(one.attributes)[0])
-                total += max(map(self.total, names), key=_greatest)
+                total += max(map(self.total, self.called(one)), key=_greatest)
             elif one.op == "call":
                 total += self.total(_called(one))
             elif one.op not in _FREE:

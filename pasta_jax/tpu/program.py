@@ -93,7 +93,7 @@ class Program:
     estimated_ms: float | None  # the greater of both, divided by the chip's published figures: nothing was measured
     collectives: Collectives
     kernels: int
-    sorts: int
+    sorts: int  # without a repetition penalty
     compile_s: float
 
 
@@ -121,7 +121,7 @@ def compile_program(name: str, lower: Callable[[], jax.stages.Lowered], chip: Ch
         flops=needs.flops,
         hbm_bytes=needs.bytes,
         estimated_ms=None if chip is None else round(roofline_ms(needs, chip), 3),
-        sorts=len(re.findall(r" sort\(", text)),
+        sorts=hlo.sorts(text),
         arguments=memory.argument_size_in_bytes,
         alias=memory.alias_size_in_bytes,
         temp=memory.temp_size_in_bytes,
