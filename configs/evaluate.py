@@ -10,8 +10,9 @@ They print shares of exact answers, forks, speedups, and how much exactness rema
 (docs/RESULTS.md shows one). toy takes two minutes on two CPU cores.
 
 Variants on ordinary prompts: alpaca (AlpacaEval's 805), mt_bench (80, both turns) and ifeval (541, with its rules) have
-four systems on SmolLM2: the adapter that forks, the baseline, and Skeleton-of-Thought with and without a shared pool.
-smollm2 compares the first two only, or adapters named with --config.model.adapter and --config.baseline.adapter.
+five systems on SmolLM2: the adapter that forks, the same with tags forbidden, the baseline, and Skeleton-of-Thought
+with and without a shared pool. smollm2 compares the first three only, or adapters named with --config.model.adapter and
+--config.baseline.adapter.
 ablation decodes with a part changed that the adapter was trained with: no topics, no syncs, other positions.
 --limit=80 takes 80 prompts of each set, those whose text has the smallest hash; a later run with more goes on from
 there. A killed run resumes. WORKDIR gets report.html, report.md and report.json, one record per answer, and the answers
@@ -46,17 +47,17 @@ def smollm2() -> EvaluateSettings:
 
 
 def alpaca() -> EvaluateSettings:
-    """AlpacaEval's 805 prompts, four systems."""
+    """AlpacaEval's 805 prompts, five systems."""
     return _all_systems(alpaca_eval=805)
 
 
 def mt_bench() -> EvaluateSettings:
-    """MT-bench's 80 prompts, both turns, four systems."""
+    """MT-bench's 80 prompts, both turns, five systems."""
     return _all_systems(mt_bench=80)
 
 
 def ifeval() -> EvaluateSettings:
-    """IFEval's 541 prompts with its rules, four systems."""
+    """IFEval's 541 prompts with its rules, five systems."""
     return _all_systems(ifeval=541)
 
 
@@ -74,7 +75,7 @@ def ablation() -> EvaluateSettings:
 def _all_systems(**prompts: int) -> EvaluateSettings:
     """The shipped adapters and Skeleton-of-Thought, on all prompts of one set, each timed once, one at a time."""
     return EvaluateSettings(
-        systems=("model", "baseline", "skeleton", "unshared"),
+        systems=("model", "untagged", "baseline", "skeleton", "unshared"),
         prompts=PromptCounts(**dict(alpaca_eval=0, no_fork=0) | prompts),
         timed=sum(prompts.values()),
         rounds=1,

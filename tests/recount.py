@@ -86,7 +86,11 @@ def summary(folder):
     for (name, system), found in counts.items():
         plain = counts.get((name, "baseline"), {})
         pairs = [(plain[number], one) for number, one in found.items() if number in plain]
-        steps = [(one["critical_path"], own["critical_path"]) for one, own in pairs]
+        steps = [
+            (one["critical_path"], own["critical_path"])
+            for one, own in pairs
+            if min(one["text_tokens"], own["text_tokens"])
+        ]
         parallel = [(one["text_tokens"], one["critical_path"]) for one in found.values()]
         means[name, system] = {
             "speedup": geometric([a / b for a, b in steps if a and b]),

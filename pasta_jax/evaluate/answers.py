@@ -6,7 +6,6 @@ from pasta_jax.decode.request import Result
 from pasta_jax.decode.trace import Trace
 from pasta_jax.evaluate.questions import Question
 from pasta_jax.evaluate.rivals.answer import Outcome
-from pasta_jax.files import fingerprints
 from pasta_jax.files.validated import AtLeastZero, Count
 from pasta_jax.lang.program import LangError, Program
 from pasta_jax.lang.tags import escape
@@ -119,20 +118,6 @@ def answer_of_outcome(question: Question, seed: int, outcome: Outcome) -> System
         decode_seconds=round(outcome.seconds - outcome.prefill_seconds, 4),
         fed=Fed.of(outcome),
     )
-
-
-def to_judge(answer: SystemAnswer, other: SystemAnswer) -> dict[str, object]:
-    """Two answers to one prompt for a person to compare, as `launch.judges` reads them once `verdict` is filled in.
-
-    The prompt's hash decides which is shown first, so that nothing tells which model wrote it.
-    """
-    shown = [
-        {"text": one.text, "finished": one.finished, "topics": [chunk.topic for chunk in one.chunks]}
-        for one in (answer, other)
-    ]
-    if int(fingerprints.of_texts([answer.prompt]), 16) % 2:
-        shown.reverse()
-    return {"prompt": answer.prompt, "first": shown[0], "second": shown[1], "verdict": ""}
 
 
 def is_malformed(ids: list[int], tokenizer: Tokenizer) -> bool:

@@ -1,7 +1,7 @@
-"""Figures of a model's answers to a set of prompts, and of their speed relative to a baseline's: pure functions.
+"""Figures of a model's answers to a set of prompts; summary.py has those of their speed.
 
-Means of ratios are geometric, over answers with text. Everything else is a share or an arithmetic mean. A figure is
-None where nothing has it: promised lengths without a chunk, rules without a prompt that has some.
+Each is a share or an arithmetic mean, or None where nothing has it: promised lengths without a chunk, rules without a
+prompt that has some.
 """
 
 import dataclasses
@@ -14,7 +14,6 @@ from pasta_jax.evaluate.answers import SystemAnswer
 from pasta_jax.judges.checked import spelling
 from pasta_jax.judges.offline import repetition
 from pasta_jax.judges.rules import Rule, share
-from pasta_jax.lang.clock import geometric_mean
 from pasta_jax.lang.program import MAX_TOPIC_WORDS, Program, Sync
 from pasta_jax.models.tag_rows import WORDS
 
@@ -35,8 +34,6 @@ class Figures:
     fork_rate_of_lists: float | None
     malformed: float
     malformed_unmasked: float | None  # that would be without the grammar mask, of those measured
-    parallelism: float | None  # text tokens per step of the critical path
-    parallelism_of_forked: float | None
     chunks: float  # per forked answer
     distinct_topics: float | None  # forked answers in which no topic occurs twice, case and punctuation aside
     short_topics: float | None  # topics of one to three words
@@ -49,17 +46,6 @@ class Figures:
     tokens: float  # text tokens per answer
     repetition: float  # share of word 4-grams that occurred before, mean over answers
     rules: float | None  # answers that follow all rules of their prompt, of those with rules
-
-
-@dataclasses.dataclass(frozen=True)
-class Speed:
-    """Theoretical speedup: the baseline's steps over the model's, on the same prompts."""
-
-    pairs: int
-    speedup: float | None
-    both_stopped: int  # pairs in which both answers ended by themselves
-    speedup_of_stopped: float | None
-    speedup_of_forked: float | None  # pairs in which the model forked
 
 
 def figures(answers: Sequence[SystemAnswer], rules: Mapping[str, Sequence[Rule]]) -> Figures:
@@ -78,8 +64,6 @@ def figures(answers: Sequence[SystemAnswer], rules: Mapping[str, Sequence[Rule]]
         fork_rate_of_lists=_share(lists, lambda answer: bool(answer.chunks)),
         malformed=_share(answers, lambda answer: answer.malformed) or 0.0,
         malformed_unmasked=_mean([unmasked for unmasked in map(_unmasked, answers) if unmasked is not None]),
-        parallelism=_ratio([(answer.text_tokens, answer.critical_path) for answer in answers]),
-        parallelism_of_forked=_ratio([(answer.text_tokens, answer.critical_path) for answer in forked]),
         chunks=len(chunks) / max(len(forked), 1),
         distinct_topics=_share(forked, has_distinct_topics),
         short_topics=_share(chunks, lambda chunk: 1 <= len(chunk.topic.split()) <= MAX_TOPIC_WORDS),
@@ -93,20 +77,6 @@ def figures(answers: Sequence[SystemAnswer], rules: Mapping[str, Sequence[Rule]]
         repetition=_mean([-repetition(answer.prompt, answer.text) for answer in answers if answer.text.strip()]) or 0.0,
         rules=_share(ruled, lambda answer: share(rules[answer.prompt], answer.text) == 1.0),
     )
-
-
-def speed(answers: Sequence[SystemAnswer], baseline: Sequence[SystemAnswer]) -> Speed:
-    """Of answers to the same prompts, in the same order."""
-    pairs = list(zip(answers, baseline, strict=True))
-    if any(answer.prompt != plain.prompt for answer, plain in pairs):
-        raise ValueError("the baseline answered other prompts")
-
-    def speedup(some: Sequence[tuple[SystemAnswer, SystemAnswer]]) -> float | None:
-        return _ratio([(plain.critical_path, answer.critical_path) for answer, plain in some])
-
-    stopped = [(answer, plain) for answer, plain in pairs if answer.finished and plain.finished]
-    forked = [(answer, plain) for answer, plain in pairs if answer.chunks]
-    return Speed(len(pairs), speedup(pairs), len(stopped), speedup(stopped), speedup(forked))
 
 
 def has_distinct_topics(answer: SystemAnswer) -> bool:
@@ -133,12 +103,6 @@ def _share(items: Sequence, holds: Callable[..., bool]) -> float | None:
 
 def _mean(values: Sequence[float]) -> float | None:
     return statistics.fmean(values) if values else None
-
-
-def _ratio(pairs: Sequence[tuple[int, int]]) -> float | None:
-    """The geometric mean of first / second, over the pairs in which both are positive."""
-    ratios = [first / second for first, second in pairs if first and second]
-    return geometric_mean(ratios) if ratios else None
 
 
 def _correlation(first: Sequence[float], second: Sequence[float]) -> float | None:

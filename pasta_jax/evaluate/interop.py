@@ -43,6 +43,11 @@ class WinRate:
     length_ratio: float | None  # characters of our answers over characters of the reference's answers
 
 
+def generator(system: str) -> str:
+    """A system's name in files of other evaluations."""
+    return f"pasta_jax-{system}"
+
+
 def model_outputs(answers: Sequence[SystemAnswer], categories: Sequence[str], generator: str) -> list[dict[str, str]]:
     """The list that `alpaca_eval evaluate --model_outputs` and `--reference_outputs` read."""
     return [

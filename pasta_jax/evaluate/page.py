@@ -7,6 +7,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from pasta_jax.data.repetition import repeated
+from pasta_jax.evaluate import interop
 from pasta_jax.evaluate.answers import SystemAnswer
 from pasta_jax.evaluate.published import PAPER, SETTING
 from pasta_jax.evaluate.report import Evaluation, SystemReport
@@ -23,7 +24,8 @@ from pasta_jax.view.text import short
 
 SPEEDUP_EDGES = (0, 0.5, 0.75, 1, 1.25, 1.5, 2, 2.5, 3, 4, 5)
 WORST = 10
-COLUMNS = ("wins %", "realised", "theoretical", "parallelism", "efficiency", "forked %")
+PRODUCT = ("theoretical", "= parallelism", "× length ratio")
+COLUMNS = (*PRODUCT, "over itself untagged", "realised", "efficiency", "forked %")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +76,11 @@ def sections(evaluation: Evaluation, texts: bool) -> list[Section]:
     """The parts of the report, in order; `texts`: pictures name prompts and topics."""
     name = next(iter(evaluation.report.sets))
     systems = evaluation.report.sets[name]
-    parts = [_beside_the_paper(evaluation, systems), _pareto(systems)]
+    parts = [_beside_the_paper(evaluation, systems)]
+    if any("speedup" in report.estimates for report in systems.values()):
+        parts.append(_length_and_forks(systems))
+    if any(report.judged for report in systems.values()):
+        parts += [_judged(systems), _pareto(systems)]
     others = [system for system in systems if system != "baseline"]
     plain = {answer.number: answer for answer in evaluation.answers.get("baseline", ()) if answer.prompts == name}
     if plain and others:
@@ -97,49 +103,77 @@ def cell(estimate: Estimate | None, factor: float = 1.0) -> str:
 
 def figure_row(system: str, report: SystemReport) -> list[str]:
     """A system's row under COLUMNS."""
-    of = report.estimates
-    win = next(iter(report.wins.values()), None)
-    shown = [of.get(key) for key in ("realised", "speedup", "parallelism", "efficiency")]
-    values = ["1"] * 4 if system == "baseline" else map(cell, shown)
-    wins = "50" if system == "baseline" else cell(win, 100)
-    return [SHOWN[system], wins, *values, cell(of.get("fork_rate"), 100)]
+    keys = ("speedup", "parallelism", "length_ratio", "speedup_over_untagged", "realised", "efficiency")
+    of = {key: cell(report.estimates.get(key)) for key in keys}
+    if system == "baseline":
+        of |= dict.fromkeys(("speedup", "parallelism", "length_ratio", "realised", "efficiency"), "1")
+    return [SHOWN[system], *of.values(), cell(report.estimates.get("fork_rate"), 100)]
 
 
 def _beside_the_paper(evaluation: Evaluation, systems: dict[str, SystemReport]) -> Section:
-    rows = [["", *COLUMNS], *(figure_row(system, report) for system, report in systems.items())]
+    rows = [["", *COLUMNS, "LC win rate %"]]
+    fitted, rated = evaluation.report.length_controlled, evaluation.report.annotations
+    for system, report in systems.items():
+        is_rated = fitted is not None and rated.generator == interop.generator(system)
+        rows.append([*figure_row(system, report), f"{fitted.win_rate:.1f}" if is_rated else "—"])
     for one in PAPER:
-        numbers = (one.realised, one.speedup, one.parallelism, one.efficiency)
-        rows.append([f"paper: {one.name}", f"{one.win_rate:.1f}", *(f"{number:.2f}" for number in numbers), "—"])
-    judge = next((name for report in systems.values() for name in report.wins), None)
-    won = f"“wins” is the share of prompts whose answer the judge {judge} prefers to the baseline's" if judge else ""
+        # The paper states no length ratio; it follows from the other two.
+        numbers = [f"{number:.2f}" for number in (one.speedup, one.parallelism, one.speedup / one.parallelism)]
+        others = "—", f"{one.realised:.2f}", f"{one.efficiency:.2f}", "—", f"{one.win_rate:.1f}"
+        rows.append([f"paper: {one.name}", *numbers, *others])
     text = (
-        "Geometric means over prompts with 95% intervals. Realised speedup is the baseline's seconds over the "
-        "system's, one prompt at a time in the same interpreter; theoretical speedup counts steps. "
-        f"{won or 'Wins were not judged'}. The paper's setting: {SETTING}."
+        "Geometric means over prompts with 95% intervals. Theoretical speedup is the baseline's steps over the "
+        "system's. It is the product of parallelism and length ratio, which is above 1 where answers are shorter than "
+        "the baseline's. “Over itself untagged” is the speedup over the same model with tags forbidden. Realised "
+        "speedup is the baseline's seconds over the system's, one prompt at a time in the same interpreter. LC win "
+        f"rate is GPT-4's preference over the baseline, length-controlled. The paper's setting: {SETTING}."
     )
     if annotated := evaluation.report.annotated():
         text += f" {annotated}."
     return Section("The paper's table beside ours", text, rows)
 
 
-def _pareto(systems: dict[str, SystemReport]) -> Section:
-    points = []
-    measured = "realised" if any("realised" in report.estimates for report in systems.values()) else "speedup"
+def _length_and_forks(systems: dict[str, SystemReport]) -> Section:
+    """Where the speedup comes from: answers that fork, and the others."""
+    kinds = {"": "all", "_of_forked": "that fork", "_of_unforked": "that don't"}
+    names = ("speedup", "parallelism", "length_ratio")
+    rows = [["", "answers", "prompts", *PRODUCT]]
     for system, report in systems.items():
-        speed = report.estimates.get(measured)
-        win = next(iter(report.wins.values()), None)
+        for ending, kind in kinds.items():
+            found = [report.estimates.get(name + ending) for name in names]
+            if system != "baseline" and found[0] is not None:
+                rows.append([SHOWN[system], kind, str(found[0].count), *map(cell, found)])
+    text = "Theoretical speedup over the baseline, of the answers that fork and of the others."
+    return Section("Speed apart from brevity", text, rows)
+
+
+def _judged(systems: dict[str, SystemReport]) -> Section:
+    names = [name for report in systems.values() for name in report.judged if name.startswith("preferred")]
+    rows = [["", *dict.fromkeys(names)]]
+    for system, report in systems.items():
+        if report.judged:
+            rows.append([SHOWN[system], *(cell(report.judged.get(name), 100) for name in rows[0][1:])])
+    text = (
+        "The percentage of prompts at which a judge prefers the system's answer to the baseline's; a tie counts half. "
+        "These judges are programs that know nothing of what an answer says; each is named by what it looks at."
+    )
+    return Section("What programs prefer", text, rows)
+
+
+def _pareto(systems: dict[str, SystemReport]) -> Section:
+    measured = "realised" if any("realised" in report.estimates for report in systems.values()) else "speedup"
+    judge = next(name for report in systems.values() for name in report.judged if name.startswith("preferred"))
+    points = []
+    for system, report in systems.items():
+        speed, share = report.estimates.get(measured), report.judged.get(judge)
         if system == "baseline":
             points.append(Point(SHOWN[system], SHOWN[system], 1.0, 50.0, (1.0, 1.0), (50.0, 50.0)))
-        elif speed and win:
-            x, y = (speed.low, speed.high), (100 * win.low, 100 * win.high)
-            points.append(Point(SHOWN[system], SHOWN[system], speed.value, 100 * win.value, x, y))
-    paper = [
-        Point(one.name, one.family, one.realised, one.win_rate, (one.realised,) * 2, (one.win_rate,) * 2)
-        for one in PAPER
-    ]
+        elif speed and share:
+            x, y = (speed.low, speed.high), (100 * share.low, 100 * share.high)
+            points.append(Point(SHOWN[system], SHOWN[system], speed.value, 100 * share.value, x, y))
     kind = "realised speedup" if measured == "realised" else "theoretical speedup"
-    panels = [(f"ours: {kind}", "wins %", points), ("the paper: realised speedup", "LC win rate %", paper)]
-    return Section("Quality against speed", "Right and up is better.", picture=pareto(panels), name="pareto")
+    picture = pareto([(kind, f"{judge}, % of prompts", points)])
+    return Section("What a program prefers, against speed", "Right and up is better.", picture=picture, name="pareto")
 
 
 def _speedups(
@@ -188,17 +222,13 @@ def _categories(systems: dict[str, SystemReport]) -> list[Section]:
     if not names:
         return []
     shown = {system: report for system, report in systems.items() if system != "baseline"}
-    judge = next((name for report in shown.values() for name in report.wins), None)
-    columns = {"speedup": ("speedup", 1), "parallelism": ("parallelism", 1)}
-    if judge:
-        columns["wins %"] = (f"wins, {judge}", 100)
-    rows = [["", "prompts", *(f"{SHOWN[system]}: {what}" for system in shown for what in columns)]]
+    columns = ("speedup", "parallelism", "length_ratio")
+    rows = [["", "prompts", *(f"{SHOWN[system]}: {what.replace('_', ' ')}" for system in shown for what in columns)]]
     for category in names:
         found = [report.categories.get(category, {}) for report in shown.values()]
         count = max((one["fork_rate"].count for one in found if "fork_rate" in one), default=0)
-        figures = (cell(one.get(key), factor) for one in found for key, factor in columns.values())
-        rows.append([category, str(count), *figures])
-    text = f"Theoretical speedup and parallelism, geometric means{'; wins over the baseline' if judge else ''}."
+        rows.append([category, str(count), *(cell(one.get(key)) for one in found for key in columns)])
+    text = "Theoretical speedup = parallelism × length ratio, geometric means."
     return [Section("By category", text, rows)]
 
 

@@ -14,7 +14,6 @@ class Published:
     """A row of the paper's table."""
 
     name: str
-    family: str  # as plots colour it
     win_rate: float  # percent; the baseline has 50
     realised: float
     speedup: float  # theoretical
@@ -27,13 +26,13 @@ class Published:
 
 
 PAPER = (
-    Published("Baseline-SFT", "sequential", 50.0, 1.0, 1.0, 1.0),
-    Published("Pasta-SFT", "PASTA", 32.6, 1.31, 1.90, 2.36),
-    Published("Pasta-BoN λ=1", "PASTA", 42.9, 1.93, 2.44, 2.33),
-    Published("Pasta-BoN λ=2", "PASTA", 45.5, 1.62, 2.08, 2.08),
-    Published("Pasta-BoN λ=4", "PASTA", 47.4, 1.54, 1.90, 1.91),
-    Published("Pasta-BoN λ=8", "PASTA", 48.8, 1.46, 1.78, 1.80),
-    Published("Pasta-BoN λ=∞", "PASTA", 52.3, 1.21, 1.40, 1.57),
-    Published("APAR", "APAR", 41.2, 1.60, 1.79, 1.70),
-    Published("Skeleton-of-Thought", "Skeleton-of-Thought", 38.4, 0.73, 0.90, 1.14),
+    Published("Baseline-SFT", 50.0, 1.0, 1.0, 1.0),
+    Published("Pasta-SFT", 32.6, 1.31, 1.90, 2.36),
+    Published("Pasta-BoN λ=1", 42.9, 1.93, 2.44, 2.33),
+    Published("Pasta-BoN λ=2", 45.5, 1.62, 2.08, 2.08),
+    Published("Pasta-BoN λ=4", 47.4, 1.54, 1.90, 1.91),
+    Published("Pasta-BoN λ=8", 48.8, 1.46, 1.78, 1.80),
+    Published("Pasta-BoN λ=∞", 52.3, 1.21, 1.40, 1.57),
+    Published("APAR", 41.2, 1.60, 1.79, 1.70),
+    Published("Skeleton-of-Thought", 38.4, 0.73, 0.90, 1.14),
 )

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from pasta_jax.evaluate.answers import SystemAnswer
-from pasta_jax.evaluate.figures import Figures, Speed
+from pasta_jax.evaluate.figures import Figures
 from pasta_jax.evaluate.interop import WinRate
 from pasta_jax.evaluate.length_controlled import LengthControlled
 from pasta_jax.evaluate.questions import Question
@@ -18,9 +18,8 @@ class SystemReport:
     """The figures of one system on one set of prompts."""
 
     figures: Figures
-    speed: Speed | None  # None: without a baseline
     estimates: dict[str, Estimate]  # means with intervals, by name
-    wins: dict[str, Estimate]  # over the baseline, by judge; 0.5 is as good
+    judged: dict[str, Estimate]  # against the baseline's answers: see summary.judged
     categories: dict[str, dict[str, Estimate]]
 
 
@@ -45,14 +44,14 @@ class Report:
         columns = [
             (name, system, _cells(report)) for name, systems in self.sets.items() for system, report in systems.items()
         ]
-        lines = ["".join([f"{'':24}", *(f"{name:>14}" for name, _, _ in columns)])]
-        lines.append("".join([f"{'':24}", *(f"{system:>14}" for _, system, _ in columns)]))
+        lines = ["".join([f"{'':36}", *(f"{name:>14}" for name, _, _ in columns)])]
+        lines.append("".join([f"{'':36}", *(f"{system:>14}" for _, system, _ in columns)]))
         for field in dict.fromkeys(key for _, _, one in columns for key in one):
             cells = (_cell(one.get(field)) for _, _, one in columns)
-            lines.append("".join([f"{field.replace('_', ' '):24}", *(f"{cell:>14}" for cell in cells)]))
+            lines.append("".join([f"{field.replace('_', ' '):36}", *(f"{cell:>14}" for cell in cells)]))
         for system, one in self.realised.items():
             lines += ["", f"realised, one prompt at a time: {system}"]
-            lines += [f"{name.replace('_', ' '):24}{_cell(value):>14}" for name, value in vars(one).items()]
+            lines += [f"{name.replace('_', ' '):36}{_cell(value):>14}" for name, value in vars(one).items()]
         for system, one in self.throughput.items():
             together = f"{one.answers} prompts, {one.lanes} at a time"
             lines += ["", f"{system}: {one.tokens_per_second:.1f} tokens of text per second, {together}"]
@@ -89,9 +88,8 @@ class Evaluation:
 
 
 def _cells(report: SystemReport) -> dict[str, Any]:
-    cells = dataclasses.asdict(report.figures) | (dataclasses.asdict(report.speed) if report.speed else {})
-    cells |= {f"wins, {judge}": estimate.value for judge, estimate in report.wins.items()}
-    return cells
+    means = report.estimates | report.judged
+    return dataclasses.asdict(report.figures) | {name: estimate.value for name, estimate in means.items()}
 
 
 def _cell(value: float | int | None) -> str:

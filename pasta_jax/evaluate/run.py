@@ -6,6 +6,7 @@
     WORKDIR/model_outputs-NAME.json   the answers to AlpacaEval as alpaca_eval reads them
     WORKDIR/mt_bench-NAME.jsonl       the answers to MT-bench as FastChat's judge reads them
     WORKDIR/pairs.jsonl               answers of two systems to compare by eye; fill in `verdict`: first, second or tie
+    WORKDIR/pairs-key.jsonl           which system wrote which of them; don't open it before
 
 Answers are kept as soon as they are finished: the same command resumes a killed run and reads what is there.
 """
@@ -22,8 +23,9 @@ import jax
 from pasta_jax.decode.request import template
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate import interop, summary
-from pasta_jax.evaluate.answers import SystemAnswer, to_judge
-from pasta_jax.evaluate.figures import figures, speed
+from pasta_jax.evaluate.answers import SystemAnswer
+from pasta_jax.evaluate.blind import write_blind
+from pasta_jax.evaluate.figures import figures
 from pasta_jax.evaluate.length_controlled import length_controlled
 from pasta_jax.evaluate.on_ray import on_workers
 from pasta_jax.evaluate.page import write_report
@@ -44,8 +46,7 @@ from pasta_jax.weights.model import Model
 from pasta_jax.weights.settings import ModelSource
 from pasta_jax.weights.source import load
 
-PAIRS = "pairs.jsonl"
-Wins = dict[tuple[str, System], dict[str, dict[int, float]]]  # by set and system, by judge, by number of the prompt
+Preferences = dict[tuple[str, System], dict[str, dict[int, float]]]  # by set and system, judge, prompt
 
 
 def run(settings: EvaluateSettings, workdir: Path, limit: int | None = None) -> Evaluation | None:
@@ -73,7 +74,7 @@ def run(settings: EvaluateSettings, workdir: Path, limit: int | None = None) -> 
             compute = on_workers(settings.ray, sources_of(settings), settings.mesh)
         with connected(settings.ray) if on_ray else nullcontext():
             answers = {task.system: answer_all(task, every, workdir, compute) for task in tasks}
-        won = judge_all(settings, answers)
+        preferred = judge_all(settings, answers)
         if not processes.is_first():
             return None
         first = every[: len(next(iter(chosen.values())))]
@@ -86,7 +87,7 @@ def run(settings: EvaluateSettings, workdir: Path, limit: int | None = None) -> 
         report = Report(
             options=tasks[0].template.recorded(),
             models={task.system: task.model.identity for task in tasks},
-            sets=reports(answers, won, every, timings),
+            sets=reports(answers, preferred, every, timings),
             realised={system: realised(timings, system) for system in answers if timings and system != "baseline"},
             throughput=together,
             annotations=interop.win_rate_of(annotations) if annotations else None,
@@ -99,7 +100,9 @@ def run(settings: EvaluateSettings, workdir: Path, limit: int | None = None) -> 
         return evaluation
 
 
-OF_MODEL = {"model", *get_args(Ablation)}  # the systems that decode with config.model
+PAIRS = "pairs.jsonl"
+FORKS = {"model", "apar", *get_args(Ablation)}  # the systems whose answers may have tags
+OF_MODEL = {"model", "untagged", *get_args(Ablation)}  # those that decode with config.model
 
 
 def sources_of(settings: EvaluateSettings) -> dict[System, ModelSource]:
@@ -127,7 +130,7 @@ def tasks_of(settings: EvaluateSettings) -> list[Task]:
         Task(
             system=system,
             model=models[source],
-            template=dataclasses.replace(request, sequential=system not in OF_MODEL and system != "apar"),
+            template=dataclasses.replace(request, sequential=system not in FORKS),
             config=settings.decoding,
             options=settings.skeleton,
             unmasked=settings.unmasked,
@@ -137,29 +140,32 @@ def tasks_of(settings: EvaluateSettings) -> list[Task]:
     return [as_named(task) for task in tasks]
 
 
-def judge_all(settings: EvaluateSettings, answers: Mapping[System, Sequence[SystemAnswer]]) -> Wins:
+def judge_all(settings: EvaluateSettings, answers: Mapping[System, Sequence[SystemAnswer]]) -> Preferences:
     """The judges' preferences for each system's answers over the baseline's; all processes judge a share of them."""
     if not settings.judges or "baseline" not in answers:
         return {}
     answers = processes.told(answers, dict[System, list[SystemAnswer]])
     rules = "ifeval" if settings.prompts.ifeval or "rules" in settings.judges else ""
     judges = {name: judge_of(name, settings.checked, rules) for name in settings.judges}
-    won: Wins = {}
+    preferred: Preferences = {}
     for system, several in answers.items():
         pairs = [] if system == "baseline" else list(zip(several, answers["baseline"], strict=True))
         for prompts in dict.fromkeys(own.prompts for own, _ in pairs):
             some = [pair for pair in pairs if pair[0].prompts == prompts]
             for name, judge in judges.items():
-                own = (summary.wins(judge, *zip(pair)) for pair in processes.share(some))
+                own = (summary.preferences(judge, *zip(pair)) for pair in processes.share(some))
                 every = processes.gathered(own, len(some), dict[int, float])
-                found = won.setdefault((prompts, system), {}).setdefault(name, {})
+                found = preferred.setdefault((prompts, system), {}).setdefault(name, {})
                 for one in track(every, f"{prompts}: {name} compares {system}", len(some)):
                     found |= one
-    return won
+    return preferred
 
 
 def reports(
-    answers: Mapping[System, Sequence[SystemAnswer]], wins: Wins, questions: Sequence[Question], timings: list[Timing]
+    answers: Mapping[System, Sequence[SystemAnswer]],
+    preferred: Preferences,
+    questions: Sequence[Question],
+    timings: list[Timing],
 ) -> dict[str, dict[str, SystemReport]]:
     """The figures by set and system."""
     sets: dict[str, dict[str, SystemReport]] = {}
@@ -168,12 +174,17 @@ def reports(
     for name in names:
         sets[name] = {}
         rules = rules_of("ifeval") if name == "ifeval" else {}
-        plain = [answer for answer in answers.get("baseline", ()) if answer.prompts == name] or None
+        references = {
+            ending: [answer for answer in answers[system] if answer.prompts == name]
+            for system, ending in (("baseline", ""), ("untagged", "_over_untagged"))
+            if system in answers
+        }
         timed = timings if timings and name == names[0] else []
         for system, several in answers.items():
             own = [answer for answer in several if answer.prompts == name]
-            ratios = summary.ratios(own, plain, speedups(timed, system) if timed and system != "baseline" else {})
-            won = wins.get((name, system), {})
+            seconds = speedups(timed, system) if timed and system != "baseline" else {}
+            ratios = summary.ratios(own, references, seconds)
+            judged = preferred.get((name, system), {})
             by_category: dict[str, set[int]] = {}
             for answer in own:
                 by_category.setdefault(categories[name.removesuffix(SECOND_TURN), answer.number], set()).add(
@@ -181,12 +192,10 @@ def reports(
                 )
             sets[name][system] = SystemReport(
                 figures=figures(own, rules),
-                speed=speed(own, plain) if plain is not None else None,
                 estimates=summary.estimates(ratios),
-                wins=summary.shares(won),
+                judged=summary.judged(judged),
                 categories={
-                    category: summary.estimates(ratios, numbers)
-                    | {f"wins, {judge}": value for judge, value in summary.shares(won, numbers).items()}
+                    category: summary.estimates(ratios, numbers) | summary.judged(judged, numbers)
                     for category, numbers in sorted(by_category.items())
                     if category and len(by_category) > 1
                 },
@@ -201,16 +210,18 @@ def write_files(evaluation: Evaluation, pairs: int, workdir: Path) -> None:
     for system in evaluation.answers:
         if chosen := questions.get("alpaca_eval"):
             rows = interop.model_outputs(
-                evaluation.of("alpaca_eval", system), [question.category for question in chosen], f"pasta_jax-{system}"
+                evaluation.of("alpaca_eval", system),
+                [question.category for question in chosen],
+                interop.generator(system),
             )
             atomic.write_json(workdir / f"model_outputs-{system}.json", rows)
         if chosen := questions.get("mt_bench"):
             turns = [evaluation.of("mt_bench" + ending, system) for ending in ("", SECOND_TURN)]
             ids = [question.id or 0 for question in chosen]
-            lines = interop.mt_bench_answers(list(zip(*turns, strict=True)), ids, f"pasta_jax-{system}")
+            lines = interop.mt_bench_answers(list(zip(*turns, strict=True)), ids, interop.generator(system))
             atomic.write_lines(workdir / f"mt_bench-{system}.jsonl", map(json.dumps, lines))
-    first, *others = evaluation.answers.values()
+    first, *others = evaluation.answers
     if pairs and others and not (workdir / PAIRS).exists():  # a person's verdicts may be in it
-        both = list(zip(first, others[0], strict=True))[:pairs]
-        lines = [json.dumps(to_judge(own, other), ensure_ascii=False) for own, other in both]
-        atomic.write_lines(workdir / PAIRS, lines)
+        other = "baseline" if "baseline" in others else others[0]
+        both = zip(evaluation.answers[first][:pairs], evaluation.answers[other][:pairs], strict=True)
+        write_blind(workdir / PAIRS, [{first: own, other: plain} for own, plain in both])

@@ -11,7 +11,7 @@ from pasta_jax.runs.ray import RaySettings
 from pasta_jax.weights.settings import ModelSource
 
 Ablation = Literal["no_topics", "no_syncs", "constant", "shared_start"]
-System = Literal["model", "baseline", "skeleton", "unshared", "apar", Ablation]
+System = Literal["model", "untagged", "baseline", "skeleton", "unshared", "apar", Ablation]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,9 +39,10 @@ class SkeletonOptions:
 class EvaluateSettings:
     """Systems that answer prompts, and how the answers are measured."""
 
-    # Also apar, skeleton and unshared: Skeleton-of-Thought in one pool and without one; and the model with a part of
-    # decoding changed: no_topics, no_syncs, constant, shared_start.
-    systems: tuple[System, ...] = ("model", "baseline")
+    # untagged is the model with tags forbidden: the speedup over it is that of forks. Also apar, skeleton and unshared:
+    # Skeleton-of-Thought in one pool and without one; and the model with a part of decoding changed: no_topics,
+    # no_syncs, constant, shared_start.
+    systems: tuple[System, ...] = ("model", "untagged", "baseline")
     # In float32 on every CPU, so that answers are those of docs/; `auto` is faster.
     model: ModelSource = ModelSource("smollm2_135m", adapter="pasta", dtype="platform")
     baseline: ModelSource = ModelSource("smollm2_135m", adapter="baseline_sft", dtype="platform")

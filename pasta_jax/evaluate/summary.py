@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pasta_jax.evaluate.answers import SystemAnswer
-from pasta_jax.judges.judge import Entry, Judge, both_orders, win_rate
+from pasta_jax.judges.judge import Entry, Judge, both_orders, prefers, win_rate
 
 DRAWS = 2000
 LOW, HIGH = 2.5, 97.5
@@ -47,59 +47,56 @@ def _estimate(values: np.ndarray) -> Estimate | None:
     return Estimate(float(values.mean()), float(low), float(high), len(values))
 
 
-@dataclasses.dataclass(frozen=True)
-class Ratios:
-    """One value by prompt, of the prompts that have it."""
-
-    speedup: Mapping[int, float]  # theoretical: the baseline's steps over the answer's critical path
-    speedup_of_stopped: Mapping[int, float]  # of prompts at which both answers ended by themselves
-    parallelism: Mapping[int, float]
-    fork_rate: Mapping[int, float]
-    realised: Mapping[int, float]
-    efficiency: Mapping[int, float]  # realised over theoretical
+Ratios = dict[str, dict[int, float]]  # of each figure, its value by prompt
 
 
 def ratios(
-    answers: Sequence[SystemAnswer], baseline: Sequence[SystemAnswer] | None, realised: Mapping[int, float]
+    answers: Sequence[SystemAnswer], references: Mapping[str, Sequence[SystemAnswer]], realised: Mapping[int, float]
 ) -> Ratios:
-    """Of answers to the same prompts. `realised`: the realised speedup of the timed prompts, by number."""
-    plain = {answer.number: answer for answer in baseline or ()}
-    if baseline is not None and any(plain[answer.number].prompt != answer.prompt for answer in answers):
-        raise ValueError("the baseline answered other prompts")
-    speedup = {
-        answer.number: plain[answer.number].critical_path / answer.critical_path
-        for answer in answers
-        if answer.number in plain and answer.critical_path and plain[answer.number].critical_path
+    """Of answers to the same prompts. On every prompt at which both answers have text,
+
+        speedup (the reference's steps over the answer's) = parallelism * length_ratio
+
+    `references`: the answers to compare with, by what the names of those figures end with. `realised`: the realised
+    speedup over the baseline of the timed prompts, by number.
+    """
+    own = {answer.number: answer for answer in answers if answer.text_tokens}
+    found: Ratios = {"parallelism": {number: one.text_tokens / one.critical_path for number, one in own.items()}}
+    for ending, others in references.items():
+        plain = {answer.number: answer for answer in others if answer.text_tokens}
+        if any(plain[number].prompt != one.prompt for number, one in own.items() if number in plain):
+            raise ValueError("the reference answered other prompts")
+        both = {number: (one, plain[number]) for number, one in own.items() if number in plain}
+        speedup = {number: other.critical_path / one.critical_path for number, (one, other) in both.items()}
+        stopped = {number for number, (one, other) in both.items() if one.finished and other.finished}
+        found["speedup" + ending] = speedup
+        found["length_ratio" + ending] = {n: other.critical_path / one.text_tokens for n, (one, other) in both.items()}
+        found[f"speedup{ending}_of_stopped"] = {number: speedup[number] for number in speedup if number in stopped}
+    forked = {number for number, one in own.items() if one.chunks}
+    for name, values in [*found.items()]:
+        if not name.endswith("_of_stopped"):
+            found[f"{name}_of_forked"] = {number: value for number, value in values.items() if number in forked}
+            found[f"{name}_of_unforked"] = {number: value for number, value in values.items() if number not in forked}
+    speedup = found.get("speedup", {})
+    return found | {
+        "realised": dict(realised),
+        "efficiency": {number: value / speedup[number] for number, value in realised.items() if number in speedup},
+        "fork_rate": {answer.number: float(bool(answer.chunks)) for answer in answers},
     }
-    stopped = {answer.number for answer in answers if answer.finished}
-    return Ratios(
-        speedup=speedup,
-        speedup_of_stopped={n: value for n, value in speedup.items() if n in stopped and plain[n].finished},
-        parallelism={
-            answer.number: answer.text_tokens / answer.critical_path for answer in answers if answer.text_tokens
-        },
-        fork_rate={answer.number: float(bool(answer.chunks)) for answer in answers},
-        realised=realised,
-        efficiency={number: value / speedup[number] for number, value in realised.items() if number in speedup},
-    )
 
 
 def estimates(of: Ratios, numbers: set[int] | None = None) -> dict[str, Estimate]:
-    """The means by name; with `numbers`, over these prompts only. Ratios have both means, the geometric one first."""
+    """The means by name; with `numbers`, over these prompts only. Ratios have geometric means, some the other too."""
     found: dict[str, Estimate | None] = {}
-    for field in dataclasses.fields(of):
-        by_number = getattr(of, field.name)
+    for name, by_number in of.items():
         values = [value for number, value in by_number.items() if numbers is None or number in numbers]
-        if field.name == "fork_rate":
-            found[field.name] = arithmetic(values)
-            continue
-        found[field.name] = geometric(values)
-        if field.name in ("speedup", "parallelism", "realised"):
-            found[f"{field.name}_arithmetic"] = arithmetic(values)
+        found[name] = arithmetic(values) if name == "fork_rate" else geometric(values)
+        if name in ("speedup", "parallelism", "realised"):
+            found[f"{name}_arithmetic"] = arithmetic(values)
     return {name: estimate for name, estimate in found.items() if estimate is not None}
 
 
-def wins(judge: Judge, answers: Sequence[SystemAnswer], baseline: Sequence[SystemAnswer]) -> dict[int, float]:
+def preferences(judge: Judge, answers: Sequence[SystemAnswer], baseline: Sequence[SystemAnswer]) -> dict[int, float]:
     """The judge's preference for each answer over the baseline's, from 0 to 1, in both orders; 0.5 is a tie."""
     found = {}
     for answer, plain in zip(answers, baseline, strict=True):
@@ -109,13 +106,15 @@ def wins(judge: Judge, answers: Sequence[SystemAnswer], baseline: Sequence[Syste
     return found
 
 
-def shares(won: Mapping[str, Mapping[int, float]], numbers: set[int] | None = None) -> dict[str, Estimate]:
-    """The mean preference by judge; with `numbers`, over these prompts only."""
-    found = {
-        judge: arithmetic([value for number, value in values.items() if numbers is None or number in numbers])
-        for judge, values in won.items()
-    }
-    return {judge: estimate for judge, estimate in found.items() if estimate is not None}
+def judged(preferences: Mapping[str, Mapping[int, float]], numbers: set[int] | None = None) -> dict[str, Estimate]:
+    """Of each judge, the share of prompts at which it prefers the answer, a tie counting half, and its mean preference,
+    which is nearer to 0.5 the less sure it is; with `numbers`, over these prompts only."""
+    found: dict[str, Estimate | None] = {}
+    for judge, by_number in preferences.items():
+        values = [value for number, value in by_number.items() if numbers is None or number in numbers]
+        found[f"preferred, {judge}"] = arithmetic([*map(prefers, values)])
+        found[f"mean preference, {judge}"] = arithmetic(values)
+    return {name: estimate for name, estimate in found.items() if estimate is not None}
 
 
 def as_entry(answer: SystemAnswer) -> Entry:

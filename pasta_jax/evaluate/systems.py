@@ -29,6 +29,7 @@ from pasta_jax.weights.model import Model
 
 SHOWN = {
     "model": "PASTA",
+    "untagged": "PASTA, tags forbidden",
     "baseline": "sequential",
     "skeleton": "Skeleton-of-Thought",
     "unshared": "unshared points",

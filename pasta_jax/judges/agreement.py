@@ -23,6 +23,29 @@ class JudgedPair:
 
 
 @dataclasses.dataclass(frozen=True)
+class Written:
+    """What a blind reader must not see of an answer, and judges may."""
+
+    system: str
+    finished: bool
+    topics: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class PairKey:
+    """Who wrote the answers of a blind pair."""
+
+    prompt: str
+    first: Written
+    second: Written
+
+
+def key_of(path: Path) -> Path:
+    """Where the key to a file of blind pairs is."""
+    return path.with_name(f"{path.stem}-key{path.suffix}")
+
+
+@dataclasses.dataclass(frozen=True)
 class Report:
     """The agreement of each kind of judge."""
 
@@ -58,12 +81,18 @@ def measure(settings: AgreementSettings) -> Report:
 def read_pairs(path: Path) -> list[tuple[str, Entry, Entry] | None]:
     """(prompt, preferred answer, other answer) of every record; None where neither is preferred.
 
-    An answer is a text, or an object with `text`, `finished` and `topics`.
+    An answer is a text, or an object with `text`, `finished` and `topics`; the key of blind pairs adds these.
     """
-    pairs = []
+    pairs, keys = [], {}
+    if key_of(path).exists():
+        fix = "use the file that launch.evaluate wrote"
+        keys = {key.prompt: key for _, key in read_records(key_of(path), PairKey, fix)}
     fix = "write prompt, first, second, and as verdict first, second or tie"
     for _, pair in read_records(path, JudgedPair, fix):
         answers = [Entry(answer) if isinstance(answer, str) else answer for answer in (pair.first, pair.second)]
+        if key := keys.get(pair.prompt):
+            written = key.first, key.second
+            answers = [Entry(one.text, of.finished, of.topics) for one, of in zip(answers, written, strict=True)]
         preferred = answers if pair.verdict == "first" else answers[::-1]
         pairs.append(None if pair.verdict == "tie" else (pair.prompt, *preferred))
     return pairs

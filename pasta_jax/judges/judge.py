@@ -68,6 +68,11 @@ def win_rate(verdicts: Iterable[Verdict]) -> float:
     return won / (won + lost) if won + lost else 0.5
 
 
+def prefers(share: float) -> float:
+    """1 if most of a judge's confidence is in the answer, 0 if it is in the other one; a tie is a half."""
+    return float(share > 0.5) + 0.5 * (share == 0.5)
+
+
 @dataclasses.dataclass(frozen=True)
 class Agreement:
     """How often a judge prefers the answer that a dataset prefers."""
@@ -94,8 +99,8 @@ def agreement(judge: Judge, pairs: Iterable[tuple[str, Entry, Entry]]) -> Agreem
         verdicts = both_orders(judge, question, chosen, [rejected])
         if verdicts is None:
             continue
-        won, lost = sum(v.first for v in verdicts), sum(v.second for v in verdicts)
-        agreed += 1.0 if won > lost else 0.5 if won == lost else 0.0
-        tied += won == lost
+        preferred = prefers(win_rate(verdicts))
+        agreed += preferred
+        tied += preferred == 0.5
         count += 1
     return Agreement(count, agreed / max(count, 1), tied)

@@ -11,7 +11,7 @@ from pasta_jax.data.records import prompt_ids
 from pasta_jax.decode.generate import generate
 from pasta_jax.decode.request import Request
 from pasta_jax.files.validated import AboveZero, Count
-from pasta_jax.judges.judge import Agreement, Verdict, both_orders, win_rate
+from pasta_jax.judges.judge import Agreement, Verdict, both_orders, prefers, win_rate
 from pasta_jax.lang.clock import geometric_mean
 from pasta_jax.llm.cache import Usage
 from pasta_jax.preference.artifacts import Artifact, Step
@@ -24,18 +24,19 @@ from pasta_jax.weights.load import for_decoding
 from pasta_jax.weights.model import Model
 
 TIMED_ROUNDS = 3
-COLUMNS = ("win_rate", "exact", "speedup", "speedup_arithmetic", "parallelism", "realised")  # of the table
+COLUMNS = ("win_rate", "exact", "speedup", "parallelism", "length_ratio", "realised")  # of the table
 
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
     """Means over held-out prompts; None: no prompt has the figure, or it was not measured."""
 
-    win_rate: float | None
+    win_rate: float | None  # share of prompts at which the judge prefers the answer to the baseline's; a tie is a half
     exact: float | None  # share of exact answers, of prompts with an exact grader
     speedup: float | None  # theoretical, geometric mean
     speedup_arithmetic: float | None
     parallelism: float | None  # geometric mean
+    length_ratio: float | None  # speedup over parallelism: above 1, answers are shorter than the baseline's
     chunks: float  # per answer
     cut_off: int  # answers
     realised: float | None  # wall-clock speedup, geometric mean
@@ -227,17 +228,19 @@ def time_answers(stage: Stage, model: Model, answers: str, request: Request) -> 
 
 def figures(records: Sequence[Comparison], realised: float | None) -> Figures:
     """Means over held-out prompts."""
-    fed = [record for record in records if record.critical_path and record.baseline_tokens]
-    ratios = [record.baseline_tokens / record.critical_path for record in fed]
-    parallelisms = [record.text_tokens / record.critical_path for record in fed if record.text_tokens]
-    verdicts = [Verdict(*verdict) for record in records for verdict in record.verdicts or ()]
+    written = [record for record in records if record.text_tokens and record.baseline_tokens]
+    ratios = [record.baseline_tokens / record.critical_path for record in written]
+    parallelisms = [record.text_tokens / record.critical_path for record in written]
+    lengths = [record.baseline_tokens / record.text_tokens for record in written]
+    judged = [win_rate(Verdict(*verdict) for verdict in record.verdicts) for record in records if record.verdicts]
     exact = [record.exact for record in records if record.exact is not None]
     values = {
-        "win_rate": win_rate(verdicts) if verdicts else None,
+        "win_rate": statistics.fmean(map(prefers, judged)) if judged else None,
         "exact": sum(exact) / len(exact) if exact else None,
         "speedup": geometric_mean(ratios) if ratios else None,
         "speedup_arithmetic": sum(ratios) / len(ratios) if ratios else None,
         "parallelism": geometric_mean(parallelisms) if parallelisms else None,
+        "length_ratio": geometric_mean(lengths) if lengths else None,
         "chunks": sum(record.chunks for record in records) / len(records),
     }
     rounded = {name: None if value is None else round(value, 4) for name, value in values.items()}

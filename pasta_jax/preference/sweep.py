@@ -23,7 +23,7 @@ from pasta_jax.toy.level import refuse_other_level
 from pasta_jax.view.pareto import Point as Dot
 from pasta_jax.view.pareto import pareto
 
-SHOWN = ("win_rate", "exact", "speedup", "realised", "parallelism")  # columns of the table
+SHOWN = ("win_rate", "exact", "speedup", "parallelism", "length_ratio", "realised")  # columns of the table
 
 MOST_RUNS = 1000
 
@@ -61,8 +61,9 @@ class SweepRow:
     win_rate: Spread | None
     exact: Spread | None
     speedup: Spread | None
-    realised: Spread | None
     parallelism: Spread | None
+    length_ratio: Spread | None
+    realised: Spread | None
 
 
 class RunsFailed(PastaError):
@@ -239,27 +240,31 @@ def is_seed(fields: str) -> bool:
 
 
 def rows_of(runs: Sequence[Run]) -> list[SweepRow]:
-    """A row for each model and temperature; runs that differ in seeds alone share one."""
+    """A row for each model and temperature. Runs that differ in seeds alone share one, and all runs share that of the
+    baseline or of Pasta-SFT if no swept value changes it."""
     groups: dict[tuple, list[Row]] = {}
     for run in runs:
         swept = tuple((field, value) for field, value in run.values.items() if not is_seed(field))
         for row in run.report.rows:
-            values = swept if row.kind == "round" else ()
-            groups.setdefault((row.kind, row.round, values, row.temperature), []).append(row)
+            groups.setdefault((row.kind, row.round, swept, row.temperature), []).append(row)
+    for kind, temperature in dict.fromkeys((key[0], key[3]) for key in groups if key[0] != "round"):
+        same = [key for key in groups if (key[0], key[3]) == (kind, temperature)]
+        if all(groups[key] == groups[same[0]] for key in same):
+            groups[kind, 0, (), temperature] = [row for key in same for row in groups.pop(key)]
     several_rounds = any(number > 1 for _, number, _, _ in groups)
     rows = []
     for (kind, number, values, temperature), group in groups.items():
         label = label_of(name_of(dict(values)), group[0], several_rounds)
         spreads = {name: spread_of([getattr(row, name) for row in group]) for name in SHOWN}
         rows.append(SweepRow(label, kind, number, dict(values), temperature, len(group), **spreads))
-    order = list(dict.fromkeys(row.temperature for row in rows))
-    return sorted(rows, key=lambda row: order.index(row.temperature))
+    order = list(dict.fromkeys(row.temperature for run in runs for row in run.report.rows))
+    return sorted(rows, key=lambda row: (order.index(row.temperature), row.kind == "round", row.kind == "sft"))
 
 
 def label_of(values: str, row: Row | SweepRow, several_rounds: bool) -> str:
     """How tables and plots name a model; `values` are those of the swept fields."""
     if row.kind != "round":
-        return row.model
+        return f"{row.model}, {values}" if values else row.model
     return f"{values} round {row.round}" if several_rounds else values
 
 

@@ -24,6 +24,7 @@ class GradedAnswer:
     program: str  # in surface form
     chunks: int
     tokens: int  # fed, tags included
+    text_tokens: int
     critical_path: int
     finished: bool  # not cut off
 
@@ -58,7 +59,9 @@ class Speed:
 
     forked: float  # share of the answers that have parts to fork
     forked_without_need: int
-    speedup: float  # geometric mean
+    speedup: float  # geometric mean, as are its two factors
+    parallelism: float
+    length_ratio: float  # above 1: answers are shorter than the baseline's
     speedup_arithmetic: float
 
 
@@ -102,6 +105,7 @@ def answer_all(
                 program=trace.program().render(),
                 chunks=len(trace.closed) - 1,
                 tokens=len(trace.token),
+                text_tokens=trace.text_tokens,
                 critical_path=trace.critical_path,
                 finished=result.finish_reason == "stop",
             )
@@ -134,15 +138,14 @@ def grade_lines(texts: Iterable[tuple[Problem, str]]) -> Lines:
 
 def speed(answers: Sequence[GradedAnswer], baseline: Sequence[GradedAnswer]) -> Speed:
     """How fast the answers are, compared with the baseline model's."""
-    speedups = [
-        theoretical_speedup(plain.tokens, answer.critical_path)
-        for answer, plain in zip(answers, baseline, strict=True)
-        if plain.tokens and answer.critical_path
-    ]
+    pairs = [pair for pair in zip(answers, baseline, strict=True) if pair[0].text_tokens and pair[1].tokens]
+    speedups = [theoretical_speedup(plain.tokens, answer.critical_path) for answer, plain in pairs]
     return Speed(
         forked=mean(answer.chunks > 0 for answer in answers if answer.problem.forkable),
         forked_without_need=sum(answer.chunks > 0 for answer in answers if not answer.problem.forkable),
         speedup=round(geometric_mean(speedups), 4),
+        parallelism=round(geometric_mean(answer.text_tokens / answer.critical_path for answer, _ in pairs), 4),
+        length_ratio=round(geometric_mean(plain.tokens / answer.text_tokens for answer, plain in pairs), 4),
         speedup_arithmetic=mean(speedups),
     )
 

@@ -51,6 +51,8 @@ class Report:
         lines.append(_cells("forked, of those with parts", f"{speed.forked:.1%}"))
         lines.append(_cells("forked without parts", str(speed.forked_without_need)))
         lines.append(_cells("theoretical speedup", f"{speed.speedup:.2f}"))
+        lines.append(_cells("  = parallelism", f"{speed.parallelism:.2f}"))
+        lines.append(_cells("  × length ratio", f"{speed.length_ratio:.2f}"))
         if self.broken is not None:
             lines += ["", _cells("a rule of decoding broken", "exact", "walks", "ends")]
             for name, result in self.broken.items():

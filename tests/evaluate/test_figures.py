@@ -1,13 +1,18 @@
 """Figures of answers, worked by hand on a few records; and the record of a decoded answer."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
 
 from pasta_jax.decode.request import Result
-from pasta_jax.evaluate.answers import ChunkFigures, Fed, SystemAnswer, answer_of, to_judge
-from pasta_jax.evaluate.figures import figures, has_distinct_topics, leaks_a_tag, speed
+from pasta_jax.evaluate.answers import ChunkFigures, Fed, SystemAnswer, answer_of
+from pasta_jax.evaluate.blind import write_blind
+from pasta_jax.evaluate.figures import figures, has_distinct_topics, leaks_a_tag
 from pasta_jax.evaluate.questions import Question
+from pasta_jax.evaluate.summary import estimates, judged, ratios
+from pasta_jax.judges.agreement import key_of, read_pairs
+from pasta_jax.judges.judge import Entry
 from tests.helpers.traces import PROGRAM, TOKENIZER, script_of, traced
 
 
@@ -40,8 +45,6 @@ def test_figures_of_four_answers():
     assert (result.answers, result.lists) == (4, 2)
     assert (result.fork_rate, result.fork_rate_of_lists, result.malformed, result.stopped) == (0.5, 0.5, 0.25, 0.75)
     assert result.malformed_unmasked == 1.0  # of the one that was measured
-    assert result.parallelism == pytest.approx(4 ** (1 / 3))  # 2, 1 and 2; the empty answer has none
-    assert result.parallelism_of_forked == pytest.approx(2)
     assert result.chunks == 2.5
     assert result.distinct_topics == 0.5
     assert result.short_topics == 4 / 5
@@ -61,15 +64,42 @@ def test_figures_that_nothing_has_are_none():
     assert missing == (None,) * 5
 
 
-def test_speed_over_a_baseline():
-    ours = [answer(0, critical_path=20, chunks=[chunk("a")]), answer(1, critical_path=50), answer(2, critical_path=0)]
-    plain = [answer(0, critical_path=80), answer(1, critical_path=50, finished=False), answer(2)]
-    result = speed(ours, plain)
-    assert (result.pairs, result.both_stopped) == (3, 2)
-    assert result.speedup == pytest.approx(2)  # of 4 and 1
-    assert result.speedup_of_stopped == result.speedup_of_forked == pytest.approx(4)
+def test_speedup_is_parallelism_times_length_ratio():
+    """On all prompts, on those that fork and on the others; an answer without text has neither."""
+    sizes = [
+        (20, 60, [chunk("a")], 90, True),
+        (50, 50, (), 70, False),
+        (30, 45, [chunk("b")], 30, True),
+        (0, 0, (), 9, True),
+    ]
+    ours = [answer(n, critical_path=path, text_tokens=text, chunks=of) for n, (path, text, of, *_) in enumerate(sizes)]
+    plain = [
+        answer(n, critical_path=length, text_tokens=length, finished=finished)
+        for n, (*_, length, finished) in enumerate(sizes)
+    ]
+    found = estimates(ratios(ours, {"": plain, "_over_untagged": plain[:1]}, {}))
+    for reference, counts in (("", {"": 3, "_of_forked": 2, "_of_unforked": 1}), ("_over_untagged", {"": 1})):
+        for ending, count in counts.items():
+            speedup, ratio = (found[f"{name}{reference}{ending}"] for name in ("speedup", "length_ratio"))
+            assert (speedup.count, ratio.count) == (count, count)
+            if not reference:
+                assert speedup.value == pytest.approx(found["parallelism" + ending].value * ratio.value)
+    assert found["speedup"].value == pytest.approx((4.5 * 1.4 * 1) ** (1 / 3))
+    assert found["parallelism"].value == pytest.approx((3 * 1 * 1.5) ** (1 / 3))
+    assert found["speedup_of_stopped"].value == pytest.approx((4.5 * 1) ** (1 / 2))
+    assert found["length_ratio_over_untagged"].value == pytest.approx(1.5)
     with pytest.raises(ValueError, match="other prompts"):
-        speed(ours[:1], [answer(0, "Who?")])
+        ratios(ours[:1], {"": [answer(0, "Who?")]}, {})
+
+
+def test_a_preference_counts_as_one_prompt_however_sure_the_judge_is():
+    """A verdict of 58% on every prompt is a share of 100%."""
+    found = judged({"repetition": {0: 0.58, 1: 0.51, 2: 0.5, 3: 0.1}, "none": {}})
+    assert {name: one.value for name, one in found.items()} == {
+        "preferred, repetition": (1 + 1 + 0.5 + 0) / 4,
+        "mean preference, repetition": pytest.approx((0.58 + 0.51 + 0.5 + 0.1) / 4),
+    }
+    assert judged({"repetition": {0: 0.58, 3: 0.1}}, {0})["preferred, repetition"].value == 1.0
 
 
 @pytest.mark.parametrize(
@@ -99,15 +129,32 @@ def test_leaks(text, leaks):
     assert leaks_a_tag(answer(text=f"Hi.{text} Bye.", program=inside)) == leaks
 
 
-def test_pairs_to_judge_do_not_tell_who_wrote_which():
-    first = []
-    for prompt in "abcdefgh":
-        pair = to_judge(answer(prompt=prompt, text="mine", chunks=[chunk("x")]), answer(prompt=prompt, text="theirs"))
-        mine, theirs = sorted((pair["first"], pair["second"]), key=lambda shown: shown["text"])
-        assert mine == {"text": "mine", "finished": True, "topics": ["x"]}
-        assert (theirs["topics"], pair["prompt"], pair["verdict"]) == ([], prompt, "")
-        first.append(pair["first"]["text"])
-    assert set(first) == {"mine", "theirs"}
+def test_blind_pairs_do_not_tell_who_wrote_which(tmp_path):
+    """Neither a field nor the order does; the key does, and gives judges what readers don't see."""
+    prompts = [f"{number}?" for number in range(40)]
+    pairs = [
+        {
+            "model": answer(prompt=prompt, text="mine", chunks=[chunk("x")]),
+            "baseline": answer(prompt=prompt, text="theirs", finished=False),
+        }
+        for prompt in prompts
+    ]
+    orders = []
+    for name in ("pairs.jsonl", "again.jsonl"):
+        write_blind(tmp_path / name, pairs)
+        shown = [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
+        assert [pair["prompt"] for pair in shown] == prompts
+        assert all(set(pair) == {"prompt", "first", "second", "verdict"} for pair in shown)
+        assert all({pair["first"], pair["second"]} == {"mine", "theirs"} for pair in shown)
+        orders.append([pair["first"] for pair in shown])
+        key = [json.loads(line) for line in key_of(tmp_path / name).read_text().splitlines()]
+        assert [one["first"]["system"] == "model" for one in key] == [first == "mine" for first in orders[-1]]
+    assert orders[0] != orders[1]
+    assert 5 < orders[0].count("mine") < 35
+
+    judged = [pair | {"verdict": "first" if pair["first"] == "mine" else "second"} for pair in shown]
+    (tmp_path / name).write_text("".join(json.dumps(pair) + "\n" for pair in judged))
+    assert read_pairs(tmp_path / name)[0] == ("0?", Entry("mine", True, ("x",)), Entry("theirs", False))
 
 
 def test_the_record_of_a_decoded_answer():

@@ -50,7 +50,7 @@ def test_means_and_a_changed_record(answers, tmp_path):
         lines = [HEADER | {"system": system}, *map(dataclasses.asdict, several)]
         (tmp_path / f"answers-{system}.jsonl").write_bytes(b"".join(map(jsonl.json_line, lines)))
     stated = {
-        system: {"estimates": {name: vars(one) for name, one in estimates(ratios(several, plain, {})).items()}}
+        system: {"estimates": {name: vars(one) for name, one in estimates(ratios(several, {"": plain}, {})).items()}}
         for system, several in (("model", answers), ("baseline", plain))
     }
     (tmp_path / "report.json").write_text(json.dumps({"sets": {"random": stated}}))

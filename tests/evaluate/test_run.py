@@ -35,7 +35,7 @@ from tests.evaluate.test_interop import annotations
 from tests.helpers.traces import tiny_model
 
 pytestmark = pytest.mark.usefixtures("few_programs")
-SYSTEMS = ("model", "baseline", "skeleton", "unshared")
+SYSTEMS = ("model", "untagged", "baseline", "skeleton", "unshared")
 QUESTIONS = ["Name a <fish>|\x1b", "Why?", "List two cats"]
 
 
@@ -94,10 +94,12 @@ def test_a_run_keeps_its_answers_and_resumes(whole, run, tmp_path):
     assert systems["baseline"].estimates["speedup"].value == 1.0
     assert systems["model"].figures.malformed_unmasked in (0.0, 1.0)
     assert set(systems["skeleton"].categories) == {"Name", "Why?", "List"}
-    wins = systems["skeleton"].wins["repetition"]
-    by_category = [one["wins, repetition"] for one in systems["skeleton"].categories.values()]
-    assert wins.count == sum(one.count for one in by_category) == 3
-    assert wins.value == pytest.approx(sum(one.value for one in by_category) / 3)
+    assert systems["untagged"].figures.fork_rate == 0.0
+    assert systems["untagged"].estimates["speedup_over_untagged"].value == 1.0
+    preferred = systems["skeleton"].judged["preferred, repetition"]
+    by_category = [one["preferred, repetition"] for one in systems["skeleton"].categories.values()]
+    assert preferred.count == sum(one.count for one in by_category) == 3
+    assert preferred.value == pytest.approx(sum(one.value for one in by_category) / 3)
     assert report.realised["skeleton"].prompts == 1
     paths = sorted((tmp_path / "run").glob("answers-*.jsonl"))
     assert [path.name for path in paths] == [f"answers-{name}.jsonl" for name in sorted(SYSTEMS)]
@@ -116,7 +118,7 @@ def test_a_run_keeps_its_answers_and_resumes(whole, run, tmp_path):
     for system, answers in again.answers.items():
         assert [answer.fed for answer in answers] == [answer.fed for answer in evaluation.answers[system]]
     assert again.timings == evaluation.timings  # they were read
-    assert [len(path.read_text().splitlines()) for path in paths] == [4] * 4
+    assert [len(path.read_text().splitlines()) for path in paths] == [4] * len(SYSTEMS)
 
 
 @pytest.mark.extended
@@ -148,9 +150,9 @@ def test_the_report_shows_every_prompt_safely(whole, tmp_path):
     """One page without scripts or addresses, and the same in Markdown with pictures; without texts, figures alone."""
     measured = dataclasses.replace(whole[1].report, throughput={"model": Throughput(3, 2, 5.0, 77.7)})
     evaluation = dataclasses.replace(whole[1], report=measured)
-    rows = {line[:24].strip(): line[24:].split() for line in measured.text().splitlines()[2:]}
-    assert (rows["answers"], rows["fork rate"][1]) == (["3"] * 4, "0.000")
-    assert {"repetition", "speedup", "wins, repetition", "theoretical of forked"} <= rows.keys()
+    rows = {line[:36].strip(): line[36:].split() for line in measured.text().splitlines()[2:]}
+    assert (rows["answers"], rows["fork rate"][1]) == (["3"] * len(SYSTEMS), "0.000")
+    assert {"repetition", "speedup", "length ratio", "preferred, repetition", "theoretical of forked"} <= rows.keys()
     page.write_report(evaluation, True, tmp_path)
     html, markdown = ((tmp_path / name).read_text() for name in ("report.html", "report.md"))
     assert "<fish>" not in html + markdown
@@ -161,7 +163,8 @@ def test_the_report_shows_every_prompt_safely(whole, tmp_path):
     assert html.count('class="lanes"') == 3 * len(SYSTEMS)
     for text in (html, markdown):
         assert all(
-            name in text for name in (*map(SHOWN.get, SYSTEMS), "paper: Pasta-BoN λ=∞", "Quality against speed", "77.7")
+            name in text
+            for name in (*map(SHOWN.get, SYSTEMS), "paper: Pasta-BoN λ=∞", "Speed apart from brevity", "77.7")
         )
     assert all((tmp_path / name).exists() for name in re.findall(r"\]\(([\w.]+)\)", markdown))
     page.write_report(evaluation, False, tmp_path)

@@ -51,7 +51,9 @@ def swept(monkeypatch, tmp_path):
             started.append(workdir.name)
             if error := outcomes[len(started) - 1]:
                 raise error
-            figures = dict.fromkeys(("win_rate", "exact", "speedup", "speedup_arithmetic", "parallelism"), 0.5)
+            figures = dict.fromkeys(
+                ("win_rate", "exact", "speedup", "speedup_arithmetic", "parallelism", "length_ratio"), 0.5
+            )
             figures |= {"chunks": 1.0, "cut_off": 0, "realised": None, "temperature": 0.0, "fingerprint": ""}
             rows = [Row(kind="baseline", round=0, **figures), Row(kind="round", round=1, **figures)]
             return Report(stage.score.quality_weight, "speedup", "toy", None, None, None, rows)

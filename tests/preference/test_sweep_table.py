@@ -13,7 +13,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def row(kind: str, temperature: float, speedup: float, exact: float) -> Row:
     figures = {"win_rate": 0.5, "exact": exact, "speedup": speedup, "speedup_arithmetic": speedup, "parallelism": 1.0}
-    figures |= {"chunks": 1.0, "cut_off": 0, "realised": None}
+    figures |= {"length_ratio": speedup, "chunks": 1.0, "cut_off": 0, "realised": None}
     return Row(**figures, kind=kind, round=int(kind == "round"), temperature=temperature, fingerprint="")
 
 
@@ -41,6 +41,17 @@ def test_seeds_share_a_row_in_the_order_of_the_report_by_temperature():
     assert rows["Pasta-SFT", 0.0].speedup == Spread(1.7, 1.7, 1.7)
     assert rows["Pasta-SFT", 0.0].runs == 4
     assert "2.050 (2.000 to 2.100)" in markdown(rows_of(runs()))
+
+
+def test_models_that_a_swept_value_changes_are_not_averaged():
+    """Two adapters to start from: their own rows, and the one baseline."""
+    changed = []
+    for name, one in zip("aabb", runs(), strict=True):
+        rows = [dataclasses.replace(row, fingerprint=name) if row.kind == "sft" else row for row in one.report.rows]
+        changed.append(Run({"model.adapter": name}, dataclasses.replace(one.report, rows=rows)))
+    found = {(row.model, row.temperature): row.runs for row in rows_of(changed) if row.kind != "round"}
+    several = {(f"Pasta-SFT, adapter={name}", temperature): 2 for temperature in (0.0, 1.0) for name in "ab"}
+    assert found == {("Baseline-SFT", 0.0): 4} | several
 
 
 def test_rows_name_their_round_where_there_are_several():

@@ -156,7 +156,7 @@ def test_two_processes_share_the_prompts_and_write_what_one_writes(alone, prompt
     flags += ["--config.request.max_tokens=16", "--config.decoding.lanes=1", "--config.decoding.rows=2"]
     texts = [end(process) for process in start_all(tmp_path, "evaluate", flags, 2)]
     assert ["fork rate" in text for text in texts] == [True, False]  # the first one reports
-    assert len(json.loads((workdir / "report.json").read_text())["sets"]["file"]["model"]["wins"]) == 2
+    assert len(json.loads((workdir / "report.json").read_text())["sets"]["file"]["model"]["judged"]) == 4
     records = [json.loads(line) for line in (workdir / "answers-model.jsonl").read_text().splitlines()[1:]]
     texts = {record["number"]: record["text"] for record in records}
     assert len(records) == 5

@@ -37,7 +37,7 @@ def problem_of(lines: tuple[str, ...], has_ends: bool) -> Problem:
 
 
 def answer_to(of: Problem, text: str, tokens: int, path: int, chunks: int, finished: bool = True) -> GradedAnswer:
-    return GradedAnswer(of, text, text, chunks, tokens, path, finished)
+    return GradedAnswer(of, text, text, chunks, tokens, tokens - 2 * chunks, path, finished)
 
 
 ONE = problem_of(("birds owl 1 Owl",), False)
@@ -63,6 +63,8 @@ def test_speedups_are_relative_to_the_baselines_own_answers():
     assert report.forked == pytest.approx(2 / 3, abs=1e-4)
     assert report.forked_without_need == 0
     assert report.speedup == 1.0  # 1, 4, 1 and 1/4
+    assert report.parallelism == pytest.approx((1 * 3.6 * 1.8 * 1) ** (1 / 4), abs=1e-4)
+    assert report.parallelism * report.length_ratio == pytest.approx(report.speedup, abs=1e-3)
     assert report.speedup_arithmetic == pytest.approx(6.25 / 4, abs=1e-4)
 
 
