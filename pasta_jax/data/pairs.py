@@ -53,17 +53,17 @@ def id_of(*texts: str) -> str:
     return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
 
 
-def prompt_key(pair: Pair) -> str:
-    """A hash of the prompt, the same for prompts that differ only in whitespace and case."""
-    return hashlib.sha256(" ".join(f"{pair.system} {pair.instruction}".split()).casefold().encode()).hexdigest()[:16]
+def prompt_key(*texts: str) -> str:
+    """A hash of a prompt's texts, the same for prompts that differ only in whitespace and case."""
+    return hashlib.sha256(" ".join(" ".join(texts).split()).casefold().encode()).hexdigest()[:16]
 
 
 VALIDATION_PERCENT = 2  # of the prompts of a set, unless an annotation run states otherwise
 
 
 def split_of(pair: Pair, validation_percent: int) -> str:
-    """train or validation, by the prompt alone: the same prompt is never in both, whatever else the data holds."""
-    return "validation" if int(prompt_key(pair), 16) % 100 < validation_percent else "train"
+    """train or validation, by the question alone: it is never in both, under whatever system message."""
+    return "validation" if int(prompt_key(pair.instruction), 16) % 100 < validation_percent else "train"
 
 
 def _texts(row: object) -> tuple[str, str, str]:

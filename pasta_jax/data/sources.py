@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from pasta_jax.data.near import Near
 from pasta_jax.data.pairs import Pair, Unreadable, parse_pair, prompt_key
 from pasta_jax.data.turns import later_pairs
 from pasta_jax.errors import PastaError
@@ -102,22 +103,22 @@ class Filter:
     prompt_words: tuple[int, int]  # fewest and most
     response_words: tuple[int, int]
     drop_duplicates: bool  # keep the first of several with the same prompt
-    drop_evaluation: bool  # prompts of AlpacaEval, MT-bench and IFEval, which must be installed
+    drop_evaluation: bool  # those near a prompt of AlpacaEval, MT-bench or IFEval, which must be installed
 
 
 def select(pairs: Iterable[Pair], limits: Filter) -> tuple[list[Pair], Counter[str]]:
     """The pairs to use, in order, and the number left out by reason."""
-    evaluation = evaluation_prompts() if limits.drop_evaluation else set()
+    evaluation = Near(evaluation_prompts() if limits.drop_evaluation else ())
     seen: set[str] = set()
     selection: list[Pair] = []
     left_out: Counter[str] = Counter()
     for pair in pairs:
-        key = prompt_key(pair)
+        key = prompt_key(pair.system, pair.instruction)
         if not _within(len(pair.instruction.split()), limits.prompt_words):
             left_out["prompt length"] += 1
         elif not _within(len(pair.response.split()), limits.response_words):
             left_out["response length"] += 1
-        elif key in evaluation:
+        elif pair.instruction in evaluation:
             left_out["evaluation prompt"] += 1
         elif limits.drop_duplicates and key in seen:
             left_out["duplicate prompt"] += 1
@@ -127,9 +128,13 @@ def select(pairs: Iterable[Pair], limits: Filter) -> tuple[list[Pair], Counter[s
     return selection, left_out
 
 
-def evaluation_prompts() -> set[str]:
-    """Keys of all prompts reserved for evaluation."""
-    return {prompt_key(pair) for source in EVALUATION for pair in read(source) if isinstance(pair, Pair)}
+def evaluation_prompts() -> Iterator[str]:
+    """All prompts reserved for evaluation, second turns included."""
+    for source in EVALUATION:
+        for place, row in rows_of(source):
+            if isinstance(pair := parse_pair(row, source, place), Pair):
+                yield pair.instruction
+                yield from row.get("turns", ())[1:]
 
 
 def _within(count: int, limits: tuple[int, int]) -> bool:

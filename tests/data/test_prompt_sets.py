@@ -30,11 +30,11 @@ def test_no_prompt_of_the_no_fork_set_is_in_or_close_to_other_data():
         return frozenset(re.findall(r"\w+", text.casefold()))
 
     ours = {prompt: words_of(prompt) for prompt in no_fork()}
-    keys = {prompt_key(Pair("", "", prompt, "", "")) for prompt in ours}
+    keys = {prompt_key(prompt) for prompt in ours}
     for source in PACKAGED:
         pairs = [pair for pair in read(source) if isinstance(pair, Pair)]
         assert pairs
-        assert not [pair.instruction for pair in pairs if prompt_key(pair) in keys]
+        assert not [pair.instruction for pair in pairs if prompt_key(pair.instruction) in keys]
         if source in EVALUATION:
             for theirs in {words_of(pair.instruction) for pair in pairs}:
                 close = [prompt for prompt, own in ours.items() if len(own & theirs) > 0.55 * len(own | theirs)]

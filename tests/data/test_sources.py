@@ -1,5 +1,6 @@
 """Reading sources: every known format, every error with its place, good records beside unreadable ones."""
 
+import dataclasses
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from pasta_jax.data import sources
-from pasta_jax.data.pairs import Pair, Unreadable, prompt_key, split_of
+from pasta_jax.data.pairs import Pair, Unreadable, split_of
 from pasta_jax.data.sharegpt import convert, whole_records
 from pasta_jax.data.sources import Filter, known_preferences, read, refuse_for_training, select
 from pasta_jax.data.turns import stands_alone
@@ -155,6 +156,7 @@ def test_splits_depend_on_the_prompt_alone():
     splits = [split_of(pair, 10) for pair in pairs]
     assert 320 < splits.count("validation") < 480
     assert splits == [split_of(Pair("", "", f" Question\n{n}", "other", "other"), 10) for n in range(4000)]
+    assert splits == [split_of(dataclasses.replace(pair, system="Be brief."), 10) for pair in pairs]
     assert {split_of(pair, 0) for pair in pairs} == {"train"}
 
 
@@ -170,10 +172,14 @@ def test_packaged_data():
     evaluation = {"alpaca_eval": 805, "mt_bench": 80, "ifeval": 541}
     assert counts == {"sharegpt": 11_156, "alpaca_rows": 999, "preferences": 300} | evaluation
     pair = next(pair for pair in read("alpaca_eval") if isinstance(pair, Pair))
-    assert prompt_key(pair) in sources.evaluation_prompts()
-    copy = Pair("", "", pair.instruction.upper(), "so", "mine")
     assert all(chosen != rejected for _, chosen, rejected in known_preferences())
-    assert select([copy], Filter((1, 99), (1, 9), True, drop_evaluation=True))[1] == {"evaluation prompt": 1}
+    second = "Rewrite your previous response. Start every sentence with the letter A."  # MT-bench's first second turn
+    system = "You are an AI assistant."
+    copies = [
+        Pair("", system, text, "so", "mine")
+        for text in (pair.instruction.upper(), pair.instruction.strip("?.") + " !", second)
+    ]
+    assert select(copies, Filter((1, 99), (1, 9), True, drop_evaluation=True))[1] == {"evaluation prompt": 3}
 
 
 def test_known_preferences_compare_the_answers_that_end_a_conversation(tmp_path, monkeypatch):
