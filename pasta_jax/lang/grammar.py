@@ -7,7 +7,7 @@
     chunk                       text, [/ASYNC]
     chunk, full                 [/ASYNC]
 
-No thread writes [ASYNC]: the interpreter inserts it. decode/reference.py, the oracle, has its own rules on purpose.
+No thread writes [ASYNC]: the interpreter inserts it. The oracle (pasta_jax/oracle/) has its own rules on purpose.
 """
 
 import numpy as np

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from pasta_jax.decode import prefill as prefilling
-from pasta_jax.decode import reference, rows
+from pasta_jax.decode import rows
 from pasta_jax.decode.generate import loop_spec
 from pasta_jax.decode.interpreter import Script, run
 from pasta_jax.decode.prefill import admit, prefill, start
@@ -26,6 +26,7 @@ from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import LENGTH, OPEN, STOP, DecodeState, empty_state
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
 from pasta_jax.lang.structure import Place, Positions, visible
+from pasta_jax.oracle import decoding
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
 from tests.helpers import models
@@ -125,7 +126,7 @@ def read_lanes(state: DecodeState) -> list[LaneRecord]:
     return records
 
 
-def assert_same_record(record: LaneRecord, answer: reference.Answer) -> None:
+def assert_same_record(record: LaneRecord, answer: decoding.Answer) -> None:
     tape = answer.tape
     assert record.token == tape.token
     assert record.thread == tape.thread
@@ -183,7 +184,7 @@ def test_scripted_programs_equal_the_oracles(count, config, positions):
         state = run(model.params, state, np.int32(10**6), np.False_, config=TINY, spec=spec, script=script)
         records = read_lanes(state)
         for lane in lanes:
-            answer = reference.scripted(requests[lane], config, TOKENIZER, TINY.context, positions, scripts[lane])
+            answer = decoding.scripted(requests[lane], config, TOKENIZER, TINY.context, positions, scripts[lane])
             assert_same_record(records[lane], answer)
             ends[answer.finish] += 1
             ends["forks"] += len(answer.closed)

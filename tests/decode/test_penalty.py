@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from pasta_jax.decode import reference
 from pasta_jax.decode.generate import generate
-from pasta_jax.decode.reference_choice import Tape, penalized
 from pasta_jax.decode.sampling import FORBIDDEN, penalize
 from pasta_jax.lang.tags import TagIds
+from pasta_jax.oracle import decoding
+from pasta_jax.oracle.choice import Query, Tape, penalized
 from tests.decode.test_sampled_programs import EIGHT_LANES, answered, fields_of, random_requests, talkative
 
 
@@ -24,7 +24,7 @@ def changed(every: int):
 def test_answers_equal_the_oracles():
     requests = changed(every=1)
     results = generate(talkative(), requests, EIGHT_LANES)
-    expected = reference.sampled(talkative(), requests, EIGHT_LANES)
+    expected = decoding.sampled(talkative(), requests, EIGHT_LANES)
     for result, answer, request in zip(results, expected, requests, strict=True):
         assert result.trace.token.tolist() == answer.tape.token[len(request.prompt_ids) :]
     differ = [fields_of(one) != fields_of(plain) for one, plain in zip(results, answered(100), strict=False)]
@@ -53,5 +53,5 @@ def test_they_are_those_of_hugging_face(penalty):
 
 def test_tags_are_not_penalised():
     tape = Tape(np.ones((2, 2), bool), token=[5, 20], thread=[0, 0], step=[0, 0], position=[0, 1])
-    query = reference.Query(1, 0, 0, "main")
+    query = Query(1, 0, 0, "main")
     assert penalized(np.full(100, 2, np.float32), tape, query, 2.0, TagIds(20))[[5, 20, 6]].tolist() == [1, 2, 2]

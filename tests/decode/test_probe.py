@@ -9,10 +9,10 @@ import pytest
 
 from pasta_jax.decode.generate import generate
 from pasta_jax.decode.probe import figures_of, well_formed
-from pasta_jax.decode.reference_choice import pick
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.models.config import PRESETS
+from pasta_jax.oracle.choice import pick
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
 from tests.helpers.byte_tokenizer import ByteTokenizer

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pasta_jax.decode import reference, reference_choice
 from pasta_jax.decode.generate import generate, loop_spec, stream
 from pasta_jax.decode.interpreter import run
 from pasta_jax.decode.prefill import admit, prefill, start
@@ -20,6 +19,7 @@ from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import BUDGET, LENGTH, OPEN, OWN, STOP, empty_state
 from pasta_jax.lang.program import Program
 from pasta_jax.models.config import PRESETS
+from pasta_jax.oracle import choice, decoding
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
 from tests.helpers.byte_tokenizer import ByteTokenizer
@@ -103,7 +103,7 @@ def fields_of(result: Result) -> tuple:
     return (*(column.tolist() for column in columns), list(trace.closed), trace.finish, trace.steps, result.text)
 
 
-def assert_same_answer(result, answer: reference.Answer, prompt: int) -> None:
+def assert_same_answer(result, answer: decoding.Answer, prompt: int) -> None:
     tape, trace = answer.tape, result.trace
     assert trace.token.tolist() == tape.token[prompt:]
     assert trace.thread.tolist() == tape.thread[prompt:]
@@ -120,7 +120,7 @@ def test_sampled_programs_equal_the_oracles(start, count):
     pairs = list(zip(random_requests(100), answered(100), strict=True))[start : start + count]
     pairs.sort(key=lambda pair: pair[1].trace.steps)
     requests = [request for request, _ in pairs]
-    batches = [reference.sampled(talkative(), requests[n : n + 10], EIGHT_LANES) for n in range(0, count, 10)]
+    batches = [decoding.sampled(talkative(), requests[n : n + 10], EIGHT_LANES) for n in range(0, count, 10)]
     ends = Counter()
     for (request, result), answer in zip(pairs, itertools.chain(*batches), strict=True):
         assert_same_answer(result, answer, len(request.prompt_ids))
@@ -147,7 +147,7 @@ def test_rules_for_topics_hold_where_they_are_asked_for():
                 topic = None
             elif topic is not None:
                 topic.append(id)
-        spelled = [text for text in (reference_choice.spelled(topic, TOKENIZER) for topic in topics) if text]
+        spelled = [text for text in (choice.spelled(topic, TOKENIZER) for topic in topics) if text]
         repeated[request.rules.distinct_topics] += len(spelled) - len(set(spelled))
         words = max((len(TOKENIZER.decode(topic).split()) for topic in topics), default=0)
         longest[request.rules.max_topic_words] = max(longest[request.rules.max_topic_words], words)

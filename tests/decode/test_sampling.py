@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy.special import chdtri
 
-from pasta_jax.decode import reference_choice as reference
 from pasta_jax.decode.sampling import FORBIDDEN, draw, keep_top
 from pasta_jax.decode.state import arrays
+from pasta_jax.oracle import choice
 from pasta_jax.weights.rules import Rules
 
 keep_top_jit = jax.jit(keep_top)
@@ -52,7 +52,7 @@ def kept_ids(logits_NxV: np.ndarray, top_k: int, top_p: float) -> np.ndarray:
 def sorted_out(logits_NxV: np.ndarray, top_k: int, top_p: float) -> np.ndarray:
     """The same by sorting each row."""
     allowed_NxV = np.where(logits_NxV > FORBIDDEN, logits_NxV, -np.inf)
-    return np.stack([reference.keep(logits_V, top_k, top_p) > -np.inf for logits_V in allowed_NxV])
+    return np.stack([choice.keep(logits_V, top_k, top_p) > -np.inf for logits_V in allowed_NxV])
 
 
 def test_plain_sorting_by_hand():
@@ -68,7 +68,7 @@ def test_plain_sorting_by_hand():
         (3, 0.45, [1]),  # 0.4 of 0.8: the mass is that of the k
         (3, 0.55, [1, 2, 3]),
     ]:
-        assert np.flatnonzero(reference.keep(logits_V, top_k, top_p) > -np.inf).tolist() == expected
+        assert np.flatnonzero(choice.keep(logits_V, top_k, top_p) > -np.inf).tolist() == expected
         logits_1xV = logits_V[None].astype(np.float32)
         assert np.flatnonzero(kept_ids(logits_1xV, top_k, top_p)).tolist() == expected
 
@@ -157,7 +157,7 @@ def test_frequencies_of_tokens(vary, temperature, top_k, top_p):
     thread, number = (filled(folded[name], count, np.int32) for name in ("thread", "number"))
     logits_NxV = np.broadcast_to(logits_V.astype(np.float32), (count, len(logits_V)))
     tokens = np.asarray(draw_jit(logits_NxV, rules, thread, number))
-    left_V = reference.keep(logits_V / temperature, top_k, top_p)
+    left_V = choice.keep(logits_V / temperature, top_k, top_p)
     expected_V = count * np.exp(left_V) / np.exp(left_V).sum()
     seen_V = np.bincount(tokens, minlength=len(logits_V))
     possible = expected_V > 0

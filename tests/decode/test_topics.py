@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pasta_jax.decode import reference_choice as reference
 from pasta_jax.decode.grammar import allow
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.sampling import FORBIDDEN
@@ -17,6 +16,7 @@ from pasta_jax.decode.state import LoopSpec, Topics, empty_state
 from pasta_jax.decode.topics import completing, kind_of, read_topic, spelling, text_kinds, topic_ids
 from pasta_jax.lang.grammar import CHUNK, FORK, MAIN, SYNC, TOPIC
 from pasta_jax.lang.structure import PREDICTED
+from pasta_jax.oracle import choice
 from pasta_jax.weights.rules import Rules
 from tests.helpers.byte_tokenizer import ByteTokenizer
 from tests.helpers.models import TINY
@@ -149,7 +149,7 @@ def test_masks_equal_the_oracles_on_random_topics():
             *earlier, topic = (tuple(column[lane] for column in topic) for topic in topics)
 
             def breaks(id: int, at: int) -> bool:
-                return reference.breaks_topic_rules(id, (*earlier, topic[:at]), request, TOKENIZER)  # noqa: B023
+                return choice.breaks_topic_rules(id, (*earlier, topic[:at]), request, TOKENIZER)  # noqa: B023
 
             if any(breaks(id, at) for at, id in enumerate(topic)):
                 continue  # the rules would not have let it come so far

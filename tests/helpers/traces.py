@@ -1,17 +1,17 @@
 """Traces computed quickly by the oracle from scripts, and a tiny model for real ones."""
 
+import dataclasses
 import functools
 import random
 
 import jax
-import numpy as np
 
-from pasta_jax.decode import reference
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
-from pasta_jax.decode.trace import Trace, spell
+from pasta_jax.decode.trace import Trace
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
 from pasta_jax.lang.structure import PREDICTED
+from pasta_jax.oracle import decoding
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
 from tests.helpers.byte_tokenizer import ByteTokenizer
@@ -90,34 +90,16 @@ def traced(
     prompt: str = "why?",
     round_steps: int = 4,
     tokenizer=TOKENIZER,
-) -> tuple[Trace, reference.Answer]:
+) -> tuple[Trace, decoding.Answer]:
     """The trace of a script, timed every `round_steps` steps (0: not timed), and the oracle's records."""
     ids = tokenizer.encode(prompt)
-    request = Request(
-        tuple(ids), budget, sequential=False, rules=Rules(max_topic_tokens=ENOUGH, max_chunk_tokens=ENOUGH)
-    )
-    answer = reference.scripted(request, DecodeConfig(1, rows, 0), tokenizer, 8192, PREDICTED, script)
-    columns = {
-        name: np.array(getattr(answer.tape, name)[len(ids) :], np.int32)
-        for name in ("token", "thread", "step", "position")
-    }
+    rules = Rules(max_topic_tokens=ENOUGH, max_chunk_tokens=ENOUGH)
+    request = Request(tuple(ids), budget, sequential=False, rules=rules, text=prompt)
+    answer = decoding.scripted(request, DecodeConfig(1, rows, 0), tokenizer, 8192, PREDICTED, script)
     steps = sorted({*range(0, answer.steps, round_steps), answer.steps}) if round_steps else []
-    trace = Trace(
-        tags=tokenizer.tags,
-        model="toy",
-        prompt=prompt,
-        prompt_ids=tuple(ids),
-        rows=rows,
-        policy="predicted",
-        replayed=False,
-        **columns,
-        text=spell(tokenizer, columns["token"], columns["thread"]),
-        closed=(0, *answer.closed),
-        finish=answer.finish,
-        steps=answer.steps,
-        rounds=tuple((step, round(7.25 + 3.5 * step + step % 3, 3)) for step in steps),
-    )
-    return trace, answer
+    rounds = tuple((step, round(7.25 + 3.5 * step + step % 3, 3)) for step in steps)
+    trace = decoding.trace_of(answer, request, tokenizer, "toy", rows, "predicted")
+    return dataclasses.replace(trace, rounds=rounds), answer
 
 
 def random_traces(count: int, seed: int = 0):

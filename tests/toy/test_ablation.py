@@ -7,12 +7,12 @@ import jax
 import numpy as np
 import pytest
 
-from pasta_jax.decode import reference
 from pasta_jax.decode.generate import generate
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.lang.program import Sync
 from pasta_jax.lang.structure import PREDICTED
+from pasta_jax.oracle import decoding
 from pasta_jax.toy.ablation import ABLATIONS, broken, decode_broken
 from pasta_jax.toy.task import problems
 from pasta_jax.toy.tokenizer import toy_tokenizer
@@ -93,7 +93,7 @@ def test_the_masks_of_ablations():
         tuple(prompt), ENOUGH, sequential=False, rules=Rules(max_topic_tokens=ENOUGH, max_chunk_tokens=ENOUGH)
     )
     config = dataclasses.replace(CONFIG, slots=0)
-    tape = reference.scripted(request, config, TOKENIZER, 1024, PREDICTED, script_of(PROGRAM)).tape
+    tape = decoding.scripted(request, config, TOKENIZER, 1024, PREDICTED, script_of(PROGRAM)).tape
     n = len(tape)
     thread, step = np.array(tape.thread), np.array(tape.step)
     right = tape.sees[:n, :n]

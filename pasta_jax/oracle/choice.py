@@ -47,17 +47,9 @@ class Query:
     topics: tuple[tuple[int, ...], ...] = ()  # in a topic: the tokens of it, last, and of those before it
 
 
-def choose(
-    logits_SxV: np.ndarray,
-    tape: Tape,
-    query: Query,
-    request: Request,
-    tokenizer: Tokenizer,
-    forbidden: Sequence[int] = (),
-) -> int:
+def choose(logits_SxV: np.ndarray, tape: Tape, query: Query, request: Request, tokenizer: Tokenizer) -> int:
     """The token that answers a query; `logits` are of all slots of the tape."""
     allowed_V = legal(query, request, tokenizer, logits_SxV.shape[1])
-    allowed_V[list(forbidden)] = False
     logits_V = penalized(logits_SxV[query.slot], tape, query, request.rules.repetition_penalty, tokenizer.tags)
     logits_V = moved(logits_V, query, request, tokenizer)
     return pick(logits_V, allowed_V, request.rules, query.thread, query.number)

@@ -2,23 +2,24 @@
 
 It shares no code with the interpreter, the mask or the positions: a thread is an object that remembers which slots it
 may read. `answer` does the bookkeeping and requests tokens; `scripted` supplies them from a list, `sampled` from
-uncached logits (reference_choice.py).
+uncached logits (choice.py).
 """
 
 import dataclasses
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 import jax
 import numpy as np
 
 from pasta_jax.decode.generate import positions_for
-from pasta_jax.decode.reference_choice import Query, Tape, choose
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import BUDGET, LENGTH, OPEN, OWN, STOP
+from pasta_jax.decode.trace import Trace, spell
 from pasta_jax.lang.structure import Positions
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.transformer import forward
+from pasta_jax.oracle.choice import Query, Tape, choose
 from pasta_jax.tokenizers.tokenizer import Tokenizer
 from pasta_jax.weights.model import Model
 
@@ -154,6 +155,30 @@ def take_next(thread: Thread, token: int, request: Request, tokenizer: Tokenizer
         thread.ended, thread.closed = True, BUDGET if full else OWN
 
 
+def trace_of(answer: Answer, request: Request, tokenizer: Tokenizer, model: str, rows: int, policy: str) -> Trace:
+    """An answer as a trace, without times."""
+    prompt = len(request.prompt_ids)
+    columns = {
+        name: np.array(getattr(answer.tape, name)[prompt:], np.int32)
+        for name in ("token", "thread", "step", "position")
+    }
+    return Trace(
+        tags=tokenizer.tags,
+        model=model,
+        prompt=tokenizer.decode(request.prompt_ids) if request.text is None else request.text,
+        prompt_ids=request.prompt_ids,
+        rows=rows,
+        policy=policy,
+        replayed=False,
+        **columns,
+        text=spell(tokenizer, columns["token"], columns["thread"]),
+        closed=(0, *answer.closed),
+        finish=answer.finish,
+        steps=answer.steps,
+        rounds=(),
+    )
+
+
 def scripted(
     request: Request,
     config: DecodeConfig,
@@ -172,17 +197,22 @@ def scripted(
             return stop.value
 
 
-def sampled(model: Model, requests: Sequence[Request], config: DecodeConfig) -> list[Answer]:
-    """Each request's answer, decoded alone; only the forward passes, one per step over all fed tokens, are shared."""
+def sampled(
+    model: Model, requests: Sequence[Request], config: DecodeConfig, see: Callable[[Tape], Tape] = lambda tape: tape
+) -> list[Answer]:
+    """Each request's answer, decoded alone; only the forward passes, one per step over all fed tokens, are shared.
+
+    `see` may change what the tokens of a tape see, to measure what the rules contribute (toy/ablation.py).
+    """
     tokenizer = model.tokenizer
     runs = [answer(request, config, tokenizer, model.config.context, positions_for(model)) for request in requests]
     waiting = {index: next(run) for index, run in enumerate(runs)}
     answers: dict[int, Answer] = {}
     while waiting:
-        logits = uncached(model, [tape for tape, _ in waiting.values()], batch=len(requests))
+        tapes = [see(tape) for tape, _ in waiting.values()]
+        logits = uncached(model, tapes, batch=len(requests))
         for row, (index, (_, queries)) in enumerate(list(waiting.items())):
-            tape, request = waiting[index][0], requests[index]
-            tokens = [choose(logits[row], tape, query, request, tokenizer) for query in queries]
+            tokens = [choose(logits[row], tapes[row], query, requests[index], tokenizer) for query in queries]
             try:
                 waiting[index] = runs[index].send(tokens)
             except StopIteration as stop:
