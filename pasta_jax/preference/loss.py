@@ -67,7 +67,7 @@ def preference_loss(scoring: Scoring, settings: PreferenceLoss, grammar: Grammar
     under the grammar mask, so they have the places where it would break the grammar: supervised records don't.
     """
 
-    def loss(trainable: Params, frozen: Params | None, pairs: PairBatch) -> LossSums:
+    def loss(trainable: Params, frozen: Params | None, pairs: PairBatch, _: PairBatch | None = None) -> LossSums:
         both = jax.tree.map(lambda a, b: jnp.concatenate([jnp.asarray(a), jnp.asarray(b)]), pairs.better, pairs.worse)
         of_labels = label_losses(scoring, model_params(scoring, trainable, frozen), both, grammar)
         of_answers, illegal = jnp.moveaxis(jnp.sum(of_labels, axis=1), 1, 0)

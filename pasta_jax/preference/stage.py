@@ -31,6 +31,7 @@ from pasta_jax.progress import say
 from pasta_jax.runs.checkpoint import flat
 from pasta_jax.toy.level import refuse_other_level
 from pasta_jax.toy.task import HELD_OUT, Problem, problems
+from pasta_jax.train.settings import refuse_uneven_parts
 from pasta_jax.train.state import Params
 from pasta_jax.train.trainable import Trainable, merged
 from pasta_jax.train.trainable import load as load_trainable
@@ -80,6 +81,7 @@ def open_stage(settings: PreferenceSettings, workdir: Path) -> Stage:
             "config.prompts: set one of toy (a level of the toy task), source (where pairs come from) and records "
             "(the folder that launch.annotate wrote)"
         )
+    refuse_uneven_parts(settings.train, settings.train.rows)
     if (settings.judge.kind == "toy") != bool(settings.prompts.toy):
         raise PastaError("config.judge.kind: toy judges the toy task's prompts, and no others")
     if settings.prompts.toy:

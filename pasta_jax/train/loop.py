@@ -1,7 +1,8 @@
 """The training loop: data is a function of the step, the loss is a parameter, and all state is one TrainState.
 
-    loss(trainable, frozen, batch) -> LossSums        batch: any tree of arrays whose first axis counts examples
+    loss(trainable, frozen, batch, whole=None) -> LossSums
 
+A batch is any tree of arrays whose first axis counts examples; `whole` is the batch that it is a part of, if it is one.
 The metrics of a step are read after the next step has started, so writing them never keeps the device waiting.
 """
 
@@ -39,7 +40,7 @@ def gradients(
     """
 
     def total(trainable: Params, part: AnyBatch):
-        sums = loss(trainable, frozen, part)
+        sums = loss(trainable, frozen, part, batch if accumulate > 1 else None)
         return sums.parts["loss"][0], sums
 
     def one(part: AnyBatch):

@@ -6,7 +6,7 @@ Vocabulary logits exist for one slice of tokens at a time, in the forward and in
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ class LossSums(NamedTuple):
     tokens: jax.Array  # tokens computed, without padding
 
 
-Loss = Callable[[Params, Params | None, Any], LossSums]  # loss(trainable, frozen, batch)
+Loss = Callable[..., LossSums]  # loss(trainable, frozen, batch, whole): see train/loop.py
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,21 +188,34 @@ def sft_loss(
     """
     tags = scoring.tags
 
-    def loss(trainable: Params, frozen: Params | None, batch: Batch) -> LossSums:
-        params, of_kind = model_params(scoring, trainable, frozen), kinds(batch, tags)
-        losses_BxT, legal_BxT = jnp.moveaxis(label_losses(scoring, params, batch, grammar), 2, 0)
-        sums = {name: (jnp.sum(losses_BxT * is_one), jnp.sum(is_one)) for name, is_one in of_kind.items()}
-        weighted = [(w * total, w * count) for w, (total, count) in zip(weights, sums.values(), strict=True)]
-        is_bracket = (batch.label == tags.promise) | (batch.label == tags.end_async)
+    def factors(batch: Batch) -> list[tuple[float, jax.Array]]:
+        """Factors, each with the labels whose loss and count it multiplies."""
+        of_kind = kinds(batch, tags)
+        found = list(zip(weights, of_kind.values(), strict=True))
         if bracket != 1.0:
             for name in ("main", "chunk"):
-                is_one, extra = of_kind[name] & is_bracket, weights[KINDS.index(name)] * (bracket - 1.0)
-                weighted.append((extra * jnp.sum(losses_BxT * is_one), extra * jnp.sum(is_one)))
-        total, weight = (functools.reduce(jnp.add, column) for column in zip(*weighted, strict=True))
-        sums["bracket"] = (jnp.sum(losses_BxT * is_bracket), jnp.sum(is_bracket))
+                found.append((weights[KINDS.index(name)] * (bracket - 1.0), of_kind[name] & is_bracket(batch)))
+        return found
+
+    def is_bracket(batch: Batch) -> jax.Array:
+        return (batch.label == tags.promise) | (batch.label == tags.end_async)
+
+    def weight_and_count(batch: Batch) -> tuple[jax.Array, jax.Array]:
+        weight = functools.reduce(jnp.add, [factor * jnp.sum(is_one) for factor, is_one in factors(batch)])
+        return weight, jnp.sum(batch.label != NO_LABEL)
+
+    def loss(trainable: Params, frozen: Params | None, batch: Batch, whole: Batch | None = None) -> LossSums:
+        params = model_params(scoring, trainable, frozen)
+        losses_BxT, legal_BxT = jnp.moveaxis(label_losses(scoring, params, batch, grammar), 2, 0)
+        of_kind = kinds(batch, tags) | {"bracket": is_bracket(batch)}
+        sums = {name: (jnp.sum(losses_BxT * is_one), jnp.sum(is_one)) for name, is_one in of_kind.items()}
+        total = functools.reduce(jnp.add, [f * jnp.sum(losses_BxT * is_one) for f, is_one in factors(batch)])
+        weight, count = weight_and_count(batch)
         if grammar is not None:
-            sums["legal"] = jnp.sum(legal_BxT), jnp.sum(batch.label != NO_LABEL)
-            total = total + legal * weight * sums["legal"][0] / jnp.maximum(sums["legal"][1], 1)
+            sums["legal"] = jnp.sum(legal_BxT), count
+            # Relative to all labels of the batch, not to those of its part: their shares differ.
+            of_all, all_labels = (weight, count) if whole is None else weight_and_count(whole)
+            total = total + legal * of_all * sums["legal"][0] / jnp.maximum(all_labels, 1)
         parts = {"loss": (total, weight), **{f"loss_{name}": pair for name, pair in sums.items()}}
         return LossSums(parts, jnp.sum(batch.record > 0))
 

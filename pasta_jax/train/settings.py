@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from pasta_jax.errors import PastaError
 from pasta_jax.files.validated import (
     AboveZero,
     AtLeastZero,
@@ -94,6 +95,12 @@ class TrainingSettings:
     # CPUs with AVX512-BF16. Accelerators use bfloat16 for everything.
     products: Literal["float32", "bfloat16"] = "float32"
     seed: Seed = 0  # of fresh weights, new adapters, and the order of the data
+
+
+def refuse_uneven_parts(train: TrainingSettings, rows: int) -> None:
+    """Raise if a batch doesn't divide into equal parts."""
+    if rows % train.accumulate:
+        raise PastaError(f"config.train.accumulate {train.accumulate}: must divide the {rows} rows of a batch")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,7 +27,7 @@ from pasta_jax.train.legal import Grammar
 from pasta_jax.train.loop import Run
 from pasta_jax.train.loss import KINDS, sft_loss
 from pasta_jax.train.optimizer import new_optimizer, schedule
-from pasta_jax.train.settings import FreshSettings, SftSettings, SftTraining
+from pasta_jax.train.settings import FreshSettings, SftSettings, SftTraining, refuse_uneven_parts
 from pasta_jax.train.sft_data import Form, read_data
 from pasta_jax.train.speed import flops_per_token, peak_flops, peak_gb
 from pasta_jax.train.state import Params, new_state
@@ -122,6 +122,7 @@ def _run(settings: SftSettings, workdir: Path, stopping: Callable[[], bool], com
 def start_of(settings: SftSettings, mesh: Mesh | None) -> Trainable:
     """The model to start from, with the positions that it is trained with: none without tags."""
     seed = settings.train.seed
+    refuse_uneven_parts(settings.train, settings.data.rows)
     if settings.tag_rows == "apart" and not settings.adapter.rank:
         raise PastaError(
             "config.tag_rows=apart: only an adapter has tag rows of its own; set --config.adapter.rank, "

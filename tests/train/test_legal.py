@@ -1,10 +1,12 @@
 """The loss of legal ids: its table against the grammar of decoding, its value and gradient against a softmax."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from pasta_jax.decode.grammar import allow
@@ -16,6 +18,7 @@ from pasta_jax.preference.feed import PairExample, pair_batch
 from pasta_jax.preference.loss import preference_loss
 from pasta_jax.preference.settings import PreferenceLoss
 from pasta_jax.train.legal import Grammar
+from pasta_jax.train.loop import gradients
 from pasta_jax.train.loss import kinds, label_losses, sft_loss, sliced_losses
 from pasta_jax.weights.rules import Rules
 from tests.train.test_loss import CONFIG, EVEN, SCORING, TAGS, TOKENIZER, params, records, row, total
@@ -75,6 +78,18 @@ def test_it_is_added_to_the_loss_by_its_weight():
     assert labels == np.sum(batch.label != NO_LABEL)
     assert legal / labels > 0.01  # of random weights
     np.testing.assert_allclose(loss / weight, without["loss"][0] / without["loss"][1] + 4 * legal / labels, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_accumulated_gradients_are_those_of_the_whole_batch():
+    """With unequal weights too: the parts' labels are of different kinds and numbers."""
+    rows = [row([example]) for example, _ in records()]
+    batch = jax.tree.map(lambda *fields: np.concatenate(fields), *rows)
+    loss = sft_loss(SCORING, (1.0, 3.0, 2.0, 0.5, 1.0), bracket=2.0, grammar=GRAMMAR, legal=32.0)
+    whole, parts = (jax.jit(functools.partial(gradients, loss, accumulate=n))(params(), None, batch) for n in (1, 4))
+    np.testing.assert_allclose(parts[1].parts["loss"], whole[1].parts["loss"], rtol=1e-5)
+    size = optax.tree.norm(whole[0])
+    assert optax.tree.norm(jax.tree.map(jnp.subtract, parts[0], whole[0])) < 1e-5 * size
 
 
 def test_slices_keep_each_loss_with_its_token():

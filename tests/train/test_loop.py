@@ -29,7 +29,7 @@ POSITIONS = {"policy": "constant", "constant": 7}
 STEPS, SETTINGS = 9, TrainingSettings(learning_rate=0.05, warmup=2, weight_decay=0.1, b2=0.99)
 
 
-def loss(trainable, frozen, batch):
+def loss(trainable, frozen, batch, whole=None):
     """Linear regression on weighted points: the loop knows nothing about language."""
     x, y, weight = batch["x"], batch["y"], batch["weight"]
     error = jnp.sum(((x @ trainable["kernel"] - y + (0.0 if frozen is None else frozen)) ** 2) * weight)
@@ -183,7 +183,7 @@ def test_a_probe_gets_the_current_parameters(tmp_path):
 
 
 def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path):
-    def broken(trainable, frozen, batch):
+    def broken(trainable, frozen, batch, whole=None):
         sums = loss(trainable, frozen, batch)
         return sums._replace(parts={"loss": (sums.parts["loss"][0] * jnp.nan, jnp.float32(1))})
 
@@ -197,7 +197,7 @@ def test_the_state_is_donated():
     state = new_state({"kernel": jnp.zeros((256, 3))}, optimizer, 0)
     batch = points(0, 0)
 
-    def flat_loss(trainable, frozen, batch):
+    def flat_loss(trainable, frozen, batch, whole=None):
         return loss({"kernel": trainable["kernel"].sum(0)}, frozen, batch)
 
     step = jax.jit(lambda state: train_step(state, None, batch, flat_loss, optimizer, 1)[0], donate_argnums=0)
