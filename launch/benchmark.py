@@ -32,7 +32,7 @@ def main(settings: BenchmarkSettings, name: str) -> None:
     cli.announce_device()
 
     # These import JAX: after the flags, so that --help starts quickly.
-    from pasta_jax.benchmark import profile_run, serving
+    from pasta_jax.benchmark import profile, serving
     from pasta_jax.benchmark import run as benchmark
 
     match name:
@@ -49,8 +49,8 @@ def main(settings: BenchmarkSettings, name: str) -> None:
         case "serve":
             report = serving.measure(settings.model, settings.serve, PEERS.value)
         case "profile":
-            report = profile_run.profile(settings)
-            show(profile_run.table(report))
+            report = profile.profile(settings)
+            show(profile.table(report))
     print(benchmark.as_json(report))
 
 

@@ -3,13 +3,13 @@
 import dataclasses
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import jax
-import jax.numpy as jnp
 
-from pasta_jax.decode.interpreter import run
+from pasta_jax.benchmark.steps import run_and_wait
 from pasta_jax.decode.replay import prepare
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
@@ -20,6 +20,8 @@ from pasta_jax.lang.program import LangError, Program
 from pasta_jax.progress import Progress
 from pasta_jax.tokenizers.tokenizer import Tokenizer
 from pasta_jax.weights.model import Model
+
+Decoded = TypeVar("Decoded")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +72,22 @@ def prompt_of(tokenizer: Tokenizer, count: int) -> list[int]:
     return (tokenizer.encode(" word") * count)[:count]
 
 
+def both_ways(
+    model: Model,
+    program: Program,
+    settings: DecodeConfig,
+    rounds: int,
+    decode: Callable[[Sequence[int], DecodeConfig], Decoded],
+) -> tuple[list[Decoded], list[Decoded]]:
+    """What `decode` returns for a program and, sequentially, for its plain text: the two alternate in rounds, of which
+    the first one compiles and doesn't count."""
+    plain = model.tokenizer.encode(program.strip())
+    ways = ((program.ids(model.tokenizer), settings), (plain, dataclasses.replace(settings, rows=1)))
+    decoded = [[decode(ids, config) for ids, config in ways] for _ in range(rounds + 1)]
+    asynchronous, sequential = zip(*decoded[1:], strict=True)
+    return list(asynchronous), list(sequential)
+
+
 def timed(model: Model, prompt: Sequence[int], ids: Sequence[int], settings: DecodeConfig) -> tuple[float, int]:
     """Seconds and steps of one replay, without the prompt's prefill."""
     if len(prompt) + len(ids) > settings.slots:
@@ -77,41 +95,30 @@ def timed(model: Model, prompt: Sequence[int], ids: Sequence[int], settings: Dec
     state, spec, script = prepare(model, [prompt], [ids], settings, keep_hidden=False)
     jax.block_until_ready(state)
     began = time.perf_counter()
-    never = jnp.bool(False)
-    state = run(model.params, state, jnp.int32(2**30), never, config=model.config, spec=spec, script=script)
-    jax.block_until_ready(state)
+    state = run_and_wait(model, state, 2**30, spec, script)
     return time.perf_counter() - began, int(state.step[0])
 
 
 def measure(
-    model: Model,
-    programs: Sequence[Program],
-    settings: DecodeConfig,
-    prompt_tokens: int,
-    rounds: int,
+    model: Model, programs: Sequence[Program], settings: DecodeConfig, prompt_tokens: int, rounds: int
 ) -> list[Replay]:
-    """Every program both ways, alternating; medians over the rounds after the first one, which compiles."""
+    """Every program both ways; medians over the rounds."""
     tokenizer = model.tokenizer
     prompt = prompt_of(tokenizer, prompt_tokens)
-    sequential = dataclasses.replace(settings, rows=1)
     replays = []
     with Progress("programs", len(programs)) as progress:
         for program in programs:
-            linear, plain = program.ids(tokenizer), tokenizer.encode(program.strip())
-            times = {"asynchronous": [], "sequential": []}
-            steps = {}
-            for _ in range(rounds + 1):
-                for name, ids, decoding in (("asynchronous", linear, settings), ("sequential", plain, sequential)):
-                    seconds, steps[name] = timed(model, prompt, ids, decoding)
-                    times[name].append(seconds)
-            median = {name: statistics.median(seconds[1:]) for name, seconds in times.items()}
+            asynchronous, sequential = both_ways(
+                model, program, settings, rounds, lambda ids, config: timed(model, prompt, ids, config)
+            )
+            linear = program.ids(tokenizer)
             replay = Replay(
-                tokens=len(plain),
+                tokens=len(tokenizer.encode(program.strip())),
                 critical_path=clock(linear, tokenizer.tags, 0).critical_path,
-                steps=steps["asynchronous"],
+                steps=asynchronous[-1][1],
                 parallelism=parallelism(linear, tokenizer.tags, 0),
-                sequential_s=median["sequential"],
-                asynchronous_s=median["asynchronous"],
+                sequential_s=statistics.median(seconds for seconds, _ in sequential),
+                asynchronous_s=statistics.median(seconds for seconds, _ in asynchronous),
             )
             replays.append(replay)
             progress.note = (
@@ -122,27 +129,17 @@ def measure(
     return replays
 
 
-@dataclasses.dataclass(frozen=True)
-class Summary:
-    """Geometric means over programs."""
-
-    programs: int
-    parallelism: float
-    theoretical: float
-    realised: float
-    efficiency: float  # realised over theoretical
-    steps_over_critical_path: float
-
-
-def summary(replays: Sequence[Replay]) -> Summary:
+def summary(replays: Sequence[Replay]) -> dict[str, float]:
     """Geometric means over programs, rounded."""
     theoretical = geometric_mean([replay.theoretical for replay in replays])
     realised = geometric_mean([replay.realised for replay in replays])
-    return Summary(
-        programs=len(replays),
-        parallelism=round(geometric_mean([replay.parallelism for replay in replays]), 3),
-        theoretical=round(theoretical, 3),
-        realised=round(realised, 3),
-        efficiency=round(realised / theoretical, 3),
-        steps_over_critical_path=round(geometric_mean([replay.steps / replay.critical_path for replay in replays]), 3),
-    )
+    return {
+        "programs": len(replays),
+        "parallelism": round(geometric_mean([replay.parallelism for replay in replays]), 3),
+        "theoretical": round(theoretical, 3),
+        "realised": round(realised, 3),
+        "efficiency": round(realised / theoretical, 3),
+        "steps_over_critical_path": round(
+            geometric_mean([replay.steps / replay.critical_path for replay in replays]), 3
+        ),
+    }

@@ -2,24 +2,16 @@
 
 import contextlib
 import dataclasses
+import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 
 from pasta_jax.benchmark import peer_training, peers, programs, steps
-from pasta_jax.benchmark.reports import (
-    ByWidth,
-    DecodeReport,
-    InterpreterReport,
-    LanesReport,
-    PrefillReport,
-    SamplingReport,
-    TrainReport,
-    as_json,
-)
 from pasta_jax.benchmark.settings import BenchmarkSettings
 from pasta_jax.benchmark.steps import Runner
 from pasta_jax.data.pairs import Pair
@@ -38,10 +30,12 @@ from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
 from pasta_jax.weights.source import load
 
+Report = dict[str, Any]  # figures by name, as JSON has them
+
 PEERS = ("torch", "transformers", "cyllama")  # packages
 
 
-def decode(settings: BenchmarkSettings, with_peers: bool) -> DecodeReport:
+def decode(settings: BenchmarkSettings, with_peers: bool) -> Report:
     """Milliseconds of a decoding step by threads of one request."""
     if with_peers:
         peers.require(settings.model, PEERS)
@@ -58,32 +52,29 @@ def decode(settings: BenchmarkSettings, with_peers: bool) -> DecodeReport:
     times = steps.side_by_side(runners, config.rounds)
     copy = max(copy, steps.copy_gb_s())
 
-    def by_width(name: str, statistic: Callable[[Sequence[float]], float]) -> ByWidth:
+    def by_width(name: str, statistic: Callable[[Sequence[float]], float]) -> dict[int, float]:
         return {rows: round(statistic(ms), 2) for rows, ms in times[name].items()}
 
     step = by_width("ours", statistics.median)
     weights = steps.weight_bytes(model.params)
     weights_gb_s = weights / step[min(config.widths)] / 1e6
     theirs = {name: by_width(name, statistics.median) for name in runners if name != "ours"} or None
-    return DecodeReport(
-        benchmark="decode",
-        model=model.name,
-        dtype=model.precision,
-        slots=config.slots,
-        prompt=config.prompt,
-        rounds=config.rounds,
-        ms_per_step=step,
-        ms_per_step_min=by_width("ours", min),
-        weights_gb=round(weights / 1e9, 3),
-        weights_gb_s=round(weights_gb_s, 1),
-        copy_gb_s=round(copy, 1),
-        share_of_bandwidth=round(weights_gb_s / copy, 2),
-        peers=theirs,
-        ours_over_peer=theirs and _ratios(step, theirs),
-    )
+    return _about("decode", model) | {
+        "slots": config.slots,
+        "prompt": config.prompt,
+        "rounds": config.rounds,
+        "ms_per_step": step,
+        "ms_per_step_min": by_width("ours", min),
+        "weights_gb": round(weights / 1e9, 3),
+        "weights_gb_s": round(weights_gb_s, 1),
+        "copy_gb_s": round(copy, 1),
+        "share_of_bandwidth": round(weights_gb_s / copy, 2),
+        "peers": theirs,
+        "ours_over_peer": theirs and _ratios(step, theirs),
+    }
 
 
-def prefill(settings: BenchmarkSettings, with_peers: bool) -> PrefillReport:
+def prefill(settings: BenchmarkSettings, with_peers: bool) -> Report:
     """Milliseconds to read prompts of several lengths."""
     if with_peers:
         peers.require(settings.model, PEERS)
@@ -96,17 +87,14 @@ def prefill(settings: BenchmarkSettings, with_peers: bool) -> PrefillReport:
     times = steps.side_by_side(runners, config.rounds)
     medians = {name: {length: statistics.median(ms) for length, ms in of.items()} for name, of in times.items()}
     ours, theirs = medians.pop("ours"), medians
-    return PrefillReport(
-        benchmark="prefill",
-        model=model.name,
-        dtype=model.precision,
-        slots=config.slots,
-        rounds=config.rounds,
-        ms={length: round(ms, 1) for length, ms in ours.items()},
-        tokens_per_s={length: round(1e3 * length / ms, 1) for length, ms in ours.items()},
-        peers={name: {length: round(ms, 1) for length, ms in of.items()} for name, of in theirs.items()} or None,
-        ours_over_peer=_ratios(ours, theirs) or None,
-    )
+    return _about("prefill", model) | {
+        "slots": config.slots,
+        "rounds": config.rounds,
+        "ms": {length: round(ms, 1) for length, ms in ours.items()},
+        "tokens_per_s": {length: round(1e3 * length / ms, 1) for length, ms in ours.items()},
+        "peers": {name: {length: round(ms, 1) for length, ms in of.items()} for name, of in theirs.items()} or None,
+        "ours_over_peer": _ratios(ours, theirs) or None,
+    }
 
 
 def _ratios(ours: dict[int, float], theirs: dict[str, dict[int, float]]) -> dict[str, dict[int, float]]:
@@ -114,13 +102,13 @@ def _ratios(ours: dict[int, float], theirs: dict[str, dict[int, float]]) -> dict
     return {name: {number: round(ours[number] / ms, 2) for number, ms in of.items()} for name, of in theirs.items()}
 
 
-def interpreter(settings: BenchmarkSettings) -> InterpreterReport:
+def interpreter(settings: BenchmarkSettings) -> Report:
     """How much of the step clock's speedup asynchronous decoding of fixed programs realises."""
     config, decode_config = settings.interpreter, settings.decode
     items = programs.read_programs(Path(config.programs))
     model = load_or_make(settings)
     widths = {
-        str(rows): steps.decode_runner(model, rows, config.slots, config.prompt, decode_config.steps)
+        rows: steps.decode_runner(model, rows, config.slots, config.prompt, decode_config.steps)
         for rows in config.widths
     }
     step = steps.interleaved(widths, decode_config.rounds)
@@ -130,28 +118,25 @@ def interpreter(settings: BenchmarkSettings) -> InterpreterReport:
     cached = config.prompt + decode_config.steps // 2
     least_gb = (steps.weight_bytes(model.params) + steps.kv_bytes(model, cached)) / 1e9
     copy = steps.copy_gb_s()
-    one_row = statistics.median(step[str(min(config.widths))])
+    one_row = statistics.median(step[min(config.widths)])
     decoding = DecodeConfig(lanes=1, rows=config.rows, slots=config.slots, widths=config.widths)
     replays = programs.measure(model, items, decoding, config.prompt, config.rounds)
-    return InterpreterReport(
-        benchmark="interpreter",
-        model=model.name,
-        dtype=model.precision,
-        rows=config.rows,
-        **dataclasses.asdict(programs.summary(replays)),
-        ms_per_step={rows: round(statistics.median(step[str(rows)]), 2) for rows in config.widths},
-        in_one_row_steps={rows: round(statistics.median(step[str(rows)]) / one_row, 3) for rows in config.widths},
-        step_reads_gb=round(least_gb, 3),
-        copy_gb_s=round(copy, 1),
-        step_over_reading=round(one_row / (1e3 * least_gb / copy), 2),
-        ms_of_a_plain_step_of_2_rows=round(statistics.median(events["plain"]), 2),
-        fork_ms=round(steps.difference(events, "fork", "plain"), 2),
-        join_ms=round(steps.difference(events, "join", "plain"), 2),
-        host_overhead_ms=round(steps.difference(events, "in many calls", "in one call"), 2),
-    )
+    return _about("interpreter", model) | {
+        "rows": config.rows,
+        **programs.summary(replays),
+        "ms_per_step": {rows: round(statistics.median(step[rows]), 2) for rows in config.widths},
+        "in_one_row_steps": {rows: round(statistics.median(step[rows]) / one_row, 3) for rows in config.widths},
+        "step_reads_gb": round(least_gb, 3),
+        "copy_gb_s": round(copy, 1),
+        "step_over_reading": round(one_row / (1e3 * least_gb / copy), 2),
+        "ms_of_a_plain_step_of_2_rows": round(statistics.median(events["plain"]), 2),
+        "fork_ms": round(steps.difference(events, "fork", "plain"), 2),
+        "join_ms": round(steps.difference(events, "join", "plain"), 2),
+        "host_overhead_ms": round(steps.difference(events, "in many calls", "in one call"), 2),
+    }
 
 
-def train(settings: BenchmarkSettings, with_peers: bool) -> TrainReport:
+def train(settings: BenchmarkSettings, with_peers: bool) -> Report:
     """Milliseconds of a training step over all parameters."""
     config = settings.train
     if with_peers:
@@ -172,23 +157,21 @@ def train(settings: BenchmarkSettings, with_peers: bool) -> TrainReport:
     per_s = {name: 1e3 * tokens / ms for name, ms in times.items()}
     operations = flops_per_token(model.params, model.config, config.length, adapter=False) * per_s["ours"]
     peak = peak_flops(jax.devices())
-    return TrainReport(
-        benchmark="train",
-        model=model.name,
-        dtype=str(platform_dtype().dtype),
-        rows=config.rows,
-        length=config.length,
-        remat=config.remat,
-        rounds=config.rounds,
-        ms_per_step={name: round(ms) for name, ms in times.items()},
-        tokens_per_s={name: round(tokens, 1) for name, tokens in per_s.items()},
-        tflops=round(operations / 1e12, 4),
-        mfu="unknown" if peak is None else round(operations / peak, 4),
-        ours_over_peer=round(times["ours"] / times["transformers"], 2) if with_peers else None,
-    )
+    return _about("train", model) | {
+        "dtype": str(platform_dtype().dtype),
+        "rows": config.rows,
+        "length": config.length,
+        "remat": config.remat,
+        "rounds": config.rounds,
+        "ms_per_step": {name: round(ms) for name, ms in times.items()},
+        "tokens_per_s": {name: round(tokens, 1) for name, tokens in per_s.items()},
+        "tflops": round(operations / 1e12, 4),
+        "mfu": "unknown" if peak is None else round(operations / peak, 4),
+        "ours_over_peer": round(times["ours"] / times["transformers"], 2) if with_peers else None,
+    }
 
 
-def sampling(settings: BenchmarkSettings) -> SamplingReport:
+def sampling(settings: BenchmarkSettings) -> Report:
     """Tokens per second of several answers to each of many prompts, by lanes; a preference round starts with these."""
     config, model = settings.sampling, load_or_make(settings)
     prompts = [pair for pair in read(config.source) if isinstance(pair, Pair)]
@@ -202,31 +185,28 @@ def sampling(settings: BenchmarkSettings) -> SamplingReport:
         samples = sample(model, dict(enumerate(chosen)), config.count, decoding, request)
         by_prompt = [answers for _, answers in track(samples, "prompts", len(chosen))]
         seconds = time.perf_counter() - began
-        by_lanes[lanes] = lanes_report([answer for answers in by_prompt for answer in answers], seconds, config.count)
+        by_lanes[lanes] = of_lanes([answer for answers in by_prompt for answer in answers], seconds, config.count)
         say(f"{lanes} lane(s): {as_json(by_lanes[lanes])}")
-    return SamplingReport(
-        benchmark="sampling",
-        model=model.name,
-        dtype=model.precision,
-        answers_a_prompt=config.count,
-        max_tokens=config.max_tokens,
-        rows=config.rows,
-        slots=config.slots,
-        lanes=by_lanes,
-    )
+    return _about("sampling", model) | {
+        "answers_a_prompt": config.count,
+        "max_tokens": config.max_tokens,
+        "rows": config.rows,
+        "slots": config.slots,
+        "lanes": by_lanes,
+    }
 
 
-def lanes_report(answers: Sequence[Candidate], seconds: float, count: int) -> LanesReport:
+def of_lanes(answers: Sequence[Candidate], seconds: float, count: int) -> Report:
     """The figures of answers that were sampled together, `count` per prompt."""
     tokens = sum(len(answer.ids) for answer in answers)
-    return LanesReport(
-        answers=len(answers),
-        cut_off=sum(not answer.whole for answer in answers),
-        tokens=tokens,
-        s=round(seconds, 1),
-        tokens_per_s=round(tokens / seconds, 1),
-        hours_of_2000_prompts=round(2000 * count * seconds / len(answers) / 3600, 2),
-    )
+    return {
+        "answers": len(answers),
+        "cut_off": sum(not answer.whole for answer in answers),
+        "tokens": tokens,
+        "s": round(seconds, 1),
+        "tokens_per_s": round(tokens / seconds, 1),
+        "hours_of_2000_prompts": round(2000 * count * seconds / len(answers) / 3600, 2),
+    }
 
 
 def load_or_make(settings: BenchmarkSettings) -> Model:
@@ -235,3 +215,12 @@ def load_or_make(settings: BenchmarkSettings) -> Model:
     if settings.random_weights:
         return steps.random_model(settings.model.preset, seed=0, mesh=mesh)
     return load(settings.model, only_decoding=True, mesh=mesh)
+
+
+def _about(benchmark: str, model: Model) -> Report:
+    return {"benchmark": benchmark, "model": model.name, "dtype": model.precision}
+
+
+def as_json(report: Report) -> str:
+    """One line of JSON; figures that were not measured, None, are left out."""
+    return json.dumps({name: value for name, value in report.items() if value is not None})

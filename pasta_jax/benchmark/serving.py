@@ -11,7 +11,7 @@ import jax
 
 from pasta_jax.benchmark import peers
 from pasta_jax.benchmark.clients import Together, ask, ask_together, wait_until_ready
-from pasta_jax.benchmark.reports import ServeReport, ServerFigures
+from pasta_jax.benchmark.run import Report
 from pasta_jax.benchmark.settings import ServeBenchmark
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.sources import read
@@ -28,7 +28,7 @@ READY_S = 1800.0  # compiling may take minutes the first time
 Target = tuple[Callable[..., None], tuple]  # what a server's process runs, but for the port, which comes last
 
 
-def measure(model: ModelSource, settings: ServeBenchmark, with_peers: bool) -> ServeReport:
+def measure(model: ModelSource, settings: ServeBenchmark, with_peers: bool) -> Report:
     """Time to first token and tokens per second by lanes; the servers answer the same questions in turn."""
     if with_peers:
         peers.require(model, ("xllamacpp",))
@@ -52,19 +52,19 @@ def measure(model: ModelSource, settings: ServeBenchmark, with_peers: bool) -> S
                     times[name].append(ask_together(port, chosen, settings.max_tokens))
         by_lanes[lanes] = {name: figures_of(mine) for name, mine in times.items()}
         for name, figures in by_lanes[lanes].items():
-            say(f"{lanes} lane(s), {name}: {figures.first_token_ms} ms, {figures.tokens_per_s} tokens/s")
+            say(f"{lanes} lane(s), {name}: {figures['first_token_ms']} ms, {figures['tokens_per_s']} tokens/s")
     decoding = settings.server.decoding
-    return ServeReport(
-        benchmark="serve",
-        model=model.preset or model.path,
-        threads=settings.threads.adapter or settings.threads.path,
-        rows=decoding.rows,
-        widths=decoding.widths,
-        packed=decoding.packed,
-        max_tokens=settings.max_tokens,
-        rounds=settings.rounds,
-        lanes=by_lanes,
-    )
+    return {
+        "benchmark": "serve",
+        "model": model.preset or model.path,
+        "threads": settings.threads.adapter or settings.threads.path,
+        "rows": decoding.rows,
+        "widths": decoding.widths,
+        "packed": decoding.packed,
+        "max_tokens": settings.max_tokens,
+        "rounds": settings.rounds,
+        "lanes": by_lanes,
+    }
 
 
 def questions_of(settings: ServeBenchmark) -> list[str]:
@@ -115,11 +115,11 @@ def server(run: Callable[..., None], arguments: tuple) -> Iterator[tuple[int, mu
         process.join()
 
 
-def figures_of(rounds: Sequence[Together]) -> ServerFigures:
-    """Medians over all answers, and over the rounds."""
+def figures_of(rounds: Sequence[Together]) -> Report:
+    """What the clients of a server saw: the median of all answers, and of the rounds."""
     answers = [answer for together in rounds for answer in together.answers]
-    return ServerFigures(
-        first_token_ms=round(1e3 * statistics.median(answer.first_s for answer in answers)),
-        tokens_per_s=round(statistics.median(together.tokens_per_s for together in rounds), 1),
-        tokens=sum(answer.tokens for answer in answers),
-    )
+    return {
+        "first_token_ms": round(1e3 * statistics.median(answer.first_s for answer in answers)),
+        "tokens_per_s": round(statistics.median(together.tokens_per_s for together in rounds), 1),  # of all clients
+        "tokens": sum(answer.tokens for answer in answers),  # of text
+    }

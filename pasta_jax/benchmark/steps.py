@@ -7,6 +7,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +32,7 @@ from pasta_jax.weights.load import platform_dtype
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
 
+Key = TypeVar("Key")
 Runner = Callable[[], float]  # runs a fixed number of steps and returns the milliseconds of one
 
 
@@ -155,9 +157,9 @@ def event_runners(model: Model, slots: int, prompt: int) -> dict[str, Runner]:
     return runners | {"in one call": lambda: alone(1, 8), "in many calls": lambda: alone(8, 1)}
 
 
-def interleaved(runners: Mapping[str, Runner], rounds: int) -> dict[str, list[float]]:
+def interleaved(runners: Mapping[Key, Runner], rounds: int) -> dict[Key, list[float]]:
     """Milliseconds of each runner. Runners alternate (A B C A B C …), so that a drifting machine affects all alike."""
-    times: dict[str, list[float]] = {name: [] for name in runners}
+    times: dict[Key, list[float]] = {name: [] for name in runners}
     with Progress("rounds", rounds) as progress:
         for _ in range(rounds):
             for name, runner in runners.items():

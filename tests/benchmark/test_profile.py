@@ -9,8 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from pasta_jax.benchmark import phases, profile_run
-from pasta_jax.benchmark import profile as answers
+from pasta_jax.benchmark import phases, profile
 from pasta_jax.benchmark.settings import BenchmarkSettings, InterpreterBenchmark, ProfileBenchmark, StepBenchmark
 from pasta_jax.decode.trace import Trace
 from pasta_jax.models.config import PRESETS
@@ -75,8 +74,8 @@ def test_an_answer_costs_its_steps_by_width_and_its_events():
     ]  # fmt: skip
     step, token = (np.asarray(column) for column in zip(*fed, strict=True))
     trace = dataclasses.replace(blank_trace(), step=step, token=token, steps=5, rows=6)
-    costs = answers.Costs({1: 10.0, 3: 14.0, 6: 20.0}, fork=0.5, join=0.25)
-    assert answers.parts_of(trace, 3, costs) == {
+    costs = profile.Costs({1: 10.0, 3: 14.0, 6: 20.0}, fork=0.5, join=0.25)
+    assert profile.parts_of(trace, 3, costs) == {
         "path": 30.0, "waiting": 20.0, "rows": 4.0 + 4.0 + 10.0, "forks": 1.0, "joins": 0.25,
     }  # fmt: skip
 
@@ -97,7 +96,7 @@ def toy() -> Model:
 
 @pytest.mark.extended
 def test_a_profile_adds_up_and_leaves_its_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(profile_run, "load_or_make", lambda _: toy())
+    monkeypatch.setattr(profile, "load_or_make", lambda _: toy())
     programs = tmp_path / "programs.jsonl"
     text = 'a<promise topic="b" tokens=1 /><async>c d</async><promise topic="e" tokens=1 /><async>f</async><sync/>g h'
     programs.write_text(json.dumps({"program": text}) + "\n")
@@ -106,17 +105,17 @@ def test_a_profile_adds_up_and_leaves_its_files(tmp_path, monkeypatch):
         decode=StepBenchmark(steps=4, rounds=2),
         profile=ProfileBenchmark(folder=str(tmp_path / "profile")),
     )
-    report = profile_run.profile(settings)
-    assert list(report.phases) == [1, 3]
-    for rows, by_phase in report.phases.items():
-        assert sum(by_phase.values()) == pytest.approx(report.ms_per_step[rows], abs=0.05)
+    report = profile.profile(settings)
+    assert list(report["phases"]) == [1, 3]
+    for rows, by_phase in report["phases"].items():
+        assert sum(by_phase.values()) == pytest.approx(report["ms_per_step"][rows], abs=0.05)
         assert by_phase["products"] > 0
-    [answer] = report.answers
-    assert answer.steps >= answer.critical_path > 0
-    assert sum(answer.parts.values()) == pytest.approx(answer.asynchronous_ms, abs=1)
+    [answer] = report["answers"]
+    assert answer["steps"] >= answer["critical_path"] > 0
+    assert sum(answer["parts"].values()) == pytest.approx(answer["asynchronous_ms"], abs=1)
     folder = tmp_path / "profile"
     assert json.loads((folder / "report.json").read_text())["benchmark"] == "profile"
     assert json.loads(gzip.decompress((folder / "step_of_3_rows.perfetto.json.gz").read_bytes()))["traceEvents"]
     for name in ("steps.svg", "answers.svg"):
         assert "<svg" in (folder / name).read_text()
-    assert "products" in profile_run.table(report)
+    assert "products" in profile.table(report)

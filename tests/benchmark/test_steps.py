@@ -11,7 +11,6 @@ import pytest
 
 from pasta_jax.benchmark import programs, steps
 from pasta_jax.benchmark import run as benchmark
-from pasta_jax.benchmark.reports import as_json
 from pasta_jax.benchmark.settings import BenchmarkSettings, StepBenchmark, TrainBenchmark
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import empty_state
@@ -68,8 +67,8 @@ def test_replays_report_the_clock_of_their_program():
     assert replay.parallelism == parallelism(ids, ByteTokenizer.tags, 0)
     assert replay.theoretical == replay.tokens / replay.critical_path
     summary = programs.summary([replay, replay])
-    assert summary.programs == 2
-    assert summary.efficiency == pytest.approx(summary.realised / summary.theoretical, abs=0.01)
+    assert summary["programs"] == 2
+    assert summary["efficiency"] == pytest.approx(summary["realised"] / summary["theoretical"], abs=0.01)
 
 
 def test_unreadable_programs_are_named_by_file_and_line(tmp_path):
@@ -141,10 +140,10 @@ def test_the_decode_report_compares_peers_that_ran_beside_ours_by_width(monkeypa
     monkeypatch.setattr(benchmark.peers, "runners", lambda *_: peers)
     report = benchmark.decode(small(monkeypatch, tmp_path), with_peers=True)
     assert order == ["ours/1", "theirs/1", "ours/2", "theirs/2"]
-    assert report.ms_per_step == report.ms_per_step_min == {1: 2.0, 2: 4.0}
-    assert report.peers == {"transformers": {1: 4.0, 2: 4.0}}
-    assert report.ours_over_peer == {"transformers": {1: 0.5, 2: 1.0}}
-    alone = json.loads(as_json(benchmark.decode(small(monkeypatch, tmp_path), with_peers=False)))
+    assert report["ms_per_step"] == report["ms_per_step_min"] == {1: 2.0, 2: 4.0}
+    assert report["peers"] == {"transformers": {1: 4.0, 2: 4.0}}
+    assert report["ours_over_peer"] == {"transformers": {1: 0.5, 2: 1.0}}
+    alone = json.loads(benchmark.as_json(benchmark.decode(small(monkeypatch, tmp_path), with_peers=False)))
     assert (alone["benchmark"], alone["copy_gb_s"], alone["ms_per_step"]) == ("decode", 10.0, {"1": 2.0, "2": 4.0})
     assert not alone.keys() & {"peers", "ours_over_peer"}
 
@@ -156,13 +155,13 @@ def test_the_prefill_report_compares_peers_that_ran_beside_ours_by_length(monkey
     monkeypatch.setattr(benchmark.peers, "prefill_runners", lambda *_: peers)
     prefill = {"lengths": (8, 24), "slots": 32, "rounds": 1}
     alone = benchmark.prefill(small(monkeypatch, tmp_path, prefill=prefill), with_peers=False)
-    assert min(alone.ms.values()) > 0
-    assert alone.peers is None
+    assert min(alone["ms"].values()) > 0
+    assert alone["peers"] is None
     monkeypatch.setattr(steps, "prefill_runner", lambda model, slots, prompt: fixed(f"ours/{prompt}", prompt, order))
     report = benchmark.prefill(small(monkeypatch, tmp_path, prefill=prefill), with_peers=True)
     assert order == ["ours/8", "theirs/8", "ours/24", "theirs/24"]
-    assert (report.ms, report.tokens_per_s) == ({8: 8.0, 24: 24.0}, {8: 1000.0, 24: 1000.0})
-    assert report.ours_over_peer == {"llama_cpp": {8: 2.0, 24: 6.0}}
+    assert (report["ms"], report["tokens_per_s"]) == ({8: 8.0, 24: 24.0}, {8: 1000.0, 24: 1000.0})
+    assert report["ours_over_peer"] == {"llama_cpp": {8: 2.0, 24: 6.0}}
     with pytest.raises(PastaError, match=r"prefill.lengths: 32 tokens don't fit 32 slots; raise slots"):
         benchmark.prefill(small(monkeypatch, tmp_path, prefill=prefill | {"lengths": (32,)}), with_peers=False)
 
@@ -184,9 +183,9 @@ def test_peers_are_refused_for_weights_that_they_would_not_read(monkeypatch, tmp
 
 def test_the_train_report_counts_tokens(monkeypatch, tmp_path):
     report = benchmark.train(small(monkeypatch, tmp_path), with_peers=False)
-    assert report.ms_per_step.keys() == report.tokens_per_s.keys() == {"ours"}
-    assert report.mfu == "unknown"
-    assert "ours_over_peer" not in json.loads(as_json(report))
+    assert report["ms_per_step"].keys() == report["tokens_per_s"].keys() == {"ours"}
+    assert report["mfu"] == "unknown"
+    assert "ours_over_peer" not in json.loads(benchmark.as_json(report))
 
 
 @requires_dev("torch")
@@ -195,7 +194,7 @@ def test_steps_of_transformers_are_taken_in_a_process_of_their_own(monkeypatch, 
     monkeypatch.setattr(benchmark.peers, "require", lambda *_: None)
     monkeypatch.setattr(benchmark.peers.packages, "cache_dir", lambda: tmp_path)
     report = benchmark.train(small(monkeypatch, tmp_path), with_peers=True)
-    assert report.ms_per_step["transformers"] > 0
+    assert report["ms_per_step"]["transformers"] > 0
     (tmp_path / "peers/tiny/config.json").write_text("{}")
     with pytest.raises(PastaError, match=r"^transformers: its process ended with exit code 1; see above$"):
         benchmark.train(small(monkeypatch, tmp_path), with_peers=True)
@@ -213,12 +212,12 @@ def test_the_interpreter_report_combines_steps_events_and_replays(monkeypatch, t
     )
     monkeypatch.setattr(programs, "measure", lambda model, items, *_: [replay for _ in items])
     report = benchmark.interpreter(small(monkeypatch, tmp_path, interpreter=interpreter))
-    assert (report.programs, report.rows, report.parallelism) == (1, 2, 3.0)
-    assert (report.theoretical, report.realised, report.efficiency) == (3.0, 1.5, 0.5)
-    assert report.steps_over_critical_path == 1.1
-    assert (report.ms_per_step, report.in_one_row_steps) == ({1: 2.0, 2: 4.0}, {1: 1.0, 2: 2.0})
-    assert (report.ms_of_a_plain_step_of_2_rows, report.fork_ms, report.join_ms) == (4.0, 1.0, 0.5)
-    assert report.host_overhead_ms == 0.25
+    assert (report["programs"], report["rows"], report["parallelism"]) == (1, 2, 3.0)
+    assert (report["theoretical"], report["realised"], report["efficiency"]) == (3.0, 1.5, 0.5)
+    assert report["steps_over_critical_path"] == 1.1
+    assert (report["ms_per_step"], report["in_one_row_steps"]) == ({1: 2.0, 2: 4.0}, {1: 1.0, 2: 2.0})
+    assert (report["ms_of_a_plain_step_of_2_rows"], report["fork_ms"], report["join_ms"]) == (4.0, 1.0, 0.5)
+    assert report["host_overhead_ms"] == 0.25
 
 
 @pytest.mark.extended
@@ -229,10 +228,10 @@ def test_sampling_counts_every_answer_at_every_number_of_lanes(monkeypatch, tmp_
         "source": str(path), "lanes": (1, 4), "count": 2, "waves": 1.0, "max_tokens": 6, "rows": 2, "slots": 128
     }  # fmt: skip
     report = benchmark.sampling(small(monkeypatch, tmp_path, sampling=sampling))
-    assert [lanes.answers for lanes in report.lanes.values()] == [2, 4]
-    for lanes in report.lanes.values():
-        assert lanes.answers <= lanes.tokens <= 6 * lanes.answers + lanes.answers
-        assert lanes.hours_of_2000_prompts >= 0
+    assert [lanes["answers"] for lanes in report["lanes"].values()] == [2, 4]
+    for lanes in report["lanes"].values():
+        assert lanes["answers"] <= lanes["tokens"] <= 6 * lanes["answers"] + lanes["answers"]
+        assert lanes["hours_of_2000_prompts"] >= 0
 
 
 def test_settings_out_of_range_are_refused(monkeypatch, tmp_path):
