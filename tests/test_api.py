@@ -51,6 +51,7 @@ def test_text_messages_and_ids_are_the_same_prompt(model):
     assert len({answer.text for answer in answers}) == 1
     decoded = model.tokenizer.decode(ids)
     assert [answer.trace.prompt for answer in answers] == ["why?", decoded, decoded, "why?", "why?"]
+    assert not any(answer.trace.replayed for answer in answers)
 
     for pair in (prompts[1:3], prompts[3:]):
         assert {answer.text for answer in pasta.generate(model, pair, **QUICK)} == {answers[0].text}

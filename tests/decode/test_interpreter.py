@@ -29,21 +29,19 @@ from pasta_jax.lang.structure import Place, Positions, visible
 from pasta_jax.oracle import decoding
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
-from tests.helpers import models
 from tests.helpers.byte_tokenizer import ByteTokenizer
-from tests.helpers.models import random_params
+from tests.helpers.models import SMALLEST, random_params
+from tests.helpers.traces import script_of
 
 TOKENIZER = ByteTokenizer()
 TAGS = TOKENIZER.tags
 SLOTS = 256
 LONGEST = 480  # ids of a scripted program: nearly twice what the pool holds
-# The smallest possible model: where all tokens are forced, only the state's integers are compared.
-TINY = dataclasses.replace(models.TINY, embed=4, ff=4, head_dim=2, context=4096)
 
 
 @functools.cache
 def tiny() -> Model:
-    return Model("tiny", TINY, jax.device_put(random_params(TINY, 1)), TOKENIZER)
+    return Model("tiny", SMALLEST, jax.device_put(random_params(SMALLEST, 1)), TOKENIZER)
 
 
 # Scripted programs
@@ -75,68 +73,24 @@ def random_parts(rng: random.Random) -> list[Text | Chunk | Sync]:
     return parts
 
 
-def script_of(parts: list[Text | Chunk | Sync]) -> list[list[int]]:
-    """The tokens of each thread: main's, then every chunk's."""
-    main, chunks = [], []
-    for part in parts:
-        match part:
-            case Text(text):
-                main += text.encode()
-            case Chunk(topic, tens, text):
-                main += [TAGS.promise, *topic.encode(), TAGS.close(tens)]
-                chunks.append([*text.encode(), TAGS.end_async])
-            case Sync():
-                main.append(TAGS.sync)
-    return [[*main, TOKENIZER.end_of_turn], *chunks]
-
-
-def random_budget(rng: random.Random, length: int) -> int:
-    return rng.choice([LONGEST, rng.randint(1, length + 1)])
-
-
-@dataclasses.dataclass(frozen=True)
-class LaneRecord:
-    """What one lane of the device holds at the end."""
-
-    token: list[int]
-    thread: list[int]
-    step: list[int]
-    position: list[int]
-    sees: np.ndarray
-    finish: int
-    closed: list[int]
-    steps: int
-    live: bool
-
-
-def read_lanes(state: DecodeState) -> list[LaneRecord]:
+def held(state: DecodeState, lane: int) -> tuple[dict[str, object], np.ndarray]:
+    """What a lane of the device holds at the end, and which of its tokens see which."""
     names = ("token", "chunk", "step", "position", "epoch", "main")
-    pool = {name: np.asarray(getattr(state.pool, name)) for name in names}
-    rest = (state.pool.fill, state.finish, state.threads.closed, state.spawned, state.step, state.live)
-    fill, finish, closed, spawned, steps, live = map(np.asarray, rest)
-    records = []
-    for lane in range(state.lanes):
-        at = {name: field[lane, : fill[lane]] for name, field in pool.items()}
-        present = at["step"][None, :] <= at["step"][:, None]  # written before anyone attends
-        place = Place(at["chunk"], at["epoch"], at["main"])
-        sees = visible(present, place.queries(), place.keys())
-        columns = [at[name].tolist() for name in ("token", "chunk", "step", "position")]
-        closings = closed[lane, 1 : spawned[lane] + 1].tolist()
-        records.append(LaneRecord(*columns, sees, int(finish[lane]), closings, int(steps[lane]), bool(live[lane])))
-    return records
+    fill, spawned = int(state.pool.fill[lane]), int(state.spawned[lane])
+    at = {name: np.asarray(getattr(state.pool, name))[lane, :fill] for name in names}
+    place = Place(at["chunk"], at["epoch"], at["main"])
+    present = at["step"][None, :] <= at["step"][:, None]  # written before anyone attends
+    columns = {name: at[name].tolist() for name in names[:4]}
+    closed = np.asarray(state.threads.closed)[lane, 1 : spawned + 1].tolist()
+    rest = {"finish": int(state.finish[lane]), "steps": int(state.step[lane]), "live": bool(state.live[lane])}
+    return columns | {"closed": closed} | rest, visible(present, place.queries(), place.keys())
 
 
-def assert_same_record(record: LaneRecord, answer: decoding.Answer) -> None:
+def expected_of(answer: decoding.Answer) -> dict[str, object]:
+    """The same of the oracle's answer."""
     tape = answer.tape
-    assert record.token == tape.token
-    assert record.thread == tape.thread
-    assert record.step == tape.step
-    assert record.position == tape.position
-    assert np.array_equal(record.sees, tape.sees[: len(tape), : len(tape)])
-    assert record.finish == answer.finish
-    assert record.closed == answer.closed
-    assert record.steps == answer.steps
-    assert not record.live
+    columns = {"token": tape.token, "chunk": tape.thread, "step": tape.step, "position": tape.position}
+    return columns | {"closed": answer.closed, "finish": answer.finish, "steps": answer.steps, "live": False}
 
 
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
@@ -159,19 +113,18 @@ def test_scripted_programs_equal_the_oracles(count, config, positions):
     spec = loop_spec(model, config, SLOTS, sequential=False)
     # Prefill does not depend on rows: one compiled program.
     prefill_spec = loop_spec(tiny(), dataclasses.replace(config, rows=2), SLOTS, sequential=False)
-    state = empty_state(TINY, config.lanes, SLOTS, jnp.float32, stacked=False)
+    state = empty_state(SMALLEST, config.lanes, SLOTS, jnp.float32, stacked=False)
     done, ends = 0, Counter()
     while done < count:
         some = min(rng.choice([config.lanes, rng.randint(1, config.lanes)]), count - done)
         lanes = rng.sample(range(config.lanes), some)
         requests, scripts, programs = {}, {}, [[]] * config.lanes
         for lane in lanes:
-            parts = random_parts(rng)
-            scripts[lane] = script_of(parts)
-            programs[lane] = Program(tuple(parts)).ids(TOKENIZER)
+            program = Program(tuple(random_parts(rng)))
+            scripts[lane], programs[lane] = script_of(program), program.ids(TOKENIZER)
             # A prompt may hold any id; tags in it have no meaning.
             prompt = tuple(rng.randrange(384) for _ in range(rng.choice([1, 2, 9, rng.randint(1, 32)])))
-            budget = random_budget(rng, len(programs[lane]))
+            budget = rng.choice([LONGEST, rng.randint(1, len(programs[lane]) + 1)])
             requests[lane] = Request(
                 prompt, budget, sequential=False, rules=Rules(max_topic_tokens=LONGEST, max_chunk_tokens=LONGEST)
             )
@@ -181,11 +134,12 @@ def test_scripted_programs_equal_the_oracles(count, config, positions):
         for lane, request in requests.items():
             state = start(model, state, lane, request, prefill_spec, first=scripts[lane][0][0])
         script = Script(jnp.asarray(tokens), script.start)
-        state = run(model.params, state, np.int32(10**6), np.False_, config=TINY, spec=spec, script=script)
-        records = read_lanes(state)
+        state = run(model.params, state, np.int32(10**6), np.False_, config=SMALLEST, spec=spec, script=script)
         for lane in lanes:
-            answer = decoding.scripted(requests[lane], config, TOKENIZER, TINY.context, positions, scripts[lane])
-            assert_same_record(records[lane], answer)
+            answer = decoding.scripted(requests[lane], config, TOKENIZER, SMALLEST.context, positions, scripts[lane])
+            record, sees = held(state, lane)
+            assert record == expected_of(answer)
+            assert np.array_equal(sees, answer.tape.sees[: len(sees), : len(sees)])
             ends[answer.finish] += 1
             ends["forks"] += len(answer.closed)
             ends["most forks"] = max(ends["most forks"], len(answer.closed))
@@ -220,9 +174,9 @@ def test_the_worked_example_is_correct():
 
 
 def test_profiles_name_the_phases_of_steps_and_of_prefills():
-    state = empty_state(TINY, 1, SLOTS, jnp.float32, stacked=False)
+    state = empty_state(SMALLEST, 1, SLOTS, jnp.float32, stacked=False)
     spec = loop_spec(tiny(), DecodeConfig(lanes=1, rows=2, slots=SLOTS), SLOTS, sequential=False)
-    fixed = {"config": TINY, "spec": spec}
+    fixed = {"config": SMALLEST, "spec": spec}
     one = np.int32(1)
     for lowered, phases in (
         (run.lower(tiny().params, state, one, np.False_, **fixed), "open pick write model sample advance"),
@@ -238,7 +192,7 @@ def test_profiles_name_the_phases_of_steps_and_of_prefills():
 @pytest.mark.slow
 @pytest.mark.usefixtures("fully_compiled")
 def test_the_state_is_donated_and_the_pool_never_copied():
-    config = dataclasses.replace(TINY, head_dim=64)
+    config = dataclasses.replace(SMALLEST, head_dim=64)
     decode_config = DecodeConfig(lanes=4, rows=4, slots=1024)
     model = dataclasses.replace(tiny(), config=config, params=jax.device_put(random_params(config, 1)))
     spec = loop_spec(model, decode_config, decode_config.slots, sequential=False)
@@ -259,7 +213,7 @@ def test_the_state_is_donated_and_the_pool_never_copied():
 def test_admission_donates_the_state_too(monkeypatch):
     config = DecodeConfig(lanes=1, rows=2, slots=SLOTS)
     spec = loop_spec(tiny(), config, SLOTS, sequential=False)
-    states = [empty_state(TINY, 1, SLOTS, jnp.float32, stacked=False)]
+    states = [empty_state(SMALLEST, 1, SLOTS, jnp.float32, stacked=False)]
     monkeypatch.setattr(prefilling, "admit", lambda *arguments: states.append(admit(*arguments)) or states[-1])
     states.append(start(tiny(), states[0], 0, Request((1, 2, 3), 9, sequential=False), spec))
     deleted = [{leaf.is_deleted() for leaf in jax.tree.leaves(state)} for state in states]

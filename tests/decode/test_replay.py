@@ -127,18 +127,22 @@ def assert_fed_by_the_clock(result, prompt, program, parts, tags, rows: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("rows", "policy", "stacked", "prefixes"),
+    ("rows", "policy", "stacked", "prefixes", "as_apar"),
     [
-        pytest.param(4, "predicted", True, (16, 80), marks=pytest.mark.slow),
-        pytest.param(8, "constant", False, (32,), marks=pytest.mark.slow),
-        pytest.param(2, "shared_start", False, (), marks=pytest.mark.extended),
+        pytest.param(4, "predicted", True, (16, 80), False, marks=pytest.mark.slow),
+        pytest.param(8, "constant", False, (32,), False, marks=pytest.mark.slow),
+        pytest.param(2, "shared_start", False, (), False, marks=pytest.mark.extended),
+        pytest.param(2, "shared_start", False, (), True, marks=pytest.mark.slow),
     ],
 )
-def test_replay_computes_what_one_forward_pass_computes(rows, policy, stacked, prefixes):
+def test_replay_computes_what_one_forward_pass_computes(rows, policy, stacked, prefixes, as_apar):
     model = dataclasses.replace(toy(stacked), positions=Positions(policy, 13))
     config = DecodeConfig(lanes=8, rows=rows, slots=SLOTS)
     for seed in range(3):
         pairs = random_pairs(config.lanes, seed=100 * rows + seed)
+        if as_apar:
+            pairs = [(prompt, to_tree(program, TOKENIZER.tags).tolist()) for prompt, program in pairs]
+        assert sum(TOKENIZER.tags.promise in program for _, program in pairs) > 2
         results, ours = interleaved(model, pairs, config, prefixes)
         theirs, structures = teacher_forced(model, pairs)
         for lane, (prompt, program) in enumerate(pairs):
@@ -146,20 +150,6 @@ def test_replay_computes_what_one_forward_pass_computes(rows, policy, stacked, p
             both = (pieces_of(hidden, SLOTS)[0] for hidden in (ours[lane], theirs[lane, results[lane].linear]))
             ours_NxV, theirs_NxV = (logits_of(model.params, hidden, config=model.config) for hidden in both)
             np.testing.assert_allclose(ours_NxV, theirs_NxV, atol=1e-5, rtol=0)
-
-
-@pytest.mark.slow
-def test_apar_decodes_what_one_forward_pass_computes():
-    model = dataclasses.replace(toy(False), positions=Positions("shared_start", 13))
-    pairs = [(prompt, to_tree(program, TOKENIZER.tags).tolist()) for prompt, program in random_pairs(8, seed=11)]
-    assert sum(TOKENIZER.tags.promise in program for _, program in pairs) > 4
-    results, ours = interleaved(model, pairs, DecodeConfig(lanes=8, rows=2, slots=SLOTS), ())
-    theirs, structures = teacher_forced(model, pairs)
-    for lane, (prompt, program) in enumerate(pairs):
-        assert_fed_by_the_clock(results[lane], prompt, program, structures[lane], TOKENIZER.tags, rows=2)
-        both = (pieces_of(hidden, SLOTS)[0] for hidden in (ours[lane], theirs[lane, results[lane].linear]))
-        ours_NxV, theirs_NxV = (logits_of(model.params, hidden, config=model.config) for hidden in both)
-        np.testing.assert_allclose(ours_NxV, theirs_NxV, atol=1e-5, rtol=0)
 
 
 @pytest.mark.usefixtures("few_programs")

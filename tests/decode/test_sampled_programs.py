@@ -14,7 +14,7 @@ import pytest
 from pasta_jax.decode.generate import generate, loop_spec, stream
 from pasta_jax.decode.interpreter import run
 from pasta_jax.decode.prefill import admit, prefill, start
-from pasta_jax.decode.request import Request, Result
+from pasta_jax.decode.request import Event, Request, Result
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import BUDGET, LENGTH, OPEN, OWN, STOP, empty_state
 from pasta_jax.lang.program import Program
@@ -23,7 +23,7 @@ from pasta_jax.oracle import choice, decoding
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
 from tests.helpers.byte_tokenizer import ByteTokenizer
-from tests.helpers.models import TINY, random_params
+from tests.helpers.models import SMALLEST, random_params
 
 
 class Syllables(ByteTokenizer):
@@ -37,7 +37,6 @@ class Syllables(ByteTokenizer):
 
 TOKENIZER = Syllables()
 TAGS = TOKENIZER.tags
-SMALLEST = dataclasses.replace(TINY, embed=4, ff=4, head_dim=2, context=4096)
 
 
 @functools.cache
@@ -62,7 +61,9 @@ SAMPLINGS = (
     Rules(temperature=1.0),
     Rules(temperature=1.0, top_k=40),
     Rules(temperature=1.0, top_p=0.9),
-    Rules(temperature=0.7, top_k=100, top_p=0.95),
+    Rules(temperature=0.7, top_k=100, top_p=0.95, min_p=0.05, repetition_penalty=0.8),
+    Rules(repetition_penalty=1.3),
+    Rules(temperature=1.0, min_p=0.2),
     Rules(),
 )
 
@@ -229,12 +230,15 @@ def test_answers_at_high_temperature_are_well_formed():
 
 
 @pytest.mark.parametrize("round_steps", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 1000))])
-def test_the_length_of_rounds_does_not_matter(round_steps):
+def test_the_length_of_rounds_does_not_matter_and_a_stream_yields_every_token_once(round_steps):
     requests = random_requests(100)[:20]
     items = list(stream(talkative(), requests, EIGHT_LANES, round_steps))
     results = {item.request: item for item in items if isinstance(item, Result)}
     for number, expected in enumerate(answered(100)[:20]):
         assert fields_of(results[number]) == fields_of(expected)
+        events = [item for item in items if isinstance(item, Event) and item.request == number]
+        fed = zip(*(getattr(expected.trace, name).tolist() for name in ("token", "thread", "step")), strict=True)
+        assert [(event.token, event.thread, event.step) for event in events] == list(fed)
 
 
 @pytest.mark.slow  # quick: test_interpreter.py and test_replay.py decode with 2, 4 and 8 rows

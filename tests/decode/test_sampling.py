@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from scipy.special import chdtri
 
-from pasta_jax.decode.sampling import FORBIDDEN, draw, keep_top
+from pasta_jax.decode.sampling import FORBIDDEN, draw, keep_top, penalize
 from pasta_jax.decode.state import arrays
+from pasta_jax.lang.tags import TagIds
 from pasta_jax.oracle import choice
+from pasta_jax.oracle.choice import Query, Tape, penalized
 from pasta_jax.weights.rules import Rules
 
 keep_top_jit = jax.jit(keep_top)
@@ -108,6 +110,30 @@ def test_every_row_has_its_own_filter():
     for row in range(len(rows())):
         alone = np.asarray(keep_top_jit(rows()[row : row + 1], top_k[row : row + 1], top_p[row : row + 1]))[0]
         assert np.array_equal(alone, together[row])
+
+
+@pytest.mark.slow  # imports torch; quick: test_sampled_programs.py compares them with the oracle
+@pytest.mark.parametrize("penalty", [1.0, 1.5, 0.7])
+def test_min_p_and_the_repetition_penalty_are_those_of_hugging_face(penalty):
+    process = pytest.importorskip("transformers.generation.logits_process")
+    torch = pytest.importorskip("torch")
+    logits = np.random.default_rng(0).normal(0, 3, (1, 50)).astype(np.float32)
+    seen = [3, 7, 7, 41]
+    expected = process.RepetitionPenaltyLogitsProcessor(penalty)(torch.tensor([seen]), torch.tensor(logits)).numpy()
+    is_seen = np.isin(np.arange(50), seen)[None]
+    np.testing.assert_array_equal(penalize(logits, np.full(1, penalty, np.float32), lambda: is_seen), expected)
+    kept = np.flatnonzero(np.isfinite(process.MinPLogitsWarper(0.1)(None, torch.tensor(logits)).numpy()))
+    rules, number = rules_of(2000, temperature=1.0, min_p=0.1, seed=3), np.arange(2000, dtype=np.int32)
+    drawn = draw_jit(np.repeat(logits, 2000, 0), rules, 0 * number, number)
+    np.testing.assert_array_equal(np.unique(drawn), kept)
+    assert 1 < len(kept) < 50
+
+
+def test_tags_are_not_penalised():
+    tape = Tape(np.ones((2, 2), bool), token=[5, 20], thread=[0, 0], step=[0, 0], position=[0, 1])
+    query = Query(1, 0, 0, "main")
+    penalized_V = penalized(np.full(100, 2, np.float32), tape, query, 2.0, TagIds(20))
+    assert penalized_V[[5, 20, 6]].tolist() == [1, 2, 2]
 
 
 # Draws

@@ -23,22 +23,8 @@ from tests.helpers.models import TINY
 
 LANES, SLOTS = 16, 48
 PIECES = [
-    "ci",
-    "nn",
-    "cinn",
-    "amon",
-    "abar",
-    " Cinn",
-    "AMON",
-    " ",
-    "\n",
-    ". ",
-    " a b",
-    "red ",
-    "wine",
-    " Wine",
-    "1",
-    "",
+    *("ci", "nn", "cinn", "amon", "abar", "AMON", "wine", "1"),
+    *(" Cinn", " Wine", "red ", " a b", ". ", " ", "\n", ""),
 ]
 
 

@@ -12,7 +12,7 @@ def decode_with_few_programs(patch: pytest.MonkeyPatch) -> None:
     """Programs with one loop, of all rows, that read the whole pool, and prefills of two lengths.
 
     Users' programs have a second loop, of one row, and up to four more, and attention to prefixes of the pool;
-    test_interpreter.py, test_sampled_programs.py, test_replay.py and test_generate.py show that they change no token.
+    test_interpreter.py, test_sampled_programs.py and test_replay.py show that they change no token.
     """
     loop_spec = generate.loop_spec
 

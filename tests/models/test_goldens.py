@@ -117,8 +117,8 @@ def test_goldens(name):
 
 @compiled_as_for_users
 def test_a_ragged_batch_equals_the_uncached_model(name):
-    """That cached logits equal uncached ones is shown on real text in test_replay.py, and that lanes change no token in
-    test_generate.py; here each sampled token must be the uncached model's likeliest, within rounding."""
+    """That cached logits equal uncached ones is shown on real text in test_replay.py, and that lanes change no token
+    in test_sampled_programs.py; here each sampled token must be the uncached model's likeliest, within rounding."""
     tags = model_of(name).tokenizer.tags
     for result, drawn_from_NxV in zip(answers(name), logits(name), strict=False):
         answer, logits_NxV = result.trace.token, drawn_from_NxV.copy()
