@@ -23,12 +23,11 @@ DECAYS: tuple[tuple[str, bool], ...] = (
 
 def schedule(settings: TrainingSettings, steps: int) -> Callable[[int | jax.Array], jax.Array]:
     """The learning rate of a step, counted from 0: a rise over `warmup` steps, then decay to 0 at `steps`."""
-    if not 0 <= settings.warmup < steps:
-        raise PastaError(f"warmup {settings.warmup}: must be from 0 to below steps ({steps})")
+    warmup = min(settings.warmup, steps // 2)
 
     def learning_rate(step: int | jax.Array) -> jax.Array:
-        up = (step + 1) / (settings.warmup + 1)
-        left = (steps - step) / (steps - settings.warmup)
+        up = (step + 1) / (warmup + 1)
+        left = (steps - step) / (steps - warmup)
         match settings.decay:
             case "linear":
                 down = left

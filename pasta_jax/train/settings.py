@@ -80,7 +80,7 @@ class TrainingSettings:
     """What supervised training and preference training share."""
 
     learning_rate: AtLeastZero = 1e-5  # at the end of the warm-up
-    warmup: Count = 0  # steps in which it rises linearly first
+    warmup: Count = 0  # steps in which it rises linearly first, at most half of all
     decay: Literal["linear", "cosine", "constant"] = "linear"  # how it falls to 0 afterwards; constant: not at all
     weight_decay: AtLeastZero = 0.0
     clip: AboveZero = 1.0  # largest global norm of a gradient; a large value clips nothing

@@ -137,7 +137,7 @@ def settings_with(**changes) -> SftSettings:
 
 def train(workdir: Path, **changes) -> sft.Result:
     """A run of the pipeline in this process, on all of its devices: as small as can be."""
-    smallest = {"train__steps": 1, "train__warmup": 0, "data__rows": 8, "data__toy_count": 8, "data__held_out": 0}
+    smallest = {"train__steps": 1, "data__rows": 8, "data__toy_count": 8, "data__held_out": 0}
     smallest |= {"fresh__layers": 1, "fresh__embed": 8, "fresh__ff": 8, "fresh__heads": 1, "fresh__kv_heads": 1}
     return sft.run(settings_with(**smallest | changes), workdir, lambda: False)
 
