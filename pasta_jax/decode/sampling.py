@@ -81,7 +81,9 @@ def keep_top(logits_NxV: jax.Array, top_k_N: jax.Array, top_p_N: jax.Array) -> j
     def holds_enough(edge_N: jax.Array) -> jax.Array:
         return jnp.sum(jnp.where(order_NxV >= edge_N[:, None], mass_NxV, 0.0), axis=1) >= top_p_N
 
-    edge_N = jnp.where(top_p_N < 1, highest(holds_enough, order_NxV.shape[0]), jnp.iinfo(jnp.int32).min)
+    # The likeliest stays, also of a mass that rounds to 0, at which any edge holds enough.
+    edge_N = jnp.minimum(highest(holds_enough, order_NxV.shape[0]), jnp.max(order_NxV, axis=1))
+    edge_N = jnp.where(top_p_N < 1, edge_N, jnp.iinfo(jnp.int32).min)
     return jnp.where(order_NxV >= edge_N[:, None], kept_NxV, FORBIDDEN)
 
 

@@ -21,7 +21,6 @@ AtLeastZero = Annotated[float, Meta(ge=0, le=1e30)]
 AboveZero = Annotated[float, Meta(gt=0, le=1e30)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Momentum = Annotated[float, Meta(ge=0, lt=1)]
-TopP = Annotated[float, Meta(gt=0, le=1)]
 Seed = Annotated[int, Meta(ge=0, lt=2**32)]
 
 Lanes = Annotated[int, Meta(ge=1, le=4096)]

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from pasta_jax.errors import PastaError
-from pasta_jax.files.validated import AboveZero, AtLeastZero, Positive, TopP
+from pasta_jax.files.validated import AboveZero, AtLeastZero, Positive, Share
 from pasta_jax.weights.settings import ModelSource
 
 JudgeName = Literal["rules", "repetition", "shorter", "checked"]  # judges/choice.py
@@ -32,7 +32,7 @@ class Checks:
     weights: Weights = Weights()
     worst: float = -4.0  # nats per token whose fluency is 0
     best: float = -1.0  # and 1
-    share: TopP = 0.8  # of the other answer's new words that is enough
+    share: Share = 0.8  # of the other answer's new words that is enough
     scale: AboveZero = 0.25  # difference of two sums that is a verdict of 73%
 
     def __post_init__(self):

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from pasta_jax.errors import PastaError
-from pasta_jax.files.validated import Count, Positive, TopP, located, parse_json
+from pasta_jax.files.validated import Count, Positive, Share, located, parse_json
 from pasta_jax.weights.rules import MODELS_OWN, Given, optional
 
 FIX = "see the server's documentation"
@@ -113,7 +113,7 @@ class Body:
     max_tokens: Positive | None = None
     max_completion_tokens: Positive | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: TopP | None = None
+    top_p: Share | None = None
     seed: Seed | None = None
     n: Choices | None = None
     pasta: Extension | None = None

@@ -36,7 +36,8 @@ class ServeSettings:
     port: Annotated[int, Meta(ge=0, le=65535)] = 8000  # 0: any free one
     hosts: tuple[str, ...] = ()  # names under which a proxy on this machine serves it, as chat.example.com; empty: none
     key_variable: str = ""  # environment variable with the key that clients must send; empty: none
-    decoding: DecodeConfig = DecodeConfig(lanes=4, rows=8, slots=2048, widths=(2, 4))
+    # Packed, so that one client doesn't pay for the rows of all lanes.
+    decoding: DecodeConfig = DecodeConfig(lanes=4, rows=8, slots=2048, packed=(1, 2, 4, 8, 16))
     request: RequestSettings = RequestSettings(max_tokens=400)  # what a client's fields change
     mesh: MeshSettings = MeshSettings()
     stream_steps: Positive = 4  # steps between two reads of the device while somebody streams

@@ -8,7 +8,7 @@ states its own rules; decode/state.py makes arrays of them.
 import dataclasses
 from typing import Any, get_type_hints
 
-from pasta_jax.files.validated import AboveZero, AtLeastZero, Count, Seed, Share, TopP
+from pasta_jax.files.validated import AboveZero, AtLeastZero, Count, Seed, Share
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Defaults:
 
     temperature: AtLeastZero = 0.0  # 0: greedy, since an answer then needs no seed to be repeated
     top_k: Count = 0  # the most likely ids that may be drawn; 0: all
-    top_p: TopP = 1.0  # the probability mass that may be drawn, most likely ids first; 1: all
+    top_p: Share = 1.0  # the probability mass that may be drawn, most likely ids first; 0: the likeliest, 1: all
     max_topic_words: Count = 0  # of a topic, which is then one line; 0: no limit, as in the language
     distinct_topics: bool = False  # no topic spells an earlier one of the same answer (topics.py)
     end_stray_chunks: bool = False  # a chunk that would fork, join or end the turn ends instead (grammar.py)

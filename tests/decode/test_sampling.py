@@ -81,7 +81,7 @@ def test_top_k_is_sorting(top_k):
 
 
 @pytest.mark.parametrize("top_k", [0, 10])
-@pytest.mark.parametrize("top_p", [1e-30, 1e-4, 0.1, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("top_p", [0.0, 1e-300, 1e-46, 1e-40, 1e-30, 1e-4, 0.1, 0.5, 0.9, 0.999])
 def test_top_p_is_sorting(top_k, top_p):
     """If the mass of the likeliest ids is p to within rounding, either edge is correct."""
     ours, expected = kept_ids(rows(), top_k, top_p), sorted_out(rows(), top_k, top_p)

@@ -10,12 +10,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pasta_jax.decode.engine import Cancelled
+from pasta_jax.decode.generate import loop_spec
 from pasta_jax.errors import PastaError
 from pasta_jax.serve import server
 from pasta_jax.serve.choice import Choice, Cut
 from pasta_jax.serve.guard import Guard, host_of, is_loopback
 from pasta_jax.serve.server import bound, key_from
 from pasta_jax.serve.session import Session
+from pasta_jax.serve.settings import ServeSettings
+from tests.helpers.traces import tiny_model
 
 texts = st.text("ab\n", max_size=30)
 
@@ -167,3 +170,14 @@ def test_a_key_is_read_from_the_environment(monkeypatch):
 )
 def test_only_loopback_is_loopback(authority, expected):
     assert is_loopback(host_of(authority)) == expected
+
+
+def test_a_step_computes_at_most_twice_the_rows_that_all_clients_use():
+    """At the default settings: one client alone pays for its own rows, not for those of every lane."""
+    decoding = ServeSettings().decoding
+    sizes = loop_spec(tiny_model(), decoding, decoding.slots, sequential=False, topics=True).packed
+    most = decoding.lanes * decoding.rows
+    assert sizes[-1] == most
+    for needed in range(1, most + 1):
+        computed = next(size for size in sizes if size >= needed)
+        assert computed == 1 or computed < 2 * needed

@@ -156,7 +156,7 @@ def test_tags_in_a_users_text_stay_text(server, model):
         ({"messages": [{"role": "user", "content": " "}]}, 400, "the last text is blank"),
         ({"messages": QUESTION, "model": "gpt-5"}, 404, "model 'gpt-5': not served here; use 'talkative'"),
         ({"messages": QUESTION, "temperature": 3}, 400, "temperature: expected `float` <= 2.0"),
-        ({"messages": QUESTION, "top_p": 0}, 400, "top_p: expected"),
+        ({"messages": QUESTION, "top_p": -0.1}, 400, "top_p: expected"),
         ({"messages": QUESTION, "n": 9}, 400, "n: 9, at most 8 here"),
         ({"messages": QUESTION, "max_tokens": 0}, 400, "max_tokens: expected"),
         ({"messages": QUESTION, "stop": [""]}, 400, "stop[0]: expected"),

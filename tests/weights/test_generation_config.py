@@ -34,7 +34,7 @@ def test_the_file(content, expected, tmp_path):
 
 @pytest.mark.parametrize(
     "content",
-    ["{", "[]", '{"do_sample": true, "temperature": "hot"}', '{"do_sample": true, "top_p": 0}', '{"pasta_jax": 3}'],
+    ["{", "[]", '{"do_sample": true, "temperature": "hot"}', '{"do_sample": true, "top_p": -1}', '{"pasta_jax": 3}'],
 )
 def test_a_malformed_file_is_refused_by_name(content, tmp_path):
     (tmp_path / FILE).write_text(content)
