@@ -1,12 +1,12 @@
 r"""Answer a prompt with a model.
 
-    python -m launch.decode --config=configs/decode.py:smollm2_135m --prompt="Give three tips for staying healthy."
+    python -m launch.decode "Give three tips for staying healthy."
 
-Variants: smollm2_135m (instruct); pasta (the same with the adapter of checkpoints/ that forks, or another one named
-with --config.model.adapter); gemma3_270m (base model: continues the text, no chat); gemma_2b and gemma_7b (no package
-ships the weights: add --config.model.path=<GGUF file or Hugging Face folder>); local (any Gemma or Llama model at such
-a path); toy (the model of configs/sft.py:toy in runs/toy, with an example question). On two CPU cores SmolLM2 starts in
-about 4 s and writes about 100 tokens per second.
+Variants: pasta (SmolLM2-135M-Instruct with the adapter of checkpoints/ that forks, or with another one named with
+--config.model.adapter); smollm2_135m (without an adapter); gemma3_270m (base model: continues the text, no chat);
+gemma_2b and gemma_7b (no package ships the weights: add --config.model.path=<GGUF file or Hugging Face folder>); local
+(any Gemma or Llama model at such a path, or the folder of a training run); toy (the model of configs/sft.py:toy in
+runs/toy, with an example question). On two CPU cores SmolLM2 starts in about 4 s and writes about 100 tokens a second.
 
 The toy answers only questions of its own form: a line for each walk with a ring (birds, boats, colours, dances,
 fabrics, fish, fruits, games), its first word and the number of words, and perhaps a last line that requests the ends:
@@ -29,6 +29,16 @@ each answer has a page, and the file that the flag names links to them.
 from pasta_jax.answer.settings import DecodeSettings
 from pasta_jax.runs.settings import changed
 from pasta_jax.weights.settings import ModelSource
+
+
+def pasta() -> DecodeSettings:
+    """SmolLM2 with the adapter that forks, and its baseline, which does not; see their cards in checkpoints/."""
+    return changed(
+        DecodeSettings(),
+        model=ModelSource("smollm2_135m", adapter="pasta"),
+        baseline=ModelSource("smollm2_135m", adapter="baseline_sft"),
+        request=dict(max_tokens=400),
+    )
 
 
 def smollm2_135m() -> DecodeSettings:
@@ -54,16 +64,6 @@ def gemma_7b() -> DecodeSettings:
 def local() -> DecodeSettings:
     """Any Gemma or Llama model at model.path, also one trained here."""
     return DecodeSettings(ModelSource())
-
-
-def pasta() -> DecodeSettings:
-    """SmolLM2 with the adapter that forks, and its baseline, which does not; see their cards in checkpoints/."""
-    return changed(
-        DecodeSettings(),
-        model=ModelSource("smollm2_135m", adapter="pasta"),
-        baseline=ModelSource("smollm2_135m", adapter="baseline_sft"),
-        request=dict(max_tokens=400),
-    )
 
 
 def toy() -> DecodeSettings:

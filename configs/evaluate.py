@@ -1,4 +1,4 @@
-"""Measure a trained model, and its speed relative to its baseline's own answers.
+r"""Measure a trained model, and its speed relative to its baseline's own answers.
 
     python -m launch.evaluate --config=configs/evaluate.py:toy \
         --config.model.path=runs/toy/model --config.baseline.path=runs/toy_baseline/model

@@ -1,4 +1,4 @@
-"""Preference optimisation: from Pasta-SFT to a better and faster model; the weight of quality is adjustable.
+r"""Preference optimisation: from Pasta-SFT to a better and faster model; the weight of quality is adjustable.
 
     python -m launch.preference --config=configs/preference.py:toy --workdir=runs/toy_preference \
         --config.model.path=runs/toy/model --config.baseline.path=runs/toy_baseline/model

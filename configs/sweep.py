@@ -1,4 +1,4 @@
-"""Runs of the preference stage over values of some config fields, with one table and one plot of all of them.
+r"""Runs of the preference stage over values of some config fields, with one table and one plot of all of them.
 
     python -m launch.sweep --config=configs/sweep.py:toy --workdir=runs/toy_sweep \
         --config.base.model.path=runs/toy/model --config.base.baseline.path=runs/toy_baseline/model

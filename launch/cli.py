@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+import typing
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +20,6 @@ from pasta_jax.progress import break_silence, say
 from pasta_jax.runs import processes
 from pasta_jax.runs.settings import read
 
-ROOT = Path(__file__).parents[1]
 HELP = {"--help", "-help", "-h", "--helpshort"}
 CONFIG_FLAG = flags.Flag(
     flags.ArgumentParser(),
@@ -34,10 +34,13 @@ def run(
     main: Callable[..., None],
     default_config: str,
     argument: str = "",
+    optional: bool = False,
     keep_programs: bool = True,
     large_pages: bool = False,
 ) -> None:
     """Parse the command line and call main(settings), or main(settings, word) for a script that takes an `argument`.
+
+    Without an `optional` argument, main gets none.
 
     Every error ends in one line on stderr (command/errors.py); a user's mistake exits with 2. `large_pages` are
     for scripts that allocate much memory on the CPU (device/malloc.py).
@@ -48,11 +51,15 @@ def run(
         nonlocal settings
         words = [word for word in arguments if word not in HELP]
         asks_help = len(words) < len(arguments)
-        name, words = config_named(words, str(ROOT / default_config))
-        module, settings = configs.load(name)
+        name, words = config_named(words, default_config)
+        module, settings = configs.load(name, console.ROOT, default_config)
+        if not isinstance(settings, typing.get_type_hints(main).get("settings", object)):
+            script = Path(words[0]).stem
+            raise PastaError(f"--config={name}: not for launch.{script}; use --config={default_config}:VARIANT")
         rest, config = parse(flags.FLAGS, words, settings)
         if asks_help:
-            _print_help(words[0], argument, module, settings)
+            word = argument and f"[{argument}] " if optional else argument and f"<{argument}> "
+            _print_help(words[0], word, module, settings)
         settings = read(config, type(settings))
         return rest
 
@@ -61,7 +68,7 @@ def run(
         words, expected = arguments[1:], int(bool(argument))
         if len(words) > expected:
             raise PastaError(f"{words[expected]!r}: unexpected argument; write flags as --name=value (see --help)")
-        if len(words) < expected:
+        if len(words) < expected and not optional:
             raise PastaError(f"missing argument: {argument}")
         if large_pages:
             restart_on_large_pages()
@@ -79,7 +86,7 @@ def _print_help(script: str, argument: str, module: ModuleType, settings: object
     """Print what the script does, its flags, and the variants and keys of the chosen config; exit with code 0."""
     summary, name = sys.modules["__main__"].__doc__ or "", Path(script).stem
     options = [*flags.FLAGS.get_key_flags_for_module(script), CONFIG_FLAG, *processes.flags_of(name)]
-    usage = f"python -m launch.{name} {argument and f'<{argument}> '}[--flag=value …]"
+    usage = f"python -m launch.{name} {argument}[--flag=value …]"
     print(console.as_typed(command_help.text(usage, summary, options, module, settings)), flush=True)
     sys.exit(0)
 

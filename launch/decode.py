@@ -8,6 +8,7 @@ from absl import flags
 from launch import cli
 from pasta_jax.answer.job import Outputs, read_job
 from pasta_jax.answer.settings import DecodeSettings
+from pasta_jax.errors import PastaError
 from pasta_jax.progress import say
 from pasta_jax.runs.settings import changed
 
@@ -55,10 +56,12 @@ HTML = flags.DEFINE_string(
 SVG = flags.DEFINE_string("svg", None, "write a picture of the answer and its timeline, as --svg=answer.svg")
 
 
-def main(settings: DecodeSettings) -> None:
+def main(settings: DecodeSettings, question: str | None = None) -> None:
     """Load, decode, print and write."""
     started = time.perf_counter()
-    prompt = PROMPT.value
+    if question is not None and PROMPT.value is not None:
+        raise PastaError(f"{question!r}: unexpected argument beside --prompt; ask one question")
+    prompt = PROMPT.value if question is None else question
     if prompt is None and PROMPTS_FILE.value is None and settings.question:
         prompt = settings.question
         say(f"the question of this config:\n{prompt}\n")
@@ -90,4 +93,4 @@ def path_of(flag: flags.FlagHolder[str | None]) -> Path | None:
 
 
 if __name__ == "__main__":
-    cli.run(main, default_config="configs/decode.py")
+    cli.run(main, default_config="configs/decode.py", argument="question", optional=True)

@@ -93,25 +93,6 @@ def test_each_launch_script_has_a_command():
     assert scripts == {f"pasta-{name}": "pasta_jax.command.console:main" for name in names}
 
 
-@pytest.mark.parametrize(
-    ("word", "expected"),
-    [
-        ("--config=configs/sft.py:toy", f"--config={ROOT}/configs/sft.py:toy"),
-        ("configs/sft.py", f"{ROOT}/configs/sft.py"),
-        ("--config=configs/none.py:toy", "--config=configs/none.py:toy"),
-        ("--config=own/configs/sft.py", "--config=own/configs/sft.py"),
-        ("--config.model.path=configs/a", "--config.model.path=configs/a"),
-        ("--config=configs/own.py:toy", "--config=configs/own.py:toy"),  # the working directory comes first
-    ],
-)
-def test_configs_are_found_from_anywhere(word, expected, tmp_path, monkeypatch):
-    (tmp_path / "configs").mkdir()
-    (tmp_path / "configs/own.py").touch()
-    monkeypatch.setattr(console, "ROOT", ROOT)
-    monkeypatch.chdir(tmp_path)
-    assert console.with_own_config(word) == expected
-
-
 def test_a_clones_texts_are_left_as_they_are():
     text = "python -m launch.compile_tpu --help"
     assert console.as_typed(text) == text

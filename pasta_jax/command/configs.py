@@ -6,6 +6,7 @@ import inspect
 import typing
 from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
+from pathlib import Path
 from types import ModuleType, NoneType
 from typing import Any
 
@@ -14,15 +15,20 @@ from ml_collections import ConfigDict, FieldReference
 from pasta_jax.errors import PastaError
 
 
-def load(name: str) -> tuple[ModuleType, Any]:
-    """The module of a file, and the settings that the variant `name` names returns: `file.py:variant`, or `file.py`."""
+def load(name: str, root: Path = Path(), default: str = "configs/decode.py") -> tuple[ModuleType, Any]:
+    """The module of a file, and the settings that the variant `name` names returns: `file.py:variant`, or `file.py`.
+
+    A file that is not in the working directory is looked for in `root`. Errors show `default` as an example.
+    """
     path, _, variant = name.partition(":")
+    path = path if Path(path).is_file() or not (root / path).is_file() else str(root / path)
     loader = SourceFileLoader("config", path)
     module = importlib.util.module_from_spec(importlib.util.spec_from_file_location("config", path, loader=loader))
     try:
         loader.exec_module(module)
     except (OSError, SyntaxError, ValueError) as error:  # a ValueError: the path contains a NUL
-        raise PastaError(f"--config: {error}; pass file.py:variant") from None
+        example = f"{default}:{path}" if path.isidentifier() else default
+        raise PastaError(f"--config: {error}; pass file.py:variant, as --config={example}") from None
     functions = variants(module)
     if variant not in ("", *functions):
         raise PastaError(f"--config={name}: unknown variant; choose one of {', '.join(functions)}")

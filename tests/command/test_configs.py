@@ -1,6 +1,7 @@
 """Settings from a config file, with overrides: --config=file.py:variant --config.key=value."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 from absl import flags
@@ -67,6 +68,20 @@ def test_a_variant_is_a_public_function_and_the_first_is_the_default(file):
 def test_an_unknown_variant_or_file_is_refused(file, name, message):
     with pytest.raises(PastaError, match=message):
         configs.load(file + name)
+
+
+def test_a_file_is_found_from_any_folder_and_one_here_comes_first(file, tmp_path, monkeypatch):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert configs.load("settings.py:second", tmp_path)[1] == Whole("second")
+    Path("settings.py").write_text(FILE.replace('"second"', '"mine"'))
+    assert configs.load("settings.py:second", tmp_path)[1] == Whole("mine")
+
+
+def test_the_name_of_a_variant_alone_is_answered_with_the_whole_one():
+    with pytest.raises(PastaError, match=r"'pasta'; pass file\.py:variant, as --config=configs/decode\.py:pasta$"):
+        configs.load("pasta", Path(), "configs/decode.py")
 
 
 def test_a_file_that_is_not_python_is_refused(tmp_path):
