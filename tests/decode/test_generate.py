@@ -1,9 +1,7 @@
 """Decoding requests with the toy model: greedy tokens, budgets, stop ids, refusals."""
 
 import dataclasses
-import functools
 
-import jax
 import numpy as np
 import pytest
 
@@ -13,22 +11,14 @@ from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.files.validated import typed
-from pasta_jax.models.config import PRESETS
-from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
 from tests.helpers.byte_tokenizer import ByteTokenizer
-from tests.helpers.models import random_params, uncached
+from tests.helpers.models import toy, uncached
 from tests.helpers.traces import tiny_model
 
 CONFIG = DecodeConfig(lanes=4, rows=4, slots=0)
 PROMPTS = ("a", "what is it?", "of sixteen bytes", "two words")  # prefills of one length: fewer programs
 LONGER = "a prompt of some length, to be ragged"
-
-
-@functools.cache
-def toy(stacked: bool = False) -> Model:
-    config = dataclasses.replace(PRESETS["toy"], layers=2, global_every=2)  # one with a window and one without
-    return Model("toy", config, jax.device_put(random_params(config, 1, stacked=stacked)), ByteTokenizer())
 
 
 def ask(prompt: str, tokens: int = 32, sequential: bool = True, name: str = "", **rules) -> Request:
@@ -38,7 +28,7 @@ def ask(prompt: str, tokens: int = 32, sequential: bool = True, name: str = "", 
 
 @pytest.mark.parametrize("stacked", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_greedy_tokens_of_a_ragged_batch_equal_the_uncached_models(stacked):
-    model = toy(stacked)
+    model = toy(stacked=stacked)
     prompts = PROMPTS if stacked else (*PROMPTS, LONGER)
     for prompt, result in zip(prompts, generate(model, [ask(p) for p in prompts], CONFIG), strict=True):
         fed = result.trace.token.tolist()

@@ -27,21 +27,15 @@ from pasta_jax.decode.state import LENGTH, OPEN, STOP, DecodeState, empty_state
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
 from pasta_jax.lang.structure import Place, Positions, visible
 from pasta_jax.oracle import decoding
-from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
 from tests.helpers.byte_tokenizer import ByteTokenizer
-from tests.helpers.models import SMALLEST, random_params
-from tests.helpers.traces import script_of
+from tests.helpers.models import SMALLEST, toy
+from tests.helpers.traces import script_of, tiny_model
 
 TOKENIZER = ByteTokenizer()
 TAGS = TOKENIZER.tags
 SLOTS = 256
 LONGEST = 480  # ids of a scripted program: nearly twice what the pool holds
-
-
-@functools.cache
-def tiny() -> Model:
-    return Model("tiny", SMALLEST, jax.device_put(random_params(SMALLEST, 1)), TOKENIZER)
 
 
 # Scripted programs
@@ -109,10 +103,10 @@ slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 def test_scripted_programs_equal_the_oracles(count, config, positions):
     """Ids, threads, steps, positions, slot order, mask and finish, in lanes that are reused many times."""
     rng = random.Random(f"{count} {config} {positions}")
-    model = dataclasses.replace(tiny(), positions=positions)
+    model = dataclasses.replace(toy(SMALLEST), positions=positions)
     spec = loop_spec(model, config, SLOTS, sequential=False)
     # Prefill does not depend on rows: one compiled program.
-    prefill_spec = loop_spec(tiny(), dataclasses.replace(config, rows=2), SLOTS, sequential=False)
+    prefill_spec = loop_spec(toy(SMALLEST), dataclasses.replace(config, rows=2), SLOTS, sequential=False)
     state = empty_state(SMALLEST, config.lanes, SLOTS, jnp.float32, stacked=False)
     done, ends = 0, Counter()
     while done < count:
@@ -158,8 +152,8 @@ def test_the_worked_example_is_correct():
     table = [line.split() for line in re.findall(r"^# +(\d+ +\d:.*)$", source, re.MULTILINE)]
     program = Program((Chunk("", 1, "abc"), Chunk("", 1, "d"), Chunk("", 1, "e"), Sync(), Text(".")))
     request = Request((63,), 1, sequential=False, rules=Rules(max_topic_tokens=1, max_chunk_tokens=1))
-    config = DecodeConfig(lanes=1, rows=3, slots=SLOTS)
-    *_, result = replay_stream(tiny(), request, program.ids(TOKENIZER), config, round_steps=100)
+    config = DecodeConfig(lanes=1, rows=3, slots=SLOTS)  # of test_trace.py too: one program
+    *_, result = replay_stream(tiny_model(), request, program.ids(TOKENIZER), config, round_steps=100)
     names = {TAGS.promise: "[P]", TAGS.close(1): "[P:1]", TAGS.async_: "[A]", TAGS.end_async: "[/A]", TAGS.sync: "[S]"}
     expected = [[str(step)] for step in range(1, result.trace.steps + 1)]
     columns = (result.trace.step, result.trace.thread, result.trace.token, result.trace.position)
@@ -175,13 +169,13 @@ def test_the_worked_example_is_correct():
 
 def test_profiles_name_the_phases_of_steps_and_of_prefills():
     state = empty_state(SMALLEST, 1, SLOTS, jnp.float32, stacked=False)
-    spec = loop_spec(tiny(), DecodeConfig(lanes=1, rows=2, slots=SLOTS), SLOTS, sequential=False)
+    spec = loop_spec(toy(SMALLEST), DecodeConfig(lanes=1, rows=2, slots=SLOTS), SLOTS, sequential=False)
     fixed = {"config": SMALLEST, "spec": spec}
     one = np.int32(1)
     for lowered, phases in (
-        (run.lower(tiny().params, state, one, np.False_, **fixed), "open pick write model sample advance"),
+        (run.lower(toy(SMALLEST).params, state, one, np.False_, **fixed), "open pick write model sample advance"),
         (
-            prefill.lower(tiny().params, state, one, np.zeros(16, np.int32), one, one, one, **fixed),
+            prefill.lower(toy(SMALLEST).params, state, one, np.zeros(16, np.int32), one, one, one, **fixed),
             "write model sample",
         ),
     ):
@@ -194,7 +188,7 @@ def test_profiles_name_the_phases_of_steps_and_of_prefills():
 def test_the_state_is_donated_and_the_pool_never_copied():
     config = dataclasses.replace(SMALLEST, head_dim=64)
     decode_config = DecodeConfig(lanes=4, rows=4, slots=1024)
-    model = dataclasses.replace(tiny(), config=config, params=jax.device_put(random_params(config, 1)))
+    model = toy(config)
     spec = loop_spec(model, decode_config, decode_config.slots, sequential=False)
     spec = dataclasses.replace(spec, widths=(4,), prefixes=(512,))  # one loop, in which attention reads half or all
     state = empty_state(config, decode_config.lanes, decode_config.slots, jnp.float32, stacked=False)
@@ -212,9 +206,9 @@ def test_the_state_is_donated_and_the_pool_never_copied():
 
 def test_admission_donates_the_state_too(monkeypatch):
     config = DecodeConfig(lanes=1, rows=2, slots=SLOTS)
-    spec = loop_spec(tiny(), config, SLOTS, sequential=False)
+    spec = loop_spec(toy(SMALLEST), config, SLOTS, sequential=False)
     states = [empty_state(SMALLEST, 1, SLOTS, jnp.float32, stacked=False)]
     monkeypatch.setattr(prefilling, "admit", lambda *arguments: states.append(admit(*arguments)) or states[-1])
-    states.append(start(tiny(), states[0], 0, Request((1, 2, 3), 9, sequential=False), spec))
+    states.append(start(toy(SMALLEST), states[0], 0, Request((1, 2, 3), 9, sequential=False), spec))
     deleted = [{leaf.is_deleted() for leaf in jax.tree.leaves(state)} for state in states]
     assert deleted == [{True}, {True}, {False}]  # empty, admitted, its prompt written

@@ -17,11 +17,8 @@ from pasta_jax.decode.prefix_cache import Admission, PrefixCache, shared
 from pasta_jax.decode.request import Request, Result
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import empty_state
-from pasta_jax.models.config import PRESETS
-from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
-from tests.helpers.byte_tokenizer import ByteTokenizer
-from tests.helpers.models import random_params
+from tests.helpers.models import toy
 from tests.helpers.traces import tiny_model
 
 PIECE, LANES, SLOTS = 16, 3, 256
@@ -75,8 +72,7 @@ def test_conversations_that_alternate_keep_their_lanes():
 @pytest.mark.parametrize("stacked", [False, True])
 @pytest.mark.parametrize("lane", [1, 0], ids=["copied", "kept"])
 def test_a_shared_beginning_leaves_the_state_that_a_prefill_leaves(stacked, lane):
-    shape = dataclasses.replace(PRESETS["toy"], layers=2, global_every=2)  # one with a window and one without
-    model = Model("toy", shape, jax.device_put(random_params(shape, 1, stacked=stacked)), ByteTokenizer())
+    model = toy(stacked=stacked)
     spec, rng = loop_spec(model, CONFIG, SLOTS, sequential=False), random.Random(2)
     held = words(rng, 75)
 

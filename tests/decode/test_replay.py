@@ -22,24 +22,17 @@ from pasta_jax.lang.program import Program
 from pasta_jax.lang.structure import Positions, structure, visible_matrix
 from pasta_jax.lang.tree import to_tree
 from pasta_jax.models import transformer
-from pasta_jax.models.config import PRESETS
 from pasta_jax.models.parameters import is_stacked
 from pasta_jax.weights.load import load_model
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
 from tests.helpers.byte_tokenizer import ByteTokenizer
-from tests.helpers.models import random_params
+from tests.helpers.models import TOY, toy
 from tests.helpers.programs import random_program
 from tests.helpers.requires import requires_gemma, requires_smollm2
 
 TOKENIZER = ByteTokenizer()
 SLOTS, LONGEST = 256, 240
-
-
-@functools.cache
-def toy(stacked: bool, layers: int = 2) -> Model:
-    config = dataclasses.replace(PRESETS["toy"], layers=layers, global_every=2)  # with a window, without, …
-    return Model("toy", config, jax.device_put(random_params(config, 1, stacked=stacked)), TOKENIZER)
 
 
 def random_pairs(count: int, seed: int) -> list[tuple[list[int], list[int]]]:
@@ -136,7 +129,7 @@ def assert_fed_by_the_clock(result, prompt, program, parts, tags, rows: int) -> 
     ],
 )
 def test_replay_computes_what_one_forward_pass_computes(rows, policy, stacked, prefixes, as_apar):
-    model = dataclasses.replace(toy(stacked), positions=Positions(policy, 13))
+    model = dataclasses.replace(toy(stacked=stacked), positions=Positions(policy, 13))
     config = DecodeConfig(lanes=8, rows=rows, slots=SLOTS)
     for seed in range(3):
         pairs = random_pairs(config.lanes, seed=100 * rows + seed)
@@ -154,7 +147,7 @@ def test_replay_computes_what_one_forward_pass_computes(rows, policy, stacked, p
 
 @pytest.mark.usefixtures("few_programs")
 def test_replay_returns_the_same_logits():
-    model = toy(False, layers=1)  # quick to compile
+    model = toy(dataclasses.replace(TOY, layers=1))  # quick to compile
     config = DecodeConfig(lanes=2, rows=4, slots=0)
     pairs = random_pairs(2, seed=7)
     theirs, _ = teacher_forced(model, pairs)
@@ -165,7 +158,7 @@ def test_replay_returns_the_same_logits():
 
 def test_a_wrong_mask_or_wrong_positions_exceed_the_tolerance():
     """The tolerance of 1e-5 is tight: one token more or less in view, or one position off, changes logits by 1e-3."""
-    model = toy(False)
+    model = toy()
     text = 'a<promise topic="b" tokens=2 /><async>chunk</async> c<promise topic="d" tokens=1 /><async>e</async><sync/>f'
     prompt, program = [1, 2, 3], Program.parse(text).ids(TOKENIZER)
     ids = jnp.asarray(prompt + program)[None]

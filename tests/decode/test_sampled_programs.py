@@ -18,12 +18,13 @@ from pasta_jax.decode.request import Event, Request, Result
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import BUDGET, LENGTH, OPEN, OWN, STOP, empty_state
 from pasta_jax.lang.program import Program
-from pasta_jax.models.config import PRESETS
+from pasta_jax.models.config import TransformerConfig
 from pasta_jax.oracle import choice, decoding
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
+from tests.helpers import models
 from tests.helpers.byte_tokenizer import ByteTokenizer
-from tests.helpers.models import SMALLEST, random_params
+from tests.helpers.models import SMALLEST, UNTIED
 
 
 class Syllables(ByteTokenizer):
@@ -40,20 +41,9 @@ TAGS = TOKENIZER.tags
 
 
 @functools.cache
-def talkative() -> Model:
-    """The toy with a head that samples tags often, so that only the interpreter's mask keeps answers well-formed."""
-    config = dataclasses.replace(PRESETS["toy"], layers=2, global_every=2, tied_head=False)
-    params = random_params(config, 5)
-    for ids, factor in (([TAGS.promise], 10), ([TAGS.end_async, TAGS.sync], 7), ([TOKENIZER.end_of_turn], 6)):
-        params["head"][ids] *= factor
-    return Model("talkative", config, jax.device_put(params), TOKENIZER)
-
-
-@functools.cache
-def hot_and_tiny() -> Model:
-    """The smallest model, with a head that samples every tag about as often as any letter."""
-    config = dataclasses.replace(SMALLEST, tied_head=False)
-    return Model("hot", config, jax.device_put(random_params(config, 5)), TOKENIZER)
+def talkative(config: TransformerConfig = UNTIED) -> Model:
+    """A head that samples tags often, so that only the interpreter's mask keeps answers well-formed."""
+    return Model("talkative", config, jax.device_put(models.talkative(config, TOKENIZER)), TOKENIZER)
 
 
 EIGHT_LANES = DecodeConfig(lanes=8, rows=4, slots=80)
@@ -219,9 +209,9 @@ def test_answers_at_high_temperature_are_well_formed():
         dataclasses.replace(prompt.with_rules(temperature=2.0, seed=seed), max_tokens=8 + seed % 40)
         for seed in range(count)
     ]
-    config = DecodeConfig(lanes=100, rows=4, slots=64)
+    config, smallest = DecodeConfig(lanes=100, rows=4, slots=64), dataclasses.replace(SMALLEST, tied_head=False)
     kinds = Counter()
-    for result in generate(hot_and_tiny(), hot, config):
+    for result in generate(talkative(smallest), hot, config):
         ids = result.trace.linear_ids()
         kinds[result.finish_reason] += 1
         kinds.update(type(part).__name__ for part in Program.from_ids(ids, TOKENIZER).parts)

@@ -166,8 +166,8 @@ def test_a_transcript_returns_all_text_that_is_certain_and_no_more():
 
 @pytest.mark.usefixtures("few_programs")
 def test_a_replay_is_streamed_like_an_answer_and_timed():
-    expected, _ = traced(script_of(PROGRAM))
-    config = DecodeConfig(1, 8, 0)
+    expected, _ = traced(script_of(PROGRAM), rows=3)
+    config = DecodeConfig(lanes=1, rows=3, slots=256)
     request = Request(
         tuple(TOKENIZER.encode("why?")),
         1,

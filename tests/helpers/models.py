@@ -12,6 +12,7 @@ from pasta_jax.models import transformer
 from pasta_jax.models.config import PRESETS, Rope, TransformerConfig
 from pasta_jax.toy.tokenizer import toy_tokenizer
 from pasta_jax.weights.model import Model
+from tests.helpers.byte_tokenizer import ByteTokenizer
 
 TINY = TransformerConfig(
     vocab=384,
@@ -29,6 +30,8 @@ TINY = TransformerConfig(
 )
 # Where all tokens are forced, only the state's integers are compared.
 SMALLEST = dataclasses.replace(TINY, embed=4, ff=4, head_dim=2, context=4096)
+TOY = dataclasses.replace(PRESETS["toy"], layers=2, global_every=2)  # a layer with a window and one without
+UNTIED = dataclasses.replace(TOY, tied_head=False)
 
 
 def random_params(config, seed: int, scale: float = 0.3, stacked: bool = False):
@@ -60,12 +63,22 @@ def uncached(model, ids, config=None, at=None):
     return np.array(_forward(model.params, padded, at_N, config=config or model.config)[: len(ids)])
 
 
+@functools.cache
+def toy(config: TransformerConfig = TOY, stacked: bool = False) -> Model:
+    """Random weights of a shape, and the tokenizer of bytes."""
+    return Model("toy", config, jax.device_put(random_params(config, 1, stacked=stacked)), ByteTokenizer())
+
+
+def talkative(config: TransformerConfig, tokenizer, stacked: bool = False):
+    """Random weights whose head samples tags and end-of-turn often."""
+    params, tags = random_params(config, 5, stacked=stacked), tokenizer.tags
+    for ids, factor in (([tags.promise], 10), ([tags.end_async, tags.sync], 7), ([tokenizer.end_of_turn], 6)):
+        params["head"][ids] *= factor
+    return params
+
+
 def babbler() -> Model:
     """A random model with the toy task's tokenizer that forks, closes and stops often."""
     tokenizer = toy_tokenizer()
-    shape = dataclasses.replace(PRESETS["toy"], vocab=tokenizer.model_vocab, layers=2, global_every=2, tied_head=False)
-    params = random_params(shape, 5)
-    tags = tokenizer.tags
-    for ids, factor in (([tags.promise], 10), ([tags.end_async, tags.sync], 7), ([tokenizer.end_of_turn], 6)):
-        params["head"][ids] *= factor
-    return Model("babbler", shape, jax.device_put(params), tokenizer, PREDICTED)
+    shape = dataclasses.replace(UNTIED, vocab=tokenizer.model_vocab)
+    return Model("babbler", shape, jax.device_put(talkative(shape, tokenizer)), tokenizer, PREDICTED)

@@ -42,22 +42,20 @@ from pasta_jax.weights.load import by_columns, in_panels
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
 from tests.helpers.byte_tokenizer import ByteTokenizer
-from tests.helpers.models import random_params
+from tests.helpers.models import UNTIED, talkative
 
 pytestmark = pytest.mark.usefixtures("few_programs")
 TOKENIZER = ByteTokenizer()
 TAGS = TOKENIZER.tags
 SETTINGS = DecodeConfig(lanes=8, rows=3, slots=0)
-NARROW = dataclasses.replace(PRESETS["toy"], layers=2, global_every=2, tied_head=False)  # two key/value heads
+NARROW = UNTIED  # two key/value heads
 WIDE = dataclasses.replace(NARROW, heads=16, kv_heads=8)  # eight: every mesh divides heads, ff and vocabulary
 
 
 @functools.cache
 def host_params(config, layout: str):
     """Random weights whose head samples tags often; for decoding only, each kernel is transposed."""
-    params = random_params(config, 5, stacked=True)
-    for ids, factor in (([TAGS.promise], 10), ([TAGS.end_async, TAGS.sync], 7), ([TOKENIZER.end_of_turn], 6)):
-        params["head"][ids] *= factor
+    params = talkative(config, TOKENIZER, stacked=True)
     if layout in ("columns", "panels"):
         return {"columns": by_columns, "panels": in_panels}[layout](unstack(params))
     return params if layout == "stacked" else unstack(params)
