@@ -56,20 +56,17 @@ def with_gradients(f):
 
 @pytest.mark.parametrize(
     ("block", "window", "cap"),
-    [
-        (64, EVERYTHING, 2.0),
-        (32, 16, None),
-        (7, EVERYTHING, None),
-        (512, 9, 2.0),
-    ],
+    [(64, EVERYTHING, 2.0), (32, 16, None), (7, EVERYTHING, None), (512, 9, 2.0)],
 )
 def test_blocked_attention_equals_dense_attention(block, window, cap):
-    config = dataclasses.replace(TOY, attention_cap=cap)
-    expected = with_gradients(lambda *qkv: dense(config, *qkv, window))(*inputs())
-    blocked = with_gradients(lambda *qkv: blocked_attention(config, *qkv, mask_spec(block, window)))(*inputs())
-    for ours, theirs in zip(jax.tree.leaves(blocked[1]), jax.tree.leaves(expected[1]), strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    np.testing.assert_allclose(blocked[0][1], expected[0][1], atol=1e-5)
+    assert_equals_dense(dataclasses.replace(TOY, attention_cap=cap), block, window)
+
+
+def assert_equals_dense(config, block: int, window: int) -> None:
+    qkv = inputs(config=config)
+    (_, expected), gradients = with_gradients(lambda *qkv: dense(config, *qkv, window))(*qkv)
+    ours = with_gradients(lambda *qkv: blocked_attention(config, *qkv, mask_spec(block, window)))(*qkv)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), (ours[0][1], ours[1]), (expected, gradients))
 
 
 def test_half_precision_stays_close():
@@ -91,9 +88,8 @@ def test_the_full_mask_is_never_built():
         return jnp.sum(blocked_attention(config, q, k, v, mask_spec))
 
     compiled = jax.jit(jax.grad(total, argnums=(0, 1, 2))).lower(q, kv, kv, one).compile()
-    assert (
-        compiled.memory_analysis().temp_size_in_bytes < length * length / 4
-    )  # one byte per score would take four times that
+    # One byte per score would take four times this.
+    assert compiled.memory_analysis().temp_size_in_bytes < length * length / 4
 
 
 def test_an_empty_block_is_refused():

@@ -1,7 +1,6 @@
 """The kernels are compared with NumPy in float64, on every instruction set that this machine has."""
 
 import ctypes
-import functools
 import os
 import subprocess
 import sys
@@ -18,14 +17,17 @@ from pasta_jax.models.kernels.cpu.calls import attend, by_codes, by_panels, of_b
 from pasta_jax.models.kernels.cpu.quantized import Blocks
 from tests import ROOT
 
-LEVELS = ("portable", "avx2", "avx512")
+every_level = pytest.mark.parametrize("library", ["portable", "avx2", "avx512"], indirect=True)
 
 
 @pytest.fixture
-def library():
-    found = kernels.library()
+def library(request):
+    """At the level of this machine, or at another."""
+    found, level = kernels.library(), getattr(request, "param", "")
     if found is None:
         pytest.skip("needs a C++ compiler")
+    if not found.pasta_level(level.encode()):
+        pytest.skip(f"this machine has no {level}")
     yield found
     found.pasta_level(b"")
     found.pasta_threads(kernels.cores())
@@ -66,10 +68,8 @@ def plain(matrix_OxI: np.ndarray) -> dict[str, np.ndarray]:
     return {"panels": by_panels(matrix_OxI)}
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_products_equal_numpys(level, library):
-    if not library.pasta_level(level.encode()):
-        pytest.skip(f"this machine has no {level}")
+@every_level
+def test_products_equal_numpys(library):
     rng = np.random.default_rng(0)
     for case in range(48):
         library.pasta_threads(case % 8 + 1)
@@ -90,10 +90,8 @@ def numbers(coded: dict[str, np.ndarray], outputs: int) -> np.ndarray:
     return panels.swapaxes(1, 2).reshape(-1, panels.shape[1])[:outputs]
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_products_of_codes_are_those_of_their_numbers(level, library):
-    if not library.pasta_level(level.encode()):
-        pytest.skip(f"this machine has no {level}")
+@every_level
+def test_products_of_codes_are_those_of_their_numbers(library):
     rng = np.random.default_rng(6)
     for case in range(48):
         library.pasta_threads(case % 8 + 1)
@@ -234,31 +232,28 @@ def test_the_product_in_a_program(library):
         np.testing.assert_array_equal(rows_of(exact, some), replaced[some])
 
 
-def misfits() -> dict[str, tuple[str, np.ndarray]]:
-    """Fields that don't fit a matrix [64, 64] of nibbles with 32 inputs in a group."""
-    floats = functools.partial(np.zeros, dtype=np.float32)
-    return {
-        "codes of another type": ("codes", np.zeros((2, 8, 32), np.int32)),
-        "codes of fewer inputs": ("codes", np.zeros((2, 7, 32), np.uint32)),
-        "flat codes": ("codes", np.zeros((2, 256), np.uint32)),
-        "groups that divide no inputs": ("scales", floats((2, 3, 32))),
-        "groups of four inputs": ("scales", floats((2, 16, 32))),
-        "no groups": ("scales", floats((2, 0, 32))),
-        "fewer minimums": ("minimums", floats((2, 1, 32))),
-        "a pair of other inputs": ("a", floats((3, 32))),
-        "a pair of another rank": ("b", floats((2, 4, 32))),
-    }
-
-
-@pytest.mark.parametrize("name", misfits())
-def test_fields_that_do_not_fit_are_refused(name, library):
+@pytest.mark.parametrize(
+    ("field", "shape", "dtype"),
+    [
+        pytest.param("codes", (2, 8, 32), np.int32, id="codes of another type"),
+        pytest.param("codes", (2, 7, 32), np.uint32, id="codes of fewer inputs"),
+        pytest.param("codes", (2, 256), np.uint32, id="flat codes"),
+        pytest.param("scales", (2, 3, 32), np.float32, id="groups that divide no inputs"),
+        pytest.param("scales", (2, 16, 32), np.float32, id="groups of four inputs"),
+        pytest.param("scales", (2, 0, 32), np.float32, id="no groups"),
+        pytest.param("minimums", (2, 1, 32), np.float32, id="fewer minimums"),
+        pytest.param("a", (3, 32), np.float32, id="a pair of other inputs"),
+        pytest.param("b", (2, 4, 32), np.float32, id="a pair of another rank"),
+    ],
+)
+def test_fields_that_do_not_fit_are_refused(field, shape, dtype, library):
+    """Beside a matrix [64, 64] of nibbles with 32 inputs in a group."""
     matrix = of_blocks(random_blocks(np.random.default_rng(0), 64, 2, 32, is_narrow=True, has_minimums=True))
     matrix |= {"a": np.zeros((3, 64), np.float32), "b": np.zeros((2, 3, 32), np.float32)}
     x = np.zeros((1, 64), np.float32)
     product(x, matrix, 64)
-    field, value = misfits()[name]
     with pytest.raises(jax.errors.JaxRuntimeError, match="rows, panels and result don't fit"):
-        product(x, matrix | {field: value}, 64)
+        product(x, matrix | {field: np.zeros(shape, dtype)}, 64)
 
 
 def attended(q, k, v, see, scale: float, cap: float | None) -> np.ndarray:
@@ -280,10 +275,8 @@ def random_attention(lanes: int, rows: int, heads: int, groups: int, slots: int,
     return q, k, v, see
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_attention_equals_numpys(level, library):
-    if not library.pasta_level(level.encode()):
-        pytest.skip(f"this machine has no {level}")
+@every_level
+def test_attention_equals_numpys(library):
     rng = np.random.default_rng(4)
     for case in range(40):
         library.pasta_threads(case % 8 + 1)

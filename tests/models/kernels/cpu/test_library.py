@@ -8,6 +8,8 @@ import pytest
 from pasta_jax.errors import PastaError
 from pasta_jax.models.kernels.cpu import library as kernels
 
+WRITES = [sys.executable, "-c", "import sys; open(sys.argv[-1], 'w').write('compiled')"]
+
 
 @pytest.fixture
 def fresh(tmp_path, monkeypatch):
@@ -36,8 +38,7 @@ def test_without_a_compiler_one_line_says_so(commands, line, fresh, monkeypatch,
 
 
 def test_a_second_compiler_is_tried_and_a_library_is_kept(fresh, monkeypatch):
-    writes = [sys.executable, "-c", "import sys; open(sys.argv[-1], 'w').write('compiled')"]
-    monkeypatch.setattr(kernels, "compilers", lambda: [["no-such-compiler"], writes])
+    monkeypatch.setattr(kernels, "compilers", lambda: [["no-such-compiler"], WRITES])
     path = kernels.compiled()
     assert path.read_text() == "compiled"
     monkeypatch.setattr(kernels, "compilers", list)
@@ -47,9 +48,6 @@ def test_a_second_compiler_is_tried_and_a_library_is_kept(fresh, monkeypatch):
     with pytest.raises(PastaError, match=r"no C\+\+ compiler"):
         kernels.compiled()
     kernels.version.cache_clear()
-
-
-WRITES = [sys.executable, "-c", "import sys; open(sys.argv[-1], 'w').write('compiled')"]
 
 
 @pytest.mark.parametrize("damage", ["", "compi", "planted!"])
