@@ -86,10 +86,12 @@ def test_the_api_as_shown_in_the_readme_on_smollm2(capsys, monkeypatch):
     assert capsys.readouterr().out.startswith(answer.text + "\n")
 
 
-def test_files_that_the_pages_name_exist():
+def test_files_that_the_pages_link_or_name_exist():
     missing = []
     for page in (*ROOT.glob("*.md"), *DOCS.glob("**/*.md")):
-        named = re.findall(r"(?<![\w/.-])(?:[\w.-]+/)+[\w-]+\.(?:py|sh|cc|ipynb|txt|md)\b", page.read_text("utf-8"))
-        folders = (ROOT, ROOT / "pasta_jax", page.parent)
+        text, folders = page.read_text("utf-8"), (ROOT, ROOT / "pasta_jax", page.parent)
+        links = [link for link in re.findall(r"\]\(([^)#]+)", text) if "://" not in link]
+        named = re.findall(r"(?<![\w/.-])(?:[\w.-]+/)+[\w-]+\.(?:py|sh|cc|ipynb|txt|md)\b", text)
+        missing += [f"{page.name}: {link}" for link in links if not (page.parent / link).exists()]
         missing += [f"{page.name}: {name}" for name in named if not any((one / name).exists() for one in folders)]
     assert missing == []

@@ -11,7 +11,7 @@ import pytest
 from pasta_jax.decode import generate as decoding
 from pasta_jax.decode import prefill as prefilling
 from pasta_jax.decode.device_loop import DeviceLoop
-from pasta_jax.decode.generate import generate, loop_spec
+from pasta_jax.decode.generate import loop_spec
 from pasta_jax.decode.prefill import Prefill, prefill, start
 from pasta_jax.decode.prefix_cache import Admission, PrefixCache, shared
 from pasta_jax.decode.request import Request, Result
@@ -95,24 +95,6 @@ def test_a_shared_beginning_leaves_the_state_that_a_prefill_leaves(stacked, lane
     for prompt, copied in ((held[:70] + words(rng, 30), 4 * PIECE), (held[: 3 * PIECE], 2 * PIECE), (held, len(held))):
         written, with_copy = (state_of(ask(prompt, seed=9), count) for count in (0, copied))
         jax.tree.map(np.testing.assert_array_equal, written, with_copy)
-
-
-@pytest.mark.slow
-def test_a_prompt_of_several_requests_is_computed_once_with_equal_answers(monkeypatch):
-    """With two lanes, prompts are copied both from live and from finished lanes."""
-    config = dataclasses.replace(CONFIG, lanes=2)
-    requests = [ask(tuple(prompt), seed, 24) for prompt in (b"what is it?", b"two words") for seed in range(4)]
-    prefills = []
-    monkeypatch.setattr(prefilling, "prefill", lambda *a, **k: prefills.append(a[3]) or prefill(*a, **k))
-    together = generate(tiny_model(), requests, config)
-    assert len(prefills) == 2
-    assert sum(result.copied > 0 for result in together) == 6
-    apart = [generate(tiny_model(), [requests[seed], requests[4 + seed]], config) for seed in range(4)]
-    for seed, pair in enumerate(apart):
-        for one, many in zip(pair, (together[seed], together[4 + seed]), strict=True):
-            assert one.trace.token.tolist() == many.trace.token.tolist()
-            assert one.trace.thread.tolist() == many.trace.thread.tolist()
-    assert len({tuple(result.trace.token.tolist()) for result in together[:4]}) > 1
 
 
 class Recorder:

@@ -72,61 +72,47 @@ LINES = [
     ),
 ]
 
+
+def at(text: str, line: int, column: int) -> str:
+    """A place as refusals name it."""
+    return f"{text}, line {line}, column {column}"
+
+
 SOURCE = "Intro.\n- one two three four five\n- six seven eight nine ten\nEnd <async> of it."
 PLAIN = SOURCE.replace("<async>", "<\\async>")  # as annotators receive it
 LINE = "- <async topic='first'>one two three four five</async>"
 # Annotations of SOURCE: (description, annotation, reason, place)
 ANNOTATIONS = [
-    ("a word changed", PLAIN.replace("two", "too"), verify.TEXT_CHANGED, "source, line 2, column 8"),
-    ("a word left out", PLAIN.replace(" three", ""), verify.TEXT_CHANGED, "source, line 2, column 11"),
-    ("cut off", PLAIN[:30], verify.TEXT_CHANGED, "source, line 2, column 24"),
-    ("nothing at all", "", verify.TEXT_CHANGED, "source, line 1, column 1"),
-    ("an end added", PLAIN + "\n", verify.TEXT_CHANGED, "source, line 4, column 19"),
-    ("in a fence", f"```\n{PLAIN}\n```", verify.TEXT_CHANGED, "source, line 1, column 1"),
-    ("a line break changed", PLAIN.replace("\n", "\r\n"), verify.TEXT_CHANGED, "source, line 1, column 7"),
-    ("a dash replaced", PLAIN.replace("- six", "– six"), verify.TEXT_CHANGED, "source, line 3, column 1"),
-    ("the source's own tag unescaped", SOURCE, program.ASYNC_BARE, "annotation, line 4, column 5"),
+    ("a word changed", PLAIN.replace("two", "too"), verify.TEXT_CHANGED, at("source", 2, 8)),
+    ("a word left out", PLAIN.replace(" three", ""), verify.TEXT_CHANGED, at("source", 2, 11)),
+    ("cut off", PLAIN[:30], verify.TEXT_CHANGED, at("source", 2, 24)),
+    ("nothing at all", "", verify.TEXT_CHANGED, at("source", 1, 1)),
+    ("an end added", PLAIN + "\n", verify.TEXT_CHANGED, at("source", 4, 19)),
+    ("in a fence", f"```\n{PLAIN}\n```", verify.TEXT_CHANGED, at("source", 1, 1)),
+    ("a line break changed", PLAIN.replace("\n", "\r\n"), verify.TEXT_CHANGED, at("source", 1, 7)),
+    ("a dash replaced", PLAIN.replace("- six", "– six"), verify.TEXT_CHANGED, at("source", 3, 1)),
+    ("the source's own tag unescaped", SOURCE, program.ASYNC_BARE, at("annotation", 4, 5)),
     (
         "nested",
         "<async topic='a'>one <async topic='b'>two</async></async>",
         program.TAG_IN_CHUNK,
-        "annotation, line 1, column 22",
+        at("annotation", 1, 22),
     ),
-    (
-        "a sync in a chunk",
-        "<async topic='a'>one <sync/> two</async>",
-        program.TAG_IN_CHUNK,
-        "annotation, line 1, column 22",
-    ),
-    ("swapped tags", "one</async> two <async topic='a'>", program.END_ALONE, "annotation, line 1, column 4"),
-    (
-        "never closed",
-        "- <async topic='first'>one two three four five",
-        program.ASYNC_OPEN,
-        "annotation, line 1, column 3",
-    ),
-    ("closed twice", f"{LINE}</async>", program.END_ALONE, "annotation, line 1, column 55"),
-    ("no topic", LINE.replace(" topic='first'", ""), program.ASYNC_BARE, "annotation, line 1, column 3"),
-    ("an empty topic", LINE.replace("first", ""), program.TOPIC_EMPTY, "annotation, line 1, column 3"),
-    ("a blank topic", LINE.replace("first", "  "), program.TOPIC_EMPTY, "annotation, line 1, column 3"),
-    (
-        "a topic of four words",
-        LINE.replace("first", "the very first item"),
-        program.TOPIC_LONG,
-        "annotation, line 1, column 3",
-    ),
-    ("a chunk of four words", LINE.replace(" five", ""), program.CHUNK_SHORT, "annotation, line 1, column 3"),
-    ("an empty chunk", "<async topic='a'></async>", program.CHUNK_SHORT, "annotation, line 1, column 1"),
-    (
-        "a promise",
-        '<promise topic="a" tokens=2 />' + LINE,
-        program.PROMISE_WRITTEN,
-        "annotation, line 1, column 1",
-    ),
+    ("a sync in a chunk", "<async topic='a'>one <sync/> two</async>", program.TAG_IN_CHUNK, at("annotation", 1, 22)),
+    ("swapped tags", "one</async> two <async topic='a'>", program.END_ALONE, at("annotation", 1, 4)),
+    ("never closed", "- <async topic='first'>one two three four five", program.ASYNC_OPEN, at("annotation", 1, 3)),
+    ("closed twice", f"{LINE}</async>", program.END_ALONE, at("annotation", 1, 55)),
+    ("no topic", LINE.replace(" topic='first'", ""), program.ASYNC_BARE, at("annotation", 1, 3)),
+    ("an empty topic", LINE.replace("first", ""), program.TOPIC_EMPTY, at("annotation", 1, 3)),
+    ("a blank topic", LINE.replace("first", "  "), program.TOPIC_EMPTY, at("annotation", 1, 3)),
+    ("a topic of four words", LINE.replace("first", "the very first item"), program.TOPIC_LONG, at("annotation", 1, 3)),
+    ("a chunk of four words", LINE.replace(" five", ""), program.CHUNK_SHORT, at("annotation", 1, 3)),
+    ("an empty chunk", "<async topic='a'></async>", program.CHUNK_SHORT, at("annotation", 1, 1)),
+    ("a promise", '<promise topic="a" tokens=2 />' + LINE, program.PROMISE_WRITTEN, at("annotation", 1, 1)),
     (
         "a chunk beyond the longest promise",
         f"<async topic='a'>{'word ' * 400}</async>",
         program.CHUNK_LONG,
-        "annotation, line 1, column 1",
+        at("annotation", 1, 1),
     ),
 ]

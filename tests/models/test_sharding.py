@@ -320,10 +320,6 @@ def test_a_config_names_a_mesh_or_one_device():
     for wrong in ((2, 2), (0, 3), (0, 16)):
         with pytest.raises(PastaError, match="8 devices available; choose data and model with this product"):
             shape(*wrong)
-
-
-def test_a_mesh_uses_all_devices_or_none():
-    with pytest.raises(PastaError, match="mesh 3 x 2: 8 devices available"):
-        make_mesh(3, 2)
-    with pytest.raises(PastaError, match="mesh 0 x 8"):
-        make_mesh(0, 8)
+    for data, model in ((3, 2), (0, 8)):
+        with pytest.raises(PastaError, match=f"mesh {data} x {model}: 8 devices available"):
+            make_mesh(data, model)
