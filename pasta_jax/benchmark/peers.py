@@ -1,13 +1,12 @@
 """The same work by other runtimes on the same weights: steps of transformers on torch and llama.cpp; its server."""
 
-import functools
+import dataclasses
 import importlib.util
 import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import gguf
 import jax
@@ -38,27 +37,48 @@ def require(source: ModelSource, packages: Sequence[str]) -> None:
         )
 
 
-def runners(model: Model, widths: Sequence[int], slots: int, prompt: int, steps: int) -> dict[str, dict[int, Runner]]:
-    """Runners of steps of each peer by the number of rows, on the same weights: see `files`."""
-    theirs, word = files(model), model.tokenizer.encode(" word")[0]
-    peers: dict[str, dict[int, Runner]] = {name: {} for name in theirs}
-    for rows in widths:
-        say(f"preparing the peers' step of {rows} row(s)")
-        if "transformers" in theirs:
-            peers["transformers"][rows] = transformers_runner(theirs["transformers"], word, rows, prompt, steps)
-        peers["llama_cpp"][rows] = llama_cpp_runner(theirs["llama_cpp"], word, rows, slots, prompt, steps)
-    return peers
+@dataclasses.dataclass(frozen=True)
+class Peer:
+    """Another runtime that has read the weights."""
+
+    reset: Callable[[], None]  # forgets what it was fed
+    feed: Callable[[int, int, bool], None]  # a number of words from a position on; True: only the last one's logits
 
 
-def prefill_runners(model: Model, lengths: Sequence[int], slots: int) -> dict[str, dict[int, Runner]]:
-    """Runners of prompts of each peer by the number of tokens."""
+def open_peers(model: Model, slots: int) -> dict[str, Peer]:
+    """The peers by name; each sequence has room for that many tokens."""
     theirs, word = files(model), model.tokenizer.encode(" word")[0]
-    peers: dict[str, dict[int, Runner]] = {name: {} for name in theirs}
-    for length in lengths:
-        if "transformers" in theirs:
-            peers["transformers"][length] = transformers_prefill(theirs["transformers"], word, length)
-        peers["llama_cpp"][length] = llama_cpp_prefill(theirs["llama_cpp"], word, length, slots)
-    return peers
+    say(f"loading {' and '.join(theirs)}")
+    peers = {"transformers": transformers(theirs["transformers"], word)} if "transformers" in theirs else {}
+    return peers | {"llama_cpp": llama_cpp(theirs["llama_cpp"], word, slots)}
+
+
+def step_runner(peer: Peer, rows: int, prompt: int, steps: int) -> Runner:
+    """Feed `rows` tokens of one sequence per step after a prompt, and compute the logits of all of them."""
+
+    def once() -> float:
+        peer.reset()
+        peer.feed(0, prompt, True)
+        peer.feed(prompt, rows, False)  # warm-up of this width
+        began = time.perf_counter()
+        for step in range(1, steps + 1):
+            peer.feed(prompt + rows * step, rows, False)
+        return 1e3 * (time.perf_counter() - began) / steps
+
+    return once
+
+
+def prefill_runner(peer: Peer, length: int) -> Runner:
+    """Read a prompt, with the logits of its last token."""
+
+    def once() -> float:
+        peer.reset()
+        began = time.perf_counter()
+        peer.feed(0, length, True)
+        return 1e3 * (time.perf_counter() - began)
+
+    once()
+    return once
 
 
 def files(model: Model) -> dict[str, Path]:
@@ -69,87 +89,28 @@ def files(model: Model) -> dict[str, Path]:
     return {"transformers": exported(model), "llama_cpp": float32_gguf(model)}
 
 
-def transformers_runner(folder: Path, word: int, rows: int, prompt: int, steps: int) -> Runner:
-    """Feed `rows` tokens per step to a growing cache, greedily, as `generate` feeds one."""
+def transformers(folder: Path, word: int) -> Peer:
+    """The model in Hugging Face's layout by transformers on torch, greedily, as `generate` feeds it."""
     import torch
-    from transformers import DynamicCache
-
-    theirs = _transformers(folder)
-
-    def once() -> float:
-        with torch.inference_mode():
-            cache = DynamicCache(config=theirs.config)
-            theirs(torch.full((1, prompt), word), past_key_values=cache, use_cache=True)
-            tokens = torch.full((1, rows), word)
-            theirs(tokens, past_key_values=cache, use_cache=True).logits.argmax(-1)  # warm-up of this width
-            began = time.perf_counter()
-            for _ in range(steps):
-                theirs(tokens, past_key_values=cache, use_cache=True).logits.argmax(-1)
-            return 1e3 * (time.perf_counter() - began) / steps
-
-    return once
-
-
-def transformers_prefill(folder: Path, word: int, length: int) -> Runner:
-    """Read a prompt, with the logits of its last token."""
-    import torch
-    from transformers import DynamicCache
-
-    theirs = _transformers(folder)
-
-    def once() -> float:
-        with torch.inference_mode():
-            cache = DynamicCache(config=theirs.config)
-            began = time.perf_counter()
-            tokens = torch.full((1, length), word)
-            theirs(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1).logits.argmax(-1)
-            return 1e3 * (time.perf_counter() - began)
-
-    once()
-    return once
-
-
-@functools.lru_cache(maxsize=1)
-def _transformers(folder: Path) -> Any:
-    import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, DynamicCache
 
     torch.set_num_threads(os.cpu_count() or 1)
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    caches = []
+
+    def reset() -> None:
+        caches[:] = [DynamicCache(config=theirs.config)]
+
+    def feed(_: int, count: int, only_last: bool) -> None:
+        with torch.inference_mode():
+            options = {"past_key_values": caches[0], "use_cache": True, "logits_to_keep": int(only_last)}  # 0: all
+            theirs(torch.full((1, count), word), **options).logits.argmax(-1)
+
+    return Peer(reset, feed)
 
 
-def llama_cpp_runner(path: Path, word: int, rows: int, slots: int, prompt: int, steps: int) -> Runner:
-    """Feed `rows` tokens of one sequence per step to a GGUF file's model, and compute the logits of all of them."""
-    context, feed = _llama_cpp(path, word, slots)
-
-    def once() -> float:
-        context.kv_cache_clear()
-        feed(0, prompt)
-        feed(prompt, rows)
-        began = time.perf_counter()
-        for step in range(1, steps + 1):
-            feed(prompt + rows * step, rows)
-        return 1e3 * (time.perf_counter() - began) / steps
-
-    return once
-
-
-def llama_cpp_prefill(path: Path, word: int, length: int, slots: int) -> Runner:
-    """Read a prompt in one batch, with the logits of its last token."""
-    context, feed = _llama_cpp(path, word, slots)
-
-    def once() -> float:
-        context.kv_cache_clear()
-        began = time.perf_counter()
-        feed(0, length, only_last=True)
-        return 1e3 * (time.perf_counter() - began)
-
-    once()
-    return once
-
-
-def _llama_cpp(path: Path, word: int, slots: int) -> tuple[Any, Callable[..., None]]:
-    """A context of llama.cpp, and what feeds it a number of words from a position on."""
+def llama_cpp(path: Path, word: int, slots: int) -> Peer:
+    """A GGUF file by llama.cpp."""
     from cyllama.llama import llama_cpp
 
     llama_cpp.disable_logging()
@@ -161,14 +122,14 @@ def _llama_cpp(path: Path, word: int, slots: int) -> tuple[Any, Callable[..., No
     settings.n_threads = settings.n_threads_batch = os.cpu_count() or 1
     context = llama_cpp.LlamaContext(theirs, settings)
 
-    def feed(start: int, count: int, only_last: bool = False) -> None:
+    def feed(start: int, count: int, only_last: bool) -> None:
         batch = llama_cpp.LlamaBatch(n_tokens=count, embd=0, n_seq_max=1)
         for index in range(count):
             batch.add(word, start + index, [0], not only_last or index == count - 1)
         context.decode(batch)
         context.synchronize()
 
-    return context, feed
+    return Peer(context.kv_cache_clear, feed)
 
 
 def llama_cpp_server(path: str, lanes: int, slots: int, port: int) -> None:

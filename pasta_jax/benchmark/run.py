@@ -46,7 +46,8 @@ def decode(settings: BenchmarkSettings, with_peers: bool) -> Report:
         ours[rows] = steps.decode_runner(model, rows, config.slots, config.prompt, config.steps)
     runners = {"ours": ours}
     if with_peers:
-        runners |= peers.runners(model, config.widths, config.slots, config.prompt, config.steps)
+        for name, peer in peers.open_peers(model, config.slots).items():
+            runners[name] = {r: peers.step_runner(peer, r, config.prompt, config.steps) for r in config.widths}
     # What is compared runs side by side: the memory of a shared host gets faster and slower within seconds.
     copy = steps.copy_gb_s()
     times = steps.side_by_side(runners, config.rounds)
@@ -83,7 +84,8 @@ def prefill(settings: BenchmarkSettings, with_peers: bool) -> Report:
         raise PastaError(f"prefill.lengths: {max(config.lengths)} tokens don't fit {config.slots} slots; raise slots")
     runners = {"ours": {length: steps.prefill_runner(model, config.slots, length) for length in config.lengths}}
     if with_peers:
-        runners |= peers.prefill_runners(model, config.lengths, config.slots)
+        for name, peer in peers.open_peers(model, config.slots).items():
+            runners[name] = {length: peers.prefill_runner(peer, length) for length in config.lengths}
     times = steps.side_by_side(runners, config.rounds)
     medians = {name: {length: statistics.median(ms) for length, ms in of.items()} for name, of in times.items()}
     ours, theirs = medians.pop("ours"), medians

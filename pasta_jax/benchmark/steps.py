@@ -20,12 +20,11 @@ from pasta_jax.decode.prefill import start
 from pasta_jax.decode.replay import prepare
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
-from pasta_jax.decode.state import DecodeState, LoopSpec, empty_state, max_threads
+from pasta_jax.decode.state import DecodeState, LoopSpec, max_threads, new_state
 from pasta_jax.files import packages
 from pasta_jax.models import transformer
 from pasta_jax.models.config import PRESETS
-from pasta_jax.models.parameters import is_stacked
-from pasta_jax.models.sharding import create_on_mesh_of, shardings
+from pasta_jax.models.sharding import shardings
 from pasta_jax.progress import Progress
 from pasta_jax.tokenizers.tokenizer import load_tokenizer
 from pasta_jax.weights.load import platform_dtype
@@ -84,9 +83,7 @@ def decode_runner(model: Model, rows: int, slots: int, prompt: int, steps: int) 
     spec = dataclasses.replace(spec, stop_ids=(-1,))
     rules = Rules(max_topic_tokens=slots, max_chunk_tokens=slots)
     request = Request((word,) * prompt, slots, sequential=rows == 1, rules=rules)
-    dtype, stacked = model.dtype, is_stacked(model.params)
-    state = create_on_mesh_of(model.params, empty_state, model.config, 1, slots, dtype, stacked)
-    state = start(model, state, 0, request, spec, first=int(tokens[0, 0]))
+    state = start(model, new_state(model, 1, slots), 0, request, spec, first=int(tokens[0, 0]))
     state = run_and_wait(model, state, len(opening), spec, script)
     prepared = Steps(model, rows, steps, state, spec, script)
     run_and_wait(model, copied(state), steps, spec, script)  # compiles and warms up
@@ -100,8 +97,7 @@ def prefill_runner(model: Model, slots: int, prompt: int) -> Runner:
     word = model.tokenizer.encode(" word")[0]
     request = Request((word,) * prompt, 1, sequential=True)
     spec = loop_spec(model, DecodeConfig(lanes=1, rows=1, slots=slots), slots, sequential=True)
-    dtype, stacked = model.dtype, is_stacked(model.params)
-    state = create_on_mesh_of(model.params, empty_state, model.config, 1, slots, dtype, stacked)
+    state = new_state(model, 1, slots)
 
     def once() -> float:
         fresh = copied(state)

@@ -12,10 +12,8 @@ from pasta_jax.decode.lane_log import SHORT, LaneLog, Snapshot
 from pasta_jax.decode.prefill import Prefill, release
 from pasta_jax.decode.prefix_cache import PrefixCache
 from pasta_jax.decode.request import Event, Request, Result
-from pasta_jax.decode.state import LoopSpec, empty_state
+from pasta_jax.decode.state import LoopSpec, new_state
 from pasta_jax.device import compilation_cache
-from pasta_jax.models.parameters import is_stacked
-from pasta_jax.models.sharding import create_on_mesh_of
 from pasta_jax.weights.model import Model
 
 
@@ -45,10 +43,7 @@ class DeviceLoop:
         self._prefill: Prefill | None = None  # of the prompt that is being written
         self._prefilled = 0  # chunks of it
         self._snapshot: Snapshot | None = None
-        stacked, topics = is_stacked(model.params), spec.topics is not None
-        self._state = create_on_mesh_of(
-            model.params, empty_state, model.config, lanes, slots, model.dtype, stacked, False, topics
-        )
+        self._state = new_state(model, lanes, slots, topics=spec.topics is not None)
         self._run(0)  # compiles, so that no request's clock runs meanwhile
 
     @property

@@ -12,11 +12,9 @@ from pasta_jax.decode.interpreter import Script, run
 from pasta_jax.decode.prefill import start
 from pasta_jax.decode.request import Event, Request, Result
 from pasta_jax.decode.settings import DecodeConfig
-from pasta_jax.decode.state import DecodeState, LoopSpec, empty_state, max_threads
+from pasta_jax.decode.state import DecodeState, LoopSpec, max_threads, new_state
 from pasta_jax.lang.linear import Block, scan
 from pasta_jax.lang.tags import TagIds
-from pasta_jax.models.parameters import is_stacked
-from pasta_jax.models.sharding import create_on_mesh_of
 from pasta_jax.models.transformer import logits
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
@@ -97,10 +95,7 @@ def prepare(
     requests = [request_for(prompt, ids) for prompt, ids in zip(prompts, programs, strict=True)]
     slots = slots_for(model, requests, config)
     spec = loop_spec(model, config, slots, sequential=config.rows == 1)
-    dtype, stacked = model.dtype, is_stacked(model.params)
-    state = create_on_mesh_of(
-        model.params, empty_state, model.config, len(requests), slots, dtype, stacked, keep_hidden
-    )
+    state = new_state(model, len(requests), slots, keep_hidden)
     script = script_for(programs, spec.tags, spec.stop_ids[0], slots)
     for lane, request in enumerate(requests):
         state = start(model, state, lane, request, spec, first=int(script.tokens[lane, 0]))

@@ -12,7 +12,10 @@ import numpy as np
 from pasta_jax.lang.structure import Positions
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.config import TransformerConfig
+from pasta_jax.models.parameters import is_stacked
 from pasta_jax.models.pool import Pool, empty_pool
+from pasta_jax.models.sharding import create_on_mesh_of
+from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
 
 # Status of a thread
@@ -141,6 +144,12 @@ class DecodeState:
 def max_threads(slots: int) -> int:
     """M: main and as many chunks as a pool can hold, since each takes at least [PROMISE], [/PROMISE:n] and [ASYNC]."""
     return 1 + slots // 3
+
+
+def new_state(model: Model, lanes: int, slots: int, keep_hidden: bool = False, topics: bool = False) -> DecodeState:
+    """A state for a model, on its devices, without a live lane."""
+    sizes = model.config, lanes, slots, model.dtype, is_stacked(model.params)
+    return create_on_mesh_of(model.params, empty_state, *sizes, keep_hidden, topics)
 
 
 def empty_state(

@@ -136,8 +136,8 @@ def test_the_decode_report_compares_peers_that_ran_beside_ours_by_width(monkeypa
     order: list[str] = []
     monkeypatch.setattr(steps, "decode_runner", lambda model, rows, *_: fixed(f"ours/{rows}", 2.0 * rows, order))
     monkeypatch.setattr(benchmark.peers, "require", lambda *_: None)
-    peers = {"transformers": {1: fixed("theirs/1", 4.0, order), 2: fixed("theirs/2", 4.0, order)}}
-    monkeypatch.setattr(benchmark.peers, "runners", lambda *_: peers)
+    monkeypatch.setattr(benchmark.peers, "open_peers", lambda *_: {"transformers": None})
+    monkeypatch.setattr(benchmark.peers, "step_runner", lambda _, rows, *__: fixed(f"theirs/{rows}", 4.0, order))
     report = benchmark.decode(small(monkeypatch, tmp_path), with_peers=True)
     assert order == ["ours/1", "theirs/1", "ours/2", "theirs/2"]
     assert report["ms_per_step"] == report["ms_per_step_min"] == {1: 2.0, 2: 4.0}
@@ -151,8 +151,8 @@ def test_the_decode_report_compares_peers_that_ran_beside_ours_by_width(monkeypa
 def test_the_prefill_report_compares_peers_that_ran_beside_ours_by_length(monkeypatch, tmp_path):
     order: list[str] = []
     monkeypatch.setattr(benchmark.peers, "require", lambda *_: None)
-    peers = {"llama_cpp": {8: fixed("theirs/8", 4.0, order), 24: fixed("theirs/24", 4.0, order)}}
-    monkeypatch.setattr(benchmark.peers, "prefill_runners", lambda *_: peers)
+    monkeypatch.setattr(benchmark.peers, "open_peers", lambda *_: {"llama_cpp": None})
+    monkeypatch.setattr(benchmark.peers, "prefill_runner", lambda _, length: fixed(f"theirs/{length}", 4.0, order))
     prefill = {"lengths": (8, 24), "slots": 32, "rounds": 1}
     alone = benchmark.prefill(small(monkeypatch, tmp_path, prefill=prefill), with_peers=False)
     assert min(alone["ms"].values()) > 0

@@ -19,13 +19,12 @@ from pasta_jax.decode.next_token import next_of_one
 from pasta_jax.decode.prefill import PIECES, start
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
-from pasta_jax.decode.state import DONE, ENDED, LIVE, OWN, RUNNING, DecodeState, LoopSpec, empty_state
+from pasta_jax.decode.state import DONE, ENDED, LIVE, OWN, RUNNING, DecodeState, LoopSpec, new_state
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Place, visible
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.config import TransformerConfig
-from pasta_jax.models.parameters import Params, is_stacked
-from pasta_jax.models.sharding import create_on_mesh_of
+from pasta_jax.models.parameters import Params
 from pasta_jax.models.transformer import Cache, logits, trunk
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
@@ -75,7 +74,7 @@ def decode_points(
         loop_spec(model, config, slots, sequential=False),
         tags=PointTags(model.tokenizer.tags.base, model.tokenizer.stop_ids[0]),
     )
-    state = create_on_mesh_of(model.params, empty_state, model.config, 1, slots, model.dtype, is_stacked(model.params))
+    state = new_state(model, 1, slots)
     request = Request(
         prompt_ids=tuple(prefix),
         max_tokens=slots,  # of main, which writes none
