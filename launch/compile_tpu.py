@@ -23,7 +23,7 @@ def main(settings: CompileSettings) -> None:
     reports = []
     for report in compile_tpu.compile_all(settings, names):
         reports.append(report)
-        print(*report.lines(), sep="\n", flush=True)
+        print(*compile_tpu_report.lines(report), sep="\n", flush=True)
     print(compile_tpu_report.as_json(reports))
 
 

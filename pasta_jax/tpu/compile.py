@@ -25,8 +25,8 @@ from pasta_jax.preference.loss import PairBatch, best_of_n_margin, preference_lo
 from pasta_jax.preference.settings import PreferenceLoss
 from pasta_jax.progress import say, track
 from pasta_jax.tpu import program as tpu
-from pasta_jax.tpu.report import Largest, Report
-from pasta_jax.tpu.room import Room
+from pasta_jax.tpu.report import Report
+from pasta_jax.tpu.room import Largest, Room
 from pasta_jax.tpu.settings import CompileSettings
 from pasta_jax.train.loop import train_step, where_it_is
 from pasta_jax.train.loss import KINDS, Loss, Scoring, sft_loss
@@ -88,34 +88,31 @@ def compile_programs(settings: CompileSettings, topology: str, preset: str, keep
             refused[name] = f"{error}; use more devices, or {advice}"
             if not keep_on:
                 raise PastaError(refused[name]) from None
-        say(f"{name}: {refused[name] if name in refused else f'{programs[name].compile_s} s'}")
+        say(f"{name}: " + (refused.get(name) or f"{programs[name]['compile_s']} s"))
     largest = {}
     if settings.search and (run_program := programs.get("run")):
-        largest = room.search(settings.slots, run_program.temp / (settings.lanes / settings.data))
+        largest = room.search(settings.slots, run_program["temp"] / (settings.lanes / settings.data))
         largest = verified(settings, largest, devices, preset, chip)
     keys_values = tpu.device_bytes(shapes.state.pool.kv)
     params = tpu.device_bytes(shapes.params)
-    return Report(
-        topology=topology,
-        device=devices[0].device_kind,
-        mesh=dict(mesh.shape),
-        training_mesh=dict(training_mesh.shape),
-        preset=preset,
-        lanes=settings.lanes,
-        rows=settings.rows,
-        slots=settings.slots,
-        used=settings.used,
-        prefill=settings.prefill,
-        bytes="of one device",
-        params=params,
-        state=tpu.device_bytes(shapes.state),
-        keys_values=keys_values,
-        live=params + keys_values * min(settings.used, settings.slots) // settings.slots,
-        chip=chip,
-        programs=programs,
-        refused=refused,
-        largest=largest,
-    )
+    return {
+        "topology": topology,
+        "device": devices[0].device_kind,
+        "mesh": dict(mesh.shape),  # of decoding
+        "training_mesh": dict(training_mesh.shape),
+        "preset": preset,
+        **{name: getattr(settings, name) for name in ("lanes", "rows", "slots", "used", "prefill")},
+        "bytes": "of one device",
+        "params": params,  # in bfloat16
+        "state": tpu.device_bytes(shapes.state),
+        "keys_values": keys_values,
+        # Parameters, and the keys and values in use: what a decoding step has to read.
+        "live": params + keys_values * min(settings.used, settings.slots) // settings.slots,
+        "chip": chip and dataclasses.asdict(chip),  # one device's share of its published figures
+        "programs": programs,
+        "refused": refused,  # programs that don't fit, and why
+        "largest": {slots: dataclasses.asdict(found) for slots, found in largest.items()},
+    }
 
 
 def verified(

@@ -10,7 +10,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -71,38 +71,12 @@ class Collective:
     in_layers: bool  # part of a layer's code, so it runs once per layer
 
 
-@dataclasses.dataclass(frozen=True)
-class Collectives:
-    """How often each kind of collective occurs, in a layer and outside, and the bytes of its largest result."""
-
-    in_layers: dict[str, int]
-    outside: dict[str, int]
-    largest: dict[str, int]
-
-
-@dataclasses.dataclass(frozen=True)
-class Program:
-    """What a compiled program needs; bytes are of one device."""
-
-    arguments: int
-    alias: int  # updated in place
-    temp: int
-    peak: int
-    flops: float  # operations of products, in one call; of a decoding loop, in one step of all rows
-    hbm_bytes: float  # read and written in the same
-    estimated_ms: float | None  # the greater of both, divided by the chip's published figures: nothing was measured
-    collectives: Collectives
-    kernels: int
-    sorts: int  # without a repetition penalty
-    compile_s: float
-
-
 class DoesNotFit(PastaError):
     """The compiler rejected a program because of its memory."""
 
 
-def compile_program(name: str, lower: Callable[[], jax.stages.Lowered], chip: Chip | None, used: int) -> Program:
-    """Lower and compile; the compiler itself rejects what does not fit into a device's memory.
+def compile_program(name: str, lower: Callable[[], jax.stages.Lowered], chip: Chip | None, used: int) -> dict[str, Any]:
+    """Lower and compile a program; what it needs, in bytes of one device. The compiler rejects what does not fit there.
 
     `used` is the number of slots in use of each lane, for the bytes of a step.
     """
@@ -117,19 +91,19 @@ def compile_program(name: str, lower: Callable[[], jax.stages.Lowered], chip: Ch
     memory, text = compiled.memory_analysis(), compiled.as_text()
     cost = hlo.cost_of_step if name.startswith("run") else hlo.cost
     needs = cost(text, kernel_costs(used))
-    return Program(
-        flops=needs.flops,
-        hbm_bytes=needs.bytes,
-        estimated_ms=None if chip is None else round(roofline_ms(needs, chip), 3),
-        sorts=hlo.sorts(text),
-        arguments=memory.argument_size_in_bytes,
-        alias=memory.alias_size_in_bytes,
-        temp=memory.temp_size_in_bytes,
-        peak=memory.peak_memory_in_bytes,
-        collectives=summary(collectives(text)),
-        kernels=text.count('custom_call_target="tpu_custom_call"'),
-        compile_s=round(time.perf_counter() - began, 1),
-    )
+    return {
+        "arguments": memory.argument_size_in_bytes,
+        "alias": memory.alias_size_in_bytes,  # updated in place
+        "temp": memory.temp_size_in_bytes,
+        "peak": memory.peak_memory_in_bytes,
+        "flops": needs.flops,  # of products, in one call; of a decoding loop, in one step of all rows
+        "hbm_bytes": needs.bytes,  # read and written in the same
+        "estimated_ms": None if chip is None else round(roofline_ms(needs, chip), 3),  # nothing was measured
+        "collectives": summary(collectives(text)),
+        "kernels": text.count('custom_call_target="tpu_custom_call"'),
+        "sorts": hlo.sorts(text),  # without a repetition penalty
+        "compile_s": round(time.perf_counter() - began, 1),
+    }
 
 
 def roofline_ms(needs: hlo.Cost, chip: Chip) -> float:
@@ -161,14 +135,14 @@ def kernel_costs(used: int) -> dict[str, hlo.Kernel]:
     return {"pool_kernel": pool} | {name: functools.partial(blocks, count) for name, count in products.items()}
 
 
-def summary(instructions: list[Collective]) -> Collectives:
-    """Counts and largest results by kind."""
+def summary(instructions: list[Collective]) -> dict[str, dict[str, int]]:
+    """By kind, how many are in a layer's code and how many outside, and the bytes of the largest result."""
     kinds = sorted({one.kind for one in instructions})
-    return Collectives(
-        in_layers=dict(Counter(one.kind for one in instructions if one.in_layers)),
-        outside=dict(Counter(one.kind for one in instructions if not one.in_layers)),
-        largest={kind: max(one.bytes for one in instructions if one.kind == kind) for kind in kinds},
-    )
+    return {
+        "in_layers": dict(Counter(one.kind for one in instructions if one.in_layers)),
+        "outside": dict(Counter(one.kind for one in instructions if not one.in_layers)),
+        "largest": {kind: max(one.bytes for one in instructions if one.kind == kind) for kind in kinds},
+    }
 
 
 _COLLECTIVE = re.compile(

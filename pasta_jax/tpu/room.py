@@ -14,11 +14,21 @@ from pasta_jax.models import transformer
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.sharding import DATA, MODEL
 from pasta_jax.tpu import program as tpu
-from pasta_jax.tpu.report import GIB, Largest
+from pasta_jax.tpu.report import GIB
 
 USABLE = 0.97  # of a chip's memory; the compiler keeps some for itself
 SLOTS = (1024, 2048, 4096, 8192)
 LARGER = {2: ("2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16"), 3: ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4")}
+
+
+@dataclasses.dataclass(frozen=True)
+class Largest:
+    """The most lanes that fit at some number of slots, and the mesh on which they do."""
+
+    lanes: int  # 0: not even one
+    data: int
+    model: int
+    compiled: bool = False  # or only computed
 
 
 @dataclasses.dataclass(frozen=True)

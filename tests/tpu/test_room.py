@@ -6,8 +6,8 @@ import pytest
 
 from pasta_jax.device.devices import CHIPS
 from pasta_jax.models.config import PRESETS
-from pasta_jax.tpu.report import GIB, Largest
-from pasta_jax.tpu.room import USABLE, Room
+from pasta_jax.tpu.report import GIB
+from pasta_jax.tpu.room import USABLE, Largest, Room
 
 SMALL = dataclasses.replace(CHIPS["TPU v5 lite"], gib=1.0)
 GEMMA_2B = Room(PRESETS["gemma_2b"], "v5e:2x4", 8, dataclasses.replace(SMALL, gib=0.8))
