@@ -1,36 +1,21 @@
-"""Teacher-forced replay: run linear programs through the interpreter and read back what it computed."""
+"""Teacher-forced replay: linear programs through the interpreter, whose threads follow them."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from pasta_jax.decode.generate import loop_spec, slots_for, stream
-from pasta_jax.decode.interpreter import Script, run
+from pasta_jax.decode.interpreter import Script
 from pasta_jax.decode.prefill import start
 from pasta_jax.decode.request import Event, Request, Result
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import DecodeState, LoopSpec, max_threads, new_state
 from pasta_jax.lang.linear import Block, scan
 from pasta_jax.lang.tags import TagIds
-from pasta_jax.models.transformer import logits
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
-
-
-@dataclasses.dataclass(frozen=True)
-class ReplayResult:
-    """One program's run: every fed token in slot order, beginning with the prompt's."""
-
-    token: np.ndarray  # [N]
-    thread: np.ndarray  # [N]
-    step: np.ndarray  # [N]
-    position: np.ndarray  # [N]
-    linear: np.ndarray  # [N]: index of the token in prompt + linear response
-    logits: np.ndarray | None  # [N, V], if requested
-    steps: int
 
 
 def blocks_of(ids: Sequence[int], tags: TagIds) -> list[Block]:
@@ -100,43 +85,3 @@ def prepare(
     for lane, request in enumerate(requests):
         state = start(model, state, lane, request, spec, first=int(script.tokens[lane, 0]))
     return state, spec, script
-
-
-def replay(
-    model: Model,
-    prompts: Sequence[Sequence[int]],
-    programs: Sequence[Sequence[int]],
-    config: DecodeConfig,
-    keep_logits: bool = True,
-) -> list[ReplayResult]:
-    """Run all programs at once, one per lane, with their tokens forced."""
-    state, spec, script = prepare(model, prompts, programs, config, keep_logits)
-    state = run(model.params, state, jnp.int32(2**30), jnp.bool(False), config=model.config, spec=spec, script=script)
-    return [
-        replayed(model, state, lane, prompt, ids)
-        for lane, (prompt, ids) in enumerate(zip(prompts, programs, strict=True))
-    ]
-
-
-def replayed(model: Model, state: DecodeState, lane: int, prompt: Sequence[int], ids: Sequence[int]) -> ReplayResult:
-    """Read one lane back and find the place of each slot's token in linear order."""
-    pool = state.pool
-    fill = int(pool.fill[lane])
-    token, thread, step, position = (
-        np.asarray(field[lane, :fill]) for field in (pool.token, pool.chunk, pool.step, pool.position)
-    )
-    chunk = np.zeros(len(prompt) + len(ids), np.int32)
-    for number, block in enumerate(blocks_of(ids, model.tokenizer.tags), start=1):
-        chunk[len(prompt) + block.start : len(prompt) + block.stop] = number
-    linear = np.zeros(fill, np.int32)
-    for number in range(int(chunk.max()) + 1):
-        slots = np.flatnonzero(thread == number)
-        linear[slots] = np.flatnonzero(chunk == number)[: len(slots)]
-    logits_NxV = None
-    if state.hidden is not None:
-        hidden_1xNxE = state.hidden[lane, :fill][None]
-        logits_NxV = np.asarray(_logits(model.params, config=model.config, x_BxTxE=hidden_1xNxE)[0])
-    return ReplayResult(token, thread, step, position, linear, logits_NxV, int(state.step[lane]))
-
-
-_logits = jax.jit(logits, static_argnames="config")

@@ -13,7 +13,7 @@ import pytest
 from pasta_jax.decode.generate import loop_spec, positions_for
 from pasta_jax.decode.interpreter import run
 from pasta_jax.decode.prefill import start
-from pasta_jax.decode.replay import prepare, replay, replayed, script_for
+from pasta_jax.decode.replay import prepare, script_for
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import empty_state
@@ -29,6 +29,7 @@ from pasta_jax.weights.rules import Rules
 from tests.helpers.byte_tokenizer import ByteTokenizer
 from tests.helpers.models import TOY, toy
 from tests.helpers.programs import random_program
+from tests.helpers.replays import Replay, replay, replayed
 from tests.helpers.requires import requires_gemma, requires_smollm2
 
 TOKENIZER = ByteTokenizer()
@@ -57,8 +58,8 @@ def logits_of(params, hidden_NxE, config):
     return transformer.logits(params, config, hidden_NxE[None])[0]
 
 
-def interleaved(model: Model, pairs, config: DecodeConfig, prefixes: tuple[int, ...]):
-    """(each lane's ReplayResult, the final hidden states of its slots), with few shapes to compile."""
+def interleaved(model: Model, pairs, config: DecodeConfig, prefixes: tuple[int, ...]) -> list[Replay]:
+    """Each lane's replay, with few shapes to compile."""
     tags, end = model.tokenizer.tags, model.tokenizer.end_of_turn
     spec = dataclasses.replace(loop_spec(model, config, config.slots, sequential=False), prefixes=prefixes)
     # Rules that prefill does not depend on are equal for all: one compiled program.
@@ -75,9 +76,7 @@ def interleaved(model: Model, pairs, config: DecodeConfig, prefixes: tuple[int, 
         )
         state = start(model, state, lane, request, prefill_spec, first=int(script.tokens[lane, 0]))
     state = run(model.params, state, np.int32(10**6), np.False_, config=model.config, spec=spec, script=script)
-    final, hidden = dataclasses.replace(state, hidden=None), np.asarray(state.hidden)
-    results = [replayed(model, final, lane, *pair) for lane, pair in enumerate(pairs)]
-    return results, [hidden[lane, : len(result.token)] for lane, result in enumerate(results)]
+    return [replayed(state, lane, *pair, tags) for lane, pair in enumerate(pairs)]
 
 
 def teacher_forced(model: Model, pairs):
@@ -136,11 +135,10 @@ def test_replay_computes_what_one_forward_pass_computes(rows, policy, stacked, p
         if as_apar:
             pairs = [(prompt, to_tree(program, TOKENIZER.tags).tolist()) for prompt, program in pairs]
         assert sum(TOKENIZER.tags.promise in program for _, program in pairs) > 2
-        results, ours = interleaved(model, pairs, config, prefixes)
         theirs, structures = teacher_forced(model, pairs)
-        for lane, (prompt, program) in enumerate(pairs):
-            assert_fed_by_the_clock(results[lane], prompt, program, structures[lane], TOKENIZER.tags, rows)
-            both = (pieces_of(hidden, SLOTS)[0] for hidden in (ours[lane], theirs[lane, results[lane].linear]))
+        for lane, one in enumerate(interleaved(model, pairs, config, prefixes)):
+            assert_fed_by_the_clock(one, *pairs[lane], structures[lane], TOKENIZER.tags, rows)
+            both = (pieces_of(hidden, SLOTS)[0] for hidden in (one.hidden, theirs[lane, one.linear]))
             ours_NxV, theirs_NxV = (logits_of(model.params, hidden, config=model.config) for hidden in both)
             np.testing.assert_allclose(ours_NxV, theirs_NxV, atol=1e-5, rtol=0)
 
@@ -151,9 +149,9 @@ def test_replay_returns_the_same_logits():
     config = DecodeConfig(lanes=2, rows=4, slots=0)
     pairs = random_pairs(2, seed=7)
     theirs, _ = teacher_forced(model, pairs)
-    for lane, result in enumerate(replay(model, *map(list, zip(*pairs, strict=True)), config)):
-        expected = logits_of(model.params, theirs[lane, result.linear], config=model.config)
-        np.testing.assert_allclose(result.logits, expected, atol=1e-5, rtol=0)
+    for lane, (one, logits_NxV) in enumerate(replay(model, *map(list, zip(*pairs, strict=True)), config)):
+        expected = logits_of(model.params, theirs[lane, one.linear], config=model.config)
+        np.testing.assert_allclose(logits_NxV, expected, atol=1e-5, rtol=0)
 
 
 def test_a_wrong_mask_or_wrong_positions_exceed_the_tolerance():
@@ -207,12 +205,11 @@ def test_replay_of_real_text_computes_what_one_forward_pass_computes(name):
     hidden, structures = teacher_forced(model, pairs)
     assert max(parts.position.max() for parts in structures) > 2 * (model.config.window or 600)
     ours, theirs = [], []
-    final = dataclasses.replace(state, hidden=None)
-    for lane, (prompt, program) in enumerate(pairs):
-        result = replayed(model, final, lane, prompt, program)
-        assert_fed_by_the_clock(result, prompt, program, structures[lane], model.tokenizer.tags, rows=3)
-        ours.append(state.hidden[lane, : len(result.token)])
-        theirs.append(hidden[lane, result.linear])
+    for lane, pair in enumerate(pairs):
+        one = replayed(state, lane, *pair, model.tokenizer.tags)
+        assert_fed_by_the_clock(one, *pair, structures[lane], model.tokenizer.tags, rows=3)
+        ours.append(one.hidden)
+        theirs.append(hidden[lane, one.linear])
     assert model.config.logit_cap is None  # so the head is linear, and maps differences to those of logits
     differences = pieces_of(np.concatenate(ours) - np.concatenate(theirs), piece=128)
     errors = np.concatenate([np.abs(logits_of(model.params, part, config=model.config)).max(1) for part in differences])
