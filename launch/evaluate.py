@@ -24,19 +24,20 @@ def main(settings: EvaluateSettings | ToyEvaluationSettings) -> None:
     on_toy_task = isinstance(settings, ToyEvaluationSettings)
     if not on_toy_task and not WORKDIR.value:
         raise PastaError("--workdir is missing: pass a folder for the answers and the report")
-    from pasta_jax.evaluate import run as evaluate_text  # import JAX, which would slow down --help
-    from pasta_jax.toy import run as evaluate  # import JAX, which would slow down --help
+    from pasta_jax.evaluate import run as evaluate  # these import JAX, which would slow down --help
+    from pasta_jax.toy import run as toy
 
     cli.announce_device()
     if on_toy_task:
-        report = evaluate.run(settings, path_of(OUTPUT.value) if OUTPUT.value else None)
+        report = toy.run(settings, path_of(OUTPUT.value) if OUTPUT.value else None)
+        text = toy.table(report)
     else:
-        evaluation = evaluate_text.run(settings, path_of(WORKDIR.value), LIMIT.value)
+        evaluation = evaluate.run(settings, path_of(WORKDIR.value), LIMIT.value)
         if evaluation is None:  # the first of several processes reports
             return
-        report = evaluation.report
-    print(report.text())
-    print(json.dumps(report.fields()))
+        report, text = evaluation.report.fields(), evaluation.report.text()
+    print(text)
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":

@@ -39,36 +39,26 @@ class Snapshot:
         return Snapshot(*jax.device_get((*lanes, *tokens, state.threads.closed, state.spawned)))
 
 
+@dataclasses.dataclass
 class LaneLog:
-    """The host's view of the request in a lane: slots reported, times, and each thread's incomplete character."""
+    """The host's view of the request in a lane: tokens reported, times, and each thread's incomplete character."""
 
-    def __init__(
-        self,
-        number: int,
-        request: Request,
-        model: Model,
-        spec: LoopSpec,
-        replayed: bool,
-        round_steps: int,
-        copied: int,
-    ):
-        self.number = number
-        self.request = request
-        self.model = model
-        self.spec = spec
-        self.replayed = replayed
-        self.round_steps = round_steps
-        self.copied = copied
-        self.reported = len(request.prompt_ids)
-        self.detokenizers: dict[int, Detokenizer] = {}
-        self.started = time.perf_counter()
-        self.rounds: dict[int, float] = {}
+    number: int
+    request: Request
+    model: Model
+    spec: LoopSpec
+    replayed: bool
+    round_steps: int
+    copied: int
+    reported: int = 0
+    detokenizers: dict[int, Detokenizer] = dataclasses.field(default_factory=dict)
+    started: float = dataclasses.field(default_factory=time.perf_counter)
+    rounds: dict[int, float] = dataclasses.field(default_factory=dict)
 
     @property
     def next_steps(self) -> int:
         """Steps until this request is read again: one before its first token, if somebody waits for it."""
-        is_first = self.reported == len(self.request.prompt_ids)
-        return 1 if is_first and self.round_steps <= SHORT else self.round_steps
+        return 1 if not self.reported and self.round_steps <= SHORT else self.round_steps
 
     def record_time(self, step: int) -> None:
         """Record when the host learned that this step was done."""
@@ -77,13 +67,13 @@ class LaneLog:
     def events(self, snapshot: Snapshot, lane: int) -> Iterator[Event]:
         """The tokens fed since the last call."""
         tokenizer = self.model.tokenizer
-        fill = int(snapshot.fill[lane])
+        prompt, fill = len(self.request.prompt_ids), int(snapshot.fill[lane])
         columns = (snapshot.thread, snapshot.token, snapshot.step)
-        for slot in range(self.reported, fill):
+        for slot in range(prompt + self.reported, fill):
             thread, token, step = (int(column[lane, slot]) for column in columns)
             detokenizer = self.detokenizers.setdefault(thread, Detokenizer(tokenizer))
             yield Event(self.number, thread, token, step, spell_next(detokenizer, tokenizer.tags, token))
-        self.reported = fill
+        self.reported = fill - prompt
 
     def result(self, snapshot: Snapshot, lane: int, cut: bool = False) -> Result:
         """The result of the request, which has ended, or is cut off here."""

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -12,57 +13,13 @@ from pasta_jax.errors import PastaError
 from pasta_jax.files import atomic
 from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.toy import exactness
-from pasta_jax.toy.exactness import AblationResult, GradedAnswer, Quality, Speed
+from pasta_jax.toy.exactness import GradedAnswer
 from pasta_jax.toy.level import refuse_other_level
 from pasta_jax.toy.settings import ToyEvaluationSettings
 from pasta_jax.toy.task import HELD_OUT, problems
 from pasta_jax.weights.source import load
 
-
-@dataclasses.dataclass(frozen=True)
-class Report:
-    """What is measured of both models."""
-
-    level: str
-    temperature: float
-    model: Quality
-    baseline: Quality
-    speed: Speed
-    broken: dict[str, AblationResult] | None  # by ablation; None: not measured
-
-    def fields(self) -> dict[str, object]:
-        """For JSON."""
-        fields = dataclasses.asdict(self)
-        return {name: value for name, value in fields.items() if value is not None}
-
-    def text(self) -> str:
-        """A table for people."""
-        model, baseline, speed = self.model, self.baseline, self.speed
-        lines = [f"{model.answers} problems of level {self.level}, temperature {self.temperature:g}", ""]
-        lines.append(_cells("", "model", "baseline"))
-        for name, field in (
-            ("exact answers", "exact"),
-            ("exact answers with ends", "exact_with_ends"),
-            ("correct walks", "walks"),
-            ("correct ends", "ends"),
-        ):
-            lines.append(_cells(name, f"{getattr(model, field):.1%}", f"{getattr(baseline, field):.1%}"))
-        lines.append(_cells("cut off", str(model.cut_off), str(baseline.cut_off)))
-        lines.append(_cells("forked, of those with parts", f"{speed.forked:.1%}"))
-        lines.append(_cells("forked without parts", str(speed.forked_without_need)))
-        lines.append(_cells("theoretical speedup", f"{speed.speedup:.2f}"))
-        lines.append(_cells("  = parallelism", f"{speed.parallelism:.2f}"))
-        lines.append(_cells("  × length ratio", f"{speed.length_ratio:.2f}"))
-        if self.broken is not None:
-            lines += ["", _cells("a rule of decoding broken", "exact", "walks", "ends")]
-            for name, result in self.broken.items():
-                figures = (f"{figure:.1%}" for figure in (result.exact, result.walks, result.ends))
-                lines.append(_cells(name, *figures))
-        return "\n".join(lines)
-
-
-def _cells(name: str, *cells: str) -> str:
-    return f"{name:28}" + "".join(f"{cell:>10}" for cell in cells)
+Report = dict[str, Any]  # what is measured of both models
 
 
 def run(settings: ToyEvaluationSettings, output: Path | None = None) -> Report:
@@ -81,20 +38,19 @@ def run(settings: ToyEvaluationSettings, output: Path | None = None) -> Report:
 
     answers = exactness.answer_all(model, chosen, settings.decoding, request, sequential=False)
     plain = exactness.answer_all(baseline, chosen, settings.decoding, request, sequential=True)
-    broken = None
+    report = {
+        "level": settings.level,
+        "temperature": request.rules.temperature,
+        "model": exactness.quality(answers),
+        "baseline": exactness.quality(plain),
+        "speed": exactness.speed(answers, plain),
+    }
     if settings.ablation:
         with_ends = [problem for problem in chosen if problem.has_ends][: settings.ablation]
-        broken = exactness.ablate(model, with_ends, settings.decoding, request)
+        report["broken"] = exactness.ablate(model, with_ends, settings.decoding, request)
     if output is not None:
         write_answers(output, answers, plain)
-    return Report(
-        level=settings.level,
-        temperature=request.rules.temperature,
-        model=exactness.quality(answers),
-        baseline=exactness.quality(plain),
-        speed=exactness.speed(answers, plain),
-        broken=broken,
-    )
+    return report
 
 
 def write_answers(path: Path, answers: Sequence[GradedAnswer], baseline: Sequence[GradedAnswer]) -> None:
@@ -106,3 +62,34 @@ def write_answers(path: Path, answers: Sequence[GradedAnswer], baseline: Sequenc
         record |= {"exact": answer.exact, "baseline_text": plain.text, "baseline_tokens": plain.tokens}
         lines.append(json.dumps(record, ensure_ascii=False))
     atomic.write_lines(path, lines)
+
+
+def table(report: Report) -> str:
+    """The report for people."""
+    model, baseline, speed = report["model"], report["baseline"], report["speed"]
+    rows = {"": ("model", "baseline")}
+    for title, name in (
+        ("exact answers", "exact"),
+        ("exact answers with ends", "exact_with_ends"),
+        ("correct walks", "walks"),
+        ("correct ends", "ends"),
+    ):
+        rows[title] = f"{model[name]:.1%}", f"{baseline[name]:.1%}"
+    rows |= {
+        "cut off": (model["cut_off"], baseline["cut_off"]),
+        "forked, of those with parts": (f"{speed['forked']:.1%}",),
+        "forked without parts": (speed["forked_without_need"],),
+        "theoretical speedup": (f"{speed['speedup']:.2f}",),
+        "  = parallelism": (f"{speed['parallelism']:.2f}",),
+        "  × length ratio": (f"{speed['length_ratio']:.2f}",),
+    }
+    broken = {name: [f"{share:.1%}" for share in shares.values()] for name, shares in report.get("broken", {}).items()}
+    if broken:
+        broken = {"a rule of decoding broken": ("exact", "walks", "ends")} | broken
+    head = f"{model['answers']} problems of level {report['level']}, temperature {report['temperature']:g}"
+    return "\n".join([head, "", *map(_line, rows.items()), *([""] if broken else ()), *map(_line, broken.items())])
+
+
+def _line(row: tuple[str, Sequence[object]]) -> str:
+    name, cells = row
+    return f"{name:28}" + "".join(f"{cell:>10}" for cell in cells)
