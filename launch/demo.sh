@@ -12,6 +12,10 @@ for argument; do
   if [[ -z $question && $argument != -?* ]]; then question=$argument; else flags+=("$argument"); fi
 done
 
+if [[ " ${flags[*]-} " == *" --help "* ]]; then
+  sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p;}' "${BASH_SOURCE[0]}"
+  exit
+fi
 "$root/launch/setup.sh" --assets
 mkdir -p "$root/runs"
 

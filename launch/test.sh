@@ -8,6 +8,10 @@
 set -euo pipefail
 
 root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
+if [[ ${1:-} == --help ]]; then
+  sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p;}' "${BASH_SOURCE[0]}"
+  exit
+fi
 "$root/launch/setup.sh"
 cd "$root"
 python=.venv/bin/python

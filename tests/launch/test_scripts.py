@@ -35,6 +35,16 @@ def test_demo_asks_the_first_argument_that_is_not_a_flag(tmp_path, arguments, pr
     assert output == command + options
 
 
+@pytest.mark.parametrize("script", ["demo.sh", "test.sh"])
+def test_help_is_the_scripts_head_and_installs_nothing(tmp_path, script):
+    (tmp_path / "launch").mkdir()
+    shutil.copy(SCRIPTS / script, tmp_path / "launch")  # without setup.sh
+    shown = subprocess.check_output([tmp_path / "launch" / script, "--help"], text=True)
+    assert f"\n  launch/{script} " in shown
+    assert "#" not in shown
+    assert "set -" not in shown
+
+
 HEAVY = "real or tpu or extended"
 WHOLE = ["-n", "2", "--dist", "worksteal"]
 
