@@ -12,7 +12,11 @@ They print shares of exact answers, forks, speedups, and how much exactness rema
 Variants on ordinary prompts: alpaca (AlpacaEval's 805), mt_bench (80, both turns) and ifeval (541, with its rules) have
 five systems on SmolLM2: the adapter that forks, the same with tags forbidden, the baseline, and Skeleton-of-Thought
 with and without a shared pool. smollm2 compares the first three only, or adapters named with --config.model.adapter and
---config.baseline.adapter.
+--config.baseline.adapter; local does so with other models, for example those of two training runs:
+
+    python -m launch.evaluate --config=configs/evaluate.py:local --config.model.path=runs/mine \
+        --config.baseline.path=runs/mine_baseline --config.prompts.file=questions.jsonl --workdir=runs/mine_evaluation
+
 ablation decodes with a part changed that the adapter was trained with: no topics, no syncs, other positions.
 --limit=80 takes 80 prompts of each set, those whose text has the smallest hash; a later run with more goes on from
 there. A killed run resumes. WORKDIR gets report.html, report.md and report.json, one record per answer, and the answers
@@ -25,6 +29,7 @@ Each prints a table, and on the last line of stdout one JSON object.
 from pasta_jax.evaluate.settings import EvaluateSettings, PromptCounts
 from pasta_jax.runs.settings import changed
 from pasta_jax.toy.settings import ToyEvaluationSettings
+from pasta_jax.weights.settings import ModelSource
 
 
 def toy() -> ToyEvaluationSettings:
@@ -44,6 +49,11 @@ def tiny() -> ToyEvaluationSettings:
 def smollm2() -> EvaluateSettings:
     """Adapters on SmolLM2, on ordinary prompts."""
     return EvaluateSettings()
+
+
+def local() -> EvaluateSettings:
+    """Any Gemma or Llama models, or runs of training, at model.path and baseline.path."""
+    return EvaluateSettings(model=ModelSource(dtype="platform"), baseline=ModelSource(dtype="platform"))
 
 
 def alpaca() -> EvaluateSettings:

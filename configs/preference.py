@@ -13,7 +13,12 @@ Variants: tiny (a few prompts, to see that everything works), toy (the toy task;
 docs/RESULTS.md has the expected figures), smollm2_135m (LoRA; a language model judges: set --config.judge.endpoint.url
 and .model), pasta (pasta_sft, trained further: docs/results/adapters.md has the commands that make it and the records
 that --config.prompts.records needs; the judge `checked`; on two CPU cores an hour, and 20 minutes for each
-further weight, as samples and verdicts are reused).
+further weight, as samples and verdicts are reused), local (the same for other models; the records are those that it
+was trained on):
+
+    python -m launch.preference --config=configs/preference.py:local --workdir=runs/mine_preference \
+        --config.model.path=MODEL --config.model.adapter=runs/mine --config.baseline.path=runs/mine_baseline \
+        --config.prompts.records=runs/records
 """
 
 from pasta_jax.preference.settings import PreferenceSettings
@@ -59,6 +64,11 @@ def smollm2_135m() -> PreferenceSettings:
         train=dict(learning_rate=1e-5, lengths=(256, 512, 1024), rows=4),
         evaluate=dict(count=16),  # the packaged instructions have 18 of the validation split
     )
+
+
+def local() -> PreferenceSettings:
+    """Any Gemma or Llama model, or a run of training, at model.path and baseline.path; settings as of `pasta`."""
+    return changed(pasta(), model=ModelSource(), baseline=ModelSource())
 
 
 def pasta() -> PreferenceSettings:

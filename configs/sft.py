@@ -4,7 +4,7 @@
 
 Rerun the command to resume a run that was stopped or killed. Ctrl-C and SIGTERM save a checkpoint first and exit with
 130 or 143; a second one ends at once. The workdir holds config.json, metrics.jsonl, checkpoints/ and, at the end,
-model/, which `launch.decode --config=configs/decode.py:local --config.model.path=…/model` reads. With an adapter, it
+model/, which `launch.decode --config=configs/decode.py:local --config.model.path=WORKDIR` reads. With an adapter, it
 also holds adapter/, which `peft` reads too; --config.model.adapter=PATH trains one further. One process at a time may
 use a workdir.
 
@@ -16,6 +16,7 @@ toy           the toy task: five minutes on two CPU cores; afterwards nearly all
 smollm2_135m  SmolLM2 with an adapter; needs --config.data.records=<folder that launch.annotate wrote>. On two CPU cores
               a step of 2 rows of 512 tokens takes about 8 s and 5 GB, so it is meant for accelerators. For a first try:
               --config.data.rows=2 "--config.data.lengths=(512,)" --config.train.epochs=0 --config.train.steps=20
+local         any Gemma or Llama model at --config.model.path=<GGUF file, Hugging Face folder or id>, in the same way
 pasta         what pasta_sft and baseline_sft were trained with, but for what the commands in docs/results/adapters.md
               change: SmolLM2 with an adapter, on records of launch.annotate's :pasta; 280 tokens per second on two
               CPU cores with AVX512-BF16, 180 with --config.train.products=float32, which suits other CPUs
@@ -63,6 +64,11 @@ def smollm2_135m() -> SftSettings:
         adapter=dict(rank=16, alpha=32.0, dtype="bfloat16"),  # weights move by far more than it rounds
         train=dict(learning_rate=2e-4, warmup=50),
     )
+
+
+def local() -> SftSettings:
+    """Any Gemma or Llama model at model.path, with an adapter."""
+    return changed(smollm2_135m(), model=dict(preset=""))
 
 
 def pasta() -> SftSettings:

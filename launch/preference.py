@@ -36,6 +36,7 @@ def main(settings: PreferenceSettings) -> None:
         sys.exit(stop.exit_code)
     if processes.is_first():
         print(report.table())
+        cli.print_next(WORKDIR.value, bool(settings.prompts.toy))
         print(json.dumps(report.fields()))
 
 

@@ -34,6 +34,7 @@ def main(settings: SftSettings) -> None:
         result = sft.run(settings, path_of(WORKDIR.value), stopping, command)
     if result.model is None:
         sys.exit(stop.exit_code)
+    cli.print_next(WORKDIR.value, bool(settings.data.toy))
 
 
 if __name__ == "__main__":

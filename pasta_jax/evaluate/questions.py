@@ -1,6 +1,7 @@
 """The questions of an evaluation: all of a set, or the ones whose text has the smallest hash; and second turns."""
 
 import dataclasses
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -52,15 +53,20 @@ class QuestionSet:
     fingerprint: str
 
 
-def question_sets(counts: PromptCounts, file: str, limit: int | None = None) -> dict[str, QuestionSet]:
+def question_sets(prompts: PromptCounts, limit: int | None = None) -> dict[str, QuestionSet]:
     """The sets with at least one question, by name; sets that are not asked for need not be installed.
+
+    A file of prompts is the only set.
 
     With `limit`, at most so many of each: a smaller choice is the beginning of a larger one.
     """
+    counts = dataclasses.asdict(prompts)
+    if file := counts.pop("file"):
+        counts = {"file": sys.maxsize}
     sets = {}
-    for name, count in dataclasses.asdict(counts).items():
+    for name, count in counts.items():
         if count := count if limit is None else min(count, limit):
-            known = _questions_of_file(file) if name == "file" else _questions(name)
+            known = _questions_of_file(file) if file else _questions(name)
             texts = by_hash(list(known), count)
             chosen = tuple(dataclasses.replace(known[text], number=number) for number, text in enumerate(texts))
             sets[name] = QuestionSet(chosen, fingerprints.of_texts(sorted(known)))
@@ -90,8 +96,6 @@ def _questions(name: str) -> dict[str, Question]:
 
 
 def _questions_of_file(path: str) -> dict[str, Question]:
-    if not path:
-        raise PastaError("config.prompts_file: empty; name a file with one prompt a line, as config.prompts.file asks")
     prompts = read_prompts_file(Path(path))
     return {prompt.text: Question("file", 0, prompt.text, prompt.dataset or "") for prompt in prompts}
 

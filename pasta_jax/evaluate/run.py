@@ -63,7 +63,7 @@ def run(settings: EvaluateSettings, workdir: Path, limit: int | None = None) -> 
     fitted = None
     if annotations and settings.prompts.alpaca_eval:
         fitted = length_controlled(annotations, alpaca_eval_instructions())
-    sets = question_sets(settings.prompts, settings.prompts_file, limit)
+    sets = question_sets(settings.prompts, limit)
     with claim(workdir) if processes.is_first() else nullcontext():
         with doing("loading the models"):
             tasks = tasks_of(settings)

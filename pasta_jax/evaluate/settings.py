@@ -16,13 +16,13 @@ System = Literal["model", "untagged", "baseline", "skeleton", "unshared", "apar"
 
 @dataclasses.dataclass(frozen=True)
 class PromptCounts:
-    """How many prompts of each set, by the smallest hash of their text; 0: none."""
+    """How many prompts of each set, by the smallest hash of their text; 0: none. Or a file of other prompts."""
 
     alpaca_eval: Count = 200  # of 805
     mt_bench: Count = 0  # of 80; both turns
     ifeval: Count = 0  # of 541
     no_fork: Count = 100  # of 100
-    file: Count = 0  # of prompts_file
+    file: str = ""  # JSON lines with prompt or instruction, and perhaps dataset: answers its prompts, and no set's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,6 @@ class EvaluateSettings:
     apar: ModelSource = ModelSource("smollm2_135m", dtype="platform")  # needs an adapter of configs/sft.py:apar
     rival: ModelSource = ModelSource(dtype="platform")  # writes skeletons and points; no preset: the baseline
     prompts: PromptCounts = PromptCounts()
-    prompts_file: str = ""  # JSON lines with prompt or instruction, and perhaps dataset
     skeleton: SkeletonOptions = SkeletonOptions()
     decoding: DecodeConfig = DecodeConfig(lanes=32, rows=8, widths=(2, 4), packed=(16, 32, 48, 64, 96))
     request: AnswerSettings = AnswerSettings(max_tokens=400)

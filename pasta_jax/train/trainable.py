@@ -127,7 +127,8 @@ def write(
     if jax.process_index():
         return folder / MODEL  # the first process writes it
     figures = {name: value for name, value in figures.items() if math.isfinite(value)}
-    card = Card("model", model.name, model.positions, model.tokenizer.tags.base, training, figures)
+    tags_base, source = model.tokenizer.tags.base, model.source
+    card = Card("model", model.name, model.positions, tags_base, training, figures, source=source)
     if adapter.rank:
         about = describe(model, adapter_config(adapter), model.positions)
         save_adapter(folder / ADAPTER, params, model, about, adapter.dtype, dataclasses.replace(card, kind="adapter"))

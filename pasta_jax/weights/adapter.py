@@ -168,11 +168,11 @@ def save_adapter(
     The weights come last: a folder with an adapter_model.safetensors is a whole adapter.
     """
     tags = base.tokenizer.tags
-    hub, _ = cards.HUB.get(base.name, (base.name, ""))
-    write_json(folder / CONFIG, peft.config_json(base.config, tags, about.rank, about.targets, hub))
+    card = card or Card("adapter", base.name, about.positions, tags.base, source=base.source)
+    write_json(folder / CONFIG, peft.config_json(base.config, tags, about.rank, about.targets, card.base_for_peft))
     if base.defaults != PLAIN:
         write_json(folder / FILE, as_json(base.defaults))
-    cards.write(folder, card or Card("adapter", base.name, about.positions, tags.base))
+    cards.write(folder, card)
     flat = peft.tensors(unstack(jax.tree.map(np.asarray, adapter)), base.config)
     tensors = {name: np.asarray(leaf, dtype) for name, leaf in flat.items()}
     metadata = {"format": "pt", SECTION: FORMAT, "about": msgspec.json.encode(about).decode()}

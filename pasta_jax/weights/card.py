@@ -5,6 +5,7 @@ card.write(folder, dataclasses.replace(card.read(folder), figures={"fork rate": 
 
 import dataclasses
 import json
+import shlex
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,6 +58,12 @@ class Card:
     training: Training | None = None  # None: not trained here
     figures: dict[str, float | str] = dataclasses.field(default_factory=dict)  # measured, by name
     limits: tuple[str, ...] = LIMITS
+    source: str = ""  # the base's path, or its id on the Hub; empty: a package
+
+    @property
+    def base_for_peft(self) -> str:
+        """The base as `transformers` finds it: an id on the Hub, or a path."""
+        return HUB[self.base][0] if self.base in HUB else self.source or self.base
 
 
 def plain(settings: Any) -> dict[str, Any]:
@@ -79,7 +86,7 @@ def read(folder: Path) -> Card:
 
 def text(card: Card) -> str:
     """README.md, with the header that hubs read."""
-    hub, license = HUB.get(card.base, ("", ""))
+    hub, license = HUB.get(card.base, ("" if Path(card.source).is_absolute() else card.source, ""))
     is_open = not card.training or not any(words in line for line in card.training.data for words in UNSTATED)
     header = {
         "base_model": hub,
@@ -88,7 +95,7 @@ def text(card: Card) -> str:
     }
     lines = ["---", *(f"{name}: {value}" for name, value in header.items() if value), "tags:", "- pasta", "---", ""]
     what = f"{'LoRA adapter for' if card.kind == 'adapter' else 'Model'} `{card.base}`"
-    lines += [f"# {what}", "", _nature(card), "", "## Use", "", _use(card, hub)]
+    lines += [f"# {what}", "", _nature(card), "", "## Use", "", _use(card)]
     if card.training is not None:
         lines += ["## Training", "", *_training(card.training)]
     if card.figures:
@@ -113,21 +120,21 @@ def _nature(card: Card) -> str:
     )
 
 
-def _use(card: Card, hub: str) -> str:
+def _use(card: Card) -> str:
     if card.kind == "model":
         command = "python -m launch.decode --config=configs/decode.py:local --config.model.path=FOLDER --prompt='Hi!'"
         theirs = "`transformers` loads the folder as any other: model, tokenizer and chat template."
         return f"```\n{command}\n```\n\n{theirs}\n"
-    variant = f"--config=configs/decode.py:{card.base} " if hub else ""
+    base = f"local --config.model.path={shlex.quote(card.source)}" if card.source else card.base
     return f"""```
-python -m launch.decode {variant}--config.model.adapter=FOLDER --prompt='Hi!'
+python -m launch.decode --config=configs/decode.py:{base} --config.model.adapter=FOLDER --prompt='Hi!'
 ```
 
 `peft` loads the same weights in `transformers`, on a model with rows for the tags. Logits are equal on the copy of the
 base that the adapter was trained on, and close on others; a package's copy may have 4-bit weights.
 
 ```python
-model = AutoModelForCausalLM.from_pretrained("{hub or "BASE"}")
+model = AutoModelForCausalLM.from_pretrained({json.dumps(card.base_for_peft)})
 if model.config.vocab_size < {card.tags_base + NUM_TAGS}:
     model.resize_token_embeddings({card.tags_base + NUM_TAGS}, mean_resizing=False)
 model = PeftModel.from_pretrained(model, FOLDER)

@@ -65,7 +65,7 @@ def read_model(preset: str, path: str, deferred: bool = False, blocks: bool = Fa
         raise PastaError(
             f"model {preset}: no package ships its weights; set --config.model.path=<GGUF file or Hugging Face folder>"
         )
-    source = hub.local(path) if path else packages.path(preset)
+    source = in_run(hub.local(path), "model", "config.json") if path else packages.path(preset)
     if not source.exists():
         raise PastaError(f"{source}: not found; {_WHAT_TO_USE}")
     if source.is_file() and not is_gguf(source):
@@ -82,7 +82,14 @@ def read_model(preset: str, path: str, deferred: bool = False, blocks: bool = Fa
     fingerprint = fingerprint or fingerprint_of(config, params, tokenizer)
     defaults = read_defaults(source) if source.is_dir() else None
     name = preset or (source.stem if source.is_file() else Path(path).name)
-    return Model(name, config, params, tokenizer, positions, fingerprint, defaults or PLAIN)
+    origin = path and (path if hub.is_id(path) else str(source.absolute()))
+    return Model(name, config, params, tokenizer, positions, fingerprint, defaults or PLAIN, origin)
+
+
+def in_run(folder: Path, part: str, file: str) -> Path:
+    """The folder itself, or the `part` with that file in the folder of a training run."""
+    of_run = (folder / part / file).is_file() and not any(folder.glob("*.safetensors"))
+    return folder / part if of_run else folder
 
 
 def is_gguf(path: Path) -> bool:

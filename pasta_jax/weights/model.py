@@ -27,6 +27,7 @@ class Model:
     positions: Positions | None = None  # those it was trained with; None: not trained on the tags
     fingerprint: str = ""  # of the weights as loaded (fingerprint_of); empty: created here, not loaded
     defaults: Defaults = PLAIN  # how it is meant to be sampled
+    source: str = ""  # where it was read from: a whole path, or an id on the Hub; empty: a package, or created here
 
     @property
     def dtype(self) -> jnp.dtype:

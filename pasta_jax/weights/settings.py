@@ -11,8 +11,9 @@ class ModelSource:
     """A model, and how to hold it."""
 
     preset: str = ""  # a known architecture; empty: any that `path` holds
-    path: str = ""  # GGUF file, Hugging Face folder or id, as org/name; empty: weights from an installed package
-    adapter: str = ""  # pasta, baseline_sft, a folder adapter/ that launch.sft wrote, or an id on the Hub; empty: none
+    # GGUF file, Hugging Face folder or id, as org/name, or a workdir of launch.sft; empty: weights from a package
+    path: str = ""
+    adapter: str = ""  # pasta, baseline_sft, a workdir of launch.sft or its adapter/, or an id on the Hub; empty: none
     policy: str = ""  # position policy; empty: the model's own (any other is refused)
     constant: Distance = 40  # positions per chunk under the policy `constant`
     # To decode: float32, bfloat16 (on one CPU, of the matrices), `platform` (float32 on a CPU, bfloat16 elsewhere), q8

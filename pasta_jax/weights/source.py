@@ -15,10 +15,10 @@ from pasta_jax.models.kernels.cpu.calls import is_available
 from pasta_jax.models.parameters import Params
 from pasta_jax.progress import doing
 from pasta_jax.weights import card
-from pasta_jax.weights.adapter import About, load_adapter, merge_on_host
+from pasta_jax.weights.adapter import WEIGHTS, About, load_adapter, merge_on_host
 from pasta_jax.weights.for_cpu import is_for_kernels, with_pairs
 from pasta_jax.weights.generation_config import read_defaults
-from pasta_jax.weights.load import decodes_codes, fingerprint_of, on_device, read_model
+from pasta_jax.weights.load import decodes_codes, fingerprint_of, in_run, on_device, read_model
 from pasta_jax.weights.model import BLOCKS, Model
 from pasta_jax.weights.settings import ModelSource
 
@@ -53,12 +53,18 @@ def load(
 
 def _folder_of(adapter: str) -> Path:
     """The folder of an adapter that a config names. The project's names come first: ./pasta is a folder here."""
-    return packages.checkpoint(adapter) if adapter in packages.CHECKPOINTS else hub.local(adapter)
+    if adapter in packages.CHECKPOINTS:
+        return packages.checkpoint(adapter)
+    return in_run(hub.local(adapter), "adapter", WEIGHTS)
+
+
+def _folder_of_model(path: str) -> Path:
+    return in_run(hub.local(path), "model", "config.json")
 
 
 def trained_on(source: ModelSource) -> tuple[str, ...]:
     """The data, with its terms, of the weights that a run starts from, as far as their cards state it."""
-    folders = [find(name) for name, find in ((source.path, hub.local), (source.adapter, _folder_of)) if name]
+    folders = [find(name) for name, find in ((source.path, _folder_of_model), (source.adapter, _folder_of)) if name]
     cards = [card.read(folder) for folder in folders if (folder / card.FIELDS).is_file()]
     lines = dict.fromkeys(line for one in cards if one.training for line in one.training.data)
     return tuple(f"in the weights that it starts from: {line}" for line in lines)

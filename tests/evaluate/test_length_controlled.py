@@ -133,5 +133,5 @@ def test_alpaca_evals_own_figures_are_ours(judged, hub, monkeypatch):
 
 @requires_data
 def test_our_prompts_are_alpaca_evals_instructions():
-    [chosen] = (one.chosen for one in question_sets(Counts(805, 0, 0, 0, 0), "").values())
+    [chosen] = (one.chosen for one in question_sets(Counts(805, 0, 0, 0)).values())
     assert {question.text for question in chosen} == set(alpaca_eval_instructions())

@@ -49,8 +49,7 @@ def evaluate_in(tmp_path_factory, few_programs):
     def evaluate_in(workdir: Path, limit: int | None = None, **changes: object) -> Evaluation:
         settings = EvaluateSettings(
             systems=SYSTEMS,
-            prompts=PromptCounts(alpaca_eval=0, no_fork=0, file=3),
-            prompts_file=str(prompts),
+            prompts=PromptCounts(file=str(prompts)),
             unmasked=1,
             timed=1,
             rounds=1,
@@ -185,7 +184,7 @@ def test_second_turns_follow_their_own_first_answers(run, monkeypatch, tmp_path)
         return ask(task, question)
 
     monkeypatch.setattr(Task, "request", remembered)
-    mt_bench = {"systems": ("model", "skeleton"), "prompts.file": 0, "prompts.mt_bench": 80, "pairs": 0, "timed": 0}
+    mt_bench = {"systems": ("model", "skeleton"), "prompts": PromptCounts(0, 80, 0, 0), "pairs": 0, "timed": 0}
     evaluation = run(limit=2, **mt_bench)
     assert list(evaluation.report.sets) == ["mt_bench", "mt_bench 2"]
     for system in ("model", "skeleton"):
@@ -230,7 +229,7 @@ def test_the_report_states_what_annotations_say(run, monkeypatch, tmp_path):
     """With "LC" only where that was fitted."""
     rows = [{"instruction": text, "output": "An answer.", "generator": "x", "dataset": "y"} for text in QUESTIONS]
     monkeypatch.setattr(questions, "rows_of", lambda name: [(name, row) for row in rows])
-    options = {"systems": ("baseline",), "prompts.file": 0, "prompts.alpaca_eval": 805, "timed": 0}
+    options = {"systems": ("baseline",), "prompts": PromptCounts(805, 0, 0, 0), "timed": 0}
     options["annotations"] = str(annotations([1, 2, 2], tmp_path))
     asked = []
     monkeypatch.setattr(evaluate_text, "length_controlled", lambda *arguments: asked.append(arguments))
@@ -276,8 +275,8 @@ def test_another_model_or_config_is_refused_by_name(run, tmp_path):
 
 def test_prompts_of_our_own_are_a_set_and_there_must_be_one(run):
     with pytest.raises(PastaError, match=r"config\.prompts: all sets have 0 prompts"):
-        run(**{"prompts.file": 0})
-    evaluation = run(systems=("baseline",), limit=1, **{"prompts.file": 0, "prompts.no_fork": 5})
+        run(prompts=PromptCounts(0, 0, 0, 0))
+    evaluation = run(systems=("baseline",), limit=1, prompts=PromptCounts(0, 0, 0, 5))
     assert [answer.prompt for answer in evaluation.answers["baseline"]] == by_hash(no_fork(), 1)
 
 

@@ -57,6 +57,7 @@ def test_an_id_is_read_like_a_folder(revision, cache, folders):
 def test_an_adapter_has_an_id_too(cache):
     model, _, about = load_with_adapter(ModelSource(path="some.org/model-1.5", adapter="some.org/adapter-1.5"))
     assert model.positions == about.positions == PREDICTED
+    assert model.source == "some.org/model-1.5"
 
 
 def test_the_api_takes_an_id(cache):

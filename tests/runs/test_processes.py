@@ -152,7 +152,7 @@ def test_two_processes_share_the_prompts_and_write_what_one_writes(alone, prompt
         "--config.prompts.no_fork=0",
     ]
     flags += ["--config.checked.checks.weights.fluency=0.0", "--config.checked.checks.weights.fit=0.0"]
-    flags += ["--config.prompts.file=5", f"--config.prompts_file={prompts}", "--config.unmasked=0"]
+    flags += [f"--config.prompts.file={prompts}", "--config.unmasked=0"]
     flags += ["--config.request.max_tokens=16", "--config.decoding.lanes=1", "--config.decoding.rows=2"]
     texts = [end(process) for process in start_all(tmp_path, "evaluate", flags, 2)]
     assert ["fork rate" in text for text in texts] == [True, False]  # the first one reports

@@ -63,7 +63,30 @@ def test_what_is_trained_from_other_weights_keeps_the_terms_of_their_data():
 
 def test_the_snippet_for_peft_makes_room_for_the_tags():
     assert "model.resize_token_embeddings(49220, mean_resizing=False)" in card.text(ADAPTER)
-    assert 'from_pretrained("HuggingFaceTB/SmolLM2-135M-Instruct")' in card.text(ADAPTER)
+
+
+@pytest.mark.parametrize(
+    ("base", "source", "config", "theirs", "header"),
+    [
+        ("smollm2_135m", "", "smollm2_135m", card.HUB["smollm2_135m"][0], card.HUB["smollm2_135m"][0]),
+        (
+            "gemma_2b",
+            "/m/g.gguf",
+            "local --config.model.path=/m/g.gguf",
+            card.HUB["gemma_2b"][0],
+            card.HUB["gemma_2b"][0],
+        ),
+        ("Mine", "/m y/Mine", "local --config.model.path='/m y/Mine'", "/m y/Mine", None),
+        ("Llama", "org/Llama", "local --config.model.path=org/Llama", "org/Llama", "org/Llama"),
+    ],
+)
+def test_an_adapter_is_used_on_its_own_base(base, source, config, theirs, header):
+    text = card.text(dataclasses.replace(ADAPTER, base=base, source=source))
+    (command,) = (line for line in text.splitlines() if "launch.decode" in line)
+    words = f"--config=configs/decode.py:{config} --config.model.adapter=FOLDER --prompt='Hi!'"
+    assert command == f"python -m launch.decode {words}"
+    assert f'from_pretrained("{theirs}")' in text
+    assert (f"base_model: {header}\n" in text) if header else ("base_model" not in text)
 
 
 def test_a_card_is_completed_later(tmp_path):

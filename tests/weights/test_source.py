@@ -95,6 +95,17 @@ def test_the_options_beside_an_adapter_come_before_those_beside_its_base(tmp_pat
     assert load_with_adapter(named(folder, path))[0].defaults == Defaults(max_topic_words=3)
 
 
+def test_the_folder_of_a_run_stands_for_the_model_or_the_adapter_in_it(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.json").write_text('{"train": {}}')  # the settings
+    folder = export(tmp_path / "run/model", Positions())
+    assert load(named(tmp_path / "run")).fingerprint == load(named(folder)).fingerprint
+    path, _ = save(tmp_path / "run/adapter", load_model("", str(folder)), Positions())
+    whole, alone = load(named(tmp_path / "run", tmp_path / "run")), load(named(folder, path))
+    assert whole.fingerprint == alone.fingerprint != load(named(folder)).fingerprint
+    assert whole.source == str(folder)
+
+
 @pytest.mark.parametrize("stacked", [False, True])
 def test_an_adapter_is_merged_as_exported_or_loaded_beside_its_base_to_train_further(stacked, tmp_path):
     folder = export(tmp_path / "model", None)
