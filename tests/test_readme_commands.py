@@ -1,10 +1,7 @@
-"""README's commands: read out of the page, run in one shell, and each accepted by its script as it is written."""
+"""README's commands: read out of the page, and run in one shell."""
 
 import io
 import os
-import shlex
-import subprocess
-import sys
 
 import pytest
 
@@ -72,21 +69,3 @@ def test_readme_trains_a_toy_and_decodes_with_it(tmp_path):
     assert [outcome.code for outcome in outcomes] == [0, 0, 0], log.getvalue().decode()
     assert b"then name the ends" in log.getvalue()
     assert (tmp_path / "runs/toy/model/config.json").is_file()
-
-
-SCRIPTS = {
-    line
-    for page in (commands(README), commands(README, SHORT))
-    for line in page
-    if line.startswith("python -m launch.")
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("line", sorted(SCRIPTS))
-def test_a_command_of_readme_is_accepted_by_its_script(line):
-    """Its flags, its config's variant and keys exist: --help is printed after all of them are read."""
-    _, *arguments = shlex.split(line.replace("$'", "'"))
-    command = [sys.executable, *arguments, "--help"]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert (result.returncode, result.stderr) == (0, "")

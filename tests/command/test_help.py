@@ -2,16 +2,16 @@
 
 import ast
 import dataclasses
-import json
+import functools
 import re
-import subprocess
-import sys
 
 import pytest
 
 from pasta_jax.command import configs
 from pasta_jax.command import help as command_help
 from tests import ROOT
+from tests.helpers.help_pages import Page, commands_in, pages
+from tests.readme_commands import SHORT
 
 SCRIPTS = sorted(path.stem for path in (ROOT / "launch").glob("[!_]*.py") if path.stem != "cli")
 
@@ -99,44 +99,15 @@ def test_the_page_begins_with_the_usage_quotes_the_config_file_and_wraps_its_lin
     assert all(len(line) <= command_help.WIDTH for line in page.splitlines())
 
 
-# Prints {script: [page of --help, slow modules it imported]}, each from a fork of a process that knows the parsers.
-PAGES = """
-import io, json, os, runpy, sys
-import launch.cli
-
-def page(script):
-    sys.argv, sys.stdout = [script, "--help"], io.StringIO()
-    try:
-        runpy.run_module(f"launch.{script}", run_name="__main__", alter_sys=True)
-    except SystemExit as end:
-        assert end.code == 0, end.code
-    return sys.stdout.getvalue(), sorted({"jax", "openai", "nltk"} & sys.modules.keys())
-
-pages = {}
-for script in sys.argv[1:]:
-    reading, writing = os.pipe()
-    if not os.fork():
-        with os.fdopen(writing, "w") as file:
-            json.dump(page(script), file)
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as file:
-        pages[script] = json.load(file)
-print(json.dumps(pages))
-"""
-
-
 @pytest.fixture(scope="module")
-def pages() -> dict[str, tuple[str, list[str]]]:
-    command = [sys.executable, "-c", PAGES, *SCRIPTS]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert (result.returncode, result.stderr) == (0, "")
-    return json.loads(result.stdout)
+def page_of() -> dict[str, Page]:
+    return dict(zip(SCRIPTS, pages([[script] for script in SCRIPTS]), strict=True))
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_help_explains_every_flag_variant_and_key_of_a_script_without_slow_imports(script, pages):
-    page, slow = pages[script]
+def test_help_explains_every_flag_variant_and_key_of_a_script_without_slow_imports(script, page_of):
+    code, page, errors, slow = page_of[script]
+    assert (code, errors) == (0, "")
     assert not slow, "import them inside main, after the flags are parsed: --help must start quickly"
     listed = page.partition("\nflags:")[2]
     for node in ast.walk(ast.parse((ROOT / f"launch/{script}.py").read_text())):
@@ -151,3 +122,16 @@ def test_help_explains_every_flag_variant_and_key_of_a_script_without_slow_impor
     assert variants
     assert all(line[command_help.LEFT :].strip() for line in variants), "explain each variant"
     assert page.partition("\nkeys ")[2].count("=") > 1
+
+
+def test_the_commands_of_docstrings_and_documents_are_accepted_by_their_scripts():
+    """Their flags, configs, variants and keys exist."""
+    texts = {path: ast.get_docstring(ast.parse(path.read_text())) or "" for path in (ROOT / "configs").glob("*.py")}
+    for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        texts[path] = "".join(re.findall(r"^```\w*\n(.*?)^```$", path.read_text(), re.DOTALL | re.MULTILINE))
+    texts["short forms"] = functools.reduce(lambda text, part: text.replace(*part), SHORT, texts[ROOT / "README.md"])
+    commands = [(path, command) for path, text in texts.items() for command in commands_in(text)]
+    assert len(commands) > 100
+    seen = pages([command for _, command in commands], empty=True)
+    refused = [(*one, page.errors) for one, page in zip(commands, seen, strict=True) if page.code or page.errors]
+    assert not refused
