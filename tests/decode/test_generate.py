@@ -59,13 +59,6 @@ def test_the_budget_is_the_number_of_tokens():
         assert result.finish_reason == "length"
 
 
-def test_a_full_pool_ends_the_request():
-    config = dataclasses.replace(CONFIG, slots=24)
-    result = generate(tiny_model(), [ask("16 characters ok", tokens=100)], config)[0]
-    assert len(result.trace.token) == 8
-    assert result.finish_reason == "length"
-
-
 def test_stop_ids_end_a_request_and_are_not_part_of_it():
     logits = uncached(tiny_model(), list(b"hello"))
     logits[:, 256:324] = -np.inf

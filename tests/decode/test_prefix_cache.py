@@ -104,8 +104,8 @@ class Recorder:
         self.admissions: list[tuple[Admission, int, list[tuple[int, int]]]] = []
         admit = PrefixCache.admit
 
-        def admitted(held, prompt, free, **_):
-            admission = admit(held, prompt, free, may_copy)
+        def admitted(held, prompt, free, **asked):
+            admission = admit(held, prompt, free, may_copy and asked["may_copy"])
             self.admissions.append((admission, len(prompt), []))
             return admission
 
