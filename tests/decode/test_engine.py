@@ -35,6 +35,11 @@ def loop() -> DeviceLoop:
     return DeviceLoop(tiny_model(), spec, LANES, SLOTS)
 
 
+def answered(request: Request) -> Result:
+    """By `generate`, in as many lanes as the engine has: the same program."""
+    return decoding.generate(tiny_model(), [request] * LANES, CONFIG)[0]
+
+
 @pytest.fixture
 def engine() -> Iterator[Engine]:
     engine = Engine(loop, LANES, WAITING)
@@ -150,7 +155,7 @@ def test_a_cancelled_request_frees_its_lane_at_the_next_round(engine, gate):
 
 
 def test_a_cancelled_lane_leaves_no_trace_in_the_next_answer(engine):
-    expected = decoding.generate(tiny_model(), [ask("the same")], CONFIG)[0]
+    expected = answered(ask("the same"))
     for prompt in ("the same", "another", "the same"):
         client = Client(engine, ask(prompt, LONG), round_steps=1)
         client.next()
@@ -203,7 +208,7 @@ def test_a_prompt_that_is_being_written_can_be_cancelled():
     results = {}
     while device.is_busy:
         results |= {item.request: item for item in device.round() if isinstance(item, Result)}
-    assert results[2].text == decoding.generate(tiny_model(), [ask("y" * 60)], CONFIG)[0].text
+    assert results[2].text == answered(ask("y" * 60)).text
 
 
 def test_a_failed_round_ends_its_requests_and_no_others(engine, gate, monkeypatch):
@@ -222,7 +227,7 @@ def test_a_failed_round_ends_its_requests_and_no_others(engine, gate, monkeypatc
     gate.open()
     for client in clients:
         assert str(client.end()) == "decoding failed: RuntimeError; ask again"
-    assert waiting.end().text == decoding.generate(tiny_model(), [ask("zzz")], CONFIG)[0].text
+    assert waiting.end().text == answered(ask("zzz")).text
     assert engine.is_alive
 
 
@@ -263,9 +268,7 @@ def test_closing_finishes_or_cancels_what_was_accepted(gate, drain):
     assert not engine.is_alive
     ends = [client.end() for client in clients]
     if drain:
-        assert [end.text for end in ends] == [
-            decoding.generate(tiny_model(), [ask(prompt, 60)], CONFIG)[0].text for prompt in ("x", "yy", "zzz")
-        ]
+        assert [end.text for end in ends] == [answered(ask(prompt, 60)).text for prompt in ("x", "yy", "zzz")]
     else:
         assert len(ends[0].trace.token) < 60
         assert isinstance(ends[2], Cancelled)

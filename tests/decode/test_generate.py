@@ -52,13 +52,14 @@ def test_a_long_prompt_is_written_in_pieces():
 
 
 def test_the_budget_is_the_number_of_tokens():
-    for tokens in (1, 2, 9):
-        result = generate(toy(), [ask("hello", tokens=tokens)], CONFIG)[0]
+    budgets = (1, 2, 9, 9)  # as many as lanes: no program of their own
+    for tokens, result in zip(budgets, generate(toy(), [ask("hello", n) for n in budgets], CONFIG), strict=True):
         assert len(result.trace.token) == tokens
         assert result.trace.steps == tokens
         assert result.finish_reason == "length"
 
 
+@pytest.mark.slow  # quick: test_sampled_programs.py, where the end of turn is the stop id
 def test_stop_ids_end_a_request_and_are_not_part_of_it():
     logits = uncached(tiny_model(), list(b"hello"))
     logits[:, 256:324] = -np.inf

@@ -69,7 +69,7 @@ def test_conversations_that_alternate_keep_their_lanes():
 
 
 # The toy's rows have 128 numbers, enough for products of other shapes to differ in their last bits.
-@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("stacked", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("lane", [1, 0], ids=["copied", "kept"])
 def test_a_shared_beginning_leaves_the_state_that_a_prefill_leaves(stacked, lane):
     model = toy(stacked=stacked)
@@ -154,7 +154,7 @@ def decoded(loop: DeviceLoop, plan: list[tuple[int, int, Request]]) -> dict[int,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
+@pytest.mark.parametrize("seed", range(3))
 def test_answers_are_the_same_without_sharing_whatever_arrives_and_is_cancelled(few_programs, monkeypatch, seed):
     model, plan = tiny_model(), arrivals(random.Random(seed), 60)
     spec = decoding.loop_spec(model, CONFIG, SLOTS, sequential=False)

@@ -93,7 +93,7 @@ def test_rematerialised_gradients_equal_plain_ones(stacked):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3), plain, again)
 
 
-@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("stacked", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_reading_a_prefix_of_the_pool_equals_reading_all_of_it(stacked):
     slots = 64
     weights, kv = params(stacked), empty_kv(TOY, 2, slots, jnp.float32, stacked)

@@ -37,6 +37,7 @@ def test_a_product_sums_rounded_factors_in_float32_in_both_directions():
     np.testing.assert_allclose(rounded(d_kernel), rounded(dy).T @ rounded(x), rtol=2**-7, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_losses_with_narrow_products_are_close_and_not_equal():
     packed = row([example for example, _ in records()])
     plain, mixed = (np.asarray(jax.jit(token_losses, static_argnums=0)(s, params(), packed)) for s in (PLAIN, MIXED))

@@ -70,7 +70,7 @@ def assert_equals_dense(config, block: int, window: int) -> None:
 
 
 def test_half_precision_stays_close():
-    blocked = blocked_attention(TOY, *inputs(jnp.bfloat16), mask_spec(64))
+    blocked = jax.jit(lambda *qkv: blocked_attention(TOY, *qkv, mask_spec(64)))(*inputs(jnp.bfloat16))
     assert blocked.dtype == jnp.bfloat16
     np.testing.assert_allclose(blocked.astype(jnp.float32), dense(TOY, *inputs()), atol=0.1)
 

@@ -50,7 +50,7 @@ def interpreted(monkeypatch, own_programs):
     ("block", "window", "cap", "heads"),
     [
         pytest.param(64, EVERYTHING, 2.0, (4, 2), marks=pytest.mark.slow),
-        (23, 16, None, (8, 2)),
+        pytest.param(23, 16, None, (8, 2), marks=pytest.mark.slow),
         (512, 9, 2.0, (3, 3)),
     ],
 )

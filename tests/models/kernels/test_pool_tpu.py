@@ -34,7 +34,7 @@ def interpreted(monkeypatch, own_programs):
         pytest.param(Shape(1, 2, 1, 256), marks=pytest.mark.slow),
         Shape(16, 1, 2, 64, 20.0),
         pytest.param(Shape(8, 2, 4, 128), marks=pytest.mark.slow),
-        Shape(3, 1, 16, 64),
+        pytest.param(Shape(3, 1, 16, 64), marks=pytest.mark.slow),
     ],
 )
 def test_the_kernel_equals_dense_attention(interpreted, shape):
