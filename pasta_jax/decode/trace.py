@@ -31,6 +31,11 @@ class Thread:
     last_step: int
     closed: str  # own, budget, request
 
+    @property
+    def name(self) -> str:
+        """Its name in pictures."""
+        return f"{self.number} {self.topic}" if self.number else "main"
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trace:

@@ -9,7 +9,7 @@ from pasta_jax.decode.trace import Thread, Trace
 from pasta_jax.decode.trace_file import to_json
 from pasta_jax.view.markdown import Style, runs, token_styles
 from pasta_jax.view.perfetto import token_name
-from pasta_jax.view.picture import MARKER, edges_in, label, mask_svg, timeline_svg
+from pasta_jax.view.picture import MARKER, edges_in, mask_svg, timeline_svg
 from pasta_jax.view.style import DRAWING, css_thread, css_variables
 from pasta_jax.view.templates import render
 from pasta_jax.view.text import READING_MS, SHORTEST_STEP_MS, markup, short
@@ -36,7 +36,6 @@ def page(trace: Trace, baseline_tokens: int | None) -> str:
         shortest_step_ms=SHORTEST_STEP_MS,
         reading_ms=READING_MS,
         css_thread=css_thread,
-        label=label,
         short=short,
     )
 
@@ -93,7 +92,7 @@ def _answer(trace: Trace) -> Markup:
             in_mark = False
         elif id == tags.async_:
             parts.append(
-                f'<span class="chunk {css_thread(number)}" title="{markup(label(threads[number]))}">{token(i, "")}'
+                f'<span class="chunk {css_thread(number)}" title="{markup(threads[number].name)}">{token(i, "")}'
             )
             in_chunk = True
         elif id == tags.sync:

@@ -34,13 +34,8 @@ class Layout:
         bar = 18 if len(trace.closed) <= 10 else 10
         if narrow:
             return Layout(NARROW, 6, bar + 28, bar, 16)
-        longest = max(sans_width(label(thread), FONT_SIZE) for thread in trace.threads())
+        longest = max(sans_width(thread.name, FONT_SIZE) for thread in trace.threads())
         return Layout(WIDTH, min(max(longest + 24, 60), WIDTH / 3), bar + 12, bar, 0)
-
-
-def label(thread: Thread) -> str:
-    """The name of a thread in pictures."""
-    return f"{thread.number} {thread.topic}" if thread.number else "main"
 
 
 def edges_in(trace: Trace, unit: str) -> np.ndarray:
@@ -71,8 +66,8 @@ def timeline(trace: Trace, unit: str, layout: Layout) -> tuple[str, int]:
             at, room = f'x="{gutter:g}" y="{base - 7:g}"', layout.width - gutter - RIGHT
         else:
             at, room = f'x="8" y="{base + bar / 2 + 4:g}"', gutter - 20
-        name = markup(fit(label(thread), FONT_SIZE, room))
-        parts.append(f'<text class="name" {at}>{name}<title>{markup(label(thread))}</title></text>')
+        name = markup(fit(thread.name, FONT_SIZE, room))
+        parts.append(f'<text class="name" {at}>{name}<title>{markup(thread.name)}</title></text>')
         if number and len(fed):
             promised = 10 * thread.tens
             first = thread.first_step - 1

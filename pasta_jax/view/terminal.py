@@ -12,7 +12,6 @@ from rich.text import Text
 
 from pasta_jax.decode.trace import Trace
 from pasta_jax.view.markdown import Style, runs, styles, token_styles
-from pasta_jax.view.picture import label
 from pasta_jax.view.text import cells, printable, short
 
 # Main has the terminal's own colour; the others are legible on black and on white.
@@ -92,7 +91,7 @@ def answer_text(trace: Trace) -> Text:
 
 def timeline(trace: Trace, columns: int) -> Iterator[Text]:
     """One line per thread: █ feeds text, ▒ feeds tags and topics only, · waits."""
-    names = [printable(label(thread)) for thread in trace.threads()]
+    names = [printable(thread.name) for thread in trace.threads()]
     longest = max(sum(map(cells, " ".join(name.split()))) for name in names)
     gutter = min(longest + 2, max(columns * 2 // 5, 8))
     wide = max(10, min(columns - gutter - 1, trace.steps))
