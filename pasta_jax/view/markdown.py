@@ -85,11 +85,24 @@ def runs(text: str, shown: list[Style]) -> Iterator[tuple[str, Style]]:
         yield text[at[0] : at[-1] + 1], style
 
 
+def displayed(text: str, shown: list[Style]) -> Iterator[tuple[str, Style]]:
+    """`runs` as a reader sees them: without marks, a list's dashes as bullets."""
+    for piece, style in runs(text, shown):
+        if Style.MARK not in style:
+            yield "•" if Style.BULLET in style else piece, style
+
+
 def plain(text: str) -> str:
     """The text without its marks."""
-    return "".join(
-        "•" if Style.BULLET in style else piece for piece, style in runs(text, styles(text)) if Style.MARK not in style
-    )
+    return "".join(piece for piece, _ in displayed(text, styles(text)))
+
+
+def styled(trace: Trace) -> Iterator[tuple[int, Style, str]]:
+    """(thread, style, text) of what is displayed, in reading order, without topics."""
+    shown = token_styles(trace)
+    for i in trace.order().tolist():
+        for text, style in displayed(trace.text[i], shown[i]) if not trace.in_topic[i] else ():
+            yield int(trace.thread[i]), style, text
 
 
 def token_styles(trace: Trace) -> dict[int, list[Style]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from pasta_jax.decode.trace import Thread, Trace
-from pasta_jax.view.markdown import Style, token_styles
+from pasta_jax.view.markdown import Style, styled
 from pasta_jax.view.style import DRAWING, MONO, css_thread, css_variables
 from pasta_jax.view.text import cells, fit, markup, sans_width, short
 
@@ -270,16 +270,11 @@ def _text_class(style: Style) -> str:
 
 def _words(trace: Trace) -> Iterator[list[Character]]:
     """A word and the space after it, or a line break, in reading order, without the marks of Markdown."""
-    shown = token_styles(trace)
     word: list[Character] = []
-    for i in trace.order().tolist():
-        if trace.in_topic[i]:
-            continue
-        for text, style in zip(trace.text[i], shown[i], strict=True):
-            if Style.MARK in style:
-                continue
-            character = Character(int(trace.thread[i]), "•" if Style.BULLET in style else text, style)
-            ends = text == "\n" or (word and (word[-1].text == " " or word[-1].thread != character.thread))
+    for thread, style, piece in styled(trace):
+        for text in piece:
+            character = Character(thread, text, style)
+            ends = text == "\n" or (word and (word[-1].text == " " or word[-1].thread != thread))
             if ends and word:
                 yield word
                 word = []

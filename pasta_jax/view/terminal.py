@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pasta_jax.decode.trace import Trace
-from pasta_jax.view.markdown import Style, runs, styles, token_styles
+from pasta_jax.view.markdown import Style, displayed, styled, styles
 from pasta_jax.view.text import cells, printable, short
 
 # Main has the terminal's own colour; the others are legible on black and on white.
@@ -41,7 +41,7 @@ def formatted(text: str, at_line_start: bool = True) -> Text:
         shown = [*styles(text, at_line_start), Style.PLAIN]
     shown.pop()
     parts = Text()
-    for piece, style in runs(text, shown):
+    for piece, style in displayed(text, shown):
         _append(parts, piece, style, "")
     return parts
 
@@ -58,13 +58,11 @@ def wrapped(text: Text, columns: int, console: Console) -> list[Text]:
 
 
 def _append(text: Text, piece: str, style: Style, colour: str) -> None:
-    """Add a piece in the look of its Markdown style; marks are left out."""
-    if Style.MARK in style:
-        return
+    """Add a piece in the look of its Markdown style."""
     look = Look.parse(colour) + Look(bold=Style.BOLD in style or None, italic=Style.ITALIC in style or None)
     if Style.CODE in style:
         look += Look(dim=True) if not colour else Look(underline=True)
-    text.append("•" if Style.BULLET in style else piece, style=look)
+    text.append(piece, style=look)
 
 
 def answer_view(trace: Trace, console: Console) -> RenderableType:
@@ -77,14 +75,8 @@ def answer_view(trace: Trace, console: Console) -> RenderableType:
 
 def answer_text(trace: Trace) -> Text:
     """The text in reading order, in the colours of its threads, with its Markdown shown."""
-    shown, text = token_styles(trace), Text()
-    pieces = (
-        (int(trace.thread[i]), style, piece)
-        for i in trace.order().tolist()
-        if not trace.in_topic[i]
-        for piece, style in runs(trace.text[i], shown[i])
-    )
-    for (thread, style), group in itertools.groupby(pieces, key=lambda piece: piece[:2]):
+    text = Text()
+    for (thread, style), group in itertools.groupby(styled(trace), key=lambda piece: piece[:2]):
         _append(text, printable("".join(piece for *_, piece in group)), style, style_of(thread))
     return text
 
