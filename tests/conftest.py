@@ -29,7 +29,7 @@ import pytest
 
 from pasta_jax.device import compilation_cache
 from pasta_jax.models.kernels.cpu.library import library
-from pasta_jax.weights import load, source
+from pasta_jax.weights import prepare, source
 from tests.helpers.few_programs import decode_with_few_programs
 
 jax.config.update("jax_num_cpu_devices", 8)
@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def kernels_on_simulated_devices(monkeypatch: pytest.MonkeyPatch):
     """Decoding with our own kernels as users with one device do, if there is a compiler."""
-    for module in (load, source):
+    for module in (prepare, source):
         monkeypatch.setattr(module, "is_available", lambda: library() is not None)
 
 

@@ -12,7 +12,7 @@ import pasta_jax as pasta
 from pasta_jax import api
 from pasta_jax.models.parameters import unstack
 from pasta_jax.models.sharding import shard
-from pasta_jax.weights.load import by_columns
+from pasta_jax.weights.for_cpu import by_columns
 from tests import ROOT
 from tests.helpers.requires import requires_smollm2
 from tests.helpers.traces import tiny_model

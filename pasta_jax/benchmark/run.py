@@ -25,8 +25,8 @@ from pasta_jax.progress import say, track
 from pasta_jax.train.loss import Scoring
 from pasta_jax.train.settings import TrainingSettings
 from pasta_jax.train.speed import flops_per_token, peak_flops, step_runner
-from pasta_jax.weights.load import platform_dtype
 from pasta_jax.weights.model import Model
+from pasta_jax.weights.prepare import platform_dtype
 from pasta_jax.weights.rules import Rules
 from pasta_jax.weights.source import load
 

@@ -27,8 +27,8 @@ from pasta_jax.models.config import PRESETS
 from pasta_jax.models.sharding import shardings
 from pasta_jax.progress import Progress
 from pasta_jax.tokenizers.tokenizer import load_tokenizer
-from pasta_jax.weights.load import platform_dtype
 from pasta_jax.weights.model import Model
+from pasta_jax.weights.prepare import platform_dtype
 from pasta_jax.weights.rules import Rules
 
 Key = TypeVar("Key")

@@ -13,7 +13,7 @@ from pasta_jax.judges.rules import rules_of
 from pasta_jax.judges.settings import CheckedSettings, JudgeName
 from pasta_jax.train.loss import Scoring, log_probabilities
 from pasta_jax.train.trainable import product_dtype
-from pasta_jax.weights.load import platform_dtype
+from pasta_jax.weights.prepare import platform_dtype
 from pasta_jax.weights.source import load
 
 

@@ -48,7 +48,6 @@ def map_layers(function: Callable[..., Params], *trees: Params) -> tuple[Params,
 
 Plain = dict[str, np.ndarray]
 
-MATRICES = ("q", "k", "v", "out", "gate", "up", "down")
 PARTS = {"qkv": ("q", "k", "v"), "out": ("out",), "gate_up": ("gate", "up"), "down": ("down",)}  # of our kernels
 
 
@@ -63,10 +62,13 @@ def norm_names(config: TransformerConfig) -> tuple[str, ...]:
 
 
 def plain_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of every array of a plain layer."""
+    """The shape of every array of model files, by our name; most are those of a layer."""
     c = config
     q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
     shapes = {
+        "embed": (c.vocab, c.embed),
+        "head": (c.vocab, c.embed),
+        "final_norm": (c.embed,),
         "q": (q, c.embed),
         "k": (kv, c.embed),
         "v": (kv, c.embed),
@@ -91,12 +93,6 @@ def packed_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
     return {f"{name}/kernel": shape for name, shape in kernels.items()} | {
         f"{name}/weight": plain[name] for name in norm_names(c)
     }
-
-
-def pack_layer(plain: Plain, config: TransformerConfig) -> dict:
-    """One layer of our tree from plain matrices."""
-    kernels = {name: {"kernel": join_kernel(name, plain, config)} for name in PARTS}
-    return kernels | {name: {"weight": plain[name]} for name in norm_names(config)}
 
 
 def unpack_layer(layer: dict, config: TransformerConfig) -> Plain:

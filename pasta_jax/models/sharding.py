@@ -43,7 +43,7 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"down/lora_a", (None, MODEL)),  # [rank, F]
     (r"(qkv|gate_up|out)/lora_a", ()),
     (r"(out|down)/lora_b", ()),
-    # parameters for decoding only, transposed (weights/load.py)
+    # parameters for decoding only, transposed (weights/for_cpu.py)
     (r"(embed|head)_columns", (None, MODEL)),  # [E, V]
     (r"qkv/columns", (None, MODEL, None, None)),  # [E, K, G + 2, D]
     (r"gate_up/columns", (None, MODEL)),  # [E, 2F]

@@ -20,8 +20,8 @@ from pasta_jax.preference.sample import Answers, decode, decode_inputs, template
 from pasta_jax.preference.score import Verdicts, plain
 from pasta_jax.preference.stage import RoundModel, Stage, as_judged, fingerprint_of_params, judge_inputs
 from pasta_jax.progress import say
-from pasta_jax.weights.load import for_decoding
 from pasta_jax.weights.model import Model
+from pasta_jax.weights.prepare import for_decoding
 
 TIMED_ROUNDS = 3
 COLUMNS = ("win_rate", "exact", "speedup", "parallelism", "length_ratio", "realised")  # of the table

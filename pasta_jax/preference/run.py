@@ -25,8 +25,8 @@ from pasta_jax.runs.ray import IN_ONE_PROCESS, connected
 from pasta_jax.train.trainable import merged, place, write
 from pasta_jax.weights import card
 from pasta_jax.weights.card import Training
-from pasta_jax.weights.load import for_decoding
 from pasta_jax.weights.model import Model
+from pasta_jax.weights.prepare import for_decoding
 from pasta_jax.weights.source import trained_on
 
 

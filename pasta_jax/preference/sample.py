@@ -18,8 +18,8 @@ from pasta_jax.preference.candidates import Candidate, sample
 from pasta_jax.preference.sample_on_ray import on_workers, write_for_workers
 from pasta_jax.preference.stage import RoundModel, Stage, fingerprint_of_params
 from pasta_jax.progress import say, track
-from pasta_jax.weights.load import for_decoding
 from pasta_jax.weights.model import Model
+from pasta_jax.weights.prepare import for_decoding
 
 
 @dataclasses.dataclass(frozen=True)

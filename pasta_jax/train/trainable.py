@@ -20,8 +20,9 @@ from pasta_jax.train.state import Params
 from pasta_jax.weights import source
 from pasta_jax.weights.adapter import About, AdapterConfig, describe, merge, new_adapter, rounded, save_adapter
 from pasta_jax.weights.card import Card, Training
-from pasta_jax.weights.load import export_model, platform_dtype
+from pasta_jax.weights.load import export_model
 from pasta_jax.weights.model import Model
+from pasta_jax.weights.prepare import platform_dtype
 from pasta_jax.weights.settings import ModelSource
 
 Tree = TypeVar("Tree")

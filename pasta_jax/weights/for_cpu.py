@@ -5,17 +5,16 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 
-from pasta_jax.files.gguf import GGUF
+from pasta_jax.files.gguf import GGUF as File
 from pasta_jax.lang.tags import NUM_TAGS, TagIds
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.kernels.cpu import quantized
 from pasta_jax.models.kernels.cpu.calls import by_codes, by_panels, holds_panels, of_blocks
 from pasta_jax.models.kernels.cpu.quantized import GROUP, Blocks
 from pasta_jax.models.parameters import PARTS, Params, is_stacked, join_kernel
-from pasta_jax.weights.gguf_model import NAMES, by_halves
+from pasta_jax.weights.families import GGUF, Family
 
 CODED = "q8"  # a dtype: float32, with matrices of 8-bit codes
-TABLES = {"embed": "token_embd", "head": "output"}
 
 
 def is_for_kernels(params: Params) -> bool:
@@ -49,26 +48,26 @@ def in_panels(params: Params, precision: str = "float32") -> Params:
     return _replaced(params, one)
 
 
-def in_blocks(gguf: GGUF, config: TransformerConfig, params: Params, tags: TagIds) -> Params:
+def in_blocks(gguf: File, family: Family, config: TransformerConfig, params: Params, tags: TagIds) -> Params:
     """Unrolled parameters that were read from a GGUF file, with the file's own blocks in panels where it has such.
 
     The tags' rows, which no file has, stay exact.
     """
 
-    def part(l: int, name: str) -> Blocks | None:
-        found = _blocks(gguf, f"blk.{l}.{NAMES[name]}.weight")
-        if found is None or gguf.metadata["general.architecture"] != "llama" or name not in ("q", "k"):
-            return found
-        return found.map(lambda field: by_halves(field, config.head_dim))
+    def blocks(name: str, l: int | None = None) -> Blocks | None:
+        theirs = family.tensor(GGUF, name, l)
+        info = gguf.tensors[theirs]
+        found = quantized.read(gguf.stored(theirs), info.format.name, info.shape)
+        return found and found.map(lambda field: family.ours(GGUF, name, field, config.head_dim))
 
     def kernel(l: int, name: str, leaves: Params) -> Params:
-        parts = {plain: part(l, plain) for plain in PARTS[name]}
+        parts = {plain: blocks(plain, l) for plain in PARTS[name]}
         if None in parts.values():
             return {"panels": by_panels(_matrix(leaves["kernel"]))}
         return of_blocks(quantized.joined(parts, lambda fields: _matrix(join_kernel(name, fields, config))))
 
     def table(name: str) -> Params:
-        rows, found = params[name], _blocks(gguf, f"{TABLES[name]}.weight")
+        rows, found = params[name], blocks(name)
         exact = {"exact": by_panels(rows[tags.base : tags.base + NUM_TAGS])}
         exact |= {"exact_at": np.arange(tags.base, tags.base + NUM_TAGS, dtype=np.int32)}
         if found is None:
@@ -79,7 +78,7 @@ def in_blocks(gguf: GGUF, config: TransformerConfig, params: Params, tags: TagId
     layers = tuple(
         layer | {name: kernel(l, name, layer[name]) for name in PARTS} for l, layer in enumerate(params["layers"])
     )
-    return params | {"layers": layers} | {name: table(name) for name in TABLES if name in params}
+    return params | {"layers": layers} | {name: table(name) for name in ("embed", "head") if name in params}
 
 
 def with_pairs(params: Params, adapter: Params) -> Params:
@@ -100,11 +99,6 @@ def with_pairs(params: Params, adapter: Params) -> Params:
     )
     tables = {name: params[name] | {"exact": by_panels(np.asarray(rows))} for name, rows in adapter["tag_rows"].items()}
     return params | {"layers": layers} | tables
-
-
-def _blocks(gguf: GGUF, name: str) -> Blocks | None:
-    info = gguf.tensors[name]
-    return quantized.read(gguf.stored(name), info.format.name, info.shape)
 
 
 def _matrix(kernel: np.ndarray) -> np.ndarray:

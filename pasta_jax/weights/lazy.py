@@ -1,18 +1,27 @@
-"""Parameters that are read when they are placed, array by array: a host that shares a model never holds all of it."""
+"""Parameters that are read from a model's files array by array: a host that shares a model never holds all of it."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
-from pasta_jax.models.parameters import Params
-from pasta_jax.models.sharding import put, shardings
+from pasta_jax.errors import PastaError
+from pasta_jax.models.config import TransformerConfig
+from pasta_jax.models.parameters import (
+    PARTS,
+    Params,
+    grow_rows,
+    join_kernel,
+    norm_names,
+    packed_shapes,
+    plain_shapes,
+)
+from pasta_jax.weights.families import Family
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,34 +44,43 @@ def read_now(params: Params) -> Params:
     return jax.tree.map(np.asarray, params)
 
 
-def place(params: Params, mesh: Mesh, dtype: DTypeLike, stacked: bool) -> Params:
-    """Unrolled host parameters in their shards on the mesh; one array is on the host at a time."""
+class Tensors(Protocol):
+    """A model's tensors in its files."""
 
-    def one(leaf: Any, where: NamedSharding) -> jax.Array:
-        return jax.block_until_ready(put(np.asarray(leaf, dtype), where))
+    path: Path
 
-    if not stacked:
-        return jax.tree.map(one, params, shardings(params, mesh))
-    layers = params["layers"]
-    shapes = params | {
-        "layers": jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((len(layers), *leaf.shape), dtype), layers[0])
+    def read(self, name: str) -> np.ndarray:
+        """One tensor as float32."""
+
+
+def params_of(files: Tensors, column: int, family: Family, config: TransformerConfig, vocab: int) -> Params:
+    """Our parameters, unrolled, to be read as float32; embedding and head are grown to `vocab` rows."""
+    plain, packed = plain_shapes(config), packed_shapes(config)
+
+    def read(name: str, layer: int | None = None) -> np.ndarray:
+        theirs = family.tensor(column, name, layer)
+        array = files.read(theirs)
+        if array.shape != plain[name]:
+            raise PastaError(
+                f"{files.path}: {theirs} has shape {array.shape}, the model's configuration implies {plain[name]}; "
+                "use the configuration that belongs to it, or fetch or convert the model again"
+            )
+        return family.ours(column, name, array, config.head_dim)
+
+    def kernel(name: str, layer: int) -> np.ndarray:
+        return join_kernel(name, {part: read(part, layer) for part in PARTS[name]}, config)
+
+    def layer(l: int) -> Params:
+        kernels = {
+            name: {"kernel": Deferred(packed[f"{name}/kernel"], functools.partial(kernel, name, l))} for name in PARTS
+        }
+        return kernels | {
+            name: {"weight": Deferred(plain[name], functools.partial(read, name, l))} for name in norm_names(config)
+        }
+
+    params = {
+        name: Deferred((vocab, config.embed), lambda name=name: grow_rows(read(name), vocab))
+        for name in (("embed",) if config.tied_head else ("embed", "head"))
     }
-    where = shardings(shapes, mesh)
-    joined = jax.tree.map(lambda where, *leaves: _join(leaves, dtype, where), where["layers"], *layers)
-    rest = {name: jax.tree.map(one, leaf, where[name]) for name, leaf in params.items() if name != "layers"}
-    return rest | {"layers": joined}
-
-
-def _join(leaves: tuple[Any, ...], dtype: DTypeLike, where: NamedSharding) -> jax.Array:
-    """One array of all layers, filled in place on its devices layer by layer."""
-    shape = (len(leaves), *leaves[0].shape)
-    joined = jax.jit(lambda: jnp.zeros(shape, dtype), out_shardings=where)()
-    write = jax.jit(
-        lambda joined, leaf, l: lax.dynamic_update_index_in_dim(joined, leaf, l, axis=0),
-        donate_argnums=0,
-        out_shardings=where,
-    )
-    of_one = NamedSharding(where.mesh, PartitionSpec(*where.spec[1:]))
-    for l, leaf in enumerate(leaves):
-        joined = jax.block_until_ready(write(joined, put(np.asarray(leaf, dtype), of_one), np.int32(l)))
-    return joined
+    final_norm = {"weight": Deferred(plain["final_norm"], functools.partial(read, "final_norm"))}
+    return params | {"final_norm": final_norm, "layers": tuple(map(layer, range(config.layers)))}

@@ -5,10 +5,8 @@ import json
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
-from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
 from pasta_jax.errors import PastaError
@@ -17,20 +15,18 @@ from pasta_jax.files.gguf import GGUF
 from pasta_jax.lang.structure import Positions
 from pasta_jax.lang.tags import NUM_TAGS
 from pasta_jax.models.config import PRESETS, TransformerConfig
-from pasta_jax.models.kernels.cpu.calls import is_available
-from pasta_jax.models.kernels.cpu.huge_pages import on_large_pages
-from pasta_jax.models.parameters import Params, is_stacked, stack, unstack
+from pasta_jax.models.parameters import Params, unstack
 from pasta_jax.models.tag_rows import put_tag_rows
-from pasta_jax.progress import say
 from pasta_jax.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from pasta_jax.weights import cache as converted
 from pasta_jax.weights import card as cards
-from pasta_jax.weights import config_file, export, gguf_model, huggingface
+from pasta_jax.weights import config_file, export, families, gguf_model, huggingface
 from pasta_jax.weights.card import Card
-from pasta_jax.weights.for_cpu import CODED, by_columns, in_blocks, in_panels, is_for_kernels
+from pasta_jax.weights.for_cpu import in_blocks
 from pasta_jax.weights.generation_config import PLAIN, read_defaults
-from pasta_jax.weights.lazy import place
+from pasta_jax.weights.lazy import params_of, read_now
 from pasta_jax.weights.model import BLOCKS, Model
+from pasta_jax.weights.prepare import decodes_codes, on_device
 
 PACKAGED = ("smollm2_135m", "gemma3_270m")  # presets whose weights a package ships
 
@@ -72,11 +68,10 @@ def read_model(preset: str, path: str, deferred: bool = False, blocks: bool = Fa
         raise PastaError(f"{source}: not a GGUF file; {_WHAT_TO_USE}")
     positions, fingerprint = None, ""
     if source.is_dir():
-        config, params, tokenizer, positions = read_folder(source, deferred)
-    elif blocks:
-        config, params, tokenizer, fingerprint = read_blocks(source)
+        config, params, tokenizer, positions = read_folder(source)
+        params = params if deferred else read_now(params)
     else:
-        config, params, tokenizer = read_gguf(source, deferred)
+        config, params, fingerprint, tokenizer = read_gguf(source, BLOCKS if blocks else "", deferred)
     if preset and not same_architecture(config, PRESETS[preset]):
         raise PastaError(f"{source}: not a {preset} ({difference(config, PRESETS[preset])}); choose another preset")
     fingerprint = fingerprint or fingerprint_of(config, params, tokenizer)
@@ -112,53 +107,48 @@ def difference(config: TransformerConfig, preset: TransformerConfig) -> str:
     raise AssertionError("no difference")
 
 
-def read_gguf(path: Path, deferred: bool = False) -> tuple[TransformerConfig, Params, Tokenizer]:
-    """A GGUF file, with fresh rows for the tags. Only the first call converts it; later ones read the cache."""
-    tokenizer = load_tokenizer(path)
-    cached = converted.path_of(path)
-    loaded = converted.load(cached, deferred)
-    if loaded is not None:
-        return *loaded, tokenizer
-    config, params = convert_gguf(path, tokenizer)
-    converted.save(cached, config, params)
-    return config, params, tokenizer
+def read_gguf(path: Path, form: str = "", deferred: bool = False) -> tuple[TransformerConfig, Params, str, Tokenizer]:
+    """A GGUF file, with fresh rows for the tags, or in the form BLOCKS laid out to decode with, and its fingerprint.
 
-
-def read_blocks(path: Path) -> tuple[TransformerConfig, Params, Tokenizer, str]:
-    """A GGUF file with its own blocks in the layout to decode with, and its fingerprint; kept in the cache, too."""
+    Only the first call converts it; later ones read the cache.
+    """
     tokenizer = load_tokenizer(path)
-    cached = converted.path_of(path, BLOCKS)
-    kept = converted.load_blocks(cached)
+    cached = converted.path_of(path, form)
+    kept = converted.load(cached, deferred)
     if kept is None:
-        config, params, _ = read_gguf(path)
-        fingerprint = fingerprint_of(config, params, tokenizer)
-        kept = config, in_blocks(GGUF.open(path), config, params, tokenizer.tags), fingerprint
+        kept = blocks_of(path, tokenizer) if form else (*convert_gguf(path, tokenizer), "")
         converted.save(cached, *kept)
-    config, params, fingerprint = kept
-    return config, params, tokenizer, fingerprint
+    return *kept, tokenizer
+
+
+def blocks_of(path: Path, tokenizer: Tokenizer) -> tuple[TransformerConfig, Params, str]:
+    """A GGUF file with its own blocks in the layout to decode with, and its fingerprint."""
+    config, params, *_ = read_gguf(path)
+    gguf = GGUF.open(path)
+    family, _ = gguf_model.read_config(gguf)
+    blocks = in_blocks(gguf, family, config, params, tokenizer.tags)
+    return config, blocks, fingerprint_of(config, params, tokenizer)
 
 
 def convert_gguf(path: Path, tokenizer: Tokenizer) -> tuple[TransformerConfig, Params]:
     """The weights of a GGUF file without the cache."""
     gguf = GGUF.open(path)
-    config = gguf_model.read_config(gguf)
-    params = gguf_model.read_params(gguf, config, rows_for(config, tokenizer, path))
-    params = put_tag_rows(params, tokenizer)
-    return dataclasses.replace(config, vocab=params["embed"].shape[0]), params
+    family, config = gguf_model.read_config(gguf)
+    vocab = rows_for(config, tokenizer, path)
+    params = put_tag_rows(read_now(params_of(gguf, families.GGUF, family, config, vocab)), tokenizer)
+    return dataclasses.replace(config, vocab=vocab), params
 
 
-def read_folder(folder: Path, deferred: bool = False) -> tuple[TransformerConfig, Params, Tokenizer, Positions | None]:
-    """A Hugging Face folder; a model written by another tool gets fresh rows for the tags."""
-    config, record = config_file.read_config(folder)
+def read_folder(folder: Path) -> tuple[TransformerConfig, Params, Tokenizer, Positions | None]:
+    """A Hugging Face folder, its weights to be read; a model of another tool gets fresh rows for the tags."""
+    family, config, record = config_file.read_config(folder)
     tokenizer = load_tokenizer(tokenizer_file(folder))
-    read = huggingface.deferred_params if deferred else huggingface.read_params
-    params = read(folder, config, rows_for(config, tokenizer, folder))
-    positions = None
+    vocab = rows_for(config, tokenizer, folder)
+    params = params_of(huggingface.Files(folder), families.TRANSFORMERS, family, config, vocab)
+    config = dataclasses.replace(config, vocab=vocab)
     if record is not None and record.tags_base == tokenizer.tags.base:
-        positions = record.positions
-    else:
-        params = put_tag_rows(params, tokenizer)
-    return dataclasses.replace(config, vocab=params["embed"].shape[0]), params, tokenizer, positions
+        return config, params, tokenizer, record.positions
+    return config, put_tag_rows(params, tokenizer), tokenizer, None
 
 
 def rows_for(config: TransformerConfig, tokenizer: Tokenizer, path: Path) -> int:
@@ -211,74 +201,3 @@ def fingerprint_of(config: TransformerConfig, params: Params, tokenizer: Tokeniz
             values, size = leaf[np.unravel_index(places, leaf.shape)], leaf.shape
         parts.append(f"{name} {size} {values.astype(ml_dtypes.bfloat16).tobytes().hex()}")
     return fingerprints.of_texts(parts)
-
-
-def platform_dtype() -> DTypeLike:
-    """bfloat16 where it is native; on the CPU it is 4 to 20 times slower than float32."""
-    return jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16
-
-
-def on_device(
-    model: Model,
-    dtype: DTypeLike | None = None,
-    stacked: bool | None = None,
-    only_decoding: bool = False,
-    kernel: bool = True,
-    mesh: Mesh | None = None,
-) -> Model:
-    """The model that `read_model` read, with its weights on the device, or in their shards on the devices of a mesh.
-
-    By default, dtype and layer layout are the platform's: float32 and unrolled on the CPU, bfloat16 and stacked
-    elsewhere. With `only_decoding`, matrices are laid out for fast products with a few rows, and the model can't be
-    trained or exported. On the CPU, our own kernel then multiplies in float32 where it can.
-    """
-    if mesh is None:
-        return dataclasses.replace(model, params=to_device(model.params, dtype, stacked, only_decoding, kernel))
-    if dtype == CODED:
-        decodes_codes(CODED, only_decoding, kernel, mesh)
-    dtype = platform_dtype() if dtype is None else dtype
-    stacked = jax.default_backend() != "cpu" if stacked is None else stacked
-    return dataclasses.replace(model, params=place(model.params, mesh, dtype, stacked))
-
-
-def to_device(
-    params: Params,
-    dtype: DTypeLike | None = None,
-    stacked: bool | None = None,
-    only_decoding: bool = False,
-    kernel: bool = True,
-) -> Params:
-    """Unrolled host parameters as device arrays; see `on_device`."""
-    if is_for_kernels(params):
-        return on_large_pages(params)
-    coded = dtype == CODED and decodes_codes(CODED, only_decoding, kernel)
-    dtype = jnp.dtype(platform_dtype() if dtype is None or dtype == CODED else dtype)
-    stacked = jax.default_backend() != "cpu" if stacked is None else stacked
-    if stacked:
-        params = stack(params)
-    if jax.default_backend() != "cpu":
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), params)
-    if only_decoding and not stacked and kernel and dtype in (jnp.float32, jnp.bfloat16) and is_available():
-        params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), params)
-        return on_large_pages(in_panels(params, CODED if coded else dtype.name))
-    params = jax.tree.map(lambda leaf: np.asarray(leaf, dtype), params)
-    return on_large_pages(by_columns(params) if only_decoding and not stacked else params)
-
-
-def decodes_codes(dtype: str, only_decoding: bool, kernel: bool = True, mesh: Mesh | None = None) -> bool:
-    """Whether a dtype of codes can be used: it needs our own kernels; a line says so where they are absent."""
-    if not only_decoding:
-        raise PastaError(f"dtype {dtype}: only to decode with; set it to auto, or to float32")
-    if mesh is not None:
-        raise PastaError(f"dtype {dtype}: runs on one device, by our own kernels; set it to auto, or use no mesh")
-    if kernel and is_available():
-        return True
-    say(f"dtype {dtype} needs our own kernels, which run on one CPU: using {jnp.dtype(platform_dtype()).name}")
-    return False
-
-
-def for_decoding(model: Model) -> Model:
-    """A model that is already on the device, say in training, repacked for inference on the CPU."""
-    if is_stacked(model.params) or model.dtype != jnp.float32 or not is_available():
-        return model
-    return dataclasses.replace(model, params=on_large_pages(in_panels(jax.device_get(model.params))))

@@ -11,7 +11,8 @@ import numpy as np
 from pasta_jax.lang.tags import NUM_TAGS, TagIds
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.parameters import PARTS, Params, join_kernel, plain_shapes, split_kernel
-from pasta_jax.weights.huggingface import layer_name
+from pasta_jax.weights import families
+from pasta_jax.weights.families import TRANSFORMERS
 
 _PREFIX = "base_model.model."
 _TABLES = {"embed": "model.embed_tokens", "head": "lm_head"}
@@ -91,7 +92,7 @@ def config_json(
 
 
 def _module(config: TransformerConfig, layer: int, plain: str) -> str:
-    return layer_name(config, layer, plain).removesuffix(".weight")
+    return families.of_config(config).tensor(TRANSFORMERS, plain, layer).removesuffix(".weight")
 
 
 def _names(config: TransformerConfig, layer: int, plain: str) -> tuple[str, str]:

@@ -18,8 +18,9 @@ from pasta_jax.weights import card
 from pasta_jax.weights.adapter import WEIGHTS, About, load_adapter, merge_on_host
 from pasta_jax.weights.for_cpu import is_for_kernels, with_pairs
 from pasta_jax.weights.generation_config import read_defaults
-from pasta_jax.weights.load import decodes_codes, fingerprint_of, in_run, on_device, read_model
+from pasta_jax.weights.load import fingerprint_of, in_run, read_model
 from pasta_jax.weights.model import BLOCKS, Model
+from pasta_jax.weights.prepare import decodes_codes, on_device
 from pasta_jax.weights.settings import ModelSource
 
 
@@ -30,7 +31,7 @@ def load(
     only_decoding: bool = False,
     mesh: Mesh | None = None,
 ) -> Model:
-    """The model with its adapter merged; see weights.on_device for the other arguments.
+    """The model with its adapter merged; see prepare.on_device for the other arguments.
 
     With `only_decoding` and no dtype, the source's dtype is used. The blocks of a quantised file are kept where the
     dtype is q4, or where it is auto and our own kernels can be used; an adapter then stays beside them.

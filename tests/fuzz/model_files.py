@@ -17,6 +17,7 @@ from pasta_jax.tokenizers.tokenizer import load_tokenizer
 from pasta_jax.weights import adapter as lora
 from pasta_jax.weights import cache as converted
 from pasta_jax.weights import config_file, huggingface, load
+from pasta_jax.weights.lazy import read_now
 from tests.fuzz.mutations import Mutator
 from tests.fuzz.run import Input
 from tests.fuzz.tokenizer_files import use
@@ -117,7 +118,7 @@ def safetensors(folder: Path) -> list[Input]:
     cached = folder / "cached.safetensors"
     converted.save(cached, TINY, params)
     reads = {
-        model / "model.safetensors": lambda: load.read_folder(model),
+        model / "model.safetensors": lambda: read_now(load.read_folder(model)[1]),
         adapter: lambda: lora.load_adapter(adapter.parent, base),
         cached: lambda: converted.load(cached),
     }
@@ -140,15 +141,15 @@ def change_header(by: Mutator, content: bytes) -> bytes:
 def config_json(folder: Path) -> list[Input]:
     """config.json of a model folder, and what is computed from it before any tensor is read."""
     (folder / "tokenizer.json").write_text(train_bpe(SMOLLM2_SPECIALS))
-    valid = [huggingface.config_to_json(shape, None) for shape in VARIANTS.values()]
+    valid = [config_file.config_to_json(shape, None) for shape in VARIANTS.values()]
     scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     scaling["original_max_position_embeddings"] = 128
     valid.append(valid[3] | {"rope_parameters": None, "rope_theta": 5e5, "rope_scaling": scaling})
     valid.append({"model_type": "gemma3", "text_config": valid[2], "pasta_jax": {"tags_base": 420}})
-    valid.append(huggingface.config_to_json(TINY, config_file.TagRecord(256, PREDICTED)))
+    valid.append(config_file.config_to_json(TINY, config_file.TagRecord(256, PREDICTED)))
 
     def read() -> None:
-        config = config_file.read_config(folder)[0]
+        _, config, _ = config_file.read_config(folder)
         plain_shapes(config)
         config.rope.frequencies(config.head_dim)
         assert [config.is_local(layer) for layer in range(config.layers)]

@@ -9,7 +9,7 @@ import numpy as np
 from pasta_jax.files.gguf import FORMATS
 from pasta_jax.models.config import PRESETS, Rope
 from pasta_jax.models.parameters import unpack_layer
-from pasta_jax.weights import gguf_model
+from pasta_jax.weights import families
 from tests.helpers.gguf_writer import write_gguf
 from tests.helpers.models import random_params
 from tests.helpers.tiny_tokenizers import (
@@ -46,13 +46,13 @@ def gguf_bytes(
     """
     words = tokenizer_metadata(kind)
     config = dataclasses.replace(config, vocab=len(words["tokenizer.ggml.tokens"]))
-    params = random_params(config, seed)
+    params, family = random_params(config, seed), families.of_config(config)
     tensors = {"token_embd": params["embed"], "output_norm": params["final_norm"]["weight"]}
     for l, layer in enumerate(params["layers"]):
         for name, array in unpack_layer(layer, config).items():
-            if kind == "llama" and name in "qk":  # the interleaved order of such files: undo by_halves
+            if kind == "llama" and name in "qk":  # the interleaved order of such files: undo Family.ours
                 array = array.reshape(-1, 2, config.head_dim // 2, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
-            tensors[f"blk.{l}.{gguf_model.NAMES[name]}"] = array
+            tensors[family.tensor(families.GGUF, name, l).removesuffix(".weight")] = array
     header = {
         "general.architecture": kind,
         f"{kind}.block_count": config.layers,

@@ -38,7 +38,7 @@ from pasta_jax.models.sharding import (
 )
 from pasta_jax.tpu.program import collectives, device_bytes
 from pasta_jax.weights import adapter as lora
-from pasta_jax.weights.load import by_columns, in_panels
+from pasta_jax.weights.for_cpu import by_columns, in_panels
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
 from tests.helpers.byte_tokenizer import ByteTokenizer

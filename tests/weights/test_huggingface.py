@@ -13,7 +13,9 @@ from pasta_jax.lang.structure import PREDICTED, Positions
 from pasta_jax.models import transformer
 from pasta_jax.models.config import PRESETS, Rope
 from pasta_jax.weights import config_file, huggingface
-from pasta_jax.weights.config_file import TagRecord
+from pasta_jax.weights.config_file import TagRecord, config_to_json
+from pasta_jax.weights.families import TRANSFORMERS
+from pasta_jax.weights.lazy import params_of, read_now
 from tests.helpers.models import random_params
 from tests.helpers.requires import requires_dev
 
@@ -38,6 +40,13 @@ def our_logits(params, config, ids):
     tokens = jnp.asarray(ids)[None]
     positions = jnp.arange(len(ids))[None]
     return np.asarray(transformer.forward(params, config, tokens, positions, transformer.causal(positions))[0])
+
+
+def read(folder):
+    """Parameters, configuration and record of a folder."""
+    family, config, record = config_file.read_config(folder)
+    files = huggingface.Files(folder)
+    return read_now(params_of(files, TRANSFORMERS, family, config, config.vocab)), config, record
 
 
 @pytest.mark.slow
@@ -67,7 +76,7 @@ def test_reads_what_transformers_writes(kind, tmp_path):
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    raw = huggingface.config_to_json(VARIANTS[kind], None)
+    raw = config_to_json(VARIANTS[kind], None)
     raw.pop("architectures")
     torch.manual_seed(0)
     theirs = AutoModelForCausalLM.from_config(
@@ -76,9 +85,8 @@ def test_reads_what_transformers_writes(kind, tmp_path):
     for parameter in theirs.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     theirs.save_pretrained(tmp_path)
-    config, record = config_file.read_config(tmp_path)
+    params, config, record = read(tmp_path)
     assert record is None
-    params = huggingface.read_params(tmp_path, config, config.vocab)
     ids = np.random.default_rng(0).integers(0, config.vocab, 40)
     with torch.no_grad():
         expected = theirs(torch.tensor(ids)[None]).logits[0].numpy()
@@ -93,20 +101,18 @@ def test_config_params_and_positions_survive_a_round_trip(kind, positions, tmp_p
     params = random_params(VARIANTS[kind], seed=2)
     record = TagRecord(256, positions)
     huggingface.write_model(tmp_path, params, VARIANTS[kind], record)
-    config, back = config_file.read_config(tmp_path)
-    assert back == record
-    assert config == VARIANTS[kind]
-    back = huggingface.read_params(tmp_path, config, config.vocab)
+    back, config, read_record = read(tmp_path)
+    assert (config, read_record) == (VARIANTS[kind], record)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), params, back)
 
 
 @pytest.mark.parametrize("kind", VARIANTS)
 def test_the_names_that_transformers_4_reads_say_the_same(kind, tmp_path):
-    raw = huggingface.config_to_json(VARIANTS[kind], None)
+    raw = config_to_json(VARIANTS[kind], None)
     for new in ("rope_parameters", "layer_types", "dtype"):
         raw.pop(new, None)
     (tmp_path / "config.json").write_text(json.dumps(raw))
-    assert config_file.read_config(tmp_path)[0] == VARIANTS[kind]
+    assert config_file.read_config(tmp_path)[1] == VARIANTS[kind]
     assert raw["torch_dtype"] == "float32"
 
 
@@ -130,13 +136,8 @@ def write_folder(folder, **changes):
 )
 def test_unsupported_features_are_refused(changes, message, tmp_path):
     folder = write_folder(tmp_path, **changes)
-
-    def read():
-        config, _ = config_file.read_config(folder)
-        huggingface.read_params(folder, config, config.vocab)
-
     with pytest.raises(PastaError, match=message):
-        read()
+        read(folder)
 
 
 def test_damaged_folders_are_named(tmp_path):
@@ -161,7 +162,7 @@ def write_section(folder, section):
 
 def test_an_early_export_without_positions_has_predicted_ones(tmp_path):
     write_section(tmp_path, {"tags_base": 256})
-    assert config_file.read_config(tmp_path)[1] == TagRecord(256, PREDICTED)
+    assert config_file.read_config(tmp_path)[2] == TagRecord(256, PREDICTED)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,9 @@ from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.kernels.cpu import library as kernels
 from pasta_jax.models.tag_rows import initial_tag_rows, rows_apart
 from pasta_jax.models.transformer import forward
-from pasta_jax.weights import gguf_model, load
-from pasta_jax.weights.load import export_model, for_decoding, load_model
+from pasta_jax.weights import load, prepare
+from pasta_jax.weights.load import export_model, load_model
+from pasta_jax.weights.prepare import for_decoding
 from tests.helpers.gguf_models import GEMMA3, LLAMA, gguf_bytes
 from tests.helpers.models import uncached
 from tests.helpers.requires import requires_smollm2
@@ -52,7 +53,7 @@ def test_a_gguf_file_and_the_cache_give_the_same_model(kind, tmp_path, monkeypat
     np.testing.assert_array_equal(model.params["embed"][np.array(others)], params["embed"][others])
     assert model.config.vocab == model.tokenizer.model_vocab == len(model.params["embed"])
 
-    monkeypatch.setattr(gguf_model, "read_params", None)  # a second start converts nothing
+    monkeypatch.setattr(load, "convert_gguf", None)  # a second start converts nothing
     again = load_model("", str(path))
     assert again.config == model.config
     jax.tree.map(np.testing.assert_array_equal, again.params, model.params)
@@ -99,7 +100,7 @@ def rounded_matrices(params):
 def test_a_model_for_decoding_has_another_layout_and_equal_logits(width, layout, tmp_path, monkeypatch):
     if layout != "columns" and kernels.library() is None:
         pytest.skip("needs a C++ compiler")
-    monkeypatch.setattr(load, "is_available", lambda: layout != "columns")
+    monkeypatch.setattr(prepare, "is_available", lambda: layout != "columns")
     path = written(tmp_path, "gemma3")
     model = load_model("", str(path))
     dtype = {"codes": "q8", "halves": "bfloat16"}.get(layout)
@@ -132,7 +133,7 @@ def test_weights_of_8_bits_are_only_to_decode_with(tmp_path, monkeypatch, capsys
     path = written(tmp_path, "llama")
     with pytest.raises(PastaError, match="dtype q8: only to decode with; set it to auto"):
         load_model("", str(path), dtype="q8")
-    monkeypatch.setattr(load, "is_available", lambda: False)
+    monkeypatch.setattr(prepare, "is_available", lambda: False)
     model = load_model("", str(path), dtype="q8", only_decoding=True)
     assert "embed_columns" in model.params
     assert capsys.readouterr().err == "dtype q8 needs our own kernels, which run on one CPU: using float32\n"
@@ -208,8 +209,8 @@ def test_rows_apart_are_near_no_word_and_as_long_as_others():
 REFUSALS = [
     ({"general.architecture": "mamba"}, "", "unsupported architecture 'mamba'"),
     ({"llama.rope.scaling.type": "yarn"}, "", "unsupported rope scaling 'yarn'"),
-    ({"llama.feed_forward_length": 65}, "", "ffn_gate.weight has shape"),
-    ({}, "blk.1.attn_k", "no tensor blk.1.attn_k.weight"),
+    ({"llama.feed_forward_length": 65}, "", "ffn_down.weight has shape"),
+    ({}, "blk.1.attn_k", "no tensor 'blk.1.attn_k.weight'"),
     ({}, "token_embd", "no tensor token_embd.weight"),
 ]
 
@@ -250,7 +251,7 @@ def test_missing_and_mismatched_models_are_refused(tmp_path):
 def test_the_second_start_loads_converted_weights_quickly(monkeypatch):
     monkeypatch.delenv("PASTA_JAX_CACHE")
     load_model("smollm2_135m", "")
-    monkeypatch.setattr(gguf_model, "read_params", None)
+    monkeypatch.setattr(load, "convert_gguf", None)
     began = time.monotonic()
     load_model("smollm2_135m", "")
     assert list((packages.cache_dir() / "converted").glob("SmolLM2*.safetensors"))

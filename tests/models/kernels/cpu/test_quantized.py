@@ -18,7 +18,8 @@ from pasta_jax.models.kernels.cpu import library as kernels
 from pasta_jax.models.kernels.cpu import quantized
 from pasta_jax.models.transformer import causal, forward
 from pasta_jax.weights import adapter as lora
-from pasta_jax.weights import load as weights
+from pasta_jax.weights import load as reading
+from pasta_jax.weights import prepare
 from pasta_jax.weights.load import load_model
 from pasta_jax.weights.rules import Rules
 from pasta_jax.weights.settings import ModelSource
@@ -104,7 +105,7 @@ def test_a_model_in_blocks_has_the_logits_of_its_dequantised_weights(
     auto = load(named(path, dtype="auto"), only_decoding=True)
     jax.tree.map(np.testing.assert_array_equal, auto.params, model.params)
     assert load(named(path, dtype="platform"), only_decoding=True).precision == "float32"
-    monkeypatch.setattr(weights, "in_blocks", None)  # a second start converts nothing
+    monkeypatch.setattr(reading, "in_blocks", None)  # a second start converts nothing
     again = load_model("", str(path), dtype="q4", only_decoding=True)
     assert again.config == model.config
     jax.tree.map(np.testing.assert_array_equal, again.params, model.params)
@@ -169,7 +170,7 @@ def test_where_blocks_cannot_be_used(tmp_path, private_cache, monkeypatch, capsy
     with pytest.raises(PastaError, match=r"numbers\.gguf: dtype q4: not a quantised GGUF file; set it to q8"):
         load(named(numbers), only_decoding=True)
     assert load(named(numbers, dtype="auto"), only_decoding=True).precision == "float32"
-    monkeypatch.setattr(weights, "is_available", lambda: False)
+    monkeypatch.setattr(prepare, "is_available", lambda: False)
     assert "embed_columns" in load(named(path), only_decoding=True).params
     assert "dtype q4 needs our own kernels, which run on one CPU: using float32\n" in capsys.readouterr().err
 
