@@ -113,7 +113,7 @@ def answer(monkeypatch, capsys, tmp_path):
         flags.FLAGS.mark_as_parsed()
 
     def run(question: str = "", overrides: dict | None = None, **values) -> tuple[str, str]:
-        few = {"decoding.widths": ()}  # to compile
+        few = {"decoding.widths": (), "decoding.rows": 3}  # programs: those of other tests
         short = {"request.max_tokens": 24, "request.temperature": 1.0, "question": question}
         with flagsaver.flagsaver(**values):
             decode.main(changed(local(), **few | short | (overrides or {})))

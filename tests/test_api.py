@@ -16,7 +16,7 @@ from pasta_jax.lang.structure import PREDICTED
 from tests.helpers.traces import PROGRAM, script_of, tiny_model, traced
 
 ROOT = Path(__file__).parent.parent
-QUICK = {"max_tokens": 12, "temperature": 1.0, "rows": 2}
+QUICK = {"max_tokens": 12, "temperature": 1.0, "rows": 3}
 pytestmark = pytest.mark.usefixtures("few_programs")
 
 
@@ -81,16 +81,16 @@ def test_a_model_without_the_tags_decodes_sequentially_unless_told_otherwise(mod
     def rows(model: pasta.Model, **options) -> int:
         return pasta.generate(model, "why?", **QUICK, **options).trace.rows
 
-    assert rows(model) == 2
+    assert rows(model) == 3
     assert rows(model, sequential=True) == 1
     assert rows(tiny_model()) == 1
-    assert rows(tiny_model(), sequential=False) == 2
+    assert rows(tiny_model(), sequential=False) == 3
 
 
 def test_seeds_and_temperature_reach_the_sampler(model):
     texts = {pasta.generate(model, "why?", **QUICK, seed=seed).text for seed in (0, 0, 1, 2)}
     assert len(texts) == 3
-    greedy = {pasta.generate(model, "why?", max_tokens=12, rows=2, seed=seed).text for seed in (0, 1)}
+    greedy = {pasta.generate(model, "why?", max_tokens=12, rows=3, seed=seed).text for seed in (0, 1)}
     narrow = {pasta.generate(model, "why?", **QUICK, top_k=1, seed=seed).text for seed in (0, 1)}
     assert len(greedy) == 1
     assert narrow == greedy

@@ -28,7 +28,7 @@ def test_both_answers_are_decoded_in_turn_and_compared(answer, monkeypatch):
         return generate(model, requests, config)
 
     monkeypatch.setattr(compare, "generate", noted)
-    out, err = answer(prompt="hello", compare=True, output="out.jsonl", html="h.html", rows=3)
+    out, err = answer(prompt="hello", compare=True, output="out.jsonl", html="h.html")
     (slots,) = {slots for *_, slots in decoded}  # what was compiled before is what is timed
     assert slots > 0
     assert [(sequential, tokens) for sequential, tokens, _ in decoded] == [(True, 1), (False, 1)] + 3 * [
@@ -47,7 +47,7 @@ def test_both_answers_are_decoded_in_turn_and_compared(answer, monkeypatch):
     assert "decodings: 6 of 6" in err
     assert "loading and compiling are not counted" in err
 
-    out, _ = answer(prompt="hello", compare=True, json=True, rows=3)
+    out, _ = answer(prompt="hello", compare=True, json=True)
     report = json.loads(out)
     assert report["sequential"]["text"] == sequential["text"]
     times = [report[name]["prefill_ms"] + report[name]["decode_ms"] for name in ("sequential", "asynchronous")]

@@ -28,7 +28,7 @@ def test_a_file_of_prompts_is_answered_in_order_with_and_without_tags(answer):
     assert [load(Path(f"t-000{n}.json")).prompt for n in (1, 2, 3)] == ["one", "two, é", "three"]
     assert load(Path("t-0001.json")).rows == 1
 
-    out, err = answer(prompts_file="prompts.jsonl", sequential=False, rows=3, json=True, baseline="base.jsonl")
+    out, err = answer(prompts_file="prompts.jsonl", sequential=False, json=True, baseline="base.jsonl")
     records = [json.loads(line) for line in out.splitlines()]
     assert [record["index"] for record in records] == [0, 1, 2]
     for record, plain in zip(records, base, strict=True):
@@ -113,7 +113,7 @@ def test_a_stopped_run_resumes_and_decodes_no_answer_twice(answer, monkeypatch):
     ("values", "fingerprint", "text", "changed"),
     [
         ({"sequential": False}, "", "two", "config.request.sequential=True, now False"),
-        ({"rows": 3}, "", "two", "config.decoding.rows=8, now 3"),
+        ({"rows": 2}, "", "two", "config.decoding.rows=3, now 2"),
         ({"html": "h.html"}, "", "two", "--html=None, now h.html"),
         ({}, "f00", "two", "model=tiny , positions None, now tiny f00, positions None"),
         ({}, "", "three", "prompts=2 prompts [0-9a-f]+, now 2 prompts"),

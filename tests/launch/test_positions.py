@@ -227,10 +227,10 @@ def workdir(folder) -> Path:
 
 
 def marks(command: Command, positions: Positions) -> tuple[pytest.MarkDecorator, ...]:
-    """One command is quick to test; each further one has programs of its own to compile, for each positions."""
-    if command is run_decode:
+    """One command is quick to test; each has programs of its own to compile, for each positions."""
+    if command is run_decode and positions == PREDICTED:
         return ()
-    return (pytest.mark.slow if positions.policy == "constant" else pytest.mark.extended,)
+    return (pytest.mark.slow if command is run_decode or positions.policy == "constant" else pytest.mark.extended,)
 
 
 @pytest.mark.parametrize("kind", TRAINED)

@@ -10,14 +10,12 @@ import pytest
 
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.tags import TagIds
-from pasta_jax.models.config import PRESETS
 from pasta_jax.train.optimizer import decay_mask, new_optimizer, schedule
 from pasta_jax.train.settings import TrainingSettings
 from pasta_jax.weights.adapter import AdapterConfig, new_adapter
-from tests.helpers.models import random_params
+from tests.helpers.models import UNTIED, random_params
 
 STEPS, SETTINGS = 10, TrainingSettings(learning_rate=0.1, weight_decay=0.5)
-UNTIED = dataclasses.replace(PRESETS["toy"], tied_head=False)
 
 
 def trees():
