@@ -18,7 +18,15 @@ SILENCE_S = 5.0  # after which a line says what is going on
 FRAME_S = 0.25  # between two frames on a terminal
 BRIEF_S = 1.0  # what takes less is neither displayed nor said
 
-_console = Console(stderr=True, markup=False, emoji=False, highlight=False, force_jupyter=False)
+
+class _Stderr(Console):
+    """Where progress is written; it ends no run that nobody can read it any more."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True  # rich would exit
+
+
+_console = _Stderr(stderr=True, markup=False, emoji=False, highlight=False, force_jupyter=False)
 _lock = threading.RLock()
 _running: list["Progress"] = []  # innermost last
 _last_output = time.monotonic()
@@ -26,7 +34,12 @@ _last_output = time.monotonic()
 
 def say(line: str) -> None:
     """Print a line to stderr, above the live display if there is one; results go to stdout."""
-    _console.print(line, soft_wrap=True)
+    try:
+        _console.print(line, soft_wrap=True)
+    except OSError:  # a full disk; without this, rich would keep the line and write it with the next one
+        _console.quiet = True
+        _console.print()
+        _console.quiet = False
     _heard()
 
 

@@ -1,9 +1,11 @@
 """Progress: live where stderr is a terminal, a line every few seconds where it is not, nothing of it on stdout."""
 
+import errno
 import io
 import re
 import sys
 import threading
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
@@ -42,6 +44,17 @@ def terminal(now, monkeypatch, capsys) -> io.StringIO:
     monkeypatch.setattr(progress, "_console", console)
     monkeypatch.setattr(progress, "_live", progress._live_on(console))
     return console.file
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(errno.ENOSPC, "No space left on device")])
+def test_a_line_that_cannot_be_written_ends_nothing_and_is_dropped(now, monkeypatch, error):
+    file = io.StringIO()
+    monkeypatch.setattr(progress, "_console", progress._Stderr(file=file))
+    with monkeypatch.context() as patch:
+        patch.setattr(file, "write", Mock(side_effect=error))
+        progress.say("one")
+    progress.say("two")
+    assert file.getvalue() == ("" if isinstance(error, BrokenPipeError) else "two\n")
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,7 @@ class _Server(uvicorn.Server):
     def _stop(self) -> None:
         at_once = self.force_exit = self.should_exit
         self.should_exit = True
-        with contextlib.suppress(OSError):  # nobody may be left to read stderr
-            say("stopping at once" if at_once else "stopping: running answers finish; once more to stop at once")
+        say("stopping at once" if at_once else "stopping: running answers finish; once more to stop at once")
 
 
 def bound(host: str, port: int) -> socket.socket:
