@@ -169,7 +169,9 @@ class Trace:
                 parts.append(Chunk(topic, tens, piece))
             elif id != self.tags.async_:
                 parts += [Text(piece), *([Sync()] if id == self.tags.sync else [])]
-        return Program((*parts, Text("".join(pieces))))
+        # What an unclosed promise adds to main: the end of a character that it cut off.
+        rest = self.text[index[cut]] if cut < len(ids) else ""
+        return Program((*parts, Text("".join(pieces) + rest)))
 
     def threads(self) -> list[Thread]:
         """The thread table."""

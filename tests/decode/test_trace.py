@@ -148,7 +148,8 @@ def certain(trace: Trace, count: int) -> str:
 
 
 def test_a_transcript_returns_all_text_that_is_certain_and_no_more():
-    for trace, *_ in random_traces(100, seed=1):
+    in_a_promise = [[97, *"€".encode()[:2], TAGS.promise, 98, TAGS.close(1), TOKENIZER.end_of_turn], [TAGS.end_async]]
+    for trace, *_ in [*random_traces(100, seed=1), traced(in_a_promise, budget=5)]:
         transcript, printed = Transcript(TAGS), ""
         columns = (trace.token.tolist(), trace.thread.tolist(), trace.step.tolist(), trace.text)
         for count, (token, thread, step, text) in enumerate(zip(*columns, strict=True), start=1):

@@ -83,7 +83,7 @@ def decode_points(
     )
     state = start(model, state, 0, request, spec)
     for number, ids in enumerate(beginnings, start=1):
-        tokens_P = np.zeros(next(size for size in PIECES if size >= len(ids)), np.int32)
+        tokens_P = np.zeros(next((size for size in PIECES if size >= len(ids)), len(ids)), np.int32)
         tokens_P[: len(ids)] = ids
         state = begin_point(
             model.params, state, np.int32(number), tokens_P, np.int32(len(ids)), config=model.config, spec=spec

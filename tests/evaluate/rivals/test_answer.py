@@ -10,6 +10,7 @@ from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.rivals import answer as rivals
+from pasta_jax.evaluate.rivals import points as pooled
 from pasta_jax.evaluate.rivals.answer import answer
 from pasta_jax.evaluate.rivals.points import decode_points
 from pasta_jax.evaluate.rivals.skeleton import Point, ask_point, ask_skeleton, assemble, parse_skeleton
@@ -56,6 +57,13 @@ def test_texts_of_points():
 def test_points_that_exceed_the_context_are_refused():
     with pytest.raises(PastaError, match="the context is 512; lower point_tokens"):
         decode_points(tiny_model(), [1] * 300, [[2] * 100], Rules(), 200, CONFIG)
+
+
+@pytest.mark.slow
+def test_a_heading_may_be_longer_than_a_prefill_chunk(monkeypatch):
+    monkeypatch.setattr(pooled, "PIECES", (16,))
+    written = decode_points(tiny_model(), [1, 2], [[3] * 20], Rules(), 2, CONFIG)
+    assert 0 < len(written.token) <= 2
 
 
 @pytest.fixture
