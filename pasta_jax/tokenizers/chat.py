@@ -22,7 +22,7 @@ class Family:
     assistant: str = "assistant"  # the family's name of this role
     strips: bool = True  # whitespace around a text is dropped
     system: str | None = None  # the default system message
-    system_turn: bool = True  # False: the system message is prepended to the first user's text
+    system_turn: bool = True  # False: a system message is prepended to the next user's text, and users alternate
 
     @property
     def marks(self) -> set[str]:
@@ -72,23 +72,29 @@ def _opening(family: Family, role: str, text: str) -> list[tuple[bool, str]]:
 
 
 def _turns(family: Family, messages: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    system = family.system
-    if messages and messages[0][0] == "system":
-        (_, system), messages = messages[0], messages[1:]
-    for index, (role, _) in enumerate(messages):
-        if role != ("user", "assistant")[index % 2]:
-            raise PastaError(
-                f"message {index + 1} (not counting the system message) has the role {role!r}; "
-                "alternate user and assistant, user first"
-            )
-    if len(messages) % 2 == 0:
+    for number, (role, _) in enumerate(messages, start=1):
+        if role not in ("system", "user", "assistant"):
+            raise PastaError(f"message {number}: role {role!r}; use system, user or assistant")
+    if not messages or messages[-1][0] != "user":
         raise PastaError(f"the conversation of {len(messages)} messages has no open question; end it with a user's")
-    turns = [(role, text.strip() if family.strips else text) for role, text in messages]
-    if system is None:
-        return turns
-    if family.system_turn:
-        return [("system", system.strip() if family.strips else system), *turns]
-    return [("user", f"{system}\n\n{turns[0][1]}"), *turns[1:]]
+    if family.system is not None and messages[0][0] != "system":
+        messages = [("system", family.system), *messages]
+    stripped = [(role, text.strip() if family.strips else text) for role, text in messages]
+    return stripped if family.system_turn else _alternating(messages)
+
+
+def _alternating(messages: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Turns of a family that knows users and answers in turn: neighbours of one role become one, of paragraphs."""
+    turns: list[tuple[str, str]] = []
+    for role, text in messages:
+        speaker, text = ("user", text) if role == "system" else (role, text.strip())
+        if turns and turns[-1][0] == speaker:
+            turns[-1] = speaker, f"{turns[-1][1]}\n\n{text}"
+        else:
+            turns.append((speaker, text))
+    if turns[0][0] == "assistant":
+        raise PastaError("message 1: an answer; in this model's template, a user's message comes first")
+    return turns
 
 
 _JINJA = """\

@@ -247,6 +247,21 @@ def test_conversations_follow_the_familys_template(load, name):
         )
 
 
+def test_messages_in_any_order_are_turns_or_paragraphs_of_one(load):
+    """As OpenAI's API takes them. Gemma's own template refuses these, the other two write a turn for each."""
+    messages = [("system", "a"), ("system", "b"), ("user", " c"), ("user", "d"), ("assistant", "e"), ("user", "f")]
+    smollm2, llama3 = load("smollm2.json"), load("llama3.json")
+    turns = "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in messages)
+    assert spelled(smollm2, smollm2.chat(messages)) == f"{turns}<|im_start|>assistant\n"
+    header = "<|start_header_id|>{}<|end_header_id|>\n\n"
+    turns = "".join(f"{header.format(role)}{text.strip()}<|eot_id|>" for role, text in messages)
+    assert spelled(llama3, llama3.chat(messages)) == f"<|begin_of_text|>{turns}{header.format('assistant')}"
+    gemma = load("gemma.model")
+    assert gemma.chat(messages) == gemma.chat([("user", "a\n\nb\n\nc\n\nd"), ("assistant", "e"), ("user", "f")])
+    greeted = [("system", "a"), ("assistant", "b"), ("user", "c")]
+    assert gemma.chat(greeted) == gemma.chat([("user", "a"), *greeted[1:]])
+
+
 @requires_smollm2
 @requires_dev("jinja2")
 def test_smollm2_conversations_equal_its_own_template(load):
@@ -262,12 +277,10 @@ def test_smollm2_conversations_equal_its_own_template(load):
     ("messages", "reason"),
     [
         ([], "of 0 messages has no open question"),
-        ([("system", "a")], "of 0 messages has"),
+        ([("system", "a")], "of 1 messages has"),
         ([("user", "a"), ("assistant", "b")], "of 2 messages has"),
-        ([("assistant", "a")], r"message 1 .* has the role 'assistant'"),
-        ([("user", "a"), ("user", "b"), ("user", "c")], r"message 2 .* has the role 'user'"),
-        ([("system", "a"), ("system", "b"), ("user", "c")], r"message 1 .* has the role 'system'"),
-        ([("user", "a"), ("tool", "b"), ("user", "c")], r"message 2 .* has the role 'tool'"),
+        ([("assistant", "a"), ("user", "b")], "message 1: an answer"),
+        ([("user", "a"), ("tool", "b"), ("user", "c")], "message 2: role 'tool'"),
     ],
 )
 def test_conversations_out_of_order_are_refused(load, messages, reason):
