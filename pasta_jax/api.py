@@ -193,8 +193,9 @@ def _encode(model: Model, prompt: Prompt, chat: bool, system: str) -> tuple[list
         messages = [("user", prompt)]
     elif hasattr(prompt, "__len__") and all(isinstance(item, Integral) for item in prompt):
         ids = [int(item) for item in prompt]
-        if unknown := [id for id in ids if not 0 <= id < model.config.vocab]:
-            raise PastaError(f"token id {unknown[0]} is not below {model.config.vocab}; use {model.name}'s tokenizer")
+        end = max(model.tokenizer.vocab_size, model.tokenizer.tags.end)  # what follows pads the embedding
+        if unknown := [id for id in ids if not 0 <= id < end]:
+            raise PastaError(f"token id {unknown[0]} is not below {end}; use {model.name}'s tokenizer")
         return ids, model.tokenizer.decode(ids)
     elif hasattr(prompt, "__len__"):
         messages = [_pair(number, message) for number, message in enumerate(prompt, start=1)]

@@ -11,7 +11,7 @@ from rich.console import Console
 from pasta_jax.answer.settings import DecodeSettings
 from pasta_jax.answer.show import show_text, show_threads
 from pasta_jax.decode.engine import Cancelled, Engine, Item, open_engine
-from pasta_jax.decode.generate import slots_for
+from pasta_jax.decode.generate import require_rows, slots_for
 from pasta_jax.decode.request import Event, Request, Result, template
 from pasta_jax.decode.topics import limits_topics
 from pasta_jax.decode.trace_file import to_json
@@ -63,6 +63,7 @@ def run(settings: DecodeSettings, lines: Callable[[str], str]) -> None:
     slots = settings.decoding.slots or min(SLOTS, model.config.context)
     settings = dataclasses.replace(settings, decoding=dataclasses.replace(settings.decoding, lanes=1, slots=slots))
     sequential = model.positions is None if settings.request.sequential is None else settings.request.sequential
+    require_rows(settings.decoding, sequential)
     unasked = template(settings.request, model.defaults, sequential)
     with doing("compiling"):
         topics = limits_topics(unasked.rules)
@@ -102,7 +103,9 @@ def _command(chat: Chat, line: str) -> None:
     word, _, argument = line.partition(" ")
     match word, argument.strip():
         case "/sequential", "":
-            chat.template = dataclasses.replace(chat.template, sequential=not chat.template.sequential)
+            sequential = not chat.template.sequential
+            require_rows(chat.settings.decoding, sequential)
+            chat.template = dataclasses.replace(chat.template, sequential=sequential)
             say("without threads" if chat.template.sequential else "in threads")
         case "/new", "":
             chat.messages, chat.last = [], None

@@ -34,12 +34,21 @@ class DeviceLoop:
     round computes a single prefill chunk of a new prompt, so that a long prompt does not interrupt the others.
     """
 
-    def __init__(self, model: Model, spec: LoopSpec, lanes: int, slots: int, script: Script | None = None):
+    def __init__(
+        self,
+        model: Model,
+        spec: LoopSpec,
+        lanes: int,
+        slots: int,
+        script: Script | None = None,
+        shares_prompts: bool = True,
+    ):
         compilation_cache.make_room()
         self._model, self._spec, self._script = model, spec, script
         self._waiting: deque[_Waiting] = deque()
         self._logs: list[LaneLog | None] = [None] * lanes
         self._prefixes = PrefixCache(lanes, spec.piece)
+        self._may_copy = shares_prompts and script is None
         self._prefill: Prefill | None = None  # of the prompt that is being written
         self._prefilled = 0  # chunks of it
         self._snapshot: Snapshot | None = None
@@ -89,7 +98,8 @@ class DeviceLoop:
                 self._logs[lane] = None
 
     def _run(self, steps: int) -> None:
-        until_lane_ends = np.bool_(len(self._waiting) > 0)
+        others = len(self._waiting) + sum(log is not None for log in self._logs)
+        until_lane_ends = np.bool_(others > 1)  # an answer that has ended waits for no other
         self._state = run(
             self._model.params,
             self._state,
@@ -127,7 +137,7 @@ class DeviceLoop:
         """Give a free lane to the first waiting request."""
         item, replayed = self._waiting.popleft(), self._script is not None
         free = [lane for lane, log in enumerate(self._logs) if log is None]
-        admission = self._prefixes.admit(item.request.prompt_ids, free, may_copy=not replayed)
+        admission = self._prefixes.admit(item.request.prompt_ids, free, self._may_copy)
         self._logs[admission.lane] = LaneLog(
             item.number, item.request, self._model, self._spec, replayed, item.round_steps, admission.copied
         )

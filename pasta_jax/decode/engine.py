@@ -46,18 +46,19 @@ class Load:
     rate: float  # tokens per second, in the last seconds of work
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class _Job:
     request: Request
     round_steps: int
     deliver: Deliver
+    has_items: bool = False  # it was delivered some, so it can't begin again
 
 
 class Engine:
     """Owns a device loop. All methods may be called from any thread, and return at once but for `start` and `close`.
 
     `create` builds the loop, in the engine's thread: also a new one if a round fails, since a failed program has
-    consumed its state. The requests that had a lane then end with an error; those that wait are decoded.
+    consumed its state. The requests that have begun then end with an error; those that wait are decoded.
     """
 
     def __init__(self, create: Callable[[], DeviceLoop], lanes: int, most_waiting: int):
@@ -154,13 +155,15 @@ class Engine:
             while not (self._new or self._cancelled or loop.is_busy or self._closing):
                 self._changed.wait()
             new, self._new = self._new, []
-            cancelled, self._cancelled = self._cancelled, []
+            cancelled = tuple(self._cancelled)
             jobs = {number: self._jobs[number] for number in new}
         for number, job in jobs.items():
             loop.submit(number, job.request, job.round_steps)
         for number in cancelled:
             if number in self._jobs:
                 self._end(number, loop.cancel(number) or Cancelled("cancelled before its first token"))
+            with self._changed:
+                self._cancelled.remove(number)  # not before: if cancelling fails, it is left to the next loop
         self._count(loop, (), 0.0)
         return loop.is_busy or not self._closing
 
@@ -170,11 +173,12 @@ class Engine:
         for item in items:
             by_number.setdefault(item.request, []).append(item)
         for number, mine in by_number.items():
-            deliver = self._jobs[number].deliver
+            job = self._jobs[number]
+            job.has_items = True
             if isinstance(mine[-1], Result):
                 with self._changed:
                     del self._jobs[number]
-            deliver(mine)
+            job.deliver(mine)
 
     def _end(self, number: int, item: Result | PastaError) -> None:
         with self._changed:
@@ -196,14 +200,15 @@ class Engine:
             )
 
     def _replace(self, failed: DeviceLoop, error: Exception) -> DeviceLoop | None:
-        """A new loop after a round has failed, with the requests that had no lane; None if it cannot be built."""
+        """A new loop after a failure, with the requests that had not begun; None if it cannot be built."""
         reason = one_line(f"decoding failed: {type(error).__name__}; ask again")
-        held = failed.running
+        with self._changed:
+            held = {*failed.running, *(number for number, job in self._jobs.items() if job.has_items)}
         try:
             loop = self._create()
         except BaseException as again:
             with self._changed:
-                self._failure, held = again, [*self._jobs]
+                self._failure, held = again, {*self._jobs}
             loop = None
         for number in held:
             self._end(number, PastaError(reason))
@@ -215,10 +220,13 @@ class Engine:
         return loop
 
 
-def open_engine(model: Model, config: DecodeConfig, most_waiting: int, topics: bool, warm_up: bool) -> Engine:
+def open_engine(
+    model: Model, config: DecodeConfig, most_waiting: int, topics: bool, warm_up: bool, shares_prompts: bool = True
+) -> Engine:
     """A running engine for a model; `config.slots` is the room of each request. `topics`: with rules for topics.
 
-    With `warm_up`, prompts of all lengths find their programs compiled.
+    With `warm_up`, prompts of all lengths find their programs compiled. Unless it `shares_prompts`, every prompt is
+    computed, whatever the lanes hold.
     """
     if not config.slots:
         raise PastaError("config.decoding.slots: 0; set the tokens that a request may take, its prompt included")
@@ -227,7 +235,7 @@ def open_engine(model: Model, config: DecodeConfig, most_waiting: int, topics: b
     require_memory(model, config.lanes, slots)
 
     def create() -> DeviceLoop:
-        loop = DeviceLoop(model, spec, config.lanes, slots)
+        loop = DeviceLoop(model, spec, config.lanes, slots, shares_prompts=shares_prompts)
         lengths = [length for length in PIECES if length < min(slots, spec.piece + 1)] if warm_up else []
         for length in sorted([*lengths, *lengths]):  # the second time, the prompt is copied
             loop.submit(-1, Request((spec.stop_ids[0],) * length, 1, sequential=True), 1)

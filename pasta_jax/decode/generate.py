@@ -84,10 +84,15 @@ def require_memory(model: Model, lanes: int, slots: int) -> None:
     devices.require(jax.eval_shape(state), f"{lanes} lanes of {slots} slots", "lower lanes or slots")
 
 
-def loop_spec(model: Model, config: DecodeConfig, slots: int, sequential: bool, topics: bool = False) -> LoopSpec:
-    """The constants of a compiled loop. Answers without tags need one row only. `topics`: with rules for topics."""
+def require_rows(config: DecodeConfig, sequential: bool) -> None:
+    """Refuse to decode in threads without a row for them."""
     if config.rows < 2 and not sequential:
         raise PastaError("rows 1: chunks need a row besides main's; set rows to 2 or more, or decode sequentially")
+
+
+def loop_spec(model: Model, config: DecodeConfig, slots: int, sequential: bool, topics: bool = False) -> LoopSpec:
+    """The constants of a compiled loop. Answers without tags need one row only. `topics`: with rules for topics."""
+    require_rows(config, sequential)
     rows = 1 if sequential else config.rows
     tokenizer, all_rows = model.tokenizer, config.lanes * rows
     packed = tuple(sorted({*(count for count in config.packed if count < all_rows), all_rows}))

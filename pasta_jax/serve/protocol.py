@@ -106,7 +106,7 @@ class Body:
 
     model: str | None = None
     messages: list[Message] | None = None
-    prompt: str | list[Count | str] | None = None
+    prompt: str | list[Count | str | list[Count]] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     stop: Stop | Annotated[list[Stop], Meta(max_length=4)] | None = None
@@ -176,7 +176,7 @@ def conversation(messages: Sequence[Message] | None) -> list[tuple[str, str]]:
 def prompt_of(body: Body) -> str | list[int]:
     """The one prompt of a completion: a text, or ids."""
     prompt = body.prompt
-    if isinstance(prompt, list) and any(isinstance(part, str) for part in prompt):
+    if isinstance(prompt, list) and any(isinstance(part, str | list) for part in prompt):
         if len(prompt) > 1:
             raise Refusal("prompt: several prompts are not supported; send a request for each", param="prompt")
         prompt = prompt[0]

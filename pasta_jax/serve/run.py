@@ -1,6 +1,7 @@
 """Serve a model over HTTP as OpenAI's API, until the process is told to stop. See configs/serve.py."""
 
 from pasta_jax.decode.engine import open_engine
+from pasta_jax.decode.generate import require_rows
 from pasta_jax.decode.request import template
 from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.progress import doing, quiet, say
@@ -22,8 +23,16 @@ def run(settings: ServeSettings) -> None:
         say(f"{host}: anyone who reaches this machine may use the model; set --config.key_variable to require a key")
     model = load(settings.model, only_decoding=True, mesh=decoding_mesh(settings.mesh))
     sequential = model.positions is None if settings.request.sequential is None else settings.request.sequential
+    require_rows(settings.decoding, sequential)
     with doing("compiling"):
-        engine = open_engine(model, settings.decoding, settings.limits.queue, topics=True, warm_up=settings.warm_up)
+        engine = open_engine(
+            model,
+            settings.decoding,
+            settings.limits.queue,
+            topics=True,
+            warm_up=settings.warm_up,
+            shares_prompts=settings.share_prompts,
+        )
     service = Service(
         name=settings.name or model.name,
         model=model,

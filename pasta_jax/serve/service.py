@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from pasta_jax.decode.engine import Engine
-from pasta_jax.decode.generate import slots_for
+from pasta_jax.decode.generate import require_rows, slots_for
 from pasta_jax.decode.request import SEEDS, Request
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
@@ -51,6 +51,8 @@ class Service:
             raise Refusal(f"n: {count}, but this server has room for {room}; send several requests", param="n")
         ids, text = self._prompt(body, kind)
         template, sequential = self.template, body.extension.sequential
+        if sequential is not None:
+            require_rows(self.decoding, sequential)
         base = dataclasses.replace(
             template,
             prompt_ids=ids,
@@ -78,6 +80,6 @@ class Service:
         if isinstance(prompt, str):
             return tuple(tokenizer.prompt_ids(prompt)), prompt
         for id in prompt:
-            if id >= self.model.config.vocab or tokenizer.tags.is_tag(id):
+            if id >= tokenizer.vocab_size or tokenizer.tags.is_tag(id):
                 raise Refusal(f"prompt: id {id} is no id of a text of this model", param="prompt")
         return tuple(prompt), tokenizer.decode(prompt)

@@ -42,6 +42,7 @@ class ServeSettings:
     mesh: MeshSettings = MeshSettings()
     stream_steps: Positive = 4  # steps between two reads of the device while somebody streams
     batch_steps: Positive = 32  # otherwise; also the longest that a new request waits for a free lane
+    share_prompts: bool = True  # False: usage and timing tell no client whether another sent the same prompt
     warm_up: bool = True  # compile for prompts of all lengths before the first request
     log: bool = True  # a line for each response, with nothing of its content
     limits: Limits = Limits()

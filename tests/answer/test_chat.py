@@ -5,6 +5,7 @@ import queue
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -163,6 +164,15 @@ def test_ctrl_c_before_an_answer_begins_leaves_the_chat_running(converse, monkey
 def test_a_model_without_a_chat_template_is_refused(converse):
     with pytest.raises(PastaError, match=r"^config\.chat: False; a chat needs a model with a chat template"):
         converse(chat=False)
+
+
+def test_one_row_decodes_no_threads(converse, monkeypatch):
+    one = {"decoding.rows": 1}
+    monkeypatch.setattr(chat, "open_engine", Mock())
+    _, err = converse("/sequential", **one, **{"request.sequential": True})
+    assert "error: rows 1: chunks need a row besides main's" in err
+    with pytest.raises(PastaError, match=r"^rows 1: chunks need a row"):
+        converse(**one)
 
 
 @pytest.mark.slow

@@ -195,6 +195,15 @@ def test_the_first_token_comes_after_one_step_if_somebody_waits_for_it():
         assert [max(event.step for event in device.round()) for _ in ends] == ends
 
 
+def test_an_answer_that_has_ended_waits_for_no_other():
+    device = loop()
+    device.submit(0, ask("x", 3, sequential=True), 64)
+    device.submit(1, ask("yy", LONG, sequential=True), 64)
+    items = list(device.round())
+    assert [item.request for item in items if isinstance(item, Result)] == [0]
+    assert max(item.step for item in items if isinstance(item, Event)) < 8
+
+
 def test_a_prompt_that_is_being_written_can_be_cancelled():
     device = loop()
     device.submit(0, ask("x", LONG), 1)
@@ -211,22 +220,31 @@ def test_a_prompt_that_is_being_written_can_be_cancelled():
     assert results[2].text == answered(ask("y" * 60)).text
 
 
-def test_a_failed_round_ends_its_requests_and_no_others(engine, gate, monkeypatch):
+@pytest.mark.parametrize("when", ["in a round", "after all answers of a round", "cancelling"])
+def test_a_failure_ends_the_requests_that_have_begun_and_no_others(engine, gate, monkeypatch, when):
     clients = [Client(engine, ask(prompt, LONG), round_steps=1) for prompt in ("x", "yy")]
     gate.allow(2)
     for client in clients:
         client.next()
     waiting = Client(engine, ask("zzz"))
-    held = DeviceLoop.round
+    name = "cancel" if when == "cancelling" else "round"
+    held = getattr(DeviceLoop, name)
 
-    def fails(self):
-        monkeypatch.setattr(DeviceLoop, "round", held)
+    def fails(self, *arguments):
+        monkeypatch.setattr(DeviceLoop, name, held)
+        if when == "cancelling":
+            held(self, *arguments)
+        while when == "after all answers of a round" and {client.number for client in clients} & {*self.running}:
+            list(held(self))
         raise RuntimeError("a secret of a prompt")
 
-    monkeypatch.setattr(DeviceLoop, "round", fails)
+    monkeypatch.setattr(DeviceLoop, name, fails)
+    if when == "cancelling":
+        engine.cancel(clients[0].number)
     gate.open()
     for client in clients:
         assert str(client.end()) == "decoding failed: RuntimeError; ask again"
+        assert len(client.events) < LONG
     assert waiting.end().text == answered(ask("zzz")).text
     assert engine.is_alive
 

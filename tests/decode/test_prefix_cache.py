@@ -100,12 +100,12 @@ def test_a_shared_beginning_leaves_the_state_that_a_prefill_leaves(stacked, lane
 class Recorder:
     """Admissions in their order, and what was computed for each: runs of tokens as (start, end)."""
 
-    def __init__(self, monkeypatch, may_copy: bool):
+    def __init__(self, monkeypatch):
         self.admissions: list[tuple[Admission, int, list[tuple[int, int]]]] = []
         admit = PrefixCache.admit
 
-        def admitted(held, prompt, free, **asked):
-            admission = admit(held, prompt, free, may_copy and asked["may_copy"])
+        def admitted(held, prompt, free, may_copy):
+            admission = admit(held, prompt, free, may_copy)
             self.admissions.append((admission, len(prompt), []))
             return admission
 
@@ -161,8 +161,9 @@ def test_answers_are_the_same_without_sharing_whatever_arrives_and_is_cancelled(
     found = {}
     for may_copy in (True, False):
         with monkeypatch.context() as patch:
-            recorder = Recorder(patch, may_copy)
-            found[may_copy] = decoded(DeviceLoop(model, spec, LANES, SLOTS), plan)
+            recorder = Recorder(patch)
+            loop = DeviceLoop(model, spec, LANES, SLOTS, shares_prompts=may_copy)
+            found[may_copy] = decoded(loop, plan)
         copied = 0
         for admission, length, runs in recorder.admissions:
             ends = [admission.copied, *(end for _, end in runs)]

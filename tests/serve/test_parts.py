@@ -1,24 +1,27 @@
 """Parts of the server that need no server: text up to a stop text, sockets, keys, hosts."""
 
 import asyncio
+import dataclasses
 import socket
 from unittest.mock import Mock, patch
 
 import pytest
-import uvicorn
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pasta_jax.decode.engine import Cancelled
 from pasta_jax.decode.generate import loop_spec
+from pasta_jax.decode.request import Request
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
-from pasta_jax.serve import server
 from pasta_jax.serve.choice import Choice, Cut
 from pasta_jax.serve.guard import Guard, host_of, is_loopback
+from pasta_jax.serve.protocol import read_body
 from pasta_jax.serve.server import bound, key_from
+from pasta_jax.serve.service import Service
 from pasta_jax.serve.session import Session
-from pasta_jax.serve.settings import ServeSettings
-from tests.helpers.traces import tiny_model
+from pasta_jax.serve.settings import Limits, ServeSettings
+from tests.helpers.traces import Chatty, tiny_model
 
 texts = st.text("ab\n", max_size=30)
 
@@ -82,18 +85,6 @@ def test_small_writes_are_sent_at_once():
     assert asyncio.run(option())
 
 
-def test_a_signal_stops_a_server_whose_stderr_cannot_be_written(monkeypatch):
-    def broken(line: str) -> None:
-        raise BrokenPipeError
-
-    monkeypatch.setattr(server, "say", broken)
-    running = server._Server(uvicorn.Config(None))
-    running._stop()
-    assert (running.should_exit, running.force_exit) == (True, False)
-    running._stop()
-    assert running.force_exit
-
-
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
@@ -138,6 +129,23 @@ def test_finished_answers_survive_the_end_of_the_time_for_answers():
     with patch("pasta_jax.serve.session.Result", Mock):
         asyncio.run(deltas())
     assert (first.result, second.result, second.expired, second.finish_reason) == (result, None, True, "length")
+
+
+def test_a_request_that_cannot_be_decoded_is_refused():
+    tokenizer = Chatty()
+    tokenizer.vocab_size = 330  # the rest pads the embedding
+    model = dataclasses.replace(tiny_model(), tokenizer=tokenizer)
+    service = Service(
+        "tiny", model, Mock(), Mock(), DecodeConfig(lanes=1, rows=1, slots=64), Request((), 8, True), Limits(), 1, 1
+    )
+    hello = b'{"prompt": "a", "pasta": {"sequential": %s}}'
+    assert service.requests_for(read_body(hello % b"null", "text"), "text")[0].sequential
+    with pytest.raises(PastaError, match=r"^rows 1: chunks need a row besides main's"):
+        service.requests_for(read_body(hello % b"false", "text"), "text")
+    assert service.requests_for(read_body(b'{"prompt": [255]}', "text"), "text")[0].prompt_ids == (255,)
+    for id in (260, 329 + 1, 10**6):  # a tag, padding, beyond
+        with pytest.raises(PastaError, match=rf"^prompt: id {id} is no id of a text"):
+            service.requests_for(read_body(b'{"prompt": [[%d]]}' % id, "text"), "text")
 
 
 def test_a_key_is_read_from_the_environment(monkeypatch):

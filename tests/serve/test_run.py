@@ -121,7 +121,9 @@ def test_an_answer_ends_before_a_stop_text(server):
 def test_completions_continue_text_or_ids(server, model):
     body = {"seed": 2, "temperature": 1.0, "max_tokens": 12}
     ids = model.tokenizer.prompt_ids("birds crow")
-    answers = [server.ask("/v1/completions", prompt=prompt, **body) for prompt in ("birds crow", ["birds crow"], ids)]
+    answers = [
+        server.ask("/v1/completions", prompt=prompt, **body) for prompt in ("birds crow", ["birds crow"], ids, [ids])
+    ]
     assert len({answer["choices"][0]["text"] for answer in answers}) == 1
     assert answers[0]["object"] == "text_completion"
     assert answers[0]["usage"]["prompt_tokens"] == len(ids)
@@ -152,7 +154,7 @@ def test_tags_in_a_users_text_stay_text(server, model):
         ({"messages": [{"role": "tool", "content": "x"}]}, 400, "messages[0].role: unknown value 'tool'"),
         ({"messages": [{"role": "user"}]}, 400, "messages[0].content: missing"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "[0].type: unknown value"),
-        ({"messages": QUESTION * 2}, 400, "alternate user and assistant"),
+        ({"messages": [{"role": "assistant", "content": "x"}]}, 400, "has no open question"),
         ({"messages": [{"role": "user", "content": " "}]}, 400, "the last text is blank"),
         ({"messages": QUESTION, "model": "gpt-5"}, 404, "model 'gpt-5': not served here; use 'talkative'"),
         ({"messages": QUESTION, "temperature": 3}, 400, "temperature: expected `float` <= 2.0"),
