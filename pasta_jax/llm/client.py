@@ -3,7 +3,8 @@
 The `openai` package sends the requests. It neither waits between them nor caches, and its retries can't be stopped or
 counted, so these are ours. The cache holds one JSON line per answer, keyed by a hash of the model and the messages; a
 resumed run is answered from it. A failure that may pass is no answer: it is never stored, and many in a row end the
-run. The API key comes from the environment and goes into a header only.
+run. A refusal is one request's own if the endpoint answers a plain question, else it ends the run. The API key comes
+from the environment and goes into a header only.
 """
 
 import dataclasses
@@ -16,7 +17,7 @@ import time
 import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -31,6 +32,8 @@ Messages = tuple[tuple[str, str], ...]  # (role, text): system, user, assistant
 
 RETRY_STATUS = frozenset({408, 409, 425, 429, *range(500, 600)})
 FATAL_STATUS = frozenset({*range(300, 400), 401, 402, 403, 404})  # every other request would fail the same way
+INVALID_KEY = ("API key not valid", "API_KEY_INVALID")  # Gemini's status is 400 then
+PLAIN = (("user", "Reply with one word: yes"),)  # what any endpoint answers
 IN_A_ROW = 10  # requests without an answer, each after all its retries, that end the run
 
 
@@ -40,6 +43,10 @@ class LLMError(PastaError):
     def __init__(self, reason: str, detail: str):
         super().__init__(f"{reason}: {detail}")
         self.reason, self.detail = reason, detail
+
+
+class Refused(LLMError):
+    """A status that says no request like this one can succeed."""
 
 
 class Unavailable(LLMError):
@@ -68,7 +75,9 @@ class Endpoint(Prices):
     model: str = "gpt-4o-mini"
     key_variable: str = "OPENAI_API_KEY"  # environment variable that holds the key; empty: no key is sent
     temperature: AtLeastZero = 0.0
-    max_tokens: Positive = 4096  # of an answer
+    max_tokens: Positive = 4096  # of an answer, its reasoning included
+    # Of a model that reasons first, as Gemini's do unless told otherwise; empty: the provider decides.
+    reasoning_effort: Literal["", "none", "minimal", "low", "medium", "high"] = ""
     timeout_s: Seconds = 120.0  # without a byte from the endpoint
     requests_per_minute: AboveZero = 300.0
     retries: Annotated[int, Meta(ge=0, le=100)] = 6  # after the first try
@@ -127,14 +136,15 @@ class Client:
         """The answer, or LLMError; Unavailable if it may come later, EndpointDown after many of those in a row."""
         e = self._endpoint
         # "openai" once was a choice of the API; with it, answers that were paid for are still found.
-        identity = json.dumps(["openai", e.model, e.temperature, e.max_tokens, messages], ensure_ascii=True)
+        asked = ["openai", e.model, e.temperature, e.max_tokens, messages, *filter(None, [e.reasoning_effort])]
+        identity = json.dumps(asked, ensure_ascii=True)
         key = hashlib.sha256(identity.encode()).hexdigest()
         if (cached := self._cache.get(key)) is not None:
             with self._lock:
                 self.usage.cache_hits += 1
             return cached
         try:
-            text, tokens_in, tokens_out = self._ask(messages)
+            text, tokens_in, tokens_out = self._answer(messages)
         except LLMError as error:
             with self._lock:
                 self._failed_in_a_row = self._failed_in_a_row + 1 if isinstance(error, Unavailable) else 0
@@ -159,6 +169,21 @@ class Client:
         usage = dataclasses.replace(self.usage, requests=0, tokens_in=0, tokens_out=0)
         usage.add(total_cost(self._cache.path, self._endpoint), self._endpoint)
         return usage
+
+    def _answer(self, messages: Messages) -> tuple[str, int, int]:
+        """(text, tokens in, tokens out); EndpointError if the endpoint refuses a plain question as well."""
+        try:
+            return self._ask(messages)
+        except Refused as refused:
+            try:
+                self._ask(PLAIN)
+            except Refused as error:
+                raise self._wrong(f"{error.detail}, to a plain question too") from None
+            except Unavailable:
+                raise
+            except LLMError:  # the endpoint answers, if with nothing usable
+                pass
+            raise refused from None
 
     def _ask(self, messages: Messages) -> tuple[str, int, int]:
         """(text, tokens in, tokens out) of an answer, after up to `retries` retries."""
@@ -208,6 +233,7 @@ class Client:
                 model=e.model,
                 messages=[{"role": role, "content": text} for role, text in messages],
                 temperature=e.temperature,
+                reasoning_effort=e.reasoning_effort or sdk.omit,
                 extra_headers=self._headers,
                 **{self._limit_name: e.max_tokens},
             )
@@ -228,21 +254,25 @@ class Client:
             raise LLMError("too long", f"the answer did not end within {e.max_tokens} tokens")
         if not isinstance(text, str) or not text:
             raise LLMError("declined", f"an empty answer (finished: {ended})")
-        counts = getattr(usage, "prompt_tokens", 0), getattr(usage, "completion_tokens", 0)
-        return text, *(count if isinstance(count, int) else 0 for count in counts)
+        counts = (getattr(usage, f"{name}_tokens", 0) for name in ("prompt", "completion", "total"))
+        tokens_in, tokens_out, total = (count if isinstance(count, int) else 0 for count in counts)
+        return text, tokens_in, max(tokens_out, total - tokens_in)  # Gemini counts reasoning in the total alone
 
     def _failure(self, status: int, response: object) -> Exception:
         """What an HTTP status calls for: a retry, the end of this request, or the end of the run."""
         detail = self._redacted(f"status {status} {' '.join(response.text.split())[:200]}".rstrip())
         if status in RETRY_STATUS:
             return Unavailable(f"status {status}", detail, _seconds(response.headers.get("Retry-After")))
-        if status in FATAL_STATUS:
-            address, variable = self._endpoint.url, self._endpoint.key_variable
-            return EndpointError(f"{address}: {detail}; check the url, the model's name and {variable}")
+        if status in FATAL_STATUS or any(phrase in response.text for phrase in INVALID_KEY):
+            return self._wrong(detail)
         if status == 400 and self._limit_name == "max_tokens" and "max_completion_tokens" in response.text:
             self._limit_name = "max_completion_tokens"
             return Unavailable("status 400", detail, after=0)
-        return LLMError(f"status {status}", detail)
+        return Refused(f"status {status}", detail)
+
+    def _wrong(self, detail: str) -> EndpointError:
+        e = self._endpoint
+        return EndpointError(f"{e.url}: {detail}; check the url, the model's name, its settings and {e.key_variable}")
 
     def _redacted(self, text: str) -> str:
         """Servers tend to echo a key that they reject."""

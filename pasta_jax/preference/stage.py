@@ -164,10 +164,8 @@ def judge_inputs(settings: PreferenceSettings) -> dict[str, Any]:
     inputs["code"] = fingerprints.of_code(checked, verdicts, llm, minilm, offline, rules)
     match judge.kind:
         case "llm":
-            endpoint = judge.endpoint
-            inputs["endpoint"] = {
-                name: getattr(endpoint, name) for name in ("url", "model", "temperature", "max_tokens")
-            }
+            names = ("url", "model", "temperature", "max_tokens", "reasoning_effort")
+            inputs["endpoint"] = {name: getattr(judge.endpoint, name) for name in names}
         case "checked":
             inputs["checked"] = dataclasses.asdict(judge.checked)
     if judge.kind in ("checked", "rules"):

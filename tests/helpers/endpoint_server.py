@@ -48,10 +48,10 @@ class Server:
         self._server.server_close()
 
 
-def good(text, ended="stop") -> tuple:
+def good(text, ended="stop", total=1100) -> tuple:
     content = {
         "choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": ended}],
-        "usage": {"prompt_tokens": 1000, "completion_tokens": 100},
+        "usage": {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": total},
     }
     return 200, {}, json.dumps(content).encode(), None
 

@@ -182,7 +182,7 @@ def test_a_malformed_verdict_is_requested_again_and_answers_are_cached(tmp_path)
     assert "no JSON object" in server.seen[-1][2]["messages"][-1]["content"]
 
 
-@pytest.mark.parametrize(("status", "error"), [(503, EndpointDown), (401, EndpointError)])
+@pytest.mark.parametrize(("status", "error"), [(503, EndpointDown), (401, EndpointError), (400, EndpointError)])
 def test_an_endpoint_without_verdicts_ends_the_run_and_nothing_is_stored(status, error, tmp_path):
     up = [False]
     verdict = good('{"better": "A", "confidence": 0.8}')

@@ -81,13 +81,31 @@ def test_a_slow_or_absent_server_is_unavailable(client):
     ],
 )
 def test_an_unusable_answer_is_final_for_its_request_only(answer, reason, client):
-    one = client(lambda *_: answer)
+    one = client(lambda _, body: answer if "question" in body["messages"][-1]["content"] else good("yes"))
     for number in range(IN_A_ROW + 1):
         with pytest.raises(LLMError) as error:
             one.chat(ask(number))
     assert error.value.reason == reason
     assert not isinstance(error.value, Unavailable)
-    assert len(one.server.seen) == IN_A_ROW + 1
+    assert len(one.server.seen) == (IN_A_ROW + 1) * (2 if reason == "status 400" else 1)
+
+
+@pytest.mark.parametrize(
+    ("body", "requests"), [(b'{"error": "unknown field"}', 2), (b'[{"error": {"message": "API key not valid."}}]', 1)]
+)
+def test_an_endpoint_that_refuses_whatever_it_is_asked_ends_the_run(body, requests, client):
+    one = client(lambda *_: bad(400, body=body))
+    with pytest.raises(EndpointError, match=f"{one.server.url}: status 400 .*; check the url"):
+        one.chat(ask())
+    assert len(one.server.seen) == requests
+
+
+def test_reasoning_is_asked_for_counted_and_part_of_the_question(client):
+    one = client(lambda *_: good("yes", total=1700), reasoning_effort="low")
+    other = client(lambda *_: good("no"))
+    assert (one.chat(ask()), other.chat(ask())) == ("yes", "no")
+    assert one.server.seen[0][2]["reasoning_effort"] == "low"
+    assert (one.usage.tokens_in, one.usage.tokens_out) == (1000, 700)
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 301])
