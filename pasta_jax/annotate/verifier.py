@@ -9,7 +9,7 @@ from pasta_jax.weights.source import load
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class VerifierReport:
     """How well the verifier detects dependence, over all twins and by what their last part is."""
 
     model: str
@@ -33,7 +33,7 @@ class Report:
         )
 
 
-def run(settings: VerifierSettings) -> Report:
+def run(settings: VerifierSettings) -> VerifierReport:
     """Cost both answers of every pair and compare."""
     model = load(settings.model)
     pairs = twins(settings.pairs, settings.seed)
@@ -41,7 +41,7 @@ def run(settings: VerifierSettings) -> Report:
         last_costs(model, twin, settings.window, settings.lengths) for twin in track(pairs, "weighing", len(pairs))
     ]
     siblings = [cost for twin, cost in zip(pairs, costs, strict=True) if twin.by_sibling]
-    return Report(
+    return VerifierReport(
         model=model.name,
         pairs=settings.pairs,
         seed=settings.seed,

@@ -20,7 +20,7 @@ ROUNDS = 2  # a worker gets so many questions for each of its lanes at a time; a
 
 
 @dataclasses.dataclass(frozen=True)
-class Piece:
+class QuestionShare:
     """Questions for a worker, and how it answers them."""
 
     task: Task  # without its model, which the worker loads
@@ -35,8 +35,8 @@ def on_workers(cluster: RaySettings, sources: Mapping[System, ModelSource], mesh
     def answers(task: Task, questions: Sequence[Question]) -> Iterator[SystemAnswer]:
         size, sent = ROUNDS * task.config.lanes, dataclasses.replace(task, model=None)
         parts = [questions[first : first + size] for first in range(0, len(questions), size)]
-        pieces = [Piece(sent, sources[task.system], mesh, part) for part in parts]
-        for _, outcome in on_ray(cluster, answers_to, pieces):
+        shares = [QuestionShare(sent, sources[task.system], mesh, part) for part in parts]
+        for _, outcome in on_ray(cluster, answers_to, shares):
             if isinstance(outcome, PastaError):
                 raise outcome
             yield from outcome
@@ -44,13 +44,13 @@ def on_workers(cluster: RaySettings, sources: Mapping[System, ModelSource], mesh
     return answers
 
 
-def answers_to(piece: Piece) -> list[SystemAnswer]:
-    """The answers to a piece, in a worker."""
-    task = as_named(dataclasses.replace(piece.task, model=_model(piece.source, piece.mesh)))
-    return [answer for _, answer in task.answers(piece.questions)]
+def answers_to(share: QuestionShare) -> list[SystemAnswer]:
+    """The answers to a share, in a worker."""
+    task = as_named(dataclasses.replace(share.task, model=_model(share.source, share.mesh)))
+    return [answer for _, answer in task.answers(share.questions)]
 
 
 @functools.lru_cache(maxsize=1)
 def _model(source: ModelSource, mesh: MeshSettings) -> Model:
-    """A worker's model, kept for the next piece of the same system."""
+    """A worker's model, kept for the next share of the same system."""
     return load(source, only_decoding=True, mesh=decoding_mesh(mesh))

@@ -24,7 +24,7 @@ class SystemReport:
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class EvaluationReport:
     """The figures of all sets, by name and system, and how the answers were sampled."""
 
     options: dict[str, Any]
@@ -77,7 +77,7 @@ class Report:
 class Evaluation:
     """Everything a report is made of."""
 
-    report: Report
+    report: EvaluationReport
     questions: dict[str, tuple[Question, ...]]
     answers: dict[System, list[SystemAnswer]]
     timings: list[Timing]

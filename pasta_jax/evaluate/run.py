@@ -30,7 +30,7 @@ from pasta_jax.evaluate.length_controlled import length_controlled
 from pasta_jax.evaluate.on_ray import on_workers
 from pasta_jax.evaluate.page import write_report
 from pasta_jax.evaluate.questions import SECOND_TURN, Question, alpaca_eval_instructions, question_sets
-from pasta_jax.evaluate.report import Evaluation, Report, SystemReport
+from pasta_jax.evaluate.report import Evaluation, EvaluationReport, SystemReport
 from pasta_jax.evaluate.settings import Ablation, EvaluateSettings, System
 from pasta_jax.evaluate.systems import Task, answer_all, as_named, decoded
 from pasta_jax.evaluate.timing import Timing, realised, speedups, time_answers, time_together
@@ -84,7 +84,7 @@ def run(settings: EvaluateSettings, workdir: Path, limit: int | None = None) -> 
         together = {}
         if settings.throughput:
             together = time_together(tasks, first[: settings.throughput], workdir)
-        report = Report(
+        report = EvaluationReport(
             options=tasks[0].template.recorded(),
             models={task.system: task.model.identity for task in tasks},
             sets=reports(answers, preferred, every, timings),

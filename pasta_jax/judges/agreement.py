@@ -46,7 +46,7 @@ def key_of(path: Path) -> Path:
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class AgreementReport:
     """The agreement of each kind of judge."""
 
     pairs: int
@@ -62,7 +62,7 @@ class Report:
         return {"pairs": self.pairs, "ties": self.ties, "judges": judges}
 
 
-def measure(settings: AgreementSettings) -> Report:
+def measure(settings: AgreementSettings) -> AgreementReport:
     """Every judge over the same pairs."""
     if settings.file:
         pairs = read_pairs(Path(settings.file))
@@ -75,7 +75,7 @@ def measure(settings: AgreementSettings) -> Report:
         )
         for kind in settings.kinds
     }
-    return Report(len(with_preference), judges, pairs.count(None))
+    return AgreementReport(len(with_preference), judges, pairs.count(None))
 
 
 def read_pairs(path: Path) -> list[tuple[str, Entry, Entry] | None]:

@@ -25,7 +25,7 @@ from pasta_jax.weights.model import Model
 
 
 @dataclasses.dataclass
-class Thread:
+class RunningThread:
     """A thread between two steps: the token it feeds next, that token's position, and the slots it may read."""
 
     number: int  # 0 is main
@@ -41,7 +41,7 @@ class Thread:
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
+class Outcome:
     """A finished request, with the fields of trace.Trace; the tape includes the prompt."""
 
     tape: Tape
@@ -52,7 +52,7 @@ class Answer:
 
 def answer(
     request: Request, config: DecodeConfig, tokenizer: Tokenizer, context: int, positions: Positions
-) -> Generator[tuple[Tape, list[Query]], list[int], Answer]:
+) -> Generator[tuple[Tape, list[Query]], list[int], Outcome]:
     """Decode one request: yields the tape and the queries, receives their tokens, returns the answer."""
     tags, prompt = tokenizer.tags, request.prompt_ids
     limit = min(len(prompt) + request.max_tokens, config.slots or context, context)
@@ -60,15 +60,15 @@ def answer(
     for position, token in enumerate(prompt):
         slot = tape.feed(token, 0, 0, position)
         tape.sees[slot, : slot + 1] = True
-    main = Thread(0, token=-1, position=len(prompt), readable=list(range(len(prompt))))
-    chunks: list[Thread] = []
+    main = RunningThread(0, token=-1, position=len(prompt), readable=list(range(len(prompt))))
+    chunks: list[RunningThread] = []
     step = 0
     take_next(main, (yield tape, [query_for(main, len(prompt) - 1, request)])[0], request, tokenizer)
 
     while True:
         all_ended = all(chunk.ended for chunk in chunks)
         if main.ended and all_ended:
-            return Answer(tape, STOP, [chunk.closed for chunk in chunks], step)
+            return Outcome(tape, STOP, [chunk.closed for chunk in chunks], step)
 
         # Main feeds unless it is done or waits; so does every chunk that has a row; free rows go to waiting chunks.
         main_feeds = not main.ended and (main.token != tags.sync or all_ended)
@@ -76,12 +76,12 @@ def answer(
         queue = [chunk for chunk in chunks if not chunk.has_row and not chunk.ended]
         if forks:
             promise = [*main.readable, len(tape)]  # up to the token that main feeds now, in the step's first slot
-            queue.append(Thread(len(chunks) + 1, tags.async_, main.position + 1, promise))
+            queue.append(RunningThread(len(chunks) + 1, tags.async_, main.position + 1, promise))
         in_rows = [chunk for chunk in chunks if chunk.has_row]
         running = in_rows + queue[: config.rows - 1 - len(in_rows)]
         feeding = [main, *running] if main_feeds else running
         if len(tape) + len(feeding) > limit:
-            return Answer(tape, LENGTH, [chunk.closed for chunk in chunks], step)
+            return Outcome(tape, LENGTH, [chunk.closed for chunk in chunks], step)
 
         step += 1
         chunks += queue[-1:] if forks else []
@@ -110,7 +110,7 @@ def answer(
             take_next(thread, token, request, tokenizer)
 
 
-def promised(thread: Thread, tags: TagIds) -> int:
+def promised(thread: RunningThread, tags: TagIds) -> int:
     """The tens of a promise that main closed with the token just fed, else 0. Also counts the tokens of a topic."""
     if thread.number != 0:
         return 0
@@ -133,7 +133,7 @@ def skipped(tens: int, positions: Positions) -> int:
     return {"predicted": 10 * tens, "constant": positions.constant, "shared_start": 0}[positions.policy]
 
 
-def query_for(thread: Thread, slot: int, request: Request) -> Query:
+def query_for(thread: RunningThread, slot: int, request: Request) -> Query:
     """The query of a thread that has just fed the token in `slot`."""
     if thread.number:
         place = "full chunk" if thread.sampled >= request.rules.max_chunk_tokens else "chunk"
@@ -144,7 +144,7 @@ def query_for(thread: Thread, slot: int, request: Request) -> Query:
     return Query(slot, thread.number, thread.sampled, place, tuple(map(tuple, thread.topics)))
 
 
-def take_next(thread: Thread, token: int, request: Request, tokenizer: Tokenizer) -> None:
+def take_next(thread: RunningThread, token: int, request: Request, tokenizer: Tokenizer) -> None:
     """Give a thread its next token, which may be its last."""
     full = thread.sampled >= request.rules.max_chunk_tokens
     thread.token = token
@@ -155,7 +155,7 @@ def take_next(thread: Thread, token: int, request: Request, tokenizer: Tokenizer
         thread.ended, thread.closed = True, BUDGET if full else OWN
 
 
-def trace_of(answer: Answer, request: Request, tokenizer: Tokenizer, model: str, rows: int, policy: str) -> Trace:
+def trace_of(answer: Outcome, request: Request, tokenizer: Tokenizer, model: str, rows: int, policy: str) -> Trace:
     """An answer as a trace, without times."""
     prompt = len(request.prompt_ids)
     columns = {
@@ -186,7 +186,7 @@ def scripted(
     context: int,
     positions: Positions,
     script: Sequence[Sequence[int]],
-) -> Answer:
+) -> Outcome:
     """The answer in which every thread follows its script, legal or not: script[thread][number]."""
     run = answer(request, config, tokenizer, context, positions)
     _, queries = next(run)
@@ -199,7 +199,7 @@ def scripted(
 
 def sampled(
     model: Model, requests: Sequence[Request], config: DecodeConfig, see: Callable[[Tape], Tape] = lambda tape: tape
-) -> list[Answer]:
+) -> list[Outcome]:
     """Each request's answer, decoded alone; only the forward passes, one per step over all fed tokens, are shared.
 
     `see` may change what the tokens of a tape see, to measure what the rules contribute (toy/ablation.py).
@@ -207,7 +207,7 @@ def sampled(
     tokenizer = model.tokenizer
     runs = [answer(request, config, tokenizer, model.config.context, positions_for(model)) for request in requests]
     waiting = {index: next(run) for index, run in enumerate(runs)}
-    answers: dict[int, Answer] = {}
+    answers: dict[int, Outcome] = {}
     while waiting:
         tapes = [see(tape) for tape, _ in waiting.values()]
         logits = uncached(model, tapes, batch=len(requests))

@@ -61,7 +61,7 @@ class Row(Figures):
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class RunReport:
     """The result of a run."""
 
     quality_weight: float
@@ -102,7 +102,7 @@ class Comparison:
 
 
 @dataclasses.dataclass(frozen=True)
-class Timing:
+class PromptTime:
     """Wall-clock milliseconds of one prompt, medians over rounds."""
 
     prompt: Count  # its number
@@ -185,7 +185,7 @@ def realised(stage: Stage, model: Model, answers: str, request: Request) -> floa
     return round(geometric_mean(timing.baseline_ms / timing.ms for timing in timings), 4)
 
 
-def time_answers(stage: Stage, model: Model, answers: str, request: Request) -> Artifact[Timing]:
+def time_answers(stage: Stage, model: Model, answers: str, request: Request) -> Artifact[PromptTime]:
     """Time the first held-out prompts. Baseline and model alternate, because a machine's speed drifts.
 
     `answers` is the fingerprint of the model's answers, which stands for the model.
@@ -201,14 +201,14 @@ def time_answers(stage: Stage, model: Model, answers: str, request: Request) -> 
         ]
         return [result.trace.rounds[-1][1] for result in generate(model, requests, one_lane)]
 
-    def compute(numbers: Sequence[int]) -> Iterator[tuple[int, Timing]]:
+    def compute(numbers: Sequence[int]) -> Iterator[tuple[int, PromptTime]]:
         baseline = for_decoding(stage.baseline)
         rounds = [(milliseconds(baseline, sequential), milliseconds(model, request)) for _ in range(1 + TIMED_ROUNDS)]
         del rounds[0]  # includes compiling
         for number in numbers:
             yield (
                 number,
-                Timing(
+                PromptTime(
                     number,
                     statistics.median(baseline_ms[number] for baseline_ms, _ in rounds),
                     statistics.median(ms[number] for _, ms in rounds),
@@ -219,11 +219,11 @@ def time_answers(stage: Stage, model: Model, answers: str, request: Request) -> 
     inputs = {"baseline": fingerprint, "model": answers, "rounds": TIMED_ROUNDS}
     inputs |= decode_inputs(stage, model, prompts, request) | {"plain": sequential.recorded()}
 
-    def fits(number: int, record: Timing) -> bool:
+    def fits(number: int, record: PromptTime) -> bool:
         return record.prompt == number
 
     count = len(prompts)
-    return stage.artifacts.make(Step("time", inputs, Timing, count, compute, count, fits, shared=False))
+    return stage.artifacts.make(Step("time", inputs, PromptTime, count, compute, count, fits, shared=False))
 
 
 def figures(records: Sequence[Comparison], realised: float | None) -> Figures:

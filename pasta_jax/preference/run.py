@@ -13,7 +13,7 @@ from pasta_jax.judges.llm import LLMJudge
 from pasta_jax.models.sharding import training_mesh
 from pasta_jax.preference.learn import Watch, learn, unwatched
 from pasta_jax.preference.pair import pair
-from pasta_jax.preference.report import Figures, Report, Row, evaluate, evaluate_baseline
+from pasta_jax.preference.report import Figures, Row, RunReport, evaluate, evaluate_baseline
 from pasta_jax.preference.sample import sample_baseline, sample_round
 from pasta_jax.preference.sample_on_ray import write_for_workers
 from pasta_jax.preference.score import judge_agreement, score
@@ -30,7 +30,7 @@ from pasta_jax.weights.prepare import for_decoding
 from pasta_jax.weights.source import trained_on
 
 
-def run(settings: PreferenceSettings, workdir: Path, watch: Watch = unwatched, command: str = "") -> Report | None:
+def run(settings: PreferenceSettings, workdir: Path, watch: Watch = unwatched, command: str = "") -> RunReport | None:
     """Run all rounds, or those that remain, and write model/ (and adapter/) and report.json to the workdir.
 
     `watch` is entered around each training; its function returns whether to stop. If so, the result is None and the
@@ -45,7 +45,7 @@ def run(settings: PreferenceSettings, workdir: Path, watch: Watch = unwatched, c
         return _run(settings, workdir, watch, command)
 
 
-def _run(settings: PreferenceSettings, workdir: Path, watch: Watch, command: str) -> Report | None:
+def _run(settings: PreferenceSettings, workdir: Path, watch: Watch, command: str) -> RunReport | None:
     stage = open_stage(settings, workdir)
     base = stage.trainable
     mesh = training_mesh(settings.mesh)
@@ -72,7 +72,7 @@ def _run(settings: PreferenceSettings, workdir: Path, watch: Watch, command: str
         rows += evaluate(stage, model, decoder(), held_out)
     write(base.model, model.params, settings.adapter, workdir, training_of(stage, command), figures_of(rows[-1]))
     judge = stage.judge if isinstance(stage.judge, LLMJudge) else None
-    report = Report(
+    report = RunReport(
         quality_weight=settings.score.quality_weight,
         efficiency=settings.score.efficiency,
         judge=settings.judge.kind,

@@ -24,7 +24,7 @@ READY = "ready"  # an empty file beside a model that is written
 
 
 @dataclasses.dataclass(frozen=True)
-class Piece:
+class PromptShare:
     """Prompts for a worker by their number, and how it answers them."""
 
     source: ModelSource
@@ -53,20 +53,20 @@ def on_workers(
     )
     size, numbers = max(1, ROUNDS * config.lanes // count), list(prompts)
     parts = [numbers[first : first + size] for first in range(0, len(numbers), size)]
-    pieces = [
-        Piece(source, stage.settings.mesh, {number: prompts[number] for number in part}, count, config, template)
+    shares = [
+        PromptShare(source, stage.settings.mesh, {number: prompts[number] for number in part}, count, config, template)
         for part in parts
     ]
-    for _, outcome in on_ray(stage.settings.ray, answers_to, pieces):
+    for _, outcome in on_ray(stage.settings.ray, answers_to, shares):
         if isinstance(outcome, PastaError):
             raise outcome
         yield from outcome
 
 
-def answers_to(piece: Piece) -> Sequence[tuple[int, list[Candidate]]]:
-    """The answers to a piece, in a worker."""
-    model = _model(piece.source, piece.mesh)
-    return list(sample(model, piece.prompts, piece.count, piece.config, piece.template))
+def answers_to(share: PromptShare) -> Sequence[tuple[int, list[Candidate]]]:
+    """The answers to a share, in a worker."""
+    model = _model(share.source, share.mesh)
+    return list(sample(model, share.prompts, share.count, share.config, share.template))
 
 
 def _folder(stage: Stage, fingerprint: str) -> Path:
@@ -75,5 +75,5 @@ def _folder(stage: Stage, fingerprint: str) -> Path:
 
 @functools.lru_cache(maxsize=1)
 def _model(source: ModelSource, mesh: MeshSettings) -> Model:
-    """A worker's model, kept for the next piece."""
+    """A worker's model, kept for the next share."""
     return load(source, only_decoding=True, mesh=decoding_mesh(mesh))

@@ -13,7 +13,7 @@ from pasta_jax.files import atomic
 from pasta_jax.files.workdir import claim
 from pasta_jax.llm.client import EndpointDown
 from pasta_jax.preference.learn import Watch, unwatched
-from pasta_jax.preference.report import Report, Row
+from pasta_jax.preference.report import Row, RunReport
 from pasta_jax.preference.run import run as run_preference
 from pasta_jax.preference.settings import PreferenceSettings, SweepSettings, Value
 from pasta_jax.progress import say
@@ -33,7 +33,7 @@ class Run:
     """One run."""
 
     values: dict[str, Value]  # of the swept fields
-    report: Report
+    report: RunReport
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +138,7 @@ def points_of(settings: SweepSettings, workdir: Path) -> list[Point]:
     return found
 
 
-def run_point(settings: SweepSettings, workdir: Path, name: str, watch: Watch = unwatched) -> Report | None:
+def run_point(settings: SweepSettings, workdir: Path, name: str, watch: Watch = unwatched) -> RunReport | None:
     """Do one run, by its name; see `run`."""
     found = {point.name: point for point in points_of(settings, workdir)}
     if name not in found:
@@ -174,7 +174,7 @@ def _run(settings: SweepSettings, workdir: Path, watch: Watch) -> Sweep | None:
     return sweep
 
 
-def _here(found: Sequence[Point], watch: Watch) -> Iterator[tuple[int, Report | PastaError | None]]:
+def _here(found: Sequence[Point], watch: Watch) -> Iterator[tuple[int, RunReport | PastaError | None]]:
     """Do the runs one after another."""
     for number, point in enumerate(found):
         say(f"run {number + 1} of {len(found)}: {point.name}")
@@ -186,7 +186,7 @@ def _here(found: Sequence[Point], watch: Watch) -> Iterator[tuple[int, Report | 
             yield number, error
 
 
-def _on_worker(point: Point) -> Report:
+def _on_worker(point: Point) -> RunReport:
     """Do one run in a worker of Ray, to its end."""
     report = run_preference(point.stage, point.workdir)
     assert report is not None

@@ -19,10 +19,8 @@ from pasta_jax.toy.settings import ToyEvaluationSettings
 from pasta_jax.toy.task import HELD_OUT, problems
 from pasta_jax.weights.source import load
 
-Report = dict[str, Any]  # what is measured of both models
 
-
-def run(settings: ToyEvaluationSettings, output: Path | None = None) -> Report:
+def run(settings: ToyEvaluationSettings, output: Path | None = None) -> dict[str, Any]:
     """Answer the problems with both models and grade the answers, which are also written to `output` as JSON lines."""
     if jax.process_count() > 1:
         raise PastaError("the toy task: runs in one process; several answer the prompts of the other variants")
@@ -64,7 +62,7 @@ def write_answers(path: Path, answers: Sequence[GradedAnswer], baseline: Sequenc
     atomic.write_lines(path, lines)
 
 
-def table(report: Report) -> str:
+def table(report: dict[str, Any]) -> str:
     """The report for people."""
     model, baseline, speed = report["model"], report["baseline"], report["speed"]
     rows = {"": ("model", "baseline")}

@@ -80,7 +80,7 @@ def held(state: DecodeState, lane: int) -> tuple[dict[str, object], np.ndarray]:
     return columns | {"closed": closed} | rest, visible(present, place.queries(), place.keys())
 
 
-def expected_of(answer: decoding.Answer) -> dict[str, object]:
+def expected_of(answer: decoding.Outcome) -> dict[str, object]:
     """The same of the oracle's answer."""
     tape = answer.tape
     columns = {"token": tape.token, "chunk": tape.thread, "step": tape.step, "position": tape.position}

@@ -94,7 +94,7 @@ def fields_of(result: Result) -> tuple:
     return (*(column.tolist() for column in columns), list(trace.closed), trace.finish, trace.steps, result.text)
 
 
-def assert_same_answer(result, answer: decoding.Answer, prompt: int) -> None:
+def assert_same_answer(result, answer: decoding.Outcome, prompt: int) -> None:
     tape, trace = answer.tape, result.trace
     assert trace.token.tolist() == tape.token[prompt:]
     assert trace.thread.tolist() == tape.thread[prompt:]

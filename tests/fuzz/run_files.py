@@ -20,7 +20,7 @@ from pasta_jax.preference.artifacts import Artifacts, Step
 from pasta_jax.preference.candidates import Candidate
 from pasta_jax.preference.learn import ReferenceScore
 from pasta_jax.preference.pair import PromptPair
-from pasta_jax.preference.report import Comparison, Timing, figures
+from pasta_jax.preference.report import Comparison, PromptTime, figures
 from pasta_jax.preference.sample import Answers
 from pasta_jax.preference.score import Scores
 from pasta_jax.runs import settings as run_config
@@ -42,7 +42,7 @@ STEPS: dict[type, list[Any]] = {
     ],
     ReferenceScore: [ReferenceScore(n, -10.5, -20.0) for n in range(COUNT)],
     Comparison: [Comparison("Why?", ((0.5, 0.5),), None, 5, 10, 20, 1, True) for _ in range(COUNT)],
-    Timing: [Timing(n, 10.0, 5.0) for n in range(COUNT)],
+    PromptTime: [PromptTime(n, 10.0, 5.0) for n in range(COUNT)],
     Agreement: [Agreement(300, 0.6, 2)] * COUNT,
 }
 

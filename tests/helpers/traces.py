@@ -90,7 +90,7 @@ def traced(
     prompt: str = "why?",
     round_steps: int = 4,
     tokenizer=TOKENIZER,
-) -> tuple[Trace, decoding.Answer]:
+) -> tuple[Trace, decoding.Outcome]:
     """The trace of a script, timed every `round_steps` steps (0: not timed), and the oracle's records."""
     ids = tokenizer.encode(prompt)
     rules = Rules(max_topic_tokens=ENOUGH, max_chunk_tokens=ENOUGH)

@@ -48,7 +48,7 @@ def test_the_command_prints_a_line_per_judge_and_json_last(capsys):
 def test_the_report_holds_the_agreement_of_each_kind(monkeypatch):
     monkeypatch.setattr(pipeline, "known_preferences", lambda: [*PAIRS, ("q", "not", "read")])
     report = pipeline.measure(changed(configs.tiny(), pairs=2))
-    assert report == pipeline.Report(2, {"repetition": Agreement(pairs=2, agreed=0.75, tied=1)})
+    assert report == pipeline.AgreementReport(2, {"repetition": Agreement(pairs=2, agreed=0.75, tied=1)})
 
 
 def test_the_verdicts_of_a_person(tmp_path):

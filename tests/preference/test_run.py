@@ -24,7 +24,7 @@ from pasta_jax.preference import run as pipeline
 from pasta_jax.preference.artifacts import Artifact
 from pasta_jax.preference.candidates import Candidate
 from pasta_jax.preference.pair import PromptPair
-from pasta_jax.preference.report import Report, realised
+from pasta_jax.preference.report import RunReport, realised
 from pasta_jax.preference.sample import Answers, decode_inputs, template
 from pasta_jax.preference.settings import PreferenceSettings, SweepSettings
 from pasta_jax.preference.stage import open_stage, read_prompts
@@ -62,7 +62,7 @@ def config(folder) -> PreferenceSettings:
 
 
 @pytest.fixture(scope="module")
-def whole(config, folder) -> Report:
+def whole(config, folder) -> RunReport:
     """An uninterrupted run."""
     return pipeline.run(config, folder / "whole")
 

@@ -15,7 +15,7 @@ from configs import sweep as sweep_config
 from pasta_jax.errors import PastaError
 from pasta_jax.llm.client import EndpointDown
 from pasta_jax.preference import sweep
-from pasta_jax.preference.report import Report, Row
+from pasta_jax.preference.report import Row, RunReport
 from pasta_jax.preference.settings import SweepSettings
 from pasta_jax.runs.settings import changed
 from pasta_jax.weights.load import export_model
@@ -56,7 +56,7 @@ def swept(monkeypatch, tmp_path):
             )
             figures |= {"chunks": 1.0, "cut_off": 0, "realised": None, "temperature": 0.0, "fingerprint": ""}
             rows = [Row(kind="baseline", round=0, **figures), Row(kind="round", round=1, **figures)]
-            return Report(stage.score.quality_weight, "speedup", "toy", None, None, None, rows)
+            return RunReport(stage.score.quality_weight, "speedup", "toy", None, None, None, rows)
 
         monkeypatch.setattr(sweep, "run_preference", run_one)
         return sweep.run(tiny(model, choices=((1.0, 2.0, 4.0),)), tmp_path / "sweep")

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from xml.etree import ElementTree
 
-from pasta_jax.preference.report import Report, Row
+from pasta_jax.preference.report import Row, RunReport
 from pasta_jax.preference.sweep import Run, Spread, markdown, plot, rows_of
 from pasta_jax.view.pareto import HEIGHT, WIDTH
 
@@ -26,7 +26,7 @@ def runs(rounds: int = 1) -> list[Run]:
             rows += [row("round", 1.0, speedup + 0.1 * seed, 0.9), row("round", 0.0, 1.9, 0.91)]
             rows += [dataclasses.replace(one, round=number) for number in range(2, rounds + 1) for one in rows[-2:]]
             values = {"sample.seed+train.seed": seed, "score.quality_weight": weight}
-            runs.append(Run(values, Report(weight, "speedup", "toy", None, None, None, rows)))
+            runs.append(Run(values, RunReport(weight, "speedup", "toy", None, None, None, rows)))
     return runs
 
 
