@@ -38,7 +38,8 @@ def main() -> None:
     if options.log and options.log.exists():
         for line in options.log.read_text().splitlines():
             row = json.loads(line)
-            stored[row["door"], json.dumps(row.pop("batch"))] = Tally(**row)
+            batch = row.pop("batch")
+            stored[row["door"], json.dumps(batch)] = Tally(**row)
     names = options.doors or list(DOORS)
     tallies = {name: Tally(name) for name in names}
     for name, numbers in batches(names, options):
