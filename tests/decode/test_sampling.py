@@ -103,15 +103,6 @@ def test_top_p_of_nearly_one_removes_almost_nothing():
     assert np.all(left.sum(axis=1) <= 1e-5)
 
 
-def test_every_row_has_its_own_filter():
-    top_k = np.arange(len(rows()), dtype=np.int32) % 9
-    top_p = np.linspace(0.05, 1, len(rows()), dtype=np.float32)
-    together = np.asarray(keep_top_jit(rows(), top_k, top_p))
-    for row in range(len(rows())):
-        alone = np.asarray(keep_top_jit(rows()[row : row + 1], top_k[row : row + 1], top_p[row : row + 1]))[0]
-        assert np.array_equal(alone, together[row])
-
-
 @pytest.mark.slow  # imports torch; quick: test_sampled_programs.py compares them with the oracle
 @pytest.mark.parametrize("penalty", [1.0, 1.5, 0.7])
 def test_min_p_and_the_repetition_penalty_are_those_of_hugging_face(penalty):

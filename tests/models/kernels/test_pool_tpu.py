@@ -1,17 +1,98 @@
 """The TPU kernel of decoding: interpreted, it equals dense attention and decodes the same tokens; what it reads."""
 
 import dataclasses
+import functools
+from collections.abc import Sequence
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 
 from pasta_jax.decode import generate as generate_module
 from pasta_jax.decode.generate import generate, loop_spec
+from pasta_jax.decode.rows import Rows, see_pool, spec_pool
+from pasta_jax.models.config import PRESETS
 from pasta_jax.models.kernels import pool_tpu
 from pasta_jax.models.mask import EVERYTHING
-from tests.helpers.pool_steps import FILLS, SLOTS, WINDOWS, Shape, difference
+from pasta_jax.models.pool import Pool
+from pasta_jax.models.transformer import attention
 from tests.models.test_sharding import NARROW, REQUESTS, SETTINGS, model_on
+
+LANES, LAYERS, SLOTS, CHUNKS = 4, 2, 384, 9
+FILLS = [(0, 1, 128, 384), (5, 0, 129, 300), (384, 384, 384, 384), (17, 64, 127, 257)]  # of each lane
+WINDOWS = (EVERYTHING, 100, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """What a program is compiled for."""
+
+    rows: int
+    heads: int
+    groups: int
+    size: int
+    cap: float | None = None
+
+
+def random_step(rng: np.random.Generator, rows: int, fills: Sequence[int]) -> tuple[Pool, dict[str, np.ndarray]]:
+    """A pool of random integers, and the fields of `Rows`, whose tokens are in the last slots of their lanes."""
+    fill = np.asarray(fills, np.int32)
+    shape = LANES, SLOTS
+    integers = {
+        "chunk": rng.integers(0, CHUNKS, shape) * rng.integers(0, 2, shape),
+        "epoch": rng.integers(0, 4, shape),
+        "main": rng.integers(1, SLOTS, shape),
+        "position": np.arange(SLOTS) + rng.integers(0, 30, shape),
+        "token": np.zeros(shape),
+        "step": np.zeros(shape),
+    }
+    active = np.arange(rows) < np.minimum(rng.integers(0, rows + 1, (LANES, 1)), fill[:, None])
+    slot = np.where(active, fill[:, None] - 1 - np.arange(rows), SLOTS)
+    mine = {name: np.take_along_axis(field, np.minimum(slot, SLOTS - 1), 1) for name, field in integers.items()}
+    pool = Pool(kv=(), fill=fill, **{name: field.astype(np.int32) for name, field in integers.items()})
+    fields = {"thread": np.where(active, mine.pop("chunk"), CHUNKS), "slot": slot, **mine}
+    del fields["step"]
+    return pool, {"active": active} | {name: field.astype(np.int32) for name, field in fields.items()}
+
+
+@functools.cache
+def programs(shape: Shape):
+    """Dense attention, and the kernel, as functions of any step."""
+    config = dataclasses.replace(
+        PRESETS["toy"],
+        heads=shape.heads * shape.groups,
+        kv_heads=shape.heads,
+        head_dim=shape.size,
+        attention_cap=shape.cap,
+    )
+
+    def dense(q, k, v, pool, fields, window):
+        rows = Rows(**fields)
+        near = rows.position[:, :, None] - pool.position[:, None, :] < window
+        see = see_pool(pool, rows.place) & rows.active[:, :, None] & near
+        return attention(config, q, k[1], v[1], see), jnp.any(see, axis=2)
+
+    def kernel(q, k, v, pool, fields, window):
+        spec, nowhere = spec_pool(pool, Rows(**fields)).within(window), jnp.full_like(fields["slot"], SLOTS)
+        return pool_tpu.write_and_attend(config, q, q[:, :, :, 0], q[:, :, :, 0], (k, v), 1, nowhere, spec)[0]
+
+    return jax.jit(dense), jax.jit(kernel)
+
+
+def difference(seed: int, shape: Shape, fills: Sequence[int], window: int, added_BxS=None) -> float:
+    """The greatest difference of the two; of rows that see nothing, from zero. `added` changes the kernel's pool."""
+    rng = np.random.default_rng(seed)
+    pool, fields = random_step(rng, shape.rows, fills)
+    q = rng.standard_normal((LANES, shape.rows, shape.heads, shape.groups, shape.size), np.float32) * 3
+    k, v = rng.standard_normal((2, LAYERS, LANES, shape.heads, SLOTS, shape.size), np.float32)
+    dense, kernel = programs(shape)
+    expected, sees_any = dense(q, k, v, pool, fields, np.int32(window))
+    expected = np.where(np.asarray(sees_any)[:, :, None, None, None], expected, 0.0)
+    if added_BxS is not None:
+        k, v = (pool + added_BxS[:, None, :, None] for pool in (k, v))
+    return float(np.max(np.abs(kernel(q, k, v, pool, fields, np.int32(window)) - expected)))
 
 
 @pytest.fixture
