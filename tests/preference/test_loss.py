@@ -100,7 +100,7 @@ def test_log_probabilities_are_sums_of_token_losses_and_do_not_depend_on_neighbo
         score_examples(lambda batch: SCORE(params(), batch), examples, (16,), 1)
 
 
-@pytest.mark.parametrize("loss", ["bonbon", "dpo", "ipo"])
+@pytest.mark.parametrize("loss", ["bonbon", *(pytest.param(one, marks=pytest.mark.slow) for one in ("dpo", "ipo"))])
 def test_the_models_loss_is_the_mean_over_its_pairs(loss):
     settings = PreferenceLoss(loss, alpha=0.005, margin=best_of_n_margin(10), beta=0.1)
     batch = pair_batch(pairs()[:3], 192, 4)  # a row is padding

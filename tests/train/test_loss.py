@@ -268,7 +268,7 @@ def hidden_and_labels(length: int = 50):
     return jnp.asarray(rng.standard_normal((2, length, CONFIG.embed)), jnp.float32), label
 
 
-@pytest.mark.parametrize("size", [7, 50, 1000])
+@pytest.mark.parametrize("size", [7, pytest.param(50, marks=pytest.mark.slow), 1000])
 def test_slices_have_the_same_loss_as_all_at_once(size):
     x, label = hidden_and_labels()
     label[:, -20:] = NO_LABEL  # some slices have no labels
