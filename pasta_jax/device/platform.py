@@ -2,6 +2,8 @@
 
 import importlib.util
 import os
+import re
+from collections import Counter
 from pathlib import Path
 
 from pasta_jax.errors import PastaError
@@ -35,3 +37,10 @@ def describe() -> str:
         reason = " ".join(str(error).partition("(")[0].split()) or f"no platform {os.environ.get('JAX_PLATFORMS')}"
         raise PastaError(f"no device: {reason.rstrip('.')}; to use the CPU, set JAX_PLATFORMS=cpu") from None
     return f"{len(devices)} x {devices[0].device_kind} ({jax.default_backend()})"
+
+
+def machine() -> str:
+    """The devices and the CPUs: what seconds depend on."""
+    path = Path("/proc/cpuinfo")
+    cores = re.findall(r"^model name\s*: (.*)$", path.read_text(), re.MULTILINE) if path.exists() else []
+    return ", ".join([describe(), *(f"{count} x {core}" for core, count in Counter(cores).items())])

@@ -37,6 +37,7 @@ from pasta_jax.evaluate.timing import Timing, realised, speedups, time_answers, 
 from pasta_jax.files import atomic
 from pasta_jax.files.workdir import claim
 from pasta_jax.judges.choice import judge_of
+from pasta_jax.judges.judge import Judge
 from pasta_jax.judges.rules import rules_of
 from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.progress import doing, track
@@ -147,13 +148,21 @@ def judge_all(settings: EvaluateSettings, answers: Mapping[System, Sequence[Syst
     answers = processes.told(answers, dict[System, list[SystemAnswer]])
     rules = "ifeval" if settings.prompts.ifeval or "rules" in settings.judges else ""
     judges = {name: judge_of(name, settings.checked, rules) for name in settings.judges}
+    first_turns = {(one.prompts + SECOND_TURN, one.number): (one.prompt,) for one in answers["baseline"]}
+
+    def preferences(judge: Judge, pair: tuple[SystemAnswer, SystemAnswer]) -> dict[int, float]:
+        own, _ = pair
+        turns = *first_turns.get((own.prompts, own.number), ()), own.prompt
+        found = summary.preference(judge, "\n\n".join(turns), *pair)
+        return {} if found is None else {own.number: found}
+
     preferred: Preferences = {}
     for system, several in answers.items():
         pairs = [] if system == "baseline" else list(zip(several, answers["baseline"], strict=True))
         for prompts in dict.fromkeys(own.prompts for own, _ in pairs):
             some = [pair for pair in pairs if pair[0].prompts == prompts]
             for name, judge in judges.items():
-                own = (summary.preferences(judge, *zip(pair)) for pair in processes.share(some))
+                own = (preferences(judge, pair) for pair in processes.share(some))
                 every = processes.gathered(own, len(some), dict[int, float])
                 found = preferred.setdefault((prompts, system), {}).setdefault(name, {})
                 for one in track(every, f"{prompts}: {name} compares {system}", len(some)):

@@ -96,14 +96,10 @@ def estimates(of: Ratios, numbers: set[int] | None = None) -> dict[str, Estimate
     return {name: estimate for name, estimate in found.items() if estimate is not None}
 
 
-def preferences(judge: Judge, answers: Sequence[SystemAnswer], baseline: Sequence[SystemAnswer]) -> dict[int, float]:
-    """The judge's preference for each answer over the baseline's, from 0 to 1, in both orders; 0.5 is a tie."""
-    found = {}
-    for answer, plain in zip(answers, baseline, strict=True):
-        verdicts = both_orders(judge, answer.prompt, as_entry(answer), [as_entry(plain)])
-        if verdicts is not None:
-            found[answer.number] = win_rate(verdicts)
-    return found
+def preference(judge: Judge, question: str, answer: SystemAnswer, baseline: SystemAnswer) -> float | None:
+    """The judge's preference for the answer over the baseline's, from 0 to 1, in both orders; 0.5 is a tie."""
+    verdicts = both_orders(judge, question, as_entry(answer), [as_entry(baseline)])
+    return None if verdicts is None else win_rate(verdicts)
 
 
 def judged(preferences: Mapping[str, Mapping[int, float]], numbers: set[int] | None = None) -> dict[str, Estimate]:

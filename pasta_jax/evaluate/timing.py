@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from pasta_jax.device import compilation_cache
+from pasta_jax.device import compilation_cache, platform
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.questions import Question
 from pasta_jax.evaluate.settings import System
@@ -152,5 +152,6 @@ def _opened(
     path: Path, tasks: Sequence[Task], about: dict[str, Any], kind: type[Record], key: records.Key[Record]
 ) -> AbstractContextManager[Records[Record]]:
     """A file whose first line states what its records depend on."""
-    about = about | {f"{task.system}.{name}": value for task in tasks for name, value in task.depends_on().items()}
+    about = about | {"machine": platform.machine()}
+    about |= {f"{task.system}.{name}": value for task in tasks for name, value in task.depends_on().items()}
     return records.opened(path, about, kind, key, OTHER_WORKDIR)

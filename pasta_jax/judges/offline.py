@@ -75,17 +75,26 @@ def likelihoods(
     """Nats per token that a frozen model assigns to answers' texts, read as plain answers to their questions.
 
     `score` returns the log-probability of each row of a batch, of which each has `rows` rows. Answers of similar length
-    share a batch, padded to the next of `lengths`; one too long for the longest is scored by its beginning.
+    share a batch, padded to the next of `lengths`; one too long for the longest is scored by its beginning, and a
+    question by what fits into half of it.
     """
     tokenizer = model.tokenizer
+
+    def prompt_of(question: str) -> list[int]:
+        """The whole question, or its beginning: what opens the answer always follows."""
+        prompt = tokenizer.chat([("user", question)])
+        if (excess := len(prompt) - lengths[-1] // 2) > 0:
+            prompt = tokenizer.chat([("user", tokenizer.decode(tokenizer.encode(question)[:-excess]))])
+        return prompt
 
     def measure(pairs: Sequence[tuple[str, str]]) -> list[float]:
         values = [EMPTY_ANSWER] * len(pairs)
         examples: list[tuple[int, Example]] = []
         for number, (question, answer) in enumerate(pairs):
-            prompt = tokenizer.chat([("user", question)])[: lengths[-1] // 2]
-            if ids := tokenizer.encode(answer)[: lengths[-1] - len(prompt)]:
-                examples.append((number, encode(prompt, ids, tokenizer.tags, tokenizer.end_of_turn, PREDICTED)))
+            prompt, ids = prompt_of(question), tokenizer.encode(answer)
+            if part := ids[: lengths[-1] - len(prompt)]:
+                whole = len(part) == len(ids)
+                examples.append((number, encode(prompt, part, tokenizer.tags, tokenizer.end_of_turn, PREDICTED, whole)))
         examples.sort(key=lambda each: len(each[1]))
         for start in range(0, len(examples), rows):
             some = examples[start : start + rows]

@@ -10,6 +10,7 @@ from pasta_jax.data.pairs import Pair
 from pasta_jax.data.records import prompt_ids
 from pasta_jax.decode.generate import generate
 from pasta_jax.decode.request import Request
+from pasta_jax.device import platform
 from pasta_jax.files.validated import AboveZero, Count
 from pasta_jax.judges.judge import Agreement, Verdict, both_orders, prefers, win_rate
 from pasta_jax.lang.clock import geometric_mean
@@ -216,7 +217,7 @@ def time_answers(stage: Stage, model: Model, answers: str, request: Request) -> 
             )
 
     fingerprint = fingerprint_of_params(stage.baseline.params)
-    inputs = {"baseline": fingerprint, "model": answers, "rounds": TIMED_ROUNDS}
+    inputs = {"baseline": fingerprint, "model": answers, "rounds": TIMED_ROUNDS, "machine": platform.machine()}
     inputs |= decode_inputs(stage, model, prompts, request) | {"plain": sequential.recorded()}
 
     def fits(number: int, record: PromptTime) -> bool:

@@ -28,6 +28,7 @@ from pasta_jax.evaluate.rivals.skeleton import parse_skeleton
 from pasta_jax.evaluate.settings import EvaluateSettings, PromptCounts, SkeletonOptions
 from pasta_jax.evaluate.systems import SHOWN, Task
 from pasta_jax.evaluate.timing import Throughput
+from pasta_jax.judges.offline import comparing
 from pasta_jax.lang.structure import Positions
 from pasta_jax.runs.settings import changed
 from pasta_jax.weights.rules import Defaults, Rules
@@ -183,10 +184,19 @@ def test_second_turns_follow_their_own_first_answers(run, monkeypatch, tmp_path)
         asked[task.system, question.prompts, question.number] = question.messages
         return ask(task, question)
 
+    judged = set()
+    judge = comparing(lambda question, _: judged.add(question) or 0.0, scale=1.0)
+    monkeypatch.setattr(evaluate_text, "judge_of", lambda *_: judge)
     monkeypatch.setattr(Task, "request", remembered)
-    mt_bench = {"systems": ("model", "skeleton"), "prompts": PromptCounts(0, 80, 0, 0), "pairs": 0, "timed": 0}
+    mt_bench = {
+        "systems": ("model", "skeleton", "baseline"),
+        "prompts": PromptCounts(0, 80, 0, 0),
+        "pairs": 0,
+        "timed": 0,
+    }
     evaluation = run(limit=2, **mt_bench)
     assert list(evaluation.report.sets) == ["mt_bench", "mt_bench 2"]
+    assert judged == {*by_hash("abc", 2), *(f"{text}\n\nAnd {text}" for text in by_hash("abc", 2))}
     for system in ("model", "skeleton"):
         first, second = (evaluation.of(name, system) for name in ("mt_bench", "mt_bench 2"))
         assert [answer.prompt for answer in first] == by_hash("abc", 2)

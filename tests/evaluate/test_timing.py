@@ -85,7 +85,7 @@ def test_throughput_of_an_earlier_run_is_read(clock, tmp_path):
     assert len(clock.runs) == 5
 
 
-def test_speeds_measured_otherwise_are_refused_by_name(clock, tmp_path):
+def test_speeds_measured_otherwise_are_refused_by_name(clock, tmp_path, monkeypatch):
     time_together([task("model")], QUESTIONS, tmp_path)
     with pytest.raises(PastaError, match=r"throughput\.jsonl: begun with lanes=4, now 5"):
         time_together([task("model", lanes=5)], QUESTIONS, tmp_path)
@@ -97,6 +97,9 @@ def test_speeds_measured_otherwise_are_refused_by_name(clock, tmp_path):
         time_answers([task("model")], QUESTIONS, 2, tmp_path)
     with pytest.raises(PastaError, match=r"timings\.jsonl: of other prompts"):
         time_answers([task("model")], QUESTIONS[1:], 1, tmp_path)
+    monkeypatch.setattr(evaluate_speed.platform, "machine", lambda: "another")
+    with pytest.raises(PastaError, match=r"timings\.jsonl: begun with machine=.*, now another"):
+        time_answers([task("model")], QUESTIONS, 1, tmp_path)
 
 
 def test_systems_alternate_and_the_median_of_all_runs_but_the_first_counts(clock, tmp_path: Path):

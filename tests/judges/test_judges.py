@@ -110,13 +110,16 @@ def test_likelihood_is_the_mean_log_probability_of_the_answers_tokens():
     beginning = "x" * (64 - len(prompt))
     answers = ("so", "because it is " * 2, "no", "", "yes", beginning, beginning + "y")
     values = dict(zip(answers, several([("why", answer) for answer in answers]), strict=True))
-    for answer in answers[:3]:
+    for answer in (*answers[:3], *answers[-2:]):
         ids = [*prompt, *model.tokenizer.encode(answer), model.tokenizer.end_of_turn]
+        ids = ids[: -2 if answer == answers[-1] else None]  # a longer one is cut, and doesn't end
         log_probability = jax.nn.log_softmax(uncached(model, ids))
         expected = np.mean([log_probability[at - 1, ids[at]] for at in range(len(prompt), len(ids))])
         assert values[answer] == pytest.approx(expected, abs=1e-4)
     assert values[""] == EMPTY_ANSWER
-    assert values[beginning + "y"] == values[beginning]
+    room = 32 - len(model.tokenizer.chat([("user", "")]))
+    long, short = several([("why " * 20, "so"), (("why " * 20)[:room], "so")])
+    assert long == short, "the part of a chat that opens an answer follows a shortened question too"
 
 
 @pytest.mark.parametrize(

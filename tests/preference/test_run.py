@@ -249,6 +249,9 @@ def test_realised_speedup_does_not_depend_on_the_machines_drift(config, folder, 
     assert calls == [True, False] * 4
     assert realised(stage, stage.baseline, "answers", request) == 2.5, "read from its file"
     assert len(calls) == 8
+    monkeypatch.setattr(report.platform, "machine", lambda: "another")
+    with pytest.raises(IndexError):  # timed again
+        realised(stage, stage.baseline, "answers", request)
 
 
 @pytest.fixture
