@@ -26,8 +26,8 @@ from pasta_jax.judges.settings import CheckedSettings, JudgeName
 from pasta_jax.llm.client import Endpoint
 from pasta_jax.models.settings import TrainingMeshSettings
 from pasta_jax.runs.ray import RaySettings
-from pasta_jax.train.settings import AdapterSettings, TrainingSettings
-from pasta_jax.weights.settings import ModelSource
+from pasta_jax.train.settings import TrainingSettings
+from pasta_jax.weights.settings import AdapterSettings, ModelSource
 
 Efficiency = Literal["speedup", "parallelism", "arithmetic", "harmonic"]
 Value = bool | int | float | str | tuple[Any, ...]  # of a swept field

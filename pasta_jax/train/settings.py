@@ -24,7 +24,7 @@ from pasta_jax.files.validated import (
 from pasta_jax.lang.structure import Positions
 from pasta_jax.models.settings import TrainingMeshSettings
 from pasta_jax.weights.rules import Defaults
-from pasta_jax.weights.settings import ModelSource
+from pasta_jax.weights.settings import AdapterSettings, ModelSource
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,22 +57,6 @@ class DataSettings:
     # Share of the chunks that go on with what main writes before its next promise, and are to end there: records end
     # their chunks in time, so a model learns from them what comes after "\n2." in main only. Held-out ones don't.
     stray: Share = 0.0
-
-
-@dataclasses.dataclass(frozen=True)
-class AdapterSettings:
-    """The adapter to train."""
-
-    rank: Annotated[int, Meta(ge=0, le=4096)] = 0  # 0: none, all parameters are trained; config.model's is merged first
-    alpha: AtLeastZero = 0.0
-    targets: Annotated[tuple[Literal["qkv", "out", "gate_up", "down"], ...], Meta(min_length=1, max_length=4)] = (
-        "qkv",
-        "out",
-        "gate_up",
-        "down",
-    )
-    # Of its file; it is trained in float32. bfloat16 halves the file, but rounds by more than low learning rates move.
-    dtype: Literal["float32", "bfloat16"] = "float32"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,23 +15,18 @@ from pasta_jax.models.sharding import gathered, shard, to_decode_with
 from pasta_jax.models.tag_rows import rows_apart
 from pasta_jax.progress import say
 from pasta_jax.train.loss import Scoring
-from pasta_jax.train.settings import AdapterSettings, TrainingSettings
+from pasta_jax.train.settings import TrainingSettings
 from pasta_jax.train.state import Params
 from pasta_jax.weights import source
-from pasta_jax.weights.adapter import About, AdapterConfig, describe, merge, new_adapter, rounded, save_adapter
+from pasta_jax.weights.adapter import About, describe, merge, new_adapter, rounded, save_adapter
 from pasta_jax.weights.card import Card, Training
 from pasta_jax.weights.load import export_model
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.prepare import platform_dtype
-from pasta_jax.weights.settings import ModelSource
+from pasta_jax.weights.settings import AdapterSettings, ModelSource
 
 Tree = TypeVar("Tree")
 MODEL, ADAPTER = "model", "adapter"  # where `write` puts them
-
-
-def adapter_config(settings: AdapterSettings) -> AdapterConfig:
-    """As weights/adapter.py takes it; refuses rank 0 and unknown targets."""
-    return AdapterConfig(settings.rank, settings.alpha, settings.targets)
 
 
 def scoring(settings: TrainingSettings, model: Model) -> Scoring:
@@ -70,7 +65,7 @@ def load(model_source: ModelSource, adapter: AdapterSettings, seed: int, mesh: M
     if not model_source.adapter:
         return divide(source.load(model_source, mesh=mesh), adapter, seed)
     base, params, about = source.load_with_adapter(model_source, mesh=mesh)
-    _require_same_adapter(model_source.adapter, about, adapter_config(adapter))
+    _require_same_adapter(model_source.adapter, about, adapter)
     return Trainable(base, params, base.params)
 
 
@@ -78,9 +73,7 @@ def divide(model: Model, adapter: AdapterSettings, seed: int) -> Trainable:
     """All parameters of a model to be trained, or with a rank a new adapter."""
     if not adapter.rank:
         return Trainable(model, model.params, None)
-    return Trainable(
-        model, new_adapter(model.params, adapter_config(adapter), model.tokenizer.tags, seed), model.params
-    )
+    return Trainable(model, new_adapter(model.params, adapter, model.tokenizer.tags, seed), model.params)
 
 
 def with_rows_apart(start: Trainable, seed: int) -> Params:
@@ -92,7 +85,7 @@ def with_rows_apart(start: Trainable, seed: int) -> Params:
     return start.params | {"tag_rows": rows}
 
 
-def _require_same_adapter(path: str, about: About, adapter: AdapterConfig) -> None:
+def _require_same_adapter(path: str, about: About, adapter: AdapterSettings) -> None:
     """Refuse to train an adapter with settings other than those it was created with."""
     for name in ("rank", "alpha", "targets"):
         recorded, configured = getattr(about, name), getattr(adapter, name)
@@ -131,7 +124,7 @@ def write(
     tags_base, source = model.tokenizer.tags.base, model.source
     card = Card("model", model.name, model.positions, tags_base, training, figures, source=source)
     if adapter.rank:
-        about = describe(model, adapter_config(adapter), model.positions)
+        about = describe(model, adapter, model.positions)
         save_adapter(folder / ADAPTER, params, model, about, adapter.dtype, dataclasses.replace(card, kind="adapter"))
         params = rounded(params, adapter.dtype)  # so that the model is exactly base plus file
         params = merge(jax.tree.map(jnp.asarray, base), params, model.tokenizer.tags)

@@ -32,32 +32,16 @@ from pasta_jax.weights.card import Card
 from pasta_jax.weights.generation_config import FILE, PLAIN, as_json
 from pasta_jax.weights.lazy import Deferred
 from pasta_jax.weights.model import Model
+from pasta_jax.weights.settings import AdapterSettings, Targets
 
-FORMAT, FUSED_FORMAT = "adapter 3", "pasta_jax adapter 2"  # the latter was one file with a pair per fused kernel
+FORMAT = "adapter 3"
 SECTION = "pasta_jax"  # our key in the file's metadata
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 Rank = Annotated[int, msgspec.Meta(ge=1, le=4096)]
-TARGETS = ("qkv", "out", "gate_up", "down")  # a layer's projections
 TABLES = ("embed", "head")
 
 
-@dataclasses.dataclass(frozen=True)
-class AdapterConfig:
-    """Which projections get a pair, the pairs' rank, and the scale of their initial values."""
-
-    rank: Rank
-    alpha: AtLeastZero
-    targets: tuple[str, ...] = TARGETS
-
-    def __post_init__(self):
-        unknown = set(self.targets) - set(TARGETS)
-        if unknown:
-            raise PastaError(f"unknown adapter target {sorted(unknown)[0]!r}; choose from {', '.join(TARGETS)}")
-        if self.rank < 1:
-            raise PastaError(f"adapter rank {self.rank}: must be at least 1")
-
-
-def new_adapter(params: Params, adapter: AdapterConfig, tags: TagIds, seed: int) -> Params:
+def new_adapter(params: Params, adapter: AdapterSettings, tags: TagIds, seed: int) -> Params:
     """An adapter that changes nothing yet: b is zero, the tags' rows are those of the parameters."""
     rng = np.random.default_rng(seed)
 
@@ -146,13 +130,13 @@ class About:
     positions: Positions | None  # those it was trained with; None: it was not trained on the tags
     rank: Rank
     alpha: AtLeastZero
-    targets: Annotated[tuple[str, ...], msgspec.Meta(max_length=4)]
+    targets: Targets
 
 
-def describe(base: Model, settings: AdapterConfig, positions: Positions | None) -> About:
+def describe(base: Model, settings: AdapterSettings, positions: Positions | None) -> About:
     """The record of an adapter trained on this base."""
     tokenizer = tokenizer_fingerprint(base.tokenizer)
-    return About(base.name, base.fingerprint, tokenizer, positions, **dataclasses.asdict(settings))
+    return About(base.name, base.fingerprint, tokenizer, positions, settings.rank, settings.alpha, settings.targets)
 
 
 def rounded(adapter: Params, dtype: DTypeLike) -> Params:
@@ -181,7 +165,7 @@ def save_adapter(
 
 def load_adapter(path: Path, base: Model) -> tuple[Params, About]:
     """An adapter in float32 and in the layer layout of its base, and its record. Any other base is refused."""
-    flat, about, is_fused = _read(path)
+    flat, about = _read(path)
     if about.base_fingerprint != base.fingerprint:
         raise PastaError(
             f"{path}: an adapter for other weights of {about.base} than these; "
@@ -193,8 +177,6 @@ def load_adapter(path: Path, base: Model) -> tuple[Params, About]:
         raise PastaError(
             f"{path}: trained with another tokenizer than that of {base.name}; use the tokenizer it was trained with"
         )
-    if is_fused:
-        flat = _split(flat, base, about, path)
     shapes = peft.shapes(base.config, about.rank, about.targets)
     for name in sorted(shapes.keys() | flat.keys()):
         expected, actual = shapes.get(name), flat[name].shape if name in flat else None
@@ -210,27 +192,13 @@ def load_adapter(path: Path, base: Model) -> tuple[Params, About]:
     return jax.tree.map(jnp.asarray, adapter), about
 
 
-def _split(flat: dict[str, np.ndarray], base: Model, about: About, path: Path) -> dict[str, np.ndarray]:
-    """The tensors of a file in the fused format under today's names."""
-    try:
-        pairs = {name: {key: flat[f"layers.{name}.{key}"] for key in ("lora_a", "lora_b")} for name in about.targets}
-        rows = {table: flat[f"tag_rows.{table}"] for table in TABLES if table in base.params}
-        return peft.tensors(unstack({"layers": pairs, "tag_rows": rows}), base.config)
-    except (KeyError, ValueError, IndexError) as error:
-        raise PastaError(f"{path}: its tensors don't fit this base ({error}); save the adapter again") from None
-
-
-def _read(path: Path) -> tuple[dict[str, np.ndarray], About, bool]:
-    """The arrays of an adapter as float32, its record, and whether it has the fused format.
-
-    `path` is its folder, or the file in it.
-    """
+def _read(path: Path) -> tuple[dict[str, np.ndarray], About]:
+    """The arrays of an adapter as float32, and its record; `path` is its folder, or the file in it."""
     file_path = path / WEIGHTS if path.is_dir() else path
     try:
         with safe_open(file_path, framework="numpy") as file:
             metadata = file.metadata() or {}
-            is_fused = metadata.get("format") == FUSED_FORMAT
-            if metadata.get(SECTION) != FORMAT and not is_fused:
+            if metadata.get(SECTION) != FORMAT:
                 raise PastaError(
                     f"{path}: format {metadata.get(SECTION)!r}, expected {FORMAT!r}; use an adapter of a training run"
                 )
@@ -243,7 +211,6 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], About, bool]:
         raise PastaError(f"{path}: not a complete adapter file ({error}); save or fetch it again") from None
     try:
         about = msgspec.json.decode(metadata.get("about", ""), type=About)
-        AdapterConfig(about.rank, about.alpha, about.targets)
     except (msgspec.DecodeError, RecursionError, PastaError) as error:
         raise PastaError(f"{path}: malformed record of the adapter ({error}); save it again") from None
-    return flat, about, is_fused
+    return flat, about

@@ -15,7 +15,6 @@ from pasta_jax.weights import families
 from pasta_jax.weights.families import TRANSFORMERS
 
 _PREFIX = "base_model.model."
-_TABLES = {"embed": "model.embed_tokens", "head": "lm_head"}
 
 
 def tensors(adapter: Params, config: TransformerConfig) -> dict[str, np.ndarray]:
@@ -26,7 +25,7 @@ def tensors(adapter: Params, config: TransformerConfig) -> dict[str, np.ndarray]
             for plain, b in split_kernel(target, pair["lora_b"], config).items():
                 a_name, b_name = _names(config, l, plain)
                 flat |= {a_name: pair["lora_a"], b_name: b}
-    return flat | {_rows_name(table): rows for table, rows in adapter["tag_rows"].items()}
+    return flat | {_rows_name(config, table): rows for table, rows in adapter["tag_rows"].items()}
 
 
 def adapter(flat: dict[str, np.ndarray], config: TransformerConfig, targets: tuple[str, ...]) -> Params:
@@ -37,7 +36,7 @@ def adapter(flat: dict[str, np.ndarray], config: TransformerConfig, targets: tup
         a = flat[names[PARTS[target][0]][0]]
         return {"lora_a": a, "lora_b": join_kernel(target, {plain: flat[b] for plain, (_, b) in names.items()}, config)}
 
-    rows = {table: flat[_rows_name(table)] for table in _TABLES if _rows_name(table) in flat}
+    rows = {table: flat[_rows_name(config, table)] for table in ("embed", "head") if _rows_name(config, table) in flat}
     return {
         "layers": tuple({target: pair(l, target) for target in targets} for l in range(config.layers)),
         "tag_rows": rows,
@@ -53,7 +52,7 @@ def shapes(config: TransformerConfig, rank: int, targets: tuple[str, ...]) -> di
             (outputs, inputs), (a_name, b_name) = matrices[plain], _names(config, l, plain)
             expected |= {a_name: (rank, inputs), b_name: (outputs, rank)}
     tables = ("embed",) if config.tied_head else ("embed", "head")
-    return expected | {_rows_name(table): (NUM_TAGS, config.embed) for table in tables}
+    return expected | {_rows_name(config, table): (NUM_TAGS, config.embed) for table in tables}
 
 
 def unequal_copies(
@@ -85,21 +84,21 @@ def config_json(
         "lora_dropout": 0.0,
         "bias": "none",
         "fan_in_fan_out": False,
-        "target_modules": [_module(config, 0, plain).rpartition(".")[2] for name in targets for plain in PARTS[name]],
+        "target_modules": [_module(config, plain, 0).rpartition(".")[2] for name in targets for plain in PARTS[name]],
         # A tied head follows the embedding.
-        "trainable_token_indices": {_TABLES[table].rpartition(".")[2]: ids for table in tables},
+        "trainable_token_indices": {_module(config, table).rpartition(".")[2]: ids for table in tables},
     }
 
 
-def _module(config: TransformerConfig, layer: int, plain: str) -> str:
+def _module(config: TransformerConfig, plain: str, layer: int | None = None) -> str:
     return families.of_config(config).tensor(TRANSFORMERS, plain, layer).removesuffix(".weight")
 
 
 def _names(config: TransformerConfig, layer: int, plain: str) -> tuple[str, str]:
     """The names of a matrix's two tensors."""
-    module = _PREFIX + _module(config, layer, plain)
+    module = _PREFIX + _module(config, plain, layer)
     return f"{module}.lora_A.weight", f"{module}.lora_B.weight"
 
 
-def _rows_name(table: str) -> str:
-    return f"{_PREFIX}{_TABLES[table]}.token_adapter.trainable_tokens_delta"
+def _rows_name(config: TransformerConfig, table: str) -> str:
+    return f"{_PREFIX}{_module(config, table)}.token_adapter.trainable_tokens_delta"

@@ -1,8 +1,11 @@
-"""Which model to load, as configs name it: weights, an adapter, the positions it was trained with."""
+"""Which model to load, as configs name it, and the adapter to train."""
 
 import dataclasses
-from typing import Literal
+from typing import Annotated, Literal
 
+from msgspec import Meta
+
+from pasta_jax.files.validated import AtLeastZero
 from pasta_jax.lang.structure import Distance
 
 
@@ -21,3 +24,18 @@ class ModelSource:
     # possible, else `platform`. Training uses the platform's.
     dtype: Literal["auto", "platform", "float32", "bfloat16", "q8", "q4"] = "auto"
     kernel: bool = True  # decode on the CPU with our own products of a few rows; False: with XLA's
+
+
+# A layer's projections
+Targets = Annotated[tuple[Literal["qkv", "out", "gate_up", "down"], ...], Meta(min_length=1, max_length=4)]
+
+
+@dataclasses.dataclass(frozen=True)
+class AdapterSettings:
+    """The adapter to train."""
+
+    rank: Annotated[int, Meta(ge=0, le=4096)] = 0  # 0: none, all parameters are trained; config.model's is merged first
+    alpha: AtLeastZero = 0.0
+    targets: Targets = ("qkv", "out", "gate_up", "down")
+    # Of its file; it is trained in float32. bfloat16 halves the file, but rounds by more than low learning rates move.
+    dtype: Literal["float32", "bfloat16"] = "float32"

@@ -10,9 +10,9 @@ import pasta_jax as pasta
 from pasta_jax.errors import PastaError
 from pasta_jax.files import hub
 from pasta_jax.lang.structure import PREDICTED
-from pasta_jax.weights.adapter import AdapterConfig, describe, new_adapter, save_adapter
+from pasta_jax.weights.adapter import describe, new_adapter, save_adapter
 from pasta_jax.weights.load import export_model, read_model
-from pasta_jax.weights.settings import ModelSource
+from pasta_jax.weights.settings import AdapterSettings, ModelSource
 from pasta_jax.weights.source import load_with_adapter
 from tests.helpers.models import babbler
 
@@ -22,7 +22,7 @@ REVISION = "0123456789abcdef0123456789abcdef01234567"
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> Path:
     """A model and an adapter of it."""
-    folder, settings = tmp_path_factory.mktemp("hub"), AdapterConfig(rank=1, alpha=1.0)
+    folder, settings = tmp_path_factory.mktemp("hub"), AdapterSettings(rank=1, alpha=1.0)
     export_model(dataclasses.replace(babbler(), positions=None), folder / "model")
     base = read_model("", str(folder / "model"))
     adapter = new_adapter(base.params, settings, base.tokenizer.tags, 0)

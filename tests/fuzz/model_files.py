@@ -112,7 +112,7 @@ def safetensors(folder: Path) -> list[Input]:
     rows = load_tokenizer(model / "tokenizer.json").model_vocab
     shape = dataclasses.replace(TINY, vocab=rows, activation="silu")
     huggingface.write_model(model, random_params(shape, 1), shape)
-    adapter, about = folder / "adapter" / lora.WEIGHTS, lora.AdapterConfig(2, 4.0)
+    adapter, about = folder / "adapter" / lora.WEIGHTS, lora.AdapterSettings(2, 4.0)
     new = lora.new_adapter(jax.tree.map(jnp.asarray, params), about, base.tokenizer.tags, 0)
     lora.save_adapter(adapter.parent, new, base, lora.describe(base, about, PREDICTED))
     cached = folder / "cached.safetensors"

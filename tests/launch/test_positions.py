@@ -41,17 +41,17 @@ from pasta_jax.toy.settings import ToyEvaluationSettings
 from pasta_jax.toy.task import problems
 from pasta_jax.toy.tokenizer import toy_tokenizer
 from pasta_jax.train import sft
-from pasta_jax.weights.adapter import AdapterConfig, describe, new_adapter, save_adapter
+from pasta_jax.weights.adapter import describe, new_adapter, save_adapter
 from pasta_jax.weights.load import export_model, load_model
 from pasta_jax.weights.model import Model
-from pasta_jax.weights.settings import ModelSource
+from pasta_jax.weights.settings import AdapterSettings, ModelSource
 from pasta_jax.weights.source import load
 from tests import ROOT
 from tests.helpers.models import random_params
 from tests.toy.test_ablation import talkative
 
 DECODED = (PREDICTED, Positions("constant", 13), Positions("shared_start"))
-ADAPTER = AdapterConfig(rank=2, alpha=4.0)
+ADAPTER = AdapterSettings(rank=2, alpha=4.0)
 PROBLEMS = problems(1, 0, 4, "small")
 QUESTION = PROBLEMS[0].instruction
 TOKENS, TOPIC, CHUNK = 60, 2, 12  # budgets of every answer here

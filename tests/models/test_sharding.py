@@ -259,7 +259,7 @@ def test_a_state_is_sharded_by_the_rules(stacked):
 @pytest.mark.parametrize("stacked", [True, False])
 def test_adapters_and_optimizer_states_are_sharded_like_their_parameters(stacked):
     mesh, params = mesh_of(2, 4), host_params(WIDE, "stacked" if stacked else "unrolled")
-    adapter = lora.new_adapter(params, lora.AdapterConfig(rank=2, alpha=1.0), TAGS, seed=0)
+    adapter = lora.new_adapter(params, lora.AdapterSettings(rank=2, alpha=1.0), TAGS, seed=0)
     where = paths(specs(params, mesh))
     prefix = "layers/" if stacked else "layers/1/"
     lead = (None,) * stacked

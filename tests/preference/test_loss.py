@@ -15,7 +15,8 @@ from pasta_jax.preference.loss import best_of_n_margin, bonbon, dpo, ipo, log_ra
 from pasta_jax.preference.settings import PreferenceLoss
 from pasta_jax.train.loop import gradients
 from pasta_jax.train.loss import log_probabilities
-from pasta_jax.weights.adapter import AdapterConfig, new_adapter
+from pasta_jax.weights.adapter import new_adapter
+from pasta_jax.weights.settings import AdapterSettings
 from tests.train.test_loss import LOSSES, SCORING, TAGS, params, records
 
 LENGTHS = (64, 128, 192)
@@ -142,7 +143,7 @@ def test_the_loss_falls_to_its_floor_on_a_problem_of_two_answers(adapter):
     settings = PreferenceLoss("bonbon", alpha=0.005, margin=5.0, beta=0.0)
     base = params()
     frozen = base if adapter else None
-    trainable = new_adapter(base, AdapterConfig(8, 16.0), TAGS, 0) if adapter else base
+    trainable = new_adapter(base, AdapterSettings(8, 16.0), TAGS, 0) if adapter else base
     better, worse = pairs()[0].better, pairs()[0].worse
     known = score_examples(lambda batch: SCORE(base, batch), [better, worse], (192,), 2)
     batch = pair_batch([PairExample(better, worse, *known)], 192, 1)

@@ -29,8 +29,9 @@ from pasta_jax.preference.sample import Answers, decode_inputs, template
 from pasta_jax.preference.settings import PreferenceSettings, SweepSettings
 from pasta_jax.preference.stage import open_stage, read_prompts
 from pasta_jax.runs.settings import changed
-from pasta_jax.weights.adapter import AdapterConfig, describe, merge, new_adapter, save_adapter
+from pasta_jax.weights.adapter import describe, merge, new_adapter, save_adapter
 from pasta_jax.weights.load import export_model, load_model
+from pasta_jax.weights.settings import AdapterSettings
 from tests.annotate.test_form import plain
 from tests.helpers.models import babbler
 from tests.helpers.requires import requires_data
@@ -173,7 +174,7 @@ def test_a_folder_in_use_or_not_writable_is_refused(config, tmp_path):
 
 def test_an_adapter_file_is_merged_or_trained_further(config, folder):
     base = load_model("", config.model.path, jnp.float32)
-    adapter = AdapterConfig(rank=2, alpha=4.0)
+    adapter = AdapterSettings(rank=2, alpha=4.0)
     params = jax.tree.map(lambda leaf: leaf + 0.01, new_adapter(base.params, adapter, base.tokenizer.tags, seed=0))
     save_adapter(folder / "adapter", params, base, describe(base, adapter, Positions("shared_start")))
     merged = merge(base.params, params, base.tokenizer.tags)

@@ -17,10 +17,11 @@ from pasta_jax.toy.exactness import GradedAnswer, answer_all, quality, requests_
 from pasta_jax.toy.settings import ToyEvaluationSettings
 from pasta_jax.toy.task import Problem, problems
 from pasta_jax.toy.tokenizer import toy_tokenizer
-from pasta_jax.weights.adapter import AdapterConfig, describe, new_adapter, save_adapter
+from pasta_jax.weights.adapter import describe, new_adapter, save_adapter
 from pasta_jax.weights.load import export_model, load_model
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
+from pasta_jax.weights.settings import AdapterSettings
 from tests.helpers.forked import command
 from tests.helpers.models import random_params
 from tests.toy.test_ablation import talkative
@@ -116,8 +117,8 @@ def test_models_are_evaluated_at_their_own_positions_with_their_adapters(tmp_pat
     base = Model("toy", config, random_params(config, 3), toy_tokenizer())
     export_model(dataclasses.replace(base, positions=Positions("constant", 9)), tmp_path / "model")
     base = load_model("", str(tmp_path / "model"))
-    params = new_adapter(base.params, AdapterConfig(2, 4.0), base.tokenizer.tags, seed=0)
-    about = describe(base, AdapterConfig(2, 4.0), Positions("shared_start"))
+    params = new_adapter(base.params, AdapterSettings(2, 4.0), base.tokenizer.tags, seed=0)
+    about = describe(base, AdapterSettings(2, 4.0), Positions("shared_start"))
     save_adapter(tmp_path / "adapter", params, base, about)
     path = str(tmp_path / "model")
     toy = changed(

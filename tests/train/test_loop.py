@@ -22,7 +22,8 @@ from pasta_jax.train.loss import LossSums, Scoring, sft_loss
 from pasta_jax.train.optimizer import new_optimizer, schedule
 from pasta_jax.train.settings import Intervals, Keep, TrainingSettings
 from pasta_jax.train.state import new_state
-from pasta_jax.weights.adapter import AdapterConfig, new_adapter
+from pasta_jax.weights.adapter import new_adapter
+from pasta_jax.weights.settings import AdapterSettings
 from tests.helpers.models import random_params
 
 POSITIONS = {"policy": "constant", "constant": 7}
@@ -99,7 +100,7 @@ def test_a_step_on_a_mesh_equals_one_on_one_device(rank, axis):
     """A transformer's step, in parts, with all parameters or an adapter; the state stays on its mesh."""
     tags, config = TagIds(256), PRESETS["toy"]
     params = jax.device_put(random_params(config, seed=2, scale=0.2, stacked=True))
-    adapter = new_adapter(params, AdapterConfig(rank, 4.0), tags, seed=0) if rank else None
+    adapter = new_adapter(params, AdapterSettings(rank, 4.0), tags, seed=0) if rank else None
     trainable, frozen = (adapter, params) if rank else (params, None)
     scoring = Scoring(config, tags, jnp.float32, slice=16, block=0, remat=True, products=jnp.float32)
     optimizer = new_optimizer(SETTINGS, STEPS)

@@ -17,7 +17,8 @@ from pasta_jax.models.parameters import stack, unstack
 from pasta_jax.toy.task import problems
 from pasta_jax.toy.tokenizer import toy_tokenizer
 from pasta_jax.train.loss import KINDS, Scoring, kinds, sft_loss, sliced_losses, token_losses
-from pasta_jax.weights.adapter import AdapterConfig, attach, new_adapter
+from pasta_jax.weights.adapter import attach, new_adapter
+from pasta_jax.weights.settings import AdapterSettings
 from tests.helpers.models import random_params, trained
 
 TOKENIZER = toy_tokenizer()
@@ -307,7 +308,7 @@ def test_the_full_logits_are_never_materialised():
 @pytest.mark.slow
 def test_only_adapters_are_trained_with_the_correct_gradient():
     """The tags' rows get the gradient that they have in a whole table's."""
-    adapter = trained(new_adapter(params(), AdapterConfig(rank=2, alpha=4.0), TAGS, seed=0), seed=3, size=0.1)
+    adapter = trained(new_adapter(params(), AdapterSettings(rank=2, alpha=4.0), TAGS, seed=0), seed=3, size=0.1)
     batch = row([example for example, _ in records()])
 
     def ours(adapter):

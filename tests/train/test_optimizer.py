@@ -12,7 +12,8 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.train.optimizer import decay_mask, new_optimizer, schedule
 from pasta_jax.train.settings import TrainingSettings
-from pasta_jax.weights.adapter import AdapterConfig, new_adapter
+from pasta_jax.weights.adapter import new_adapter
+from pasta_jax.weights.settings import AdapterSettings
 from tests.helpers.models import UNTIED, random_params
 
 STEPS, SETTINGS = 10, TrainingSettings(learning_rate=0.1, weight_decay=0.5)
@@ -20,7 +21,7 @@ STEPS, SETTINGS = 10, TrainingSettings(learning_rate=0.1, weight_decay=0.5)
 
 def trees():
     params = jax.device_put(random_params(UNTIED, seed=0))
-    return {"params": params, "adapter": new_adapter(params, AdapterConfig(2, 2.0), TagIds(256), seed=0)}
+    return {"params": params, "adapter": new_adapter(params, AdapterSettings(2, 2.0), TagIds(256), seed=0)}
 
 
 @pytest.mark.parametrize("name", ["params", "adapter"])

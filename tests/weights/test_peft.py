@@ -25,12 +25,12 @@ KINDS = {
 }
 
 
-def saved(folder, kind: str, targets=lora.TARGETS, dtype="float32"):
+def saved(folder, kind: str, targets=tuple(parameters.PARTS), dtype="float32"):
     """A base and a trained adapter of it, saved; the base's parameters with the adapter merged."""
     config = KINDS[kind]
     params = random_params(config, seed=1)
     base = Model("toy", config, params, TOKENIZER)
-    settings = lora.AdapterConfig(rank=3, alpha=6.0, targets=targets)
+    settings = lora.AdapterSettings(rank=3, alpha=6.0, targets=targets)
     adapter = trained(lora.new_adapter(params, settings, TOKENIZER.tags, seed=0), seed=2)
     lora.save_adapter(folder, adapter, base, lora.describe(base, settings, PREDICTED), dtype)
     huggingface.write_model(folder.parent / "base", params, config)

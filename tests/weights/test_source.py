@@ -28,7 +28,7 @@ LLAMA = TransformerConfig(
     vocab=TOKENIZER.model_vocab, layers=2, embed=16, ff=24, heads=2, kv_heads=1, head_dim=8, context=256,
     rope=Rope(10_000.0), norm_eps=1e-5, activation="silu", tied_head=False,
 )  # fmt: skip
-SETTINGS = lora.AdapterConfig(rank=2, alpha=4.0)
+SETTINGS = lora.AdapterSettings(rank=2, alpha=4.0)
 # One of each policy, the one that is never decoded with included
 POSITIONS = [Positions(policy, 13 if policy == "constant" else 40) for policy in POLICIES]
 

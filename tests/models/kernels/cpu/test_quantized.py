@@ -118,7 +118,7 @@ def test_an_adapter_stays_beside_blocks(formats, tmp_path, private_cache):
     path = tmp_path / "toy.gguf"
     write(path, "llama", formats)
     base = load_model("", str(path))
-    settings = lora.AdapterConfig(rank=3, alpha=6.0)
+    settings = lora.AdapterSettings(rank=3, alpha=6.0)
     adapter = trained(lora.new_adapter(base.params, settings, base.tokenizer.tags, seed=0), seed=0, size=0.02)
     lora.save_adapter(tmp_path / "a", adapter, base, lora.describe(base, settings, Positions()))
     expected = load(named(path, tmp_path / "a"), dtype="float32")
