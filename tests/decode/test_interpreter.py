@@ -36,6 +36,7 @@ TOKENIZER = ByteTokenizer()
 TAGS = TOKENIZER.tags
 SLOTS = 256
 LONGEST = 480  # ids of a scripted program: nearly twice what the pool holds
+FREE = Rules(max_topic_tokens=LONGEST, max_chunk_tokens=LONGEST)
 
 
 # Scripted programs
@@ -119,9 +120,7 @@ def test_scripted_programs_equal_the_oracles(count, config, positions):
             # A prompt may hold any id; tags in it have no meaning.
             prompt = tuple(rng.randrange(384) for _ in range(rng.choice([1, 2, 9, rng.randint(1, 32)])))
             budget = rng.choice([LONGEST, rng.randint(1, len(programs[lane]) + 1)])
-            requests[lane] = Request(
-                prompt, budget, sequential=False, rules=Rules(max_topic_tokens=LONGEST, max_chunk_tokens=LONGEST)
-            )
+            requests[lane] = Request(prompt, budget, sequential=False, rules=FREE)
         script = script_for(programs, TAGS, TOKENIZER.end_of_turn, SLOTS)
         tokens = np.full((config.lanes, LONGEST + 1), TOKENIZER.end_of_turn, np.int32)
         tokens[:, : script.tokens.shape[1]] = script.tokens

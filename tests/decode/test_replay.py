@@ -34,6 +34,7 @@ from tests.helpers.requires import requires_gemma, requires_smollm2
 
 TOKENIZER = ByteTokenizer()
 SLOTS, LONGEST = 256, 240
+FREE = Rules(max_topic_tokens=LONGEST, max_chunk_tokens=LONGEST)
 
 
 def random_pairs(count: int, seed: int) -> list[tuple[list[int], list[int]]]:
@@ -68,12 +69,7 @@ def interleaved(model: Model, pairs, config: DecodeConfig, prefixes: tuple[int, 
     state = empty_state(model.config, config.lanes, config.slots, jnp.float32, stacked, keep_hidden=True)
     script = script_for([program for _, program in pairs], tags, end, config.slots)
     for lane, (prompt, program) in enumerate(pairs):
-        request = Request(
-            tuple(prompt),
-            len(program) + 1,
-            sequential=False,
-            rules=Rules(max_topic_tokens=LONGEST, max_chunk_tokens=LONGEST),
-        )
+        request = Request(tuple(prompt), len(program) + 1, sequential=False, rules=FREE)
         state = start(model, state, lane, request, prefill_spec, first=int(script.tokens[lane, 0]))
     state = run(model.params, state, np.int32(10**6), np.False_, config=model.config, spec=spec, script=script)
     return [replayed(state, lane, *pair, tags) for lane, pair in enumerate(pairs)]

@@ -17,7 +17,6 @@ from pasta_jax.decode.transcript import Transcript
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.clock import clock, parallelism
 from pasta_jax.lang.program import Chunk, Program, Text
-from pasta_jax.weights.rules import Rules
 from tests.helpers.traces import PROGRAM, TOKENIZER, random_traces, script_of, tiny_model, traced
 
 TAGS = TOKENIZER.tags
@@ -169,23 +168,12 @@ def test_a_transcript_returns_all_text_that_is_certain_and_no_more():
 def test_a_replay_is_streamed_like_an_answer_and_timed():
     expected, _ = traced(script_of(PROGRAM), rows=3)
     config = DecodeConfig(lanes=1, rows=3, slots=256)
-    request = Request(
-        tuple(TOKENIZER.encode("why?")),
-        1,
-        sequential=True,
-        rules=Rules(max_topic_tokens=1, max_chunk_tokens=1),
-        text="Why?",
-    )
+    request = Request(tuple(TOKENIZER.encode("why?")), 1, sequential=True, text="Why?")
     *events, result = replay_stream(tiny_model(), request, PROGRAM.ids(TOKENIZER), config, round_steps=5)
     assert isinstance(result, Result)
     assert all(isinstance(event, Event) for event in events)
-    assert [(event.token, event.thread, event.step, event.text) for event in events] == list(
-        zip(
-            *(column.tolist() for column in (expected.token, expected.thread, expected.step)),
-            expected.text,
-            strict=True,
-        )
-    )
+    for name in ("token", "thread", "step", "text"):
+        assert [getattr(event, name) for event in events] == list(getattr(expected, name))
     assert result.text == PROGRAM.strip()
     assert result.trace.replayed
     steps = [step for step, _ in result.trace.rounds]

@@ -14,7 +14,6 @@ from pasta_jax.models.kernels.cpu import library as kernels
 from pasta_jax.models.parameters import stack
 from pasta_jax.weights.load import load_model, same_architecture
 from pasta_jax.weights.model import Model
-from pasta_jax.weights.rules import Rules
 from tests.helpers.models import uncached
 from tests.helpers.requires import requires_gemma, requires_smollm2
 
@@ -77,7 +76,7 @@ def sensible(model: Model) -> tuple[list[int], int, str, str]:
 
 
 def ask(ids: list[int], tokens: int) -> Request:
-    return Request(tuple(ids), tokens, sequential=True, rules=Rules(max_topic_tokens=8, max_chunk_tokens=600))
+    return Request(tuple(ids), tokens, sequential=True)
 
 
 @functools.lru_cache(maxsize=1)

@@ -87,18 +87,10 @@ PROGRAMS = [
         '<promise topic="v" tokens=1 /><async>cccc</async><sync/>',
     )
 ]
+SAMPLINGS = [{"temperature": 1.0}, {"temperature": 0.0}, {"temperature": 1.0, "top_k": 50, "top_p": 0.9}]
 REQUESTS = [  # more than lanes
-    Request(
-        tuple(prompt),
-        40,
-        sequential=False,
-        rules=Rules(
-            temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, max_topic_tokens=3, max_chunk_tokens=6
-        ),
-    )
-    for seed, (prompt, (temperature, top_k, top_p)) in enumerate(
-        zip(PROMPTS * 3, [(1.0, 0, 1.0), (0.0, 0, 1.0), (1.0, 50, 0.9)] * 4, strict=True)
-    )
+    Request(tuple(prompt), 40, False, Rules(**sampling, seed=seed, max_topic_tokens=3, max_chunk_tokens=6))
+    for seed, (prompt, sampling) in enumerate(zip(PROMPTS * 3, SAMPLINGS * 4, strict=True))
 ]
 
 

@@ -21,7 +21,6 @@ from pasta_jax.weights import adapter as lora
 from pasta_jax.weights import load as reading
 from pasta_jax.weights import prepare
 from pasta_jax.weights.load import load_model
-from pasta_jax.weights.rules import Rules
 from pasta_jax.weights.settings import ModelSource
 from pasta_jax.weights.source import load
 from tests.helpers.gguf_models import GEMMA3, HALVES, LLAMA, gguf_bytes, random_blocks
@@ -127,7 +126,7 @@ def test_an_adapter_stays_beside_blocks(formats, tmp_path, private_cache):
     assert model.fingerprint not in (base.fingerprint, expected.fingerprint)
     np.testing.assert_allclose(logits(model), logits(expected), rtol=0, atol=2e-4)
     assert np.abs(logits(model) - logits(load(named(path), only_decoding=True))).max() > 0.01
-    request = Request((5, 6, 7), 12, sequential=True, rules=Rules(max_topic_tokens=8, max_chunk_tokens=600))
+    request = Request((5, 6, 7), 12, sequential=True)
     config = DecodeConfig(lanes=2, rows=1, slots=64)
     one, other = (generate(some, [request] * 2, config)[0].trace.token.tolist() for some in (model, expected))
     assert one == other
@@ -186,7 +185,7 @@ def test_the_goldens_from_the_blocks_of_the_real_files(name):
     model, numbers = load_model(name, "", dtype="q4", only_decoding=True), load_model(name, "")
     assert model.precision == "q4"
     for _, ids, top, greedy in GOLDENS[name]:
-        request = Request(tuple(ids), 16, sequential=True, rules=Rules(max_topic_tokens=8, max_chunk_tokens=600))
+        request = Request(tuple(ids), 16, sequential=True)
         [answer] = generate(model, [request], DecodeConfig(lanes=1, rows=1, slots=64))
         assert answer.trace.token.tolist() == greedy
         tokens, positions = jnp.asarray([ids]), jnp.arange(len(ids))[None]
