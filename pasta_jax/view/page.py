@@ -40,30 +40,16 @@ def page(trace: Trace, baseline_tokens: int | None) -> str:
     )
 
 
-def _tiles(trace: Trace, baseline_tokens: int | None) -> list[tuple[str, object, int, int]]:
-    """(name, value, how many share its row on a window of medium and of small width) of each metric."""
-    tiles = {
-        "tokens": len(trace.token),
-        "text tokens": trace.text_tokens,
-        "steps": trace.steps,
-        "critical path": trace.critical_path,
-        "parallelism": f"{trace.parallelism:.2f}",
-        "peak threads": trace.widest,
-    }
+def _tiles(trace: Trace, baseline_tokens: int | None) -> dict[str, str]:
+    """The value of each figure, by its name."""
+    tiles = {"tokens of text": str(trace.text_tokens), "steps": str(trace.steps)}
+    tiles["tokens per step (parallelism)"] = f"{trace.parallelism:.2f}"
     if baseline_tokens and trace.critical_path:
-        tiles[f"speedup over {baseline_tokens} tokens"] = f"{trace.speedup(baseline_tokens):.2f}"
+        tiles[f"speedup over {baseline_tokens} sequential steps"] = f"{trace.speedup(baseline_tokens):.2f}"
     if trace.rounds:
-        tiles["ms to first token"] = f"{trace.prefill_ms:,.0f}"
-        tiles["ms decoding"] = f"{trace.decode_ms:,.0f}"
-    tiles["finish"] = trace.finish_reason
-    return list(zip(tiles, tiles.values(), _even_rows(len(tiles), 5), _even_rows(len(tiles), 3), strict=True))
-
-
-def _even_rows(count: int, most: int) -> list[int]:
-    """For each of `count` tiles how many share its row: rows of at most `most`, as even as possible."""
-    rows = -(-count // most)
-    sizes = [count // rows + (number < count % rows) for number in range(rows)]
-    return [size for size in sizes for _ in range(size)]
+        tiles["ms to the first token"] = f"{trace.prefill_ms:,.0f}"
+        tiles["ms from then on"] = f"{trace.decode_ms:,.0f}"
+    return tiles
 
 
 def _answer(trace: Trace) -> Markup:

@@ -58,16 +58,18 @@ def timeline(trace: Trace, unit: str, layout: Layout) -> tuple[str, int]:
 
     parts = [*_axis(float(edge[-1]), scale, top, height, unit, layout)]
     parts += _arrows(trace, threads, x, y, bar)
+    upright = _upright(trace, x)
     for thread in threads:
         number, base = thread.number, y(thread.number)
         fed = np.flatnonzero(trace.thread == number)
         parts.append(f'<g class="{css_thread(number)}">')
+        name = fit(thread.name, FONT_SIZE, layout.width - gutter - RIGHT if layout.above else gutter - 20)
+        left, middle = 8.0, base + bar / 2 + 4
         if layout.above:
-            at, room = f'x="{gutter:g}" y="{base - 7:g}"', layout.width - gutter - RIGHT
-        else:
-            at, room = f'x="8" y="{base + bar / 2 + 4:g}"', gutter - 20
-        name = markup(fit(thread.name, FONT_SIZE, room))
-        parts.append(f'<text class="name" {at}>{name}<title>{markup(thread.name)}</title></text>')
+            passing = [at for n in upright if n >= number > 0 for at in upright[n]]
+            left, middle = _beside(passing, gutter, layout.width - RIGHT, sans_width(name, FONT_SIZE)), base - 7
+        title = f"<title>{markup(thread.name)}</title>"
+        parts.append(f'<text class="name" x="{left:.4g}" y="{middle:g}">{markup(name)}{title}</text>')
         if number and len(fed):
             promised = 10 * thread.tens
             first = thread.first_step - 1
@@ -105,11 +107,24 @@ def _axis(last: float, scale: float, top: int, height: int, unit: str, layout: L
         yield f'<text class="dim{side}" x="{at:.1f}" y="14">{name}</text>'
 
 
+def _upright(trace: Trace, x: np.ndarray) -> dict[int, list[float]]:
+    """Where lines run down to each chunk, at its promise, and up from it, at the sync that joins it."""
+    main = trace.thread == 0
+    closes = trace.step[main & trace.tags.is_close(trace.token)].tolist()
+    joins = {number: int(trace.step[sync]) for number, sync in trace.joins().items()}
+    steps = {number: [step, *([joins[number]] if number in joins else [])] for number, step in enumerate(closes, 1)}
+    return {number: [float(x[step - 1] + x[step]) / 2 for step in its] for number, its in steps.items()}
+
+
+def _beside(lines: list[float], left: float, right: float, width: float) -> float:
+    """Where fewest upright lines cross so wide a name: at the left, or behind one of the lines."""
+    places = [at for at in (left, *(line + 6 for line in lines)) if at + width <= right] or [left]
+    return min(places, key=lambda at: (len({round(line) for line in lines if at - 4 < line < at + width + 4}), at))
+
+
 def _arrows(trace: Trace, threads: list[Thread], x: np.ndarray, y: Callable[[int], float], bar: int) -> Iterator[str]:
     """Lines as in a git graph: down at a fork, along while a chunk waits for a row, up at a join."""
-    main = trace.thread == 0
-    closes = trace.step[main & trace.tags.is_close(trace.token)]
-    joins = trace.joins()
+    joins, upright = trace.joins(), _upright(trace, x)
 
     def middle(step: int) -> float:
         return float(x[step - 1] + x[step]) / 2
@@ -122,14 +137,13 @@ def _arrows(trace: Trace, threads: list[Thread], x: np.ndarray, y: Callable[[int
         for before in np.flatnonzero(np.diff(steps) > 1):  # it waited in between
             yield f'<path class="wait" d="M{x[steps[before]] + 3:.1f} {level:g}H{x[steps[before + 1] - 1]:.1f}"/>'
         if thread.number and len(steps):
-            promised = closes[thread.number - 1]
             below, first = y(0) + bar, middle(steps[0])
-            path = f"M{middle(promised):.1f} {below:g}V{level:g}H{first:.1f}"
+            down, *up = upright[thread.number]
+            path = f"M{down:.1f} {below:g}V{level:g}H{first:.1f}"
             yield f'<path class="arrow" data-n="{fed[0]}" d="{path}"/>'
-            if thread.number in joins:
-                sync = joins[thread.number]
-                path = f"M{middle(steps[-1]):.1f} {level:g}H{middle(trace.step[sync]):.1f}V{below + 2:g}"
-                yield f'<path class="arrow" data-n="{sync}" marker-end="url(#up)" d="{path}"/>'
+            for sync_at in up:
+                path = f"M{middle(steps[-1]):.1f} {level:g}H{sync_at:.1f}V{below + 2:g}"
+                yield f'<path class="arrow" data-n="{joins[thread.number]}" marker-end="url(#up)" d="{path}"/>'
         yield "</g>"
 
 
@@ -235,14 +249,16 @@ def _answer(trace: Trace) -> tuple[str, float]:
     for number, line in enumerate(lines):
         y, column = number * line_height, 0
         for thread, characters in itertools.groupby(line, key=lambda character: character.thread):
-            start, pieces = column, []
-            for style, group in itertools.groupby(characters, key=lambda character: character.style):
+            start, pieces, own = column, [], list(characters)
+            blank = len(own) - len("".join(character.text for character in own).lstrip())
+            for style, group in itertools.groupby(own, key=lambda character: character.style):
                 piece = list(group)
                 wide = sum(map(_cells, piece))
                 place = f'x="{column * advance:.1f}" y="{y + 16:g}" textLength="{wide * advance:.1f}"'
                 text = markup("".join(character.text for character in piece))
                 pieces.append(f'<text class="{_text_class(style)}" {place} xml:space="preserve">{text}</text>')
                 column += wide
+            start += blank  # the space before a chunk's first word has no colour
             box = f'x="{start * advance:.1f}" y="{y + 2:g}" width="{(column - start) * advance:.1f}"'
             tint = f'<rect class="tint" {box} height="{line_height - 3:g}" rx="3"/>' if thread else ""
             parts.append(f'<g class="{css_thread(thread)}">{tint}{"".join(pieces)}</g>')

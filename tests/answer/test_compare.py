@@ -43,7 +43,7 @@ def test_both_answers_are_decoded_in_turn_and_compared(answer, monkeypatch):
     (steps,) = [line.split() for line in out.splitlines() if line.startswith("steps ")]
     assert steps == ["steps", str(sequential["steps"]), str(asynchronous["steps"])]
     assert "times as fast" in out
-    assert f"speedup over {sequential['tokens']} tokens" in Path("h.html").read_text()
+    assert f"speedup over {sequential['tokens']} sequential steps" in Path("h.html").read_text()
     assert "decodings: 6 of 6" in err
     assert "loading and compiling are not counted" in err
 

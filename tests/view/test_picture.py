@@ -132,6 +132,17 @@ def test_a_timeline_names_threads_in_full_if_there_is_room():
     assert Layout.of(short, narrow=False).gutter < Layout.of(trace, narrow=False).gutter <= 320
 
 
+def test_names_above_the_bars_stand_beside_the_lines_that_pass():
+    """A line to a later chunk passes the row of an earlier one."""
+    parts = [Chunk(f"t{number}", 1, "word " * 40) for number in range(4)]
+    trace, _ = traced(script_of(Program((Text("a" * 40), *parts, Text("b" * 300)))))
+    svg = timeline_svg(trace, "steps", narrow=True)
+    lines = [float(re.match(r"M([\d.]+)", path.get("d"))[1]) for path in elements(svg, "path", kind="arrow")]
+    for number, name in enumerate(elements(svg, "text", kind="name")[1:]):
+        left = float(name.get("x"))
+        assert not [line for line in lines[number:] if left < line < left + 20]
+
+
 def test_colours_follow_the_reader_and_every_thread_has_one():
     css = css_variables()
     assert "prefers-color-scheme:dark" in css
