@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import pasta_jax as pasta
@@ -318,12 +319,14 @@ def test_the_official_client_chats_streams_leaves_and_gets_its_errors(server):
 @pytest.mark.extended
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: install it with the system's packages")
 @pytest.mark.parametrize(("width", "dark"), [(420, True), (1000, False)])
-def test_the_page_shows_threads_and_the_answer_of_the_api(server, width, dark):
-    """By keyboard alone. The key is asked for when the first question needs it."""
+def test_the_page_shows_threads_and_the_answer_of_the_api(server, model, width, dark):
+    """By keyboard alone. With this seed, main waits once. The key is asked for when the first question needs it."""
     with Page(width, 800, dark) as page:
         page.open(server.url)
-        page.run("crypto.getRandomValues = array => array.fill(0)")
+        page.run("crypto.getRandomValues = array => array.fill(1)")
         assert page.run("document.activeElement.id") == "ask"
+        assert not page.run("$('compare').checked")
+        page.run("$('compare').checked = true")
         page.type("birds crow 7")
         page.press("Enter", 13)
         page.wait("!$('lock').hidden && !running")
@@ -332,15 +335,18 @@ def test_the_page_shows_threads_and_the_answer_of_the_api(server, width, dark):
         page.wait("document.querySelector('.times')")
         page.wait("!running")
         assert page.run("document.documentElement.scrollWidth") <= width
-        expected = server.ask(messages=QUESTION, seed=0, pasta={"threads": True})["choices"][0]
+        expected = server.ask(messages=QUESTION, seed=1, pasta={"threads": True})["choices"][0]
         assert expected["pasta"]["chunks"] > 0
         shown = "$('log').lastElementChild.querySelector"
         assert page.run(f"{shown}('.text').textContent") == expected["message"]["content"]
         assert page.run("document.querySelectorAll('.panel').length") == expected["pasta"]["chunks"]
         assert page.run("document.querySelectorAll('.row').length") == expected["pasta"]["chunks"] + 1
+        trace = generated(model, "birds crow 7", seed=1, max_tokens=60, sequential=False).trace
+        waits = np.count_nonzero(np.diff(trace.step[trace.thread == 0]) > 1)
+        assert page.run("document.querySelector('.track').querySelectorAll('s').length") == waits == 1
         figures = page.run(f"{shown}('.figures').innerText")
         assert f"{expected['pasta']['steps']} steps" in figures
-        plain = server.ask(messages=QUESTION, seed=0, pasta={"sequential": True})["choices"][0]
+        plain = server.ask(messages=QUESTION, seed=1, pasta={"sequential": True})["choices"][0]
         assert f"{plain['pasta']['steps']} steps" in figures
         assert (
             page.run("$('log').lastElementChild.querySelector('details:last-child .text').textContent")
