@@ -16,9 +16,32 @@ from typing import TYPE_CHECKING
 from pasta_jax.device import platform
 
 if TYPE_CHECKING:
-    from pasta_jax.api import Answer, Event, Message, Model, PastaError, Prompt, generate, load_model, stream
+    from pasta_jax.api import (
+        Answer,
+        Event,
+        Message,
+        Model,
+        PastaError,
+        Prompt,
+        generate,
+        load_model,
+        stream,
+        stream_text,
+    )
 
-__all__ = ["Answer", "Event", "Message", "Model", "PastaError", "Prompt", "generate", "load_model", "stream"]
+__version__ = "0.1.0"
+__all__ = [
+    "Answer",
+    "Event",
+    "Message",
+    "Model",
+    "PastaError",
+    "Prompt",
+    "generate",
+    "load_model",
+    "stream",
+    "stream_text",
+]
 
 
 def __getattr__(name: str) -> object:
@@ -30,4 +53,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted([*__all__, "__version__"])

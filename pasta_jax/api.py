@@ -1,6 +1,7 @@
 """The Python API: load a model, answer prompts, stream answers. Its names are also those of `pasta_jax` itself."""
 
 import base64
+import contextlib
 import dataclasses
 import html
 import os
@@ -9,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral
 from typing import overload
 
+import numpy as np
 from jax.sharding import Mesh
 from rich.console import Console
 
@@ -16,10 +18,13 @@ from pasta_jax.decode import generate as decoding
 from pasta_jax.decode.request import Event, Request, Result, template
 from pasta_jax.decode.settings import DecodeConfig, RequestSettings
 from pasta_jax.decode.trace import Thread, Trace
+from pasta_jax.decode.transcript import Transcript
+from pasta_jax.device import compilation_cache
 from pasta_jax.errors import PastaError
 from pasta_jax.files.hub import is_id
 from pasta_jax.files.validated import Lanes, Threads
 from pasta_jax.models.config import PRESETS
+from pasta_jax.progress import break_silence
 from pasta_jax.runs import settings
 from pasta_jax.view.picture import picture
 from pasta_jax.view.terminal import answer_view
@@ -58,6 +63,11 @@ class Answer:
     def threads(self) -> list[Thread]:
         """Main and the chunks it forked: topic, promised and real length, first and last step."""
         return self.trace.threads()
+
+    def text_of(self, thread: int) -> str:
+        """What one thread wrote, main's topics aside; thread 0 is main."""
+        own = (self.trace.thread == thread) & ~self.trace.in_topic & ~self.trace.tags.is_close(self.trace.token)
+        return "".join(self.trace.text[i] for i in np.flatnonzero(own))
 
     def show(self) -> None:
         """Display the answer and a timeline of its threads: a picture in a notebook, coloured text on a terminal."""
@@ -105,21 +115,17 @@ def load_model(
     XLA's products instead of our CPU kernels. A `mesh`, such as pasta_jax.models.sharding.make_mesh(data=1, model=8),
     divides them over several devices.
     """
+    if not isinstance(model, str | os.PathLike):
+        raise PastaError(f"model {model!r}: expected a preset, a path or an id")
     name = os.fspath(model)
     is_preset = name in PRESETS
     if not is_preset and not os.path.exists(name) and not is_id(name) and "://" not in name:
         raise PastaError(
             f"model {name!r}: neither a file or folder nor a preset; presets are {', '.join(sorted(PRESETS))}"
         )
-    source = ModelSource(
-        preset=name if is_preset else "",
-        path="" if is_preset else name,
-        adapter="" if adapter is None else os.fspath(adapter),
-        policy=policy,
-        constant=constant,
-        dtype="auto",
-        kernel=kernel,
-    )
+    given = {"preset": name} if is_preset else {"path": name}
+    given |= {"adapter": "" if adapter is None else os.fspath(adapter), "policy": policy, "constant": constant}
+    source = settings.read(given | {"dtype": dtype or "auto", "kernel": kernel}, ModelSource, "load_model")
     return load(source, dtype=dtype, only_decoding=only_decoding, mesh=mesh)
 
 
@@ -139,7 +145,8 @@ def generate(model: Model, prompt: Prompt | Sequence[Prompt], **options: object)
     """
     single = _is_single(prompt)
     requests, config = _requests(model, [prompt] if single else prompt, options)
-    answers = [_answer(result) for result in decoding.generate(model, requests, config)]
+    with _compiling_is_announced():
+        answers = [_answer(result) for result in decoding.generate(model, requests, config)]
     return answers[0] if single else answers
 
 
@@ -151,7 +158,37 @@ def stream(model: Model, prompt: Prompt | Sequence[Prompt], **options: object) -
     """
     requests, config = _requests(model, [prompt] if _is_single(prompt) else prompt, options)
     items = decoding.stream(model, requests, config, STREAM_STEPS)
-    return (_answer(item) if isinstance(item, Result) else item for item in items)
+
+    def answered() -> Iterator[Event | Answer]:
+        with _compiling_is_announced():
+            yield from (_answer(item) if isinstance(item, Result) else item for item in items)
+
+    return answered()
+
+
+def stream_text(model: Model, prompt: Prompt, **options: object) -> Iterator[str]:
+    """Like `generate`, but yield the text in reading order, in pieces, as soon as what precedes them is known."""
+    items = stream(model, [prompt], **options)
+
+    def pieces() -> Iterator[str]:
+        transcript = Transcript(model.tokenizer.tags)
+        for item in items:
+            if isinstance(item, Event):
+                text = transcript.push(item.thread, item.token, item.step, item.text)
+            else:
+                text = transcript.rest(item.text)
+            if text:
+                yield text
+
+    return pieces()
+
+
+@contextlib.contextmanager
+def _compiling_is_announced() -> Iterator[None]:
+    """Say it from time to time while programs compile."""
+    compilation_cache.announce()
+    with break_silence(""):
+        yield
 
 
 def _is_single(prompt: Prompt | Sequence[Prompt]) -> bool:

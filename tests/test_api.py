@@ -3,6 +3,7 @@
 import dataclasses
 import subprocess
 import sys
+import threading
 import types
 import xml.etree.ElementTree as xml
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import pasta_jax as pasta
-from pasta_jax import api
+from pasta_jax import api, progress
 from pasta_jax.lang.structure import PREDICTED
 from tests.helpers.traces import PROGRAM, script_of, tiny_model, traced
 
@@ -75,6 +76,33 @@ def test_a_stream_yields_each_token_and_then_the_answer(model):
         assert [event.thread for event in events] == answer.trace.thread.tolist()
         assert answer.text == expected[index].text
         assert answer.trace.prompt == prompts[index]
+
+
+def test_the_text_is_streamed_in_reading_order_and_known_by_thread(model):
+    answer = pasta.generate(model, "why?", **QUICK)
+    pieces = list(pasta.stream_text(model, "why?", **QUICK))
+    assert "".join(pieces) == answer.text
+    assert len(pieces) > 1
+    trace, _ = traced(script_of(PROGRAM))
+    whole = pasta.Answer(0, PROGRAM.strip(), "stop", trace)
+    assert [whole.text_of(number) for number in range(4)] == [
+        "One. Both. End.", "the first of two chunks", "and a second", "never joined",
+    ]  # fmt: skip
+
+
+def test_compiling_is_announced(model, monkeypatch):
+    said = threading.Event()
+    monkeypatch.setattr(progress, "say", lambda line: line.startswith("compiling") and said.set())
+    for name in ("SILENCE_S", "BRIEF_S"):
+        monkeypatch.setattr(progress, name, 0.0)
+
+    def decode(*_):
+        with progress.doing("compiling"):
+            assert said.wait(20)
+        return []
+
+    monkeypatch.setattr(api.decoding, "generate", decode)
+    assert pasta.generate(model, ["why?"]) == []
 
 
 def test_a_model_without_the_tags_decodes_sequentially_unless_told_otherwise(model):
@@ -146,7 +174,8 @@ def test_importing_the_package_or_the_language_does_not_load_jax():
     code = "import sys, pasta_jax, pasta_jax.lang.program; print('jax' in sys.modules, dir(pasta_jax))"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout
     assert output.startswith("False")
-    assert all(name in output for name in pasta.__all__)
+    assert dir(pasta) == sorted([*pasta.__all__, "__version__"])
+    assert str(dir(pasta)) in output
 
 
 def test_the_package_exports_the_api():
@@ -188,5 +217,9 @@ def test_a_model_that_is_neither_preset_nor_file_is_refused(tmp_path):
         pasta.load_model("smollm")
     with pytest.raises(pasta.PastaError, match="gemma_7b"):
         pasta.load_model("gemma_7b")
+    with pytest.raises(pasta.PastaError, match="model None: expected a preset"):
+        pasta.load_model(None)
+    with pytest.raises(pasta.PastaError, match=r"load_model\.dtype: unknown value 'int8'; choose from auto"):
+        pasta.load_model("smollm2_135m", dtype="int8")
     with pytest.raises(pasta.PastaError, match=r"config\.json"):
         pasta.load_model(tmp_path)

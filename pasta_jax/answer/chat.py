@@ -69,7 +69,8 @@ def run(settings: DecodeSettings, lines: Callable[[str], str]) -> None:
         topics = limits_topics(unasked.rules)
         engine = open_engine(model, settings.decoding, most_waiting=0, topics=topics, warm_up=False)
     chat = Chat(model, engine, settings, unasked)
-    say(f"{model.name}: ask, or /help")
+    adapter = f" with the adapter {settings.model.adapter}" if settings.model.adapter else ""
+    say(f"{model.name}{adapter}: ask, or /help")
     try:
         with quiet():  # a prompt that waits for the user must not be disturbed
             _converse(chat, lines)

@@ -169,7 +169,8 @@ def test_a_model_without_a_chat_template_is_refused(converse):
 def test_one_row_decodes_no_threads(converse, monkeypatch):
     one = {"decoding.rows": 1}
     monkeypatch.setattr(chat, "open_engine", Mock())
-    _, err = converse("/sequential", **one, **{"request.sequential": True})
+    _, err = converse("/sequential", **one, **{"request.sequential": True, "model.adapter": "pasta"})
+    assert err.startswith("tiny with the adapter pasta: ask, or /help\n")
     assert "error: rows 1: chunks need a row besides main's" in err
     with pytest.raises(PastaError, match=r"^rows 1: chunks need a row"):
         converse(**one)
