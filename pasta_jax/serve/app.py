@@ -245,9 +245,12 @@ async def refused(_: Request, error: PastaError) -> Response:
     return as_json(refusal.body(), refusal.status, headers)
 
 
-async def not_routed(_: Request, error: HTTPException) -> Response:
+async def not_routed(request: Request, error: HTTPException) -> Response:
     """A path or a method that does not exist."""
-    message = {404: "no such path; the API is under /v1", 405: "wrong method for this path"}
+    meant = f"/v1{request.url.path}"
+    exists = any(isinstance(route, Route) and route.path == meant for route in request.app.routes)
+    no_path = f"no such path; did you mean {meant}?" if exists else "no such path; the API is under /v1"
+    message = {404: no_path, 405: "wrong method for this path"}
     refusal = Refusal(message.get(error.status_code, error.detail), error.status_code)
     return as_json(refusal.body(), error.status_code, dict(error.headers or {}))
 

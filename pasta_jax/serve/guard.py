@@ -25,13 +25,21 @@ class Guard:
     """Wraps the application. `key`: what clients must send as a bearer token; None: nothing.
 
     A server on loopback answers only requests that were sent to loopback, or to one of `hosts`, as which a proxy
-    serves it: a page whose name has been pointed at 127.0.0.1 could otherwise read the answers.
+    serves it: a page whose name has been pointed at 127.0.0.1 could otherwise read the answers. Pages of other sites
+    are refused unless they are among `origins`.
     """
 
     def __init__(
-        self, app: ASGIApp, metrics: Metrics, key: str | None, is_local: bool, hosts: Sequence[str], log: bool
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        key: str | None,
+        is_local: bool,
+        hosts: Sequence[str],
+        origins: Sequence[str],
+        log: bool,
     ):
-        self._app, self._metrics, self._log, self._is_local = app, metrics, log, is_local
+        self._app, self._metrics, self._log, self._is_local, self._origins = app, metrics, log, is_local, origins
         self._hosts = {host.lower() for host in hosts}
         self._key = None if key is None else digest(key.encode())
 
@@ -75,8 +83,8 @@ class Guard:
                 403,
             )
         origin = headers.get("origin")
-        if origin is not None and not self._is_same_site(origin, host):
-            raise Refusal("origin: pages of other sites may not call this server", 403)
+        if origin is not None and origin not in self._origins and not self._is_same_site(origin, host):
+            raise Refusal("origin: pages of other sites may not call this server; add theirs to config.origins", 403)
         if self._key is not None and scope["path"] not in OPEN and not self._has_key(headers):
             raise Refusal("authorization: missing or wrong; send the key as a bearer token", 401, "invalid_api_key")
 

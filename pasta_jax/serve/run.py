@@ -1,5 +1,7 @@
 """Serve a model over HTTP as OpenAI's API, until the process is told to stop. See configs/serve.py."""
 
+from starlette.middleware.cors import CORSMiddleware
+
 from pasta_jax.decode.engine import open_engine
 from pasta_jax.decode.generate import require_rows
 from pasta_jax.decode.request import template
@@ -44,7 +46,11 @@ def run(settings: ServeSettings) -> None:
         stream_steps=settings.stream_steps,
         batch_steps=settings.batch_steps,
     )
-    app = Guard(app_of(service), service.metrics, key, is_loopback(host), settings.hosts, settings.log)
+    app = Guard(
+        app_of(service), service.metrics, key, is_loopback(host), settings.hosts, settings.origins, settings.log
+    )
+    if settings.origins:  # browsers ask before they send a page's request, without the key
+        app = CORSMiddleware(app, settings.origins, allow_methods=["GET", "POST"], allow_headers=["*"])
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     with quiet():  # a server that nobody calls is silent
         serve(

@@ -35,6 +35,7 @@ class ServeSettings:
     host: str = "127.0.0.1"  # address to listen at; 0.0.0.0: all of this machine's
     port: Annotated[int, Meta(ge=0, le=65535)] = 8000  # 0: any free one
     hosts: tuple[str, ...] = ()  # names under which a proxy on this machine serves it, as chat.example.com; empty: none
+    origins: tuple[str, ...] = ()  # of other pages that may call the API, as http://localhost:3000; empty: none
     key_variable: str = ""  # environment variable with the key that clients must send; empty: none
     # Packed, so that one client doesn't pay for the rows of all lanes.
     decoding: DecodeConfig = DecodeConfig(lanes=4, rows=8, slots=2048, packed=(1, 2, 4, 8, 16))

@@ -108,7 +108,7 @@ def test_a_proxy_on_this_machine_serves_the_names_in_hosts(headers, status):
         statuses.append(message.get("status"))
 
     raw = [(name.encode(), value.encode()) for name, value in headers]
-    guard = Guard(app, Mock(), None, is_local=True, hosts=("Chat.example.com",), log=False)
+    guard = Guard(app, Mock(), None, is_local=True, hosts=("Chat.example.com",), origins=(), log=False)
     asyncio.run(guard({"type": "http", "path": "/health", "headers": raw, "method": "GET"}, None, send))
     assert statuses[0] == status
 

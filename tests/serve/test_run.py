@@ -19,6 +19,7 @@ from tests.helpers.serving import LANES, QUEUE, SLOTS, Server, export, pieces
 pytestmark = pytest.mark.slow  # starts a server process
 PATH = "/v1/chat/completions"
 KEY = "a key that nobody guesses"
+OTHER_PAGE = "http://localhost:3000"
 QUESTION = [{"role": "user", "content": "birds crow 7"}]
 LONG = {"messages": QUESTION, "seed": 0, "temperature": 1.0, "max_tokens": 220}  # this seed's answer does not stop
 
@@ -30,7 +31,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder) -> Iterator[Server]:
-    with Server(folder, key=KEY, request__temperature=1.0) as server:
+    with Server(folder, key=KEY, request__temperature=1.0, origins=f"({OTHER_PAGE!r},)") as server:
         yield server
         assert server.stop() == 0
         assert server.lines[-1] == "stopped\n"
@@ -193,9 +194,15 @@ def test_requests_from_elsewhere_are_refused(server):
     assert status(Host="evil.example") == status(Host="127.0.0.1.evil.example:80") == status(Host="[") == 403
     assert status(Host="localhost:1234") == 200
     assert status(Origin="http://evil.example") == status(Origin="null") == 403
-    assert status(Origin=server.url) == 200
+    assert status(Origin=server.url) == status(Origin=OTHER_PAGE) == 200
+    assert status(Origin=OTHER_PAGE, key=None) == 401
+    asks = {"Origin": OTHER_PAGE, "Access-Control-Request-Method": "POST"}
+    asks["Access-Control-Request-Headers"] = "authorization, content-type"
+    answered, headers, _ = server.request("OPTIONS", PATH, headers=asks, key=None)
+    assert (answered, headers["access-control-allow-origin"]) == (200, OTHER_PAGE)
     assert status(Content_Type="text/plain") == status(Content_Type="multipart/form-data") == 415
     assert status("/v2", "GET") == 404
+    assert b"did you mean /v1/chat/completions?" in server.request("POST", "/chat/completions", {})[2]
     assert status(method="DELETE") == 405
 
 
