@@ -181,6 +181,24 @@ def test_malformed_bodies_and_headers_are_refused(server):
     server.wait_until("pasta_lanes_in_use", 0)
 
 
+def test_broken_http_is_refused_and_the_server_answers_afterwards(server):
+    for raw in (
+        b"\x00\x01\x02\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",  # without a host
+        b"GET / HTTP/9.9\r\nHost: x\r\n\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nBad Header: x\r\n\r\n",
+        b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n",
+        b"GET /%ff%00 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+    ):
+        with socket.create_connection((server.host, server.port), timeout=30) as connection:
+            connection.sendall(raw)
+            answer = connection.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 4"), (raw, answer)
+    assert server.ask(**body(1))["choices"][0]["message"]["content"]
+
+
 def test_launch_decode_writes_the_same_bytes_as_the_server_alone_and_beside_31_others(server, folder):
     flags = [
         "--config=configs/decode.py:local", f"--config.model.path={folder}",
