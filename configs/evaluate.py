@@ -23,7 +23,8 @@ there. A killed run resumes. WORKDIR gets report.html, report.md and report.json
 as alpaca_eval and MT-bench's judge read them. Each system takes some 5 s a prompt on two CPU cores, and twice that
 where it is timed.
 
-Each prints a table, and on the last line of stdout one JSON object.
+Each prints a table, and on the last line one JSON object: all figures of the toy task; of other prompts the speedups,
+and where report.json is.
 """
 
 from pasta_jax.evaluate.settings import EvaluateSettings, PromptCounts

@@ -5,7 +5,8 @@ r"""Runs of the preference stage over values of some config fields, with one tab
 
 The runs share artifacts, so whatever does not depend on the swept fields, above all sampling, is computed once. Rerun
 the command to resume. The workdir ends with points/ (a folder per run), results.json, results.md and pareto.svg. A run
-that fails stops no other one; the command then ends with exit code 1 and names it.
+that fails stops no other one; the command then ends with exit code 1 and names it. A run whose samples have no better
+and worse answer is marked "no pairs". The last line on stdout is one JSON object with the place of results.json.
 
 --config.executor=ray does the runs on a Ray cluster (docs/TPU.md). --config.executor=commands prints a command for each
 run, for any scheduler; when all have ended, the same command with --config.executor=local makes the table.

@@ -35,7 +35,8 @@ def main(settings: EvaluateSettings | ToyEvaluationSettings) -> None:
         evaluation = evaluate.run(settings, path_of(WORKDIR.value), LIMIT.value)
         if evaluation is None:  # the first of several processes reports
             return
-        report, text = evaluation.report.fields(), evaluation.report.text()
+        text = evaluation.report.text()
+        report = {"report": str(path_of(WORKDIR.value) / "report.json"), "sets": evaluation.report.products()}
     print(text)
     print(json.dumps(report))
 

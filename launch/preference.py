@@ -38,6 +38,8 @@ def main(settings: PreferenceSettings) -> None:
         print(report.table())
         cli.print_next(WORKDIR.value, bool(settings.prompts.toy))
         print(json.dumps(report.fields()))
+    if report.no_pairs:
+        raise PastaError(report.no_pairs)
 
 
 if __name__ == "__main__":

@@ -40,8 +40,9 @@ def main(settings: SweepSettings) -> None:
     results = sweep.run(settings, workdir, stop.watch)
     if results is None:
         sys.exit(stop.exit_code)
-    print(sweep.markdown(results.rows), end="")
-    print(json.dumps(results.row_fields()))
+    print(sweep.markdown(results), end="")
+    path, no_pairs = str(workdir / "results.json"), results.no_pairs()
+    print(json.dumps({"results": path, "runs": len(results.runs), "no_pairs": no_pairs, "failed": results.failed}))
     results.refuse_failed()
 
 

@@ -39,6 +39,17 @@ class EvaluationReport:
         """For JSON."""
         return dataclasses.asdict(self)
 
+    def products(self) -> dict[str, dict[str, dict[str, float]]]:
+        """Speedup, parallelism and length ratio, by set and system."""
+        names = ("speedup", "parallelism", "length_ratio")
+        return {
+            name: {
+                system: {key: round(one.estimates[key].value, 4) for key in names if key in one.estimates}
+                for system, one in systems.items()
+            }
+            for name, systems in self.sets.items()
+        }
+
     def text(self) -> str:
         """A table: one row per figure, one column per set and system."""
         columns = [

@@ -26,6 +26,10 @@ class PromptPair:
     score: tuple[Finite | None, ...]
 
 
+class NoPairs(PastaError):
+    """No prompt has a better and a worse answer."""
+
+
 def pair(stage: Stage, samples: Artifact[Answers], scores: Artifact[Scores]) -> Artifact[PromptPair]:
     """Choose the pairs."""
     settings = stage.settings.score
@@ -61,15 +65,17 @@ def pair(stage: Stage, samples: Artifact[Answers], scores: Artifact[Scores]) -> 
         return max(chosen) < count and None not in (record.quality[record.better], record.quality[record.worse])
 
     pairs = stage.artifacts.make(Step("pair", inputs, PromptPair, len(samples.records), compute, fits=fits))
-    _say_lead(stage, pairs)
+    say_lead(stage, samples, pairs)
     return pairs
 
 
-def _say_lead(stage: Stage, pairs: Artifact[PromptPair]) -> None:
+def say_lead(stage: Stage, samples: Artifact[Answers], pairs: Artifact[PromptPair]) -> None:
     """Print how many prompts have a pair, and by how much the better answers lead."""
     chosen = [record for record in pairs.records if record.better is not None]
     if not chosen:
-        raise PastaError("no prompt has a better and a worse answer; sample more, or from a better model")
+        whole = any(answer.whole for record in samples.records for answer in record.answers)
+        fix = "sample more, or from a better model" if whole else "all were cut off: raise config.request.max_tokens"
+        raise NoPairs(f"no prompt has a better and a worse answer; {fix}")
     speed = sum(record.efficiency[record.better] - record.efficiency[record.worse] for record in chosen) / len(chosen)
     worth = sum(record.quality[record.better] - record.quality[record.worse] for record in chosen) / len(chosen)
     say(

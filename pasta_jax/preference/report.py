@@ -72,6 +72,7 @@ class RunReport:
     judge_usage: Usage | None  # of a language model as judge, over all runs
     without_verdict: dict[str, int] | None  # answers that it returned no verdict on, by reason
     rows: list[Row]
+    no_pairs: str = ""  # why the last round had nothing to learn from, if so
 
     def fields(self) -> dict[str, Any]:
         """For JSON, which has no infinity."""

@@ -12,7 +12,7 @@ from pasta_jax.files.workdir import claim
 from pasta_jax.judges.llm import LLMJudge
 from pasta_jax.models.sharding import training_mesh
 from pasta_jax.preference.learn import Watch, learn, unwatched
-from pasta_jax.preference.pair import pair
+from pasta_jax.preference.pair import NoPairs, pair
 from pasta_jax.preference.report import Figures, Row, RunReport, evaluate, evaluate_baseline
 from pasta_jax.preference.sample import sample_baseline, sample_round
 from pasta_jax.preference.sample_on_ray import write_for_workers
@@ -33,6 +33,7 @@ from pasta_jax.weights.source import trained_on
 def run(settings: PreferenceSettings, workdir: Path, watch: Watch = unwatched, command: str = "") -> RunReport | None:
     """Run all rounds, or those that remain, and write model/ (and adapter/) and report.json to the workdir.
 
+    A round without pairs is the last one, and then there is no model; the report says why.
     `watch` is entered around each training; its function returns whether to stop. If so, the result is None and the
     same call resumes. All other steps may be killed at any time. A workdir that another process uses is refused. The
     model's card quotes `command`. Several processes share the work; the first one writes.
@@ -61,16 +62,22 @@ def _run(settings: PreferenceSettings, workdir: Path, watch: Watch, command: str
         return for_decoding(whole)
 
     rows = [evaluate_baseline(stage, held_out), *evaluate(stage, model, decoder(), held_out)]
+    no_pairs = ""
     for _ in range(settings.rounds):
         samples = sample_round(stage, model, decoder())
         scores = score(stage, samples, baseline)
-        pairs = pair(stage, samples, scores)
+        try:
+            pairs = pair(stage, samples, scores)
+        except NoPairs as error:
+            no_pairs = str(error)
+            break
         trained = learn(stage, model, sft.fingerprint, frozen, samples, pairs, watch)
         if trained is None:
             return None
         model = trained
         rows += evaluate(stage, model, decoder(), held_out)
-    write(base.model, model.params, settings.adapter, workdir, training_of(stage, command), figures_of(rows[-1]))
+    if not no_pairs:
+        write(base.model, model.params, settings.adapter, workdir, training_of(stage, command), figures_of(rows[-1]))
     judge = stage.judge if isinstance(stage.judge, LLMJudge) else None
     report = RunReport(
         quality_weight=settings.score.quality_weight,
@@ -80,6 +87,7 @@ def _run(settings: PreferenceSettings, workdir: Path, watch: Watch, command: str
         judge_usage=judge and judge.usage,
         without_verdict=judge and without_verdict(judge),
         rows=rows,
+        no_pairs=no_pairs,
     )
     if processes.is_first():
         atomic.write_json(workdir / "report.json", report.fields())

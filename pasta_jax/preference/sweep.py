@@ -81,9 +81,14 @@ class Sweep:
     failed: dict[str, str]  # the error of each run that failed, by its name
 
     def fields(self) -> dict[str, Any]:
-        """For JSON."""
+        """For JSON, which has no infinity."""
         runs = [{"values": plain_values(run.values), "report": run.report.fields()} for run in self.runs]
-        return {"runs": runs, "rows": self.row_fields(), "failed": self.failed}
+        rows = [dataclasses.asdict(row) | {"values": plain_values(row.values)} for row in self.rows]
+        return {"runs": runs, "rows": rows, "failed": self.failed}
+
+    def no_pairs(self) -> dict[str, str]:
+        """Why runs had nothing to learn from, by their names."""
+        return {name_of(run.values): run.report.no_pairs for run in self.runs if run.report.no_pairs}
 
     def refuse_failed(self) -> None:
         """Raise if runs failed; call it when the results are shown."""
@@ -91,10 +96,6 @@ class Sweep:
             failed = "; ".join(f"{name}: {error}" for name, error in self.failed.items())
             of = len(self.runs) + len(self.failed)
             raise RunsFailed(f"{len(self.failed)} of {of} runs failed, rerun the command to repeat them: {failed}")
-
-    def row_fields(self) -> list[dict[str, Any]]:
-        """The rows for JSON, which has no infinity."""
-        return [dataclasses.asdict(row) | {"values": plain_values(row.values)} for row in self.rows]
 
 
 def plain_values(values: Mapping[str, Value]) -> dict[str, str]:
@@ -196,7 +197,7 @@ def _on_worker(point: Point) -> RunReport:
 def write_results(sweep: Sweep, workdir: Path) -> None:
     """The figures, the table and the plot."""
     atomic.write_json(workdir / "results.json", sweep.fields())
-    atomic.write_whole(workdir / "results.md", markdown(sweep.rows))
+    atomic.write_whole(workdir / "results.md", markdown(sweep))
     atomic.write_whole(workdir / "pareto.svg", plot(sweep.rows))
 
 
@@ -274,12 +275,13 @@ def spread_of(values: Sequence[float | None]) -> Spread | None:
     return Spread(round(sum(measured) / len(measured), 4), min(measured), max(measured)) if measured else None
 
 
-def markdown(rows: Sequence[SweepRow]) -> str:
-    """The table: means, with the range where runs differ."""
+def markdown(sweep: Sweep) -> str:
+    """The table: means, with the range where runs differ; a run without pairs is marked so."""
     lines = ["| model | answers | " + " | ".join(SHOWN) + " |", "|" + "---|" * (2 + len(SHOWN))]
-    for row in rows:
+    for row in sweep.rows:
         cells = ("—" if getattr(row, name) is None else str(getattr(row, name)) for name in SHOWN)
         lines.append(f"| {row.model} | temperature {row.temperature:g} | " + " | ".join(cells) + " |")
+    lines += [f"| {name} | no pairs |" + " — |" * len(SHOWN) for name in sweep.no_pairs()]
     return "\n".join(lines) + "\n"
 
 

@@ -246,6 +246,7 @@ def test_the_report_states_what_annotations_say(run, monkeypatch, tmp_path):
     plain = "alpaca_eval: ours over base: win rate 66.67% (± 33.33), not length-controlled; 3 prompts"
     report = run(**options).report
     assert report.text().splitlines()[-1] == report.annotated() == plain
+    assert report.products() == {"alpaca_eval": {"baseline": {"speedup": 1.0, "parallelism": 1.0, "length_ratio": 1.0}}}
     [(judged, instructions)] = asked
     assert (len(judged), instructions) == (3, QUESTIONS)
     monkeypatch.setattr(evaluate_text, "length_controlled", lambda *_: LengthControlled(51.234, 1.5))

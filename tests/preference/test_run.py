@@ -23,7 +23,7 @@ from pasta_jax.preference import learn, report, sample_on_ray, sweep
 from pasta_jax.preference import run as pipeline
 from pasta_jax.preference.artifacts import Artifact
 from pasta_jax.preference.candidates import Candidate
-from pasta_jax.preference.pair import PromptPair
+from pasta_jax.preference.pair import NoPairs, PromptPair, say_lead
 from pasta_jax.preference.report import RunReport, realised
 from pasta_jax.preference.sample import Answers, decode_inputs, template
 from pasta_jax.preference.settings import PreferenceSettings, SweepSettings
@@ -127,6 +127,25 @@ def test_another_quality_weight_reuses_samples_and_verdicts(config, whole, folde
     new = {path.name for path in (folder / "whole/artifacts").iterdir()} - before
     assert not any(name.startswith(("sample", "score", "baseline")) for name in new)
     assert {name.partition("-")[0] for name in new} >= {"pair", "train"}
+
+
+@pytest.mark.parametrize(("whole", "message"), [(True, "sample more"), (False, "all were cut off: raise")])
+def test_prompts_without_pairs_are_an_error_that_says_why(whole, message):
+    samples = Artifact(Path(), [Answers(0, (Candidate((), "", 0, 0, 0, whole, whole),))], "")
+    with pytest.raises(NoPairs, match=f"^no prompt has a better and a worse answer; {message}"):
+        say_lead(None, samples, Artifact(Path(), [PromptPair(0, None, None, (), (), ())], ""))
+
+
+@pytest.mark.slow
+def test_a_run_without_pairs_reports_what_it_measured_and_writes_no_model(config, whole, folder, monkeypatch):
+    def no_pairs(*_):
+        raise NoPairs("nothing to learn")
+
+    monkeypatch.setattr(pipeline, "pair", no_pairs)
+    chosen = changed(config, artifacts=str(folder / "whole/artifacts"))
+    expected = dataclasses.replace(whole, rows=whole.rows[:2], no_pairs="nothing to learn")
+    assert pipeline.run(chosen, folder / "unpaired") == expected
+    assert [path.name for path in (folder / "unpaired").iterdir()] == ["report.json"]
 
 
 @pytest.mark.slow

@@ -43,20 +43,21 @@ def tiny(path: Path, **changes: object) -> SweepSettings:
 
 @pytest.fixture
 def swept(monkeypatch, tmp_path):
-    """Sweep three weights; a run has its weight's outcome, an error or None for a report."""
+    """Sweep three weights; a run has its weight's outcome: an error, None for a report, or why that has no pairs."""
     started = []
 
-    def sweep_with(*outcomes: Exception | None, model: Path = tmp_path / "model") -> sweep.Sweep | None:
+    def sweep_with(*outcomes: Exception | str | None, model: Path = tmp_path / "model") -> sweep.Sweep | None:
         def run_one(stage, workdir, watch):
             started.append(workdir.name)
-            if error := outcomes[len(started) - 1]:
-                raise error
+            if isinstance(outcome := outcomes[len(started) - 1], BaseException):
+                raise outcome
             figures = dict.fromkeys(
                 ("win_rate", "exact", "speedup", "speedup_arithmetic", "parallelism", "length_ratio"), 0.5
             )
             figures |= {"chunks": 1.0, "cut_off": 0, "realised": None, "temperature": 0.0, "fingerprint": ""}
             rows = [Row(kind="baseline", round=0, **figures), Row(kind="round", round=1, **figures)]
-            return RunReport(stage.score.quality_weight, "speedup", "toy", None, None, None, rows)
+            rows = rows[: 1 if outcome else 2]
+            return RunReport(stage.score.quality_weight, "speedup", "toy", None, None, None, rows, outcome or "")
 
         monkeypatch.setattr(sweep, "run_preference", run_one)
         return sweep.run(tiny(model, choices=((1.0, 2.0, 4.0),)), tmp_path / "sweep")
@@ -78,6 +79,13 @@ def test_a_run_that_fails_leaves_the_others_table_and_plot(swept, tmp_path, caps
     with pytest.raises(PastaError, match=r"^1 of 3 runs failed, .*: quality_weight=2\.0: no pair$") as failed:
         results.refuse_failed()
     assert failed.value.exit_code == 1
+
+
+def test_a_run_without_pairs_is_marked_and_no_failure(swept, tmp_path):
+    results = swept(None, "all were cut off", None)
+    results.refuse_failed()
+    assert results.no_pairs() == {"quality_weight=2.0": "all were cut off"}
+    assert "| quality_weight=2.0 | no pairs | —" in (tmp_path / "sweep/results.md").read_text()
 
 
 def test_whatever_ends_a_sweep_leaves_a_table_of_the_finished_runs(swept, tmp_path):
@@ -181,7 +189,9 @@ def test_a_sweep_on_ray_survives_a_killed_worker(tmp_path):
     killer.join()
     assert result.returncode == 0, result.stderr
     assert len(set(killed)) == 2  # two workers; the first was killed
-    rows = json.loads(result.stdout.splitlines()[-1])
+    last = json.loads(result.stdout.splitlines()[-1])
+    assert last == {"results": str(workdir / "results.json"), "runs": 6, "no_pairs": {}, "failed": {}}
+    rows = json.loads((workdir / "results.json").read_text())["rows"]
     expected = ["Baseline-SFT", "Pasta-SFT", *(f"quality_weight={weight}" for weight in weights)]
     assert [row["model"] for row in rows] == expected
     assert [row["runs"] for row in rows] == [6, 6, 1, 1, 1, 1, 1, 1]

@@ -5,7 +5,7 @@ import math
 from xml.etree import ElementTree
 
 from pasta_jax.preference.report import Row, RunReport
-from pasta_jax.preference.sweep import Run, Spread, markdown, plot, rows_of
+from pasta_jax.preference.sweep import Run, Spread, Sweep, markdown, plot, rows_of
 from pasta_jax.view.pareto import HEIGHT, WIDTH
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -40,7 +40,7 @@ def test_seeds_share_a_row_in_the_order_of_the_report_by_temperature():
     assert (one.speedup, one.realised) == (Spread(2.05, 2.0, 2.1), None)
     assert rows["Pasta-SFT", 0.0].speedup == Spread(1.7, 1.7, 1.7)
     assert rows["Pasta-SFT", 0.0].runs == 4
-    assert "2.050 (2.000 to 2.100)" in markdown(rows_of(runs()))
+    assert "2.050 (2.000 to 2.100)" in markdown(Sweep([], rows_of(runs()), {}))
 
 
 def test_models_that_a_swept_value_changes_are_not_averaged():
