@@ -1,5 +1,6 @@
 """What every request passes first: who may call, from where; then counted and logged, without a word of its content."""
 
+import asyncio
 import hashlib
 import hmac
 import ipaddress
@@ -59,6 +60,11 @@ class Guard:
         except Refusal as refusal:
             headers = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else {}
             await as_json(refusal.body(), refusal.status, headers)(scope, receive, noting)
+        except asyncio.CancelledError:  # by a second signal
+            if not status:
+                refusal = Refusal("the server is stopping; ask it again when it is back", 503, "stopping")
+                await as_json(refusal.body(), 503, {"Retry-After": "5"})(scope, receive, noting)
+            raise
         except Exception as error:
             say(f"error: unexpected: {type(error).__name__} at {place_of(error)}")
             if not status:

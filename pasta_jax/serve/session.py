@@ -28,7 +28,7 @@ class Session:
             for index, request in enumerate(requests):
                 self._open[index] = service.engine.submit(request, round_steps, self._deliver_to(index))
         except PastaError as error:
-            self.leave()
+            self._cancel()
             if isinstance(error, QueueFull):
                 raise Refusal(str(error), 429, "queue_full", retry_s=1) from None
             if isinstance(error, EngineClosed):
@@ -46,6 +46,9 @@ class Session:
         """Cancel what has not ended: nobody reads it."""
         if self._open:
             self._service.metrics.vanished.inc()
+        self._cancel()
+
+    def _cancel(self) -> None:
         for number in self._open.values():
             self._service.engine.cancel(number)
         self._open.clear()

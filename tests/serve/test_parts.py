@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pasta_jax.decode.engine import Cancelled
+from pasta_jax.decode.engine import Cancelled, QueueFull
 from pasta_jax.decode.generate import loop_spec
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
@@ -111,6 +111,40 @@ def test_a_proxy_on_this_machine_serves_the_names_in_hosts(headers, status):
     guard = Guard(app, Mock(), None, is_local=True, hosts=("Chat.example.com",), origins=(), log=False)
     asyncio.run(guard({"type": "http", "path": "/health", "headers": raw, "method": "GET"}, None, send))
     assert statuses[0] == status
+
+
+def test_a_second_signal_answers_what_has_not_begun_with_503():
+    sent = []
+
+    async def app(scope, receive, send):
+        await asyncio.Event().wait()
+
+    async def send(message):
+        sent.append(message)
+
+    async def cancelled() -> None:
+        guard = Guard(app, Mock(), None, is_local=True, hosts=(), origins=(), log=False)
+        task = asyncio.create_task(guard({"type": "http", "path": "/", "headers": [], "method": "GET"}, None, send))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())
+    assert sent[0]["status"] == 503
+    assert b"the server is stopping" in sent[1]["body"]
+
+
+def test_a_full_queue_is_no_client_that_left():
+    async def ask() -> None:
+        Session(service, [None, None], [Mock(), Mock()], 1)
+
+    service = Mock()
+    service.engine.submit = Mock(side_effect=[7, QueueFull("full")])
+    with pytest.raises(PastaError, match="full"):
+        asyncio.run(ask())
+    service.engine.cancel.assert_called_once_with(7)
+    service.metrics.vanished.inc.assert_not_called()
 
 
 def test_finished_answers_survive_the_end_of_the_time_for_answers():
