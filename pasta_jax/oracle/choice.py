@@ -140,10 +140,10 @@ def in_last_word(topic: tuple[int, ...], request: Request, tokenizer: Tokenizer)
     return 0 < request.rules.max_topic_words <= len(text_of(topic, tokenizer).split())
 
 
-def spelled(ids: Sequence[int], tokenizer: Tokenizer) -> str:
+def spelled(ids: Sequence[int], tokenizer: Tokenizer) -> bytes:
     """The letters and digits of a topic in lower case; bytes of characters that several ids share stay."""
     texts = [tokenizer.piece(id).decode("utf-8", "surrogateescape").casefold() for id in ids]
-    return re.sub(r"[^\w\udc80-\udcff]|_", "", "".join(texts))
+    return re.sub(r"[^\w\udc80-\udcff]|_", "", "".join(texts)).encode("utf-8", "surrogateescape")
 
 
 def pick(logits_V: np.ndarray, legal_V: np.ndarray, rules: Rules, thread: int, number: int) -> int:

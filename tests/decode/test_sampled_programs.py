@@ -142,6 +142,7 @@ def test_rules_for_topics_hold_where_they_are_asked_for():
         repeated[request.rules.distinct_topics] += len(spelled) - len(set(spelled))
         words = max((len(TOKENIZER.decode(topic).split()) for topic in topics), default=0)
         longest[request.rules.max_topic_words] = max(longest[request.rules.max_topic_words], words)
+    assert choice.spelled((7,), TOKENIZER) == choice.spelled((8, 9), TOKENIZER) == "é".encode()
     assert repeated[True] == 0
     assert repeated[False] > 0
     assert longest[9] > longest[2] == 2
