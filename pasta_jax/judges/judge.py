@@ -26,8 +26,8 @@ class Entry:
 class Verdict:
     """Confidence, from 0 to 1, that the first or the second answer is the better one."""
 
-    first: float
-    second: float
+    first: Share
+    second: Share
 
     def swapped(self) -> "Verdict":
         return Verdict(self.second, self.first)
@@ -42,18 +42,18 @@ def from_probability(probability: float) -> Verdict:
     return Verdict(probability, 1 - probability)
 
 
-def both_orders(judge: Judge, question: str, answer: Entry, others: Sequence[Entry]) -> list[Verdict] | None:
+def both_orders(judge: Judge, question: str, answer: Entry, others: Sequence[Entry]) -> tuple[Verdict, ...] | None:
     """Verdicts on an answer against every other, in both orders; `answer` is the first of each verdict.
 
     None if one is missing: one order alone would carry the judge's preference for a position.
     """
-    verdicts = []
+    verdicts: list[Verdict] = []
     for other in others:
         forward, reverse = judge(question, answer, other), judge(question, other, answer)
         if forward is None or reverse is None:
             return None
         verdicts += [forward, reverse.swapped()]
-    return verdicts
+    return tuple(verdicts)
 
 
 def quality(verdicts: Iterable[Verdict], floor: float) -> float:

@@ -1,15 +1,18 @@
 """Step 3 of a round: pair the best and the worst answer to each prompt, by efficiency and weighted quality."""
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
+from typing import get_args
 
 from pasta_jax.errors import PastaError
 from pasta_jax.files.validated import Count, Finite
-from pasta_jax.judges.judge import Verdict, quality
+from pasta_jax.judges.judge import quality
 from pasta_jax.preference.artifacts import Artifact, Step
+from pasta_jax.preference.candidates import Candidate
 from pasta_jax.preference.sample import Answers
 from pasta_jax.preference.score import Scores
-from pasta_jax.preference.scores import choose, efficiency, score
+from pasta_jax.preference.settings import Efficiency
 from pasta_jax.preference.stage import Stage
 from pasta_jax.progress import say
 
@@ -44,15 +47,13 @@ def pair(stage: Stage, samples: Artifact[Answers], scores: Artifact[Scores]) -> 
             answers, judged = samples.records[number].answers, scores.records[number]
             speeds = [efficiency(settings.efficiency, answer, judged.baseline_tokens) for answer in answers]
             qualities = [
-                None if verdicts is None else quality([Verdict(*verdict) for verdict in verdicts], settings.floor)
-                for verdicts in judged.verdicts
+                None if verdicts is None else quality(verdicts, settings.floor) for verdicts in judged.verdicts
             ]
             totals = [
                 None if value is None else score(speed, value, settings.quality_weight)
                 for speed, value in zip(speeds, qualities, strict=True)
             ]
-            choice = choose(totals, speeds, [answer.whole for answer in answers])
-            better, worse = (None, None) if choice is None else (choice.better, choice.worse)
+            better, worse = choose(totals, speeds, [answer.whole for answer in answers]) or (None, None)
             yield number, PromptPair(number, better, worse, tuple(speeds), tuple(qualities), tuple(totals))
 
     def fits(number: int, record: PromptPair) -> bool:
@@ -82,3 +83,44 @@ def say_lead(stage: Stage, samples: Artifact[Answers], pairs: Artifact[PromptPai
         f"pairs: {len(chosen)} of {len(pairs.records)} prompts have one; "
         f"better answers lead by {speed:.3f} in {stage.settings.score.efficiency} and {worth:.3f} in quality"
     )
+
+
+def efficiency(term: Efficiency, answer: Candidate, baseline_tokens: int) -> float:
+    """The efficiency term of an answer: theoretical speedup over the baseline's own answer to the prompt, parallelism,
+    or the arithmetic or harmonic mean of both. An empty answer scores 0."""
+    if not answer.critical_path:
+        return 0.0
+    speedup, parallelism = baseline_tokens / answer.critical_path, answer.text_tokens / answer.critical_path
+    match term:
+        case "speedup":
+            return speedup
+        case "parallelism":
+            return parallelism
+        case "arithmetic":
+            return (speedup + parallelism) / 2
+        case "harmonic":
+            return 2 * speedup * parallelism / (speedup + parallelism) if speedup + parallelism else 0.0
+    raise PastaError(f"efficiency {term!r}: unknown term; choose one of {', '.join(get_args(Efficiency))}")
+
+
+def score(efficiency: float, quality: float, weight: float) -> float:
+    """The efficiency plus `weight` times the quality; with an infinite weight, the quality alone."""
+    return quality if math.isinf(weight) else efficiency + weight * quality
+
+
+def choose(
+    scores: Sequence[float | None], efficiencies: Sequence[float], whole: Sequence[bool]
+) -> tuple[int, int] | None:
+    """The numbers of the best whole answer and of the worst of all; None if the first scores no higher than the second.
+
+    Of equal scores, both choices take the most efficient answer. An exact judge scores many answers equally when
+    quality alone counts: then the pair shows what makes a fast answer good, and teaches little about speed itself.
+    An answer without a score (None) could not be judged and is never chosen.
+    """
+    judged = [number for number, value in enumerate(scores) if value is not None]
+    eligible = [number for number in judged if whole[number]]
+    if not eligible:
+        return None
+    better = max(eligible, key=lambda number: (scores[number], efficiencies[number]))
+    worse = min(judged, key=lambda number: (scores[number], -efficiencies[number]))
+    return (better, worse) if scores[better] > scores[worse] else None

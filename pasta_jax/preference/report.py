@@ -18,7 +18,6 @@ from pasta_jax.llm.cache import Usage
 from pasta_jax.preference.artifacts import Artifact, Step
 from pasta_jax.preference.candidates import Candidate
 from pasta_jax.preference.sample import Answers, decode, decode_inputs, template
-from pasta_jax.preference.score import Verdicts, plain
 from pasta_jax.preference.stage import RoundModel, Stage, as_judged, fingerprint_of_params, judge_inputs
 from pasta_jax.progress import say
 from pasta_jax.weights.model import Model
@@ -94,7 +93,7 @@ class Comparison:
     """A held-out prompt's answer compared with the baseline's."""
 
     prompt: str
-    verdicts: Verdicts | None
+    verdicts: tuple[Verdict, ...] | None
     exact: bool | None  # None: the prompt has no exact grader
     critical_path: Count
     text_tokens: Count
@@ -155,7 +154,7 @@ def compare(stage: Stage, answers: Artifact[Answers], baseline: Artifact[Answers
             [answer], [baseline_answer] = answers.records[number].answers, baseline.records[number].answers
             prompt = stage.held_out[number]
             ours, other = as_judged(stage, prompt.instruction, (answer, baseline_answer))
-            verdicts = plain(both_orders(stage.judge, prompt.instruction, ours, [other]))
+            verdicts = both_orders(stage.judge, prompt.instruction, ours, [other])
             yield number, comparison_of(stage, prompt, answer, baseline_answer, verdicts)
 
     def fits(number: int, record: Comparison) -> bool:
@@ -165,7 +164,7 @@ def compare(stage: Stage, answers: Artifact[Answers], baseline: Artifact[Answers
 
 
 def comparison_of(
-    stage: Stage, prompt: Pair, answer: Candidate, baseline: Candidate, verdicts: Verdicts | None
+    stage: Stage, prompt: Pair, answer: Candidate, baseline: Candidate, verdicts: tuple[Verdict, ...] | None
 ) -> Comparison:
     """The record of one held-out answer."""
     problem = stage.problems.get(prompt.instruction)
@@ -234,7 +233,7 @@ def figures(records: Sequence[Comparison], realised: float | None) -> Figures:
     ratios = [record.baseline_tokens / record.critical_path for record in written]
     parallelisms = [record.text_tokens / record.critical_path for record in written]
     lengths = [record.baseline_tokens / record.text_tokens for record in written]
-    judged = [win_rate(Verdict(*verdict) for verdict in record.verdicts) for record in records if record.verdicts]
+    judged = [win_rate(record.verdicts) for record in records if record.verdicts]
     exact = [record.exact for record in records if record.exact is not None]
     values = {
         "win_rate": statistics.fmean(map(prefers, judged)) if judged else None,

@@ -10,14 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 from pasta_jax.data.sources import known_preferences
 from pasta_jax.files import fingerprints
-from pasta_jax.files.validated import Count, Share
+from pasta_jax.files.validated import Count
 from pasta_jax.judges.judge import Agreement, Entry, Verdict, agreement, both_orders
 from pasta_jax.preference.artifacts import Artifact, Step
 from pasta_jax.preference.sample import Answers
 from pasta_jax.preference.stage import Stage, as_judged, judge_inputs
 from pasta_jax.progress import say, track
-
-Verdicts = tuple[tuple[Share, Share], ...]  # Verdict.first and .second of each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,12 +24,7 @@ class Scores:
 
     prompt: Count
     baseline_tokens: Count
-    verdicts: tuple[Verdicts | None, ...]  # one entry per answer; None: the judge returned no verdict
-
-
-def plain(verdicts: list[Verdict] | None) -> Verdicts | None:
-    """Verdicts as a record holds them."""
-    return None if verdicts is None else tuple((verdict.first, verdict.second) for verdict in verdicts)
+    verdicts: tuple[tuple[Verdict, ...] | None, ...]  # one entry per answer; None: the judge returned no verdict
 
 
 def score(stage: Stage, samples: Artifact[Answers], baseline: Artifact[Answers]) -> Artifact[Scores]:
@@ -44,8 +37,8 @@ def score(stage: Stage, samples: Artifact[Answers], baseline: Artifact[Answers])
     }
     judge = stage.settings.judge
 
-    def verdicts_on(question: str, others: Sequence[Entry], answer: Entry) -> Verdicts | None:
-        return plain(both_orders(stage.judge, question, answer, others))
+    def verdicts_on(question: str, others: Sequence[Entry], answer: Entry) -> tuple[Verdict, ...] | None:
+        return both_orders(stage.judge, question, answer, others)
 
     def compute(numbers: Sequence[int]) -> Iterator[tuple[int, Scores]]:
         with ThreadPoolExecutor(judge.concurrency if judge.kind == "llm" else 1) as threads:

@@ -14,7 +14,7 @@ from pasta_jax.answer.many import answers_file
 from pasta_jax.answer.prompts import Prompt
 from pasta_jax.answer.record import AnswerRecord, summary_of_many
 from pasta_jax.evaluate.answers import ChunkFigures, Fed, SystemAnswer
-from pasta_jax.judges.judge import Agreement
+from pasta_jax.judges.judge import TIE, Agreement, Verdict
 from pasta_jax.lang.structure import PREDICTED
 from pasta_jax.preference.artifacts import Artifacts, Step
 from pasta_jax.preference.candidates import Candidate
@@ -36,12 +36,12 @@ COUNT = 3
 CANDIDATE = Candidate((1, 2, 3), "text", 3, 3, 0, True, True)
 STEPS: dict[type, list[Any]] = {
     Answers: [Answers(n, (CANDIDATE, CANDIDATE)) for n in range(COUNT)],
-    Scores: [Scores(n, 10, (((0.5, 0.5), (1.0, 0.0)), None)) for n in range(COUNT)],
+    Scores: [Scores(n, 10, ((TIE, Verdict(1.0, 0.0)), None)) for n in range(COUNT)],
     PromptPair: [
         PromptPair(n, *((0, 1) if n else (None, None)), (1.5, 1.0), (2.0, 0.5), (3.0, 1.5)) for n in range(COUNT)
     ],
     ReferenceScore: [ReferenceScore(n, -10.5, -20.0) for n in range(COUNT)],
-    Comparison: [Comparison("Why?", ((0.5, 0.5),), None, 5, 10, 20, 1, True) for _ in range(COUNT)],
+    Comparison: [Comparison("Why?", (TIE,), None, 5, 10, 20, 1, True) for _ in range(COUNT)],
     PromptTime: [PromptTime(n, 10.0, 5.0) for n in range(COUNT)],
     Agreement: [Agreement(300, 0.6, 2)] * COUNT,
 }
