@@ -71,6 +71,7 @@ def gemini() -> EndpointSettings:
             url="https://generativelanguage.googleapis.com/v1beta/openai",
             model="gemini-2.5-flash",
             key_variable="GEMINI_API_KEY",
+            reasoning_effort="none",  # its reasoning would count toward max_tokens
         ),
     )
 

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from typing import get_args
 
 from pasta_jax.errors import PastaError
 from pasta_jax.files.validated import Count, Finite
@@ -91,16 +90,13 @@ def efficiency(term: Efficiency, answer: Candidate, baseline_tokens: int) -> flo
     if not answer.critical_path:
         return 0.0
     speedup, parallelism = baseline_tokens / answer.critical_path, answer.text_tokens / answer.critical_path
-    match term:
-        case "speedup":
-            return speedup
-        case "parallelism":
-            return parallelism
-        case "arithmetic":
-            return (speedup + parallelism) / 2
-        case "harmonic":
-            return 2 * speedup * parallelism / (speedup + parallelism) if speedup + parallelism else 0.0
-    raise PastaError(f"efficiency {term!r}: unknown term; choose one of {', '.join(get_args(Efficiency))}")
+    both = speedup + parallelism
+    return {
+        "speedup": speedup,
+        "parallelism": parallelism,
+        "arithmetic": both / 2,
+        "harmonic": 2 * speedup * parallelism / both if both else 0.0,
+    }[term]
 
 
 def score(efficiency: float, quality: float, weight: float) -> float:

@@ -15,13 +15,14 @@ from configs import sweep as sweep_config
 from pasta_jax.errors import PastaError
 from pasta_jax.llm.client import EndpointDown
 from pasta_jax.preference import sweep
-from pasta_jax.preference.report import Row, RunReport
+from pasta_jax.preference.report import RunReport
 from pasta_jax.preference.settings import SweepSettings
 from pasta_jax.runs.settings import changed
 from pasta_jax.weights.load import export_model
 from tests import ROOT
 from tests.helpers.models import babbler
 from tests.helpers.requires import requires_ray
+from tests.preference.test_sweep_table import row
 
 # As in test_run.py: a random model's greedy answers are empty, and so are those of its baseline.
 BABBLER = {
@@ -51,11 +52,7 @@ def swept(monkeypatch, tmp_path):
             started.append(workdir.name)
             if isinstance(outcome := outcomes[len(started) - 1], BaseException):
                 raise outcome
-            figures = dict.fromkeys(
-                ("win_rate", "exact", "speedup", "speedup_arithmetic", "parallelism", "length_ratio"), 0.5
-            )
-            figures |= {"chunks": 1.0, "cut_off": 0, "realised": None, "temperature": 0.0, "fingerprint": ""}
-            rows = [Row(kind="baseline", round=0, **figures), Row(kind="round", round=1, **figures)]
+            rows = [row(kind, 0.0, 0.5, 0.5) for kind in ("baseline", "round")]
             rows = rows[: 1 if outcome else 2]
             return RunReport(stage.score.quality_weight, "speedup", "toy", None, None, None, rows, outcome or "")
 
