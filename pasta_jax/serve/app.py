@@ -201,15 +201,12 @@ class EventStream(StreamingResponse):
     async def _events(self, session: Session, writer: Writer, body: Body) -> AsyncIterator[bytes]:
         for index in range(len(session.choices)):
             yield event(writer.opening(index))
-        closed: set[int] = set()
         try:
             async for index, deltas in session.deltas():
-                pieces = [writer.piece(index, delta) for delta in deltas]
+                pieces, choice = [writer.piece(index, delta) for delta in deltas], session.choices[index]
+                if choice.ended:
+                    pieces.append(writer.closing(index, choice))
                 yield b"".join(map(event, pieces))
-                for closing in self._ended(session, closed):
-                    yield event(writer.closing(closing, session.choices[closing]))
-            for closing in self._ended(session, closed):
-                yield event(writer.closing(closing, session.choices[closing]))
         except Refusal as refusal:
             yield event(refusal.body())
             return
@@ -217,14 +214,6 @@ class EventStream(StreamingResponse):
         if options is not None and options.include_usage:
             yield event(writer.usage(session.choices))
         yield b"data: [DONE]\n\n"
-
-    @staticmethod
-    def _ended(session: Session, closed: set[int]) -> list[int]:
-        """The answers that have ended since the last call."""
-        ended = {n for n, choice in enumerate(session.choices) if choice.result is not None or choice.expired}
-        new = sorted(ended - closed)
-        closed.update(new)
-        return new
 
 
 def event(fields: dict[str, Any]) -> bytes:

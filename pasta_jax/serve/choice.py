@@ -64,6 +64,11 @@ class Choice:
         """Whether a stop text was found: nothing more is returned."""
         return self._cut.ended
 
+    @property
+    def ended(self) -> bool:
+        """Whether it has a result, or will have none."""
+        return self.result is not None or self.expired
+
     def push(self, event: Event) -> list[Delta]:
         """What an event adds."""
         threads = len(self._transcript.threads)

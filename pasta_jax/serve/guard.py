@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
+import h11
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pasta_jax.progress import say
@@ -65,6 +66,8 @@ class Guard:
                 refusal = Refusal("the server is stopping; ask it again when it is back", 503, "stopping")
                 await as_json(refusal.body(), 503, {"Retry-After": "5"})(scope, receive, noting)
             raise
+        except h11.LocalProtocolError:  # the body was broken: uvicorn has refused it, and sends no other response
+            pass
         except Exception as error:
             say(f"error: unexpected: {type(error).__name__} at {place_of(error)}")
             if not status:

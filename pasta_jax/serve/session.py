@@ -54,7 +54,7 @@ class Session:
         self._open.clear()
 
     async def deltas(self) -> AsyncIterator[tuple[int, list[Delta]]]:
-        """What each round adds to each answer, by its index. At the end, each has a result or is `expired`."""
+        """What each round adds to each answer, by its index; its last one also if that is nothing."""
         deadline = self._loop.time() + self._service.limits.answer_s
         while self._open:
             try:
@@ -65,11 +65,12 @@ class Session:
                 for number in self._open.values():
                     self._service.engine.cancel(number)
                 continue
-            if deltas := self._read(index, items):
+            deltas = self._read(index, items)
+            if all(choice.expired for choice in self.choices):
+                limit = self._service.limits.answer_s
+                raise Refusal(f"no token within {limit:g} s; try again later", 503, "overloaded", retry_s=5)
+            if deltas or self.choices[index].ended:
                 yield index, deltas
-        if all(choice.expired for choice in self.choices):
-            limit = self._service.limits.answer_s
-            raise Refusal(f"no token within {limit:g} s; try again later", 503, "overloaded", retry_s=5)
 
     def _read(self, index: int, items: Sequence[Item]) -> list[Delta]:
         choice, deltas = self.choices[index], []

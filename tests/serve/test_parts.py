@@ -158,7 +158,7 @@ def test_finished_answers_survive_the_end_of_the_time_for_answers():
         first.finish = lambda item: setattr(first, "result", item) or []
         session._read(0, [result])
         session._items.put_nowait((1, [Cancelled("before its first token")]))
-        assert [delta async for delta in session.deltas()] == []
+        assert [delta async for delta in session.deltas()] == [(1, [])]
 
     with patch("pasta_jax.serve.session.Result", Mock):
         asyncio.run(deltas())
