@@ -3,7 +3,11 @@
 import dataclasses
 import functools
 import os
+import re
+import shutil
+import warnings
 from pathlib import Path
+from typing import Any
 
 from pasta_jax.errors import PastaError
 from pasta_jax.files import packages
@@ -12,6 +16,8 @@ from pasta_jax.progress import Progress, doing, say
 MOST_BYTES = 2 << 30  # of the folder; the programs that were not used for longest are deleted
 MAPPINGS = Path("/proc/self/maps")  # of this process's memory, a line each; Linux only
 MOST_MAPPINGS = 50_000  # of the 65,530 that Linux gives a process
+
+DAMAGED = re.compile(r"Error reading persistent compilation cache entry for '(\w+)'")
 
 # JAX reports the begin of each phase as a scalar and its end as a duration, both under one name.
 PHASES = tuple(
@@ -38,6 +44,22 @@ def keep() -> None:
     # between the two writes or when a run set no limit. An empty file is the oldest time.
     for program in folder.glob("*-cache"):
         program.with_name(program.name.removesuffix("-cache") + "-atime").touch()
+    _replace_damaged(folder)
+
+
+def _replace_damaged(folder: Path) -> None:
+    """Delete a program that JAX can't read, which a full disk may have cut off: it would not replace it."""
+    show = warnings.showwarning
+
+    def shown(message: Warning | str, *rest: Any, **options: Any) -> None:
+        if (program := DAMAGED.match(str(message))) is None:
+            show(message, *rest, **options)
+            return
+        say(f"{folder}: the kept program {program[1]} is damaged and is compiled again")
+        for entry in folder.glob(f"{program[1]}-*-cache"):
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink(missing_ok=True)
+
+    warnings.showwarning = shown
 
 
 def announce() -> None:

@@ -27,13 +27,18 @@ _TEMPORARY = re.compile(r"\..+\.[0-9a-f]+\.part", re.DOTALL)
 def replacing(path: Path, fix: str = "choose a writable path on a disk with free space") -> Iterator[Path]:
     """Yield a temporary path next to `path` to write to; rename it when the block succeeds, remove it when it fails.
 
-    Readers see the old file or the whole new one, after a crash of the machine too. The folder is created. `fix` ends
-    the error of a failed write.
+    Readers see the old file or the whole new one, after a crash of the machine too. The folder is created. A device is
+    written to. `fix` ends the error of a failed write.
     """
     if is_remote(path):
         with tempfile.TemporaryDirectory() as folder:
             yield Path(folder, path.name)
             remote.upload(Path(folder, path.name), path, fix)
+        return
+    if os.path.exists(path) and not os.path.isfile(path):  # a device or a pipe: a file must not replace it
+        with tempfile.TemporaryDirectory() as folder, _one_line(path, fix):
+            yield Path(folder, path.name)
+            path.write_bytes(Path(folder, path.name).read_bytes())
         return
     part = _temporary(path)
     with _one_line(path, fix):

@@ -55,6 +55,29 @@ def test_programs_are_kept_where_the_environment_wants_them(tmp_path, keep, vari
     assert kept == ({folder} & {"xla", "mine"} if "JAX_ENABLE_COMPILATION_CACHE" not in variables else set())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", ["cut", "empty", "folder"])
+def test_a_damaged_program_is_compiled_and_kept_again(tmp_path, damage):
+    env = {name: value for name, value in os.environ.items() if "CACHE" not in name}
+    env |= {"PYTHONPATH": str(ROOT), "PASTA_JAX_CACHE": str(tmp_path)}
+    env |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_COMPILATION_CACHE_MAX_SIZE": "-1"}
+
+    def errors() -> str:
+        command = [sys.executable, "-c", SCRIPT.format(keep=True)]
+        result = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert result.returncode == 0, result.stderr
+        return "".join(line for line in result.stderr.splitlines(True) if ": working … " not in line)
+
+    assert errors() == ""
+    entries = {path: path.read_bytes() for path in tmp_path.rglob("*-cache")}
+    for path, content in entries.items():
+        path.unlink()
+        path.mkdir() if damage == "folder" else path.write_bytes(content[:99] if damage == "cut" else b"")
+    assert "damaged and is compiled again\n" in errors()
+    assert all(len(path.read_bytes()) > 100 for path in entries)
+    assert errors() == ""
+
+
 def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     (tmp_path / "file").touch()

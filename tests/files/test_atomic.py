@@ -1,6 +1,7 @@
 """Files and folders are whole or absent, whenever a write stops; what a killed writer left does no harm."""
 
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -100,6 +101,17 @@ def test_a_path_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
     with pytest.raises(PastaError, match=f"file: No space left on device; {FIX}"):
         atomic.write_whole(tmp_path / "file", "new")
     assert (names(tmp_path), (tmp_path / "file").read_text()) == (["file", "folder"], "old")
+
+
+def test_a_pipe_or_a_device_is_written_to_and_not_replaced(tmp_path):
+    """As root, --trace=/dev/null would make a file of it."""
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
+    reader.start()
+    atomic.write_whole(pipe, "text")
+    reader.join(10)
+    assert (read, pipe.is_fifo(), names(tmp_path)) == (["text"], True, ["pipe"])
 
 
 def test_a_folder_is_checked_by_writing(tmp_path):
