@@ -23,7 +23,7 @@ def inspect(folder: Path, count: int, seed: int, only_forks: bool) -> None:
         raise PastaError(f"{folder / RECORDS}: none of its {len(records)} records has a chunk; drop --forks")
     for number in random.Random(seed).sample(numbers, min(max(count, 0), len(numbers))):
         record = records[number]
-        console.rule(f"record {number + 1} of {len(records)}: {record.id}")
+        console.rule(Text(printable(f"record {number + 1} of {len(records)}: {record.id}")))
         figures = f"{record.plain_tokens} tokens, {record.forks} chunks, critical path {record.critical_path}"
         question = Text(printable(record.instruction), style="bold")
         console.print(question, "", answer(record), "", sep="\n", soft_wrap=True)

@@ -85,6 +85,10 @@ def test_records_are_shown(command):
     assert "theoretical speedup" in out
     same, _ = command("sharegpt_structure", inspect=2)
     assert same == out
+    path = Path("out/records.jsonl")
+    path.write_text(re.sub(r'"id": ?"[^"]*"', r'"id": "\\u001b]0;title\\u0007[/b]"', path.read_text()))
+    out, _ = command("sharegpt_structure", inspect=1)
+    assert "␛]0;title␇[/b]" in out
 
 
 def test_only_records_with_chunks_are_shown_on_request(command):
