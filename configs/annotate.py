@@ -11,6 +11,8 @@ Variants:
 
 sharegpt_structure  all usable ShareGPT pairs by their form alone, no network; under two minutes on two CPU cores, about
                     5,860 records
+local               your own pairs by their form, for your own model (docs/YOUR_MODEL.md); needs --config.source=FILE,
+                    --config.model.path=<the model, whose tokenizer is used>; seconds
 pasta               also later turns and other packaged data, filtered by the form of the answer: what the models in
                     checkpoints/ were trained on; under two minutes on two CPU cores, 2,431 records
 own                 a model's own answers, with promises as long as their chunks; needs --config.source=<a file that
@@ -29,11 +31,25 @@ from pasta_jax.annotate.settings import (
     ToySettings,
 )
 from pasta_jax.runs.settings import changed
+from pasta_jax.weights.settings import ModelSource
 
 
 def sharegpt_structure() -> FormSettings:
     """ShareGPT pairs by their form alone, no network."""
     return FormSettings()
+
+
+def local() -> FormSettings:
+    """Your own pairs by their form, of any length, in the tokens of your model: source and model.path."""
+    return changed(
+        FormSettings(),
+        source="",
+        prompt_words=(1, 10_000),
+        response_words=(1, 10_000),
+        drop_evaluation=False,
+        validation_percent=10,  # of a small set, the default may hold out none
+        model=ModelSource(),
+    )
 
 
 def pasta() -> FormSettings:

@@ -1,4 +1,4 @@
-"""Train a model on PASTA-LANG: Pasta-SFT, or with --config.strip_tags=True Baseline-SFT on the same answers.
+r"""Train a model on PASTA-LANG: Pasta-SFT, or with --config.strip_tags=True Baseline-SFT on the same answers.
 
     python -m launch.sft --config=configs/sft.py:toy --workdir=runs/toy
 
@@ -15,7 +15,10 @@ toy           the toy task: five minutes on two CPU cores; afterwards nearly all
               to 100% of the held-out answers are byte-exact, depending on the seed (docs/RESULTS.md)
 smollm2_135m  SmolLM2 with an adapter; needs --config.data.records=<folder that launch.annotate wrote>. On two CPU cores
               a step of 2 rows of 512 tokens takes about 8 s and 5 GB, so it is meant for accelerators. For a first try:
-              --config.data.rows=2 "--config.data.lengths=(512,)" --config.train.epochs=0 --config.train.steps=20
+
+    python -m launch.sft --config=configs/sft.py:smollm2_135m --config.data.records=runs/structure --workdir=runs/try \
+        --config.data.rows=2 "--config.data.lengths=(512,)" --config.train.epochs=0 --config.train.steps=20
+
 local         any Gemma or Llama model at --config.model.path=<GGUF file, Hugging Face folder or id>, in the same way
 pasta         what pasta_sft and baseline_sft were trained with, but for what the commands in docs/results/adapters.md
               change: SmolLM2 with an adapter, on records of launch.annotate's :pasta; 280 tokens per second on two

@@ -1,7 +1,6 @@
 """What the launch scripts share: config flags, --help, one-line errors with their exit code, the name of the device."""
 
 import contextlib
-import shlex
 import sys
 import typing
 from collections.abc import Callable
@@ -90,14 +89,6 @@ def _print_help(script: str, argument: str, module: ModuleType, settings: object
     usage = f"python -m launch.{name} {argument}[--flag=value …]"
     print(console.as_typed(command_help.text(usage, summary, options, module, settings)), flush=True)
     sys.exit(0)
-
-
-def print_next(workdir: str, toy: bool) -> None:
-    """Print, in the first process, the command that decodes with the model of a finished run."""
-    variant, question = ("toy", "") if toy else ("local", " 'Give three tips for staying healthy.'")
-    command = f"python -m launch.decode --config=configs/decode.py:{variant} --config.model.path={shlex.quote(workdir)}"
-    if processes.is_first():
-        print(f"next: {console.as_typed(command)}{question}", flush=True)
 
 
 def announce_device() -> None:

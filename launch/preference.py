@@ -8,6 +8,7 @@ import sys
 from absl import flags
 
 from launch import cli
+from pasta_jax.command import console
 from pasta_jax.errors import PastaError
 from pasta_jax.files.remote import path_of
 from pasta_jax.preference.settings import PreferenceSettings
@@ -36,7 +37,7 @@ def main(settings: PreferenceSettings) -> None:
         sys.exit(stop.exit_code)
     if processes.is_first():
         print(report.table())
-        cli.print_next(WORKDIR.value, bool(settings.prompts.toy))
+        console.print_next(WORKDIR.value, bool(settings.prompts.toy))
         print(json.dumps(report.fields()))
     if report.no_pairs:
         raise PastaError(report.no_pairs)

@@ -7,8 +7,10 @@ import sys
 from absl import flags
 
 from launch import cli
+from pasta_jax.command import console
 from pasta_jax.errors import PastaError
 from pasta_jax.files.remote import path_of
+from pasta_jax.runs import processes
 from pasta_jax.train.settings import SftSettings
 
 WORKDIR = flags.DEFINE_string(  # other scripts have one too, and a test process may import several
@@ -34,7 +36,8 @@ def main(settings: SftSettings) -> None:
         result = sft.run(settings, path_of(WORKDIR.value), stopping, command)
     if result.model is None:
         sys.exit(stop.exit_code)
-    cli.print_next(WORKDIR.value, bool(settings.data.toy))
+    if processes.is_first():
+        console.print_next(WORKDIR.value, bool(settings.data.toy))
 
 
 if __name__ == "__main__":

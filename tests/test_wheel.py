@@ -97,3 +97,10 @@ def test_a_clones_texts_are_left_as_they_are():
     text = "python -m launch.compile_tpu --help"
     assert console.as_typed(text) == text
     assert console.as_typed(text, console._IN_WHEEL) == "pasta-compile-tpu --help"
+
+
+@pytest.mark.parametrize(("toy", "variant", "question"), [(False, "local", " 'Give three"), (True, "toy", "\n")])
+def test_a_finished_run_names_the_next_command(toy, variant, question, capsys):
+    console.print_next("runs/my model", toy)
+    command = f"python -m launch.decode --config=configs/decode.py:{variant} --config.model.path='runs/my model'"
+    assert capsys.readouterr().out.startswith(f"next: {command}{question}")

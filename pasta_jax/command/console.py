@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import shlex
 import sys
 from pathlib import Path
 
@@ -16,6 +17,13 @@ def main() -> None:
     name = Path(sys.argv[0]).stem.removeprefix("pasta-").replace("-", "_")
     sys.path.insert(0, str(ROOT))
     runpy.run_module(f"launch.{name}", run_name="__main__", alter_sys=True)
+
+
+def print_next(workdir: str, toy: bool) -> None:
+    """Print the command that decodes with the model of a finished run."""
+    variant, question = ("toy", "") if toy else ("local", " 'Give three tips for staying healthy.'")
+    command = f"python -m launch.decode --config=configs/decode.py:{variant} --config.model.path={shlex.quote(workdir)}"
+    print(f"next: {as_typed(command)}{question}", flush=True)
 
 
 def as_typed(page: str, root: Path = ROOT) -> str:

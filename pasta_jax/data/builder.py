@@ -134,11 +134,12 @@ class Examples(Sequence[Example]):
         sources.refuse_for_training(self.about.sources)
         if self.about.tokenizer != tokenizer_fingerprint(tokenizer):
             raise PastaError(
-                f"{folder}: written with another tokenizer than {tokenizer.name}; write it again with this one"
+                f"{folder}: written with another tokenizer than {tokenizer.name}; write it again by launch.annotate "
+                "with this model as --config.model.preset or --config.model.path"
             )
         if not self.about.counts.get(split):
             splits = ", ".join(split for split, count in self.about.counts.items() if count)
-            raise PastaError(f"{folder}: no split {split!r}; choose one of {splits}")
+            raise PastaError(f"{folder}: no split {split!r}, only {splits}; set --config.data.held_out=0 to do without")
         self._tokenizer, self._strip, self._positions, self._tree = tokenizer, strip_tags, positions, tree
         tfds = _import_tfds()
         try:
