@@ -32,7 +32,7 @@ PACKAGED = ("smollm2_135m", "gemma3_270m")  # presets whose weights a package sh
 
 
 _SPARE_PIECES = 1024  # that a tokenizer may have beyond the rows of its model's embedding, as for images
-_WHAT_TO_USE = "use a GGUF file, or a folder with config.json and *.safetensors"
+_WHAT_TO_USE = "use a GGUF file, a folder with config.json and *.safetensors, or the workdir of launch.sft"
 
 
 def load_model(

@@ -230,7 +230,7 @@ def test_missing_and_mismatched_models_are_refused(tmp_path):
         ("", "", "no model named"),
         ("gemma_8b", "", "unknown model preset 'gemma_8b'"),
         ("gemma_7b", "", "gemma_7b: no package ships its weights"),
-        ("", str(path), "not found; use a GGUF file, or a folder"),
+        ("", str(path), "not found; use a GGUF file, a folder with .*, or the workdir of launch.sft"),
     ):
         with pytest.raises(PastaError, match=message):
             load_model(preset, place)
