@@ -40,6 +40,8 @@ def main(settings: AnnotateSettings) -> None:
     if summary.unanswered:
         reasons = ", ".join(f"{reason}: {count}" for reason, count in summary.unanswered.items())
         raise EndpointDown(f"pairs without an answer ({reasons}); rerun the command to ask for them again")
+    if not summary.kept:
+        raise PastaError(f"{folder}: no record was kept; refused.jsonl there says why of each")
 
 
 if __name__ == "__main__":

@@ -70,9 +70,9 @@ def _annotate(
             check(annotation)
             return {"text": annotation}
         except TextChanged as error:
-            failure = {"failure": "rewritten", "detail": str(error)}
+            failure = {"failure": "rewritten", "detail": str(error), "refused": answer}
         except LangError as error:
-            failure = {"failure": error.rule, "detail": str(error)}
+            failure = {"failure": error.rule, "detail": str(error), "refused": answer}
         messages = retry_question(messages, answer, failure["detail"])
     return failure
 

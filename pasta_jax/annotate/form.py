@@ -6,7 +6,6 @@ model of a hundred million parameters learns this form from some thousand record
 
 import hashlib
 import re
-from collections import Counter
 from collections.abc import Iterable
 from itertools import chain, zip_longest
 
@@ -73,20 +72,20 @@ def kind_of(record: Record) -> str:
     return "short fact" if len(record.response.split()) < 60 else "prose"
 
 
-def keep(verdicts: Iterable[Record | Refusal], limits: FormFilter) -> tuple[list[Record | Refusal], Counter[str]]:
-    """The verdicts without the records that are not kept, in order, and the number of those by reason.
+def keep(verdicts: Iterable[Record | Refusal], limits: FormFilter) -> tuple[list[Record | Refusal], list[Refusal]]:
+    """The verdicts without the records that are not kept, in order, and those, each with its reason.
 
     Every kind of answer without a fork has an equal part in their share, as far as there are enough.
     """
     verdicts = list(verdicts)
-    left_out: Counter[str] = Counter()
+    reasons: dict[str, str] = {}
     forked: set[str] = set()
     plain: dict[str, list[str]] = {}
     for record in verdicts:
         if isinstance(record, Refusal):
             continue
         if reason := refusal(limits, record):
-            left_out[f"form: {reason}"] += 1
+            reasons[record.id] = reason
         elif record.forks:
             forked.add(record.id)
         else:
@@ -94,9 +93,14 @@ def keep(verdicts: Iterable[Record | Refusal], limits: FormFilter) -> tuple[list
     count = round(limits.unforked / (1 - limits.unforked) * len(forked))
     kinds = [sorted(ids, key=_hash) for _, ids in sorted(plain.items())]
     in_turn = [id for id in chain(*zip_longest(*kinds)) if id is not None]
-    left_out["form: enough without a fork"] += len(in_turn[count:])
+    reasons |= dict.fromkeys(in_turn[count:], "enough without a fork")
     kept = forked.union(in_turn[:count])
-    return [v for v in verdicts if isinstance(v, Refusal) or v.id in kept], +left_out
+    left_out = [
+        Refusal(v.id, v.source, v.origin, f"form: {reasons[v.id]}", "", v.program)
+        for v in verdicts
+        if isinstance(v, Record) and v.id not in kept
+    ]
+    return [v for v in verdicts if isinstance(v, Refusal) or v.id in kept], left_out
 
 
 def _hash(id: str) -> str:

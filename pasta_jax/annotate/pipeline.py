@@ -18,12 +18,13 @@ from pasta_jax.annotate.settings import (
     LikelihoodSettings,
     ToySettings,
 )
-from pasta_jax.annotate.verify import verify
+from pasta_jax.annotate.verify import Refusal, verify
 from pasta_jax.data import builder, sources
 from pasta_jax.data.pairs import Pair, Unreadable, id_of, split_of
 from pasta_jax.data.records import read_records
 from pasta_jax.errors import PastaError
 from pasta_jax.files import packages
+from pasta_jax.files.remote import local, path_of
 from pasta_jax.files.workdir import claim
 from pasta_jax.llm.cache import total_cost
 from pasta_jax.progress import doing, say, track
@@ -64,7 +65,7 @@ def _run(settings: AnnotateSettings, folder: Path) -> Summary | None:
     ]
     if isinstance(settings, FormSettings) and settings.form:
         verdicts, left_out = keep(verdicts, settings.form)
-        skipped.left_out.update(left_out)
+        skipped.left_out.extend(left_out)
     source = settings.records or settings.source
     cost = total_cost(folder / ANSWERS, settings.endpoint) if isinstance(settings, EndpointSettings) else None
     summary = write_results(folder, verdicts, skipped, settings.annotator, source, tokenizer.name, cost)
@@ -87,9 +88,9 @@ def write_dataset(folder: Path, tokenizer: Tokenizer) -> None:
 
 def read_pairs(settings: AnnotateSettings) -> tuple[list[Pair], Skipped]:
     """The pairs to annotate, in order, and the records that were skipped."""
-    skipped = Skipped([], Counter(), Counter())
+    skipped = Skipped([], [], Counter())
     if settings.records:
-        records = read_records(Path(settings.records))
+        records = read_records(path_of(settings.records))
         pairs = [Pair(r.id, r.system, r.instruction, r.response, r.source, r.origin) for r in records]
     elif isinstance(settings, ToySettings):
         pairs = [
@@ -108,13 +109,18 @@ def read_pairs(settings: AnnotateSettings) -> tuple[list[Pair], Skipped]:
             raise PastaError(
                 f"{settings.source}: none of its {len(rows)} records is usable; widen prompt_words or response_words"
             )
-        skipped = Skipped([row for row in rows if isinstance(row, Unreadable)], left_out, Counter())
+        unreadable = [row for row in rows if isinstance(row, Unreadable)]
+        skipped = Skipped(unreadable, [_left_out(*each) for each in left_out], Counter())
     if settings.annotator == "own":
-        pairs = own.corrected(pairs, own.read_answers(Path(settings.source)))
+        pairs = own.corrected(pairs, own.read_answers(path_of(settings.source)))
     part = first_by_id(pairs, settings.max_pairs)
-    if len(part) < len(pairs):
-        skipped.left_out["beyond max_pairs"] += len(pairs) - len(part)
+    ids = {pair.id for pair in part}
+    skipped.left_out.extend(_left_out(pair, "beyond max_pairs") for pair in pairs if pair.id not in ids)
     return part, skipped
+
+
+def _left_out(pair: Pair, reason: str) -> Refusal:
+    return Refusal(pair.id, pair.source, pair.origin, reason, "", "")
 
 
 def first_by_id(pairs: Sequence[Pair], count: int) -> list[Pair]:
@@ -131,7 +137,7 @@ def tokenizer_for(source: ModelSource) -> Tokenizer:
         return toy_tokenizer()
     if not source.path and source.preset not in PACKAGED:
         raise PastaError(f"model {source.preset}: no package ships its tokenizer; set --config.model.path")
-    path = Path(source.path) if source.path else packages.path(source.preset)
+    path = local(path_of(source.path)) if source.path else packages.path(source.preset)
     return load_tokenizer(tokenizer_file(path) if path.is_dir() else path)
 
 
@@ -141,11 +147,11 @@ def annotator_for(settings: AnnotateSettings, pairs: Sequence[Pair], tokenizer: 
         case LikelihoodSettings():
             if not settings.records:
                 raise PastaError("config.records is missing: set the records.jsonl of the run whose chunks to weigh")
-            return annotators.by_likelihood(pairs, Path(settings.records), settings.model, settings.weighing)
+            return annotators.by_likelihood(pairs, path_of(settings.records), settings.model, settings.weighing)
         case EndpointSettings():
             return annotators.by_language_model(pairs, tokenizer, settings, folder / ANSWERS)
         case FormSettings(annotator="own"):
-            return annotators.by_own_answers(pairs, Path(settings.source), tokenizer)
+            return annotators.by_own_answers(pairs, path_of(settings.source), tokenizer)
         case ToySettings():
             return annotators.by_toy_task(pairs, settings.toy)
         case _:

@@ -15,6 +15,7 @@ from pasta_jax.view.plots import histograms
 
 RECORDS, REFUSED, SUMMARY = "records.jsonl", "refused.jsonl", "summary.json"
 TABLE, CHART = "statistics.md", "chart.svg"
+MOST_WITH_FORK = 0.9  # share of records; above it a warning
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Skipped:
     """Records of a source that were not annotated."""
 
     unreadable: list[Unreadable]
-    left_out: Counter[str]  # by reason
+    left_out: list[Refusal]
     unanswered: Counter[str]  # by reason; the next run asks for them again
 
 
@@ -63,6 +64,8 @@ class Summary:
                 f"with a fork {s.with_fork:,} ({s.share_with_fork:.1%}), theoretical speedup {s.speedup:.3f} "
                 f"(geometric mean; {s.speedup_with_fork:.3f} over answers with a fork)"
             )
+            if s.share_with_fork > MOST_WITH_FORK:
+                lines.append("nearly all answers have a fork; add some without, or a model learns to fork everywhere")
         if self.cost:
             lines.append(f"the endpoint's answers, all runs together: {self.cost.text()}")
         return "\n".join(lines)
@@ -85,9 +88,9 @@ def write_results(
         annotator=annotator,
         source=source,
         tokenizer=tokenizer,
-        read=len(verdicts) + len(skipped.unreadable) + skipped.left_out.total() + skipped.unanswered.total(),
+        read=len(verdicts) + len(skipped.unreadable) + len(skipped.left_out) + skipped.unanswered.total(),
         unreadable=dict(Counter(row.reason for row in skipped.unreadable).most_common()),
-        left_out=dict(sorted(skipped.left_out.items())),
+        left_out=dict(sorted(Counter(row.reason for row in skipped.left_out).items())),
         unanswered=dict(sorted(skipped.unanswered.items())),
         annotated=len(verdicts),
         kept=len(records),
@@ -97,7 +100,7 @@ def write_results(
         statistics=statistics(records) if records else None,
     )
     write_lines(folder / RECORDS, (record.json() for record in records))
-    write_lines(folder / REFUSED, (refusal.json() for refusal in [*unreadable, *refused]))
+    write_lines(folder / REFUSED, (refusal.json() for refusal in [*unreadable, *skipped.left_out, *refused]))
     if summary.statistics:
         write_whole(folder / TABLE, summary.statistics.table())
         write_whole(folder / CHART, histograms(panels_of(records)))

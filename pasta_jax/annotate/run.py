@@ -28,6 +28,7 @@ class Annotation(TypedDict, total=False):
     evidence: dict[str, object]  # measurements behind the program
     failure: str  # one of a few reasons, for counting
     detail: str
+    refused: str  # the text that failed
 
 
 @dataclasses.dataclass(frozen=True)

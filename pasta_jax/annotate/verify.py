@@ -41,7 +41,7 @@ def verify(
     pair: Pair, answer: Annotation, tokenizer: Tokenizer, max_tokens: int, annotator: str, split: str
 ) -> Record | Refusal:
     """The record of an annotator's answer, or why there is none. `max_tokens`: of prompt and answer, a pool's slots."""
-    shown = answer.get("text") or answer.get("program", "")
+    shown = answer.get("text") or answer.get("program") or answer.get("refused", "")
 
     def refuse(place: str, reason: str, detail: str) -> Refusal:
         return Refusal(pair.id, pair.source, place, reason, detail, shown)

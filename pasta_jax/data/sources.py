@@ -2,7 +2,6 @@
 
 import codecs
 import dataclasses
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from pasta_jax.data.turns import later_pairs
 from pasta_jax.errors import PastaError
 from pasta_jax.files import packages
 from pasta_jax.files.jsonl import begins_list, numbered_lines
+from pasta_jax.files.remote import local, path_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +72,7 @@ def rows_of(source: str) -> Iterator[Row]:
     elif source.startswith("tfds:"):
         rows = _tfds_rows(source)
     else:
-        rows = _rows_of_file(Path(source))
+        rows = _rows_of_file(local(path_of(source)))
     for place, row in rows:
         place = f"{_name(source)}: {place}"
         yield place, dataclasses.replace(row, place=place) if isinstance(row, Unreadable) else row
@@ -106,22 +106,22 @@ class Filter:
     drop_evaluation: bool  # those near a prompt of AlpacaEval, MT-bench or IFEval, which must be installed
 
 
-def select(pairs: Iterable[Pair], limits: Filter) -> tuple[list[Pair], Counter[str]]:
-    """The pairs to use, in order, and the number left out by reason."""
+def select(pairs: Iterable[Pair], limits: Filter) -> tuple[list[Pair], list[tuple[Pair, str]]]:
+    """The pairs to use, in order, and those left out, each with its reason."""
     evaluation = Near(evaluation_prompts() if limits.drop_evaluation else ())
     seen: set[str] = set()
     selection: list[Pair] = []
-    left_out: Counter[str] = Counter()
+    left_out: list[tuple[Pair, str]] = []
     for pair in pairs:
         key = prompt_key(pair.system, pair.instruction)
         if not _within(len(pair.instruction.split()), limits.prompt_words):
-            left_out["prompt length"] += 1
+            left_out.append((pair, "prompt length"))
         elif not _within(len(pair.response.split()), limits.response_words):
-            left_out["response length"] += 1
+            left_out.append((pair, "response length"))
         elif pair.instruction in evaluation:
-            left_out["evaluation prompt"] += 1
+            left_out.append((pair, "evaluation prompt"))
         elif limits.drop_duplicates and key in seen:
-            left_out["duplicate prompt"] += 1
+            left_out.append((pair, "duplicate prompt"))
         else:
             seen.add(key)
             selection.append(pair)

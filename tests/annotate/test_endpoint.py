@@ -1,5 +1,6 @@
 """Annotation by a model behind an API: answers that break the rules, the cache, tags laid over the source."""
 
+import json
 import re
 import time
 from pathlib import Path
@@ -61,6 +62,8 @@ def test_an_unusable_answer_is_a_failure_with_its_reason(answer, reason, tmp_pat
         pairs = [("fine", SOURCE), ("spoil", SOURCE), ("fine too", SOURCE)]
         before, failure, after = annotate(server.url, tmp_path / "cache", pairs)
     assert before == after == {"text": MARKED}, "good records beside a bad one survive"
+    text = json.loads(answer[2])["choices"][0]["message"]["content"]
+    assert failure.pop("refused", "") == text
     assert failure.keys() == {"failure", "detail"}
     assert failure["failure"] == reason
 

@@ -5,17 +5,21 @@ import json
 import random
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from configs import annotate as variants
+from launch import annotate
 from pasta_jax.annotate import pipeline, run
 from pasta_jax.annotate.results import Skipped, write_results
 from pasta_jax.annotate.run import Unanswered, collect_answers
 from pasta_jax.annotate.settings import AnnotateSettings
-from pasta_jax.annotate.verify import TEXT_CHANGED, verify
+from pasta_jax.annotate.verify import TEXT_CHANGED, Refusal, verify
 from pasta_jax.data.pairs import Pair, Unreadable, id_of
 from pasta_jax.errors import PastaError
+from pasta_jax.files import remote
+from pasta_jax.files.remote import path_of
 from pasta_jax.llm.cache import Cost
 from pasta_jax.progress import Progress
 from pasta_jax.runs.settings import changed
@@ -23,6 +27,7 @@ from pasta_jax.toy.task import problems
 from pasta_jax.toy.tokenizer import toy_tokenizer
 from pasta_jax.weights.load import export_model
 from pasta_jax.weights.model import Model
+from tests.helpers import bucket
 from tests.helpers.models import TINY, random_params
 from tests.helpers.traces import Chatty
 
@@ -106,7 +111,8 @@ def test_the_summary_counts_everything_once(tmp_path):
         verify(p, {"text": p.response + "x" * (n < 3)}, Chatty(), 900, "by hand", "train") for n, p in enumerate(PAIRS)
     ]
     unreadable = [Unreadable("mine: line 4", "a record must be JSON")]
-    skipped = Skipped(unreadable, Counter({"duplicate prompt": 2}), Counter({"timeout": 3}))
+    left_out = [Refusal(f"id{n}", "mine", f"mine: line {n}", "duplicate prompt", "", "") for n in (5, 6)]
+    skipped = Skipped(unreadable, left_out, Counter({"timeout": 3}))
     cost = Cost(7, 1_000_000, 200_000, None)
     summary = write_results(tmp_path, verdicts, skipped, "by hand", "mine", "bytes", cost)
     assert (summary.read, summary.annotated, summary.kept) == (18, 12, 9)
@@ -118,7 +124,10 @@ def test_the_summary_counts_everything_once(tmp_path):
     expected = f"refused: {TEXT_CHANGED}: 3\n  unanswered: timeout: 3\nkept 9 records\nwith a fork 0 (0.0%)"
     assert expected in summary.text()
     refused = [json.loads(line) for line in (tmp_path / "refused.jsonl").read_text().splitlines()]
-    assert [item["place"] for item in refused] == ["mine: line 4", *["source, line 2, column 1"] * 3]
+    assert [item["place"] for item in refused] == [
+        *(f"mine: line {n}" for n in (4, 5, 6)),
+        *["source, line 2, column 1"] * 3,
+    ]
     assert len((tmp_path / "records.jsonl").read_text().splitlines()) == 9
     assert "| records | 9 |" in (tmp_path / "statistics.md").read_text()
     assert not list(tmp_path.glob("*.part"))
@@ -127,7 +136,7 @@ def test_the_summary_counts_everything_once(tmp_path):
 RESULTS = ("records.jsonl", "refused.jsonl", "summary.json", "statistics.md", "chart.svg")
 
 
-def test_structure_goes_on_from_any_answer(tmp_path):
+def test_structure_goes_on_from_any_answer(tmp_path, capsys):
     """Answers with lists, and some that are refused or can't be read."""
     rng = random.Random(3)
     lines = []
@@ -140,6 +149,31 @@ def test_structure_goes_on_from_any_answer(tmp_path):
     summary = goes_on(changed(variants.sharegpt_structure(), source=source, drop_evaluation=False), "toy", "", tmp_path)
     assert (summary["kept"], len(summary["unreadable"]), len(summary["refused"])) == (20, 1, 1)
     assert summary["statistics"]["with_fork"] == 20
+    assert "nearly all answers have a fork; add some without" in capsys.readouterr().out
+
+
+def test_records_at_gs_are_read_as_they_were_written(monkeypatch, tmp_path):
+    """A source, its records as another run's input, and answers; short ones are left out of no run of `file`."""
+    bucket.install(monkeypatch, tmp_path)
+    remote.local.cache_clear()
+    rows = [{"prompt": f"Why {n}?", "text": "So.", "program": "So.", "finish_reason": "stop"} for n in range(3)]
+    path_of("gs://b/a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    common = dict(drop_evaluation=False, dataset=False, model={"preset": "toy"})
+    first = changed(variants.file(), source="gs://b/a.jsonl", **common)
+    assert pipeline.run(first, path_of("gs://b/first")).kept == 3
+    again = changed(first, source="", records="gs://b/first/records.jsonl")
+    assert pipeline.run(again, tmp_path / "again").kept == 3
+    own = changed(first, annotator="own")
+    assert pipeline.run(own, tmp_path / "own").kept == 3
+
+
+def test_a_run_that_keeps_nothing_fails_and_says_where_the_reasons_are(monkeypatch, tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps({"instruction": "Why?", "output": "So it is."}))
+    for flag, value in (("OUTPUT", str(tmp_path / "run")), ("INSPECT", None), ("FORKS", False)):
+        monkeypatch.setattr(annotate, flag, SimpleNamespace(value=value))
+    common = dict(source=str(tmp_path / "a.jsonl"), drop_evaluation=False, dataset=False, model={"preset": "toy"})
+    with pytest.raises(PastaError, match=r"run: no record was kept; refused\.jsonl there says why"):
+        annotate.main(changed(variants.file(), max_tokens=1, **common))
 
 
 @pytest.mark.slow
@@ -169,7 +203,7 @@ def goes_on(settings: AnnotateSettings, preset: str, model: str, folder: Path) -
             (folder / name).mkdir()
             progress = (folder / "whole" / run.PROGRESS).read_bytes()
             (folder / name / run.PROGRESS).write_bytes(progress[: len(progress) * 2 // 5])
-        pipeline.run(settings, folder / name)
+        print(pipeline.run(settings, folder / name).text())
     for name in RESULTS:
         assert (folder / "cut" / name).read_bytes() == (folder / "whole" / name).read_bytes(), name
     return json.loads((folder / "whole/summary.json").read_text())

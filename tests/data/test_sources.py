@@ -148,7 +148,11 @@ def test_selection_counts_every_pair_left_out(tmp_path):
     pairs = read(write(tmp_path / "a.jsonl", *({"instruction": a, "output": b} for a, b in rows)))
     selection, left_out = select(pairs, LIMITS)
     assert [pair.instruction for pair in selection] == ["why is it", "why"]
-    assert left_out == {"duplicate prompt": 1, "prompt length": 1, "response length": 1}
+    assert [(pair.origin, reason) for pair, reason in left_out] == [
+        ("a.jsonl: line 2", "duplicate prompt"),
+        ("a.jsonl: line 3", "prompt length"),
+        ("a.jsonl: line 4", "response length"),
+    ]
 
 
 def test_splits_depend_on_the_prompt_alone():
@@ -179,7 +183,8 @@ def test_packaged_data():
         Pair("", system, text, "so", "mine")
         for text in (pair.instruction.upper(), pair.instruction.strip("?.") + " !", second)
     ]
-    assert select(copies, Filter((1, 99), (1, 9), True, drop_evaluation=True))[1] == {"evaluation prompt": 3}
+    _, left_out = select(copies, Filter((1, 99), (1, 9), True, drop_evaluation=True))
+    assert left_out == [(copy, "evaluation prompt") for copy in copies]
 
 
 def test_known_preferences_compare_the_answers_that_end_a_conversation(tmp_path, monkeypatch):
