@@ -31,6 +31,7 @@ from pasta_jax.progress import doing, say, track
 from pasta_jax.runs import processes
 from pasta_jax.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from pasta_jax.toy.tokenizer import toy_tokenizer
+from pasta_jax.weights.config_file import read_config
 from pasta_jax.weights.load import PACKAGED, tokenizer_file
 from pasta_jax.weights.settings import ModelSource
 
@@ -138,7 +139,10 @@ def tokenizer_for(source: ModelSource) -> Tokenizer:
     if not source.path and source.preset not in PACKAGED:
         raise PastaError(f"model {source.preset}: no package ships its tokenizer; set --config.model.path")
     path = local(path_of(source.path)) if source.path else packages.path(source.preset)
-    return load_tokenizer(tokenizer_file(path) if path.is_dir() else path)
+    if path.is_dir():
+        read_config(path)  # what can't be trained is refused before annotating
+        path = tokenizer_file(path)
+    return load_tokenizer(path)
 
 
 def annotator_for(settings: AnnotateSettings, pairs: Sequence[Pair], tokenizer: Tokenizer, folder: Path) -> Annotator:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import random
+import shutil
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from pasta_jax.annotate.settings import AnnotateSettings
 from pasta_jax.annotate.verify import TEXT_CHANGED, Refusal, verify
 from pasta_jax.data.pairs import Pair, Unreadable, id_of
 from pasta_jax.errors import PastaError
-from pasta_jax.files import remote
+from pasta_jax.files import packages, remote
 from pasta_jax.files.remote import path_of
 from pasta_jax.llm.cache import Cost
 from pasta_jax.progress import Progress
@@ -27,6 +28,7 @@ from pasta_jax.toy.task import problems
 from pasta_jax.toy.tokenizer import toy_tokenizer
 from pasta_jax.weights.load import export_model
 from pasta_jax.weights.model import Model
+from pasta_jax.weights.settings import ModelSource
 from tests.helpers import bucket
 from tests.helpers.models import TINY, random_params
 from tests.helpers.traces import Chatty
@@ -165,6 +167,13 @@ def test_records_at_gs_are_read_as_they_were_written(monkeypatch, tmp_path):
     assert pipeline.run(again, tmp_path / "again").kept == 3
     own = changed(first, annotator="own")
     assert pipeline.run(own, tmp_path / "own").kept == 3
+
+
+def test_a_model_that_cannot_be_trained_is_refused_before_annotating(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "unknown"}')
+    shutil.copy(packages.path("smollm2_135m"), tmp_path / "tokenizer.json")
+    with pytest.raises(PastaError, match="unsupported model_type 'unknown'"):
+        pipeline.tokenizer_for(ModelSource(path=str(tmp_path)))
 
 
 def test_a_run_that_keeps_nothing_fails_and_says_where_the_reasons_are(monkeypatch, tmp_path):
