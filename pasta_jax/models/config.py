@@ -51,7 +51,7 @@ class Rope:
 
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig:
-    """Covers Gemma 1, 2, 3 and the Llama family."""
+    """Covers Gemma 1, 2, 3, the Llama family and Qwen 2."""
 
     vocab: Rows  # embedding rows, tags and padding included
     layers: Layers
@@ -68,6 +68,7 @@ class TransformerConfig:
     scaled_embed: bool = False  # embeddings times sqrt(embed), as in Gemma
     post_norms: bool = False  # also a norm after each branch, as in Gemma 2 and 3
     qk_norm: bool = False  # a norm of each query and key head, as in Gemma 3
+    qkv_bias: bool = False  # queries, keys and values have a bias, as in Qwen 2
     query_scalar: Size | None = None  # scores are scaled by query_scalar ** -0.5; None: head_dim
     attention_cap: AboveZero | None = None  # soft caps of Gemma 2
     logit_cap: AboveZero | None = None

@@ -77,6 +77,8 @@ def plain_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
         "up": (c.ff, c.embed),
         "down": (c.embed, c.ff),
     }
+    if c.qkv_bias:
+        shapes |= {"q_bias": (q,), "k_bias": (kv,), "v_bias": (kv,)}
     return shapes | {name: (c.head_dim if name in ("q_norm", "k_norm") else c.embed,) for name in norm_names(c)}
 
 
@@ -90,9 +92,12 @@ def packed_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
         "down": (c.embed, c.ff),
     }
     plain = plain_shapes(c)
-    return {f"{name}/kernel": shape for name, shape in kernels.items()} | {
-        f"{name}/weight": plain[name] for name in norm_names(c)
-    }
+    biases = {"qkv/bias": kernels["qkv"][:-1]} if c.qkv_bias else {}
+    return (
+        {f"{name}/kernel": shape for name, shape in kernels.items()}
+        | biases
+        | {f"{name}/weight": plain[name] for name in norm_names(c)}
+    )
 
 
 def unpack_layer(layer: dict, config: TransformerConfig) -> Plain:
@@ -100,6 +105,9 @@ def unpack_layer(layer: dict, config: TransformerConfig) -> Plain:
     plain = {name: np.asarray(layer[name]["weight"]) for name in norm_names(config)}
     for name in PARTS:
         plain |= split_kernel(name, np.asarray(layer[name]["kernel"]), config)
+    if config.qkv_bias:
+        parts = split_kernel("qkv", np.asarray(layer["qkv"]["bias"])[..., None], config)
+        plain |= {f"{part}_bias": bias.reshape(-1) for part, bias in parts.items()}
     return plain
 
 

@@ -1,4 +1,4 @@
-"""One transformer for Gemma 1, 2, 3 and the Llama family: Linen modules used as pure functions.
+"""One transformer for Gemma 1, 2, 3, the Llama family and Qwen 2: Linen modules used as pure functions.
 
 `trunk` runs the layers and `logits` the head, both over a plain parameter tree. The tree's layout (layers.py) decides
 whether layers are scanned (accelerators: one small program) or unrolled (CPU: XLA would copy each layer's slice of a
@@ -40,6 +40,7 @@ class Dense(nn.Module):
     """
 
     outputs: tuple[int, ...]
+    has_bias: bool = False
 
     @nn.compact
     def __call__(self, x):
@@ -47,8 +48,8 @@ class Dense(nn.Module):
         rows_NxI = x.reshape(math.prod(lead), inputs)
         stored = self.variables.get("params", {})
         if holds_panels(stored):
-            return product(rows_NxI, stored, math.prod(self.outputs)).reshape(*lead, *self.outputs)
-        if self.has_variable("params", "columns"):
+            y_NxO = product(rows_NxI, stored, math.prod(self.outputs))
+        elif self.has_variable("params", "columns"):
             y_NxO = matmul_columns(rows_NxI, self.get_variable("params", "columns").reshape(inputs, -1))
         else:
             y_NxO = matmul(rows_NxI, self.param("kernel", kernel_init, (*self.outputs, inputs)))
@@ -56,6 +57,9 @@ class Dense(nn.Module):
             down = self.get_variable("params", "lora_a")  # [rank, inputs]
             up = self.get_variable("params", "lora_b")  # [*outputs, rank]
             y_NxO = y_NxO + matmul(matmul(rows_NxI, down), up.reshape(-1, up.shape[-1]))
+        if self.has_bias:
+            bias = self.param("bias", nn.initializers.zeros_init(), self.outputs)
+            y_NxO = y_NxO + bias.reshape(1, -1).astype(y_NxO.dtype)
         return y_NxO.reshape(*lead, *self.outputs)
 
 
@@ -138,7 +142,7 @@ class Layer(nn.Module):
         h = RMSNorm(c.norm_eps, name="attn_norm")(x_BxTxE)
         # Per key/value head: its G query heads, then the key, then the value. One matrix, so that a step reads it in
         # one pass; grouped by key/value head, so that sharding over K keeps the heads of a group together.
-        qkv_BxTxKxG2xD = Dense((c.kv_heads, c.groups + 2, c.head_dim), name="qkv")(h)
+        qkv_BxTxKxG2xD = Dense((c.kv_heads, c.groups + 2, c.head_dim), c.qkv_bias, name="qkv")(h)
         q, k, v = jnp.split(qkv_BxTxKxG2xD, (c.groups, c.groups + 1), axis=3)
         q = q.reshape(*q.shape[:2], c.heads, c.head_dim)
         k, v = k[:, :, :, 0], v[:, :, :, 0]

@@ -16,6 +16,7 @@ DECAYS: tuple[tuple[str, bool], ...] = (
     (r"\w+_norm/weight", False),  # a norm's neutral value is 1, not 0
     (r"tag_rows/(embed|head)", False),  # only a token's own row gets a gradient, decay would shrink all rows
     (r"(embed|head)", False),
+    (r"bias", False),
     (r"kernel", True),
     (r"lora_[ab]", True),
 )

@@ -95,7 +95,9 @@ def merge_on_host(params: Params, adapter: Params, tags: TagIds) -> Params:
         return np.asarray(_merge_kernel(jnp.asarray(kernel), pair))
 
     def one(layer, pairs):
-        return layer | {name: {"kernel": on_host(layer[name]["kernel"], pair)} for name, pair in pairs.items()}
+        return layer | {
+            name: layer[name] | {"kernel": on_host(layer[name]["kernel"], pair)} for name, pair in pairs.items()
+        }
 
     tables = {name: np.array(params[name]) for name in adapter["tag_rows"]}
     for name, table in tables.items():
@@ -104,7 +106,9 @@ def merge_on_host(params: Params, adapter: Params, tags: TagIds) -> Params:
 
 
 def _merge_layer(layer: Params, pairs: Params) -> Params:
-    return layer | {name: {"kernel": _merge_kernel(layer[name]["kernel"], pair)} for name, pair in pairs.items()}
+    return layer | {
+        name: layer[name] | {"kernel": _merge_kernel(layer[name]["kernel"], pair)} for name, pair in pairs.items()
+    }
 
 
 def _merge_kernel(kernel: jax.Array, pair: Params) -> jax.Array:

@@ -15,7 +15,7 @@ from pasta_jax.weights import families
 from pasta_jax.weights.families import FIELD_NAMES, SHAPE, TRANSFORMERS, Family
 
 SECTION = "pasta_jax"  # our key in config.json
-_FIX = "use the config.json of a Gemma or Llama model"
+_FIX = "use the config.json of a supported model"
 _ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu", "gelu": "gelu"}  # Gemma 1 states the last for the second
 
 
@@ -63,6 +63,7 @@ class _File(families.stated_in(TRANSFORMERS), frozen=True, kw_only=True):
     mlp_bias: bool | None = None
     tie_word_embeddings: bool | None = None
     query_pre_attn_scalar: Size | None = None
+    use_sliding_window: bool | None = None
     sliding_window_pattern: Positive | None = None
     layer_types: Annotated[tuple[str, ...], Meta(max_length=1000)] | None = None
     rope_theta: AboveZero | None = None
@@ -110,6 +111,8 @@ def _config(raw: Any, path: Path) -> tuple[Family, TransformerConfig]:
         if file.window is None:
             raise PastaError(f"{path}: sliding_window: missing; {_FIX}")
         fields |= {"global_every": _global_every(file, family, path), "query_scalar": file.query_pre_attn_scalar}
+    elif file.use_sliding_window or (file.window is not None and file.use_sliding_window is None):
+        raise PastaError(f"{path}: unsupported sliding_window of a {kind} model; use a model without")
     if "local_rope" in family.features:
         own = file.rope_parameters and file.rope_parameters.sliding_attention
         if base := (own and own.rope_theta) or file.rope_local_base_freq:

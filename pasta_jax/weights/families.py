@@ -78,7 +78,9 @@ class Family:
         """A tensor's name in files."""
         if layer is None:
             return f"{TABLES[name][column]}.weight"
-        return f"{('model.layers', 'blk')[column]}.{layer}.{self.layer[name][column]}.weight"
+        matrix, is_bias = name.removesuffix("_bias"), name.endswith("_bias")
+        place = f"{('model.layers', 'blk')[column]}.{layer}.{self.layer[matrix][column]}"
+        return f"{place}.{'bias' if is_bias else 'weight'}"
 
     def ours(self, column: int, name: str, array: np.ndarray, head_dim: int) -> np.ndarray:
         """A file's array with our values, in our order of rows."""
@@ -101,11 +103,14 @@ class Family:
         return config_of(self.features | own | fields, str(place), fix)
 
 
+_LLAMA = {"activation": "silu", "tied_head": False}
 _GEMMA = {"activation": "gelu", "tied_head": True, "scaled_embed": True}
 _GEMMA2 = _GEMMA | {"post_norms": True, "global_every": 2}
 _GEMMA3 = _GEMMA | {"post_norms": True, "qk_norm": True, "global_every": 6, "local_rope": {"base": 10_000.0}}
 FAMILIES = (
-    Family(("llama", "llama"), "LlamaForCausalLM", {"activation": "silu", "tied_head": False}, rotates_pairs=True),
+    Family(("llama", "llama"), "LlamaForCausalLM", _LLAMA, rotates_pairs=True),
+    Family(("mistral", "llama"), "MistralForCausalLM", _LLAMA, rotates_pairs=True),
+    Family(("qwen2", "qwen2"), "Qwen2ForCausalLM", _LLAMA | {"qkv_bias": True}),
     Family(("gemma", "gemma"), "GemmaForCausalLM", _GEMMA, norm_offset=1.0),
     Family(
         ("gemma2", "gemma2"),
@@ -126,7 +131,7 @@ FAMILIES = (
         query_scalars={62: 168},  # of 27B
     ),
 )
-_DISTINCT = ("scaled_embed", "post_norms", "qk_norm")
+_DISTINCT = ("scaled_embed", "post_norms", "qk_norm", "qkv_bias")
 
 
 def of_config(config: TransformerConfig) -> Family:
@@ -143,7 +148,7 @@ def of_file(column: int, kind: Any, place: Path, what: str) -> Family:
     for family in FAMILIES:
         if family.kinds[column] == kind:
             return family
-    known = ", ".join(family.kinds[column] for family in FAMILIES)
+    known = ", ".join(dict.fromkeys(family.kinds[column] for family in FAMILIES))
     raise PastaError(f"{place}: unsupported {what} {kind!r}; use a model of {known}")
 
 

@@ -62,9 +62,10 @@ def in_blocks(gguf: File, family: Family, config: TransformerConfig, params: Par
 
     def kernel(l: int, name: str, leaves: Params) -> Params:
         parts = {plain: blocks(plain, l) for plain in PARTS[name]}
+        others = {name: leaf for name, leaf in leaves.items() if name != "kernel"}
         if None in parts.values():
-            return {"panels": by_panels(_matrix(leaves["kernel"]))}
-        return of_blocks(quantized.joined(parts, lambda fields: _matrix(join_kernel(name, fields, config))))
+            return {"panels": by_panels(_matrix(leaves["kernel"]))} | others
+        return others | of_blocks(quantized.joined(parts, lambda fields: _matrix(join_kernel(name, fields, config))))
 
     def table(name: str) -> Params:
         rows, found = params[name], blocks(name)
@@ -91,7 +92,7 @@ def with_pairs(params: Params, adapter: Params) -> Params:
         a, b = np.asarray(pair["lora_a"]), _matrix(np.asarray(pair["lora_b"]))
         if "codes" in leaves:
             return leaves | {"a": a, "b": by_panels(b)}
-        return {"panels": leaves["panels"] + by_panels(b @ a)}
+        return leaves | {"panels": leaves["panels"] + by_panels(b @ a)}
 
     layers = tuple(
         layer | {name: join(layer[name], pair) for name, pair in pairs.items()}
@@ -108,7 +109,8 @@ def _matrix(kernel: np.ndarray) -> np.ndarray:
 
 def _replaced(params: Params, change: Callable[[np.ndarray], Params]) -> Params:
     def one(leaves: dict[str, np.ndarray]) -> Params:
-        return change(leaves["kernel"]) if set(leaves) == {"kernel"} else leaves
+        others = {name: leaf for name, leaf in leaves.items() if name != "kernel"}
+        return change(leaves["kernel"]) | others if "kernel" in leaves else leaves
 
     layers = tuple({part: one(leaves) for part, leaves in layer.items()} for layer in params["layers"])
     table = "head" if "head" in params else "embed"

@@ -70,10 +70,16 @@ def params_of(files: Tensors, column: int, family: Family, config: TransformerCo
     def kernel(name: str, layer: int) -> np.ndarray:
         return join_kernel(name, {part: read(part, layer) for part in PARTS[name]}, config)
 
+    def bias(layer: int) -> np.ndarray:
+        parts = {part: read(f"{part}_bias", layer)[:, None] for part in PARTS["qkv"]}
+        return join_kernel("qkv", parts, config)[..., 0]
+
     def layer(l: int) -> Params:
         kernels = {
             name: {"kernel": Deferred(packed[f"{name}/kernel"], functools.partial(kernel, name, l))} for name in PARTS
         }
+        if config.qkv_bias:
+            kernels["qkv"]["bias"] = Deferred(packed["qkv/bias"], functools.partial(bias, l))
         return kernels | {
             name: {"weight": Deferred(plain[name], functools.partial(read, name, l))} for name in norm_names(config)
         }

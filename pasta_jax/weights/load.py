@@ -72,8 +72,8 @@ def read_model(preset: str, path: str, deferred: bool = False, blocks: bool = Fa
         params = params if deferred else read_now(params)
     else:
         config, params, fingerprint, tokenizer = read_gguf(source, BLOCKS if blocks else "", deferred)
-    if preset and not same_architecture(config, PRESETS[preset]):
-        raise PastaError(f"{source}: not a {preset} ({difference(config, PRESETS[preset])}); choose another preset")
+    if preset and (different := difference(config, PRESETS[preset])):
+        raise PastaError(f"{source}: not a {preset} ({different}); choose another preset")
     fingerprint = fingerprint or fingerprint_of(config, params, tokenizer)
     defaults = read_defaults(source) if source.is_dir() else None
     name = preset or (source.stem if source.is_file() else Path(path).name)
@@ -93,18 +93,16 @@ def is_gguf(path: Path) -> bool:
         return file.read(4) == b"GGUF"
 
 
-def same_architecture(config: TransformerConfig, preset: TransformerConfig) -> bool:
-    """Equal except for vocabulary rows, which tags and padding change, and the stated context."""
-    return dataclasses.replace(config, vocab=preset.vocab, context=preset.context) == preset
-
-
 def difference(config: TransformerConfig, preset: TransformerConfig) -> str:
-    """The first field in which a file differs from its preset."""
+    """The first field in which a file differs from its preset; empty if there is none.
+
+    Vocabulary rows, which tags and padding change, and the stated context may differ.
+    """
     for field in dataclasses.fields(config):
         actual, expected = getattr(config, field.name), getattr(preset, field.name)
         if field.name not in ("vocab", "context") and actual != expected:
             return f"{field.name} is {actual}, not {expected}"
-    raise AssertionError("no difference")
+    return ""
 
 
 def read_gguf(path: Path, form: str = "", deferred: bool = False) -> tuple[TransformerConfig, Params, str, Tokenizer]:
@@ -186,6 +184,8 @@ def fingerprint_of(config: TransformerConfig, params: Params, tokenizer: Tokeniz
     """
     shape = dataclasses.asdict(config)
     del shape["vocab"], shape["context"]
+    if not config.qkv_bias:  # a feature that fingerprints of other models don't know
+        del shape["qkv_bias"]
     tags, samples = tokenizer.tags, 64
     parts = [json.dumps(shape, sort_keys=True)]
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):

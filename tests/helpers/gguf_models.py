@@ -25,6 +25,7 @@ LLAMA = dataclasses.replace(
     TOY, scaled_embed=False, post_norms=False, qk_norm=False, window=None, global_every=1, local_rope=None,
     attention_cap=None, logit_cap=None, activation="silu", context=64, norm_eps=1e-5,
 )  # fmt: skip
+QWEN2 = dataclasses.replace(LLAMA, qkv_bias=True)
 GEMMA3 = dataclasses.replace(
     TOY, local_rope=Rope(10_000.0), rope=Rope(1e6), global_every=6, attention_cap=None, logit_cap=None, context=64
 )
@@ -32,7 +33,7 @@ GEMMA3 = dataclasses.replace(
 
 @functools.cache
 def tokenizer_metadata(kind: str) -> dict:
-    if kind == "llama":
+    if kind in ("llama", "qwen2"):
         return bpe_metadata(train_bpe(SMOLLM2_SPECIALS), "smollm")
     return sentencepiece_metadata(train_sentencepiece())
 
@@ -47,12 +48,12 @@ def gguf_bytes(
     words = tokenizer_metadata(kind)
     config = dataclasses.replace(config, vocab=len(words["tokenizer.ggml.tokens"]))
     params, family = random_params(config, seed), families.of_config(config)
-    tensors = {"token_embd": params["embed"], "output_norm": params["final_norm"]["weight"]}
+    tensors = {"token_embd.weight": params["embed"], "output_norm.weight": params["final_norm"]["weight"]}
     for l, layer in enumerate(params["layers"]):
         for name, array in unpack_layer(layer, config).items():
             if kind == "llama" and name in "qk":  # the interleaved order of such files: undo Family.ours
                 array = array.reshape(-1, 2, config.head_dim // 2, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
-            tensors[family.tensor(families.GGUF, name, l).removesuffix(".weight")] = array
+            tensors[family.tensor(families.GGUF, name, l)] = array
     header = {
         "general.architecture": kind,
         f"{kind}.block_count": config.layers,
@@ -69,11 +70,11 @@ def gguf_bytes(
         header[f"{kind}.attention.sliding_window"] = config.window
     rng, stored = np.random.default_rng(seed), {}
     for name, array in tensors.items():
-        if name == drop:
+        if name == f"{drop}.weight":
             continue
-        format, data = (formats or {}).get(name.split(".")[-1], "F32"), np.ascontiguousarray(array)
+        format, data = (formats or {}).get(name.split(".")[-2], "F32"), np.ascontiguousarray(array)
         data = data.tobytes() if format == "F32" else random_blocks(rng, format, array.size).tobytes()
-        stored[f"{name}.weight"] = (array.shape, format, data)
+        stored[name] = (array.shape, format, data)
     return write_gguf(header | words | metadata, stored), params
 
 

@@ -34,6 +34,7 @@ VARIANTS = {
         rope=Rope(500_000.0, llama3=(8.0, 1.0, 4.0, 64)),
     ),
 }  # fmt: skip
+VARIANTS["qwen2"] = dataclasses.replace(VARIANTS["llama"], rope=Rope(1e6), qkv_bias=True)
 
 
 def our_logits(params, config, ids):
@@ -71,12 +72,13 @@ def test_transformers_loads_an_export_with_equal_logits(kind, tmp_path):
 @pytest.mark.slow
 @requires_dev("transformers")
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", VARIANTS)
+@pytest.mark.parametrize("kind", [*VARIANTS, "mistral"])
 def test_reads_what_transformers_writes(kind, tmp_path):
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    raw = config_to_json(VARIANTS[kind], None)
+    raw = config_to_json(VARIANTS.get(kind, VARIANTS["llama"]), None) | {"model_type": kind}
+    raw |= {"sliding_window": None} if kind == "mistral" else {}
     raw.pop("architectures")
     torch.manual_seed(0)
     theirs = AutoModelForCausalLM.from_config(
@@ -93,7 +95,7 @@ def test_reads_what_transformers_writes(kind, tmp_path):
     np.testing.assert_allclose(our_logits(params, config, ids), expected, atol=5e-5, rtol=1e-4)
 
 
-RECORDED = (Positions("constant", 13), Positions("oracle"), PREDICTED, None)
+RECORDED = (Positions("constant", 13), Positions("oracle"), PREDICTED, None, None)
 
 
 @pytest.mark.parametrize(("kind", "positions"), [*zip(VARIANTS, RECORDED, strict=True)])
@@ -128,6 +130,7 @@ def write_folder(folder, **changes):
     [
         ({"model_type": "mamba"}, "unsupported model_type 'mamba'"),
         ({"attention_bias": True}, "unsupported attention_bias"),
+        ({"model_type": "mistral", "sliding_window": 64}, "unsupported sliding_window of a mistral model"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "unsupported rope scaling 'yarn'"),
         ({"hidden_act": "relu", "hidden_activation": "relu"}, "unsupported activation 'relu'"),
         ({"intermediate_size": 65}, "down_proj.weight has shape"),

@@ -21,6 +21,7 @@ TOKENIZER = ByteTokenizer()
 KINDS = {
     "llama": VARIANTS["llama"],
     "llama, tied": dataclasses.replace(VARIANTS["llama"], tied_head=True),
+    "qwen2": VARIANTS["qwen2"],
     "gemma3": VARIANTS["gemma3_text"],
 }
 
@@ -40,7 +41,9 @@ def saved(folder, kind: str, targets=tuple(parameters.PARTS), dtype="float32"):
 @pytest.mark.slow
 @requires_dev("peft")
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("kind", "dtype"), [("llama", "float32"), ("llama, tied", "bfloat16"), ("gemma3", "float32")])
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("llama", "float32"), ("llama, tied", "bfloat16"), ("qwen2", "float32"), ("gemma3", "float32")]
+)
 def test_peft_loads_an_adapter_with_equal_logits(kind, dtype, tmp_path):
     import torch
     from peft import PeftModel
