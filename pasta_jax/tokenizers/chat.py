@@ -80,14 +80,16 @@ def _turns(family: Family, messages: list[tuple[str, str]]) -> list[tuple[str, s
     if family.system is not None and messages[0][0] != "system":
         messages = [("system", family.system), *messages]
     stripped = [(role, text.strip() if family.strips else text) for role, text in messages]
-    return stripped if family.system_turn else _alternating(messages)
+    if family.system_turn:
+        return stripped
+    return alternating([(role, text if role == "system" else text.strip()) for role, text in messages])
 
 
-def _alternating(messages: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Turns of a family that knows users and answers in turn: neighbours of one role become one, of paragraphs."""
+def alternating(messages: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Turns for a template that knows users and answers in turn: neighbours of one role become one, of paragraphs."""
     turns: list[tuple[str, str]] = []
     for role, text in messages:
-        speaker, text = ("user", text) if role == "system" else (role, text.strip())
+        speaker = "user" if role == "system" else role
         if turns and turns[-1][0] == speaker:
             turns[-1] = speaker, f"{turns[-1][1]}\n\n{text}"
         else:

@@ -1,6 +1,7 @@
 """Text to ids and back, for all model families. Plain text never becomes a control or tag id."""
 
 import codecs
+import dataclasses
 import os
 import re
 from collections.abc import Iterable
@@ -13,8 +14,10 @@ from pasta_jax.files import fingerprints
 from pasta_jax.files.atomic import write_whole
 from pasta_jax.files.gguf import GGUF
 from pasta_jax.lang.tags import NUM_TAGS, TagIds
-from pasta_jax.tokenizers import bpe, spm
-from pasta_jax.tokenizers.chat import FAMILIES, Family, conversation
+from pasta_jax.progress import say
+from pasta_jax.tokenizers import bpe, spm, template
+from pasta_jax.tokenizers.chat import FAMILIES, Family, conversation, jinja_template
+from pasta_jax.tokenizers.template import Template
 from pasta_jax.tokenizers.vocabulary import UNUSED, Vocabulary
 
 _ROW_MULTIPLE = 128  # the vocabulary with appended tags is padded to a multiple, so that it divides over devices
@@ -22,12 +25,15 @@ _ROW_MULTIPLE = 128  # the vocabulary with appended tags is padded to a multiple
 
 @dataclass(frozen=True, eq=False)
 class Tokenizer:
-    """A vocabulary with the chat template of its family and the place of the tags."""
+    """A vocabulary with its chat template and the place of the tags."""
 
     family: Family
     vocabulary: Vocabulary
     tags: TagIds
     model_vocab: int  # rows that the model needs: vocab_size, or more if the tags are appended
+    jinja: str  # the source of the chat template
+    template: Template | str | None = None  # None: the family's; a text: why the source can't be used
+    note: str = ""  # to be said before the first chat
 
     @property
     def name(self) -> str:
@@ -94,11 +100,34 @@ class Tokenizer:
         return ([] if self.bos is None else [self.bos]) + self.encode(text)
 
     def chat(self, messages: list[tuple[str, str]]) -> list[int]:
-        """(role, text) pairs in the family's chat template, up to the opening of the assistant's turn."""
-        ids = []
-        for is_control, text in conversation(self.family, messages):
-            ids += [self.vocabulary.control[text]] if is_control else self.encode(text)
-        return ids
+        """(role, text) pairs in the chat template, up to the opening of the assistant's turn."""
+        if isinstance(self.template, str):
+            raise PastaError(self.template)
+        own = self._noted and self.template
+        parts = own.parts(messages) if own else conversation(self.family, messages)
+        ids, text = [], ""
+        for is_of_template, part in parts:
+            # What stands between two control pieces is encoded as one text, as other tools do.
+            for piece in self._controls.split(part) if is_of_template else [part]:
+                if is_of_template and piece in self.vocabulary.control:
+                    ids += [*self.encode(text), self.vocabulary.control[piece]]
+                    text = ""
+                else:
+                    text += piece
+        return ids + self.encode(text)
+
+    @cached_property
+    def _noted(self) -> bool:
+        """Say the note, once."""
+        if self.note:
+            say(self.note)
+        return True
+
+    @cached_property
+    def _controls(self) -> re.Pattern[str]:
+        """The control pieces, the longest first."""
+        pieces = sorted(self.vocabulary.control, key=len, reverse=True)
+        return re.compile(f"({'|'.join(map(re.escape, pieces))})")
 
     def save(self, folder: Path) -> Path:
         """Write the tokenizer under the name that other tools expect, whole or not at all."""
@@ -110,7 +139,10 @@ class Tokenizer:
 def tokenizer_fingerprint(tokenizer: Tokenizer) -> str:
     """Fingerprint of what determines ids: the family, the tags' place, and the ids of some awkward text."""
     probe = tokenizer.encode("  a\n\n1. Größe 数 😀 <async>\t\tdef f(x): return x**2")
-    return fingerprints.of_texts([tokenizer.name, str(tokenizer.tags.base), str(tokenizer.model_vocab), str(probe)])
+    texts = [tokenizer.name, str(tokenizer.tags.base), str(tokenizer.model_vocab), str(probe)]
+    if isinstance(own := tokenizer.template, Template):
+        texts += [own.start, str(own.system), own.to_assistant, own.to_user, own.opening, *sorted(own.strips)]
+    return fingerprints.of_texts(texts)
 
 
 class Detokenizer:
@@ -137,7 +169,10 @@ class _Kind:
 
 
 def load_tokenizer(path: str | os.PathLike) -> Tokenizer:
-    """The tokenizer in a GGUF, SentencePiece .model or tokenizer.json file, recognised by content."""
+    """The tokenizer in a GGUF, SentencePiece .model or tokenizer.json file, recognised by content.
+
+    A model's own chat template, in the GGUF file or beside a tokenizer.json, replaces that of its family.
+    """
     path = Path(path)
     try:
         with path.open("rb") as file:
@@ -145,8 +180,38 @@ def load_tokenizer(path: str | os.PathLike) -> Tokenizer:
     except OSError as error:
         raise PastaError(f"{path}: {error.strerror}; use a GGUF, .model or tokenizer.json file") from error
     if head.startswith(b"GGUF"):
-        return from_gguf(GGUF.open(path))
-    return bpe_from_file(path) if head.lstrip().startswith(b"{") else sentencepiece_from_file(path)
+        gguf = GGUF.open(path)
+        tokenizer, source = from_gguf(gguf), gguf.metadata.get("tokenizer.chat_template")
+        found = (source, _tokens_of(gguf, tokenizer)) if isinstance(source, str) else None
+        return _with_template(tokenizer, found, str(path))
+    tokenizer = bpe_from_file(path) if head.lstrip().startswith(b"{") else sentencepiece_from_file(path)
+    if not (path.parent / "config.json").is_file():  # a tokenizer by itself
+        return tokenizer
+    return _with_template(tokenizer, template.in_folder(path.parent), str(path.parent))
+
+
+def _tokens_of(gguf: GGUF, tokenizer: Tokenizer) -> dict[str, str]:
+    """The pieces that a template may name, of a file that states their ids."""
+    pieces = {id: piece for piece, id in tokenizer.vocabulary.control.items()}
+    ids = {name: gguf.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos")}
+    return {f"{name}_token": pieces[id] for name, id in ids.items() if id in pieces}
+
+
+def _with_template(tokenizer: Tokenizer, found: tuple[str, dict[str, str]] | None, place: str) -> Tokenizer:
+    """The tokenizer with a model's own template, or with the reason why that can't be used."""
+    family = tokenizer.family
+    if found is None:
+        note = f"{place}: no chat template, as base models have none; using that of {family.name}"
+        return dataclasses.replace(tokenizer, note=note)
+    source, tokens = found
+    own: Template | str | None
+    try:
+        own = template.learned(source, tokens, family, f"{place}: chat template")
+        if own is not None and not own.to_user.startswith(family.close):
+            own = f"{place}: chat template: answers don't end with {family.close}; replace it, or set chat to False"
+    except PastaError as error:
+        own = str(error)
+    return dataclasses.replace(tokenizer, jinja=source, template=own)
 
 
 def from_gguf(gguf: GGUF) -> Tokenizer:
@@ -187,7 +252,8 @@ def _tokenizer(path: Path, vocabulary: Vocabulary) -> Tokenizer:
     if base is None:
         base = _first_run([id for piece, id in control.items() if UNUSED.fullmatch(piece)], NUM_TAGS)
     rows = size if base is not None else -(-(size + NUM_TAGS) // _ROW_MULTIPLE) * _ROW_MULTIPLE
-    tokenizer = Tokenizer(family, vocabulary, TagIds(size if base is None else base), rows)
+    tags = TagIds(size if base is None else base)
+    tokenizer = Tokenizer(family, vocabulary, tags, rows, jinja_template(family))
     if tokenizer.decode(tokenizer.encode(_PROBE)) != _PROBE:
         raise PastaError(
             f"{path}: decoding doesn't restore every text (characters or spaces are rewritten); "

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer as Encoder
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from pasta_jax.files.atomic import write_json, write_whole
-from pasta_jax.tokenizers.chat import jinja_template
+from pasta_jax.tokenizers import template
 from pasta_jax.tokenizers.tokenizer import Tokenizer
 from pasta_jax.weights.generation_config import FILE, PLAIN, as_json
 from pasta_jax.weights.rules import Defaults
@@ -24,7 +24,7 @@ def write(folder: Path, tokenizer: Tokenizer, defaults: Defaults = PLAIN) -> Non
     tokenizer.save(folder)
     write_whole(folder / "tokenizer.json", json.dumps(tokenizer_json(tokenizer), ensure_ascii=False, indent=1))
     write_json(folder / "tokenizer_config.json", _tokenizer_config(tokenizer))
-    write_whole(folder / "chat_template.jinja", jinja_template(tokenizer.family))
+    write_whole(folder / template.FILE, tokenizer.jinja)
     write_json(folder / FILE, _generation_config(tokenizer) | as_json(defaults))
 
 
@@ -92,7 +92,7 @@ def _tokenizer_config(tokenizer: Tokenizer) -> dict[str, Any]:
         "pad_token": "<pad>" if "<pad>" in control else family.eos,
         "clean_up_tokenization_spaces": False,
         "model_max_length": 10**9,
-        "chat_template": jinja_template(family),  # for versions that don't read chat_template.jinja
+        "chat_template": tokenizer.jinja,  # for versions that don't read chat_template.jinja
     }
     if family.bos is not None:
         config["bos_token"] = family.bos

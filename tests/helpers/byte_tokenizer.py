@@ -11,6 +11,7 @@ class ByteTokenizer:
     vocab_size = 384
     model_vocab = 384
     stop_ids = (324,)
+    template = None
 
     def encode(self, text: str) -> list[int]:
         return list(text.encode("utf-8"))

@@ -1,0 +1,42 @@
+"""Render a chat template, which is somebody's code, in a process of its own with little time and memory.
+
+python -I render.py reads {"template", "tokens", "conversations"} and writes the texts, null where the template raises.
+"""
+
+import datetime
+import json
+import resource
+import sys
+
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+SECONDS, BYTES = 5, 1 << 30
+
+
+def refuse(message: str) -> None:
+    """What templates call to refuse a conversation."""
+    raise ValueError(message)
+
+
+def main() -> None:
+    """Answer the request on standard input."""
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    resource.setrlimit(resource.RLIMIT_DATA, (BYTES, BYTES))
+    asked = json.load(sys.stdin)
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.globals |= {"raise_exception": refuse, "strftime_now": lambda form: f"{datetime.date.today():{form}}"}
+    template = environment.from_string(asked["template"])
+    texts = []
+    for messages in asked["conversations"]:
+        turns = [{"role": role, "content": text} for role, text in messages]
+        try:
+            texts.append(template.render(messages=turns, add_generation_prompt=True, **asked["tokens"]))
+        except Exception:  # of any kind: the template's code
+            texts.append(None)
+    json.dump(texts, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

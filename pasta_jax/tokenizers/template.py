@@ -1,0 +1,140 @@
+"""A model's own chat template: its Jinja source, and the texts around messages that rendering it shows.
+
+The source is rendered once, on a few conversations, in a process of its own (render.py). If its texts aren't those of
+the model's family, what stands around the messages becomes a Template, so that a message can never become a control
+piece. A source that does anything else with messages than to place them between fixed texts is refused.
+"""
+
+import dataclasses
+import functools
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pasta_jax.errors import PastaError
+from pasta_jax.files.validated import MIB, read_json
+from pasta_jax.tokenizers import render
+from pasta_jax.tokenizers.chat import Family, alternating, conversation, jinja_template
+
+FILE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
+MOST_BYTES = 1 * MIB
+_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
+# Messages that no template has: their places in the rendered text are those of the messages.
+_SYSTEM, *_TEXTS = (f"qzx{letter}xzq" for letter in "sabcde")
+_ROLES = ("user", "assistant", "user", "assistant", "user")
+_TURNS = list(zip(_ROLES, _TEXTS, strict=True))
+_PROBES = (
+    _TURNS,
+    _TURNS[:1],
+    [("system", _SYSTEM), *_TURNS],
+    [("system", _SYSTEM), *_TURNS[:1]],
+    [(role, f" {text}\n") for role, text in _TURNS],
+    [("system", f" {_SYSTEM}\n"), *_TURNS[:1]],
+)
+
+
+def in_folder(folder: Path) -> tuple[str, dict[str, str]] | None:
+    """The source in a model's folder, and the pieces that it may name; None: the folder has none."""
+    config = {}
+    if (folder / CONFIG).is_file():
+        config = read_json(folder / CONFIG, dict, 8 * MIB, "copy the file that came with the model")
+    named = {name: config.get(name) for name in _TOKENS}
+    named = {name: one.get("content") if isinstance(one, dict) else one for name, one in named.items()}
+    tokens = {name: one for name, one in named.items() if isinstance(one, str)}
+    if (folder / FILE).is_file():
+        return (folder / FILE).read_text("utf-8", "replace"), tokens
+    source = config.get("chat_template")
+    if isinstance(source, list):  # several, by name
+        by_name = {one.get("name"): one.get("template") for one in source if isinstance(one, dict)}
+        source = by_name.get("default")
+    return (source, tokens) if isinstance(source, str) else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Template:
+    """The text around the messages of a conversation, in which control pieces are spelled out."""
+
+    start: str  # before the first question, if there is no system message
+    system: tuple[str, str] | None  # around a system message, up to the first question; None: there is no place for one
+    to_assistant: str  # between a question and its answer
+    to_user: str  # between an answer and the next question
+    opening: str  # after the last question
+    strips: frozenset[str]  # the roles whose texts lose the whitespace around them
+
+    def parts(self, messages: Sequence[tuple[str, str]]) -> list[tuple[bool, str]]:
+        """The conversation up to the assistant's opening, as (is the template's, text)."""
+        if not messages or messages[-1][0] != "user":
+            raise PastaError(f"the conversation of {len(messages)} messages has no open question; end it with a user's")
+        parts = [(True, self.start)]
+        if messages[0][0] == "system":
+            if self.system is None:
+                raise PastaError("a system message: the model's chat template has no place for one; drop it")
+            (before, after), text = self.system, messages[0][1]
+            parts = [(True, before), (False, text.strip() if "system" in self.strips else text), (True, after)]
+            messages = messages[1:]
+        stripped = [(role, text.strip() if role in self.strips else text) for role, text in messages]
+        for role, text in alternating(stripped):
+            parts += [(False, text), (True, self.to_assistant if role == "user" else self.to_user)]
+        return [*parts[:-1], (True, self.opening)]
+
+
+def learned(source: str, tokens: Mapping[str, str], family: Family, place: str) -> Template | None:
+    """The template that a source renders; None: that of the family."""
+    if source == jinja_template(family):
+        return None
+    return _learned(source, tuple(sorted(tokens.items())), family, place)
+
+
+@functools.lru_cache(maxsize=8)
+def _learned(source: str, tokens: tuple[tuple[str, str], ...], family: Family, place: str) -> Template | None:
+    texts = rendered(source, dict(tokens), place)
+    if texts[0] is None or texts[1] is None or texts[4] is None:
+        raise PastaError(f"{place}: it raises an error for plain questions; correct it")
+    probes = [(messages, text) for messages, text in zip(_PROBES, texts, strict=True) if text is not None]
+    if all("".join(part for _, part in conversation(family, messages)) == text for messages, text in probes):
+        return None
+    plain, _, *with_system, padded, padded_system = texts
+    start, to_assistant, to_user, *_, opening = _around(plain, _TEXTS, place)
+    strips = {role for role, text in _TURNS[:2] if f" {text}\n" not in padded}
+    system = None
+    if None not in (*with_system, padded_system):
+        before, after, *_ = _around(with_system[0], [_SYSTEM, *_TEXTS], place)
+        system = before, after
+        strips |= {"system"} if f" {_SYSTEM}\n" not in padded_system else set()
+    template = Template(start, system, to_assistant, to_user, opening, frozenset(strips))
+    for messages, text in probes:
+        is_asked = system is not None or messages[0][0] != "system"
+        if is_asked and "".join(part for _, part in template.parts(messages)) != text:
+            raise PastaError(f"{place}: it does more than to place messages between fixed texts; simplify it")
+    return template
+
+
+def _around(text: str, messages: Sequence[str], place: str) -> list[str]:
+    """The texts before, between and after messages."""
+    parts = []
+    for message in messages:
+        if text.count(message) != 1:
+            raise PastaError(f"{place}: it doesn't place every message once; simplify it")
+        before, _, text = text.partition(message)
+        parts.append(before)
+    return [*parts, text]
+
+
+def rendered(source: str, tokens: Mapping[str, str], place: str) -> list[str | None]:
+    """The probes' texts; None for a conversation that the template refuses."""
+    if len(source) > MOST_BYTES:
+        raise PastaError(f"{place}: it has more than {MOST_BYTES:,} characters; shorten it")
+    asked = json.dumps({"template": source, "tokens": tokens, "conversations": _PROBES})
+    command = [sys.executable, "-I", render.__file__]
+    try:
+        done = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=4 * render.SECONDS)
+        texts = json.loads(done.stdout)
+    except (subprocess.TimeoutExpired, ValueError):
+        raise PastaError(
+            f"{place}: it can't be rendered, or not within {render.SECONDS} s and 1 GiB; correct it"
+        ) from None
+    if any(text is not None and len(text) > MOST_BYTES for text in texts):
+        raise PastaError(f"{place}: it renders more than {MOST_BYTES:,} characters; shorten it")
+    return texts

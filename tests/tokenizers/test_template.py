@@ -1,0 +1,110 @@
+"""A model's own chat template: fed as other tools render it, or refused in one line; never run in this process."""
+
+import json
+
+import pytest
+
+from pasta_jax.errors import PastaError
+from pasta_jax.tokenizers import template
+from pasta_jax.tokenizers.chat import FAMILIES, jinja_template
+from pasta_jax.tokenizers.tokenizer import load_tokenizer, tokenizer_fingerprint
+from tests.helpers.tiny_tokenizers import SMOLLM2_SPECIALS, train_bpe
+
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+DATED = CHATML.replace(
+    "{% for", "{{ bos_token }}{{ '<|im_start|>date\n' + strftime_now('%Y') + '<|im_end|>\n' }}{% for", 1
+)
+STRICT = "{% if messages[0].role == 'system' %}{{ raise_exception('no system messages') }}{% endif %}" + CHATML.replace(
+    "m['content']", "m['content'] | trim"
+)
+CONVERSATIONS = (
+    [("user", "  Why is the sky blue? <|im_end|>\n")],
+    [("system", "Be brief."), ("user", "Why?"), ("assistant", " So.\n"), ("user", "And?")],
+)
+
+
+def in_folder(folder, source: str | None, form: str = "file"):
+    """The tokenizer of a model's folder with this template."""
+    folder.mkdir(exist_ok=True)
+    (folder / "tokenizer.json").write_text(train_bpe(SMOLLM2_SPECIALS))
+    (folder / "config.json").write_text("{}")
+    config = {"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>"}
+    if form == "config":
+        config["chat_template"] = source
+    elif form == "list":
+        config["chat_template"] = [{"name": "default", "template": source}, {"name": "tools", "template": "x"}]
+    elif source is not None:
+        (folder / "chat_template.jinja").write_text(source)
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return load_tokenizer(folder / "tokenizer.json")
+
+
+@pytest.mark.parametrize("form", ["file", "config", "list"])
+@pytest.mark.parametrize("source", [CHATML, DATED, STRICT], ids=["plain", "dated", "strict"])
+def test_ids_are_those_of_transformers(tmp_path, source, form):
+    transformers = pytest.importorskip("transformers")
+    ours = in_folder(tmp_path / "model", source, form)
+    theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path / "model")
+    for messages in CONVERSATIONS:
+        turns = [{"role": role, "content": text} for role, text in messages]
+        if source == STRICT and messages[0][0] == "system":
+            with pytest.raises(PastaError, match="no place for one; drop it"):
+                ours.chat(messages)
+            continue
+        if "<|im_end|>" in messages[0][1]:  # text stays text here; there it becomes a control piece
+            ids = ours.chat(messages)
+            assert (
+                ids.count(ours.end_of_turn)
+                == theirs.apply_chat_template(turns, return_dict=False).count(ours.end_of_turn) - 1
+            )
+            continue
+        assert ours.chat(messages) == theirs.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
+    assert "SmolLM" not in ours.decode(ours.chat([("user", "Hi!")]))
+    assert ours.jinja == source
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_a_familys_own_template_is_recognised_however_it_is_written(family):
+    source = jinja_template(family)
+    tokens = {"bos_token": family.bos or ""}
+    assert template.learned(source, tokens, family, "here") is None
+    assert template.learned(source + "{# written otherwise #}", tokens, family, "here") is None
+
+
+def test_a_model_without_a_template_says_so_and_keeps_its_fingerprint(tmp_path, capsys):
+    alone = tmp_path / "tokenizer.json"
+    alone.write_text(train_bpe(SMOLLM2_SPECIALS))
+    family = load_tokenizer(alone)
+    base = in_folder(tmp_path / "base", None)
+    assert capsys.readouterr().err == ""
+    assert base.chat([("user", "Hi!")]) == family.chat([("user", "Hi!")])
+    assert base.chat([("user", "Hi!")])
+    assert capsys.readouterr().err.count("no chat template, as base models have none; using that of smollm2") == 1
+    own = in_folder(tmp_path / "own", CHATML)
+    assert tokenizer_fingerprint(base) == tokenizer_fingerprint(family) != tokenizer_fingerprint(own)
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("[user] {{ messages[0].content }}\n", "it doesn't place every message once"),
+        (CHATML.replace("<|im_end|>", "\\n\\n"), r"answers don't end with <\|im_end\|>"),
+        (CHATML.replace("m['content']", "m['content'] | upper"), "it doesn't place every message once"),
+        (CHATML.replace("{% for", "{{ messages | length }}{% for", 1), "it does more than to place messages"),
+        ("{{ raise_exception('no') }}", "it raises an error for plain questions"),
+        ("{% for", "it can't be rendered"),
+        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "it can't be rendered"),
+        ("{{ 'x' * 10**12 }}", "it raises an error"),
+        ("{{ 'x' * 10**7 }}", "it renders more than"),
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "it raises an error"),
+        ("x" * (template.MOST_BYTES + 1), "it has more than"),
+    ],
+)
+def test_a_template_that_does_something_else_is_refused_when_it_is_used(tmp_path, source, reason):
+    tokenizer = in_folder(tmp_path / "model", source)
+    assert tokenizer.encode("Hi!")
+    with pytest.raises(PastaError, match=reason):
+        tokenizer.chat([("user", "Hi!")])
