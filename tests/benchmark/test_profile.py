@@ -1,21 +1,16 @@
 """Profiles: operations have the phases of their scopes, times add up, a run leaves report, pictures and traces."""
 
 import dataclasses
-import functools
 import gzip
 import json
 
-import jax
 import numpy as np
 import pytest
 
 from pasta_jax.benchmark import phases, profile
 from pasta_jax.benchmark.settings import BenchmarkSettings, InterpreterBenchmark, ProfileBenchmark, StepBenchmark
-from pasta_jax.decode.trace import Trace
-from pasta_jax.models.config import PRESETS
-from pasta_jax.weights.model import Model
 from tests.helpers.byte_tokenizer import ByteTokenizer
-from tests.helpers.models import random_params
+from tests.helpers.traces import tiny_model, traced
 
 SCOPES = {
     "jit(run)/while/body/while/body/model/jit(layer)/Layer/qkv/ffi_call": "products",
@@ -73,30 +68,16 @@ def test_an_answer_costs_its_steps_by_width_and_its_events():
         (5, 7), (5, 7), (5, 7),
     ]  # fmt: skip
     step, token = (np.asarray(column) for column in zip(*fed, strict=True))
-    trace = dataclasses.replace(blank_trace(), step=step, token=token, steps=5, rows=6)
+    trace = dataclasses.replace(traced([[ByteTokenizer().end_of_turn]])[0], step=step, token=token, steps=5, rows=6)
     costs = profile.Costs({1: 10.0, 3: 14.0, 6: 20.0}, fork=0.5, join=0.25)
     assert profile.parts_of(trace, 3, costs) == {
         "path": 30.0, "waiting": 20.0, "rows": 4.0 + 4.0 + 10.0, "forks": 1.0, "joins": 0.25,
     }  # fmt: skip
 
 
-def blank_trace() -> Trace:
-    empty = np.zeros(0, np.int32)
-    return Trace(
-        tags=ByteTokenizer.tags, model="toy", prompt="", prompt_ids=(), rows=1, policy="predicted", replayed=True,
-        token=empty, thread=empty, step=empty, position=empty, text=(), closed=(), finish=0, steps=0, rounds=(),
-    )  # fmt: skip
-
-
-@functools.cache
-def toy() -> Model:
-    config = dataclasses.replace(PRESETS["toy"], layers=1)
-    return Model("toy", config, jax.device_put(random_params(config, 1)), ByteTokenizer())
-
-
 @pytest.mark.extended
 def test_a_profile_adds_up_and_leaves_its_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(profile, "load_or_make", lambda _: toy())
+    monkeypatch.setattr(profile, "load_or_make", lambda _: tiny_model())
     programs = tmp_path / "programs.jsonl"
     text = 'a<promise topic="b" tokens=1 /><async>c d</async><promise topic="e" tokens=1 /><async>f</async><sync/>g h'
     programs.write_text(json.dumps({"program": text}) + "\n")

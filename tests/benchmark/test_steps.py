@@ -1,7 +1,6 @@
 """Benchmarks: every thread runs, replays run the same programs, reports are correct. No test checks a time."""
 
 import dataclasses
-import functools
 import json
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from pasta_jax.weights.model import Model
 from tests.helpers.byte_tokenizer import ByteTokenizer
 from tests.helpers.models import TINY, random_params
 from tests.helpers.requires import requires_dev, requires_smollm2
+from tests.helpers.traces import tiny_model
 
 pytestmark = pytest.mark.usefixtures("few_programs")
 DECODING = DecodeConfig(lanes=1, rows=4, slots=128)
@@ -35,23 +35,17 @@ TEXT = (
 )
 
 
-@functools.cache
-def toy() -> Model:
-    config = dataclasses.replace(PRESETS["toy"], layers=1)
-    return Model("toy", config, jax.device_put(random_params(config, 1)), ByteTokenizer())
-
-
 @pytest.mark.slow
 def test_all_threads_run_in_every_step_that_is_timed():
     for rows in (1, 3):
-        assert steps.decode_runner(toy(), rows, slots=128, prompt=8, steps=4)() > 0  # it counts the slots itself
+        assert steps.decode_runner(tiny_model(), rows, slots=128, prompt=8, steps=4)() > 0  # it counts the slots itself
     with pytest.raises(ValueError, match="do not fit into 32"):
-        steps.decode_runner(toy(), 3, slots=32, prompt=8, steps=8)
+        steps.decode_runner(tiny_model(), 3, slots=32, prompt=8, steps=8)
 
 
 @pytest.mark.slow
 def test_the_timed_events_match_their_names():
-    times = steps.interleaved(steps.event_runners(toy(), slots=128, prompt=8), rounds=2)
+    times = steps.interleaved(steps.event_runners(tiny_model(), slots=128, prompt=8), rounds=2)
     assert {name: len(ms) for name, ms in times.items()} == {
         "fork": 2, "plain": 2, "join": 2, "in one call": 2, "in many calls": 2,
     }  # fmt: skip
@@ -60,7 +54,7 @@ def test_the_timed_events_match_their_names():
 @pytest.mark.slow
 def test_replays_report_the_clock_of_their_program():
     program = Program.parse(TEXT)
-    [replay] = programs.measure(toy(), [program], DECODING, prompt_tokens=8, rounds=1)
+    [replay] = programs.measure(tiny_model(), [program], DECODING, prompt_tokens=8, rounds=1)
     ids = program.ids(ByteTokenizer())
     assert replay.tokens == len(program.strip())
     assert replay.critical_path == replay.steps == clock(ids, ByteTokenizer.tags, 0).critical_path
@@ -90,8 +84,8 @@ def test_unreadable_programs_are_named_by_file_and_line(tmp_path):
 
 
 def test_keys_and_values_are_counted_as_the_pool_holds_them():
-    kv = empty_state(toy().config, 1, 100, jnp.float32, stacked=False).pool.kv
-    assert steps.kv_bytes(toy(), 100) == sum(leaf.nbytes for leaf in jax.tree.leaves(kv))
+    kv = empty_state(tiny_model().config, 1, 100, jnp.float32, stacked=False).pool.kv
+    assert steps.kv_bytes(tiny_model(), 100) == sum(leaf.nbytes for leaf in jax.tree.leaves(kv))
 
 
 @requires_smollm2
