@@ -21,6 +21,7 @@ FORMAT = "pasta_jax.trace"
 VERSION = 1
 MOST_BYTES = 32 * MIB  # a token takes about 40 bytes
 MOST_TOKENS, MOST_THREADS = 2**18, 2**12
+_SAME = ("model", "replayed", "rows", "policy")  # as in a trace
 _COLUMNS = {"id": "token", "thread": "thread", "step": "step", "position": "position"}
 _CLOSED = {name: code for code, name in CLOSED_NAMES.items()}
 _FINISH = {name: code for code, name in FINISH_NAMES.items()}
@@ -71,10 +72,7 @@ def _stored(trace: Trace) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "version": VERSION,
-        "model": trace.model,
-        "replayed": trace.replayed,
-        "rows": trace.rows,
-        "policy": trace.policy,
+        **{name: getattr(trace, name) for name in _SAME},
         "tags_base": trace.tags.base,
         "prompt": trace.prompt,
         "prompt_ids": list(trace.prompt_ids),
@@ -152,13 +150,10 @@ def _trace(file: _File, name: str) -> Trace:
     demand(rising, "rounds", "decreases")
     demand(not file.rounds or file.rounds[0][0] == 0, "rounds", "does not start at step 0")
     return Trace(
+        **{name: getattr(file, name) for name in _SAME},
         tags=tags,
-        model=file.model,
         prompt=file.prompt,
         prompt_ids=tuple(file.prompt_ids),
-        rows=file.rows,
-        policy=file.policy,
-        replayed=file.replayed,
         **columns,
         text=tuple(file.tokens.text),
         closed=tuple(_CLOSED[name] for name in file.closed),

@@ -202,8 +202,7 @@ class _Walk:
                 return kernel(one, operands)
         if one.op == "fusion":
             called = self.computations[_called(one)]
-            parameters = {_number(inner): inner.name for inner in called.values() if inner.op == "parameter"}
-            read = sum(self._read(called, parameters[at]) for at, array in enumerate(operands) if array.in_hbm)
+            read = sum(self._read_by(one, at) for at, array in enumerate(operands) if array.in_hbm)
             return Cost(self._products(called), read + self._written(called, one.arrays))
         if one.op in _SLICES:
             return Cost(0.0, one.arrays[0].hbm + one.arrays[0].bytes * operands[0].in_hbm)
@@ -226,6 +225,14 @@ class _Walk:
                 flops += self._products(self.computations[_called(one)])
         return flops
 
+    def _read_by(self, fusion: Instruction, at: int) -> float:
+        """Bytes that a fusion reads of its operand `at`."""
+        called = self.computations[_called(fusion)].values()
+        return self._read(
+            self.computations[_called(fusion)],
+            next(one.name for one in called if one.op == "parameter" and _number(one) == at),
+        )
+
     def _read(self, inside: Computation, name: str) -> float:
         """Bytes that a fusion reads of its parameter `name`: of one that is only sliced, the slices."""
         whole, read = inside[name].arrays[0].bytes, 0.0
@@ -239,11 +246,7 @@ class _Walk:
             elif user.op in _SAME or (user.op == "fusion" and self._is_same(user)):
                 read += self._read(inside, user.name)
             elif user.op == "fusion":
-                called = self.computations[_called(user)]
-                parameters = {_number(inner): inner.name for inner in called.values() if inner.op == "parameter"}
-                read += sum(
-                    self._read(called, parameters[at]) for at, operand in enumerate(user.operands) if operand == name
-                )
+                read += sum(self._read_by(user, at) for at, operand in enumerate(user.operands) if operand == name)
             else:
                 return whole
         return min(read, whole)
