@@ -21,11 +21,12 @@ from jax import lax
 from pasta_jax.decode.grammar import topic_after
 from pasta_jax.decode.next_token import next_token
 from pasta_jax.decode.rows import Rows, feeding, open_chunk, pick_rows, see_pool, spec_pool, write_rows
-from pasta_jax.decode.state import BUDGET, DONE, ENDED, LENGTH, LIVE, OWN, STOP, DecodeState, LoopSpec, Threads
+from pasta_jax.decode.state import BUDGET, DONE, ENDED, LENGTH, LIVE, OWN, STOP, DecodeState, LoopSpec
 from pasta_jax.decode.topics import read_topic
 from pasta_jax.lang.structure import resume_position
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.parameters import Params
+from pasta_jax.models.pool import put
 from pasta_jax.models.ragged import Packed
 from pasta_jax.models.transformer import Cache, logits, trunk
 
@@ -75,25 +76,21 @@ def advance(
     stops = functools.reduce(jnp.logical_or, [next_token == stop for stop in spec.stop_ids])
     ends = in_chunk & ~fed_end & (next_token == tags.end_async)
     status = jnp.where(fed_end | (in_main & stops), DONE, jnp.where(ends, ENDED, LIVE))
-    following = rows.position + 1
     closes = in_main & tags.is_close(rows.token)
     resumed = resume_position(rows.position, tags.tens(rows.token), spec.positions)
-    lane = jnp.arange(state.lanes)[:, None]
-
-    def put(field_BxM: jax.Array, value: jax.Array) -> jax.Array:
-        return field_BxM.at[lane, rows.thread].set(value, mode="drop", unique_indices=True)
-
     safe = jnp.minimum(rows.thread, threads.count.shape[1] - 1)
     count = jnp.take_along_axis(threads.count, safe, axis=1)
     closed = jnp.take_along_axis(threads.closed, safe, axis=1)
-    threads = Threads(
-        status=put(threads.status, status),
-        token=put(threads.token, next_token),
-        position=put(threads.position, jnp.where(closes, resumed, following)),
-        main=put(threads.main, jnp.where(in_main, rows.main, jnp.take_along_axis(threads.main, safe, axis=1))),
-        epoch=put(threads.epoch, rows.epoch),
-        count=put(threads.count, count + 1),
-        closed=put(threads.closed, jnp.where(ends, jnp.where(closed_full, BUDGET, OWN), closed)),
+    threads = put(
+        threads,
+        (jnp.arange(state.lanes)[:, None], rows.thread),
+        status=status,
+        token=next_token,
+        position=jnp.where(closes, resumed, rows.position + 1),
+        main=jnp.where(in_main, rows.main, jnp.take_along_axis(threads.main, safe, axis=1)),
+        epoch=rows.epoch,
+        count=count + 1,
+        closed=jnp.where(ends, jnp.where(closed_full, BUDGET, OWN), closed),
     )
     chunk_is_live = jnp.any((threads.status == LIVE).at[:, 0].set(False), axis=1)
     done = state.live & (threads.status[:, 0] == DONE) & ~chunk_is_live

@@ -16,6 +16,7 @@ from pasta_jax.decode.state import DONE, LIVE, RUNNING, STOP, UNUSED, DecodeStat
 from pasta_jax.lang.structure import Place
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.parameters import Params
+from pasta_jax.models.pool import put
 from pasta_jax.models.transformer import Cache, logits, trunk
 from pasta_jax.weights.model import Model
 
@@ -92,21 +93,19 @@ def start(
 @functools.partial(jax.jit, donate_argnames="state")
 def admit(state: DecodeState, lane: jax.Array, request: RequestFields) -> DecodeState:
     """Empty the lane and store the request's parameters, which are scalars here."""
-    fresh = {"live": False, "finish": RUNNING, "step": 0, "spawned": 0, "topic": -1, "highest": -1}
     return dataclasses.replace(
-        state,
-        pool=dataclasses.replace(state.pool, fill=state.pool.fill.at[lane].set(0)),
+        put(state, (lane,), live=False, finish=RUNNING, step=0, spawned=0, topic=-1, highest=-1),
+        pool=put(state.pool, (lane,), fill=0),
         threads=jax.tree.map(lambda field_BxM: field_BxM.at[lane].set(0), state.threads),
         topics=jax.tree.map(lambda field: field.at[lane].set(jnp.zeros((), field.dtype)), state.topics),
         request=jax.tree.map(lambda field_B, value: field_B.at[lane].set(value), state.request, request),
-        **{name: getattr(state, name).at[lane].set(value) for name, value in fresh.items()},
     )
 
 
 @functools.partial(jax.jit, donate_argnames="state")
 def release(state: DecodeState, lane: jax.Array) -> DecodeState:
     """End the lane's request where it is."""
-    return dataclasses.replace(state, live=state.live.at[lane].set(False))
+    return put(state, (lane,), live=False)
 
 
 @functools.partial(jax.jit, static_argnames=("config", "spec"), donate_argnames="state")
@@ -131,21 +130,10 @@ def prefill(
     position_P = start + index_P
     slot_P = jnp.where(real_P, position_P, state.pool.slots)
 
-    def put(field_BxS: jax.Array, value: jax.Array | int) -> jax.Array:
-        return field_BxS.at[lane, slot_P].set(value, mode="drop", unique_indices=True)
-
-    pool = state.pool
     with jax.named_scope("write"):
-        pool = dataclasses.replace(
-            pool,
-            chunk=put(pool.chunk, 0),
-            epoch=put(pool.epoch, 0),
-            main=put(pool.main, position_P + 1),
-            position=put(pool.position, position_P),
-            token=put(pool.token, tokens_P),
-            step=put(pool.step, 0),
-            fill=pool.fill.at[lane].set(start + count),
-        )
+        pool = put(state.pool, (lane,), fill=start + count)
+        integers = {"position": position_P, "token": tokens_P, "step": 0}
+        pool = put(pool, (lane, slot_P), chunk=0, epoch=0, main=position_P + 1, **integers)
     with jax.named_scope("model"):
         one = jax.tree.map(lambda field: field[lane][None], dataclasses.replace(pool, kv=()))
         zero_1xP = jnp.zeros((1, length), jnp.int32)
@@ -169,7 +157,7 @@ def copy_slots(state: DecodeState, lane: jax.Array, source: jax.Array, count: ja
     slots = state.pool.slots
     size_of_copy = min(piece, slots)
 
-    def put(field: jax.Array, first: jax.Array, lanes: int, slots: int) -> jax.Array:
+    def moved(field: jax.Array, first: jax.Array, lanes: int, slots: int) -> jax.Array:
         """Copy one piece; `lanes` and `slots` are the axes of the field that count them."""
         start, size = [0] * field.ndim, list(field.shape)
         start[lanes], start[slots], size[lanes], size[slots] = source, first, 1, size_of_copy
@@ -181,15 +169,15 @@ def copy_slots(state: DecodeState, lane: jax.Array, source: jax.Array, count: ja
         first = jnp.minimum(number * size_of_copy, slots - size_of_copy)
         pool = state.pool
         integers = ("chunk", "epoch", "main", "position", "token", "step")
-        per_slot = {name: put(getattr(pool, name), first, 0, 1) for name in integers}
-        kv = jax.tree.map(lambda field: put(field, first, field.ndim - 4, field.ndim - 2), pool.kv)
-        hidden = state.hidden if state.hidden is None else put(state.hidden, first, 0, 1)
+        per_slot = {name: moved(getattr(pool, name), first, 0, 1) for name in integers}
+        kv = jax.tree.map(lambda field: moved(field, first, field.ndim - 4, field.ndim - 2), pool.kv)
+        hidden = state.hidden if state.hidden is None else moved(state.hidden, first, 0, 1)
         return dataclasses.replace(state, pool=dataclasses.replace(pool, kv=kv, **per_slot), hidden=hidden)
 
     copies = jnp.where(lane == source, 0, -(-count // size_of_copy))
     state = jax.lax.fori_loop(0, copies, copy, state)
-    pool = dataclasses.replace(state.pool, fill=state.pool.fill.at[lane].set(count))
-    return dataclasses.replace(state, pool=pool, prompted=state.prompted.at[lane].set(state.prompted[source]))
+    state = dataclasses.replace(state, pool=put(state.pool, (lane,), fill=count))
+    return put(state, (lane,), prompted=state.prompted[source])
 
 
 @functools.partial(jax.jit, static_argnames=("config", "spec"), donate_argnames="state")
@@ -217,21 +205,15 @@ def _begin(
 
     stops = functools.reduce(jnp.logical_or, [sampled == stop for stop in spec.stop_ids])
     last = done == state.request.prompt_length[lane]
-    threads = state.threads
-    values = {
-        "status": jnp.where(last, jnp.where(stops, DONE, LIVE), UNUSED),
-        "token": sampled,
-        "position": done,
-        "main": done,
-        "count": jnp.where(last, 1, 0),
-    }
-    threads = dataclasses.replace(
-        threads, **{name: getattr(threads, name).at[lane, 0].set(value) for name, value in values.items()}
+    threads = put(
+        state.threads,
+        (lane, 0),
+        status=jnp.where(last, jnp.where(stops, DONE, LIVE), UNUSED),
+        token=sampled,
+        position=done,
+        main=done,
+        count=jnp.where(last, 1, 0),
     )
-    return dataclasses.replace(
-        state,
-        threads=threads,
-        live=state.live.at[lane].set(last & ~stops),
-        finish=state.finish.at[lane].set(jnp.where(last & stops, STOP, RUNNING)),
-        highest=state.highest.at[lane].set(done - 1),
-    )
+    finish = jnp.where(last & stops, STOP, RUNNING)
+    state = put(state, (lane,), live=last & ~stops, finish=finish, highest=done - 1)
+    return dataclasses.replace(state, threads=threads)

@@ -5,10 +5,10 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from pasta_jax.decode.state import ENDED, LIVE, DecodeState, LoopSpec, Threads
+from pasta_jax.decode.state import ENDED, LIVE, DecodeState, LoopSpec
 from pasta_jax.lang.structure import Place, fork_position, sync_position, visible
 from pasta_jax.models.mask import EVERYTHING, PoolSpec
-from pasta_jax.models.pool import Pool
+from pasta_jax.models.pool import Pool, put
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,20 +76,17 @@ def feeding(state: DecodeState, spec: LoopSpec) -> tuple[jax.Array, jax.Array]:
 def open_chunk(state: DecodeState, opens_B: jax.Array, spec: LoopSpec) -> DecodeState:
     """Add a thread to the lanes in `opens_B`: it begins with [ASYNC], at the promise that main closes in this step."""
     threads = state.threads
-    lane = jnp.arange(state.lanes)
     new = jnp.where(opens_B, state.spawned + 1, threads.status.shape[1])  # out of range: dropped
-
-    def put(field_BxM: jax.Array, value: jax.Array | int) -> jax.Array:
-        return field_BxM.at[lane, new].set(value, mode="drop")
-
-    threads = Threads(
-        status=put(threads.status, LIVE),
-        token=put(threads.token, spec.tags.async_),
-        position=put(threads.position, fork_position(threads.position[:, 0])),
-        main=put(threads.main, threads.main[:, 0] + 1),  # the promise's last token counts
-        epoch=put(threads.epoch, threads.epoch[:, 0]),
-        count=put(threads.count, 0),
-        closed=put(threads.closed, 0),
+    threads = put(
+        threads,
+        (jnp.arange(state.lanes), new),
+        status=LIVE,
+        token=spec.tags.async_,
+        position=fork_position(threads.position[:, 0]),
+        main=threads.main[:, 0] + 1,  # the promise's last token counts
+        epoch=threads.epoch[:, 0],
+        count=0,
+        closed=0,
     )
     return dataclasses.replace(state, threads=threads, spawned=state.spawned + opens_B)
 
@@ -125,21 +122,17 @@ def pick_rows(state: DecodeState, feeds_BxM: jax.Array, spec: LoopSpec, width: i
 
 def write_rows(pool: Pool, rows: Rows, step_B: jax.Array) -> Pool:
     """Write the integers of each new slot; the model writes keys and values."""
-    lane = jnp.arange(rows.slot.shape[0])[:, None]
-
-    def put(field_BxS: jax.Array, value: jax.Array) -> jax.Array:
-        return field_BxS.at[lane, rows.slot].set(value, mode="drop", unique_indices=True)
-
-    return dataclasses.replace(
+    pool = put(
         pool,
-        chunk=put(pool.chunk, rows.thread),
-        epoch=put(pool.epoch, rows.epoch),
-        main=put(pool.main, rows.main),
-        position=put(pool.position, rows.position),
-        token=put(pool.token, rows.token),
-        step=put(pool.step, jnp.broadcast_to(step_B[:, None], rows.slot.shape)),
-        fill=pool.fill + jnp.sum(rows.active, axis=1),
+        (jnp.arange(rows.slot.shape[0])[:, None], rows.slot),
+        chunk=rows.thread,
+        epoch=rows.epoch,
+        main=rows.main,
+        position=rows.position,
+        token=rows.token,
+        step=jnp.broadcast_to(step_B[:, None], rows.slot.shape),
     )
+    return dataclasses.replace(pool, fill=pool.fill + jnp.sum(rows.active, axis=1))
 
 
 def see_pool(pool: Pool, place: Place) -> jax.Array:

@@ -5,6 +5,7 @@ nothing is ever moved. The integers stored with a slot decide who may read it (l
 """
 
 import dataclasses
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from jax import lax
 from pasta_jax.lang.structure import Place
 from pasta_jax.models.config import TransformerConfig
 
+Arrays = TypeVar("Arrays")
 KV = tuple  # (k, v), each one array [L, B, K, S, D] (scanned layers) or a tuple of L arrays [B, K, S, D] (unrolled)
 
 
@@ -39,6 +41,15 @@ class Pool:
     def slots(self) -> int:
         """S."""
         return self.token.shape[1]
+
+
+def put(arrays: Arrays, at: tuple[jax.Array | int, ...], **values: jax.Array | int) -> Arrays:
+    """A dataclass of arrays with new values at some places of the fields named; places out of range are dropped."""
+    new = {
+        name: getattr(arrays, name).at[at].set(value, mode="drop", unique_indices=True)
+        for name, value in values.items()
+    }
+    return dataclasses.replace(arrays, **new)
 
 
 def empty_kv(config: TransformerConfig, lanes: int, slots: int, dtype, stacked: bool) -> KV:

@@ -25,6 +25,7 @@ from pasta_jax.lang.structure import Place, visible
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.parameters import Params
+from pasta_jax.models.pool import put
 from pasta_jax.models.transformer import Cache, logits, trunk
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
@@ -109,12 +110,9 @@ def begin_point(
     position_P = prefix + index_P
     slot_P = jnp.where(index_P < count, fill + index_P, pool.slots)
 
-    def put(field_BxS: jax.Array, value: jax.Array | int) -> jax.Array:
-        return field_BxS.at[0, slot_P].set(value, mode="drop", unique_indices=True)
-
-    values = {"chunk": number, "epoch": 0, "main": prefix, "position": position_P, "token": tokens_P, "step": 0}
-    written = {name: put(getattr(pool, name), value) for name, value in values.items()}
-    pool = dataclasses.replace(pool, fill=pool.fill.at[0].set(fill + count), **written)
+    pool = put(pool, (0,), fill=fill + count)
+    integers = {"position": position_P, "token": tokens_P, "step": 0}
+    pool = put(pool, (0, slot_P), chunk=number, epoch=0, main=prefix, **integers)
     # Tokens of one thread see each other whatever their order; here several are written at once.
     slot_S = jnp.arange(pool.slots)
     present_1xPxS = ((slot_S[None, :] <= slot_P[:, None]) & (slot_S < fill + count)[None, :])[None]
@@ -128,26 +126,19 @@ def begin_point(
     logits_1xV = logits(params, config, x_1x1xE)[:, 0]
     token = next_of_one(state, spec, logits_1xV, jnp.int32(0), fill + count - 1)
     ends = token == spec.tags.end_async
-    threads = state.threads
-    values = {
-        "status": jnp.where(ends, ENDED, LIVE),
-        "token": token,
-        "position": prefix + count,
-        "main": prefix,
-        "epoch": 0,
-        "count": 1,
-        "closed": jnp.where(ends, OWN, 0),
-    }
-    fields = {name: getattr(threads, name).at[0, number].set(value) for name, value in values.items()}
-    fields["status"] = fields["status"].at[0, 0].set(DONE)
-    return dataclasses.replace(
-        state,
-        threads=dataclasses.replace(threads, **fields),
-        request=dataclasses.replace(state.request, limit=state.request.limit.at[0].set(pool.slots)),
-        spawned=state.spawned.at[0].set(number),
-        live=state.live.at[0].set(True),
-        finish=state.finish.at[0].set(RUNNING),
+    threads = put(
+        put(state.threads, (0, 0), status=DONE),
+        (0, number),
+        status=jnp.where(ends, ENDED, LIVE),
+        token=token,
+        position=prefix + count,
+        main=prefix,
+        epoch=0,
+        count=1,
+        closed=jnp.where(ends, OWN, 0),
     )
+    state = put(state, (0,), spawned=number, live=True, finish=RUNNING)
+    return dataclasses.replace(state, threads=threads, request=put(state.request, (0,), limit=pool.slots))
 
 
 def _read(state: DecodeState, points: int, spec: LoopSpec) -> Points:
