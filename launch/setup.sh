@@ -24,7 +24,7 @@ Usage: launch/setup.sh [--assets] [--gemma] [--data] [--tpu] [--gcs] [--ray] [--
   --all     all of these
 
 Everything is installed in .venv in the repository root. Safe to repeat and to interrupt.
-PYTHON=/path/to/python selects the Python for it (3.11 or 3.12).
+PYTHON=/path/to/python selects the Python for it (3.11 to 3.14).
 TXT
 }
 
@@ -48,11 +48,11 @@ die() {
 }
 
 version_of() { "$1" -Ic 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }
-is_supported() { [[ $1 == 3.11 || $1 == 3.12 ]]; }
+is_supported() { [[ $1 =~ ^3\.1[1-4]$ ]]; }
 
 # Sets $base to the Python that creates .venv.
 find_python() {
-  local candidate candidates=(python3.11 python3.12 python3) without_venv=
+  local candidate candidates=(python3.11 python3.12 python3.13 python3.14 python3) without_venv=
   if [[ ${PYTHON:-} ]]; then candidates=("$PYTHON"); fi
   for candidate in "${candidates[@]}"; do
     if ! is_supported "$(version_of "$candidate")"; then continue; fi
@@ -65,7 +65,7 @@ find_python() {
   if [[ $without_venv ]]; then
     die "$without_venv lacks the venv module: install it (Debian, Ubuntu: apt-get install python$(version_of "$without_venv")-venv)"
   fi
-  die "no Python 3.11 or 3.12${PYTHON:+ at PYTHON=$PYTHON}: install one, or set its path: PYTHON=/path/to/python3.11 launch/setup.sh"
+  die "no Python 3.11 to 3.14${PYTHON:+ at PYTHON=$PYTHON}: install one, or set its path: PYTHON=/path/to/python3.11 launch/setup.sh"
 }
 
 # Sets $version and $modules (the site-packages folder) from .venv; fails if it is missing, incomplete or broken.

@@ -4,6 +4,7 @@ import gc
 import importlib.util
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -16,7 +17,11 @@ os.environ.setdefault("GLIBC_TUNABLES", "")  # so that no command restarts itsel
 # one LLVM module per program a seventh less than several. Exceptions use `fully_compiled`; with 0 and no flags
 # everything is compiled as for users.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1")
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_cpu_parallel_codegen_split_count=1"
+    + " --xla_cpu_use_fusion_emitters=false" * (sys.version_info < (3, 12)),  # later versions abort at this flag
+)
 # Compiled programs are kept between runs and shared by the processes of one run. JAX keys them by program, flags,
 # versions and machine. JAX_COMPILATION_CACHE_DIR="" compiles everything again.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:

@@ -133,7 +133,7 @@ def test_a_mistake_is_one_line(tree, tmp_path):
     fake.chmod(0o755)
     assert setup(tree, "--tpus", code=2).stderr.startswith("setup: unknown option --tpus\nUsage: ")
     for python, problem in (
-        ("/no/such/python", "no Python 3.11 or 3.12 at PYTHON=/no/"),
+        ("/no/such/python", "no Python 3.11 to 3.14 at PYTHON=/no/"),
         (fake, "lacks the venv module"),
     ):
         missing = setup(tree, code=1, PYTHON=str(python))

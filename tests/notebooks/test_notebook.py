@@ -12,8 +12,8 @@ from tests.test_docs import blocks
 
 FEW = "import pytest; from tests.helpers.few_programs import decode_with_few_programs as f; f(pytest.MonkeyPatch())\n"
 REPORT = """
-import dataclasses, json
-print(json.dumps({"exact": report.model.exact, "speedup": dataclasses.asdict(report.speed), "steps": tagged.steps,
+import json
+print(json.dumps({"exact": report["model"]["exact"], "speedup": report["speed"], "steps": tagged.steps,
     "rows": answer.trace.rows, "policy": answer.trace.policy, "text": answer.text, "tokens": len(answer.trace.token)}))
 """
 
