@@ -15,7 +15,6 @@ local               your own pairs by their form, for your own model (docs/YOUR_
                     --config.model.path=<the model, whose tokenizer is used>; seconds
 pasta               also later turns and other packaged data, filtered by the form of the answer: what the models in
                     checkpoints/ were trained on; under two minutes on two CPU cores, 2,431 records
-file                one's own pairs by their form, of any length; needs --config.source=<file>
 own                 a model's own answers, with promises as long as their chunks; needs --config.source=<a file that
                     `launch.decode --prompts_file` wrote>; see docs/DATA.md
 likelihood          weighs the chunks of an earlier run with SmolLM2; some 75 minutes on two CPU cores; needs
@@ -33,8 +32,6 @@ from pasta_jax.annotate.settings import (
 )
 from pasta_jax.runs.settings import changed
 from pasta_jax.weights.settings import ModelSource
-
-ANY_LENGTH = (1, 1_000_000)  # words
 
 
 def sharegpt_structure() -> FormSettings:
@@ -64,11 +61,6 @@ def pasta() -> FormSettings:
         max_tokens=512,
         form=FormFilter(),
     )
-
-
-def file() -> FormSettings:
-    """One's own pairs by their form, short answers too: they teach when not to fork."""
-    return FormSettings(source="", prompt_words=ANY_LENGTH, response_words=ANY_LENGTH)
 
 
 def own() -> FormSettings:

@@ -155,13 +155,13 @@ def test_structure_goes_on_from_any_answer(tmp_path, capsys):
 
 
 def test_records_at_gs_are_read_as_they_were_written(monkeypatch, tmp_path):
-    """A source, its records as another run's input, and answers; short ones are left out of no run of `file`."""
+    """A source, its records as another run's input, and answers; short ones are left out of no run of `local`."""
     bucket.install(monkeypatch, tmp_path)
     remote.local.cache_clear()
     rows = [{"prompt": f"Why {n}?", "text": "So.", "program": "So.", "finish_reason": "stop"} for n in range(3)]
     path_of("gs://b/a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     common = dict(drop_evaluation=False, dataset=False, model={"preset": "toy"})
-    first = changed(variants.file(), source="gs://b/a.jsonl", **common)
+    first = changed(variants.local(), source="gs://b/a.jsonl", **common)
     assert pipeline.run(first, path_of("gs://b/first")).kept == 3
     again = changed(first, source="", records="gs://b/first/records.jsonl")
     assert pipeline.run(again, tmp_path / "again").kept == 3
@@ -182,7 +182,7 @@ def test_a_run_that_keeps_nothing_fails_and_says_where_the_reasons_are(monkeypat
         monkeypatch.setattr(annotate, flag, SimpleNamespace(value=value))
     common = dict(source=str(tmp_path / "a.jsonl"), drop_evaluation=False, dataset=False, model={"preset": "toy"})
     with pytest.raises(PastaError, match=r"run: no record was kept; refused\.jsonl there says why"):
-        annotate.main(changed(variants.file(), max_tokens=1, **common))
+        annotate.main(changed(variants.local(), max_tokens=1, **common))
 
 
 @pytest.mark.slow
