@@ -2,13 +2,12 @@
 
 import dataclasses
 
+import numpy as np
+
 from pasta_jax.decode.request import Result
-from pasta_jax.decode.trace import Trace
 from pasta_jax.evaluate.questions import Question
-from pasta_jax.evaluate.rivals.answer import Outcome
 from pasta_jax.files.validated import AtLeastZero, Count
 from pasta_jax.lang.program import LangError, Program
-from pasta_jax.lang.tags import escape
 from pasta_jax.tokenizers.tokenizer import Tokenizer
 
 
@@ -33,9 +32,9 @@ class Fed:
     steps: tuple[Count, ...]
 
     @staticmethod
-    def of(written: Trace | Outcome) -> "Fed":
-        """The tokens of an answer."""
-        return Fed(*(tuple(column.tolist()) for column in (written.token, written.thread, written.step)))
+    def of(*columns: np.ndarray) -> "Fed":
+        """The tokens of an answer: their ids, threads and steps."""
+        return Fed(*(tuple(column.tolist()) for column in columns))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,35 +87,7 @@ def answer_of(
         seed=seed,
         prefill_seconds=round(trace.prefill_ms / 1000, 4),
         decode_seconds=round(trace.decode_ms / 1000, 4),
-        fed=Fed.of(trace),
-    )
-
-
-def answer_of_outcome(question: Question, seed: int, outcome: Outcome) -> SystemAnswer:
-    """The record of a rival's answer. All its tokens are text: a skeleton's are the headings of the answer."""
-    return SystemAnswer(
-        prompts=question.prompts,
-        number=question.number,
-        prompt=question.text,
-        text=outcome.text,
-        program=escape(outcome.text),
-        malformed=False,
-        malformed_unmasked=None,
-        finished=outcome.finished,
-        tokens=len(outcome.token),
-        text_tokens=len(outcome.token),
-        critical_path=outcome.critical_path,
-        steps=outcome.steps,
-        chunks=tuple(
-            ChunkFigures(
-                point.title, 0, point.tokens, "own" if point.finished else "budget", point.first_step, point.last_step
-            )
-            for point in outcome.points
-        ),
-        seed=seed,
-        prefill_seconds=round(outcome.prefill_seconds, 4),
-        decode_seconds=round(outcome.seconds - outcome.prefill_seconds, 4),
-        fed=Fed.of(outcome),
+        fed=Fed.of(trace.token, trace.thread, trace.step),
     )
 
 

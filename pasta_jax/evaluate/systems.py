@@ -15,7 +15,7 @@ from pasta_jax.decode.probe import well_formed
 from pasta_jax.decode.request import Request, Result
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
-from pasta_jax.evaluate.answers import SystemAnswer, answer_of, answer_of_outcome
+from pasta_jax.evaluate.answers import SystemAnswer, answer_of
 from pasta_jax.evaluate.questions import Question
 from pasta_jax.evaluate.rivals.answer import answer
 from pasta_jax.evaluate.rivals.skeleton import WORDING
@@ -108,10 +108,8 @@ class Task:
         return self._record(question, request, result, measured=False)
 
     def _rival(self, question: Question, request: Request) -> SystemAnswer:
-        outcome = answer(
-            self.model, question.messages, request, self.options, self.config, shared=self.system == "skeleton"
-        )
-        return answer_of_outcome(question, request.rules.seed, outcome)
+        shared = self.system == "skeleton"
+        return answer(self.model, question, request, self.options, self.config, shared)
 
     def _record(self, question: Question, request: Request, result: Result, measured: bool) -> SystemAnswer:
         """`measured`: with what the model would write without the grammar mask."""

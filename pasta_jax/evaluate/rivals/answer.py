@@ -14,58 +14,28 @@ from pasta_jax.data.prompt_sets import asks_for_list
 from pasta_jax.decode.generate import generate
 from pasta_jax.decode.request import Request, Result
 from pasta_jax.decode.settings import DecodeConfig
+from pasta_jax.decode.trace import Trace
 from pasta_jax.device import compilation_cache
+from pasta_jax.evaluate.answers import ChunkFigures, Fed, SystemAnswer
+from pasta_jax.evaluate.questions import Question
 from pasta_jax.evaluate.rivals.points import Points, decode_points
 from pasta_jax.evaluate.rivals.skeleton import OPENING, Point, ask_point, ask_skeleton, assemble, parse_skeleton
 from pasta_jax.evaluate.settings import SkeletonOptions
+from pasta_jax.lang.tags import escape
 from pasta_jax.weights.model import Model
 
 FEWEST_POINTS = 2  # a skeleton with fewer is no skeleton: the question is then answered sequentially
 LONGEST_TITLE = 8  # words
 
-Messages = Sequence[tuple[str, str]]  # (role, text); the last one is the question
-
-
-@dataclasses.dataclass(frozen=True)
-class Written:
-    """A point as it was written. Steps count from the answer's first, skeleton included."""
-
-    title: str
-    tokens: int
-    finished: bool
-    first_step: int  # 0 if it has no token
-    last_step: int
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Outcome:
-    """An answer. The arrays [N] hold every token that was fed: thread 0 wrote the skeleton, or the whole answer."""
-
-    text: str
-    finished: bool  # every thread ended itself
-    critical_path: int  # steps with unlimited rows: the skeleton's, then the longest point's
-    steps: int
-    points: tuple[Written, ...]  # empty: answered sequentially
-    token: np.ndarray
-    thread: np.ndarray
-    step: np.ndarray
-    prefill_seconds: float  # until the skeleton's first token
-    seconds: float  # compiling aside
-
 
 def answer(
-    model: Model,
-    messages: Messages,
-    sequential: Request,
-    options: SkeletonOptions,
-    config: DecodeConfig,
-    shared: bool,
-) -> Outcome:
-    """Answer the last message. `sequential` answers it where there is no skeleton; its sampling is everyone's."""
-    *history, (_, question) = messages
+    model: Model, asked: Question, sequential: Request, options: SkeletonOptions, config: DecodeConfig, shared: bool
+) -> SystemAnswer:
+    """Answer a question. `sequential` answers it where there is no skeleton; its sampling is everyone's."""
+    *history, (_, question) = asked.messages
     started = _clock()
     if options.router == "lists" and not asks_for_list(question):
-        return _sequentially(model, sequential, config, None, started)
+        return _sequentially(model, asked, sequential, config, None, started)
     prompt = model.tokenizer.chat([*history, ("user", ask_skeleton(question, options.most_points))])
     request = dataclasses.replace(
         sequential,
@@ -76,7 +46,7 @@ def answer(
     [skeleton] = generate(model, [request], _alone(config))
     points = parse_skeleton(OPENING + skeleton.text, options.most_points, LONGEST_TITLE)
     if len(points) < FEWEST_POINTS:
-        return _sequentially(model, sequential, config, skeleton, started)
+        return _sequentially(model, asked, sequential, config, skeleton, started)
     prefix = model.tokenizer.chat([*history, ("user", ask_point(question, points))])
     beginnings = [model.tokenizer.encode(point.heading) for point in points]
     if shared:
@@ -84,7 +54,7 @@ def answer(
         written = decode_points(model, prefix, beginnings, sequential.rules, options.point_tokens, one_lane)
     else:
         written = _decode_apart(model, prefix, beginnings, sequential, options.point_tokens, config)
-    return _outcome(model, points, skeleton, written, started)
+    return _in_points(model, asked, sequential.rules.seed, points, skeleton, written, started)
 
 
 def _decode_apart(
@@ -116,48 +86,69 @@ def _decode_apart(
     )
 
 
-def _outcome(model: Model, points: Sequence[Point], skeleton: Result, written: Points, started: float) -> Outcome:
-    trace = skeleton.trace
-    before, texts, records = trace.critical_path, [], []
+def _in_points(
+    model: Model, asked: Question, seed: int, points: Sequence[Point], skeleton: Result, written: Points, started: float
+) -> SystemAnswer:
+    """The record of points that were written after a skeleton."""
+    before, texts, chunks = skeleton.trace.critical_path, [], []
     for number, (point, finished) in enumerate(zip(points, written.finished, strict=True), start=1):
         own = written.thread == number
         texts.append(model.tokenizer.decode(written.token[own].tolist()))
         steps = written.step[own] + before
         first, last = (int(steps[0]), int(steps[-1])) if len(steps) else (0, 0)
-        records.append(Written(point.title, len(steps), finished, first, last))
-    return Outcome(
-        text=assemble(points, texts),
-        finished=all(written.finished),
-        critical_path=before + max(record.tokens for record in records),
-        steps=trace.steps + written.steps,
-        points=tuple(records),
-        token=np.concatenate([trace.token, written.token]),
-        thread=np.concatenate([trace.thread, written.thread]),
-        step=np.concatenate([trace.step, written.step + before]),
-        prefill_seconds=trace.prefill_ms / 1000,
-        seconds=_clock() - started,
-    )
+        chunks.append(ChunkFigures(point.title, 0, len(steps), "own" if finished else "budget", first, last))
+    longest = max(chunk.length for chunk in chunks)
+    text, finished = assemble(points, texts), all(written.finished)
+    return _record(asked, seed, skeleton, written, longest, text, finished, chunks, started)
 
 
 def _sequentially(
-    model: Model, request: Request, config: DecodeConfig, skeleton: Result | None, started: float
-) -> Outcome:
+    model: Model, asked: Question, request: Request, config: DecodeConfig, skeleton: Result | None, started: float
+) -> SystemAnswer:
     """Answer without points. A skeleton that could not be used counts with its steps."""
     [result] = generate(model, [request], _alone(config))
-    traces = [] if skeleton is None else [skeleton.trace]
-    before = sum(trace.critical_path for trace in traces)
-    trace = result.trace
-    return Outcome(
-        text=result.text,
-        finished=result.finish_reason == "stop",
-        critical_path=before + trace.critical_path,
-        steps=before + trace.steps,
-        points=(),
-        token=np.concatenate([*(one.token for one in traces), trace.token]),
-        thread=np.concatenate([*(one.thread for one in traces), trace.thread]),
-        step=np.concatenate([*(one.step for one in traces), trace.step + before]),
-        prefill_seconds=(traces or [trace])[0].prefill_ms / 1000,
-        seconds=_clock() - started,
+    trace, finished = result.trace, result.finish_reason == "stop"
+    seed = request.rules.seed
+    return _record(asked, seed, skeleton, trace, trace.critical_path, result.text, finished, (), started)
+
+
+def _record(
+    asked: Question,
+    seed: int,
+    skeleton: Result | None,
+    written: Trace | Points,
+    longest: int,
+    text: str,
+    finished: bool,
+    chunks: Sequence[ChunkFigures],
+    started: float,
+) -> SystemAnswer:
+    """The record of an answer. All its tokens are text: a skeleton's are the headings of the answer.
+
+    `longest`: the steps, with unlimited rows, of what was `written` after the skeleton.
+    """
+    parts = [written] if skeleton is None else [skeleton.trace, written]
+    before = 0 if skeleton is None else skeleton.trace.critical_path
+    token, thread = (np.concatenate([getattr(part, name) for part in parts]) for name in ("token", "thread"))
+    prefill_seconds = parts[0].prefill_ms / 1000  # until the skeleton's first token
+    return SystemAnswer(
+        prompts=asked.prompts,
+        number=asked.number,
+        prompt=asked.text,
+        text=text,
+        program=escape(text),
+        malformed=False,
+        malformed_unmasked=None,
+        finished=finished,
+        tokens=len(token),
+        text_tokens=len(token),
+        critical_path=before + longest,
+        steps=before + written.steps,
+        chunks=tuple(chunks),
+        seed=seed,
+        prefill_seconds=round(prefill_seconds, 4),
+        decode_seconds=round(_clock() - started - prefill_seconds, 4),  # compiling aside
+        fed=Fed.of(token, thread, np.concatenate([*(part.step for part in parts[:-1]), written.step + before])),
     )
 
 

@@ -9,6 +9,7 @@ from pasta_jax.decode import generate as decoding
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
+from pasta_jax.evaluate.questions import Question
 from pasta_jax.evaluate.rivals import answer as rivals
 from pasta_jax.evaluate.rivals import points as pooled
 from pasta_jax.evaluate.rivals.answer import answer
@@ -21,6 +22,7 @@ from tests.helpers.traces import tiny_model
 pytestmark = pytest.mark.usefixtures("few_programs")
 CONFIG = DecodeConfig(lanes=1, rows=2, slots=512)
 OPTIONS = SkeletonOptions(most_points=2, skeleton_tokens=8, point_tokens=6, router="none")
+ASKED = Question("set", 0, "List drinks", "")
 SKELETON = "1. Tea\n2. **Milk and sugar**\n\n3) tea\n3: Cups: two: or more.\n2. Spoons\nEnjoy!\n4. Cake\n5. Pie"
 
 
@@ -80,31 +82,31 @@ def skeletons(monkeypatch):
 @pytest.mark.parametrize("shared", [True, False])
 def test_an_answer_counts_the_skeleton_and_the_longest_point(skeletons, shared):
     skeletons("1. a\n2. b")
-    result = answer(tiny_model(), [("user", "List drinks")], request(), OPTIONS, CONFIG, shared)
-    assert [point.title for point in result.points] == ["a", "b"]
-    fed = np.bincount(result.thread, minlength=3)
-    assert result.critical_path == fed[0] + max(fed[1:]) == result.step.max()
-    assert [point.first_step for point in result.points] == [fed[0] + 1] * 2
+    result = answer(tiny_model(), ASKED, request(), OPTIONS, CONFIG, shared)
+    assert [point.topic for point in result.chunks] == ["a", "b"]
+    fed = np.bincount(result.fed.threads, minlength=3)
+    assert result.critical_path == fed[0] + max(fed[1:]) == max(result.fed.steps)
+    assert [point.first_step for point in result.chunks] == [fed[0] + 1] * 2
     assert all(heading in f"\n{result.text}" for heading in ("\n1. a:", "\n2. b:"))
-    assert result.seconds > 0
+    assert result.prefill_seconds + result.decode_seconds > 0
 
 
 @pytest.mark.slow
 def test_points_that_share_a_pool_are_written_as_if_alone(skeletons):
     skeletons("1. a\n2. b")
-    both = [answer(tiny_model(), [("user", "List drinks")], request(), OPTIONS, CONFIG, one) for one in (True, False)]
+    both = [answer(tiny_model(), ASKED, request(), OPTIONS, CONFIG, one) for one in (True, False)]
     assert both[0].text == both[1].text
     for thread in range(3):
-        shared, unshared = (one.token[one.thread == thread].tolist() for one in both)
+        shared, unshared = (np.asarray(one.fed.ids)[np.equal(one.fed.threads, thread)].tolist() for one in both)
         assert shared == unshared
 
 
 def test_without_a_skeleton_the_question_is_answered_sequentially(skeletons):
     skeletons("Sure!")
     plain = decoding.generate(tiny_model(), [request()], DecodeConfig(1, 1, 512))[0]
-    result = answer(tiny_model(), [("user", "List drinks")], request(), OPTIONS, CONFIG, True)
-    assert (result.text, result.points) == (plain.text, ())
+    result = answer(tiny_model(), ASKED, request(), OPTIONS, CONFIG, True)
+    assert (result.text, result.chunks) == (plain.text, ())
     assert result.critical_path == plain.trace.critical_path + OPTIONS.skeleton_tokens
     routed = dataclasses.replace(OPTIONS, router="lists")
-    result = answer(tiny_model(), [("user", "Why?")], request(), routed, CONFIG, True)
+    result = answer(tiny_model(), Question("set", 0, "Why?", ""), request(), routed, CONFIG, True)
     assert result.critical_path == plain.trace.critical_path
