@@ -91,7 +91,7 @@ def keep(verdicts: Iterable[Record | Refusal], limits: FormFilter) -> tuple[list
         else:
             plain.setdefault(kind_of(record), []).append(record.id)
     count = round(limits.unforked / (1 - limits.unforked) * len(forked))
-    kinds = [sorted(ids, key=_hash) for _, ids in sorted(plain.items())]
+    kinds = [sorted(ids, key=lambda id: hashlib.sha256(id.encode()).hexdigest()) for _, ids in sorted(plain.items())]
     in_turn = [id for id in chain(*zip_longest(*kinds)) if id is not None]
     reasons |= dict.fromkeys(in_turn[count:], "enough without a fork")
     kept = forked.union(in_turn[:count])
@@ -101,7 +101,3 @@ def keep(verdicts: Iterable[Record | Refusal], limits: FormFilter) -> tuple[list
         if isinstance(v, Record) and v.id not in kept
     ]
     return [v for v in verdicts if isinstance(v, Refusal) or v.id in kept], left_out
-
-
-def _hash(id: str) -> str:
-    return hashlib.sha256(id.encode()).hexdigest()

@@ -20,7 +20,7 @@ from pasta_jax.annotate.settings import (
 )
 from pasta_jax.annotate.verify import Refusal, verify
 from pasta_jax.data import builder, sources
-from pasta_jax.data.pairs import Pair, Unreadable, id_of, split_of
+from pasta_jax.data.pairs import Pair, Unreadable, split_of
 from pasta_jax.data.records import read_records
 from pasta_jax.errors import PastaError
 from pasta_jax.files import packages
@@ -46,33 +46,29 @@ def run(settings: AnnotateSettings, folder: Path) -> Summary | None:
     processes share the annotating; the first one does everything else, and the others return None.
     """
     with claim(folder) if processes.is_first() else nullcontext():
-        return _run(settings, folder)
-
-
-def _run(settings: AnnotateSettings, folder: Path) -> Summary | None:
-    with doing("reading the pairs"):
-        pairs, skipped = read_pairs(settings)
-    tokenizer = tokenizer_for(settings.model)
-    annotator = annotator_for(settings, pairs, tokenizer, folder)
-    answers = collect_answers(folder, annotator.about, pairs, annotator.annotate)
-    if not processes.is_first():
-        return None
-    skipped.unanswered.update(answer.reason for answer in answers if isinstance(answer, Unanswered))
-    split = functools.partial(split_of, validation_percent=settings.validation_percent)
-    verdicts = [
-        verify(pair, answer, tokenizer, settings.max_tokens, settings.annotator, split(pair))
-        for pair, answer in track(zip(pairs, answers, strict=True), "verifying", len(pairs))
-        if not isinstance(answer, Unanswered)
-    ]
-    if isinstance(settings, FormSettings) and settings.form:
-        verdicts, left_out = keep(verdicts, settings.form)
-        skipped.left_out.extend(left_out)
-    source = settings.records or settings.source
-    cost = total_cost(folder / ANSWERS, settings.endpoint) if isinstance(settings, EndpointSettings) else None
-    summary = write_results(folder, verdicts, skipped, settings.annotator, source, tokenizer.name, cost)
-    if settings.dataset:
-        write_dataset(folder, tokenizer)
-    return summary
+        with doing("reading the pairs"):
+            pairs, skipped = read_pairs(settings)
+        tokenizer = tokenizer_for(settings.model)
+        annotator = annotator_for(settings, pairs, tokenizer, folder)
+        answers = collect_answers(folder, annotator.about, pairs, annotator.annotate)
+        if not processes.is_first():
+            return None
+        skipped.unanswered.update(answer.reason for answer in answers if isinstance(answer, Unanswered))
+        split = functools.partial(split_of, validation_percent=settings.validation_percent)
+        verdicts = [
+            verify(pair, answer, tokenizer, settings.max_tokens, settings.annotator, split(pair))
+            for pair, answer in track(zip(pairs, answers, strict=True), "verifying", len(pairs))
+            if not isinstance(answer, Unanswered)
+        ]
+        if isinstance(settings, FormSettings) and settings.form:
+            verdicts, left_out = keep(verdicts, settings.form)
+            skipped.left_out.extend(left_out)
+        source = settings.records or settings.source
+        cost = total_cost(folder / ANSWERS, settings.endpoint) if isinstance(settings, EndpointSettings) else None
+        summary = write_results(folder, verdicts, skipped, settings.annotator, source, tokenizer.name, cost)
+        if settings.dataset:
+            write_dataset(folder, tokenizer)
+        return summary
 
 
 def write_dataset(folder: Path, tokenizer: Tokenizer) -> None:
@@ -94,10 +90,8 @@ def read_pairs(settings: AnnotateSettings) -> tuple[list[Pair], Skipped]:
         records = read_records(path_of(settings.records))
         pairs = [Pair(r.id, r.system, r.instruction, r.response, r.source, r.origin) for r in records]
     elif isinstance(settings, ToySettings):
-        pairs = [
-            Pair(id_of("", problem.instruction, problem.answer), "", problem.instruction, problem.answer, "toy")
-            for problem in annotators.toy_problems(settings.toy)
-        ]
+        drawn = annotators.toy_problems(settings.toy)
+        pairs = [Pair.of("", problem.instruction, problem.answer, "toy") for problem in drawn]
     else:
         names = [name.strip() for name in settings.source.split(",")]
         sources.refuse_for_training(names)

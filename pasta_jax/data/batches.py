@@ -69,18 +69,16 @@ class Feed:
         return epoch, step
 
     def rows_of(self, seed: int, step: int) -> tuple[int, list[list[int]]]:
-        """(tokens per row, numbers of the records in each row) of a step's batch, over all hosts."""
-        epoch, number = self.locate(seed, step)
-        length, rows = self._epoch(seed, epoch)[number]
-        return length, [[self.pieces[piece].record for piece in row] for row in rows]
-
-    def batch(self, seed: int, step: int) -> Batch:
-        """This host's rows of a step's batch."""
+        """(tokens per row, numbers of the pieces in each of this host's rows) of a step's batch; the last may lack."""
         epoch, number = self.locate(seed, step)
         length, rows = self._epoch(seed, epoch)[number]
         share = self.layout.rows // self.hosts
-        rows = rows[self.host * share : (self.host + 1) * share]
-        rows += [[]] * (share - len(rows))
+        return length, rows[self.host * share : (self.host + 1) * share]
+
+    def batch(self, seed: int, step: int) -> Batch:
+        """This host's rows of a step's batch."""
+        length, rows = self.rows_of(seed, step)
+        rows = [*rows, *[[]] * (self.layout.rows // self.hosts - len(rows))]
         return pack([[self._example(piece) for piece in row] for row in rows], length)
 
     def _example(self, number: int) -> Example:

@@ -21,6 +21,11 @@ class Pair:
     source: str
     origin: str = ""  # its place in the source
 
+    @staticmethod
+    def of(system: str, instruction: str, response: str, source: str, origin: str = "") -> "Pair":
+        """A pair with its id."""
+        return Pair(id_of(system, instruction, response), system, instruction, response, source, origin)
+
 
 @dataclasses.dataclass(frozen=True)
 class Unreadable:
@@ -45,7 +50,7 @@ def parse_pair(row: object, source: str, place: str) -> Pair | Unreadable:
             raise _Invalid("a question and its answer must not be empty")
     except _Invalid as error:
         return Unreadable(place, *error.args)
-    return Pair(id_of(system, instruction, response), system, instruction, response, source, place)
+    return Pair.of(system, instruction, response, source, place)
 
 
 def id_of(*texts: str) -> str:

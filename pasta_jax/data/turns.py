@@ -2,7 +2,7 @@
 
 import re
 
-from pasta_jax.data.pairs import SPEAKERS, Pair, id_of, is_text
+from pasta_jax.data.pairs import SPEAKERS, Pair, is_text
 
 # Words by which a later question refers to earlier turns, and those with which one that doesn't may begin.
 _REFERS = re.compile(
@@ -43,8 +43,7 @@ def later_pairs(row: object, source: str, place: str) -> list[Pair]:
         if (asker, answerer) != ("user", "assistant") or not all(isinstance(t, str) and t.strip() for t in texts):
             continue
         if stands_alone(question) and is_text(question) and is_text(answer):
-            where = f"{place}, turn {number + 1}"
-            pairs.append(Pair(id_of("", question, answer), "", question, answer, source, where))
+            pairs.append(Pair.of("", question, answer, source, f"{place}, turn {number + 1}"))
     return pairs
 
 

@@ -27,7 +27,7 @@ class PairExample:
         return max(len(self.better), len(self.worse))
 
 
-class PairFeed:
+class PairFeed(Feed):
     """Shuffles every epoch differently; a batch has `rows` pairs, each in the shortest row that holds both answers.
 
     Each host gets an equal share of the rows.
@@ -36,19 +36,14 @@ class PairFeed:
     def __init__(
         self, pairs: Sequence[PairExample], lengths: tuple[int, ...], rows: int, host: int = 0, hosts: int = 1
     ):
-        # `Feed` only needs the lengths of records, so order, buckets and epochs work as in any other training.
-        self._feed = Feed(pairs, Layout(tuple(lengths), rows, packed=False, too_long="drop"), host, hosts)
-        self.pairs, self.share, self.dropped = pairs, rows // hosts, self._feed.dropped
-
-    def steps(self, seed: int, epochs: int) -> int:
-        """The number of batches in that many passes over the pairs."""
-        return self._feed.steps(seed, epochs)
+        # A feed only needs the lengths of records, so order, buckets and epochs work as in any other training.
+        super().__init__(pairs, Layout(tuple(lengths), rows, packed=False, too_long="drop"), host, hosts)
 
     def batch(self, seed: int, step: int) -> PairBatch:
         """This host's pairs of a step; unused rows have weight 0."""
-        length, rows = self._feed.rows_of(seed, step)
-        own = rows[self._feed.host * self.share :][: self.share]
-        return pair_batch([self.pairs[row[0]] for row in own], length, self.share)
+        length, rows = self.rows_of(seed, step)
+        pairs = [self.examples[self.pieces[number].record] for [number] in rows]
+        return pair_batch(pairs, length, self.layout.rows // self.hosts)
 
 
 def pair_batch(pairs: Sequence[PairExample], length: int, rows: int) -> PairBatch:

@@ -181,15 +181,10 @@ def comparison_of(
 
 
 def realised(stage: Stage, model: Model, answers: str, request: Request) -> float:
-    """Wall-clock speedup over the baseline, each prompt alone in the interpreter."""
-    timings = time_answers(stage, model, answers, request).records
-    return round(geometric_mean(timing.baseline_ms / timing.ms for timing in timings), 4)
+    """Wall-clock speedup over the baseline on the first held-out prompts, each alone in the interpreter.
 
-
-def time_answers(stage: Stage, model: Model, answers: str, request: Request) -> Artifact[PromptTime]:
-    """Time the first held-out prompts. Baseline and model alternate, because a machine's speed drifts.
-
-    `answers` is the fingerprint of the model's answers, which stands for the model.
+    Baseline and model alternate, because a machine's speed drifts. `answers` is the fingerprint of the model's answers,
+    which stands for the model.
     """
     prompts = stage.held_out[: stage.settings.evaluate.timed]
     sequential = template(stage, stage.settings.sample.baseline_temperature, seed=0, sequential=True)
@@ -207,14 +202,8 @@ def time_answers(stage: Stage, model: Model, answers: str, request: Request) -> 
         rounds = [(milliseconds(baseline, sequential), milliseconds(model, request)) for _ in range(1 + TIMED_ROUNDS)]
         del rounds[0]  # includes compiling
         for number in numbers:
-            yield (
-                number,
-                PromptTime(
-                    number,
-                    statistics.median(baseline_ms[number] for baseline_ms, _ in rounds),
-                    statistics.median(ms[number] for _, ms in rounds),
-                ),
-            )
+            baseline_ms, ms = (statistics.median(times[number] for times in each) for each in zip(*rounds, strict=True))
+            yield number, PromptTime(number, baseline_ms, ms)
 
     fingerprint = fingerprint_of_params(stage.baseline.params)
     inputs = {"baseline": fingerprint, "model": answers, "rounds": TIMED_ROUNDS, "machine": platform.machine()}
@@ -224,7 +213,8 @@ def time_answers(stage: Stage, model: Model, answers: str, request: Request) -> 
         return record.prompt == number
 
     count = len(prompts)
-    return stage.artifacts.make(Step("time", inputs, PromptTime, count, compute, count, fits, shared=False))
+    timings = stage.artifacts.make(Step("time", inputs, PromptTime, count, compute, count, fits, shared=False)).records
+    return round(geometric_mean(timing.baseline_ms / timing.ms for timing in timings), 4)
 
 
 def figures(records: Sequence[Comparison], realised: float | None) -> Figures:

@@ -43,55 +43,53 @@ def run(settings: PreferenceSettings, workdir: Path, watch: Watch = unwatched, c
         raise PastaError(IN_ONE_PROCESS)
     alone = claim(workdir) if processes.is_first() else contextlib.nullcontext()
     with alone, connected(settings.ray) if on_ray else contextlib.nullcontext():
-        return _run(settings, workdir, watch, command)
+        stage = open_stage(settings, workdir)
+        base = stage.trainable
+        mesh = training_mesh(settings.mesh)
+        frozen = place(base.frozen, mesh)
+        model = sft = RoundModel(0, place(base.params, mesh), fingerprint_of_params(stage.sft.params))
+        baseline = sample_baseline(stage, stage.prompts)
+        held_out = sample_baseline(stage, stage.held_out)
+        agreement = judge_agreement(stage)
 
+        def decoder() -> Model:  # created where it is needed, so that no copy is in memory during training
+            whole = merged(base.model, model.params, frozen)
+            write_for_workers(stage, whole, model.fingerprint)
+            return for_decoding(whole)
 
-def _run(settings: PreferenceSettings, workdir: Path, watch: Watch, command: str) -> RunReport | None:
-    stage = open_stage(settings, workdir)
-    base = stage.trainable
-    mesh = training_mesh(settings.mesh)
-    frozen = place(base.frozen, mesh)
-    model = sft = RoundModel(0, place(base.params, mesh), fingerprint_of_params(stage.sft.params))
-    baseline = sample_baseline(stage, stage.prompts)
-    held_out = sample_baseline(stage, stage.held_out)
-    agreement = judge_agreement(stage)
-
-    def decoder() -> Model:  # created where it is needed, so that no copy is in memory during training
-        whole = merged(base.model, model.params, frozen)
-        write_for_workers(stage, whole, model.fingerprint)
-        return for_decoding(whole)
-
-    rows = [evaluate_baseline(stage, held_out), *evaluate(stage, model, decoder(), held_out)]
-    no_pairs = ""
-    for _ in range(settings.rounds):
-        samples = sample_round(stage, model, decoder())
-        scores = score(stage, samples, baseline)
-        try:
-            pairs = pair(stage, samples, scores)
-        except NoPairs as error:
-            no_pairs = str(error)
-            break
-        trained = learn(stage, model, sft.fingerprint, frozen, samples, pairs, watch)
-        if trained is None:
-            return None
-        model = trained
-        rows += evaluate(stage, model, decoder(), held_out)
-    if not no_pairs:
-        write(base.model, model.params, settings.adapter, workdir, training_of(stage, command), figures_of(rows[-1]))
-    judge = stage.judge if isinstance(stage.judge, LLMJudge) else None
-    report = RunReport(
-        quality_weight=settings.score.quality_weight,
-        efficiency=settings.score.efficiency,
-        judge=settings.judge.kind,
-        judge_agreement=agreement,
-        judge_usage=judge and judge.usage,
-        without_verdict=judge and without_verdict(judge),
-        rows=rows,
-        no_pairs=no_pairs,
-    )
-    if processes.is_first():
-        atomic.write_json(workdir / "report.json", report.fields())
-    return report
+        rows = [evaluate_baseline(stage, held_out), *evaluate(stage, model, decoder(), held_out)]
+        no_pairs = ""
+        for _ in range(settings.rounds):
+            samples = sample_round(stage, model, decoder())
+            scores = score(stage, samples, baseline)
+            try:
+                pairs = pair(stage, samples, scores)
+            except NoPairs as error:
+                no_pairs = str(error)
+                break
+            trained = learn(stage, model, sft.fingerprint, frozen, samples, pairs, watch)
+            if trained is None:
+                return None
+            model = trained
+            rows += evaluate(stage, model, decoder(), held_out)
+        if not no_pairs:
+            write(
+                base.model, model.params, settings.adapter, workdir, training_of(stage, command), figures_of(rows[-1])
+            )
+        judge = stage.judge if isinstance(stage.judge, LLMJudge) else None
+        report = RunReport(
+            quality_weight=settings.score.quality_weight,
+            efficiency=settings.score.efficiency,
+            judge=settings.judge.kind,
+            judge_agreement=agreement,
+            judge_usage=judge and judge.usage,
+            without_verdict=judge and without_verdict(judge),
+            rows=rows,
+            no_pairs=no_pairs,
+        )
+        if processes.is_first():
+            atomic.write_json(workdir / "report.json", report.fields())
+        return report
 
 
 def without_verdict(judge: LLMJudge) -> dict[str, int]:

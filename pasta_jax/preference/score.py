@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pasta_jax.data.sources import known_preferences
 from pasta_jax.files import fingerprints
 from pasta_jax.files.validated import Count
-from pasta_jax.judges.judge import Agreement, Entry, Verdict, agreement, both_orders
+from pasta_jax.judges.judge import Agreement, Verdict, agreement, both_orders
 from pasta_jax.preference.artifacts import Artifact, Step
 from pasta_jax.preference.sample import Answers
 from pasta_jax.preference.stage import Stage, as_judged, judge_inputs
@@ -37,9 +37,6 @@ def score(stage: Stage, samples: Artifact[Answers], baseline: Artifact[Answers])
     }
     judge = stage.settings.judge
 
-    def verdicts_on(question: str, others: Sequence[Entry], answer: Entry) -> tuple[Verdict, ...] | None:
-        return both_orders(stage.judge, question, answer, others)
-
     def compute(numbers: Sequence[int]) -> Iterator[tuple[int, Scores]]:
         with ThreadPoolExecutor(judge.concurrency if judge.kind == "llm" else 1) as threads:
             for number in numbers:
@@ -47,7 +44,8 @@ def score(stage: Stage, samples: Artifact[Answers], baseline: Artifact[Answers])
                 [baseline_answer] = baseline.records[number].answers
                 candidates = (baseline_answer, prompt.response, *samples.records[number].answers)
                 first, second, *answers = as_judged(stage, prompt.instruction, candidates)
-                verdicts = threads.map(functools.partial(verdicts_on, prompt.instruction, (first, second)), answers)
+                judged = functools.partial(both_orders, stage.judge, prompt.instruction, others=(first, second))
+                verdicts = threads.map(judged, answers)
                 yield number, Scores(number, baseline_answer.critical_path, tuple(verdicts))
 
     def fits(number: int, record: Scores) -> bool:

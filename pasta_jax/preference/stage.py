@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pasta_jax.data.pairs import VALIDATION_PERCENT, Pair, id_of, split_of
+from pasta_jax.data.pairs import VALIDATION_PERCENT, Pair, split_of
 from pasta_jax.data.records import read_records
 from pasta_jax.data.sources import Filter, read, refuse_for_training, select
 from pasta_jax.decode.generate import positions_for
@@ -65,10 +65,6 @@ class RoundModel:
     @property
     def kind(self) -> Literal["sft", "round"]:
         return "round" if self.round else "sft"
-
-    @property
-    def name(self) -> str:
-        return f"round {self.round}" if self.round else "Pasta-SFT"
 
 
 def open_stage(settings: PreferenceSettings, workdir: Path) -> Stage:
@@ -142,7 +138,7 @@ def pairs_of(prompts: PromptSettings) -> Iterator[tuple[str, Pair]]:
 
 def toy_pair(problem: Problem) -> Pair:
     """A problem of the toy task with its correct answer."""
-    return Pair(id_of("", problem.instruction, problem.answer), "", problem.instruction, problem.answer, "toy")
+    return Pair.of("", problem.instruction, problem.answer, "toy")
 
 
 def judge_for(settings: PreferenceSettings, toy_problems: Mapping[str, Problem], folder: Path) -> Judge:

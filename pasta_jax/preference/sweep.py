@@ -13,7 +13,7 @@ from pasta_jax.files import atomic
 from pasta_jax.files.workdir import claim
 from pasta_jax.llm.client import EndpointDown
 from pasta_jax.preference.learn import Watch, unwatched
-from pasta_jax.preference.report import Row, RunReport
+from pasta_jax.preference.report import COLUMNS, Row, RunReport
 from pasta_jax.preference.run import run as run_preference
 from pasta_jax.preference.settings import PreferenceSettings, SweepSettings, Value
 from pasta_jax.progress import say
@@ -22,8 +22,6 @@ from pasta_jax.runs.settings import changed
 from pasta_jax.toy.level import refuse_other_level
 from pasta_jax.view.pareto import Point as Dot
 from pasta_jax.view.pareto import pareto
-
-SHOWN = ("win_rate", "exact", "speedup", "parallelism", "length_ratio", "realised")  # columns of the table
 
 MOST_RUNS = 1000
 
@@ -110,7 +108,25 @@ def run(settings: SweepSettings, workdir: Path, watch: Watch = unwatched) -> Swe
     the same call resumes. A workdir that another process uses is refused.
     """
     with claim(workdir):
-        return _run(settings, workdir, watch)
+        found = points_of(settings, workdir)
+        sweep, reports = Sweep([], [], {}), {}
+        outcomes = on_ray(settings.ray, _on_worker, found) if settings.executor == "ray" else _here(found, watch)
+        for number, outcome in outcomes:
+            point = found[number]
+            if isinstance(outcome, PastaError):
+                say(f"run {number + 1} of {len(found)} failed: {outcome}")
+                sweep.failed[point.name] = str(outcome)
+                continue
+            if outcome is None:
+                return None
+            reports[number] = Run(point.values, outcome)
+            runs = [reports[done] for done in sorted(reports)]
+            sweep = dataclasses.replace(sweep, runs=runs, rows=rows_of(runs))
+            write_results(sweep, workdir)  # after each run, so that whatever ends the next one leaves a table
+        if not sweep.runs:
+            sweep.refuse_failed()
+        write_results(sweep, workdir)
+        return sweep
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,28 +167,6 @@ def commands(settings: SweepSettings, workdir: Path, argv: Sequence[str]) -> lis
     """A shell command for each run; afterwards the command of `argv` itself makes the table of what they computed."""
     own = [*argv, "--config.executor=local"]
     return [shlex.join([*own, f"--point={point.name}"]) for point in points_of(settings, workdir)]
-
-
-def _run(settings: SweepSettings, workdir: Path, watch: Watch) -> Sweep | None:
-    found = points_of(settings, workdir)
-    sweep, reports = Sweep([], [], {}), {}
-    outcomes = on_ray(settings.ray, _on_worker, found) if settings.executor == "ray" else _here(found, watch)
-    for number, outcome in outcomes:
-        point = found[number]
-        if isinstance(outcome, PastaError):
-            say(f"run {number + 1} of {len(found)} failed: {outcome}")
-            sweep.failed[point.name] = str(outcome)
-            continue
-        if outcome is None:
-            return None
-        reports[number] = Run(point.values, outcome)
-        runs = [reports[done] for done in sorted(reports)]
-        sweep = dataclasses.replace(sweep, runs=runs, rows=rows_of(runs))
-        write_results(sweep, workdir)  # after each run, so that whatever ends the next one leaves a table
-    if not sweep.runs:
-        sweep.refuse_failed()
-    write_results(sweep, workdir)
-    return sweep
 
 
 def _here(found: Sequence[Point], watch: Watch) -> Iterator[tuple[int, RunReport | PastaError | None]]:
@@ -256,7 +250,7 @@ def rows_of(runs: Sequence[Run]) -> list[SweepRow]:
     rows = []
     for (kind, number, values, temperature), group in groups.items():
         label = label_of(name_of(dict(values)), group[0], several_rounds)
-        spreads = {name: spread_of([getattr(row, name) for row in group]) for name in SHOWN}
+        spreads = {name: spread_of([getattr(row, name) for row in group]) for name in COLUMNS}
         rows.append(SweepRow(label, kind, number, dict(values), temperature, len(group), **spreads))
     order = list(dict.fromkeys(row.temperature for run in runs for row in run.report.rows))
     return sorted(rows, key=lambda row: (order.index(row.temperature), row.kind == "round", row.kind == "sft"))
@@ -277,11 +271,11 @@ def spread_of(values: Sequence[float | None]) -> Spread | None:
 
 def markdown(sweep: Sweep) -> str:
     """The table: means, with the range where runs differ; a run without pairs is marked so."""
-    lines = ["| model | answers | " + " | ".join(SHOWN) + " |", "|" + "---|" * (2 + len(SHOWN))]
+    lines = ["| model | answers | " + " | ".join(COLUMNS) + " |", "|" + "---|" * (2 + len(COLUMNS))]
     for row in sweep.rows:
-        cells = ("—" if getattr(row, name) is None else str(getattr(row, name)) for name in SHOWN)
+        cells = ("—" if getattr(row, name) is None else str(getattr(row, name)) for name in COLUMNS)
         lines.append(f"| {row.model} | temperature {row.temperature:g} | " + " | ".join(cells) + " |")
-    lines += [f"| {name} | no pairs |" + " — |" * len(SHOWN) for name in sweep.no_pairs()]
+    lines += [f"| {name} | no pairs |" + " — |" * len(COLUMNS) for name in sweep.no_pairs()]
     return "\n".join(lines) + "\n"
 
 
