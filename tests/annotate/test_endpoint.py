@@ -93,17 +93,6 @@ def test_a_fatal_error_ends_the_run_at_once_though_others_wait_for_a_retry(tmp_p
     assert time.monotonic() - began < 10
 
 
-def test_an_answer_whose_cache_line_is_cut_off_is_requested_again(tmp_path):
-    cache = tmp_path / "cache"
-    with Server(lambda *_: good(MARKED)) as server:
-        annotate(server.url, cache, [(str(n), SOURCE) for n in range(3)], concurrency=1)
-        whole = cache.read_bytes()
-        cache.write_bytes(whole[:-20])
-        annotate(server.url, cache, [(str(n), SOURCE) for n in range(3)], concurrency=1)
-    assert cache.read_bytes() == whole
-    assert len(server.seen) == 4
-
-
 @examples(200)
 @given(st.randoms(use_true_random=False), st.booleans())
 def test_tags_are_laid_over_the_source_despite_changed_whitespace(rng, squeezed):

@@ -9,7 +9,6 @@ from pasta_jax.annotate.form import keep, kind_of, refusal
 from pasta_jax.annotate.settings import FormFilter
 from pasta_jax.annotate.verify import Refusal
 from pasta_jax.data.records import Record
-from pasta_jax.data.repetition import repeated
 from tests.helpers.records import record_of
 
 LIMITS = FormFilter(max_chunks=3, max_chunk_tokens=60, min_speedup=1.25, max_repetition=0.2, unforked=0.5)
@@ -85,9 +84,3 @@ def test_answers_without_a_fork_have_their_share_in_equal_parts_of_each_kind():
     assert ids == [verdict.id for verdict in verdicts if verdict.id in set(ids)]
     assert [row.reason for row in left_out] == ["form: enough without a fork"] * 35
     assert [v.id for v in keep(verdicts[::-1], LIMITS)[0]] == ids[::-1]  # whatever the order
-
-
-def test_repetition_is_the_share_of_n_grams_that_occurred_before():
-    assert repeated(["a", "b", "c", "d", "e"]) == 0
-    assert repeated(["a", "b", "c", "d", "a", "b", "c", "d"]) == pytest.approx(1 / 5)
-    assert repeated(["too", "short"]) == 0

@@ -37,18 +37,12 @@ from pasta_jax.lang.tags import tens_for
 from pasta_jax.models.config import PRESETS
 from pasta_jax.models.transformer import forward
 from pasta_jax.weights.model import Model
-from tests.helpers.byte_tokenizer import ByteTokenizer
 from tests.helpers.examples import examples
 from tests.helpers.models import random_params
 from tests.helpers.programs import random_program
+from tests.helpers.traces import Chatty
 
-
-class Chatting(ByteTokenizer):
-    def chat(self, messages):
-        return [self.bos, *self.encode(messages[-1][1])]
-
-
-TOKENIZER = Chatting()
+TOKENIZER = Chatty()
 TAGS = TOKENIZER.tags
 PROMPT = TOKENIZER.encode("Why?")
 MESSAGES = [("user", "Why?")]

@@ -29,17 +29,13 @@ def verdicts(folder, *rows: dict) -> list[Record | Refusal]:
 
 
 def test_a_promise_is_made_as_long_as_its_chunk(tmp_path):
-    [record] = verdicts(tmp_path, ANSWER)
+    record, without = verdicts(tmp_path, ANSWER, ANSWER | {"text": "No.", "program": "No."})
+    assert (without.program, without.evidence) == ("No.", {"promised": []})
     tens = -(-(len(Chatty().encode(CHUNK)) + 2) // 10)
     assert record.program == PROGRAM.replace("tokens=9", f"tokens={tens}")
     assert tens != 9
     assert record.evidence == {"promised": [90]}
     assert (record.instruction, record.response) == ("Why?", ANSWER["text"])
-
-
-def test_an_answer_without_chunks_stays_as_it_is(tmp_path):
-    [record] = verdicts(tmp_path, ANSWER | {"text": "No.", "program": "No."})
-    assert (record.program, record.evidence) == ("No.", {"promised": []})
 
 
 @pytest.mark.parametrize("tail", ["\n6.", "\n\n 12) ", "\n*", " \n\t- ", "\n\n"])

@@ -5,7 +5,6 @@ import json
 import random
 import shutil
 from collections import Counter
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,22 +14,22 @@ from launch import annotate
 from pasta_jax.annotate import pipeline, run
 from pasta_jax.annotate.results import Skipped, write_results
 from pasta_jax.annotate.run import Unanswered, collect_answers
-from pasta_jax.annotate.settings import AnnotateSettings
 from pasta_jax.annotate.verify import TEXT_CHANGED, Refusal, verify
-from pasta_jax.data.pairs import Pair, Unreadable, id_of
+from pasta_jax.data.pairs import Pair, Unreadable
+from pasta_jax.data.records import read_records
 from pasta_jax.errors import PastaError
 from pasta_jax.files import packages, remote
 from pasta_jax.files.remote import path_of
 from pasta_jax.llm.cache import Cost
 from pasta_jax.progress import Progress
 from pasta_jax.runs.settings import changed
-from pasta_jax.toy.task import problems
 from pasta_jax.toy.tokenizer import toy_tokenizer
 from pasta_jax.weights.load import export_model
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.settings import ModelSource
 from tests.helpers import bucket
 from tests.helpers.models import TINY, random_params
+from tests.helpers.records import toy_records
 from tests.helpers.traces import Chatty
 
 PAIRS = [Pair(f"id{n}", "", f"what {n}", f"answer {n} é\n", "mine") for n in range(12)]
@@ -61,19 +60,15 @@ class Script:
 ANSWERS = [{"text": pair.response} for pair in PAIRS]
 
 
-def test_answers_arrive_in_any_order_and_are_returned_in_order_of_the_pairs(tmp_path, capsys):
-    assert collect_answers(tmp_path / "a/b", ABOUT, PAIRS, Script()) == ANSWERS
-    assert "annotating: 12 of 12" in capsys.readouterr().err
-    assert collect_answers(tmp_path / "a/b", ABOUT, PAIRS, pytest.fail) == ANSWERS
-
-
-def test_an_interrupted_run_goes_on_and_another_run_is_refused(tmp_path):
+def test_an_interrupted_run_goes_on_and_another_run_is_refused(tmp_path, capsys):
     script = Script(stop_after=5)
     with pytest.raises(Interrupted):
         collect_answers(tmp_path, ABOUT, PAIRS, script)
     rest = Script(seed=9)
-    assert collect_answers(tmp_path, ABOUT, PAIRS, rest) == ANSWERS
+    assert collect_answers(tmp_path, ABOUT, PAIRS, rest) == ANSWERS, "in the order of the pairs"
     assert sorted(script.answered + rest.answered) == list(range(12))
+    assert "annotating: 12 of 12" in capsys.readouterr().err
+    assert collect_answers(tmp_path, ABOUT, PAIRS, pytest.fail) == ANSWERS
     for about, pairs, key in ((ABOUT | {"code": "2"}, PAIRS, "code"), (ABOUT, PAIRS[1:], "pairs")):
         with pytest.raises(PastaError, match=f"progress.jsonl: begun with {key}="):
             collect_answers(tmp_path, about, pairs, Script())
@@ -125,6 +120,8 @@ def test_the_summary_counts_everything_once(tmp_path):
     assert json.loads((tmp_path / "summary.json").read_text()) == summary.json()
     expected = f"refused: {TEXT_CHANGED}: 3\n  unanswered: timeout: 3\nkept 9 records\nwith a fork 0 (0.0%)"
     assert expected in summary.text()
+    forked = dataclasses.replace(summary, statistics=dataclasses.replace(summary.statistics, with_fork=9))
+    assert "nearly all answers have a fork; add some without" in forked.text()
     refused = [json.loads(line) for line in (tmp_path / "refused.jsonl").read_text().splitlines()]
     assert [item["place"] for item in refused] == [
         *(f"mine: line {n}" for n in (4, 5, 6)),
@@ -135,30 +132,13 @@ def test_the_summary_counts_everything_once(tmp_path):
     assert not list(tmp_path.glob("*.part"))
 
 
-RESULTS = ("records.jsonl", "refused.jsonl", "summary.json", "statistics.md", "chart.svg")
-
-
-def test_structure_goes_on_from_any_answer(tmp_path, capsys):
-    """Answers with lists, and some that are refused or can't be read."""
-    rng = random.Random(3)
-    lines = []
-    for n in range(20):
-        items = "\n".join(f"{i + 1}. Topic{i}: {' '.join(rng.choices('abc def ghi', k=12))} {n}." for i in range(6))
-        lines.append(json.dumps({"instruction": f"Give me a list of things, {n}", "output": f"Here it is:\n\n{items}"}))
-    lines[7:7] = ["{", json.dumps({"instruction": "Too long for the pool?", "output": "éèêë " * 340})]
-    (tmp_path / "lists.jsonl").write_text("\n".join(lines))
-    source = str(tmp_path / "lists.jsonl")
-    summary = goes_on(changed(variants.sharegpt_structure(), source=source, drop_evaluation=False), "toy", "", tmp_path)
-    assert (summary["kept"], len(summary["unreadable"]), len(summary["refused"])) == (20, 1, 1)
-    assert summary["statistics"]["with_fork"] == 20
-    assert "nearly all answers have a fork; add some without" in capsys.readouterr().out
-
-
 def test_records_at_gs_are_read_as_they_were_written(monkeypatch, tmp_path):
     """A source, its records as another run's input, and answers; short ones are left out of no run of `local`."""
     bucket.install(monkeypatch, tmp_path)
     remote.local.cache_clear()
-    rows = [{"prompt": f"Why {n}?", "text": "So.", "program": "So.", "finish_reason": "stop"} for n in range(3)]
+    text, tags = "1. it carries leaves to its nest.\n2.", ('<promise topic="ant" tokens=9 /><async>', "</async>")
+    answer = {"text": text, "program": text[:2] + text[2:].join(tags), "finish_reason": "stop"}  # with a stray marker
+    rows = [{"prompt": f"Why {n}?"} | answer for n in range(3)]
     path_of("gs://b/a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     common = dict(drop_evaluation=False, dataset=False, model={"preset": "toy"})
     first = changed(variants.local(), source="gs://b/a.jsonl", **common)
@@ -191,28 +171,23 @@ def test_likelihood_goes_on_from_any_answer(tmp_path):
     tokenizer = toy_tokenizer()
     config = dataclasses.replace(TINY, vocab=tokenizer.model_vocab, context=2048)
     export_model(Model("tiny", config, random_params(config, 1, scale=1.0), tokenizer), tmp_path / "model")
-    problems_ = {problem.instruction: problem for problem in problems(1, 0, 40, "medium")}.values()
-    with (tmp_path / "records.jsonl").open("w") as file:
-        for problem in problems_:
-            pair = Pair(id_of("", problem.instruction, problem.answer), "", problem.instruction, problem.answer, "toy")
-            file.write(verify(pair, {"text": problem.annotation}, tokenizer, 1700, "toy", "train").json() + "\n")
+    records = toy_records(40)
+    (tmp_path / "records.jsonl").write_text("".join(record.json() + "\n" for record in records))
     settings = changed(
-        variants.likelihood(), records=str(tmp_path / "records.jsonl"), weighing={"lengths": (256, 1728)}
+        variants.likelihood(),
+        records=str(tmp_path / "records.jsonl"),
+        weighing={"lengths": (256, 1728)},
+        max_tokens=1700,
+        dataset=False,
+        model={"preset": "", "path": str(tmp_path / "model")},
     )
-    summary = goes_on(settings, "", str(tmp_path / "model"), tmp_path)
-    assert summary["kept"] == len(problems_)
-    assert 0 < summary["statistics"]["with_fork"] < sum(problem.forkable for problem in problems_)
-
-
-def goes_on(settings: AnnotateSettings, preset: str, model: str, folder: Path) -> dict:
-    """Annotate, and from the middle of a line on once more: the same files. The summary."""
-    settings = changed(settings, max_tokens=1700, dataset=False, model={"preset": preset, "path": model})
-    for name in ("whole", "cut"):
-        if name == "cut":
-            (folder / name).mkdir()
-            progress = (folder / "whole" / run.PROGRESS).read_bytes()
-            (folder / name / run.PROGRESS).write_bytes(progress[: len(progress) * 2 // 5])
-        print(pipeline.run(settings, folder / name).text())
-    for name in RESULTS:
-        assert (folder / "cut" / name).read_bytes() == (folder / "whole" / name).read_bytes(), name
-    return json.loads((folder / "whole/summary.json").read_text())
+    pipeline.run(settings, tmp_path / "whole")
+    (tmp_path / "cut").mkdir()
+    progress = (tmp_path / "whole" / run.PROGRESS).read_bytes()
+    (tmp_path / "cut" / run.PROGRESS).write_bytes(progress[: len(progress) * 2 // 5])
+    summary = pipeline.run(settings, tmp_path / "cut")
+    for name in ("records.jsonl", "refused.jsonl", "summary.json", "statistics.md", "chart.svg"):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+    assert summary.kept == len(records)
+    pruned = read_records(tmp_path / "cut/records.jsonl")
+    assert 0 < sum(record.forks for record in pruned) < sum(record.forks for record in records)

@@ -12,7 +12,6 @@ from pasta_jax.lang.program import Chunk, Program, Sync, Text
 from pasta_jax.lang.tags import escape
 from tests.helpers.byte_tokenizer import ByteTokenizer
 from tests.helpers.examples import examples
-from tests.helpers.texts import TEXTS
 
 
 class Words(ByteTokenizer):
@@ -102,11 +101,6 @@ def test_blocks_contain_every_character_once(text):
         assert done <= block.start <= block.body <= block.stop
         done = block.stop
     assert not text[done:].strip()
-
-
-@pytest.mark.parametrize("text", TEXTS)
-def test_awkward_texts_survive(text):
-    assert program("", text).strip() == text
 
 
 def test_speedup_grows_with_the_items_of_a_list():

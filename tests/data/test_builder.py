@@ -7,28 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pasta_jax.annotate.verify import verify
-from pasta_jax.data.batches import Feed, Layout
 from pasta_jax.data.builder import Examples, about_of, is_current, write
 from pasta_jax.data.example import VECTORS, encode
-from pasta_jax.data.pairs import Pair, id_of, split_of
 from pasta_jax.data.records import prompt_ids
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.program import Program
 from pasta_jax.lang.structure import NO_LABEL, POLICIES, Positions
 from pasta_jax.lang.tree import is_tree
-from pasta_jax.toy.task import problems
 from pasta_jax.toy.tokenizer import toy_tokenizer
+from tests.helpers.records import toy_records
 
 TOKENIZER = toy_tokenizer()
-
-
-def toy_record(problem):
-    pair = Pair(id_of("", problem.instruction, problem.answer), "", problem.instruction, problem.answer, "toy")
-    return verify(pair, {"text": problem.annotation}, TOKENIZER, 2048, "toy", split_of(pair, 20))
-
-
-RECORDS = [toy_record(problem) for problem in {p.instruction: p for p in problems(1, 0, 40, "medium")}.values()]
+RECORDS = toy_records(40, validation_percent=20)
 
 
 @pytest.fixture(scope="module")
@@ -78,13 +68,6 @@ def test_splits_and_lengths(folder):
         assert plain.lengths == [len(e) for e in plain]
     with pytest.raises(PastaError, match="no split 'test'"):
         examples(folder, "test")
-
-
-def test_a_feed_reads_a_dataset(folder):
-    feed = Feed(examples(folder), Layout((64, 256), 4, packed=True, too_long="drop"))
-    batches = [feed.batch(0, step) for step in range(feed.steps(0, 1))]
-    fed = sum(int(np.sum(np.diff(b.record, axis=1, prepend=0) > 0)) for b in batches)
-    assert fed + feed.dropped == len(examples(folder))
 
 
 def test_writing_is_reproducible_and_replaces_an_older_dataset(folder, tmp_path):

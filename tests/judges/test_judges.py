@@ -16,9 +16,9 @@ from pasta_jax.llm.client import EndpointDown, EndpointError
 from pasta_jax.toy.task import problems
 from pasta_jax.train.loss import Scoring, log_probabilities
 from pasta_jax.weights.model import Model
-from tests.helpers.byte_tokenizer import ByteTokenizer
 from tests.helpers.endpoint_server import FakeTime, Server, bad, endpoint, good
 from tests.helpers.models import TINY, random_params, uncached
+from tests.helpers.traces import Chatty
 
 A, B, C = map(Entry, ("a", "b", "c"))
 
@@ -96,14 +96,9 @@ def test_proxies_compare_what_their_names_state():
     assert comparing(lambda q, a: -1e9 if a == "b" else 0.0, 1.0)("?", A, B).first == pytest.approx(1.0)
 
 
-class ChatBytes(ByteTokenizer):
-    def chat(self, messages: list[tuple[str, str]]) -> list[int]:
-        return self.encode("".join(f"{role}: {text} " for role, text in messages))
-
-
 @pytest.mark.slow
 def test_likelihood_is_the_mean_log_probability_of_the_answers_tokens():
-    model = Model("tiny", TINY, jax.device_put(random_params(TINY, 1)), ChatBytes())
+    model = Model("tiny", TINY, jax.device_put(random_params(TINY, 1)), Chatty())
     scoring = Scoring(TINY, model.tokenizer.tags, jnp.float32, slice=64, block=0, remat=False, products=jnp.float32)
     several = likelihoods(model, lambda batch: log_probabilities(scoring, model.params, batch), (32, 64), rows=2)
     prompt = model.tokenizer.chat([("user", "why")])

@@ -44,9 +44,9 @@ def command(monkeypatch, capsys, tmp_path):
     return run
 
 
-def pairs(path: str, count: int = 3) -> dict:
-    """Write a source whose answers each contain a list; the config changes that read it."""
-    rows = [{"instruction": f"Name three animals, {n}", "output": LIST} for n in range(count)]
+def pairs(path: str, answers: list[str] | None = None) -> dict:
+    """Write a source, whose answers are lists unless they are passed; the config changes that read it."""
+    rows = [{"instruction": f"Name three animals, {n}", "output": text} for n, text in enumerate(answers or [LIST] * 3)]
     Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
     return {"source": path, "drop_evaluation": False, "response_words": (1, 99)}
 
@@ -76,63 +76,39 @@ def test_the_toy_task_from_end_to_end(command, capsys):
     assert capsys.readouterr().out == out
 
 
-def test_records_are_shown(command):
-    command("sharegpt_structure", pairs("a.jsonl"))
+def test_records_are_shown_all_or_those_with_chunks(command):
+    plain = "Just one short answer."
+    command("sharegpt_structure", pairs("a.jsonl", [*[plain] * 7, LIST, plain]))
     out, _ = command("sharegpt_structure", inspect=2)
-    assert out.count("Name three animals, ") == 2
-    assert out.count("record ") == 2
-    assert "[1 " in out
+    assert out.count("Name three animals, ") == out.count("record ") == out.count(" of 9: ") == 2
     assert "theoretical speedup" in out
     same, _ = command("sharegpt_structure", inspect=2)
     assert same == out
-    path = Path("out/records.jsonl")
-    path.write_text(re.sub(r'"id": ?"[^"]*"', r'"id": "\\u001b]0;title\\u0007[/b]"', path.read_text()))
-    out, _ = command("sharegpt_structure", inspect=1)
-    assert "␛]0;title␇[/b]" in out
-
-
-def test_only_records_with_chunks_are_shown_on_request(command):
-    answers = ["Just one short answer."] * 7 + [LIST, "Just one short answer."]
-    rows = [{"instruction": f"Name three animals, {n}", "output": answer} for n, answer in enumerate(answers)]
-    Path("a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command("sharegpt_structure", {"source": "a.jsonl", "drop_evaluation": False, "response_words": (1, 99)})
-    assert " of 9: " in command("sharegpt_structure", inspect=2)[0]
     out, _ = command("sharegpt_structure", inspect=2, forks=True)
     assert "Name three animals, 7" in out
+    assert "[1 " in out
     assert out.count("record ") == 1
     with pytest.raises(PastaError, match="--forks: chooses among the records of --inspect"):
         command("sharegpt_structure", forks=True)
-    kept = [line for line in Path("out/records.jsonl").read_text().splitlines() if "animals, 7" not in line]
-    Path("out/records.jsonl").write_text("\n".join(kept) + "\n")
+    path = Path("out/records.jsonl")
+    kept = [line for line in path.read_text().splitlines() if "animals, 7" not in line]
+    path.write_text(re.sub(r'"id": ?"[^"]*"', r'"id": "\\u001b]0;title\\u0007[/b]"', "\n".join(kept) + "\n"))
+    out, _ = command("sharegpt_structure", inspect=1)
+    assert "␛]0;title␇[/b]" in out
     with pytest.raises(PastaError, match="none of its 8 records has a chunk; drop --forks"):
         command("sharegpt_structure", inspect=2, forks=True)
 
 
-def test_own_answers_become_records_without_stray_markers(command):
-    texts = ("it carries leaves to its nest", "it looks for sweet flowers", "it eats grass all day")
-    chunks = [f" {name}: {text}." for name, text in zip(("Ant", "Bee", "Cow"), texts, strict=True)]
-    heads = [f'1.<promise topic="{name}" tokens=9 />' for name in ("Ant", "Bee", "Cow")]
-    written = [chunks[0] + "\n2.", *chunks[1:]]  # the first went on to the second item
-    row = {
-        "prompt": "Which three are there?",
-        "text": "\n".join(f"1.{chunk}" for chunk in written),
-        "program": "\n".join(f"{head}<async>{chunk}</async>" for head, chunk in zip(heads, written, strict=True)),
-        "finish_reason": "stop",
-    }
-    Path("answers.jsonl").write_text(json.dumps(row) + "\n")
-    command("own", {"source": "answers.jsonl", "drop_evaluation": False, "dataset": False})
-    [record] = read_records(Path("out/records.jsonl"))
-    assert record.response == "\n".join(f"1.{chunk}" for chunk in chunks)
-    assert record.forks == 3
-
-
 def test_max_pairs_always_selects_the_same_pairs(command):
-    out, _ = command("sharegpt_structure", pairs("a.jsonl", 20) | {"max_pairs": 5})
-    assert "left out: beyond max_pairs: 15" in out
+    every = pairs("a.jsonl", [LIST] * 20)
+    with Path("a.jsonl").open("a") as file:
+        file.write("{\n")
+    out, _ = command("sharegpt_structure", every | {"max_pairs": 5})
+    assert "unreadable: a record must be JSON: 1\n  left out: beyond max_pairs: 15" in out
     part = [record.id for record in read_records(Path("out/records.jsonl"))]
     assert len(part) == 5
     Path("out").rename("before")
-    command("sharegpt_structure", pairs("a.jsonl", 20))
+    command("sharegpt_structure", every)
     whole = [record.id for record in read_records(Path("out/records.jsonl"))]
     assert part == [id for id in whole if id in sorted(whole)[:5]]
 
@@ -174,7 +150,7 @@ def test_an_endpoint_that_is_down_is_asked_again_by_the_same_command(command, ca
     with Server(respond) as server:
         endpoint = {"url": server.url, "key_variable": "", "requests_per_minute": 1e6, "retries": 1, "backoff_s": 0.001}
         endpoint |= {"dollars_per_million_in": 2.0}
-        changes = pairs("a.jsonl", 15) | {"endpoint": endpoint, "concurrency": 1}
+        changes = pairs("a.jsonl", [LIST] * 15) | {"endpoint": endpoint, "concurrency": 1}
         with pytest.raises(EndpointDown, match=r"503 .*2 times; rerun the command to resume") as error:
             command("openai", changes)
         assert (error.value.exit_code, "\n" in str(error.value)) == (3, False)

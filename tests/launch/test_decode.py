@@ -276,10 +276,16 @@ def test_a_prompt_comes_from_stdin(monkeypatch):
         (["--prompt=x", "--config.request.seed=-1"], "error: config.request.seed: expected `int` >= 0"),
         (["--prompt=x", "--config.request.sede=1"], "error: --config.request.sede: unknown key; Did you mean"),
         (["--prompt=x", "--config=none.py"], "error: --config: [Errno 2] No such file or directory: 'none.py'; pass"),
+        (
+            ["--config=configs/sft.py:toy"],
+            "error: --config=configs/sft.py:toy: not for launch.decode; use --config=configs/decode.py:VARIANT",
+        ),
+        (["Why?", "--prompt=Who?"], "error: 'Why?': unexpected argument beside --prompt"),
+        (["Why?", "Who?"], "error: 'Who?': unexpected argument"),
     ],
 )
-def test_a_refusal_is_one_line_and_exit_code_2(arguments, message, tmp_path):
-    command = [sys.executable, "-m", "launch.decode", f"--config={ROOT}/configs/decode.py", *arguments]
+def test_a_refusal_is_one_line_and_exit_code_2_from_any_folder(arguments, message, tmp_path):
+    command = [sys.executable, "-m", "launch.decode", *arguments]
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     result = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stdout) == (2, "")

@@ -1,6 +1,5 @@
 """The scripts' command lines: what demo.sh and test.sh pass on, and a --help that starts quickly."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -119,26 +118,6 @@ def test_an_error_ends_a_script_in_one_line_and_its_exit_code():
         command = [sys.executable, "-c", code, *flags]
         result = subprocess.run(command, cwd=SCRIPTS.parent, capture_output=True, text=True, timeout=60)
         assert (result.returncode, result.stderr) == (expected, "error: no connection\n")
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            ["--config=configs/sft.py:toy"],
-            "--config=configs/sft.py:toy: not for launch.decode; use --config=configs/decode.py:VARIANT",
-        ),
-        (["Why?", "--prompt=Who?"], "'Why?': unexpected argument beside --prompt"),
-        (["Why?", "Who?"], "'Who?': unexpected argument"),
-    ],
-)
-def test_a_mistake_is_one_line_from_any_folder(tmp_path, words, message):
-    command = [sys.executable, "-m", "launch.decode", *words]
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
-    result = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.startswith(f"error: {message}")
-    assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.slow
