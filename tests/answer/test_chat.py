@@ -64,40 +64,25 @@ def answer_to(*messages: tuple[str, str], sequential: bool = False) -> str:
 
 
 @pytest.mark.slow
-def test_answers_know_the_conversation_until_it_is_forgotten(converse):
-    out, err = converse("why?", "", "and how?", "/trace a.json", "/new", "why?")
-    first = answer_to(("user", "why?"))
-    second = answer_to(("user", "why?"), ("assistant", first), ("user", "and how?"))
-    assert out == f"{first}\n{second}\n{first}\n"
-    asked = model().tokenizer.chat([("user", "why?"), ("assistant", first), ("user", "and how?")])
-    assert list(trace_file.load(Path("a.json")).prompt_ids) == asked
-    assert err.count("tokens of text in") == 3
+def test_answers_know_the_conversation_until_it_is_forgotten_and_may_have_no_threads(converse):
+    ask, trace = ["why?", "", "and how?", "/trace new/a.json", "/new"], ["/sequential", "why?", "/trace b.json", "/new"]
+    out, err = converse(*ask, *trace, "/sequential", "why?", "/help", "/quit")
+    first, sequential = answer_to(("user", "why?")), answer_to(("user", "why?"), sequential=True)
+    messages = [("user", "why?"), ("assistant", first), ("user", "and how?")]
+    assert out == f"{first}\n{answer_to(*messages)}\n{sequential}\n{first}\n"
+    assert list(trace_file.load(Path("new/a.json")).prompt_ids) == model().tokenizer.chat(messages)
+    assert trace_file.load(Path("b.json")).prompt == "why?"
+    assert err.count("tokens of text in") == 4
+    assert err.index("without threads\n") < err.index("wrote b.json\n") < err.index("in threads\n")
     assert "tiny: ask, or /help\n" in err
-
-
-@pytest.mark.slow
-def test_commands(converse):
-    out, err = converse("/sequential", "why?", "/trace new/a.json", "/sequential", "/new", "why?", "/help", "/quit")
-    assert out == f"{answer_to(('user', 'why?'), sequential=True)}\n{answer_to(('user', 'why?'))}\n"
-    assert err.index("without threads\n") < err.index("wrote new/a.json\n") < err.index("in threads\n")
-    assert trace_file.load(Path("new/a.json")).prompt == "why?"
     assert "/trace FILE   write" in err
 
 
 @pytest.mark.slow
 def test_mistakes_are_one_line_and_the_chat_goes_on(converse):
     Path("file").touch()
-    out, err = converse(
-        "/trace a",
-        "/nothing",
-        "/quit now",
-        "x" * 300,
-        "why?",
-        "/trace file/a",
-        "/trace .",
-        "/trace a\0b",
-        "/trace " + "y" * 300,
-    )
+    wrong, unusable = ["/trace a", "/nothing", "/quit now", "x" * 300], ["file/a", ".", "a\0b", "y" * 300]
+    out, err = converse(*wrong, "why?", *(f"/trace {name}" for name in unusable))
     errors = [line for line in err.splitlines() if line.startswith("error: ")]
     assert errors[0] == "error: /trace: no answer yet; ask something first"
     assert errors[1] == "error: /nothing: unknown command, or not its arguments; /help lists them"

@@ -12,29 +12,33 @@ from pasta_jax.decode.request import Request, Result
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import PREDICTED
+from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
 from tests.helpers.traces import TOKENIZER, tiny_model, traced
 
 pytestmark = pytest.mark.usefixtures("few_programs")
 
 
-def test_both_answers_are_decoded_in_turn_and_compared(answer, monkeypatch):
-    trained = dataclasses.replace(tiny_model(), positions=PREDICTED)
-    monkeypatch.setattr(pipeline, "load", lambda source, only_decoding, mesh: trained)
-    decoded, generate = [], compare.generate
+@pytest.fixture
+def decoded(answer, monkeypatch) -> list[tuple[Model, Request, DecodeConfig]]:
+    """What is decoded with a model that was trained on the tags, or for an adapter with one that was not."""
+    calls, generate, trained = [], compare.generate, dataclasses.replace(tiny_model(), positions=PREDICTED)
 
     def noted(model, requests, config):
-        decoded.append((requests[0].sequential, requests[0].max_tokens, config.slots))
+        calls.append((model, *requests, config))
         return generate(model, requests, config)
 
+    monkeypatch.setattr(pipeline, "load", lambda source, **_: tiny_model() if source.adapter else trained)
     monkeypatch.setattr(compare, "generate", noted)
+    return calls
+
+
+def test_both_answers_are_decoded_in_turn_and_compared(answer, decoded):
     out, err = answer(prompt="hello", compare=True, output="out.jsonl", html="h.html")
-    (slots,) = {slots for *_, slots in decoded}  # what was compiled before is what is timed
+    (slots,) = {config.slots for *_, config in decoded}  # what was compiled before is what is timed
     assert slots > 0
-    assert [(sequential, tokens) for sequential, tokens, _ in decoded] == [(True, 1), (False, 1)] + 3 * [
-        (True, 24),
-        (False, 24),
-    ]
+    turns = [(request.sequential, request.max_tokens) for _, request, _ in decoded]
+    assert turns == [(True, 1), (False, 1)] + 3 * [(True, 24), (False, 24)]
     sequential, asynchronous = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
     assert (sequential["sequential"], asynchronous["sequential"]) == (True, False)
     assert asynchronous["baseline_tokens"] == sequential["tokens"] == sequential["steps"]
@@ -71,34 +75,18 @@ def test_the_median_of_three_is_shown(monkeypatch):
     assert compare.total_ms(results["a"]) == 2.0
 
 
-def test_the_sequential_answer_is_the_baselines_where_there_is_one(answer, monkeypatch):
-    models = {"": dataclasses.replace(tiny_model(), positions=PREDICTED), "b": tiny_model()}
-    monkeypatch.setattr(pipeline, "load", lambda source, only_decoding, mesh: models[source.adapter])
-    decoded, generate = [], compare.generate
-
-    def noted(model, requests, config):
-        decoded.append((model.positions, requests[0].sequential))
-        return generate(model, requests, config)
-
-    monkeypatch.setattr(compare, "generate", noted)
+def test_the_sequential_answer_is_the_baselines_where_there_is_one(answer, decoded):
     overrides = {"baseline.path": "p", "baseline.adapter": "b", "compare_passes": 1}
     out, _ = answer(prompt="hello", compare=True, overrides=overrides)
-    assert decoded == 2 * [(None, True), (PREDICTED, False)]
+    sides = [(model.positions, request.sequential) for model, request, _ in decoded]
+    assert sides == 2 * [(None, True), (PREDICTED, False)]
     assert "=== baseline, sequential" in out
 
 
-def test_on_a_terminal_the_first_asynchronous_answer_is_shown_while_it_is_decoded(answer, monkeypatch):
-    trained = dataclasses.replace(tiny_model(), positions=PREDICTED)
-    monkeypatch.setattr(pipeline, "load", lambda source, only_decoding, mesh: trained)
-    decoded, generate = [], compare.generate
-
-    def noted(model, requests, config):
-        decoded.append(requests[0].sequential)
-        return generate(model, requests, config)
-
-    monkeypatch.setattr(compare, "generate", noted)
+def test_on_a_terminal_the_first_asynchronous_answer_is_shown_while_it_is_decoded(answer, decoded):
     out, _ = answer(prompt="hello", compare=True, live="yes", overrides={"compare_passes": 1})
-    assert decoded == [True, False, True]  # compiled; then only the sequential one is left
+    # Compiled; then only the sequential one is left.
+    assert [request.sequential for _, request, _ in decoded] == [True, False, True]
     assert "times as fast" in out
     assert "===" not in out
     assert out.count("sequential \x1b[2m──") == 1  # its text follows

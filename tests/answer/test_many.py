@@ -40,11 +40,8 @@ def test_a_file_of_prompts_is_answered_in_order_with_and_without_tags(answer):
     assert "theoretical speedup" in err
 
     out, _ = answer(prompts_file="prompts.jsonl", sequential=True)
-    assert [line for line in out.splitlines() if line.startswith("=== ")] == [
-        "=== 1: one",
-        "=== 2: two, é",
-        "=== 3: three",
-    ]
+    heads = [line for line in out.splitlines() if line.startswith("=== ")]
+    assert heads == ["=== 1: one", "=== 2: two, é", "=== 3: three"]
     for record in base:
         assert record["text"] in out
 
@@ -109,6 +106,17 @@ def test_a_stopped_run_resumes_and_decodes_no_answer_twice(answer, monkeypatch):
         assert f'href="h-{number:04}.html"' in Path("h.html").read_text()
 
 
+@pytest.fixture
+def stopped(answer, monkeypatch) -> dict:
+    """The flags of a run that was stopped after the first of two answers."""
+    run = {"prompts_file": "prompts.jsonl", "output": "out.jsonl", "sequential": True}
+    Path("prompts.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}\n')
+    stop_after(1, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        answer(**run)
+    return run
+
+
 @pytest.mark.parametrize(
     ("values", "fingerprint", "text", "changed"),
     [
@@ -119,29 +127,19 @@ def test_a_stopped_run_resumes_and_decodes_no_answer_twice(answer, monkeypatch):
         ({}, "", "three", "prompts=2 prompts [0-9a-f]+, now 2 prompts"),
     ],
 )
-def test_answers_of_another_run_are_not_resumed(answer, monkeypatch, values, fingerprint, text, changed):
-    run = {"prompts_file": "prompts.jsonl", "output": "out.jsonl", "sequential": True}
-    Path("prompts.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}\n')
-    stop_after(1, monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        answer(**run)
+def test_answers_of_another_run_are_not_resumed(answer, stopped, monkeypatch, values, fingerprint, text, changed):
     model = dataclasses.replace(tiny_model(), fingerprint=fingerprint)
     monkeypatch.setattr(pipeline, "load", lambda source, only_decoding, mesh: model)
     Path("prompts.jsonl").write_text(f'{{"prompt": "one"}}\n{{"prompt": "{text}"}}\n')
     with pytest.raises(PastaError, match=rf"^out\.jsonl\.part: begun with {changed}"):
-        answer(**run | values)
+        answer(**stopped | values)
 
 
-def test_an_answer_to_another_prompt_is_not_resumed(answer, monkeypatch):
-    Path("prompts.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}\n')
-    run = {"prompts_file": "prompts.jsonl", "output": "out.jsonl", "sequential": True}
-    stop_after(1, monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        answer(**run)
+def test_an_answer_to_another_prompt_is_not_resumed(answer, stopped):
     part = Path("out.jsonl.part")
     part.write_text(part.read_text().replace('"one"', '"two"'))
     with pytest.raises(PastaError, match=r"out\.jsonl\.part: line 2: does not belong to this run"):
-        answer(**run)
+        answer(**stopped)
 
 
 def test_answers_are_written_as_alpaca_eval_reads_them(answer):
