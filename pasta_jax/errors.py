@@ -15,6 +15,11 @@ class PastaError(Exception):
         return one_line(super().__str__())
 
 
+def brief(error: Exception) -> str:
+    """Another library's error on one short line, to be quoted as a reason."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
 def one_line(text: str) -> str:
     """A message as one printable line: paths and quoted values may hold line breaks, escapes, and be very long."""
     if len(text) > _LONGEST:

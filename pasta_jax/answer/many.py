@@ -18,7 +18,7 @@ from pasta_jax.files.atomic import write_whole
 from pasta_jax.progress import say, show
 from pasta_jax.runs import processes, records
 from pasta_jax.runs.records import Records, part_of
-from pasta_jax.view.index import Entry, index
+from pasta_jax.view.index import index
 from pasta_jax.view.text import printable
 from pasta_jax.weights.model import Model
 
@@ -82,8 +82,9 @@ def answer_many(
                     printed += 1
                 progress.add()
         in_order = [done.known[number] for number in range(total)]
-        if job.outputs.html is not None:
-            write_whole(job.outputs.html, index([_entry(job, record) for record in in_order]))
+        if (html := job.outputs.html) is not None:
+            linked = [vars(record) | {"file": job.path_for(html, record.index).name} for record in in_order]
+            write_whole(html, index(linked))
     seconds = time.perf_counter() - began
     added = f"{len(missing)} of them " * bool(earlier)
     say(f"[{summary_of_many(in_order)}; {added}in {seconds:.1f} s, including compilation]")
@@ -99,17 +100,3 @@ def _shown(job: Job, record: AnswerRecord) -> str:
         return record.json()
     text = f"=== {record.index + 1}: {' '.join(record.prompt.split())}\n{record.text}\n"
     return printable(text) if sys.stdout.isatty() else text
-
-
-def _entry(job: Job, record: AnswerRecord) -> Entry:
-    """The line of the index for an answer."""
-    return Entry(
-        file=job.path_for(job.outputs.html, record.index).name,
-        prompt=record.prompt,
-        answer=record.text,
-        chunks=record.chunks,
-        tokens=record.tokens,
-        steps=record.steps,
-        parallelism=record.parallelism,
-        speedup=record.theoretical_speedup,
-    )

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from pasta_jax.errors import PastaError
+from pasta_jax.errors import PastaError, brief
 
 SCHEME = "gs"
 CHUNK = 16 << 20  # bytes of a file that are copied at a time
@@ -63,7 +63,7 @@ def upload(file: Path, target: Path, fix: str) -> None:
         with file.open("rb") as source, target.open("wb") as copy:
             shutil.copyfileobj(source, copy, CHUNK)
     except Exception as error:  # of the network, of credentials, of the service
-        raise PastaError(f"{target}: cannot be written ({_line(error)}); {fix}") from None
+        raise PastaError(f"{target}: cannot be written ({brief(error)}); {fix}") from None
 
 
 def upload_folder(folder: Path, target: Path, fix: str) -> None:
@@ -88,7 +88,7 @@ def local(path: Path) -> Path:
         _fetch(path, copy / path.name)
     except Exception as error:
         fix = "check the address, and that this machine may read it"
-        raise PastaError(f"{path}: cannot be read ({_line(error)}); {fix}") from None
+        raise PastaError(f"{path}: cannot be read ({brief(error)}); {fix}") from None
     return copy / path.name
 
 
@@ -137,9 +137,5 @@ class Growing(io.BufferedIOBase):
             self._path.write_bytes(bytes(self._content))
         except Exception as error:
             fix = "check that this machine may write there, and rerun the command"
-            raise PastaError(f"{self._path}: cannot be written ({_line(error)}); {fix}") from None
+            raise PastaError(f"{self._path}: cannot be written ({brief(error)}); {fix}") from None
         self._uploaded, self._time = len(self._content), time.monotonic()
-
-
-def _line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:200]

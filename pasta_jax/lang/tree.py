@@ -30,8 +30,3 @@ def to_tree(ids: Sequence[int] | np.ndarray, tags: TagIds) -> np.ndarray:
             kept[mark.promise + 1 : mark.close] = False
             ids[mark.close] = tags.close(TENS)
     return ids[kept]
-
-
-def is_tree(ids: Sequence[int] | np.ndarray, tags: TagIds) -> bool:
-    """Whether linear ids are what `to_tree` returns."""
-    return np.array_equal(ids, to_tree(ids, tags))

@@ -24,7 +24,7 @@ import orbax.checkpoint as ocp
 from jax import lax
 from msgspec import Meta
 
-from pasta_jax.errors import PastaError
+from pasta_jax.errors import PastaError, brief
 from pasta_jax.files.remote import files_below, is_remote, size_of
 from pasta_jax.files.validated import MIB, read_json, typed
 
@@ -97,7 +97,7 @@ class Checkpoints:
             self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handlers)
         except Exception as error:  # Orbax raises many kinds on the metadata of some step
             raise PastaError(
-                f"{self.folder}: metadata of a checkpoint cannot be read ({_line(error)}); {_FIX}"
+                f"{self.folder}: metadata of a checkpoint cannot be read ({brief(error)}); {_FIX}"
             ) from None
 
     def latest(self) -> int | None:
@@ -146,7 +146,7 @@ class Checkpoints:
         try:
             about = self._manager.restore(step, args=ocp.args.Composite(about=ocp.args.JsonRestore()))["about"]
         except Exception as error:  # Orbax and TensorStore raise many kinds on other tools' folders
-            raise PastaError(f"{place}: not a pasta_jax checkpoint ({_line(error)}); {_FIX}") from None
+            raise PastaError(f"{place}: not a pasta_jax checkpoint ({brief(error)}); {_FIX}") from None
         if not isinstance(about, dict) or about.get("format") != FORMAT:
             raise PastaError(f"{place}: not a pasta_jax checkpoint; {_FIX}")
         typed(about, _About, f"{place}/about", _FIX)
@@ -161,7 +161,7 @@ class Checkpoints:
             leaves = self._manager.item_metadata(step)["state"].items()
             stored = {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in leaves}
         except Exception as error:
-            raise PastaError(f"{place}: not a complete checkpoint ({_line(error)}); {_FIX}") from None
+            raise PastaError(f"{place}: not a complete checkpoint ({brief(error)}); {_FIX}") from None
         for name in sorted(expected.keys() | stored.keys()):
             old, new = stored.get(name), expected.get(name)
             if old is None or new is None or (tuple(old.shape), old.dtype) != (tuple(new.shape), new.dtype):
@@ -177,7 +177,7 @@ class Checkpoints:
             args = ocp.args.Composite(state=ocp.args.StandardRestore(shapes))
             restored = self._manager.restore(step, args=args)["state"]
         except Exception as error:
-            raise PastaError(f"{place}: not a complete checkpoint ({_line(error)}); {_FIX}") from None
+            raise PastaError(f"{place}: not a complete checkpoint ({brief(error)}); {_FIX}") from None
         for name, total in bit_sums(restored).items():
             if int(total) != sums.get(name):
                 raise PastaError(f"{place}: {name} differs from what was saved; {_FIX}")
@@ -208,10 +208,6 @@ def bit_sums(tree: Tree) -> dict[str, jax.Array]:
         return jnp.sum(lax.bitcast_convert_type(leaf, bits).astype(jnp.uint32), dtype=jnp.uint32)
 
     return {name: one(leaf) for name, leaf in flat(tree).items()}
-
-
-def _line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 
 def _describe(leaf: jax.Array | None) -> str:

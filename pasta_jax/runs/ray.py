@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from pasta_jax.errors import PastaError
+from pasta_jax.errors import PastaError, brief
 from pasta_jax.files.validated import AboveZero, AtLeastZero, Count
 
 IN_ONE_PROCESS = "config.executor=ray: start one process, or leave the executor local in several"
@@ -45,8 +45,7 @@ def connected(settings: RaySettings) -> Iterator[ModuleType]:
         warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
         ray.init(address=settings.address or None, include_dashboard=False, logging_level="ERROR", **here)
     except Exception as error:  # Ray raises many kinds when a cluster can't be reached
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise PastaError(f"config.ray.address: {settings.address or 'this machine'}: {reason}") from None
+        raise PastaError(f"config.ray.address: {settings.address or 'this machine'}: {brief(error)}") from None
     try:
         yield ray
     finally:

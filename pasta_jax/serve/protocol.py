@@ -12,7 +12,6 @@ from pasta_jax.errors import PastaError
 from pasta_jax.files.validated import Count, Positive, Share, located, parse_json
 from pasta_jax.weights.rules import MODELS_OWN, Given, optional
 
-FIX = "see the server's documentation"
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 # Fields that ask for nothing at these values. At others they are refused: an answer that ignores them would be wrong.
 NEUTRAL: dict[str, tuple[Any, ...]] = {

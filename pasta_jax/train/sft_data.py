@@ -1,7 +1,6 @@
 """The data of supervised training: records or problems of the toy task, as batches and held-out batches."""
 
 import dataclasses
-import hashlib
 from collections.abc import Sequence
 
 import jax
@@ -12,6 +11,7 @@ from pasta_jax.data.example import Example, encode
 from pasta_jax.data.packing import Batch
 from pasta_jax.data.sources import origin
 from pasta_jax.errors import PastaError
+from pasta_jax.files import fingerprints
 from pasta_jax.files.remote import path_of
 from pasta_jax.lang.structure import Positions
 from pasta_jax.progress import say
@@ -91,11 +91,8 @@ def toy_examples(level: str, form: Form, tokenizer: Tokenizer, seed: int, count:
 
 def fingerprint_of_examples(examples: Sequence[Example]) -> str:
     """Of all arrays of the examples."""
-    digest = hashlib.sha256()
-    for example in examples:
-        for field in dataclasses.fields(example):
-            digest.update(getattr(example, field.name).tobytes())
-    return digest.hexdigest()[:16]
+    fields = dataclasses.fields(Example)
+    return fingerprints.of_bytes(getattr(one, field.name).tobytes() for one in examples for field in fields)
 
 
 def prompt_of(example: Example) -> tuple[int, ...]:

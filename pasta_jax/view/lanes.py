@@ -21,10 +21,11 @@ def lanes(threads: Sequence[int], steps: Sequence[int], names: Sequence[str], mo
     parts = []
     for number, name in enumerate(names):
         own = np.sort(step[thread == number])
+        runs = np.split(own, np.flatnonzero(np.diff(own) > 1) + 1) if len(own) else []
         top = number * ROW
         parts.append(f'<g class="{css_thread(number)}"><text class="name" x="0" y="{top + 12}">')
         parts.append(f"{markup(fit(name, 12, NAMES - 8))}</text>")
-        for first, last in _runs(own):
+        for first, last in ((int(run[0]), int(run[-1])) for run in runs):
             left, width = NAMES + (first - 1) * scale, max((last - first + 1) * scale, 1)
             title = f"<title>{markup(name)}: steps {first} to {last}</title>"
             parts.append(
@@ -32,13 +33,3 @@ def lanes(threads: Sequence[int], steps: Sequence[int], names: Sequence[str], mo
             )
         parts.append("</g>")
     return f'<svg class="lanes" viewBox="0 0 {WIDTH} {ROW * len(names)}" role="img">{"".join(parts)}</svg>'
-
-
-def _runs(steps: np.ndarray) -> list[tuple[int, int]]:
-    """(first, last) of each run of consecutive steps."""
-    if not len(steps):
-        return []
-    breaks = np.flatnonzero(np.diff(steps) > 1)
-    firsts = [0, *(breaks + 1)]
-    lasts = [*breaks, len(steps) - 1]
-    return [(int(steps[first]), int(steps[last])) for first, last in zip(firsts, lasts, strict=True)]

@@ -13,7 +13,7 @@ from pasta_jax.data.records import prompt_ids
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.program import Program
 from pasta_jax.lang.structure import NO_LABEL, POLICIES, Positions
-from pasta_jax.lang.tree import is_tree
+from pasta_jax.lang.tree import to_tree
 from pasta_jax.toy.tokenizer import toy_tokenizer
 from tests.helpers.records import toy_records
 
@@ -56,7 +56,8 @@ def test_answers_as_trees(folder):
     assert any(TOKENIZER.tags.promise in example.token for example in trees)
     for example in trees:
         prompt = int((example.label != NO_LABEL).argmax()) + 1  # its last token predicts the first of the answer
-        assert is_tree(example.token[prompt:], TOKENIZER.tags)
+        answer = example.token[prompt:]
+        np.testing.assert_array_equal(answer, to_tree(answer, TOKENIZER.tags))
 
 
 def test_splits_and_lengths(folder):
