@@ -15,17 +15,7 @@ from pasta_jax.view.markdown import Style, displayed, styled, styles
 from pasta_jax.view.text import cells, printable, short
 
 # Main has the terminal's own colour; the others are legible on black and on white.
-STYLES = (
-    "",
-    "color(33)",
-    "color(166)",
-    "color(35)",
-    "color(163)",
-    "color(136)",
-    "color(37)",
-    "color(160)",
-    "color(99)",
-)
+STYLES = ("", *(f"color({number})" for number in (33, 166, 35, 163, 136, 37, 160, 99)))
 _LIST_ITEM = re.compile(r"\s*(?:[•*+-]|\d{1,3}[.)])\s+(?=\S)")
 
 

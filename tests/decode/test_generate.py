@@ -1,4 +1,7 @@
-"""Decoding requests with the toy model: greedy tokens, budgets, stop ids, refusals."""
+"""Decoding requests: long prompts, stop ids, ids that are never sampled, refusals, sizes of pools.
+
+tests/decode/test_sampled_programs.py compares answers and their budgets with the oracle's.
+"""
 
 import dataclasses
 
@@ -17,26 +20,11 @@ from tests.helpers.models import toy, uncached
 from tests.helpers.traces import tiny_model
 
 CONFIG = DecodeConfig(lanes=4, rows=4, slots=0)
-PROMPTS = ("a", "what is it?", "of sixteen bytes", "two words")  # prefills of one length: fewer programs
-LONGER = "a prompt of some length, to be ragged"
 
 
 def ask(prompt: str, tokens: int = 32, sequential: bool = True, name: str = "", **rules) -> Request:
     rules = Rules(**({"max_topic_tokens": 4, "max_chunk_tokens": 10} | rules))
     return Request(tuple(prompt.encode()), tokens, sequential, rules, name=name)
-
-
-@pytest.mark.parametrize("stacked", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_greedy_tokens_of_a_ragged_batch_equal_the_uncached_models(stacked):
-    model = toy(stacked=stacked)
-    prompts = PROMPTS if stacked else (*PROMPTS, LONGER)
-    for prompt, result in zip(prompts, generate(model, [ask(p) for p in prompts], CONFIG), strict=True):
-        fed = result.trace.token.tolist()
-        logits = uncached(model, [*prompt.encode(), *fed])
-        logits[:, 256:324] = -np.inf  # tags
-        best = logits[len(prompt.encode()) - 1 :].argmax(axis=1)
-        assert best[: len(fed)].tolist() == fed
-        assert (result.finish_reason == "stop") == (best[-1] == 324)
 
 
 @pytest.mark.slow
@@ -49,14 +37,6 @@ def test_a_long_prompt_is_written_in_pieces():
     logits = uncached(toy(), [*prompt.encode(), *result.trace.token.tolist()])
     logits[:, 256:324] = -np.inf
     assert logits[299:-1].argmax(axis=1).tolist() == result.trace.token.tolist()
-
-
-def test_the_budget_is_the_number_of_tokens():
-    budgets = (1, 2, 9, 9)  # as many as lanes: no program of their own
-    for tokens, result in zip(budgets, generate(toy(), [ask("hello", n) for n in budgets], CONFIG), strict=True):
-        assert len(result.trace.token) == tokens
-        assert result.trace.steps == tokens
-        assert result.finish_reason == "length"
 
 
 @pytest.mark.slow  # quick: test_sampled_programs.py, where the end of turn is the stop id

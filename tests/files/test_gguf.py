@@ -72,18 +72,14 @@ def test_metadata_and_tensors_round_trip(file, version, alignment):
     assert gguf.metadata.keys() == metadata.keys()
     for key, value in metadata.items():
         np.testing.assert_array_equal(gguf.metadata[key], value, strict=isinstance(value, np.ndarray))
+    kinds = [type(gguf.metadata[key]) for key in ("general.quantized", "layers", "eps", "tokens", "scores")]
+    assert kinds == [bool, int, float, list, np.ndarray]
     assert {name: (info.shape, info.format.name) for name, info in gguf.tensors.items()} == {
         name: (shape, type) for name, (shape, type, _) in TENSORS.items()
     }
     np.testing.assert_array_equal(gguf.read("plain"), MATRIX, strict=True)
     np.testing.assert_array_equal(gguf.read("half"), np.float32([1, -2, 0.5]), strict=True)
     np.testing.assert_array_equal(gguf.read("quantized")[1], np.arange(-16, 16, dtype=np.float32) / 2, strict=True)
-
-
-def test_python_types_of_metadata(file):
-    metadata = GGUF.open(file(write_gguf(METADATA, {}))).metadata
-    kinds = {key: type(metadata[key]) for key in ("general.quantized", "layers", "eps", "tokens", "scores")}
-    assert list(kinds.values()) == [bool, int, float, list, np.ndarray]
 
 
 def test_missing_entries_are_named(file):

@@ -43,10 +43,6 @@ def cache(folders, tmp_path, monkeypatch) -> Path:
     return tmp_path / "cache"
 
 
-def source(path: str, adapter: str = "") -> ModelSource:
-    return ModelSource(path=path, adapter=adapter)
-
-
 @pytest.mark.parametrize("revision", ["", "@main", f"@{REVISION}"])
 def test_an_id_is_read_like_a_folder(revision, cache, folders):
     model = read_model("", f"some.org/model-1.5{revision}")
@@ -54,13 +50,10 @@ def test_an_id_is_read_like_a_folder(revision, cache, folders):
     assert model.name == f"model-1.5{revision}"
 
 
-def test_an_adapter_has_an_id_too(cache):
+def test_an_adapter_has_an_id_too_and_the_api_takes_ids(cache):
     model, _, about = load_with_adapter(ModelSource(path="some.org/model-1.5", adapter="some.org/adapter-1.5"))
     assert model.positions == about.positions == PREDICTED
     assert model.source == "some.org/model-1.5"
-
-
-def test_the_api_takes_an_id(cache):
     assert pasta.load_model("some.org/model-1.5").name == "model-1.5"
 
 

@@ -37,18 +37,11 @@ def names(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_local_path_is_pathlibs():
-    assert path_of("runs/toy") == Path("runs/toy")
+def test_paths_are_local_or_at_gs_for_which_the_setup_command_is_named(monkeypatch):
+    assert path_of("runs/toy") == remote.local(Path("runs/toy")) == Path("runs/toy")
     assert not remote.is_remote(path_of("/a"))
-    assert remote.local(Path("runs/toy")) == Path("runs/toy")
-
-
-def test_an_address_that_is_not_at_gs_is_refused():
     with pytest.raises(PastaError, match=r"^s3://bucket/run: only local paths and those at gs:// can be used"):
         path_of("s3://bucket/run")
-
-
-def test_without_its_packages_the_setup_command_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     monkeypatch.delitem(_registry, "gcs", raising=False)
     with pytest.raises(PastaError, match=r"^gs://bucket/run: gs:// needs packages .*; bash launch/setup.sh --gcs$"):

@@ -27,24 +27,9 @@ EDGES = (0, 0.0, 5e-324, 1e-300, 1e-46, 1e-45, 1e-40, 1.1754943e-38, 1e-30, 0.5,
 LOGITS = np.array([[FORBIDDEN, -3.0, FORBIDDEN, 2.0, 2.0, -1e29]], np.float32)
 HEADERS = [["host", "localhost:8000"], ["origin", "https://chat.example.com"], ["authorization", "Bearer key"]]
 HOSTS = (
-    *(
-        "localhost:8000",
-        "127.0.0.1",
-        "[::1]:80",
-        "CHAT.example.com",
-        "chat.example.com:443",
-        "evil.example",
-        "[evil",
-        "",
-    ),
-    *(
-        "localhost.evil.example",
-        "chat.example.com.evil",
-        r"evil\@localhost",
-        "localhost@evil",
-        "evil#localhost",
-        "evil,",
-    ),
+    *("localhost:8000", "127.0.0.1", "[::1]:80", "CHAT.example.com", "chat.example.com:443", "evil.example", ""),
+    *("localhost.evil.example", "chat.example.com.evil", r"evil\@localhost", "localhost@evil", "evil#localhost"),
+    *("evil,", "[evil"),
 )
 drawn = jax.jit(draw)
 

@@ -142,8 +142,6 @@ def test_models_are_evaluated_at_their_own_positions_with_their_adapters(tmp_pat
         evaluate.run(changed(toy, model={"policy": "predicted"}))
 
 
-@pytest.mark.slow
-def test_the_command_requires_both_models(tmp_path):
-    refused = command(tmp_path, "evaluate", "--config=configs/evaluate.py:toy")
-    refused.finish(2)
-    assert "error: config.model.path: empty; set it to the folder model/" in refused.errors()
+def test_both_models_are_required():
+    with pytest.raises(PastaError, match=r"^config\.model\.path: empty; set it to the folder model/"):
+        evaluate.run(ToyEvaluationSettings())

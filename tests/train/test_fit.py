@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from pasta_jax.errors import PastaError
-from pasta_jax.runs.checkpoint import Checkpoints, provenance
+from pasta_jax.runs.checkpoint import Checkpoints
 from pasta_jax.runs.metrics import Metrics
 from pasta_jax.train.fit import StopSignal
-from tests.train.test_loop import POSITIONS, fit_in, lines, points
+from tests.train.test_loop import fit_in, lines, points
 
 
 @pytest.mark.parametrize("stop", [1, 4, 8])
@@ -45,13 +45,6 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path):
     fit_in(tmp_path, stop_after=4)
     with pytest.raises(PastaError, match="was started on other data; use another folder, or the original data"):
         fit_in(tmp_path, data="other points")
-
-
-def test_checkpoints_record_positions(tmp_path):
-    fit_in(tmp_path)
-    checkpoints = Checkpoints(tmp_path / "checkpoints", provenance({}, "", None), 2, 0)
-    assert checkpoints.about(9)["positions"] == POSITIONS
-    checkpoints.close()
 
 
 def test_files_are_closed_after_errors(tmp_path, monkeypatch):

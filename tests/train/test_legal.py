@@ -21,7 +21,18 @@ from pasta_jax.train.legal import Grammar
 from pasta_jax.train.loop import gradients
 from pasta_jax.train.loss import kinds, label_losses, sft_loss, sliced_losses
 from pasta_jax.weights.rules import Rules
-from tests.train.test_loss import CONFIG, EVEN, SCORING, TAGS, TOKENIZER, params, records, row, total
+from tests.train.test_loss import (
+    CONFIG,
+    EVEN,
+    SCORING,
+    TAGS,
+    TOKENIZER,
+    hidden_and_labels,
+    params,
+    records,
+    row,
+    total,
+)
 
 GRAMMAR = Grammar(TAGS, TOKENIZER.end_of_turn)
 IDS = [*range(TAGS.base, TAGS.end), TOKENIZER.end_of_turn]
@@ -93,11 +104,8 @@ def test_accumulated_gradients_are_those_of_the_whole_batch():
 
 
 def test_slices_keep_each_loss_with_its_token():
-    rng = np.random.default_rng(0)
-    x = jnp.asarray(rng.standard_normal((2, 50, CONFIG.embed)), jnp.float32)
-    label = rng.integers(0, CONFIG.vocab, (2, 50)).astype(np.int32)
-    label[rng.random((2, 50)) < 0.3] = NO_LABEL
-    place = rng.integers(0, 3, (2, 50)).astype(np.int32)
+    x, label = hidden_and_labels()
+    place = np.random.default_rng(0).integers(0, 3, label.shape).astype(np.int32)
     of = {
         size: sliced_losses(dataclasses.replace(SCORING, slice=size), params(), x, label, GRAMMAR, place)
         for size in (7, 50)

@@ -156,16 +156,13 @@ def test_other_settings_in_the_same_folder_are_refused(whole, changes, message):
         sft.run(settings_with(**changes), whole, lambda: False)
 
 
-def test_what_a_run_does_not_compute_may_change_when_it_resumes(tmp_path):
-    (tmp_path / "config.json").write_text('{"every": {"log": 1}, "adapter": {"rank": 0}}')
-    run_config.refuse_other(tmp_path, {"every": {"log": 7}, "adapter": {"rank": 0, "dtype": "bfloat16"}}, {})
-
-
-def test_a_setting_that_a_run_does_not_know_had_its_default(tmp_path):
-    (tmp_path / "config.json").write_text('{"train": {"seed": 1}}')
-    run_config.refuse_other(tmp_path, {"train": {"seed": 1, "new": 3}}, {"train": {"seed": 0, "new": 3}})
+def test_what_a_run_does_not_compute_may_change_and_a_setting_that_it_does_not_know_had_its_default(tmp_path):
+    (tmp_path / "config.json").write_text('{"every": {"log": 1}, "adapter": {"rank": 0}, "train": {"seed": 1}}')
+    now = {"every": {"log": 7}, "adapter": {"rank": 0, "dtype": "bfloat16"}, "train": {"seed": 1, "new": 3}}
+    defaults = {"train": {"seed": 0, "new": 3}}
+    run_config.refuse_other(tmp_path, now, defaults)
     with pytest.raises(PastaError, match=r"was started with config\.train\.new 3, now it is 4"):
-        run_config.refuse_other(tmp_path, {"train": {"seed": 1, "new": 4}}, {"train": {"seed": 0, "new": 3}})
+        run_config.refuse_other(tmp_path, now | {"train": {"seed": 1, "new": 4}}, defaults)
 
 
 def test_a_config_that_is_not_json_is_refused(tmp_path):
