@@ -1,5 +1,6 @@
 """Metrics of a server in Prometheus's text format: requests, queue, lanes, tokens, steps, forks, latencies."""
 
+import functools
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -36,27 +37,20 @@ class Metrics:
     def __init__(self, engine: Engine):
         self._registry = registry = CollectorRegistry()
         registry.register(_OfEngine(engine))
-        self.responses = Counter(
-            "pasta_requests", "Responses by path and status", ("path", "status"), registry=registry
-        )
-        self.vanished = Counter("pasta_vanished", "Clients that left before their answer ended", registry=registry)
-        self.prompt_tokens = Counter("pasta_prompt_tokens", "Tokens of prompts", registry=registry)
-        self.copied = Counter(
-            "pasta_prompt_tokens_copied", "Tokens of prompts that were not computed again", registry=registry
-        )
-        self.steps = Counter("pasta_steps", "Steps of finished answers", registry=registry)
-        self.chunks = Counter("pasta_chunks", "Chunks of finished answers", registry=registry)
-        self.answers = Counter("pasta_answers", "Finished answers by how they ended", ("finish",), registry=registry)
-        self.forked = Counter("pasta_forked_answers", "Finished answers with chunks", registry=registry)
-        self.first = Histogram(
-            "pasta_first_token_seconds", "From the request to its first token", buckets=SECONDS, registry=registry
-        )
-        self.seconds = Histogram(
-            "pasta_answer_seconds", "From the request to its last token", buckets=SECONDS, registry=registry
-        )
-        self.per_step = Histogram(
-            "pasta_text_tokens_per_step", "Text tokens of an answer over its steps", buckets=PER_STEP, registry=registry
-        )
+        counter = functools.partial(Counter, registry=registry)
+        histogram = functools.partial(Histogram, registry=registry)
+        self.responses = counter("pasta_requests", "Responses by path and status", ("path", "status"))
+        self.vanished = counter("pasta_vanished", "Clients that left before their answer ended")
+        self.prompt_tokens = counter("pasta_prompt_tokens", "Tokens of prompts")
+        self.copied = counter("pasta_prompt_tokens_copied", "Tokens of prompts that were not computed again")
+        self.steps = counter("pasta_steps", "Steps of finished answers")
+        self.chunks = counter("pasta_chunks", "Chunks of finished answers")
+        self.answers = counter("pasta_answers", "Finished answers by how they ended", ("finish",))
+        self.forked = counter("pasta_forked_answers", "Finished answers with chunks")
+        self.first = histogram("pasta_first_token_seconds", "From the request to its first token", buckets=SECONDS)
+        self.seconds = histogram("pasta_answer_seconds", "From the request to its last token", buckets=SECONDS)
+        per_step = "Text tokens of an answer over its steps"
+        self.per_step = histogram("pasta_text_tokens_per_step", per_step, buckets=PER_STEP)
 
     def answer(self, result: Result, finish: str, seconds: float) -> None:
         """Count a finished answer."""

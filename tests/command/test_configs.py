@@ -79,12 +79,9 @@ def test_a_file_is_found_from_any_folder_and_one_here_comes_first(file, tmp_path
     assert configs.load("settings.py:second", tmp_path)[1] == Whole("mine")
 
 
-def test_the_name_of_a_variant_alone_is_answered_with_the_whole_one():
+def test_the_name_of_a_variant_alone_and_a_file_that_is_not_python_are_refused(tmp_path):
     with pytest.raises(PastaError, match=r"'pasta'; pass file\.py:variant, as --config=configs/decode\.py:pasta$"):
         configs.load("pasta", Path(), "configs/decode.py")
-
-
-def test_a_file_that_is_not_python_is_refused(tmp_path):
     (tmp_path / "a.py").write_text("def (")
     with pytest.raises(PastaError, match=r"^--config: .*a\.py, line 1"):
         configs.load(str(tmp_path / "a.py"))

@@ -24,11 +24,21 @@ def ends(capsys, error: BaseException) -> tuple[int, str]:
     return stop.value.code, capsys.readouterr().err
 
 
-def test_errors_have_an_exit_code_each(capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (PastaError("a\nb; fix it"), 2, "error: a\\nb; fix it\n"),
+        (KeyboardInterrupt(), 130, "\ninterrupted\n"),
+        (SystemExit(143), 143, ""),
+        # A path that cannot be used is the user's mistake.
+        (OSError(errno.ENAMETOOLONG, "File name too long", "y"), 2, "error: y: File name too long; use another path\n"),
+        (OSError(errno.EISDIR, "Is a directory", "y"), 2, "error: y: Is a directory; use another path\n"),
+        (OSError(errno.EACCES, "Permission denied", "a\nb"), 2, "error: a\\nb: Permission denied; use another path\n"),
+    ],
+)
+def test_errors_have_an_exit_code_each(capsys, tmp_path, monkeypatch, error, code, text):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    assert ends(capsys, PastaError("a\nb; fix it")) == (2, "error: a\\nb; fix it\n")
-    assert ends(capsys, KeyboardInterrupt()) == (130, "\ninterrupted\n")
-    assert ends(capsys, SystemExit(143)) == (143, "")
+    assert ends(capsys, error) == (code, text)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -48,18 +58,6 @@ def test_a_defect_is_one_line_with_the_path_of_its_traceback(capsys, tmp_path, m
     [written] = tmp_path.iterdir()
     assert text.endswith(f"{written}\n")
     assert re.search(r"Traceback .*in command\b", written.read_text(), re.DOTALL)
-
-
-@pytest.mark.parametrize(
-    ("error", "line"),
-    [
-        (OSError(errno.ENAMETOOLONG, "File name too long", "y"), "error: y: File name too long; use another path\n"),
-        (OSError(errno.EISDIR, "Is a directory", "y"), "error: y: Is a directory; use another path\n"),
-        (OSError(errno.EACCES, "Permission denied", "a\nb"), "error: a\\nb: Permission denied; use another path\n"),
-    ],
-)
-def test_a_path_that_cannot_be_used_is_the_users_mistake(capsys, error, line):
-    assert ends(capsys, error) == (2, line)
 
 
 def test_a_traceback_that_cannot_be_written_is_still_one_line(capsys, tmp_path, monkeypatch):

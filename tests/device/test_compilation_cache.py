@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import jax
 import jax.monitoring
@@ -28,6 +29,18 @@ cli.run(main, default_config="configs/judges.py", keep_programs={keep})
 """
 
 
+def compiled_in(folder: Path, keep: bool, **variables: str) -> tuple[str, str]:
+    """stdout and stderr of a command that compiles a program, with its cache in a folder."""
+    env = {name: value for name, value in os.environ.items() if "CACHE" not in name}
+    env |= {"PYTHONPATH": str(ROOT), "PASTA_JAX_CACHE": str(folder)}
+    env |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"} | variables
+    command = [sys.executable, "-c", SCRIPT.format(keep=keep)]
+    result = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    lines = result.stderr.splitlines(True)
+    return result.stdout, "".join(line for line in lines if ": working … " not in line)  # on a busy machine
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("keep", "variables", "shown"),
@@ -42,14 +55,8 @@ cli.run(main, default_config="configs/judges.py", keep_programs={keep})
 def test_programs_are_kept_where_the_environment_wants_them(tmp_path, keep, variables, shown):
     (tmp_path / "xla").mkdir()
     (tmp_path / "xla/jit_old-cache").write_bytes(b"x")  # without a time of use, of which JAX would warn on stderr
-    env = {name: value for name, value in os.environ.items() if "CACHE" not in name}
-    env |= {name: value.format(home=tmp_path) for name, value in variables.items()}
-    env |= {"PYTHONPATH": str(ROOT), "PASTA_JAX_CACHE": str(tmp_path)}
-    env |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    command = [sys.executable, "-c", SCRIPT.format(keep=keep)]
-    result = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    errors = [line for line in result.stderr.splitlines() if ": working … " not in line]  # on a busy machine
-    assert (result.returncode, errors, result.stdout) == (0, [], shown.format(home=tmp_path) + "\n")
+    variables = {name: value.format(home=tmp_path) for name, value in variables.items()}
+    assert compiled_in(tmp_path, keep, **variables) == (shown.format(home=tmp_path) + "\n", "")
     kept = {path.parent.name for path in tmp_path.rglob("*-cache") if path.name != "jit_old-cache"}
     folder = shown.partition(" ")[0].rpartition("/")[2]
     assert kept == ({folder} & {"xla", "mine"} if "JAX_ENABLE_COMPILATION_CACHE" not in variables else set())
@@ -58,15 +65,8 @@ def test_programs_are_kept_where_the_environment_wants_them(tmp_path, keep, vari
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", ["cut", "empty", "folder"])
 def test_a_damaged_program_is_compiled_and_kept_again(tmp_path, damage):
-    env = {name: value for name, value in os.environ.items() if "CACHE" not in name}
-    env |= {"PYTHONPATH": str(ROOT), "PASTA_JAX_CACHE": str(tmp_path)}
-    env |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_COMPILATION_CACHE_MAX_SIZE": "-1"}
-
     def errors() -> str:
-        command = [sys.executable, "-c", SCRIPT.format(keep=True)]
-        result = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-        assert result.returncode == 0, result.stderr
-        return "".join(line for line in result.stderr.splitlines(True) if ": working … " not in line)
+        return compiled_in(tmp_path, True, JAX_COMPILATION_CACHE_MAX_SIZE="-1")[1]
 
     assert errors() == ""
     entries = {path: path.read_bytes() for path in tmp_path.rglob("*-cache")}

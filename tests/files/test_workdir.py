@@ -74,7 +74,10 @@ def test_a_disk_that_fills_up_is_one_line_and_other_errors_pass(tmp_path: Path):
     def full() -> None:
         raise error_of(errno.ENOSPC)
 
-    for work in (full, wrapped):
+    def in_a_message() -> None:
+        raise ValueError("RESOURCE_EXHAUSTED: [OS error 28: ENOSPC No space left on device]")  # as TensorStore's
+
+    for work in (full, wrapped, in_a_message):
         with pytest.raises(PastaError, match="the disk is full; free some space and rerun"), claim(tmp_path):
             work()
     with pytest.raises(FileNotFoundError), claim(tmp_path):

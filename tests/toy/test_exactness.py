@@ -5,23 +5,17 @@ import json
 
 import pytest
 
-from pasta_jax.decode.generate import stream
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
-from pasta_jax.lang.structure import Positions
-from pasta_jax.runs.settings import changed
-from pasta_jax.toy import exactness
 from pasta_jax.toy import run as evaluate
 from pasta_jax.toy.exactness import GradedAnswer, answer_all, quality, requests_for, speed
 from pasta_jax.toy.settings import ToyEvaluationSettings
 from pasta_jax.toy.task import Problem, problems
 from pasta_jax.toy.tokenizer import toy_tokenizer
-from pasta_jax.weights.adapter import describe, new_adapter, save_adapter
-from pasta_jax.weights.load import export_model, load_model
+from pasta_jax.weights.load import export_model
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
-from pasta_jax.weights.settings import AdapterSettings
 from tests.helpers.forked import command
 from tests.helpers.models import random_params
 from tests.toy.test_ablation import talkative
@@ -109,37 +103,6 @@ def test_the_command_reports_on_its_last_line(tmp_path):
     assert [answer["problem"]["instruction"] for answer in answers] == [
         problem.instruction for problem in problems(0, 0, 6, "small")
     ]
-
-
-@pytest.mark.slow
-def test_models_are_evaluated_at_their_own_positions_with_their_adapters(tmp_path, monkeypatch):
-    config = dataclasses.replace(talkative().config, tied_head=True)
-    base = Model("toy", config, random_params(config, 3), toy_tokenizer())
-    export_model(dataclasses.replace(base, positions=Positions("constant", 9)), tmp_path / "model")
-    base = load_model("", str(tmp_path / "model"))
-    params = new_adapter(base.params, AdapterSettings(2, 4.0), base.tokenizer.tags, seed=0)
-    about = describe(base, AdapterSettings(2, 4.0), Positions("shared_start"))
-    save_adapter(tmp_path / "adapter", params, base, about)
-    path = str(tmp_path / "model")
-    toy = changed(
-        ToyEvaluationSettings(level="small", problems=2, ablation=0),
-        request={"max_tokens": 5},
-        model={"path": path, "adapter": str(tmp_path / "adapter")},
-        baseline={"path": path},
-    )
-    positions = []
-
-    def stream_noting_positions(model, *arguments, **options):
-        positions.append(model.positions)
-        return stream(model, *arguments, **options)
-
-    monkeypatch.setattr(exactness, "stream", stream_noting_positions)
-    report = evaluate.run(toy)
-    assert report["model"]["answers"] == 2
-    assert "broken" not in report
-    assert positions == [Positions("shared_start"), Positions("constant", 9)]
-    with pytest.raises(PastaError, match="trained with positions shared_start"):
-        evaluate.run(changed(toy, model={"policy": "predicted"}))
 
 
 def test_both_models_are_required():

@@ -1,7 +1,6 @@
 """Supervised training: the command as a user runs it, killed, stopped, resumed, refused; and the pipeline itself."""
 
 import dataclasses
-import errno
 import json
 import os
 import random
@@ -19,8 +18,6 @@ from pasta_jax.errors import PastaError
 from pasta_jax.files.workdir import claim
 from pasta_jax.lang.structure import POLICIES, Positions
 from pasta_jax.runs import settings as run_config
-from pasta_jax.runs.checkpoint import Checkpoints
-from pasta_jax.runs.metrics import Metrics
 from pasta_jax.runs.settings import changed
 from pasta_jax.train import sft
 from pasta_jax.train.settings import SftSettings
@@ -178,25 +175,6 @@ def test_a_workdir_that_cannot_be_used_is_refused_before_the_work(tmp_path, monk
         train(tmp_path / "file")
     with claim(tmp_path), pytest.raises(PastaError, match=f"in use by process {os.getpid()} on "):
         train(tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("cls", "method", "error"),
-    [
-        (Metrics, "write", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))),
-        (Checkpoints, "wait", ValueError("RESOURCE_EXHAUSTED: [OS error 28: ENOSPC No space left on device]")),
-    ],
-)
-def test_a_full_disk_is_one_line_and_the_run_resumes(tmp_path, monkeypatch, cls, method, error):
-    def full(*_):
-        raise error
-
-    with monkeypatch.context() as patch:
-        patch.setattr(cls, method, full)
-        with pytest.raises(PastaError, match="the disk is full; free some space and rerun the command to resume"):
-            train(tmp_path)
-    assert train(tmp_path).step == 1
 
 
 @pytest.mark.parametrize(
