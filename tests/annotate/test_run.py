@@ -176,7 +176,7 @@ def test_likelihood_goes_on_from_any_answer(tmp_path):
     settings = changed(
         variants.likelihood(),
         records=str(tmp_path / "records.jsonl"),
-        weighing={"lengths": (256, 1728)},
+        weighing={"lengths": (256, 1728), "max_cost": 0.001},
         max_tokens=1700,
         dataset=False,
         model={"preset": "", "path": str(tmp_path / "model")},
