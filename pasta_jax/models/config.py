@@ -22,22 +22,65 @@ Rows = Annotated[int, Meta(ge=1, le=2**24)]  # of a vocabulary
 Layers = Annotated[int, Meta(ge=1, le=1000)]
 
 
+def later(default: Any) -> Any:
+    """A field that models got by and by: it counts for a model's fingerprint where it isn't its default."""
+    return dataclasses.field(default=default, metadata={"later": True})
+
+
+@dataclasses.dataclass(frozen=True)
+class Yarn:
+    """YaRN (Peng et al., 2023): slow pairs are interpolated by `factor`, fast ones are left alone."""
+
+    factor: AboveZero
+    context: Positive  # the original one
+    fast: AboveZero = 32.0  # rotations over the original context from which a pair is left alone
+    slow: AboveZero = 1.0  # and up to which it is interpolated
+    whole: bool = True  # the range of blended pairs begins and ends at whole pairs
+
+    def blend(self, base: float, size: int) -> list[float]:
+        """How far each of size/2 pairs is interpolated, from 0 to 1."""
+        low, high = (
+            size * math.log(self.context / (rotations * 2 * math.pi)) / (2 * math.log(base))
+            for rotations in (self.fast, self.slow)
+        )
+        if self.whole:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, size - 1)
+        width = high - low or 0.001
+        return [min(max((pair - low) / width, 0.0), 1.0) for pair in range(size // 2)]
+
+
 @dataclasses.dataclass(frozen=True)
 class Rope:
-    """Rotary positions: base, linear `scale` of the positions, or Llama 3's frequency-dependent scaling."""
+    """Rotary positions: base, linear `scale` of the positions, or a scaling that depends on the frequency."""
 
     base: AboveZero
     scale: AboveZero = 1.0
     # factor, low and high frequency factor, original context
     llama3: tuple[AboveZero, AboveZero, AboveZero, Positive] | None = None
+    yarn: Yarn | None = later(None)
+    divisors: tuple[AboveZero, ...] | None = later(None)  # of each pair's frequency, as in LongRoPE
+    amplitude: AboveZero = later(1.0)  # of cosine and sine: YaRN and LongRoPE sharpen attention by it
+    share: Annotated[float, Meta(gt=0, le=1)] = later(1.0)  # of a head that is rotated: its first elements
 
     def __post_init__(self):
         if self.llama3 is not None and not self.llama3[1] < self.llama3[2]:
             raise PastaError(f"rope: low_freq_factor ({self.llama3[1]}) must be below high_freq_factor; change either")
+        if sum(one is not None for one in (self.llama3, self.yarn, self.divisors)) > 1:
+            raise PastaError("rope: only one of llama3, yarn and divisors can be set; drop the others")
 
     def frequencies(self, head_dim: int) -> list[float]:
-        """Radians per position of each of the head_dim/2 rotated pairs."""
-        plain = [self.base ** (-2.0 * i / head_dim) / self.scale for i in range(head_dim // 2)]
+        """Radians per position of each rotated pair."""
+        size = int(head_dim * self.share)
+        plain = [self.base ** (-2.0 * i / size) / self.scale for i in range(size // 2)]
+        if self.divisors is not None:
+            return [frequency / divisor for frequency, divisor in zip(plain, self.divisors, strict=True)]
+        if self.yarn is not None:
+            blends = self.yarn.blend(self.base, size)
+            return [
+                frequency * (blend / self.yarn.factor + 1 - blend)
+                for frequency, blend in zip(plain, blends, strict=True)
+            ]
         if self.llama3 is None:
             return plain
         factor, low, high, context = self.llama3
@@ -51,7 +94,7 @@ class Rope:
 
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig:
-    """Covers Gemma 1, 2, 3, the Llama family and Qwen 2."""
+    """Covers the families of weights/families.py."""
 
     vocab: Rows  # embedding rows, tags and padding included
     layers: Layers
@@ -68,13 +111,24 @@ class TransformerConfig:
     scaled_embed: bool = False  # embeddings times sqrt(embed), as in Gemma
     post_norms: bool = False  # also a norm after each branch, as in Gemma 2 and 3
     qk_norm: bool = False  # a norm of each query and key head, as in Gemma 3
-    qkv_bias: bool = False  # queries, keys and values have a bias, as in Qwen 2
     query_scalar: Size | None = None  # scores are scaled by query_scalar ** -0.5; None: head_dim
     attention_cap: AboveZero | None = None  # soft caps of Gemma 2
     logit_cap: AboveZero | None = None
     window: Positive | None = None  # local layers see positions q - k < window
     global_every: Positive = 1  # layer l is global when (l + 1) % global_every == 0; the others are local
     local_rope: Rope | None = None  # None: local layers use `rope`
+    pre_norms: bool = later(True)  # a norm before each branch; OLMo 2 has only those after it
+    whole_qk_norm: bool = later(False)  # `qk_norm` is over all heads together, as in OLMo 2
+    qkv_bias: bool = later(False)  # queries, keys and values have a bias, as in Qwen 2
+    out_bias: bool = later(False)
+    mlp_bias: bool = later(False)
+    nope_every: Positive | None = later(None)  # layer l has no rope when (l + 1) % nope_every == 0, as in SmolLM3
+    attention_scale: AboveZero | None = later(None)  # of scores, in place of query_scalar ** -0.5
+    embed_scale: AboveZero = later(1.0)  # Granite's factors: of embeddings,
+    residual_scale: AboveZero = later(1.0)  # of what each branch adds,
+    logit_divisor: AboveZero = later(1.0)  # and of logits
+    # As which family files name it; empty: the first of weights/families.py that can. No computation depends on it.
+    family: str = dataclasses.field(default="", compare=False)
 
     def __post_init__(self):
         if self.heads % self.kv_heads:
@@ -83,6 +137,16 @@ class TransformerConfig:
             raise PastaError(f"head_dim ({self.head_dim}) must be even, since rope rotates pairs; change it")
         if self.window is None and self.global_every != 1:
             raise PastaError(f"global_every is {self.global_every}, so some layers are local; set their window")
+        if not (self.pre_norms or self.post_norms):
+            raise PastaError("pre_norms and post_norms are both False; set either")
+        if self.whole_qk_norm and not self.qk_norm:
+            raise PastaError("whole_qk_norm is set without qk_norm; set both")
+        for rope in (self.rope, self.local_rope or self.rope):
+            pairs = int(self.head_dim * rope.share) / 2
+            if pairs != int(pairs) or pairs < 1:
+                raise PastaError(f"rope: a share of {rope.share} isn't a whole number of pairs; change it")
+            if rope.divisors is not None and len(rope.divisors) != pairs:
+                raise PastaError(f"rope: {len(rope.divisors)} divisors for {pairs:.0f} pairs; give one each")
 
     @property
     def groups(self) -> int:
@@ -92,11 +156,23 @@ class TransformerConfig:
     @property
     def score_scale(self) -> float:
         """The factor of attention scores."""
+        if self.attention_scale is not None:
+            return self.attention_scale
         return (self.head_dim if self.query_scalar is None else self.query_scalar) ** -0.5
 
     def is_local(self, layer: int) -> bool:
         """Whether the layer's attention is limited to the window."""
         return self.window is not None and (layer + 1) % self.global_every != 0
+
+    def has_rope(self, layer: int) -> bool:
+        """Whether the layer knows positions."""
+        return self.nope_every is None or (layer + 1) % self.nope_every != 0
+
+    @property
+    def biases(self) -> tuple[str, ...]:
+        """The kernels of a layer that have a bias."""
+        has = {"qkv": self.qkv_bias, "out": self.out_bias, "gate_up": self.mlp_bias, "down": self.mlp_bias}
+        return tuple(name for name, one in has.items() if one)
 
 
 def config_of(fields: dict[str, Any], name: str, fix: str) -> TransformerConfig:

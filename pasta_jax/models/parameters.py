@@ -53,7 +53,7 @@ PARTS = {"qkv": ("q", "k", "v"), "out": ("out",), "gate_up": ("gate", "up"), "do
 
 def norm_names(config: TransformerConfig) -> tuple[str, ...]:
     """The norms in a layer of this model."""
-    names = ("attn_norm", "mlp_norm")
+    names = ("attn_norm", "mlp_norm") if config.pre_norms else ()
     if config.post_norms:
         names += ("post_attn_norm", "post_mlp_norm")
     if config.qk_norm:
@@ -77,9 +77,9 @@ def plain_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
         "up": (c.ff, c.embed),
         "down": (c.embed, c.ff),
     }
-    if c.qkv_bias:
-        shapes |= {"q_bias": (q,), "k_bias": (kv,), "v_bias": (kv,)}
-    return shapes | {name: (c.head_dim if name in ("q_norm", "k_norm") else c.embed,) for name in norm_names(c)}
+    shapes |= {f"{part}_bias": shapes[part][:1] for name in c.biases for part in PARTS[name]}
+    norms = {"q_norm": q, "k_norm": kv} if c.whole_qk_norm else dict.fromkeys(("q_norm", "k_norm"), c.head_dim)
+    return shapes | {name: (norms.get(name, c.embed),) for name in norm_names(c)}
 
 
 def packed_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
@@ -92,7 +92,7 @@ def packed_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
         "down": (c.embed, c.ff),
     }
     plain = plain_shapes(c)
-    biases = {"qkv/bias": kernels["qkv"][:-1]} if c.qkv_bias else {}
+    biases = {f"{name}/bias": kernels[name][:-1] for name in c.biases}
     return (
         {f"{name}/kernel": shape for name, shape in kernels.items()}
         | biases
@@ -105,8 +105,8 @@ def unpack_layer(layer: dict, config: TransformerConfig) -> Plain:
     plain = {name: np.asarray(layer[name]["weight"]) for name in norm_names(config)}
     for name in PARTS:
         plain |= split_kernel(name, np.asarray(layer[name]["kernel"]), config)
-    if config.qkv_bias:
-        parts = split_kernel("qkv", np.asarray(layer["qkv"]["bias"])[..., None], config)
+    for name in config.biases:
+        parts = split_kernel(name, np.asarray(layer[name]["bias"])[..., None], config)
         plain |= {f"{part}_bias": bias.reshape(-1) for part, bias in parts.items()}
     return plain
 
@@ -143,7 +143,7 @@ def with_gate_and_up(layer: dict) -> dict:
 
     def every_second(first: int) -> dict:
         return {
-            name: leaf if name == "lora_a" else leaf.reshape(-1, 2, leaf.shape[-1])[:, first]
+            name: leaf if name == "lora_a" else leaf.reshape(-1, 2, *leaf.shape[1:])[:, first]
             for name, leaf in gate_up.items()
         }
 

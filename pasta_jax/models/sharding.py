@@ -36,6 +36,8 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"\w+_norm/weight", ()),
     (r"qkv/kernel", (MODEL, None, None, FSDP)),  # [K, G + 2, D, E]
     (r"qkv/bias", (MODEL, None, None)),  # [K, G + 2, D]
+    (r"gate_up/bias", (MODEL,)),  # [2F]
+    (r"(out|down)/bias", ()),
     (r"gate_up/kernel", (MODEL, FSDP)),  # [2F, E]; gate and up rows interleaved
     (r"out/kernel", (FSDP, MODEL)),  # [E, K * G * D]; over MODEL only where K divides, see specs
     (r"down/kernel", (FSDP, MODEL)),  # [E, F]

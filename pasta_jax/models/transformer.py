@@ -1,4 +1,4 @@
-"""One transformer for Gemma 1, 2, 3, the Llama family and Qwen 2: Linen modules used as pure functions.
+"""One transformer for all families of models: Linen modules used as pure functions.
 
 `trunk` runs the layers and `logits` the head, both over a plain parameter tree. The tree's layout (layers.py) decides
 whether layers are scanned (accelerators: one small program) or unrolled (CPU: XLA would copy each layer's slice of a
@@ -6,7 +6,7 @@ stacked weight). The cache has the same layout; see pool.py.
 """
 
 import dataclasses
-import math
+import functools
 from collections.abc import Callable, Mapping
 
 import jax
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
 
-from pasta_jax.models.config import Rope, TransformerConfig
+from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.kernels.bfloat16 import is_mixed, mixed_attention, row_product
 from pasta_jax.models.kernels.blocked import blocked_attention
 from pasta_jax.models.kernels.cpu.calls import attend as attend_visible
@@ -22,98 +22,12 @@ from pasta_jax.models.kernels.cpu.calls import holds_panels, product, rows_of
 from pasta_jax.models.kernels.pool_tpu import write_and_attend
 from pasta_jax.models.mask import HIDDEN, MaskSpec, PoolSpec
 from pasta_jax.models.parameters import is_stacked, with_gate_and_up
+from pasta_jax.models.parts import Dense, RMSNorm, kernel_init, rope_waves, rotate, scaled, soft_cap
 from pasta_jax.models.pool import KV, lanes_kv, layers_kv, prefix_kv, write_kv
 from pasta_jax.models.ragged import Packed
 
 # (q, k, v) -> (output, new cache)
 Attend = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, KV | None]]
-
-kernel_init = nn.initializers.normal(stddev=0.02)
-
-
-class Dense(nn.Module):
-    """x [..., inputs] times kernel [*outputs, inputs]; a LoRA pair is added where the parameters hold one.
-
-    Parameters for decoding only may hold `columns` [inputs, *outputs] or panels instead; see weights.py. A kernel's
-    last axis is never split: a TPU stores a kernel whose last two axes are small in tiles that its matrix unit cannot
-    read, and re-tiles it in every step.
-    """
-
-    outputs: tuple[int, ...]
-    has_bias: bool = False
-
-    @nn.compact
-    def __call__(self, x):
-        *lead, inputs = x.shape
-        rows_NxI = x.reshape(math.prod(lead), inputs)
-        stored = self.variables.get("params", {})
-        if holds_panels(stored):
-            y_NxO = product(rows_NxI, stored, math.prod(self.outputs))
-        elif self.has_variable("params", "columns"):
-            y_NxO = matmul_columns(rows_NxI, self.get_variable("params", "columns").reshape(inputs, -1))
-        else:
-            y_NxO = matmul(rows_NxI, self.param("kernel", kernel_init, (*self.outputs, inputs)))
-        if self.has_variable("params", "lora_a"):
-            down = self.get_variable("params", "lora_a")  # [rank, inputs]
-            up = self.get_variable("params", "lora_b")  # [*outputs, rank]
-            y_NxO = y_NxO + matmul(matmul(rows_NxI, down), up.reshape(-1, up.shape[-1]))
-        if self.has_bias:
-            bias = self.param("bias", nn.initializers.zeros_init(), self.outputs)
-            y_NxO = y_NxO + bias.reshape(1, -1).astype(y_NxO.dtype)
-        return y_NxO.reshape(*lead, *self.outputs)
-
-
-def matmul(x_NxI, kernel):
-    """x times a kernel [*outputs, inputs].
-
-    The kernel is reshaped to [out, in] before the product: XLA CPU would copy a kernel of more dimensions, transposed,
-    in every step.
-    """
-    return row_product(x_NxI, kernel.reshape(-1, x_NxI.shape[1]))
-
-
-PARTS = 4  # more than the usual number of threads: one that wakes late then computes fewer parts
-
-
-def matmul_columns(x_NxI, columns_IxO):
-    """x times a matrix [in, out]; for one row in parts of the inputs, which XLA CPU distributes over its threads."""
-    inputs, outputs = columns_IxO.shape
-    if x_NxI.shape[0] > 1 or inputs % PARTS:
-        return x_NxI @ columns_IxO
-    parts = x_NxI.reshape(PARTS, 1, inputs // PARTS), columns_IxO.reshape(PARTS, inputs // PARTS, outputs)
-    return jnp.sum(jnp.einsum("pni,pio->pno", *parts), axis=0)
-
-
-class RMSNorm(nn.Module):
-    """x / rms(x) * weight over the last axis, in float32. Gemma's added 1 is already part of the weight."""
-
-    eps: float
-
-    @nn.compact
-    def __call__(self, x):
-        weight = self.param("weight", nn.initializers.ones_init(), x.shape[-1:])
-        x32 = x.astype(jnp.float32)
-        x32 = x32 * lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + self.eps)
-        return (x32 * jnp.expand_dims(weight.astype(jnp.float32), range(x.ndim - 1))).astype(x.dtype)
-
-
-def rotate(x_BxTxHxD, waves):
-    """Rotary positions by halves: pair (i, i + D/2) is rotated by its wave's angle."""
-    cos_BxTx1xC, sin_BxTx1xC = waves
-    a, b = jnp.split(x_BxTxHxD, 2, axis=-1)
-    rotated = (a * cos_BxTx1xC - b * sin_BxTx1xC, b * cos_BxTx1xC + a * sin_BxTx1xC)
-    return jnp.concatenate(rotated, axis=-1).astype(x_BxTxHxD.dtype)
-
-
-def rope_waves(rope: Rope, head_dim: int, positions_BxT):
-    """Cosine and sine of every position and pair, each [B, T, 1, D/2] in float32."""
-    angles = positions_BxT[:, :, None, None] * jnp.asarray(rope.frequencies(head_dim), jnp.float32)[None, None, None]
-    return jnp.cos(angles), jnp.sin(angles)
-
-
-def soft_cap(x, cap: float | None):
-    """cap * tanh(x / cap), or x itself."""
-    return x if cap is None else cap * jnp.tanh(x / cap)
 
 
 def attention(config: TransformerConfig, q_BxTxKxGxD, k_BxKxSxD, v_BxKxSxD, see_BxTxS):
@@ -139,7 +53,7 @@ class Layer(nn.Module):
         c = self.config
         heads = (c.kv_heads, c.groups, c.head_dim)
 
-        h = RMSNorm(c.norm_eps, name="attn_norm")(x_BxTxE)
+        h = RMSNorm(c.norm_eps, name="attn_norm")(x_BxTxE) if c.pre_norms else x_BxTxE
         # Per key/value head: its G query heads, then the key, then the value. One matrix, so that a step reads it in
         # one pass; grouped by key/value head, so that sharding over K keeps the heads of a group together.
         qkv_BxTxKxG2xD = Dense((c.kv_heads, c.groups + 2, c.head_dim), c.qkv_bias, name="qkv")(h)
@@ -147,26 +61,35 @@ class Layer(nn.Module):
         q = q.reshape(*q.shape[:2], c.heads, c.head_dim)
         k, v = k[:, :, :, 0], v[:, :, :, 0]
         if c.qk_norm:
-            q, k = RMSNorm(c.norm_eps, name="q_norm")(q), RMSNorm(c.norm_eps, name="k_norm")(k)
+            q, k = self.head_norm("q_norm", q), self.head_norm("k_norm", k)
         q, k = rotate(q, waves), rotate(k, waves)
         h, cache = attend(q.reshape(*q.shape[:2], *heads), k, v)
-        h = Dense((c.embed,), name="out")(h.reshape(*h.shape[:2], c.heads * c.head_dim))
-        if c.post_norms:
-            h = RMSNorm(c.norm_eps, name="post_attn_norm")(h)
-        x_BxTxE = x_BxTxE + h
+        h = Dense((c.embed,), c.out_bias, name="out")(h.reshape(*h.shape[:2], c.heads * c.head_dim))
+        x_BxTxE = self.add(x_BxTxE, h, "post_attn_norm")
 
-        h = RMSNorm(c.norm_eps, name="mlp_norm")(x_BxTxE)
+        h = RMSNorm(c.norm_eps, name="mlp_norm")(x_BxTxE) if c.pre_norms else x_BxTxE
         if self.has_variable("params", "gate"):
-            gate, up = Dense((c.ff,), name="gate")(h), Dense((c.ff,), name="up")(h)
+            gate, up = Dense((c.ff,), c.mlp_bias, name="gate")(h), Dense((c.ff,), c.mlp_bias, name="up")(h)
         else:
             # Interleaved, so that sharding over F keeps pairs together.
-            gate_up_BxTxF2 = Dense((c.ff * 2,), name="gate_up")(h)
+            gate_up_BxTxF2 = Dense((c.ff * 2,), c.mlp_bias, name="gate_up")(h)
             gate, up = gate_up_BxTxF2[..., 0::2], gate_up_BxTxF2[..., 1::2]
         gate = jax.nn.silu(gate) if c.activation == "silu" else jax.nn.gelu(gate, approximate=True)
-        h = Dense((c.embed,), name="down")(gate * up)
-        if c.post_norms:
-            h = RMSNorm(c.norm_eps, name="post_mlp_norm")(h)
-        return x_BxTxE + h, cache
+        h = Dense((c.embed,), c.mlp_bias, name="down")(gate * up)
+        return self.add(x_BxTxE, h, "post_mlp_norm"), cache
+
+    def head_norm(self, name: str, x_BxTxHxD):
+        """The norm of each head, or of all heads together."""
+        norm = RMSNorm(self.config.norm_eps, name=name)
+        if not self.config.whole_qk_norm:
+            return norm(x_BxTxHxD)
+        return norm(x_BxTxHxD.reshape(*x_BxTxHxD.shape[:2], -1)).reshape(x_BxTxHxD.shape)
+
+    def add(self, x_BxTxE, branch_BxTxE, norm: str):
+        """The stream with what a branch computed."""
+        if self.config.post_norms:
+            branch_BxTxE = RMSNorm(self.config.norm_eps, name=norm)(branch_BxTxE)
+        return x_BxTxE + scaled(branch_BxTxE, self.config.residual_scale)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,12 +131,12 @@ def trunk(
     if packed is not None:
         tokens_BxT, positions_BxT = packed.pack(tokens_BxT)[None], packed.pack(positions_BxT)[None]
     x_BxTxE = embedded(params, tokens_BxT)
-    if config.scaled_embed:
-        x_BxTxE = x_BxTxE * jnp.asarray(config.embed**0.5, x_BxTxE.dtype)
+    x_BxTxE = scaled(x_BxTxE, config.embed**0.5 if config.scaled_embed else config.embed_scale)
     waves = rope_waves(config.rope, config.head_dim, positions_BxT)
     waves_local = waves
     if config.local_rope is not None:
         waves_local = rope_waves(config.local_rope, config.head_dim, positions_BxT)
+    unmoved = jnp.ones_like(waves[0]), jnp.zeros_like(waves[1])
 
     def layer(params_l, x, kv, l, see, waves):
         @jax.named_scope("attention")
@@ -253,12 +176,14 @@ def trunk(
         for l, params_l in enumerate(params["layers"]):
             pool = None if kv is None else tuple((of_layers[l],) for of_layers in kv)
             see, waves_l = (see_local, waves_local) if config.is_local(l) else (see_BxTxS, waves)
+            waves_l = waves_l if config.has_rope(l) else unmoved
             x_BxTxE, pool = traced(params_l, x_BxTxE, pool, 0, see, waves_l)
             pools.append(pool)
         if kv is not None:
             kv = tuple(tuple(pool[which][0] for pool in pools) for which in range(2))
     else:
         is_local = jnp.asarray([config.is_local(l) for l in range(config.layers)])
+        has_rope = jnp.asarray([config.has_rope(l) for l in range(config.layers)])
 
         def body(carry, params_and_l):
             x, kv = carry
@@ -269,6 +194,8 @@ def trunk(
 
             see = jax.tree.map(choose, see_local, see_BxTxS)
             waves_l = jax.tree.map(choose, waves_local, waves)
+            if config.nope_every is not None:
+                waves_l = jax.tree.map(functools.partial(jnp.where, has_rope[l]), waves_l, unmoved)
             return layer(params_l, x, kv, l, see, waves_l), None
 
         (x_BxTxE, kv), _ = lax.scan(body, (x_BxTxE, kv), (params["layers"], jnp.arange(config.layers)))
@@ -314,6 +241,7 @@ def logits(params, config: TransformerConfig, x_BxTxE):
         logits_NxV = jnp.matmul(rows_NxE, params[f"{table}_columns"], preferred_element_type=jnp.float32)
     else:
         logits_NxV = row_product(rows_NxE, params[table], jnp.float32)
+    logits_NxV = scaled(logits_NxV, 1 / config.logit_divisor)
     return soft_cap(logits_NxV, config.logit_cap).reshape(lanes, length, -1)
 
 

@@ -1,16 +1,18 @@
 """config.json of a Hugging Face folder, read and written: its fields as types with ranges, and our configuration."""
 
 import dataclasses
+import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from pasta_jax.errors import PastaError
-from pasta_jax.files.validated import MIB, AboveZero, Count, Positive, read_json, typed
+from pasta_jax.files.validated import MIB, AboveZero, AtLeastZero, Count, Positive, read_json, typed
 from pasta_jax.lang.structure import PREDICTED, Positions
-from pasta_jax.models.config import Rows, Size, TransformerConfig
+from pasta_jax.models.config import Rope, Rows, Size, TransformerConfig
 from pasta_jax.weights import families
 from pasta_jax.weights.families import FIELD_NAMES, SHAPE, TRANSFORMERS, Family
 
@@ -38,6 +40,15 @@ class _Rope:
     low_freq_factor: AboveZero | None = None
     high_freq_factor: AboveZero | None = None
     original_max_position_embeddings: Positive | None = None
+    partial_rotary_factor: AboveZero | None = None
+    attention_factor: AboveZero | None = None
+    beta_fast: AboveZero | None = None
+    beta_slow: AboveZero | None = None
+    mscale: AtLeastZero | None = None
+    mscale_all_dim: AtLeastZero | None = None
+    truncate: bool = True
+    short_factor: Annotated[tuple[AboveZero, ...], Meta(max_length=4096)] | None = None
+    llama_4_scaling_beta: AtLeastZero | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +76,10 @@ class _File(families.stated_in(TRANSFORMERS), frozen=True, kw_only=True):
     query_pre_attn_scalar: Size | None = None
     use_sliding_window: bool | None = None
     sliding_window_pattern: Positive | None = None
+    no_rope_layers: Annotated[tuple[Literal[0, 1], ...], Meta(max_length=1000)] | None = None
+    no_rope_layer_interval: Positive | None = None
+    partial_rotary_factor: AboveZero | None = None
+    original_max_position_embeddings: Positive | None = None
     layer_types: Annotated[tuple[str, ...], Meta(max_length=1000)] | None = None
     rope_theta: AboveZero | None = None
     rope_local_base_freq: AboveZero | None = None
@@ -95,10 +110,12 @@ def _config(raw: Any, path: Path) -> tuple[Family, TransformerConfig]:
     kind = typed(raw, _Kind, str(path), _FIX).model_type
     family = families.of_file(TRANSFORMERS, kind, path, "model_type")
     file = typed(raw, _File, str(path), _FIX)
-    for key in ("attention_bias", "mlp_bias"):
-        if getattr(file, key):
-            raise PastaError(f"{path}: unsupported {key}; use a model without biases")
-    fields: dict[str, Any] = {"vocab": file.vocab_size, "rope": _rope(file, path)}
+    rope, fields = _rope(file, path), {"vocab": file.vocab_size}
+    fields["rope"], fields["context"] = rope, _context(file)
+    for key, ours in (("attention_bias", ("qkv_bias", "out_bias")), ("mlp_bias", ("mlp_bias",))):
+        if getattr(file, key) and not set(ours) <= set(family.options):
+            raise PastaError(f"{path}: unsupported {key} of a {kind} model; use a model without")
+        fields |= dict.fromkeys(ours, True) if getattr(file, key) else {}
     if activation := file.hidden_activation or file.hidden_act:
         if activation not in _ACTIVATIONS:
             raise PastaError(
@@ -107,31 +124,74 @@ def _config(raw: Any, path: Path) -> tuple[Family, TransformerConfig]:
         fields["activation"] = _ACTIVATIONS[activation]
     if file.tie_word_embeddings is not None:
         fields["tied_head"] = file.tie_word_embeddings
-    if "window" in family.options:
-        if file.window is None:
-            raise PastaError(f"{path}: sliding_window: missing; {_FIX}")
-        fields |= {"global_every": _global_every(file, family, path), "query_scalar": file.query_pre_attn_scalar}
-    elif file.use_sliding_window or (file.window is not None and file.use_sliding_window is None):
-        raise PastaError(f"{path}: unsupported sliding_window of a {kind} model; use a model without")
-    if "local_rope" in family.features:
-        own = file.rope_parameters and file.rope_parameters.sliding_attention
-        if base := (own and own.rope_theta) or file.rope_local_base_freq:
-            fields["local_rope"] = {"base": base}
+    fields |= _windows(file, family, path)
+    if "query_scalar" in family.options:
+        fields["query_scalar"] = file.query_pre_attn_scalar
+    if "local_rope" in family.options and fields["window"]:
+        fields |= _local_rope(file, family, rope)
+    if "nope_every" in family.options:
+        fields["nope_every"] = _nope_every(file, path)
     return family, family.config(file, path, _FIX, **fields)
 
 
-def _global_every(file: _File, family: Family, path: Path) -> int:
-    types = file.layer_types
-    if types is None:
-        return file.sliding_window_pattern or family.features["global_every"]
-    every = 1 + (types.index("full_attention") if "full_attention" in types else len(types))
-    for layer, name in enumerate(types):
-        expected = "full_attention" if (layer + 1) % every == 0 else "sliding_attention"
-        if name != expected:
+def _context(file: _File) -> int:
+    """The longest position; of scalings that depend on the length of the text, the longest that isn't scaled."""
+    scaling = file.rope_parameters or file.rope_scaling or _Rope()
+    if scaling.short_factor is None and not scaling.llama_4_scaling_beta:
+        return file.context
+    return min(file.context, _original(file, scaling) or file.context)
+
+
+def _original(file: _File, scaling: _Rope) -> int | None:
+    return scaling.original_max_position_embeddings or file.original_max_position_embeddings
+
+
+def _windows(file: _File, family: Family, path: Path) -> dict[str, Any]:
+    """Which layers are local, and how far they see."""
+    is_local = file.window is not None and file.use_sliding_window is not False and file.window < file.context
+    if "window" not in family.options:
+        if is_local:
             raise PastaError(
-                f"{path}: unsupported layer_types[{layer}] {name!r}; use a model in which every n-th layer is global"
+                f"{path}: unsupported sliding_window of a {family.kinds[TRANSFORMERS]} model; use a model without"
+            )
+        return {}
+    if "window" in family.required and file.window is None:
+        raise PastaError(f"{path}: sliding_window: missing; {_FIX}")
+    if not is_local:
+        return {"window": None, "global_every": 1}
+    if file.layer_types is None:
+        every = file.sliding_window_pattern or family.features.get("global_every", file.layers + 1)
+    else:
+        every = _period(file.layer_types, "full_attention", "sliding_attention", "layer_types", "is global", path)
+    return {"window": file.window if every > 1 else None, "global_every": every}
+
+
+def _period(values: Sequence[Any], rare: Any, usual: Any, key: str, what: str, path: Path) -> int:
+    """n, where every n-th value is the rare one and all others are usual; one more than all if none is rare."""
+    every = 1 + (values.index(rare) if rare in values else len(values))
+    for layer, value in enumerate(values):
+        if value != (rare if (layer + 1) % every == 0 else usual):
+            raise PastaError(
+                f"{path}: unsupported {key}[{layer}] {value!r}; use a model in which every n-th layer {what}"
             )
     return every
+
+
+def _nope_every(file: _File, path: Path) -> int | None:
+    if file.no_rope_layers is None:
+        return file.no_rope_layer_interval or 4
+    every = _period(file.no_rope_layers[: file.layers], 0, 1, "no_rope_layers", "has no rope", path)
+    return every if every <= file.layers else None
+
+
+def _local_rope(file: _File, family: Family, rope: dict[str, Any]) -> dict[str, Any]:
+    """The rope of local layers, where it differs."""
+    own = file.rope_parameters and file.rope_parameters.sliding_attention
+    base = (own and own.rope_theta) or file.rope_local_base_freq
+    if "local_rope" in family.features:
+        return {"local_rope": {"base": base}} if base else {}
+    local = {"base": base or rope["base"]}  # unscaled
+    return {} if local == rope else {"local_rope": local}
 
 
 def _rope(file: _File, path: Path) -> dict[str, Any]:
@@ -139,11 +199,14 @@ def _rope(file: _File, path: Path) -> dict[str, Any]:
     parameters = file.rope_parameters or _Ropes()
     nested = parameters.full_attention or parameters.sliding_attention
     whole = (parameters.full_attention or _Rope()) if nested else parameters
-    scaling = whole if whole.rope_type else (file.rope_scaling or _Rope())
+    scaling = whole if whole.rope_type or whole.type else (file.rope_scaling or _Rope())
     rope: dict[str, Any] = {"base": whole.rope_theta or file.rope_theta or 10_000.0}
+    if (share := whole.partial_rotary_factor or file.partial_rotary_factor) not in (None, 1.0):
+        rope["share"] = share
 
-    def required(key: str) -> float:
-        if (value := getattr(scaling, key)) is None:
+    def required(key: str, value: float | None = None) -> float:
+        value = getattr(scaling, key) if value is None else value
+        if value is None:
             raise PastaError(f"{path}: rope scaling without {key}; {_FIX}")
         return value
 
@@ -154,10 +217,38 @@ def _rope(file: _File, path: Path) -> dict[str, Any]:
             return rope | {"scale": required("factor")}
         case "llama3":
             return rope | {"llama3": tuple(map(required, _LLAMA3))}
+        case "yarn":
+            original = required("original_max_position_embeddings", _original(file, scaling))
+            factor = scaling.factor or file.context / original
+            return rope | {"yarn": _yarn(scaling, factor, original), "amplitude": _yarn_amplitude(scaling, factor)}
+        case "longrope" | "su":
+            original = _original(file, scaling) or file.context
+            factor = scaling.factor or file.context / original
+            amplitude = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+            divisors = required("short_factor")
+            return rope | {"divisors": divisors, "amplitude": scaling.attention_factor or amplitude}
         case other:
             raise PastaError(
-                f"{path}: unsupported rope scaling {other!r}; use a model with default, linear or llama3 scaling"
+                f"{path}: unsupported rope scaling {other!r}; "
+                "use a model with default, linear, llama3, yarn or longrope scaling"
             )
+
+
+def _yarn(scaling: _Rope, factor: float, original: float) -> dict[str, Any]:
+    speeds = {"fast": scaling.beta_fast, "slow": scaling.beta_slow}
+    stated = {name: value for name, value in speeds.items() if value is not None}
+    return {"factor": factor, "context": original, "whole": scaling.truncate, **stated}
+
+
+def _yarn_amplitude(scaling: _Rope, factor: float) -> float:
+    def sharpened(scale: float) -> float:
+        return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    if scaling.attention_factor is not None:
+        return scaling.attention_factor
+    if scaling.mscale and scaling.mscale_all_dim:
+        return sharpened(scaling.mscale) / sharpened(scaling.mscale_all_dim)
+    return sharpened(1.0)
 
 
 _LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
@@ -167,12 +258,10 @@ def config_to_json(config: TransformerConfig, record: TagRecord | None) -> dict[
     """config.json of an export, of the family that has the features of the config."""
     family = families.of_config(config)
     activation = "silu" if config.activation == "silu" else "gelu_pytorch_tanh"
-    scaling: dict[str, Any] = {"rope_type": "default"}
-    if config.rope.scale != 1.0:
-        scaling = {"rope_type": "linear", "factor": config.rope.scale}
-    if config.rope.llama3 is not None:
-        scaling = {"rope_type": "llama3", **dict(zip(_LLAMA3, config.rope.llama3, strict=True))}
+    scaling = _scaling(config.rope, config.context) | family.rope_fields
     rope = scaling | {"rope_theta": config.rope.base}
+    if config.rope.share != 1.0:
+        rope["partial_rotary_factor"] = config.rope.share
     raw = {
         "architectures": [family.architecture],
         "model_type": family.kinds[TRANSFORMERS],
@@ -187,20 +276,44 @@ def config_to_json(config: TransformerConfig, record: TagRecord | None) -> dict[
         "rope_theta": config.rope.base,
         "rope_scaling": None if scaling["rope_type"] == "default" else scaling,
         "torch_dtype": "float32",
+        "pad_token_id": None,  # a class's own default may be no id of this vocabulary
     }
     if record is not None:
         raw[SECTION] = dataclasses.asdict(record)
-    if "window" in family.options:
+    raw |= {FIELD_NAMES[name][TRANSFORMERS]: getattr(config, name) for name in family.options if name in FIELD_NAMES}
+    if config.rope.share != 1.0:
+        raw["partial_rotary_factor"] = config.rope.share
+    if config.rope.divisors is not None:
+        raw["original_max_position_embeddings"] = config.context
+    if config.window is not None and "global_every" in family.options:
         types = ["sliding_attention" if config.is_local(layer) else "full_attention" for layer in range(config.layers)]
-        scalar = config.head_dim if config.query_scalar is None else config.query_scalar
-        raw |= {"layer_types": types, "sliding_window": config.window, "query_pre_attn_scalar": scalar}
-    if config.scaled_embed:
-        raw |= {FIELD_NAMES[name][TRANSFORMERS]: getattr(config, name) for name in ("attention_cap", "logit_cap")}
-    if "local_rope" in family.features:
-        local = config.local_rope or config.rope
+        raw |= {"layer_types": types, "use_sliding_window": True, "max_window_layers": 0}
+    if "query_scalar" in family.options:
+        raw["query_pre_attn_scalar"] = config.head_dim if config.query_scalar is None else config.query_scalar
+    if "out_bias" in family.options:
+        raw |= {"attention_bias": config.out_bias, "mlp_bias": config.mlp_bias}
+    if "nope_every" in family.options:
+        raw["no_rope_layers"] = [int(config.has_rope(layer)) for layer in range(config.layers)]
+    if "local_rope" in family.options:
+        local = config.local_rope or dataclasses.replace(config.rope, yarn=None, amplitude=1.0)
         raw["rope_parameters"] = {
             "full_attention": rope,
             "sliding_attention": {"rope_type": "default", "rope_theta": local.base},
         }
         raw |= {"rope_local_base_freq": local.base, "sliding_window_pattern": config.global_every}
     return raw
+
+
+def _scaling(rope: Rope, context: int) -> dict[str, Any]:
+    """The scaling of a rope in the words of config.json."""
+    if rope.llama3 is not None:
+        return {"rope_type": "llama3", **dict(zip(_LLAMA3, rope.llama3, strict=True))}
+    if rope.divisors is not None:
+        both = {"short_factor": list(rope.divisors), "long_factor": list(rope.divisors)}
+        about = {"attention_factor": rope.amplitude, "original_max_position_embeddings": context}
+        return {"rope_type": "longrope", **both, **about}
+    if (yarn := rope.yarn) is not None:
+        speeds = {"beta_fast": yarn.fast, "beta_slow": yarn.slow, "truncate": yarn.whole}
+        about = {"attention_factor": rope.amplitude, "original_max_position_embeddings": yarn.context}
+        return {"rope_type": "yarn", "factor": yarn.factor, **about, **speeds}
+    return {"rope_type": "linear", "factor": rope.scale} if rope.scale != 1.0 else {"rope_type": "default"}

@@ -1,6 +1,6 @@
 """One table of the families of models that are read and written: features, and the names of fields and tensors.
 
-A new dense family is a record in `FAMILIES`.
+A new dense family is a record in `FAMILIES`; docs/MODELS.md says how to add one.
 """
 
 import dataclasses
@@ -14,6 +14,7 @@ from msgspec import Meta
 from pasta_jax.errors import PastaError
 from pasta_jax.files.validated import AboveZero, Positive
 from pasta_jax.models.config import Layers, Size, TransformerConfig, config_of
+from pasta_jax.models.parameters import PARTS
 
 TRANSFORMERS, GGUF = 0, 1  # the columns of names below: of Hugging Face's folders, and of GGUF files
 
@@ -32,6 +33,10 @@ OPTIONS: dict[str, tuple[Any, tuple[str, str]]] = {
     "window": (Positive | None, ("sliding_window", "attention.sliding_window")),
     "attention_cap": (AboveZero | None, ("attn_logit_softcapping", "attn_logit_softcapping")),
     "logit_cap": (AboveZero | None, ("final_logit_softcapping", "final_logit_softcapping")),
+    "embed_scale": (AboveZero | None, ("embedding_multiplier", "embedding_scale")),
+    "residual_scale": (AboveZero | None, ("residual_multiplier", "residual_scale")),
+    "attention_scale": (AboveZero | None, ("attention_multiplier", "attention.scale")),
+    "logit_divisor": (AboveZero | None, ("logits_scaling", "logit_scale")),
 }
 FIELD_NAMES = {name: names for name, (_, names) in (SHAPE | OPTIONS).items()}
 
@@ -59,20 +64,52 @@ WITH_POST_NORMS = LAYER | {
     "post_attn_norm": ("post_attention_layernorm", "post_attention_norm"),
     "post_mlp_norm": ("post_feedforward_layernorm", "post_ffw_norm"),
 }
+# The rows of several matrices, one under another, in one tensor.
+FUSED = LAYER | {"q+k+v": ("self_attn.qkv_proj", "attn_qkv"), "gate+up": ("mlp.gate_up_proj", "ffn_up")}
 
 
 @dataclasses.dataclass(frozen=True)
 class Family:
     """How files name a family and its tensors, and what they don't state of it."""
 
-    kinds: tuple[str, str]  # model_type, and general.architecture
+    kinds: tuple[str, str | None]  # model_type, and general.architecture; None: not read from GGUF files
     architecture: str  # the class of `transformers`
-    features: dict[str, Any]  # fields of TransformerConfig; some files state others
-    options: tuple[str, ...] = ()  # of `OPTIONS`: what it has
+    features: dict[str, Any]  # fields of TransformerConfig; files may state those in `options`
+    options: tuple[str, ...] = ()  # fields that files of this family state, beside those that all files do
+    required: tuple[str, ...] = ()  # of the options: without them, a file would be read wrongly
     layer: dict[str, tuple[str, str]] = dataclasses.field(default_factory=lambda: LAYER)
     norm_offset: float = 0.0  # what norms in Hugging Face's folders are lower by
     rotates_pairs: bool = False  # in GGUF files, q and k have their rows in order for a rope that rotates neighbours
+    rope_fields: dict[str, Any] = dataclasses.field(default_factory=dict)  # that an export adds
     query_scalars: dict[int, int] = dataclasses.field(default_factory=dict)  # by layers; GGUF files state none
+
+    def can_state(self, config: TransformerConfig) -> bool:
+        """Whether a file of this family says all that a configuration is."""
+        stated = {*SHAPE, *_ALWAYS, "global_every", *self.options}
+        is_mixed = config.window is not None and config.global_every <= config.layers
+        if is_mixed and "global_every" not in self.options:
+            return False
+        if config.rope.share != 1.0 and "share" not in self.options:
+            return False
+        fields = ((field.name, field.default) for field in dataclasses.fields(config) if field.name not in stated)
+        if "out_bias" in self.options and config.out_bias != config.qkv_bias:  # one field of the file says both
+            return False
+        return all(getattr(config, name) == self.features.get(name, default) for name, default in fields)
+
+    def tensors(self, kernel: str) -> dict[str, tuple[str, ...]]:
+        """The tensors that hold one of our kernels, and the matrices in each."""
+        parts = PARTS[kernel]
+        return {"+".join(parts): parts} if "+".join(parts) in self.layer else {part: (part,) for part in parts}
+
+    def stored(self, plain: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """A layer's arrays as files hold them: some matrices and biases one under another."""
+        found = dict(plain)
+        for tensors in map(self.tensors, PARTS):
+            for tensor, parts in tensors.items():
+                for suffix in ("", "_bias"):
+                    if len(parts) > 1 and parts[0] + suffix in plain:
+                        found[tensor + suffix] = np.concatenate([found.pop(part + suffix) for part in parts])
+        return found
 
     def tensor(self, column: int, name: str, layer: int | None = None) -> str:
         """A tensor's name in files."""
@@ -88,7 +125,7 @@ class Family:
             return array + self.norm_offset
         if column == GGUF and name in ("q", "k") and self.rotates_pairs:
             # Rows of each head from (pair, side) to (side, pair) order: our rope rotates halves, not neighbours.
-            return array.reshape(-1, head_dim // 2, 2, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
+            return array.reshape(-1, head_dim // 2, 2, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
         return array
 
     def theirs(self, name: str, array: np.ndarray) -> np.ndarray:
@@ -97,26 +134,59 @@ class Family:
 
     def config(self, stated: msgspec.Struct, place: Path, fix: str, **fields: Any) -> TransformerConfig:
         """The configuration that a file states in the fields of `stated_in`, and in others."""
-        own = {name: getattr(stated, name) for name in (*SHAPE, *self.options)}
+        own = {name: getattr(stated, name) for name in SHAPE}
+        own |= {name: getattr(stated, name) for name in self.options if getattr(stated, name, None) is not None}
         own["kv_heads"] = stated.kv_heads or stated.heads
         own["head_dim"] = stated.head_dim or stated.embed // stated.heads
+        own["family"] = self.kinds[TRANSFORMERS]
         return config_of(self.features | own | fields, str(place), fix)
 
 
-_LLAMA = {"activation": "silu", "tied_head": False}
+_ALWAYS = ("vocab", "rope", "activation", "tied_head", "family")
+_BIASES = ("qkv_bias", "out_bias", "mlp_bias")
+_WINDOWS = ("window", "global_every")
+_CAPS = ("attention_cap", "logit_cap")
+_SILU = {"activation": "silu", "tied_head": False}
 _GEMMA = {"activation": "gelu", "tied_head": True, "scaled_embed": True}
 _GEMMA2 = _GEMMA | {"post_norms": True, "global_every": 2}
 _GEMMA3 = _GEMMA | {"post_norms": True, "qk_norm": True, "global_every": 6, "local_rope": {"base": 10_000.0}}
+_OLMO = _SILU | {"pre_norms": False, "post_norms": True, "qk_norm": True, "whole_qk_norm": True}
+_SCALES = ("embed_scale", "residual_scale", "attention_scale", "logit_divisor")
 FAMILIES = (
-    Family(("llama", "llama"), "LlamaForCausalLM", _LLAMA, rotates_pairs=True),
-    Family(("mistral", "llama"), "MistralForCausalLM", _LLAMA, rotates_pairs=True),
-    Family(("qwen2", "qwen2"), "Qwen2ForCausalLM", _LLAMA | {"qkv_bias": True}),
+    Family(("llama", "llama"), "LlamaForCausalLM", _SILU, _BIASES, rotates_pairs=True),
+    Family(("mistral", "llama"), "MistralForCausalLM", _SILU, ("window",), rotates_pairs=True),
+    Family(("ministral", None), "MinistralForCausalLM", _SILU, _WINDOWS),
+    # Queries past the original context are longer: beta is how fast they grow. We read no further than that.
+    Family(
+        ("ministral3", None), "Ministral3ForCausalLM", _SILU, ("window",), rope_fields={"llama_4_scaling_beta": 0.0}
+    ),
+    Family(("qwen2", "qwen2"), "Qwen2ForCausalLM", _SILU | {"qkv_bias": True}, _WINDOWS),
+    Family(("qwen3", "qwen3"), "Qwen3ForCausalLM", _SILU | {"qk_norm": True}, (*_WINDOWS, "qkv_bias", "out_bias")),
+    Family(
+        ("smollm3", "smollm3"),
+        "SmolLM3ForCausalLM",
+        _SILU | {"tied_head": True, "nope_every": 4},
+        (*_BIASES, "nope_every"),
+        rotates_pairs=True,
+    ),
+    Family(("granite", "granite"), "GraniteForCausalLM", _SILU, (*_BIASES, *_SCALES), rotates_pairs=True),
+    Family(("olmo2", "olmo2"), "Olmo2ForCausalLM", _OLMO, ("qkv_bias", "out_bias"), (), WITH_POST_NORMS),
+    Family(
+        ("olmo3", None),
+        "Olmo3ForCausalLM",
+        _OLMO | {"global_every": 4},
+        (*_WINDOWS, "local_rope", "qkv_bias", "out_bias"),
+        ("window",),
+        WITH_POST_NORMS,
+    ),
+    Family(("phi3", "phi3"), "Phi3ForCausalLM", _SILU, ("window", "share"), (), FUSED),
     Family(("gemma", "gemma"), "GemmaForCausalLM", _GEMMA, norm_offset=1.0),
     Family(
         ("gemma2", "gemma2"),
         "Gemma2ForCausalLM",
         _GEMMA2,
-        ("window", "attention_cap", "logit_cap"),
+        (*_WINDOWS, *_CAPS, "query_scalar"),
+        ("window", *_CAPS),
         WITH_POST_NORMS,
         norm_offset=1.0,
         query_scalars={46: 144},  # of 27B
@@ -125,30 +195,48 @@ FAMILIES = (
         ("gemma3_text", "gemma3"),
         "Gemma3ForCausalLM",
         _GEMMA3,
+        (*_WINDOWS, *_CAPS, "query_scalar", "local_rope"),
         ("window",),
         WITH_POST_NORMS,
         norm_offset=1.0,
         query_scalars={62: 168},  # of 27B
     ),
 )
-_DISTINCT = ("scaled_embed", "post_norms", "qk_norm", "qkv_bias")
+# Families that carry a state from token to token instead of keys and values.
+RECURRENT = (
+    *("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3next", "qwen35", "qwen35moe"),
+    *("kimi_linear", "nemotron_h", "nemotron_h_moe", "granitemoehybrid", "granitehybrid", "olmo_hybrid", "minimax"),
+    *("lfm2", "lfm2_moe", "lfm2moe", "mamba", "mamba2", "falcon_mamba", "falcon_h1", "bamba", "jamba", "zamba"),
+    *("zamba2", "recurrent_gemma", "plamo2", "rwkv", "rwkv6", "rwkv7", "xlstm"),
+)
 
 
 def of_config(config: TransformerConfig) -> Family:
-    """The family with the features of a configuration: that of an export."""
+    """The family whose files can say what a configuration is: that of an export."""
     for family in FAMILIES:
-        if all(family.features.get(name, False) == getattr(config, name) for name in _DISTINCT):
+        if config.family in ("", family.kinds[TRANSFORMERS]) and family.can_state(config):
             return family
-    features = {name: getattr(config, name) for name in _DISTINCT}
-    raise PastaError(f"no family of models has {features}; change one of these to export the model")
+    plain = {field.name: field.default for field in dataclasses.fields(config)}
+    set_ = ", ".join(
+        f"{name}={getattr(config, name)!r}"
+        for name, default in plain.items()
+        if name not in (*SHAPE, *_ALWAYS) and getattr(config, name) != default
+    )
+    whose = f"a {config.family} model" if config.family else "a model of any family"
+    raise PastaError(f"{whose} can't have all of {set_}; change one of these to export it")
 
 
 def of_file(column: int, kind: Any, place: Path, what: str) -> Family:
     """The family that a file names as its `what`."""
     for family in FAMILIES:
-        if family.kinds[column] == kind:
+        if kind is not None and family.kinds[column] == kind:
             return family
-    known = ", ".join(dict.fromkeys(family.kinds[column] for family in FAMILIES))
+    if kind in RECURRENT:
+        raise PastaError(
+            f"{place}: unsupported {what} {kind!r}: it carries a state from token to token, and where threads join, "
+            "states can't be merged without reading their text again; use a model of attention layers only"
+        )
+    known = ", ".join(dict.fromkeys(family.kinds[column] for family in FAMILIES if family.kinds[column]))
     raise PastaError(f"{place}: unsupported {what} {kind!r}; use a model of {known}")
 
 

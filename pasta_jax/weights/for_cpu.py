@@ -1,5 +1,6 @@
 """Weights repacked for fast small-batch products on the CPU (inference only)."""
 
+import functools
 from collections.abc import Callable
 
 import ml_dtypes
@@ -11,7 +12,7 @@ from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.kernels.cpu import quantized
 from pasta_jax.models.kernels.cpu.calls import by_codes, by_panels, holds_panels, of_blocks
 from pasta_jax.models.kernels.cpu.quantized import GROUP, Blocks
-from pasta_jax.models.parameters import PARTS, Params, is_stacked, join_kernel
+from pasta_jax.models.parameters import PARTS, Params, is_stacked, join_kernel, plain_shapes
 from pasta_jax.weights.families import GGUF, Family
 
 CODED = "q8"  # a dtype: float32, with matrices of 8-bit codes
@@ -54,14 +55,25 @@ def in_blocks(gguf: File, family: Family, config: TransformerConfig, params: Par
     The tags' rows, which no file has, stay exact.
     """
 
-    def blocks(name: str, l: int | None = None) -> Blocks | None:
-        theirs = family.tensor(GGUF, name, l)
+    shapes = plain_shapes(config)
+
+    def blocks(tensor: str, l: int | None = None) -> Blocks | None:
+        theirs = family.tensor(GGUF, tensor, l)
         info = gguf.tensors[theirs]
-        found = quantized.read(gguf.stored(theirs), info.format.name, info.shape)
-        return found and found.map(lambda field: family.ours(GGUF, name, field, config.head_dim))
+        return quantized.read(gguf.stored(theirs), info.format.name, info.shape)
+
+    def parts_of(name: str, l: int) -> dict[str, Blocks | None]:
+        found = {}
+        for tensor, parts in family.tensors(name).items():
+            whole, end = blocks(tensor, l), 0
+            for part in parts:
+                begin, end = end, end + shapes[part][0]
+                ours = functools.partial(family.ours, GGUF, part, head_dim=config.head_dim)
+                found[part] = whole and whole.map(lambda field, at=slice(begin, end), ours=ours: ours(field[at]))
+        return found
 
     def kernel(l: int, name: str, leaves: Params) -> Params:
-        parts = {plain: blocks(plain, l) for plain in PARTS[name]}
+        parts = parts_of(name, l)
         others = {name: leaf for name, leaf in leaves.items() if name != "kernel"}
         if None in parts.values():
             return {"panels": by_panels(_matrix(leaves["kernel"]))} | others

@@ -2,15 +2,26 @@
 
 from typing import Any
 
+import numpy as np
+
 from pasta_jax.errors import PastaError
 from pasta_jax.files.gguf import GGUF as File
-from pasta_jax.files.validated import AboveZero
-from pasta_jax.models.config import TransformerConfig
+from pasta_jax.files.validated import AboveZero, Positive
+from pasta_jax.models.config import Rope, Size, TransformerConfig
 from pasta_jax.weights import families
 from pasta_jax.weights.families import FIELD_NAMES, GGUF, Family
 
 _AGAIN = "convert the model again"
-_ROPE = {"rope_base": "rope.freq_base", "rope_factor": "rope.scaling.factor", "scaling": "rope.scaling.type"}
+_ROPE = {
+    "rope_base": "rope.freq_base",
+    "rope_factor": "rope.scaling.factor",
+    "scaling": "rope.scaling.type",
+    "original": "rope.scaling.original_context_length",
+    "amplitude": "rope.scaling.attn_factor",
+    "rotated": "rope.dimension_count",
+}
+_DIVISORS = ("rope_freqs.weight", "rope_factors_short.weight")  # of Llama 3, and LongRoPE
+_LLAMA3_FACTORS = (8.0, 32.0)  # of Llama 3.1, and 3.2
 
 
 class _Metadata(families.stated_in(GGUF), frozen=True, kw_only=True, rename=_ROPE):
@@ -19,6 +30,9 @@ class _Metadata(families.stated_in(GGUF), frozen=True, kw_only=True, rename=_ROP
     rope_base: AboveZero = 10_000.0
     rope_factor: AboveZero = 1.0
     scaling: str = "none"
+    original: Positive | None = None
+    amplitude: AboveZero = 1.0
+    rotated: Size | None = None
 
 
 def read_config(gguf: File) -> tuple[Family, TransformerConfig]:
@@ -26,23 +40,55 @@ def read_config(gguf: File) -> tuple[Family, TransformerConfig]:
     path, kind = gguf.path, gguf.metadata.get("general.architecture")
     family = families.of_file(GGUF, kind, path, "architecture")
     embed, head, _ = (family.tensor(GGUF, name) for name in families.TABLES)
-    if "rope_freqs.weight" in gguf.tensors:
-        raise PastaError(f"{path}: unsupported tensor rope_freqs.weight; use the Hugging Face folder of this model")
     if embed not in gguf.tensors:
         raise PastaError(f"{path}: no tensor {embed}; {_AGAIN}")
     file = gguf.section(f"{kind}.", _Metadata)
-    if file.scaling not in ("none", "linear"):
+    if file.scaling not in ("none", "linear", "longrope"):
         raise PastaError(
             f"{path}: unsupported rope scaling {file.scaling!r}; use the Hugging Face folder of this model instead"
         )
-    for name in family.options:
+    for name in family.required:
         if getattr(file, name) is None:
             raise PastaError(f"{path}: metadata {kind}: {FIELD_NAMES[name][GGUF]}: missing; {_AGAIN}")
+    if file.window is not None and "window" not in family.options:
+        raise PastaError(f"{path}: unsupported metadata {kind}: {FIELD_NAMES['window'][GGUF]}; use a model without")
     fields: dict[str, Any] = dict(
         vocab=gguf.tensors[embed].shape[0],
-        rope={"base": file.rope_base, "scale": file.rope_factor},
+        rope=_rope(gguf, file),
         norm_eps=round(file.norm_eps, 12),  # stored as float32
         tied_head=head not in gguf.tensors,
-        query_scalar=family.query_scalars.get(file.layers),
     )
+    if family.query_scalars:
+        fields["query_scalar"] = family.query_scalars.get(file.layers)
+    if "global_every" not in family.features and "window" in family.options:
+        fields |= _window(file)
+    if "divisors" in fields["rope"] and file.original is not None:
+        fields["context"] = min(file.context, file.original)
+    matrices = {"qkv_bias": "q", "out_bias": "out", "mlp_bias": "down"}
+    for field in matrices.keys() & family.options:
+        fields[field] = family.tensor(GGUF, f"{matrices[field]}_bias", 0) in gguf.tensors
     return family, family.config(file, path, _AGAIN, **fields)
+
+
+def _window(file: _Metadata) -> dict[str, Any]:
+    """All layers are local, where the window is shorter than the context."""
+    is_local = file.window is not None and file.window < file.context
+    return {"window": file.window if is_local else None, "global_every": file.layers + 1 if is_local else 1}
+
+
+def _rope(gguf: File, file: _Metadata) -> dict[str, Any]:
+    """The rope; Llama 3's scaling and LongRoPE are tensors of divisors."""
+    rope: dict[str, Any] = {"base": file.rope_base, "scale": file.rope_factor}
+    head_dim = file.head_dim or file.embed // file.heads
+    if file.rotated is not None and file.rotated != head_dim:
+        rope["share"] = file.rotated / head_dim
+    for name in _DIVISORS:
+        if name in gguf.tensors:
+            divisors = gguf.read(name)
+            for factor in _LLAMA3_FACTORS:
+                llama3 = Rope(file.rope_base, llama3=(factor, 1.0, 4.0, 8192))
+                ratios = np.array(Rope(file.rope_base).frequencies(head_dim)) / llama3.frequencies(head_dim)
+                if divisors.shape == ratios.shape and np.allclose(divisors, ratios, rtol=1e-5):
+                    return rope | {"llama3": llama3.llama3}  # as a folder of the same model says it
+            return rope | {"divisors": tuple(divisors.tolist()), "amplitude": file.amplitude}
+    return rope

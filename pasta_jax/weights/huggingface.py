@@ -52,7 +52,7 @@ def write_model(folder: Path, params: Params, config: TransformerConfig, record:
     family = families.of_config(config)
     whole = {name: params[name] for name in ("embed", "head") if name in params}
     groups = {None: whole | {"final_norm": params["final_norm"]["weight"]}}
-    groups |= {l: unpack_layer(layer, config) for l, layer in enumerate(params["layers"])}
+    groups |= {l: family.stored(unpack_layer(layer, config)) for l, layer in enumerate(params["layers"])}
     tensors = {
         family.tensor(TRANSFORMERS, name, l): np.asarray(family.theirs(name, np.asarray(array)), np.float32)
         for l, arrays in groups.items()

@@ -57,29 +57,43 @@ def params_of(files: Tensors, column: int, family: Family, config: TransformerCo
     """Our parameters, unrolled, to be read as float32; embedding and head are grown to `vocab` rows."""
     plain, packed = plain_shapes(config), packed_shapes(config)
 
-    def read(name: str, layer: int | None = None) -> np.ndarray:
+    def stored(name: str, layer: int | None, shape: tuple[int, ...]) -> np.ndarray:
         theirs = family.tensor(column, name, layer)
         array = files.read(theirs)
-        if array.shape != plain[name]:
+        if array.shape != shape:
             raise PastaError(
-                f"{files.path}: {theirs} has shape {array.shape}, the model's configuration implies {plain[name]}; "
+                f"{files.path}: {theirs} has shape {array.shape}, the model's configuration implies {shape}; "
                 "use the configuration that belongs to it, or fetch or convert the model again"
             )
-        return family.ours(column, name, array, config.head_dim)
+        return array
+
+    def read(name: str, layer: int | None = None) -> np.ndarray:
+        return family.ours(column, name, stored(name, layer, plain[name]), config.head_dim)
+
+    def parts_of(kernel: str, layer: int, suffix: str) -> dict[str, np.ndarray]:
+        """The matrices of a kernel, or their biases, from the tensors that hold them."""
+        found = {}
+        for tensor, parts in family.tensors(kernel).items():
+            shapes = [plain[part + suffix] for part in parts]
+            rows = np.cumsum([shape[0] for shape in shapes])
+            array = stored(tensor + suffix, layer, (int(rows[-1]), *shapes[0][1:]))
+            for part, one in zip(parts, np.split(array, rows[:-1]), strict=True):
+                found[part] = family.ours(column, part, one, config.head_dim)
+        return found
 
     def kernel(name: str, layer: int) -> np.ndarray:
-        return join_kernel(name, {part: read(part, layer) for part in PARTS[name]}, config)
+        return join_kernel(name, parts_of(name, layer, ""), config)
 
-    def bias(layer: int) -> np.ndarray:
-        parts = {part: read(f"{part}_bias", layer)[:, None] for part in PARTS["qkv"]}
-        return join_kernel("qkv", parts, config)[..., 0]
+    def bias(name: str, layer: int) -> np.ndarray:
+        parts = {part: one[:, None] for part, one in parts_of(name, layer, "_bias").items()}
+        return join_kernel(name, parts, config)[..., 0]
 
     def layer(l: int) -> Params:
         kernels = {
             name: {"kernel": Deferred(packed[f"{name}/kernel"], functools.partial(kernel, name, l))} for name in PARTS
         }
-        if config.qkv_bias:
-            kernels["qkv"]["bias"] = Deferred(packed["qkv/bias"], functools.partial(bias, l))
+        for name in config.biases:
+            kernels[name]["bias"] = Deferred(packed[f"{name}/bias"], functools.partial(bias, name, l))
         return kernels | {
             name: {"weight": Deferred(plain[name], functools.partial(read, name, l))} for name in norm_names(config)
         }

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import jax
 import ml_dtypes
@@ -100,7 +101,7 @@ def difference(config: TransformerConfig, preset: TransformerConfig) -> str:
     """
     for field in dataclasses.fields(config):
         actual, expected = getattr(config, field.name), getattr(preset, field.name)
-        if field.name not in ("vocab", "context") and actual != expected:
+        if field.compare and field.name not in ("vocab", "context") and actual != expected:
             return f"{field.name} is {actual}, not {expected}"
     return ""
 
@@ -176,16 +177,26 @@ def export_model(model: Model, folder: Path, card: Card | None = None) -> None:
     huggingface.write_model(folder, params, model.config, record)
 
 
+def known(value: Any) -> Any:
+    """A configuration as plain data. Fields that models got later count where they are set: no older one changes."""
+    if not dataclasses.is_dataclass(value):
+        return value
+    fields = dataclasses.fields(value)
+    return {
+        field.name: known(getattr(value, field.name))
+        for field in fields
+        if not field.metadata.get("later") or getattr(value, field.name) != field.default
+    }
+
+
 def fingerprint_of(config: TransformerConfig, params: Params, tokenizer: Tokenizer) -> str:
     """Fingerprint of a model as an adapter's base: equal on every platform and for every copy of the same weights.
 
     It covers the architecture and 64 elements of each array of the unrolled host parameters. Rows of the tags, which
     travel with an adapter, and of padding are left out.
     """
-    shape = dataclasses.asdict(config)
-    del shape["vocab"], shape["context"]
-    if not config.qkv_bias:  # a feature that fingerprints of other models don't know
-        del shape["qkv_bias"]
+    shape = known(config)
+    del shape["vocab"], shape["context"], shape["family"]
     tags, samples = tokenizer.tags, 64
     parts = [json.dumps(shape, sort_keys=True)]
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):

@@ -10,7 +10,7 @@ import numpy as np
 
 from pasta_jax.lang.tags import NUM_TAGS, TagIds
 from pasta_jax.models.config import TransformerConfig
-from pasta_jax.models.parameters import PARTS, Params, join_kernel, plain_shapes, split_kernel
+from pasta_jax.models.parameters import Params, join_kernel, plain_shapes, split_kernel
 from pasta_jax.weights import families
 from pasta_jax.weights.families import TRANSFORMERS
 
@@ -19,11 +19,12 @@ _PREFIX = "base_model.model."
 
 def tensors(adapter: Params, config: TransformerConfig) -> dict[str, np.ndarray]:
     """The file's tensors, from an unrolled adapter on the host."""
-    flat = {}
+    flat, family = {}, families.of_config(config)
     for l, layer in enumerate(adapter["layers"]):
         for target, pair in layer.items():
-            for plain, b in split_kernel(target, pair["lora_b"], config).items():
-                a_name, b_name = _names(config, l, plain)
+            b_of = family.stored(split_kernel(target, pair["lora_b"], config))
+            for tensor, b in b_of.items():
+                a_name, b_name = _names(config, l, tensor)
                 flat |= {a_name: pair["lora_a"], b_name: b}
     return flat | {_rows_name(config, table): rows for table, rows in adapter["tag_rows"].items()}
 
@@ -31,10 +32,15 @@ def tensors(adapter: Params, config: TransformerConfig) -> dict[str, np.ndarray]
 def adapter(flat: dict[str, np.ndarray], config: TransformerConfig, targets: tuple[str, ...]) -> Params:
     """The unrolled adapter in a file's tensors, whose names and shapes are those of `shapes`."""
 
+    matrices, family = plain_shapes(config), families.of_config(config)
+
     def pair(l: int, target: str) -> Params:
-        names = {plain: _names(config, l, plain) for plain in PARTS[target]}
-        a = flat[names[PARTS[target][0]][0]]
-        return {"lora_a": a, "lora_b": join_kernel(target, {plain: flat[b] for plain, (_, b) in names.items()}, config)}
+        found = {}
+        for tensor, parts in family.tensors(target).items():
+            a_name, b_name = _names(config, l, tensor)
+            rows = np.cumsum([matrices[part][0] for part in parts])
+            found |= zip(parts, np.split(flat[b_name], rows[:-1]), strict=True)
+        return {"lora_a": flat[a_name], "lora_b": join_kernel(target, found, config)}
 
     rows = {table: flat[_rows_name(config, table)] for table in ("embed", "head") if _rows_name(config, table) in flat}
     return {
@@ -48,8 +54,9 @@ def shapes(config: TransformerConfig, rank: int, targets: tuple[str, ...]) -> di
     expected: dict[str, tuple[int, ...]] = {}
     matrices = plain_shapes(config)
     for l in range(config.layers):
-        for plain in (plain for target in targets for plain in PARTS[target]):
-            (outputs, inputs), (a_name, b_name) = matrices[plain], _names(config, l, plain)
+        for tensor, parts in _tensors(config, targets):
+            outputs, inputs = sum(matrices[part][0] for part in parts), matrices[parts[0]][1]
+            a_name, b_name = _names(config, l, tensor)
             expected |= {a_name: (rank, inputs), b_name: (outputs, rank)}
     tables = ("embed",) if config.tied_head else ("embed", "head")
     return expected | {_rows_name(config, table): (NUM_TAGS, config.embed) for table in tables}
@@ -61,7 +68,7 @@ def unequal_copies(
     """Two tensors that must be equal, because our fused kernel has one pair, and are not; None if there are none."""
     for l in range(config.layers):
         for target in targets:
-            first, *others = (_names(config, l, plain)[0] for plain in PARTS[target])
+            first, *others = (_names(config, l, tensor)[0] for tensor, _ in _tensors(config, (target,)))
             for other in others:
                 if not np.array_equal(flat[first], flat[other]):
                     return first, other
@@ -84,10 +91,16 @@ def config_json(
         "lora_dropout": 0.0,
         "bias": "none",
         "fan_in_fan_out": False,
-        "target_modules": [_module(config, plain, 0).rpartition(".")[2] for name in targets for plain in PARTS[name]],
+        "target_modules": [_module(config, name, 0).rpartition(".")[2] for name, _ in _tensors(config, targets)],
         # A tied head follows the embedding.
         "trainable_token_indices": {_module(config, table).rpartition(".")[2]: ids for table in tables},
     }
+
+
+def _tensors(config: TransformerConfig, targets: tuple[str, ...]) -> list[tuple[str, tuple[str, ...]]]:
+    """The files' tensors of our kernels, and the matrices in each."""
+    family = families.of_config(config)
+    return [pair for target in targets for pair in family.tensors(target).items()]
 
 
 def _module(config: TransformerConfig, plain: str, layer: int | None = None) -> str:

@@ -21,6 +21,7 @@ from pasta_jax.weights.lazy import read_now
 from tests.fuzz.mutations import Mutator
 from tests.fuzz.run import Input
 from tests.fuzz.tokenizer_files import use
+from tests.helpers.families import VARIANTS
 from tests.helpers.gguf_writer import write_gguf
 from tests.helpers.models import TINY, random_params
 from tests.helpers.tiny_tokenizers import (
@@ -33,7 +34,6 @@ from tests.helpers.tiny_tokenizers import (
     train_sentencepiece,
 )
 from tests.helpers.traces import tiny_model
-from tests.weights.test_huggingface import VARIANTS
 
 
 def gguf(folder: Path) -> list[Input]:

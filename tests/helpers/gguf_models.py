@@ -31,9 +31,12 @@ GEMMA3 = dataclasses.replace(
 )
 
 
+PAIRS = ("llama", "smollm3", "granite")  # whose ropes rotate neighbours in such files
+
+
 @functools.cache
 def tokenizer_metadata(kind: str) -> dict:
-    if kind in ("llama", "qwen2"):
+    if not kind.startswith("gemma"):
         return bpe_metadata(train_bpe(SMOLLM2_SPECIALS), "smollm")
     return sentencepiece_metadata(train_sentencepiece())
 
@@ -49,10 +52,19 @@ def gguf_bytes(
     config = dataclasses.replace(config, vocab=len(words["tokenizer.ggml.tokens"]))
     params, family = random_params(config, seed), families.of_config(config)
     tensors = {"token_embd.weight": params["embed"], "output_norm.weight": params["final_norm"]["weight"]}
+    tensors |= {} if config.tied_head else {"output.weight": params["head"]}
+    plain = np.array(Rope(config.rope.base).frequencies(int(config.head_dim * config.rope.share)))
+    if config.rope.llama3 is not None:
+        tensors["rope_freqs.weight"] = (plain / config.rope.frequencies(config.head_dim)).astype(np.float32)
+    if config.rope.divisors is not None:
+        for which in ("short", "long"):
+            tensors[f"rope_factors_{which}.weight"] = np.float32(config.rope.divisors)
     for l, layer in enumerate(params["layers"]):
-        for name, array in unpack_layer(layer, config).items():
-            if kind == "llama" and name in "qk":  # the interleaved order of such files: undo Family.ours
-                array = array.reshape(-1, 2, config.head_dim // 2, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
+        arrays = unpack_layer(layer, config)
+        for name in {"q", "k", "q_bias", "k_bias"} & arrays.keys() if kind in PAIRS else ():  # undo Family.ours
+            halves = arrays[name].reshape(-1, 2, config.head_dim // 2, *arrays[name].shape[1:])
+            arrays[name] = halves.swapaxes(1, 2).reshape(arrays[name].shape)
+        for name, array in family.stored(arrays).items():
             tensors[family.tensor(families.GGUF, name, l)] = array
     header = {
         "general.architecture": kind,
@@ -65,9 +77,14 @@ def gguf_bytes(
         f"{kind}.attention.key_length": config.head_dim,
         f"{kind}.attention.layer_norm_rms_epsilon": np.float32(config.norm_eps),
         f"{kind}.rope.freq_base": np.float32(config.rope.base),
+        f"{kind}.rope.dimension_count": int(config.head_dim * config.rope.share),
     }
-    if config.window is not None:
-        header[f"{kind}.attention.sliding_window"] = config.window
+    if config.rope.amplitude != 1.0:
+        header[f"{kind}.rope.scaling.attn_factor"] = np.float32(config.rope.amplitude)
+    for name in families.OPTIONS.keys() & family.options:
+        if (value := getattr(config, name)) is not None:
+            stated = f"{kind}.{families.FIELD_NAMES[name][families.GGUF]}"
+            header[stated] = value if name == "window" else np.float32(value)
     rng, stored = np.random.default_rng(seed), {}
     for name, array in tensors.items():
         if name == f"{drop}.weight":

@@ -14,6 +14,7 @@ from pasta_jax.lang.structure import NO_LABEL, PREDICTED
 from pasta_jax.models import transformer
 from pasta_jax.models.config import PRESETS
 from pasta_jax.models.parameters import stack, unstack
+from pasta_jax.models.parts import RMSNorm, rope_waves
 from pasta_jax.toy.task import problems
 from pasta_jax.toy.tokenizer import toy_tokenizer
 from pasta_jax.train.loss import KINDS, Scoring, kinds, sft_loss, sliced_losses, token_losses
@@ -124,9 +125,9 @@ def naive_loss(params, example: Example, prompt: int):
             return jnp.einsum("tkgn,tnkd->tkgd", size, v_TxNxKxD)[None], None
 
         rope = CONFIG.local_rope if CONFIG.is_local(l) else CONFIG.rope
-        waves = transformer.rope_waves(rope, CONFIG.head_dim, jnp.asarray(position)[None])
+        waves = rope_waves(rope, CONFIG.head_dim, jnp.asarray(position)[None])
         x_1xTxE, _ = transformer.Layer(CONFIG).apply({"params": layer}, x_1xTxE, waves, attend)
-    x_1xTxE = transformer.RMSNorm(CONFIG.norm_eps).apply({"params": params["final_norm"]}, x_1xTxE)
+    x_1xTxE = RMSNorm(CONFIG.norm_eps).apply({"params": params["final_norm"]}, x_1xTxE)
     log_p_TxV = jax.nn.log_softmax(transformer.logits(params, CONFIG, x_1xTxE)[0])
     labelled = np.array([t for t, id in enumerate(label) if id >= 0])
     return -jnp.sum(log_p_TxV[labelled, np.array(label)[labelled]]), len(labelled)

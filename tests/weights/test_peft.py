@@ -13,9 +13,9 @@ from pasta_jax.weights import adapter as lora
 from pasta_jax.weights import huggingface
 from pasta_jax.weights.model import Model
 from tests.helpers.byte_tokenizer import ByteTokenizer
+from tests.helpers.families import VARIANTS, our_logits
 from tests.helpers.models import random_params, trained
 from tests.helpers.requires import requires_dev
-from tests.weights.test_huggingface import VARIANTS, our_logits
 
 TOKENIZER = ByteTokenizer()
 KINDS = {

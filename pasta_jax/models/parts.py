@@ -1,0 +1,105 @@
+"""The parts of a layer: products with a matrix, norms, rotary positions."""
+
+import math
+
+import jax.numpy as jnp
+from flax import linen as nn
+from jax import lax
+
+from pasta_jax.models.config import Rope
+from pasta_jax.models.kernels.bfloat16 import row_product
+from pasta_jax.models.kernels.cpu.calls import holds_panels, product
+
+kernel_init = nn.initializers.normal(stddev=0.02)
+
+
+class Dense(nn.Module):
+    """x [..., inputs] times kernel [*outputs, inputs]; a LoRA pair is added where the parameters hold one.
+
+    Parameters for decoding only may hold `columns` [inputs, *outputs] or panels instead; see weights.py. A kernel's
+    last axis is never split: a TPU stores a kernel whose last two axes are small in tiles that its matrix unit cannot
+    read, and re-tiles it in every step.
+    """
+
+    outputs: tuple[int, ...]
+    has_bias: bool = False
+
+    @nn.compact
+    def __call__(self, x):
+        *lead, inputs = x.shape
+        rows_NxI = x.reshape(math.prod(lead), inputs)
+        stored = self.variables.get("params", {})
+        if holds_panels(stored):
+            y_NxO = product(rows_NxI, stored, math.prod(self.outputs))
+        elif self.has_variable("params", "columns"):
+            y_NxO = matmul_columns(rows_NxI, self.get_variable("params", "columns").reshape(inputs, -1))
+        else:
+            y_NxO = matmul(rows_NxI, self.param("kernel", kernel_init, (*self.outputs, inputs)))
+        if self.has_variable("params", "lora_a"):
+            down = self.get_variable("params", "lora_a")  # [rank, inputs]
+            up = self.get_variable("params", "lora_b")  # [*outputs, rank]
+            y_NxO = y_NxO + matmul(matmul(rows_NxI, down), up.reshape(-1, up.shape[-1]))
+        if self.has_bias:
+            bias = self.param("bias", nn.initializers.zeros_init(), self.outputs)
+            y_NxO = y_NxO + bias.reshape(1, -1).astype(y_NxO.dtype)
+        return y_NxO.reshape(*lead, *self.outputs)
+
+
+def matmul(x_NxI, kernel):
+    """x times a kernel [*outputs, inputs].
+
+    The kernel is reshaped to [out, in] before the product: XLA CPU would copy a kernel of more dimensions, transposed,
+    in every step.
+    """
+    return row_product(x_NxI, kernel.reshape(-1, x_NxI.shape[1]))
+
+
+PARTS = 4  # more than the usual number of threads: one that wakes late then computes fewer parts
+
+
+def matmul_columns(x_NxI, columns_IxO):
+    """x times a matrix [in, out]; for one row in parts of the inputs, which XLA CPU distributes over its threads."""
+    inputs, outputs = columns_IxO.shape
+    if x_NxI.shape[0] > 1 or inputs % PARTS:
+        return x_NxI @ columns_IxO
+    parts = x_NxI.reshape(PARTS, 1, inputs // PARTS), columns_IxO.reshape(PARTS, inputs // PARTS, outputs)
+    return jnp.sum(jnp.einsum("pni,pio->pno", *parts), axis=0)
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) * weight over the last axis, in float32. Gemma's added 1 is already part of the weight."""
+
+    eps: float
+
+    @nn.compact
+    def __call__(self, x):
+        weight = self.param("weight", nn.initializers.ones_init(), x.shape[-1:])
+        x32 = x.astype(jnp.float32)
+        x32 = x32 * lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + self.eps)
+        return (x32 * jnp.expand_dims(weight.astype(jnp.float32), range(x.ndim - 1))).astype(x.dtype)
+
+
+def rotate(x_BxTxHxD, waves):
+    """Rotary positions by halves: pair (i, i + C) is rotated by its wave's angle. Elements from 2C on stay."""
+    cos_BxTx1xC, sin_BxTx1xC = waves
+    pairs = cos_BxTx1xC.shape[-1]
+    a, b, rest = jnp.split(x_BxTxHxD, (pairs, 2 * pairs), axis=-1)
+    rotated = (a * cos_BxTx1xC - b * sin_BxTx1xC, b * cos_BxTx1xC + a * sin_BxTx1xC, rest)
+    return jnp.concatenate(rotated, axis=-1).astype(x_BxTxHxD.dtype)
+
+
+def rope_waves(rope: Rope, head_dim: int, positions_BxT):
+    """Cosine and sine of every position and pair, each [B, T, 1, D/2] in float32."""
+    angles = positions_BxT[:, :, None, None] * jnp.asarray(rope.frequencies(head_dim), jnp.float32)[None, None, None]
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    return (cos, sin) if rope.amplitude == 1.0 else (cos * rope.amplitude, sin * rope.amplitude)
+
+
+def scaled(x, factor: float):
+    """x times a factor, rounded to x's dtype first; x itself for 1."""
+    return x if factor == 1.0 else x * jnp.asarray(factor, x.dtype)
+
+
+def soft_cap(x, cap: float | None):
+    """cap * tanh(x / cap), or x itself."""
+    return x if cap is None else cap * jnp.tanh(x / cap)

@@ -1,0 +1,22 @@
+"""`python -m tests.families`: each family of models beside other programs, as a table of the largest differences."""
+
+import tempfile
+from pathlib import Path
+
+from tests.helpers.families import CHECKS, VARIANTS, applies, difference
+
+
+def main() -> None:
+    """Print the table."""
+    print(f"| family | {' | '.join(CHECKS)} |")
+    print("|---" * (1 + len(CHECKS)) + "|")
+    for kind in VARIANTS:
+        cells = []
+        for check in CHECKS:
+            with tempfile.TemporaryDirectory() as folder:
+                cells.append(f"{difference(check, kind, Path(folder)):.0e}" if applies(check, kind) else "")
+        print(f"| {kind} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Each family of models beside `transformers` and `peft`, and in other forms; tests/families.py prints the table."""
+
+import json
+
+import pytest
+
+from pasta_jax.errors import PastaError
+from pasta_jax.weights import config_file, families
+from tests.helpers.families import CHECKS, MOST, VARIANTS, applies, difference
+from tests.helpers.requires import requires_dev
+
+
+@pytest.mark.slow
+@requires_dev("peft")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("kind", VARIANTS)
+def test_a_family_is_as_in_other_programs(kind, check, tmp_path):
+    if not applies(check, kind):
+        pytest.skip("GGUF files of this family aren't read")
+    assert difference(check, kind, tmp_path) < MOST
+
+
+def test_every_family_is_compared():
+    assert {family.kinds[families.TRANSFORMERS] for family in families.FAMILIES} == VARIANTS.keys()
+
+
+@pytest.mark.parametrize("kind", families.RECURRENT)
+def test_families_that_carry_a_state_are_refused_with_the_reason(kind, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    with pytest.raises(PastaError, match=f"unsupported model_type '{kind}': it carries a state"):
+        config_file.read_config(tmp_path)
+
+
+@pytest.mark.slow
+@requires_dev("transformers")
+@pytest.mark.filterwarnings("ignore")
+def test_every_configuration_of_transformers_is_read_or_refused_in_one_line(tmp_path):
+    from transformers import CONFIG_MAPPING
+
+    said = {}
+    for kind in CONFIG_MAPPING:
+        try:
+            raw = json.loads(CONFIG_MAPPING[kind]().to_json_string(use_diff=False))
+        except Exception:  # one that needs arguments
+            raw = {"model_type": kind}
+        (tmp_path / "config.json").write_text(json.dumps(raw))
+        try:
+            config_file.read_config(tmp_path)
+        except PastaError as error:
+            said[kind] = str(error)
+    assert not VARIANTS.keys() & said.keys()
+    assert all("config.json: " in message and "\n" not in message for message in said.values())
+    assert len(said) > 300
