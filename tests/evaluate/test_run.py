@@ -256,16 +256,11 @@ def test_the_report_states_what_annotations_say(run, monkeypatch, tmp_path):
         assert "win rate 66.67% (± 33.33), LC win rate 51.23% (± 1.50); 3 prompts" in (tmp_path / name).read_text()
 
 
-def test_a_larger_limit_goes_on_from_a_smaller_one(run, tmp_path):
-    few = run(limit=1, systems=("baseline",))
-    assert [answer.prompt for answer in few.answers["baseline"]] == by_hash(QUESTIONS, 1)
-    all_three = run(systems=("baseline",))
-    assert all_three.answers["baseline"][0] == few.answers["baseline"][0]
-    assert len((tmp_path / "run/answers-baseline.jsonl").read_text().splitlines()) == 4
-
-
-def test_another_model_or_config_is_refused_by_name(run, tmp_path):
-    run(limit=1, systems=("baseline",))
+def test_a_larger_limit_goes_on_and_another_model_or_config_is_refused_by_name(run, tmp_path):
+    [few] = run(limit=1, systems=("baseline",)).answers["baseline"]
+    assert few.prompt == by_hash(QUESTIONS, 1)[0]
+    every = run(systems=("baseline",)).answers["baseline"]
+    assert (every[0], len((tmp_path / "run/answers-baseline.jsonl").read_text().splitlines())) == (few, 4)
     with pytest.raises(
         PastaError, match=r"answers-baseline\.jsonl: begun with request.max_tokens=10, now 11; change it"
     ):

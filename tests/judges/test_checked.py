@@ -51,13 +51,6 @@ def test_terms_and_their_sum(question, entry, terms):
     assert judge().value(question, entry) == pytest.approx(sum(weighed[name] * term for name, term in expected.items()))
 
 
-def test_an_empty_answer_is_worth_nothing():
-    calls = Calls()
-    assert judge(calls).value("?", Entry(" \n")) == 0.0
-    judge(calls).prepare("?", [Entry("")])
-    assert calls == []
-
-
 def test_verdicts_follow_the_difference_of_the_sums():
     one, other = Entry("fluent words"), Entry("fluent words", finished=False)
     verdict = judge()("?", one, other)  # a difference of 1 is two scales
@@ -86,6 +79,7 @@ def test_log_probabilities_are_computed_together_and_once():
     entries = [Entry("a"), Entry("b", finished=False), Entry("a", finished=False), Entry("")]
     checked.prepare("?", entries)
     assert calls == [["a", "b"]]
+    assert checked.value("?", Entry(" \n")) == 0.0, "an empty answer is worth nothing"
     for entry in entries:
         checked("?", entry, Entry("c"))
     assert calls == [["a", "b"], ["c"]]

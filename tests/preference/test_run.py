@@ -81,18 +81,13 @@ def test_a_run_leaves_a_model_a_report_and_a_file_per_step(whole, folder):
     ]
     assert [row.temperature for row in whole.rows] == [0.0, 1.0, 1.0]
     assert json.loads((folder / "whole/report.json").read_text()) == whole.fields()
+    quality_alone = dataclasses.replace(whole, quality_weight=float("inf"))
+    assert json.loads(json.dumps(quality_alone.fields(), allow_nan=False))["quality_weight"] == "inf"
     assert len(whole.table().splitlines()) == 4
     assert whole.rows[1].fingerprint != whole.rows[2].fingerprint
     assert weights(folder / "whole") != (folder / "model/model.safetensors").read_bytes()
     steps = {path.name.rpartition("-")[0] for path in (folder / "whole/artifacts").iterdir()}
     assert steps == {"baseline", "sample", "score", "pair", "reference", "train", "answer", "evaluate"}
-
-
-@pytest.mark.slow
-def test_a_report_is_json_with_an_infinite_weight_too(whole):
-    report = dataclasses.replace(whole, quality_weight=float("inf"))
-    text = json.dumps(report.fields(), allow_nan=False)
-    assert json.loads(text)["quality_weight"] == "inf"
 
 
 @pytest.mark.extended
@@ -116,17 +111,6 @@ def test_workers_of_ray_sample_what_this_process_does(config, whole, folder, mon
     monkeypatch.setattr(sample_on_ray, "on_ray", lambda *_: iter([(0, PastaError("its worker was lost"))]))
     with pytest.raises(PastaError, match=r"^its worker was lost$"):
         pipeline.run(other, folder / "lost")
-
-
-@pytest.mark.slow
-def test_another_quality_weight_reuses_samples_and_verdicts(config, whole, folder):
-    score = {"quality_weight": 8.0, "efficiency": "arithmetic"}
-    other = changed(config, artifacts=str(folder / "whole/artifacts"), score=score)
-    before = {path.name for path in (folder / "whole/artifacts").iterdir()}
-    pipeline.run(other, folder / "turned")
-    new = {path.name for path in (folder / "whole/artifacts").iterdir()} - before
-    assert not any(name.startswith(("sample", "score", "baseline")) for name in new)
-    assert {name.partition("-")[0] for name in new} >= {"pair", "train"}
 
 
 @pytest.mark.parametrize(("whole", "message"), [(True, "sample more"), (False, "all were cut off: raise")])
@@ -234,8 +218,13 @@ def test_steps_depend_on_the_models_positions(config, folder):
 
 @pytest.mark.slow
 def test_a_sweep_ends_in_a_table_and_a_plot(config, whole, folder):
+    """Another quality weight reuses samples and verdicts."""
     base = changed(config, artifacts=str(folder / "whole/artifacts"))
+    before = {path.name for path in (folder / "whole/artifacts").iterdir()}
     results = sweep.run(SweepSettings(base, choices=((2.0, 8.0),)), folder / "sweep")
+    new = {path.name.partition("-")[0] for path in (folder / "whole/artifacts").iterdir() if path.name not in before}
+    assert not new & {"sample", "score", "baseline"}
+    assert new >= {"pair", "train"}
     written = json.loads((folder / "sweep/results.json").read_text())
     assert written == results.fields()
     assert [row["model"] for row in written["rows"]] == [

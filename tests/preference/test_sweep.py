@@ -64,10 +64,12 @@ def swept(monkeypatch, tmp_path):
 
 
 def test_a_run_that_fails_leaves_the_others_table_and_plot(swept, tmp_path, capsys):
-    results = swept(None, PastaError("no pair"), None)
+    """A run without pairs is marked in the table, and no failure."""
+    results = swept("all were cut off", PastaError("no pair"), None)
     assert [run.values["score.quality_weight"] for run in results.runs] == [1.0, 4.0]
+    assert results.no_pairs() == {"quality_weight=1.0": "all were cut off"}
     table = (tmp_path / "sweep/results.md").read_text()
-    assert "quality_weight=1.0" in table
+    assert "| quality_weight=1.0 | no pairs | —" in table
     assert "quality_weight=4.0" in table
     assert "quality_weight=2.0" not in table
     assert "λ=4" in (tmp_path / "sweep/pareto.svg").read_text()
@@ -76,13 +78,6 @@ def test_a_run_that_fails_leaves_the_others_table_and_plot(swept, tmp_path, caps
     with pytest.raises(PastaError, match=r"^1 of 3 runs failed, .*: quality_weight=2\.0: no pair$") as failed:
         results.refuse_failed()
     assert failed.value.exit_code == 1
-
-
-def test_a_run_without_pairs_is_marked_and_no_failure(swept, tmp_path):
-    results = swept(None, "all were cut off", None)
-    results.refuse_failed()
-    assert results.no_pairs() == {"quality_weight=2.0": "all were cut off"}
-    assert "| quality_weight=2.0 | no pairs | —" in (tmp_path / "sweep/results.md").read_text()
 
 
 def test_whatever_ends_a_sweep_leaves_a_table_of_the_finished_runs(swept, tmp_path):
