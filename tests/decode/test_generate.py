@@ -1,6 +1,6 @@
-"""Decoding requests: long prompts, stop ids, ids that are never sampled, refusals, sizes of pools.
+"""Decoding requests: long prompts, ids that are never sampled, refusals, sizes of pools.
 
-tests/decode/test_sampled_programs.py compares answers and their budgets with the oracle's.
+tests/decode/test_sampled_programs.py compares answers, budgets and ends with the oracle's.
 """
 
 import dataclasses
@@ -37,19 +37,6 @@ def test_a_long_prompt_is_written_in_pieces():
     logits = uncached(toy(), [*prompt.encode(), *result.trace.token.tolist()])
     logits[:, 256:324] = -np.inf
     assert logits[299:-1].argmax(axis=1).tolist() == result.trace.token.tolist()
-
-
-@pytest.mark.slow  # quick: test_sampled_programs.py, where the end of turn is the stop id
-def test_stop_ids_end_a_request_and_are_not_part_of_it():
-    logits = uncached(tiny_model(), list(b"hello"))
-    logits[:, 256:324] = -np.inf
-
-    class StopsAtOnce(ByteTokenizer):
-        stop_ids = (int(logits[-1].argmax()),)
-
-    model = dataclasses.replace(tiny_model(), tokenizer=StopsAtOnce())
-    result = generate(model, [ask("hello")], CONFIG)[0]
-    assert (result.finish_reason, result.text, len(result.trace.token)) == ("stop", "", 0)
 
 
 @pytest.mark.slow

@@ -1,13 +1,12 @@
 """Tokenizers of each kind, trained in a fraction of a second on a few lines, with the marks of their family."""
 
-import io
 import json
 
 import numpy as np
-import sentencepiece
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from pasta_jax.toy.tokenizer import MARKS, train
 from tests.helpers.gguf_writer import write_gguf
 
 _LINES = [
@@ -21,23 +20,8 @@ _LINES = [
 
 def train_sentencepiece(unused: int = 70, marks: bool = True, **options) -> bytes:
     """A .model like Gemma 1's: byte fallback, and markers among the user-defined pieces."""
-    markers = ["<start_of_turn>", "<end_of_turn>"] if marks else []
-    out = io.BytesIO()
-    recipe = {
-        "vocab_size": 420 + unused,
-        "model_type": "bpe",
-        "byte_fallback": True,
-        "normalization_rule_name": "identity",
-        "add_dummy_prefix": False,
-        "remove_extra_whitespaces": False,
-        "character_coverage": 1.0,
-        "user_defined_symbols": ["\n", "\n\n", "▁▁", "<b>", *markers, *(f"<unused{n}>" for n in range(unused))],
-        "minloglevel": 2,
-        **{"pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3},
-        **{"pad_piece": "<pad>", "eos_piece": "<eos>", "bos_piece": "<bos>", "unk_piece": "<unk>"},
-    }
-    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(_LINES), model_writer=out, **recipe | options)
-    return out.getvalue()
+    symbols = ["\n", "\n\n", "▁▁", "<b>", *(MARKS if marks else ()), *(f"<unused{n}>" for n in range(unused))]
+    return train(_LINES, symbols, **{"vocab_size": 420 + unused} | options)
 
 
 SMOLLM2_SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>"]
