@@ -1,5 +1,6 @@
 """Checkpoints: bit-equal on any mesh, whole or absent; damage and files of other tools are refused."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -136,22 +137,12 @@ def test_truncated_and_missing_files_are_named(tmp_path):
             opened(place).restore(3, state_of(0))
 
 
-def test_damage_of_the_same_size_is_detected(tmp_path):
-    saved(tmp_path, state_of(0))
-    path = tmp_path / "3/state/_METADATA"
-    path.write_bytes(b" " * path.stat().st_size)
-    with pytest.raises(PastaError, match=r"3: not a complete checkpoint .*delete that folder"):
-        opened(tmp_path).restore(3, state_of(0))
-
-
 def test_a_changed_bit_is_detected(tmp_path):
     """The arrays were written completely, but are not those whose sums were recorded."""
     state = state_of(0)
     saved(tmp_path / "a", state)
-    embed = state.trainable["embed"].at[0, 0].add(1.0)
-    other = jax.tree.map(lambda leaf: leaf, state)
-    other.trainable["embed"] = embed
-    saved(tmp_path / "b", other)
+    trainable = state.trainable | {"embed": state.trainable["embed"].at[0, 0].add(1.0)}
+    saved(tmp_path / "b", dataclasses.replace(state, trainable=trainable))
     shutil.rmtree(tmp_path / "a/3/state")
     shutil.copytree(tmp_path / "b/3/state", tmp_path / "a/3/state")
     (tmp_path / "a/3/sizes").write_text("{}")
@@ -159,17 +150,19 @@ def test_a_changed_bit_is_detected(tmp_path):
         opened(tmp_path / "a").restore(3, state)
 
 
-def test_checkpoints_of_other_tools_are_refused(tmp_path):
-    (tmp_path / "foreign" / "5").mkdir(parents=True)
-    (tmp_path / "foreign/5/weights.bin").write_bytes(b"x")
-    with pytest.raises(PastaError, match=r"foreign/5: not a pasta_jax checkpoint"):
-        opened(tmp_path / "foreign").restore(5, state_of(0))
+def test_other_content_of_the_same_size_and_checkpoints_of_other_tools_are_refused(tmp_path):
     saved(tmp_path / "ours", state_of(0))
-    (tmp_path / "ours/3/sizes").write_text("{}")
-    path = tmp_path / "ours/3/about/metadata"
-    path.write_text(json.dumps({"format": "another"}))
-    with pytest.raises(PastaError, match=r"ours/3: not a pasta_jax checkpoint"):
+    path = tmp_path / "ours/3/state/_METADATA"
+    path.write_bytes(b" " * path.stat().st_size)
+    with pytest.raises(PastaError, match=r"3: not a complete checkpoint .*delete that folder"):
         opened(tmp_path / "ours").restore(3, state_of(0))
+    (tmp_path / "ours/3/sizes").write_text("{}")
+    (tmp_path / "ours/3/about/metadata").write_text(json.dumps({"format": "another"}))
+    (tmp_path / "foreign/5").mkdir(parents=True)
+    (tmp_path / "foreign/5/weights.bin").write_bytes(b"x")
+    for place, step in (("ours", 3), ("foreign", 5)):
+        with pytest.raises(PastaError, match=f"{place}/{step}: not a pasta_jax checkpoint"):
+            opened(tmp_path / place).restore(step, state_of(0))
 
 
 def test_another_models_checkpoint_is_refused_by_the_first_leaf_that_differs(tmp_path):
