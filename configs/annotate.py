@@ -59,7 +59,7 @@ def pasta() -> FormSettings:
         later_turns=True,
         response_words=(4, 350),
         max_tokens=512,
-        form=FormFilter(),
+        form=FormFilter(ascii=True),
     )
 
 

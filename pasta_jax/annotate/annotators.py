@@ -10,6 +10,7 @@ from pasta_jax.annotate.settings import EndpointSettings, ToyProblems, Weighing
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.records import messages, read_records
 from pasta_jax.files import fingerprints
+from pasta_jax.lang import words
 from pasta_jax.lang.program import Program
 from pasta_jax.progress import Progress
 from pasta_jax.tokenizers.tokenizer import Tokenizer
@@ -29,7 +30,7 @@ class Annotator:
 def by_form(pairs: Sequence[Pair]) -> Annotator:
     """List items, headed sections, parallel paragraphs: no model, no network."""
 
-    about = {"annotator": "structure", "code": fingerprints.of_code(structural, outline, cues)}
+    about = {"annotator": "structure", "code": fingerprints.of_code(structural, outline, cues, words)}
     return Annotator(about, _each(pairs, lambda pair: {"text": structural.annotate(pair.instruction, pair.response)}))
 
 
@@ -93,5 +94,5 @@ def by_likelihood(pairs: Sequence[Pair], records: Path, source: ModelSource, wei
 
     about = dataclasses.asdict(weighing) | {"lengths": list(weighing.lengths), "model": dataclasses.asdict(source)}
     about |= {"records": fingerprints.of_texts(programs[pair.id] for pair in pairs)}
-    about |= {"annotator": "likelihood", "code": fingerprints.of_code(likelihood, hiding)}
+    about |= {"annotator": "likelihood", "code": fingerprints.of_code(likelihood, hiding, words)}
     return Annotator(about, annotate)

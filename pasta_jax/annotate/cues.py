@@ -1,25 +1,28 @@
-"""Words that signal how the parts of a text depend on each other, and a topic from its first words. Mostly English.
+"""Words that signal how the parts of a text depend on each other, and a topic from its first words.
 
-These are heuristics. They err towards "needs what came before", which costs speed but never correctness.
+These are heuristics. They err towards "needs what came before", which costs speed but never correctness. They are
+mostly English, with some words of German, Chinese, Japanese and Thai.
 """
 
 import re
 from collections.abc import Callable
 
 from pasta_jax.lang.program import MAX_TOPIC_WORDS
+from pasta_jax.lang.words import UNSPACED, first_words, unspaced
+from pasta_jax.lang.words import words as split_words
 
 Cue = Callable[[str], bool]  # whether a text has it
 
 
-def _any(*words: str) -> Cue:
-    """Whether a text contains one of these words."""
-    pattern = re.compile(rf"\b(?:{'|'.join(words)})\b", re.IGNORECASE)
+def _any(*words: str, unspaced: str) -> Cue:
+    """Whether a text contains one of these words; those of scripts without blanks between words have no boundaries."""
+    pattern = re.compile(rf"\b(?:{'|'.join(words)})\b|{unspaced}", re.IGNORECASE)
     return lambda text: bool(pattern.search(text))
 
 
-def _opens(*words: str) -> Cue:
+def _opens(*words: str, unspaced: str) -> Cue:
     """Whether a text begins with one of these words."""
-    pattern = re.compile(rf"\W*(?:{'|'.join(words)})\b", re.IGNORECASE)
+    pattern = re.compile(rf"\W*(?:(?:{'|'.join(words)})\b|{unspaced})", re.IGNORECASE)
     return lambda text: bool(pattern.match(text))
 
 
@@ -28,6 +31,11 @@ creative = _any(
     "story", "stories", "tale", "poem", "poetry", "haiku", "limerick", "sonnet", "song", "lyrics", "rap", "script",
     "screenplay", "scene", "dialogue", "dialog", "conversation between", "monologue", "novel", "fan ?fiction",
     "letter", "e-?mail", "speech", "joke", "role-?play", "act as", "translate", "rewrite", "proofread",
+    "(?:kurz|eine (?:kurze )?)geschichte", "gedichte?", "märchen", "drehbuch", "witze?", "rede",
+    "übersetze", "erzähle?",
+    unspaced="故事|[诗詩]|小[说說説]|剧本|脚本|歌[词詞]|演讲|笑话|翻[译譯訳]|改写|润色|写一?封|对话|扮演|物語|手紙"
+    "|スピーチ|書き直|訳して"
+    "|นิทาน|เรื่องสั้น|บทกวี|กลอน|แต่งเพลง|จดหมาย|สุนทรพจน์|แปล(?!ก)",
 )  # fmt: skip
 _closing = _opens(
     "in (?:conclusion|summary|short|general|brief|the end)", "overall", "ultimately",
@@ -37,10 +45,17 @@ _closing = _opens(
     "it(?:['’]s| is) (?:also )?(?:important|worth|essential|crucial)", "therefore", "thus", "hence", "as a result",
     "by (?:following|using|doing|implementing|taking|combining|incorporating|[a-z]+ing (?:these|this|all))",
     "of course", "however", "once", "after", "depending", "additionally", "also",
+    "zusammenfassend", "insgesamt", "letztendlich", "schlie(?:ß|ss)lich", "abschlie(?:ß|ss)end", "diese[rsmn]?",
+    "daher", "deshalb", "au(?:ß|ss)erdem", "beachten?", "denken? (?:sie )?daran", "kurz(?:um| gesagt)",
+    unspaced="[总總]之|综上|总的来说|总体而言|最后|通过(?:这些|以上)|以上|这些|记住|请记住|需要注意|值得注意|因此"
+    "|所以|まとめ|要するに|つまり|最後に"
+    "|これら|この|その|なお|また|したがって|結論|โดยสรุป|สรุป|โดยรวม|สุดท้าย|ดังนั้น|ทั้งหมดนี้|สิ่งเหล่านี้|อย่าลืม|นอกจากนี้",
 )  # fmt: skip
 _farewell = _opens(
     "i hope", "hope (?:this|that|it)", "let me know", "feel free", "good luck", "enjoy", "happy [a-z]+ing",
     "best of luck", "if you have any (?:other |further |more |specific )?questions",
+    "ich hoffe", "viel (?:erfolg|spaß|glück)", "wenn (?:du|sie) (?:noch |weitere )*fragen",
+    unspaced="希望(?:这|以上|对)|祝|如果[你您]还?有|随时|お役に立|ご質問|頑張って|หวังว่า|หาก(?:คุณ)?มีคำถาม|ขอให้",
 )  # fmt: skip
 _opens_backwards = _opens(
     "and", "but", "so", "then", "next", "now", "once", "after(?: that|wards)?", "again", "repeat", "therefore",
@@ -49,6 +64,14 @@ _opens_backwards = _opens(
     "to illustrate", "alternatively", "in (?:this|that|these|such) [a-z]+", "in other words", "specifically", "this",
     "these", "that", "those", "it", "its", "they", "their", "them", "such", "he", "she", "his", "her", "him", "both",
     "either", "neither",
+    "und", "aber", "dann", "danach", "anschlie(?:ß|ss)end", "jetzt", "deshalb", "daher", "trotzdem", "jedoch",
+    "zum beispiel", "beispielsweise", "ebenso", "dies(?:e[rsmn]?)?", "jene[rsmn]?", "er", "sie", "es", "ihre?[rsmn]?",
+    "beide[rsn]?",
+    unspaced="然[后後]|接着|接下来|之后|随后|因此|所以|但是|然而|不过|例如|比如|相反|同样|此外|另外|这"
+    "|那(?:么|个|些|时|样)|[它他她其该]|两者"
+    "|以上|次に|それ|その|これ|この|そして|しかし|だから|したがって|例えば|たとえば|また|一方|同様|彼|両者|จากนั้น"
+    "|หลังจากนั้น|ต่อมา"
+    "|แล้ว|ดังนั้น|แต่(?!ง|ละ)|อย่างไรก็ตาม|เช่น|มัน(?!ฝรั่ง|เทศ)|พวกเขา|สิ่งนี้|นี้|นี่|ทั้งสอง",
 )  # fmt: skip
 _points_backwards = _any(
     "above", "aforementioned", "(?:as )?mentioned", "previous(?:ly)?", "preceding", "the former", "the latter",
@@ -59,21 +82,32 @@ _points_backwards = _any(
     "you(?: have|['’]ve)? (?:just )?(?:created|made|defined|installed|wrote|written|downloaded|chosen|chose|prepared)",
     "we(?: have|['’]ve)? (?:just )?(?:created|made|defined|found|calculated|computed|saw|seen|obtained)",
     "(?:all|each|any|some|one|both|either|neither) of (?:these|those|them)", "in addition to (?:this|that|these)",
+    "oben", "vorherige[rsmn]?", "zuvor", "erstere[rsmn]?", "letztere[rsmn]?", r"schritt \d+",
+    unspaced=r"上述|如上|上面(?:的|提)|前面(?:的|提|所)|[前后後]者|第[一二三四五六七八九十\d]+(?:步|点|项|條)|上記"
+    r"|前述|先ほど|手順\s?\d"
+    "|ข้างต้น|ดังกล่าว|ก่อนหน้า|ขั้นตอนที่",
 )  # fmt: skip
 # A list that is announced as steps of one task.
 steps = _any(
     "steps?", "instructions?", "directions?", "procedure", "recipe", "process", "tutorial", "method", "preparation",
     "how to", "walk ?through", "as follows", "algorithm", "proof", "solution", "calculate", "solve", "setup",
+    "schritte?", "anleitung", "rezept", "vorgehen", "zubereitung", "lösung",
+    unspaced="步[骤驟]|教程|流程|做法|方法|食谱|手順|作り方|やり方|解き方|ขั้นตอน|วิธี",
 )  # fmt: skip
 # A list that is announced as instructions for one thing.
 how_to = _any(
-    "how (?:to|you|we|i)", "(?:follow|take) (?:these|the|this)", "as follows", "(?:these|the following) steps"
-)
+    "how (?:to|you|we|i)", "(?:follow|take) (?:these|the|this)", "as follows", "(?:these|the following) steps",
+    "wie (?:man|du|sie|ich|wir)", "folgenden? schritte?", "folge(?:n sie)?",
+    unspaced="如何|怎[么样]|按照|[以下列]+步[骤驟]|[次下]の手順|作り方|やり方|ทำตาม|ขั้นตอน(?:ต่อไป|ดัง)นี้",
+)  # fmt: skip
 # An item that reads like a step with others before or after it.
 in_sequence = _any(
     "then", "next", "once", "now", "again", "until", "afterwards?", "remaining", "resulting", "finally", "first",
     "step", "after (?:that|you|the)", "back to", "(?:begin|start) by", "following (?:command|code)", "create an?",
     "add the", "click(?: on)? the", "in the new",
+    "dann", "danach", "anschlie(?:ß|ss)end", "zuerst", "zunächst", "bis", "klicken?", "erstellen?",
+    unspaced="首先|然[后後]|接着|接下来|之后|最后|直到|点击|创建|新建|まず|次に|それから|最後に|クリック|作成|ก่อนอื่น"
+    "|จากนั้น|ต่อไป|สุดท้าย|จนกว่า|คลิก|สร้าง",
 )  # fmt: skip
 # The heading of a section that depends on the sections before it.
 dependent_heading = _opens(
@@ -81,13 +115,22 @@ dependent_heading = _opens(
     "instructions?", "directions?", "methods?", "steps?", "procedure", "preparation", "verdict", "recommendation",
     "comparison", "solution", "takeaways?", "next", "output", "explanation", "example(?: usage)?", "usage", "note",
     "now", "then", "finally", "lastly", "verse", "chorus", "act", "scene", "chapter", "part",
+    "fazit", "zusammenfassung", "ergebnis(?:se)?", "schritte?", "zubereitung", "anleitung", "beispiele?", "vergleich",
+    unspaced="结论|[总總]结|步[骤驟]|做法|结果|答案|示例|用法|比较|結論|まとめ|手順|作り方|結果|例|比較|สรุป|ขั้นตอน"
+    "|วิธีทำ|ผลลัพธ์|ตัวอย่าง",
 )  # fmt: skip
+_ELSEWHERE = (  # words of other languages that number a sentence, with what follows them
+    r"(?:erstens|zweitens|drittens|viertens|einerseits|andererseits|außerdem|schließlich)\b,?"
+    r"|(?:ประการแรก|ประการที่(?:สอง|สาม|สี่|ห้า)|นอกจากนี้|สุดท้าย)(?= )"
+    r"|(?:首先|其次|再次|第[一二三四五]|另外|此外|最后|一方面|另一方面|第[一二三]に|まず|次に|最後に|一方|また)[，、,]"
+)
 _ORDINAL = re.compile(
-    r"(?:^|(?<=[.!?] ))(?:(?:first|second|third|fourth|fifth)(?:ly| of all)?,|another \w+|additionally,|furthermore,"
-    r"|moreover,|in addition,|on (?:the )?one hand,|on the other hand,|for one,|lastly,|finally,|also,)",
+    r"(?:^|(?<=[.!?] )|(?<=[。！？]))(?:(?:first|second|third|fourth|fifth)(?:ly| of all)?,|another \w+|additionally,"
+    r"|furthermore,|moreover,|in addition,|on (?:the )?one hand,|on the other hand,|for one,|lastly,|finally,|also,"
+    rf"|{_ELSEWHERE})",
     re.IGNORECASE,
 )
-_ORDINAL_WORDS = re.compile(r"\W*(?:[A-Za-z ]{3,18},|another)\s*", re.IGNORECASE)
+_ORDINAL_WORDS = re.compile(rf"\W*(?:[A-Za-z ]{{3,18}},|another|{_ELSEWHERE})\s*", re.IGNORECASE)
 _COMMON = frozenset(
     re.findall(
         r"\w+",
@@ -99,15 +142,26 @@ _COMMON = frozenset(
         " allows allow help helps",
     )
 )
+# Those of other languages that are no English words; only topics leave them out.
+_EMPTY = _COMMON | frozenset(
+    re.findall(
+        r"\w+",
+        "der das den dem des und ist sind ein eine einen einem einer nicht mit auf für von zu zum zur im oder wird"
+        " werden auch sich sie ihr ihre ihren dein deine deinen wie bei nach aus durch",
+    )
+)
 _PAST = re.compile(r"\b(?:was|were|had|did|said|went|came|took|saw|felt|knew|began|became|[a-z]{3,}ed)\b")
 _INTRODUCED = re.compile(r"\b(?:an?|new|another)\s+((?:[a-z-]+\s+){0,2}[a-z-]+)", re.IGNORECASE)
 _DEFINITE = re.compile(r"\b(?:the|your|that|this)\s+((?:[a-z-]+\s+){0,1}[a-z-]+)", re.IGNORECASE)
+_ARTICLES = ("a", "an", "the", "der", "das", "den", "dem", "ein", "eine", "einen", "einem", "einer")
 _CODE_NAME = re.compile(r"`([^`\n]{2,40})`")
 _WORD = re.compile(r"[^\W_](?:[\w'’+#./&-]*[\w+#])?")
 _LEADS = (
     re.compile(r"\s*(?:\*\*|__)([^*_\n]{2,80})(?:\*\*|__)"),
-    re.compile(r"\s*[*_]?([^:.!?\n]{2,60}?)[*_]{0,3}(?::|\s+[-–—])(?=\s)"),
+    re.compile(r"\s*[【「『《]([^】」』》\n]{1,60})[】」』》]"),
+    re.compile(rf"\s*[*_]?([^:：.!?。！？\n]{{2,60}}?)[*_]{{0,3}}(?:(?::|\s+[-–—])(?=\s)|：|——|:(?=[{UNSPACED}]))"),
 )
+_CLAUSE = re.compile(r"[。，、；：！？…—,.;:!?()（）【】「」『』《》*_`\s]+")
 
 
 def closing(text: str) -> bool:
@@ -117,7 +171,7 @@ def closing(text: str) -> bool:
 
 def farewell(text: str) -> bool:
     """Whether a paragraph is a courtesy that depends on nothing in the answer."""
-    return _farewell(text) and len(text.split()) < 40
+    return _farewell(text) and len(split_words(text)) < 40
 
 
 def refers_back(text: str, earlier: str, known: str) -> bool:
@@ -164,15 +218,23 @@ def without_number(heading: str) -> str:
 
 def topic(text: str, known: str) -> str:
     """At most three words: a lead in bold or before a colon, else words of the first sentence not in `known`."""
-    lead = next((m[1] for m in (lead.match(text) for lead in _LEADS) if m and len(m[1].split()) <= 8), "")
+    lead = next((m[1] for m in (lead.match(text) for lead in _LEADS) if m and len(split_words(m[1])) <= 8), "")
+    if unspaced(lead or _first_sentence(text)):
+        return _first_clause(lead or text)
     words = _WORD.findall(lead)
     if len(words) > MAX_TOPIC_WORDS:
-        words = [word for word in words if word.lower() not in _COMMON] or words
-    words = words[words[:1] != [] and words[0].lower() in ("a", "an", "the") and len(words) > 1 :]
+        words = [word for word in words if word.lower() not in _EMPTY] or words
+    words = words[words[:1] != [] and words[0].lower() in _ARTICLES and len(words) > 1 :]
     words = (
         words or _content_words(_first_sentence(text), _words(known)) or _content_words(_first_sentence(text), set())
     )
     return " ".join((words or _WORD.findall(text[:400]))[:MAX_TOPIC_WORDS])
+
+
+def _first_clause(text: str) -> str:
+    """The first words of a text's first clause, in a script without blanks between words."""
+    clause = next((clause for clause in _CLAUSE.split(text) if clause and not clause.isdecimal()), "")
+    return first_words(clause, MAX_TOPIC_WORDS)
 
 
 def common(text: str) -> bool:
@@ -184,7 +246,7 @@ def _content_words(sentence: str, known: set[str]) -> list[str]:
     """The first run of two or more consecutive content words that are not in `known`, else the longest run."""
     runs: list[list[str]] = [[]]
     for word in re.findall(r"[^\W_](?:[\w'’+#./&-]*[\w+#])?|[^\w\s]", sentence):
-        if word[0].isalnum() and word.lower() not in _COMMON and word.lower() not in known:
+        if word[0].isalnum() and word.lower() not in _EMPTY and word.lower() not in known:
             runs[-1].append(word)
         elif runs[-1]:
             runs.append([])
@@ -192,7 +254,7 @@ def _content_words(sentence: str, known: set[str]) -> list[str]:
 
 
 def _first_sentence(text: str) -> str:
-    return re.split(r"(?<=[.!?])\s|\n", text.strip(), maxsplit=1)[0]
+    return re.split(r"(?<=[.!?])\s|(?<=[。！？])|\n", text.strip(), maxsplit=1)[0]
 
 
 def _last_word(phrase: str) -> str:

@@ -15,10 +15,15 @@ from pasta_jax.annotate.verify import Refusal
 from pasta_jax.data.records import Record
 from pasta_jax.data.repetition import repeated
 from pasta_jax.lang.program import Chunk, Program
+from pasta_jax.lang.words import UNSPACED, words
 
-_NAMED = re.compile(r"\W{0,4}\w[^:.!?\n]{1,60}:[*_]{0,3}\s")
-_FINISHED = re.compile(r"[.!?:;)\]}\"'`*|”’]\s*$")
-_LISTED = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s", re.MULTILINE)
+_NAMED = re.compile(rf"\W{{0,4}}\w[^:：.!?。！？\n]{{1,60}}(?::[*_]{{0,3}}(?:\s|(?=[{UNSPACED}]))|[*_]{{0,3}}：)")
+# Thai, Lao, Khmer and Burmese sentences end without a mark.
+_FINISHED = re.compile(r"[.!?:;)\]}\"'`*|”’。！？：；）】」』…\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]\s*$")
+_LISTED = re.compile(
+    r"^\s*(?:(?:[-*•]|\d+[.)])\s|[•・●①-⑳]|\d+[、．]|[一二三四五六七八九十]+、|（[\d一二三四五六七八九十]+）)",
+    re.MULTILINE,
+)
 _ASSISTANT = re.compile(r"\b(?:as an ai|language model|openai|chatgpt|i'm sorry, but|i cannot|i can't)\b", re.I)
 _WHAT_IF = re.compile(r"\b(?:what (?:if|would)|imagine|suppose|hypothetical(?:ly)?)\b", re.I)
 _CODE = "```"
@@ -26,13 +31,13 @@ _CODE = "```"
 
 def refusal(limits: FormFilter, record: Record) -> str | None:
     """Why a record is not kept, as one of a few fixed phrases; None if it may be."""
-    if not record.response.isascii() or not record.instruction.isascii():
+    if limits.ascii and not (record.response.isascii() and record.instruction.isascii()):
         return "not ASCII"
     if not _FINISHED.search(record.response):
         return "answer breaks off"
     if _ASSISTANT.search(record.response):
         return "speaks of itself"
-    if repeated(record.response.split()) > limits.max_repetition:
+    if repeated(words(record.response)) > limits.max_repetition:
         return "repeats itself"
     return _forked_refusal(limits, record) if record.forks else _unforked_refusal(record)
 
@@ -69,7 +74,7 @@ def kind_of(record: Record) -> str:
         return "letter, poem or story"
     if _WHAT_IF.search(record.instruction):
         return "what if"
-    return "short fact" if len(record.response.split()) < 60 else "prose"
+    return "short fact" if len(words(record.response)) < 60 else "prose"
 
 
 def keep(verdicts: Iterable[Record | Refusal], limits: FormFilter) -> tuple[list[Record | Refusal], list[Refusal]]:

@@ -8,7 +8,6 @@ in full.
 """
 
 import functools
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import numpy as np
 
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Place, visible
+from pasta_jax.lang.words import SINGLE, single_words
 from pasta_jax.models import transformer
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.parameters import is_stacked
@@ -74,7 +74,7 @@ def words_of(text: str, ids: Sequence[int], tokenizer: Tokenizer) -> tuple[str, 
     """The word that each id belongs to, in lower case; "" for punctuation and whitespace."""
     ends = np.cumsum([len(tokenizer.piece(id)) for id in ids])
     at_byte = [""] * (int(ends[-1]) if len(ids) else 0)
-    for word in re.finditer(r"\w+", text):
+    for word in SINGLE.finditer(text):
         start, size = len(text[: word.start()].encode()), len(word[0].encode())
         at_byte[start : start + size] = [word[0].lower()] * size
     # That of its last byte: a piece begins with the space before its word.
@@ -214,7 +214,7 @@ def weights(pieces: Sequence[Piece], plan: ForkPlan, n: int, known: frozenset[st
     hidden = hidden_from(plan, n)
     introduced = {word for chunk in hidden for word in pieces[chunk].words}
     seen = {word for m in range(n) if m not in hidden for word in pieces[m].words} | known | {""}
-    topics = {word.lower() for chunk in hidden for word in re.findall(r"\w+", pieces[chunk].topic)}
+    topics = {word.lower() for chunk in hidden for word in single_words(pieces[chunk].topic)}
     counts = Counter(word for piece in pieces if piece.topic is not None for word in set(piece.words))
     only_hidden = {word for word in introduced - seen - topics if counts[word] < 3}
     return np.asarray([1.0 if word in only_hidden else STYLE for word in pieces[n].words])

@@ -29,6 +29,7 @@ from pasta_jax.annotate.settings import Weighing
 from pasta_jax.lang.clock import clock
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
 from pasta_jax.lang.tags import MAX_TENS, tens_for
+from pasta_jax.lang.words import single_words
 from pasta_jax.tokenizers.tokenizer import Tokenizer
 from pasta_jax.weights.model import Model
 
@@ -86,7 +87,7 @@ def prune(model: Model, messages: Messages, proposal: Program, weighing: Weighin
 
 def known_words(messages: Messages) -> frozenset[str]:
     """The words of a conversation, in lower case."""
-    return frozenset(word.lower() for _, text in messages for word in re.findall(r"\w+", text))
+    return frozenset(word.lower() for _, text in messages for word in single_words(text))
 
 
 def cut(program: Program, tokenizer: Tokenizer) -> tuple[list[Piece], ForkPlan]:

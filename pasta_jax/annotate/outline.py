@@ -4,12 +4,21 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from pasta_jax.lang.words import UNSPACED, words
+
 Kind = Literal["heading", "item", "paragraph", "table", "code"]
 
 _FENCE = re.compile(r"\s*(```|~~~)")
-_ITEM = re.compile(r"([ \t]*)([-*+•–]|\d{1,3}[.)]|[A-Za-z][.)])(?=[ \t]+\S)")
+# A marker stands before a blank, or directly before a word of a script without blanks between words.
+_HAN_NUMBER = "[一二三四五六七八九十]{1,3}"
+_ITEM = re.compile(
+    r"([ \t\u3000]*)(?:([-*+•–]|\d{1,3}[.)]|[A-Za-zก-ฮ][.)])(?=[ \t]+\S)"
+    rf"|([•・·●○■◆▪]|\d{{1,3}}(?:[.)](?=[{UNSPACED}【「『《“*])|[、．）])"
+    rf"|{_HAN_NUMBER}[、．]|（(?:\d{{1,3}}|{_HAN_NUMBER})）|\((?:\d{{1,3}}|{_HAN_NUMBER})\)(?=[ \t]*[{UNSPACED}])"
+    r"|[①-⑳])(?=[ \t\u3000]*[^\s、．]))"
+)
 _HASHES = re.compile(r"(#{1,6})[ \t]+\S")
-_BOLD_LINE = re.compile(r"(\*\*|__)[^*_]+\1:?[ \t]*$")
+_BOLD_LINE = re.compile(r"(\*\*|__)[^*_]+\1[:：]?[ \t]*$")
 _MAX_TITLE_WORDS = 8
 
 
@@ -84,14 +93,20 @@ def _classify(lines: list[_Line], at: int) -> tuple[Kind, str, int]:
     if _BOLD_LINE.match(line.text):
         return "heading", "bold", line.start
     if item := _ITEM.match(line.text):
-        marker = item[2]
-        style = marker if len(marker) == 1 else ("1" if marker[0].isdigit() else "a") + marker[-1]
-        return "item", style, line.start + item.end()
+        return "item", _style(item[2] or item[3]), line.start + item.end()
     if line.text.lstrip().startswith("|"):
         return "table", "", line.start
     if style := _title_style(lines, at):
         return "heading", style, line.start
     return "paragraph", "", line.start
+
+
+def _style(marker: str) -> str:
+    """What the markers of one list have in common; that of numbers begins with 1, that of letters with a."""
+    shape = re.sub(_HAN_NUMBER, "一", re.sub(r"\d+", "", re.sub("[①-⑳]", "①", marker)))
+    if re.search(rf"\d|{_HAN_NUMBER}|[①-⑳]", marker):
+        return "1" + shape
+    return "a" + shape[-1] if len(shape) > 1 else shape
 
 
 def _continues(lines: list[_Line], at: int, kind: Kind, indent: int) -> bool:
@@ -105,11 +120,12 @@ def _continues(lines: list[_Line], at: int, kind: Kind, indent: int) -> bool:
 def _title_style(lines: list[_Line], at: int) -> str:
     """The style of a short line that is a heading by its form ("colon" or "title"), else an empty string."""
     text = lines[at].text.strip()
-    if lines[at].indent or len(text.split()) > _MAX_TITLE_WORDS or not (text[0].isupper() or text[0].isdigit()):
+    capital = text[0].isdigit() or (text[0].isalpha() and not text[0].islower())  # scripts without case have no other
+    if lines[at].indent or len(words(text)) > _MAX_TITLE_WORDS or not capital:
         return ""
     if at and not lines[at - 1].blank:
         return ""
-    if text.endswith(":"):
+    if text.endswith((":", "：")):
         return "colon"
     stands_alone = at + 2 < len(lines) and lines[at + 1].blank
-    return "title" if stands_alone and text[-1] not in ".,;!?" else ""
+    return "title" if stands_alone and text[-1] not in ".,;!?。，、；！？" else ""

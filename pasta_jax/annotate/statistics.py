@@ -8,6 +8,7 @@ import numpy as np
 from pasta_jax.data.records import Record
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.clock import geometric_mean
+from pasta_jax.lang.words import words
 from pasta_jax.view.plots import Histogram
 
 
@@ -87,7 +88,7 @@ def statistics(records: Sequence[Record]) -> Statistics:
         chunks=Spread.of([record.forks for record in forked]),
         chunk_tokens=Spread.of([length for record in forked for length in record.chunk_tokens]),
         syncs=Spread.of([record.syncs for record in forked]),
-        topic_words=Spread.of([len(topic.split()) for record in forked for topic in record.topics]),
+        topic_words=Spread.of([len(words(topic)) for record in forked for topic in record.topics]),
         speedup=round(geometric_mean(speedups), 4),
         speedup_mean=round(float(np.mean(speedups)), 4),
         speedup_with_fork=round(geometric_mean([record.speedup for record in forked]), 4) if forked else 1.0,

@@ -13,6 +13,7 @@ from pasta_jax.annotate.outline import TextBlock, outline
 from pasta_jax.lang.lexer import ANNOTATION
 from pasta_jax.lang.program import MIN_CHUNK_WORDS
 from pasta_jax.lang.tags import escape, escape_topic
+from pasta_jax.lang.words import UNSPACED, words
 
 # A block of more than 640 ids is refused. Words and punctuation estimate them: 1.3 ids each, rarely more than 2.
 MAX_CHUNK_IDS = 420
@@ -20,6 +21,7 @@ PROMISE_IDS = 4  # [PROMISE], [/PROMISE:n], [ASYNC] and [/ASYNC]; the topic is e
 MIN_GAIN = 1.1  # estimated ids of the text over the critical path; below it the tags don't pay off
 MAX_REFERRING = 1 / 3  # if a larger share of a group refers back, the group is a sequence
 MIN_PARAGRAPH_WORDS = 20
+_ID = re.compile(rf"[{UNSPACED}]|(?:(?![{UNSPACED}])\w){{1,6}}|[^\w\s]|\n")
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,11 @@ def _items(text: str, blocks: list[TextBlock], at: int, hi: int) -> list[Range]:
         outside = [b for b in between if b.indent <= first.indent and not _under(first, b)]
         if blocks[n].style != first.style or any(b.kind in ("heading", "item") for b in outside):
             break
-        if outside and outside[-1].content.endswith(":") and not _follows(text, blocks[ranges[-1][0]], blocks[n]):
+        if (
+            outside
+            and outside[-1].content.endswith((":", "："))
+            and not _follows(text, blocks[ranges[-1][0]], blocks[n])
+        ):
             break  # lead-in of another list
         if outside and not (first.style[0] == "1" and len(outside) <= 4):
             break  # only numbers continue a list across paragraphs
@@ -138,7 +144,7 @@ def _under(first: TextBlock, block: TextBlock) -> bool:
 
 def _follows(text: str, before: TextBlock, item: TextBlock) -> bool:
     """Whether an item has the number after that of `before`."""
-    numbers = [text[block.start : block.body].rstrip(".)") for block in (before, item)]
+    numbers = [text[block.start : block.body].strip(".)、．（）( ") for block in (before, item)]
     return all(number.isdecimal() for number in numbers) and int(numbers[1]) == int(numbers[0]) + 1
 
 
@@ -147,8 +153,8 @@ def _paragraphs(blocks: list[TextBlock], at: int, hi: int) -> list[Range]:
     ranges: list[Range] = []
     for n in range(max(at, 1), hi):
         paragraph = blocks[n].content
-        fits = blocks[n].kind == "paragraph" and len(paragraph.split()) >= MIN_PARAGRAPH_WORDS
-        if not fits or paragraph.endswith(":") or cues.closing(paragraph):
+        fits = blocks[n].kind == "paragraph" and len(words(paragraph)) >= MIN_PARAGRAPH_WORDS
+        if not fits or paragraph.endswith((":", "：")) or cues.closing(paragraph):
             break
         ranges.append((n, n + 1))
     run = " ".join(blocks[n].content for n, _ in ranges)
@@ -202,7 +208,7 @@ def _sentences(text: str, block: TextBlock) -> list[Candidate]:
 def _pays_off(text: str, candidate: Candidate) -> bool:
     """Whether a fork saves main more ids than its promise costs."""
     body = text[candidate.start : candidate.stop]
-    return len(body.split()) >= MIN_CHUNK_WORDS and _promise_ids(candidate.topic) < _ids(body) <= MAX_CHUNK_IDS
+    return len(words(body)) >= MIN_CHUNK_WORDS and _promise_ids(candidate.topic) < _ids(body) <= MAX_CHUNK_IDS
 
 
 Mark = Candidate | int  # a chunk, or the place of a sync
@@ -231,7 +237,7 @@ def _stands_alone(block: TextBlock) -> bool:
     if block.kind == "heading":
         return not cues.dependent_heading(block.content)
     content = block.content
-    lead_in = content.endswith(":") and not cues.closing(content) and not cues.refers_back(content, "", content)
+    lead_in = content.endswith((":", "：")) and not cues.closing(content) and not cues.refers_back(content, "", content)
     return block.kind == "paragraph" and (lead_in or cues.farewell(content))
 
 
@@ -265,8 +271,11 @@ def _gain(text: str, marks: Sequence[Mark]) -> float:
 
 
 def _ids(text: str) -> int:
-    """The estimated number of ids of a text: one for up to six letters of a word, one for a punctuation mark."""
-    return len(re.findall(r"\w{1,6}|[^\w\s]|\n", text))
+    """The estimated number of ids of a text: one for up to six letters of a word, one for a punctuation mark.
+
+    A letter of a script without blanks between words is one, too.
+    """
+    return len(_ID.findall(text))
 
 
 def _promise_ids(topic: str) -> int:

@@ -1,8 +1,9 @@
 """Prompts that are nearly those of a set: the same words, or most of their runs of three words."""
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+
+from pasta_jax.lang.words import single_words
 
 RUN = 3
 NEAR = 0.6  # Jaccard similarity of the runs: one word of a sentence of 14 differs
@@ -28,5 +29,5 @@ class Near:
 
 def runs_of(text: str) -> set[tuple[str, ...]]:
     """All runs of three words; a shorter text is one run."""
-    words = re.findall(r"\w+", text.casefold())
+    words = single_words(text.casefold())
     return {tuple(words[start : start + RUN]) for start in range(max(len(words) - RUN + 1, 1))} if words else set()

@@ -14,6 +14,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.files import packages
 from pasta_jax.files.jsonl import begins_list, numbered_lines
 from pasta_jax.files.remote import local, path_of
+from pasta_jax.lang.words import words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +99,7 @@ def refuse_for_training(sources: Iterable[str]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Filter:
-    """Which pairs to use. Words are separated by whitespace."""
+    """Which pairs to use. `lang/words.py` says what a word is."""
 
     prompt_words: tuple[int, int]  # fewest and most
     response_words: tuple[int, int]
@@ -114,9 +115,9 @@ def select(pairs: Iterable[Pair], limits: Filter) -> tuple[list[Pair], list[tupl
     left_out: list[tuple[Pair, str]] = []
     for pair in pairs:
         key = prompt_key(pair.system, pair.instruction)
-        if not _within(len(pair.instruction.split()), limits.prompt_words):
+        if not _within(len(words(pair.instruction)), limits.prompt_words):
             left_out.append((pair, "prompt length"))
-        elif not _within(len(pair.response.split()), limits.response_words):
+        elif not _within(len(words(pair.response)), limits.response_words):
             left_out.append((pair, "response length"))
         elif pair.instruction in evaluation:
             left_out.append((pair, "evaluation prompt"))
@@ -188,8 +189,8 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
                     number += 1
                     yield f"record {number}", row
     except (pyarrow.ArrowException, ValueError) as error:
-        words = " ".join(str(error).split())[:120]
-        raise PastaError(f"{path}: not a readable Parquet file ({words}); write it again") from None
+        reason = " ".join(str(error).split())[:120]
+        raise PastaError(f"{path}: not a readable Parquet file ({reason}); write it again") from None
 
 
 def _tfds_rows(source: str) -> Iterator[Row]:
@@ -202,9 +203,9 @@ def _tfds_rows(source: str) -> Iterator[Row]:
     try:
         rows = tfds.data_source(name, split=split, download=False)
     except Exception as error:  # TFDS raises exceptions of many types, AssertionError among them
-        words = " ".join(str(error).split())[:160]
+        reason = " ".join(str(error).split())[:160]
         raise PastaError(
-            f"{source}: TFDS can't read it ({words}); prepare it with file_format='array_record'"
+            f"{source}: TFDS can't read it ({reason}); prepare it with file_format='array_record'"
         ) from None
     for number in range(len(rows)):
         yield f"record {number + 1}", {key: _from_tfds(value) for key, value in rows[number].items()}

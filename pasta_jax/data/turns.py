@@ -3,6 +3,7 @@
 import re
 
 from pasta_jax.data.pairs import SPEAKERS, Pair, is_text
+from pasta_jax.lang.words import words
 
 # Words by which a later question refers to earlier turns, and those with which one that doesn't may begin.
 _REFERS = re.compile(
@@ -49,5 +50,8 @@ def later_pairs(row: object, source: str, place: str) -> list[Pair]:
 
 def stands_alone(question: str) -> bool:
     """Whether a later question refers to nothing before it, as far as its words tell."""
-    words = len(question.split())
-    return words > 4 and bool(_ASKS.match(question)) and not (_REFERS.search(question) or _OPENS.match(question))
+    return (
+        len(words(question)) > 4
+        and bool(_ASKS.match(question))
+        and not (_REFERS.search(question) or _OPENS.match(question))
+    )

@@ -18,6 +18,7 @@ from jax import lax
 
 from pasta_jax.decode.state import DecodeState, LoopSpec, TopicIds, Topics
 from pasta_jax.lang.grammar import BEGINS, BLANK, EXTENDS, SEVERAL, TEXT
+from pasta_jax.lang.words import is_mark
 from pasta_jax.tokenizers.tokenizer import Tokenizer
 from pasta_jax.weights.rules import Rules
 
@@ -57,10 +58,11 @@ def kind_of(text: str) -> int:
 
 
 def spelling(piece: bytes) -> bytes:
-    """The letters and digits of an id in lower case, and bytes of characters that several ids share as they are: so the
-    spelling of a text is the concatenation of those of its ids."""
+    """The letters, their marks and the digits of an id in lower case, and bytes of characters that several ids share as
+    they are: so the spelling of a text is the concatenation of those of its ids."""
     text = piece.decode("utf-8", "surrogateescape").casefold()
-    return "".join(char for char in text if char.isalnum() or char in SHARED).encode("utf-8", "surrogateescape")
+    spelled = (char for char in text if char.isalnum() or char in SHARED or is_mark(char))
+    return "".join(spelled).encode("utf-8", "surrogateescape")
 
 
 def limits_topics(rules: Rules) -> bool:

@@ -15,12 +15,13 @@ from pasta_jax.judges.checked import spelling
 from pasta_jax.judges.offline import repetition
 from pasta_jax.judges.rules import Rule, share
 from pasta_jax.lang.program import MAX_TOPIC_WORDS, Program, Sync
+from pasta_jax.lang.words import words
 from pasta_jax.models.tag_rows import WORDS
 
 # Text that looks like a tag, and a word of a tag's initial row where a tag belongs: by itself at the end of a thread's
 # text. In "Drink water. end" the word was meant to be [/ASYNC].
 _LOOKALIKE = re.compile(r"</?(?:async|sync|promise)\b|\[/?(?:ASYNC|SYNC|PROMISE)\b")
-_TAG_WORDS = sorted({word.strip() for words in WORDS.values() for word in words})
+_TAG_WORDS = sorted({word.strip() for several in WORDS.values() for word in several})
 _STRAY = re.compile(rf"(?:^|[.!?:;,)\n*])\s*(?:{'|'.join(_TAG_WORDS)})\s*$")
 
 
@@ -66,7 +67,7 @@ def figures(answers: Sequence[SystemAnswer], rules: Mapping[str, Sequence[Rule]]
         malformed_unmasked=_mean([unmasked for unmasked in map(_unmasked, answers) if unmasked is not None]),
         chunks=len(chunks) / max(len(forked), 1),
         distinct_topics=_share(forked, has_distinct_topics),
-        short_topics=_share(chunks, lambda chunk: 1 <= len(chunk.topic.split()) <= MAX_TOPIC_WORDS),
+        short_topics=_share(chunks, lambda chunk: 1 <= len(words(chunk.topic)) <= MAX_TOPIC_WORDS),
         leaks=_share(answers, leaks_a_tag) or 0.0,
         promised=_mean(promised),
         length=_mean(length),

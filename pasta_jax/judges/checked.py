@@ -21,26 +21,26 @@ likely token by token. An empty answer is worth 0. The difference of two sums, r
 
 import dataclasses
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 
 from pasta_jax.judges.judge import Entry, Verdict, from_probability
 from pasta_jax.judges.offline import repetition
 from pasta_jax.judges.rules import Rule, share
 from pasta_jax.judges.settings import Checks
+from pasta_jax.lang.words import is_mark, words
 
 LogProbabilities = Callable[[Sequence[tuple[str, str]]], Sequence[float]]  # of (question, answer): nats per token
 Fit = Callable[[str, str], float]  # of a question and an answer
 
 
 def spelling(topic: str) -> str:
-    """The letters and digits of a topic, case aside: topics are different if these are."""
-    return re.sub(r"[\W_]", "", topic).casefold()
+    """The letters, marks and digits of a topic, case aside: topics are different if these are."""
+    return "".join(char for char in topic if char.isalnum() or is_mark(char)).casefold()
 
 
 def new_words(text: str) -> float:
     """The words of a text without its share of repeated 4-grams."""
-    return len(text.split()) * (1.0 + repetition("", text)) if text.strip() else 0.0
+    return len(words(text)) * (1.0 + repetition("", text)) if text.strip() else 0.0
 
 
 @dataclasses.dataclass

@@ -11,6 +11,7 @@ from pasta_jax.judges.minilm import cosine, load_minilm
 from pasta_jax.judges.offline import comparing, likelihoods, repetition, rules_followed
 from pasta_jax.judges.rules import rules_of
 from pasta_jax.judges.settings import CheckedSettings, JudgeName
+from pasta_jax.lang.words import words
 from pasta_jax.train.loss import Scoring, log_probabilities
 from pasta_jax.train.trainable import product_dtype
 from pasta_jax.weights.prepare import platform_dtype
@@ -31,7 +32,7 @@ def judge_of(name: JudgeName, checked: CheckedSettings, rules_source: str, scale
         case "repetition":
             return comparing(repetition, scale)
         case "shorter":  # what any other judge must beat: length alone; an empty answer is the worst
-            return comparing(lambda _, answer: -(len(answer.split()) or 10**6), scale)
+            return comparing(lambda _, answer: -(len(words(answer)) or 10**6), scale)
 
 
 def checked_judge(settings: CheckedSettings, rules_source: str) -> CheckedJudge:

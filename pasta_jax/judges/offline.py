@@ -5,7 +5,6 @@ it agrees with known preferences no more than chance does (docs/results/judges.m
 """
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -16,6 +15,7 @@ from pasta_jax.data.repetition import repeated
 from pasta_jax.judges.judge import TIE, Entry, Judge, Verdict, from_probability
 from pasta_jax.judges.rules import Rule, share
 from pasta_jax.lang.structure import NO_LABEL, PREDICTED
+from pasta_jax.lang.words import plain_words
 from pasta_jax.toy.task import Problem
 from pasta_jax.weights.model import Model
 
@@ -56,7 +56,7 @@ def comparing(measure: Measure, scale: float) -> Judge:
 
 def repetition(question: str, answer: str) -> float:
     """Minus the share of word 4-grams that occurred before in the answer; an empty answer is the worst."""
-    words = re.findall(r"\w+", answer.casefold())
+    words = plain_words(answer.casefold())
     return -repeated(words) if words else -1.0
 
 

@@ -11,6 +11,7 @@ from pasta_jax.lang.lexer import ANNOTATION, SURFACE
 from pasta_jax.lang.linear import Block, as_ids, scan
 from pasta_jax.lang.stream import Event, StreamParser
 from pasta_jax.lang.tags import MAX_TENS, TagIds, escape, promise_tag, tens_for
+from pasta_jax.lang.words import words
 
 MAX_TOPIC_WORDS = 3
 MIN_CHUNK_WORDS = 5
@@ -266,7 +267,7 @@ def _rule_errors(item: Text | Sync | _ParsedChunk, tokenizer: Tokenizer | None) 
     if not isinstance(item, _ParsedChunk):
         return []
     errors = []
-    topic_words, chunk_words = len(item.topic.split()), len(item.text.split())
+    topic_words, chunk_words = len(words(item.topic)), len(words(item.text))
     if not topic_words:
         errors.append(_error(item.promise, TOPIC_EMPTY, f"name the chunk in one to {MAX_TOPIC_WORDS} words"))
     if topic_words > MAX_TOPIC_WORDS:

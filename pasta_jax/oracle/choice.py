@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-import re
+import unicodedata
 from collections.abc import Sequence
 
 import jax
@@ -141,9 +141,18 @@ def in_last_word(topic: tuple[int, ...], request: Request, tokenizer: Tokenizer)
 
 
 def spelled(ids: Sequence[int], tokenizer: Tokenizer) -> bytes:
-    """The letters and digits of a topic in lower case; bytes of characters that several ids share stay."""
+    """The letters, accents, vowel signs and digits of a topic in lower case; bytes that are no characters stay."""
     texts = [tokenizer.piece(id).decode("utf-8", "surrogateescape").casefold() for id in ids]
-    return re.sub(r"[^\w\udc80-\udcff]|_", "", "".join(texts)).encode("utf-8", "surrogateescape")
+    spelled = [
+        char
+        for char in "".join(texts)
+        if unicodedata.category(char)[0] in "LN" or "\udc80" <= char <= "\udcff" or _accent(char)
+    ]
+    return "".join(spelled).encode("utf-8", "surrogateescape")
+
+
+def _accent(char: str) -> bool:
+    return unicodedata.category(char) in ("Mn", "Mc") and not unicodedata.name(char, "").startswith("VARIATION SEL")
 
 
 def pick(logits_V: np.ndarray, legal_V: np.ndarray, rules: Rules, thread: int, number: int) -> int:

@@ -9,9 +9,10 @@ from pasta_jax.annotate.form import keep, kind_of, refusal
 from pasta_jax.annotate.settings import FormFilter
 from pasta_jax.annotate.verify import Refusal
 from pasta_jax.data.records import Record
+from tests.annotate.languages import ANSWERS, annotated
 from tests.helpers.records import record_of
 
-LIMITS = FormFilter(max_chunks=3, max_chunk_tokens=60, min_speedup=1.25, max_repetition=0.2, unforked=0.5)
+LIMITS = FormFilter(ascii=True, max_chunks=3, max_chunk_tokens=60, min_speedup=1.25, max_repetition=0.2, unforked=0.5)
 ITEMS = {"Water": "drink some of it every day.", "Sleep": "eight hours of it are best.", "Sport": "run, swim or row."}
 
 
@@ -47,6 +48,18 @@ def plain(text: str, question: str = "What is it?", id: str = "1") -> Record:
 def test_each_refusal(items, reason):
     limits = dataclasses.replace(LIMITS, max_chunks=3 if reason == "too many chunks" else 9)
     assert refusal(limits, record(items)) == reason
+
+
+def test_other_languages_are_kept_if_the_filter_says_so():
+    limits = dataclasses.replace(LIMITS, ascii=False, max_chunk_tokens=600)
+    for name in ("chinese", "japanese", "thai", "german"):
+        question, answer, _ = ANSWERS[name]
+        assert refusal(LIMITS, annotated(question, answer)) == "not ASCII"
+        assert refusal(limits, annotated(question, answer)) is None, name
+        cut = answer.rstrip("。.")[:-1] + "咖啡" * (name != "thai")
+        assert refusal(limits, annotated(question, cut)) == (None if name == "thai" else "answer breaks off")
+        again = answer + answer.splitlines()[2] * 9 + "。"
+        assert refusal(limits, annotated(question, again)) == "repeats itself"
 
 
 def test_a_chunk_without_a_name_is_refused():

@@ -184,6 +184,8 @@ def test_kinds_and_spellings():
     assert len({kind_of(text) for text in ("a b", "", " a b", "\n", "\na", "a\r")}) == 1
     assert len({kind_of(text) for text in ("a", " a", " ", "")}) == 4
     assert spelling(" Größe-2_x\n".encode()) == "grösse2x".encode()
+    assert spelling("กิน".encode()) != spelling("กัน".encode())  # vowel signs are no letters, but make other words
+    assert spelling("☀️ 1️⃣".encode()) == b"1"
     character = "数".encode()
     assert spelling(b" " + character[:1]) + spelling(character[1:]) == character
 

@@ -10,6 +10,8 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
+from pasta_jax.lang.words import first_words
+
 OPENING = "1."  # the skeleton's first characters: a small model would else begin with a sentence about it
 
 _SKELETON = """\
@@ -61,7 +63,7 @@ def parse_skeleton(text: str, most: int, words: int) -> list[Point]:
         match = _LINE.match(line)
         if match is None:
             continue
-        title = " ".join(_MARKUP.sub("", match[2]).partition(":")[0].split()[:words]).rstrip(" .;,")
+        title = first_words(re.split("[:：]", _MARKUP.sub("", match[2]))[0], words).rstrip(" .;,。；，")
         number = int(match[1][:4])
         if title and all(number != point.number and title.casefold() != point.title.casefold() for point in points):
             points.append(Point(number, title))
