@@ -17,8 +17,8 @@ from rich.console import Console
 from pasta_jax.decode import generate as decoding
 from pasta_jax.decode.request import Event, Request, Result, template
 from pasta_jax.decode.settings import DecodeConfig, RequestSettings
+from pasta_jax.decode.stop_texts import Reading, Stops, stop_texts
 from pasta_jax.decode.trace import Thread, Trace
-from pasta_jax.decode.transcript import Transcript
 from pasta_jax.device import compilation_cache
 from pasta_jax.errors import PastaError
 from pasta_jax.files.hub import is_id
@@ -45,6 +45,7 @@ class Options(RequestSettings):
     """How prompts are answered: these, `max_tokens`, `sequential`, and the rules of pasta_jax/weights/rules.py."""
 
     system: str = ""  # system message; empty: the model family's default
+    stop: Stops = None  # a text, or up to four: an answer ends before the first of them
     chat: bool = True  # False: continue a text prompt as it is instead of putting it into the chat template
     rows: Threads = 8  # threads of a prompt decoded at a time
     lanes: Lanes | None = None  # prompts decoded at a time; None: all, but at most MOST_LANES
@@ -138,15 +139,15 @@ def generate(model: Model, prompt: Prompt | Sequence[Prompt], **options: object)
 
     A prompt is text (a user's question), a list of token ids, or a list of messages, either (role, text) pairs or
     {"role": ..., "content": ...}. Options, with their defaults: max_tokens=512, sequential=None (decode in parallel if
-    the model was trained to), system="", chat=True, rows=8, lanes=None, and the rules of an answer, such as
+    the model was trained to), system="", stop=None, chat=True, rows=8, lanes=None, and the rules of an answer, such as
     temperature, top_k, top_p, seed and max_topic_words (docs/API.md has them all). A rule that is None is what the
     model's generation_config.json states, else its default: greedy decoding with the language's own rules. Equal
     prompts with equal options have equal answers.
     """
     single = _is_single(prompt)
-    requests, config = _requests(model, [prompt] if single else prompt, options)
+    requests, config, stops = _requests(model, [prompt] if single else prompt, options)
     with _compiling_is_announced():
-        answers = [_answer(result) for result in decoding.generate(model, requests, config)]
+        answers = [_answer(result) for result in decoding.generate(model, requests, config, stops)]
     return answers[0] if single else answers
 
 
@@ -156,8 +157,8 @@ def stream(model: Model, prompt: Prompt | Sequence[Prompt], **options: object) -
     Events of several threads and prompts are interleaved: `event.request` is the index of the prompt, `event.thread`
     the thread (0 is main), `event.text` what the token adds to the text of its thread.
     """
-    requests, config = _requests(model, [prompt] if _is_single(prompt) else prompt, options)
-    items = decoding.stream(model, requests, config, STREAM_STEPS)
+    requests, config, stops = _requests(model, [prompt] if _is_single(prompt) else prompt, options)
+    items = decoding.stream(model, requests, config, STREAM_STEPS, stops=stops)
 
     def answered() -> Iterator[Event | Answer]:
         with _compiling_is_announced():
@@ -171,13 +172,9 @@ def stream_text(model: Model, prompt: Prompt, **options: object) -> Iterator[str
     items = stream(model, [prompt], **options)
 
     def pieces() -> Iterator[str]:
-        transcript = Transcript(model.tokenizer.tags)
+        reading = Reading(model.tokenizer.tags, stop_texts(options.get("stop")))
         for item in items:
-            if isinstance(item, Event):
-                text = transcript.push(item.thread, item.token, item.step, item.text)
-            else:
-                text = transcript.rest(item.text)
-            if text:
+            if text := reading.push(item) if isinstance(item, Event) else item.text[len(reading.text) :]:
                 yield text
 
     return pieces()
@@ -204,8 +201,8 @@ def _is_pair(item: object) -> bool:
 
 def _requests(
     model: Model, prompts: Sequence[Prompt], options: dict[str, object]
-) -> tuple[list[Request], DecodeConfig]:
-    """Requests, and how to decode them."""
+) -> tuple[list[Request], DecodeConfig, tuple[str, ...]]:
+    """Requests, how to decode them, and the texts that end their answers."""
     chosen = settings.read(options, Options, "generate")
     sequential = model.positions is None if chosen.sequential is None else chosen.sequential
     unasked = template(chosen, model.defaults, sequential)
@@ -217,7 +214,7 @@ def _requests(
             raise PastaError(f"prompt {number}: {error}") from None
         requests.append(dataclasses.replace(unasked, prompt_ids=tuple(ids), text=text))
     lanes = chosen.lanes or max(1, min(len(requests), MOST_LANES))
-    return requests, DecodeConfig(lanes=lanes, rows=chosen.rows, slots=0, widths=WIDTHS)
+    return requests, DecodeConfig(lanes=lanes, rows=chosen.rows, slots=0, widths=WIDTHS), stop_texts(chosen.stop)
 
 
 def _encode(model: Model, prompt: Prompt, chat: bool, system: str) -> tuple[list[int], str]:

@@ -90,6 +90,43 @@ def test_the_text_is_streamed_in_reading_order_and_known_by_thread(model):
     ]  # fmt: skip
 
 
+def test_an_answer_ends_before_the_first_stop_text_in_reading_order(model):
+    options = QUICK | {"max_tokens": 40}
+    prompts = ["why?", "how?"]
+    whole = [answer.text for answer in pasta.generate(model, prompts, **options)]
+    assert pasta.generate(model, prompts, stop=[], **options)[0].text == whole[0]
+    for stop in [whole[0][3:5], whole[0][-1], whole[1][2], "absent", [whole[0][4:6], whole[1][5:9], whole[0][1:4]]]:
+        expected = [until(text, [stop] if isinstance(stop, str) else stop) for text in whole]
+        answers = pasta.generate(model, prompts, stop=stop, **options)
+        assert [answer.text for answer in answers] == expected
+        for answer, text in zip(answers, whole, strict=True):
+            assert answer.finish_reason == "stop" or answer.text == text
+        items = list(pasta.stream(model, prompts, stop=stop, **options))
+        streamed = {item.index: item for item in items if isinstance(item, pasta.Answer)}
+        for index, prompt in enumerate(prompts):
+            assert streamed[index].text == expected[index]
+            assert "".join(pasta.stream_text(model, prompt, stop=stop, **options)) == expected[index]
+            tokens = [item.token for item in items if isinstance(item, pasta.Event) and item.request == index]
+            trace = streamed[index].trace
+            assert tokens == trace.token[: len(tokens)].tolist()
+            assert len(trace.token) <= 40
+
+
+def test_a_stopped_answer_is_not_decoded_to_its_end(model):
+    whole = pasta.generate(model, "why?", max_tokens=200, temperature=1.0, rows=3, sequential=True)
+    stopped = pasta.generate(
+        model, "why?", max_tokens=200, temperature=1.0, rows=3, sequential=True, stop=whole.text[1]
+    )
+    assert len(whole.trace.token) == 200
+    assert len(stopped.trace.token) < 40
+
+
+def until(text: str, stops: list[str]) -> str:
+    """The text before the stop text that is complete first."""
+    ends = [(text.index(stop) + len(stop), text.index(stop)) for stop in stops if stop in text]
+    return text[: min(ends)[1]] if ends else text
+
+
 def test_compiling_is_announced(model, monkeypatch):
     said = threading.Event()
     monkeypatch.setattr(progress, "say", lambda line: line.startswith("compiling") and said.set())
@@ -192,6 +229,8 @@ def test_the_package_exports_the_api():
     [
         (" ", {}, "prompt 0: the text is blank; write a question"),
         (["why?", ""], {}, "prompt 1: the text is blank"),
+        ("why?", {"stop": ""}, "stop"),
+        ("why?", {"stop": ["a"] * 5}, "stop"),
         (None, {}, "prompt 0: expected text, token ids or messages, got NoneType"),
         ([None], {}, "prompt 0: expected text"),
         ([[]], {}, "prompt 0: empty"),

@@ -11,6 +11,7 @@ from pasta_jax.decode.interpreter import Script
 from pasta_jax.decode.request import Event, Request, Result
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import LoopSpec, empty_state
+from pasta_jax.decode.stop_texts import Reading
 from pasta_jax.decode.topics import limits_topics, topic_ids
 from pasta_jax.device import devices
 from pasta_jax.errors import PastaError
@@ -20,13 +21,17 @@ from pasta_jax.models.parameters import Params, is_stacked
 from pasta_jax.weights.model import Model
 
 PREFIXES = (128, 192, 256, 384, *(512 << n for n in range(16)))  # runs of slots that attention may read
+STOP_STEPS = 16  # most steps that an answer with stop texts is decoded beyond one
 POOL = 256  # fewest slots of a pool; each next size is twice as large
 CPU_PIECE, PIECE = 64, 256  # tokens of a prompt written at once; an accelerator needs more to be busy
 
 
-def generate(model: Model, requests: Sequence[Request], config: DecodeConfig) -> list[Result]:
+def generate(
+    model: Model, requests: Sequence[Request], config: DecodeConfig, stops: Sequence[str] = ()
+) -> list[Result]:
     """Answer all requests; results in the order of the requests."""
-    results = (item for item in stream(model, requests, config, round_steps=256) if isinstance(item, Result))
+    steps = STOP_STEPS if stops else 256
+    results = (item for item in stream(model, requests, config, steps, stops=stops) if isinstance(item, Result))
     return sorted(results, key=lambda result: result.request)
 
 
@@ -36,13 +41,15 @@ def stream(
     config: DecodeConfig,
     round_steps: int,
     script: Script | None = None,
+    stops: Sequence[str] = (),
 ) -> Iterator[Event | Result]:
     """Yield events as tokens are fed, read from the device every `round_steps` steps, and each result when it is ready.
 
     Requests that cannot be answered are refused by the call itself, before the first item. Requests beyond the lanes
     wait; a lane is refilled as soon as its request ends, without affecting the other lanes. A prompt whose beginning a
     lane already holds copies it from there: several answers to one prompt cost one prefill. With a script (replay.py),
-    every request needs a lane of its own and follows its program.
+    every request needs a lane of its own and follows its program. An answer ends before the first of `stops`, texts, in
+    reading order; its trace may hold some tokens more, as the device decodes whole rounds.
     """
     if script is not None and config.lanes < len(requests):
         raise PastaError(f"lanes {config.lanes}: a replay needs one lane per program; set lanes to {len(requests)}")
@@ -59,7 +66,7 @@ def stream(
         topics=any(limits_topics(request.rules) for request in with_topics),
     )
     require_memory(model, lanes, slots)
-    return _stream(model, requests, spec, lanes, slots, round_steps, script)
+    return _stream(model, requests, spec, lanes, slots, round_steps, script, stops)
 
 
 def _stream(
@@ -70,12 +77,37 @@ def _stream(
     slots: int,
     round_steps: int,
     script: Script | None,
+    stops: Sequence[str],
 ) -> Iterator[Event | Result]:
     loop = DeviceLoop(model, spec, lanes, slots, script)
     for number, request in enumerate(requests):
         loop.submit(number, request, round_steps)
-    while loop.is_busy:
+    while loop.is_busy and not stops:
         yield from loop.round()
+    readings = [Reading(spec.tags, stops) for _ in requests]
+    while loop.is_busy:
+        yield from _up_to_stop(loop, readings)
+
+
+def _up_to_stop(loop: DeviceLoop, readings: Sequence[Reading]) -> Iterator[Event | Result]:
+    """A round without what comes after stop texts; an answer that has come to one ends with the round."""
+    stopped: dict[int, Result | None] = {}
+    for item in loop.round():
+        reading = readings[item.request]
+        if isinstance(item, Event):
+            if not reading.stopped:
+                reading.push(item)
+                yield item
+            if reading.stopped:
+                stopped[item.request] = None
+        elif reading.stopped:
+            stopped[item.request] = item
+        else:
+            reading.finish(item.text)
+            yield dataclasses.replace(item, text=reading.text, finish_reason="stop") if reading.stopped else item
+    for number, result in stopped.items():
+        result = result or loop.cancel(number)
+        yield dataclasses.replace(result, text=readings[number].text, finish_reason="stop")
 
 
 def require_memory(model: Model, lanes: int, slots: int) -> None:

@@ -5,39 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from pasta_jax.decode.request import Event, Result
-from pasta_jax.decode.transcript import Transcript
+from pasta_jax.decode.stop_texts import Reading
 from pasta_jax.lang.tags import TagIds
-
-
-class Cut:
-    """Text up to the first of some stop texts, in pieces: what may be the beginning of one is held back."""
-
-    def __init__(self, stops: Sequence[str]):
-        self._stops = stops
-        self._held = ""
-        self.ended = False
-
-    def push(self, text: str) -> str:
-        """The text that is certain to precede a stop text."""
-        if self.ended or not self._stops:
-            return "" if self.ended else text
-        text = self._held + text
-        # The stop text that is complete first ends the answer, so that its division into pieces doesn't matter.
-        found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
-        if found:
-            self.ended, self._held = True, ""
-            return text[: min(found)[1]]
-        longest = max(len(stop) for stop in self._stops) - 1
-        held = next(
-            (n for n in range(min(longest, len(text)), 0, -1) if any(s.startswith(text[-n:]) for s in self._stops)), 0
-        )
-        self._held = text[len(text) - held :]
-        return text[: len(text) - held]
-
-    def flush(self) -> str:
-        """What was held back, at the answer's end."""
-        text, self._held = self._held, ""
-        return text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,16 +22,19 @@ class Choice:
 
     def __init__(self, tags: TagIds, stops: Sequence[str], threads: bool):
         self._tags, self._threads = tags, threads
-        self._transcript = Transcript(tags)
-        self._cut = Cut(stops)
-        self.text = ""  # what was returned so far, in reading order
+        self._reading = Reading(tags, stops)
         self.result: Result | None = None
         self.expired = False  # True: it had no token yet when the time for answers was over
 
     @property
     def stopped(self) -> bool:
         """Whether a stop text was found: nothing more is returned."""
-        return self._cut.ended
+        return self._reading.stopped
+
+    @property
+    def text(self) -> str:
+        """What was returned so far, in reading order."""
+        return self._reading.text
 
     @property
     def ended(self) -> bool:
@@ -71,18 +43,17 @@ class Choice:
 
     def push(self, event: Event) -> list[Delta]:
         """What an event adds."""
-        threads = len(self._transcript.threads)
-        main = len(self._transcript.threads[0].text)
-        certain = self._cut.push(self._transcript.push(event.thread, event.token, event.step, event.text))
-        self.text += certain
+        transcript = self._reading.transcript
+        threads, main = len(transcript.threads), len(transcript.threads[0].text)
+        certain = self._reading.push(event)
         if not self._threads:
             return [Delta(certain)] if certain else []
-        if len(self._transcript.threads) > threads:
-            new = self._transcript.threads[-1]
+        if len(transcript.threads) > threads:
+            new = transcript.threads[-1]
             return [
                 Delta("", {"thread": new.number, "topic": new.topic, "promised": 10 * new.tens, "step": event.step})
             ]
-        thread = self._transcript.threads[event.thread]
+        thread = transcript.threads[event.thread]
         about = {"thread": event.thread, "step": event.step}
         if event.thread:
             about |= {"topic": thread.topic, "promised": 10 * thread.tens}
@@ -97,11 +68,7 @@ class Choice:
     def finish(self, result: Result) -> list[Delta]:
         """What is left when the answer has ended."""
         self.result = result
-        if self.stopped:
-            return []
-        rest = self._cut.push(self._transcript.rest(result.text))
-        rest += self._cut.flush()
-        self.text += rest
+        rest = self._reading.finish(result.text)
         return [Delta(rest)] if rest and not self._threads else []
 
     @property

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from pasta_jax.decode.stop_texts import Stops, stop_texts
 from pasta_jax.errors import PastaError
 from pasta_jax.files.validated import Count, Positive, Share, located, parse_json
 from pasta_jax.weights.rules import MODELS_OWN, Given, optional
@@ -40,7 +41,6 @@ IGNORED = {
 }  # fmt: skip
 
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-Stop = Annotated[str, Meta(min_length=1, max_length=256)]
 OURS = [name for name in MODELS_OWN if name not in ("temperature", "top_p")]  # which are OpenAI's
 Choices = Annotated[int, Meta(ge=1, le=128)]
 
@@ -108,7 +108,7 @@ class Body:
     prompt: str | list[Count | str | list[Count]] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    stop: Stop | Annotated[list[Stop], Meta(max_length=4)] | None = None
+    stop: Stops = None
     max_tokens: Positive | None = None
     max_completion_tokens: Positive | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
@@ -120,7 +120,7 @@ class Body:
     @property
     def stops(self) -> tuple[str, ...]:
         """The texts that end an answer."""
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        return stop_texts(self.stop)
 
     @property
     def extension(self) -> Extension:

@@ -13,8 +13,9 @@ from pasta_jax.decode.engine import Cancelled, QueueFull
 from pasta_jax.decode.generate import loop_spec
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
+from pasta_jax.decode.stop_texts import Cut
 from pasta_jax.errors import PastaError
-from pasta_jax.serve.choice import Choice, Cut
+from pasta_jax.serve.choice import Choice
 from pasta_jax.serve.guard import Guard, host_of, is_loopback
 from pasta_jax.serve.protocol import read_body
 from pasta_jax.serve.server import bound, key_from
