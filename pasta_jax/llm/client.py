@@ -34,6 +34,7 @@ RETRY_STATUS = frozenset({408, 409, 425, 429, *range(500, 600)})
 FATAL_STATUS = frozenset({*range(300, 400), 401, 402, 403, 404})  # every other request would fail the same way
 INVALID_KEY = ("API key not valid", "API_KEY_INVALID")  # Gemini's status is 400 then
 PLAIN = (("user", "Reply with one word: yes"),)  # what any endpoint answers
+REFUSED = 2  # retries of a connection that is refused before any was accepted: no server is there
 IN_A_ROW = 10  # requests without an answer, each after all its retries, that end the run
 
 
@@ -52,9 +53,10 @@ class Refused(LLMError):
 class Unavailable(LLMError):
     """No answer for a reason that may pass: no connection, a timeout, a busy server."""
 
-    def __init__(self, reason: str, detail: str, after: float | None = None):
+    def __init__(self, reason: str, detail: str, after: float | None = None, refused: bool = False):
         super().__init__(reason, detail)
         self.after = after  # the pause in seconds that the server asked for
+        self.refused = refused  # nothing listens at the address
 
 
 class EndpointError(PastaError):
@@ -118,6 +120,7 @@ class Client:
         self._next_start = 0.0
         self._limit_name = "max_tokens"  # of the parameter; newer models of OpenAI know max_completion_tokens only
         self._failed_in_a_row = 0
+        self._reached = False  # whether anything has listened at the address
         self._outage = ""  # why the run ended
         self.usage = Usage(dollars=endpoint.dollars(0, 0))
 
@@ -152,15 +155,15 @@ class Client:
             raise (self.give_up(error) if down else error) from None
         answer = CachedAnswer(key, text, tokens_in, tokens_out)
         with self._lock:
-            self._failed_in_a_row = 0
+            self._failed_in_a_row, self._reached = 0, True
             self.usage.add(cost_of([answer], e), e)
         self._cache.put(answer)
         return text
 
-    def give_up(self, error: Unavailable) -> EndpointDown:
+    def give_up(self, error: Unavailable, first: str = "") -> EndpointDown:
         """Stop all threads. The error to raise, which names the first cause in whichever thread it is raised."""
         with self._lock:
-            self._outage = self._outage or f"{self._endpoint.url}: {error}; rerun the command to resume"
+            self._outage = self._outage or f"{self._endpoint.url}: {error}; {first}rerun the command to resume"
         self.stop()
         return EndpointDown(self._outage)
 
@@ -195,6 +198,9 @@ class Client:
             except Unavailable as error:
                 if attempt == self._endpoint.retries:
                     raise Unavailable(error.reason, f"{error.detail}, {attempt + 1} times") from None
+                self._reached |= not error.refused
+                if attempt == REFUSED and not self._reached:
+                    raise self.give_up(error, "start the server or set the endpoint's url, and ") from None
                 self._back_off(attempt, error)
                 attempt += 1
 
@@ -240,8 +246,10 @@ class Client:
         except sdk.APITimeoutError:
             raise Unavailable("timeout", f"no answer within {e.timeout_s:g} s") from None
         except sdk.APIConnectionError as error:
-            raise Unavailable("no connection", self._redacted(str(error.__cause__ or error))) from None
+            detail = self._redacted(str(error.__cause__ or error))
+            raise Unavailable("no connection", detail, refused="refused" in detail.lower()) from None
         except sdk.APIStatusError as error:
+            self._reached = True
             raise self._failure(error.status_code, error.response) from None
         except (ValueError, RecursionError):
             raise Unavailable("invalid JSON", "the response is not JSON") from None

@@ -71,6 +71,22 @@ def test_a_slow_or_absent_server_is_unavailable(client):
         absent.chat(ask())
 
 
+def test_an_address_where_nothing_listens_ends_the_run_soon_and_is_named_at_once(client, capsys):
+    absent = client(lambda *_: good("yes"), url="http://127.0.0.1:9", retries=6)
+    with pytest.raises(EndpointDown, match=r"http://127\.0\.0\.1:9: no connection: .*refused; start the server or set"):
+        absent.chat(ask())
+    assert absent.time.slept == pytest.approx([1, 2], abs=0.01)
+    assert "http://127.0.0.1:9: no connection" in capsys.readouterr().err
+
+
+def test_a_server_that_was_there_is_waited_for(client):
+    one = client(lambda *_: good("yes"), retries=4)
+    assert one.chat(ask()) == "yes"
+    one.server.__exit__(None, None, None)
+    with pytest.raises(Unavailable, match="5 times"):
+        one.chat(ask(1))
+
+
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
