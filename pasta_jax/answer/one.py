@@ -1,6 +1,5 @@
 """Answer one prompt: print the answer while it is decoded, or at reading speed, then what it took."""
 
-import dataclasses
 import json
 import sys
 import time
@@ -19,35 +18,20 @@ from pasta_jax.progress import doing, quiet, say
 from pasta_jax.view.terminal import figures
 
 
-@dataclasses.dataclass(frozen=True)
-class FirstToken:
-    """When the first token came, as time.perf_counter(), and the seconds of compiling before it."""
-
-    time: float
-    compiling: float
-
-    @staticmethod
-    def now() -> "FirstToken":
-        """It came just now."""
-        return FirstToken(time.perf_counter(), compilation_cache.seconds())
-
-
 def answer_one(
     job: Job, items: Iterator[Event | Result], tags: TagIds, sequential: bool, loaded: float
 ) -> AnswerRecord:
     """Print one answer while it is decoded, then write and summarise it."""
-    result, first_token = print_answer(job, items, tags, sequential)
+    result, (came, compiling) = print_answer(job, items, tags, sequential)
     record = record_of(job, result, sequential)
     if job.as_json:
-        times = {"load_s": round(loaded - job.started, 3), "compile_s": round(first_token.compiling, 3)}
+        times = {"load_s": round(loaded - job.started, 3), "compile_s": round(compiling, 3)}
         print(json.dumps(record.fields() | times, ensure_ascii=False))
     if job.outputs.output is not None:
         write_records(job.outputs.output, [record])
     write_pictures(job, result)
-    first_s, load_s = first_token.time - job.started, loaded - job.started
-    waited = (
-        f"first token after {first_s:.1f} s, {load_s:.1f} s of them loading, {first_token.compiling:.1f} s compiling"
-    )
+    first_s, load_s = came - job.started, loaded - job.started
+    waited = f"first token after {first_s:.1f} s, {load_s:.1f} s of them loading, {compiling:.1f} s compiling"
     if shows_threads(job, sequential):
         console_of(job).print(figures(rows_of(job, record) | {"start": waited}))
     else:
@@ -69,8 +53,9 @@ def console_of(job: Job) -> Console:
 
 def print_answer(
     job: Job, items: Iterator[Event | Result], tags: TagIds, sequential: bool
-) -> tuple[Result, FirstToken]:
-    """Print the only answer as it is decoded; its result, and when its first token came."""
+) -> tuple[Result, tuple[float, float]]:
+    """Print the only answer as it is decoded; its result, and of its first token the time.perf_counter() at which it
+    came and the seconds of compiling before it."""
     result = first_token = None
 
     def received() -> Iterator[Event | Result]:
@@ -79,7 +64,7 @@ def print_answer(
             stack.enter_context(doing("decoding, to be shown at reading speed" if job.slow else "reading the prompt"))
             for result in items:
                 if first_token is None:
-                    first_token = FirstToken.now()
+                    first_token = time.perf_counter(), compilation_cache.seconds()
                     if not job.slow:
                         stack.enter_context(quiet())  # from now on, the answer itself
                 yield result

@@ -1,6 +1,5 @@
 """Lanes on a device and the requests that wait for one: everything is decoded here, in rounds of some steps."""
 
-import dataclasses
 from collections import deque
 from collections.abc import Iterator
 
@@ -15,15 +14,6 @@ from pasta_jax.decode.request import Event, Request, Result
 from pasta_jax.decode.state import LoopSpec, new_state
 from pasta_jax.device import compilation_cache
 from pasta_jax.weights.model import Model
-
-
-@dataclasses.dataclass(frozen=True)
-class _Waiting:
-    """A request that has no lane yet."""
-
-    number: int
-    request: Request
-    round_steps: int
 
 
 class DeviceLoop:
@@ -45,7 +35,7 @@ class DeviceLoop:
     ):
         compilation_cache.make_room()
         self._model, self._spec, self._script = model, spec, script
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[tuple[int, Request, int]] = deque()  # as submitted
         self._logs: list[LaneLog | None] = [None] * lanes
         self._prefixes = PrefixCache(lanes, spec.piece)
         self._may_copy = shares_prompts and script is None
@@ -67,11 +57,11 @@ class DeviceLoop:
 
     def submit(self, number: int, request: Request, round_steps: int) -> None:
         """Add a request, whose events have this number; see `slots_for` for whether it fits."""
-        self._waiting.append(_Waiting(number, request, round_steps))
+        self._waiting.append((number, request, round_steps))
 
     def cancel(self, number: int) -> Result | None:
         """Forget a request and free its lane, between two rounds; its result up to here, if it has begun."""
-        self._waiting = deque(item for item in self._waiting if item.number != number)
+        self._waiting = deque(item for item in self._waiting if item[0] != number)
         lane = next((lane for lane, log in enumerate(self._logs) if log and log.number == number), None)
         if lane is None:
             return None
@@ -135,12 +125,12 @@ class DeviceLoop:
 
     def _admit(self) -> Prefill:
         """Give a free lane to the first waiting request."""
-        item, replayed = self._waiting.popleft(), self._script is not None
+        (number, request, round_steps), replayed = self._waiting.popleft(), self._script is not None
         free = [lane for lane, log in enumerate(self._logs) if log is None]
-        admission = self._prefixes.admit(item.request.prompt_ids, free, self._may_copy)
+        admission = self._prefixes.admit(request.prompt_ids, free, self._may_copy)
         self._logs[admission.lane] = LaneLog(
-            item.number, item.request, self._model, self._spec, replayed, item.round_steps, admission.copied
+            number, request, self._model, self._spec, replayed, round_steps, admission.copied
         )
         first = int(self._script.tokens[admission.lane, 0]) if replayed else -1
-        self._prefill, self._prefilled = Prefill(self._model, admission, item.request, self._spec, first), 0
+        self._prefill, self._prefilled = Prefill(self._model, admission, request, self._spec, first), 0
         return self._prefill

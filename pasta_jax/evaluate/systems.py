@@ -25,6 +25,7 @@ from pasta_jax.lang.structure import Positions
 from pasta_jax.progress import say
 from pasta_jax.runs import processes, records
 from pasta_jax.runs.records import Records
+from pasta_jax.runs.settings import flat
 from pasta_jax.weights.model import Model
 
 SHOWN = {
@@ -70,7 +71,7 @@ class Task:
     def depends_on(self) -> dict[str, Any]:
         """What the records depend on, flat: neither on lanes and widths, which decide how fast they come, nor on how
         many prompts are chosen."""
-        request = _flat(self.template.recorded())
+        request = flat(self.template.recorded())
         del request["prompt_ids"]
         about = {
             "system": self.system,
@@ -193,11 +194,3 @@ def _turn(
             for _ in done.fill(missing, lambda numbers: compute(task, [questions[number] for number in numbers])):
                 progress.add()
     return [done.known[_key(question)] for question in questions] if processes.is_first() else []
-
-
-def _flat(values: dict[str, Any]) -> dict[str, Any]:
-    """Values by name; those of a dictionary within by their path."""
-    flat = {}
-    for name, part in values.items():
-        flat |= {f"{name}.{key}": one for key, one in part.items()} if isinstance(part, dict) else {name: part}
-    return flat

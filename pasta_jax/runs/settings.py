@@ -39,10 +39,10 @@ def refuse_other(workdir: Path, plain: dict[str, Any], defaults: dict[str, Any])
         return
     fix = "use another workdir"
     try:
-        earlier = _flat(defaults) | _flat(read_json(path, dict[str, Any], most=MIB, fix=fix))
+        earlier = flat(defaults) | flat(read_json(path, dict[str, Any], most=MIB, fix=fix))
     except RecursionError:
         raise PastaError(f"{path}: nested too deeply; {fix}") from None
-    for name, value in _flat(plain).items():
+    for name, value in flat(plain).items():
         if not {name, name.split(".")[0]} & set(FREE) and earlier.get(name) != value:
             raise PastaError(
                 f"{workdir}: was started with config.{name} {earlier.get(name)}, now it is {value}; "
@@ -50,11 +50,11 @@ def refuse_other(workdir: Path, plain: dict[str, Any], defaults: dict[str, Any])
             )
 
 
-def _flat(plain: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(plain: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Values by their dotted names."""
     values: dict[str, Any] = {}
     for name, value in plain.items():
-        values |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+        values |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
     return values
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -137,15 +138,6 @@ def verified(
 
 
 @dataclasses.dataclass(frozen=True)
-class Vocabulary:
-    """The ids that a compiled loop needs of a tokenizer."""
-
-    tags: TagIds
-    stop_ids: tuple[int, ...]
-    vocab_size: int
-
-
-@dataclasses.dataclass(frozen=True)
 class Shapes:
     """Parameters and decode state of a model as shapes that know their devices."""
 
@@ -164,7 +156,8 @@ def shapes_of(settings: CompileSettings, preset: str, mesh: Mesh) -> Shapes:
     )
     state = functools.partial(empty_state, config, settings.lanes, settings.slots, jnp.bfloat16, stacked=True)
     params = tpu.placed(params, mesh)
-    vocabulary = Vocabulary(TagIds(config.vocab - NUM_TAGS), (1,), config.vocab)
+    # What a compiled loop needs of a tokenizer.
+    vocabulary = SimpleNamespace(tags=TagIds(config.vocab - NUM_TAGS), stop_ids=(1,), vocab_size=config.vocab)
     decoding = DecodeConfig(settings.lanes, settings.rows, settings.slots)
     spec = loop_spec(Model(preset, config, params, vocabulary), decoding, settings.slots, False)
     return Shapes(config, params, tpu.placed(jax.eval_shape(state), mesh), spec)

@@ -29,7 +29,7 @@ from pasta_jax.weights.rules import Rules
 from tests.helpers.byte_tokenizer import ByteTokenizer
 from tests.helpers.models import TOY, toy
 from tests.helpers.programs import random_program
-from tests.helpers.replays import Replay, replay, replayed
+from tests.helpers.replays import Replay, logits_of, replay, replayed
 from tests.helpers.requires import requires_gemma, requires_smollm2
 
 TOKENIZER = ByteTokenizer()
@@ -52,11 +52,6 @@ def random_pairs(count: int, seed: int) -> list[tuple[list[int], list[int]]]:
 @functools.partial(jax.jit, static_argnames="config")
 def hidden_of(params, token, position, sees, config):
     return transformer.trunk(params, config, token, position, sees, position)[0]
-
-
-@functools.partial(jax.jit, static_argnames="config")
-def logits_of(params, hidden_NxE, config):
-    return transformer.logits(params, config, hidden_NxE[None])[0]
 
 
 def interleaved(model: Model, pairs, config: DecodeConfig, prefixes: tuple[int, ...]) -> list[Replay]:
@@ -135,7 +130,7 @@ def test_replay_computes_what_one_forward_pass_computes(rows, policy, stacked, p
         for lane, one in enumerate(interleaved(model, pairs, config, prefixes)):
             assert_fed_by_the_clock(one, *pairs[lane], structures[lane], TOKENIZER.tags, rows)
             both = (pieces_of(hidden, SLOTS)[0] for hidden in (one.hidden, theirs[lane, one.linear]))
-            ours_NxV, theirs_NxV = (logits_of(model.params, hidden, config=model.config) for hidden in both)
+            ours_NxV, theirs_NxV = (logits_of(model.params, model.config, hidden[None])[0] for hidden in both)
             np.testing.assert_allclose(ours_NxV, theirs_NxV, atol=1e-5, rtol=0)
 
 
@@ -146,7 +141,7 @@ def test_replay_returns_the_same_logits():
     pairs = random_pairs(2, seed=7)
     theirs, _ = teacher_forced(model, pairs)
     for lane, (one, logits_NxV) in enumerate(replay(model, *map(list, zip(*pairs, strict=True)), config)):
-        expected = logits_of(model.params, theirs[lane, one.linear], config=model.config)
+        expected = logits_of(model.params, model.config, theirs[lane, one.linear][None])[0]
         np.testing.assert_allclose(logits_NxV, expected, atol=1e-5, rtol=0)
 
 
@@ -161,7 +156,7 @@ def test_a_wrong_mask_or_wrong_positions_exceed_the_tolerance():
 
     def logits(sees, position):
         hidden = hidden_of(model.params, ids, jnp.asarray(position)[None], sees[None], config=model.config)
-        return np.asarray(logits_of(model.params, hidden[0], config=model.config))
+        return np.asarray(logits_of(model.params, model.config, hidden)[0])
 
     right = logits(sees, parts.position)
     for q, k in np.argwhere(np.tri(len(sees), dtype=bool) & (np.arange(len(sees)) > 0)):
@@ -208,7 +203,8 @@ def test_replay_of_real_text_computes_what_one_forward_pass_computes(name):
         theirs.append(hidden[lane, one.linear])
     assert model.config.logit_cap is None  # so the head is linear, and maps differences to those of logits
     differences = pieces_of(np.concatenate(ours) - np.concatenate(theirs), piece=128)
-    errors = np.concatenate([np.abs(logits_of(model.params, part, config=model.config)).max(1) for part in differences])
+    of_parts = (logits_of(model.params, model.config, part[None])[0] for part in differences)
+    errors = np.concatenate([np.abs(logits).max(1) for logits in of_parts])
     # Logits reach 57, and both computations are up to 1e-3 away from float64 (measured on SmolLM2): a few tokens differ
     # by more than 1e-4 through rounding alone.
     assert np.mean(errors < 1e-4) > 0.95, np.quantile(errors, [0.5, 0.95, 1])

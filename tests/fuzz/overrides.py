@@ -1,7 +1,6 @@
 """The door of config overrides: --config.key=value of every config, up to the settings that a command runs with."""
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,12 @@ from pasta_jax.command import configs
 from pasta_jax.command.flags import parse
 from pasta_jax.preference import sweep
 from pasta_jax.preference.settings import SweepSettings
-from pasta_jax.runs.settings import read
+from pasta_jax.runs.settings import flat, read
 from tests import ROOT
 from tests.fuzz.mutations import DEEP, LONG, STRANGE, Mutator
 
 WORDS = ("true", "None", "1e400", "-", "0x10", "(1,2)", "[1,", "{'a': 1}", "__import__('os')", "nan", "inf", "'")
 TEXTS = {LONG: "9" * 5000, DEEP: "(" * 3000}
-
-
 VARIANTS = (
     *("annotate:likelihood", "annotate:openai", "annotate:toy", "benchmark", "decode", "evaluate", "evaluate:smollm2"),
     *("annotate", "compile_tpu", "judges", "preference", "serve", "sft", "sweep", "verifier"),
@@ -50,20 +47,13 @@ class Override:
 
 def overrides(folder: Path) -> list[Override]:
     """One or several keys of a config set to strange values."""
-    return [Override(variant, keys(configs.as_config(configs.load(file_of(variant))[1]))) for variant in VARIANTS]
+    chosen = {variant: configs.load(file_of(variant))[1] for variant in VARIANTS}
+    return [Override(variant, flat(configs.as_config(one).to_dict())) for variant, one in chosen.items()]
 
 
 def file_of(variant: str) -> str:
     name, colon, rest = variant.partition(":")
     return f"{ROOT}/configs/{name}.py{colon}{rest}"
-
-
-def keys(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Values by dotted keys."""
-    found: dict[str, Any] = {}
-    for key, value in config.items():
-        found |= keys(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
-    return found
 
 
 def key_of(by: Mutator, key: str) -> str:

@@ -47,11 +47,6 @@ STEPS: dict[type, list[Any]] = {
 }
 
 
-def plain(rows: list[Any]) -> list[Any]:
-    """Dataclasses as JSON has them."""
-    return json.loads(json.dumps([dataclasses.asdict(row) for row in rows]))
-
-
 def artifacts(folder: Path) -> list[Input]:
     """A step's finished file, and one that a kill left."""
     store, made_from = Artifacts(folder), {"seed": 1, "text": "数"}
@@ -69,7 +64,7 @@ def artifacts(folder: Path) -> list[Input]:
             if cls is Comparison:
                 figures(records, None)
 
-        return Input(path, [head, *plain(rows)], read, head=1)
+        return Input(path, [head, *map(run_config.plain, rows)], read, head=1)
 
     paths = finished, finished.with_name(finished.name + ".part")
     return [input_of(path, cls, rows) for path in paths for cls, rows in STEPS.items()]
@@ -142,7 +137,7 @@ def workdirs(folder: Path) -> list[Input]:
     return [
         input_of("metrics.jsonl", metrics, lambda: Metrics(folder, 2, 5, tensorboard=False).close()),
         input_of("out.jsonl.part", [header, *map(msgspec.to_builtins, records)], read_answers, head=1),
-        input_of("answers", [header, *plain([answer])], read_texts, head=1),
+        input_of("answers", [header, run_config.plain(answer)], read_texts, head=1),
         input_of("config.json", settings, lambda: run_config.refuse_other(folder, settings, {})),
         input_of("config.json", settings, lambda: level.level_of(folder / "model")),
         input_of(generation_config.FILE, options, lambda: generation_config.read_defaults(folder)),

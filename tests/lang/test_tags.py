@@ -31,35 +31,24 @@ def test_the_language_needs_no_jax():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_the_ids_are_consecutive():
+def test_the_ids_are_consecutive_and_have_names():
     ids = [TAGS.promise, *(TAGS.close(n) for n in range(1, MAX_TENS + 1)), TAGS.async_, TAGS.end_async, TAGS.sync]
     assert ids == list(range(1000, 1068))
     assert (TAGS.end, NUM_TAGS, MAX_TENS) == (1068, 68, 64)
+    names = ["[PROMISE]", "[/PROMISE:7]", "[ASYNC]", "[/ASYNC]", "[SYNC]", "5"]
+    assert [TAGS.name(id) for id in (1000, 1007, 1065, 1066, 1067, 5)] == names
+    assert [tens_for(length) for length in (1, 10, 11, 640, 641)] == [1, 1, 2, 64, 65]  # rounded up
 
 
 @pytest.mark.parametrize("array", [np.array, jnp.array, list])
 def test_predicates_accept_ints_and_arrays(array):
+    def each(predicate, ids):
+        return list(map(predicate, ids)) if array is list else predicate(array(ids))
+
     ids = [0, 999, 1000, 1001, 1032, 1064, 1065, 1066, 1067, 1068]
-    is_tag = [False, False, True, True, True, True, True, True, True, False]
-    is_close = [False, False, False, True, True, True, False, False, False, False]
-    if array is list:
-        assert [TAGS.is_tag(id) for id in ids] == is_tag
-        assert [TAGS.is_close(id) for id in ids] == is_close
-        assert [TAGS.tens(id) for id in (1001, 1064)] == [1, 64]
-        return
-    np.testing.assert_array_equal(TAGS.is_tag(array(ids)), is_tag)
-    np.testing.assert_array_equal(TAGS.is_close(array(ids)), is_close)
-    np.testing.assert_array_equal(TAGS.tens(array([1001, 1064])), [1, 64])
-
-
-def test_names():
-    assert [TAGS.name(id) for id in (1000, 1007, 1065, 1066, 1067, 5)] == [
-        *("[PROMISE]", "[/PROMISE:7]", "[ASYNC]", "[/ASYNC]", "[SYNC]", "5")
-    ]
-
-
-def test_tens_for_rounds_up():
-    assert [tens_for(length) for length in (1, 10, 11, 640, 641)] == [1, 1, 2, 64, 65]
+    np.testing.assert_array_equal(each(TAGS.is_tag, ids), [False] * 2 + [True] * 7 + [False])
+    np.testing.assert_array_equal(each(TAGS.is_close, ids), [False] * 3 + [True] * 3 + [False] * 4)
+    np.testing.assert_array_equal(each(TAGS.tens, [1001, 1064]), [1, 64])
 
 
 @pytest.mark.parametrize(
