@@ -28,7 +28,7 @@ from pasta_jax.train.loop import Run
 from pasta_jax.train.loss import KINDS, sft_loss
 from pasta_jax.train.optimizer import new_optimizer, schedule
 from pasta_jax.train.settings import FreshSettings, SftSettings, SftTraining, refuse_uneven_parts
-from pasta_jax.train.sft_data import Form, read_data
+from pasta_jax.train.sft_data import read_data
 from pasta_jax.train.speed import flops_per_token, peak_flops, peak_gb
 from pasta_jax.train.state import Params, new_state
 from pasta_jax.train.trainable import (
@@ -78,8 +78,7 @@ def _run(settings: SftSettings, workdir: Path, stopping: Callable[[], bool], com
     start = start_of(settings, mesh)
     model = start.model
     with doing("reading the data"):
-        form = Form(settings.strip_tags, settings.tree, settings.positions)
-        data = read_data(settings.data, form, model.tokenizer, settings.train.seed, settings.probe.prompts)
+        data = read_data(settings, model.tokenizer)
     steps = steps_of(settings.train, data.feed)
     optimizer = new_optimizer(settings.train, steps)
     # The state takes over the memory of start.params.

@@ -13,21 +13,11 @@ from pasta_jax.data.sources import origin
 from pasta_jax.errors import PastaError
 from pasta_jax.files import fingerprints
 from pasta_jax.files.remote import path_of
-from pasta_jax.lang.structure import Positions
 from pasta_jax.progress import say
 from pasta_jax.tokenizers.tokenizer import Tokenizer
 from pasta_jax.toy.task import HELD_OUT, problems
-from pasta_jax.train.settings import DataSettings
+from pasta_jax.train.settings import SftSettings
 from pasta_jax.train.stray import with_strays
-
-
-@dataclasses.dataclass(frozen=True)
-class Form:
-    """How answers are trained on."""
-
-    strip_tags: bool
-    tree: bool
-    positions: Positions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,21 +31,22 @@ class Data:
     origins: tuple[str, ...]  # each set that is trained on, with its terms
 
 
-def read_data(data: DataSettings, form: Form, tokenizer: Tokenizer, seed: int, prompts: int) -> Data:
-    """Problems of the toy task, or records that launch.annotate wrote; `prompts`: how many of the held-out ones."""
+def read_data(settings: SftSettings, tokenizer: Tokenizer) -> Data:
+    """Problems of the toy task, or records that launch.annotate wrote."""
+    data = settings.data
     if bool(data.toy) == bool(data.records):
         raise PastaError(
             "config.data: set either records=<folder written by launch.annotate> or toy=<level of the toy task>"
         )
-    if form.tree and (data.toy or form.strip_tags or form.positions.policy != "shared_start"):
+    if settings.tree and (data.toy or settings.strip_tags or settings.positions.policy != "shared_start"):
         raise PastaError("config.tree: needs records, strip_tags False, and positions.policy shared_start")
     if data.toy:
-        train = toy_examples(data.toy, form, tokenizer, data.toy_seed, data.toy_count)
-        held_out = toy_examples(data.toy, form, tokenizer, HELD_OUT, data.held_out)
+        train = toy_examples(settings, tokenizer, data.toy_seed, data.toy_count)
+        held_out = toy_examples(settings, tokenizer, HELD_OUT, data.held_out)
         fingerprint = fingerprint_of_examples([*train, *held_out])
         origins = (f"the toy task, level {data.toy}, {data.toy_count} problems: made by a program of this project",)
     else:
-        arguments = tokenizer, form.strip_tags, form.positions, form.tree
+        arguments = tokenizer, settings.strip_tags, settings.positions, settings.tree
         train = Examples(path_of(data.records), "train", *arguments)
         fingerprint = train.about.fingerprint
         origins = tuple(map(origin, train.about.sources))
@@ -64,10 +55,10 @@ def read_data(data: DataSettings, form: Form, tokenizer: Tokenizer, seed: int, p
             validation = Examples(path_of(data.records), "validation", *arguments)
             held_out = [validation[number] for number in range(min(len(validation), data.held_out))]
     if data.stray:
-        if form.strip_tags or form.tree:
+        if settings.strip_tags or settings.tree:
             raise PastaError("config.data.stray: needs chunks with [/ASYNC]; set it to 0 with strip_tags or tree")
-        about = tokenizer.tags, tokenizer.end_of_turn, form.positions
-        train = [with_strays(example, data.stray, seed, *about) for example in train]
+        about = settings.train.seed, tokenizer.tags, tokenizer.end_of_turn, settings.positions
+        train = [with_strays(example, data.stray, *about) for example in train]
     layout = Layout(data.lengths, data.rows, data.packed, data.too_long)
     hosts = {"host": jax.process_index(), "hosts": jax.process_count()}
     feed = Feed(train, layout, **hosts)
@@ -76,16 +67,16 @@ def read_data(data: DataSettings, form: Form, tokenizer: Tokenizer, seed: int, p
     if held_out:
         measured = Feed(held_out, layout, **hosts)
         batches = tuple(measured.batch(0, step) for step in range(measured.steps(0, 1)))
-    return Data(feed, batches, tuple(map(prompt_of, held_out[:prompts])), fingerprint, origins)
+    return Data(feed, batches, tuple(map(prompt_of, held_out[: settings.probe.prompts])), fingerprint, origins)
 
 
-def toy_examples(level: str, form: Form, tokenizer: Tokenizer, seed: int, count: int) -> list[Example]:
+def toy_examples(settings: SftSettings, tokenizer: Tokenizer, seed: int, count: int) -> list[Example]:
     """Problems of the toy task as a model reads them."""
     examples = []
-    for problem in problems(seed, 0, count, level):
+    for problem in problems(seed, 0, count, settings.data.toy):
         prompt = tokenizer.chat([("user", problem.instruction)])
-        answer = tokenizer.encode(problem.answer) if form.strip_tags else problem.program(tokenizer).ids(tokenizer)
-        examples.append(encode(prompt, answer, tokenizer.tags, tokenizer.end_of_turn, form.positions))
+        answer = tokenizer.encode(problem.answer) if settings.strip_tags else problem.program(tokenizer).ids(tokenizer)
+        examples.append(encode(prompt, answer, tokenizer.tags, tokenizer.end_of_turn, settings.positions))
     return examples
 
 

@@ -8,9 +8,11 @@ import pytest
 
 from pasta_jax.data.example import VECTORS, Example, encode
 from pasta_jax.lang.program import Program
-from pasta_jax.lang.structure import NO_LABEL, POLICIES, PREDICTED, Positions
+from pasta_jax.lang.structure import NO_LABEL, POLICIES, Positions
+from pasta_jax.runs.settings import changed
 from pasta_jax.toy.tokenizer import toy_tokenizer
 from pasta_jax.train import sft_data
+from pasta_jax.train.settings import SftSettings
 from pasta_jax.train.stray import LONGEST, with_strays
 from tests.helpers.byte_tokenizer import ByteTokenizer
 
@@ -108,9 +110,8 @@ def test_chunks_run_on_in_what_is_trained_on_and_not_in_what_is_held_out(monkeyp
         return one
 
     monkeypatch.setattr(sft_data, "with_strays", recorded)
-    tokenizer, form = toy_tokenizer(), sft_data.Form(strip_tags=False, tree=False, positions=PREDICTED)
     for share in (0.0, 0.25):
-        settings = sft_data.DataSettings("", "small", 20, 1, 8, (128,), 4, True, "drop", share)
-        data = sft_data.read_data(settings, form, tokenizer, seed=3, prompts=2)
+        chosen = {"toy": "small", "toy_count": 20, "held_out": 8, "lengths": (128,), "rows": 4, "stray": share}
+        data = sft_data.read_data(changed(SftSettings(), data=chosen, train={"seed": 3}), toy_tokenizer())
         assert data.held_out
         assert asked == [(share, 3)] * (20 if share else 0)
