@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pasta_jax.answer.job import Job
 from pasta_jax.answer.one import console_of, print_answer, shows_threads
 from pasta_jax.answer.record import AnswerRecord, record_of, write_pictures, write_records
+from pasta_jax.answer.settings import DecodeSettings
 from pasta_jax.decode.generate import generate, slots_for, stream
 from pasta_jax.decode.request import Request, Result
 from pasta_jax.decode.settings import DecodeConfig
@@ -19,13 +20,7 @@ SEQUENTIAL, ASYNCHRONOUS = "sequential", "asynchronous"
 
 
 def compare(
-    job: Job,
-    model: Model,
-    baseline: Model | None,
-    request: Request,
-    config: DecodeConfig,
-    round_steps: int,
-    passes: int,
+    job: Job, model: Model, baseline: Model | None, request: Request, settings: DecodeSettings
 ) -> list[AnswerRecord]:
     """Decode, print and write both answers: the sequential one's record, then the asynchronous one's.
 
@@ -36,17 +31,17 @@ def compare(
         raise PastaError(f"--compare: {model.name} was not trained on the tags, so it has no asynchronous answer")
     asynchronous, sequential = (dataclasses.replace(request, sequential=on) for on in (False, True))
     sides = {SEQUENTIAL: (baseline or model, sequential), ASYNCHRONOUS: (model, asynchronous)}
-    slots = max(slots_for(model, [each], config) for each in (asynchronous, sequential))
-    config = dataclasses.replace(config, lanes=1, slots=slots)  # the same for one token as for all
+    slots = max(slots_for(model, [each], settings.decoding) for each in (asynchronous, sequential))
+    config = dataclasses.replace(settings.decoding, lanes=1, slots=slots)  # the same for one token as for all
     with doing("compiling"):
         for side, each in sides.values():
             generate(side, [dataclasses.replace(each, max_tokens=1)], config)
     done = {}
     if shows_threads(job, sequential=False):
-        items = stream(model, [asynchronous], config, round_steps)
+        items = stream(model, [asynchronous], config, settings.round_steps)
         done[ASYNCHRONOUS] = print_answer(job, items, model.tokenizer.tags, sequential=False)[0]
-    results = in_turn(sides, config, passes, done)
-    return report(job, results, bool(done), baseline is not None, passes)
+    results = in_turn(sides, config, settings.compare_passes, done)
+    return report(job, results, bool(done), baseline is not None, settings.compare_passes)
 
 
 def in_turn(

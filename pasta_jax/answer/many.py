@@ -11,9 +11,9 @@ from pathlib import Path
 from pasta_jax.answer.job import Job
 from pasta_jax.answer.prompts import Prompt
 from pasta_jax.answer.record import AnswerRecord, record_of, summary_of_many, write_pictures, write_records
+from pasta_jax.answer.settings import DecodeSettings
 from pasta_jax.decode.generate import slots_for, stream
 from pasta_jax.decode.request import Request, Result
-from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.files.atomic import write_whole
 from pasta_jax.progress import say, show
 from pasta_jax.runs import processes, records
@@ -45,12 +45,7 @@ def answers_file(
 
 
 def answer_many(
-    job: Job,
-    model: Model,
-    requests: Sequence[Request],
-    config: DecodeConfig,
-    round_steps: int,
-    about: Mapping[str, object],
+    job: Job, model: Model, requests: Sequence[Request], settings: DecodeSettings, about: Mapping[str, object]
 ) -> list[AnswerRecord]:
     """Write answers as they are finished, or without --output print them in the order of the prompts.
 
@@ -58,12 +53,12 @@ def answer_many(
     several processes each decodes a share; the first one writes and returns all answers, the others return their own.
     """
     # As many slots as all prompts need, so that a resumed run compiles the same program.
-    config = dataclasses.replace(config, slots=slots_for(model, requests, config))
+    config = dataclasses.replace(settings.decoding, slots=slots_for(model, requests, settings.decoding))
     output, total = job.outputs.output, len(requests)
     began, printed = time.perf_counter(), 0
 
     def compute(numbers: Sequence[int]) -> Iterator[AnswerRecord]:
-        for item in stream(model, [requests[number] for number in numbers], config, round_steps):
+        for item in stream(model, [requests[number] for number in numbers], config, settings.round_steps):
             if isinstance(item, Result):
                 result = dataclasses.replace(item, request=numbers[item.request])
                 write_pictures(job, result)

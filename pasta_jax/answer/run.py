@@ -42,13 +42,11 @@ def run(settings: DecodeSettings, job: Job) -> list[AnswerRecord]:
     loaded = time.perf_counter()
     if len(requests) > 1:
         about = depends_on(settings, model, job, unasked)
-        return answer_many(job, model, requests, settings.decoding, settings.round_steps, about)
+        return answer_many(job, model, requests, settings, about)
     if job.compare:
         other = settings.baseline.preset or settings.baseline.path
         baseline = load(settings.baseline, only_decoding=True, mesh=mesh) if other else None
-        return compare(
-            job, model, baseline, requests[0], settings.decoding, settings.round_steps, settings.compare_passes
-        )
+        return compare(job, model, baseline, requests[0], settings)
     if job.program is None:
         items = stream(model, requests, settings.decoding, settings.round_steps)
     else:

@@ -66,27 +66,18 @@ def stream(
         topics=any(limits_topics(request.rules) for request in with_topics),
     )
     require_memory(model, lanes, slots)
-    return _stream(model, requests, spec, lanes, slots, round_steps, script, stops)
 
+    def items() -> Iterator[Event | Result]:
+        loop = DeviceLoop(model, spec, lanes, slots, script)
+        for number, request in enumerate(requests):
+            loop.submit(number, request, round_steps)
+        while loop.is_busy and not stops:
+            yield from loop.round()
+        readings = [Reading(spec.tags, stops) for _ in requests]
+        while loop.is_busy:
+            yield from _up_to_stop(loop, readings)
 
-def _stream(
-    model: Model,
-    requests: Sequence[Request],
-    spec: LoopSpec,
-    lanes: int,
-    slots: int,
-    round_steps: int,
-    script: Script | None,
-    stops: Sequence[str],
-) -> Iterator[Event | Result]:
-    loop = DeviceLoop(model, spec, lanes, slots, script)
-    for number, request in enumerate(requests):
-        loop.submit(number, request, round_steps)
-    while loop.is_busy and not stops:
-        yield from loop.round()
-    readings = [Reading(spec.tags, stops) for _ in requests]
-    while loop.is_busy:
-        yield from _up_to_stop(loop, readings)
+    return items()
 
 
 def _up_to_stop(loop: DeviceLoop, readings: Sequence[Reading]) -> Iterator[Event | Result]:

@@ -81,7 +81,7 @@ async def complete(service: Service, kind: Kind, request: Request) -> Response:
     requests = await asyncio.to_thread(service.requests_for, body, kind)
     tags, own = service.model.tokenizer.tags, body.extension
     choices = [Choice(tags, body.stops, own.threads) for _ in requests]
-    steps = service.stream_steps if body.stream else service.batch_steps
+    steps = service.settings.stream_steps if body.stream else service.settings.batch_steps
     writer = Writer(kind, service.name, requests[0].rules.seed)
     session = Session(service, requests, choices, steps)
     if body.stream:
@@ -115,7 +115,7 @@ async def content_of(request: Request, service: Service) -> bytes:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":  # what a form of another site can send without asking is none
         raise Refusal("content-type: must be application/json", 415)
-    limits = service.limits
+    limits = service.settings.limits
     too_large = Refusal(f"the body: has more than {limits.body_bytes:,} bytes; shorten it", 413, "body_too_large")
     if int(request.headers.get("content-length", 0)) > limits.body_bytes:
         raise too_large

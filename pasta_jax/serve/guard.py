@@ -8,7 +8,7 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 import h11
@@ -18,6 +18,7 @@ from pasta_jax.progress import say
 from pasta_jax.serve.app import as_json
 from pasta_jax.serve.metrics import Metrics
 from pasta_jax.serve.protocol import Refusal
+from pasta_jax.serve.settings import ServeSettings
 
 OPEN = {"/", "/health"}  # paths that need no key
 KNOWN = OPEN | {"/metrics", "/v1/models", "/v1/chat/completions", "/v1/completions"}
@@ -26,23 +27,14 @@ KNOWN = OPEN | {"/metrics", "/v1/models", "/v1/chat/completions", "/v1/completio
 class Guard:
     """Wraps the application. `key`: what clients must send as a bearer token; None: nothing.
 
-    A server on loopback answers only requests that were sent to loopback, or to one of `hosts`, as which a proxy
+    A server on loopback answers only requests that were sent to loopback, or to one of config.hosts, as which a proxy
     serves it: a page whose name has been pointed at 127.0.0.1 could otherwise read the answers. Pages of other sites
-    are refused unless they are among `origins`.
+    are refused unless they are among config.origins.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        metrics: Metrics,
-        key: str | None,
-        is_local: bool,
-        hosts: Sequence[str],
-        origins: Sequence[str],
-        log: bool,
-    ):
-        self._app, self._metrics, self._log, self._is_local, self._origins = app, metrics, log, is_local, origins
-        self._hosts = {host.lower() for host in hosts}
+    def __init__(self, app: ASGIApp, metrics: Metrics, key: str | None, is_local: bool, settings: ServeSettings):
+        self._app, self._metrics, self._is_local, self._settings = app, metrics, is_local, settings
+        self._hosts = {host.lower() for host in settings.hosts}
         self._key = None if key is None else digest(key.encode())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -75,7 +67,7 @@ class Guard:
                 await as_json(refusal.body(), 500)(scope, receive, noting)
         finally:
             self._metrics.responses.labels(path, status).inc()
-            if self._log and path not in ("/health", "/metrics"):
+            if self._settings.log and path not in ("/health", "/metrics"):
                 say(f"{path} {status} {time.perf_counter() - began:.3f} s")
 
     def _check(self, scope: Scope) -> None:
@@ -92,7 +84,7 @@ class Guard:
                 403,
             )
         origin = headers.get("origin")
-        if origin is not None and origin not in self._origins and not self._is_same_site(origin, host):
+        if origin is not None and origin not in self._settings.origins and not self._is_same_site(origin, host):
             raise Refusal("origin: pages of other sites may not call this server; add theirs to config.origins", 403)
         if self._key is not None and scope["path"] not in OPEN and not self._has_key(headers):
             raise Refusal("authorization: missing or wrong; send the key as a bearer token", 401, "invalid_api_key")

@@ -40,15 +40,10 @@ def run(settings: ServeSettings) -> None:
         model=model,
         engine=engine,
         metrics=Metrics(engine),
-        decoding=settings.decoding,
+        settings=settings,
         template=template(settings.request, model.defaults, sequential),
-        limits=settings.limits,
-        stream_steps=settings.stream_steps,
-        batch_steps=settings.batch_steps,
     )
-    app = Guard(
-        app_of(service), service.metrics, key, is_loopback(host), settings.hosts, settings.origins, settings.log
-    )
+    app = Guard(app_of(service), service.metrics, key, is_loopback(host), settings)
     if settings.origins:  # browsers ask before they send a page's request, without the key
         app = CORSMiddleware(app, settings.origins, allow_methods=["GET", "POST"], allow_headers=["*"])
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -8,11 +8,10 @@ from typing import Any
 from pasta_jax.decode.engine import Engine
 from pasta_jax.decode.generate import require_rows, slots_for
 from pasta_jax.decode.request import SEEDS, Request
-from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.serve.metrics import Metrics
 from pasta_jax.serve.protocol import Body, Kind, Refusal, conversation, prompt_of
-from pasta_jax.serve.settings import Limits
+from pasta_jax.serve.settings import ServeSettings
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import filled
 
@@ -25,11 +24,8 @@ class Service:
     model: Model
     engine: Engine
     metrics: Metrics
-    decoding: DecodeConfig
+    settings: ServeSettings
     template: Request  # the default of every option
-    limits: Limits
-    stream_steps: int  # steps of a round while somebody streams
-    batch_steps: int  # otherwise
     created: int = dataclasses.field(default_factory=lambda: int(time.time()))
 
     def card(self) -> dict[str, Any]:
@@ -44,15 +40,15 @@ class Service:
     def requests_for(self, body: Body, kind: Kind) -> list[Request]:
         """One request for each answer that a body asks for. Reads the whole prompt, so call it in a thread."""
         self.require_model(body.model)
-        count = body.n or 1
-        if count > self.limits.choices:
-            raise Refusal(f"n: {count}, at most {self.limits.choices} here; send several requests", param="n")
-        if count > (room := self.decoding.lanes + self.limits.queue):
+        count, decoding, limits = body.n or 1, self.settings.decoding, self.settings.limits
+        if count > limits.choices:
+            raise Refusal(f"n: {count}, at most {limits.choices} here; send several requests", param="n")
+        if count > (room := decoding.lanes + limits.queue):
             raise Refusal(f"n: {count}, but this server has room for {room}; send several requests", param="n")
         ids, text = self._prompt(body, kind)
         template, sequential = self.template, body.extension.sequential
         if sequential is not None:
-            require_rows(self.decoding, sequential)
+            require_rows(decoding, sequential)
         base = dataclasses.replace(
             template,
             prompt_ids=ids,
@@ -63,7 +59,7 @@ class Service:
             name="the prompt",
         )
         try:
-            slots_for(self.model, [base], self.decoding)
+            slots_for(self.model, [base], decoding)
         except PastaError as error:
             field = "messages" if kind == "chat" else "prompt"
             raise Refusal(str(error), code="context_length_exceeded", param=field) from None

@@ -55,7 +55,7 @@ class Session:
 
     async def deltas(self) -> AsyncIterator[tuple[int, list[Delta]]]:
         """What each round adds to each answer, by its index; its last one also if that is nothing."""
-        deadline = self._loop.time() + self._service.limits.answer_s
+        deadline = self._loop.time() + self._service.settings.limits.answer_s
         while self._open:
             try:
                 async with asyncio.timeout_at(None if self._expired else deadline):
@@ -67,7 +67,7 @@ class Session:
                 continue
             deltas = self._read(index, items)
             if all(choice.expired for choice in self.choices):
-                limit = self._service.limits.answer_s
+                limit = self._service.settings.limits.answer_s
                 raise Refusal(f"no token within {limit:g} s; try again later", 503, "overloaded", retry_s=5)
             if deltas or self.choices[index].ended:
                 yield index, deltas

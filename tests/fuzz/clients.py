@@ -14,6 +14,7 @@ from pasta_jax.decode.state import arrays
 from pasta_jax.errors import PastaError
 from pasta_jax.serve.guard import Guard
 from pasta_jax.serve.protocol import conversation, read_body
+from pasta_jax.serve.settings import ServeSettings
 from pasta_jax.weights.rules import Defaults, filled
 from tests.fuzz.mutations import Mutator
 from tests.fuzz.run import Input
@@ -81,7 +82,7 @@ def headers(folder: Path) -> list[Input]:
         async def send(message) -> None:
             statuses.append(message.get("status"))
 
-        guard = Guard(app, Mock(), "key", is_local=True, hosts=("chat.example.com",), origins=(), log=False)
+        guard = Guard(app, Mock(), "key", True, ServeSettings(hosts=("chat.example.com",), log=False))
         asyncio.run(guard({"type": "http", "path": "/v1/models", "headers": pairs, "method": "GET"}, None, send))
         assert statuses[0] in (200, 400, 401, 403), statuses
         if statuses[0] != 200:

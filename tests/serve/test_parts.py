@@ -21,7 +21,7 @@ from pasta_jax.serve.protocol import read_body
 from pasta_jax.serve.server import bound, key_from
 from pasta_jax.serve.service import Service
 from pasta_jax.serve.session import Session
-from pasta_jax.serve.settings import Limits, ServeSettings
+from pasta_jax.serve.settings import ServeSettings
 from tests.helpers.traces import Chatty, tiny_model
 
 texts = st.text("ab\n", max_size=30)
@@ -101,7 +101,7 @@ def test_a_proxy_on_this_machine_serves_the_names_in_hosts(headers, status):
         statuses.append(message.get("status"))
 
     raw = [(name.encode(), value.encode()) for name, value in headers]
-    guard = Guard(app, Mock(), None, is_local=True, hosts=("Chat.example.com",), origins=(), log=False)
+    guard = Guard(app, Mock(), None, True, ServeSettings(hosts=("Chat.example.com",), log=False))
     asyncio.run(guard({"type": "http", "path": "/health", "headers": raw, "method": "GET"}, None, send))
     assert statuses[0] == status
 
@@ -116,7 +116,7 @@ def test_a_second_signal_answers_what_has_not_begun_with_503():
         sent.append(message)
 
     async def cancelled() -> None:
-        guard = Guard(app, Mock(), None, is_local=True, hosts=(), origins=(), log=False)
+        guard = Guard(app, Mock(), None, True, ServeSettings(log=False))
         task = asyncio.create_task(guard({"type": "http", "path": "/", "headers": [], "method": "GET"}, None, send))
         await asyncio.sleep(0)
         task.cancel()
@@ -145,7 +145,7 @@ def test_finished_answers_survive_the_end_of_the_time_for_answers():
     first, second = (Choice(Mock(), (), False) for _ in range(2))
 
     async def deltas() -> None:
-        service = Mock(limits=Mock(answer_s=60.0))
+        service = Mock(settings=ServeSettings())
         session = Session(service, [None, None], [first, second], 1)
         session._expired = True
         first.finish = lambda item: setattr(first, "result", item) or []
@@ -162,9 +162,8 @@ def test_a_request_that_cannot_be_decoded_is_refused():
     tokenizer = Chatty()
     tokenizer.vocab_size = 330  # the rest pads the embedding
     model = dataclasses.replace(tiny_model(), tokenizer=tokenizer)
-    service = Service(
-        "tiny", model, Mock(), Mock(), DecodeConfig(lanes=1, rows=1, slots=64), Request((), 8, True), Limits(), 1, 1
-    )
+    settings = ServeSettings(decoding=DecodeConfig(lanes=1, rows=1, slots=64))
+    service = Service("tiny", model, Mock(), Mock(), settings, Request((), 8, True))
     hello = b'{"prompt": "a", "pasta": {"sequential": %s}}'
     assert service.requests_for(read_body(hello % b"null", "text"), "text")[0].sequential
     with pytest.raises(PastaError, match=r"^rows 1: chunks need a row besides main's"):
