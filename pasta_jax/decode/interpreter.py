@@ -21,7 +21,7 @@ from jax import lax
 from pasta_jax.decode.grammar import topic_after
 from pasta_jax.decode.next_token import next_token
 from pasta_jax.decode.rows import Rows, feeding, open_chunk, pick_rows, see_pool, spec_pool, write_rows
-from pasta_jax.decode.state import BUDGET, DONE, ENDED, LENGTH, LIVE, OWN, STOP, DecodeState, LoopSpec
+from pasta_jax.decode.state import BUDGET, DONE, ENDED, LENGTH, LIVE, OWN, STOP, DecodeState, LoopSpec, Threads
 from pasta_jax.decode.topics import read_topic
 from pasta_jax.lang.structure import resume_position
 from pasta_jax.models.config import TransformerConfig
@@ -40,25 +40,10 @@ class Script:
     start: jax.Array  # int32 [B, M]
 
 
-def next_tokens(
-    params: Params,
-    config: TransformerConfig,
-    x_BxRxE: jax.Array,
-    state: DecodeState,
-    spec: LoopSpec,
-    rows: Rows,
-    packed: Packed | None,
-    script: Script | None,
+def forced(
+    script: Script, threads: Threads, rows: Rows, token: jax.Array, full: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Each row's next token, int32 [B, R], and whether the interpreter closed the row's full chunk, bool [B, R].
-
-    If rows are packed, `x` holds those, [1, C, E].
-    """
-    logits_NxV = logits(params, config, x_BxRxE).reshape(x_BxRxE.shape[0] * x_BxRxE.shape[1], -1)
-    token, full = next_token(state, spec, logits_NxV, rows.slot, packed)
-    if script is None:
-        return token, full
-    threads = state.threads
+    """The script's tokens [B, R] in place of sampled ones, and whether the interpreter closed the row's full chunk."""
     safe = jnp.minimum(rows.thread, threads.count.shape[1] - 1)
     at = jnp.take_along_axis(script.start + threads.count, safe, axis=1)
     scripted = jnp.take_along_axis(script.tokens, jnp.clip(at, 0, script.tokens.shape[1] - 1), axis=1)
@@ -148,9 +133,13 @@ def step(
         if spec.topics is not None:
             topics = read_topic(state, topic_B, fed_by_main, main_token, opens_B, spec)
         state = dataclasses.replace(state, topic=topic_B, topics=topics)
-        next_token, closed_full = next_tokens(params, config, x_BxRxE, state, spec, rows, packed, script)
+        # If rows are packed, `x` holds those: [1, C, E].
+        logits_NxV = logits(params, config, x_BxRxE).reshape(x_BxRxE.shape[0] * x_BxRxE.shape[1], -1)
+        token_BxR, full_BxR = next_token(state, spec, logits_NxV, rows.slot, packed)
+        if script is not None:
+            token_BxR, full_BxR = forced(script, state.threads, rows, token_BxR, full_BxR)
     with jax.named_scope("advance"):
-        return advance(state, rows, next_token, closed_full, spec)
+        return advance(state, rows, token_BxR, full_BxR, spec)
 
 
 @jax.named_scope("count_rows")
