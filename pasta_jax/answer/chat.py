@@ -16,7 +16,7 @@ from pasta_jax.decode.request import Event, Request, Result, template
 from pasta_jax.decode.topics import limits_topics
 from pasta_jax.decode.trace_file import to_json
 from pasta_jax.errors import PastaError
-from pasta_jax.files.atomic import check_writable, write_whole
+from pasta_jax.files.atomic import check_file, write_whole
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.progress import doing, quiet, say
@@ -122,14 +122,8 @@ def _command(chat: Chat, line: str) -> None:
 
 
 def _write_trace(path: Path, result: Result) -> None:
-    try:
-        if path.is_dir() or not path.name:
-            raise PastaError(f"/trace {path}: is a folder; choose a file")
-        check_writable(path.parent)
-        write_whole(path, to_json(result.trace))
-    except (OSError, ValueError) as error:  # the latter for a name with a NUL
-        reason = getattr(error, "strerror", None) or error
-        raise PastaError(f"/trace {path}: {reason}; choose a file that you may write") from None
+    check_file(path, f"/trace {path}")
+    write_whole(path, to_json(result.trace))
     say(f"wrote {path}")
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pasta_jax.answer.prompts import Prompt, read_baseline, read_program, read_prompt, read_prompts_file
 from pasta_jax.errors import PastaError
-from pasta_jax.files.atomic import check_writable
+from pasta_jax.files.atomic import check_file
 from pasta_jax.lang.program import Program
 
 
@@ -24,12 +24,7 @@ class Outputs:
     def __post_init__(self):
         paths = self.by_flag()
         for flag, path in paths.items():
-            try:
-                check_writable(path.parent)
-            except OSError as error:
-                raise PastaError(f"--{flag}={path}: {error.strerror}; choose a folder that you may write to") from None
-            if path.is_dir() or not path.name:
-                raise PastaError(f"--{flag}={path}: is a folder; choose a file")
+            check_file(path, f"--{flag}={path}")
         if len(set(paths.values())) < len(paths):
             raise PastaError(f"--{' --'.join(paths)}: two flags name the same file; choose different files")
 

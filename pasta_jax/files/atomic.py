@@ -125,6 +125,26 @@ def check_writable(folder: Path) -> None:
         file.write(b"\n")
 
 
+def check_file(path: Path, name: str) -> None:
+    """Refuse, before long work, a file that can't be written or whose folder is missing: it may be misspelt.
+
+    `name` begins the error.
+    """
+    try:
+        if not is_remote(path) and not path.parent.is_dir():
+            missing = os.strerror(errno.ENOTDIR) if path.parent.exists() else "no such folder"
+            raise PastaError(f"{name}: {path.parent}: {missing}; create the folder or choose another one")
+        if path.is_dir() or not path.name:
+            raise PastaError(f"{name}: is a folder; choose a file")
+        if not is_remote(path):
+            with contextlib.suppress(FileNotFoundError):
+                os.stat(path)  # raises for a name that no file can have
+        check_writable(path.parent)
+    except (OSError, ValueError) as error:  # the latter for a name with a NUL
+        reason = getattr(error, "strerror", None) or error
+        raise PastaError(f"{name}: {reason}; choose a folder that you may write to") from None
+
+
 def disk_is_full(error: BaseException) -> bool:
     """Whether the error, or one that it was raised from, is due to a full disk or an exhausted quota."""
     causes: list[BaseException] = []

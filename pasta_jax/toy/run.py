@@ -27,6 +27,8 @@ def run(settings: ToyEvaluationSettings, output: Path | None = None) -> dict[str
     for name, source in (("model", settings.model), ("baseline", settings.baseline)):
         if not source.path and not source.preset:
             raise PastaError(f"config.{name}.path: empty; set it to the folder model/ of a run of launch.sft")
+    if output is not None:
+        atomic.check_file(output, f"--output={output}")
     refuse_other_level(settings.level, "level", model=settings.model, baseline=settings.baseline)
     mesh = decoding_mesh(settings.mesh)
     model = load(settings.model, only_decoding=True, mesh=mesh)

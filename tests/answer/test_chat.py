@@ -65,6 +65,7 @@ def answer_to(*messages: tuple[str, str], sequential: bool = False) -> str:
 
 @pytest.mark.slow
 def test_answers_know_the_conversation_until_it_is_forgotten_and_may_have_no_threads(converse):
+    Path("new").mkdir()
     ask, trace = ["why?", "", "and how?", "/trace new/a.json", "/new"], ["/sequential", "why?", "/trace b.json", "/new"]
     out, err = converse(*ask, *trace, "/sequential", "why?", "/help", "/quit")
     first, sequential = answer_to(("user", "why?")), answer_to(("user", "why?"), sequential=True)
@@ -81,7 +82,7 @@ def test_answers_know_the_conversation_until_it_is_forgotten_and_may_have_no_thr
 @pytest.mark.slow
 def test_mistakes_are_one_line_and_the_chat_goes_on(converse):
     Path("file").touch()
-    wrong, unusable = ["/trace a", "/nothing", "/quit now", "x" * 300], ["file/a", ".", "a\0b", "y" * 300]
+    wrong, unusable = ["/trace a", "/nothing", "/quit now", "x" * 300], ["file/a", ".", "a\0b", "y" * 300, "absent/a"]
     out, err = converse(*wrong, "why?", *(f"/trace {name}" for name in unusable))
     errors = [line for line in err.splitlines() if line.startswith("error: ")]
     assert errors[0] == "error: /trace: no answer yet; ask something first"
@@ -90,7 +91,7 @@ def test_mistakes_are_one_line_and_the_chat_goes_on(converse):
     assert errors[3].startswith("error: the conversation: 307 tokens, but the pool of 256 must also hold the answer;")
     assert errors[3].endswith("or begin again with /new")
     assert errors[4].startswith("error: /trace file/a: ")
-    assert [error.startswith("error: /trace ") for error in errors[5:]] == [True] * 3
+    assert [error.startswith("error: /trace ") for error in errors[5:]] == [True] * 4
     assert out == f"{answer_to(('user', 'why?'))}\n"
 
 

@@ -33,6 +33,7 @@ pytestmark = pytest.mark.usefixtures("few_programs")
 
 def test_a_replay_is_printed_in_reading_order_and_labelled(answer):
     Path("program.txt").write_text(SURFACE + "\n")
+    Path("sub").mkdir()
     out, err = answer(
         prompt="why?", program="program.txt", trace="sub/t.json", perfetto="p.json", html="h.html", svg="s.svg"
     )
@@ -149,6 +150,11 @@ def test_an_output_that_cannot_be_written_is_refused_before_decoding(answer, mon
     def read_only(**_):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
+    message = f"--{flag}=new/file: new: no such folder; create the folder or choose another one"
+    with pytest.raises(PastaError, match=message):
+        answer(prompt="x", **{flag: "new/file"})
+    assert not Path("new").exists()
+    Path("new").mkdir()
     message = f"--{flag}=new/file: Permission denied; choose a folder that you may write to"
     with monkeypatch.context() as patch:
         patch.setattr(atomic.tempfile, "TemporaryFile", read_only)
@@ -173,7 +179,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_decoding(answer, mon
         ({"prompt": "x", "slow": True, "live": "yes", "json": True}, "--slow: shows one answer on a terminal"),
         ({"prompts_file": "two.jsonl", "slow": True}, "--slow: shows one answer"),
         ({"prompt": "x", "trace": "."}, "--trace=.: is a folder"),
-        ({"prompt": "x", "html": "bad.txt/h.html"}, "--html=bad.txt/h.html: .* choose a folder that you may write to"),
+        ({"prompt": "x", "html": "bad.txt/h.html"}, "--html=bad.txt/h.html: bad.txt: Not a directory; create"),
         ({"prompt": "x", "html": "a", "svg": "a"}, "--html --svg: two flags name the same file"),
         ({"prompt": "x", "baseline": "two.jsonl"}, "has 2 answers for 1 prompts"),
         ({"prompts_file": "two.jsonl", "baseline": "two.jsonl"}, r"two\.jsonl: line 1: not a sequential answer"),
