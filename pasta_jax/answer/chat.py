@@ -6,8 +6,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from pasta_jax.answer.settings import DecodeSettings
 from pasta_jax.answer.show import show_text, show_threads
 from pasta_jax.decode.engine import Cancelled, Engine, Item, open_engine
@@ -20,6 +18,7 @@ from pasta_jax.files.atomic import check_file, write_whole
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.progress import doing, quiet, say
+from pasta_jax.view.live import following
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.source import load
 
@@ -56,7 +55,10 @@ class Chat:
 
 
 def run(settings: DecodeSettings, lines: Callable[[str], str]) -> None:
-    """Load the model once and answer until the end of the input; `lines` reads one, and raises EOFError at the end."""
+    """Load the model once and answer until the end of the input; `lines` reads one, and raises EOFError at the end.
+
+    Programs are compiled while the first question is typed; the answer says so if it must wait for them.
+    """
     if not settings.chat:
         raise PastaError("config.chat: False; a chat needs a model with a chat template: choose another config")
     model = load(settings.model, only_decoding=True, mesh=decoding_mesh(settings.mesh))
@@ -65,15 +67,13 @@ def run(settings: DecodeSettings, lines: Callable[[str], str]) -> None:
     sequential = model.positions is None if settings.request.sequential is None else settings.request.sequential
     require_rows(settings.decoding, sequential)
     unasked = template(settings.request, model.defaults, sequential)
-    with doing("compiling"):
-        topics = limits_topics(unasked.rules)
-        engine = open_engine(model, settings.decoding, most_waiting=0, topics=topics, warm_up=False)
+    topics = limits_topics(unasked.rules)
+    engine = open_engine(model, settings.decoding, most_waiting=0, topics=topics, warm_up=True, wait=False)
     chat = Chat(model, engine, settings, unasked)
     adapter = f" with the adapter {settings.model.adapter}" if settings.model.adapter else ""
     say(f"{model.name}{adapter}: ask, or /help")
     try:
-        with quiet():  # a prompt that waits for the user must not be disturbed
-            _converse(chat, lines)
+        _converse(chat, lines)
     finally:
         engine.close(drain=False)
 
@@ -81,7 +81,8 @@ def run(settings: DecodeSettings, lines: Callable[[str], str]) -> None:
 def _converse(chat: Chat, lines: Callable[[str], str]) -> None:
     while True:
         try:
-            line = lines(PROMPT).strip()
+            with quiet():  # a prompt that waits for the user must not be disturbed
+                line = lines(PROMPT).strip()
         except KeyboardInterrupt:  # at the prompt: drop the line, as shells do
             print()
             continue
@@ -131,6 +132,11 @@ def answer(chat: Chat, question: str) -> None:
     """Ask, show the answer while it is decoded, and remember both. Ctrl-C stops it; what was written is kept."""
     items: queue.Queue[Sequence[Item]] = queue.Queue()
     number = chat.engine.submit(chat.request(question), chat.settings.round_steps, items.put)
+    try:
+        with doing("compiling"):
+            chat.engine.wait()
+    except KeyboardInterrupt:
+        chat.engine.cancel(number)
     result: Item | None = None  # the latest item; no event once the answer has ended
 
     def received() -> Iterator[Item]:
@@ -145,7 +151,8 @@ def answer(chat: Chat, question: str) -> None:
             yield from batch
 
     try:
-        _show(received(), chat.model.tokenizer.tags, chat.template.sequential)
+        with quiet():
+            _show(received(), chat.model.tokenizer.tags, chat.template.sequential)
     except KeyboardInterrupt:  # while something was printed
         chat.engine.cancel(number)
         for _ in received():
@@ -173,4 +180,4 @@ def _show(items: Iterator[Item], tags: TagIds, sequential: bool) -> None:
     if sequential or not sys.stdout.isatty():
         show_text(items, tags)
     else:
-        show_threads(items, tags, Console(highlight=False))
+        show_threads(items, tags, following())

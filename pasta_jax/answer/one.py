@@ -15,6 +15,7 @@ from pasta_jax.decode.request import Event, Result
 from pasta_jax.device import compilation_cache
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.progress import doing, quiet, say
+from pasta_jax.view.live import following
 from pasta_jax.view.terminal import figures
 
 
@@ -48,7 +49,7 @@ def shows_threads(job: Job, sequential: bool) -> bool:
 
 def console_of(job: Job) -> Console:
     """The terminal that answers are shown on."""
-    return Console(highlight=False, force_terminal=True if job.live == "yes" else None)
+    return following(force_terminal=True if job.live == "yes" else None)
 
 
 def print_answer(

@@ -55,7 +55,7 @@ class _Job:
 
 
 class Engine:
-    """Owns a device loop. All methods may be called from any thread, and return at once but for `start` and `close`.
+    """Owns a device loop. All methods may be called from any thread; only `start`, `wait` and `close` take time.
 
     `create` builds the loop, in the engine's thread: also a new one if a round fails, since a failed program has
     consumed its state. The requests that have begun then end with an error; those that wait are decoded.
@@ -75,9 +75,19 @@ class Engine:
         self._load = Load(0, 0, lanes, 0, 0, 0.0, 0.0)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
-    def start(self) -> None:
-        """Start the thread and wait until its programs are compiled."""
+    def start(self, wait: bool = True) -> None:
+        """Start the thread, which first compiles its programs, and wait for them unless the caller does that later."""
         self._thread.start()
+        if wait:
+            self.wait()
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anybody waits for it: a request, or `close`."""
+        return bool(self._jobs) or self._closing
+
+    def wait(self) -> None:
+        """Wait until the programs are compiled; raises what kept them from it."""
         self._started.wait()
         if self._failure is not None:
             raise self._failure
@@ -221,12 +231,18 @@ class Engine:
 
 
 def open_engine(
-    model: Model, config: DecodeConfig, most_waiting: int, topics: bool, warm_up: bool, shares_prompts: bool = True
+    model: Model,
+    config: DecodeConfig,
+    most_waiting: int,
+    topics: bool,
+    warm_up: bool,
+    shares_prompts: bool = True,
+    wait: bool = True,
 ) -> Engine:
     """A running engine for a model; `config.slots` is the room of each request. `topics`: with rules for topics.
 
-    With `warm_up`, prompts of all lengths find their programs compiled. Unless it `shares_prompts`, every prompt is
-    computed, whatever the lanes hold.
+    With `warm_up`, prompts of all lengths find their programs compiled, unless a request comes before that. If it is
+    not to `wait`, the caller does that. Unless it `shares_prompts`, every prompt is computed, whatever the lanes hold.
     """
     if not config.slots:
         raise PastaError("config.decoding.slots: 0; set the tokens that a request may take, its prompt included")
@@ -238,11 +254,13 @@ def open_engine(
         loop = DeviceLoop(model, spec, config.lanes, slots, shares_prompts=shares_prompts)
         lengths = [length for length in PIECES if length < min(slots, spec.piece + 1)] if warm_up else []
         for length in sorted([*lengths, *lengths]):  # the second time, the prompt is copied
+            if engine.is_wanted:
+                break
             loop.submit(-1, Request((spec.stop_ids[0],) * length, 1, sequential=True), 1)
             while loop.is_busy:
                 list(loop.round())
         return loop
 
     engine = Engine(create, config.lanes, most_waiting)
-    engine.start()
+    engine.start(wait)
     return engine

@@ -2,13 +2,16 @@
 
 import dataclasses
 import itertools
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
+from rich.control import Control
 from rich.live import Live
 from rich.panel import Panel
+from rich.segment import ControlType, Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 NARROWEST = 24  # columns of a panel
 MOST_LINES = 10  # of text in a panel
 FRAMES = 15  # per second, at most
+ERASE, UP = (ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)
 SHARE = 0.1  # of the time may be spent on drawing, which delays the decoding
 
 
@@ -34,6 +38,8 @@ class LiveView:
         self._console = console
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._next_frame_time = 0.0
+        self._drawn: RenderableType = ""
+        self._width = console.width  # of the terminal when that was drawn
 
     def __enter__(self) -> "LiveView":
         return self  # it starts with the first frame, as something else may be shown until then
@@ -63,9 +69,29 @@ class LiveView:
     def _draw(self) -> None:
         began = time.perf_counter()
         self._live.start()
-        self._live.update(frame(self.transcript, self._console), refresh=True)
+        self._erase_broken_lines()
+        self._drawn = frame(self.transcript, self._console)
+        self._live.update(self._drawn, refresh=True)
         ended = time.perf_counter()
         self._next_frame_time = ended + max(1 / FRAMES, (ended - began) * (1 / SHARE - 1))
+
+    def _erase_broken_lines(self) -> None:
+        """Erase what the last frame takes beyond its own lines: a terminal that gets narrower breaks them."""
+        before, self._width = self._width, self._console.width
+        if self._width >= before:
+            return
+        options = self._console.options.update(width=before)
+        lines = self._console.render_lines(self._drawn, options, pad=False)
+        more = sum(max(Segment.get_line_length(line) - 1, 0) // self._width for line in lines)
+        self._console.control(Control(ControlType.CARRIAGE_RETURN, *((ERASE, UP) * more)))
+
+
+def following(force_terminal: bool | None = None) -> Console:
+    """A console that follows the terminal's size, also if a shell exported what it was when it began."""
+    console = Console(highlight=False, force_terminal=force_terminal)
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    free = Console(highlight=False, force_terminal=force_terminal, _environ=environment)
+    return free if free.size == console.size else console
 
 
 @dataclasses.dataclass(frozen=True)

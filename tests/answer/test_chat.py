@@ -4,14 +4,16 @@ import dataclasses
 import queue
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
+from pasta_jax import progress
 from pasta_jax.answer import chat
 from pasta_jax.answer.settings import DecodeSettings
-from pasta_jax.decode import trace_file
+from pasta_jax.decode import engine, trace_file
 from pasta_jax.decode.generate import generate
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig, RequestSettings
@@ -93,6 +95,28 @@ def test_mistakes_are_one_line_and_the_chat_goes_on(converse):
     assert errors[4].startswith("error: /trace file/a: ")
     assert [error.startswith("error: /trace ") for error in errors[5:]] == [True] * 4
     assert out == f"{answer_to(('user', 'why?'))}\n"
+
+
+def test_programs_are_compiled_while_the_first_question_is_typed(converse, monkeypatch):
+    typed, waited = threading.Event(), []
+
+    class Late(engine.DeviceLoop):
+        def __init__(self, *arguments, **options):
+            assert typed.wait(20), "the chat asked nothing before its programs were compiled"
+            super().__init__(*arguments, **options)
+
+    class Named(progress.Progress):
+        def __enter__(self):
+            waited.append(self.what)
+            return self
+
+    monkeypatch.setattr(engine, "DeviceLoop", Late)
+    monkeypatch.setattr(engine, "PIECES", (16,))
+    monkeypatch.setattr(chat, "doing", Named)
+    monkeypatch.setattr(chat, "quiet", lambda: typed.set() or progress.quiet())
+    out, _ = converse("why?")
+    assert out == f"{answer_to(('user', 'why?'))}\n"
+    assert waited == ["compiling"]
 
 
 def test_ctrl_c_stops_the_answer_and_not_the_chat(converse, monkeypatch):

@@ -1,16 +1,19 @@
 """The terminal display of an answer: it fits the screen, shows every thread, and lets no escape code through."""
 
 import io
+import os
 import random
 import re
 
 import pytest
+import rich.console
 from rich.console import Console
 
 from pasta_jax.decode.request import Event
 from pasta_jax.decode.trace import Trace
 from pasta_jax.decode.transcript import Transcript
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
+from pasta_jax.view import live
 from pasta_jax.view.live import LiveView, frame
 from pasta_jax.view.terminal import answer_text, answer_view, figures, timeline
 from pasta_jax.view.text import cells, printable, short
@@ -120,6 +123,53 @@ def test_a_timeline_in_text_shows_the_steps():
     trace = of_parts(Text("ab"), Chunk(TOPIC, 1, "cdefgh"), Sync(), Text("k"))
     for width, name in ((120, TOPIC), (50, "a balanced diet…")):
         assert [line.plain for line in timeline(trace, width)][1].startswith(f"1 {name}  ")
+
+
+def test_after_a_resize_the_next_frame_has_the_new_width_and_nothing_of_the_last_one_is_left(monkeypatch):
+    """On a terminal that breaks what is too long when it gets narrower, as most do."""
+    size = [80, 24]
+    monkeypatch.setattr(rich.console.os, "get_terminal_size", lambda _: os.terminal_size(size))
+    monkeypatch.setenv("COLUMNS", "80")  # as a shell exported it
+    monkeypatch.setattr(live, "FRAMES", 1e9)
+    monkeypatch.setattr(live, "SHARE", 1.0)
+    console = live.following(force_terminal=True)
+    console.file = io.StringIO()
+    trace = of_parts(Text("ab"), Chunk("t", 1, "cdefgh"), Sync(), Text("k"))
+    events = [Event(0, *event, text) for *event, text in columns_of(trace)]
+    with LiveView(trace.tags, console) as view:
+        for event in events[:-1]:
+            view.push(event)
+        shown = on_screen(console.file.getvalue(), 80)
+        for width in (50, 30, 70):
+            size[0] = width
+            console.file.truncate(0), console.file.seek(0)
+            view.push(events[-1])
+            shown = on_screen("\n".join(shown) + console.file.getvalue(), width)
+            assert max(map(len, shown)) == width
+            assert sum("─ main ─" in line for line in shown) == 1
+    monkeypatch.setenv("COLUMNS", "60")  # as a person set it
+    assert live.following(force_terminal=True).width == 60
+
+
+def on_screen(output: str, width: int) -> list[str]:
+    """The lines that a terminal of this width shows."""
+    lines, row, column = [""], 0, 0
+    for count, command, text in re.findall(r"\x1b\[\??([\d;]*)([A-Za-z])|([^\x1b])", output):
+        if command == "A":
+            row -= int(count or 1)
+            assert row >= 0, "above what the view drew"
+        elif command == "K":
+            lines[row] = ""
+        elif text == "\r":
+            column = 0
+        elif text == "\n" or (text and column == width):
+            row, column = row + 1, 0
+            lines += [""] * (row + 1 - len(lines))
+        if text and text not in "\r\n":
+            lines[row] = lines[row][:column].ljust(column) + text + lines[row][column + 1 :]
+            column += 1
+    assert not any(lines[row + 1 :]), "something is left below the cursor"
+    return lines[: row + 1]
 
 
 def test_an_answer_is_wrapped_between_words_with_lists_indented():
