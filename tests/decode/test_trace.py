@@ -192,9 +192,7 @@ def test_a_file_round_trips(tmp_path):
         save(trace, path)
         assert same(load(path), trace)
     assert not list(tmp_path.glob("*.part"))
-
-
-def test_what_other_readers_need_is_in_the_file():
+    # What other readers need is in the file.
     trace, _ = traced(script_of(PROGRAM))
     fields = json.loads(to_json(trace))
     assert fields["text"] == PROGRAM.strip()

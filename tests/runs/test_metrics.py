@@ -56,23 +56,6 @@ def test_between_two_lines_the_step_is_known(tmp_path, monkeypatch):
     assert not progress._running
 
 
-def test_a_resumed_run_makes_tensorboard_drop_later_steps(tmp_path):
-    """TensorBoard discards the events of older files from the step of a session's start on."""
-    first = Metrics(tmp_path, 0, 5, tensorboard=True)
-    for step in (1, 2, 3):
-        first.write(step, {"loss": float(step)})
-    first.close()
-    again = Metrics(tmp_path, 2, 5, tensorboard=True)  # in the same second
-    again.write(3, {"loss": 0.5})
-    again.close()
-    logs = {}
-    for path in (tmp_path / "tensorboard").iterdir():
-        events = read_events(path)
-        (start,) = (event.step for event in events if event.session_log.status == SessionLog.START)
-        logs[start] = scalars(events)
-    assert logs == {1: [(1, "loss", 1.0), (2, "loss", 2.0), (3, "loss", 3.0)], 3: [(3, "loss", 0.5)]}
-
-
 def test_tensorboard_is_imported_only_on_request(tmp_path):
     script = (
         "import sys, pathlib\n"
@@ -83,21 +66,29 @@ def test_tensorboard_is_imported_only_on_request(tmp_path):
     subprocess.run([sys.executable, "-W", "error", "-c", script, tmp_path], check=True)
 
 
-def test_a_resumed_run_keeps_earlier_lines_and_nothing_else(tmp_path, capsys):
-    first = Metrics(tmp_path, 0, 5, tensorboard=False)
+def test_a_resumed_run_keeps_what_is_earlier_and_nothing_else(tmp_path, capsys):
+    """TensorBoard discards the events of older files from the step of a session's start on."""
+    first = Metrics(tmp_path, 0, 5, tensorboard=True)
     for step in (1, 2, 3):
-        first.write(step, {"loss": step / 3})
+        first.write(step, {"loss": step / 2})
     first.close()
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 4, "lo')
-    again = Metrics(tmp_path, 2, 5, tensorboard=False)
-    again.write(3, {"loss": 0.5, "loss_sync": 0.25})
+    again = Metrics(tmp_path, 2, 5, tensorboard=True)  # in the same second
+    again.write(3, {"loss": 0.25, "loss_sync": 0.125})
     again.close()
-    expected = [{"step": 1, "loss": 1 / 3}, {"step": 2, "loss": 2 / 3}, {"step": 3, "loss": 0.5, "loss_sync": 0.25}]
+    expected = [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 1.0}, {"step": 3, "loss": 0.25, "loss_sync": 0.125}]
     assert read_lines(tmp_path / "metrics.jsonl") == expected
     assert [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == expected
-    assert "step 3/5  loss 0.5  [" in capsys.readouterr().out
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl"]
+    assert "step 3/5  loss 0.25  [" in capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "tensorboard"]
+    logs = {}
+    for path in (tmp_path / "tensorboard").iterdir():
+        events = read_events(path)
+        (start,) = (event.step for event in events if event.session_log.status == SessionLog.START)
+        logs[start] = scalars(events)
+    before, after = [(1, "loss", 0.5), (2, "loss", 1.0), (3, "loss", 1.5)], [(3, "loss", 0.25), (3, "loss_sync", 0.125)]
+    assert logs == {1: before, 3: after}
 
 
 def test_lines_after_one_that_is_not_json_are_dropped(tmp_path):

@@ -84,6 +84,14 @@ ENTRY %main (arguments: (s32[], bf16[8,32], bf16[100,64])) -> (s32[], bf16[8,32]
 LAYER = hlo.Cost(2 * 8 * 64 * 32, 64 * 32 * 2 + 8 * 64 * 2)  # one layer's weights, and the rows written to the pool
 
 
+def calling(shapes: dict[str, str], call: str) -> str:
+    """The text of a program that makes one call on parameters of these shapes."""
+    operands = "".join(
+        f"  %{name} = {shape}{{0:T(128)}} parameter({at})\n" for at, (name, shape) in enumerate(shapes.items())
+    )
+    return f"ENTRY %main (q: bf16[8]) -> bf16[8] {{\n{operands}  ROOT %{call}\n}}\n"
+
+
 def test_a_step_is_its_layers_and_what_is_read_once():
     expected = LAYER.times(3) + hlo.Cost(0.0, 8 * 500 * 4)
     assert hlo.cost_of_step(TEXT, {}) == expected
@@ -108,19 +116,15 @@ def test_a_step_is_its_layers_and_what_is_read_once():
 )  # fmt: skip
 def test_products_count_pairs_that_meet(line, flops):
     shapes = {"x": "8,32", "y": "64,32", "a": "8,32,1,1", "b": "3,5,64,32", "c": "4,8,32", "d": "4,64,32"}
-    operands = "".join(
-        f"  %{name} = bf16[{dims}]{{0:T(128)S(1)}} parameter({at})\n" for at, (name, dims) in enumerate(shapes.items())
-    )
-    text = f"ENTRY %main (x: bf16[8,32]) -> bf16[8,64] {{\n{operands}  ROOT %r = {line}\n}}\n"
+    text = calling({name: f"bf16[{dims}]" for name, dims in shapes.items()}, f"r = {line}")
     assert hlo.cost(text, {}).flops == flops
 
 
 def test_a_call_of_the_pool_kernel_costs_the_blocks_in_use():
     """8 lanes of 1000 slots in use, in blocks of 512: two each, of keys and of values."""
-    shapes = [("slot", "s32[8,4,4096]"), ("q", "bf16[8,2,24,256]"), ("k", "bf16[28,8,2,4096,256]")]
-    operands = "".join(f"  %{name} = {shape}{{0:T(128)}} parameter({at})\n" for at, (name, shape) in enumerate(shapes))
+    shapes = {"slot": "s32[8,4,4096]", "q": "bf16[8,2,24,256]", "k": "bf16[28,8,2,4096,256]"}
     call = 'bf16[8,2,24,256]{3,2,1,0:T(8,128)S(1)} custom-call(%slot, %q, %k, %k), custom_call_target="tpu_custom_call"'
-    text = f"ENTRY %main (q: bf16[8]) -> bf16[8] {{\n{operands}  ROOT %pool_kernel.2 = {call}\n}}\n"
+    text = calling(shapes, f"pool_kernel.2 = {call}")
     read = 8 * 1024
     queries = 8 * 2 * 24 * 256 * 2
     assert hlo.cost(text, kernel_costs(1000)) == hlo.Cost(
@@ -131,13 +135,11 @@ def test_a_call_of_the_pool_kernel_costs_the_blocks_in_use():
 
 def test_a_call_of_attention_by_blocks_costs_the_pairs_of_blocks():
     """Four blocks of 64 tokens: ten pairs, of each four products of 64 x 64 x 32 for two rows' three heads."""
-    shapes = [*(("pairs", "s32[10]"), ("window", "s32[1]"), ("row", "s32[2,6,256]"), ("key", "s32[2,256,6]"))]
-    shapes += [("q", "bf16[2,3,1,256,32]"), ("k", "bf16[2,3,256,32]")]
-    operands = "".join(f"  %{name} = {shape}{{0:T(128)}} parameter({at})\n" for at, (name, shape) in enumerate(shapes))
+    shapes = {"pairs": "s32[10]", "window": "s32[1]", "row": "s32[2,6,256]", "key": "s32[2,256,6]"}
+    shapes |= {"q": "bf16[2,3,1,256,32]", "k": "bf16[2,3,256,32]"}
     used = "%pairs, %pairs, %pairs, %pairs, %window, %row, %key, %q, %k, %k"
     call = f'bf16[2,3,256,32]{{0:T(8)S(1)}} custom-call({used}), custom_call_target="tpu_custom_call"'
-    text = f"ENTRY %main (q: bf16[8]) -> bf16[8] {{\n{operands}  ROOT %keys_kernel.7 = {call}\n}}\n"
-    found = hlo.cost(text, kernel_costs(1))
+    found = hlo.cost(calling(shapes, f"keys_kernel.7 = {call}"), kernel_costs(1))
     assert found.flops == 10 * 4 * 2 * 64 * 64 * 32 * 2 * 3
     assert found.bytes == 4 * (4 * 10 + 1 + 2 * 2 * 6 * 256) + 3 * 2 * (2 * 3 * 256 * 32)
 

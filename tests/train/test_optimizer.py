@@ -67,6 +67,9 @@ def test_the_learning_rate_rises_linearly_and_decays(decay, fall):
     np.testing.assert_allclose(climb, [0.02, 0.04, 0.06, 0.08], rtol=1e-6)
     np.testing.assert_allclose([float(rate(step)) for step in range(4, 11)], 0.1 * fall, atol=1e-7)
     assert float(schedule(settings, STEPS)(0)) == pytest.approx(0.1)
+    # A short run warms up for half of its steps.
+    long, half = (schedule(dataclasses.replace(settings, warmup=steps), STEPS) for steps in (50, STEPS // 2))
+    assert [float(long(step)) for step in range(STEPS)] == [float(half(step)) for step in range(STEPS)]
 
 
 def test_the_schedule_is_the_learning_rate_that_is_applied():
@@ -90,8 +93,3 @@ def test_large_gradients_are_clipped_and_small_ones_not():
     small, one, huge = (optax.tree.get(state, "mu")["kernel"] for state in states)
     np.testing.assert_allclose(huge, one, rtol=1e-6)
     np.testing.assert_allclose(small, one / 2, rtol=1e-6)
-
-
-def test_a_short_run_warms_up_for_half_of_its_steps():
-    long, half = (schedule(dataclasses.replace(SETTINGS, warmup=steps), STEPS) for steps in (50, STEPS // 2))
-    assert [float(long(step)) for step in range(STEPS)] == [float(half(step)) for step in range(STEPS)]
