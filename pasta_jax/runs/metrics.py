@@ -28,19 +28,21 @@ class _Step:
 
 
 class Metrics:
-    """The metrics of one run."""
+    """The metrics of one run; without a folder, as another process writes them, only the newest are kept."""
 
-    def __init__(self, folder: Path, start: int, steps: int, tensorboard: bool):
+    def __init__(self, folder: Path | None, start: int, steps: int, tensorboard: bool):
         """`start`: steps already done. Lines of later steps, from a run that was killed, are dropped."""
         self.steps = steps
         self.start = start
         self.latest: dict[str, float] = {}  # the newest value of every metric
+        self._file = self._events = self._progress = None
+        if folder is None:
+            return
         path = folder / FILE
         earlier = [line for line in read_lines(path) if line["step"] <= start]
         self._file = atomic.reopen(path, map(json.dumps, earlier))
         for line in earlier:
             self._update_latest(line)
-        self._events = None
         if tensorboard:
             from tensorboardX import SummaryWriter  # more than a second of imports that other runs don't need
 
@@ -55,6 +57,8 @@ class Metrics:
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Write one line, and one event per value."""
         self._update_latest(values)
+        if self._file is None:
+            return
         print(json.dumps({"step": step, **values}), file=self._file, flush=True)
         if self._events is not None:
             for tag, value in values.items():
@@ -63,14 +67,13 @@ class Metrics:
 
     def reach(self, step: int) -> None:
         """Note that a step is done, for the display of progress."""
-        self._progress.done = step
+        if self._progress is not None:
+            self._progress.done = step
 
     def close(self) -> None:
         """Close the files; events still queued are written first."""
-        self._progress.close()
-        self._file.close()
-        if self._events is not None:
-            self._events.close()
+        for open_ in filter(None, (self._progress, self._file, self._events)):
+            open_.close()
 
     def _update_latest(self, values: Mapping[str, float]) -> None:
         self.latest |= {name: value for name, value in values.items() if name != "step"}
@@ -83,23 +86,6 @@ class Metrics:
         if step > self.start:
             left = clock(self._progress.elapsed / (step - self.start) * (self.steps - step))
         return "  ".join(filter(None, (f"step {step}/{self.steps}", text, f"[{left} left]")))
-
-
-class Unwritten:
-    """The metrics of a run in a process that leaves the file to another one."""
-
-    def __init__(self) -> None:
-        self.latest: dict[str, float] = {}
-
-    def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Keep the values."""
-        self.latest |= values
-
-    def reach(self, step: int) -> None:
-        """Nothing."""
-
-    def close(self) -> None:
-        """Nothing."""
 
 
 def read_lines(path: Path) -> list[dict[str, float]]:

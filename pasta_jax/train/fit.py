@@ -12,7 +12,7 @@ import jax
 from pasta_jax.errors import PastaError
 from pasta_jax.progress import say
 from pasta_jax.runs.checkpoint import Checkpoints, Provenance
-from pasta_jax.runs.metrics import Metrics, Unwritten
+from pasta_jax.runs.metrics import Metrics
 from pasta_jax.runs.processes import agreed
 from pasta_jax.train.loop import Run, train
 from pasta_jax.train.settings import Keep
@@ -58,8 +58,8 @@ def fit(
             state = checkpoints.restore(latest, state)
             say(f"resuming from step {latest} of {run.steps}")
         start = int(state.step)
-        writer = Metrics(folder, start, run.steps, tensorboard) if jax.process_index() == 0 else Unwritten()
-        with contextlib.closing(writer) as metrics:
+        written = folder if jax.process_index() == 0 else None
+        with contextlib.closing(Metrics(written, start, run.steps, tensorboard)) as metrics:
             state = train(run, state, frozen, metrics, checkpoints, agreed(stopping))
             result = Fit(state, int(state.step), run.steps, metrics.latest)
     if not result.complete:

@@ -22,7 +22,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.models.sharding import mesh_of, shard_rows
 from pasta_jax.progress import doing
 from pasta_jax.runs.checkpoint import Checkpoints
-from pasta_jax.runs.metrics import Metrics, Unwritten
+from pasta_jax.runs.metrics import Metrics
 from pasta_jax.train.loss import Loss, LossSums
 from pasta_jax.train.settings import Intervals
 from pasta_jax.train.state import Params, TrainState
@@ -127,7 +127,7 @@ def train(
     run: Run,
     state: TrainState,
     frozen: Params | None,
-    metrics: Metrics | Unwritten,
+    metrics: Metrics,
     checkpoints: Checkpoints,
     stopping: Callable[[], bool],
 ) -> TrainState:
