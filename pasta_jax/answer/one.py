@@ -83,9 +83,8 @@ def print_answer(
 
 def rows_of(job: Job, record: AnswerRecord) -> dict[str, str]:
     """The figures of an answer by name: threads, steps, seconds, where its page is."""
-    rows = {"threads": "main alone" if not record.chunks else f"main and {record.chunks} chunks"}
-    if record.chunks == 1:
-        rows["threads"] = "main and 1 chunk"
+    chunks = record.chunks
+    rows = {"threads": f"main and {chunks} chunk{'s' * (chunks != 1)}" if chunks else "main alone"}
     rate = f", {record.text_tokens / record.steps:.2f} per step" if record.steps else ""
     rows["steps"] = f"{record.steps} for {record.text_tokens} tokens of text{rate}"
     if record.finish_reason == "length":

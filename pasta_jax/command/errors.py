@@ -37,13 +37,10 @@ def explain(command: Callable[[], None]) -> None:
             _exit("error: stdout: the disk is full; free some space, or write to another disk", PastaError.exit_code)
         if isinstance(error, OSError) and error.filename is not None and error.errno in UNUSABLE:
             _exit(f"error: {one_line(str(error.filename))}: {error.strerror}; use another path", PastaError.exit_code)
-        problem = "out of memory" if _is_out_of_memory(error) else "unexpected"
+        is_memory = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)  # the latter is XLA's
+        problem = "out of memory" if is_memory else "unexpected"
         text = one_line(f"{problem}: {type(error).__name__}: {' '.join(str(error).split())}")
         _exit(f"error: {text}; {_written(traceback.format_exc())}", DEFECT)
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)  # the latter is XLA's
 
 
 def _written(text: str) -> str:

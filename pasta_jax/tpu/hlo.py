@@ -29,6 +29,7 @@ _FREE = {
 }
 _SAME = ("bitcast", "reshape", "transpose", "copy", "convert")
 _SLICES = ("dynamic-slice", "slice", "gather")
+_WINDOW = {"stride": "1", "lhs_dilate": "1", "rhs_dilate": "1", "pad": "0_0"}  # where a convolution states no other
 _UPDATES = {"dynamic-update-slice": 1, "scatter": 2}  # which operand is written into operand 0
 
 
@@ -227,11 +228,9 @@ class _Walk:
 
     def _read_by(self, fusion: Instruction, at: int) -> float:
         """Bytes that a fusion reads of its operand `at`."""
-        called = self.computations[_called(fusion)].values()
-        return self._read(
-            self.computations[_called(fusion)],
-            next(one.name for one in called if one.op == "parameter" and _number(one) == at),
-        )
+        inside = self.computations[_called(fusion)]
+        parameters = {int(re.match(r"\d+", one.attributes)[0]): one for one in inside.values() if one.op == "parameter"}
+        return self._read(inside, parameters[at].name)
 
     def _read(self, inside: Computation, name: str) -> float:
         """Bytes that a fusion reads of its parameter `name`: of one that is only sliced, the slices."""
@@ -273,10 +272,6 @@ def _called(one: Instruction) -> str:
     return _CALLED.search(one.attributes)[1]
 
 
-def _number(parameter: Instruction) -> int:
-    return int(re.match(r"\d+", parameter.attributes)[0])
-
-
 def _product(one: Instruction, inside: Computation) -> float:
     """Operations of a product, which on a TPU is a convolution: two for each pair of elements that it multiplies."""
     left, right = (inside[name].arrays[0].dims for name in one.operands)
@@ -289,22 +284,11 @@ def _product(one: Instruction, inside: Computation) -> float:
     inputs = right[labels[2].index("i")]
     pairs = 2.0 * result[labels[3].index("b")] * result[labels[3].index("f")] * inputs
     for at, digit in enumerate(sorted(filter(str.isdigit, labels[3]))):
-        pairs *= _pairs(
-            left[labels[1].index(digit)],
-            right[labels[2].index(digit)],
-            result[labels[3].index(digit)],
-            *(
-                _axis(window, name, at, default)
-                for name, default in (("stride", 1), ("lhs_dilate", 1), ("rhs_dilate", 1))
-            ),
-            low=int(str(_axis(window, "pad", at, "0_0")).split("_")[0]),
-        )
+        along = {name: window[name].split("x")[at] if name in window else value for name, value in _WINDOW.items()}
+        stride, spread, reach, low = (int(value.split("_")[0]) for value in along.values())
+        sizes = left[labels[1].index(digit)], right[labels[2].index(digit)], result[labels[3].index(digit)]
+        pairs *= _pairs(*sizes, stride, spread, reach, low)
     return pairs
-
-
-def _axis(window: dict[str, str], name: str, at: int, default: int | str) -> int | str:
-    value = window[name].split("x")[at] if name in window else default
-    return int(value) if isinstance(default, int) else value
 
 
 @functools.cache

@@ -115,7 +115,8 @@ def frame(transcript: Transcript, console: Console) -> RenderableType:
     while len(chunks) > limit:
         chunks.remove(next((chunk for chunk in chunks if chunk.ended), chunks[0]))
     across = max(1, min(across, len(chunks)))
-    blocks = [_block(chunk, _text_of(chunk), width // across, console) for chunk in chunks]
+    texts = [formatted(printable(chunk.text.strip("\n"))) for chunk in chunks]
+    blocks = [_block(chunk, text, width // across, console) for chunk, text in zip(chunks, texts, strict=True)]
     rows = [blocks[at : at + across] for at in range(0, len(blocks), across)]
     top = _block(main, _text_of_main(transcript.threads), width, console)
     wanted = [max(len(block.lines) for block in row) for row in ([top], *rows)]
@@ -139,11 +140,6 @@ def _shares(wanted: Sequence[int], lines: int) -> list[int]:
     while sum(shares) > lines and max(shares) > 1:
         shares[shares.index(max(shares))] -= 1
     return shares
-
-
-def _text_of(thread: ThreadText) -> Text:
-    """A chunk's text."""
-    return formatted(printable(thread.text.strip("\n")))
 
 
 def _text_of_main(threads: Sequence[ThreadText]) -> Text:
