@@ -16,6 +16,9 @@ from tests import ROOT
     [
         ("decode", "round_steps", 0, "`int` >= 1"),
         ("decode", "decoding.widths", None, "expected `array`, got `null`"),
+        ("decode", "decoding.widths", (0,), "`int` >= 1"),
+        ("decode", "decoding.lanes", 0, "`int` >= 1"),
+        ("decode", "decoding.rows", 0, "`int` >= 1"),
         ("decode", "decoding.slots", 100_000_000, "`int` <= 1048576"),
         ("decode", "model.constant", 10_000_000_000, "`int` <= 1048576"),
         ("decode", "request.max_tokens", 2**31, "`int` <= 2147483647"),
@@ -25,6 +28,7 @@ from tests import ROOT
         ("sft", "train.learning_rate", float("nan"), "`float` >= 0.0"),
         ("sft", "train.b1", 1.0, "`float` < 1.0"),
         ("sft", "train.clip", 0.0, "`float` > 0.0"),
+        ("sft", "train.accumulate", 0, "`int` >= 1"),
         ("sft", "positions.constant", -1, "`int` >= 0"),
         ("preference", "loss.loss", "kto", "unknown value 'kto'; choose from bonbon, dpo, ipo"),
         ("preference", "loss.alpha", 2.0, "`float` <= 1.0"),

@@ -182,15 +182,12 @@ def test_a_workdir_that_cannot_be_used_is_refused_before_the_work(tmp_path, monk
     [
         ({"train__epochs": 3}, "set either steps or epochs"),
         ({"data__toy": ""}, "set either records="),
-        ({"data__toy": "huge"}, r"config.data.toy: unknown value 'huge'"),
         ({"data__lengths": (8,)}, "fits into 8 tokens"),
         ({"positions__policy": "late"}, "unknown position policy 'late'"),
         ({"mesh__model": 3}, "mesh .*choose data and model with this product"),
-        ({"train__accumulate": 0}, "config.train.accumulate: expected `int` >= 1"),
         ({"train__accumulate": 3}, r"config\.train\.accumulate 3: must divide the \d+ rows of a batch"),
         ({"data__stray": 0.5, "strip_tags": True}, r"config\.data\.stray: needs chunks .*; set it to 0"),
         ({"tag_rows": "apart"}, r"config\.tag_rows=apart: .*; set --config\.adapter\.rank, or"),
-        ({"adapter__rank": 2, "adapter__targets": ("qvk",)}, r"config\.adapter\.targets\[0\]: unknown value 'qvk'"),
     ],
 )
 def test_impossible_settings_are_refused(tmp_path, changes, message):
