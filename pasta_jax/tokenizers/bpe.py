@@ -1,4 +1,4 @@
-"""Byte-level BPE vocabularies (SmolLM2, Llama 3): from a GGUF file or a tokenizer.json.
+"""Byte-level BPE vocabularies, as most models have: from a GGUF file or a tokenizer.json.
 
 The encoder has neither added nor control pieces: text that spells one stays text.
 """
@@ -15,7 +15,7 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from pasta_jax.errors import PastaError
 from pasta_jax.files.gguf import GGUF
-from pasta_jax.files.validated import MIB, parse_json, read_bytes, typed
+from pasta_jax.files.validated import MIB, Count, parse_json, read_bytes, typed
 from pasta_jax.tokenizers.vocabulary import MARKER, MOST_PIECES, Vocabulary
 
 FIX = "use a GGUF or .model file"
@@ -84,6 +84,16 @@ class File(Struct, frozen=True):
     added_tokens: Annotated[list[Added], Meta(max_length=MOST_PIECES)]
     pre_tokenizer: Cut | Sequence | None = None
     normalizer: dict | None = None
+    post_processor: dict | None = None
+
+    def begins_with(self) -> str | None:
+        """The piece that a template for single texts puts before them."""
+        steps = (self.post_processor or {}).get("processors", [self.post_processor])
+        for step in steps if isinstance(steps, list) else []:
+            single = step.get("single") if isinstance(step, dict) else None
+            if isinstance(single, list) and single and isinstance(single[0], dict) and "SpecialToken" in single[0]:
+                return single[0]["SpecialToken"].get("id")
+        return None
 
     def words(self) -> dict | None:
         """`pre_tokenizer` as the library takes it."""
@@ -91,10 +101,14 @@ class File(Struct, frozen=True):
 
 
 def read(path: Path) -> File:
-    """The file, if it is byte-level BPE whose normalizer leaves text as it is and whose patterns take bounded time."""
+    """The file, if it is byte-level BPE whose normalizer leaves text as it is and whose patterns take bounded time.
+
+    Qwen's normalizer composes characters (NFC). It is left out, as in llama.cpp: composed text, which nearly all text
+    is, has the same ids, and other text is restored exactly.
+    """
     raw = parse_json(read_bytes(path, 64 * MIB, FIX), f"{path}: not a tokenizer.json of the BPE kind", FIX)
     file = typed(raw, File, f"{path}: not a tokenizer.json of the BPE kind", FIX)
-    if file.normalizer and file.normalizer.get("normalizers") != []:
+    if file.normalizer not in (None, {"type": "NFC"}) and file.normalizer.get("normalizers") != []:
         kind = file.normalizer.get("type")
         raise PastaError(f"{path}: decoding doesn't restore every text: its normalizer {kind!r} rewrites it; {FIX}")
     cuts = file.pre_tokenizer.pretokenizers if isinstance(file.pre_tokenizer, Sequence) else (file.pre_tokenizer,)
@@ -118,44 +132,55 @@ def takes_bounded_time(pattern: str) -> bool:
     return all(len(re.findall(r"[*+]|\{\d*,\d*\}", part)) <= 2 for part in plain.split("|"))
 
 
-_NORMAL, _USER_DEFINED = 1, 4  # token types of a GGUF file
+_NORMAL, _USER_DEFINED, _PADDING = 1, 4, 5  # token types of a GGUF file
 
 # Byte-level BPE writes each byte as one printable character: itself where Latin-1 has a glyph, else from U+0100 on.
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _OTHERS = [byte for byte in range(256) if byte not in set(_PRINTABLE)]
 _BYTE_OF = {**{byte: byte for byte in _PRINTABLE}, **{0x100 + index: byte for index, byte in enumerate(_OTHERS)}}
 
-_LLAMA3_WORDS = "|".join(
-    [
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
-        r"[^\r\n\p{L}\p{N}]?\p{L}+",
-        r"\p{N}{1,3}",
-        r" ?[^\s\p{L}\p{N}]+[\r\n]*",
-        r"\s*[\r\n]+",
-        r"\s+(?!\S)",
-        r"\s+",
+_SUFFIXES = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_LETTERS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
+# Of words with capitals, a lower-case letter followed by a capital is the end of one.
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_CASED = (rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+", rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*")
+
+
+def _words(*alternatives: str, signs: str = r"[\r\n]*") -> list[pre_tokenizers.PreTokenizer]:
+    others = rf" ?[^\s\p{{L}}\p{{N}}]+{signs}", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"
+    return [
+        pre_tokenizers.Split(Regex("|".join([*alternatives, *others])), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
     ]
-)
+
+
+_BY_DIGIT = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+_BY_THREE = _words(_SUFFIXES, _LETTERS, r"\p{N}{1,3}")
 # How text is cut into words before the merges; a GGUF file states only a name.
 _WORDS = {
-    "smollm": [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)],
-    "llama-bpe": [
-        pre_tokenizers.Split(Regex(_LLAMA3_WORDS), "isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-    ],
+    **dict.fromkeys(("smollm", "starcoder", "refact", "granite-docling"), _BY_DIGIT),
+    "gpt-2": [pre_tokenizers.ByteLevel(add_prefix_space=False)],
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "dbrx", "smaug-bpe"), _BY_THREE),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), _words(_SUFFIXES, _LETTERS, r"\p{N}")),
+    "gpt-4o": _words(*(f"{one}{_SUFFIXES}?" for one in _CASED), r"\p{N}{1,3}", signs=r"[\r\n/]*"),
+    "tekken": _words(*_CASED, r"\p{N}", signs=r"[\r\n/]*"),
 }
+_WHOLE_WORDS = ("llama-bpe", "llama3", "llama-v3", "tekken")
 
 
 @dataclass(frozen=True)
 class _Words:
-    """How a GGUF file says that words are cut."""
+    """How a GGUF file says that words are cut, and what texts begin with."""
 
     pre: str
+    add_bos_token: bool = False
+    bos_token_id: Count | None = None
 
 
 def from_gguf(gguf: GGUF) -> Vocabulary:
     """The vocabulary in a GGUF file."""
-    words = gguf.section("tokenizer.ggml.", _Words).pre
+    about = gguf.section("tokenizer.ggml.", _Words)
+    words = about.pre
     if words not in _WORDS:
         raise PastaError(
             f"{gguf.path}: unknown pre-tokenizer {words!r} (known are {', '.join(_WORDS)}); use its tokenizer.json"
@@ -164,12 +189,16 @@ def from_gguf(gguf: GGUF) -> Vocabulary:
     types = gguf.integers("tokenizer.ggml.token_type", MOST_PIECES).tolist()
     if len(texts) != len(types):
         raise PastaError(f"{gguf.path}: {len(texts)} tokens but {len(types)} types of tokens; fetch the file again")
+    while types and types[-1] == _PADDING:  # to the rows of the embedding; a tokenizer.json lists none
+        del types[-1], texts[-1]
     normal = {text: id for id, text in enumerate(texts) if types[id] == _NORMAL}
     added = {text: (id, types[id] != _USER_DEFINED) for id, text in enumerate(texts) if types[id] != _NORMAL}
     merges = [pair.split(" ") for pair in gguf.texts("tokenizer.ggml.merges", 4 * MOST_PIECES)]
-    encoder = Tokenizer(_model(gguf.path, normal, merges, whole_words=words == "llama-bpe"))
+    encoder = Tokenizer(_model(gguf.path, normal, merges, whole_words=words in _WHOLE_WORDS))
     encoder.pre_tokenizer = pre_tokenizers.Sequence(_WORDS[words])
-    return _vocabulary(gguf.path, encoder, normal, added)
+    has_bos = about.add_bos_token and about.bos_token_id is not None and about.bos_token_id < len(texts)
+    bos = texts[about.bos_token_id] if has_bos else None
+    return _vocabulary(gguf.path, encoder, normal, added, bos)
 
 
 def from_file(path: Path) -> Vocabulary:
@@ -186,7 +215,7 @@ def from_file(path: Path) -> Vocabulary:
     except Exception as error:  # the library raises nothing more specific
         raise PastaError(f"{path}: pre_tokenizer: {error}; {FIX}") from None
     encoder.model = _model(path, normal, merges, whole_words=file.model.ignore_merges)
-    return _vocabulary(path, encoder, normal, added)
+    return _vocabulary(path, encoder, normal, added, file.begins_with())
 
 
 def _model(path: Path, normal: dict[str, int], merges: list[list[str]], whole_words: bool) -> models.BPE:
@@ -201,7 +230,7 @@ def _model(path: Path, normal: dict[str, int], merges: list[list[str]], whole_wo
 
 
 def _vocabulary(
-    path: Path, encoder: Tokenizer, normal: dict[str, int], added: dict[str, tuple[int, bool]]
+    path: Path, encoder: Tokenizer, normal: dict[str, int], added: dict[str, tuple[int, bool]], bos: str | None
 ) -> Vocabulary:
     """`added` maps each added piece to its id, and whether it is a control piece."""
     size = 1 + max([*normal.values(), *(id for id, _ in added.values())], default=-1)
@@ -230,4 +259,5 @@ def _vocabulary(
         spec["decoder"] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
         return json.dumps(spec, ensure_ascii=False, indent=1).encode()
 
-    return Vocabulary(data, control, encode, "tokenizer.json", content)
+    spelled = control | {text: id for text, (id, _) in added.items()}
+    return Vocabulary(data, control, spelled, bos if bos in control else None, encode, "tokenizer.json", content)

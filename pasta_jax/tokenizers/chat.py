@@ -14,20 +14,21 @@ class Family:
     name: str
     bos: str | None
     eos: str
-    open: str
+    open: str  # empty in a family of one model, whose template is its own
     close: str
     header: str | None = None  # the control piece after the role, if any
     gap: str = "\n"
     after: str = "\n"
     assistant: str = "assistant"  # the family's name of this role
     strips: bool = True  # whitespace around a text is dropped
+    others: tuple[str, ...] = ()  # control pieces that tell it from another family
     system: str | None = None  # the default system message
     system_turn: bool = True  # False: a system message is prepended to the next user's text, and users alternate
 
     @property
     def marks(self) -> set[str]:
         """The control pieces that a vocabulary of this family has."""
-        return {piece for piece in (self.bos, self.eos, self.open, self.close, self.header) if piece}
+        return {piece for piece in (self.bos, self.eos, self.open, self.close, self.header, *self.others) if piece}
 
 
 FAMILIES = (
@@ -39,8 +40,10 @@ FAMILIES = (
         "<|im_start|>",
         "<|im_end|>",
         strips=False,
+        others=("<repo_name>",),
         system="You are a helpful AI assistant named SmolLM, trained by Hugging Face",
     ),
+    Family("chatml", None, "<|endoftext|>", "<|im_start|>", "<|im_end|>", strips=False),  # Qwen, and many others
     Family(
         "llama3",
         "<|begin_of_text|>",

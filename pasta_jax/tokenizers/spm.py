@@ -133,4 +133,4 @@ def _vocabulary(path: Path, model: ModelProto, texts: list[str], types: list[int
             ids += processor.encode(part)
         return ids
 
-    return Vocabulary(data, control, encode, "tokenizer.model", lambda: content)
+    return Vocabulary(data, control, control, None, encode, "tokenizer.model", lambda: content)

@@ -35,8 +35,8 @@ _PROBES = (
 )
 
 
-def in_folder(folder: Path) -> tuple[str, dict[str, str]] | None:
-    """The source in a model's folder, and the pieces that it may name; None: the folder has none."""
+def in_folder(folder: Path) -> tuple[str | None, dict[str, str]]:
+    """The source in a model's folder, if it has one, and the pieces that it may name."""
     config = {}
     if (folder / CONFIG).is_file():
         config = read_json(folder / CONFIG, dict, 8 * MIB, "copy the file that came with the model")
@@ -49,7 +49,7 @@ def in_folder(folder: Path) -> tuple[str, dict[str, str]] | None:
     if isinstance(source, list):  # several, by name
         by_name = {one.get("name"): one.get("template") for one in source if isinstance(one, dict)}
         source = by_name.get("default")
-    return (source, tokens) if isinstance(source, str) else None
+    return source if isinstance(source, str) else None, tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +70,9 @@ class Template:
         parts = [(True, self.start)]
         if messages[0][0] == "system":
             if self.system is None:
-                raise PastaError("a system message: the model's chat template has no place for one; drop it")
+                raise PastaError(
+                    "a system message: the model's template has no place for one before questions; drop it"
+                )
             (before, after), text = self.system, messages[0][1]
             parts = [(True, before), (False, text.strip() if "system" in self.strips else text), (True, after)]
             messages = messages[1:]
@@ -81,8 +83,8 @@ class Template:
 
 
 def learned(source: str, tokens: Mapping[str, str], family: Family, place: str) -> Template | None:
-    """The template that a source renders; None: that of the family."""
-    if source == jinja_template(family):
+    """The template that a source renders; None: that of the family, if it has one."""
+    if family.open and source == jinja_template(family):
         return None
     return _learned(source, tuple(sorted(tokens.items())), family, place)
 
@@ -93,13 +95,16 @@ def _learned(source: str, tokens: tuple[tuple[str, str], ...], family: Family, p
     if texts[0] is None or texts[1] is None or texts[4] is None:
         raise PastaError(f"{place}: it raises an error for plain questions; correct it")
     probes = [(messages, text) for messages, text in zip(_PROBES, texts, strict=True) if text is not None]
-    if all("".join(part for _, part in conversation(family, messages)) == text for messages, text in probes):
+    if family.open and all(
+        "".join(part for _, part in conversation(family, messages)) == text for messages, text in probes
+    ):
         return None
     plain, _, *with_system, padded, padded_system = texts
     start, to_assistant, to_user, *_, opening = _around(plain, _TEXTS, place)
     strips = {role for role, text in _TURNS[:2] if f" {text}\n" not in padded}
     system = None
-    if None not in (*with_system, padded_system):
+    # Mistral's older templates place it in the last question, where it would move with every turn: no place, for us.
+    if None not in (*with_system, padded_system) and with_system[0].find(_SYSTEM) < with_system[0].find(_TEXTS[0]):
         before, after, *_ = _around(with_system[0], [_SYSTEM, *_TEXTS], place)
         system = before, after
         strips |= {"system"} if f" {_SYSTEM}\n" not in padded_system else set()

@@ -57,8 +57,8 @@ class Tokenizer:
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """The ids that end an answer: end of turn and end of document."""
-        return self.end_of_turn, self.vocabulary.control[self.family.eos]
+        """The ids that end an answer: end of turn and end of document, in some models the same."""
+        return tuple(dict.fromkeys((self.end_of_turn, self.vocabulary.control[self.family.eos])))
 
     @cached_property
     def _missing(self) -> re.Pattern[bytes]:
@@ -109,8 +109,8 @@ class Tokenizer:
         for is_of_template, part in parts:
             # What stands between two control pieces is encoded as one text, as other tools do.
             for piece in self._controls.split(part) if is_of_template else [part]:
-                if is_of_template and piece in self.vocabulary.control:
-                    ids += [*self.encode(text), self.vocabulary.control[piece]]
+                if is_of_template and piece in self.vocabulary.spelled:
+                    ids += [*self.encode(text), self.vocabulary.spelled[piece]]
                     text = ""
                 else:
                     text += piece
@@ -125,8 +125,8 @@ class Tokenizer:
 
     @cached_property
     def _controls(self) -> re.Pattern[str]:
-        """The control pieces, the longest first."""
-        pieces = sorted(self.vocabulary.control, key=len, reverse=True)
+        """The pieces that a template spells, the longest first."""
+        pieces = sorted(self.vocabulary.spelled, key=len, reverse=True)
         return re.compile(f"({'|'.join(map(re.escape, pieces))})")
 
     def save(self, folder: Path) -> Path:
@@ -140,8 +140,8 @@ def tokenizer_fingerprint(tokenizer: Tokenizer) -> str:
     """Fingerprint of what determines ids: the family, the tags' place, and the ids of some awkward text."""
     probe = tokenizer.encode("  a\n\n1. Größe 数 😀 <async>\t\tdef f(x): return x**2")
     texts = [tokenizer.name, str(tokenizer.tags.base), str(tokenizer.model_vocab), str(probe)]
-    if isinstance(own := tokenizer.template, Template):
-        texts += [own.start, str(own.system), own.to_assistant, own.to_user, own.opening, *sorted(own.strips)]
+    if isinstance(tokenizer.template, Template):
+        texts.append(tokenizer.jinja)  # not what it renders, which may have today's date
     return fingerprints.of_texts(texts)
 
 
@@ -181,79 +181,77 @@ def load_tokenizer(path: str | os.PathLike) -> Tokenizer:
         raise PastaError(f"{path}: {error.strerror}; use a GGUF, .model or tokenizer.json file") from error
     if head.startswith(b"GGUF"):
         gguf = GGUF.open(path)
-        tokenizer, source = from_gguf(gguf), gguf.metadata.get("tokenizer.chat_template")
-        found = (source, _tokens_of(gguf, tokenizer)) if isinstance(source, str) else None
-        return _with_template(tokenizer, found, str(path))
-    tokenizer = bpe_from_file(path) if head.lstrip().startswith(b"{") else sentencepiece_from_file(path)
+        vocabulary = {"llama": spm.from_gguf, "gpt2": bpe.from_gguf}[_kind_of(gguf)](gguf)
+        tokens, source = _tokens_of(gguf, vocabulary), gguf.metadata.get("tokenizer.chat_template")
+        return _with_template(_tokenizer(path, vocabulary, tokens), source, tokens, str(path))
+    vocabulary = bpe.from_file(path) if head.lstrip().startswith(b"{") else spm.from_file(path)
     if not (path.parent / "config.json").is_file():  # a tokenizer by itself
-        return tokenizer
-    return _with_template(tokenizer, template.in_folder(path.parent), str(path.parent))
+        return _tokenizer(path, vocabulary, {})
+    source, tokens = template.in_folder(path.parent)
+    return _with_template(_tokenizer(path, vocabulary, tokens), source, tokens, str(path.parent))
 
 
-def _tokens_of(gguf: GGUF, tokenizer: Tokenizer) -> dict[str, str]:
+def _kind_of(gguf: GGUF) -> str:
+    kind = gguf.section("tokenizer.ggml.", _Kind).model
+    if kind not in ("llama", "gpt2"):
+        raise PastaError(f"{gguf.path}: unsupported tokenizer kind {kind!r}; use a file with one of llama, gpt2")
+    return kind
+
+
+def _tokens_of(gguf: GGUF, vocabulary: Vocabulary) -> dict[str, str]:
     """The pieces that a template may name, of a file that states their ids."""
-    pieces = {id: piece for piece, id in tokenizer.vocabulary.control.items()}
+    pieces = {id: piece for piece, id in vocabulary.control.items()}
     ids = {name: gguf.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos")}
     return {f"{name}_token": pieces[id] for name, id in ids.items() if id in pieces}
 
 
-def _with_template(tokenizer: Tokenizer, found: tuple[str, dict[str, str]] | None, place: str) -> Tokenizer:
+def _with_template(tokenizer: Tokenizer, source: object, tokens: dict[str, str], place: str) -> Tokenizer:
     """The tokenizer with a model's own template, or with the reason why that can't be used."""
-    family = tokenizer.family
-    if found is None:
-        note = f"{place}: no chat template, as base models have none; using that of {family.name}"
-        return dataclasses.replace(tokenizer, note=note)
-    source, tokens = found
+    family, why = tokenizer.family, f"{place}: chat template"
+    if not isinstance(source, str):
+        none = f"{place}: no chat template, as base models have none"
+        if family.open:
+            return dataclasses.replace(tokenizer, note=f"{none}; using that of {family.name}")
+        return dataclasses.replace(tokenizer, template=f"{none}; set chat to False, or add a {template.FILE}")
     own: Template | str | None
     try:
-        own = template.learned(source, tokens, family, f"{place}: chat template")
+        own = template.learned(source, tokens, family, why)
+        if own is not None and not family.open:
+            close = max(
+                (one for one in tokenizer.vocabulary.control if own.to_user.startswith(one)), key=len, default=""
+            )
+            family = dataclasses.replace(family, close=close or family.close)
         if own is not None and not own.to_user.startswith(family.close):
-            own = f"{place}: chat template: answers don't end with {family.close}; replace it, or set chat to False"
+            own = f"{why}: answers don't end with {family.close}; replace it, or set chat to False"
     except PastaError as error:
         own = str(error)
-    return dataclasses.replace(tokenizer, jinja=source, template=own)
+    return dataclasses.replace(tokenizer, family=family, jinja=source, template=own)
 
 
-def from_gguf(gguf: GGUF) -> Tokenizer:
-    """The tokenizer in an open GGUF file."""
-    kinds = {"llama": sentencepiece_from_gguf, "gpt2": bpe_from_gguf}
-    kind = gguf.section("tokenizer.ggml.", _Kind).model
-    if kind not in kinds:
-        raise PastaError(f"{gguf.path}: unsupported tokenizer kind {kind!r}; use a file with one of {', '.join(kinds)}")
-    return kinds[kind](gguf)
-
-
-def sentencepiece_from_gguf(gguf: GGUF) -> Tokenizer:
-    return _tokenizer(gguf.path, spm.from_gguf(gguf))
-
-
-def sentencepiece_from_file(path: str | os.PathLike) -> Tokenizer:
-    return _tokenizer(Path(path), spm.from_file(Path(path)))
-
-
-def bpe_from_gguf(gguf: GGUF) -> Tokenizer:
-    return _tokenizer(gguf.path, bpe.from_gguf(gguf))
-
-
-def bpe_from_file(path: str | os.PathLike) -> Tokenizer:
-    return _tokenizer(Path(path), bpe.from_file(Path(path)))
-
-
-def _tokenizer(path: Path, vocabulary: Vocabulary) -> Tokenizer:
-    vocabulary = _without_appended_tags(vocabulary)
-    control, size = vocabulary.control, len(vocabulary.data)
+def _family_of(path: Path, vocabulary: Vocabulary, tokens: dict[str, str]) -> Family:
+    """The family whose control pieces a vocabulary has, or one of this model alone."""
+    control = vocabulary.control
     family = next((family for family in FAMILIES if family.marks <= control.keys()), None)
-    if family is None:
+    eos = tokens.get("eos_token")
+    if family is None and eos not in control:
         marks = ", ".join(family.open for family in FAMILIES)
         raise PastaError(
-            f"{path}: no known control piece that opens a turn ({marks}); use a model of one of these families"
+            f"{path}: no known control piece that opens a turn ({marks}), and no eos_token beside it; "
+            "use a model's folder with its tokenizer_config.json"
         )
+    return family or Family("this model", vocabulary.bos, eos, "", eos)
+
+
+def _tokenizer(path: Path, vocabulary: Vocabulary, tokens: dict[str, str]) -> Tokenizer:
+    vocabulary = _without_appended_tags(vocabulary)
+    control, size = vocabulary.control, len(vocabulary.data)
+    family = _family_of(path, vocabulary, tokens)
     base = _spelled_tags(control)
     if base is None:
         base = _first_run([id for piece, id in control.items() if UNUSED.fullmatch(piece)], NUM_TAGS)
     rows = size if base is not None else -(-(size + NUM_TAGS) // _ROW_MULTIPLE) * _ROW_MULTIPLE
     tags = TagIds(size if base is None else base)
-    tokenizer = Tokenizer(family, vocabulary, tags, rows, jinja_template(family))
+    tokenizer = Tokenizer(family, vocabulary, tags, rows, jinja_template(family) if family.open else "")
     if tokenizer.decode(tokenizer.encode(_PROBE)) != _PROBE:
         raise PastaError(
             f"{path}: decoding doesn't restore every text (characters or spaces are rewritten); "
@@ -272,7 +270,8 @@ def _without_appended_tags(vocabulary: Vocabulary) -> Vocabulary:
     if base is None or base + NUM_TAGS != len(vocabulary.data):
         return vocabulary
     control = {piece: id for piece, id in vocabulary.control.items() if id < base}
-    return vocabulary._replace(data=vocabulary.data[:base], control=control)
+    spelled = {piece: id for piece, id in vocabulary.spelled.items() if id < base}
+    return vocabulary._replace(data=vocabulary.data[:base], control=control, spelled=spelled)
 
 
 def _spelled_tags(control: dict[str, int]) -> int | None:

@@ -18,6 +18,8 @@ class Vocabulary(NamedTuple):
 
     data: list[bytes]  # by id: the bytes it stands for, b"" for a control id
     control: dict[str, int]  # the pieces that no text encodes to
+    spelled: dict[str, int]  # those that a chat template may spell: control pieces, and others added to the vocabulary
+    bos: str | None  # the control piece that begins every text, if the file says so
     encode: Callable[[str], list[int]]  # plain text to ids, none of them in `control`
     file: str  # the name that other tools expect for a file of this kind
     content: Callable[[], bytes]  # of that file

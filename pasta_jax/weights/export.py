@@ -24,7 +24,8 @@ def write(folder: Path, tokenizer: Tokenizer, defaults: Defaults = PLAIN) -> Non
     tokenizer.save(folder)
     write_whole(folder / "tokenizer.json", json.dumps(tokenizer_json(tokenizer), ensure_ascii=False, indent=1))
     write_json(folder / "tokenizer_config.json", _tokenizer_config(tokenizer))
-    write_whole(folder / template.FILE, tokenizer.jinja)
+    if tokenizer.jinja:
+        write_whole(folder / template.FILE, tokenizer.jinja)
     write_json(folder / FILE, _generation_config(tokenizer) | as_json(defaults))
 
 
@@ -88,11 +89,11 @@ def _tokenizer_config(tokenizer: Tokenizer) -> dict[str, Any]:
     family, control = tokenizer.family, tokenizer.vocabulary.control
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": family.close,
+        "eos_token": family.close if family.open else family.eos,
         "pad_token": "<pad>" if "<pad>" in control else family.eos,
         "clean_up_tokenization_spaces": False,
         "model_max_length": 10**9,
-        "chat_template": tokenizer.jinja,  # for versions that don't read chat_template.jinja
+        "chat_template": tokenizer.jinja or None,  # for versions that don't read chat_template.jinja
     }
     if family.bos is not None:
         config["bos_token"] = family.bos
@@ -104,7 +105,7 @@ def _generation_config(tokenizer: Tokenizer) -> dict[str, Any]:
     control = tokenizer.vocabulary.control
     config = {
         "eos_token_id": list(tokenizer.stop_ids),
-        "pad_token_id": control.get("<pad>", tokenizer.stop_ids[1]),
+        "pad_token_id": control.get("<pad>", tokenizer.stop_ids[-1]),
         "max_new_tokens": 512,
     }
     return config if tokenizer.bos is None else config | {"bos_token_id": tokenizer.bos}

@@ -103,6 +103,13 @@ TEMPLATED = {
         "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
         "<|im_start|>user\n<|im_end|>\n<|im_start|>assistant\n",
     ],
+    "chatml": [
+        "<|im_start|>user\nGive three tips.<|im_end|>\n<|im_start|>assistant\n",
+        "<|im_start|>user\n  Hi <end_of_turn><|im_end|><|eot_id|> there\n\n<|im_end|>\n<|im_start|>assistant\n",
+        "<|im_start|>system\nBe brief. <|im_end|>\n<|im_start|>user\n\n\nHi<|im_end|>\n"
+        "<|im_start|>assistant\n Hello. <|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n",
+        "<|im_start|>user\n<|im_end|>\n<|im_start|>assistant\n",
+    ],
     "llama3": [
         "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nGive three tips.<|eot_id|>"
         "<|start_header_id|>assistant<|end_header_id|>\n\n",

@@ -25,6 +25,7 @@ def train_sentencepiece(unused: int = 70, marks: bool = True, **options) -> byte
 
 
 SMOLLM2_SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>"]
+CHATML_SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 LLAMA3_SPECIALS = [
     "<|begin_of_text|>",
     "<|end_of_text|>",

@@ -26,12 +26,69 @@ CONVERSATIONS = (
 )
 
 
-def in_folder(folder, source: str | None, form: str = "file"):
+# As of models that share their control pieces with no other family: pieces, the last one ends a text, and a template.
+_PHI = "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endfor %}"
+_MISTRAL = (
+    "{{ bos_token }}{% set system = messages[0]['content'] if messages[0]['role'] == 'system' else none %}"
+    "{% for m in messages %}{% if m['role'] == 'user' %}{{ '[INST] ' }}{% if loop.last and system is not none %}"
+    "{{ system + '\n\n' }}{% endif %}{{ m['content'] + '[/INST]' }}{% elif m['role'] == 'assistant' %}"
+    "{{ ' ' + m['content'] + eos_token }}{% endif %}{% endfor %}"
+)
+_GRANITE = (
+    "{%- if messages[0]['role'] != 'system' %}{{ '<|start_of_role|>system<|end_of_role|>Today is ' "
+    "+ strftime_now('%B %d, %Y') + '.<|end_of_text|>\n' }}{% endif %}{% for m in messages %}"
+    "{{ '<|start_of_role|>' + m['role'] + '<|end_of_role|>' + m['content'] + '<|end_of_text|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start_of_role|>assistant<|end_of_role|>' }}{% endif %}"
+)
+_OLMO = (
+    "{{ bos_token }}{% for m in messages %}{{ '<|' + m['role'] + '|>\n' + m['content'] }}"
+    "{{ eos_token + '\n' if m['role'] == 'assistant' else '\n' }}{% endfor %}<|assistant|>\n"
+)
+OTHERS = {
+    "phi": (
+        ["<|system|>", "<|user|>", "<|assistant|>", "<|end|>", "<|endoftext|>"],
+        _PHI + "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% else %}{{ eos_token }}{% endif %}",
+    ),
+    "mistral": (["<unk>", "[INST]", "[/INST]", "<s>", "</s>"], _MISTRAL),
+    "granite": (["<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>"], _GRANITE),
+    "olmo": (["<|pad|>", "<|endoftext|>"], _OLMO),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_a_model_of_another_family_is_fed_by_its_template_alone(tmp_path, kind):
+    transformers = pytest.importorskip("transformers")
+    pieces, source = OTHERS[kind]
+    ours = in_folder(tmp_path, source, pieces=pieces)
+    theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    conversations = [CONVERSATIONS[1], CONVERSATIONS[1][1:], [("user", "Why is the sky blue?")]]
+    for messages in conversations[1:] if kind == "mistral" else conversations:
+        turns = [{"role": role, "content": text} for role, text in messages]
+        assert ours.chat(messages) == theirs.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
+    assert ours.decode(ours.chat([("user", pieces[-1])])).count(pieces[-1]) == 1
+    assert ours.stop_ids[-1] == theirs.eos_token_id
+    assert ours.end_of_turn == theirs.convert_tokens_to_ids("<|end|>" if kind == "phi" else pieces[-1])
+    assert ours.prompt_ids("Once upon a time") == ours.encode("Once upon a time")
+    if kind == "mistral":
+        with pytest.raises(PastaError, match="no place for one before questions"):
+            ours.chat(conversations[0])
+
+
+def test_a_base_model_of_another_family_completes_texts_and_is_not_chatted_with(tmp_path):
+    tokenizer = in_folder(tmp_path, None, pieces=OTHERS["olmo"][0])
+    assert tokenizer.prompt_ids("Once upon a time")
+    with pytest.raises(PastaError, match="no chat template, as base models have none; set chat to False"):
+        tokenizer.chat([("user", "Hi!")])
+
+
+def in_folder(folder, source: str | None, form: str = "file", pieces: list[str] = SMOLLM2_SPECIALS):
     """The tokenizer of a model's folder with this template."""
     folder.mkdir(exist_ok=True)
-    (folder / "tokenizer.json").write_text(train_bpe(SMOLLM2_SPECIALS))
+    (folder / "tokenizer.json").write_text(train_bpe(pieces))
     (folder / "config.json").write_text("{}")
     config = {"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>"}
+    if pieces is not SMOLLM2_SPECIALS:
+        config = {"bos_token": pieces[-2], "eos_token": pieces[-1]}
     if form == "config":
         config["chat_template"] = source
     elif form == "list":
@@ -51,7 +108,7 @@ def test_ids_are_those_of_transformers(tmp_path, source, form):
     for messages in CONVERSATIONS:
         turns = [{"role": role, "content": text} for role, text in messages]
         if source == STRICT and messages[0][0] == "system":
-            with pytest.raises(PastaError, match="no place for one; drop it"):
+            with pytest.raises(PastaError, match="no place for one before questions"):
                 ours.chat(messages)
             continue
         if "<|im_end|>" in messages[0][1]:  # text stays text here; there it becomes a control piece

@@ -1,7 +1,9 @@
 """Tokenizers of every kind and family: ids, round trips, chat templates, saved files."""
 
+import json
 import random
 
+import numpy as np
 import pytest
 import sentencepiece
 import tokenizers
@@ -19,6 +21,7 @@ from tests.helpers.examples import examples
 from tests.helpers.requires import requires_dev, requires_gemma, requires_smollm2
 from tests.helpers.texts import CONVERSATIONS, MARKS, TEMPLATED, TEXTS
 from tests.helpers.tiny_tokenizers import (
+    CHATML_SPECIALS,
     LLAMA3_SPECIALS,
     SMOLLM2_SPECIALS,
     bpe_metadata,
@@ -35,10 +38,25 @@ TINY = {
     "smollm2.gguf": lambda: gguf_model(bpe_metadata(train_bpe(SMOLLM2_SPECIALS, added=("<tool>",)), "smollm")),
     "llama3.json": lambda: train_llama3().encode(),
     "llama3.gguf": lambda: gguf_model(bpe_metadata(train_llama3(), "llama-bpe")),
+    "qwen2.json": lambda: train_chatml("qwen2", normalizer="NFC").encode(),
+    **{f"{words}.gguf": lambda words=words: chatml_gguf(words) for words in ("qwen2", "gpt-4o", "tekken", "gpt-2")},
 }
 SMOLLM2 = pytest.param("smollm2", marks=requires_smollm2)
 GEMMA = pytest.param("gemma", marks=requires_gemma)
 EVERY = [*TINY, SMOLLM2, GEMMA]
+
+
+def train_chatml(words: str, **changes) -> str:
+    trained = json.loads(train_bpe(CHATML_SPECIALS, tokenizers.pre_tokenizers.Sequence(_WORDS[words]), ("<think>",)))
+    return json.dumps(trained | {name: {"type": kind} for name, kind in changes.items()})
+
+
+def chatml_gguf(words: str) -> bytes:
+    metadata = bpe_metadata(train_chatml(words), words)
+    for _ in range(3):  # to the rows of an embedding
+        metadata["tokenizer.ggml.tokens"].append(f"[PAD{len(metadata['tokenizer.ggml.tokens'])}]")
+    types = metadata["tokenizer.ggml.token_type"]
+    return gguf_model(metadata | {"tokenizer.ggml.token_type": np.append(types, np.full(3, 5, types.dtype))})
 
 
 def train_llama3() -> str:
@@ -101,15 +119,19 @@ def test_smollm2_golden_ids(load):
 
 
 @requires_dev("cyllama")
-@pytest.mark.parametrize("name", ["smollm2.gguf", "llama3.gguf", SMOLLM2, GEMMA])
+@pytest.mark.parametrize(
+    "name", [*(name for name in TINY if name.endswith(".gguf") and name != "gemma.gguf"), SMOLLM2, GEMMA]
+)
 def test_ids_equal_llama_cpp(load, name):
     from cyllama.llama import llama_cpp
 
     llama_cpp.disable_logging()
     model = llama_cpp.LlamaModel(str(load.path(name)), llama_cpp.LlamaModelParams())
     vocab, ours = model.get_vocab(), load(name)
-    # llama.cpp parses `</s>` as an end mark anywhere; in Gemma's vocabulary it is an HTML tag.
-    texts = [text for text in TEXTS if possible(ours, text) and "</s>" not in text]
+    # llama.cpp parses `</s>` as an end mark anywhere; in Gemma's vocabulary it is an HTML tag. Where words end at
+    # capitals, it takes combining marks for other signs, unlike those models' tokenizer.json.
+    unequal = ("</s>", "\u0301") if name in ("gpt-4o.gguf", "tekken.gguf") else ("</s>",)
+    texts = [text for text in TEXTS if possible(ours, text) and not any(one in text for one in unequal)]
     assert len(texts) > 200
     for text in texts:
         assert ours.encode(text) == vocab.tokenize(text, False, False)
