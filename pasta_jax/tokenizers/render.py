@@ -1,6 +1,7 @@
 """Render a chat template, which is somebody's code, in a process of its own with little time and memory.
 
-python -I render.py reads {"template", "tokens", "conversations"} and writes the texts, null where the template raises.
+python -I render.py reads {"template", "tokens", "conversations", "most"} and writes the texts, null where the template
+raises; of a text longer than `most` characters, one more than those.
 """
 
 import datetime
@@ -32,7 +33,8 @@ def main() -> None:
     for messages in asked["conversations"]:
         turns = [{"role": role, "content": text} for role, text in messages]
         try:
-            texts.append(template.render(messages=turns, add_generation_prompt=True, **asked["tokens"]))
+            text = template.render(messages=turns, add_generation_prompt=True, **asked["tokens"])
+            texts.append(text[: asked["most"] + 1])
         except Exception:  # of any kind: the template's code
             texts.append(None)
     json.dump(texts, sys.stdout)

@@ -19,7 +19,8 @@ from pasta_jax.tokenizers import render
 from pasta_jax.tokenizers.chat import Family, alternating, conversation, jinja_template
 
 FILE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
-MOST_BYTES = 1 * MIB
+MOST_BYTES = 1 * MIB  # of a source
+MOST_RENDERED = 1 << 16  # characters of a short conversation
 _TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 # Messages that no template has: their places in the rendered text are those of the messages.
 _SYSTEM, *_TEXTS = (f"qzx{letter}xzq" for letter in "sabcde")
@@ -44,11 +45,12 @@ def in_folder(folder: Path) -> tuple[str | None, dict[str, str]]:
     named = {name: one.get("content") if isinstance(one, dict) else one for name, one in named.items()}
     tokens = {name: one for name, one in named.items() if isinstance(one, str)}
     if (folder / FILE).is_file():
-        return (folder / FILE).read_text("utf-8", "replace"), tokens
+        with (folder / FILE).open("rb") as file:
+            return file.read(4 * MOST_BYTES + 4).decode("utf-8", "replace"), tokens  # enough to see that it is too long
     source = config.get("chat_template")
     if isinstance(source, list):  # several, by name
-        by_name = {one.get("name"): one.get("template") for one in source if isinstance(one, dict)}
-        source = by_name.get("default")
+        defaults = (one.get("template") for one in source if isinstance(one, dict) and one.get("name") == "default")
+        source = next(defaults, None)
     return source if isinstance(source, str) else None, tokens
 
 
@@ -131,7 +133,7 @@ def rendered(source: str, tokens: Mapping[str, str], place: str) -> list[str | N
     """The probes' texts; None for a conversation that the template refuses."""
     if len(source) > MOST_BYTES:
         raise PastaError(f"{place}: it has more than {MOST_BYTES:,} characters; shorten it")
-    asked = json.dumps({"template": source, "tokens": tokens, "conversations": _PROBES})
+    asked = json.dumps({"template": source, "tokens": tokens, "conversations": _PROBES, "most": MOST_RENDERED})
     command = [sys.executable, "-I", render.__file__]
     try:
         done = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=4 * render.SECONDS)
@@ -140,6 +142,6 @@ def rendered(source: str, tokens: Mapping[str, str], place: str) -> list[str | N
         raise PastaError(
             f"{place}: it can't be rendered, or not within {render.SECONDS} s and 1 GiB; correct it"
         ) from None
-    if any(text is not None and len(text) > MOST_BYTES for text in texts):
-        raise PastaError(f"{place}: it renders more than {MOST_BYTES:,} characters; shorten it")
+    if any(text is not None and len(text) > MOST_RENDERED for text in texts):
+        raise PastaError(f"{place}: it renders more than {MOST_RENDERED:,} characters; shorten it")
     return texts

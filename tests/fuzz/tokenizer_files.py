@@ -1,4 +1,4 @@
-"""Doors of tokenizers: tokenizer.json and tokenizer.model."""
+"""Doors of tokenizers: tokenizer.json, tokenizer.model, and the chat template of tokenizer_config.json."""
 
 import json
 from pathlib import Path
@@ -32,6 +32,60 @@ DIGITS = {"type": "Digits", "individual_digits": True}
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 
 
+CHAT = (
+    "{{ bos_token }}{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+JINJA = (  # what a hostile template might hold
+    *("{{ 'x' * 10**8 }}", "{{ ['x' * 10**6] * 10**4 }}", "{{ 9 ** 9 ** 9 }}", "{{ 10 ** 5000 }}", "{{ 1 // 0 }}"),
+    *(
+        "{% for a in range(99999) %}{{ a }}{% endfor %}",
+        "{% set ns = namespace(x='a') %}",
+        "{{ 'a'.join(['b'] * 10**7) }}",
+    ),
+    *(
+        "{% for a in range(5000) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+        "{{ '%999999999d' % 1 }}",
+        "{{ 'a' | center(10**9) }}",
+    ),
+    *(
+        "{{ ''.__class__.__mro__ }}",
+        "{{ messages.__init__.__globals__ }}",
+        "{{ self.__dict__ }}",
+        "{{ cycler.__init__ }}",
+    ),
+    *(
+        "{{ raise_exception.__globals__['sys'].exit() }}",
+        "{{ strftime_now('%' * 9999) }}",
+        "{{ strftime_now('\ud800') }}",
+    ),
+    *("{{ lipsum(n=9999) }}", "{{ messages | tojson }}", "{{ messages[0].content[::-1] }}", "{{ messages.append(1) }}"),
+    *(
+        "{{ '{0.__class__}'.format(1) }}",
+        "{{ '{:>999999999}'.format(1) }}",
+        "{% include 'x' %}",
+        "{% import 'os' as os %}",
+    ),
+    *("{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}", "{{ raise_exception('no') }}", "{% break %}", "{% raw %}"),
+    *(
+        "{%- if messages[0].content == 'qzxaxzq' -%}a{%- endif -%}",
+        "{{ undefined_name.x }}",
+        "{{ bos_token * 2 }}",
+        "{{",
+        "%}",
+    ),
+    *(
+        "((" * 500,
+        "{{ " + "(" * 5000,
+        "{% if 1 %}" * 3000,
+        "{{ " + "-" * 20_000 + "1 }}",
+        "{{ " + "[" * 200 + "]" * 200 + " }}",
+    ),
+    *("a" * 900_000, "a" * 2_000_000, "\0", "\ud800", "<|im_start|>" * 2000, "<|im_end|>", "\u2028", " \n\t"),
+)
+ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"  # takes all of its seconds
+
+
 def use(tokenizer: Tokenizer) -> None:
     """Encode and decode as a prompt would be."""
     tokenizer.decode(tokenizer.chat([("user", TEXT)]))
@@ -58,6 +112,26 @@ def tokenizer_json(folder: Path) -> list[Input]:
         return spec | {"pre_tokenizer": by.choice(PRE_TOKENIZERS)}
 
     return [Input(path, spec, lambda: use(load_tokenizer(path)), change) for spec in valid]
+
+
+def chat_templates(folder: Path) -> list[Input]:
+    """Its Jinja, and how tokenizer_config.json holds it."""
+    (folder / "tokenizer.json").write_bytes(train_bpe(SMOLLM2_SPECIALS).encode())
+    (folder / "config.json").write_text("{}")
+    path, valid = folder / "tokenizer_config.json", {"bos_token": "<|endoftext|>", "chat_template": CHAT}
+
+    def change(by: Mutator, config: dict[str, Any]) -> dict[str, Any]:
+        source = config["chat_template"]
+        for _ in range(by.choice((1, 1, 2))):
+            piece = ENDLESS if by.often(0.01) else by.choice(JINJA)
+            at = by.choice((0, len(source), source.find("{% for"), source.find("{% endfor"), by.randrange(len(source))))
+            source = source[:at] + piece + source[at + by.choice((0, 0, 0, 9)) :]
+        config = config | {"chat_template": source}
+        if by.often(0.2):
+            config["chat_template"] = [{"name": "default", "template": source}, {"name": "tools", "template": "x"}]
+        return by.tree(config) if by.often(0.2) else config
+
+    return [Input(path, valid, lambda: use(load_tokenizer(folder / "tokenizer.json")), change)]
 
 
 def tokenizer_model(folder: Path) -> list[Input]:

@@ -155,7 +155,8 @@ def test_a_model_without_a_template_says_so_and_keeps_its_fingerprint(tmp_path, 
         ("{% for", "it can't be rendered"),
         ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "it can't be rendered"),
         ("{{ 'x' * 10**12 }}", "it raises an error"),
-        ("{{ 'x' * 10**7 }}", "it renders more than"),
+        ("{{ 'x' * 10**5 }}", "it renders more than"),
+        ("{{ 'x' * 10**8 }}", "it renders more than"),
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "it raises an error"),
         ("x" * (template.MOST_BYTES + 1), "it has more than"),
     ],
@@ -165,3 +166,17 @@ def test_a_template_that_does_something_else_is_refused_when_it_is_used(tmp_path
     assert tokenizer.encode("Hi!")
     with pytest.raises(PastaError, match=reason):
         tokenizer.chat([("user", "Hi!")])
+
+
+def test_what_a_template_renders_is_cut_before_it_reaches_this_process(monkeypatch):
+    whole = []
+    monkeypatch.setattr(template.json, "loads", lambda text, loads=json.loads: whole.append(len(text)) or loads(text))
+    with pytest.raises(PastaError, match="renders more than"):
+        template.rendered("{{ 'x' * 10**8 }}", {}, "here")
+    assert whole[0] < 10 * template.MOST_RENDERED
+
+
+@pytest.mark.parametrize("name", [["default"], {}, None, 3])
+def test_templates_with_names_that_are_none_are_left_aside(tmp_path, name):
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": [{"name": name, "template": "x"}]}))
+    assert template.in_folder(tmp_path)[0] is None
