@@ -65,7 +65,7 @@ class Twin:
     instruction: str
     dependent: Program
     independent: Program
-    fact: str
+    fact: str  # empty: several
     chunk: int  # 0 or 1: which of the first two chunks contains the fact
     by_sibling: bool  # the last part is a third chunk; else it is main text
 
@@ -101,6 +101,20 @@ def _twin(rng: random.Random, by_sibling: bool) -> Twin:
     dependent = answer(subject.dependent.format(fact=fact))
     independent = answer(subject.independent.format(fact=fresh))
     return Twin(instruction, dependent, independent, fact, chunk, by_sibling)
+
+
+def parallel_twins() -> list[Twin]:
+    """Answers of two chunks with the form of each other: the second uses facts of the first, or only its form."""
+    lines = Path(__file__).with_name("parallel.jsonl").read_bytes().splitlines()
+
+    def answer(first: str, last: str) -> Program:
+        chunks = [_chunk(text.partition(":")[0], text) for text in (first, last)]
+        return Program((Text("Here is what there is to know.\n\n-"), chunks[0], Text("\n-"), chunks[1]))
+
+    return [
+        Twin(row["question"], answer(row["first"], row["uses"]), answer(row["first"], row["other"]), "", 0, True)
+        for row in map(msgspec.json.decode, lines)
+    ]
 
 
 def _chunk(topic: str, text: str) -> Chunk:

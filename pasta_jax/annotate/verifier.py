@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from pasta_jax.annotate.dependence import Detection, detect, last_costs, twins
+from pasta_jax.annotate.dependence import Detection, detect, last_costs, parallel_twins, twins
 from pasta_jax.annotate.settings import VerifierSettings
 from pasta_jax.progress import track
 from pasta_jax.weights.source import load
@@ -20,10 +20,11 @@ class VerifierReport:
     all: Detection
     main: Detection  # the last part is main text
     sibling: Detection | None  # the last part is a third chunk; None if there is no such pair
+    parallel: Detection  # the last part has the form of the only other chunk
 
     def text(self) -> str:
         """One line per group."""
-        groups = {"all": self.all, "main": self.main, "sibling": self.sibling}
+        groups = {"all": self.all, "main": self.main, "sibling": self.sibling, "parallel": self.parallel}
         return "\n".join(
             f"{name:8} {group.pairs:4} pairs   AUC {group.auc:.4f}   {group.accuracy:.1%} correct at "
             f"{group.threshold:.3f} nats per token; above {self.max_cost:g} are {group.detected:.1%} of dependent and "
@@ -37,9 +38,12 @@ def run(settings: VerifierSettings) -> VerifierReport:
     """Cost both answers of every pair and compare."""
     model = load(settings.model)
     pairs = twins(settings.pairs, settings.seed)
+    parallel = parallel_twins()
+    every = [*pairs, *parallel]
     costs = [
-        last_costs(model, twin, settings.window, settings.lengths) for twin in track(pairs, "weighing", len(pairs))
+        last_costs(model, twin, settings.window, settings.lengths) for twin in track(every, "weighing", len(every))
     ]
+    costs, of_parallel = costs[: len(pairs)], costs[len(pairs) :]
     siblings = [cost for twin, cost in zip(pairs, costs, strict=True) if twin.by_sibling]
     return VerifierReport(
         model=model.name,
@@ -50,4 +54,5 @@ def run(settings: VerifierSettings) -> VerifierReport:
         all=detect(costs, settings.max_cost),
         main=detect([cost for twin, cost in zip(pairs, costs, strict=True) if not twin.by_sibling], settings.max_cost),
         sibling=detect(siblings, settings.max_cost) if siblings else None,
+        parallel=detect(of_parallel, settings.max_cost),
     )

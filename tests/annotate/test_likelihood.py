@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import random
+import re
 
 import jax
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta_jax.annotate import hiding
-from pasta_jax.annotate.dependence import TwinCosts, auc, detect, threshold, twins
+from pasta_jax.annotate.dependence import TwinCosts, auc, detect, parallel_twins, threshold, twins
 from pasta_jax.annotate.hiding import (
     NO_CHUNKS,
     STYLE,
@@ -286,6 +287,22 @@ def test_twins_differ_only_in_their_last_part():
         assert twin.fact in twin.dependent.parts[-1].text
         assert twin.fact not in twin.independent.parts[-1].text
         assert twin.fact not in twin.instruction
+
+
+def test_twins_of_parallel_style_share_a_form_and_only_one_of_them_a_fact():
+    pairs = parallel_twins()
+    assert len(pairs) == 30
+    for twin in pairs:
+        first, used, other = (set(re.findall(r"\w{3,}", part.text)) for part in chunks_of(twin))
+        assert (first & used) - other, twin.instruction
+        names = {word for word in first & other if word[0].isupper() or word[0].isdigit()}
+        assert names <= {"The", "She", "They", "You", "People"}
+        assert twin.dependent.parts[:-1] == twin.independent.parts[:-1]
+
+
+def chunks_of(twin) -> list[Chunk]:
+    chunks = [part for part in twin.dependent.parts if isinstance(part, Chunk)]
+    return [*chunks, twin.independent.parts[-1]]
 
 
 def test_detection_figures():
