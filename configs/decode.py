@@ -4,8 +4,9 @@ r"""Answer a prompt with a model.
 
 Variants: pasta (SmolLM2-135M-Instruct with the adapter of checkpoints/ that forks, or with another one named with
 --config.model.adapter); smollm2_135m (without an adapter); gemma3_270m (base model: continues the text, no chat);
-gemma_2b and gemma_7b (no package ships the weights: add --config.model.path=<GGUF file or Hugging Face folder>); local
-(any Gemma or Llama model at such a path, or the folder of a training run); toy (the model of configs/sft.py:toy in
+qwen2_5_coder_1_5b (Qwen2.5-Coder-1.5B-Instruct in 4 bits; setup.sh --qwen); gemma_2b and gemma_7b (no package ships the
+weights: add --config.model.path=<GGUF file or Hugging Face folder>); local (any model of docs/MODELS.md at such a path,
+or the folder of a training run); toy (the model of configs/sft.py:toy in
 runs/toy, with an example question). On two CPU cores SmolLM2 starts in about 4 s and writes about 100 tokens a second.
 
 The toy answers only questions of its own form: a line for each walk with a ring (birds, boats, colours, dances,
@@ -51,6 +52,11 @@ def gemma3_270m() -> DecodeSettings:
     return DecodeSettings(ModelSource("gemma3_270m"), chat=False)
 
 
+def qwen2_5_coder_1_5b() -> DecodeSettings:
+    """Qwen2.5-Coder-1.5B-Instruct, sequential."""
+    return DecodeSettings(ModelSource("qwen2_5_coder_1_5b"))
+
+
 def gemma_2b() -> DecodeSettings:
     """Gemma 2B; needs model.path."""
     return DecodeSettings(ModelSource("gemma_2b"))
@@ -62,7 +68,7 @@ def gemma_7b() -> DecodeSettings:
 
 
 def local() -> DecodeSettings:
-    """Any Gemma or Llama model at model.path, also one trained here."""
+    """Any model of docs/MODELS.md at model.path, also one trained here."""
     return DecodeSettings(ModelSource())
 
 

@@ -53,7 +53,7 @@ def smollm2() -> EvaluateSettings:
 
 
 def local() -> EvaluateSettings:
-    """Any Gemma or Llama models, or runs of training, at model.path and baseline.path."""
+    """Any models of docs/MODELS.md, or runs of training, at model.path and baseline.path."""
     return EvaluateSettings(model=ModelSource(dtype="platform"), baseline=ModelSource(dtype="platform"))
 
 

@@ -67,7 +67,7 @@ def smollm2_135m() -> PreferenceSettings:
 
 
 def local() -> PreferenceSettings:
-    """Any Gemma or Llama model, or a run of training, at model.path and baseline.path; settings as of `pasta`."""
+    """Any model of docs/MODELS.md, or a run of training, at model.path and baseline.path; settings as of `pasta`."""
     return changed(pasta(), model=ModelSource(), baseline=ModelSource())
 
 

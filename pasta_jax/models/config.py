@@ -237,6 +237,21 @@ PRESETS = {
         activation="silu",
         tied_head=True,
     ),
+    "qwen2_5_coder_1_5b": TransformerConfig(
+        vocab=151_936,
+        layers=28,
+        embed=1536,
+        ff=8960,
+        heads=12,
+        kv_heads=2,
+        head_dim=128,
+        context=32_768,
+        rope=Rope(1_000_000.0),
+        norm_eps=1e-6,
+        activation="silu",
+        tied_head=False,  # in its GGUF file
+        qkv_bias=True,
+    ),
     # Small enough for tests, with every feature that can go wrong: grouped heads, windows, two ropes, all norms and
     # caps.
     "toy": TransformerConfig(

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import jax
+import ml_dtypes  # noqa: F401  (gives NumPy bfloat16)
 import numpy as np
 from absl import logging
 from flax import traverse_util
@@ -72,7 +73,10 @@ def _opened(path: Path) -> tuple[TransformerConfig, Params, str]:
             raise PastaError(f"{path}: {name} differs from what was written; delete the file to convert it again")
         return array
 
-    leaves = {name: Deferred(tuple(shape), functools.partial(read, name)) for name, (_, shape) in kinds.items()}
+    leaves = {
+        name: Deferred(tuple(shape), functools.partial(read, name), dtype=np.dtype(dtype))
+        for name, (dtype, shape) in kinds.items()
+    }
     params = traverse_util.unflatten_dict(leaves, sep="/")
     layers = tuple(params["layers"][str(l)] for l in range(config.layers))
     return config, params | {"layers": layers}, about["fingerprint"]

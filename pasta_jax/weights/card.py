@@ -21,6 +21,7 @@ README, FIELDS = "README.md", "card.json"
 HUB = {
     "smollm2_135m": ("HuggingFaceTB/SmolLM2-135M-Instruct", "apache-2.0"),
     "gemma3_270m": ("google/gemma-3-270m", "gemma"),
+    "qwen2_5_coder_1_5b": ("Qwen/Qwen2.5-Coder-1.5B-Instruct", "apache-2.0"),
     "gemma_2b": ("google/gemma-2b", "gemma"),
     "gemma_7b": ("google/gemma-7b", "gemma"),
 }

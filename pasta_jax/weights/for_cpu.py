@@ -1,6 +1,8 @@
 """Weights repacked for fast small-batch products on the CPU (inference only)."""
 
+import concurrent.futures
 import functools
+import os
 from collections.abc import Callable
 
 import ml_dtypes
@@ -12,7 +14,7 @@ from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.kernels.cpu import quantized
 from pasta_jax.models.kernels.cpu.calls import by_codes, by_panels, holds_panels, of_blocks
 from pasta_jax.models.kernels.cpu.quantized import GROUP, Blocks
-from pasta_jax.models.parameters import PARTS, Params, is_stacked, join_kernel, plain_shapes
+from pasta_jax.models.parameters import PARTS, Params, is_stacked, join_kernel, norm_names, plain_shapes
 from pasta_jax.weights.families import GGUF, Family
 
 CODED = "q8"  # a dtype: float32, with matrices of 8-bit codes
@@ -49,8 +51,10 @@ def in_panels(params: Params, precision: str = "float32") -> Params:
     return _replaced(params, one)
 
 
-def in_blocks(gguf: File, family: Family, config: TransformerConfig, params: Params, tags: TagIds) -> Params:
-    """Unrolled parameters that were read from a GGUF file, with the file's own blocks in panels where it has such.
+def in_blocks(
+    gguf: File, family: Family, config: TransformerConfig, params: Params, tags: TagIds, tag_rows: Params
+) -> Params:
+    """Unrolled parameters of a GGUF file, with the file's own blocks in panels where it has such, and others read.
 
     The tags' rows, which no file has, stay exact.
     """
@@ -74,24 +78,29 @@ def in_blocks(gguf: File, family: Family, config: TransformerConfig, params: Par
 
     def kernel(l: int, name: str, leaves: Params) -> Params:
         parts = parts_of(name, l)
-        others = {name: leaf for name, leaf in leaves.items() if name != "kernel"}
+        others = {name: np.asarray(leaf) for name, leaf in leaves.items() if name != "kernel"}
         if None in parts.values():
-            return {"panels": by_panels(_matrix(leaves["kernel"]))} | others
+            return {"panels": by_panels(_matrix(np.asarray(leaves["kernel"])))} | others
         return others | of_blocks(quantized.joined(parts, lambda fields: _matrix(join_kernel(name, fields, config))))
 
     def table(name: str) -> Params:
-        rows, found = params[name], blocks(name)
-        exact = {"exact": by_panels(rows[tags.base : tags.base + NUM_TAGS])}
+        found, exact = blocks(name), {"exact": by_panels(tag_rows[name])}
         exact |= {"exact_at": np.arange(tags.base, tags.base + NUM_TAGS, dtype=np.int32)}
         if found is None:
+            rows = np.asarray(params[name])
+            rows[tags.base : tags.base + NUM_TAGS] = tag_rows[name]
             return {"panels": by_panels(rows)} | exact
-        missing = len(rows) - len(found.codes)
+        missing = config.vocab - len(found.codes)
         return of_blocks(found.map(lambda field: np.pad(field, ((0, missing), (0, 0))))) | exact
 
-    layers = tuple(
-        layer | {name: kernel(l, name, layer[name]) for name in PARTS} for l, layer in enumerate(params["layers"])
-    )
-    return params | {"layers": layers} | {name: table(name) for name in ("embed", "head") if name in params}
+    def one(l: int, layer: Params) -> Params:
+        norms = {name: {"weight": np.asarray(layer[name]["weight"])} for name in norm_names(config)}
+        return norms | {name: kernel(l, name, layer[name]) for name in PARTS}
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
+        layers = tuple(threads.map(one, range(config.layers), params["layers"]))
+    final_norm = {"weight": np.asarray(params["final_norm"]["weight"])}
+    return {"final_norm": final_norm, "layers": layers} | {name: table(name) for name in tag_rows}
 
 
 def with_pairs(params: Params, adapter: Params) -> Params:
@@ -104,7 +113,7 @@ def with_pairs(params: Params, adapter: Params) -> Params:
         a, b = np.asarray(pair["lora_a"]), _matrix(np.asarray(pair["lora_b"]))
         if "codes" in leaves:
             return leaves | {"a": a, "b": by_panels(b)}
-        return leaves | {"panels": leaves["panels"] + by_panels(b @ a)}
+        return leaves | {"panels": np.asarray(leaves["panels"]) + by_panels(b @ a)}
 
     layers = tuple(
         layer | {name: join(layer[name], pair) for name, pair in pairs.items()}

@@ -42,6 +42,10 @@ class Files:
         with safe_open(self._file_of[name], framework="numpy") as file:
             return np.asarray(file.get_tensor(name), dtype=np.float32)
 
+    def rows(self, name: str, index: np.ndarray) -> np.ndarray:
+        """Rows of one matrix as float32."""
+        return self.read(name)[index]
+
 
 def write_model(folder: Path, params: Params, config: TransformerConfig, record: TagRecord | None = None) -> None:
     """Write config.json and model.safetensors (float32); `transformers` loads the folder with equal logits.

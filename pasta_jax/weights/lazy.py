@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -30,9 +31,25 @@ class Deferred:
 
     shape: tuple[int, ...]
     read: Callable[[], np.ndarray]
+    rows: Callable[[np.ndarray], np.ndarray] | None = None  # some of a matrix's rows, where its file has them in blocks
+    dtype: np.dtype = np.dtype(np.float32)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes, once read."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return math.prod(self.shape)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self.read(), dtype)
+
+    def __getitem__(self, index: np.ndarray) -> np.ndarray:
+        """Rows of it as a matrix [rows, inputs]."""
+        return self.rows(np.asarray(index)) if self.rows else np.asarray(self).reshape(-1, self.shape[-1])[index]
 
     def then(self, change: Callable[[np.ndarray], np.ndarray]) -> "Deferred":
         """The array with a change that keeps its shape."""
@@ -51,6 +68,9 @@ class Tensors(Protocol):
 
     def read(self, name: str) -> np.ndarray:
         """One tensor as float32."""
+
+    def rows(self, name: str, index: np.ndarray) -> np.ndarray:
+        """Rows of one matrix as float32."""
 
 
 def params_of(files: Tensors, column: int, family: Family, config: TransformerConfig, vocab: int) -> Params:
@@ -84,13 +104,39 @@ def params_of(files: Tensors, column: int, family: Family, config: TransformerCo
     def kernel(name: str, layer: int) -> np.ndarray:
         return join_kernel(name, parts_of(name, layer, ""), config)
 
+    @functools.cache
+    def places(name: str) -> np.ndarray:
+        """Where the rows of one of our kernels are: tensors one after another, each with its matrices."""
+        parts = [part for several in family.tensors(name).values() for part in several]
+        begins = np.cumsum([0, *(plain[part][0] for part in parts)])
+        rows = {
+            part: family.ours(column, part, np.arange(begin, begin + plain[part][0])[:, None], config.head_dim)
+            for part, begin in zip(parts, begins, strict=False)
+        }
+        return join_kernel(name, rows, config).reshape(-1)
+
+    def some_rows(name: str, layer: int, index: np.ndarray) -> np.ndarray:
+        at, found = places(name)[index], np.empty((len(index), packed[f"{name}/kernel"][-1]), np.float32)
+        begin = 0
+        for tensor, parts in family.tensors(name).items():
+            end = begin + sum(plain[part][0] for part in parts)
+            inside = (at >= begin) & (at < end)
+            found[inside] = files.rows(family.tensor(column, tensor, layer), at[inside] - begin)
+            begin = end
+        return found
+
     def bias(name: str, layer: int) -> np.ndarray:
         parts = {part: one[:, None] for part, one in parts_of(name, layer, "_bias").items()}
         return join_kernel(name, parts, config)[..., 0]
 
     def layer(l: int) -> Params:
         kernels = {
-            name: {"kernel": Deferred(packed[f"{name}/kernel"], functools.partial(kernel, name, l))} for name in PARTS
+            name: {
+                "kernel": Deferred(
+                    packed[f"{name}/kernel"], functools.partial(kernel, name, l), functools.partial(some_rows, name, l)
+                )
+            }
+            for name in PARTS
         }
         for name in config.biases:
             kernels[name]["bias"] = Deferred(packed[f"{name}/bias"], functools.partial(bias, name, l))
@@ -99,7 +145,11 @@ def params_of(files: Tensors, column: int, family: Family, config: TransformerCo
         }
 
     params = {
-        name: Deferred((vocab, config.embed), lambda name=name: grow_rows(read(name), vocab))
+        name: Deferred(
+            (vocab, config.embed),
+            lambda name=name: grow_rows(read(name), vocab),
+            lambda index, name=name: files.rows(family.tensor(column, name), index),
+        )
         for name in (("embed",) if config.tied_head else ("embed", "head"))
     }
     final_norm = {"weight": Deferred(plain["final_norm"], functools.partial(read, "final_norm"))}

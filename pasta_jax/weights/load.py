@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from pasta_jax.lang.structure import Positions
 from pasta_jax.lang.tags import NUM_TAGS
 from pasta_jax.models.config import PRESETS, TransformerConfig
 from pasta_jax.models.parameters import Params, unstack
-from pasta_jax.models.tag_rows import put_tag_rows
+from pasta_jax.models.tag_rows import initial_tag_rows, put_tag_rows
 from pasta_jax.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from pasta_jax.weights import cache as converted
 from pasta_jax.weights import card as cards
@@ -25,11 +26,11 @@ from pasta_jax.weights import config_file, export, families, gguf_model, hugging
 from pasta_jax.weights.card import Card
 from pasta_jax.weights.for_cpu import in_blocks
 from pasta_jax.weights.generation_config import PLAIN, read_defaults
-from pasta_jax.weights.lazy import params_of, read_now
+from pasta_jax.weights.lazy import Deferred, params_of, read_now
 from pasta_jax.weights.model import BLOCKS, Model
 from pasta_jax.weights.prepare import decodes_codes, on_device
 
-PACKAGED = ("smollm2_135m", "gemma3_270m")  # presets whose weights a package ships
+PACKAGED = ("smollm2_135m", "gemma3_270m", "qwen2_5_coder_1_5b")  # presets whose weights a package ships
 
 
 _SPARE_PIECES = 1024  # that a tokenizer may have beyond the rows of its model's embedding, as for images
@@ -109,23 +110,27 @@ def difference(config: TransformerConfig, preset: TransformerConfig) -> str:
 def read_gguf(path: Path, form: str = "", deferred: bool = False) -> tuple[TransformerConfig, Params, str, Tokenizer]:
     """A GGUF file, with fresh rows for the tags, or in the form BLOCKS laid out to decode with, and its fingerprint.
 
-    Only the first call converts it; later ones read the cache.
+    Only the first call converts it; later ones read the cache; blocks are read where they are placed.
     """
     tokenizer = load_tokenizer(path)
     cached = converted.path_of(path, form)
-    kept = converted.load(cached, deferred)
+    kept = converted.load(cached, deferred or bool(form))
     if kept is None:
         kept = blocks_of(path, tokenizer) if form else (*convert_gguf(path, tokenizer), "")
         converted.save(cached, *kept)
+        kept = (form and converted.load(cached, deferred=True)) or kept
     return *kept, tokenizer
 
 
 def blocks_of(path: Path, tokenizer: Tokenizer) -> tuple[TransformerConfig, Params, str]:
-    """A GGUF file with its own blocks in the layout to decode with, and its fingerprint."""
-    config, params, *_ = read_gguf(path)
+    """A GGUF file with its own blocks in the layout to decode with, and its fingerprint. Few rows are dequantised."""
     gguf = GGUF.open(path)
-    family, _ = gguf_model.read_config(gguf)
-    blocks = in_blocks(gguf, family, config, params, tokenizer.tags)
+    family, config = gguf_model.read_config(gguf)
+    vocab = rows_for(config, tokenizer, path)
+    params = params_of(gguf, families.GGUF, family, config, vocab)
+    config = dataclasses.replace(config, vocab=vocab)
+    tag_rows = {name: initial_tag_rows(params[name], tokenizer) for name in ("embed", "head") if name in params}
+    blocks = in_blocks(gguf, family, config, params, tokenizer.tags, tag_rows)
     return config, blocks, fingerprint_of(config, params, tokenizer)
 
 
@@ -200,15 +205,18 @@ def fingerprint_of(config: TransformerConfig, params: Params, tokenizer: Tokeniz
     tags, samples = tokenizer.tags, 64
     parts = [json.dumps(shape, sort_keys=True)]
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        name, leaf = jax.tree_util.keystr(path, simple=True, separator="/"), np.asarray(leaf)
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
         if name in ("embed", "head"):
             end = tokenizer.vocab_size
             rows = end - NUM_TAGS if tags.base < end else end
             places = np.linspace(0, rows * config.embed - 1, samples, dtype=np.int64)
             row, column = np.divmod(places, config.embed)
-            values, size = leaf[row + NUM_TAGS * (row >= tags.base), column], (rows, config.embed)
+            values = leaf[row + NUM_TAGS * (row >= tags.base)][np.arange(samples), column]
+            size = rows, config.embed
         else:
-            places = np.linspace(0, leaf.size - 1, samples, dtype=np.int64)
-            values, size = leaf[np.unravel_index(places, leaf.shape)], leaf.shape
+            size, inputs = leaf.shape, leaf.shape[-1]
+            row, column = np.divmod(np.linspace(0, math.prod(size) - 1, samples, dtype=np.int64), inputs)
+            matrix = leaf if isinstance(leaf, Deferred) else leaf.reshape(-1, inputs)
+            values = matrix[row][np.arange(samples), column]
         parts.append(f"{name} {size} {values.astype(ml_dtypes.bfloat16).tobytes().hex()}")
     return fingerprints.of_texts(parts)

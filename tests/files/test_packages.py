@@ -8,7 +8,7 @@ import pytest
 from pasta_jax.errors import PastaError
 from pasta_jax.files import packages
 from pasta_jax.files.packages import Asset
-from tests.helpers.requires import requires_data, requires_gemma, requires_smollm2
+from tests.helpers.requires import requires_data, requires_gemma, requires_qwen, requires_smollm2
 
 PARTS = [b"GGUF one, ", b"two, ", b"three"]
 WHOLE = b"".join(PARTS)
@@ -124,10 +124,13 @@ def test_a_missing_package_is_named_with_its_command(path, site, tmp_path, monke
         packages.path("preferences")
 
 
+OF_OPTION = {"--assets": requires_smollm2, "--gemma": requires_gemma, "--qwen": requires_qwen}
+
+
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks={"--assets": requires_smollm2, "--gemma": requires_gemma}.get(option, requires_data))
+        pytest.param(name, marks=OF_OPTION.get(option, requires_data))
         for name, (_, _, option) in packages.ASSETS.items()
     ],
 )

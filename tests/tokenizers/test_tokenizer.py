@@ -18,7 +18,7 @@ from pasta_jax.tokenizers import tokenizer as module
 from pasta_jax.tokenizers.bpe import _WORDS
 from pasta_jax.tokenizers.tokenizer import Detokenizer, Tokenizer, load_tokenizer
 from tests.helpers.examples import examples
-from tests.helpers.requires import requires_dev, requires_gemma, requires_smollm2
+from tests.helpers.requires import requires_dev, requires_gemma, requires_qwen, requires_smollm2
 from tests.helpers.texts import CONVERSATIONS, MARKS, TEMPLATED, TEXTS
 from tests.helpers.tiny_tokenizers import (
     CHATML_SPECIALS,
@@ -43,6 +43,8 @@ TINY = {
 }
 SMOLLM2 = pytest.param("smollm2", marks=requires_smollm2)
 GEMMA = pytest.param("gemma", marks=requires_gemma)
+QWEN = pytest.param("qwen", marks=requires_qwen)
+LLAMA_CPP = [name for name in TINY if name.endswith(".gguf") and name != "gemma.gguf"]
 EVERY = [*TINY, SMOLLM2, GEMMA]
 
 
@@ -72,7 +74,8 @@ def load(tmp_path_factory):
         if name in TINY:
             (folder / name).write_bytes(TINY[name]())
             return folder / name
-        return packages.path({"smollm2": "smollm2_135m", "gemma": "gemma3_270m"}[name])
+        presets = {"smollm2": "smollm2_135m", "gemma": "gemma3_270m", "qwen": "qwen2_5_coder_1_5b"}
+        return packages.path(presets[name])
 
     def load(name: str) -> Tokenizer:
         if name not in loaded:
@@ -119,9 +122,7 @@ def test_smollm2_golden_ids(load):
 
 
 @requires_dev("cyllama")
-@pytest.mark.parametrize(
-    "name", [*(name for name in TINY if name.endswith(".gguf") and name != "gemma.gguf"), SMOLLM2, GEMMA]
-)
+@pytest.mark.parametrize("name", [*LLAMA_CPP, SMOLLM2, GEMMA, QWEN])
 def test_ids_equal_llama_cpp(load, name):
     from cyllama.llama import llama_cpp
 

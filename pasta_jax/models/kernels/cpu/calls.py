@@ -59,13 +59,10 @@ def by_codes(matrix_OxI: np.ndarray) -> dict[str, np.ndarray]:
 
 def of_blocks(blocks: Blocks) -> dict[str, np.ndarray]:
     """A matrix of a quantised file in panels. Codes of 4 bits are packed in words of eight inputs, [P, I / 8, 32]."""
-    codes_PxIxC = np.ascontiguousarray(by_panels(blocks.codes))
-    if blocks.is_narrow:
-        panels, inputs, _ = codes_PxIxC.shape
-        places = np.arange(0, 4 * WORD, 4, dtype=np.uint32)[None, None, :, None]
-        words = codes_PxIxC.reshape(panels, inputs // WORD, WORD, PANEL).astype(np.uint32) << places
-        codes_PxIxC = np.bitwise_or.reduce(words, axis=2)
-    fields = {"codes": codes_PxIxC, "scales": by_panels(blocks.scales)}
+    codes_OxI = blocks.codes
+    if blocks.is_narrow:  # the first code in the lowest bits
+        codes_OxI = (codes_OxI[:, 0::2] | codes_OxI[:, 1::2] << 4).view("<u4")
+    fields = {"codes": np.ascontiguousarray(by_panels(codes_OxI)), "scales": by_panels(blocks.scales)}
     return fields if blocks.minimums is None else fields | {"minimums": by_panels(blocks.minimums)}
 
 

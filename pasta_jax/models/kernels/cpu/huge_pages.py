@@ -18,9 +18,9 @@ ALIGNMENT = 64  # bytes; JAX uses host memory with this alignment as it is, and 
 
 
 def on_large_pages(params: Tree) -> Tree:
-    """NumPy arrays as JAX arrays on the CPU, in contiguous memory; plain copies on systems without large pages."""
+    """Host arrays as JAX arrays on the CPU, in contiguous memory; plain copies on systems without large pages."""
     if not hasattr(mmap, "MADV_HUGEPAGE"):
-        return jax.device_put(params)
+        return jax.device_put(jax.tree.map(np.asarray, params))
     leaves, tree = jax.tree.flatten(params)
     starts = np.cumsum([0, *(-(-leaf.nbytes // ALIGNMENT) * ALIGNMENT for leaf in leaves)])
     memory = mmap.mmap(-1, max(int(starts[-1]), ALIGNMENT), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -28,6 +28,7 @@ def on_large_pages(params: Tree) -> Tree:
         memory.madvise(mmap.MADV_HUGEPAGE)
 
     def placed(leaf: np.ndarray, start: int) -> jax.Array:
+        leaf = np.asarray(leaf)  # perhaps to be read
         copy = np.frombuffer(memory, leaf.dtype, leaf.size, start).reshape(leaf.shape)
         for piece in pieces(leaf):
             copy[piece] = leaf[piece]
