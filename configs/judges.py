@@ -8,6 +8,10 @@ judged in both orders. Chance is 50 ± 5.8%. `rules` reads IFEval's questions, n
 undecided on all of them. Takes seconds; docs/results/judges.md has the figures to expect. checked: a weighted sum of
 checks and log-likelihood (judges/checked.py), with an untrained SmolLM2 and MiniLM. No seed: nothing is random.
 
+reward: a reward model, whose scores' difference is the log-odds of a verdict. Name one:
+
+    python -m launch.judges --config=configs/judges.py:reward --config.reward.model=Skywork/Skywork-Reward-V2-Qwen3-0.6B
+
 A file has one JSON object per line: prompt, first, second, and as verdict first, second or tie, which is left out. Each
 answer is a text or an object: {"text": "…", "finished": true, "topics": ["…"]}.
 """
@@ -23,6 +27,11 @@ def offline() -> AgreementSettings:
 def checked() -> AgreementSettings:
     """The weighted sum of checks and log-likelihood; needs setup.sh --assets and --data."""
     return AgreementSettings(("checked", "repetition"))
+
+
+def reward() -> AgreementSettings:
+    """A reward model at reward.model on all pairs."""
+    return AgreementSettings(("reward", "repetition"))
 
 
 def tiny() -> AgreementSettings:

@@ -147,7 +147,7 @@ def judge_all(settings: EvaluateSettings, answers: Mapping[System, Sequence[Syst
         return {}
     answers = processes.told(answers, dict[System, list[SystemAnswer]])
     rules = "ifeval" if settings.prompts.ifeval or "rules" in settings.judges else ""
-    judges = {name: judge_of(name, settings.checked, rules) for name in settings.judges}
+    judges = {name: judge_of(name, settings, rules) for name in settings.judges}
     first_turns = {(one.prompts + SECOND_TURN, one.number): (one.prompt,) for one in answers["baseline"]}
 
     def preferences(judge: Judge, pair: tuple[SystemAnswer, SystemAnswer]) -> dict[int, float]:

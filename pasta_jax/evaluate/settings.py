@@ -5,7 +5,7 @@ from typing import Literal
 
 from pasta_jax.decode.settings import AnswerSettings, DecodeConfig
 from pasta_jax.files.validated import Count, Positive
-from pasta_jax.judges.settings import CheckedSettings, JudgeName
+from pasta_jax.judges.settings import CheckedSettings, JudgeName, RewardSettings
 from pasta_jax.models.settings import MeshSettings
 from pasta_jax.runs.ray import RaySettings
 from pasta_jax.weights.settings import ModelSource
@@ -62,5 +62,6 @@ class EvaluateSettings:
     throughput: Count = 0  # prompts of the first set to answer many at a time, for tokens per second
     judges: tuple[JudgeName, ...] = ()  # compare answers with the baseline's (configs/judges.py)
     checked: CheckedSettings = CheckedSettings()
+    reward: RewardSettings = RewardSettings()
     texts: bool = True  # the report shows prompts and answers; False: figures and timelines only
     annotations: str = ""  # alpaca_eval's annotations.json, whose win rate the report is to state

@@ -70,9 +70,7 @@ def measure(settings: AgreementSettings) -> AgreementReport:
         pairs = [(prompt, Entry(chosen), Entry(rejected)) for prompt, chosen, rejected in known_preferences()]
     with_preference = [pair for pair in pairs if pair is not None][: settings.pairs]
     judges = {
-        kind: agreement(
-            judge_of(kind, settings.checked, settings.rules), track(with_preference, kind, len(with_preference))
-        )
+        kind: agreement(judge_of(kind, settings, settings.rules), track(with_preference, kind, len(with_preference)))
         for kind in settings.kinds
     }
     return AgreementReport(len(with_preference), judges, pairs.count(None))

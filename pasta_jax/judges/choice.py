@@ -9,8 +9,9 @@ from pasta_jax.judges.checked import CheckedJudge, LogProbabilities
 from pasta_jax.judges.judge import Judge
 from pasta_jax.judges.minilm import cosine, load_minilm
 from pasta_jax.judges.offline import comparing, likelihoods, repetition, rules_followed
+from pasta_jax.judges.reward import load_reward_model
 from pasta_jax.judges.rules import rules_of
-from pasta_jax.judges.settings import CheckedSettings, JudgeName
+from pasta_jax.judges.settings import CheckedSettings, JudgeModels, JudgeName, RewardSettings
 from pasta_jax.lang.words import words
 from pasta_jax.train.loss import Scoring, log_probabilities
 from pasta_jax.train.trainable import product_dtype
@@ -18,11 +19,13 @@ from pasta_jax.weights.prepare import platform_dtype
 from pasta_jax.weights.source import load
 
 
-def judge_of(name: JudgeName, checked: CheckedSettings, rules_source: str, scale: float = 1.0) -> Judge:
+def judge_of(name: JudgeName, models: JudgeModels, rules_source: str, scale: float = 1.0) -> Judge:
     """A judge by its name. `rules_source`: of questions with rules, or empty; `scale`: the difference that is 73%."""
     match name:
         case "checked":
-            return checked_judge(checked, rules_source)
+            return checked_judge(models.checked, rules_source)
+        case "reward":
+            return reward_judge(models.reward, scale)
         case "rules":
             rules = rules_of(rules_source) if rules_source else {}
             if not rules:
@@ -42,6 +45,13 @@ def checked_judge(settings: CheckedSettings, rules_source: str) -> CheckedJudge:
     log_probabilities = fluency(settings) if weights.fluency else _none
     fit = functools.partial(cosine, load_minilm()) if weights.fit else _none
     return CheckedJudge(settings.checks, rules, log_probabilities, fit)
+
+
+def reward_judge(settings: RewardSettings, scale: float) -> Judge:
+    """The difference of two scores, which reward models are trained to be log-odds. An answer is scored once."""
+    score = load_reward_model(settings).score
+    known = functools.cache(lambda question, answer: score([(question, answer)])[0])
+    return comparing(known, scale)
 
 
 def fluency(settings: CheckedSettings) -> LogProbabilities:

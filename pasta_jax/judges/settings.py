@@ -1,7 +1,7 @@
 """The settings of judges, and of measuring their agreement with preferences."""
 
 import dataclasses
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol
 
 import msgspec
 
@@ -9,7 +9,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.files.validated import AboveZero, AtLeastZero, Positive, Share
 from pasta_jax.weights.settings import ModelSource
 
-JudgeName = Literal["rules", "repetition", "shorter", "checked"]  # judges/choice.py
+JudgeName = Literal["rules", "repetition", "shorter", "checked", "reward"]  # judges/choice.py
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +54,23 @@ class CheckedSettings:
 
 
 @dataclasses.dataclass(frozen=True)
+class RewardSettings:
+    """The judge `reward`: a reward model (judges/reward.py)."""
+
+    model: str = ""  # a Hugging Face folder, or its id on the Hub
+    # Tokens per row, question included; each length is a program.
+    lengths: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (256, 512, 1024, 2048)
+    rows: Positive = 2  # conversations per batch; more suit an accelerator
+
+
+class JudgeModels(Protocol):
+    """Settings of the judges that need models."""
+
+    checked: CheckedSettings
+    reward: RewardSettings
+
+
+@dataclasses.dataclass(frozen=True)
 class AgreementSettings:
     """Judges whose agreement with preferences is to be measured."""
 
@@ -62,3 +79,4 @@ class AgreementSettings:
     file: str = ""  # of a person's verdicts; empty: known preferences, which `setup.sh --data` installs
     rules: str = "ifeval"  # where `rules` and `checked` read their rules from; see docs/DATA.md
     checked: CheckedSettings = CheckedSettings()
+    reward: RewardSettings = RewardSettings()

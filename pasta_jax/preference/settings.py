@@ -22,7 +22,7 @@ from pasta_jax.files.validated import (
     Threading,
     WordLimits,
 )
-from pasta_jax.judges.settings import CheckedSettings, JudgeName
+from pasta_jax.judges.settings import CheckedSettings, JudgeName, RewardSettings
 from pasta_jax.llm.client import Endpoint
 from pasta_jax.models.settings import TrainingMeshSettings
 from pasta_jax.runs.ray import RaySettings
@@ -67,6 +67,7 @@ class JudgeSettings:
     asks: Threading = 3  # of llm: attempts to get a well-formed verdict
     concurrency: Threading = 8
     checked: CheckedSettings = CheckedSettings()
+    reward: RewardSettings = RewardSettings()
     agreement: Count = 300  # pairs of chosen and rejected answers to compare the judge with; 0: none
     # If its retries fail, the run ends with exit code 3; rerun the command to resume.
     endpoint: Endpoint = Endpoint(

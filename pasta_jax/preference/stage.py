@@ -150,7 +150,7 @@ def judge_for(settings: PreferenceSettings, toy_problems: Mapping[str, Problem],
         case "llm":
             return llm_judge(judge.endpoint, folder / "judge_cache.jsonl", judge.asks)
         case _:
-            return judge_of(judge.kind, judge.checked, settings.prompts.source, judge.scale)
+            return judge_of(judge.kind, judge, settings.prompts.source, judge.scale)
 
 
 def judge_inputs(settings: PreferenceSettings) -> dict[str, Any]:
@@ -162,6 +162,8 @@ def judge_inputs(settings: PreferenceSettings) -> dict[str, Any]:
         case "llm":
             names = ("url", "model", "temperature", "max_tokens", "reasoning_effort")
             inputs["endpoint"] = {name: getattr(judge.endpoint, name) for name in names}
+        case "reward":
+            inputs["reward"] = judge.reward.model
         case "checked":
             inputs["checked"] = dataclasses.asdict(judge.checked)
     if judge.kind in ("checked", "rules"):

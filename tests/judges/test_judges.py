@@ -11,7 +11,7 @@ from pasta_jax.judges.choice import judge_of
 from pasta_jax.judges.judge import Agreement, Entry, Verdict, agreement, both_orders, quality, win_rate
 from pasta_jax.judges.llm import Malformed, llm_judge, question_for, read_verdict
 from pasta_jax.judges.offline import EMPTY_ANSWER, comparing, likelihoods, repetition, toy_grader
-from pasta_jax.judges.settings import CheckedSettings
+from pasta_jax.judges.settings import AgreementSettings
 from pasta_jax.llm.client import EndpointDown, EndpointError
 from pasta_jax.toy.task import problems
 from pasta_jax.train.loss import Scoring, log_probabilities
@@ -87,10 +87,10 @@ def test_proxies_compare_what_their_names_state():
     assert repetition("?", "one two three four five six seven") == 0.0
     assert repetition("?", "a b c d " * 4) < -0.5
     assert repetition("?", "") == -1.0
-    judge = judge_of("repetition", CheckedSettings(), "", scale=0.5)
+    judge = judge_of("repetition", AgreementSettings(), "", scale=0.5)
     verdict = judge("?", Entry("a b c d e"), Entry(""))
     assert (verdict.first, verdict.second) == pytest.approx((0.8808, 0.1192), abs=1e-4)  # two scales apart
-    shorter = judge_of("shorter", CheckedSettings(), "")
+    shorter = judge_of("shorter", AgreementSettings(), "")
     assert shorter("?", Entry("two words"), Entry("three words here")).first > 0.7
     assert shorter("?", Entry("two words"), Entry(" ")).first > 0.7
     assert comparing(lambda q, a: -1e9 if a == "b" else 0.0, 1.0)("?", A, B).first == pytest.approx(1.0)

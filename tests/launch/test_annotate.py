@@ -200,6 +200,7 @@ def test_an_output_that_cannot_be_used_is_refused_before_the_work(command, monke
 
 
 def test_the_output_folder_is_required():
+    flags.FLAGS.mark_as_parsed()
     with pytest.raises(PastaError, match="--output is missing"):
         annotate.main(configs.annotate.toy())
 

@@ -1,0 +1,108 @@
+"""Reward models: one number for a conversation, from a transformer whose head has a single output.
+
+A folder in Hugging Face's layout whose `architectures` ends in ForSequenceClassification, of any family that is read.
+The score is that of the conversation's last token, after all layers and the final norm.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pasta_jax.errors import PastaError
+from pasta_jax.files import hub
+from pasta_jax.files.validated import MIB, read_json
+from pasta_jax.judges.settings import RewardSettings
+from pasta_jax.models import transformer
+from pasta_jax.models.config import TransformerConfig
+from pasta_jax.models.parameters import Params
+from pasta_jax.progress import doing
+from pasta_jax.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from pasta_jax.weights import config_file, huggingface
+from pasta_jax.weights.families import TRANSFORMERS
+from pasta_jax.weights.lazy import params_of, read_now
+from pasta_jax.weights.load import rows_for, tokenizer_file
+from pasta_jax.weights.prepare import to_device
+
+_KIND = "ForSequenceClassification"
+
+
+@dataclasses.dataclass(frozen=True)
+class RewardModel:
+    """A loaded reward model."""
+
+    config: TransformerConfig
+    params: Params = dataclasses.field(repr=False)
+    head_E: jax.Array = dataclasses.field(repr=False)
+    tokenizer: Tokenizer = dataclasses.field(repr=False)
+    settings: RewardSettings
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """A score for each question with its answer; a higher one is better."""
+        ids = [self._ids(*pair) for pair in pairs]
+        order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
+        scores = [0.0] * len(ids)
+        for start in range(0, len(order), self.settings.rows):
+            some = order[start : start + self.settings.rows]
+            length = next(one for one in self.settings.lengths if one >= len(ids[some[-1]]))
+            tokens_BxT = np.zeros((self.settings.rows, length), np.int32)
+            for row, number in enumerate(some):
+                tokens_BxT[row, : len(ids[number])] = ids[number]
+            last_B = np.array([len(ids[number]) - 1 for number in some] + [0] * (self.settings.rows - len(some)))
+            found = _scores(self.params, self.head_E, tokens_BxT, last_B, config=self.config)
+            for number, score in zip(some, np.asarray(found), strict=False):
+                scores[number] = float(score)
+        return scores
+
+    def _ids(self, question: str, answer: str) -> list[int]:
+        """The conversation as the model was trained on it, with the end of the answer's turn."""
+        tokenizer = self.tokenizer
+        end = [tokenizer.end_of_turn, *(tokenizer.encode(tokenizer.family.after) if tokenizer.family.open else [])]
+        ids = [*tokenizer.chat([("user", question)]), *tokenizer.encode(answer), *end]
+        if len(ids) > (most := self.settings.lengths[-1]):
+            raise PastaError(
+                f"config.reward.lengths: a question with its answer has {len(ids):,} tokens, at most {most:,} fit; "
+                "add a length, or leave the pair out"
+            )
+        return ids
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def _scores(params, head_E, tokens_BxT, last_B, config: TransformerConfig):
+    place_BxT = jnp.broadcast_to(jnp.arange(tokens_BxT.shape[1]), tokens_BxT.shape)
+    hidden_BxTxE, _ = transformer.trunk(params, config, tokens_BxT, place_BxT, transformer.causal(place_BxT), place_BxT)
+    hidden_BxE = jnp.take_along_axis(hidden_BxTxE, last_B[:, None, None], axis=1)[:, 0]
+    return hidden_BxE.astype(jnp.float32) @ head_E
+
+
+def load_reward_model(settings: RewardSettings) -> RewardModel:
+    """The reward model of a folder, or of a folder's id on the Hub."""
+    if not settings.model:
+        raise PastaError("no reward model named: set config.reward.model=<Hugging Face folder or id>")
+    folder = hub.local(settings.model)
+    raw = read_json(folder / "config.json", dict[str, Any], most=4 * MIB, fix="use a folder in Hugging Face's layout")
+    _refuse_others(raw, folder)
+    with doing(f"loading {settings.model}"):
+        family, config, _ = config_file.read_config(folder)
+        tokenizer, files = load_tokenizer(tokenizer_file(folder)), huggingface.Files(folder)
+        rows_for(config, tokenizer, folder)
+        config = dataclasses.replace(config, tied_head=True)  # there is no table of outputs
+        head_1xE = files.read("score.weight")
+        if head_1xE.shape != (1, config.embed):
+            shape = head_1xE.shape
+            raise PastaError(
+                f"{folder}: score.weight has shape {shape}, not (1, {config.embed}); use one with one score"
+            )
+        params = to_device(read_now(params_of(files, TRANSFORMERS, family, config, config.vocab)), stacked=True)
+        return RewardModel(config, params, jnp.asarray(head_1xE[0]), tokenizer, settings)
+
+
+def _refuse_others(raw: dict[str, Any], folder: Path) -> None:
+    kinds = raw.get("architectures")
+    if not (isinstance(kinds, list) and kinds and str(kinds[0]).endswith(_KIND)):
+        raise PastaError(f"{folder}: architectures {kinds}: not a reward model; use one that ends in {_KIND}")
