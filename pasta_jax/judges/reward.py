@@ -94,10 +94,8 @@ def load_reward_model(settings: RewardSettings) -> RewardModel:
         config = dataclasses.replace(config, tied_head=True)  # there is no table of outputs
         head_1xE = files.read("score.weight")
         if head_1xE.shape != (1, config.embed):
-            shape = head_1xE.shape
-            raise PastaError(
-                f"{folder}: score.weight has shape {shape}, not (1, {config.embed}); use one with one score"
-            )
+            what = f"score.weight has shape {head_1xE.shape}, not (1, {config.embed})"
+            raise PastaError(f"{folder}: {what}; use a model with one score")
         params = to_device(read_now(params_of(files, TRANSFORMERS, family, config, config.vocab)), stacked=True)
         return RewardModel(config, params, jnp.asarray(head_1xE[0]), tokenizer, settings)
 

@@ -6,6 +6,7 @@ import numpy as np
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from pasta_jax.tokenizers.bpe import _WORDS
 from pasta_jax.toy.tokenizer import MARKS, train
 from tests.helpers.gguf_writer import write_gguf
 
@@ -109,3 +110,33 @@ def gguf_model(tokenizer: dict) -> bytes:
     }
     tensors = {f"{name}.weight": (shape, "F32", bytes(4 * int(np.prod(shape)))) for name, shape in shapes.items()}
     return write_gguf(metadata | tokenizer, tensors)
+
+
+def train_chatml(words: str, **changes) -> str:
+    trained = json.loads(train_bpe(CHATML_SPECIALS, pre_tokenizers.Sequence(_WORDS[words]), ("<think>",)))
+    return json.dumps(trained | {name: {"type": kind} for name, kind in changes.items()})
+
+
+def chatml_gguf(words: str) -> bytes:
+    metadata = bpe_metadata(train_chatml(words), words)
+    for _ in range(3):  # to the rows of an embedding
+        metadata["tokenizer.ggml.tokens"].append(f"[PAD{len(metadata['tokenizer.ggml.tokens'])}]")
+    types = metadata["tokenizer.ggml.token_type"]
+    return gguf_model(metadata | {"tokenizer.ggml.token_type": np.append(types, np.full(3, 5, types.dtype))})
+
+
+def train_llama3() -> str:
+    return train_bpe(LLAMA3_SPECIALS, pre_tokenizers.Sequence(_WORDS["llama-bpe"]), whole="Ġtomorrow")
+
+
+# Of each kind and family, by a file's name.
+TINY = {
+    "gemma.model": lambda: train_sentencepiece(),
+    "gemma.gguf": lambda: gguf_model(sentencepiece_metadata(train_sentencepiece())),
+    "smollm2.json": lambda: train_bpe(SMOLLM2_SPECIALS, added=("<tool>",)).encode(),
+    "smollm2.gguf": lambda: gguf_model(bpe_metadata(train_bpe(SMOLLM2_SPECIALS, added=("<tool>",)), "smollm")),
+    "llama3.json": lambda: train_llama3().encode(),
+    "llama3.gguf": lambda: gguf_model(bpe_metadata(train_llama3(), "llama-bpe")),
+    "qwen2.json": lambda: train_chatml("qwen2", normalizer="NFC").encode(),
+    **{f"{words}.gguf": lambda words=words: chatml_gguf(words) for words in ("qwen2", "gpt-4o", "tekken", "gpt-2")},
+}

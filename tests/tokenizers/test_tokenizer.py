@@ -1,9 +1,7 @@
 """Tokenizers of every kind and family: ids, round trips, chat templates, saved files."""
 
-import json
 import random
 
-import numpy as np
 import pytest
 import sentencepiece
 import tokenizers
@@ -15,54 +13,17 @@ from pasta_jax.files import packages
 from pasta_jax.files.gguf import GGUF
 from pasta_jax.lang.tags import NUM_TAGS
 from pasta_jax.tokenizers import tokenizer as module
-from pasta_jax.tokenizers.bpe import _WORDS
 from pasta_jax.tokenizers.tokenizer import Detokenizer, Tokenizer, load_tokenizer
 from tests.helpers.examples import examples
 from tests.helpers.requires import requires_dev, requires_gemma, requires_qwen, requires_smollm2
 from tests.helpers.texts import CONVERSATIONS, MARKS, TEMPLATED, TEXTS
-from tests.helpers.tiny_tokenizers import (
-    CHATML_SPECIALS,
-    LLAMA3_SPECIALS,
-    SMOLLM2_SPECIALS,
-    bpe_metadata,
-    gguf_model,
-    sentencepiece_metadata,
-    train_bpe,
-    train_sentencepiece,
-)
+from tests.helpers.tiny_tokenizers import SMOLLM2_SPECIALS, TINY, train_bpe, train_llama3, train_sentencepiece
 
-TINY = {
-    "gemma.model": lambda: train_sentencepiece(),
-    "gemma.gguf": lambda: gguf_model(sentencepiece_metadata(train_sentencepiece())),
-    "smollm2.json": lambda: train_bpe(SMOLLM2_SPECIALS, added=("<tool>",)).encode(),
-    "smollm2.gguf": lambda: gguf_model(bpe_metadata(train_bpe(SMOLLM2_SPECIALS, added=("<tool>",)), "smollm")),
-    "llama3.json": lambda: train_llama3().encode(),
-    "llama3.gguf": lambda: gguf_model(bpe_metadata(train_llama3(), "llama-bpe")),
-    "qwen2.json": lambda: train_chatml("qwen2", normalizer="NFC").encode(),
-    **{f"{words}.gguf": lambda words=words: chatml_gguf(words) for words in ("qwen2", "gpt-4o", "tekken", "gpt-2")},
-}
 SMOLLM2 = pytest.param("smollm2", marks=requires_smollm2)
 GEMMA = pytest.param("gemma", marks=requires_gemma)
 QWEN = pytest.param("qwen", marks=requires_qwen)
 LLAMA_CPP = [name for name in TINY if name.endswith(".gguf") and name != "gemma.gguf"]
 EVERY = [*TINY, SMOLLM2, GEMMA]
-
-
-def train_chatml(words: str, **changes) -> str:
-    trained = json.loads(train_bpe(CHATML_SPECIALS, tokenizers.pre_tokenizers.Sequence(_WORDS[words]), ("<think>",)))
-    return json.dumps(trained | {name: {"type": kind} for name, kind in changes.items()})
-
-
-def chatml_gguf(words: str) -> bytes:
-    metadata = bpe_metadata(train_chatml(words), words)
-    for _ in range(3):  # to the rows of an embedding
-        metadata["tokenizer.ggml.tokens"].append(f"[PAD{len(metadata['tokenizer.ggml.tokens'])}]")
-    types = metadata["tokenizer.ggml.token_type"]
-    return gguf_model(metadata | {"tokenizer.ggml.token_type": np.append(types, np.full(3, 5, types.dtype))})
-
-
-def train_llama3() -> str:
-    return train_bpe(LLAMA3_SPECIALS, tokenizers.pre_tokenizers.Sequence(_WORDS["llama-bpe"]), whole="Ġtomorrow")
 
 
 @pytest.fixture(scope="session")
