@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests import ROOT
+from tests.helpers.families import VARIANTS
 from tests.helpers.requires import requires_libtpu
 
 MIB = 2**20
@@ -34,6 +35,14 @@ for topology, changes in ast.literal_eval(sys.argv[1]):
     except PastaError as error:
         print(error)
 """
+# The same with every family of models, tiny, as a preset.
+FAMILIES = CASES.replace(
+    "for topology,",
+    """from pasta_jax.models.config import PRESETS
+from tests.helpers.families import VARIANTS
+PRESETS.update(VARIANTS)
+for topology,""",
+)
 WHOLE = "v5e:2x4"
 FEW = {"programs": ("run",), "lanes": 2, "rows": 2, "slots": 512}  # quicker to compile
 TOY = FEW | {"presets": ("toy",)}  # Gemma 7B takes twice as long
@@ -140,3 +149,14 @@ def test_what_cannot_be_compiled_is_refused_in_one_line():
         assert line.startswith(message)
     assert "exceeds available HBM (15.75G)" in lines[-1]
     assert lines[-1].endswith("; v5e:2x2 holds 26 lanes of 4096 slots on a mesh of 1 x 4")
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("kind", VARIANTS)
+def test_the_loop_and_a_training_step_of_every_family_compile(kind):
+    changes = SFT | FEW | {"presets": (kind,), "programs": ("run", "sft"), "data": 4, "lanes": 4}
+    process = in_a_process("-c", FAMILIES, repr([(WHOLE, changes)]))
+    assert process.returncode == 0, process.stderr
+    programs = json.loads(process.stdout.splitlines()[-1])["programs"]
+    assert programs["run"]["kernels"]
+    assert programs["sft"]["kernels"]
