@@ -68,6 +68,8 @@ class Rope:
             raise PastaError(f"rope: low_freq_factor ({self.llama3[1]}) must be below high_freq_factor; change either")
         if sum(one is not None for one in (self.llama3, self.yarn, self.divisors)) > 1:
             raise PastaError("rope: only one of llama3, yarn and divisors can be set; drop the others")
+        if self.yarn is not None and self.base <= 1:
+            raise PastaError(f"rope: a base of {self.base} has no frequencies for yarn to tell apart; raise it")
 
     def frequencies(self, head_dim: int) -> list[float]:
         """Radians per position of each rotated pair."""

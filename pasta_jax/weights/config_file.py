@@ -224,7 +224,8 @@ def _rope(file: _File, path: Path) -> dict[str, Any]:
         case "longrope" | "su":
             original = _original(file, scaling) or file.context
             factor = scaling.factor or file.context / original
-            amplitude = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+            is_longer = factor > 1 and original > 1
+            amplitude = math.sqrt(1 + math.log(factor) / math.log(original)) if is_longer else 1.0
             divisors = required("short_factor")
             return rope | {"divisors": divisors, "amplitude": scaling.attention_factor or amplitude}
         case other:
