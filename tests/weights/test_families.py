@@ -12,12 +12,13 @@ from tests.helpers.requires import requires_dev
 
 @pytest.mark.slow
 @requires_dev("peft")
+@requires_dev("cyllama")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("kind", VARIANTS)
 def test_a_family_is_as_in_other_programs(kind, check, tmp_path):
     if not applies(check, kind):
-        pytest.skip("GGUF files of this family aren't read")
+        pytest.skip("not for this family")
     assert difference(check, kind, tmp_path) < MOST
 
 
