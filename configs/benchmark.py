@@ -43,6 +43,11 @@ def gemma3_270m() -> BenchmarkSettings:
     return changed(BenchmarkSettings(), model=dict(preset="gemma3_270m"))
 
 
+def qwen2_5_coder_1_5b() -> BenchmarkSettings:
+    """Qwen2.5-Coder-1.5B-Instruct from its file's own blocks; setup.sh --qwen."""
+    return changed(BenchmarkSettings(), model=dict(preset="qwen2_5_coder_1_5b", dtype="q4"))
+
+
 def gemma_7b_random() -> BenchmarkSettings:
     """The paper's shape with random weights, for accelerators."""
     return changed(BenchmarkSettings(), model=dict(preset="gemma_7b"), random_weights=True)
