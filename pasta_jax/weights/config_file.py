@@ -148,7 +148,10 @@ def _original(file: _File, scaling: _Rope) -> int | None:
 
 def _windows(file: _File, family: Family, path: Path) -> dict[str, Any]:
     """Which layers are local, and how far they see."""
-    is_local = file.window is not None and file.use_sliding_window is not False and file.window < file.context
+    is_used = file.use_sliding_window or (
+        file.use_sliding_window is None and "use_sliding_window" not in family.options
+    )
+    is_local = is_used and file.window is not None and file.window < file.context
     if "window" not in family.options:
         if is_local:
             raise PastaError(
@@ -159,6 +162,8 @@ def _windows(file: _File, family: Family, path: Path) -> dict[str, Any]:
         raise PastaError(f"{path}: sliding_window: missing; {_FIX}")
     if not is_local:
         return {"window": None, "global_every": 1}
+    if file.layer_types is None and "use_sliding_window" in family.options:
+        raise PastaError(f"{path}: use_sliding_window without layer_types, so which layers is unknown; state them")
     if file.layer_types is None:
         every = file.sliding_window_pattern or family.features.get("global_every", file.layers + 1)
     else:

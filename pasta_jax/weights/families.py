@@ -145,6 +145,7 @@ class Family:
 _ALWAYS = ("vocab", "rope", "activation", "tied_head", "family")
 _BIASES = ("qkv_bias", "out_bias", "mlp_bias")
 _WINDOWS = ("window", "global_every")
+_QWEN = (*_WINDOWS, "use_sliding_window")  # without the last, their windows don't count
 _CAPS = ("attention_cap", "logit_cap")
 _SILU = {"activation": "silu", "tied_head": False}
 _GEMMA = {"activation": "gelu", "tied_head": True, "scaled_embed": True}
@@ -160,8 +161,8 @@ FAMILIES = (
     Family(
         ("ministral3", None), "Ministral3ForCausalLM", _SILU, ("window",), rope_fields={"llama_4_scaling_beta": 0.0}
     ),
-    Family(("qwen2", "qwen2"), "Qwen2ForCausalLM", _SILU | {"qkv_bias": True}, _WINDOWS),
-    Family(("qwen3", "qwen3"), "Qwen3ForCausalLM", _SILU | {"qk_norm": True}, (*_WINDOWS, "qkv_bias", "out_bias")),
+    Family(("qwen2", "qwen2"), "Qwen2ForCausalLM", _SILU | {"qkv_bias": True}, _QWEN),
+    Family(("qwen3", "qwen3"), "Qwen3ForCausalLM", _SILU | {"qk_norm": True}, (*_QWEN, "qkv_bias", "out_bias")),
     Family(
         ("smollm3", "smollm3"),
         "SmolLM3ForCausalLM",
@@ -169,7 +170,13 @@ FAMILIES = (
         (*_BIASES, "nope_every"),
         rotates_pairs=True,
     ),
-    Family(("granite", "granite"), "GraniteForCausalLM", _SILU, (*_BIASES, *_SCALES), rotates_pairs=True),
+    Family(
+        ("granite", "granite"),
+        "GraniteForCausalLM",
+        _SILU | {"attention_scale": 1.0},
+        (*_BIASES, *_SCALES),
+        rotates_pairs=True,
+    ),
     Family(("olmo2", "olmo2"), "Olmo2ForCausalLM", _OLMO, ("qkv_bias", "out_bias"), (), WITH_POST_NORMS),
     Family(
         ("olmo3", None),

@@ -17,6 +17,11 @@ from pasta_jax.weights.config_file import TagRecord, config_to_json
 from pasta_jax.weights.families import TRANSFORMERS
 
 
+def _plain(name: str) -> str:
+    """A tensor's name without the part that says which half of a model for images and text it is of."""
+    return name.replace("model.language_model.", "model.").removeprefix("language_model.")
+
+
 class Files:
     """The tensors of a folder's *.safetensors files, read one at a time as float32."""
 
@@ -25,22 +30,23 @@ class Files:
         paths = sorted(folder.glob("*.safetensors"))
         if not paths:
             raise PastaError(f"{folder}: no *.safetensors file; convert models of other formats first")
-        self._file_of = {}
+        self._place_of: dict[str, tuple[Path, str]] = {}
         for path in paths:
             try:
                 with safe_open(path, framework="numpy") as file:
-                    self._file_of |= dict.fromkeys(file.keys(), path)
+                    self._place_of |= {_plain(name): (path, name) for name in file.keys()}  # noqa: SIM118
             except (SafetensorError, OSError) as error:
                 raise PastaError(f"{path}: not a complete safetensors file ({error}); fetch it again") from None
 
     def read(self, name: str) -> np.ndarray:
         """One tensor as float32."""
-        if name not in self._file_of:
+        if name not in self._place_of:
             raise PastaError(
                 f"{self.path}: no tensor {name!r} in its safetensors files; use the config.json that belongs to them"
             )
-        with safe_open(self._file_of[name], framework="numpy") as file:
-            return np.asarray(file.get_tensor(name), dtype=np.float32)
+        path, stored = self._place_of[name]
+        with safe_open(path, framework="numpy") as file:
+            return np.asarray(file.get_tensor(stored), dtype=np.float32)
 
     def rows(self, name: str, index: np.ndarray) -> np.ndarray:
         """Rows of one matrix as float32."""

@@ -6,6 +6,7 @@ import json
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import PREDICTED, Positions
@@ -64,6 +65,42 @@ def test_unsupported_features_are_refused(changes, message, tmp_path):
     folder = write_folder(tmp_path, **changes)
     with pytest.raises(PastaError, match=message):
         read(folder)
+
+
+@pytest.mark.parametrize("half", ["language_model.model.", "model.language_model."])
+def test_the_text_half_of_a_model_for_images_is_read(half, tmp_path):
+    config = VARIANTS["mistral"]
+    params = random_params(config, seed=0)
+    huggingface.write_model(tmp_path, params, config)
+    raw, weights = json.loads((tmp_path / "config.json").read_text()), tmp_path / "model.safetensors"
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mistral3", "text_config": raw}))
+    renamed = {name.replace("model.", half, 1): array for name, array in load_file(weights).items()}
+    renamed |= {
+        "vision_tower.x": np.zeros(3, np.float32),
+        "language_model.lm_head.weight": renamed.pop("lm_head.weight"),
+    }
+    save_file(renamed, weights)
+    back, read_config, _ = read(tmp_path)
+    assert read_config == config
+    jax.tree.map(np.testing.assert_array_equal, back, params)
+
+
+def test_windows_of_qwen_count_where_the_file_says_so(tmp_path):
+    huggingface.write_model(tmp_path, random_params(VARIANTS["qwen2"], seed=0), VARIANTS["qwen2"])
+    plain = json.loads((tmp_path / "config.json").read_text())
+    types = ["full_attention", "sliding_attention", "full_attention"]
+    for changes, window in (
+        ({"sliding_window": 16}, None),
+        ({"sliding_window": 16, "use_sliding_window": False}, None),
+        ({"sliding_window": 16, "use_sliding_window": True, "layer_types": [types[1]] * 3}, 16),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(plain | changes))
+        assert config_file.read_config(tmp_path)[1].window == window
+    for changes, message in (({}, "without layer_types"), ({"layer_types": types}, r"unsupported layer_types\[1\]")):
+        raw = plain | {"sliding_window": 16, "use_sliding_window": True} | changes
+        (tmp_path / "config.json").write_text(json.dumps(raw))
+        with pytest.raises(PastaError, match=message):
+            config_file.read_config(tmp_path)
 
 
 def test_damaged_folders_are_named(tmp_path):
