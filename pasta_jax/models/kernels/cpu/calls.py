@@ -62,8 +62,9 @@ def of_blocks(blocks: Blocks) -> dict[str, np.ndarray]:
     codes_OxI = blocks.codes
     if blocks.is_narrow:  # the first code in the lowest bits
         codes_OxI = (codes_OxI[:, 0::2] | codes_OxI[:, 1::2] << 4).view("<u4")
-    fields = {"codes": np.ascontiguousarray(by_panels(codes_OxI)), "scales": by_panels(blocks.scales)}
-    return fields if blocks.minimums is None else fields | {"minimums": by_panels(blocks.minimums)}
+    others = {name: getattr(blocks, name) for name in ("scales", "minimums", "factors", "floors")}
+    fields = {name: np.ascontiguousarray(by_panels(field)) for name, field in others.items() if field is not None}
+    return {"codes": np.ascontiguousarray(by_panels(codes_OxI))} | fields
 
 
 def holds_panels(leaves: Mapping[str, Any]) -> bool:
@@ -81,7 +82,8 @@ def product(x_NxI, matrix: Mapping[str, Any], outputs: int):
     if "panels" in matrix:
         y_NxO = jax.ffi.ffi_call(target("product"), result)(x_NxI, matrix["panels"])
     else:
-        empty = {"minimums": (0, 0, PANEL), "a": (0, x_NxI.shape[1]), "b": (0, 0, PANEL)}
+        panels = dict.fromkeys(("minimums", "factors", "floors"), (0, 0, PANEL))
+        empty = panels | {"a": (0, x_NxI.shape[1]), "b": (0, 0, PANEL)}
         optional = [matrix[name] if name in matrix else jnp.zeros(shape) for name, shape in empty.items()]
         y_NxO = jax.ffi.ffi_call(target("coded_product"), result)(x_NxI, matrix["codes"], matrix["scales"], *optional)
     if "exact" not in matrix:
@@ -106,7 +108,8 @@ def rows_of(matrix: Mapping[str, Any], index):
     if "panels" in matrix:
         rows = pick(matrix["panels"]).astype(jnp.float32)
     else:
-        rows = _decoded({name: pick(matrix[name]) for name in ("codes", "scales", "minimums") if name in matrix})
+        fields = "codes", "scales", "minimums", "factors", "floors"
+        rows = _decoded({name: pick(matrix[name]) for name in fields if name in matrix})
     if "exact" not in matrix:
         return rows
     place = index - matrix["exact_at"][0]
@@ -121,5 +124,12 @@ def _decoded(rows: Mapping[str, jax.Array]) -> jax.Array:
         codes = jnp.stack([codes >> 4 * place & 15 for place in range(WORD)], axis=-1)
         codes = codes.reshape(*scales.shape[:-1], -1)
     group = codes.shape[-1] // scales.shape[-1]
-    numbers = codes.astype(jnp.float32) * jnp.repeat(scales, group, axis=-1)
-    return numbers + jnp.repeat(rows["minimums"], group, axis=-1) if "minimums" in rows else numbers
+
+    def whole(name: str, factor: str) -> jax.Array:
+        field = rows[name]
+        if factor in rows:
+            field = field * jnp.repeat(rows[factor], field.shape[-1] // rows[factor].shape[-1], axis=-1)
+        return jnp.repeat(field, group, axis=-1)
+
+    numbers = codes.astype(jnp.float32) * whole("scales", "factors")
+    return numbers + whole("minimums", "floors") if "minimums" in rows else numbers

@@ -14,8 +14,9 @@ enum Kind { NUMBERS, BYTES, NIBBLES, HALVES };
 
 // A matrix, or a panel of it: numbers of 32 bits, bfloat16s (the upper halves of such), or codes of 8 or 4 bits. With
 // codes, each output has a scale for every group of inputs, and
-// a minimum if there are minimums: weight = code * scale + minimum. A low-rank pair may be added to it; `up` is its
-// outputs' half.
+// a minimum if there are minimums: weight = code * scale + minimum. With factors, one for each block of several groups,
+// scales and minimums are bytes: scale = byte * factor, minimum = byte * floor. A low-rank pair may be added to it; `up`
+// is its outputs' half.
 struct Matrix {
   Kind kind;
   const float* numbers;     // [I][PANEL]
@@ -24,10 +25,15 @@ struct Matrix {
   const uint32_t* nibbles;  // [I / WORD][PANEL]; the first input's code in the lowest bits
   const float* scales;      // [I / group][PANEL]
   const float* minimums;    // [I / group][PANEL], or null
+  const int8_t* small_scales;    // [I / group][PANEL], in place of `scales`
+  const int8_t* small_minimums;  // [I / group][PANEL], in place of `minimums`, or null
+  const float* factors;          // [I / block][PANEL], or null
+  const float* floors;           // [I / block][PANEL], or null
   const float* up;          // [rank][PANEL], or null
-  int64_t inputs, group, rank;
+  int64_t inputs, group, block, rank;
 
   bool has_codes() const { return kind == BYTES || kind == NIBBLES; }
+  bool has_minimums() const { return minimums != nullptr || small_minimums != nullptr; }
 
   Matrix panel(int64_t number) const {
     Matrix m = *this;
@@ -36,8 +42,12 @@ struct Matrix {
     if (kind == HALVES) m.halves += at;
     if (kind == BYTES) m.bytes += at;
     if (kind == NIBBLES) m.nibbles += at / WORD;
-    if (has_codes()) m.scales += at / group;
+    if (scales != nullptr) m.scales += at / group;
     if (minimums != nullptr) m.minimums += at / group;
+    if (small_scales != nullptr) m.small_scales += at / group;
+    if (small_minimums != nullptr) m.small_minimums += at / group;
+    if (factors != nullptr) m.factors += at / block;
+    if (floors != nullptr) m.floors += at / block;
     if (up != nullptr) m.up += number * rank * PANEL;
     return m;
   }
@@ -48,8 +58,12 @@ struct Matrix {
     if (kind == HALVES) m.halves += output;
     if (kind == BYTES) m.bytes += output;
     if (kind == NIBBLES) m.nibbles += output;
-    if (has_codes()) m.scales += output;
-    if (minimums != nullptr) m.minimums += output;
+    for (const float** field : {&m.scales, &m.minimums, &m.factors, &m.floors}) {
+      if (*field != nullptr) *field += output;
+    }
+    for (const int8_t** field : {&m.small_scales, &m.small_minimums}) {
+      if (*field != nullptr) *field += output;
+    }
     if (up != nullptr) m.up += output;
     return m;
   }

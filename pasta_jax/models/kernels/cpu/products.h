@@ -8,6 +8,15 @@ TARGET TOGETHER void read(const float* from, Vector (&to)[V]) {
   for (int v = 0; v < V; ++v) to[v] = load(from + v * LANES);
 }
 
+// A group's scales or minimums: numbers, or bytes times their block's factor.
+template <int V>
+TARGET TOGETHER void read(const float* numbers, const int8_t* small, const float* factor, int64_t g, Vector (&to)[V]) {
+  for (int v = 0; v < V; ++v) {
+    const int64_t at = g * PANEL + v * LANES;
+    to[v] = factor == nullptr ? load(numbers + at) : bytes(small + at) * load(factor + v * LANES);
+  }
+}
+
 // Adds V vectors of weights, times each row's number.
 template <int R, int V>
 TARGET TOGETHER void add(const Vector (&weights)[V], const float* rows, int64_t stride, Vector (&sums)[R][V]) {
@@ -33,7 +42,14 @@ TARGET TOGETHER void tile(const Matrix& w, const Rows& in, float* y, int64_t str
     if (KIND == HALVES) __builtin_prefetch(w.halves + (i + 16) * PANEL);
     add(weights, in.x + i, in.inputs, sums);
   }
+  const int64_t groups = w.factors == nullptr ? 1 : w.block / w.group;  // of a block
+  const float *factor = w.factors, *floor = w.floors;
+  int64_t before = 0;  // groups of the same block
   for (int64_t g = 0; g < in.groups && IS_CODED<KIND>; ++g) {
+    if (w.factors != nullptr && before++ == groups) {
+      factor += PANEL, before = 1;
+      if (floor != nullptr) floor += PANEL;
+    }
     Vector parts[R][V] = {};
     for (int64_t i = g * w.group; i < (g + 1) * w.group; i += WORD) {
       Integers words[V];
@@ -51,12 +67,12 @@ TARGET TOGETHER void tile(const Matrix& w, const Rows& in, float* y, int64_t str
         add(weights, in.x + i + n, in.inputs, parts);
       }
     }
-    read(w.scales + g * PANEL, weights);
+    read(w.scales, w.small_scales, factor, g, weights);
     for (int r = 0; r < R; ++r) {
       for (int v = 0; v < V; ++v) sums[r][v] += parts[r][v] * weights[v];
     }
-    if (w.minimums == nullptr) continue;
-    read(w.minimums + g * PANEL, weights);
+    if (!w.has_minimums()) continue;
+    read(w.minimums, w.small_minimums, floor, g, weights);
     add(weights, in.totals + g, in.groups, sums);
   }
   for (int64_t j = 0; j < in.rank; ++j) {

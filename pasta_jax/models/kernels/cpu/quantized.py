@@ -1,6 +1,7 @@
 """The blocks of quantised GGUF files as codes, scales and minimums: weight = code * scale + minimum.
 
-Nothing is rounded: the codes are the file's, and scales and minimums, products of its own, fit float32.
+Nothing is rounded: the codes are the file's, and scales and minimums, products of its own, fit float32. Formats whose
+names end in K state them in bytes, times a factor for each block of 256 inputs; so are they kept.
 """
 
 import dataclasses
@@ -16,9 +17,11 @@ class Blocks:
     """A matrix [out, in] of codes. Each output has a scale, and a minimum if there are any, per group of inputs."""
 
     codes: np.ndarray  # int8 [O, I]; from 0 to 15 if `is_narrow`
-    scales: np.ndarray  # float32 [O, I / group]
+    scales: np.ndarray  # float32 [O, I / group]; int8 with factors
     minimums: np.ndarray | None  # as `scales`
     is_narrow: bool  # a code fits 4 bits
+    factors: np.ndarray | None = None  # float32 [O, I / BLOCK]: of scales, if these are bytes
+    floors: np.ndarray | None = None  # float32 [O, I / BLOCK]: of minimums
 
     @property
     def group(self) -> int:
@@ -27,13 +30,29 @@ class Blocks:
 
     def map(self, change: Callable[[np.ndarray], np.ndarray]) -> "Blocks":
         """The matrix after a change of its outputs."""
-        minimums = None if self.minimums is None else change(self.minimums)
-        return Blocks(change(self.codes), change(self.scales), minimums, self.is_narrow)
+        changed = {
+            field.name: change(value) if isinstance(value := getattr(self, field.name), np.ndarray) else value
+            for field in dataclasses.fields(self)
+        }
+        return Blocks(**changed)
+
+    def without_factors(self) -> "Blocks":
+        """The same with scales and minimums in float32."""
+        if self.factors is None:
+            return self
+        minimums = None if self.floors is None else self.minimums * _repeated(self.floors, self.minimums)
+        return Blocks(self.codes, self.scales * _repeated(self.factors, self.scales), minimums, self.is_narrow)
 
     def numbers(self) -> np.ndarray:
         """The weights in float32."""
-        minimums = 0 if self.minimums is None else np.repeat(self.minimums, self.group, axis=1)
-        return self.codes * np.repeat(self.scales, self.group, axis=1) + minimums
+        plain = self.without_factors()
+        minimums = 0 if plain.minimums is None else np.repeat(plain.minimums, self.group, axis=1)
+        return self.codes * np.repeat(plain.scales, self.group, axis=1) + minimums
+
+
+def _repeated(field: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """A number for each block as one for each group."""
+    return np.repeat(field, like.shape[1] // field.shape[1], axis=1)
 
 
 def read(stored: np.ndarray, format: str, shape: tuple[int, int]) -> Blocks | None:
@@ -41,18 +60,16 @@ def read(stored: np.ndarray, format: str, shape: tuple[int, int]) -> Blocks | No
     if format not in _FORMATS:
         return None
     size, parse = _FORMATS[format]
-    codes, scales, minimums = parse(stored.reshape(-1, size))
-    outputs, _ = shape
-    return Blocks(
-        codes.reshape(shape).astype(np.int8),
-        scales.reshape(outputs, -1),
-        None if minimums is None else minimums.reshape(outputs, -1),
-        is_narrow=format in _NARROW,
-    )
+    codes, *others = parse(stored.reshape(-1, size))
+    fields = [None if field is None else field.reshape(shape[0], -1) for field in others]
+    scales, minimums, factors, floors = fields + [None] * (4 - len(fields))
+    return Blocks(codes.reshape(shape).astype(np.int8), scales, minimums, format in _NARROW, factors, floors)
 
 
 def joined(parts: dict[str, Blocks], join: Callable[[dict[str, np.ndarray]], np.ndarray]) -> Blocks:
     """One matrix of several: `join` joins their codes, scales and minimums, once these are alike in all parts."""
+    if any(part.factors is None for part in parts.values()):
+        parts = {name: part.without_factors() for name, part in parts.items()}
     has_minimums = any(part.minimums is not None for part in parts.values())
     group = min(part.group for part in parts.values())
 
@@ -60,15 +77,24 @@ def joined(parts: dict[str, Blocks], join: Callable[[dict[str, np.ndarray]], np.
         field = np.zeros_like(part.scales) if field is None else field
         return np.repeat(field, part.group // group, axis=1)
 
+    def each(field: Callable[[Blocks], np.ndarray]) -> np.ndarray:
+        return join({name: field(part) for name, part in parts.items()})
+
+    has_factors = all(part.factors is not None for part in parts.values())
     return Blocks(
-        join({name: part.codes for name, part in parts.items()}),
-        join({name: of_groups(part, part.scales) for name, part in parts.items()}),
-        join({name: of_groups(part, part.minimums) for name, part in parts.items()}) if has_minimums else None,
-        is_narrow=all(part.is_narrow for part in parts.values()),
+        each(lambda part: part.codes),
+        each(lambda part: of_groups(part, part.scales)),
+        each(lambda part: of_groups(part, part.minimums)) if has_minimums else None,
+        all(part.is_narrow for part in parts.values()),
+        each(lambda part: part.factors) if has_factors else None,
+        each(lambda part: np.zeros_like(part.factors) if part.floors is None else part.floors)
+        if has_factors and has_minimums
+        else None,
     )
 
 
-Parsed = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # codes, scales and minimums of blocks, block by block
+# Of blocks, block by block: codes, scales, minimums, and of these two the factors, if there are any.
+Parsed = tuple[np.ndarray | None, ...]
 
 
 def _q4_0(blocks: np.ndarray) -> Parsed:
@@ -108,16 +134,17 @@ def _q6_k(blocks: np.ndarray) -> Parsed:
     low, high = blocks[:, :128].reshape(-1, 2, 1, 64), blocks[:, 128:192].reshape(-1, 2, 1, 32)
     low = np.concatenate((low & 15, low >> 4), axis=2).reshape(-1, 2, 4, 32)
     high = high >> np.arange(0, 8, 2, dtype=np.uint8)[None, None, :, None] & 3
-    scales = np.ascontiguousarray(blocks[:, 192:208]).view(np.int8) * _floats(blocks[:, 208:])
-    return (low | high << 4).astype(np.int8) - 32, scales, None
+    scales = np.ascontiguousarray(blocks[:, 192:208]).view(np.int8)
+    return (low | high << 4).astype(np.int8) - 32, scales, None, _floats(blocks[:, 208:]), None
 
 
-def _scales_k(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Scales and minimums of Q4_K and Q5_K: eight groups' numbers of 6 bits each, times the block's two."""
+def _scales_k(blocks: np.ndarray) -> Parsed:
+    """Scales and minimums of Q4_K and Q5_K: eight groups' numbers of 6 bits each, and the block's two factors."""
     low, middle, high = blocks[:, 4:8], blocks[:, 8:12], blocks[:, 12:16]
     scales = np.concatenate((low & 63, high & 15 | low >> 6 << 4), axis=1)
     minimums = np.concatenate((middle & 63, high >> 4 | middle >> 6 << 4), axis=1)
-    return scales * _floats(blocks[:, :2]), -(minimums * _floats(blocks[:, 2:4]))
+    small = scales.astype(np.int8), minimums.astype(np.int8)
+    return *small, _floats(blocks[:, :2]), -_floats(blocks[:, 2:4])
 
 
 def _floats(halves: np.ndarray) -> np.ndarray:

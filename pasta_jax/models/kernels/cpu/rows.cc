@@ -92,7 +92,7 @@ void multiply(const float* x, const Matrix& w, const float* a, float* y, int64_t
   const Level* level = chosen.load();
   Rows in{x, nullptr, nullptr, w.inputs, w.has_codes() ? w.inputs / w.group : 0, w.rank};
   thread_local std::vector<float> totals, down;
-  if (w.minimums != nullptr) {
+  if (w.has_minimums()) {
     totals.resize(rows * in.groups);
     for (int64_t at = 0; at < rows * in.groups; ++at) {
       float total = 0;
@@ -140,13 +140,22 @@ ffi::Error product(ffi::BufferR2<ffi::F32> x, ffi::AnyBuffer w, ffi::ResultBuffe
   return ffi::Error::Success();
 }
 
-// `minimums`, `a` and `b` are empty where the matrix has none.
-ffi::Error coded_product(ffi::BufferR2<ffi::F32> x, ffi::AnyBuffer codes, ffi::BufferR3<ffi::F32> scales,
-                         ffi::BufferR3<ffi::F32> minimums, ffi::BufferR2<ffi::F32> a, ffi::BufferR3<ffi::F32> b,
-                         ffi::ResultBufferR2<ffi::F32> y) {
+// `minimums`, `factors`, `floors`, `a` and `b` are empty where the matrix has none.
+ffi::Error coded_product(ffi::BufferR2<ffi::F32> x, ffi::AnyBuffer codes, ffi::AnyBuffer scales,
+                         ffi::AnyBuffer minimums, ffi::BufferR3<ffi::F32> factors, ffi::BufferR3<ffi::F32> floors,
+                         ffi::BufferR2<ffi::F32> a, ffi::BufferR3<ffi::F32> b, ffi::ResultBufferR2<ffi::F32> y) {
   const auto xs = x.dimensions(), ss = scales.dimensions(), ys = y->dimensions(), cs = codes.dimensions();
+  const auto fs = factors.dimensions();
+  const bool is_small = factors.element_count() != 0;
+  const auto type = is_small ? ffi::S8 : ffi::F32;
   const int64_t panels = (ys[1] + PANEL - 1) / PANEL, inputs = xs[1], rank = a.dimensions()[0];
   const bool is_narrow = codes.element_type() == ffi::U32;
+  if (ss.size() != 3 || minimums.dimensions().size() != 3 || scales.element_type() != type ||
+      (minimums.element_count() != 0 && minimums.element_type() != type) ||
+      (is_small && (fs[1] < 1 || inputs % fs[1] != 0 || ss[1] % fs[1] != 0 || !are(fs, panels, fs[1], PANEL) ||
+                    (minimums.element_count() != 0 && !are(floors.dimensions(), panels, fs[1], PANEL))))) {
+    return unfit();
+  }
   if (xs[0] != ys[0] || cs.size() != 3 || !(is_narrow || codes.element_type() == ffi::S8) || ss[1] < 1 ||
       inputs % ss[1] != 0 || inputs / ss[1] % WORD != 0 || !are(ss, panels, ss[1], PANEL) ||
       !are(cs, panels, is_narrow ? inputs / WORD : inputs, PANEL) ||
@@ -158,8 +167,17 @@ ffi::Error coded_product(ffi::BufferR2<ffi::F32> x, ffi::AnyBuffer codes, ffi::B
   matrix.kind = is_narrow ? NIBBLES : BYTES;
   matrix.bytes = static_cast<const int8_t*>(codes.untyped_data());
   matrix.nibbles = static_cast<const uint32_t*>(codes.untyped_data());
-  matrix.scales = scales.typed_data();
-  matrix.minimums = minimums.element_count() == 0 ? nullptr : minimums.typed_data();
+  const bool has_minimums = minimums.element_count() != 0;
+  if (is_small) {
+    matrix.small_scales = static_cast<const int8_t*>(scales.untyped_data());
+    matrix.small_minimums = has_minimums ? static_cast<const int8_t*>(minimums.untyped_data()) : nullptr;
+    matrix.factors = factors.typed_data();
+    matrix.floors = has_minimums ? floors.typed_data() : nullptr;
+    matrix.block = inputs / fs[1];
+  } else {
+    matrix.scales = static_cast<const float*>(scales.untyped_data());
+    matrix.minimums = has_minimums ? static_cast<const float*>(minimums.untyped_data()) : nullptr;
+  }
   matrix.up = b.typed_data();
   matrix.inputs = inputs, matrix.group = inputs / ss[1], matrix.rank = rank;
   multiply(x.typed_data(), matrix, a.typed_data(), y->typed_data(), xs[0], ys[1]);
@@ -233,6 +251,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_coded_product, coded_product,
                               ffi::Ffi::Bind()
                                   .Arg<ffi::BufferR2<ffi::F32>>()
                                   .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::BufferR3<ffi::F32>>()
                                   .Arg<ffi::BufferR3<ffi::F32>>()
                                   .Arg<ffi::BufferR2<ffi::F32>>()
@@ -264,20 +284,28 @@ void pasta_attend(const float* q, const float* k, const float* v, const bool* se
   attend({q, k, v, see, out, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], scale, cap});
 }
 
-// `kind` 0: numbers, 1: bytes, 2: nibbles, 3: halves; null pointers where there is nothing.
-void pasta_multiply(const float* x, int kind, const void* weights, const float* scales, const float* minimums,
-                    const float* a, const float* b, float* y, const int64_t* sizes) {
+// `kind` 0: numbers, 1: bytes, 2: nibbles, 3: halves; null pointers where there is nothing. With factors, scales and
+// minimums are bytes.
+void pasta_multiply(const float* x, int kind, const void* weights, const void* scales, const void* minimums,
+                    const float* factors, const float* floors, const float* a, const float* b, float* y,
+                    const int64_t* sizes) {
   const int64_t rows = sizes[0], inputs = sizes[1], outputs = sizes[2], group = sizes[3], rank = sizes[4];
+  const bool is_small = factors != nullptr;
   const Matrix matrix{static_cast<Kind>(kind),
                       static_cast<const float*>(weights),
                       static_cast<const uint16_t*>(weights),
                       static_cast<const int8_t*>(weights),
                       static_cast<const uint32_t*>(weights),
-                      scales,
-                      minimums,
+                      is_small ? nullptr : static_cast<const float*>(scales),
+                      is_small ? nullptr : static_cast<const float*>(minimums),
+                      is_small ? static_cast<const int8_t*>(scales) : nullptr,
+                      is_small ? static_cast<const int8_t*>(minimums) : nullptr,
+                      factors,
+                      floors,
                       b,
                       inputs,
                       group,
+                      sizes[5],
                       rank};
   multiply(x, matrix, a, y, rows, outputs);
 }

@@ -12,8 +12,8 @@
 
 extern "C" void pasta_threads(int);
 extern "C" int pasta_level(const char*);
-extern "C" void pasta_multiply(const float*, int, const void*, const float*, const float*, const float*, const float*,
-                               float*, const int64_t*);
+extern "C" void pasta_multiply(const float*, int, const void*, const void*, const void*, const float*, const float*,
+                               const float*, const float*, float*, const int64_t*);
 extern "C" void pasta_attend(const float*, const float*, const float*, const bool*, float*, const int64_t*, float,
                              float);
 
@@ -25,8 +25,11 @@ int products(unsigned seed) {
     std::vector<float> x(rows * inputs), w(panels * inputs * 32), y(rows * outputs);
     for (float& value : x) value = next(200) / 100.f - 1;
     for (float& value : w) value = next(200) / 100.f - 1;
-    const int64_t plain[] = {rows, inputs, outputs, 1, 0};
-    pasta_multiply(x.data(), 0, w.data(), nullptr, nullptr, nullptr, nullptr, y.data(), plain);
+    const int64_t plain[] = {rows, inputs, outputs, 1, 0, 0};
+    auto multiply = [&](int kind, const void* codes) {
+      pasta_multiply(x.data(), kind, codes, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, y.data(), plain);
+    };
+    multiply(0, w.data());
     for (int r = 0; r < rows; ++r) {
       for (int o = 0; o < outputs; ++o) {
         float sum = 0;
@@ -36,17 +39,23 @@ int products(unsigned seed) {
     }
     const std::vector<uint16_t> halves(panels * inputs * 32, 0x4040);  // 3
     std::fill(x.begin(), x.end(), 1.f);
-    pasta_multiply(x.data(), 3, halves.data(), nullptr, nullptr, nullptr, nullptr, y.data(), plain);
+    multiply(3, halves.data());
     for (float value : y) wrong += value != 3.f * inputs;
     const int groups = 1 + next(3), group = 8 * (1 + next(5)), rank = next(4), coded = groups * group;
     const std::vector<int8_t> bytes(panels * coded * 32, 3);
     const std::vector<uint32_t> nibbles(panels * coded / 8 * 32, 0x33333333);
     const std::vector<float> scales(panels * groups * 32, 0.5f), minimums(panels * groups * 32, -1.f);
     const std::vector<float> ones(rows * coded, 1.f), a(rank * coded, 2.f), b(panels * rank * 32, 0.25f);
-    const int64_t of_codes[] = {rows, coded, outputs, group, rank};
+    const std::vector<int8_t> small(panels * groups * 32, 2), low(panels * groups * 32, 4);
+    const std::vector<float> factors(panels * groups * 32, 0.25f), floors(panels * groups * 32, -0.25f);
+    const int64_t of_codes[] = {rows, coded, outputs, group, rank, group * (next(2) ? groups : 1)};
     for (int kind : {1, 2}) {
       const void* codes = kind == 1 ? static_cast<const void*>(bytes.data()) : nibbles.data();
-      pasta_multiply(ones.data(), kind, codes, scales.data(), minimums.data(), a.data(), b.data(), y.data(), of_codes);
+      pasta_multiply(ones.data(), kind, codes, scales.data(), minimums.data(), nullptr, nullptr, a.data(), b.data(),
+                     y.data(), of_codes);
+      for (float value : y) wrong += value != 0.5f * coded * (1 + rank);
+      pasta_multiply(ones.data(), kind, codes, small.data(), low.data(), factors.data(), floors.data(), a.data(),
+                     b.data(), y.data(), of_codes);
       for (float value : y) wrong += value != 0.5f * coded * (1 + rank);
     }
     const int64_t sizes[] = {1 + next(3), 1 + next(3), 1 + next(3), 1 + next(5), 1 + next(60), 1 + next(70)};

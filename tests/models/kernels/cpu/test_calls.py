@@ -1,6 +1,7 @@
 """The kernels are compared with NumPy in float64, on every instruction set that this machine has."""
 
 import ctypes
+import dataclasses
 import os
 import subprocess
 import sys
@@ -49,9 +50,10 @@ def multiplied(library, x_NxI: np.ndarray, matrix: dict[str, np.ndarray], output
     weights = parts.get("panels", parts.get("codes"))
     kind = {"float32": 0, "int8": 1, "uint32": 2, "bfloat16": 3}[weights.dtype.name]
     group = inputs // parts["scales"].shape[1] if "scales" in parts else 1
-    sizes = np.array([rows, inputs, outputs, group, len(parts.get("a", ()))], np.int64)
+    block = inputs // parts["factors"].shape[1] if "factors" in parts else 0
+    sizes = np.array([rows, inputs, outputs, group, len(parts.get("a", ())), block], np.int64)
     y = at_any_address(np.full(rows * outputs + 64, -7, np.float32), shift)
-    others = [parts.get(name) for name in ("scales", "minimums", "a", "b")]
+    others = [parts.get(name) for name in ("scales", "minimums", "factors", "floors", "a", "b")]
     x = at_any_address(x_NxI, shift)
     library.pasta_multiply(pointer(x), kind, *map(pointer, (weights, *others, y[32:], sizes)))
     assert (y[:32] == -7).all()
@@ -97,6 +99,8 @@ def test_products_of_codes_are_those_of_their_numbers(library):
         library.pasta_threads(case % 8 + 1)
         rows, groups, outputs, rank = (int(n) for n in rng.integers(1, (20, 8, 300, 9)))
         matrix = random_blocks(rng, outputs, groups, (16, 32, 64)[case % 3], case % 2 == 0, case % 4 < 2)
+        if case % 7 < 4:
+            matrix = with_factors(rng, matrix, next(blocks for blocks in (3, 2, 1) if groups % blocks == 0))
         pair = rng.standard_normal((rank, matrix.codes.shape[1]), np.float32), rng.standard_normal((outputs, rank))
         stored, meant = of_blocks(matrix), matrix.numbers().astype(np.float64)
         if case % 5:
@@ -114,6 +118,15 @@ def random_blocks(rng, outputs: int, groups: int, group: int, is_narrow: bool, h
     scales, minimums = rng.standard_normal((2, outputs, groups), np.float32)
     scales[rng.integers(outputs), 0] = 0
     return Blocks(codes, scales, minimums if has_minimums else None, is_narrow)
+
+
+def with_factors(rng, matrix: Blocks, blocks: int) -> Blocks:
+    """Other scales and minimums, in bytes with a factor for each block."""
+    factors, floors = rng.standard_normal((2, len(matrix.codes), blocks), np.float32) / 64
+    scales, minimums = rng.integers(-128, 128, (2, *matrix.scales.shape)).astype(np.int8)
+    if matrix.minimums is None:
+        return dataclasses.replace(matrix, scales=scales, factors=factors)
+    return dataclasses.replace(matrix, scales=scales, factors=factors, minimums=minimums, floors=floors)
 
 
 def test_a_matrix_of_numbers_as_codes_of_8_bits():
@@ -190,7 +203,7 @@ lib.pasta_threads(4)
 x, w, y = ((ctypes.c_float * n)(*[1.0] * n) for n in (50, 500 * 1024, 1024))
 def product():
     ctypes.memset(y, 0, 4096)
-    lib.pasta_multiply(x, 0, w, None, None, None, None, y, (ctypes.c_int64 * 5)(1, 50, 1000, 1, 0))
+    lib.pasta_multiply(x, 0, w, None, None, None, None, None, None, y, (ctypes.c_int64 * 6)(1, 50, 1000, 1, 0, 0))
     return all(value == 50 for value in y[:1000])
 assert product()
 child = os.fork()
@@ -218,6 +231,7 @@ def test_the_product_in_a_program(library):
         (by_codes(matrix), numbers(by_codes(matrix), 50)),
         (of_blocks(narrow), narrow.numbers()),
         (of_blocks(wide), wide.numbers()),
+        *((of_blocks(one), one.numbers()) for one in (with_factors(rng, narrow, 1), with_factors(rng, wide, 2))),
     ):
         result = jax.jit(lambda x, stored: product(2 * x, stored, 50))(x, stored)
         error = 1e-5 * np.abs(meant).max()
@@ -242,6 +256,8 @@ def test_the_product_in_a_program(library):
         pytest.param("scales", (2, 16, 32), np.float32, id="groups of four inputs"),
         pytest.param("scales", (2, 0, 32), np.float32, id="no groups"),
         pytest.param("minimums", (2, 1, 32), np.float32, id="fewer minimums"),
+        pytest.param("scales", (2, 2, 32), np.int8, id="bytes without factors"),
+        pytest.param("factors", (2, 1, 32), np.float32, id="factors of numbers"),
         pytest.param("a", (3, 32), np.float32, id="a pair of other inputs"),
         pytest.param("b", (2, 4, 32), np.float32, id="a pair of another rank"),
     ],
