@@ -4,7 +4,7 @@ import codecs
 import dataclasses
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +34,7 @@ class Tokenizer:
     jinja: str  # the source of the chat template
     template: Template | str | None = None  # None: the family's; a text: why the source can't be used
     note: str = ""  # to be said before the first chat
+    tokens: Mapping[str, str] = dataclasses.field(default_factory=dict)  # the pieces that the source may name
 
     @property
     def name(self) -> str:
@@ -225,7 +226,7 @@ def _with_template(tokenizer: Tokenizer, source: object, tokens: dict[str, str],
             own = f"{why}: answers don't end with {family.close}; replace it, or set chat to False"
     except PastaError as error:
         own = str(error)
-    return dataclasses.replace(tokenizer, family=family, jinja=source, template=own)
+    return dataclasses.replace(tokenizer, family=family, jinja=source, template=own, tokens=tokens)
 
 
 def _family_of(path: Path, vocabulary: Vocabulary, tokens: dict[str, str]) -> Family:

@@ -85,11 +85,11 @@ def _from_sentencepiece(model: ModelProto) -> str:
 
 
 def _tokenizer_config(tokenizer: Tokenizer) -> dict[str, Any]:
-    """tokenizer_config.json: an answer ends with its turn."""
+    """tokenizer_config.json: an answer ends with its turn, or as the model's own template says."""
     family, control = tokenizer.family, tokenizer.vocabulary.control
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": family.close if family.open else family.eos,
+        "eos_token": family.close,
         "pad_token": "<pad>" if "<pad>" in control else family.eos,
         "clean_up_tokenization_spaces": False,
         "model_max_length": 10**9,
@@ -97,7 +97,7 @@ def _tokenizer_config(tokenizer: Tokenizer) -> dict[str, Any]:
     }
     if family.bos is not None:
         config["bos_token"] = family.bos
-    return config
+    return config | (dict(tokenizer.tokens) if isinstance(tokenizer.template, template.Template) else {})
 
 
 def _generation_config(tokenizer: Tokenizer) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.tokenizers import template
 from pasta_jax.tokenizers.chat import FAMILIES, jinja_template
 from pasta_jax.tokenizers.tokenizer import load_tokenizer, tokenizer_fingerprint
+from pasta_jax.weights import export
 from tests.helpers.tiny_tokenizers import SMOLLM2_SPECIALS, train_bpe
 
 CHATML = (
@@ -69,6 +70,13 @@ def test_a_model_of_another_family_is_fed_by_its_template_alone(tmp_path, kind):
     assert ours.stop_ids[-1] == theirs.eos_token_id
     assert ours.end_of_turn == theirs.convert_tokens_to_ids("<|end|>" if kind == "phi" else pieces[-1])
     assert ours.prompt_ids("Once upon a time") == ours.encode("Once upon a time")
+    (tmp_path / "export").mkdir()
+    (tmp_path / "export/config.json").write_text("{}")
+    export.write(tmp_path / "export", ours)
+    again = load_tokenizer(tmp_path / "export/tokenizer.json")
+    assert again.chat(conversations[1]) == ours.chat(conversations[1])
+    assert (again.stop_ids, again.tags, again.model_vocab) == (ours.stop_ids, ours.tags, ours.model_vocab)
+    assert tokenizer_fingerprint(again) == tokenizer_fingerprint(ours)
     if kind == "mistral":
         with pytest.raises(PastaError, match="no place for one before questions"):
             ours.chat(conversations[0])
