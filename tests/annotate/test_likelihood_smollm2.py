@@ -42,7 +42,8 @@ def test_a_real_model_separates_dependent_from_independent_text(few_blocks, monk
     assert report["pairs"] == report["all"]["pairs"] == 4
     assert report["main"]["pairs"] == report["sibling"]["pairs"] == 2
     assert report["all"]["auc"] >= 0.9
-    assert [line.split()[:2] for line in out[:-1]] == [["all", "4"], ["main", "2"], ["sibling", "2"]]
+    groups = [["all", "4"], ["main", "2"], ["sibling", "2"], ["parallel", "30"]]
+    assert [line.split()[:2] for line in out[:-1]] == groups
 
 
 def test_a_real_model_fixes_what_needs_a_chunk_and_leaves_the_rest(few_blocks):
