@@ -203,7 +203,7 @@ def _tokens_of(gguf: GGUF, vocabulary: Vocabulary) -> dict[str, str]:
     """The pieces that a template may name, of a file that states their ids."""
     pieces = {id: piece for piece, id in vocabulary.control.items()}
     ids = {name: gguf.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos")}
-    return {f"{name}_token": pieces[id] for name, id in ids.items() if id in pieces}
+    return {f"{name}_token": pieces[id] for name, id in ids.items() if isinstance(id, int) and id in pieces}
 
 
 def _with_template(tokenizer: Tokenizer, source: object, tokens: dict[str, str], place: str) -> Tokenizer:

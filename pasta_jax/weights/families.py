@@ -236,15 +236,16 @@ def of_config(config: TransformerConfig) -> Family:
 def of_file(column: int, kind: Any, place: Path, what: str) -> Family:
     """The family that a file names as its `what`."""
     for family in FAMILIES:
-        if kind is not None and family.kinds[column] == kind:
+        if isinstance(kind, str) and family.kinds[column] == kind:
             return family
-    if kind in RECURRENT:
+    if isinstance(kind, str) and kind in RECURRENT:
         raise PastaError(
             f"{place}: unsupported {what} {kind!r}: it carries a state from token to token, and where threads join, "
             "states can't be merged without reading their text again; use a model of attention layers only"
         )
     known = ", ".join(dict.fromkeys(family.kinds[column] for family in FAMILIES if family.kinds[column]))
-    raise PastaError(f"{place}: unsupported {what} {kind!r}; use a model of {known}")
+    named = repr(kind) if isinstance(kind, str | None) else f"of type {type(kind).__name__}"
+    raise PastaError(f"{place}: unsupported {what} {named}; use a model of {known}")
 
 
 def stated_in(column: int) -> type[msgspec.Struct]:
