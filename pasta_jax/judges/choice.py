@@ -6,7 +6,7 @@ import jax
 
 from pasta_jax.errors import PastaError
 from pasta_jax.judges.checked import CheckedJudge, LogProbabilities
-from pasta_jax.judges.judge import Judge
+from pasta_jax.judges.judge import Entry, Judge, Verdict
 from pasta_jax.judges.minilm import cosine, load_minilm
 from pasta_jax.judges.offline import comparing, likelihoods, repetition, rules_followed
 from pasta_jax.judges.reward import load_reward_model
@@ -49,9 +49,16 @@ def checked_judge(settings: CheckedSettings, rules_source: str) -> CheckedJudge:
 
 def reward_judge(settings: RewardSettings, scale: float) -> Judge:
     """The difference of two scores, which reward models are trained to be log-odds. An answer is scored once."""
-    score = load_reward_model(settings).score
-    known = functools.cache(lambda question, answer: score([(question, answer)])[0])
-    return comparing(known, scale)
+    score, known = load_reward_model(settings).score, {}
+    compare = comparing(lambda question, answer: known[question, answer], scale)
+
+    def judge(question: str, first: Entry, second: Entry) -> Verdict | None:
+        missing = {(question, answer.text): None for answer in (first, second)}.keys() - known.keys()
+        pairs = sorted(missing)  # both in one batch
+        known.update(zip(pairs, score(pairs), strict=True))
+        return compare(question, first, second)
+
+    return judge
 
 
 def fluency(settings: CheckedSettings) -> LogProbabilities:

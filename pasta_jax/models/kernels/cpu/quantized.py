@@ -20,8 +20,8 @@ class Blocks:
     scales: np.ndarray  # float32 [O, I / group]; int8 with factors
     minimums: np.ndarray | None  # as `scales`
     is_narrow: bool  # a code fits 4 bits
-    factors: np.ndarray | None = None  # float32 [O, I / BLOCK]: of scales, if these are bytes
-    floors: np.ndarray | None = None  # float32 [O, I / BLOCK]: of minimums
+    factors: np.ndarray | None = None  # float32 [O, I / 256]: of scales, if these are bytes
+    floors: np.ndarray | None = None  # float32 [O, I / 256]: of minimums
 
     @property
     def group(self) -> int:
