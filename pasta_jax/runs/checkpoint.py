@@ -6,14 +6,15 @@
 
 A step's folder gets its final name once all of it is written, so the newest name is always a complete checkpoint. The
 sums don't depend on how an array is divided over devices; a restored array that differs in one bit is detected. Orbax
-alone returned other values for 4 of 60 flipped bits. It refuses truncated and missing files, but its own tasks then
-fill the terminal with tracebacks, which the sizes avoid.
+alone returned other values for 4 of 60 flipped bits. It refuses truncated and missing files and ends on a full disk, but
+its own tasks then fill the terminal with tracebacks, which the sizes and a look at the free space avoid.
 """
 
 import dataclasses
 import importlib.metadata
 import json
 import platform
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Annotated, Any, TypedDict, TypeVar
@@ -111,8 +112,20 @@ class Checkpoints:
         about = self._about | {"format": FORMAT, "sums": {name: int(s) for name, s in bit_sums(state).items()}}
         items = {"state": ocp.args.StandardSave(flat(state)), "about": ocp.args.JsonSave(about)}
         self.wait()  # for the previous save
+        self._check_space(state)
         self._writing = step
         self._manager.save(step, args=ocp.args.Composite(**items))
+
+    def _check_space(self, state: Tree) -> None:
+        if is_remote(self.folder):
+            return
+        needed = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + MIB  # for Orbax's own files
+        free = shutil.disk_usage(self.folder).free
+        if free < needed:
+            raise PastaError(
+                f"{self.folder}: a checkpoint takes {needed / MIB:,.0f} MiB and {free / MIB:,.0f} are free; "
+                "make room and start the same command again, which resumes"
+            )
 
     def _write_sizes(self) -> None:
         """Called when all of a step is written, just before its folder gets its final name."""

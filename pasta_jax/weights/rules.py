@@ -18,7 +18,9 @@ class Defaults:
     temperature: AtLeastZero = 0.0  # 0: greedy, since an answer then needs no seed to be repeated
     top_k: Count = 0  # the most likely ids that may be drawn; 0: all
     top_p: Share = 1.0  # the probability mass that may be drawn, most likely ids first; 0: the likeliest, 1: all
-    max_topic_words: Count = 0  # of a topic, which is then one line; 0: no limit, as in the language
+    # Of a topic, which is then one line; 0: no limit, as in the language. Words are what stands between blanks: in scripts
+    # without them, max_topic_tokens is the limit.
+    max_topic_words: Count = 0
     distinct_topics: bool = False  # no topic spells an earlier one of the same answer (topics.py)
     end_stray_chunks: bool = False  # a chunk that would fork, join or end the turn ends instead (grammar.py)
     min_p: Share = 0.0  # least probability of an id that may be drawn, relative to the likeliest's; 0: any

@@ -101,6 +101,16 @@ def test_old_checkpoints_are_deleted_and_every_nth_is_kept(tmp_path):
     checkpoints.close()
 
 
+def test_a_full_disk_is_noticed_before_anything_is_written(tmp_path, monkeypatch):
+    state = state_of(0)
+    saved(tmp_path, state)
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: shutil._ntuple_diskusage(0, 0, size - 1))
+    with pytest.raises(PastaError, match="a checkpoint takes .* are free"):
+        saved(tmp_path, state, 4)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["3"]
+
+
 def test_a_half_written_step_is_ignored(tmp_path):
     """A kill in the middle of writing leaves a folder without its final name."""
     saved(tmp_path, state_of(0), 1, 2)
