@@ -103,11 +103,13 @@ def test_the_page_begins_with_the_usage_quotes_the_config_file_and_wraps_its_lin
     assert all(len(line) <= command_help.WIDTH for line in page.splitlines())
 
 
-# Prints [exit code, --help, errors, slow imports] of each command, from a fork of a process that knows the parsers.
+# Prints [exit code, --help, errors, slow imports] of each command, from a fork of a process with parsers and configs.
 CODE_OF_PAGES = """
-import contextlib, io, json, os, runpy, sys
+import contextlib, importlib, io, json, os, pathlib, runpy, sys
 import launch.cli
 
+for path in pathlib.Path("configs").glob("[!_]*.py"):
+    importlib.import_module(f"configs.{path.stem}")
 commands, launch.cli.command_help.text = json.load(sys.stdin), TEXT
 
 def page(script, *words):
