@@ -6,8 +6,8 @@
 
 A step's folder gets its final name once all of it is written, so the newest name is always a complete checkpoint. The
 sums don't depend on how an array is divided over devices; a restored array that differs in one bit is detected. Orbax
-alone returned other values for 4 of 60 flipped bits. It refuses truncated and missing files and ends on a full disk, but
-its own tasks then fill the terminal with tracebacks, which the sizes and a look at the free space avoid.
+alone returned other values for 4 of 60 flipped bits. It refuses truncated and missing files and ends on a full disk,
+but its own tasks then fill the terminal with tracebacks, which the sizes and a look at the free space avoid.
 """
 
 import dataclasses

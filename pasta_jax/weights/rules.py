@@ -18,8 +18,8 @@ class Defaults:
     temperature: AtLeastZero = 0.0  # 0: greedy, since an answer then needs no seed to be repeated
     top_k: Count = 0  # the most likely ids that may be drawn; 0: all
     top_p: Share = 1.0  # the probability mass that may be drawn, most likely ids first; 0: the likeliest, 1: all
-    # Of a topic, which is then one line; 0: no limit, as in the language. Words are what stands between blanks: in scripts
-    # without them, max_topic_tokens is the limit.
+    # Of a topic, which is then one line; 0: no limit, as in the language. Words are what stands between blanks: in
+    # scripts without them, max_topic_tokens is the limit.
     max_topic_words: Count = 0
     distinct_topics: bool = False  # no topic spells an earlier one of the same answer (topics.py)
     end_stray_chunks: bool = False  # a chunk that would fork, join or end the turn ends instead (grammar.py)

@@ -106,7 +106,7 @@ def test_a_full_disk_is_noticed_before_anything_is_written(tmp_path, monkeypatch
     saved(tmp_path, state)
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
     monkeypatch.setattr(shutil, "disk_usage", lambda place: shutil._ntuple_diskusage(0, 0, size - 1))
-    with pytest.raises(PastaError, match="a checkpoint takes .* are free"):
+    with pytest.raises(PastaError, match=r"a checkpoint takes .* are free"):
         saved(tmp_path, state, 4)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["3"]
 
