@@ -7,7 +7,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from pasta_jax.data.repetition import repeated
-from pasta_jax.evaluate import interop
+from pasta_jax.evaluate import interop, multipart
 from pasta_jax.evaluate.answers import SystemAnswer
 from pasta_jax.evaluate.published import PAPER, SETTING
 from pasta_jax.evaluate.report import Evaluation, SystemReport
@@ -89,6 +89,8 @@ def sections(evaluation: Evaluation, texts: bool) -> list[Section]:
     parts += _calibration(evaluation, name, texts)
     parts += _categories(systems)
     parts += [_sets(evaluation)] * (len(evaluation.report.sets) > 1)
+    if exact := evaluation.report.sets.get(multipart.NAME):
+        parts.append(_exact(exact))
     parts += [_throughput(evaluation)] * bool(evaluation.report.throughput)
     return parts
 
@@ -241,6 +243,19 @@ def _sets(evaluation: Evaluation) -> Section:
             rules = "—" if report.figures.rules is None else f"{100 * report.figures.rules:.1f} %"
             rows.append([shown, name, *values, rules])
     return Section("By set of prompts", "Rules are IFEval's: the share of prompts with all of them followed.", rows)
+
+
+def _exact(systems: dict[str, SystemReport]) -> Section:
+    rows = [["", "prompts", "parts right %", "last line right %", "theoretical speedup"]]
+    for system, report in systems.items():
+        shares = [cell(report.estimates.get(name), 100) for name in ("parts_right", "last_right")]
+        speedup = "1" if system == "baseline" else cell(report.estimates.get("speedup"))
+        rows.append([SHOWN[system], str(report.figures.answers), *shares, speedup])
+    text = (
+        "Questions of three to eight parts with exact answers, half of them with a last line that needs the others: "
+        "their largest, their sum, or which two agree. It can't be written beside them."
+    )
+    return Section("Parts with exact answers", text, rows)
 
 
 def _throughput(evaluation: Evaluation) -> Section:

@@ -10,6 +10,7 @@ from pasta_jax.data.pairs import Unreadable, parse_pair
 from pasta_jax.data.prompt_sets import NO_FORK, by_hash
 from pasta_jax.data.sources import rows_of
 from pasta_jax.errors import PastaError
+from pasta_jax.evaluate import multipart
 from pasta_jax.evaluate.settings import PromptCounts
 from pasta_jax.files import fingerprints
 
@@ -82,6 +83,8 @@ def alpaca_eval_instructions() -> list[str]:
 
 def _questions(name: str) -> dict[str, Question]:
     """All questions of a set, by text."""
+    if name == multipart.NAME:
+        return {text: Question(name, 0, text, "") for text in multipart.questions()}
     questions = {}
     for place, row in rows_of(str(NO_FORK) if name == "no_fork" else name):
         pair = row if isinstance(row, Unreadable) else parse_pair(row, name, place)

@@ -22,7 +22,7 @@ import jax
 
 from pasta_jax.decode.request import template
 from pasta_jax.errors import PastaError
-from pasta_jax.evaluate import interop, summary
+from pasta_jax.evaluate import interop, multipart, summary
 from pasta_jax.evaluate.answers import SystemAnswer
 from pasta_jax.evaluate.blind import write_blind
 from pasta_jax.evaluate.figures import figures
@@ -193,6 +193,8 @@ def reports(
             own = [answer for answer in several if answer.prompts == name]
             seconds = speedups(timed, system) if timed and system != "baseline" else {}
             ratios = summary.ratios(own, references, seconds)
+            if name == multipart.NAME:
+                ratios |= multipart.exactness({one.number: (one.prompt, one.text) for one in own})
             judged = preferred.get((name, system), {})
             by_category: dict[str, set[int]] = {}
             for answer in own:

@@ -22,6 +22,7 @@ class PromptCounts:
     mt_bench: Count = 0  # of 80; both turns
     ifeval: Count = 0  # of 541
     no_fork: Count = 100  # of 100
+    multipart: Count = 0  # of 400, whose parts have exact answers (multipart.py)
     file: str = ""  # JSON lines with prompt or instruction, and perhaps dataset: answers its prompts, and no set's
 
 

@@ -16,8 +16,8 @@ from pasta_jax.data.prompt_sets import by_hash, no_fork
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import AnswerSettings, DecodeConfig
 from pasta_jax.errors import PastaError
+from pasta_jax.evaluate import multipart, page, questions
 from pasta_jax.evaluate import on_ray as evaluate_on_ray
-from pasta_jax.evaluate import page, questions
 from pasta_jax.evaluate import run as evaluate_text
 from pasta_jax.evaluate import systems as evaluate_answers
 from pasta_jax.evaluate.length_controlled import LengthControlled
@@ -284,6 +284,19 @@ def test_prompts_of_our_own_are_a_set_and_there_must_be_one(run):
         run(prompts=PromptCounts(0, 0, 0, 0))
     evaluation = run(systems=("baseline",), limit=1, prompts=PromptCounts(0, 0, 0, 5))
     assert [answer.prompt for answer in evaluation.answers["baseline"]] == by_hash(no_fork(), 1)
+
+
+def test_parts_with_exact_answers_are_counted_and_shown(whole):
+    chosen = questions.question_sets(PromptCounts(0, 0, 0, 0, multipart=2))["multipart"].chosen
+    one = whole[1].answers["baseline"][0]
+    answers = [dataclasses.replace(one, prompts="multipart", number=n, prompt=q.text) for n, q in enumerate(chosen)]
+    exact = multipart.questions()[chosen[1].text]
+    answers[1] = dataclasses.replace(answers[1], text="\n".join(f"{n}. {a}" for n, a in enumerate(exact.answers, 1)))
+    sets = evaluate_text.reports({"baseline": answers}, {}, chosen, [])
+    report = dataclasses.replace(whole[1].report, sets=sets)
+    evaluation = dataclasses.replace(whole[1], report=report, answers={"baseline": answers})
+    [part] = (part for part in page.sections(evaluation, True) if part.title == "Parts with exact answers")
+    assert part.rows[1][:3] == ["sequential", "2", "50.0 (0.0–100.0)"]
 
 
 def test_an_ablation_is_the_model_with_one_part_changed(run):
