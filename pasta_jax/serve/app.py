@@ -1,8 +1,7 @@
-"""The endpoints: OpenAI's chat completions, completions and models; health, metrics, and the page."""
+"""The endpoints: OpenAI's chat completions, completions, responses and models; health, metrics, and the page."""
 
 import asyncio
 import functools
-import json
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -12,19 +11,19 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from pasta_jax.errors import PastaError
 from pasta_jax.serve.choice import Choice, Delta, usage
+from pasta_jax.serve.delivery import CLIENT_LEFT, EventStream, as_json, event, whole
 from pasta_jax.serve.protocol import Body, Kind, Refusal, read_body
+from pasta_jax.serve.responses import ResponseWriter, read_response_body
 from pasta_jax.serve.service import Service
 from pasta_jax.serve.session import Session
 from pasta_jax.view.style import css_variables
 
 PAGE = Path(__file__).with_name("chat.html")
-CLIENT_LEFT = 499  # as nginx logs it; nobody receives it
 
 
 def app_of(service: Service) -> Starlette:
@@ -58,6 +57,7 @@ def app_of(service: Service) -> Starlette:
         Route("/v1/models/{name:path}", model),
         Route("/v1/chat/completions", functools.partial(complete, service, "chat"), methods=["POST"]),
         Route("/v1/completions", functools.partial(complete, service, "text"), methods=["POST"]),
+        Route("/v1/responses", functools.partial(respond, service), methods=["POST"]),
     ]
     handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {
         Refusal: refused,
@@ -85,29 +85,22 @@ async def complete(service: Service, kind: Kind, request: Request) -> Response:
     writer = Writer(kind, service.name, requests[0].rules.seed)
     session = Session(service, requests, choices, steps)
     if body.stream:
-        return EventStream(session, writer, body)
-    work = asyncio.create_task(_collect(session))
-    gone = asyncio.create_task(_wait_until_gone(request))
-    try:
-        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not work.done():
-            return Response(status_code=CLIENT_LEFT)
-        work.result()
-    finally:
-        work.cancel()
-        gone.cancel()
-        session.leave()
-    return as_json(writer.whole(choices))
+        return EventStream(session, events_of(session, writer, body))
+    return await whole(request, session, session.read(), lambda: writer.whole(choices))
 
 
-async def _collect(session: Session) -> None:
-    async for _ in session.deltas():
-        pass
-
-
-async def _wait_until_gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+async def respond(service: Service, request: Request) -> Response:
+    """Answer a request to /v1/responses."""
+    asked = read_response_body(await content_of(request, service))
+    body = asked.as_chat()
+    requests = await asyncio.to_thread(service.requests_for, body, "chat")
+    choice = Choice(service.model.tokenizer.tags, (), threads=True)
+    steps = service.settings.stream_steps if asked.stream else service.settings.batch_steps
+    writer = ResponseWriter(service.name, asked, requests[0], choice)
+    session = Session(service, requests, [choice], steps)
+    if asked.stream:
+        return EventStream(session, writer.events(session))
+    return await whole(request, session, writer.collect(session), writer.whole)
 
 
 async def content_of(request: Request, service: Service) -> bytes:
@@ -183,48 +176,23 @@ class Writer:
         return self._head | {"object": self._chunk, "choices": [choice]}
 
 
-class EventStream(StreamingResponse):
-    """Answers as server-sent events. The client's leaving cancels them, also before the first one."""
-
-    def __init__(self, session: Session, writer: Writer, body: Body):
-        super().__init__(self._events(session, writer, body), media_type="text/event-stream")
-        self.headers["Cache-Control"] = "no-cache"
-        self.headers["X-Accel-Buffering"] = "no"  # nginx would hold events back until its buffer is full
-        self._session = session
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._session.leave()
-
-    async def _events(self, session: Session, writer: Writer, body: Body) -> AsyncIterator[bytes]:
-        for index in range(len(session.choices)):
-            yield event(writer.opening(index))
-        try:
-            async for index, deltas in session.deltas():
-                pieces, choice = [writer.piece(index, delta) for delta in deltas], session.choices[index]
-                if choice.ended:
-                    pieces.append(writer.closing(index, choice))
-                yield b"".join(map(event, pieces))
-        except Refusal as refusal:
-            yield event(refusal.body())
-            return
-        options = body.stream_options
-        if options is not None and options.include_usage:
-            yield event(writer.usage(session.choices))
-        yield b"data: [DONE]\n\n"
-
-
-def event(fields: dict[str, Any]) -> bytes:
-    """One server-sent event."""
-    return b"data: " + json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
-
-
-def as_json(fields: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """A JSON response."""
-    content = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
-    return Response(content, status, headers, media_type="application/json")
+async def events_of(session: Session, writer: Writer, body: Body) -> AsyncIterator[bytes]:
+    """The events of a stream."""
+    for index in range(len(session.choices)):
+        yield event(writer.opening(index))
+    try:
+        async for index, deltas in session.deltas():
+            pieces, choice = [writer.piece(index, delta) for delta in deltas], session.choices[index]
+            if choice.ended:
+                pieces.append(writer.closing(index, choice))
+            yield b"".join(map(event, pieces))
+    except Refusal as refusal:
+        yield event(refusal.body())
+        return
+    options = body.stream_options
+    if options is not None and options.include_usage:
+        yield event(writer.usage(session.choices))
+    yield b"data: [DONE]\n\n"
 
 
 async def refused(_: Request, error: PastaError) -> Response:

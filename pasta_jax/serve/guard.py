@@ -21,7 +21,7 @@ from pasta_jax.serve.protocol import Refusal
 from pasta_jax.serve.settings import ServeSettings
 
 OPEN = {"/", "/health"}  # paths that need no key
-KNOWN = OPEN | {"/metrics", "/v1/models", "/v1/chat/completions", "/v1/completions"}
+KNOWN = OPEN | {"/metrics", "/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/responses"}
 
 
 class Guard:

@@ -2,8 +2,8 @@
 
 import dataclasses
 import re
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -43,6 +43,7 @@ IGNORED = {
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 OURS = [name for name in MODELS_OWN if name not in ("temperature", "top_p")]  # which are OpenAI's
 Choices = Annotated[int, Meta(ge=1, le=128)]
+T = TypeVar("T")
 
 
 class Refusal(PastaError):
@@ -138,28 +139,33 @@ Kind = Literal["chat", "text"]
 
 
 def read_body(content: bytes, kind: Kind) -> Body:
-    """The body of a request, checked; errors name the field."""
-    raw = parse_json(content, "the body", "send one JSON object")
-    if not isinstance(raw, dict):
-        raise Refusal("the body: is not a JSON object; send one")
-    known = {field.name for field in dataclasses.fields(Body)} - {"prompt" if kind == "chat" else "messages"}
-    for name, value in raw.items():
-        if name in NEUTRAL:
-            if not any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in NEUTRAL[name]):
-                raise Refusal(f"{name}: is not supported; leave it out", code="unsupported_parameter", param=name)
-        elif name not in known and name not in IGNORED:
-            raise Refusal(f"{name}: unknown field; leave it out", code="unknown_parameter", param=name)
-    try:
-        body = msgspec.convert(raw, Body)
-    except msgspec.ValidationError as error:
-        place, problem = located(error, Body)
-        code = "unknown_parameter" if problem == "unknown key" else None
-        raise Refusal(f"{place}: {problem}; correct it", code=code, param=re.split(r"\W", place)[0]) from None
+    """The body of a request to chat completions or completions, checked; errors name the field."""
+    body = checked(content, Body, NEUTRAL | {"prompt" if kind == "chat" else "messages": ()}, IGNORED)
     if body.extension.threads and body.stops:
         raise Refusal("stop: applies to the text in reading order, not to threads; drop stop or pasta.threads")
     if body.stream_options is not None and not body.stream:
         raise Refusal("stream_options: applies to streams; set stream to true or leave it out", param="stream_options")
     return body
+
+
+def checked(content: bytes, cls: type[T], neutral: Mapping[str, tuple[Any, ...]], ignored: set[str]) -> T:
+    """A body as a dataclass. A field in `neutral` is refused at other values than those; without any, it is unknown."""
+    raw = parse_json(content, "the body", "send one JSON object")
+    if not isinstance(raw, dict):
+        raise Refusal("the body: is not a JSON object; send one")
+    known = {field.name for field in dataclasses.fields(cls)}
+    for name, value in raw.items():
+        if neutral.get(name):
+            if not any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral[name]):
+                raise Refusal(f"{name}: is not supported; leave it out", code="unsupported_parameter", param=name)
+        elif name in neutral or name not in known | ignored:
+            raise Refusal(f"{name}: unknown field; leave it out", code="unknown_parameter", param=name)
+    try:
+        return msgspec.convert(raw, cls)
+    except msgspec.ValidationError as error:
+        place, problem = located(error, cls)
+        code = "unknown_parameter" if problem == "unknown key" else None
+        raise Refusal(f"{place}: {problem}; correct it", code=code, param=re.split(r"\W", place)[0]) from None
 
 
 def conversation(messages: Sequence[Message] | None) -> list[tuple[str, str]]:

@@ -72,6 +72,11 @@ class Session:
             if deltas or self.choices[index].ended:
                 yield index, deltas
 
+    async def read(self) -> None:
+        """Follow all answers to their ends."""
+        async for _ in self.deltas():
+            pass
+
     def _read(self, index: int, items: Sequence[Item]) -> list[Delta]:
         choice, deltas = self.choices[index], []
         for item in items:

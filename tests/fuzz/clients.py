@@ -14,6 +14,7 @@ from pasta_jax.decode.state import arrays
 from pasta_jax.errors import PastaError
 from pasta_jax.serve.guard import Guard
 from pasta_jax.serve.protocol import conversation, read_body
+from pasta_jax.serve.responses import read_response_body
 from pasta_jax.serve.settings import ServeSettings
 from pasta_jax.weights.rules import Defaults, filled
 from tests.fuzz.mutations import Mutator
@@ -32,6 +33,14 @@ HOSTS = (
     *("localhost.evil.example", "chat.example.com.evil", r"evil\@localhost", "localhost@evil", "evil#localhost"),
     *("evil,", "[evil"),
 )
+RESPONSE = {
+    "model": "m", "instructions": "Be brief.", "max_output_tokens": 9, "stream": True, "seed": 3, "text": {},
+    "input": [
+        {"role": "user", "content": "Why?"},
+        {"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "output_text", "text": "So."}]},
+        {"role": "user", "content": [{"type": "input_text", "text": "And?"}]},
+    ],
+}  # fmt: skip
 drawn = jax.jit(draw)
 
 
@@ -49,8 +58,11 @@ def bodies(folder: Path) -> list[Input]:
         (token,) = drawn(LOGITS, rules, np.zeros(1, np.int32), np.zeros(1, np.int32)).tolist()
         assert LOGITS[0, token] > FORBIDDEN, f"id {token} is forbidden"
 
-    path = folder / "body.json"
-    return [Input(path, BODY, read, change)]
+    def read_response() -> None:
+        conversation(read_response_body(other.read_bytes()).as_chat().messages)
+
+    path, other = folder / "body.json", folder / "response.json"
+    return [Input(path, BODY, read, change), Input(other, RESPONSE, read_response)]
 
 
 def headers(folder: Path) -> list[Input]:

@@ -1,0 +1,69 @@
+"""How answers reach a client: whole, once they have ended, or as server-sent events. Its leaving cancels them."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from pasta_jax.serve.session import Session
+
+CLIENT_LEFT = 499  # as nginx logs it; nobody receives it
+
+
+async def whole(
+    request: Request, session: Session, reading: Coroutine[Any, Any, None], fields: Callable[[], dict[str, Any]]
+) -> Response:
+    """The response once the answers have been read to their ends; `fields` is called then."""
+    work = asyncio.create_task(reading)
+    gone = asyncio.create_task(_wait_until_gone(request))
+    try:
+        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            return Response(status_code=CLIENT_LEFT)
+        work.result()
+    finally:
+        work.cancel()
+        gone.cancel()
+        session.leave()
+    return as_json(fields())
+
+
+async def _wait_until_gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(StreamingResponse):
+    """Answers as server-sent events. The client's leaving cancels them, also before the first one."""
+
+    def __init__(self, session: Session, events: AsyncIterator[bytes]):
+        super().__init__(events, media_type="text/event-stream")
+        self.headers["Cache-Control"] = "no-cache"
+        self.headers["X-Accel-Buffering"] = "no"  # nginx would hold events back until its buffer is full
+        self._session = session
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._session.leave()
+
+
+def event(fields: dict[str, Any], name: str = "") -> bytes:
+    """One server-sent event."""
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {compact(fields)}\n\n".encode()
+
+
+def as_json(fields: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A JSON response."""
+    return Response(compact(fields), status, headers, media_type="application/json")
+
+
+def compact(fields: dict[str, Any]) -> str:
+    """JSON without blanks."""
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))

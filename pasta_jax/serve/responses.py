@@ -1,0 +1,245 @@
+"""OpenAI's Responses API: an answer as items, one of each chunk and of each stretch of main between them.
+
+Only main forks, so items begin in reading order: joined by their index, as every client joins them, they are the
+answer. While it is decoded, events of several items alternate: a client that shows items side by side shows threads.
+Nothing is stored: a conversation goes on with the items that a client sends back.
+"""
+
+import dataclasses
+import itertools
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from pasta_jax.decode.request import Request
+from pasta_jax.files.validated import Positive, Share
+from pasta_jax.serve.choice import Choice, Delta, usage
+from pasta_jax.serve.delivery import event
+from pasta_jax.serve.protocol import IGNORED, ROLES, Body, Extension, Message, Refusal, Seed, checked
+from pasta_jax.serve.session import Session
+
+# Fields that ask for nothing at these values; at others they are refused.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "background": (None, False),
+    "conversation": (None,),
+    "include": (None, []),
+    "max_tool_calls": (None,),
+    "previous_response_id": (None,),
+    "prompt": (None,),
+    "reasoning": (None, {}),
+    "stream_options": (None, {"include_obfuscation": False}, {"include_obfuscation": True}),
+    "text": (None, {}, {"format": {"type": "text"}}),
+    "tool_choice": (None, "none", "auto"),
+    "tools": (None, []),
+    "top_logprobs": (None, 0),
+    "truncation": (None, "disabled"),
+}
+
+
+class InputPart(Struct):
+    """A part of an item's content."""
+
+    type: Literal["input_text", "output_text"]
+    text: str
+
+
+class InputItem(Struct):
+    """A message of the conversation, or an item of an earlier answer."""
+
+    role: Literal[tuple(ROLES)]
+    content: str | list[InputPart]
+    type: Literal["message"] = "message"
+    id: str | None = None  # an item that this server wrote has one
+
+    @property
+    def text(self) -> str:
+        """Its content, whose parts are joined."""
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
+@dataclasses.dataclass(frozen=True)
+class ResponseBody:
+    """The fields of a request that have an effect."""
+
+    input: str | list[InputItem]
+    model: str | None = None
+    instructions: str | None = None
+    stream: bool | None = None
+    max_output_tokens: Positive | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Share | None = None
+    seed: Seed | None = None  # ours: the Responses API has none
+    pasta: Extension | None = None
+
+    def as_chat(self) -> Body:
+        """The same request to chat completions."""
+        items = [InputItem("user", self.input)] if isinstance(self.input, str) else self.input
+        messages = [Message("system", self.instructions)] if self.instructions else []
+        for item, before in zip(items, [None, *items], strict=False):
+            if before is not None and (item.role, before.role) == ("assistant", "assistant") and item.id and before.id:
+                messages[-1] = Message("assistant", messages[-1].text + item.text)  # of one answer
+            else:
+                messages.append(Message(item.role, item.text))
+        return Body(
+            model=self.model,
+            messages=messages,
+            max_completion_tokens=self.max_output_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            seed=self.seed,
+            pasta=self.pasta,
+        )
+
+
+def read_response_body(content: bytes) -> ResponseBody:
+    """The body of a request, checked; errors name the field."""
+    body = checked(content, ResponseBody, NEUTRAL, IGNORED)
+    if not body.input:
+        raise Refusal("input: missing or empty; write a question", param="input")
+    return body
+
+
+@dataclasses.dataclass
+class Item:
+    """A stretch of one thread."""
+
+    index: int
+    about: dict[str, Any]  # its thread, with topic and promised length of a chunk
+    text: str = ""
+    status: str = "in_progress"
+    id: str = dataclasses.field(default_factory=lambda: f"msg_{uuid.uuid4().hex}")
+
+    def fields(self) -> dict[str, Any]:
+        """As OpenAI's output message."""
+        content = [] if self.status == "in_progress" else [self.part()]
+        return {
+            "id": self.id, "type": "message", "role": "assistant", "status": self.status, "content": content,
+            "pasta": self.about,
+        }  # fmt: skip
+
+    def part(self) -> dict[str, Any]:
+        """Its one content part."""
+        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": []}
+
+
+class ResponseWriter:
+    """An answer in the form of a response, whole or as events."""
+
+    def __init__(self, model: str, body: ResponseBody, request: Request, choice: Choice):
+        self._choice, self._items = choice, list[Item]()
+        self._main: Item | None = None
+        self._chunks: dict[int, Item] = {}
+        self._numbers = itertools.count()
+        rules = request.rules
+        self._head = {
+            "id": f"resp_{uuid.uuid4().hex}", "object": "response", "created_at": int(time.time()), "model": model,
+            "instructions": body.instructions, "max_output_tokens": body.max_output_tokens, "metadata": {},
+            "parallel_tool_calls": True, "previous_response_id": None, "store": False, "temperature": rules.temperature,
+            "text": {"format": {"type": "text"}}, "tool_choice": "auto", "tools": [], "top_p": rules.top_p,
+            "truncation": "disabled", "error": None, "incomplete_details": None,
+        }  # fmt: skip
+        self._seed = rules.seed
+
+    def whole(self) -> dict[str, Any]:
+        """The response to a request that does not stream."""
+        ended = self._choice.result is not None and self._choice.finish_reason == "stop"
+        about = {"pasta": {"seed": self._seed} | self._choice.about()}
+        items = {"output": [item.fields() for item in self._items], "usage": self._usage()}
+        if ended:
+            return self._head | {"status": "completed"} | items | about
+        details = {"incomplete_details": {"reason": "max_output_tokens"}}
+        return self._head | {"status": "incomplete"} | details | items | about
+
+    def _usage(self) -> dict[str, Any] | None:
+        if self._choice.result is None:
+            return None
+        of = usage([self._choice])
+        return {
+            "input_tokens": of["prompt_tokens"],
+            "input_tokens_details": of["prompt_tokens_details"],
+            "output_tokens": of["completion_tokens"],
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": of["total_tokens"],
+        }
+
+    async def events(self, session: Session) -> AsyncIterator[bytes]:
+        """The events of a stream."""
+        opening = self._head | {"status": "in_progress", "output": [], "usage": None}
+        for name in ("response.created", "response.in_progress"):
+            yield self._event(name, response=opening)
+        try:
+            async for _, deltas in session.deltas():
+                yield b"".join(made for delta in deltas for made in self.push(delta))
+        except Refusal as refusal:
+            error = refusal.body()["error"]
+            yield self._event("error", code=error["code"], message=error["message"], param=error["param"])
+            return
+        yield b"".join(self.finish())
+        response = self.whole()
+        yield self._event(f"response.{response['status']}", response=response)
+
+    async def collect(self, session: Session) -> None:
+        """Read the whole answer."""
+        async for _, deltas in session.deltas():
+            for delta in deltas:
+                list(self.push(delta))
+        list(self.finish())
+
+    def push(self, delta: Delta) -> Iterator[bytes]:
+        """The events of what a thread adds."""
+        about = delta.pasta or {}
+        thread = about["thread"]
+        if thread == 0:
+            if delta.text:
+                if self._main is None:
+                    self._main = yield from self._begin({"thread": 0})
+                yield from self._add(self._main, delta.text)
+            return
+        if thread not in self._chunks:
+            if self._main is not None:
+                yield from self._end(self._main)
+                self._main = None
+            known = ("thread", "topic", "promised")
+            self._chunks[thread] = yield from self._begin({name: about[name] for name in known})
+        if delta.text:
+            yield from self._add(self._chunks[thread], delta.text)
+        if about.get("ended"):
+            yield from self._end(self._chunks[thread])
+
+    def finish(self) -> Iterator[bytes]:
+        """The events after the last token."""
+        said = "".join(item.text for item in self._items)
+        if self._choice.text.startswith(said) and (rest := self._choice.text[len(said) :]):
+            if self._main is None:
+                self._main = yield from self._begin({"thread": 0})
+            yield from self._add(self._main, rest)
+        for item in self._items:
+            if item.status == "in_progress":
+                cut_off = item is not self._main or self._choice.finish_reason != "stop"
+                yield from self._end(item, "incomplete" if cut_off else "completed")
+
+    def _begin(self, about: dict[str, Any]) -> Iterator[bytes]:
+        item = Item(len(self._items), about)
+        self._items.append(item)
+        yield self._event("response.output_item.added", output_index=item.index, item=item.fields())
+        yield self._of_part("response.content_part.added", item, part=item.part())
+        return item
+
+    def _add(self, item: Item, text: str) -> Iterator[bytes]:
+        item.text += text
+        yield self._of_part("response.output_text.delta", item, delta=text, logprobs=[])
+
+    def _end(self, item: Item, status: str = "completed") -> Iterator[bytes]:
+        item.status = status
+        yield self._of_part("response.output_text.done", item, text=item.text, logprobs=[])
+        yield self._of_part("response.content_part.done", item, part=item.part())
+        yield self._event("response.output_item.done", output_index=item.index, item=item.fields())
+
+    def _of_part(self, name: str, item: Item, **fields: Any) -> bytes:
+        return self._event(name, item_id=item.id, output_index=item.index, content_index=0, **fields)
+
+    def _event(self, name: str, **fields: Any) -> bytes:
+        return event({"type": name, "sequence_number": next(self._numbers)} | fields, name)

@@ -1,0 +1,124 @@
+"""The Responses API with the official client: the answer of chat completions, as items that joined are the answer."""
+
+import itertools
+import json
+
+import pytest
+
+from tests.helpers.serving import Server, export
+
+KEY = "a key of this test"
+QUESTION = [{"role": "user", "content": "two birds"}]
+OPTIONS = {"model": "talkative", "seed": 3, "temperature": 1.0}
+PATH = "/v1/responses"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with Server(export(tmp_path_factory.mktemp("responses") / "model"), KEY) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server):
+    openai = pytest.importorskip("openai")
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0)
+
+
+def ask(client, stream: bool = False, seed: int = 3, **more):
+    extra = {"seed": seed, "pasta": more.pop("pasta", {})}
+    fixed = {"model": "talkative", "temperature": 1.0, "input": "two birds", "max_output_tokens": 40}
+    return client.responses.create(**fixed | more, stream=stream, extra_body=extra)
+
+
+def test_items_joined_are_the_answer_of_chat_completions(server, client):
+    chat = server.ask(**OPTIONS, messages=QUESTION, max_tokens=40)
+    response = ask(client)
+    choice = chat["choices"][0]
+    assert response.output_text == choice["message"]["content"]
+    assert (response.object, response.model, response.error) == ("response", "talkative", None)
+    assert response.usage.output_tokens == chat["usage"]["completion_tokens"]
+    threads = [item.pasta["thread"] for item in response.output]
+    assert sorted({*threads} - {0}) == [*range(1, choice["pasta"]["chunks"] + 1)]
+    assert all(after != 0 for thread, after in itertools.pairwise(threads) if thread == 0)
+    assert choice["finish_reason"] == "length"
+    assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    plain = ask(client, pasta={"sequential": True}, instructions="Sing.")
+    assert [item.pasta for item in plain.output] == [{"thread": 0}]
+
+
+def test_a_stream_has_the_events_of_each_item_in_order_and_ends_with_the_response(client):
+    alternating = [checked_stream(client, seed) for seed in range(3, 8)]
+    assert any(alternating), "items of several threads alternate"
+
+
+def checked_stream(client, seed: int) -> bool:
+    """Check the events of an answer; whether those of its items alternate."""
+    whole = ask(client, seed=seed).to_dict()
+    events = [one.to_dict() for one in ask(client, stream=True, seed=seed)]
+    assert [one["sequence_number"] for one in events] == list(range(len(events)))
+    assert [one["type"] for one in events[:2]] == ["response.created", "response.in_progress"]
+    last = events[-1]
+    assert last["type"] == f"response.{whole['status']}"
+    without_ids = [[{**item, "id": ""} for item in one["output"]] for one in (whole, last["response"])]
+    assert without_ids[0] == without_ids[1]
+    kinds, texts, order = {}, {}, []
+    for one in events[2:-1]:
+        index = one["output_index"]
+        kinds.setdefault(index, []).append(one["type"].removeprefix("response."))
+        order.append(index)
+        if one["type"] == "response.output_text.delta":
+            texts[index] = texts.get(index, "") + one["delta"]
+        if one["type"] == "response.output_item.done":
+            assert one["item"] == last["response"]["output"][index]
+            assert one["item"]["content"][0]["text"] == texts.get(index, "")
+    for several in kinds.values():
+        assert several[:2] == ["output_item.added", "content_part.added"]
+        assert several[-3:] == ["output_text.done", "content_part.done", "output_item.done"]
+        assert set(several[2:-3]) <= {"output_text.delta"}
+    return order != sorted(order)
+
+
+def test_the_clients_own_accumulation_of_a_stream_is_the_response(client):
+    with client.responses.stream(
+        model="talkative", input="two birds", temperature=1.0, max_output_tokens=40, extra_body={"seed": 3}
+    ) as stream:
+        for _ in stream:
+            pass
+        snapshot = stream._state._ResponseStreamState__current_snapshot
+    assert snapshot.output_text == ask(client).output_text
+
+
+def test_a_conversation_goes_on_with_the_items_of_its_answer(server, client):
+    first = ask(client, max_output_tokens=20)
+    items = [json.loads(item.model_dump_json(exclude_none=True)) for item in first.output]
+    for item in items:
+        item.pop("pasta"), item.pop("status")
+        for part in item["content"]:
+            part.pop("annotations"), part.pop("logprobs", None)
+    question = {"role": "user", "content": [{"type": "input_text", "text": "more"}]}
+    second = ask(client, input=[{"role": "user", "content": "two birds"}, *items, question])
+    turns = [*QUESTION, {"role": "assistant", "content": first.output_text}, {"role": "user", "content": "more"}]
+    chat = server.ask(**OPTIONS, messages=turns, max_tokens=40)
+    assert second.output_text == chat["choices"][0]["message"]["content"]
+    assert second.usage.input_tokens == chat["usage"]["prompt_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"previous_response_id": "resp_1"}, "previous_response_id: is not supported"),
+        ({"tools": [{"type": "web_search"}]}, "tools: is not supported"),
+        ({"messages": QUESTION}, "messages: unknown field"),
+        ({"input": []}, "input: missing or empty"),
+        ({"input": " "}, "the last text is blank"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
+        ({"input": [{"type": "function_call_output", "role": "user", "content": "x"}]}, "input[0].type"),
+        ({"temperature": 9}, "temperature"),
+        ({"model": "other"}, "not served here"),
+    ],
+)  # fmt: skip
+def test_what_is_not_supported_is_refused_by_name(server, change, place):
+    status, _, content = server.request("POST", PATH, {"input": "two birds"} | change)
+    assert status in (400, 404)
+    assert place in json.loads(content)["error"]["message"]
