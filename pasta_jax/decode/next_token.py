@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from pasta_jax.decode.grammar import allow, states
 from pasta_jax.decode.rows import see_pool
-from pasta_jax.decode.sampling import FORBIDDEN, draw, penalize, prefer
+from pasta_jax.decode.sampling import FORBIDDEN, draw, penalize
 from pasta_jax.decode.state import DecodeState, LoopSpec
 from pasta_jax.decode.topics import completing, text_kinds
 from pasta_jax.lang.structure import Place
@@ -41,7 +41,6 @@ def next_token(
     request_N, in_main_N = jax.tree.map(of_lane, state.request), flat(thread_BxR) == 0
     rules_N = request_N.rules
     logits_NxV = penalize(logits_NxV, rules_N.repetition_penalty, seen)
-    logits_NxV = prefer(logits_NxV, spec.tags.promise, jnp.where(in_main_N, rules_N.fork_bias, 0.0))
     state_N = states(in_main_N, of_lane(state.topic), flat(full_BxR), rules_N.max_topic_tokens)
     text_N = None if spec.topics is None else of_lane(text_kinds(state))
     logits_NxV = allow(logits_NxV, spec, state_N, request_N.tags_allowed, rules_N, text_N)

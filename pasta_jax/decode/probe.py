@@ -12,7 +12,7 @@ import numpy as np
 from pasta_jax.decode.generate import generate, loop_spec, positions_for
 from pasta_jax.decode.grammar import id_kinds
 from pasta_jax.decode.request import Request, Result
-from pasta_jax.decode.sampling import FORBIDDEN, draw, prefer
+from pasta_jax.decode.sampling import FORBIDDEN, draw
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import OWN, LoopSpec, arrays
 from pasta_jax.decode.trace import Trace
@@ -108,6 +108,5 @@ def _legal(
     logits_TxV = forward(params, config, ids_T[None], position_T[None], see_TxT[None])[0]
     logits_TxV = jnp.where(jnp.arange(logits_TxV.shape[1])[None] < spec.vocab, logits_TxV, FORBIDDEN)
     rules_T = jax.tree.map(lambda value: jnp.broadcast_to(value, ids_T.shape), rules)
-    logits_TxV = prefer(logits_TxV, spec.tags.promise, jnp.where(state_T == MAIN, rules_T.fork_bias, 0.0))
     drawn_T = draw(logits_TxV, rules_T, thread_T, number_T)
     return (jnp.asarray(id_kinds(logits_TxV.shape[1], spec))[drawn_T] & jnp.asarray(FOLLOWS)[state_T]) != 0

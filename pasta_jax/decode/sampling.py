@@ -56,12 +56,6 @@ def penalize(logits_NxV: jax.Array, penalty_N: jax.Array, seen_NxV: Callable[[],
         return lax.cond(jnp.any(penalty_N != 1), penalized, lambda: logits_NxV)
 
 
-def prefer(logits_NxV: jax.Array, id: int, bias_N: jax.Array) -> jax.Array:
-    """Add a bias to the logits of one id; those of the others keep every bit."""
-    is_id_V = jnp.arange(logits_NxV.shape[1]) == id
-    return jnp.where(is_id_V[None], logits_NxV + bias_N[:, None], logits_NxV)
-
-
 def likeliest(logits_NxV: jax.Array) -> jax.Array:
     """argmax as two plain reductions, which XLA CPU vectorizes: the first of equals, and NaN above all."""
     vocab = logits_NxV.shape[1]

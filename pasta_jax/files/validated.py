@@ -20,7 +20,6 @@ Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]  # neither infinite nor NaN, 
 AtLeastZero = Annotated[float, Meta(ge=0, le=1e30)]
 AboveZero = Annotated[float, Meta(gt=0, le=1e30)]
 Share = Annotated[float, Meta(ge=0, le=1)]
-Bias = Annotated[float, Meta(ge=-100, le=100)]  # of a logit; OpenAI's range
 Momentum = Annotated[float, Meta(ge=0, lt=1)]
 Seed = Annotated[int, Meta(ge=0, lt=2**32)]
 

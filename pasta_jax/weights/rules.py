@@ -8,7 +8,7 @@ states its own rules; decode/state.py makes arrays of them.
 import dataclasses
 from typing import Any, get_type_hints
 
-from pasta_jax.files.validated import AboveZero, AtLeastZero, Bias, Count, Seed, Share
+from pasta_jax.files.validated import AboveZero, AtLeastZero, Count, Seed, Share
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,6 @@ class Defaults:
     end_stray_chunks: bool = False  # a chunk that would fork, join or end the turn ends instead (grammar.py)
     min_p: Share = 0.0  # least probability of an id that may be drawn, relative to the likeliest's; 0: any
     repetition_penalty: AboveZero = 1.0  # divides positive and multiplies negative logits of ids seen before; 1: off
-    fork_bias: Bias = 0.0  # added to the logit of [PROMISE]: above 0, a model forks more often than it was trained to
 
 
 @dataclasses.dataclass(frozen=True)

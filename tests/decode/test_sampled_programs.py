@@ -54,8 +54,6 @@ SAMPLINGS = (
     Rules(temperature=0.7, top_k=100, top_p=0.95, min_p=0.05, repetition_penalty=0.8),
     Rules(repetition_penalty=1.3),
     Rules(temperature=1.0, min_p=0.2),
-    Rules(temperature=1.0, fork_bias=2.5),
-    Rules(fork_bias=-2.5),
     Rules(),
 )
 
@@ -149,16 +147,6 @@ def test_rules_for_topics_hold_where_they_are_asked_for():
     assert repeated[False] > 0
     assert longest[9] > longest[2] == 2
     assert longest[1] == 1
-
-
-def test_a_bias_moves_how_often_main_forks():
-    first = [request for request in random_requests(100) if not request.sequential][:8]
-
-    def forks(bias: float) -> int:
-        requests = [request.with_rules(fork_bias=bias, temperature=1.0) for request in first]
-        return sum(len(result.trace.closed) - 1 for result in generate(talkative(), requests, EIGHT_LANES))
-
-    assert 0 == forks(-100) < forks(-2) < forks(0) < forks(2)
 
 
 # Invariances
