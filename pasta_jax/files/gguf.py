@@ -141,10 +141,10 @@ class GGUF:
         return dequantize(stored, info.format).reshape(info.shape)
 
     def rows(self, name: str, index: np.ndarray) -> np.ndarray:
-        """Rows of one matrix as float32: no others are dequantised."""
+        """Rows of one matrix, or of several under one another, as float32: no others are dequantised."""
         info = self.tensors[name]
-        stored = self.stored(name).reshape(info.shape[0], -1)[index]
-        return dequantize(stored.reshape(-1), info.format).reshape(len(index), *info.shape[1:])
+        stored = self.stored(name).reshape(math.prod(info.shape[:-1]), -1)[index]
+        return dequantize(stored.reshape(-1), info.format).reshape(len(index), info.shape[-1])
 
     def stored(self, name: str) -> np.ndarray:
         """One tensor's bytes as the file has them."""

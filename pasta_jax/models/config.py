@@ -4,6 +4,7 @@
     T  tokens of a sequence    E  embedding width        F  feed-forward width
     R  rows (threads) per step K  key/value heads        V  vocabulary rows
     S  slots of a pool         G  query heads per key/value head
+    X  experts of a mixture    A  experts that compute a token
 
 Tensors carry their letters as a suffix (`x_BxTxE`); einsum strings use the same letters in lower case.
 """
@@ -20,6 +21,7 @@ from pasta_jax.files.validated import AboveZero, Positive, typed
 Size = Annotated[int, Meta(ge=1, le=2**20)]  # of one dimension
 Rows = Annotated[int, Meta(ge=1, le=2**24)]  # of a vocabulary
 Layers = Annotated[int, Meta(ge=1, le=1000)]
+Experts = Annotated[int, Meta(ge=1, le=4096)]
 
 
 def later(default: Any) -> Any:
@@ -129,6 +131,13 @@ class TransformerConfig:
     embed_scale: AboveZero = later(1.0)  # Granite's factors: of embeddings,
     residual_scale: AboveZero = later(1.0)  # of what each branch adds,
     logit_divisor: AboveZero = later(1.0)  # and of logits
+    sinks: bool = later(False)  # each head has a score for attending to nothing, as in gpt-oss
+    experts: Experts | None = later(None)  # the MLP is a mixture of as many, each of width `ff`
+    active_experts: Experts | None = later(None)  # that compute a token
+    router_bias: bool = later(False)
+    shares_of_all: bool = later(False)  # an expert's share is a softmax over all, not over the active ones
+    gate_limit: AboveZero | None = later(None)  # gpt-oss: gate and up are cut off there, and up is one more
+    gate_slope: AboveZero = later(1.0)  # of the sigmoid in the gate's activation
     # As which family files name it; empty: the first of weights/families.py that can. No computation depends on it.
     family: str = dataclasses.field(default="", compare=False)
 
@@ -141,6 +150,8 @@ class TransformerConfig:
             raise PastaError(f"global_every is {self.global_every}, so some layers are local; set their window")
         if not (self.pre_norms or self.post_norms):
             raise PastaError("pre_norms and post_norms are both False; set either")
+        if not (self.active_experts or 0) <= (self.experts or 0) or (self.experts and not self.active_experts):
+            raise PastaError(f"{self.active_experts} of {self.experts} experts are active; set both to what fits")
         if self.whole_qk_norm and not self.qk_norm:
             raise PastaError("whole_qk_norm is set without qk_norm; set both")
         for rope in (self.rope, self.local_rope or self.rope):
@@ -162,6 +173,11 @@ class TransformerConfig:
             return self.attention_scale
         return (self.head_dim if self.query_scalar is None else self.query_scalar) ** -0.5
 
+    @property
+    def expert_ff(self) -> int:
+        """`ff`, which some files state beside that of dense layers."""
+        return self.ff
+
     def is_local(self, layer: int) -> bool:
         """Whether the layer's attention is limited to the window."""
         return self.window is not None and (layer + 1) % self.global_every != 0
@@ -174,7 +190,7 @@ class TransformerConfig:
     def biases(self) -> tuple[str, ...]:
         """The kernels of a layer that have a bias."""
         has = {"qkv": self.qkv_bias, "out": self.out_bias, "gate_up": self.mlp_bias, "down": self.mlp_bias}
-        return tuple(name for name, one in has.items() if one)
+        return tuple(name for name, one in (has | {"router": self.router_bias}).items() if one)
 
 
 def config_of(fields: dict[str, Any], name: str, fix: str) -> TransformerConfig:

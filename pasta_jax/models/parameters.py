@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from pasta_jax.models.config import TransformerConfig
 
@@ -48,16 +49,30 @@ def map_layers(function: Callable[..., Params], *trees: Params) -> tuple[Params,
 
 Plain = dict[str, np.ndarray]
 
-PARTS = {"qkv": ("q", "k", "v"), "out": ("out",), "gate_up": ("gate", "up"), "down": ("down",)}  # of our kernels
+PARTS = {  # of our kernels
+    "qkv": ("q", "k", "v"),
+    "out": ("out",),
+    "gate_up": ("gate", "up"),
+    "down": ("down",),
+    "router": ("router",),
+}
+OF_EXPERTS = ("gate_up", "down")  # in a mixture, one kernel each: a dimension before the others
 
 
-def norm_names(config: TransformerConfig) -> tuple[str, ...]:
-    """The norms in a layer of this model."""
+def kernel_names(config: TransformerConfig) -> tuple[str, ...]:
+    """The kernels in a layer of this model."""
+    return tuple(name for name in PARTS if name != "router" or config.experts)
+
+
+def vector_names(config: TransformerConfig) -> tuple[str, ...]:
+    """The arrays in a layer of this model that are no kernels: norms, and sinks."""
     names = ("attn_norm", "mlp_norm") if config.pre_norms else ()
     if config.post_norms:
         names += ("post_attn_norm", "post_mlp_norm")
     if config.qk_norm:
         names += ("q_norm", "k_norm")
+    if config.sinks:
+        names += ("sinks",)
     return names
 
 
@@ -65,6 +80,7 @@ def plain_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
     """The shape of every array of model files, by our name; most are those of a layer."""
     c = config
     q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    experts = (c.experts,) if c.experts else ()
     shapes = {
         "embed": (c.vocab, c.embed),
         "head": (c.vocab, c.embed),
@@ -73,62 +89,63 @@ def plain_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
         "k": (kv, c.embed),
         "v": (kv, c.embed),
         "out": (c.embed, q),
-        "gate": (c.ff, c.embed),
-        "up": (c.ff, c.embed),
-        "down": (c.embed, c.ff),
+        "gate": (*experts, c.ff, c.embed),
+        "up": (*experts, c.ff, c.embed),
+        "down": (*experts, c.embed, c.ff),
     }
-    shapes |= {f"{part}_bias": shapes[part][:1] for name in c.biases for part in PARTS[name]}
-    norms = {"q_norm": q, "k_norm": kv} if c.whole_qk_norm else dict.fromkeys(("q_norm", "k_norm"), c.head_dim)
-    return shapes | {name: (norms.get(name, c.embed),) for name in norm_names(c)}
+    if c.experts:
+        shapes["router"] = (c.experts, c.embed)
+    shapes |= {f"{part}_bias": shapes[part][:-1] for name in c.biases for part in PARTS[name]}
+    sizes = {"q_norm": q, "k_norm": kv} if c.whole_qk_norm else dict.fromkeys(("q_norm", "k_norm"), c.head_dim)
+    sizes["sinks"] = c.heads
+    return shapes | {name: (sizes.get(name, c.embed),) for name in vector_names(c)}
 
 
 def packed_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
     """The shape of every array of one layer of our tree, by `name/leaf`."""
     c = config
-    kernels = {
-        "qkv": (c.kv_heads, c.groups + 2, c.head_dim, c.embed),
-        "out": (c.embed, c.heads * c.head_dim),
-        "gate_up": (2 * c.ff, c.embed),
-        "down": (c.embed, c.ff),
-    }
     plain = plain_shapes(c)
+    kernels = {name: plain[PARTS[name][0]] for name in kernel_names(c)}
+    kernels["qkv"] = (c.kv_heads, c.groups + 2, c.head_dim, c.embed)
+    kernels["gate_up"] = (*plain["gate"][:-2], 2 * c.ff, c.embed)
     biases = {f"{name}/bias": kernels[name][:-1] for name in c.biases}
     return (
         {f"{name}/kernel": shape for name, shape in kernels.items()}
         | biases
-        | {f"{name}/weight": plain[name] for name in norm_names(c)}
+        | {f"{name}/weight": plain[name] for name in vector_names(c)}
     )
 
 
 def unpack_layer(layer: dict, config: TransformerConfig) -> Plain:
     """Plain matrices from one layer of our tree."""
-    plain = {name: np.asarray(layer[name]["weight"]) for name in norm_names(config)}
-    for name in PARTS:
+    plain = {name: np.asarray(layer[name]["weight"]) for name in vector_names(config)}
+    for name in kernel_names(config):
         plain |= split_kernel(name, np.asarray(layer[name]["kernel"]), config)
     for name in config.biases:
         parts = split_kernel(name, np.asarray(layer[name]["bias"])[..., None], config)
-        plain |= {f"{part}_bias": bias.reshape(-1) for part, bias in parts.items()}
+        plain |= {f"{part}_bias": bias[..., 0] for part, bias in parts.items()}
     return plain
 
 
 def join_kernel(name: str, plain: Plain, config: TransformerConfig) -> np.ndarray:
-    """One of our kernels, or the outputs' half of its low-rank pair, from its parts [out, any]."""
+    """One of our kernels, or the outputs' half of its low-rank pair, from its parts [out, any], or [X, out, any]."""
     parts = [plain[part] for part in PARTS[name]]
-    inputs = parts[0].shape[-1]
+    *experts, _, inputs = parts[0].shape
     if name == "qkv":  # [K, G + 2, D, in]
         heads = (part.reshape(config.kv_heads, -1, config.head_dim, inputs) for part in parts)
         return np.concatenate(list(heads), axis=1)
-    return np.stack(parts, axis=1).reshape(-1, inputs)
+    return np.stack(parts, axis=-2).reshape(*experts, -1, inputs)
 
 
 def split_kernel(name: str, kernel: np.ndarray, config: TransformerConfig) -> Plain:
     """The parts of one of our kernels; `join_kernel` undoes it."""
     if name == "qkv":
         parts = np.split(kernel, (config.groups, config.groups + 1), axis=1)
+        parts = [part.reshape(-1, kernel.shape[-1]) for part in parts]
     else:
         count = len(PARTS[name])
-        parts = [kernel[start::count] for start in range(count)]
-    return {part: rows.reshape(-1, kernel.shape[-1]) for part, rows in zip(PARTS[name], parts, strict=True)}
+        parts = [kernel[..., start::count, :] for start in range(count)]
+    return dict(zip(PARTS[name], parts, strict=True))
 
 
 def with_gate_and_up(layer: dict) -> dict:
@@ -141,11 +158,14 @@ def with_gate_and_up(layer: dict) -> dict:
     if "kernel" not in gate_up:
         return layer
 
+    at = gate_up["kernel"].ndim - 2  # after the experts, in a mixture
+
     def every_second(first: int) -> dict:
-        return {
-            name: leaf if name == "lora_a" else leaf.reshape(-1, 2, *leaf.shape[1:])[:, first]
-            for name, leaf in gate_up.items()
-        }
+        def part(leaf: jax.Array) -> jax.Array:
+            pairs = leaf.reshape(*leaf.shape[:at], -1, 2, *leaf.shape[at + 1 :])
+            return lax.index_in_dim(pairs, first, at + 1, keepdims=False)
+
+        return {name: leaf if name == "lora_a" else part(leaf) for name, leaf in gate_up.items()}
 
     others = {name: leaves for name, leaves in layer.items() if name != "gate_up"}
     return others | {"gate": every_second(0), "up": every_second(1)}

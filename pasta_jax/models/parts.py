@@ -1,12 +1,15 @@
 """The parts of a layer: products with a matrix, norms, rotary positions."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
 
-from pasta_jax.models.config import Rope
+from pasta_jax.models.config import Rope, TransformerConfig
 from pasta_jax.models.kernels.bfloat16 import row_product
 from pasta_jax.models.kernels.cpu.calls import holds_panels, product
 
@@ -29,12 +32,9 @@ class Dense(nn.Module):
         *lead, inputs = x.shape
         rows_NxI = x.reshape(math.prod(lead), inputs)
         stored = self.variables.get("params", {})
-        if holds_panels(stored):
-            y_NxO = product(rows_NxI, stored, math.prod(self.outputs))
-        elif self.has_variable("params", "columns"):
-            y_NxO = matmul_columns(rows_NxI, self.get_variable("params", "columns").reshape(inputs, -1))
-        else:
-            y_NxO = matmul(rows_NxI, self.param("kernel", kernel_init, (*self.outputs, inputs)))
+        if not holds_panels(stored) and "columns" not in stored:
+            stored = {"kernel": self.param("kernel", kernel_init, (*self.outputs, inputs))}
+        y_NxO = times(rows_NxI, stored, math.prod(self.outputs))
         if self.has_variable("params", "lora_a"):
             down = self.get_variable("params", "lora_a")  # [rank, inputs]
             up = self.get_variable("params", "lora_b")  # [*outputs, rank]
@@ -43,6 +43,49 @@ class Dense(nn.Module):
             bias = self.param("bias", nn.initializers.zeros_init(), self.outputs)
             y_NxO = y_NxO + bias.reshape(1, -1).astype(y_NxO.dtype)
         return y_NxO.reshape(*lead, *self.outputs)
+
+
+class Weight(nn.Module):
+    """A vector of parameters."""
+
+    shape: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self):
+        return self.param("weight", nn.initializers.zeros_init(), self.shape)
+
+
+class Stored(nn.Module):
+    """The parameters of a matrix that others multiply with, or of several, [X, out, in]."""
+
+    shape: tuple[int, ...]
+    has_bias: bool = False
+
+    @nn.compact
+    def __call__(self):
+        stored = dict(self.variables.get("params", {}))
+        if not stored:
+            stored = {"kernel": self.param("kernel", kernel_init, self.shape)}
+            if self.has_bias:
+                stored["bias"] = self.param("bias", nn.initializers.zeros_init(), self.shape[:-1])
+        return stored
+
+
+def times(x_NxI, stored: Mapping[str, Any], outputs: int):
+    """x times a matrix, in whichever form its parameters hold it."""
+    if holds_panels(stored):
+        return product(x_NxI, stored, outputs)
+    if "columns" in stored:
+        return matmul_columns(x_NxI, stored["columns"].reshape(x_NxI.shape[1], -1))
+    return matmul(x_NxI, stored["kernel"])
+
+
+def gated(config: TransformerConfig, gate, up):
+    """What an MLP passes to its second product."""
+    if config.gate_limit is not None:
+        gate, up = jnp.minimum(gate, config.gate_limit), jnp.clip(up, -config.gate_limit, config.gate_limit)
+        return gate * jax.nn.sigmoid(gate * config.gate_slope) * (up + 1)
+    return (jax.nn.silu(gate) if config.activation == "silu" else jax.nn.gelu(gate, approximate=True)) * up
 
 
 def matmul(x_NxI, kernel):

@@ -38,7 +38,9 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"qkv/bias", (MODEL, None, None)),  # [K, G + 2, D]
     (r"gate_up/bias", (MODEL,)),  # [2F]
     (r"(out|down)/bias", ()),
-    (r"gate_up/kernel", (MODEL, FSDP)),  # [2F, E]; gate and up rows interleaved
+    (r"router/(kernel|bias)", ()),
+    (r"sinks/weight", ()),
+    (r"gate_up/kernel", (MODEL, FSDP)),  # [2F, E]; gate and up rows interleaved; of experts, [X, 2F, E]
     (r"out/kernel", (FSDP, MODEL)),  # [E, K * G * D]; over MODEL only where K divides, see specs
     (r"down/kernel", (FSDP, MODEL)),  # [E, F]
     (r"qkv/lora_b", (MODEL, None, None, None)),  # [K, G + 2, D, rank]

@@ -15,6 +15,7 @@ from flax import linen as nn
 from jax import lax
 
 from pasta_jax.models.config import TransformerConfig
+from pasta_jax.models.experts import mixture
 from pasta_jax.models.kernels.bfloat16 import is_mixed, mixed_attention, row_product
 from pasta_jax.models.kernels.blocked import blocked_attention
 from pasta_jax.models.kernels.cpu.calls import attend as attend_visible
@@ -22,15 +23,26 @@ from pasta_jax.models.kernels.cpu.calls import holds_panels, product, rows_of
 from pasta_jax.models.kernels.pool_tpu import write_and_attend
 from pasta_jax.models.mask import HIDDEN, MaskSpec, PoolSpec
 from pasta_jax.models.parameters import is_stacked, with_gate_and_up
-from pasta_jax.models.parts import Dense, RMSNorm, kernel_init, rope_waves, rotate, scaled, soft_cap
+from pasta_jax.models.parts import (
+    Dense,
+    RMSNorm,
+    Stored,
+    Weight,
+    gated,
+    kernel_init,
+    rope_waves,
+    rotate,
+    scaled,
+    soft_cap,
+)
 from pasta_jax.models.pool import KV, lanes_kv, layers_kv, prefix_kv, write_kv
 from pasta_jax.models.ragged import Packed
 
-# (q, k, v) -> (output, new cache)
-Attend = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, KV | None]]
+# (q, k, v, sinks) -> (output, new cache)
+Attend = Callable[[jax.Array, jax.Array, jax.Array, jax.Array | None], tuple[jax.Array, KV | None]]
 
 
-def attention(config: TransformerConfig, q_BxTxKxGxD, k_BxKxSxD, v_BxKxSxD, see_BxTxS):
+def attention(config: TransformerConfig, q_BxTxKxGxD, k_BxKxSxD, v_BxKxSxD, see_BxTxS, sinks_KxG=None):
     """Softmax attention of grouped query heads, scores in float32; see[b, t, s] states which keys a query may read."""
     lanes, length, heads, groups, _ = q_BxTxKxGxD.shape
     q_BxKxNxD = jnp.moveaxis(q_BxTxKxGxD * config.score_scale, 1, 3).reshape(lanes, heads, groups * length, -1)
@@ -39,12 +51,17 @@ def attention(config: TransformerConfig, q_BxTxKxGxD, k_BxKxSxD, v_BxKxSxD, see_
     scores_BxKxGxTxS = jnp.swapaxes(scores_BxKxSxN, 2, 3).reshape(lanes, heads, groups, length, -1)
     scores_BxKxGxTxS = soft_cap(scores_BxKxGxTxS, config.attention_cap)
     scores_BxKxGxTxS = jnp.where(see_BxTxS[:, None, None], scores_BxKxGxTxS, HIDDEN)
+    if sinks_KxG is not None:  # a key more, of which nothing is read
+        sinks = jnp.broadcast_to(sinks_KxG[None, :, :, None, None], (*scores_BxKxGxTxS.shape[:-1], 1))
+        scores_BxKxGxTxS = jnp.concatenate([scores_BxKxGxTxS, sinks.astype(jnp.float32)], axis=-1)
     weights_BxKxGxTxS = jax.nn.softmax(scores_BxKxGxTxS, axis=-1).astype(v_BxKxSxD.dtype)
+    if sinks_KxG is not None:
+        weights_BxKxGxTxS = weights_BxKxGxTxS[..., :-1]
     return jnp.moveaxis(jnp.einsum("bkgts,bksd->bkgtd", weights_BxKxGxTxS, v_BxKxSxD), 3, 1)
 
 
 class Layer(nn.Module):
-    """One layer. `attend(q, k, v)` owns mask and cache and returns (output, new cache)."""
+    """One layer. `attend(q, k, v, sinks)` owns mask and cache and returns (output, new cache)."""
 
     config: TransformerConfig
 
@@ -63,20 +80,33 @@ class Layer(nn.Module):
         if c.qk_norm:
             q, k = self.head_norm("q_norm", q), self.head_norm("k_norm", k)
         q, k = rotate(q, waves), rotate(k, waves)
-        h, cache = attend(q.reshape(*q.shape[:2], *heads), k, v)
+        sinks_KxG = Weight((c.heads,), name="sinks")().reshape(heads[:2]) if c.sinks else None
+        h, cache = attend(q.reshape(*q.shape[:2], *heads), k, v, sinks_KxG)
         h = Dense((c.embed,), c.out_bias, name="out")(h.reshape(*h.shape[:2], c.heads * c.head_dim))
         x_BxTxE = self.add(x_BxTxE, h, "post_attn_norm")
 
         h = RMSNorm(c.norm_eps, name="mlp_norm")(x_BxTxE) if c.pre_norms else x_BxTxE
+        return self.add(x_BxTxE, self.experts(h) if c.experts else self.mlp(h), "post_mlp_norm"), cache
+
+    def mlp(self, h_BxTxE):
+        """The feed-forward branch."""
+        c = self.config
         if self.has_variable("params", "gate"):
-            gate, up = Dense((c.ff,), c.mlp_bias, name="gate")(h), Dense((c.ff,), c.mlp_bias, name="up")(h)
+            gate, up = (Dense((c.ff,), c.mlp_bias, name=name)(h_BxTxE) for name in ("gate", "up"))
         else:
             # Interleaved, so that sharding over F keeps pairs together.
-            gate_up_BxTxF2 = Dense((c.ff * 2,), c.mlp_bias, name="gate_up")(h)
+            gate_up_BxTxF2 = Dense((c.ff * 2,), c.mlp_bias, name="gate_up")(h_BxTxE)
             gate, up = gate_up_BxTxF2[..., 0::2], gate_up_BxTxF2[..., 1::2]
-        gate = jax.nn.silu(gate) if c.activation == "silu" else jax.nn.gelu(gate, approximate=True)
-        h = Dense((c.embed,), c.mlp_bias, name="down")(gate * up)
-        return self.add(x_BxTxE, h, "post_mlp_norm"), cache
+        return Dense((c.embed,), c.mlp_bias, name="down")(gated(c, gate, up))
+
+    def experts(self, h_BxTxE):
+        """The feed-forward branch of a mixture."""
+        c = self.config
+        scores_BxTxX = Dense((c.experts,), c.router_bias, name="router")(h_BxTxE)
+        both = {"gate": c.ff, "up": c.ff} if self.has_variable("params", "gate") else {"gate_up": 2 * c.ff}
+        shapes = {name: (rows, c.embed) for name, rows in both.items()} | {"down": (c.embed, c.ff)}
+        matrices = {name: Stored((c.experts, *shape), c.mlp_bias, name=name)() for name, shape in shapes.items()}
+        return mixture(c, h_BxTxE, scores_BxTxX, matrices)
 
     def head_norm(self, name: str, x_BxTxHxD):
         """The norm of each head, or of all heads together."""
@@ -140,27 +170,29 @@ def trunk(
 
     def layer(params_l, x, kv, l, see, waves):
         @jax.named_scope("attention")
-        def attend(q, k, v):
+        def attend(q, k, v, sinks):
             if isinstance(see, MaskSpec):
-                return blocked_attention(config, q, k, v, see), None
+                return blocked_attention(config, q, k, v, see, sinks), None
             if cache is None:
-                is_narrow = config.attention_cap is None and is_mixed(q, params_l["out"].get("kernel", q))
-                attention_of = mixed_attention if is_narrow else attention
-                return attention_of(config, q, k.swapaxes(1, 2), v.swapaxes(1, 2), see), None
+                k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
+                is_plain = config.attention_cap is None and sinks is None
+                if is_plain and is_mixed(q, params_l["out"].get("kernel", q)):
+                    return mixed_attention(config, q, k, v, see), None
+                return attention(config, q, k, v, see, sinks), None
             if packed is not None:
                 q, k, v = (packed.spread(rows[0], cache.slots_BxT.shape[0]) for rows in (q, k, v))
             if isinstance(see, PoolSpec):
-                out, written = write_and_attend(config, q, k, v, layers_kv(kv), l, cache.slots_BxT, see)
+                out, written = write_and_attend(config, q, k, v, layers_kv(kv), l, cache.slots_BxT, see, sinks)
                 if isinstance(kv[0], tuple):
                     written = tuple((pool[0],) for pool in written)
                 return out if packed is None else packed.pack(out)[None], written
             with jax.named_scope("write"):
                 written = write_kv(kv, l, cache.lanes, cache.slots_BxT, k, v)
-            if cache.lanes is None and holds_panels(params_l["out"]):
+            if cache.lanes is None and holds_panels(params_l["out"]) and sinks is None:
                 out = attend_visible(q, *(pool[l] for pool in written), see, config.score_scale, config.attention_cap)
             else:
                 read, at = (written, l) if cache.lanes is None else (lanes_kv(written, l, cache.lanes), 0)
-                out = attend_prefix(config, q, read, at, see, cache.prefixes, cache.fill)
+                out = attend_prefix(config, q, read, at, see, cache.prefixes, cache.fill, sinks)
             return out if packed is None else packed.pack(out)[None], written
 
         params_l = params_l if cache is not None else with_gate_and_up(params_l)
@@ -202,7 +234,7 @@ def trunk(
     return RMSNorm(config.norm_eps).apply({"params": params["final_norm"]}, x_BxTxE), kv
 
 
-def attend_prefix(config, q, kv: KV, l, see_BxTxS, prefixes: tuple[int, ...], fill):
+def attend_prefix(config, q, kv: KV, l, see_BxTxS, prefixes: tuple[int, ...], fill, sinks=None):
     """Attention over the shortest static prefix that holds every used slot: the result of all slots, for less work.
 
     Each branch slices its own prefix out of the pool. With the slice before the switch, a TPU would read all slots of a
@@ -210,7 +242,7 @@ def attend_prefix(config, q, kv: KV, l, see_BxTxS, prefixes: tuple[int, ...], fi
     """
 
     def upto(length):
-        return lambda: attention(config, q, *prefix_kv(kv, l, length), see_BxTxS[:, :, :length])
+        return lambda: attention(config, q, *prefix_kv(kv, l, length), see_BxTxS[:, :, :length], sinks)
 
     slots = see_BxTxS.shape[-1]
     lengths = [p for p in prefixes if p < slots]
@@ -263,7 +295,7 @@ def init(config: TransformerConfig, key, stacked: bool):
     def one_layer(key):
         x = jnp.zeros((1, 1, config.embed))
         waves = rope_waves(config.rope, config.head_dim, jnp.zeros((1, 1), jnp.int32))
-        return Layer(config).init(key, x, waves, lambda q, k, v: (q, None))["params"]
+        return Layer(config).init(key, x, waves, lambda q, *_: (q, None))["params"]
 
     embed_key, head_key, *layer_keys = jax.random.split(key, 2 + config.layers)
     params = {

@@ -17,6 +17,7 @@ DECAYS: tuple[tuple[str, bool], ...] = (
     (r"tag_rows/(embed|head)", False),  # only a token's own row gets a gradient, decay would shrink all rows
     (r"(embed|head)", False),
     (r"bias", False),
+    (r"sinks/weight", False),
     (r"kernel", True),
     (r"lora_[ab]", True),
 )

@@ -24,7 +24,7 @@ from pasta_jax.files.atomic import write_json
 from pasta_jax.files.validated import AtLeastZero
 from pasta_jax.lang.structure import Positions
 from pasta_jax.lang.tags import NUM_TAGS, TagIds
-from pasta_jax.models.parameters import Params, is_stacked, map_layers, stack, unstack
+from pasta_jax.models.parameters import OF_EXPERTS, Params, is_stacked, map_layers, stack, unstack
 from pasta_jax.tokenizers.tokenizer import tokenizer_fingerprint
 from pasta_jax.weights import card as cards
 from pasta_jax.weights import peft
@@ -57,6 +57,8 @@ def new_adapter(params: Params, adapter: AdapterSettings, tags: TagIds, seed: in
         }
 
     def one(layer, lead: int):
+        if "router" in layer and (of_experts := [name for name in adapter.targets if name in OF_EXPERTS]):
+            raise PastaError(f"adapter targets {', '.join(of_experts)}: matrices of experts; set them to qkv, out")
         return {name: pair(layer[name]["kernel"], lead) for name in adapter.targets}
 
     layers = params["layers"]

@@ -1,7 +1,6 @@
 """config.json of a Hugging Face folder, read and written: its fields as types with ranges, and our configuration."""
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,14 +9,14 @@ import msgspec
 from msgspec import Meta
 
 from pasta_jax.errors import PastaError
-from pasta_jax.files.validated import MIB, AboveZero, AtLeastZero, Count, Positive, read_json, typed
+from pasta_jax.files.validated import MIB, AboveZero, Count, Positive, read_json, typed
 from pasta_jax.lang.structure import PREDICTED, Positions
-from pasta_jax.models.config import Rope, Rows, Size, TransformerConfig
+from pasta_jax.models.config import Experts, Rows, Size, TransformerConfig
 from pasta_jax.weights import families
 from pasta_jax.weights.families import FIELD_NAMES, SHAPE, TRANSFORMERS, Family
+from pasta_jax.weights.rope_file import FIX, RopeFields, RopesFields, original_context, rope_of, scaling_of
 
 SECTION = "pasta_jax"  # our key in config.json
-_FIX = "use the config.json of a supported model"
 _ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu", "gelu": "gelu"}  # Gemma 1 states the last for the second
 
 
@@ -30,38 +29,13 @@ class TagRecord:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Rope:
-    """Rope of one kind of layers; `type` is an older name of `rope_type`."""
-
-    rope_theta: AboveZero | None = None
-    rope_type: str | None = None
-    type: str | None = None
-    factor: AboveZero | None = None
-    low_freq_factor: AboveZero | None = None
-    high_freq_factor: AboveZero | None = None
-    original_max_position_embeddings: Positive | None = None
-    partial_rotary_factor: AboveZero | None = None
-    attention_factor: AboveZero | None = None
-    beta_fast: AboveZero | None = None
-    beta_slow: AboveZero | None = None
-    mscale: AtLeastZero | None = None
-    mscale_all_dim: AtLeastZero | None = None
-    truncate: bool = True
-    short_factor: Annotated[tuple[AboveZero, ...], Meta(max_length=4096)] | None = None
-    llama_4_scaling_beta: AtLeastZero | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class _Ropes(_Rope):
-    """Rope of all layers, or of each kind."""
-
-    full_attention: _Rope | None = None
-    sliding_attention: _Rope | None = None
-
-
-@dataclasses.dataclass(frozen=True)
 class _Kind:
     model_type: str
+
+
+@dataclasses.dataclass(frozen=True)
+class _Quantization:
+    quant_method: str | None = None
 
 
 class _File(families.stated_in(TRANSFORMERS), frozen=True, kw_only=True):
@@ -78,13 +52,18 @@ class _File(families.stated_in(TRANSFORMERS), frozen=True, kw_only=True):
     sliding_window_pattern: Positive | None = None
     no_rope_layers: Annotated[tuple[Literal[0, 1], ...], Meta(max_length=1000)] | None = None
     no_rope_layer_interval: Positive | None = None
+    num_experts: Experts | None = None
+    norm_topk_prob: bool = False
+    decoder_sparse_step: Count = 1
+    mlp_only_layers: Annotated[tuple[Count, ...], Meta(max_length=1000)] | None = None
+    quantization_config: _Quantization | None = None
     partial_rotary_factor: AboveZero | None = None
     original_max_position_embeddings: Positive | None = None
     layer_types: Annotated[tuple[str, ...], Meta(max_length=1000)] | None = None
     rope_theta: AboveZero | None = None
     rope_local_base_freq: AboveZero | None = None
-    rope_scaling: _Rope | None = None
-    rope_parameters: _Ropes | None = None
+    rope_scaling: RopeFields | None = None
+    rope_parameters: RopesFields | None = None
 
 
 def read_config(folder: Path) -> tuple[Family, TransformerConfig, TagRecord | None]:
@@ -107,15 +86,21 @@ def _tag_record(raw: dict[str, Any], path: Path) -> TagRecord | None:
 
 def _config(raw: Any, path: Path) -> tuple[Family, TransformerConfig]:
     """Translate the fields; features that our transformer lacks are refused with an error that names them."""
-    kind = typed(raw, _Kind, str(path), _FIX).model_type
+    kind = typed(raw, _Kind, str(path), FIX).model_type
     family = families.of_file(TRANSFORMERS, kind, path, "model_type")
-    file = typed(raw, _File, str(path), _FIX)
-    rope, fields = _rope(file, path), {"vocab": file.vocab_size}
+    file = typed(raw, _File, str(path), FIX)
+    rope, fields = rope_of(file, path), {"vocab": file.vocab_size}
     fields["rope"], fields["context"] = rope, _context(file)
     for key, ours in (("attention_bias", ("qkv_bias", "out_bias")), ("mlp_bias", ("mlp_bias",))):
-        if getattr(file, key) and not set(ours) <= set(family.options):
+        is_option, value = set(ours) <= set(family.options), getattr(file, key)
+        if value and not is_option:
             raise PastaError(f"{path}: unsupported {key} of a {kind} model; use a model without")
-        fields |= dict.fromkeys(ours, True) if getattr(file, key) else {}
+        fields |= dict.fromkeys(ours, value) if is_option and value is not None else {}
+    method = file.quantization_config and file.quantization_config.quant_method
+    if file.quantization_config and (method, kind) != ("mxfp4", "gpt_oss"):
+        raise PastaError(f"{path}: unsupported quantization_config {method!r}; use the model in float32 or bfloat16")
+    if "experts" in family.options:
+        fields |= _experts(file, family, path)
     if activation := file.hidden_activation or file.hidden_act:
         if activation not in _ACTIVATIONS:
             raise PastaError(
@@ -131,19 +116,34 @@ def _config(raw: Any, path: Path) -> tuple[Family, TransformerConfig]:
         fields |= _local_rope(file, family, rope)
     if "nope_every" in family.options:
         fields["nope_every"] = _nope_every(file, path)
-    return family, family.config(file, path, _FIX, **fields)
+    return family, family.config(file, path, FIX, **fields)
+
+
+def _experts(file: _File, family: Family, path: Path) -> dict[str, Any]:
+    """How many experts, and how their shares are computed."""
+    experts = file.experts or file.num_experts
+    stated = {
+        "num_local_experts": experts,
+        **{FIELD_NAMES[n][TRANSFORMERS]: getattr(file, n) for n in family.required[1:]},
+    }
+    for key, value in stated.items():
+        if value is None:
+            raise PastaError(f"{path}: {key}: missing; {FIX}")
+    if file.decoder_sparse_step != 1 or file.mlp_only_layers:
+        key = "mlp_only_layers" if file.mlp_only_layers else "decoder_sparse_step"
+        raise PastaError(f"{path}: unsupported {key}; use a model in which every layer is a mixture of experts")
+    fields: dict[str, Any] = {"experts": experts}
+    if "shares_of_all" in family.options:
+        fields["shares_of_all"] = not file.norm_topk_prob
+    return fields
 
 
 def _context(file: _File) -> int:
     """The longest position; of scalings that depend on the length of the text, the longest that isn't scaled."""
-    scaling = file.rope_parameters or file.rope_scaling or _Rope()
+    scaling = file.rope_parameters or file.rope_scaling or RopeFields()
     if scaling.short_factor is None and not scaling.llama_4_scaling_beta:
         return file.context
-    return min(file.context, _original(file, scaling) or file.context)
-
-
-def _original(file: _File, scaling: _Rope) -> int | None:
-    return scaling.original_max_position_embeddings or file.original_max_position_embeddings
+    return min(file.context, original_context(file, scaling) or file.context)
 
 
 def _windows(file: _File, family: Family, path: Path) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def _windows(file: _File, family: Family, path: Path) -> dict[str, Any]:
             )
         return {}
     if "window" in family.required and file.window is None:
-        raise PastaError(f"{path}: sliding_window: missing; {_FIX}")
+        raise PastaError(f"{path}: sliding_window: missing; {FIX}")
     if not is_local:
         return {"window": None, "global_every": 1}
     if file.layer_types is None and "use_sliding_window" in family.options:
@@ -199,72 +199,11 @@ def _local_rope(file: _File, family: Family, rope: dict[str, Any]) -> dict[str, 
     return {} if local == rope else {"local_rope": local}
 
 
-def _rope(file: _File, path: Path) -> dict[str, Any]:
-    """Rope base and scaling of global layers, from the fields of either version of config.json."""
-    parameters = file.rope_parameters or _Ropes()
-    nested = parameters.full_attention or parameters.sliding_attention
-    whole = (parameters.full_attention or _Rope()) if nested else parameters
-    scaling = whole if whole.rope_type or whole.type else (file.rope_scaling or _Rope())
-    rope: dict[str, Any] = {"base": whole.rope_theta or file.rope_theta or 10_000.0}
-    if (share := whole.partial_rotary_factor or file.partial_rotary_factor) not in (None, 1.0):
-        rope["share"] = share
-
-    def required(key: str, value: float | None = None) -> float:
-        value = getattr(scaling, key) if value is None else value
-        if value is None:
-            raise PastaError(f"{path}: rope scaling without {key}; {_FIX}")
-        return value
-
-    match scaling.rope_type or scaling.type or "default":
-        case "default":
-            return rope
-        case "linear":
-            return rope | {"scale": required("factor")}
-        case "llama3":
-            return rope | {"llama3": tuple(map(required, _LLAMA3))}
-        case "yarn":
-            original = required("original_max_position_embeddings", _original(file, scaling))
-            factor = scaling.factor or file.context / original
-            return rope | {"yarn": _yarn(scaling, factor, original), "amplitude": _yarn_amplitude(scaling, factor)}
-        case "longrope" | "su":
-            original = _original(file, scaling) or file.context
-            factor = scaling.factor or file.context / original
-            is_longer = factor > 1 and original > 1
-            amplitude = math.sqrt(1 + math.log(factor) / math.log(original)) if is_longer else 1.0
-            divisors = required("short_factor")
-            return rope | {"divisors": divisors, "amplitude": scaling.attention_factor or amplitude}
-        case other:
-            raise PastaError(
-                f"{path}: unsupported rope scaling {other!r}; "
-                "use a model with default, linear, llama3, yarn or longrope scaling"
-            )
-
-
-def _yarn(scaling: _Rope, factor: float, original: float) -> dict[str, Any]:
-    speeds = {"fast": scaling.beta_fast, "slow": scaling.beta_slow}
-    stated = {name: value for name, value in speeds.items() if value is not None}
-    return {"factor": factor, "context": original, "whole": scaling.truncate, **stated}
-
-
-def _yarn_amplitude(scaling: _Rope, factor: float) -> float:
-    def sharpened(scale: float) -> float:
-        return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
-
-    if scaling.attention_factor is not None:
-        return scaling.attention_factor
-    if scaling.mscale and scaling.mscale_all_dim:
-        return sharpened(scaling.mscale) / sharpened(scaling.mscale_all_dim)
-    return sharpened(1.0)
-
-
-_LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-
-
 def config_to_json(config: TransformerConfig, record: TagRecord | None) -> dict[str, Any]:
     """config.json of an export, of the family that has the features of the config."""
     family = families.of_config(config)
     activation = "silu" if config.activation == "silu" else "gelu_pytorch_tanh"
-    scaling = _scaling(config.rope, config.context) | family.rope_fields
+    scaling = scaling_of(config.rope, config.context) | family.rope_fields
     rope = scaling | {"rope_theta": config.rope.base}
     if config.rope.share != 1.0:
         rope["partial_rotary_factor"] = config.rope.share
@@ -297,7 +236,11 @@ def config_to_json(config: TransformerConfig, record: TagRecord | None) -> dict[
     if "query_scalar" in family.options:
         raw["query_pre_attn_scalar"] = config.head_dim if config.query_scalar is None else config.query_scalar
     if "out_bias" in family.options:
-        raw |= {"attention_bias": config.out_bias, "mlp_bias": config.mlp_bias}
+        raw["attention_bias"] = config.out_bias
+    if "mlp_bias" in family.options:
+        raw["mlp_bias"] = config.mlp_bias
+    if "experts" in family.options:
+        raw |= {"num_experts": config.experts, "norm_topk_prob": not config.shares_of_all}
     if "nope_every" in family.options:
         raw["no_rope_layers"] = [int(config.has_rope(layer)) for layer in range(config.layers)]
     if "local_rope" in family.options:
@@ -308,18 +251,3 @@ def config_to_json(config: TransformerConfig, record: TagRecord | None) -> dict[
         }
         raw |= {"rope_local_base_freq": local.base, "sliding_window_pattern": config.global_every}
     return raw
-
-
-def _scaling(rope: Rope, context: int) -> dict[str, Any]:
-    """The scaling of a rope in the words of config.json."""
-    if rope.llama3 is not None:
-        return {"rope_type": "llama3", **dict(zip(_LLAMA3, rope.llama3, strict=True))}
-    if rope.divisors is not None:
-        both = {"short_factor": list(rope.divisors), "long_factor": list(rope.divisors)}
-        about = {"attention_factor": rope.amplitude, "original_max_position_embeddings": context}
-        return {"rope_type": "longrope", **both, **about}
-    if (yarn := rope.yarn) is not None:
-        speeds = {"beta_fast": yarn.fast, "beta_slow": yarn.slow, "truncate": yarn.whole}
-        about = {"attention_factor": rope.amplitude, "original_max_position_embeddings": yarn.context}
-        return {"rope_type": "yarn", "factor": yarn.factor, **about, **speeds}
-    return {"rope_type": "linear", "factor": rope.scale} if rope.scale != 1.0 else {"rope_type": "default"}

@@ -1,6 +1,6 @@
 """One table of the families of models that are read and written: features, and the names of fields and tensors.
 
-A new dense family is a record in `FAMILIES`; docs/MODELS.md says how to add one.
+A new family is a record in `FAMILIES`; docs/MODELS.md says how to add one.
 """
 
 import dataclasses
@@ -13,12 +13,12 @@ from msgspec import Meta
 
 from pasta_jax.errors import PastaError
 from pasta_jax.files.validated import AboveZero, Positive
-from pasta_jax.models.config import Layers, Size, TransformerConfig, config_of
-from pasta_jax.models.parameters import PARTS
+from pasta_jax.models.config import Experts, Layers, Size, TransformerConfig, config_of
+from pasta_jax.models.parameters import OF_EXPERTS, PARTS
 
 TRANSFORMERS, GGUF = 0, 1  # the columns of names below: of Hugging Face's folders, and of GGUF files
 
-# What files state of a configuration: a type, and the field's name.
+# What files state of a configuration: a type, and the field's name; None: files of the kind don't state it.
 SHAPE: dict[str, tuple[Any, tuple[str, str]]] = {
     "layers": (Layers, ("num_hidden_layers", "block_count")),
     "embed": (Size, ("hidden_size", "embedding_length")),
@@ -29,7 +29,7 @@ SHAPE: dict[str, tuple[Any, tuple[str, str]]] = {
     "context": (Positive, ("max_position_embeddings", "context_length")),
     "norm_eps": (Annotated[float, Meta(ge=0, le=1)], ("rms_norm_eps", "attention.layer_norm_rms_epsilon")),
 }
-OPTIONS: dict[str, tuple[Any, tuple[str, str]]] = {
+OPTIONS: dict[str, tuple[Any, tuple[str, str | None]]] = {
     "window": (Positive | None, ("sliding_window", "attention.sliding_window")),
     "attention_cap": (AboveZero | None, ("attn_logit_softcapping", "attn_logit_softcapping")),
     "logit_cap": (AboveZero | None, ("final_logit_softcapping", "final_logit_softcapping")),
@@ -37,6 +37,11 @@ OPTIONS: dict[str, tuple[Any, tuple[str, str]]] = {
     "residual_scale": (AboveZero | None, ("residual_multiplier", "residual_scale")),
     "attention_scale": (AboveZero | None, ("attention_multiplier", "attention.scale")),
     "logit_divisor": (AboveZero | None, ("logits_scaling", "logit_scale")),
+    "experts": (Experts | None, ("num_local_experts", "expert_count")),
+    "active_experts": (Experts | None, ("num_experts_per_tok", "expert_used_count")),
+    "expert_ff": (Size | None, ("moe_intermediate_size", "expert_feed_forward_length")),  # our `ff`
+    "gate_limit": (AboveZero | None, ("swiglu_limit", None)),
+    "gate_slope": (AboveZero | None, ("swiglu_alpha", None)),
 }
 FIELD_NAMES = {name: names for name, (_, names) in (SHAPE | OPTIONS).items()}
 
@@ -57,12 +62,24 @@ LAYER = {
     "k_norm": ("self_attn.k_norm", "attn_k_norm"),
     "attn_norm": ("input_layernorm", "attn_norm"),
     "mlp_norm": ("post_attention_layernorm", "ffn_norm"),
+    "sinks": ("self_attn.sinks", "attn_sinks"),
 }
 # With post-norms, the norm after attention has the name of the one before the MLP without them.
 WITH_POST_NORMS = LAYER | {
     "mlp_norm": ("pre_feedforward_layernorm", "ffn_norm"),
     "post_attn_norm": ("post_attention_layernorm", "post_attention_norm"),
     "post_mlp_norm": ("post_feedforward_layernorm", "post_ffw_norm"),
+}
+_EXPERTS = {part: f"ffn_{part}_exps" for part in ("gate", "up", "down")}
+# A tensor for each expert.
+EXPERTS = LAYER | {"router": ("mlp.gate", "ffn_gate_inp")}
+EXPERTS |= {part: (f"mlp.experts.*.{part}_proj", name) for part, name in _EXPERTS.items()}
+# All experts in one tensor; gate and up are in one, in turn, but not in GGUF files.
+IN_TURN = LAYER | {part: (f"mlp.experts.{part}_proj", name) for part, name in _EXPERTS.items()}
+IN_TURN |= {
+    "gate|up": ("mlp.experts.gate_up_proj", None),
+    "router": ("mlp.router", "ffn_gate_inp"),
+    "mlp_norm": ("post_attention_layernorm", "post_attention_norm"),
 }
 # The rows of several matrices, one under another, in one tensor.
 FUSED = LAYER | {"q+k+v": ("self_attn.qkv_proj", "attn_qkv"), "gate+up": ("mlp.gate_up_proj", "ffn_up")}
@@ -82,6 +99,7 @@ class Family:
     rotates_pairs: bool = False  # in GGUF files, q and k have their rows in order for a rope that rotates neighbours
     rope_fields: dict[str, Any] = dataclasses.field(default_factory=dict)  # that an export adds
     query_scalars: dict[int, int] = dataclasses.field(default_factory=dict)  # by layers; GGUF files state none
+    yarn_is_whole: bool = True  # GGUF files don't state it
 
     def can_state(self, config: TransformerConfig) -> bool:
         """Whether a file of this family says all that a configuration is."""
@@ -96,20 +114,53 @@ class Family:
             return False
         return all(getattr(config, name) == self.features.get(name, default) for name, default in fields)
 
-    def tensors(self, kernel: str) -> dict[str, tuple[str, ...]]:
-        """The tensors that hold one of our kernels, and the matrices in each."""
+    def tensors(self, column: int, kernel: str) -> dict[str, tuple[str, ...]]:
+        """The tensors that hold a kernel of ours, and the matrices in each: `a+b` under one another, `a|b` in turn."""
         parts = PARTS[kernel]
-        return {"+".join(parts): parts} if "+".join(parts) in self.layer else {part: (part,) for part in parts}
+        for name in ("+".join(parts), "|".join(parts)):
+            if len(parts) > 1 and self.layer.get(name, (None, None))[column]:
+                return {name: parts}
+        return {part: (part,) for part in parts}
 
-    def stored(self, plain: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """A layer's arrays as files hold them: some matrices and biases one under another."""
+    def stored(self, column: int, plain: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """A layer's arrays as files hold them: some matrices and biases in one tensor."""
         found = dict(plain)
-        for tensors in map(self.tensors, PARTS):
+        for tensors in (self.tensors(column, kernel) for kernel in PARTS):
             for tensor, parts in tensors.items():
                 for suffix in ("", "_bias"):
-                    if len(parts) > 1 and parts[0] + suffix in plain:
-                        found[tensor + suffix] = np.concatenate([found.pop(part + suffix) for part in parts])
+                    if parts[0] + suffix in plain:
+                        arrays = [found.pop(part + suffix) for part in parts]
+                        found[tensor + suffix] = self.together(column, tensor, arrays, -1 if suffix else -2)
         return found
+
+    def together(self, column: int, tensor: str, parts: list[np.ndarray], axis: int) -> np.ndarray:
+        """The tensor that holds these matrices, or with axis -1 biases."""
+        if "|" in tensor:
+            joined = np.stack(parts, axis).reshape(*parts[0].shape[:axis], -1, *parts[0].shape[axis:][1:])
+        else:
+            joined = parts[0] if len(parts) == 1 else np.concatenate(parts, axis)
+        return joined.swapaxes(-1, -2) if self._is_transposed(column, tensor, axis) else joined
+
+    def shape(self, column: int, tensor: str, parts: list[tuple[int, ...]], axis: int) -> tuple[int, ...]:
+        """The shape of `together`, from its parts'."""
+        shape = list(parts[0])
+        shape[axis] = sum(part[axis] for part in parts)
+        if self._is_transposed(column, tensor, axis):
+            shape[-2:] = shape[:-3:-1]
+        return tuple(shape)
+
+    def apart(self, column: int, tensor: str, stored: np.ndarray, rows: list[int], axis: int) -> list[np.ndarray]:
+        """The matrices, or with axis -1 biases, of so many rows each that a tensor holds."""
+        if self._is_transposed(column, tensor, axis):
+            stored = stored.swapaxes(-1, -2)
+        if "|" in tensor:
+            return [np.moveaxis(np.moveaxis(stored, axis, 0)[at :: len(rows)], 0, axis) for at in range(len(rows))]
+        return np.split(stored, np.cumsum(rows)[:-1], axis)
+
+    def _is_transposed(self, column: int, tensor: str, axis: int) -> bool:
+        """Where the folder has a tensor of all experts, their matrices are [in, out]."""
+        in_turn = column == TRANSFORMERS and "gate|up" in self.layer
+        return in_turn and axis == -2 and (tensor in OF_EXPERTS or tensor == "gate|up")
 
     def tensor(self, column: int, name: str, layer: int | None = None) -> str:
         """A tensor's name in files."""
@@ -117,6 +168,8 @@ class Family:
             return f"{TABLES[name][column]}.weight"
         matrix, is_bias = name.removesuffix("_bias"), name.endswith("_bias")
         place = f"{('model.layers', 'blk')[column]}.{layer}.{self.layer[matrix][column]}"
+        if column == TRANSFORMERS and ((".experts." in place and "*" not in place) or matrix == "sinks"):
+            return f"{place}{'_bias' if is_bias else ''}"  # no module of its own
         return f"{place}.{'bias' if is_bias else 'weight'}"
 
     def ours(self, column: int, name: str, array: np.ndarray, head_dim: int) -> np.ndarray:
@@ -136,6 +189,7 @@ class Family:
         """The configuration that a file states in the fields of `stated_in`, and in others."""
         own = {name: getattr(stated, name) for name in SHAPE}
         own |= {name: getattr(stated, name) for name in self.options if getattr(stated, name, None) is not None}
+        own["ff"] = own.pop("expert_ff", own["ff"])
         own["kv_heads"] = stated.kv_heads or stated.heads
         own["head_dim"] = stated.head_dim or stated.embed // stated.heads
         own["family"] = self.kinds[TRANSFORMERS]
@@ -147,6 +201,7 @@ _BIASES = ("qkv_bias", "out_bias", "mlp_bias")
 _WINDOWS = ("window", "global_every")
 _QWEN = (*_WINDOWS, "use_sliding_window")  # without the last, their windows don't count
 _CAPS = ("attention_cap", "logit_cap")
+_EXPERT_FIELDS = ("experts", "active_experts")
 _SILU = {"activation": "silu", "tied_head": False}
 _GEMMA = {"activation": "gelu", "tied_head": True, "scaled_embed": True}
 _GEMMA2 = _GEMMA | {"post_norms": True, "global_every": 2}
@@ -163,6 +218,25 @@ FAMILIES = (
     ),
     Family(("qwen2", "qwen2"), "Qwen2ForCausalLM", _SILU | {"qkv_bias": True}, _QWEN),
     Family(("qwen3", "qwen3"), "Qwen3ForCausalLM", _SILU | {"qk_norm": True}, (*_QWEN, "qkv_bias", "out_bias")),
+    Family(
+        ("qwen3_moe", "qwen3moe"),
+        "Qwen3MoeForCausalLM",
+        _SILU | {"qk_norm": True},
+        ("use_sliding_window", "qkv_bias", "out_bias", *_EXPERT_FIELDS, "expert_ff", "shares_of_all"),
+        (*_EXPERT_FIELDS, "expert_ff"),
+        EXPERTS,
+    ),
+    Family(
+        ("gpt_oss", "gpt-oss"),
+        "GptOssForCausalLM",
+        _SILU
+        | dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias", "router_bias", "sinks"), True)
+        | {"global_every": 2, "gate_limit": 7.0, "gate_slope": 1.702},
+        (*_WINDOWS, "qkv_bias", "out_bias", *_EXPERT_FIELDS, "gate_limit", "gate_slope"),
+        ("window", *_EXPERT_FIELDS),
+        IN_TURN,
+        yarn_is_whole=False,
+    ),
     Family(
         ("smollm3", "smollm3"),
         "SmolLM3ForCausalLM",
@@ -250,9 +324,10 @@ def of_file(column: int, kind: Any, place: Path, what: str) -> Family:
 
 def stated_in(column: int) -> type[msgspec.Struct]:
     """What files state of a configuration as a type, with the fields' names there."""
+    names = {name: theirs[column] for name, theirs in FIELD_NAMES.items() if theirs[column]}
     fields = [
         (name, kind, None) if type(None) in get_args(kind) else (name, kind)
         for name, (kind, _) in (SHAPE | OPTIONS).items()
+        if name in names
     ]
-    names = {name: theirs[column] for name, theirs in FIELD_NAMES.items()}
     return msgspec.defstruct("Stated", fields, rename=names, frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import functools
+import math
 import os
 from collections.abc import Callable
 
@@ -14,7 +15,15 @@ from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.kernels.cpu import quantized
 from pasta_jax.models.kernels.cpu.calls import by_codes, by_panels, holds_panels, of_blocks
 from pasta_jax.models.kernels.cpu.quantized import GROUP, Blocks
-from pasta_jax.models.parameters import PARTS, Params, is_stacked, join_kernel, norm_names, plain_shapes
+from pasta_jax.models.parameters import (
+    OF_EXPERTS,
+    Params,
+    is_stacked,
+    join_kernel,
+    kernel_names,
+    plain_shapes,
+    vector_names,
+)
 from pasta_jax.weights.families import GGUF, Family
 
 CODED = "q8"  # a dtype: float32, with matrices of 8-bit codes
@@ -64,14 +73,14 @@ def in_blocks(
     def blocks(tensor: str, l: int | None = None) -> Blocks | None:
         theirs = family.tensor(GGUF, tensor, l)
         info = gguf.tensors[theirs]
-        return quantized.read(gguf.stored(theirs), info.format.name, info.shape)
+        return quantized.read(gguf.stored(theirs), info.format.name, (math.prod(info.shape[:-1]), info.shape[-1]))
 
     def parts_of(name: str, l: int) -> dict[str, Blocks | None]:
         found = {}
-        for tensor, parts in family.tensors(name).items():
+        for tensor, parts in family.tensors(GGUF, name).items():
             whole, end = blocks(tensor, l), 0
             for part in parts:
-                begin, end = end, end + shapes[part][0]
+                begin, end = end, end + math.prod(shapes[part][:-1])
                 ours = functools.partial(family.ours, GGUF, part, head_dim=config.head_dim)
                 found[part] = whole and whole.map(lambda field, at=slice(begin, end), ours=ours: ours(field[at]))
         return found
@@ -79,9 +88,22 @@ def in_blocks(
     def kernel(l: int, name: str, leaves: Params) -> Params:
         parts = parts_of(name, l)
         others = {name: np.asarray(leaf) for name, leaf in leaves.items() if name != "kernel"}
+        if name == "router":
+            return others | {"kernel": np.asarray(leaves["kernel"])}
+        experts = config.experts if name in OF_EXPERTS else None
         if None in parts.values():
-            return {"panels": by_panels(_matrix(np.asarray(leaves["kernel"])))} | others
-        return others | of_blocks(quantized.joined(parts, lambda fields: _matrix(join_kernel(name, fields, config))))
+            return (
+                _each(np.asarray(leaves["kernel"]), experts, lambda one: {"panels": by_panels(_matrix(one))}) | others
+            )
+
+        def join(fields: dict[str, np.ndarray]) -> np.ndarray:
+            if experts:
+                fields = {part: field.reshape(experts, -1, field.shape[-1]) for part, field in fields.items()}
+            return _matrix(join_kernel(name, fields, config))
+
+        whole = quantized.joined(parts, join)
+        rows = np.arange(len(whole.codes))
+        return others | _each(rows, experts, lambda some: of_blocks(whole.map(lambda field: field[some.reshape(-1)])))
 
     def table(name: str) -> Params:
         found, exact = blocks(name), {"exact": by_panels(tag_rows[name])}
@@ -94,8 +116,8 @@ def in_blocks(
         return of_blocks(found.map(lambda field: np.pad(field, ((0, missing), (0, 0))))) | exact
 
     def one(l: int, layer: Params) -> Params:
-        norms = {name: {"weight": np.asarray(layer[name]["weight"])} for name in norm_names(config)}
-        return norms | {name: kernel(l, name, layer[name]) for name in PARTS}
+        vectors = {name: {"weight": np.asarray(layer[name]["weight"])} for name in vector_names(config)}
+        return vectors | {name: kernel(l, name, layer[name]) for name in kernel_names(config)}
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
         layers = tuple(threads.map(one, range(config.layers), params["layers"]))
@@ -128,11 +150,23 @@ def _matrix(kernel: np.ndarray) -> np.ndarray:
     return kernel.reshape(-1, kernel.shape[-1])
 
 
-def _replaced(params: Params, change: Callable[[np.ndarray], Params]) -> Params:
-    def one(leaves: dict[str, np.ndarray]) -> Params:
-        others = {name: leaf for name, leaf in leaves.items() if name != "kernel"}
-        return change(leaves["kernel"]) | others if "kernel" in leaves else leaves
+def _each(kernel: np.ndarray, experts: int | None, change: Callable[[np.ndarray], Params]) -> Params:
+    """A changed kernel; of experts, each by itself, one after another."""
+    if experts is None:
+        return change(kernel)
+    changed = [change(one) for one in np.split(kernel, experts)]
+    return {name: np.stack([one[name] for one in changed]) for name in changed[0]}
 
-    layers = tuple({part: one(leaves) for part, leaves in layer.items()} for layer in params["layers"])
+
+def _replaced(params: Params, change: Callable[[np.ndarray], Params]) -> Params:
+    def one(layer: Params, part: str) -> Params:
+        leaves = layer[part]
+        if "kernel" not in leaves or part == "router":  # which is small, and must be exact
+            return leaves
+        experts = len(leaves["kernel"]) if "router" in layer and part in OF_EXPERTS else None
+        others = {name: leaf for name, leaf in leaves.items() if name != "kernel"}
+        return _each(leaves["kernel"], experts, change) | others
+
+    layers = tuple({part: one(layer, part) for part in layer} for layer in params["layers"])
     table = "head" if "head" in params else "embed"
     return params | {table: change(params[table]), "layers": layers}

@@ -1,5 +1,6 @@
 """From a GGUF file's metadata to its family and our configuration."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ _ROPE = {
     "original": "rope.scaling.original_context_length",
     "amplitude": "rope.scaling.attn_factor",
     "rotated": "rope.dimension_count",
+    "fast": "rope.scaling.yarn_beta_fast",
+    "slow": "rope.scaling.yarn_beta_slow",
 }
 _DIVISORS = ("rope_freqs.weight", "rope_factors_short.weight")  # of Llama 3, and LongRoPE
 _LLAMA3_FACTORS = (8.0, 32.0)  # of Llama 3.1, and 3.2
@@ -33,6 +36,8 @@ class _Metadata(families.stated_in(GGUF), frozen=True, kw_only=True, rename=_ROP
     original: Positive | None = None
     amplitude: AboveZero = 1.0
     rotated: Size | None = None
+    fast: AboveZero = 32.0
+    slow: AboveZero = 1.0
 
 
 def read_config(gguf: File) -> tuple[Family, TransformerConfig]:
@@ -43,7 +48,7 @@ def read_config(gguf: File) -> tuple[Family, TransformerConfig]:
     if embed not in gguf.tensors:
         raise PastaError(f"{path}: no tensor {embed}; {_AGAIN}")
     file = gguf.section(f"{kind}.", _Metadata)
-    if file.scaling not in ("none", "linear", "longrope"):
+    if file.scaling not in ("none", "linear", "longrope", "yarn"):
         raise PastaError(
             f"{path}: unsupported rope scaling {file.scaling!r}; use the Hugging Face folder of this model instead"
         )
@@ -54,7 +59,7 @@ def read_config(gguf: File) -> tuple[Family, TransformerConfig]:
         raise PastaError(f"{path}: unsupported metadata {kind}: {FIELD_NAMES['window'][GGUF]}; use a model without")
     fields: dict[str, Any] = dict(
         vocab=gguf.tensors[embed].shape[0],
-        rope=_rope(gguf, file),
+        rope=_rope(gguf, family, file),
         norm_eps=round(file.norm_eps, 12),  # stored as float32
         tied_head=head not in gguf.tensors,
     )
@@ -76,9 +81,14 @@ def _window(file: _Metadata) -> dict[str, Any]:
     return {"window": file.window if is_local else None, "global_every": file.layers + 1 if is_local else 1}
 
 
-def _rope(gguf: File, file: _Metadata) -> dict[str, Any]:
+def _rope(gguf: File, family: Family, file: _Metadata) -> dict[str, Any]:
     """The rope; Llama 3's scaling and LongRoPE are tensors of divisors."""
     rope: dict[str, Any] = {"base": file.rope_base, "scale": file.rope_factor}
+    if file.scaling == "yarn":
+        factor, rope["scale"] = file.rope_factor, 1.0
+        yarn = {"factor": factor, "context": file.original or file.context, "whole": family.yarn_is_whole}
+        rope["yarn"] = yarn | {"fast": file.fast, "slow": file.slow}
+        rope["amplitude"] = file.amplitude * (1 + 0.1 * math.log(max(factor, 1.0)))
     head_dim = file.head_dim or file.embed // file.heads
     if file.rotated is not None and file.rotated != head_dim:
         rope["share"] = file.rotated / head_dim

@@ -40,17 +40,40 @@ class Files:
 
     def read(self, name: str) -> np.ndarray:
         """One tensor as float32."""
+        if f"{name}_blocks" in self._place_of and f"{name}_scales" in self._place_of:
+            return from_mxfp4(self._stored(f"{name}_blocks"), self._stored(f"{name}_scales"))
         if name not in self._place_of:
             raise PastaError(
                 f"{self.path}: no tensor {name!r} in its safetensors files; use the config.json that belongs to them"
             )
+        return np.asarray(self._stored(name), dtype=np.float32)
+
+    def _stored(self, name: str) -> np.ndarray:
         path, stored = self._place_of[name]
         with safe_open(path, framework="numpy") as file:
-            return np.asarray(file.get_tensor(stored), dtype=np.float32)
+            return file.get_tensor(stored)
 
     def rows(self, name: str, index: np.ndarray) -> np.ndarray:
         """Rows of one matrix as float32."""
         return self.read(name)[index]
+
+
+_FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+
+
+def from_mxfp4(blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """Matrices [X, in, out] from what gpt-oss's files hold: codes of 4 bits [X, out, in / 32, 16], the lower half of a
+    byte first, and an exponent for each 32 of them."""
+    if blocks.dtype != np.uint8 or scales.dtype != np.uint8 or blocks.shape != (*scales.shape, 16):
+        raise PastaError(
+            f"blocks of {blocks.dtype} {blocks.shape} with scales of {scales.dtype} {scales.shape} are no MXFP4; "
+            "fetch the model again"
+        )
+    values = np.concatenate([_FP4, -_FP4])
+    numbers = values[np.stack([blocks & 15, blocks >> 4], axis=-1)].reshape(*scales.shape, 32)
+    with np.errstate(over="ignore"):
+        numbers = np.ldexp(numbers, scales[..., None].astype(np.int32) - 127)
+    return numbers.reshape(*scales.shape[:-2], scales.shape[-2], -1).swapaxes(-1, -2)
 
 
 def write_model(folder: Path, params: Params, config: TransformerConfig, record: TagRecord | None = None) -> None:
@@ -62,10 +85,12 @@ def write_model(folder: Path, params: Params, config: TransformerConfig, record:
     family = families.of_config(config)
     whole = {name: params[name] for name in ("embed", "head") if name in params}
     groups = {None: whole | {"final_norm": params["final_norm"]["weight"]}}
-    groups |= {l: family.stored(unpack_layer(layer, config)) for l, layer in enumerate(params["layers"])}
-    tensors = {
-        family.tensor(TRANSFORMERS, name, l): np.asarray(family.theirs(name, np.asarray(array)), np.float32)
-        for l, arrays in groups.items()
-        for name, array in arrays.items()
-    }
+    groups |= {l: family.stored(TRANSFORMERS, unpack_layer(layer, config)) for l, layer in enumerate(params["layers"])}
+    tensors = {}
+    for l, arrays in groups.items():
+        for name, array in arrays.items():
+            place = family.tensor(TRANSFORMERS, name, l)
+            array = np.asarray(family.theirs(name, np.asarray(array)), np.float32)
+            several = {place.replace("*", str(expert)): one for expert, one in enumerate(array)}
+            tensors |= several if "*" in place else {place: array}
     safetensors.write(folder / "model.safetensors", tensors, {"format": "pt"})

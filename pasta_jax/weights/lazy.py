@@ -14,15 +14,16 @@ from jax.typing import DTypeLike
 from pasta_jax.errors import PastaError
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.parameters import (
-    PARTS,
+    OF_EXPERTS,
     Params,
     grow_rows,
     join_kernel,
-    norm_names,
+    kernel_names,
     packed_shapes,
     plain_shapes,
+    vector_names,
 )
-from pasta_jax.weights.families import Family
+from pasta_jax.weights.families import TRANSFORMERS, Family
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +80,10 @@ def params_of(files: Tensors, column: int, family: Family, config: TransformerCo
 
     def stored(name: str, layer: int | None, shape: tuple[int, ...]) -> np.ndarray:
         theirs = family.tensor(column, name, layer)
-        array = files.read(theirs)
+        if "*" in theirs:
+            array = np.stack([files.read(theirs.replace("*", str(expert))) for expert in range(config.experts or 0)])
+        else:
+            array = files.read(theirs)
         if array.shape != shape:
             raise PastaError(
                 f"{files.path}: {theirs} has shape {array.shape}, the model's configuration implies {shape}; "
@@ -92,56 +96,59 @@ def params_of(files: Tensors, column: int, family: Family, config: TransformerCo
 
     def parts_of(kernel: str, layer: int, suffix: str) -> dict[str, np.ndarray]:
         """The matrices of a kernel, or their biases, from the tensors that hold them."""
-        found = {}
-        for tensor, parts in family.tensors(kernel).items():
+        found, axis = {}, -1 if suffix else -2
+        for tensor, parts in family.tensors(column, kernel).items():
             shapes = [plain[part + suffix] for part in parts]
-            rows = np.cumsum([shape[0] for shape in shapes])
-            array = stored(tensor + suffix, layer, (int(rows[-1]), *shapes[0][1:]))
-            for part, one in zip(parts, np.split(array, rows[:-1]), strict=True):
+            array = stored(tensor + suffix, layer, family.shape(column, tensor, shapes, axis))
+            rows = [shape[axis] for shape in shapes]
+            for part, one in zip(parts, family.apart(column, tensor, array, rows, axis), strict=True):
                 found[part] = family.ours(column, part, one, config.head_dim)
         return found
 
     def kernel(name: str, layer: int) -> np.ndarray:
         return join_kernel(name, parts_of(name, layer, ""), config)
 
+    def rows_in(part: str) -> int:
+        return math.prod(plain[part][:-1])
+
     @functools.cache
     def places(name: str) -> np.ndarray:
         """Where the rows of one of our kernels are: tensors one after another, each with its matrices."""
-        parts = [part for several in family.tensors(name).values() for part in several]
-        begins = np.cumsum([0, *(plain[part][0] for part in parts)])
-        rows = {
-            part: family.ours(column, part, np.arange(begin, begin + plain[part][0])[:, None], config.head_dim)
-            for part, begin in zip(parts, begins, strict=False)
-        }
+        parts = [part for several in family.tensors(column, name).values() for part in several]
+        begins = np.cumsum([0, *(rows_in(part) for part in parts)])
+        rows = {}
+        for part, begin in zip(parts, begins, strict=False):
+            numbers = np.arange(begin, begin + rows_in(part)).reshape(*plain[part][:-1], 1)
+            rows[part] = family.ours(column, part, numbers, config.head_dim)
         return join_kernel(name, rows, config).reshape(-1)
 
     def some_rows(name: str, layer: int, index: np.ndarray) -> np.ndarray:
         at, found = places(name)[index], np.empty((len(index), packed[f"{name}/kernel"][-1]), np.float32)
         begin = 0
-        for tensor, parts in family.tensors(name).items():
-            end = begin + sum(plain[part][0] for part in parts)
+        for tensor, parts in family.tensors(column, name).items():
+            end = begin + sum(map(rows_in, parts))
             inside = (at >= begin) & (at < end)
             found[inside] = files.rows(family.tensor(column, tensor, layer), at[inside] - begin)
             begin = end
         return found
 
     def bias(name: str, layer: int) -> np.ndarray:
-        parts = {part: one[:, None] for part, one in parts_of(name, layer, "_bias").items()}
+        parts = {part: one[..., None] for part, one in parts_of(name, layer, "_bias").items()}
         return join_kernel(name, parts, config)[..., 0]
+
+    def rows_of(name: str, layer: int) -> Callable[[np.ndarray], np.ndarray] | None:
+        is_whole = config.experts and name in OF_EXPERTS and column == TRANSFORMERS  # its tensors have no such rows
+        return None if is_whole else functools.partial(some_rows, name, layer)
 
     def layer(l: int) -> Params:
         kernels = {
-            name: {
-                "kernel": Deferred(
-                    packed[f"{name}/kernel"], functools.partial(kernel, name, l), functools.partial(some_rows, name, l)
-                )
-            }
-            for name in PARTS
+            name: {"kernel": Deferred(packed[f"{name}/kernel"], functools.partial(kernel, name, l), rows_of(name, l))}
+            for name in kernel_names(config)
         }
         for name in config.biases:
             kernels[name]["bias"] = Deferred(packed[f"{name}/bias"], functools.partial(bias, name, l))
         return kernels | {
-            name: {"weight": Deferred(plain[name], functools.partial(read, name, l))} for name in norm_names(config)
+            name: {"weight": Deferred(plain[name], functools.partial(read, name, l))} for name in vector_names(config)
         }
 
     params = {

@@ -22,7 +22,7 @@ def tensors(adapter: Params, config: TransformerConfig) -> dict[str, np.ndarray]
     flat, family = {}, families.of_config(config)
     for l, layer in enumerate(adapter["layers"]):
         for target, pair in layer.items():
-            b_of = family.stored(split_kernel(target, pair["lora_b"], config))
+            b_of = family.stored(TRANSFORMERS, split_kernel(target, pair["lora_b"], config))
             for tensor, b in b_of.items():
                 a_name, b_name = _names(config, l, tensor)
                 flat |= {a_name: pair["lora_a"], b_name: b}
@@ -36,7 +36,7 @@ def adapter(flat: dict[str, np.ndarray], config: TransformerConfig, targets: tup
 
     def pair(l: int, target: str) -> Params:
         found = {}
-        for tensor, parts in family.tensors(target).items():
+        for tensor, parts in family.tensors(TRANSFORMERS, target).items():
             a_name, b_name = _names(config, l, tensor)
             rows = np.cumsum([matrices[part][0] for part in parts])
             found |= zip(parts, np.split(flat[b_name], rows[:-1]), strict=True)
@@ -100,7 +100,7 @@ def config_json(
 def _tensors(config: TransformerConfig, targets: tuple[str, ...]) -> list[tuple[str, tuple[str, ...]]]:
     """The files' tensors of our kernels, and the matrices in each."""
     family = families.of_config(config)
-    return [pair for target in targets for pair in family.tensors(target).items()]
+    return [pair for target in targets for pair in family.tensors(TRANSFORMERS, target).items()]
 
 
 def _module(config: TransformerConfig, plain: str, layer: int | None = None) -> str:

@@ -6,6 +6,7 @@ Each comparison returns the largest difference. `python -m tests.families` print
 import dataclasses
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -19,9 +20,8 @@ import numpy as np
 from pasta_jax.lang.structure import PREDICTED, structure, visible_matrix
 from pasta_jax.models import transformer
 from pasta_jax.models.config import PRESETS, Rope, Yarn
-from pasta_jax.models.parameters import PARTS
 from pasta_jax.weights import adapter as lora
-from pasta_jax.weights import config_file, huggingface
+from pasta_jax.weights import config_file, families, huggingface
 from pasta_jax.weights.config_file import config_to_json
 from pasta_jax.weights.families import TRANSFORMERS
 from pasta_jax.weights.for_cpu import in_panels
@@ -49,6 +49,14 @@ VARIANTS = {
     "ministral3": dataclasses.replace(_PLAIN, rope=Rope(1e6, yarn=Yarn(16.0, 2048))),
     "qwen2": dataclasses.replace(_PLAIN, qkv_bias=True),
     "qwen3": dataclasses.replace(_PLAIN, qk_norm=True, rope=Rope(1e6, yarn=Yarn(4.0, 64), amplitude=1.1), **_BIASED),
+    "qwen3_moe": dataclasses.replace(
+        _PLAIN, qk_norm=True, experts=6, active_experts=3, ff=24, shares_of_all=True, **_BIASED
+    ),
+    "gpt_oss": dataclasses.replace(
+        _PLAIN, experts=6, active_experts=3, router_bias=True, mlp_bias=True, gate_limit=1.5, gate_slope=1.3,
+        sinks=True, window=16, global_every=2, **_BIASED,
+        rope=Rope(150_000.0, yarn=Yarn(8.0, 64, whole=False), amplitude=1.2),
+    ),
     "smollm3": dataclasses.replace(_PLAIN, tied_head=True, nope_every=2, mlp_bias=True, **_BIASED),
     "granite": dataclasses.replace(
         _PLAIN, embed_scale=12.0, residual_scale=0.25, attention_scale=0.125, logit_divisor=0.5, **_BIASED
@@ -71,7 +79,14 @@ _UNBIASED = dict(qkv_bias=False, out_bias=False, mlp_bias=False)
 IN_GGUF = {
     "llama": {"rope": Rope(500_000.0, llama3=(8.0, 1.0, 4.0, 8192))},
     "qwen2": {},
-    "qwen3": {"rope": Rope(1e6), **_UNBIASED},
+    "qwen3": {"rope": Rope(1e4, yarn=Yarn(4.0, 64), amplitude=1 + 0.1 * math.log(4.0)), **_UNBIASED},
+    "qwen3_moe": {"shares_of_all": False, "qkv_bias": False, "out_bias": False},
+    # llama.cpp blends positions between whole pairs: here, both ends are where that's the same.
+    "gpt_oss": {
+        "gate_limit": 7.0,
+        "gate_slope": 1.702,
+        "rope": Rope(7.0, yarn=Yarn(8.0, 200, whole=False), amplitude=1 + 0.1 * math.log(8.0)),
+    },
     "smollm3": {"nope_every": 4, "layers": 5, **_UNBIASED},
     "granite": {},
     "olmo2": _UNBIASED,
@@ -94,7 +109,10 @@ def our_logits(params, config, ids, position=None, see=None):
     tokens = jnp.asarray(ids)[None]
     positions = jnp.asarray(np.arange(len(ids)) if position is None else position)[None]
     see = transformer.causal(positions) if see is None else jnp.asarray(see)[None]
-    return np.asarray(transformer.forward(params, config, tokens, positions, see)[0])
+    return np.asarray(_forward(params, config, tokens, positions, see)[0])
+
+
+_forward = jax.jit(transformer.forward, static_argnums=1)
 
 
 def _theirs(folder: Path, **options):
@@ -122,6 +140,7 @@ def _their_logits(model, ids, position=None, see=None, window: int | None = None
             "olmo2",
             "gemma",
             "phi3",
+            "qwen3_moe",
         )
         more["attention_mask"] = by_type if takes_dict else masks[window is not None]
         assert takes_dict or len(types) < 2
@@ -200,7 +219,9 @@ def adapter(kind: str, folder: Path) -> float:
     config = VARIANTS[kind]
     params = random_params(config, seed=1)
     base = Model("toy", config, params, TOKENIZER)
-    settings = lora.AdapterSettings(rank=3, alpha=6.0, targets=tuple(PARTS))
+    settings = lora.AdapterSettings(
+        rank=3, alpha=6.0, targets=("qkv", "out") if config.experts else lora.AdapterSettings().targets
+    )
     pairs = trained(lora.new_adapter(params, settings, TOKENIZER.tags, seed=0), seed=2)
     lora.save_adapter(folder / "adapter", pairs, base, lora.describe(base, settings, PREDICTED))
     huggingface.write_model(folder / "base", params, config)
@@ -215,7 +236,7 @@ def adapter(kind: str, folder: Path) -> float:
 def _written(kind: str, folder: Path):
     """A GGUF file of a family; its configuration and parameters."""
     config = dataclasses.replace(VARIANTS[kind], norm_eps=1e-5, **IN_GGUF[kind])
-    content, params = gguf_bytes(kind.removesuffix("_text"), config)
+    content, params = gguf_bytes(families.of_config(config).kinds[families.GGUF], config)
     (folder / "toy.gguf").write_bytes(content)
     return dataclasses.replace(config, vocab=len(params["embed"])), params
 

@@ -64,14 +64,19 @@ def gguf_bytes(
         for name in {"q", "k", "q_bias", "k_bias"} & arrays.keys() if kind in PAIRS else ():  # undo Family.ours
             halves = arrays[name].reshape(-1, 2, config.head_dim // 2, *arrays[name].shape[1:])
             arrays[name] = halves.swapaxes(1, 2).reshape(arrays[name].shape)
-        for name, array in family.stored(arrays).items():
+        for name, array in family.stored(families.GGUF, arrays).items():
             tensors[family.tensor(families.GGUF, name, l)] = array
+    if config.rope.yarn is not None:
+        metadata[f"{kind}.rope.scaling.type"] = "yarn"
+        metadata[f"{kind}.rope.scaling.factor"] = np.float32(config.rope.yarn.factor)
+        metadata[f"{kind}.rope.scaling.original_context_length"] = config.rope.yarn.context
     header = {
         "general.architecture": kind,
         f"{kind}.block_count": config.layers,
         f"{kind}.context_length": config.context,
         f"{kind}.embedding_length": config.embed,
         f"{kind}.feed_forward_length": config.ff,
+        f"{kind}.expert_feed_forward_length": config.ff,
         f"{kind}.attention.head_count": config.heads,
         f"{kind}.attention.head_count_kv": config.kv_heads,
         f"{kind}.attention.key_length": config.head_dim,
@@ -79,12 +84,12 @@ def gguf_bytes(
         f"{kind}.rope.freq_base": np.float32(config.rope.base),
         f"{kind}.rope.dimension_count": int(config.head_dim * config.rope.share),
     }
-    if config.rope.amplitude != 1.0:
+    if config.rope.divisors is not None and config.rope.amplitude != 1.0:
         header[f"{kind}.rope.scaling.attn_factor"] = np.float32(config.rope.amplitude)
     for name in families.OPTIONS.keys() & family.options:
-        if (value := getattr(config, name)) is not None:
-            stated = f"{kind}.{families.FIELD_NAMES[name][families.GGUF]}"
-            header[stated] = value if name == "window" else np.float32(value)
+        value, key = getattr(config, name), families.FIELD_NAMES[name][families.GGUF]
+        if value is not None and key is not None:
+            header[f"{kind}.{key}"] = value if isinstance(value, int) else np.float32(value)
     rng, stored = np.random.default_rng(seed), {}
     for name, array in tensors.items():
         if name == f"{drop}.weight":

@@ -51,6 +51,9 @@ TAGS = TOKENIZER.tags
 SETTINGS = DecodeConfig(lanes=8, rows=3, slots=0)
 NARROW = UNTIED  # two key/value heads
 WIDE = dataclasses.replace(NARROW, heads=16, kv_heads=8)  # eight: every mesh divides heads, ff and vocabulary
+MIXED = dataclasses.replace(
+    WIDE, experts=6, active_experts=3, router_bias=True, mlp_bias=True, gate_limit=7.0, sinks=True
+)
 
 
 @functools.cache
@@ -120,9 +123,11 @@ def test_logits_of_replayed_programs_are_equal_on_a_mesh():
         pytest.param(WIDE, (2, 4), "stacked", marks=pytest.mark.slow),
         pytest.param(WIDE, (4, 2), "columns", marks=pytest.mark.extended),
         pytest.param(WIDE, (8, 1), "stacked", marks=pytest.mark.extended),
+        pytest.param(MIXED, (2, 4), "stacked", marks=pytest.mark.slow),
+        pytest.param(MIXED, (4, 2), "unrolled", marks=pytest.mark.extended),
         pytest.param(NARROW, (2, 4), "columns", marks=pytest.mark.slow),
     ],
-    ids=lambda value: {WIDE: "wide", NARROW: "narrow"}.get(value, str(value)),
+    ids=lambda value: {WIDE: "wide", NARROW: "narrow", MIXED: "mixed"}.get(value, str(value)),
 )
 def test_decoded_tokens_are_equal_on_every_mesh(config, mesh, layout):
     alone = sampled(config, "stacked", None)
@@ -134,12 +139,13 @@ def test_decoded_tokens_are_equal_on_every_mesh(config, mesh, layout):
 
 
 @pytest.mark.slow
-def test_decoded_tokens_are_equal_with_our_own_kernels():
+@pytest.mark.parametrize("config", [WIDE, MIXED], ids=["wide", "mixed"])
+def test_decoded_tokens_are_equal_with_our_own_kernels(config):
     """On one device, with the rows of all lanes packed."""
     if kernels.library() is None:
         pytest.skip("needs a C++ compiler")
-    expected = sampled(WIDE, "stacked", None)
-    ours = generate(model_on(WIDE, "panels", None), REQUESTS, dataclasses.replace(SETTINGS, packed=(8,)))
+    expected = sampled(config, "stacked", None)
+    ours = generate(model_on(config, "panels", None), REQUESTS, dataclasses.replace(SETTINGS, packed=(8,)))
     assert [one.trace.token.tolist() for one in ours] == [one.trace.token.tolist() for one in expected]
 
 
@@ -269,7 +275,7 @@ def test_adapters_and_optimizer_states_are_sharded_like_their_parameters(stacked
 def test_a_leaf_without_a_rule_is_an_error_that_names_it():
     state = jax.eval_shape(lambda: empty_state(WIDE, 4, 256, jnp.float32, True))
     for tree, message in (
-        ({"layers": ({"router": {"kernel": np.zeros((4, 4))}},)}, "layers/0/router/kernel: no sharding rule"),
+        ({"layers": ({"mixer": {"kernel": np.zeros((4, 4))}},)}, "layers/0/mixer/kernel: no sharding rule"),
         ({"my_embed": np.zeros((4, 4))}, "my_embed: no sharding rule"),
         ({"pool": {"chunks": state.live}}, "pool/chunks: no sharding rule"),
         ({"embed": np.zeros(4)}, "embed: its sharding rule has 2 dimensions, the array 1"),

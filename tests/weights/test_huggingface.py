@@ -40,6 +40,9 @@ def test_the_names_that_transformers_4_reads_say_the_same(kind, tmp_path):
     assert raw["torch_dtype"] == "float32"
 
 
+MIXTURE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "mlp_bias": False}
+
+
 def write_folder(folder, **changes):
     huggingface.write_model(folder, random_params(VARIANTS["llama"], seed=0), VARIANTS["llama"])
     raw = json.loads((folder / "config.json").read_text()) | changes
@@ -56,6 +59,10 @@ def write_folder(folder, **changes):
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "without original_max_position_embeddings"),
         ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4}}, "unsupported rope scaling 'dynamic'"),
         ({"model_type": "smollm3", "no_rope_layers": [1, 0, 0]}, r"unsupported no_rope_layers\[2\] 0"),
+        ({"model_type": "qwen3_moe", "mlp_bias": False}, "num_local_experts: missing"),
+        ({"model_type": "qwen3_moe", **MIXTURE, "mlp_only_layers": [1]}, "unsupported mlp_only_layers"),
+        ({"model_type": "qwen3_moe", **MIXTURE, "decoder_sparse_step": 2}, "unsupported decoder_sparse_step"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "unsupported quantization_config 'fp8'"),
         ({"hidden_act": "relu", "hidden_activation": "relu"}, "unsupported activation 'relu'"),
         ({"intermediate_size": 65}, "down_proj.weight has shape"),
         ({"num_hidden_layers": 4}, "no tensor 'model.layers.3."),

@@ -211,7 +211,7 @@ def test_rows_apart_are_near_no_word_and_as_long_as_others():
 
 REFUSALS = [
     ({"general.architecture": "mamba"}, "", "unsupported architecture 'mamba'"),
-    ({"llama.rope.scaling.type": "yarn"}, "", "unsupported rope scaling 'yarn'"),
+    ({"llama.rope.scaling.type": "dynamic"}, "", "unsupported rope scaling 'dynamic'"),
     ({"llama.feed_forward_length": 65}, "", "ffn_down.weight has shape"),
     ({}, "blk.1.attn_k", "no tensor 'blk.1.attn_k.weight'"),
     ({}, "token_embd", "no tensor token_embd.weight"),

@@ -26,7 +26,10 @@ KINDS = {
 }
 
 
-def saved(folder, kind: str, targets=tuple(parameters.PARTS), dtype="float32"):
+TARGETS = lora.AdapterSettings().targets
+
+
+def saved(folder, kind: str, targets=TARGETS, dtype="float32"):
     """A base and a trained adapter of it, saved; the base's parameters with the adapter merged."""
     config = KINDS[kind]
     params = random_params(config, seed=1)
@@ -86,9 +89,12 @@ def test_a_tied_head_follows_the_embedding(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("name", parameters.PARTS)
-def test_the_parts_of_a_kernel_give_the_kernel(name):
-    config = KINDS["gemma3"]
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(kind, name) for kind in ("gemma3_text", "gpt_oss") for name in parameters.kernel_names(VARIANTS[kind])],
+)
+def test_the_parts_of_a_kernel_give_the_kernel(kind, name):
+    config = VARIANTS[kind]
     kernel = random_params(config, seed=3)["layers"][0][name]["kernel"]
     parts = parameters.split_kernel(name, kernel, config)
     np.testing.assert_array_equal(parameters.join_kernel(name, parts, config), kernel)

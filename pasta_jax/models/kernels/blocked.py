@@ -20,7 +20,9 @@ from pasta_jax.models.mask import HIDDEN, MaskSpec, sees
 from pasta_jax.models.sharding import on_each_device
 
 
-def blocked_attention(config: TransformerConfig, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, mask_spec: MaskSpec):
+def blocked_attention(
+    config: TransformerConfig, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, mask_spec: MaskSpec, sinks_KxG=None
+):
     """Equals `transformer.attention` under the mask of `mask_spec`; every token must see itself."""
     length = q_BxTxKxGxD.shape[1]
     padding = -length % mask_spec.block
@@ -33,7 +35,7 @@ def blocked_attention(config: TransformerConfig, q_BxTxKxGxD, k_BxTxKxD, v_BxTxK
         mask_spec = dataclasses.replace(mask_spec, place=place, position=position, record=pad(mask_spec.record, -1))
         q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD = pad(q_BxTxKxGxD), pad(k_BxTxKxD), pad(v_BxTxKxD)
     q_BxTxKxGxD = q_BxTxKxGxD * config.score_scale
-    return _attend(config.attention_cap, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, mask_spec)[:, :length]
+    return _attend(config.attention_cap, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, mask_spec, sinks_KxG)[:, :length]
 
 
 def _cut(array_BxTx_: jax.Array, which: jax.Array, block: int) -> jax.Array:
@@ -57,27 +59,35 @@ def _scores(cap: float | None, q_BxQxKxGxD, k_BxSxKxD):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(cap, q, k, v, mask_spec: MaskSpec):
-    return _forward(cap, q, k, v, mask_spec)[0]
+def _attend(cap, q, k, v, mask_spec: MaskSpec, sinks_KxG):
+    return _forward(cap, q, k, v, mask_spec, sinks_KxG)[0]
 
 
-def _forward(cap, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, mask_spec: MaskSpec):
+def _forward(cap, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, mask_spec: MaskSpec, sinks_KxG):
     inputs = q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, mask_spec
     axes = "btkgd", "btkd", "btkd", _axes(mask_spec)
     out_BxTxKxGxD, log_BxKxGxT = _for_platform(
         cap, (flash_tpu.forward, _plain_forward), axes, ("btkgd", "bkgt"), *inputs
     )
-    return out_BxTxKxGxD, (*inputs, out_BxTxKxGxD, log_BxKxGxT)
+    if sinks_KxG is not None:  # one more term of the sums, of which nothing is read
+        with_sink = jnp.logaddexp(log_BxKxGxT, sinks_KxG[None, :, :, None])
+        seen_BxTxKxG = jnp.moveaxis(jnp.exp(log_BxKxGxT - with_sink), 3, 1)
+        out_BxTxKxGxD = (out_BxTxKxGxD * seen_BxTxKxG[..., None]).astype(out_BxTxKxGxD.dtype)
+        log_BxKxGxT = with_sink
+    return out_BxTxKxGxD, (*inputs, sinks_KxG, out_BxTxKxGxD, log_BxKxGxT)
 
 
 def _backward(cap, residuals, d_out_BxTxKxGxD):
-    *inputs, out_BxTxKxGxD, log_BxKxGxT = residuals
+    *inputs, sinks_KxG, out_BxTxKxGxD, log_BxKxGxT = residuals
     # The part of each weight's gradient that comes from the softmax's normalisation.
     delta_BxKxGxT = jnp.einsum("btkgd,btkgd->bkgt", d_out_BxTxKxGxD, out_BxTxKxGxD, preferred_element_type=jnp.float32)
     axes = "btkgd", "btkd", "btkd", _axes(inputs[-1]), "btkgd", "bkgt", "bkgt"
     inputs = *inputs, d_out_BxTxKxGxD, log_BxKxGxT, delta_BxKxGxT
     gradients = _for_platform(cap, (flash_tpu.backward, _plain_backward), axes, axes[:3], *inputs)
-    return *gradients, None
+    if sinks_KxG is None:
+        return *gradients, None, None
+    weights_BxKxGxT = jnp.exp(sinks_KxG[None, :, :, None] - log_BxKxGxT)
+    return *gradients, None, -jnp.sum(weights_BxKxGxT * delta_BxKxGxT, axis=(0, 3)).astype(sinks_KxG.dtype)
 
 
 _attend.defvjp(_forward, _backward)

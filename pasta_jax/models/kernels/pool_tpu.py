@@ -26,16 +26,26 @@ BLOCK_BYTES = 2**20  # of a block's keys, and of its values; both are in the cor
 
 
 def write_and_attend(
-    config: TransformerConfig, q_BxRxKxGxD, k_BxRxKxD, v_BxRxKxD, kv: KV, l, slots_BxR, spec: PoolSpec
+    config: TransformerConfig,
+    q_BxRxKxGxD,
+    k_BxRxKxD,
+    v_BxRxKxD,
+    kv: KV,
+    l,
+    slots_BxR,
+    spec: PoolSpec,
+    sinks_KxG=None,
 ):
     """Write keys and values to layer l of the pool [L, B, K, S, D]; the result of attention to it, and the pool.
 
     Equals `transformer.attention`, but for zeros in rows that see nothing. Each device writes its own heads: left to
     XLA, TPU7x gathers all heads' keys and values in every layer.
     """
+    if sinks_KxG is None:
+        sinks_KxG = jnp.full(q_BxRxKxGxD.shape[2:4], HIDDEN)
     return on_each_device(
         functools.partial(_write_and_attend, config),
-        ("brkgd", "brkd", "brkd", ("lbksd", "lbksd"), "x", "br", _axes(spec)),
+        ("brkgd", "brkd", "brkd", ("lbksd", "lbksd"), "x", "br", _axes(spec), "kg"),
         ("brkgd", ("lbksd", "lbksd")),
         q_BxRxKxGxD,
         k_BxRxKxD,
@@ -44,6 +54,7 @@ def write_and_attend(
         jnp.asarray(l, jnp.int32)[None],
         slots_BxR,
         spec,
+        sinks_KxG,
     )
 
 
@@ -51,7 +62,7 @@ def _axes(spec: PoolSpec):
     return jax.tree.map(lambda field: ("", "b", "br")[field.ndim], spec)
 
 
-def _write_and_attend(config, q_BxRxKxGxD, k_BxRxKxD, v_BxRxKxD, kv, l, slots_BxR, spec: PoolSpec):
+def _write_and_attend(config, q_BxRxKxGxD, k_BxRxKxD, v_BxRxKxD, kv, l, slots_BxR, spec: PoolSpec, sinks_KxG):
     with jax.named_scope("write"):
         kv = write_kv(kv, l[0], None, slots_BxR, k_BxRxKxD, v_BxRxKxD)
     lanes, rows, heads, groups, size = q_BxRxKxGxD.shape
@@ -67,6 +78,7 @@ def _write_and_attend(config, q_BxRxKxGxD, k_BxRxKxD, v_BxRxKxD, kv, l, slots_Bx
         spec.end,
         spec.window[None],
         l,
+        jnp.tile(sinks_KxG.astype(jnp.float32), rows)[..., None],  # [K, N, 1]
     )
     return jnp.moveaxis(out_BxKxNxD.reshape(lanes, heads, rows, groups, size), 2, 1), kv
 
@@ -79,7 +91,7 @@ def block_of(slots: int, slot_bytes: int) -> int:
     return block
 
 
-def _attend(cap, q_BxKxNxD, k_LxBxKxSxD, v_LxBxKxSxD, row_BxNx4, slot_Bx4xS, begin_B, end_B, window, l):
+def _attend(cap, q_BxKxNxD, k_LxBxKxSxD, v_LxBxKxSxD, row_BxNx4, slot_Bx4xS, begin_B, end_B, window, l, sinks_KxNx1):
     """One device's lanes and heads. N counts the rows' query heads of one key/value head."""
     lanes, heads, queries, size = q_BxKxNxD.shape
     slots = k_LxBxKxSxD.shape[3]
@@ -115,6 +127,7 @@ def _attend(cap, q_BxKxNxD, k_LxBxKxSxD, v_LxBxKxSxD, row_BxNx4, slot_Bx4xS, beg
             num_scalar_prefetch=5,
             grid=(lanes, longest),
             in_specs=[
+                pl.BlockSpec((heads, queries, 1), lambda b, s, *_: (0, 0, 0)),
                 pl.BlockSpec((None, queries, 4), whole),
                 pl.BlockSpec((None, 4, block), per_slot),
                 pl.BlockSpec((None, heads, queries, size), per_head),
@@ -131,7 +144,7 @@ def _attend(cap, q_BxKxNxD, k_LxBxKxSxD, v_LxBxKxSxD, row_BxNx4, slot_Bx4xS, beg
         out_shape=jax.ShapeDtypeStruct(q_BxKxNxD.shape, v_LxBxKxSxD.dtype),
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
         name="pool_kernel",
-    )(first_B, stop_B, end_B, window, l, row_BxNx4, slot_Bx4xS, q_BxKxNxD, k_LxBxKxSxD, v_LxBxKxSxD)
+    )(first_B, stop_B, end_B, window, l, sinks_KxNx1, row_BxNx4, slot_Bx4xS, q_BxKxNxD, k_LxBxKxSxD, v_LxBxKxSxD)
 
 
 def _see(block: int, at, end, window, row_Nx4, slot_4xS):
@@ -144,7 +157,24 @@ def _see(block: int, at, end, window, row_Nx4, slot_4xS):
 
 
 def _kernel(
-    cap, block, transposed, first, stop, end, window, l, row_Nx4, slot_4xS, q, k, v, out, highest, total, weighted
+    cap,
+    block,
+    transposed,
+    first,
+    stop,
+    end,
+    window,
+    l,
+    sinks,
+    row_Nx4,
+    slot_4xS,
+    q,
+    k,
+    v,
+    out,
+    highest,
+    total,
+    weighted,
 ):
     lane, at = pl.program_id(0), pl.program_id(1)
 
@@ -174,7 +204,8 @@ def _kernel(
     def _():
         for head in range(k.shape[0]):
             sees_any_Nx1 = total[head] > 0
-            out[head] = (weighted[head] / jnp.where(sees_any_Nx1, total[head], 1.0)).astype(out.dtype)
+            whole_Nx1 = total[head] + jnp.exp(jnp.where(sees_any_Nx1, sinks[head] - highest[head], HIDDEN))
+            out[head] = (weighted[head] / jnp.where(sees_any_Nx1, whole_Nx1, 1.0)).astype(out.dtype)
 
 
 def _dot(a, b, contract: int):

@@ -40,9 +40,9 @@ def inputs(dtype=jnp.float32, config=TOY):
     return [jnp.asarray(rng.standard_normal(shape), dtype) for shape in shapes]
 
 
-def dense(config, q, k, v, window=EVERYTHING):
+def dense(config, q, k, v, sinks=None, window=EVERYTHING):
     near = batch().position[:, :, None] - batch().position[:, None, :] < window
-    return attention(config, q, k.swapaxes(1, 2), v.swapaxes(1, 2), mask(batch()) & near)
+    return attention(config, q, k.swapaxes(1, 2), v.swapaxes(1, 2), mask(batch()) & near, sinks)
 
 
 def with_gradients(f):
@@ -51,21 +51,27 @@ def with_gradients(f):
         weights = np.random.default_rng(1).standard_normal(out.shape).astype(np.float32)
         return jnp.sum(out * weights), out
 
-    return jax.jit(jax.value_and_grad(total, argnums=(0, 1, 2), has_aux=True))
+    def run(*inputs):
+        return jax.jit(jax.value_and_grad(total, argnums=tuple(range(len(inputs))), has_aux=True))(*inputs)
+
+    return run
 
 
 @pytest.mark.parametrize(
-    ("block", "window", "cap"),
-    [(64, EVERYTHING, 2.0), (32, 16, None), (7, EVERYTHING, None), (512, 9, 2.0)],
+    ("block", "window", "cap", "sinks"),
+    [(64, EVERYTHING, 2.0, False), (32, 16, None, True), (7, EVERYTHING, None, False), (512, 9, 2.0, True)],
 )
-def test_blocked_attention_equals_dense_attention(block, window, cap):
-    assert_equals_dense(dataclasses.replace(TOY, attention_cap=cap), block, window)
+def test_blocked_attention_equals_dense_attention(block, window, cap, sinks):
+    assert_equals_dense(dataclasses.replace(TOY, attention_cap=cap, sinks=sinks), block, window)
 
 
 def assert_equals_dense(config, block: int, window: int) -> None:
     qkv = inputs(config=config)
-    (_, expected), gradients = with_gradients(lambda *qkv: dense(config, *qkv, window))(*qkv)
-    ours = with_gradients(lambda *qkv: blocked_attention(config, *qkv, mask_spec(block, window)))(*qkv)
+    sinks = jnp.linspace(-1.0, 3.0, config.heads).reshape(config.kv_heads, -1) if config.sinks else None
+    (_, expected), gradients = with_gradients(functools.partial(dense, config, window=window))(*qkv, sinks)
+    ours = with_gradients(lambda q, k, v, sinks: blocked_attention(config, q, k, v, mask_spec(block, window), sinks))(
+        *qkv, sinks
+    )
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), (ours[0][1], ours[1]), (expected, gradients))
 
 

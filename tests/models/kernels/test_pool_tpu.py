@@ -34,6 +34,7 @@ class Shape:
     groups: int
     size: int
     cap: float | None = None
+    sinks: bool = False
 
 
 def random_step(rng: np.random.Generator, rows: int, fills: Sequence[int]) -> tuple[Pool, dict[str, np.ndarray]]:
@@ -67,16 +68,17 @@ def programs(shape: Shape):
         head_dim=shape.size,
         attention_cap=shape.cap,
     )
+    sinks = jnp.linspace(-1.0, 4.0, shape.heads * shape.groups).reshape(shape.heads, -1) if shape.sinks else None
 
     def dense(q, k, v, pool, fields, window):
         rows = Rows(**fields)
         near = rows.position[:, :, None] - pool.position[:, None, :] < window
         see = see_pool(pool, rows.place) & rows.active[:, :, None] & near
-        return attention(config, q, k[1], v[1], see), jnp.any(see, axis=2)
+        return attention(config, q, k[1], v[1], see, sinks), jnp.any(see, axis=2)
 
     def kernel(q, k, v, pool, fields, window):
         spec, nowhere = spec_pool(pool, Rows(**fields)).within(window), jnp.full_like(fields["slot"], SLOTS)
-        return pool_tpu.write_and_attend(config, q, q[:, :, :, 0], q[:, :, :, 0], (k, v), 1, nowhere, spec)[0]
+        return pool_tpu.write_and_attend(config, q, q[:, :, :, 0], q[:, :, :, 0], (k, v), 1, nowhere, spec, sinks)[0]
 
     return jax.jit(dense), jax.jit(kernel)
 
@@ -114,6 +116,7 @@ def interpreted(monkeypatch, own_programs):
     [
         pytest.param(Shape(1, 2, 1, 256), marks=pytest.mark.slow),
         Shape(16, 1, 2, 64, 20.0),
+        pytest.param(Shape(4, 2, 2, 64, sinks=True), marks=pytest.mark.slow),
         pytest.param(Shape(8, 2, 4, 128), marks=pytest.mark.slow),
         pytest.param(Shape(3, 1, 16, 64), marks=pytest.mark.slow),
     ],

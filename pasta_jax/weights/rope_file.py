@@ -1,0 +1,136 @@
+"""Rotary positions in config.json: the fields of either version of `transformers`, and our Rope."""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+from msgspec import Meta
+
+from pasta_jax.errors import PastaError
+from pasta_jax.files.validated import AboveZero, AtLeastZero, Positive
+from pasta_jax.models.config import Rope
+
+FIX = "use the config.json of a supported model"
+
+
+@dataclasses.dataclass(frozen=True)
+class RopeFields:
+    """Rope of one kind of layers; `type` is an older name of `rope_type`."""
+
+    rope_theta: AboveZero | None = None
+    rope_type: str | None = None
+    type: str | None = None
+    factor: AboveZero | None = None
+    low_freq_factor: AboveZero | None = None
+    high_freq_factor: AboveZero | None = None
+    original_max_position_embeddings: Positive | None = None
+    partial_rotary_factor: AboveZero | None = None
+    attention_factor: AboveZero | None = None
+    beta_fast: AboveZero | None = None
+    beta_slow: AboveZero | None = None
+    mscale: AtLeastZero | None = None
+    mscale_all_dim: AtLeastZero | None = None
+    truncate: bool = True
+    short_factor: Annotated[tuple[AboveZero, ...], Meta(max_length=4096)] | None = None
+    llama_4_scaling_beta: AtLeastZero | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class RopesFields(RopeFields):
+    """Rope of all layers, or of each kind."""
+
+    full_attention: RopeFields | None = None
+    sliding_attention: RopeFields | None = None
+
+
+class Stated(Protocol):
+    """What config.json states of positions."""
+
+    context: int
+    partial_rotary_factor: float | None
+    original_max_position_embeddings: int | None
+    rope_theta: float | None
+    rope_scaling: RopeFields | None
+    rope_parameters: RopesFields | None
+
+
+def original_context(file: Stated, scaling: RopeFields) -> int | None:
+    """The longest position before a scaling of positions."""
+    return scaling.original_max_position_embeddings or file.original_max_position_embeddings
+
+
+def rope_of(file: Stated, path: Path) -> dict[str, Any]:
+    """Rope base and scaling of global layers, from the fields of either version of config.json."""
+    parameters = file.rope_parameters or RopesFields()
+    nested = parameters.full_attention or parameters.sliding_attention
+    whole = (parameters.full_attention or RopeFields()) if nested else parameters
+    scaling = whole if whole.rope_type or whole.type else (file.rope_scaling or RopeFields())
+    rope: dict[str, Any] = {"base": whole.rope_theta or file.rope_theta or 10_000.0}
+    if (share := whole.partial_rotary_factor or file.partial_rotary_factor) not in (None, 1.0):
+        rope["share"] = share
+
+    def required(key: str, value: float | None = None) -> float:
+        value = getattr(scaling, key) if value is None else value
+        if value is None:
+            raise PastaError(f"{path}: rope scaling without {key}; {FIX}")
+        return value
+
+    match scaling.rope_type or scaling.type or "default":
+        case "default":
+            return rope
+        case "linear":
+            return rope | {"scale": required("factor")}
+        case "llama3":
+            return rope | {"llama3": tuple(map(required, _LLAMA3))}
+        case "yarn":
+            original = required("original_max_position_embeddings", original_context(file, scaling))
+            factor = scaling.factor or file.context / original
+            return rope | {"yarn": _yarn(scaling, factor, original), "amplitude": _yarn_amplitude(scaling, factor)}
+        case "longrope" | "su":
+            original = original_context(file, scaling) or file.context
+            factor = scaling.factor or file.context / original
+            is_longer = factor > 1 and original > 1
+            amplitude = math.sqrt(1 + math.log(factor) / math.log(original)) if is_longer else 1.0
+            divisors = required("short_factor")
+            return rope | {"divisors": divisors, "amplitude": scaling.attention_factor or amplitude}
+        case other:
+            raise PastaError(
+                f"{path}: unsupported rope scaling {other!r}; "
+                "use a model with default, linear, llama3, yarn or longrope scaling"
+            )
+
+
+def _yarn(scaling: RopeFields, factor: float, original: float) -> dict[str, Any]:
+    speeds = {"fast": scaling.beta_fast, "slow": scaling.beta_slow}
+    stated = {name: value for name, value in speeds.items() if value is not None}
+    return {"factor": factor, "context": original, "whole": scaling.truncate, **stated}
+
+
+def _yarn_amplitude(scaling: RopeFields, factor: float) -> float:
+    def sharpened(scale: float) -> float:
+        return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    if scaling.attention_factor is not None:
+        return scaling.attention_factor
+    if scaling.mscale and scaling.mscale_all_dim:
+        return sharpened(scaling.mscale) / sharpened(scaling.mscale_all_dim)
+    return sharpened(1.0)
+
+
+_LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+
+
+def scaling_of(rope: Rope, context: int) -> dict[str, Any]:
+    """The scaling of a rope in the words of config.json."""
+    if rope.llama3 is not None:
+        return {"rope_type": "llama3", **dict(zip(_LLAMA3, rope.llama3, strict=True))}
+    if rope.divisors is not None:
+        both = {"short_factor": list(rope.divisors), "long_factor": list(rope.divisors)}
+        about = {"attention_factor": rope.amplitude, "original_max_position_embeddings": context}
+        return {"rope_type": "longrope", **both, **about}
+    if (yarn := rope.yarn) is not None:
+        speeds = {"beta_fast": yarn.fast, "beta_slow": yarn.slow, "truncate": yarn.whole}
+        about = {"attention_factor": rope.amplitude, "original_max_position_embeddings": yarn.context}
+        return {"rope_type": "yarn", "factor": yarn.factor, **about, **speeds}
+    return {"rope_type": "linear", "factor": rope.scale} if rope.scale != 1.0 else {"rope_type": "default"}
