@@ -12,7 +12,7 @@ import numpy as np
 
 from pasta_jax.files.gguf import GGUF
 from pasta_jax.lang.structure import PREDICTED
-from pasta_jax.models.parameters import plain_shapes
+from pasta_jax.models.parameters import packed_shapes, plain_shapes
 from pasta_jax.tokenizers.tokenizer import load_tokenizer
 from pasta_jax.weights import adapter as lora
 from pasta_jax.weights import cache as converted
@@ -151,6 +151,7 @@ def config_json(folder: Path) -> list[Input]:
     def read() -> None:
         _, config, _ = config_file.read_config(folder)
         plain_shapes(config)
+        packed_shapes(config)
         config.rope.frequencies(config.head_dim)
         assert [config.is_local(layer) for layer in range(config.layers)]
         assert config.score_scale > 0
