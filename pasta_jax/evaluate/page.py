@@ -66,7 +66,10 @@ def write_report(evaluation: Evaluation, texts: bool, workdir: Path) -> None:
 
 def about(evaluation: Evaluation) -> str:
     """What was measured, in a line."""
-    sets = ", ".join(f"{len(chosen)} prompts of {name}" for name, chosen in evaluation.questions.items())
+    sets = ", ".join(
+        f"{len(chosen)} prompts of {name}, {chosen[0].number} to {chosen[-1].number} by hash"
+        for name, chosen in evaluation.questions.items()
+    )
     sampling = evaluation.report.options["sampling"]
     how = f"temperature {sampling['temperature']:g}, seed {sampling['seed']}"
     models = ", ".join(f"{SHOWN[system]}: {model}" for system, model in evaluation.report.models.items())

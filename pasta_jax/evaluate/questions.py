@@ -62,14 +62,17 @@ def question_sets(prompts: PromptCounts, limit: int | None = None) -> dict[str, 
     With `limit`, at most so many of each: a smaller choice is the beginning of a larger one.
     """
     counts = dataclasses.asdict(prompts)
-    if file := counts.pop("file"):
+    skip, file = counts.pop("skip"), counts.pop("file")
+    if file:
         counts = {"file": sys.maxsize}
     sets = {}
     for name, count in counts.items():
         if count := count if limit is None else min(count, limit):
             known = _questions_of_file(file) if file else _questions(name)
-            texts = by_hash(list(known), count)
-            chosen = tuple(dataclasses.replace(known[text], number=number) for number, text in enumerate(texts))
+            texts = by_hash(list(known), skip + count)[skip:]
+            chosen = tuple(dataclasses.replace(known[text], number=number) for number, text in enumerate(texts, skip))
+            if not chosen:
+                raise PastaError(f"config.prompts.skip: {skip} leaves none of the {len(known)} prompts of {name}")
             sets[name] = QuestionSet(chosen, fingerprints.of_texts(sorted(known)))
     if not sets:
         raise PastaError("config.prompts: all sets have 0 prompts; raise one of them")

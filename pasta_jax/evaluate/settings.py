@@ -23,6 +23,7 @@ class PromptCounts:
     ifeval: Count = 0  # of 541
     no_fork: Count = 100  # of 100
     multipart: Count = 0  # of 400, whose parts have exact answers (multipart.py)
+    skip: Count = 0  # of each set, the smallest hashes are left out: prompts that something was chosen on don't report
     file: str = ""  # JSON lines with prompt or instruction, and perhaps dataset: answers its prompts, and no set's
 
 

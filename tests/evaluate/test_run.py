@@ -282,8 +282,12 @@ def test_a_larger_limit_goes_on_and_another_model_or_config_is_refused_by_name(r
 def test_prompts_of_our_own_are_a_set_and_there_must_be_one(run):
     with pytest.raises(PastaError, match=r"config\.prompts: all sets have 0 prompts"):
         run(prompts=PromptCounts(0, 0, 0, 0))
-    evaluation = run(systems=("baseline",), limit=1, prompts=PromptCounts(0, 0, 0, 5))
-    assert [answer.prompt for answer in evaluation.answers["baseline"]] == by_hash(no_fork(), 1)
+    evaluation = run(systems=("baseline",), limit=1, prompts=PromptCounts(0, 0, 0, 5, skip=1))
+    [answer] = evaluation.answers["baseline"]
+    assert (answer.number, answer.prompt) == (1, by_hash(no_fork(), 2)[1])
+    assert page.about(evaluation).startswith("1 prompts of no_fork, 1 to 1 by hash; ")
+    with pytest.raises(PastaError, match=r"config\.prompts\.skip: 100 leaves none of the 100 prompts of no_fork"):
+        questions.question_sets(PromptCounts(0, 0, 0, 5, skip=100))
 
 
 def test_parts_with_exact_answers_are_counted_and_shown(whole):
