@@ -21,6 +21,9 @@ from pasta_jax.decode.stop_texts import Reading, Stops, stop_texts
 from pasta_jax.decode.trace import Thread, Trace
 from pasta_jax.device import compilation_cache
 from pasta_jax.errors import PastaError
+from pasta_jax.fields.fill import Filled, Reply, ask_all, fill_all
+from pasta_jax.fields.schema import form_of, schema_of
+from pasta_jax.fields.settings import FillOptions
 from pasta_jax.files.hub import is_id
 from pasta_jax.files.validated import Lanes, Threads
 from pasta_jax.models.config import PRESETS
@@ -178,6 +181,41 @@ def stream_text(model: Model, prompt: Prompt, **options: object) -> Iterator[str
                 yield text
 
     return pieces()
+
+
+@overload
+def fill(model: Model, context: str, fields: object, **options: object) -> Filled: ...
+@overload
+def fill(model: Model, context: Sequence[str], fields: object, **options: object) -> list[Filled]: ...
+def fill(
+    model: Model,
+    context: str | Sequence[str],
+    fields: object,
+    *,
+    after: Mapping[str, Sequence[str]] | None = None,
+    **options: object,
+) -> Filled | list[Filled]:
+    """Read a schema's fields out of a context, or of each of a list of contexts: all fields at a time.
+
+    `fields` is a mapping of names to types ({"name": "who it is about", "year": int}), a dataclass, a TypedDict, a
+    pydantic model, or a JSON schema. The context is computed once; each field is a thread that sees it and itself, at
+    the positions that it would have alone, and writes only what its type allows. `after` maps a field to those that it
+    reads first. Options, with their defaults: max_tokens=128 (of a field), rows=16, lanes=1, system="", instruction,
+    fork=True (False: one text, token after token), and the rules of an answer (docs/API.md).
+    """
+    chosen, single = settings.read(options, FillOptions, "fill"), isinstance(context, str)
+    contexts = [context] if single else list(context)
+    form = form_of(schema_of(fields))
+    with _compiling_is_announced():
+        filled = sorted(fill_all(model, contexts, form, chosen, after or {}), key=lambda one: one.index)
+    return filled[0] if single else filled
+
+
+def ask(model: Model, context: str, questions: Sequence[str], **options: object) -> list[Reply]:
+    """Answer several questions about one context, which is computed once, at a time. Options as for `fill`."""
+    chosen = settings.read(options, FillOptions, "ask")
+    with _compiling_is_announced():
+        return ask_all(model, context, questions, chosen)
 
 
 @contextlib.contextmanager

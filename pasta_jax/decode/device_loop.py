@@ -1,17 +1,20 @@
 """Lanes on a device and the requests that wait for one: everything is decoded here, in rounds of some steps."""
 
+import dataclasses
 from collections import deque
 from collections.abc import Iterator
 
 import jax
 import numpy as np
 
+from pasta_jax.automata.vocabulary import pieces
+from pasta_jax.decode.guests import install, no_guests, padded
 from pasta_jax.decode.interpreter import Script, run
 from pasta_jax.decode.lane_log import SHORT, LaneLog, Snapshot
 from pasta_jax.decode.prefill import Prefill, release
 from pasta_jax.decode.prefix_cache import PrefixCache
 from pasta_jax.decode.request import Event, Request, Result
-from pasta_jax.decode.state import LoopSpec, new_state
+from pasta_jax.decode.state import LoopSpec, max_threads, new_state
 from pasta_jax.device import compilation_cache
 from pasta_jax.weights.model import Model
 
@@ -43,6 +46,11 @@ class DeviceLoop:
         self._prefilled = 0  # chunks of it
         self._snapshot: Snapshot | None = None
         self._state = new_state(model, lanes, slots, topics=spec.topics is not None)
+        if spec.guests is not None:
+            words = pieces(model.tokenizer, model.config.vocab)
+            guests = no_guests(lanes, max_threads(slots), spec.guests, words)
+            self._state = dataclasses.replace(self._state, guests=guests)
+        self._automata = [""] * lanes  # the key of each lane's
         self._run(0)  # compiles, so that no request's clock runs meanwhile
 
     @property
@@ -131,6 +139,10 @@ class DeviceLoop:
         self._logs[admission.lane] = LaneLog(
             number, request, self._model, self._spec, replayed, round_steps, admission.copied
         )
+        if request.automaton is not None and request.automaton.key != self._automata[admission.lane]:
+            table, lane = padded(request.automaton, self._spec.guests), np.int32(admission.lane)
+            self._state = dataclasses.replace(self._state, guests=install(self._state.guests, lane, table))
+            self._automata[admission.lane] = request.automaton.key
         first = int(self._script.tokens[admission.lane, 0]) if replayed else -1
         self._prefill, self._prefilled = Prefill(self._model, admission, request, self._spec, first), 0
         return self._prefill

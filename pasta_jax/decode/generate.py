@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import jax
 
 from pasta_jax.decode.device_loop import DeviceLoop
+from pasta_jax.decode.guests import Room, room_for
 from pasta_jax.decode.interpreter import Script
 from pasta_jax.decode.request import Event, Request, Result
 from pasta_jax.decode.settings import DecodeConfig
@@ -18,10 +19,12 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import PREDICTED, Positions
 from pasta_jax.models.kernels.pool_tpu import TILE
 from pasta_jax.models.parameters import Params, is_stacked
+from pasta_jax.models.sharding import mesh_of
 from pasta_jax.weights.model import Model
 
 PREFIXES = (128, 192, 256, 384, *(512 << n for n in range(16)))  # runs of slots that attention may read
 STOP_STEPS = 16  # most steps that an answer with stop texts is decoded beyond one
+MOST_SLOTS = 1 << 16  # of a request with guests, whose slots the model's context doesn't limit
 POOL = 256  # fewest slots of a pool; each next size is twice as large
 CPU_PIECE, PIECE = 64, 256  # tokens of a prompt written at once; an accelerator needs more to be busy
 
@@ -56,14 +59,16 @@ def stream(
     if not requests:
         return iter(())
     slots = slots_for(model, requests, config)
+    with_guests = [request for request in requests if request.guests]
     with_topics = [request for request in requests if not request.sequential]
     lanes = min(config.lanes, len(requests))
     spec = loop_spec(
         model,
         dataclasses.replace(config, lanes=lanes),
         slots,
-        sequential=not with_topics,
+        sequential=config.rows == 1 if with_guests else not with_topics,
         topics=any(limits_topics(request.rules) for request in with_topics),
+        guests=room_for([request.automaton for request in with_guests if request.automaton]) if with_guests else None,
     )
     require_memory(model, lanes, slots)
 
@@ -113,8 +118,17 @@ def require_rows(config: DecodeConfig, sequential: bool) -> None:
         raise PastaError("rows 1: chunks need a row besides main's; set rows to 2 or more, or decode sequentially")
 
 
-def loop_spec(model: Model, config: DecodeConfig, slots: int, sequential: bool, topics: bool = False) -> LoopSpec:
+def loop_spec(
+    model: Model,
+    config: DecodeConfig,
+    slots: int,
+    sequential: bool,
+    topics: bool = False,
+    guests: Room | None = None,
+) -> LoopSpec:
     """The constants of a compiled loop. Answers without tags need one row only. `topics`: with rules for topics."""
+    if guests is not None and mesh_of(model.params) is not None:
+        raise PastaError(f"{model.name}: fields are decoded on one device only; load the model without a mesh")
     require_rows(config, sequential)
     rows = 1 if sequential else config.rows
     tokenizer, all_rows = model.tokenizer, config.lanes * rows
@@ -131,6 +145,7 @@ def loop_spec(model: Model, config: DecodeConfig, slots: int, sequential: bool, 
         packed=packed if config.packed and config.lanes > 1 else (),
         kernel=config.kernel and slots % TILE == 0 and _platform(model.params) == "tpu",
         topics=topic_ids(tokenizer) if topics else None,
+        guests=guests,
     )
 
 
@@ -157,13 +172,25 @@ def slots_for(model: Model, requests: Sequence[Request], config: DecodeConfig) -
     longest = 0
     for number, request in enumerate(requests):
         name, length = request.name or f"prompt {number}", len(request.prompt_ids)
+        if request.guests:
+            length += max(len(guest.ids) for guest in request.guests)
+            if length + request.max_tokens > model.config.context:
+                raise PastaError(
+                    f"{name}: {length} tokens and max_tokens {request.max_tokens}, but the context is "
+                    f"{model.config.context}; shorten it or lower max_tokens"
+                )
         if length == 0:
             raise PastaError(f"{name}: empty; write a question")
         if request.max_tokens < 1:
             raise PastaError(f"{name}: max_tokens is {request.max_tokens}; set it to 1 or more")
         if length >= room:
             raise PastaError(f"{name}: {length} tokens, but the {limit} of {room} must also hold the answer; {remedy}")
-        longest = max(longest, min(length + request.max_tokens, room))
+        if request.guests and request.longest > (config.slots or MOST_SLOTS):
+            raise PastaError(
+                f"{name}: {len(request.guests)} threads may take {request.longest} tokens, but the pool holds "
+                f"{config.slots or MOST_SLOTS}; lower max_tokens or ask for fewer"
+            )
+        longest = max(longest, request.longest if request.guests else min(length + request.max_tokens, room))
     if config.slots:
         return config.slots
     slots = POOL

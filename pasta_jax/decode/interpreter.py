@@ -19,9 +19,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from pasta_jax.decode.grammar import topic_after
+from pasta_jax.decode.guests import Guests, follow
 from pasta_jax.decode.next_token import next_token
 from pasta_jax.decode.rows import Rows, feeding, open_chunk, pick_rows, see_pool, spec_pool, write_rows
-from pasta_jax.decode.state import BUDGET, DONE, ENDED, LENGTH, LIVE, OWN, STOP, DecodeState, LoopSpec, Threads
+from pasta_jax.decode.state import BUDGET, DONE, ENDED, LENGTH, LIVE, OPEN, OWN, STOP, DecodeState, LoopSpec, Threads
 from pasta_jax.decode.topics import read_topic
 from pasta_jax.lang.structure import resume_position
 from pasta_jax.models.config import TransformerConfig
@@ -66,6 +67,14 @@ def advance(
     safe = jnp.minimum(rows.thread, threads.count.shape[1] - 1)
     count = jnp.take_along_axis(threads.count, safe, axis=1)
     closed = jnp.take_along_axis(threads.closed, safe, axis=1)
+    closed = jnp.where(ends, jnp.where(closed_full, BUDGET, OWN), closed)
+    guests = state.guests
+    if guests is not None:
+        is_guest = in_chunk & (guests.count > 0)[:, None]
+        guests, is_complete = followed(guests, rows, next_token)
+        own, cut = is_complete | stops, count >= guests.budget[:, None]
+        status = jnp.where(is_guest, jnp.where(own | cut, DONE, LIVE), status)
+        closed = jnp.where(is_guest, jnp.where(own, OWN, jnp.where(cut, BUDGET, OPEN)), closed)
     threads = put(
         threads,
         (jnp.arange(state.lanes)[:, None], rows.thread),
@@ -75,17 +84,27 @@ def advance(
         main=jnp.where(in_main, rows.main, jnp.take_along_axis(threads.main, safe, axis=1)),
         epoch=rows.epoch,
         count=count + 1,
-        closed=jnp.where(ends, jnp.where(closed_full, BUDGET, OWN), closed),
+        closed=closed,
     )
     chunk_is_live = jnp.any((threads.status == LIVE).at[:, 0].set(False), axis=1)
     done = state.live & (threads.status[:, 0] == DONE) & ~chunk_is_live
     return dataclasses.replace(
         state,
         threads=threads,
+        guests=guests,
         highest=jnp.maximum(state.highest, jnp.max(jnp.where(rows.active, rows.position, -1), axis=1)),
         live=state.live & ~done,
         finish=jnp.where(done, STOP, state.finish),
     )
+
+
+def followed(guests: Guests, rows: Rows, next_token: jax.Array) -> tuple[Guests, jax.Array]:
+    """The guests after what their rows have sampled, and whether a row's value is complete, bool [B, R]."""
+    lanes, width = rows.thread.shape
+    lane_N, thread_N = jnp.repeat(jnp.arange(lanes), width), rows.thread.reshape(-1)
+    ends = follow(guests, lane_N, thread_N, next_token.reshape(-1))
+    state, chars, is_complete = (field_N.reshape(lanes, width) for field_N in ends)
+    return put(guests, (jnp.arange(lanes)[:, None], rows.thread), state=state, chars=chars), is_complete
 
 
 def step(

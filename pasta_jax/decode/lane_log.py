@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 
-from pasta_jax.decode.request import Event, Request, Result
-from pasta_jax.decode.state import LENGTH, DecodeState, LoopSpec
+from pasta_jax.decode.request import Event, Request, Result, Written
+from pasta_jax.decode.state import LENGTH, OWN, DecodeState, LoopSpec
 from pasta_jax.decode.trace import Trace, spell, spell_next
 from pasta_jax.tokenizers.tokenizer import Detokenizer
 from pasta_jax.weights.model import Model
@@ -28,6 +28,7 @@ class Snapshot:
     thread: np.ndarray
     step: np.ndarray
     position: np.ndarray
+    sampled: np.ndarray
     closed: np.ndarray
     spawned: np.ndarray
 
@@ -36,7 +37,8 @@ class Snapshot:
         pool = state.pool
         lanes = (state.live, state.finish, state.step, pool.fill)
         tokens = (pool.token, pool.chunk, pool.step, pool.position)
-        return Snapshot(*jax.device_get((*lanes, *tokens, state.threads.closed, state.spawned)))
+        threads = (state.threads.token, state.threads.closed)
+        return Snapshot(*jax.device_get((*lanes, *tokens, *threads, state.spawned)))
 
 
 @dataclasses.dataclass
@@ -52,6 +54,7 @@ class LaneLog:
     copied: int
     reported: int = 0
     detokenizers: dict[int, Detokenizer] = dataclasses.field(default_factory=dict)
+    ended: set[int] = dataclasses.field(default_factory=set)  # the guests whose last token was reported
     started: float = dataclasses.field(default_factory=time.perf_counter)
     rounds: dict[int, float] = dataclasses.field(default_factory=dict)
 
@@ -67,22 +70,43 @@ class LaneLog:
     def events(self, snapshot: Snapshot, lane: int) -> Iterator[Event]:
         """The tokens fed since the last call."""
         tokenizer = self.model.tokenizer
-        prompt, fill = len(self.request.prompt_ids), int(snapshot.fill[lane])
+        prompt, fill = self.request.given, int(snapshot.fill[lane])
         columns = (snapshot.thread, snapshot.token, snapshot.step)
         for slot in range(prompt + self.reported, fill):
             thread, token, step = (int(column[lane, slot]) for column in columns)
+            if self.request.guests and thread not in self.detokenizers:
+                self.detokenizers[thread] = Detokenizer(tokenizer)
+                continue  # a guest's first token is the last one of its prompt
             detokenizer = self.detokenizers.setdefault(thread, Detokenizer(tokenizer))
             yield Event(self.number, thread, token, step, spell_next(detokenizer, tokenizer.tags, token))
         self.reported = fill - prompt
+        for thread, token in self._last(snapshot, lane).items():
+            if thread not in self.ended:
+                self.ended.add(thread)
+                detokenizer = self.detokenizers.setdefault(thread, Detokenizer(tokenizer))
+                yield Event(self.number, thread, token, int(snapshot.steps[lane]), detokenizer.push(token), ended=True)
+
+    def _last(self, snapshot: Snapshot, lane: int) -> dict[int, int]:
+        """What the guests that have ended sampled last, which is never fed."""
+        guests = range(1, 1 + len(self.request.guests))
+        return {guest: int(snapshot.sampled[lane, guest]) for guest in guests if snapshot.closed[lane, guest] == OWN}
 
     def result(self, snapshot: Snapshot, lane: int, cut: bool = False) -> Result:
         """The result of the request, which has ended, or is cut off here."""
         tokenizer, request = self.model.tokenizer, self.request
-        prompt, fill = len(request.prompt_ids), int(snapshot.fill[lane])
+        prompt, fill = request.given, int(snapshot.fill[lane])
         token, thread, step, position = (
             field[lane, prompt:fill].copy()
             for field in (snapshot.token, snapshot.thread, snapshot.step, snapshot.position)
         )
+        if request.guests:
+            _, begins = np.unique(thread, return_index=True)
+            token, thread, step, position = (np.delete(column, begins) for column in (token, thread, step, position))
+        last, written = self._last(snapshot, lane), []
+        for guest in range(1, 1 + len(request.guests)):
+            ids = [*token[thread == guest].tolist(), *([last[guest]] if guest in last else [])]
+            ids = ids[:-1] if guest in last and last[guest] in self.spec.stop_ids else ids
+            written.append(Written(tuple(ids), tokenizer.decode(ids), guest in last))
         trace = Trace(
             tags=tokenizer.tags,
             model=self.model.name,
@@ -101,4 +125,6 @@ class LaneLog:
             steps=int(snapshot.steps[lane]),
             rounds=tuple(self.rounds.items()),
         )
-        return Result(self.number, trace.program().strip(), trace.finish_reason, trace, self.copied)
+        return Result(
+            self.number, trace.program().strip(), trace.finish_reason, trace, self.copied, tuple(written), request.given
+        )

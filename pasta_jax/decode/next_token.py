@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from pasta_jax.decode.grammar import allow, states
+from pasta_jax.decode.guests import allowed
 from pasta_jax.decode.rows import see_pool
 from pasta_jax.decode.sampling import FORBIDDEN, draw, penalize
 from pasta_jax.decode.state import DecodeState, LoopSpec
@@ -38,8 +39,14 @@ def next_token(
     thread_BxR = jnp.take_along_axis(state.pool.chunk, slot_BxR, axis=1)
     number_BxR = jnp.take_along_axis(state.threads.count, thread_BxR, axis=1)
     full_BxR = (thread_BxR != 0) & (number_BxR >= state.request.rules.max_chunk_tokens[:, None])
-    request_N, in_main_N = jax.tree.map(of_lane, state.request), flat(thread_BxR) == 0
-    rules_N = request_N.rules
+    request_N, thread_N = jax.tree.map(of_lane, state.request), flat(thread_BxR)
+    rules_N, in_main_N = request_N.rules, thread_N == 0
+    if state.guests is not None:
+        # A guest writes as main would in a request of its own, whose seed has its number.
+        guest_BxR = (thread_BxR != 0) & (state.guests.count > 0)[:, None]
+        full_BxR, guest_N, number = full_BxR & ~guest_BxR, flat(guest_BxR), thread_N
+        rules_N = dataclasses.replace(rules_N, seed=rules_N.seed + jnp.where(guest_N, number - 1, 0).astype(jnp.uint32))
+        in_main_N, thread_N = in_main_N | guest_N, jnp.where(guest_N, 0, thread_N)
     logits_NxV = penalize(logits_NxV, rules_N.repetition_penalty, seen)
     state_N = states(in_main_N, of_lane(state.topic), flat(full_BxR), rules_N.max_topic_tokens)
     text_N = None if spec.topics is None else of_lane(text_kinds(state))
@@ -47,7 +54,10 @@ def next_token(
     if spec.topics is not None:
         repeats_NxV = of_lane(completing(state, logits_NxV.shape[1], spec)) & in_main_N[:, None]
         logits_NxV = jnp.where(repeats_NxV, FORBIDDEN, logits_NxV)
-    token_N = draw(logits_NxV, rules_N, flat(thread_BxR), flat(number_BxR))
+    if state.guests is not None:
+        may_follow_NxV = allowed(state.guests, of_lane(jnp.arange(state.lanes)), number, logits_NxV.shape[1])
+        logits_NxV = jnp.where(may_follow_NxV | ~guest_N[:, None], logits_NxV, FORBIDDEN)
+    token_N = draw(logits_NxV, rules_N, thread_N, flat(number_BxR))
     return token_N.reshape(slot_BxR.shape) if packed is None else packed.spread(token_N, state.lanes), full_BxR
 
 
@@ -55,6 +65,6 @@ def next_of_one(
     state: DecodeState, spec: LoopSpec, logits_1xV: jax.Array, lane: jax.Array, slot: jax.Array
 ) -> jax.Array:
     """The token after that in one slot of one lane, a scalar."""
-    plain = dataclasses.replace(state, pool=dataclasses.replace(state.pool, kv=()), hidden=None)
+    plain = dataclasses.replace(state, pool=dataclasses.replace(state.pool, kv=()), hidden=None, guests=None)
     one = jax.tree.map(lambda field_B: field_B[lane][None], plain)
     return next_token(one, spec, logits_1xV, slot[None, None])[0][0, 0]

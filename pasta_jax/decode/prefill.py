@@ -12,6 +12,7 @@ from pasta_jax.decode.next_token import next_of_one
 from pasta_jax.decode.prefix_cache import Admission
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.rows import see_pool
+from pasta_jax.decode.seat import Seat, begin_guests, seat
 from pasta_jax.decode.state import DONE, LIVE, RUNNING, STOP, UNUSED, DecodeState, LoopSpec, RequestFields, arrays
 from pasta_jax.lang.structure import Place
 from pasta_jax.models.config import TransformerConfig
@@ -49,16 +50,28 @@ class Prefill:
         every = pieces(len(self.request.prompt_ids), self.spec.piece)
         return [chunk for chunk in every if chunk[0] >= self.admission.copied]
 
+    @functools.cached_property
+    def seats(self) -> Seat:
+        """The guests' tokens, which are computed after the prompt."""
+        return Seat.of(self.request)
+
     @property
     def steps(self) -> int:
         """Calls of `step`, in their order, until the lane is live; a prompt that is copied whole needs one too."""
-        return max(len(self.chunks), 1)
+        guests = max(len(self._guests_pieces), 1) if self.request.guests else 0
+        return max(len(self.chunks), 1) + guests
+
+    @functools.cached_property
+    def _guests_pieces(self) -> list[tuple[int, int, int]]:
+        return pieces(len(self.seats.token), self.spec.piece)
 
     def step(self, state: DecodeState, number: int) -> DecodeState:
         """Compute a chunk; the first step empties the lane and copies, the last one samples the first token."""
         config, lane = self.model.config, np.int32(self.admission.lane)
         if number == 0:
             state = self._admit(state)
+        if number >= (prompt := max(len(self.chunks), 1)):
+            return self._seat(state, number - prompt)
         if not self.chunks:
             return begin_copied(self.model.params, state, lane, config=config, spec=self.spec)
         offset, count, padded = self.chunks[number]
@@ -67,16 +80,32 @@ class Prefill:
         scalars = np.int32(offset), np.int32(count), np.int32(self.first)
         return prefill(self.model.params, state, lane, tokens_P, *scalars, config=config, spec=self.spec)
 
+    def _seat(self, state: DecodeState, number: int) -> DecodeState:
+        """Compute a piece of the guests' tokens; after the last one they begin."""
+        lane, length = np.int32(self.admission.lane), np.int32(len(self.request.prompt_ids))
+        if self._guests_pieces:
+            offset, count, padded = self._guests_pieces[number]
+            columns = (self.seats.token, self.seats.guest, self.seats.position)
+            piece = (np.pad(column[offset : offset + count], (0, padded - count)) for column in columns)
+            arrays = (*piece, np.int32(count), length)
+            state = seat(self.model.params, state, lane, *arrays, config=self.model.config, spec=self.spec)
+        if number + 1 < len(self._guests_pieces):
+            return state
+        return begin_guests(state, lane, length, self.seats.first(state.threads.status.shape[1]))
+
     def _admit(self, state: DecodeState) -> DecodeState:
         lane, source, copied = (np.int32(value) for value in dataclasses.astuple(self.admission))
         length = len(self.request.prompt_ids)
         fields = RequestFields(
-            prompt_length=np.int32(length),
-            limit=np.int32(min(length + self.request.max_tokens, state.pool.slots, self.model.config.context)),
+            prompt_length=np.int32(-1 if self.request.guests else length),  # main begins after it, not beside guests
+            limit=np.int32(min(self.request.longest, state.pool.slots)),
             tags_allowed=np.int32(tags_of(self.request)),
             rules=arrays(self.request.rules),
         )
         state = admit(state, lane, fields)
+        if state.guests is not None:
+            counts = {"count": len(self.request.guests), "budget": self.request.max_tokens}
+            state = dataclasses.replace(state, guests=put(state.guests, (lane,), **counts))
         return copy_slots(state, lane, source, copied, piece=self.spec.piece) if copied else state
 
 

@@ -3,11 +3,20 @@
 import dataclasses
 from typing import Any
 
+from pasta_jax.automata.tokens import TokenAutomaton
 from pasta_jax.decode.settings import AnswerSettings
 from pasta_jax.decode.trace import Trace
 from pasta_jax.weights.rules import Defaults, Rules, filled, recorded
 
 SEEDS = 2**32
+
+
+@dataclasses.dataclass(frozen=True)
+class Guest:
+    """A thread that is given instead of promised (guests.py)."""
+
+    ids: tuple[int, ...]  # its prompt after the request's
+    state: int = -1  # of the request's automaton, after those ids; -1: it writes freely
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +29,21 @@ class Request:
     rules: Rules = dataclasses.field(default_factory=Rules)
     text: str | None = None  # the prompt as traces show it; None: its ids decoded
     name: str = ""  # of the prompt in errors; empty: "prompt N", N counted from 0
+    guests: tuple[Guest, ...] = ()  # they answer, each with max_tokens at most, and main does not
+    automaton: TokenAutomaton | None = None  # of the guests' values
     syncs: bool = True  # False: main never waits for its chunks (evaluate's ablation, which nobody else may ask for)
+
+    @property
+    def given(self) -> int:
+        """Tokens that are written before any is sampled: the prompt, and the guests' own but for their last ones."""
+        return len(self.prompt_ids) + sum(len(guest.ids) - 1 for guest in self.guests)
+
+    @property
+    def longest(self) -> int:
+        """Slots that it may fill."""
+        if not self.guests:
+            return len(self.prompt_ids) + self.max_tokens
+        return self.given + len(self.guests) * (1 + self.max_tokens)
 
     def with_rules(self, **changes: object) -> "Request":
         """The request with some rules changed."""
@@ -33,7 +56,8 @@ class Request:
     def recorded(self) -> dict[str, Any]:
         """What the headers of records name."""
         about, rules = dict(vars(self)), recorded(self.rules)
-        del about["rules"]
+        for name in ("rules", "guests", "automaton"):
+            del about[name]
         sampling = {name: rules.pop(name) for name in ("temperature", "top_k", "top_p", "seed")}
         return about | {"sampling": sampling} | rules
 
@@ -52,6 +76,16 @@ class Event:
     token: int
     step: int
     text: str
+    ended: bool = False  # a guest's value is complete
+
+
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """What a guest wrote."""
+
+    ids: tuple[int, ...]  # without a stop id
+    text: str
+    complete: bool  # it ended itself, or its value is complete; else it was cut off
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,3 +97,5 @@ class Result:
     finish_reason: str
     trace: Trace
     copied: int = 0  # tokens of its prompt that were copied from a lane instead of computed
+    guests: tuple[Written, ...] = ()
+    given: int = 0  # tokens of its prompt and, but for the last of each, of its guests' own

@@ -67,7 +67,10 @@ def feeding(state: DecodeState, spec: LoopSpec) -> tuple[jax.Array, jax.Array]:
     chunks_BxM = chunks_BxM.at[:, 0].set(False)
     is_new_BxM = jnp.arange(chunks_BxM.shape[1])[None, :] == state.spawned[:, None] + 1
     chunks_BxM = (chunks_BxM | (opens[:, None] & is_new_BxM)) & state.live[:, None]
-    chunks_BxM = chunks_BxM & (jnp.cumsum(chunks_BxM, axis=1) < spec.rows)
+    room_B = jnp.full(state.lanes, spec.rows - 1)
+    if state.guests is not None:
+        room_B = room_B + (state.guests.count > 0)  # main's row: it writes nothing beside guests
+    chunks_BxM = chunks_BxM & (jnp.cumsum(chunks_BxM, axis=1) <= room_B[:, None])
     feeds_BxM = chunks_BxM.at[:, 0].set(main)
     fits = state.pool.fill + jnp.sum(feeds_BxM, axis=1) <= state.request.limit
     return feeds_BxM & fits[:, None], opens & fits

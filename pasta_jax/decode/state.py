@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pasta_jax.decode.guests import Guests, Room
 from pasta_jax.lang.structure import Positions
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.config import TransformerConfig
@@ -77,6 +78,7 @@ class LoopSpec:
     packed: tuple[int, ...] = ()  # ascending, the last is B * R: rows of all lanes, likewise; empty: widths count
     kernel: bool = False  # a step's attention by models/kernels/pool_tpu.py
     topics: TopicIds | None = None  # None: no request limits the words of its topics or forbids to repeat one
+    guests: Room | None = None  # None: no request has guests (guests.py)
 
 
 @jax.tree_util.register_dataclass
@@ -134,6 +136,7 @@ class DecodeState:
     highest: jax.Array  # int32 [B]: greatest position fed so far
     prompted: jax.Array  # [B, E]: final hidden state of the prompt's last token; copies of the prompt start from it
     hidden: jax.Array | None  # [B, S, E]: final hidden state of each slot's token, if it is stored; see replay.py
+    guests: Guests | None = None  # None: no lane has any
 
     @property
     def lanes(self) -> int:

@@ -1,0 +1,130 @@
+"""Guests, compared with requests of their own, and with an oracle that has no pool, no automaton and no loop."""
+
+import dataclasses
+import json
+import random
+
+import numpy as np
+import pytest
+import regex
+
+from pasta_jax.automata import values
+from pasta_jax.automata.automaton import listed
+from pasta_jax.automata.tokens import over_tokens
+from pasta_jax.automata.vocabulary import pieces
+from pasta_jax.decode.generate import generate, stream
+from pasta_jax.decode.request import Event, Request
+from pasta_jax.decode.sampling import draw
+from pasta_jax.decode.settings import DecodeConfig
+from pasta_jax.errors import PastaError
+from pasta_jax.fields.threads import Ask, request_of
+from pasta_jax.weights.rules import Rules
+from tests.helpers.models import toy, uncached
+from tests.helpers.traces import tiny_model
+
+pytestmark = pytest.mark.usefixtures("few_programs")
+TOKENS = 12
+TAIL = r"([ \n]*([,}][ \n]*\"?)?)"
+# What each automaton accepts, as an expression of another library that knows about beginnings of matches.
+CHAR = r'([^"\\\x00-\x1f]|\\["\\nrtbf])'
+FIELDS = {
+    f'"{CHAR}{{2,4}}"': values.string(2, 4),
+    r"-?(0|[1-9][0-9]{0,17})": values.integer(),
+    'true|null|"abc"': values.choice([True, None, "abc"]),
+    rf'\[( ?"{CHAR}*"(, ?"{CHAR}*")*)?\]': listed(values.string(), 0, None),
+}
+
+
+def prompts(rng: random.Random, count: int) -> list[tuple[int, ...]]:
+    shared = [rng.randrange(256) for _ in range(rng.randrange(1, 90))]
+    return [(*shared, *(rng.randrange(256) for _ in range(rng.randrange(1, 30)))) for _ in range(count)]
+
+
+def template(seed: int, temperature: float) -> Request:
+    return Request((), TOKENS, sequential=True, rules=Rules(temperature=temperature, seed=seed))
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8])
+def test_guests_write_what_requests_of_their_own_write(rows):
+    rng = random.Random(0)
+    for seed in range(4):
+        asked, own = prompts(rng, 5), template(seed, temperature=seed % 2)
+        each = [dataclasses.replace(own, prompt_ids=ids).with_seed(number) for number, ids in enumerate(asked)]
+        apart = generate(toy(), each, DecodeConfig(1, 1, 512))
+        [together] = generate(toy(), [request_of([Ask(ids) for ids in asked], own)], DecodeConfig(1, rows, 512))
+        for one, guest in zip(apart, together.guests, strict=True):
+            assert guest.ids == tuple(one.trace.token.tolist())
+            assert guest.complete == (one.finish_reason == "stop")
+
+
+def by_oracle(ids: tuple[int, ...], pattern: str, rules: Rules) -> list[int]:
+    """A value, one uncached forward pass a token, under a mask by partial matches of text."""
+    model, written = tiny_model(), []
+    matcher, complete = regex.compile(pattern + TAIL), regex.compile(pattern)
+    for number in range(TOKENS + 1):
+        logits_V = uncached(model, [*ids, *written], at=[len(ids) + number - 1])[0]
+        text = bytes(written)
+
+        def is_beginning(more: int, text: bytes = text) -> bool:
+            # An incomplete character begins any that fits.
+            for end in (b"", b"\x80", b"\x80\x80", b"\x80\x80\x80", b"\xa0\x80", b"\x90\x80\x80"):
+                try:
+                    return matcher.fullmatch((text + bytes([more]) + end).decode(), partial=True) is not None
+                except UnicodeDecodeError:
+                    continue
+            return False
+
+        legal_V = np.array([id < 256 and is_beginning(id) for id in range(384)])
+        whole = text.decode(errors="replace")
+        if matcher.fullmatch(whole) and not legal_V[:256].any():
+            break
+        legal_V[324] = complete.fullmatch(whole) is not None
+        logits_1xV = np.where(legal_V, logits_V, -1e30).astype(np.float32)[None]
+        fields = {field.name: np.asarray([getattr(rules, field.name)]) for field in dataclasses.fields(rules)}
+        of_row = Rules(**{name: value.astype(np.uint32) if name == "seed" else value for name, value in fields.items()})
+        token = int(draw(logits_1xV, of_row, np.array([0]), np.array([number]))[0])
+        if token == 324:
+            return written
+        written.append(token)
+        after = bytes(written).decode(errors="replace")
+        # Complete: nothing of the value may follow, or something else does already.
+        goes_on = any(complete.fullmatch(after + chr(more), partial=True) for more in range(32, 127))
+        if matcher.fullmatch(after) and not (complete.fullmatch(after) and goes_on):
+            return written
+    return written[:TOKENS]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+def test_values_are_those_of_an_oracle_without_pool_and_automaton(temperature):
+    model, rng = tiny_model(), random.Random(1)
+    vocabulary = pieces(model.tokenizer, model.config.vocab)
+    automata = [over_tokens(automaton, vocabulary) for automaton in FIELDS.values()]
+    own, asked = template(7, temperature), prompts(rng, len(automata))
+    asks = [Ask(ids, automaton) for ids, automaton in zip(asked, automata, strict=True)]
+    [result] = generate(model, [request_of(asks, own)], DecodeConfig(1, 3, 512))
+    for number, (ids, pattern, guest) in enumerate(zip(asked, FIELDS, result.guests, strict=True)):
+        rules = own.with_seed(number).rules
+        assert list(guest.ids) == by_oracle(ids, pattern, rules), (pattern, guest)
+        if guest.complete:
+            json.JSONDecoder().raw_decode(guest.text)
+
+
+def test_events_and_trace_have_each_token_once():
+    model = tiny_model()
+    automaton = over_tokens(values.integer(), pieces(model.tokenizer, model.config.vocab))
+    asks = [Ask(ids, automaton) for ids in prompts(random.Random(2), 3)]
+    *events, result = stream(model, [request_of(asks, template(0, 1.0))], DecodeConfig(1, 3, 512), 2)
+    for number, guest in enumerate(result.guests, start=1):
+        own = [event for event in events if isinstance(event, Event) and event.thread == number]
+        assert [event.token for event in own if event.token < 256] == list(guest.ids)
+        assert "".join(event.text for event in own) == guest.text
+        assert own[-1].ended == guest.complete
+    assert sorted(result.trace.token.tolist()) == sorted(event.token for event in events if not event.ended)
+
+
+def test_what_does_not_fit_is_refused():
+    model, own = tiny_model(), template(0, 0.0)
+    with pytest.raises(PastaError, match="the context is 512"):
+        generate(model, [request_of([Ask((1,) * 505), Ask((1,) * 100)], own)], DecodeConfig(1, 2, 0))
+    with pytest.raises(PastaError, match="the pool holds 128"):
+        generate(model, [request_of([Ask((1, 2)), *[Ask((1, n)) for n in range(12)]], own)], DecodeConfig(1, 2, 128))

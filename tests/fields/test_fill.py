@@ -1,0 +1,199 @@
+"""Forms filled in: forked fields equal separate requests, and whatever is complete is valid."""
+
+import dataclasses
+import datetime
+import enum
+import json
+import random
+from typing import Any, Literal, TypedDict
+
+import pytest
+
+import pasta_jax as pasta
+from pasta_jax.decode.generate import generate
+from pasta_jax.decode.settings import DecodeConfig
+from pasta_jax.errors import PastaError
+from pasta_jax.fields.fill import fields_request, levels_of, prompt_for, template_of
+from pasta_jax.fields.form import fields_of, nested, text_of, value_of, values_in
+from pasta_jax.fields.schema import form_of, schema_of
+from pasta_jax.fields.settings import FillOptions
+from tests.helpers.requires import requires_dev
+from tests.helpers.traces import tiny_model
+
+pytestmark = pytest.mark.usefixtures("few_programs")
+MODEL = tiny_model()
+CONFIG = DecodeConfig(lanes=1, rows=4, slots=2048)
+
+
+def random_schema(rng: random.Random, depth: int = 0) -> dict[str, Any]:
+    """Any schema that is supported, small."""
+    least = rng.randrange(3)
+    kinds = [
+        {"type": "string"},
+        {"type": "string", "minLength": least, "maxLength": least + rng.randrange(1, 5)},
+        {"type": "string", "pattern": rng.choice(["^[A-Z][a-z]*$", r"^\d\d(-x)?$", "a|b"])},
+        {"type": "string", "format": rng.choice(["date", "time", "uuid", "date-time"])},
+        {"type": "integer"},
+        {"type": "integer", "minimum": (low := rng.randint(-500, 500)), "maximum": low + rng.randrange(300)},
+        {"type": "integer", "exclusiveMinimum": 0},
+        {"type": "number"},
+        {"type": "boolean"},
+        {"type": ["integer", "null"]},
+        {"enum": rng.sample(["a", "ab", 1, None, 'é"', [1, "x"], {"k": True}], 3)},
+        {"anyOf": [{"type": "string", "maxLength": 3}, {"type": "null"}]},
+        {"const": "x"},
+    ]
+    if depth < 2:
+        items = random_schema(rng, depth + 1)
+        most = {} if rng.random() < 0.5 else {"minItems": rng.randrange(2), "maxItems": rng.randrange(2, 4)}
+        kinds += [{"type": "array", "items": items} | most, object_of(rng, depth + 1), object_of(rng, depth + 1)]
+    return rng.choice(kinds)
+
+
+def object_of(rng: random.Random, depth: int = 0) -> dict[str, Any]:
+    names = rng.sample(["name", "año", "a b", 'q"', "x", "y", "z"], rng.randint(1, 4))
+    properties = {name: random_schema(rng, depth) for name in names}
+    return {"type": "object", "properties": properties, "required": names, "additionalProperties": False}
+
+
+@requires_dev("jsonschema")
+@pytest.mark.parametrize(
+    "count", [pytest.param(12), pytest.param(1000, marks=[pytest.mark.extended], id="1000 schemas")]
+)
+def test_forked_fields_are_those_of_separate_requests_and_valid(count):
+    import jsonschema
+
+    validator, rng, complete = jsonschema.Draft202012Validator, random.Random(count), 0
+    for number in range(count):
+        schema = object_of(rng)
+        form = form_of(schema)
+        fields = fields_of(form, MODEL.tokenizer, MODEL.config.vocab)
+        options = FillOptions(max_tokens=rng.choice([8, 40]), temperature=rng.choice([0.0, 0.7, 1.5]), seed=number)
+        context = "".join(rng.choice("abc de\n") for _ in range(rng.randrange(60)))
+        prompt_ids = MODEL.tokenizer.chat([("user", context)])
+        own, every = template_of(MODEL, options), range(len(fields))
+        together = fields_request(form, MODEL, prompt_ids, own, {}, every)
+        apart = [dataclasses.replace(fields_request(form, MODEL, prompt_ids, own, {}, [n])).with_seed(n) for n in every]
+        [forked] = generate(MODEL, [together], CONFIG)
+        alone = [result.guests[0] for result in generate(MODEL, apart, CONFIG)]
+        assert list(forked.guests) == alone, schema
+        values = [value_of(field, one.text, one.complete) for field, one in zip(fields, alone, strict=True)]
+        if all(value.complete for value in values):
+            complete += 1
+            text = text_of(form, values)
+            validator(schema, format_checker=validator.FORMAT_CHECKER).validate(json.loads(text))
+            assert nested(values) == json.loads(text)
+            assert values_in(form, text) == values
+    assert complete > count / 10
+
+
+class Person(TypedDict):
+    name: str
+    born: datetime.date
+
+
+@dataclasses.dataclass
+class Owner:
+    name: str
+    born: datetime.date
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclasses.dataclass
+class Car:
+    colour: Colour
+    owner: Owner
+    doors: Literal[3, 5]
+    used: bool | None = None
+
+
+def test_types_become_fields_in_their_order():
+    form = form_of(schema_of(Car))
+    assert [leaf.name for leaf in form.leaves] == ["colour", "owner.name", "owner.born", "doors", "used"]
+    assert "".join(form.around) == '{"colour": , "owner": {"name": , "born": }, "doors": , "used": }'
+    assert [leaf.about for leaf in form_of(schema_of(Person)).leaves] == ["string", "string, date"]
+    mixed = form_of(schema_of({"who": "the owner", "n": int, "tags": list[str], "in": {"x": float}}))
+    assert [leaf.about for leaf in mixed.leaves] == ["string, the owner", "integer", "array", "number"]
+    assert prompt_for(mixed, "Text.\n", "Do it.").splitlines()[:4] == [
+        "Text.",
+        "",
+        "Do it.",
+        "- who: string, the owner",
+    ]
+
+
+def test_pydantic_models_are_schemas():
+    pydantic = pytest.importorskip("pydantic")
+    model = pydantic.create_model("Model", name=(str, ...), age=(int, pydantic.Field(ge=0, le=150)))
+    assert [leaf.name for leaf in form_of(schema_of(model)).leaves] == ["name", "age"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "match"),
+    [
+        ({"type": "object", "properties": {"a": {"$ref": "#"}}}, r"schema\.a\.a: \$ref .*refers to itself"),
+        ({"$ref": "#/$defs/x", "$defs": {"x": {"type": "array", "items": {"$ref": "#/$defs/x"}}}}, "refers to itself"),
+        ({"type": "object"}, "without properties"),
+        ({"type": "object", "properties": {"a": {"type": "strin"}}}, r"schema\.a: type"),
+        ({"type": "object", "properties": {"a": {}}}, r"schema\.a: type"),
+        ({"type": "object", "properties": {"a": {"type": "number", "minimum": 1}}}, "minimum: is not supported"),
+        ({"type": "object", "properties": {"a": {"type": "string", "format": "email"}}}, "format"),
+        ({"type": "object", "properties": {"a": {"type": "array", "items": {}}}}, r"schema\.a\[\]: type"),
+        ({"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}, "uniqueItems"),
+        ({"type": "object", "properties": {"a": {"anyOf": [{"type": "string"}, {"const": "x"}]}}}, "begin with '\"'"),
+        ({"type": "object", "properties": {"a": {"enum": []}}}, "enum"),
+        ({"type": "object", "properties": {"a": {"enum": ["\ud800"]}}}, "not valid Unicode"),
+        ({"type": "object", "properties": {"a": {"enum": [str(n) for n in range(100_000)]}}}, "more than 65,536 bytes"),
+        ({"type": "object", "properties": {str(n): {"type": "null"} for n in range(300)}}, "more than 256 fields"),
+        ({"type": "string", "pattern": "(a|b)*a(a|b){25}"}, "pattern"),
+        ({"type": "array", "items": {"type": "string"}, "maxItems": 10**9}, "maxItems"),
+    ],
+)
+def test_what_no_finite_automaton_checks_is_refused_by_name(schema, match):
+    with pytest.raises(PastaError, match=match):
+        form_of(schema)
+
+
+def test_deep_schemas_are_refused():
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(40):
+        schema = {"type": "array", "items": schema}
+    with pytest.raises(PastaError, match="levels deep"):
+        form_of(schema)
+    for _ in range(100_000):
+        schema = {"type": "array", "items": schema}
+    with pytest.raises(PastaError, match="the schema"):
+        form_of(schema)
+
+
+def test_what_is_cut_off_is_named_and_left_out():
+    filled = pasta.fill(MODEL, "a", {"long": str, "kind": Literal["x"]}, max_tokens=3, rows=4)
+    assert filled.incomplete == ("long",)
+    assert not filled.complete
+    assert filled.value == json.loads(filled.text) == {"kind": "x"}
+    whole = pasta.fill(MODEL, "a", {"kind": Literal["x"], "long": str}, max_tokens=14, rows=4, fork=False)
+    assert whole.incomplete == ("long",)
+    assert whole.value == {"kind": "x"}
+
+
+def test_fields_wait_for_those_that_they_read():
+    form = form_of(schema_of(dict.fromkeys("abcd", str)))
+    assert levels_of(form, {"b": ["a"], "c": ["a"], "d": ["b"]}) == [([0], []), ([1, 2], ["a"]), ([3], ["b"])]
+    with pytest.raises(PastaError, match="a, b: wait for each other"):
+        levels_of(form_of(schema_of({"a": str, "b": str})), {"a": ["b"], "b": ["a"]})
+    with pytest.raises(PastaError, match="'z'"):
+        levels_of(form, {"a": ["z"]})
+    [field] = [field for field in fields_of(form, MODEL.tokenizer, 384) if field.leaf.name == "b"]
+    assert field.before({"a": '"x"'}) == '{"a": "x", "b": "'
+
+
+def test_answers_to_questions_are_those_of_separate_prompts():
+    questions = ["why?", "how long?", "x"]
+    replies = pasta.ask(MODEL, "some text", questions, max_tokens=8, rows=4)
+    for question, reply in zip(questions, replies, strict=True):
+        alone = pasta.generate(MODEL, f"some text\n\n{question}", max_tokens=8, sequential=True)
+        assert reply.text == alone.text
