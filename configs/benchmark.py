@@ -6,6 +6,7 @@
     python -m launch.benchmark train --config=configs/benchmark.py:smollm2_135m [--peers]
     python -m launch.benchmark sampling --config=configs/benchmark.py:smollm2_135m
     python -m launch.benchmark serve --config=configs/benchmark.py:smollm2_135m [--peers]
+    python -m launch.benchmark load --config=configs/benchmark.py:smollm2_135m [--peers]
     python -m launch.benchmark profile --config=configs/benchmark.py:smollm2_135m
 
 The last line of each is one JSON object. `decode` takes about two minutes on two CPU cores, four to five with --peers
@@ -19,9 +20,10 @@ with --peers also those of transformers on torch: about two minutes. `sampling` 
 temperature 1, by continuous batching over 1, 8, 32 and 128 lanes, and estimates the time for 2,000 prompts: six
 minutes. `serve` starts our server with 1, 2, 4 and 8 lanes, sequential and with the adapter that forks, and with
 --peers llama.cpp's with the same weights in float32 and as packaged; as many clients as lanes stream answers to the
-same questions. `profile` prints where the time of a step goes (products, attention, writes, sampling, …) and that of an
-answer, between theoretical and realised speedup; it writes pictures, and traces for ui.perfetto.dev, to
---config.profile.folder. It has read the profiler's events on CPUs only.
+same questions. `load` asks them 40 questions at random times, so many a second (Poisson), and prints first token,
+answer time and the tokens of answers in time. `profile` prints where the time of a step goes (products, attention,
+writes, sampling, …) and that of an answer, between theoretical and realised speedup; it writes pictures, and traces for
+ui.perfetto.dev, to --config.profile.folder. It has read the profiler's events on CPUs only.
 
 `:gemma_7b_random` has the paper's shape and random weights created on the device (17 GB in bfloat16, SmolLM2's
 tokenizer): for accelerators. It has not been run on one yet.

@@ -10,12 +10,12 @@ from pasta_jax.errors import PastaError
 from pasta_jax.progress import show
 from pasta_jax.runs.settings import changed
 
-NAMES = ("decode", "prefill", "interpreter", "train", "sampling", "serve", "profile")
+NAMES = ("decode", "prefill", "interpreter", "train", "sampling", "serve", "load", "profile")
 
 PEERS = flags.DEFINE_bool(
     "peers",
     False,
-    "decode, prefill, train and serve: also measure transformers and llama.cpp on the same weights, as "
+    "decode, prefill, train, serve and load: also measure transformers and llama.cpp on the same weights, as "
     "`decode --peers`; needs setup.sh --dev",
 )
 PROGRAMS = flags.DEFINE_string(
@@ -48,6 +48,8 @@ def main(settings: BenchmarkSettings, name: str) -> None:
             report = benchmark.sampling(settings)
         case "serve":
             report = serving.measure(settings.model, settings.serve, PEERS.value)
+        case "load":
+            report = serving.measure_load(settings.model, settings.serve, settings.load, PEERS.value)
         case "profile":
             report = profile.profile(settings)
             show(profile.table(report))

@@ -19,6 +19,7 @@ class Streamed:
     """One answer as its client saw it."""
 
     first_s: float  # from the request to the first text
+    seconds: float  # to the end
     tokens: int  # of text, without tags
 
 
@@ -55,11 +56,16 @@ def wait_until_ready(port: int, is_alive: Callable[[], bool], seconds: float) ->
         time.sleep(0.2)
 
 
-def ask_together(port: int, questions: Sequence[str], max_tokens: int) -> Together:
-    """Ask all questions at the same time, greedily, and read the answers to their ends."""
+def ask_together(port: int, questions: Sequence[str], max_tokens: int, times: Sequence[float] = ()) -> Together:
+    """Ask the questions, greedily, and read the answers to their ends: all at the same time, or each at its second."""
     began = time.perf_counter()
+
+    def at(question: str, second: float) -> Streamed:
+        time.sleep(max(0.0, began + second - time.perf_counter()))
+        return ask(port, question, max_tokens)
+
     with ThreadPoolExecutor(len(questions)) as pool:
-        answers = tuple(pool.map(lambda question: ask(port, question, max_tokens), questions))
+        answers = tuple(pool.map(at, questions, times or [0.0] * len(questions)))
     return Together(answers, time.perf_counter() - began)
 
 
@@ -90,7 +96,8 @@ def ask(port: int, question: str, max_tokens: int) -> Streamed:
                 tokens = event["usage"]["completion_tokens"]
     finally:
         connection.close()
-    return Streamed(time.perf_counter() - began if first is None else first, tokens)
+    seconds = time.perf_counter() - began
+    return Streamed(seconds if first is None else first, seconds, tokens)
 
 
 def events(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:

@@ -100,6 +100,17 @@ class ServeBenchmark:
 
 
 @dataclasses.dataclass(frozen=True)
+class LoadBenchmark:
+    """Requests that arrive by chance, each on its own, at the servers of `serve` with so many lanes."""
+
+    lanes: Lanes = 4
+    rates: Annotated[tuple[AboveZero, ...], Meta(min_length=1, max_length=16)] = (0.25, 0.5, 1.0)  # arrivals a second
+    requests: Rounds = 40  # of each rate; their times are drawn once for all servers
+    target_s: AboveZero = 10.0  # an answer that takes longer is no use: goodput counts the others
+    seed: Seed = 0
+
+
+@dataclasses.dataclass(frozen=True)
 class ProfileBenchmark:
     """Where time goes; steps and programs are those of the other benchmarks."""
 
@@ -119,5 +130,6 @@ class BenchmarkSettings:
     train: TrainBenchmark = TrainBenchmark()
     sampling: SamplingBenchmark = SamplingBenchmark()
     serve: ServeBenchmark = ServeBenchmark()
+    load: LoadBenchmark = LoadBenchmark()
     interpreter: InterpreterBenchmark = InterpreterBenchmark()
     profile: ProfileBenchmark = ProfileBenchmark()

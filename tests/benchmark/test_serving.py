@@ -3,12 +3,14 @@
 import dataclasses
 import json
 import multiprocessing
+import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 import configs.benchmark
-from pasta_jax.benchmark import serving
+from pasta_jax.benchmark import clients, serving
 from pasta_jax.benchmark.clients import Streamed, Together, ask
 from pasta_jax.benchmark.run import as_json
 from pasta_jax.benchmark.settings import BenchmarkSettings
@@ -62,7 +64,7 @@ def small() -> BenchmarkSettings:
 def test_every_server_gets_the_same_questions_in_turn(monkeypatch):
     names = {"threads": True, "llama_cpp_default": False}
     monkeypatch.setattr(serving, "targets_of", lambda *_: {name: (fixed, (ours,)) for name, ours in names.items()})
-    monkeypatch.setattr(serving, "questions_of", lambda _: ["a" * n for n in range(1, 7)])
+    monkeypatch.setattr(serving, "questions_of", lambda *_: ["a" * n for n in range(1, 7)])
     chosen = small()
     report = json.loads(as_json(serving.measure(chosen.model, chosen.serve, with_peers=False)))
     assert report["packed"] == list(chosen.serve.server.decoding.packed)
@@ -86,12 +88,29 @@ def test_a_server_that_refuses_or_never_starts_is_named():
 
 def test_figures_are_medians_of_answers_and_of_rounds():
     rounds = [
-        Together((Streamed(0.1, 10), Streamed(0.3, 30)), 2.0),
-        Together((Streamed(0.2, 10), Streamed(9.0, 10)), 10.0),
-        Together((Streamed(0.2, 20), Streamed(0.2, 20)), 4.0),
+        Together((Streamed(0.1, 1.0, 10), Streamed(0.3, 2.0, 30)), 2.0),
+        Together((Streamed(0.2, 3.0, 10), Streamed(9.0, 9.5, 10)), 10.0),
+        Together((Streamed(0.2, 4.0, 20), Streamed(0.2, 4.0, 20)), 4.0),
     ]
     figures = serving.figures_of(rounds)
     assert figures == {"first_token_ms": 200, "tokens_per_s": 10.0, "tokens": 100}
+    loaded = serving.loaded_figures(rounds[1], target_s=5)
+    assert (loaded["answer_s"], loaded["tokens_per_s"], loaded["goodput"]) == (6.25, 2.0, 1.0)
+    assert loaded["first_token_ms_p95"] == round(200 + 0.95 * 8800)
+
+
+def test_requests_arrive_at_their_times_and_are_answered_side_by_side(monkeypatch):
+    at, all_three = {}, threading.Barrier(3, timeout=60)
+
+    def arrive(port, question, most):
+        at[question] = time.perf_counter() - began
+        all_three.wait()
+        return Streamed(0.1, 0.2, 1)
+
+    monkeypatch.setattr(clients, "ask", arrive)
+    began, times = time.perf_counter(), {"a": 0.0, "b": 0.02, "c": 0.03}
+    assert len(clients.ask_together(0, list(times), 9, list(times.values())).answers) == 3
+    assert all(at[question] >= second for question, second in times.items())
 
 
 def test_the_servers_differ_in_model_lanes_and_rows_only():
@@ -108,4 +127,4 @@ def test_the_servers_differ_in_model_lanes_and_rows_only():
 def test_too_few_questions_are_refused(monkeypatch):
     monkeypatch.setattr(serving, "read", lambda _: [])
     with pytest.raises(PastaError, match=r"^alpaca_rows: 0 questions with long answers, but 6 are needed$"):
-        serving.questions_of(small().serve)
+        serving.questions_of(small().serve, 6)
