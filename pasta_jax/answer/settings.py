@@ -1,8 +1,9 @@
-"""The settings of launch.decode and launch.chat: a model, how it decodes, and how it answers."""
+"""The settings of launch.decode, launch.chat and launch.fill: a model, how it decodes, and how it answers."""
 
 import dataclasses
 
 from pasta_jax.decode.settings import DecodeConfig, RequestSettings
+from pasta_jax.fields.settings import FillOptions
 from pasta_jax.files.validated import Positive
 from pasta_jax.models.settings import MeshSettings
 from pasta_jax.weights.settings import ModelSource
@@ -22,3 +23,12 @@ class DecodeSettings:
     request: RequestSettings = RequestSettings(max_tokens=200)
     mesh: MeshSettings = MeshSettings()
     round_steps: Positive = 4  # steps between two reads of the device while text streams
+
+
+@dataclasses.dataclass(frozen=True)
+class FillSettings:
+    """One model that fills in the fields of a schema."""
+
+    model: ModelSource = ModelSource("smollm2_135m")
+    request: FillOptions = FillOptions()
+    after: tuple[str, ...] = ()  # fields that read others first, as "summary:name year"

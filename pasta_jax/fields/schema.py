@@ -39,6 +39,8 @@ _KEYWORDS = {
     "array": {"items", "minItems", "maxItems"},
     "object": {"properties"},
 }
+# What formats look like, for a prompt: a model that copies "10 May 1815" can't go on after "10".
+SHAPES = {"date": "YYYY-MM-DD", "time": "HH:MM:SSZ", "date-time": "YYYY-MM-DDTHH:MM:SSZ", "uuid": "UUID"}
 _MARKS = {"type", "properties", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"}
 
 
@@ -137,7 +139,9 @@ class _Reader:
         if len(self._leaves) == MOST_FIELDS:
             raise PastaError(f"{place}: the schema has more than {MOST_FIELDS} fields; ask for fewer at a time")
         kind = "one of " + ", ".join(map(str, schema["enum"][:20])) if "enum" in schema else schema.get("type", "value")
-        parts = (kind if isinstance(kind, str) else " or ".join(map(str, kind)), schema.get("format"))
+        form = schema.get("format")
+        shown = SHAPES.get(form) if isinstance(form, str) else None
+        parts = (kind if isinstance(kind, str) else " or ".join(map(str, kind)), shown)
         about = ", ".join(str(part) for part in (*parts, schema.get("description")) if part)
         self._leaves.append(Leaf(path, self._value(schema, place, depth, refs), about))
         self._around.append("")

@@ -115,7 +115,7 @@ def test_types_become_fields_in_their_order():
     form = form_of(schema_of(Car))
     assert [leaf.name for leaf in form.leaves] == ["colour", "owner.name", "owner.born", "doors", "used"]
     assert "".join(form.around) == '{"colour": , "owner": {"name": , "born": }, "doors": , "used": }'
-    assert [leaf.about for leaf in form_of(schema_of(Person)).leaves] == ["string", "string, date"]
+    assert [leaf.about for leaf in form_of(schema_of(Person)).leaves] == ["string", "string, YYYY-MM-DD"]
     mixed = form_of(schema_of({"who": "the owner", "n": int, "tags": list[str], "in": {"x": float}}))
     assert [leaf.about for leaf in mixed.leaves] == ["string, the owner", "integer", "array", "number"]
     assert prompt_for(mixed, "Text.\n", "Do it.").splitlines()[:4] == [

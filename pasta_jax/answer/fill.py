@@ -1,0 +1,134 @@
+"""launch.fill: the fields of a schema for every text of a file, as JSON lines, resumable."""
+
+import dataclasses
+import json
+import operator
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pasta_jax.answer.prompts import Prompt, read_prompts_file
+from pasta_jax.answer.settings import FillSettings
+from pasta_jax.device import compilation_cache
+from pasta_jax.errors import PastaError
+from pasta_jax.fields.fill import Filled, fill_all, template_of
+from pasta_jax.fields.form import fields_of
+from pasta_jax.fields.schema import MOST_BYTES, Form, form_of
+from pasta_jax.files import fingerprints
+from pasta_jax.files.atomic import write_whole
+from pasta_jax.files.validated import AtLeastZero, Count, read_json
+from pasta_jax.progress import say, show
+from pasta_jax.runs import records
+from pasta_jax.runs.records import part_of
+from pasta_jax.weights.model import Model
+from pasta_jax.weights.rules import recorded
+from pasta_jax.weights.source import load
+
+
+@dataclasses.dataclass(frozen=True)
+class FillRecord:
+    """What was filled in for one text, as a line of --output."""
+
+    index: Count
+    prompt: str
+    value: Any  # without incomplete fields
+    incomplete: tuple[str, ...]
+    model: str
+    prompt_tokens: Count
+    tokens: Count
+    steps: Count
+    prefill_ms: AtLeastZero
+    decode_ms: AtLeastZero
+
+    def json(self) -> str:
+        """The record on one line."""
+        return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
+
+
+def run(settings: FillSettings, schema: Path, prompts_file: Path, output: Path | None) -> list[FillRecord]:
+    """Fill in the schema for every text; the same call resumes a stopped run."""
+    form = form_of(read_json(schema, dict[str, Any], 4 * MOST_BYTES, "write a JSON schema"))
+    prompts = read_prompts_file(prompts_file)
+    compilation_cache.seconds()  # counts from here
+    model = load(settings.model, only_decoding=True)
+    fields_of(form, model.tokenizer, model.config.vocab)  # refused before anything else happens
+    began = time.perf_counter()
+    after = waits(settings.after)
+
+    def compute(numbers: Sequence[int]) -> Iterator[FillRecord]:
+        texts = [prompts[number].text for number in numbers]
+        for filled in fill_all(model, texts, form, settings.request, after):
+            yield _record(prompts, numbers[filled.index], filled, model)
+
+    part, fix = output and part_of(output), "choose another --output, or delete the file"
+    header = depends_on(settings, model, form, prompts)
+    with records.opened(part, header, FillRecord, operator.attrgetter("index"), fix) as done:
+        missing = done.missing(range(len(prompts)))
+        if done.known:
+            say(f"resuming: {part} has {len(done.known)} of {len(prompts)} texts")
+        with records.progress("texts", len(prompts), missing) as progress:
+            for record in done.fill(missing, compute):
+                progress.add()
+                if output is None:
+                    show(record.json())
+        every = [done.known[number] for number in range(len(prompts))]
+        if output is not None:
+            write_whole(output, "".join(f"{record.json()}\n" for record in every))
+    if part is not None:
+        part.unlink()
+        say(f"wrote {output}")
+    cut = sum(bool(record.incomplete) for record in every)
+    steps, tokens = (sum(getattr(record, name) for record in every) for name in ("steps", "tokens"))
+    seconds = time.perf_counter() - began
+    say(f"[{len(every)} texts, {tokens} tokens in {steps} steps, {cut} incomplete; {seconds:.1f} s with compilation]")
+    return every
+
+
+def waits(after: Sequence[str]) -> dict[str, list[str]]:
+    """The fields that each field of "summary:name year" reads first."""
+    found = {}
+    for part in after:
+        name, colon, others = part.partition(":")
+        if not colon or not others.split():
+            raise PastaError(f'config.after: {part!r}: write a field and those that it reads, as "summary:name year"')
+        found[name.strip()] = others.split()
+    return found
+
+
+def depends_on(settings: FillSettings, model: Model, form: Form, prompts: Sequence[Prompt]) -> dict[str, Any]:
+    """What the records depend on, by names that a user knows."""
+    options, texts = settings.request, [prompt.text for prompt in prompts]
+    fields = {"instruction": options.instruction, "system": options.system, "max_tokens": options.max_tokens}
+    fields |= {"fork": options.fork} | recorded(template_of(model, options).rules)
+    return {
+        "model": f"{model.identity}",
+        "prompts": f"{len(texts)} texts {fingerprints.of_texts(texts)}",
+        "--schema": fingerprints.of_texts([*form.around, *(leaf.automaton.key + leaf.about for leaf in form.leaves)]),
+        "config.after": " ".join(settings.after),
+        **{f"config.request.{key}": value for key, value in fields.items()},
+    }
+
+
+def _record(prompts: Sequence[Prompt], index: int, filled: Filled, model: Model) -> FillRecord:
+    return FillRecord(
+        index=index,
+        prompt=prompts[index].text,
+        value=filled.value,
+        incomplete=filled.incomplete,
+        model=model.name,
+        prompt_tokens=filled.prompt_tokens,
+        tokens=filled.tokens,
+        steps=filled.steps,
+        prefill_ms=round(filled.prefill_ms, 3),
+        decode_ms=round(filled.decode_ms, 3),
+    )
+
+
+def require_two(schema: Path | None, prompts_file: Path | None) -> tuple[Path, Path]:
+    """Both paths, or an error that names the missing one."""
+    if schema is None:
+        raise PastaError("--schema is missing: pass a file with a JSON schema, as --schema=person.json")
+    if prompts_file is None:
+        raise PastaError("--prompts_file is missing: pass JSON lines with `prompt`, as --prompts_file=texts.jsonl")
+    return schema, prompts_file

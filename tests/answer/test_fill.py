@@ -1,0 +1,85 @@
+"""launch.fill on a tiny model: records in order, resumed, and mistakes on one line."""
+
+import json
+from pathlib import Path
+
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from configs.fill import smollm2_135m
+from pasta_jax.answer import fill as pipeline
+from pasta_jax.errors import PastaError
+from pasta_jax.runs.settings import changed
+from tests.helpers.traces import tiny_model
+
+pytestmark = pytest.mark.usefixtures("few_programs")
+SCHEMA = {"type": "object", "properties": {"kind": {"enum": ["x", "y"]}, "n": {"type": "integer", "maximum": 99}}}
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    """Run the command in an empty folder with two texts; (stdout, stderr)."""
+    from launch import fill
+
+    monkeypatch.setattr(pipeline, "load", lambda source, only_decoding: tiny_model())
+    monkeypatch.chdir(tmp_path)
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()
+    Path("s.json").write_text(json.dumps(SCHEMA))
+    Path("t.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}\n')
+
+    def call(overrides: dict | None = None, **values) -> tuple[str, str]:
+        with flagsaver.flagsaver(**{"schema": "s.json", "prompts_file": "t.jsonl"} | values):
+            fill.main(changed(smollm2_135m(), **{"request.max_tokens": 12} | (overrides or {})))
+        return capsys.readouterr()
+
+    return call
+
+
+def test_a_stopped_run_goes_on_and_equals_one_that_was_not(run, monkeypatch):
+    _, err = run(output="all.jsonl")
+    records = [json.loads(line) for line in Path("all.jsonl").read_text().splitlines()]
+    assert [record["prompt"] for record in records] == ["one", "two"]
+    assert all(record["value"]["kind"] in "xy" and record["value"]["n"] <= 99 for record in records)
+    assert "2 texts" in err
+
+    whole, stopped = pipeline.fill_all, []
+
+    def one_text(*arguments):
+        items = whole(*arguments)
+        yield next(items)
+        stopped.append(True)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pipeline, "fill_all", one_text)
+    with pytest.raises(KeyboardInterrupt):
+        run(output="part.jsonl")
+    monkeypatch.setattr(pipeline, "fill_all", whole)
+    with pytest.raises(PastaError, match=r"config\.request\.max_tokens"):
+        run({"request.max_tokens": 13}, output="part.jsonl")
+    _, err = run(output="part.jsonl")
+    assert stopped
+    assert "resuming: part.jsonl.part has 1 of 2 texts" in err
+    resumed = [json.loads(line) for line in Path("part.jsonl").read_text().splitlines()]
+    assert [one["value"] for one in resumed] == [one["value"] for one in records]
+
+
+def test_without_output_records_are_printed(run):
+    out, _ = run()
+    assert [json.loads(line)["index"] for line in out.splitlines()] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"schema": None}, "--schema is missing"),
+        ({"schema": "none.json"}, "none.json"),
+        ({"prompts_file": None}, "--prompts_file is missing"),
+        ({"overrides": {"after": ("kind",)}}, "config.after: 'kind'"),
+        ({"overrides": {"after": ("kind:z",)}}, "after: 'z'"),
+    ],
+)
+def test_mistakes_are_named(run, given, match):
+    with pytest.raises(PastaError, match=match):
+        run(**given)
