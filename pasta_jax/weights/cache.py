@@ -22,8 +22,8 @@ from pasta_jax.models.parameters import Params
 from pasta_jax.weights.lazy import Deferred, read_now
 
 _FIX = "convert it again"
-_DTYPES = {"F32": "float32", "U32": "uint32", "I32": "int32", "I8": "int8", "U8": "uint8", "BF16": "bfloat16"}
-CONVERTER = 5  # raise it when the same file would yield other parameters
+_DTYPES = {"F32": "float32", "U32": "uint32", "I32": "int32", "I8": "int8", "U8": "uint8", "F16": "float16", "BF16": "bfloat16"}
+CONVERTER = 6  # raise it when the same file would yield other parameters
 
 
 def path_of(source: Path, form: str = "") -> Path:

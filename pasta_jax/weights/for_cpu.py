@@ -5,6 +5,7 @@ import functools
 import math
 import os
 from collections.abc import Callable
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -13,7 +14,7 @@ from pasta_jax.files.gguf import GGUF as File
 from pasta_jax.lang.tags import NUM_TAGS, TagIds
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.kernels.cpu import quantized
-from pasta_jax.models.kernels.cpu.calls import by_codes, by_panels, holds_panels, of_blocks
+from pasta_jax.models.kernels.cpu.calls import BITS, by_codes, by_panels, holds_panels, of_blocks
 from pasta_jax.models.kernels.cpu.quantized import GROUP, Blocks
 from pasta_jax.models.parameters import (
     OF_EXPERTS,
@@ -143,6 +144,18 @@ def with_pairs(params: Params, adapter: Params) -> Params:
     )
     tables = {name: params[name] | {"exact": by_panels(np.asarray(rows))} for name, rows in adapter["tag_rows"].items()}
     return params | {"layers": layers} | tables
+
+
+def with_bits(params: Params, bits: int) -> Params:
+    """Parameters whose matrices of codes are multiplied with inputs of so many bits; see kernels/calls.py."""
+    if bits == BITS or is_stacked(params) or not is_for_kernels(params):
+        return params
+
+    def one(leaves: Any) -> Any:
+        return leaves | {"bits": np.int32(bits)} if isinstance(leaves, dict) and "codes" in leaves else leaves
+
+    layers = tuple({name: one(leaves) for name, leaves in layer.items()} for layer in params["layers"])
+    return {name: one(leaves) for name, leaves in params.items()} | {"layers": layers}
 
 
 def _matrix(kernel: np.ndarray) -> np.ndarray:

@@ -16,7 +16,8 @@ from jax import lax
 from pasta_jax.models.kernels.cpu.library import library, version
 from pasta_jax.models.kernels.cpu.quantized import GROUP, Blocks
 
-PANEL, WORD = 32, 8  # outputs side by side, and codes of 4 bits in a word; as in operands.h
+PANEL, STEP = 32, 16  # outputs side by side, and inputs whose codes lie together; as in operands.h
+BITS = 16  # of inputs that are multiplied with codes; see `product`
 _CHUNK = 1024  # rows that are coded at a time
 
 
@@ -54,17 +55,34 @@ def by_codes(matrix_OxI: np.ndarray) -> dict[str, np.ndarray]:
         scaled = blocks_OxBxG[part] / np.where(scales_OxB[part] > 0, scales_OxB[part], 1)[:, :, None]
         with np.errstate(invalid="ignore"):  # of damaged weights; the scale then says so
             codes_OxI[part] = np.rint(scaled).reshape(-1, inputs)
-    return of_blocks(Blocks(codes_OxI, scales_OxB, None, is_narrow=False))
+    return of_blocks(Blocks(codes_OxI, scales_OxB, None, bits=8))
 
 
 def of_blocks(blocks: Blocks) -> dict[str, np.ndarray]:
-    """A matrix of a quantised file in panels. Codes of 4 bits are packed in words of eight inputs, [P, I / 8, 32]."""
-    codes_OxI = blocks.codes
-    if blocks.is_narrow:  # the first code in the lowest bits
-        codes_OxI = (codes_OxI[:, 0::2] | codes_OxI[:, 1::2] << 4).view("<u4")
+    """A matrix of a quantised file in panels, its codes in words of four bytes: [P, I / 16, bits / 2, 32].
+
+    Of 16 inputs, words of 8 bits hold four each. Words of 4 bits hold eight: byte j has inputs j and 4 + j. Words of 6
+    bits are two such with the lower four bits, and a third whose byte j has the upper two of inputs j, 4 + j, …
+    """
+    outputs, inputs = blocks.codes.shape
+    offset = {4: 0, 6: 32, 8: 128}[blocks.bits]
+    words_OxW = np.empty((outputs, inputs // STEP, blocks.bits // 2), "<u4")
+    for start in range(0, outputs, _CHUNK):
+        part = np.s_[start : start + _CHUNK]
+        codes = (blocks.codes[part].view(np.uint8) + np.uint8(offset)).reshape(-1, inputs // STEP, 4, 4)
+        if blocks.bits == 8:
+            words = codes
+        else:
+            low = codes & 15
+            words = low[:, :, 0::2] | low[:, :, 1::2] << 4
+        if blocks.bits == 6:
+            upper = np.bitwise_or.reduce(codes >> 4 << np.arange(0, 8, 2, dtype=np.uint8)[:, None], axis=2, keepdims=True)
+            words = np.concatenate((words, upper), axis=2)
+        words_OxW[part] = np.ascontiguousarray(words).view("<u4")[..., 0]
     others = {name: getattr(blocks, name) for name in ("scales", "minimums", "factors", "floors")}
-    fields = {name: np.ascontiguousarray(by_panels(field)) for name, field in others.items() if field is not None}
-    return {"codes": np.ascontiguousarray(by_panels(codes_OxI))} | fields
+    fields = {"codes": words_OxW.reshape(outputs, -1)} | others
+    panels = {name: np.ascontiguousarray(by_panels(field)) for name, field in fields.items() if field is not None}
+    return panels | {"codes": panels["codes"].reshape(-1, *words_OxW.shape[1:], PANEL)}
 
 
 def holds_panels(leaves: Mapping[str, Any]) -> bool:
@@ -75,8 +93,10 @@ def holds_panels(leaves: Mapping[str, Any]) -> bool:
 def product(x_NxI, matrix: Mapping[str, Any], outputs: int):
     """x times a matrix in panels, of float32, bfloat16 or codes; [N, out] in float32.
 
-    A matrix of codes may have a low-rank pair, `a` [rank, in] and `b` in panels, which is added. Any matrix may have
-    rows `exact` in panels, which replace the outputs with the numbers `exact_at`, one after another.
+    With VNNI, codes are multiplied with inputs rounded to `bits`, 8 or 16, each group of inputs with a scale of its own;
+    32 leaves them as they are. A matrix of codes may have a low-rank pair, `a` [rank, in] and `b` in panels, which is
+    added. Any matrix may have rows `exact` in panels, which replace the outputs with the numbers `exact_at`, one after
+    another.
     """
     result = jax.ShapeDtypeStruct((x_NxI.shape[0], outputs), jnp.float32)
     if "panels" in matrix:
@@ -85,7 +105,9 @@ def product(x_NxI, matrix: Mapping[str, Any], outputs: int):
         panels = dict.fromkeys(("minimums", "factors", "floors"), (0, 0, PANEL))
         empty = panels | {"a": (0, x_NxI.shape[1]), "b": (0, 0, PANEL)}
         optional = [matrix[name] if name in matrix else jnp.zeros(shape) for name, shape in empty.items()]
-        y_NxO = jax.ffi.ffi_call(target("coded_product"), result)(x_NxI, matrix["codes"], matrix["scales"], *optional)
+        bits = jnp.asarray(matrix.get("bits", BITS), jnp.int32)
+        call = jax.ffi.ffi_call(target("coded_product"), result)
+        y_NxO = call(x_NxI, matrix["codes"], matrix["scales"], *optional, bits)
     if "exact" not in matrix:
         return y_NxO
     exact_NxR = product(x_NxI, {"panels": matrix["exact"]}, len(matrix["exact_at"]))
@@ -102,8 +124,8 @@ def attend(q_BxTxKxGxD, k_BxKxSxD, v_BxKxSxD, see_BxTxS, scale: float, cap: floa
 def rows_of(matrix: Mapping[str, Any], index):
     """Rows of a matrix in panels, in float32: of an embedding that is the head too."""
 
-    def pick(panels_PxIxC, index=index):
-        return panels_PxIxC[index // PANEL, :, index % PANEL]
+    def pick(panels, index=index):
+        return panels[index // PANEL, ..., index % PANEL]
 
     if "panels" in matrix:
         rows = pick(matrix["panels"]).astype(jnp.float32)
@@ -119,17 +141,30 @@ def rows_of(matrix: Mapping[str, Any], index):
 
 def _decoded(rows: Mapping[str, jax.Array]) -> jax.Array:
     """The numbers of rows [..., I] of codes."""
-    codes, scales = rows["codes"], rows["scales"]
-    if codes.dtype == jnp.uint32:
-        codes = jnp.stack([codes >> 4 * place & 15 for place in range(WORD)], axis=-1)
-        codes = codes.reshape(*scales.shape[:-1], -1)
-    group = codes.shape[-1] // scales.shape[-1]
+    codes = _codes(rows["codes"])
+    group = codes.shape[-1] // rows["scales"].shape[-1]
 
     def whole(name: str, factor: str) -> jax.Array:
-        field = rows[name]
+        field = rows[name].astype(jnp.float32)
         if factor in rows:
-            field = field * jnp.repeat(rows[factor], field.shape[-1] // rows[factor].shape[-1], axis=-1)
+            factors = rows[factor].astype(jnp.float32)
+            field = field * jnp.repeat(factors, field.shape[-1] // factors.shape[-1], axis=-1)
         return jnp.repeat(field, group, axis=-1)
 
     numbers = codes.astype(jnp.float32) * whole("scales", "factors")
     return numbers + whole("minimums", "floors") if "minimums" in rows else numbers
+
+
+def _codes(words: jax.Array) -> jax.Array:
+    """Codes [..., I] of words [..., I / 16, bits / 2]."""
+    *lead, steps, width = words.shape
+    bytes_ = jnp.stack([words >> bit & 255 for bit in range(0, 32, 8)], axis=-1).astype(jnp.int32)
+    if width == 4:
+        codes = bytes_ - 128
+    else:
+        low = bytes_[..., :2, :]
+        codes = jnp.stack([low & 15, low >> 4], axis=-2).reshape(*lead, steps, 4, 4)
+    if width == 3:
+        upper = jnp.stack([bytes_[..., 2, :] >> bit & 3 for bit in range(0, 8, 2)], axis=-2)
+        codes = (codes | upper << 4) - 32
+    return codes.reshape(*lead, -1)

@@ -7,47 +7,62 @@
 namespace {
 
 constexpr int64_t PANEL = 32;  // outputs
-constexpr int64_t WORD = 8;    // codes of 4 bits in 32
+constexpr int64_t STEP = 16;   // inputs whose codes are read together
 constexpr int64_t AHEAD = 6;   // slots whose keys or values are fetched before they are used
 
-enum Kind { NUMBERS, BYTES, NIBBLES, HALVES };
+enum Kind { NUMBERS, HALVES, NIBBLES, SIXES, BYTES };
 
-// A matrix, or a panel of it: numbers of 32 bits, bfloat16s (the upper halves of such), or codes of 8 or 4 bits. With
-// codes, each output has a scale for every group of inputs, and
-// a minimum if there are minimums: weight = code * scale + minimum. With factors, one for each block of several groups,
-// scales and minimums are bytes: scale = byte * factor, minimum = byte * floor. A low-rank pair may be added to it; `up`
-// is its outputs' half.
+// Words of 32 bits that hold an output's codes of STEP inputs, and what is added to a code so that it isn't negative.
+//
+// Codes are stored for products of bytes, which take four inputs at a time: byte j of a word of BYTES has the code of
+// its input j, and of a word of NIBBLES, inputs j and 4 + j in its lower and upper half. SIXES are two such words with
+// the lower four bits, and one whose byte j has the upper two of inputs j, 4 + j, 8 + j and 12 + j, from its lowest bits.
+constexpr int64_t words_of(Kind kind) { return kind == NIBBLES ? 2 : kind == SIXES ? 3 : 4; }
+constexpr int32_t offset_of(Kind kind) { return kind == NIBBLES ? 0 : kind == SIXES ? 32 : 128; }
+
+// Of a matrix of codes: a scale or a minimum of each output and group of inputs. Numbers of 32 bits, of 16 bits, or
+// bytes times a factor for each block of several groups.
+struct Scales {
+  const float* numbers;     // [I / group][PANEL]
+  const uint16_t* halves;   // [I / group][PANEL]
+  const int8_t* small;      // [I / group][PANEL]
+  const uint16_t* factors;  // [I / block][PANEL]; halves, beside `small`
+
+  bool are_there() const { return numbers != nullptr || halves != nullptr || small != nullptr; }
+
+  Scales from(int64_t group, int64_t block) const {
+    Scales s = *this;
+    if (numbers != nullptr) s.numbers += group;
+    if (halves != nullptr) s.halves += group;
+    if (small != nullptr) s.small += group, s.factors += block;
+    return s;
+  }
+};
+
+// A matrix, or a panel of it: numbers of 32 bits, bfloat16s (the upper halves of such), or codes: weight = code * scale
+// + minimum, if there are minimums. A low-rank pair may be added to it; `up` is its outputs' half.
 struct Matrix {
   Kind kind;
-  const float* numbers;     // [I][PANEL]
-  const uint16_t* halves;   // [I][PANEL]
-  const int8_t* bytes;      // [I][PANEL]
-  const uint32_t* nibbles;  // [I / WORD][PANEL]; the first input's code in the lowest bits
-  const float* scales;      // [I / group][PANEL]
-  const float* minimums;    // [I / group][PANEL], or null
-  const int8_t* small_scales;    // [I / group][PANEL], in place of `scales`
-  const int8_t* small_minimums;  // [I / group][PANEL], in place of `minimums`, or null
-  const float* factors;          // [I / block][PANEL], or null
-  const float* floors;           // [I / block][PANEL], or null
-  const float* up;          // [rank][PANEL], or null
+  const float* numbers;    // [I][PANEL]
+  const uint16_t* halves;  // [I][PANEL]
+  const uint32_t* words;   // [I / STEP * words_of(kind)][PANEL]
+  Scales scales, minimums;
+  const float* up;  // [rank][PANEL], or null
   int64_t inputs, group, block, rank;
 
-  bool has_codes() const { return kind == BYTES || kind == NIBBLES; }
-  bool has_minimums() const { return minimums != nullptr || small_minimums != nullptr; }
+  bool has_codes() const { return kind != NUMBERS && kind != HALVES; }
+  int64_t groups() const { return inputs / group; }
 
   Matrix panel(int64_t number) const {
     Matrix m = *this;
     const int64_t at = number * inputs * PANEL;
     if (kind == NUMBERS) m.numbers += at;
     if (kind == HALVES) m.halves += at;
-    if (kind == BYTES) m.bytes += at;
-    if (kind == NIBBLES) m.nibbles += at / WORD;
-    if (scales != nullptr) m.scales += at / group;
-    if (minimums != nullptr) m.minimums += at / group;
-    if (small_scales != nullptr) m.small_scales += at / group;
-    if (small_minimums != nullptr) m.small_minimums += at / group;
-    if (factors != nullptr) m.factors += at / block;
-    if (floors != nullptr) m.floors += at / block;
+    if (has_codes()) {
+      m.words += at / STEP * words_of(kind);
+      m.scales = scales.from(at / group, at / block);
+      m.minimums = minimums.from(at / group, at / block);
+    }
     if (up != nullptr) m.up += number * rank * PANEL;
     return m;
   }
@@ -56,14 +71,9 @@ struct Matrix {
     Matrix m = *this;
     if (kind == NUMBERS) m.numbers += output;
     if (kind == HALVES) m.halves += output;
-    if (kind == BYTES) m.bytes += output;
-    if (kind == NIBBLES) m.nibbles += output;
-    for (const float** field : {&m.scales, &m.minimums, &m.factors, &m.floors}) {
-      if (*field != nullptr) *field += output;
-    }
-    for (const int8_t** field : {&m.small_scales, &m.small_minimums}) {
-      if (*field != nullptr) *field += output;
-    }
+    if (has_codes()) m.words += output;
+    m.scales = scales.from(output, output);
+    m.minimums = minimums.from(output, output);
     if (up != nullptr) m.up += output;
     return m;
   }
@@ -82,6 +92,23 @@ struct Rows {
     if (totals != nullptr) rows.totals += row * groups;
     if (down != nullptr) rows.down += row * rank;
     return rows;
+  }
+};
+
+constexpr int64_t BLOCK = 8;      // rows of one plane
+constexpr int64_t LARGEST = 256;  // group: its sums fit 32 bits
+
+// The same for products of integers, a block of at most BLOCK / planes rows: a group's inputs as codes of 8 bits with a
+// scale, or of 16 bits in two planes of 8, the upper one last.
+
+struct CodedRows {
+  int8_t* codes;   // [inputs / 4][R][planes][4]
+  float* scales;   // [groups][R]
+  float* totals;   // [groups][R]; as above
+  int32_t* first;  // [groups][R][planes]: the sum of a group's codes, times minus the offset of the matrix's
+
+  CodedRows from(int64_t row, int64_t inputs, int64_t groups, int64_t planes) const {
+    return {codes + row * inputs * planes, scales + row * groups, totals + row * groups, first + row * groups * planes};
   }
 };
 

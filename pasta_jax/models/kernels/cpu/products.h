@@ -1,20 +1,16 @@
 // Products of rows with panels. Included by level.h once for each instruction set.
 
 template <Kind KIND>
-constexpr bool IS_CODED = KIND == BYTES || KIND == NIBBLES;
+constexpr bool IS_CODED = KIND != NUMBERS && KIND != HALVES;
 
 template <int V>
 TARGET TOGETHER void read(const float* from, Vector (&to)[V]) {
   for (int v = 0; v < V; ++v) to[v] = load(from + v * LANES);
 }
 
-// A group's scales or minimums: numbers, or bytes times their block's factor.
 template <int V>
-TARGET TOGETHER void read(const float* numbers, const int8_t* small, const float* factor, int64_t g, Vector (&to)[V]) {
-  for (int v = 0; v < V; ++v) {
-    const int64_t at = g * PANEL + v * LANES;
-    to[v] = factor == nullptr ? load(numbers + at) : bytes(small + at) * load(factor + v * LANES);
-  }
+TARGET TOGETHER void read(const Scales& from, int64_t group, int64_t block, Vector (&to)[V]) {
+  for (int v = 0; v < V; ++v) to[v] = load(from, group, block, v * LANES);
 }
 
 // Adds V vectors of weights, times each row's number.
@@ -42,37 +38,31 @@ TARGET TOGETHER void tile(const Matrix& w, const Rows& in, float* y, int64_t str
     if (KIND == HALVES) __builtin_prefetch(w.halves + (i + 16) * PANEL);
     add(weights, in.x + i, in.inputs, sums);
   }
-  const int64_t groups = w.factors == nullptr ? 1 : w.block / w.group;  // of a block
-  const float *factor = w.factors, *floor = w.floors;
-  int64_t before = 0;  // groups of the same block
+  const uint32_t* from = w.words;
   for (int64_t g = 0; g < in.groups && IS_CODED<KIND>; ++g) {
-    if (w.factors != nullptr && before++ == groups) {
-      factor += PANEL, before = 1;
-      if (floor != nullptr) floor += PANEL;
-    }
+    constexpr int64_t W = words_of(KIND);
     Vector parts[R][V] = {};
-    for (int64_t i = g * w.group; i < (g + 1) * w.group; i += WORD) {
-      Integers words[V];
-      if (KIND == NIBBLES) {
-        for (int v = 0; v < V; ++v) words[v] = load(w.nibbles + i / WORD * PANEL + v * LANES);
-        for (int v = 0; v < V * LANES; v += 16) __builtin_prefetch(w.nibbles + (i / WORD + 8) * PANEL + v);
-      } else {
-        for (int n = 0; n < WORD * PANEL; n += 64) __builtin_prefetch(w.bytes + (i + 32) * PANEL + n);
-      }
-#pragma GCC unroll 8
-      for (int n = 0; n < WORD; ++n) {
-        for (int v = 0; v < V; ++v) {
-          weights[v] = KIND == NIBBLES ? nibbles(words[v], 4 * n) : bytes(w.bytes + (i + n) * PANEL + v * LANES);
+    for (int64_t i = g * w.group; i < (g + 1) * w.group; i += STEP, from += W * PANEL) {
+      Integers words[V][W];
+      for (int v = 0; v < V; ++v) {
+        for (int64_t k = 0; k < W; ++k) {
+          words[v][k] = load(from + k * PANEL + v * LANES);
+          __builtin_prefetch(from + (k + 4 * W) * PANEL + v * LANES);
         }
+      }
+#pragma GCC unroll 16
+      for (int n = 0; n < STEP; ++n) {
+        for (int v = 0; v < V; ++v) weights[v] = codes<KIND>(words[v], n);
         add(weights, in.x + i + n, in.inputs, parts);
       }
     }
-    read(w.scales, w.small_scales, factor, g, weights);
+    const int64_t block = g * w.group / w.block;
+    read(w.scales, g, block, weights);
     for (int r = 0; r < R; ++r) {
       for (int v = 0; v < V; ++v) sums[r][v] += parts[r][v] * weights[v];
     }
-    if (!w.has_minimums()) continue;
-    read(w.minimums, w.small_minimums, floor, g, weights);
+    if (!w.minimums.are_there()) continue;
+    read(w.minimums, g, block, weights);
     add(weights, in.totals + g, in.groups, sums);
   }
   for (int64_t j = 0; j < in.rank; ++j) {

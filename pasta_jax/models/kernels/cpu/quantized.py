@@ -1,7 +1,7 @@
 """The blocks of quantised GGUF files as codes, scales and minimums: weight = code * scale + minimum.
 
-Nothing is rounded: the codes are the file's, and scales and minimums, products of its own, fit float32. Formats whose
-names end in K state them in bytes, times a factor for each block of 256 inputs; so are they kept.
+Nothing is rounded: codes, scales and minimums are the file's, in its types. Formats whose names end in K state scales
+and minimums in bytes, times a factor for each block of 256 inputs; so are they kept.
 """
 
 import dataclasses
@@ -16,12 +16,12 @@ GROUP = 32  # inputs with one scale, in most formats
 class Blocks:
     """A matrix [out, in] of codes. Each output has a scale, and a minimum if there are any, per group of inputs."""
 
-    codes: np.ndarray  # int8 [O, I]; from 0 to 15 if `is_narrow`
-    scales: np.ndarray  # float32 [O, I / group]; int8 with factors
+    codes: np.ndarray  # int8 [O, I]
+    scales: np.ndarray  # float32 or float16 [O, I / group]; int8 with factors
     minimums: np.ndarray | None  # as `scales`
-    is_narrow: bool  # a code fits 4 bits
-    factors: np.ndarray | None = None  # float32 [O, I / 256]: of scales, if these are bytes
-    floors: np.ndarray | None = None  # float32 [O, I / 256]: of minimums
+    bits: int  # 4: codes from 0 to 15; 6: from -32 to 31; 8
+    factors: np.ndarray | None = None  # float16 [O, I / 256]: of scales, if these are bytes
+    floors: np.ndarray | None = None  # float16 [O, I / 256]: of minimums
 
     @property
     def group(self) -> int:
@@ -36,40 +36,39 @@ class Blocks:
         }
         return Blocks(**changed)
 
-    def without_factors(self) -> "Blocks":
+    def in_float32(self) -> "Blocks":
         """The same with scales and minimums in float32."""
-        if self.factors is None:
-            return self
-        minimums = None if self.floors is None else self.minimums * _repeated(self.floors, self.minimums)
-        return Blocks(self.codes, self.scales * _repeated(self.factors, self.scales), minimums, self.is_narrow)
+        minimums = None if self.minimums is None else _whole(self.minimums, self.floors)
+        return Blocks(self.codes, _whole(self.scales, self.factors), minimums, self.bits)
 
     def numbers(self) -> np.ndarray:
         """The weights in float32."""
-        plain = self.without_factors()
+        plain = self.in_float32()
         minimums = 0 if plain.minimums is None else np.repeat(plain.minimums, self.group, axis=1)
         return self.codes * np.repeat(plain.scales, self.group, axis=1) + minimums
 
 
-def _repeated(field: np.ndarray, like: np.ndarray) -> np.ndarray:
-    """A number for each block as one for each group."""
-    return np.repeat(field, like.shape[1] // field.shape[1], axis=1)
+def _whole(field: np.ndarray, factors: np.ndarray | None) -> np.ndarray:
+    """Numbers, or bytes times the factors of their blocks, in float32."""
+    numbers = field.astype(np.float32)
+    return numbers if factors is None else numbers * np.repeat(factors, field.shape[1] // factors.shape[1], axis=1)
 
 
 def read(stored: np.ndarray, format: str, shape: tuple[int, int]) -> Blocks | None:
     """A matrix from its bytes in a GGUF file; None if its format has no codes with scales."""
     if format not in _FORMATS:
         return None
-    size, parse = _FORMATS[format]
+    bits, size, parse = _FORMATS[format]
     codes, *others = parse(stored.reshape(-1, size))
     fields = [None if field is None else field.reshape(shape[0], -1) for field in others]
     scales, minimums, factors, floors = fields + [None] * (4 - len(fields))
-    return Blocks(codes.reshape(shape).astype(np.int8), scales, minimums, format in _NARROW, factors, floors)
+    return Blocks(codes.reshape(shape).astype(np.int8), scales, minimums, bits, factors, floors)
 
 
 def joined(parts: dict[str, Blocks], join: Callable[[dict[str, np.ndarray]], np.ndarray]) -> Blocks:
     """One matrix of several: `join` joins their codes, scales and minimums, once these are alike in all parts."""
-    if any(part.factors is None for part in parts.values()):
-        parts = {name: part.without_factors() for name, part in parts.items()}
+    if len({part.scales.dtype for part in parts.values()}) > 1:
+        parts = {name: part.in_float32() for name, part in parts.items()}
     has_minimums = any(part.minimums is not None for part in parts.values())
     group = min(part.group for part in parts.values())
 
@@ -85,7 +84,7 @@ def joined(parts: dict[str, Blocks], join: Callable[[dict[str, np.ndarray]], np.
         each(lambda part: part.codes),
         each(lambda part: of_groups(part, part.scales)),
         each(lambda part: of_groups(part, part.minimums)) if has_minimums else None,
-        all(part.is_narrow for part in parts.values()),
+        max(part.bits for part in parts.values()),
         each(lambda part: part.factors) if has_factors else None,
         each(lambda part: np.zeros_like(part.factors) if part.floors is None else part.floors)
         if has_factors and has_minimums
@@ -98,24 +97,29 @@ Parsed = tuple[np.ndarray | None, ...]
 
 
 def _q4_0(blocks: np.ndarray) -> Parsed:
-    scales = _floats(blocks[:, :2])
+    scales = _numbers(blocks[:, :2])
+    with np.errstate(over="ignore"):
+        minimums = scales * np.float16(-8)
+    if np.isfinite(minimums).all():
+        return _halves(blocks[:, 2:]), scales, minimums
+    scales = scales.astype(np.float32)
     return _halves(blocks[:, 2:]), scales, -8 * scales
 
 
 def _q4_1(blocks: np.ndarray) -> Parsed:
-    return _halves(blocks[:, 4:]), _floats(blocks[:, :2]), _floats(blocks[:, 2:4])
+    return _halves(blocks[:, 4:]), _numbers(blocks[:, :2]), _numbers(blocks[:, 2:4])
 
 
 def _q5_0(blocks: np.ndarray) -> Parsed:
-    return (_halves(blocks[:, 6:]) | _fifth_bits(blocks[:, 2:6])).astype(np.int8) - 16, _floats(blocks[:, :2]), None
+    return (_halves(blocks[:, 6:]) | _fifth_bits(blocks[:, 2:6])).astype(np.int8) - 16, _numbers(blocks[:, :2]), None
 
 
 def _q5_1(blocks: np.ndarray) -> Parsed:
-    return _halves(blocks[:, 8:]) | _fifth_bits(blocks[:, 4:8]), _floats(blocks[:, :2]), _floats(blocks[:, 2:4])
+    return _halves(blocks[:, 8:]) | _fifth_bits(blocks[:, 4:8]), _numbers(blocks[:, :2]), _numbers(blocks[:, 2:4])
 
 
 def _q8_0(blocks: np.ndarray) -> Parsed:
-    return np.ascontiguousarray(blocks[:, 2:]).view(np.int8), _floats(blocks[:, :2]), None
+    return np.ascontiguousarray(blocks[:, 2:]).view(np.int8), _numbers(blocks[:, :2]), None
 
 
 def _q4_k(blocks: np.ndarray) -> Parsed:
@@ -135,7 +139,7 @@ def _q6_k(blocks: np.ndarray) -> Parsed:
     low = np.concatenate((low & 15, low >> 4), axis=2).reshape(-1, 2, 4, 32)
     high = high >> np.arange(0, 8, 2, dtype=np.uint8)[None, None, :, None] & 3
     scales = np.ascontiguousarray(blocks[:, 192:208]).view(np.int8)
-    return (low | high << 4).astype(np.int8) - 32, scales, None, _floats(blocks[:, 208:]), None
+    return (low | high << 4).astype(np.int8) - 32, scales, None, _numbers(blocks[:, 208:]), None
 
 
 def _scales_k(blocks: np.ndarray) -> Parsed:
@@ -144,12 +148,12 @@ def _scales_k(blocks: np.ndarray) -> Parsed:
     scales = np.concatenate((low & 63, high & 15 | low >> 6 << 4), axis=1)
     minimums = np.concatenate((middle & 63, high >> 4 | middle >> 6 << 4), axis=1)
     small = scales.astype(np.int8), minimums.astype(np.int8)
-    return *small, _floats(blocks[:, :2]), -_floats(blocks[:, 2:4])
+    return *small, _numbers(blocks[:, :2]), -_numbers(blocks[:, 2:4])
 
 
-def _floats(halves: np.ndarray) -> np.ndarray:
+def _numbers(halves: np.ndarray) -> np.ndarray:
     """Numbers of 16 bits, [N, 1]."""
-    return np.ascontiguousarray(halves).view(np.float16).astype(np.float32)
+    return np.ascontiguousarray(halves).view(np.float16)
 
 
 def _halves(stored: np.ndarray) -> np.ndarray:
@@ -162,15 +166,14 @@ def _fifth_bits(stored: np.ndarray) -> np.ndarray:
     return np.unpackbits(np.ascontiguousarray(stored), axis=1, bitorder="little") << 4
 
 
-# Bytes of a block, and what reads it.
-_FORMATS: dict[str, tuple[int, Callable[[np.ndarray], Parsed]]] = {
-    "Q4_0": (18, _q4_0),
-    "Q4_1": (20, _q4_1),
-    "Q5_0": (22, _q5_0),
-    "Q5_1": (24, _q5_1),
-    "Q8_0": (34, _q8_0),
-    "Q4_K": (144, _q4_k),
-    "Q5_K": (176, _q5_k),
-    "Q6_K": (210, _q6_k),
+# Bits of a code, bytes of a block, and what reads it.
+_FORMATS: dict[str, tuple[int, int, Callable[[np.ndarray], Parsed]]] = {
+    "Q4_0": (4, 18, _q4_0),
+    "Q4_1": (4, 20, _q4_1),
+    "Q5_0": (6, 22, _q5_0),
+    "Q5_1": (6, 24, _q5_1),
+    "Q8_0": (8, 34, _q8_0),
+    "Q4_K": (4, 144, _q4_k),
+    "Q5_K": (6, 176, _q5_k),
+    "Q6_K": (6, 210, _q6_k),
 }
-_NARROW = ("Q4_0", "Q4_1", "Q4_K")

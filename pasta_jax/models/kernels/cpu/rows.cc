@@ -2,9 +2,9 @@
 //
 // A decoding step reads every weight of a model for each of its few rows. Here they are read once for all rows. A
 // matrix is packed in panels of 32 outputs, [O/32][I][32]: a panel is one run of memory, and the sums of its 32 outputs
-// stay in registers for up to 8 rows while it is read. Weights may be bfloat16, or codes of 8 or 4 bits, decoded there. A sum
-// adds its products in the order of the inputs, whatever the number of rows and of threads, so a row's result doesn't
-// depend on its neighbours.
+// stay in registers for up to 8 rows while it is read. Weights may be bfloat16, or codes of 8, 6 or 4 bits, decoded
+// there; with VNNI, codes are multiplied as integers. A sum adds its products in the order of the inputs, whatever the
+// number of rows and of threads, so a row's result doesn't depend on its neighbours.
 //
 // Attention goes through the slots that a row sees, and no others: XLA's would compute all rows of all lanes with the
 // slots of the fullest one.
@@ -35,84 +35,25 @@
 #include "level.h"
 
 #if defined(__x86_64__)
-#define TARGET __attribute__((target("avx2,fma")))
+#define TARGET __attribute__((target("avx2,fma,f16c")))
 #define LEVEL avx2
 #define LANES 8
 #define SUMS 12
 #include "level.h"
 
-#define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")))
 #define LEVEL avx512
 #define LANES 16
 #define SUMS 16
 #include "level.h"
+#include "integers.h"
 #endif
+
+#include "multiply.h"
 
 namespace {
 
 namespace ffi = xla::ffi;
-
-using Panels = void (*)(const Matrix& w, const Rows& in, float* y, int64_t rows, int64_t outputs, int64_t first,
-                        int64_t last);
-using Dots = void (*)(const float* x, const float* matrix, float* y, int64_t rows, int64_t inputs, int64_t outputs);
-using Attend = void (*)(const Heads& heads);
-struct Level {
-  const char* name;
-  bool is_there;
-  Panels panels[4];  // by Kind
-  Dots dots;
-  Attend attend;
-};
-
-// Best last.
-Level* levels() {
-#define AT_LEVEL(name, is_there)                                                                             \
-  {#name,                                                                                                    \
-   is_there,                                                                                                 \
-   {name::panels<NUMBERS>, name::panels<BYTES>, name::panels<NIBBLES>, name::panels<HALVES>},                \
-   name::dots,                                                                                               \
-   name::attend}
-  static Level all[] = {
-      AT_LEVEL(portable, true),
-#if defined(__x86_64__)
-      AT_LEVEL(avx2, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")),
-      AT_LEVEL(avx512, __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")),
-#endif
-      {nullptr, false, {}, nullptr, nullptr},
-  };
-#undef AT_LEVEL
-  return all;
-}
-
-std::atomic<const Level*> chosen{nullptr};
-
-// `a` [rank][I]: the inputs' half of the matrix's low-rank pair.
-void multiply(const float* x, const Matrix& w, const float* a, float* y, int64_t rows, int64_t outputs) {
-  const Level* level = chosen.load();
-  Rows in{x, nullptr, nullptr, w.inputs, w.has_codes() ? w.inputs / w.group : 0, w.rank};
-  thread_local std::vector<float> totals, down;
-  if (w.has_minimums()) {
-    totals.resize(rows * in.groups);
-    for (int64_t at = 0; at < rows * in.groups; ++at) {
-      float total = 0;
-      for (int64_t i = 0; i < w.group; ++i) total += x[at * w.group + i];
-      totals[at] = total;
-    }
-    in.totals = totals.data();
-  }
-  if (w.rank != 0) {
-    down.resize(rows * w.rank);
-    level->dots(x, a, down.data(), rows, w.inputs, w.rank);
-    in.down = down.data();
-  }
-  const int64_t count = (outputs + PANEL - 1) / PANEL;
-  // Small parts: a thread that is late, or not there, leaves its share to the others.
-  const int64_t share = std::max<int64_t>(1, count / 32);
-  pool().run((count + share - 1) / share, [=, &w](int64_t part) {
-    level->panels[w.kind](w, in, y, rows, outputs, part * share, std::min(count, (part + 1) * share));
-  });
-}
 
 using Dimensions = ffi::Span<const int64_t>;
 
@@ -136,51 +77,58 @@ ffi::Error product(ffi::BufferR2<ffi::F32> x, ffi::AnyBuffer w, ffi::ResultBuffe
   matrix.numbers = static_cast<const float*>(w.untyped_data());
   matrix.halves = static_cast<const uint16_t*>(w.untyped_data());
   matrix.inputs = xs[1];
-  multiply(x.typed_data(), matrix, nullptr, y->typed_data(), xs[0], ys[1]);
+  multiply(x.typed_data(), matrix, nullptr, y->typed_data(), xs[0], ys[1], 32);
   return ffi::Error::Success();
+}
+
+// A matrix's scales, or its minimums; none without elements. `factors` have none unless these are bytes.
+ffi::ErrorOr<Scales> scales_of(ffi::AnyBuffer stored, ffi::AnyBuffer factors, int64_t panels, int64_t groups) {
+  const auto sizes = stored.dimensions(), of_blocks = factors.dimensions();
+  const auto type = stored.element_type();
+  Scales scales{};
+  if (stored.element_count() == 0) return scales;
+  if (sizes.size() != 3 || !are(sizes, panels, groups, PANEL)) return ffi::Unexpected(unfit());
+  if (type == ffi::F32) scales.numbers = static_cast<const float*>(stored.untyped_data());
+  if (type == ffi::F16) scales.halves = static_cast<const uint16_t*>(stored.untyped_data());
+  if (type == ffi::S8) {
+    if (factors.element_type() != ffi::F16 || of_blocks.size() != 3 || of_blocks[1] < 1 || groups % of_blocks[1] != 0 ||
+        !are(of_blocks, panels, of_blocks[1], PANEL)) {
+      return ffi::Unexpected(unfit());
+    }
+    scales.small = static_cast<const int8_t*>(stored.untyped_data());
+    scales.factors = static_cast<const uint16_t*>(factors.untyped_data());
+  }
+  if (!scales.are_there() || (type != ffi::S8 && factors.element_count() != 0)) return ffi::Unexpected(unfit());
+  return scales;
 }
 
 // `minimums`, `factors`, `floors`, `a` and `b` are empty where the matrix has none.
 ffi::Error coded_product(ffi::BufferR2<ffi::F32> x, ffi::AnyBuffer codes, ffi::AnyBuffer scales,
-                         ffi::AnyBuffer minimums, ffi::BufferR3<ffi::F32> factors, ffi::BufferR3<ffi::F32> floors,
-                         ffi::BufferR2<ffi::F32> a, ffi::BufferR3<ffi::F32> b, ffi::ResultBufferR2<ffi::F32> y) {
+                         ffi::AnyBuffer minimums, ffi::AnyBuffer factors, ffi::AnyBuffer floors,
+                         ffi::BufferR2<ffi::F32> a, ffi::BufferR3<ffi::F32> b, ffi::BufferR0<ffi::S32> bits,
+                         ffi::ResultBufferR2<ffi::F32> y) {
   const auto xs = x.dimensions(), ss = scales.dimensions(), ys = y->dimensions(), cs = codes.dimensions();
-  const auto fs = factors.dimensions();
-  const bool is_small = factors.element_count() != 0;
-  const auto type = is_small ? ffi::S8 : ffi::F32;
   const int64_t panels = (ys[1] + PANEL - 1) / PANEL, inputs = xs[1], rank = a.dimensions()[0];
-  const bool is_narrow = codes.element_type() == ffi::U32;
-  if (ss.size() != 3 || minimums.dimensions().size() != 3 || scales.element_type() != type ||
-      (minimums.element_count() != 0 && minimums.element_type() != type) ||
-      (is_small && (fs[1] < 1 || inputs % fs[1] != 0 || ss[1] % fs[1] != 0 || !are(fs, panels, fs[1], PANEL) ||
-                    (minimums.element_count() != 0 && !are(floors.dimensions(), panels, fs[1], PANEL))))) {
-    return unfit();
-  }
-  if (xs[0] != ys[0] || cs.size() != 3 || !(is_narrow || codes.element_type() == ffi::S8) || ss[1] < 1 ||
-      inputs % ss[1] != 0 || inputs / ss[1] % WORD != 0 || !are(ss, panels, ss[1], PANEL) ||
-      !are(cs, panels, is_narrow ? inputs / WORD : inputs, PANEL) ||
-      !(minimums.element_count() == 0 || are(minimums.dimensions(), panels, ss[1], PANEL)) ||
+  if (xs[0] != ys[0] || codes.element_type() != ffi::U32 || cs.size() != 4 || ss.size() != 3 || ss[1] < 1 || inputs % ss[1] != 0 || inputs / ss[1] % STEP != 0 ||
       !(rank == 0 || (a.dimensions()[1] == inputs && are(b.dimensions(), panels, rank, PANEL)))) {
     return unfit();
   }
   Matrix matrix{};
-  matrix.kind = is_narrow ? NIBBLES : BYTES;
-  matrix.bytes = static_cast<const int8_t*>(codes.untyped_data());
-  matrix.nibbles = static_cast<const uint32_t*>(codes.untyped_data());
-  const bool has_minimums = minimums.element_count() != 0;
-  if (is_small) {
-    matrix.small_scales = static_cast<const int8_t*>(scales.untyped_data());
-    matrix.small_minimums = has_minimums ? static_cast<const int8_t*>(minimums.untyped_data()) : nullptr;
-    matrix.factors = factors.typed_data();
-    matrix.floors = has_minimums ? floors.typed_data() : nullptr;
-    matrix.block = inputs / fs[1];
-  } else {
-    matrix.scales = static_cast<const float*>(scales.untyped_data());
-    matrix.minimums = has_minimums ? static_cast<const float*>(minimums.untyped_data()) : nullptr;
+  for (Kind kind : {NIBBLES, SIXES, BYTES}) {
+    if (cs[2] == words_of(kind)) matrix.kind = kind;
   }
+  const auto of_scales = scales_of(scales, factors, panels, ss[1]);
+  const auto of_minimums = scales_of(minimums, floors, panels, ss[1]);
+  if (!matrix.has_codes() || cs[3] != PANEL || !are(cs, panels, inputs / STEP, words_of(matrix.kind)) || !of_scales || !of_scales->are_there() || !of_minimums ||
+      (of_minimums->small != nullptr && (of_scales->small == nullptr || factors.dimensions()[1] != floors.dimensions()[1]))) {
+    return unfit();
+  }
+  matrix.words = static_cast<const uint32_t*>(codes.untyped_data());
+  matrix.scales = *of_scales, matrix.minimums = *of_minimums;
   matrix.up = b.typed_data();
   matrix.inputs = inputs, matrix.group = inputs / ss[1], matrix.rank = rank;
-  multiply(x.typed_data(), matrix, a.typed_data(), y->typed_data(), xs[0], ys[1]);
+  matrix.block = of_scales->small == nullptr ? inputs : inputs / factors.dimensions()[1];
+  multiply(x.typed_data(), matrix, a.typed_data(), y->typed_data(), xs[0], ys[1], *bits.typed_data());
   return ffi::Error::Success();
 }
 
@@ -253,11 +201,16 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_coded_product, coded_product,
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::BufferR3<ffi::F32>>()
-                                  .Arg<ffi::BufferR3<ffi::F32>>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::BufferR2<ffi::F32>>()
                                   .Arg<ffi::BufferR3<ffi::F32>>()
+                                  .Arg<ffi::BufferR0<ffi::S32>>()
                                   .Ret<ffi::BufferR2<ffi::F32>>());
+
+struct Sizes {
+  int64_t rows, inputs, outputs, kind, group, block, rank, width, bits;
+};
 
 extern "C" {
 
@@ -284,30 +237,32 @@ void pasta_attend(const float* q, const float* k, const float* v, const bool* se
   attend({q, k, v, see, out, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], scale, cap});
 }
 
-// `kind` 0: numbers, 1: bytes, 2: nibbles, 3: halves; null pointers where there is nothing. With factors, scales and
-// minimums are bytes.
-void pasta_multiply(const float* x, int kind, const void* weights, const void* scales, const void* minimums,
-                    const float* factors, const float* floors, const float* a, const float* b, float* y,
+// The name of the instruction set in use.
+const char* pasta_level_name() { return chosen.load()->name; }
+
+// `kind` as in operands.h; `width`: the bits of scales and minimums, which are bytes with factors. Null pointers where
+// there is nothing.
+void pasta_multiply(const float* x, const void* weights, const void* scales, const void* minimums,
+                    const uint16_t* factors, const uint16_t* floors, const float* a, const float* b, float* y,
                     const int64_t* sizes) {
-  const int64_t rows = sizes[0], inputs = sizes[1], outputs = sizes[2], group = sizes[3], rank = sizes[4];
-  const bool is_small = factors != nullptr;
+  const auto [rows, inputs, outputs, kind, group, block, rank, width, bits] = *reinterpret_cast<const Sizes*>(sizes);
+  const auto of = [width = width](const void* stored, const uint16_t* factors) {
+    return Scales{width == 32 ? static_cast<const float*>(stored) : nullptr,
+                  width == 16 ? static_cast<const uint16_t*>(stored) : nullptr,
+                  width == 8 ? static_cast<const int8_t*>(stored) : nullptr, factors};
+  };
   const Matrix matrix{static_cast<Kind>(kind),
                       static_cast<const float*>(weights),
                       static_cast<const uint16_t*>(weights),
-                      static_cast<const int8_t*>(weights),
                       static_cast<const uint32_t*>(weights),
-                      is_small ? nullptr : static_cast<const float*>(scales),
-                      is_small ? nullptr : static_cast<const float*>(minimums),
-                      is_small ? static_cast<const int8_t*>(scales) : nullptr,
-                      is_small ? static_cast<const int8_t*>(minimums) : nullptr,
-                      factors,
-                      floors,
+                      of(scales, factors),
+                      of(minimums, floors),
                       b,
                       inputs,
                       group,
-                      sizes[5],
+                      block,
                       rank};
-  multiply(x, matrix, a, y, rows, outputs);
+  multiply(x, matrix, a, y, rows, outputs, bits);
 }
 
 }  // extern "C"

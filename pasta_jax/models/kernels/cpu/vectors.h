@@ -30,7 +30,7 @@ TARGET TOGETHER Vector halves(const uint16_t* from) {
 #endif
 }
 
-// Codes of 8 bits.
+// Small whole numbers.
 TARGET TOGETHER Vector bytes(const int8_t* from) {
 #if LANES == 16
   const Integers codes = (Integers)_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
@@ -43,14 +43,44 @@ TARGET TOGETHER Vector bytes(const int8_t* from) {
   return __builtin_convertvector(codes, Vector);
 }
 
-// The codes of 4 bits that begin at a bit of each word.
-TARGET TOGETHER Vector nibbles(Integers words, int bit) {
+// Numbers of 16 bits, of IEEE's kind.
+TARGET TOGETHER Vector short_numbers(const uint16_t* from) {
+#if LANES == 16
+  return (Vector)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+#elif LANES == 8
+  return (Vector)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+#else
+  Integers stored;
+  for (int i = 0; i < LANES; ++i) stored[i] = from[i];
+  const Integers size = (stored & 0x7fff) << 13, is_special = size >= 0x0f800000;
+  // As a float of the same bits it is 2^112 too small; a product with that is exact, of subnormal ones too.
+  const Integers number = (Integers)((Vector)size * 0x1p112f);
+  return (Vector)((number & ~is_special) | ((size | 0x7f800000) & is_special) | (stored & 0x8000) << 16);
+#endif
+}
+
+// Scales or minimums of a group.
+TARGET TOGETHER Vector load(const Scales& from, int64_t group, int64_t block, int64_t at) {
+  if (from.small != nullptr) {
+    return bytes(from.small + group * PANEL + at) * short_numbers(from.factors + block * PANEL + at);
+  }
+  if (from.halves != nullptr) return short_numbers(from.halves + group * PANEL + at);
+  return load(from.numbers + group * PANEL + at);
+}
+
+// The codes of input n of STEP; `words`: those of a vector's outputs.
+template <Kind KIND>
+TARGET TOGETHER Vector codes(const Integers* words, int n) {
+  if (KIND == BYTES) return __builtin_convertvector(((words[n / 4] ^ 0x80808080) << (24 - n % 4 * 8)) >> 24, Vector);
+  const Integers low = words[n / 8] >> (n % 4 * 8 + n / 4 % 2 * 4);
 #if LANES == 16  // looks them up: neither a mask nor a conversion, as only the lowest bits of an index count
   const Vector table = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  return (Vector)_mm512_permutexvar_ps(_mm512_srli_epi32((__m512i)words, bit), (__m512)table);
-#else
-  return __builtin_convertvector((words >> bit) & 15, Vector);
+  if (KIND == NIBBLES) return (Vector)_mm512_permutexvar_ps((__m512i)low, (__m512)table);
 #endif
+  if (KIND == NIBBLES) return __builtin_convertvector(low & 15, Vector);
+  const int bit = n % 4 * 8 + n / 4 * 2;
+  const Integers high = bit >= 4 ? words[2] >> (bit - 4) : words[2] << (4 - bit);
+  return __builtin_convertvector(((low & 15) | (high & 48)) - 32, Vector);
 }
 
 TARGET TOGETHER float sum(Vector vector) {

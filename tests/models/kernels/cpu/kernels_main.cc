@@ -12,7 +12,7 @@
 
 extern "C" void pasta_threads(int);
 extern "C" int pasta_level(const char*);
-extern "C" void pasta_multiply(const float*, int, const void*, const void*, const void*, const float*, const float*,
+extern "C" void pasta_multiply(const float*, const void*, const void*, const void*, const uint16_t*, const uint16_t*,
                                const float*, const float*, float*, const int64_t*);
 extern "C" void pasta_attend(const float*, const float*, const float*, const bool*, float*, const int64_t*, float,
                              float);
@@ -25,9 +25,9 @@ int products(unsigned seed) {
     std::vector<float> x(rows * inputs), w(panels * inputs * 32), y(rows * outputs);
     for (float& value : x) value = next(200) / 100.f - 1;
     for (float& value : w) value = next(200) / 100.f - 1;
-    const int64_t plain[] = {rows, inputs, outputs, 1, 0, 0};
-    auto multiply = [&](int kind, const void* codes) {
-      pasta_multiply(x.data(), kind, codes, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, y.data(), plain);
+    auto multiply = [&](int kind, const void* panels) {
+      const int64_t plain[] = {rows, inputs, outputs, kind, inputs, inputs, 0, 32, 32};
+      pasta_multiply(x.data(), panels, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, y.data(), plain);
     };
     multiply(0, w.data());
     for (int r = 0; r < rows; ++r) {
@@ -39,24 +39,31 @@ int products(unsigned seed) {
     }
     const std::vector<uint16_t> halves(panels * inputs * 32, 0x4040);  // 3
     std::fill(x.begin(), x.end(), 1.f);
-    multiply(3, halves.data());
+    multiply(1, halves.data());
     for (float value : y) wrong += value != 3.f * inputs;
-    const int groups = 1 + next(3), group = 8 * (1 + next(5)), rank = next(4), coded = groups * group;
-    const std::vector<int8_t> bytes(panels * coded * 32, 3);
-    const std::vector<uint32_t> nibbles(panels * coded / 8 * 32, 0x33333333);
+    const int groups = 1 + next(3), group = 16 * (1 + next(5)), rank = next(4), coded = groups * group;
     const std::vector<float> scales(panels * groups * 32, 0.5f), minimums(panels * groups * 32, -1.f);
     const std::vector<float> ones(rows * coded, 1.f), a(rank * coded, 2.f), b(panels * rank * 32, 0.25f);
     const std::vector<int8_t> small(panels * groups * 32, 2), low(panels * groups * 32, 4);
-    const std::vector<float> factors(panels * groups * 32, 0.25f), floors(panels * groups * 32, -0.25f);
-    const int64_t of_codes[] = {rows, coded, outputs, group, rank, group * (next(2) ? groups : 1)};
-    for (int kind : {1, 2}) {
-      const void* codes = kind == 1 ? static_cast<const void*>(bytes.data()) : nibbles.data();
-      pasta_multiply(ones.data(), kind, codes, scales.data(), minimums.data(), nullptr, nullptr, a.data(), b.data(),
-                     y.data(), of_codes);
-      for (float value : y) wrong += value != 0.5f * coded * (1 + rank);
-      pasta_multiply(ones.data(), kind, codes, small.data(), low.data(), factors.data(), floors.data(), a.data(),
-                     b.data(), y.data(), of_codes);
-      for (float value : y) wrong += value != 0.5f * coded * (1 + rank);
+    const std::vector<uint16_t> half(panels * groups * 32, 0x3800), less(panels * groups * 32, 0xbc00);  // 0.5 and -1
+    const int blocks = next(2) ? 1 : groups;
+    const std::vector<uint16_t> factors(panels * blocks * 32, 0x3400), floors(panels * blocks * 32, 0xb400);  // 0.25
+    for (int kind : {2, 3, 4}) {  // all codes are 3
+      std::vector<uint32_t> codes(panels * coded / 16 * kind * 32, kind == 4 ? 0x83838383 : 0x33333333);
+      for (size_t at = 0; kind == 3 && at < codes.size(); ++at) {
+        if (at / 32 % 3 == 2) codes[at] = 0xaaaaaaaa;
+      }
+      for (int bits : {8, 16, 32}) {
+        auto of_codes = [&](int width, const void* scales, const void* minimums, const uint16_t* factors,
+                            const uint16_t* floors) {
+          const int64_t sizes[] = {rows, coded, outputs, kind, group, coded / blocks, rank, width, bits};
+          pasta_multiply(ones.data(), codes.data(), scales, minimums, factors, floors, a.data(), b.data(), y.data(), sizes);
+          for (float value : y) wrong += std::abs(value - 0.5f * coded * (1 + rank)) > 1e-2f;
+        };
+        of_codes(32, scales.data(), minimums.data(), nullptr, nullptr);
+        of_codes(16, half.data(), less.data(), nullptr, nullptr);
+        of_codes(8, small.data(), low.data(), factors.data(), floors.data());
+      }
     }
     const int64_t sizes[] = {1 + next(3), 1 + next(3), 1 + next(3), 1 + next(5), 1 + next(60), 1 + next(70)};
     const int64_t queries = sizes[0] * sizes[1] * sizes[2] * sizes[3] * sizes[5];
@@ -72,7 +79,7 @@ int products(unsigned seed) {
 int main() {
   int wrong = 0, other = 0;
   unsigned seed = 0;
-  for (const char* level : {"portable", "avx2", "avx512"}) {
+  for (const char* level : {"portable", "avx2", "avx512", "vnni"}) {
     pasta_level(level);
     for (int threads : {1, 2, 8}) {
       pasta_threads(threads);

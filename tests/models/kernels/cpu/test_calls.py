@@ -18,7 +18,7 @@ from pasta_jax.models.kernels.cpu.calls import attend, by_codes, by_panels, of_b
 from pasta_jax.models.kernels.cpu.quantized import Blocks
 from tests import ROOT
 
-every_level = pytest.mark.parametrize("library", ["portable", "avx2", "avx512"], indirect=True)
+every_level = pytest.mark.parametrize("library", ["portable", "avx2", "avx512", "vnni"], indirect=True)
 
 
 @pytest.fixture
@@ -43,19 +43,22 @@ def at_any_address(array: np.ndarray, elements: int) -> np.ndarray:
     return copy
 
 
-def multiplied(library, x_NxI: np.ndarray, matrix: dict[str, np.ndarray], outputs: int, shift: int = 0) -> np.ndarray:
+def multiplied(
+    library, x_NxI: np.ndarray, matrix: dict[str, np.ndarray], outputs: int, shift: int = 0, bits: int = 32
+) -> np.ndarray:
     """The product by the library, which must write nothing else than the result."""
     rows, inputs = x_NxI.shape
     parts = {name: at_any_address(part, shift) for name, part in matrix.items()}
     weights = parts.get("panels", parts.get("codes"))
-    kind = {"float32": 0, "int8": 1, "uint32": 2, "bfloat16": 3}[weights.dtype.name]
-    group = inputs // parts["scales"].shape[1] if "scales" in parts else 1
-    block = inputs // parts["factors"].shape[1] if "factors" in parts else 0
-    sizes = np.array([rows, inputs, outputs, group, len(parts.get("a", ())), block], np.int64)
+    kind = {"float32": 0, "bfloat16": 1, "uint32": weights.shape[2]}[weights.dtype.name]  # see operands.h
+    group = inputs // parts["scales"].shape[1] if "scales" in parts else inputs
+    block = inputs // parts["factors"].shape[1] if "factors" in parts else inputs
+    width = parts["scales"].itemsize * 8 if "scales" in parts else 32
+    sizes = np.array([rows, inputs, outputs, kind, group, block, len(parts.get("a", ())), width, bits], np.int64)
     y = at_any_address(np.full(rows * outputs + 64, -7, np.float32), shift)
     others = [parts.get(name) for name in ("scales", "minimums", "factors", "floors", "a", "b")]
     x = at_any_address(x_NxI, shift)
-    library.pasta_multiply(pointer(x), kind, *map(pointer, (weights, *others, y[32:], sizes)))
+    library.pasta_multiply(pointer(x), *map(pointer, (weights, *others, y[32:], sizes)))
     assert (y[:32] == -7).all()
     assert (y[32 + rows * outputs :] == -7).all()
     return y[32 : 32 + rows * outputs].reshape(rows, outputs).copy()
@@ -86,43 +89,54 @@ def test_products_equal_numpys(library):
         np.testing.assert_array_equal(multiplied(library, x, plain(halves), outputs, case % 16), exact)
 
 
-def numbers(coded: dict[str, np.ndarray], outputs: int) -> np.ndarray:
-    """The matrix [out, in] that codes and scales stand for."""
-    panels = coded["codes"] * np.repeat(coded["scales"], 32, axis=1)
-    return panels.swapaxes(1, 2).reshape(-1, panels.shape[1])[:outputs]
-
-
 @every_level
 def test_products_of_codes_are_those_of_their_numbers(library):
+    """Inputs rounded to 16 or 8 bits err as much as their group's largest allows."""
     rng = np.random.default_rng(6)
-    for case in range(48):
+    for case in range(96):
         library.pasta_threads(case % 8 + 1)
         rows, groups, outputs, rank = (int(n) for n in rng.integers(1, (20, 8, 300, 9)))
-        matrix = random_blocks(rng, outputs, groups, (16, 32, 64)[case % 3], case % 2 == 0, case % 4 < 2)
+        group, bits, has_minimums = (16, 32, 64, 272)[case % 4], (4, 6, 8)[case % 3], case % 5 < 3
+        matrix = random_blocks(rng, outputs, groups, group, bits, has_minimums)
         if case % 7 < 4:
             matrix = with_factors(rng, matrix, next(blocks for blocks in (3, 2, 1) if groups % blocks == 0))
+        elif case % 7 < 6:
+            matrix = in_halves(matrix)
         pair = rng.standard_normal((rank, matrix.codes.shape[1]), np.float32), rng.standard_normal((outputs, rank))
         stored, meant = of_blocks(matrix), matrix.numbers().astype(np.float64)
+        x = rng.standard_normal((rows, matrix.codes.shape[1]), np.float32)
+        x[0, :group] = 0
+        expected, error = x @ meant.T, np.abs(x).sum(1).max() * np.abs(meant).max()
         if case % 5:
             stored |= {"a": pair[0], "b": by_panels(pair[1].astype(np.float32))}
-            meant += pair[1] @ pair[0]
-        x = rng.standard_normal((rows, matrix.codes.shape[1]), np.float32)
-        actual, expected = multiplied(library, x, stored, outputs, case % 16), x @ meant.T
-        np.testing.assert_allclose(actual, expected, rtol=0, atol=3e-6 * np.abs(x).sum(1).max() * np.abs(meant).max())
+            expected += x @ (pair[1] @ pair[0]).T
+            error = np.maximum(error, np.abs(x).sum(1).max() * np.abs(pair[1] @ pair[0]).max())
+        for inputs, rounding in ((32, 0), (16, 1 / 65024), (8, 1 / 254)):
+            actual = multiplied(library, x, stored, outputs, case % 16, inputs)
+            steps = np.abs(x).reshape(rows, groups, group).max(2).repeat(group, axis=1) * rounding
+            codes = np.abs(matrix.codes * np.repeat(matrix.in_float32().scales, group, axis=1))
+            np.testing.assert_array_less(np.abs(actual - expected), 3e-6 * error + 1.01 * steps @ codes.T + 1e-6)
 
 
-def random_blocks(rng, outputs: int, groups: int, group: int, is_narrow: bool, has_minimums: bool) -> Blocks:
+def random_blocks(rng, outputs: int, groups: int, group: int, bits: int, has_minimums: bool) -> Blocks:
     """A matrix of random codes; a group of its inputs is zero."""
-    low, high = (0, 16) if is_narrow else (-128, 128)
+    low, high = {4: (0, 16), 6: (-32, 32), 8: (-128, 128)}[bits]
     codes = rng.integers(low, high, (outputs, groups * group)).astype(np.int8)
     scales, minimums = rng.standard_normal((2, outputs, groups), np.float32)
     scales[rng.integers(outputs), 0] = 0
-    return Blocks(codes, scales, minimums if has_minimums else None, is_narrow)
+    return Blocks(codes, scales, minimums if has_minimums else None, bits)
+
+
+def in_halves(matrix: Blocks) -> Blocks:
+    """Scales and minimums in 16 bits, the smallest and the largest among them."""
+    matrix.scales[0, 0], matrix.scales[-1, -1] = 6e-8, -60000
+    minimums = None if matrix.minimums is None else matrix.minimums.astype(np.float16)
+    return dataclasses.replace(matrix, scales=matrix.scales.astype(np.float16), minimums=minimums)
 
 
 def with_factors(rng, matrix: Blocks, blocks: int) -> Blocks:
     """Other scales and minimums, in bytes with a factor for each block."""
-    factors, floors = rng.standard_normal((2, len(matrix.codes), blocks), np.float32) / 64
+    factors, floors = (rng.standard_normal((2, len(matrix.codes), blocks)) / 64).astype(np.float16)
     scales, minimums = rng.integers(-128, 128, (2, *matrix.scales.shape)).astype(np.int8)
     if matrix.minimums is None:
         return dataclasses.replace(matrix, scales=scales, factors=factors)
@@ -134,7 +148,7 @@ def test_a_matrix_of_numbers_as_codes_of_8_bits():
     matrix = rng.standard_normal((70, 96), np.float32)
     matrix[3, :32] = 0
     blocks = matrix.reshape(-1, 32)
-    error = np.abs(numbers(by_codes(matrix), 70).reshape(-1, 32) - blocks).max(axis=1)
+    error = np.abs(rows_of(by_codes(matrix), np.arange(70)).reshape(-1, 32) - blocks).max(axis=1)
     assert (error <= np.abs(blocks).max(axis=1) / 127 * 0.501).all()
 
 
@@ -144,24 +158,26 @@ def test_codes_of_8_bits_are_kept_as_they_are():
     codes[:, ::32] = 127  # as in Q8_0: the largest of a block has this code
     scales = rng.random((70, 2)).astype(np.float16).astype(np.float32)
     coded = by_codes(codes * np.repeat(scales, 32, axis=1))
-    np.testing.assert_array_equal(coded["codes"], by_panels(codes))
-    np.testing.assert_array_equal(coded["scales"], by_panels(scales))
+    expected = of_blocks(Blocks(codes, scales, None, bits=8))
+    jax.tree.map(np.testing.assert_array_equal, coded, expected)
 
 
-@pytest.mark.parametrize("kind", ["numbers", "halves", "bytes", "nibbles"])
-def test_a_row_depends_on_no_other_and_not_on_threads(kind, library):
+@pytest.mark.parametrize("bits", [8, 16, 32])
+@pytest.mark.parametrize("kind", ["numbers", "halves", 4, 6, 8])
+def test_a_row_depends_on_no_other_and_not_on_threads(kind, bits, library):
     rng = np.random.default_rng(1)
-    matrix = of_blocks(random_blocks(rng, 1000, 11, 32, kind == "nibbles", has_minimums=True))
-    matrix |= {"a": rng.standard_normal((5, 352), np.float32), "b": rng.standard_normal((32, 5, 32), np.float32)}
     x = rng.standard_normal((17, 352), np.float32)
     if kind in ("numbers", "halves"):
         dtype = np.float32 if kind == "numbers" else ml_dtypes.bfloat16
         matrix, x = plain(rng.standard_normal((1000, 333)).astype(dtype)), x[:, :333].copy()
-    alone = np.concatenate([multiplied(library, x[row : row + 1], matrix, 1000) for row in range(17)])
+    else:
+        matrix = of_blocks(random_blocks(rng, 1000, 11, 32, kind, has_minimums=True))
+        matrix |= {"a": rng.standard_normal((5, 352), np.float32), "b": rng.standard_normal((32, 5, 32), np.float32)}
+    alone = np.concatenate([multiplied(library, x[row : row + 1], matrix, 1000, bits=bits) for row in range(17)])
     for threads in range(1, 9):
         library.pasta_threads(threads)
-        for rows in (2, 3, 7, 8, 9, 17):
-            np.testing.assert_array_equal(multiplied(library, x[:rows], matrix, 1000), alone[:rows])
+        for rows in (2, 3, 4, 5, 6, 7, 8, 9, 17):
+            np.testing.assert_array_equal(multiplied(library, x[:rows], matrix, 1000, bits=bits), alone[:rows])
 
 
 def test_nan_and_infinity_stay_in_their_row_and_column(library):
@@ -173,8 +189,10 @@ def test_nan_and_infinity_stay_in_their_row_and_column(library):
     np.testing.assert_array_equal(multiplied(library, x, plain(matrix), 70), expected)
     scales = np.ones((70, 2), np.float32)
     scales[66, 1] = -np.inf
-    coded = of_blocks(Blocks(np.ones((70, 64), np.int8), scales, None, is_narrow=True))
-    np.testing.assert_array_equal(multiplied(library, x, coded, 70), expected)
+    for bits in (4, 6, 8):
+        coded = of_blocks(Blocks(np.ones((70, 64), np.int8), scales, None, bits))
+        for inputs in (8, 16, 32):
+            np.testing.assert_array_equal(multiplied(library, x, coded, 70, bits=inputs).round(4), expected)
 
 
 def test_several_callers_at_a_time(library):
@@ -203,7 +221,8 @@ lib.pasta_threads(4)
 x, w, y = ((ctypes.c_float * n)(*[1.0] * n) for n in (50, 500 * 1024, 1024))
 def product():
     ctypes.memset(y, 0, 4096)
-    lib.pasta_multiply(x, 0, w, None, None, None, None, None, None, y, (ctypes.c_int64 * 6)(1, 50, 1000, 1, 0, 0))
+    sizes = (ctypes.c_int64 * 9)(1, 50, 1000, 0, 50, 50, 0, 32, 32)
+    lib.pasta_multiply(x, w, None, None, None, None, None, None, y, sizes)
     return all(value == 50 for value in y[:1000])
 assert product()
 child = os.fork()
@@ -223,22 +242,20 @@ def test_a_fork_has_threads_of_its_own_and_all_exit(library):
 def test_the_product_in_a_program(library):
     rng = np.random.default_rng(3)
     x, matrix = rng.standard_normal((3, 64), np.float32), rng.standard_normal((50, 64), np.float32)
-    narrow, wide = (random_blocks(rng, 50, 2, 32, is_narrow, is_narrow) for is_narrow in (True, False))
+    coded = [random_blocks(rng, 50, 2, 32, bits, bits < 8) for bits in (4, 6, 8)]
+    coded += [with_factors(rng, coded[0], 1), with_factors(rng, coded[2], 2), in_halves(coded[1])]
     some = np.array([[0, 33], [49, 7]])
     for stored, meant in (
         (plain(matrix), matrix),
         (plain(matrix.astype(ml_dtypes.bfloat16)), matrix.astype(ml_dtypes.bfloat16).astype(np.float32)),
-        (by_codes(matrix), numbers(by_codes(matrix), 50)),
-        (of_blocks(narrow), narrow.numbers()),
-        (of_blocks(wide), wide.numbers()),
-        *((of_blocks(one), one.numbers()) for one in (with_factors(rng, narrow, 1), with_factors(rng, wide, 2))),
+        *((of_blocks(one) | {"bits": np.int32(32)}, one.numbers()) for one in coded),
     ):
         result = jax.jit(lambda x, stored: product(2 * x, stored, 50))(x, stored)
         error = 1e-5 * np.abs(meant).max()
         np.testing.assert_allclose(result, 2 * x @ meant.T, rtol=0, atol=2 * error)
         np.testing.assert_array_equal(rows_of(stored, some), meant[some])
         with pytest.raises(jax.errors.JaxRuntimeError, match="rows, panels and result don't fit"):
-            product(jnp.asarray(x), jax.tree.map(lambda part: jnp.asarray(part[:1]), stored), 50)
+            product(jnp.asarray(x), {name: jnp.asarray(part[:1] if part.ndim else part) for name, part in stored.items()}, 50)
         rows = rng.standard_normal((3, 64), np.float32)
         exact = stored | {"exact": by_panels(rows), "exact_at": np.arange(32, 35)}
         replaced = np.concatenate((meant[:32], rows, meant[35:]))
@@ -249,22 +266,24 @@ def test_the_product_in_a_program(library):
 @pytest.mark.parametrize(
     ("field", "shape", "dtype"),
     [
-        pytest.param("codes", (2, 8, 32), np.int32, id="codes of another type"),
-        pytest.param("codes", (2, 7, 32), np.uint32, id="codes of fewer inputs"),
-        pytest.param("codes", (2, 256), np.uint32, id="flat codes"),
+        pytest.param("codes", (2, 4, 2, 32), np.int32, id="codes of another type"),
+        pytest.param("codes", (2, 3, 2, 32), np.uint32, id="codes of fewer inputs"),
+        pytest.param("codes", (2, 4, 5, 32), np.uint32, id="codes of 10 bits"),
+        pytest.param("codes", (2, 8, 32), np.uint32, id="flat codes"),
         pytest.param("scales", (2, 3, 32), np.float32, id="groups that divide no inputs"),
-        pytest.param("scales", (2, 16, 32), np.float32, id="groups of four inputs"),
+        pytest.param("scales", (2, 8, 32), np.float32, id="groups of eight inputs"),
         pytest.param("scales", (2, 0, 32), np.float32, id="no groups"),
+        pytest.param("scales", (2, 2, 32), np.int32, id="scales of another type"),
         pytest.param("minimums", (2, 1, 32), np.float32, id="fewer minimums"),
         pytest.param("scales", (2, 2, 32), np.int8, id="bytes without factors"),
-        pytest.param("factors", (2, 1, 32), np.float32, id="factors of numbers"),
+        pytest.param("factors", (2, 1, 32), np.float16, id="factors of numbers"),
         pytest.param("a", (3, 32), np.float32, id="a pair of other inputs"),
         pytest.param("b", (2, 4, 32), np.float32, id="a pair of another rank"),
     ],
 )
 def test_fields_that_do_not_fit_are_refused(field, shape, dtype, library):
     """Beside a matrix [64, 64] of nibbles with 32 inputs in a group."""
-    matrix = of_blocks(random_blocks(np.random.default_rng(0), 64, 2, 32, is_narrow=True, has_minimums=True))
+    matrix = of_blocks(random_blocks(np.random.default_rng(0), 64, 2, 32, bits=4, has_minimums=True))
     matrix |= {"a": np.zeros((3, 64), np.float32), "b": np.zeros((2, 3, 32), np.float32)}
     x = np.zeros((1, 64), np.float32)
     product(x, matrix, 64)
