@@ -19,6 +19,8 @@ from pasta_jax.data.sources import read
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
+from pasta_jax.models.kernels.cpu.calls import path
+from pasta_jax.models.parameters import is_stacked
 from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.preference.candidates import Candidate, sample
 from pasta_jax.progress import say, track
@@ -62,6 +64,7 @@ def decode(settings: BenchmarkSettings, with_peers: bool) -> Report:
     theirs = {name: by_width(name, statistics.median) for name in runners if name != "ours"} or None
     return _about("decode", model) | {
         "slots": config.slots,
+        "products": products(model),
         "prompt": config.prompt,
         "rounds": config.rounds,
         "ms_per_step": step,
@@ -90,6 +93,7 @@ def prefill(settings: BenchmarkSettings, with_peers: bool) -> Report:
     medians = {name: {length: statistics.median(ms) for length, ms in of.items()} for name, of in times.items()}
     ours, theirs = medians.pop("ours"), medians
     return _about("prefill", model) | {
+        "products": products(model),
         "slots": config.slots,
         "rounds": config.rounds,
         "ms": {length: round(ms, 1) for length, ms in ours.items()},
@@ -97,6 +101,11 @@ def prefill(settings: BenchmarkSettings, with_peers: bool) -> Report:
         "peers": {name: {length: round(ms, 1) for length, ms in of.items()} for name, of in theirs.items()} or None,
         "ours_over_peer": _ratios(ours, theirs) or None,
     }
+
+
+def products(model: Model) -> str:
+    """What multiplies: the instruction set of our own kernels, or XLA."""
+    return "XLA" if is_stacked(model.params) else path(model.params["layers"][0]["out"])
 
 
 def _ratios(ours: dict[int, float], theirs: dict[str, dict[int, float]]) -> dict[str, dict[int, float]]:

@@ -22,7 +22,15 @@ from pasta_jax.models.parameters import Params
 from pasta_jax.weights.lazy import Deferred, read_now
 
 _FIX = "convert it again"
-_DTYPES = {"F32": "float32", "U32": "uint32", "I32": "int32", "I8": "int8", "U8": "uint8", "F16": "float16", "BF16": "bfloat16"}
+_DTYPES = {
+    "F32": "float32",
+    "U32": "uint32",
+    "I32": "int32",
+    "I8": "int8",
+    "U8": "uint8",
+    "F16": "float16",
+    "BF16": "bfloat16",
+}
 CONVERTER = 6  # raise it when the same file would yield other parameters
 
 

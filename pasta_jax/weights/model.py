@@ -44,6 +44,8 @@ class Model:
 
     @property
     def identity(self) -> str:
-        """What answers depend on of it: its name, its weights, and whether they are codes."""
+        """What answers depend on of it: its name, its weights, whether they are codes, and unusual bits of inputs."""
         codes = f" in {self.precision}" if self.precision in (BLOCKS, CODED) else ""
+        bits = self.params["layers"][0]["out"].get("bits") if codes else None
+        codes += "" if bits is None else f", inputs of {bits} bits"
         return f"{self.name} {self.fingerprint}{codes}"

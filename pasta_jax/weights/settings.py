@@ -23,8 +23,8 @@ class ModelSource:
     # (8 bits, on one CPU), q4 (the blocks of a quantised GGUF file as they are, on one CPU), or `auto`: q4 where
     # possible, else `platform`. Training uses the platform's.
     dtype: Literal["auto", "platform", "float32", "bfloat16", "q8", "q4"] = "auto"
-    # Of the inputs that q4 and q8 multiply as integers, on CPUs with VNNI: 16 is close to float32, with eight rows a third
-    # faster; 8 is faster still and loses about what llama.cpp does, some greedy tokens; 32 keeps float32
+    # Of the inputs that q4 and q8 multiply as integers, on CPUs with VNNI. 16 is close to float32, and faster with
+    # several rows; 8 is faster still, and changes some greedy tokens, as llama.cpp's 8 bits do; 32 keeps float32
     bits: Literal[8, 16, 32] = 16
     kernel: bool = True  # decode on the CPU with our own products of a few rows; False: with XLA's
 

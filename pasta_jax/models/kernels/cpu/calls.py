@@ -76,7 +76,9 @@ def of_blocks(blocks: Blocks) -> dict[str, np.ndarray]:
             low = codes & 15
             words = low[:, :, 0::2] | low[:, :, 1::2] << 4
         if blocks.bits == 6:
-            upper = np.bitwise_or.reduce(codes >> 4 << np.arange(0, 8, 2, dtype=np.uint8)[:, None], axis=2, keepdims=True)
+            upper = np.bitwise_or.reduce(
+                codes >> 4 << np.arange(0, 8, 2, dtype=np.uint8)[:, None], axis=2, keepdims=True
+            )
             words = np.concatenate((words, upper), axis=2)
         words_OxW[part] = np.ascontiguousarray(words).view("<u4")[..., 0]
     others = {name: getattr(blocks, name) for name in ("scales", "minimums", "factors", "floors")}
@@ -90,11 +92,19 @@ def holds_panels(leaves: Mapping[str, Any]) -> bool:
     return "panels" in leaves or "codes" in leaves
 
 
+def path(leaves: Mapping[str, Any]) -> str:
+    """What multiplies with a matrix's parameters: an instruction set of our own kernels, or XLA."""
+    if not holds_panels(leaves):
+        return "XLA"
+    level = library().pasta_level_name().decode()
+    return f"{level}, inputs of {leaves.get('bits', BITS)} bits" if level == "vnni" and "codes" in leaves else level
+
+
 def product(x_NxI, matrix: Mapping[str, Any], outputs: int):
     """x times a matrix in panels, of float32, bfloat16 or codes; [N, out] in float32.
 
-    With VNNI, codes are multiplied with inputs rounded to `bits`, 8 or 16, each group of inputs with a scale of its own;
-    32 leaves them as they are. A matrix of codes may have a low-rank pair, `a` [rank, in] and `b` in panels, which is
+    With VNNI, codes are multiplied with inputs rounded to `bits`, 8 or 16, each group of inputs with its own scale; 32
+    leaves them as they are. A matrix of codes may have a low-rank pair, `a` [rank, in] and `b` in panels, which is
     added. Any matrix may have rows `exact` in panels, which replace the outputs with the numbers `exact_at`, one after
     another.
     """

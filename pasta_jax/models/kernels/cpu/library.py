@@ -115,6 +115,7 @@ def library() -> ctypes.CDLL | None:
     except (PastaError, OSError) as error:
         say(f"decoding with XLA's products, which are slower with several rows: {error}")
         return None
+    loaded.pasta_level_name.restype = ctypes.c_char_p
     loaded.pasta_threads(cores())
     return loaded
 

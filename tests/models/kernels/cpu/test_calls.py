@@ -255,7 +255,11 @@ def test_the_product_in_a_program(library):
         np.testing.assert_allclose(result, 2 * x @ meant.T, rtol=0, atol=2 * error)
         np.testing.assert_array_equal(rows_of(stored, some), meant[some])
         with pytest.raises(jax.errors.JaxRuntimeError, match="rows, panels and result don't fit"):
-            product(jnp.asarray(x), {name: jnp.asarray(part[:1] if part.ndim else part) for name, part in stored.items()}, 50)
+            product(
+                jnp.asarray(x),
+                {name: jnp.asarray(part[:1] if part.ndim else part) for name, part in stored.items()},
+                50,
+            )
         rows = rng.standard_normal((3, 64), np.float32)
         exact = stored | {"exact": by_panels(rows), "exact_at": np.arange(32, 35)}
         replaced = np.concatenate((meant[:32], rows, meant[35:]))
