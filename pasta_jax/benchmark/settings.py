@@ -5,6 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from pasta_jax.fields.settings import FillOptions
 from pasta_jax.files.validated import (
     AboveZero,
     Lanes,
@@ -111,6 +112,16 @@ class LoadBenchmark:
 
 
 @dataclasses.dataclass(frozen=True)
+class FillBenchmark:
+    """Fields read out of texts with facts, made from a seed."""
+
+    facts: Annotated[tuple[Annotated[int, Meta(ge=1, le=32)], ...], Meta(min_length=1)] = (4, 8, 16, 32)
+    texts: Rounds = 4  # of each number of facts; all ways take turns on each
+    options: FillOptions = FillOptions(max_tokens=32)
+    seed: Seed = 0
+
+
+@dataclasses.dataclass(frozen=True)
 class ProfileBenchmark:
     """Where time goes; steps and programs are those of the other benchmarks."""
 
@@ -132,4 +143,5 @@ class BenchmarkSettings:
     serve: ServeBenchmark = ServeBenchmark()
     load: LoadBenchmark = LoadBenchmark()
     interpreter: InterpreterBenchmark = InterpreterBenchmark()
+    fill: FillBenchmark = FillBenchmark()
     profile: ProfileBenchmark = ProfileBenchmark()
