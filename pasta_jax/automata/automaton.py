@@ -132,11 +132,12 @@ def either(*parts: Automaton) -> Automaton:
     return whole
 
 
-def listed(item: Automaton, least: int, most: int | None) -> Automaton:
-    """A JSON list of items, `most` of them at most; None: any number."""
-    opening, gap, closing = texts([b"[", b"[ "]), texts([b",", b", "]), texts([b"]"])
+def listed(item: Automaton, least: int, most: int | None, brackets: bytes = b"[]") -> Automaton:
+    """A JSON list of items, `most` of them at most; None: any number. With other brackets, an object of properties."""
+    first_bracket, last_bracket = brackets[:1], brackets[1:]
+    opening, gap, closing = texts([first_bracket, first_bracket + b" "]), texts([b",", b", "]), texts([last_bracket])
     if most == 0:
-        return texts([b"[]"])
+        return texts([brackets])
     if most is not None:
         rest = closing
         for number in range(most, 1, -1):
@@ -144,22 +145,38 @@ def listed(item: Automaton, least: int, most: int | None) -> Automaton:
             rest = more if number <= least else either(closing, more)
         full = sequence(opening, item, rest)
     else:
-        first = sequence(opening, item, *[part for _ in range(least - 1) for part in (gap, item)])
-        full, (_, before, again, closed) = _beside([first, gap, item, closing])
-        for end in [*np.flatnonzero(first.accepts), *(again + np.flatnonzero(item.accepts))]:
-            _continue(full.next, end, before)
-            _continue(full.next, end, closed)
-        for end in before + np.flatnonzero(gap.accepts):
+        # The items before the last one that must be there, then one that repeats.
+        before = [part for _ in range(least - 1) for part in (item, gap)]
+        begun = sequence(opening, *before) if before else opening
+        full, (_, between, again, closed) = _beside([begun, gap, item, closing])
+        for end in [*np.flatnonzero(begun.accepts), *(between + np.flatnonzero(gap.accepts))]:
             _continue(full.next, end, again)
+        for end in again + np.flatnonzero(item.accepts):
+            _continue(full.next, end, between)
+            _continue(full.next, end, closed)
         accepts = np.zeros(full.states, bool)
         accepts[closed + np.flatnonzero(closing.accepts)] = True
         full = dataclasses.replace(full, accepts=accepts)
-    return full if least else _or_empty(full)
+    return full if least else _or_empty(full, brackets)
 
 
-def _or_empty(full: Automaton) -> Automaton:
+def _or_empty(full: Automaton, brackets: bytes) -> Automaton:
     """A list that may also be empty: its opening bracket may be followed by the closing one."""
-    whole, (_, closing) = _beside([full, texts([b"]"])])
-    after = int(whole.next[0, ord("[")])
+    whole, (_, closing) = _beside([full, texts([brackets[1:]])])
+    after = int(whole.next[0, brackets[0]])
     _continue(whole.next, after, closing)
     return whole
+
+
+def pruned(whole: Automaton) -> Automaton:
+    """Only the states that can be reached, in their order."""
+    seen, waiting = {0}, [0]
+    for state in waiting:
+        new = set(np.unique(whole.next[state]).tolist()) - seen - {-1}
+        seen |= new
+        waiting += sorted(new)
+    kept = np.array(sorted(seen))
+    new_number = np.full(whole.states + 1, -1, np.int32)
+    new_number[kept] = np.arange(len(kept))
+    columns = (getattr(whole, name)[kept] for name in ("accepts", "kind", "least", "most"))
+    return Automaton(new_number[whole.next[kept]], *columns)

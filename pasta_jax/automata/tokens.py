@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pasta_jax.automata.automaton import ESCAPED, INSIDE, OUTSIDE, UNLIMITED, Automaton
+from pasta_jax.automata.automaton import ESCAPED, INSIDE, OUTSIDE, UNLIMITED, Automaton, pruned
 from pasta_jax.automata.values import QUOTE
 from pasta_jax.automata.vocabulary import Pieces, begins_character
 from pasta_jax.errors import PastaError
@@ -49,7 +49,7 @@ def over_tokens(automaton: Automaton, pieces: Pieces, starts: Sequence[bytes] = 
     A value's last token may also bring what follows it in JSON: a space or line break, a comma or a closing brace, the
     next quote. Otherwise a model that writes '",' as one token would have to go on with the string.
     """
-    whole = _pruned(_with_tail(automaton))
+    whole = _with_tail(pruned(automaton))
     done = whole.accepts & (_core(whole) < 0).all(axis=1)
     begins = [whole.walk(text) for text in starts]
     table, number, ends_ok = whole.next, {}, np.ones(whole.states, bool)
@@ -128,20 +128,6 @@ def _with_tail(value: Automaton) -> Automaton:
         np.concatenate([value.least, none]),
         np.concatenate([value.most, none + UNLIMITED]),
     )
-
-
-def _pruned(whole: Automaton) -> Automaton:
-    """Only the states that can be reached, and the three of the tail, in their order."""
-    seen, waiting = {0, *range(whole.states - 3, whole.states)}, [0]
-    for state in waiting:
-        new = set(np.unique(whole.next[state]).tolist()) - seen - {-1}
-        seen |= new
-        waiting += sorted(new)
-    kept = np.array(sorted(seen))
-    new_number = np.full(whole.states + 1, -1, np.int32)
-    new_number[kept] = np.arange(len(kept))
-    columns = (getattr(whole, name)[kept] for name in ("accepts", "kind", "least", "most"))
-    return Automaton(new_number[whole.next[kept]], *columns)
 
 
 def _masks(

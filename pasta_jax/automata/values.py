@@ -18,6 +18,7 @@ from pasta_jax.automata.automaton import (
     Automaton,
     either,
     of_tables,
+    pruned,
     sequence,
     texts,
 )
@@ -115,17 +116,17 @@ def string(least: int = 0, most: int | None = None) -> Automaton:
         raise PastaError(f"minLength {least} is above maxLength {most}; lower it")
     quoted = _quoted(trusted("(?s:.)*"))
     if not least and most is None:
-        return quoted
+        return pruned(quoted)
     size = (quoted.states - 2) // 2
     kind = np.repeat([OUTSIDE, INSIDE, ESCAPED, OUTSIDE], [1, size, size, 1]).astype(np.uint8)
     least = np.where(kind == OUTSIDE, 0, least).astype(np.int32)
     most = np.where(kind == OUTSIDE, UNLIMITED, UNLIMITED if most is None else most).astype(np.int32)
-    return dataclasses.replace(quoted, kind=kind, least=least, most=most)
+    return pruned(dataclasses.replace(quoted, kind=kind, least=least, most=most))
 
 
 def formatted(name: str) -> Automaton:
     """A string of one of the FORMATS."""
-    return _quoted(trusted(FORMATS[name]))
+    return pruned(_quoted(trusted(FORMATS[name])))
 
 
 def matching(pattern: str) -> Automaton:
@@ -134,7 +135,7 @@ def matching(pattern: str) -> Automaton:
     inner = pattern[begins : len(pattern) - ends]
     if (begins or ends) and "|" in inner and not _is_group(inner):
         raise PastaError("pattern: alternatives beside ^ or $ are ambiguous; put them into a group, as ^(a|b)$")
-    return _quoted(untrusted(f"{'' if begins else '(?s:.)*'}(?:{inner}){'' if ends else '(?s:.)*'}"))
+    return pruned(_quoted(untrusted(f"{'' if begins else '(?s:.)*'}(?:{inner}){'' if ends else '(?s:.)*'}")))
 
 
 def _is_group(text: str) -> bool:

@@ -6,7 +6,6 @@ import functools
 import numpy as np
 
 from pasta_jax.automata.values import BACKSLASH, QUOTE
-from pasta_jax.errors import PastaError
 from pasta_jax.tokenizers.tokenizer import Tokenizer
 
 LONGEST = 32  # bytes of a token that may be part of a value; longer ones are runs of blanks and marks
@@ -42,8 +41,6 @@ def pieces(tokenizer: Tokenizer, vocab: int) -> Pieces:
     for stop in tokenizer.stop_ids:
         data[stop] = b""
     data += [b""] * (size - len(data))
-    if missing := [byte for byte in b'"' if bytes([byte]) not in data]:
-        raise PastaError(f"{tokenizer.name}: has no token for {chr(missing[0])!r}; its values can't be constrained")
     lengths = np.array([len(piece) for piece in data], np.int32)
     ids = np.array(sorted(np.flatnonzero(lengths).tolist(), key=data.__getitem__), np.int32)
     joined = b"".join(data[id].ljust(LONGEST, b"\0") for id in ids.tolist())
@@ -52,7 +49,7 @@ def pieces(tokenizer: Tokenizer, vocab: int) -> Pieces:
     for after in (0, 1):
         chars[after, ids], closes[after, ids] = _in_string(padded, lengths[ids], bool(after))
     return Pieces(
-        data=np.frombuffer(b"".join(data), np.uint8),
+        data=np.frombuffer(b"".join(data) or b"\0", np.uint8),
         start=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
         chars=chars,
         closes=closes,

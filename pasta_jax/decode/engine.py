@@ -11,7 +11,7 @@ from pasta_jax.decode.device_loop import DeviceLoop
 from pasta_jax.decode.generate import loop_spec, require_memory
 from pasta_jax.decode.prefill import PIECES
 from pasta_jax.decode.request import Event, Request, Result
-from pasta_jax.decode.settings import DecodeConfig
+from pasta_jax.decode.settings import DecodeConfig, Room
 from pasta_jax.errors import PastaError, one_line
 from pasta_jax.weights.model import Model
 
@@ -238,6 +238,7 @@ def open_engine(
     warm_up: bool,
     shares_prompts: bool = True,
     wait: bool = True,
+    guests: Room | None = None,
 ) -> Engine:
     """A running engine for a model; `config.slots` is the room of each request. `topics`: with rules for topics.
 
@@ -247,7 +248,7 @@ def open_engine(
     if not config.slots:
         raise PastaError("config.decoding.slots: 0; set the tokens that a request may take, its prompt included")
     slots = min(config.slots, model.config.context)
-    spec = loop_spec(model, config, slots, sequential=config.rows == 1, topics=topics)
+    spec = loop_spec(model, config, slots, sequential=config.rows == 1, topics=topics, guests=guests)
     require_memory(model, config.lanes, slots)
 
     def create() -> DeviceLoop:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 import jax
 
 from pasta_jax.decode.device_loop import DeviceLoop
-from pasta_jax.decode.guests import Room, room_for
+from pasta_jax.decode.guests import room_for
 from pasta_jax.decode.interpreter import Script
 from pasta_jax.decode.request import Event, Request, Result
-from pasta_jax.decode.settings import DecodeConfig
+from pasta_jax.decode.settings import DecodeConfig, Room
 from pasta_jax.decode.state import LoopSpec, empty_state
 from pasta_jax.decode.stop_texts import Reading
 from pasta_jax.decode.topics import limits_topics, topic_ids

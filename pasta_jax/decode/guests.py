@@ -19,17 +19,10 @@ from pasta_jax.automata.automaton import INSIDE, OUTSIDE, UNLIMITED
 from pasta_jax.automata.tokens import TokenAutomaton
 from pasta_jax.automata.values import QUOTE
 from pasta_jax.automata.vocabulary import Pieces, begins_character
+from pasta_jax.decode.settings import Room
 from pasta_jax.errors import PastaError
 
 FREE = -1  # the state of a thread without an automaton
-
-
-@dataclasses.dataclass(frozen=True)
-class Room:
-    """The sizes of a loop's tables for each lane: another value compiles another program."""
-
-    states: int  # S
-    masks: int  # K
 
 
 @jax.tree_util.register_dataclass
@@ -105,14 +98,19 @@ def room_for(automata: Sequence[TokenAutomaton]) -> Room:
     return Room(states, masks)
 
 
-def padded(automaton: TokenAutomaton, room: Room) -> Table:
-    """An automaton as a lane's part of the tables, on the host."""
+def require_room(automaton: TokenAutomaton, room: Room) -> None:
+    """Refuse an automaton that is too large for a loop."""
     states, masks = len(automaton.done), len(automaton.masks)
     if states > room.states or masks > room.masks:
         raise PastaError(
             f"the schema: needs {states} states and {masks} masks, but there is room for {room.states} and "
             f"{room.masks}; ask for less at a time"
         )
+
+
+def padded(automaton: TokenAutomaton, room: Room) -> Table:
+    """An automaton as a lane's part of the tables, on the host."""
+    require_room(automaton, room)
 
     def filled(array: np.ndarray, rows: int) -> np.ndarray:
         return np.pad(array, [(0, rows - len(array))] + [(0, 0)] * (array.ndim - 1))

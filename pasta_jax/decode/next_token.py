@@ -55,8 +55,13 @@ def next_token(
         repeats_NxV = of_lane(completing(state, logits_NxV.shape[1], spec)) & in_main_N[:, None]
         logits_NxV = jnp.where(repeats_NxV, FORBIDDEN, logits_NxV)
     if state.guests is not None:
-        may_follow_NxV = allowed(state.guests, of_lane(jnp.arange(state.lanes)), number, logits_NxV.shape[1])
-        logits_NxV = jnp.where(may_follow_NxV | ~guest_N[:, None], logits_NxV, FORBIDDEN)
+        lane_N, values_NxV = of_lane(jnp.arange(state.lanes)), logits_NxV
+
+        def held() -> jax.Array:
+            may_follow_NxV = allowed(state.guests, lane_N, number, values_NxV.shape[1])
+            return jnp.where(may_follow_NxV | ~guest_N[:, None], values_NxV, FORBIDDEN)
+
+        logits_NxV = jax.lax.cond(jnp.any(guest_N), held, lambda: values_NxV)
     token_N = draw(logits_NxV, rules_N, thread_N, flat(number_BxR))
     return token_N.reshape(slot_BxR.shape) if packed is None else packed.spread(token_N, state.lanes), full_BxR
 

@@ -25,6 +25,14 @@ class DecodeConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class Room:
+    """The sizes of a loop's automata for each lane: another value compiles another program."""
+
+    states: int  # S
+    masks: int  # K
+
+
+@dataclasses.dataclass(frozen=True)
 class AnswerSettings(Given):
     """How every system answers; None: the first one's own rule."""
 

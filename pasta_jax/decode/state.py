@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pasta_jax.decode.guests import Guests, Room
+from pasta_jax.decode.guests import Guests
+from pasta_jax.decode.settings import Room
 from pasta_jax.lang.structure import Positions
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.config import TransformerConfig

@@ -23,6 +23,7 @@ Schema = Mapping[str, Any]
 MOST_BYTES = 1 << 16  # of a schema as JSON
 MOST_FIELDS = 256
 DEEPEST = 16  # objects and lists within each other
+MOST_NESTED = 3  # levels of an object without a schema
 MOST_ITEMS = 64  # maxItems and minItems
 
 # Keywords without an effect on what is valid, or on what is written: all properties are, and no others.
@@ -112,6 +113,17 @@ def _form(text: str) -> Form:
     return _Reader(json.loads(text)).form()
 
 
+@functools.cache
+def anything() -> Form:
+    """Any JSON object, of MOST_NESTED objects and lists within each other at most."""
+    plain = (values.string(), values.number(), values.choice([True, False, None]))
+    value, found = either(*plain), texts([b"{}"])
+    for _ in range(MOST_NESTED):
+        found = listed(sequence(values.string(), texts([b":", b": "]), value), 0, None, b"{}")
+        value = either(*plain, listed(value, 0, None), found)
+    return Form((Leaf((), found, "object"),), ("", ""))
+
+
 class _Reader:
     """Reads one schema."""
 
@@ -138,12 +150,8 @@ class _Reader:
             return
         if len(self._leaves) == MOST_FIELDS:
             raise PastaError(f"{place}: the schema has more than {MOST_FIELDS} fields; ask for fewer at a time")
-        kind = "one of " + ", ".join(map(str, schema["enum"][:20])) if "enum" in schema else schema.get("type", "value")
-        form = schema.get("format")
-        shown = SHAPES.get(form) if isinstance(form, str) else None
-        parts = (kind if isinstance(kind, str) else " or ".join(map(str, kind)), shown)
-        about = ", ".join(str(part) for part in (*parts, schema.get("description")) if part)
-        self._leaves.append(Leaf(path, self._value(schema, place, depth, refs), about))
+        automaton = self._value(schema, place, depth, refs)  # checks what `_about` reads
+        self._leaves.append(Leaf(path, automaton, _about(schema)))
         self._around.append("")
 
     def _resolved(self, schema: Any, place: str, refs: frozenset[str]) -> tuple[dict[str, Any], frozenset[str]]:
@@ -157,12 +165,12 @@ class _Reader:
                 continue
             if "$ref" not in schema:
                 return schema, refs
-            name = schema["$ref"]
+            name = str(schema["$ref"])
             if name in refs:
                 raise PastaError(f"{place}: $ref {_shown(name)}: refers to itself; no finite automaton accepts that")
-            refs |= {str(name)}
+            refs |= {name}
             found: Any = self._root
-            for key in str(name).removeprefix("#").split("/")[1:] if str(name).startswith("#") else [None]:
+            for key in name.removeprefix("#").split("/")[1:] if name.startswith("#") else [None]:
                 found = (
                     found.get(key.replace("~1", "/").replace("~0", "~")) if key and isinstance(found, dict) else None
                 )
@@ -192,11 +200,11 @@ class _Reader:
                     raise PastaError(f"{name}: must be a list of 1 to 64 schemas")
                 return either(*(self._value(one, place, depth + 1, refs) for one in options))
         kinds = schema.get("type")
-        if isinstance(kinds, list) and kinds:
+        if isinstance(kinds, list) and kinds and all(isinstance(kind, str) for kind in kinds):
             one_of = [
                 {**{k: v for k, v in schema.items() if k in _KEYWORDS.get(kind, ())}, "type": kind} for kind in kinds
             ]
-            _refuse_others(schema, {"type"}.union(*(_KEYWORDS.get(str(kind), ()) for kind in kinds)))
+            _refuse_others(schema, {"type"}.union(*(_KEYWORDS.get(kind, ()) for kind in kinds)))
             return either(*(self._value(one, place, depth + 1, refs) for one in one_of))
         if not isinstance(kinds, str) or kinds not in _KEYWORDS:
             raise PastaError(f"type: {_shown(kinds)}; use one of {', '.join(_KEYWORDS)}")
@@ -226,6 +234,15 @@ class _Reader:
         return sequence(*parts, texts([b"}" if parts else b"{}"]))
 
 
+def _about(schema: dict[str, Any]) -> str:
+    """The type and description of a field, for a prompt."""
+    kinds, shape, description = schema.get("type", "value"), schema.get("format"), schema.get("description")
+    if "enum" in schema:
+        kinds = "one of " + ", ".join(map(str, schema["enum"][:20]))
+    parts = [kinds if isinstance(kinds, str) else " or ".join(kinds), SHAPES.get(shape) if shape else None]
+    return ", ".join(part for part in [*parts, description] if part and isinstance(part, str))
+
+
 def _string(schema: dict[str, Any]) -> Automaton:
     lengths = {"minLength", "maxLength"} & schema.keys()
     chosen = [name for name in ("pattern", "format") if name in schema]
@@ -236,7 +253,7 @@ def _string(schema: dict[str, Any]) -> Automaton:
             raise PastaError("pattern: must be text")
         return values.matching(schema["pattern"])
     if "format" in schema:
-        if schema["format"] not in values.FORMATS:
+        if schema["format"] not in list(values.FORMATS):
             raise PastaError(
                 f"format: {_shown(schema['format'])}; use one of {', '.join(values.FORMATS)}, or a pattern"
             )
@@ -290,7 +307,7 @@ def _properties(schema: dict[str, Any], place: str) -> dict[str, Any]:
     if not found and schema.get("additionalProperties") is not False:
         raise PastaError(f"{place}: an object without properties; name them")
     if isinstance(required := schema.get("required"), list) and (
-        missing := [one for one in required if one not in found]
+        missing := [one for one in required if one not in list(found)]
     ):
         raise PastaError(f"{place}: required {_shown(missing[0])}: not among the properties; describe it there")
     return found

@@ -21,6 +21,7 @@ from pasta_jax.serve.protocol import Body, Kind, Refusal, read_body
 from pasta_jax.serve.responses import ResponseWriter, read_response_body
 from pasta_jax.serve.service import Service
 from pasta_jax.serve.session import Session
+from pasta_jax.serve.structured import FieldsChoice
 from pasta_jax.view.style import css_variables
 
 PAGE = Path(__file__).with_name("chat.html")
@@ -78,9 +79,13 @@ POLICY = (
 async def complete(service: Service, kind: Kind, request: Request) -> Response:
     """Answer a request to one of the two endpoints that decode."""
     body = read_body(await content_of(request, service), kind)
-    requests = await asyncio.to_thread(service.requests_for, body, kind)
-    tags, own = service.model.tokenizer.tags, body.extension
-    choices = [Choice(tags, body.stops, own.threads) for _ in requests]
+    structure = await asyncio.to_thread(body.structure)
+    requests = await asyncio.to_thread(service.requests_for, body, kind, structure)
+    threads = body.extension.threads
+    if structure is None:
+        choices = [Choice(service.model.tokenizer.tags, body.stops, threads) for _ in requests]
+    else:
+        choices = [FieldsChoice(structure, service.model, (), threads) for _ in requests]
     steps = service.settings.stream_steps if body.stream else service.settings.batch_steps
     writer = Writer(kind, service.name, requests[0].rules.seed)
     session = Session(service, requests, choices, steps)
@@ -142,17 +147,25 @@ class Writer:
         answers = []
         for index, choice in enumerate(choices):
             message = {"role": "assistant", "content": choice.text, "refusal": None}
+            if called := called_by(choice):
+                message |= {"content": None, "tool_calls": [called | {"type": "function"}]}
             text = {"message": message} if self._chat else {"text": choice.text}
             end = {"finish_reason": choice.finish_reason, "logprobs": None, "pasta": choice.about()}
             answers.append({"index": index, **text, **end})
         return self._head | {"object": self._object, "choices": answers, "usage": usage(choices)} | self._seed
 
-    def opening(self, index: int) -> dict[str, Any]:
+    def opening(self, index: int, choice: Choice) -> dict[str, Any]:
         """The first piece of an answer."""
-        return self._piece(index, {"role": "assistant", "content": ""}, "", None) | self._seed
+        delta: dict[str, Any] = {"role": "assistant", "content": ""}
+        if called := called_by(choice):
+            delta |= {"content": None, "tool_calls": [called | {"index": 0, "type": "function"}]}
+        return self._piece(index, delta, "", None) | self._seed
 
-    def piece(self, index: int, delta: Delta) -> dict[str, Any]:
+    def piece(self, index: int, delta: Delta, choice: Choice) -> dict[str, Any]:
         """A piece of an answer."""
+        if called_by(choice) and delta.pasta is None:
+            call = {"index": 0, "function": {"arguments": delta.text}}
+            return self._piece(index, {"tool_calls": [call]}, "", None)
         more = {} if delta.pasta is None else {"pasta": delta.pasta}
         return self._piece(index, {"content": delta.text} | more, delta.text, None, {} if self._chat else more)
 
@@ -176,13 +189,21 @@ class Writer:
         return self._head | {"object": self._chunk, "choices": [choice]}
 
 
+def called_by(choice: Choice) -> dict[str, Any]:
+    """The call of a function that an answer is; empty: it is text."""
+    if not isinstance(choice, FieldsChoice) or choice.structure.function is None:
+        return {}
+    return {"id": choice.call_id, "function": {"name": choice.structure.function.name, "arguments": choice.text}}
+
+
 async def events_of(session: Session, writer: Writer, body: Body) -> AsyncIterator[bytes]:
     """The events of a stream."""
-    for index in range(len(session.choices)):
-        yield event(writer.opening(index))
+    for index, choice in enumerate(session.choices):
+        yield event(writer.opening(index, choice))
     try:
         async for index, deltas in session.deltas():
-            pieces, choice = [writer.piece(index, delta) for delta in deltas], session.choices[index]
+            choice = session.choices[index]
+            pieces = [writer.piece(index, delta, choice) for delta in deltas]
             if choice.ended:
                 pieces.append(writer.closing(index, choice))
             yield b"".join(map(event, pieces))

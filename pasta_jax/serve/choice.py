@@ -111,7 +111,9 @@ def usage(choices: Sequence[Choice]) -> dict[str, Any]:
     """OpenAI's counts of all answers to one prompt; steps and critical path are ours, also summed."""
     results = [choice.result for choice in choices if choice.result is not None]
     traces = [result.trace for result in results]
-    prompt, completion = len(traces[0].prompt_ids), sum(len(trace.token) for trace in traces)
+    prompt = results[0].given or len(traces[0].prompt_ids)
+    written = [sum(len(guest.ids) for guest in result.guests) for result in results]
+    completion = sum(own or len(trace.token) for own, trace in zip(written, traces, strict=True))
     return {
         "prompt_tokens": prompt,
         "prompt_tokens_details": {"cached_tokens": results[0].copied},

@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 from pasta_jax.decode.stop_texts import Stops, stop_texts
 from pasta_jax.errors import PastaError
 from pasta_jax.files.validated import Count, Positive, Share, located, parse_json
+from pasta_jax.serve.structured import ResponseFormat, Structure, Tool, ToolChoice, structure_of
 from pasta_jax.weights.rules import MODELS_OWN, Given, optional
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
@@ -34,6 +35,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "top_logprobs": (None, 0),
     "web_search_options": (None,),
 }
+STRUCTURE = ("response_format", "tools", "tool_choice")  # which only chat completions have
 # Fields that change no answer here.
 IGNORED = {
     "metadata", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_retention", "reasoning_effort",
@@ -93,6 +95,7 @@ Extension = msgspec.defstruct(
     "Extension",
     [
         ("threads", bool, False),  # the threads' own text, each with its topic, promised length and step
+        ("fork_fields", bool, True),  # the fields of a structured answer are threads; False: one text
         ("sequential", bool | None, None),  # without tags, for comparison; None: as the model was trained
         *optional(*OURS),
     ],
@@ -116,6 +119,9 @@ class Body:
     top_p: Share | None = None
     seed: Seed | None = None
     n: Choices | None = None
+    response_format: ResponseFormat | None = None
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
     pasta: Extension | None = None
 
     @property
@@ -127,6 +133,14 @@ class Body:
     def extension(self) -> Extension:
         """`pasta`, or its defaults."""
         return self.pasta or Extension()
+
+    def structure(self) -> Structure | None:
+        """The structure that it asks for; takes up to a second."""
+        try:
+            return structure_of(self.response_format, self.tools or (), self.tool_choice, self.extension.fork_fields)
+        except PastaError as error:
+            param = "tools" if self.tools else "response_format"
+            raise Refusal(str(error), code="invalid_schema", param=param) from None
 
     @property
     def rules(self) -> Given:
@@ -140,9 +154,12 @@ Kind = Literal["chat", "text"]
 
 def read_body(content: bytes, kind: Kind) -> Body:
     """The body of a request to chat completions or completions, checked; errors name the field."""
-    body = checked(content, Body, NEUTRAL | {"prompt" if kind == "chat" else "messages": ()}, IGNORED)
+    neutral = {name: values for name, values in NEUTRAL.items() if kind == "text" or name not in STRUCTURE}
+    body = checked(content, Body, neutral | {"prompt" if kind == "chat" else "messages": ()}, IGNORED)
     if body.extension.threads and body.stops:
         raise Refusal("stop: applies to the text in reading order, not to threads; drop stop or pasta.threads")
+    if body.stops and (body.tools or (body.response_format and body.response_format.type != "text")):
+        raise Refusal("stop: applies to text, not to fields; leave it out", param="stop")
     if body.stream_options is not None and not body.stream:
         raise Refusal("stream_options: applies to streams; set stream to true or leave it out", param="stream_options")
     return body

@@ -23,7 +23,8 @@ def run(settings: ServeSettings) -> None:
     host, port = listening.getsockname()[:2]
     if not is_loopback(host) and key is None:
         say(f"{host}: anyone who reaches this machine may use the model; set --config.key_variable to require a key")
-    model = load(settings.model, only_decoding=True, mesh=decoding_mesh(settings.mesh))
+    mesh = decoding_mesh(settings.mesh)
+    model = load(settings.model, only_decoding=True, mesh=mesh)
     sequential = model.positions is None if settings.request.sequential is None else settings.request.sequential
     require_rows(settings.decoding, sequential)
     with doing("compiling"):
@@ -34,6 +35,7 @@ def run(settings: ServeSettings) -> None:
             topics=True,
             warm_up=settings.warm_up,
             shares_prompts=settings.share_prompts,
+            guests=settings.limits.room if mesh is None else None,
         )
     service = Service(
         name=settings.name or model.name,

@@ -7,11 +7,14 @@ from typing import Any
 
 from pasta_jax.decode.engine import Engine
 from pasta_jax.decode.generate import require_rows, slots_for
+from pasta_jax.decode.guests import require_room
 from pasta_jax.decode.request import SEEDS, Request
 from pasta_jax.errors import PastaError
+from pasta_jax.models.settings import MeshSettings
 from pasta_jax.serve.metrics import Metrics
 from pasta_jax.serve.protocol import Body, Kind, Refusal, conversation, prompt_of
 from pasta_jax.serve.settings import ServeSettings
+from pasta_jax.serve.structured import Structure
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import filled
 
@@ -37,7 +40,7 @@ class Service:
         if name is not None and name != self.name:
             raise Refusal(f"model {name!r}: not served here; use {self.name!r}", 404, "model_not_found", param="model")
 
-    def requests_for(self, body: Body, kind: Kind) -> list[Request]:
+    def requests_for(self, body: Body, kind: Kind, structure: Structure | None = None) -> list[Request]:
         """One request for each answer that a body asks for. Reads the whole prompt, so call it in a thread."""
         self.require_model(body.model)
         count, decoding, limits = body.n or 1, self.settings.decoding, self.settings.limits
@@ -45,7 +48,7 @@ class Service:
             raise Refusal(f"n: {count}, at most {limits.choices} here; send several requests", param="n")
         if count > (room := decoding.lanes + limits.queue):
             raise Refusal(f"n: {count}, but this server has room for {room}; send several requests", param="n")
-        ids, text = self._prompt(body, kind)
+        ids, text = self._prompt(body, kind, structure)
         template, sequential = self.template, body.extension.sequential
         if sequential is not None:
             require_rows(decoding, sequential)
@@ -59,6 +62,11 @@ class Service:
             name="the prompt",
         )
         try:
+            if structure is not None:
+                if self.settings.mesh != MeshSettings():
+                    raise PastaError("structured answers: on one device only")
+                base = structure.request(self.model, ids, base, decoding.slots)
+                require_room(base.automaton, limits.room)
             slots_for(self.model, [base], decoding)
         except PastaError as error:
             field = "messages" if kind == "chat" else "prompt"
@@ -66,11 +74,14 @@ class Service:
         base = base.with_rules(seed=secrets.randbelow(SEEDS) if body.seed is None else body.seed % SEEDS)
         return [base.with_seed(number) for number in range(count)]
 
-    def _prompt(self, body: Body, kind: Kind) -> tuple[tuple[int, ...], str]:
+    def _prompt(self, body: Body, kind: Kind, structure: Structure | None) -> tuple[tuple[int, ...], str]:
         """The ids of the prompt, and its text for traces."""
         tokenizer = self.model.tokenizer
         if kind == "chat":
             messages = conversation(body.messages)
+            if structure is not None:
+                role, last = messages[-1]
+                messages[-1] = (role, structure.prompt(last))
             return tuple(tokenizer.chat(messages)), messages[-1][1]
         prompt = prompt_of(body)
         if isinstance(prompt, str):

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from pasta_jax.decode.settings import DecodeConfig, RequestSettings
+from pasta_jax.decode.settings import DecodeConfig, RequestSettings, Room
 from pasta_jax.files.validated import AboveZero, Count, Positive
 from pasta_jax.models.settings import MeshSettings
 from pasta_jax.weights.settings import ModelSource
@@ -21,9 +21,16 @@ class Limits:
     head_s: AboveZero = 20.0  # for a request's head to arrive; then its connection is closed
     stall_s: AboveZero = 60.0  # for a client that stops reading; then its connection is closed
     queue: Count = 64  # requests that wait for a lane; further ones are refused with 429
+    automaton_states: Annotated[int, Meta(ge=256, le=8192)] = 2048  # of an answer with a schema
+    automaton_masks: Annotated[int, Meta(ge=64, le=1024)] = 256  # likewise, of 19 KB each for each lane and 152k ids
     choices: Positive = 8  # answers to one prompt, `n`
     answer_s: AboveZero = 300.0  # for an answer, waiting included; then it ends where it is
     drain_s: AboveZero = 60.0  # for the answers that run when the server is told to stop
+
+    @property
+    def room(self) -> Room:
+        """Of automata."""
+        return Room(self.automaton_states, self.automaton_masks)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,135 @@
+"""Structured answers over HTTP, with OpenAI's own client: formats, functions, streams, and what is refused."""
+
+import json
+import socket
+import threading
+from typing import Literal
+
+import openai
+import pytest
+import uvicorn
+from pydantic import BaseModel
+
+from pasta_jax.decode.engine import open_engine
+from pasta_jax.decode.request import template
+from pasta_jax.decode.settings import DecodeConfig, RequestSettings
+from pasta_jax.serve.app import app_of
+from pasta_jax.serve.metrics import Metrics
+from pasta_jax.serve.service import Service
+from pasta_jax.serve.settings import Limits, ServeSettings
+from tests.helpers.few_programs import decode_with_few_programs
+from tests.helpers.traces import tiny_model
+
+QUESTION = [{"role": "user", "content": "who?"}]
+MODEL = "tiny"
+
+
+class Person(BaseModel):
+    kind: Literal["cat", "dog"]
+    age: int
+    nice: bool
+
+
+@pytest.fixture(scope="module")
+def client():
+    """OpenAI's client of a server in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        decode_with_few_programs(patch)
+        decoding = DecodeConfig(lanes=2, rows=4, slots=512)
+        settings = ServeSettings(decoding=decoding, limits=Limits(automaton_states=1024, automaton_masks=256))
+        model = tiny_model()
+        engine = open_engine(model, decoding, 8, topics=True, warm_up=False, guests=settings.limits.room)
+        own = template(RequestSettings(max_tokens=40), model.defaults, sequential=True)
+        service = Service(MODEL, model, engine, Metrics(engine), settings, own)
+        listening = socket.socket()
+        listening.bind(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(app_of(service), log_config=None, lifespan="off", ws="none"))
+        thread = threading.Thread(target=server.run, args=([listening],))
+        thread.start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+        with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=120) as client:
+            yield client
+        server.should_exit = True
+        thread.join()
+        engine.close(drain=False)
+
+
+def formatted(schema: dict) -> dict:
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
+
+
+@pytest.mark.parametrize("forks", [True, False])
+def test_a_pydantic_model_is_parsed_forked_and_not(client, forks):
+    extra = {"pasta": {"fork_fields": forks}}
+    answer = client.chat.completions.parse(
+        model=MODEL, messages=QUESTION, response_format=Person, temperature=1.5, seed=3, extra_body=extra, max_tokens=60
+    )
+    [choice] = answer.choices
+    assert choice.finish_reason == "stop"
+    assert isinstance(choice.message.parsed, Person)
+    assert choice.pasta["incomplete"] == []
+    assert choice.pasta["chunks"] == (3 if forks else 1)
+    assert answer.usage.completion_tokens > 3
+
+
+def test_a_stream_has_the_same_text_in_order(client):
+    given = {"model": MODEL, "messages": QUESTION, "temperature": 1.0, "seed": 5, "max_tokens": 20}
+    given["response_format"] = formatted(Person.model_json_schema())
+    whole = client.chat.completions.create(**given).choices[0].message.content
+    pieces = [piece.choices[0].delta.content or "" for piece in client.chat.completions.create(**given, stream=True)]
+    assert "".join(pieces) == whole
+    assert len([piece for piece in pieces if piece]) > 1
+    threads = client.chat.completions.create(**given, stream=True, extra_body={"pasta": {"threads": True}})
+    topics = {piece.choices[0].delta.pasta["topic"] for piece in threads if piece.choices[0].delta.content}
+    assert topics == {"kind", "age", "nice"}
+
+
+def test_what_is_cut_off_is_named(client):
+    schema = {"type": "object", "properties": {"kind": {"const": "x"}, "text": {"type": "string", "minLength": 50}}}
+    answer = client.chat.completions.create(
+        model=MODEL, messages=QUESTION, response_format=formatted(schema), max_tokens=5
+    )
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.choices[0].pasta["incomplete"] == ["text"]
+    assert answer.choices[0].message.content.startswith('{"kind": "x", "text": "')
+
+
+def test_any_object_is_json(client):
+    answer = client.chat.completions.create(
+        model=MODEL, messages=QUESTION, response_format={"type": "json_object"}, temperature=1.5, seed=1, max_tokens=300
+    )
+    if answer.choices[0].finish_reason == "stop":
+        assert isinstance(json.loads(answer.choices[0].message.content), dict)
+    assert answer.choices[0].message.content.startswith("{")
+
+
+def test_a_function_is_called_with_its_arguments(client):
+    tool = {"type": "function", "function": {"name": "adopt", "parameters": Person.model_json_schema()}}
+    given = {"model": MODEL, "messages": QUESTION, "tools": [tool], "temperature": 1.5, "max_tokens": 20}
+    given |= {"tool_choice": {"type": "function", "function": {"name": "adopt"}}, "seed": 1}
+    [choice] = client.chat.completions.create(**given).choices
+    [call] = choice.message.tool_calls
+    assert choice.finish_reason == "tool_calls"
+    assert call.function.name == "adopt"
+    Person.model_validate_json(call.function.arguments)
+    pieces = [piece.choices[0].delta for piece in client.chat.completions.create(**given, stream=True)]
+    calls = [one for piece in pieces for one in piece.tool_calls or []]
+    assert "".join(one.function.arguments or "" for one in calls) == call.function.arguments
+    assert [one.function.name for one in calls if one.function.name] == ["adopt"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"response_format": formatted({"type": "object", "properties": {"a": {"$ref": "#"}}})}, "refers to itself"),
+        ({"response_format": {"type": "json_schema"}}, "json_schema: missing"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": formatted({"enum": [f"{n:03}" + "x" * 9 for n in range(300)]})}, "room for 1024"),
+        ({"response_format": formatted(Person.model_json_schema()), "stop": ["x"]}, "stop"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tool_choice: a model here doesn't choose"),
+        ({"tool_choice": "required"}, "without tools"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_name(client, given, message):
+    with pytest.raises(openai.BadRequestError, match=message):
+        client.chat.completions.create(model=MODEL, messages=QUESTION, **given)
