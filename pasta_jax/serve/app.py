@@ -98,8 +98,12 @@ async def respond(service: Service, request: Request) -> Response:
     """Answer a request to /v1/responses."""
     asked = read_response_body(await content_of(request, service))
     body = asked.as_chat()
-    requests = await asyncio.to_thread(service.requests_for, body, "chat")
-    choice = Choice(service.model.tokenizer.tags, (), threads=True)
+    structure = await asyncio.to_thread(body.structure)
+    requests = await asyncio.to_thread(service.requests_for, body, "chat", structure)
+    if structure is None:
+        choice = Choice(service.model.tokenizer.tags, (), threads=True)
+    else:
+        choice = FieldsChoice(structure, service.model, (), threads=False)
     steps = service.settings.stream_steps if asked.stream else service.settings.batch_steps
     writer = ResponseWriter(service.name, asked, requests[0], choice)
     session = Session(service, requests, [choice], steps)

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any, Literal
 
+import msgspec
 from msgspec import Meta, Struct
 
 from pasta_jax.decode.request import Request
@@ -20,6 +21,7 @@ from pasta_jax.serve.choice import Choice, Delta, usage
 from pasta_jax.serve.delivery import event
 from pasta_jax.serve.protocol import IGNORED, ROLES, Body, Extension, Message, Refusal, Seed, checked
 from pasta_jax.serve.session import Session
+from pasta_jax.serve.structured import JsonSchema, ResponseFormat
 
 # Fields that ask for nothing at these values; at others they are refused.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -31,7 +33,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "prompt": (None,),
     "reasoning": (None, {}),
     "stream_options": (None, {"include_obfuscation": False}, {"include_obfuscation": True}),
-    "text": (None, {}, {"format": {"type": "text"}}),
     "tool_choice": (None, "none", "auto"),
     "tools": (None, []),
     "top_logprobs": (None, 0),
@@ -44,6 +45,23 @@ class InputPart(Struct):
 
     type: Literal["input_text", "output_text"]
     text: str
+
+
+class TextFormat(Struct, forbid_unknown_fields=True):
+    """What an answer's text is: `response_format` of chat completions, in another shape."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str = ""
+    schema: dict[str, Any] | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+class TextOptions(Struct, forbid_unknown_fields=True):
+    """The text of an answer."""
+
+    format: TextFormat | None = None
+    verbosity: str | None = None  # ignored
 
 
 class InputItem(Struct):
@@ -71,6 +89,7 @@ class ResponseBody:
     max_output_tokens: Positive | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Share | None = None
+    text: TextOptions | None = None
     seed: Seed | None = None  # ours: the Responses API has none
     pasta: Extension | None = None
 
@@ -83,9 +102,12 @@ class ResponseBody:
                 messages[-1] = Message("assistant", messages[-1].text + item.text)  # of one answer
             else:
                 messages.append(Message(item.role, item.text))
+        wanted = self.text and self.text.format
+        schema = wanted and wanted.schema and JsonSchema(wanted.name, wanted.schema)
         return Body(
             model=self.model,
             messages=messages,
+            response_format=wanted and ResponseFormat(wanted.type, schema or None),
             max_completion_tokens=self.max_output_tokens,
             temperature=self.temperature,
             top_p=self.top_p,
@@ -99,6 +121,9 @@ def read_response_body(content: bytes) -> ResponseBody:
     body = checked(content, ResponseBody, NEUTRAL, IGNORED)
     if not body.input:
         raise Refusal("input: missing or empty; write a question", param="input")
+    wanted = body.text and body.text.format
+    if wanted and wanted.type == "json_schema" and wanted.schema is None:
+        raise Refusal("text.format.schema: missing; add one", param="text")
     return body
 
 
@@ -133,12 +158,12 @@ class ResponseWriter:
         self._main: Item | None = None
         self._chunks: dict[int, Item] = {}
         self._numbers = itertools.count()
-        rules = request.rules
+        rules, text = request.rules, body.text or TextOptions(TextFormat("text"))
         self._head = {
             "id": f"resp_{uuid.uuid4().hex}", "object": "response", "created_at": int(time.time()), "model": model,
             "instructions": body.instructions, "max_output_tokens": body.max_output_tokens, "metadata": {},
             "parallel_tool_calls": True, "previous_response_id": None, "store": False, "temperature": rules.temperature,
-            "text": {"format": {"type": "text"}}, "tool_choice": "auto", "tools": [], "top_p": rules.top_p,
+            "text": msgspec.to_builtins(text), "tool_choice": "auto", "tools": [], "top_p": rules.top_p,
             "truncation": "disabled", "error": None, "incomplete_details": None,
         }  # fmt: skip
         self._seed = rules.seed
@@ -190,7 +215,7 @@ class ResponseWriter:
 
     def push(self, delta: Delta) -> Iterator[bytes]:
         """The events of what a thread adds."""
-        about = delta.pasta or {}
+        about = delta.pasta or {"thread": 0}  # of a structured answer, whose text comes in order
         thread = about["thread"]
         if thread == 0:
             if delta.text:

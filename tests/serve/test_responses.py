@@ -115,6 +115,7 @@ def test_a_conversation_goes_on_with_the_items_of_its_answer(server, client):
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
         ({"input": [{"type": "function_call_output", "role": "user", "content": "x"}]}, "input[0].type"),
         ({"temperature": 9}, "temperature"),
+        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema: missing"),
         ({"model": "other"}, "not served here"),
     ],
 )  # fmt: skip

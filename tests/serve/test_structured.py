@@ -72,6 +72,15 @@ def test_a_pydantic_model_is_parsed_forked_and_not(client, forks):
     assert answer.usage.completion_tokens > 3
 
 
+def test_the_responses_api_parses_the_same(client):
+    given = {"model": MODEL, "temperature": 1.0, "extra_body": {"seed": 5}}
+    parsed = client.responses.parse(**given, input="who?", text_format=Person, max_output_tokens=60)
+    chat = {"messages": QUESTION, "response_format": formatted(Person.model_json_schema()), "max_tokens": 60}
+    assert parsed.output_text == client.chat.completions.create(**given, **chat).choices[0].message.content
+    assert isinstance(parsed.output_parsed, Person)
+    assert [item.pasta for item in parsed.output] == [{"thread": 0}]
+
+
 def test_a_stream_has_the_same_text_in_order(client):
     given = {"model": MODEL, "messages": QUESTION, "temperature": 1.0, "seed": 5, "max_tokens": 20}
     given["response_format"] = formatted(Person.model_json_schema())
