@@ -17,6 +17,7 @@ pasta               also later turns and other packaged data, filtered by the fo
                     checkpoints/ were trained on; under two minutes on two CPU cores, 2,431 records
 own                 a model's own answers, with promises as long as their chunks; needs --config.source=<a file that
                     `launch.decode --prompts_file` wrote>; see docs/DATA.md
+answers             a model's sequential answers by their form, to teach that model (launch.teach)
 likelihood          weighs the chunks of an earlier run with SmolLM2; some 75 minutes on two CPU cores; needs
                     --config.records=runs/structure/records.jsonl
 openai, gemini      a language model behind an API; the key comes from the environment
@@ -66,6 +67,21 @@ def pasta() -> FormSettings:
 def own() -> FormSettings:
     """A model's own answers to prompts of its training, filtered like those that it was trained on."""
     return changed(pasta(), annotator="own", source="", later_turns=False)
+
+
+def answers() -> FormSettings:
+    """A model's sequential answers by their form, of any length; launch.teach has dropped evaluation prompts before."""
+    return changed(
+        pasta(),
+        source="",
+        later_turns=False,
+        prompt_words=(1, 10_000),
+        response_words=(1, 10_000),
+        drop_evaluation=False,
+        validation_percent=0,
+        model=ModelSource(),
+        form=dict(ascii=False, named=False),
+    )
 
 
 def likelihood() -> LikelihoodSettings:

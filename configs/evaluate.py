@@ -17,6 +17,8 @@ with and without a shared pool. smollm2 compares the first three only, or adapte
     python -m launch.evaluate --config=configs/evaluate.py:local --config.model.path=runs/mine \
         --config.baseline.path=runs/mine_baseline --config.prompts.file=questions.jsonl --workdir=runs/mine_evaluation
 
+taught is what launch.teach evaluates with: few prompts, some timed, with a quantised file's own blocks.
+
 ablation decodes with a part changed that the adapter was trained with: no topics, no syncs, other positions.
 --limit=80 takes 80 prompts of each set, those whose text has the smallest hash; a later run with more goes on from
 there. A killed run resumes. WORKDIR gets report.html, report.md and report.json, one record per answer, and the answers
@@ -55,6 +57,20 @@ def smollm2() -> EvaluateSettings:
 def local() -> EvaluateSettings:
     """Any models of docs/MODELS.md, or runs of training, at model.path and baseline.path."""
     return EvaluateSettings(model=ModelSource(dtype="platform"), baseline=ModelSource(dtype="platform"))
+
+
+def taught() -> EvaluateSettings:
+    """A taught model, itself with tags forbidden, and the model that it was."""
+    return changed(
+        local(),
+        model=dict(dtype="auto"),
+        baseline=dict(dtype="auto"),
+        decoding=dict(lanes=4, packed=()),
+        unmasked=0,
+        pairs=10,
+        timed=8,
+        rounds=1,
+    )
 
 
 def alpaca() -> EvaluateSettings:

@@ -23,6 +23,7 @@ local         any model of docs/MODELS.md at --config.model.path=<GGUF file, Hug
 pasta         what pasta_sft and baseline_sft were trained with, but for what the commands in docs/results/adapters.md
               change: SmolLM2 with an adapter, on records of launch.annotate's :pasta; 280 tokens per second on two
               CPU cores with AVX512-BF16, 180 with --config.train.products=float32, which suits other CPUs
+taught        how launch.teach trains: an adapter of any model, beside weights in bfloat16
 apar          the rival APAR from the same records with the same settings: forks without topics, lengths and joins
 gemma3_270m   Gemma 3 270M, all parameters, on such records
 gemma_7b      the paper's settings, on such records; needs --config.model.path=<folder with the weights>. Weights,
@@ -83,6 +84,19 @@ def pasta() -> SftSettings:
         weights=dict(bracket=2.0),
         defaults=dict(temperature=0.6, max_topic_words=3, distinct_topics=True, end_stray_chunks=True),
         every=dict(held_out=100, probe=0, save=50),
+    )
+
+
+def taught() -> SftSettings:
+    """How launch.teach trains an adapter."""
+    return changed(
+        pasta(),
+        model=dict(preset="", dtype="bfloat16"),
+        data=dict(lengths=(512,), held_out=0),
+        train=dict(remat=True, keep_products=True, warmup=5, learning_rate=7e-4),
+        weights=dict(legal=32.0, length=2.0),
+        every=dict(held_out=0, save=4, log=1),
+        keep=dict(newest=2),
     )
 
 

@@ -56,6 +56,8 @@ def _forked_refusal(limits: FormFilter, record: Record) -> str | None:
         return "equal topics"
     if any(cues.common(topic) for topic in topics):
         return "a topic without content"
+    if not limits.named:
+        return None
     chunks = [part for part in Program.parse(record.program).parts if isinstance(part, Chunk)]
     return None if all(_NAMED.match(chunk.text) for chunk in chunks) else "a chunk without a name"
 

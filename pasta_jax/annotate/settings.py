@@ -36,6 +36,7 @@ class FormFilter:
     """Which records are kept, by their form."""
 
     ascii: bool = False  # only ASCII texts, for a model that knows little but English
+    named: bool = True  # every chunk must begin with a name, as `Name: text`; a model of a billion needs that less
     max_chunks: Positive = 12
     max_chunk_tokens: Positive = 120
     min_speedup: Annotated[float, Meta(ge=1)] = 1.15  # theoretical, over the same answer without tags

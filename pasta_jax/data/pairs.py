@@ -7,6 +7,7 @@ import json
 SPEAKERS = {"human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant", "assistant": "assistant"}
 SPEAKERS |= {"bing": "assistant", "bard": "assistant", "model": "assistant", "chatbot": "assistant", "system": "system"}
 UNANSWERED = {"turns", "instruction_id_list"}  # fields of records that may lack an answer: MT-bench's, IFEval's
+ANSWERS_OF = "answers of "  # begins the source of what launch.decode wrote
 FORMATS = "instruction and output, question and response, prompt and text, conversations, or messages"
 
 
@@ -50,6 +51,8 @@ def parse_pair(row: object, source: str, place: str) -> Pair | Unreadable:
             raise _Invalid("a question and its answer must not be empty")
     except _Invalid as error:
         return Unreadable(place, *error.args)
+    if isinstance(row, dict) and isinstance(model := row.get("model"), str) and "text" in row:
+        source = f"{ANSWERS_OF}{model}"  # not the file's name: what counts is whose words they are
     return Pair.of(system, instruction, response, source, place)
 
 

@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pasta_jax.data.pairs import Pair
-from pasta_jax.data.sources import read
+from pasta_jax.data.sources import read, rows_of
 
 # 100 prompts of our own whose answers gain nothing from forks: facts, code, poems, letters, what-ifs in one paragraph,
 # translations, arithmetic, single sentences. None is in AlpacaEval, MT-bench, IFEval or the sources of training data.
 NO_FORK = Path(__file__).with_name("no_fork.jsonl")
+
+# 496 prompts of our own that ask for lists, steps, comparisons or several parts, to learn from. None is near one of
+# AlpacaEval, MT-bench, IFEval or NO_FORK.
+IN_PARTS = Path(__file__).with_name("in_parts.jsonl")
 
 LONGEST_REQUEST = 60  # words; a longer prompt mostly holds a text to work on, whose words say little about the task
 
@@ -48,6 +52,11 @@ _LIST = re.compile(
 def no_fork() -> list[str]:
     """The prompts of NO_FORK, in order."""
     return [pair.instruction for pair in read(str(NO_FORK)) if isinstance(pair, Pair)]
+
+
+def in_parts() -> list[str]:
+    """The prompts of IN_PARTS, in order."""
+    return [prompt for _, row in rows_of(str(IN_PARTS)) if isinstance(prompt := row["prompt"], str)]
 
 
 def by_hash(prompts: Sequence[str], count: int) -> list[str]:

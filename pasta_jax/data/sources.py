@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from pasta_jax.data.near import Near
-from pasta_jax.data.pairs import Pair, Unreadable, parse_pair, prompt_key
+from pasta_jax.data.pairs import ANSWERS_OF, Pair, Unreadable, parse_pair, prompt_key
 from pasta_jax.data.turns import later_pairs
 from pasta_jax.errors import PastaError
 from pasta_jax.files import packages
@@ -63,6 +63,8 @@ def license_of(source: str) -> str:
     """The terms of a source's texts."""
     if source == "toy":
         return "Apache-2.0"
+    if source.startswith(ANSWERS_OF):
+        return "as its model"
     return TERMS[source].license if source in TERMS else "unknown"
 
 
@@ -86,6 +88,8 @@ def _name(source: str) -> str:
 
 def origin(source: str) -> str:
     """Where a source comes from, and its terms, in a few words."""
+    if source.startswith(ANSWERS_OF):
+        return f"{source}, under the terms of that model"
     if source not in TERMS:
         return f"{source}: its terms are not recorded"
     return f"{TERMS[source].origin}; {TERMS[source].note or TERMS[source].license}"

@@ -154,11 +154,15 @@ def with_gate_and_up(layer: dict) -> dict:
     Of a few rows, both are computed in one product, and every second element of a result is gate's. To pick those of
     many rows, a TPU's compiler took more than 17 GB for Gemma 7B; here every second row of the weights is picked.
     """
-    gate_up = layer["gate_up"]
-    if "kernel" not in gate_up:
+    if "kernel" not in layer.get("gate_up", ()):
         return layer
+    others = {name: leaves for name, leaves in layer.items() if name != "gate_up"}
+    return others | gate_and_up(layer["gate_up"])
 
-    at = gate_up["kernel"].ndim - 2  # after the experts, in a mixture
+
+def gate_and_up(gate_up: dict) -> dict:
+    """The two matrices that are interleaved in one, with their biases and low-rank pairs, or these pairs alone."""
+    at = gate_up["kernel"].ndim - 2 if "kernel" in gate_up else 0  # after the experts, in a mixture
 
     def every_second(first: int) -> dict:
         def part(leaf: jax.Array) -> jax.Array:
@@ -167,8 +171,7 @@ def with_gate_and_up(layer: dict) -> dict:
 
         return {name: leaf if name == "lora_a" else part(leaf) for name, leaf in gate_up.items()}
 
-    others = {name: leaves for name, leaves in layer.items() if name != "gate_up"}
-    return others | {"gate": every_second(0), "up": every_second(1)}
+    return {"gate": every_second(0), "up": every_second(1)}
 
 
 def grow_rows(table_VxE: np.ndarray, vocab: int) -> np.ndarray:

@@ -8,11 +8,13 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
 from pasta_jax.models.config import Rope, TransformerConfig
 from pasta_jax.models.kernels.bfloat16 import row_product
 from pasta_jax.models.kernels.cpu.calls import holds_panels, product
 
+PRODUCT = "product"  # the name of a product with a kernel, for what a backward pass need not compute again
 kernel_init = nn.initializers.normal(stddev=0.02)
 
 
@@ -42,7 +44,7 @@ class Dense(nn.Module):
         if self.has_bias:
             bias = self.param("bias", nn.initializers.zeros_init(), self.outputs)
             y_NxO = y_NxO + bias.reshape(1, -1).astype(y_NxO.dtype)
-        return y_NxO.reshape(*lead, *self.outputs)
+        return checkpoint_name(y_NxO, PRODUCT).reshape(*lead, *self.outputs)
 
 
 class Weight(nn.Module):

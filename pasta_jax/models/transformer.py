@@ -16,7 +16,7 @@ from jax import lax
 
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.experts import mixture
-from pasta_jax.models.kernels.bfloat16 import is_mixed, mixed_attention, row_product
+from pasta_jax.models.kernels.bfloat16 import as_bfloat16, is_mixed, mixed_attention, row_product
 from pasta_jax.models.kernels.blocked import blocked_attention
 from pasta_jax.models.kernels.cpu.calls import attend as attend_visible
 from pasta_jax.models.kernels.cpu.calls import holds_panels, product, rows_of
@@ -24,6 +24,7 @@ from pasta_jax.models.kernels.pool_tpu import write_and_attend
 from pasta_jax.models.mask import HIDDEN, MaskSpec, PoolSpec
 from pasta_jax.models.parameters import is_stacked, with_gate_and_up
 from pasta_jax.models.parts import (
+    PRODUCT,
     Dense,
     RMSNorm,
     Stored,
@@ -143,6 +144,7 @@ def trunk(
     key_positions_BxS,
     cache: Cache | None = None,
     remat: bool = False,
+    keep_products: bool = False,
 ):
     """Final hidden states [B, T, E] and the cache's new KV (None without one).
 
@@ -195,11 +197,12 @@ def trunk(
                 out = attend_prefix(config, q, read, at, see, cache.prefixes, cache.fill, sinks)
             return out if packed is None else packed.pack(out)[None], written
 
-        params_l = params_l if cache is not None else with_gate_and_up(params_l)
+        params_l = params_l if cache is not None else with_gate_and_up(jax.tree.map(as_bfloat16, params_l))
         return Layer(config).apply({"params": params_l}, x, waves, attend)
 
     if remat:
-        layer = jax.checkpoint(layer)
+        policies = jax.checkpoint_policies
+        layer = jax.checkpoint(layer, policy=policies.save_only_these_names(PRODUCT) if keep_products else None)
     kv = None if cache is None else cache.kv
     if not is_stacked(params):
         pools = []  # of one layer each
@@ -258,6 +261,11 @@ def embedded(params, tokens_BxT):
         return rows_of(params["embed"], tokens_BxT)
     if "embed_columns" in params:
         return jnp.moveaxis(params["embed_columns"][:, tokens_BxT], 0, -1)
+    if "tags_at" in params:  # a frozen table, and trained rows beside it
+        rows, place_BxT = params["tag_rows"]["embed"], tokens_BxT - params["tags_at"]
+        is_tag_BxT = (place_BxT >= 0) & (place_BxT < len(rows))
+        others_BxTxE = lax.stop_gradient(params["embed"])[tokens_BxT].astype(rows.dtype)
+        return jnp.where(is_tag_BxT[..., None], rows[jnp.where(is_tag_BxT, place_BxT, 0)], others_BxTxE)
     return params["embed"][tokens_BxT]
 
 
@@ -273,6 +281,9 @@ def logits(params, config: TransformerConfig, x_BxTxE):
         logits_NxV = jnp.matmul(rows_NxE, params[f"{table}_columns"], preferred_element_type=jnp.float32)
     else:
         logits_NxV = row_product(rows_NxE, params[table], jnp.float32)
+    if "tags_at" in params:
+        of_tags = row_product(rows_NxE, params["tag_rows"][table], jnp.float32)
+        logits_NxV = lax.dynamic_update_slice_in_dim(logits_NxV, of_tags, params["tags_at"], axis=1)
     logits_NxV = scaled(logits_NxV, 1 / config.logit_divisor)
     return soft_cap(logits_NxV, config.logit_cap).reshape(lanes, length, -1)
 

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -84,20 +85,39 @@ class StopSignal:
 
         For the main thread; the former handlers are restored at the end. A signal that the process was started to
         ignore stays ignored: shells start background jobs so, because Ctrl-C is meant for the one in the foreground.
+        A thread reads the signals: Python calls handlers between two steps only, and a step may take minutes.
         """
         numbers = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN]
+        receive, send = os.pipe()
+        os.set_blocking(send, False)
 
-        def note(number: int, _: object) -> None:
-            self.number = number
-            for each in numbers:
-                signal.signal(each, signal.SIG_DFL)
-            message = f"{signal.Signals(number).name}: saving and stopping; a second signal ends without saving\n"
-            with contextlib.suppress(OSError):
-                os.write(STDERR, message.encode())  # print would fail if it interrupted another print
+        def note(number: int, _: object = None) -> None:
+            self.number = self.number or number
+
+        def read() -> None:
+            seen = 0
+            while number := os.read(receive, 1)[0]:
+                if number not in numbers:
+                    continue
+                seen += 1
+                if seen > 1:
+                    os._exit(128 + number)
+                note(number)
+                message = f"{signal.Signals(number).name}: saving and stopping; a second signal ends without saving\n"
+                with contextlib.suppress(OSError):
+                    os.write(STDERR, message.encode())  # print would fail if it interrupted another print
 
         former = {number: signal.signal(number, note) for number in numbers}
+        other = signal.set_wakeup_fd(send)
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
         try:
             yield lambda: self.number is not None
         finally:
+            signal.set_wakeup_fd(other)
             for number, handler in former.items():
                 signal.signal(number, handler)
+            os.write(send, b"\0")
+            reader.join()
+            os.close(receive)
+            os.close(send)

@@ -17,6 +17,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import NO_LABEL
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.config import TransformerConfig
+from pasta_jax.models.kernels.bfloat16 import BITS
 from pasta_jax.models.mask import EVERYTHING, MaskSpec
 from pasta_jax.models.transformer import logits, trunk
 from pasta_jax.train.legal import Grammar
@@ -47,6 +48,7 @@ class Scoring:
     block: int  # tokens per block of attention; 0: all at once, with the whole mask in memory
     remat: bool  # recompute each layer in the backward pass instead of storing its activations
     products: jnp.dtype  # of the factors in products with kernels and the head's table; sums have `dtype`
+    keep_products: bool = False  # with remat, keep the results of these products
 
     def __post_init__(self):
         if self.slice < 1:
@@ -54,14 +56,8 @@ class Scoring:
 
 
 def model_params(scoring: Scoring, trainable: Params, frozen: Params | None) -> Params:
-    """The model's parameters: the trainable ones, or frozen ones with the trainable adapter attached.
-
-    With an adapter, the tags' rows are also an entry of their own, for the head: its gradient is then that of 68 rows
-    instead of a whole table.
-    """
-    if frozen is None:
-        return trainable
-    return attach(frozen, trainable, scoring.tags) | {"tag_rows": trainable["tag_rows"]}
+    """The model's parameters: the trainable ones, or frozen ones with the trainable adapter attached."""
+    return trainable if frozen is None else attach(frozen, trainable, scoring.tags)
 
 
 def token_losses(scoring: Scoring, params: Params, batch: Batch) -> jax.Array:
@@ -77,11 +73,25 @@ def label_losses(scoring: Scoring, params: Params, batch: Batch, grammar: Gramma
 
 def _hidden(scoring: Scoring, params: Params, batch: Batch) -> jax.Array:
     """The final hidden states [B, T, E]."""
-    cast = jax.tree_util.tree_map_with_path(
-        lambda path, leaf: leaf.astype(scoring.products if path[-1].key == "kernel" else scoring.dtype), params
-    )
+    as_they_are = ("embed", "head", "tags_at") if "tags_at" in params else ()  # frozen tables aren't copied
+
+    def one(path, leaf):
+        if path[0].key in as_they_are or leaf.dtype == BITS:
+            return leaf
+        return leaf.astype(scoring.products if path[-1].key == "kernel" else scoring.dtype)
+
+    cast = jax.tree_util.tree_map_with_path(one, params)
     see = mask_spec(batch, scoring.block) if scoring.block else mask(batch)
-    x_BxTxE, _ = trunk(cast, scoring.config, batch.token, batch.position, see, batch.position, remat=scoring.remat)
+    x_BxTxE, _ = trunk(
+        cast,
+        scoring.config,
+        batch.token,
+        batch.position,
+        see,
+        batch.position,
+        remat=scoring.remat,
+        keep_products=scoring.keep_products,
+    )
     return x_BxTxE
 
 

@@ -73,6 +73,7 @@ class TrainingSettings:
     eps: AboveZero = 1e-8
     accumulate: Rows = 1  # parts of a batch, computed one after another to save memory
     remat: bool = True  # recompute each layer in the backward pass: less memory, a third more time
+    keep_products: bool = False  # with remat, keep the results of products with weights: a quarter of that time back
     block: SlotsOrNone = 0  # tokens per block of attention, n * 128 on a TPU; 0: a whole row, with its mask in memory
     slice: Slots = 256  # tokens of a row whose logits are in memory at a time
     # Of the factors in products with weights, on platforms that compute in float32: bfloat16 takes half the time on

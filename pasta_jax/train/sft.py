@@ -56,7 +56,7 @@ class Result:
     step: int  # optimizer steps done
     steps: int  # of the whole run
     metrics: dict[str, float]  # the latest value of each
-    model: Path | None  # folder of the trained model; None: stopped before the last step
+    model: Path | None  # folder of the trained model, or of its adapter if that is all; None: stopped before the end
 
 
 def run(
@@ -177,8 +177,10 @@ def probe_of(
     settings: SftSettings, model: Model, prompts: tuple[tuple[int, ...], ...]
 ) -> Callable[[Params, Params | None], dict[str, float]] | None:
     """Metrics of greedy answers to held-out prompts; None for a model that doesn't decode with tags."""
-    if settings.strip_tags or not prompts or settings.positions.policy == "oracle":
+    if settings.strip_tags or not prompts or settings.positions.policy == "oracle" or not settings.every.probe:
         return None
+    if model.is_narrow:
+        raise PastaError("config.every.probe: can't decode beside a base in bfloat16; set it to 0")
     decoding = DecodeConfig(lanes=len(prompts), rows=settings.probe.rows, slots=0)
 
     def metrics(params: Params, frozen: Params | None) -> dict[str, float]:

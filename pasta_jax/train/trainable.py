@@ -33,7 +33,8 @@ def scoring(settings: TrainingSettings, model: Model) -> Scoring:
     """How the model's log-probabilities are computed."""
     dtype = platform_dtype()
     products = product_dtype(settings.products, dtype, "config.train.products")
-    return Scoring(model.config, model.tokenizer.tags, dtype, settings.slice, settings.block, settings.remat, products)
+    about = settings.slice, settings.block, settings.remat, products, settings.keep_products
+    return Scoring(model.config, model.tokenizer.tags, dtype, *about)
 
 
 def product_dtype(products: str, dtype: jnp.dtype, field: str) -> jnp.dtype:
@@ -63,7 +64,7 @@ def load(model_source: ModelSource, adapter: AdapterSettings, seed: int, mesh: M
         # What is trained is float32; what stays frozen has the platform's dtype.
         return divide(source.load(model_source, dtype=jnp.float32, mesh=mesh), adapter, seed)
     if not model_source.adapter:
-        return divide(source.load(model_source, mesh=mesh), adapter, seed)
+        return divide(source.load_base(model_source, mesh=mesh), adapter, seed)
     base, params, about = source.load_with_adapter(model_source, mesh=mesh)
     _require_same_adapter(model_source.adapter, about, adapter)
     return Trainable(base, params, base.params)
@@ -103,6 +104,8 @@ def place(tree: Tree, mesh: Mesh | None) -> Tree:
 
 def merged(model: Model, params: Params, frozen: Params | None) -> Model:
     """The model ready for inference: its adapter merged into its kernels, in the platform's dtype."""
+    if model.is_narrow:
+        raise PastaError("config.model.dtype=bfloat16: can't be decoded with in training; set it to auto")
     params = params if frozen is None else merge(frozen, params, model.tokenizer.tags)
     params = jax.tree.map(lambda leaf: leaf.astype(platform_dtype()), params)
     return dataclasses.replace(model, params=to_decode_with(params))
@@ -111,15 +114,16 @@ def merged(model: Model, params: Params, frozen: Params | None) -> Model:
 def write(
     model: Model, params: Params, adapter: AdapterSettings, folder: Path, training: Training, figures: dict[str, float]
 ) -> Path:
-    """Write the trained model, an adapter also by itself; returns the model's folder.
+    """Write the trained model, an adapter also by itself, and beside a narrow base alone; returns the last's folder.
 
-    Both record the model's positions, and have a card. `params` are what was trained of the model. All processes call
+    All record the model's positions, and have a card. `params` are what was trained of the model. All processes call
     it, the first one writes.
     """
     params = gathered(params)
     base = gathered(model.params) if adapter.rank and jax.process_count() > 1 else model.params
+    target = folder / (ADAPTER if model.is_narrow else MODEL)
     if jax.process_index():
-        return folder / MODEL  # the first process writes it
+        return target  # the first process writes it
     figures = {name: value for name, value in figures.items() if math.isfinite(value)}
     tags_base, source = model.tokenizer.tags.base, model.source
     card = Card("model", model.name, model.positions, tags_base, training, figures, source=source)
@@ -127,7 +131,8 @@ def write(
         about = describe(model, adapter, model.positions)
         save_adapter(folder / ADAPTER, params, model, about, adapter.dtype, dataclasses.replace(card, kind="adapter"))
         params = rounded(params, adapter.dtype)  # so that the model is exactly base plus file
-        params = merge(jax.tree.map(jnp.asarray, base), params, model.tokenizer.tags)
-    export_model(dataclasses.replace(model, params=params), folder / MODEL, card)
-    say(f"wrote {folder / MODEL}")
-    return folder / MODEL
+    if target.name == MODEL:
+        params = merge(jax.tree.map(jnp.asarray, base), params, model.tokenizer.tags) if adapter.rank else params
+        export_model(dataclasses.replace(model, params=params), target, card)
+    say(f"wrote {target}")
+    return target

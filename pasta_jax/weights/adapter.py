@@ -24,7 +24,15 @@ from pasta_jax.files.atomic import write_json
 from pasta_jax.files.validated import AtLeastZero
 from pasta_jax.lang.structure import Positions
 from pasta_jax.lang.tags import NUM_TAGS, TagIds
-from pasta_jax.models.parameters import OF_EXPERTS, Params, is_stacked, map_layers, stack, unstack
+from pasta_jax.models.parameters import (
+    OF_EXPERTS,
+    Params,
+    gate_and_up,
+    is_stacked,
+    map_layers,
+    stack,
+    unstack,
+)
 from pasta_jax.tokenizers.tokenizer import tokenizer_fingerprint
 from pasta_jax.weights import card as cards
 from pasta_jax.weights import peft
@@ -59,7 +67,13 @@ def new_adapter(params: Params, adapter: AdapterSettings, tags: TagIds, seed: in
     def one(layer, lead: int):
         if "router" in layer and (of_experts := [name for name in adapter.targets if name in OF_EXPERTS]):
             raise PastaError(f"adapter targets {', '.join(of_experts)}: matrices of experts; set them to qkv, out")
-        return {name: pair(layer[name]["kernel"], lead) for name in adapter.targets}
+        return {name: pair(kernel_of(layer, name), lead) for name in adapter.targets}
+
+    def kernel_of(layer, name: str):
+        if name in layer:
+            return layer[name]["kernel"]
+        *several, outputs, inputs = layer["gate"]["kernel"].shape  # gate and up apart
+        return jax.ShapeDtypeStruct((*several, 2 * outputs, inputs), jnp.bfloat16)
 
     layers = params["layers"]
     rows = {
@@ -72,15 +86,22 @@ def new_adapter(params: Params, adapter: AdapterSettings, tags: TagIds, seed: in
 
 
 def attach(params: Params, adapter: Params, tags: TagIds) -> Params:
-    """Parameters with the adapter attached to the frozen kernels: for training."""
+    """Parameters with the adapter attached to the frozen kernels, and its rows beside the tables: for training.
+
+    A table with the rows written into it would be a copy of the table, and so would its gradient. Pairs have the dtype
+    that the model computes in: kernels may be narrower.
+    """
+    dtype = params["final_norm"]["weight"].dtype
 
     def join(layer, pairs):
+        if "gate" in layer and "gate_up" in pairs:
+            pairs = {name: pair for name, pair in pairs.items() if name != "gate_up"} | gate_and_up(pairs["gate_up"])
         return layer | {
-            name: layer[name] | {k: v.astype(layer[name]["kernel"].dtype) for k, v in pair.items()}
-            for name, pair in pairs.items()
+            name: layer[name] | {k: v.astype(dtype) for k, v in pair.items()} for name, pair in pairs.items()
         }
 
-    return params | {"layers": map_layers(join, params, adapter)} | _with_tag_rows(params, adapter, tags)
+    rows = {"tag_rows": adapter["tag_rows"], "tags_at": jnp.int32(tags.base)}
+    return params | {"layers": map_layers(join, params, adapter)} | rows
 
 
 def merge(params: Params, adapter: Params, tags: TagIds) -> Params:

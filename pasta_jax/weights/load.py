@@ -110,13 +110,16 @@ def difference(config: TransformerConfig, preset: TransformerConfig) -> str:
 def read_gguf(path: Path, form: str = "", deferred: bool = False) -> tuple[TransformerConfig, Params, str, Tokenizer]:
     """A GGUF file, with fresh rows for the tags, or in the form BLOCKS laid out to decode with, and its fingerprint.
 
-    Only the first call converts it; later ones read the cache; blocks are read where they are placed.
+    Only the first call converts it; later ones read the cache; blocks are read where they are placed. Deferred weights
+    that no cache holds are read from the file itself.
     """
     tokenizer = load_tokenizer(path)
     cached = converted.path_of(path, form)
     kept = converted.load(cached, deferred or bool(form))
     if kept is None:
-        kept = blocks_of(path, tokenizer) if form else (*convert_gguf(path, tokenizer), "")
+        kept = blocks_of(path, tokenizer) if form else (*convert_gguf(path, tokenizer, deferred), "")
+        if deferred and not form:
+            return *kept, tokenizer
         converted.save(cached, *kept)
         kept = (form and converted.load(cached, deferred=True)) or kept
     return *kept, tokenizer
@@ -134,12 +137,13 @@ def blocks_of(path: Path, tokenizer: Tokenizer) -> tuple[TransformerConfig, Para
     return config, blocks, fingerprint_of(config, params, tokenizer)
 
 
-def convert_gguf(path: Path, tokenizer: Tokenizer) -> tuple[TransformerConfig, Params]:
-    """The weights of a GGUF file without the cache."""
+def convert_gguf(path: Path, tokenizer: Tokenizer, deferred: bool = False) -> tuple[TransformerConfig, Params]:
+    """The weights of a GGUF file without the cache, perhaps to be read later."""
     gguf = GGUF.open(path)
     family, config = gguf_model.read_config(gguf)
     vocab = rows_for(config, tokenizer, path)
-    params = put_tag_rows(read_now(params_of(gguf, families.GGUF, family, config, vocab)), tokenizer)
+    params = params_of(gguf, families.GGUF, family, config, vocab)
+    params = put_tag_rows(params if deferred else read_now(params), tokenizer)
     return dataclasses.replace(config, vocab=vocab), params
 
 

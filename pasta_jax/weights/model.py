@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from pasta_jax.lang.structure import Positions
 from pasta_jax.models.config import TransformerConfig
+from pasta_jax.models.kernels.bfloat16 import BITS, NARROW
 from pasta_jax.models.parameters import Params
 from pasta_jax.tokenizers.tokenizer import Tokenizer
 from pasta_jax.weights.for_cpu import CODED
@@ -38,9 +39,16 @@ class Model:
     def precision(self) -> str:
         """How it holds its matrices: in a dtype, which may be narrower than its own, or as codes."""
         dtypes = {leaf.dtype for leaf in jax.tree.leaves(self.params["layers"])}
+        if BITS in dtypes:
+            return jnp.dtype(NARROW).name
         if all(jnp.issubdtype(dtype, jnp.floating) for dtype in dtypes):
             return min(dtypes, key=lambda dtype: dtype.itemsize).name
         return BLOCKS if "exact" in self.params["embed"] else CODED
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether it is laid out to train an adapter beside it and for nothing else (prepare.narrow)."""
+        return "gate" in self.params["layers"]
 
     @property
     def identity(self) -> str:

@@ -1,6 +1,8 @@
 """Prepare read weights for what they are for: training, or decoding on this device or on the devices of a mesh."""
 
 import dataclasses
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -11,12 +13,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
 from pasta_jax.errors import PastaError
+from pasta_jax.models.kernels.bfloat16 import BITS, NARROW
 from pasta_jax.models.kernels.cpu.calls import is_available
 from pasta_jax.models.kernels.cpu.huge_pages import on_large_pages
 from pasta_jax.models.parameters import Params, is_stacked, stack
 from pasta_jax.models.sharding import put, shardings
 from pasta_jax.progress import say
 from pasta_jax.weights.for_cpu import CODED, by_columns, in_panels, is_for_kernels
+from pasta_jax.weights.lazy import Deferred
 from pasta_jax.weights.model import Model
 
 
@@ -70,6 +74,48 @@ def to_device(
         return on_large_pages(in_panels(params, CODED if coded else dtype.name))
     params = jax.tree.map(lambda leaf: np.asarray(leaf, dtype), params)
     return on_large_pages(by_columns(params) if only_decoding and not stacked else params)
+
+
+def narrow(params: Params) -> Params:
+    """Unrolled host parameters to train an adapter beside on one CPU: kernels and tables in bfloat16, read when placed.
+
+    A kernel exists in float32 only while it is read. Layers are stacked, so that their activations need memory once:
+    of unrolled ones, XLA computes all again before it needs the first. Gate and up are apart, as training reads them.
+    """
+
+    if "router" in params["layers"][0]:
+        raise PastaError("config.model.dtype=bfloat16: not for a mixture of experts; set it to auto")
+
+    def table(leaf: Any) -> Deferred:
+        return Deferred(leaf.shape, lambda: np.asarray(leaf, NARROW), dtype=np.dtype(NARROW))
+
+    def joined(name: str, is_kernel: bool, leaves: Sequence[Any]) -> dict[str, Deferred]:
+        parts = ("gate", "up") if name == "gate_up" else (name,)
+        rows, *others = leaves[0].shape
+        shape = (len(leaves), rows // len(parts), *others)
+        dtype = np.dtype(NARROW if is_kernel else np.float32)
+
+        @functools.cache
+        def read() -> dict[str, np.ndarray]:
+            arrays = {part: np.empty(shape, dtype) for part in parts}
+            for l, leaf in enumerate(leaves):
+                array = np.asarray(leaf)
+                for first, part in enumerate(parts):
+                    arrays[part][l] = array[first :: len(parts)]
+            return {part: array.view(BITS) if is_kernel else array for part, array in arrays.items()}
+
+        # Each part is read once.
+        return {
+            part: Deferred(shape, lambda p=part: read().pop(p), dtype=BITS if is_kernel else dtype) for part in parts
+        }
+
+    layers: Params = {}
+    for name, leaves in params["layers"][0].items():
+        for key in leaves:
+            of_layers = [layer[name][key] for layer in params["layers"]]
+            for part, leaf in joined(name, key == "kernel", of_layers).items():
+                layers.setdefault(part, {})[key] = leaf
+    return params | {name: table(params[name]) for name in ("embed", "head") if name in params} | {"layers": layers}
 
 
 def decodes_codes(dtype: str, only_decoding: bool, kernel: bool = True, mesh: Mesh | None = None) -> bool:

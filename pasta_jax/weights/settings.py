@@ -21,7 +21,8 @@ class ModelSource:
     constant: Distance = 40  # positions per chunk under the policy `constant`
     # To decode: float32, bfloat16 (on one CPU, of the matrices), `platform` (float32 on a CPU, bfloat16 elsewhere), q8
     # (8 bits, on one CPU), q4 (the blocks of a quantised GGUF file as they are, on one CPU), or `auto`: q4 where
-    # possible, else `platform`. Training uses the platform's.
+    # possible, else `platform`. Training uses the platform's, but a CPU can hold what an adapter leaves frozen in
+    # bfloat16, half of the memory; the adapter is then all that is written.
     dtype: Literal["auto", "platform", "float32", "bfloat16", "q8", "q4"] = "auto"
     # Of the inputs that q4 and q8 multiply as integers, on CPUs with VNNI. 16 is close to float32, and faster with
     # several rows; 8 is faster still, and changes some greedy tokens, as llama.cpp's 8 bits do; 32 keeps float32

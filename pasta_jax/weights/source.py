@@ -12,6 +12,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.files import fingerprints, hub, packages
 from pasta_jax.lang.structure import Positions
 from pasta_jax.models.kernels.cpu.calls import is_available
+from pasta_jax.models.kernels.cpu.huge_pages import on_large_pages
 from pasta_jax.models.parameters import Params
 from pasta_jax.progress import doing
 from pasta_jax.weights import card
@@ -20,7 +21,7 @@ from pasta_jax.weights.for_cpu import is_for_kernels, with_bits, with_pairs
 from pasta_jax.weights.generation_config import read_defaults
 from pasta_jax.weights.load import fingerprint_of, in_run, read_model
 from pasta_jax.weights.model import BLOCKS, Model
-from pasta_jax.weights.prepare import decodes_codes, on_device
+from pasta_jax.weights.prepare import decodes_codes, narrow, on_device
 from pasta_jax.weights.settings import ModelSource
 
 
@@ -85,13 +86,25 @@ def _with_adapter(model: Model, path: Path) -> Model:
     return dataclasses.replace(_described(model, path, about), params=params, fingerprint=fingerprint)
 
 
+def load_base(source: ModelSource, stacked: bool | None = None, mesh: Mesh | None = None) -> Model:
+    """The model without its adapter, to train one beside it; on one CPU narrow where the source's dtype is bfloat16."""
+    is_narrow = source.dtype == "bfloat16" and mesh is None and not stacked and jax.default_backend() == "cpu"
+    with doing(f"loading {source.path or source.preset}"):
+        model = read_model(source.preset, source.path, deferred=mesh is not None or is_narrow)
+        if not source.adapter:
+            model = _with_positions(model, source)
+        if is_narrow:
+            return dataclasses.replace(model, params=on_large_pages(narrow(model.params)))
+        return on_device(model, None, stacked, mesh=mesh)
+
+
 def load_with_adapter(
-    source: ModelSource, dtype: DTypeLike | None = None, stacked: bool | None = None, mesh: Mesh | None = None
+    source: ModelSource, stacked: bool | None = None, mesh: Mesh | None = None
 ) -> tuple[Model, Params, About]:
     """The base model with the adapter's positions, and the adapter by itself: to train the adapter further."""
     if not source.adapter:
         raise PastaError("no adapter named: set --config.model.adapter=<adapter/ of a training run>")
-    model = on_device(read_model(source.preset, source.path, mesh is not None), dtype, stacked, mesh=mesh)
+    model = load_base(source, stacked, mesh)
     path = _folder_of(source.adapter)
     adapter, about = load_adapter(path, model)
     return _with_positions(_described(model, path, about), source), adapter, about

@@ -84,13 +84,15 @@ def test_stacked_layers_equal_unrolled_ones():
 @pytest.mark.slow
 @pytest.mark.parametrize("stacked", [False, True])
 def test_rematerialised_gradients_equal_plain_ones(stacked):
-    def loss(p, remat):
-        x, _ = transformer.trunk(p, TOY, tokens(), positions(), causal(), positions(), remat=remat)
+    def loss(p, *remat):
+        x, _ = transformer.trunk(p, TOY, tokens(), positions(), causal(), positions(), None, *remat)
         return jnp.sum(x**2)
 
-    gradient = jax.jit(jax.grad(loss), static_argnums=1)
-    plain, again = (gradient(params(stacked), remat) for remat in (False, True))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3), plain, again)
+    gradient = jax.jit(jax.grad(loss), static_argnums=(1, 2))
+    plain = gradient(params(stacked), False, False)
+    for keep_products in (False, True):
+        again = gradient(params(stacked), True, keep_products)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3), plain, again)
 
 
 @pytest.mark.parametrize("stacked", [False, pytest.param(True, marks=pytest.mark.slow)])

@@ -1,5 +1,7 @@
 """Training in a folder: resumed, stopped, refused, closed also on errors."""
 
+import hashlib
+import os
 import signal
 
 import jax
@@ -10,6 +12,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.runs.checkpoint import Checkpoints
 from pasta_jax.runs.metrics import Metrics
 from pasta_jax.train.fit import StopSignal
+from tests.helpers.forked import Forked
 from tests.train.test_loop import fit_in, lines, points
 
 
@@ -72,12 +75,29 @@ def test_a_signal_is_noticed_within_the_block_only(number, exit_code, capfd, sig
         signal.raise_signal(number)
         assert stopping()
         assert stop.exit_code == exit_code
-        assert [signal.getsignal(each) for each in numbers] == [signal.SIG_DFL] * 2, "a second one ends at once"
     message = f"{signal.Signals(number).name}: saving and stopping; a second signal ends without saving\n"
     assert capfd.readouterr().err == message
     assert [signal.getsignal(each) for each in numbers] == former
     with StopSignal().watch() as stopping:
         assert not stopping()
+
+
+def blocked() -> None:
+    """A step: a call that returns to Python much later."""
+    with StopSignal().watch():
+        os.write(2, b"in a step\n")
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 10**8)
+
+
+@pytest.mark.slow
+def test_signals_are_heeded_within_a_step(tmp_path):
+    process = Forked(tmp_path, blocked)
+    for number, expected in enumerate(("in a step", "SIGTERM: saving and stopping")):
+        while expected not in process.errors():
+            assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert number or process.poll() is None
+    process.finish(143)
 
 
 def test_an_ignored_signal_stays_ignored(sigint):

@@ -18,7 +18,7 @@ from pasta_jax.models.parts import RMSNorm, rope_waves
 from pasta_jax.toy.task import problems
 from pasta_jax.toy.tokenizer import toy_tokenizer
 from pasta_jax.train.loss import KINDS, Scoring, kinds, sft_loss, sliced_losses, token_losses
-from pasta_jax.weights.adapter import attach, new_adapter
+from pasta_jax.weights.adapter import merge, new_adapter
 from pasta_jax.weights.settings import AdapterSettings
 from tests.helpers.models import random_params, trained
 
@@ -316,7 +316,7 @@ def test_only_adapters_are_trained_with_the_correct_gradient():
         return sft_loss(SCORING, EVEN)(adapter, params(), batch).parts["loss"][0]
 
     def plain(adapter):
-        return jnp.sum(token_losses(SCORING, attach(params(), adapter, TAGS), batch))
+        return jnp.sum(token_losses(SCORING, merge(params(), adapter, TAGS), batch))
 
     expected, actual = (jax.jit(jax.value_and_grad(f))(adapter) for f in (plain, ours))
     np.testing.assert_allclose(actual[0], expected[0], rtol=1e-5)

@@ -1,9 +1,11 @@
 """Supervised training: the command as a user runs it, killed, stopped, resumed, refused; and the pipeline itself."""
 
 import dataclasses
+import itertools
 import json
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -11,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from ml_dtypes import bfloat16
+from safetensors.numpy import load_file, save_file
 
 import configs.sft
 from pasta_jax.errors import PastaError
@@ -132,11 +135,14 @@ def settings_with(**changes) -> SftSettings:
     return changed(configs.sft.tiny(), **{name.replace("__", "."): value for name, value in changes.items()})
 
 
-def train(workdir: Path, **changes) -> sft.Result:
+def train(workdir: Path, stop_after: int | None = None, **changes) -> sft.Result:
     """A run of the pipeline in this process, on all of its devices: as small as can be."""
     smallest = {"train__steps": 1, "data__rows": 8, "data__toy_count": 8, "data__held_out": 0}
     smallest |= {"fresh__layers": 1, "fresh__embed": 8, "fresh__ff": 8, "fresh__heads": 1, "fresh__kv_heads": 1}
-    return sft.run(settings_with(**smallest | changes), workdir, lambda: False)
+    asked = itertools.count()
+    return sft.run(
+        settings_with(**smallest | changes), workdir, lambda: stop_after is not None and next(asked) >= stop_after
+    )
 
 
 @pytest.mark.slow
@@ -264,6 +270,33 @@ def test_an_adapter_is_trained_further(tmp_path, base, adapted):
     _, moved, about = load_with_adapter(source(base, tmp_path / "moved/adapter"))
     assert np.any(np.asarray(moved["layers"][0]["out"]["lora_b"]) != before[f"{OUT}.lora_B.weight"])
     assert (about.rank, about.alpha) == (2, 4.0)
+
+
+@pytest.mark.slow
+def test_beside_a_base_in_bfloat16_an_adapter_is_trained_as_beside_a_wide_one_and_resumed_bit_equal(tmp_path, base):
+    """Of a base whose numbers bfloat16 has, scanned here and unrolled there; nothing else is written."""
+    tensors = {
+        name: one.astype(bfloat16).astype(np.float32) for name, one in load_file(base / "model.safetensors").items()
+    }
+    shutil.copytree(base, tmp_path / "base")
+    save_file(tensors, tmp_path / "base/model.safetensors", {"format": "pt"})
+    changes = ADAPTER | {"model__path": str(tmp_path / "base"), "train__products": "bfloat16", "train__steps": 3}
+    changes |= {"mesh__data": 1, "train__learning_rate": 0.1, "every__probe": 0}
+    wide = train(tmp_path / "wide", **changes)
+    changes |= {"model__dtype": "bfloat16", "train__remat": True, "train__keep_products": True}
+    narrow = train(tmp_path / "narrow", **changes)
+    assert (wide.model.name, narrow.model) == ("model", tmp_path / "narrow/adapter")
+    assert not (tmp_path / "narrow/model").exists()
+    weights = f"adapter/{WEIGHTS}"
+    assert np.any(load_file(tmp_path / "narrow" / weights)[f"{OUT}.lora_B.weight"] != 0)
+    assert_equal(tmp_path / "narrow" / weights, tmp_path / "wide" / weights, atol=2e-3)
+    assert narrow.metrics["loss"] == pytest.approx(wide.metrics["loss"], rel=1e-4)
+    assert train(tmp_path / "parts", stop_after=2, **changes).model is None
+    train(tmp_path / "parts", **changes)
+    assert_equal(tmp_path / "parts" / weights, tmp_path / "narrow" / weights)
+    assert load(source(tmp_path / "base", tmp_path / "parts/adapter"), only_decoding=True).positions is not None
+    with pytest.raises(PastaError, match=r"config\.every\.probe: .* set it to 0"):
+        train(tmp_path / "probed", **changes | {"every__probe": 1, "data__held_out": 1})
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.typing import DTypeLike
 
@@ -26,6 +27,15 @@ def multiplies_bfloat16(root: Path = Path("/")) -> bool:
     lines = [line for line in text.splitlines() if line.lower().startswith(("flags", "features"))]
     features = {word for line in lines for word in line.split()}
     return not features or bool(features & {"avx512_bf16", "amx_bf16", "bf16"})
+
+
+# The dtype of stacked kernels in bfloat16 on a CPU: to slice a layer of bfloat16, XLA copies all layers in float32.
+BITS = np.dtype(np.uint16)
+
+
+def as_bfloat16(leaf: jax.Array) -> jax.Array:
+    """The numbers whose bits an array holds; any other array as it is."""
+    return lax.bitcast_convert_type(leaf, NARROW) if leaf.dtype == BITS else leaf
 
 
 def is_mixed(x: jax.Array, kernel: jax.Array) -> bool:

@@ -1,0 +1,42 @@
+"""Teach a model to fork, from its own answers; rerun the command to resume. See configs/teach.py."""
+
+import os
+import sys
+
+from absl import flags
+
+from launch import cli
+from pasta_jax.errors import PastaError
+from pasta_jax.files.remote import path_of
+from pasta_jax.teach.settings import TeachSettings
+
+WORKDIR = flags.DEFINE_string(  # other scripts have one too, and a test process may import several
+    "workdir", None, "folder of everything that comes of it, as --workdir=runs/teach", allow_override=True
+)
+PLAN = flags.DEFINE_bool("plan", False, "print the stages, their commands, tokens, memory and hours, and stop")
+
+
+def main(settings: TeachSettings) -> None:
+    """Print the plan, or teach."""
+    if not WORKDIR.value:
+        raise PastaError("--workdir is missing: set a folder for what comes of it")
+    cli.announce_device()
+    from pasta_jax.teach import plan, run  # import JAX; --help need not wait for it
+    from pasta_jax.train.fit import StopSignal
+
+    workdir = path_of(WORKDIR.value)
+    estimate = plan.estimate(settings, workdir)
+    print(plan.text(estimate), flush=True)
+    if PLAN.value:
+        return
+    stop = StopSignal()
+    with stop.watch() as stopping:
+        adapter = run.run(settings, workdir, stopping)
+    if adapter is None:
+        sys.exit(stop.exit_code)
+    print(run.closing(settings, workdir, adapter), flush=True)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    cli.run(main, default_config="configs/teach.py", large_pages=True)

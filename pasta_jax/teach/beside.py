@@ -1,0 +1,26 @@
+"""Held-out prompts with the answers of the taught model and of the model as it was, for a person to read."""
+
+from pasta_jax.evaluate.run import Evaluation
+
+MOST = 10
+
+
+def table(evaluation: Evaluation) -> str:
+    """Some answers as Markdown, whole, with what a reader wants to know of each."""
+    parts = ["# Held-out prompts\n"]
+    ours, theirs = evaluation.answers["model"], evaluation.answers["baseline"]
+    for one, other in list(zip(ours, theirs, strict=True))[:MOST]:
+        topics = ", ".join(chunk.topic for chunk in one.chunks) or "none"
+        parts += [
+            f"## {' '.join(one.prompt.split())}\n",
+            f"**Taught**, {one.text_tokens} tokens in {one.critical_path} steps; chunks: {topics}\n",
+            f"{_quoted(one.text)}\n",
+            f"**As it was**, {other.text_tokens} tokens in {other.critical_path} steps\n",
+            f"{_quoted(other.text)}\n",
+        ]
+    return "\n".join(parts)
+
+
+def _quoted(text: str) -> str:
+    """Answers may hold headings of their own."""
+    return "\n".join(f"> {line}" for line in text.splitlines())

@@ -1,0 +1,169 @@
+"""What teaching is going to take, before anything starts: stages, tokens, memory, hours on this machine.
+
+Two measurements of a second, of products and of memory, stand for the machine. What answers and records will be is
+guessed from those of a 1.5B model: half of the most tokens an answer may have, half of the answers kept.
+"""
+
+import dataclasses
+import math
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pasta_jax.answer.prompts import read_prompts_file
+from pasta_jax.data.prompt_sets import in_parts
+from pasta_jax.errors import PastaError
+from pasta_jax.files import hub, packages
+from pasta_jax.files.gguf import GGUF
+from pasta_jax.models.config import PRESETS, TransformerConfig
+from pasta_jax.models.kernels.bfloat16 import multiplies_bfloat16, row_product
+from pasta_jax.models.parameters import packed_shapes
+from pasta_jax.progress import doing
+from pasta_jax.teach.settings import TeachSettings
+from pasta_jax.teach.stages import PROMPTS, Stage, stages
+from pasta_jax.weights import config_file, gguf_model
+from pasta_jax.weights.load import PACKAGED, in_run
+from pasta_jax.weights.settings import ModelSource
+
+GIB = 2**30
+OF_MOST, KEPT, EFFICIENCY = 0.5, 0.5, 0.7  # of an answer's tokens; of answers; of the measured speed, in long runs
+WEIGHT_BYTES = 0.83  # of a weight in the blocks that decoding reads (4 and 6 bits with scales)
+BESIDE = 0.8  # GiB: programs, caches, one slice of logits
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """What a second's measurement found."""
+
+    copies: float  # bytes per second
+    float32: float  # operations per second in products
+    bfloat16: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """One stage."""
+
+    stage: Stage
+    tokens: int
+    gib: float
+    hours: float
+
+
+def estimate(settings: TeachSettings, workdir: Path) -> list[Estimate]:
+    """Each stage; those that are done take no time."""
+    config = config_of(settings.model)
+    with doing("measuring this machine"):
+        machine = measure()
+    kernels = packed_shapes(config)
+    matrices = config.layers * sum(math.prod(shape) for name, shape in kernels.items() if name.endswith("kernel"))
+    table = config.vocab * config.embed
+    weights = matrices + table * (1 if config.tied_head else 2)
+    prompts = count_of(settings, workdir)
+    found = []
+    for stage in stages(settings, workdir):
+        tokens, gib, seconds = 0, 0.3, 20.0
+        match stage.script:
+            case "decode":
+                lanes = settings.answers.lanes
+                tokens = round(prompts * OF_MOST * settings.answers.max_tokens)
+                step = max(weights * WEIGHT_BYTES / machine.copies, lanes * 2 * (matrices + table) / machine.float32)
+                gib, seconds = weights * (WEIGHT_BYTES + 0.3) / GIB + BESIDE, tokens / lanes * step / EFFICIENCY
+            case "sft":
+                tokens, gib, seconds = _of_training(settings, stage, config, matrices, table, prompts, machine)
+            case "annotate" if stage.variant.endswith("likelihood"):
+                tokens = round(10 * prompts * KEPT * OF_MOST * settings.answers.max_tokens)
+                gib, seconds = 4 * weights / GIB + BESIDE, tokens * 2 * matrices / machine.float32 / EFFICIENCY
+            case "evaluate":
+                tokens = round(3 * settings.prompts.held_out * OF_MOST * settings.evaluate_tokens)
+                step = max(weights * WEIGHT_BYTES / machine.copies, 4 * 2 * (matrices + table) / machine.float32)
+                alone = 2 * 3 * 8 * OF_MOST * settings.evaluate_tokens * weights * WEIGHT_BYTES / machine.copies
+                gib = weights * 2 * (WEIGHT_BYTES + 0.3) / GIB + BESIDE
+                seconds = (tokens / 4 * step + alone) / EFFICIENCY
+        found.append(Estimate(stage, tokens, gib, 0.0 if stage.done.exists() else seconds / 3600))
+    return found
+
+
+def _of_training(
+    settings: TeachSettings,
+    stage: Stage,
+    config: TransformerConfig,
+    matrices: int,
+    table: int,
+    prompts: int,
+    machine: Machine,
+) -> tuple[int, float, float]:
+    training, a_step = settings.training, settings.training.rows * max(settings.training.lengths)
+    steps = stage.changes["train.steps"] or math.ceil(
+        stage.changes["train.epochs"] * prompts * KEPT * (OF_MOST * settings.answers.max_tokens + 40) / (0.85 * a_step)
+    )
+    narrow = training.base == "bfloat16"
+    outputs = sum(math.prod(shape[:-1]) for name, shape in packed_shapes(config).items() if name.endswith("kernel"))
+    kept = config.layers * a_step * 4 * (config.embed + outputs * training.keep_products)
+    frozen = (2 if narrow else 4) * (matrices + table * (1 if config.tied_head else 2))
+    adapter = 16 * training.adapter.rank * config.layers * 2 * (outputs + config.embed)
+    slices = 4 * 4 * training.rows * 64 * config.vocab
+    gib = (frozen + adapter + kept + slices) / GIB + BESIDE
+    flops = a_step * ((4 if training.keep_products else 6) * matrices + 6 * table)
+    rate = machine.bfloat16 if narrow and multiplies_bfloat16() else machine.float32
+    return steps * a_step, gib, steps * flops / rate / EFFICIENCY
+
+
+def text(estimates: list[Estimate]) -> str:
+    """The plan as a table, and the commands."""
+    rows = [("stage", "tokens", "GiB", "hours")]
+    rows += [(e.stage.name, f"{e.tokens:,}" if e.tokens else "", f"{e.gib:.1f}", f"{e.hours:.1f}") for e in estimates]
+    rows.append(("together", "", f"{max(e.gib for e in estimates):.1f}", f"{sum(e.hours for e in estimates):.1f}"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    table = [
+        "  ".join((a.ljust(widths[0]), *(b.rjust(w) for b, w in zip(rest, widths[1:], strict=True))))
+        for a, *rest in rows
+    ]
+    return "\n".join([*table, "", *(e.stage.command for e in estimates)])
+
+
+def count_of(settings: TeachSettings, workdir: Path) -> int:
+    """How many prompts the model is going to answer, as far as that is known."""
+    if (workdir / PROMPTS).is_file():
+        return len((workdir / PROMPTS).read_bytes().splitlines())
+    if settings.prompts.file:
+        return min(settings.prompts.count, len(read_prompts_file(Path(settings.prompts.file))))
+    return min(settings.prompts.count, len(in_parts()) + 1000)
+
+
+def measure() -> Machine:
+    """The speeds of this machine, each the best of some tries."""
+    ours = np.ones(2**27, np.uint8)
+    x = jnp.ones((512, 2048), jnp.float32)
+    product = jax.jit(row_product)
+    flops = 2 * 512 * 2048 * 4096
+
+    def rate(dtype) -> float:
+        kernel = jnp.ones((4096, 2048), dtype)
+        product(x, kernel).block_until_ready()
+        return flops / _best(lambda: product(x, kernel).block_until_ready())
+
+    narrow = rate(jnp.bfloat16) if multiplies_bfloat16() else 0.0
+    return Machine(2 * len(ours) / _best(ours.copy), rate(jnp.float32), narrow)
+
+
+def _best(call, tries: int = 5) -> float:
+    found = []
+    for _ in range(tries):
+        began = time.perf_counter()
+        call()
+        found.append(time.perf_counter() - began)
+    return min(found)
+
+
+def config_of(model: ModelSource) -> TransformerConfig:
+    """The architecture, without the weights."""
+    if model.preset and (model.preset in PACKAGED or not model.path):
+        return PRESETS[model.preset]
+    if not model.preset and not model.path:
+        raise PastaError("no model named: set --config.model.path=<GGUF file or Hugging Face folder>")
+    path = in_run(hub.local(model.path), "model", "config.json") if model.path else packages.path(model.preset)
+    return config_file.read_config(path)[1] if path.is_dir() else gguf_model.read_config(GGUF.open(path))[1]

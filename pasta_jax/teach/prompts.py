@@ -1,0 +1,94 @@
+"""Which prompts a model is taught from: a user's own, or ours and packaged ones; some are held out to evaluate with."""
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+
+from pasta_jax.answer.prompts import read_prompts_file
+from pasta_jax.data import sources
+from pasta_jax.data.near import Near
+from pasta_jax.data.pairs import Pair
+from pasta_jax.data.prompt_sets import asks_for_list, by_hash, in_parts, no_fork
+from pasta_jax.errors import PastaError
+from pasta_jax.files import packages
+from pasta_jax.progress import say
+from pasta_jax.teach.settings import PromptsSettings
+
+MOST_WORDS = 60  # of a packaged prompt; longer ones mostly hold a text to work on
+
+
+@dataclasses.dataclass(frozen=True)
+class Prompts:
+    """Prompts to learn from, those that should fork spread evenly among them, and prompts to evaluate with."""
+
+    train: list[str]
+    held_out: list[str]
+
+
+def choose(settings: PromptsSettings) -> Prompts:
+    """The prompts that the settings describe: by the hash of their text, so that the choice is always the same."""
+    if settings.file:
+        parts, others = _by_kind(prompt.text for prompt in read_prompts_file(Path(settings.file)))
+    else:
+        parts, others = _by_kind(_packaged(settings))
+        parts = [*in_parts(), *parts]
+    kept = Near(_reserved())
+    parts, others = ([text for text in kind if text not in kept] for kind in (parts, others))
+    total = len(set(parts)) + len(set(others))
+    held_out = min(settings.held_out, total // 4)  # of a small file, most is needed to learn from
+    count = min(settings.count + held_out, total)
+    wanted = min(len(set(parts)), max(round(settings.parts * count), count - len(set(others))))
+    mixed = spread(by_hash(parts, wanted), by_hash(others, count - wanted))
+    if not mixed:
+        raise PastaError("config.prompts: none is left to learn from; name a file with others")
+    apart = set(mixed[:: len(mixed) // held_out][:held_out]) if held_out else set()
+    return Prompts([text for text in mixed if text not in apart], [text for text in mixed if text in apart])
+
+
+def spread(many: Sequence[str], few: Sequence[str]) -> list[str]:
+    """Both in one order, each evenly: any beginning of it has about the same share of either."""
+    placed = [((number + 0.5) / len(kind), text) for kind in (many, few) for number, text in enumerate(kind)]
+    return [text for _, text in sorted(placed)]
+
+
+def lines(rows: Iterable[Mapping[str, object]]) -> str:
+    """JSON lines."""
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def of_prompts(prompts: Iterable[str]) -> str:
+    """JSON lines that launch.decode and launch.evaluate read."""
+    return lines({"prompt": text} for text in prompts)
+
+
+def _by_kind(prompts: Iterable[str]) -> tuple[list[str], list[str]]:
+    found = list(dict.fromkeys(prompts))
+    return [text for text in found if asks_for_list(text)], [text for text in found if not asks_for_list(text)]
+
+
+def _packaged(settings: PromptsSettings) -> list[str]:
+    names = [name.strip() for name in settings.sources.split(",") if name.strip()]
+    sources.refuse_for_training(names)
+    found = []
+    for name in names:
+        if not _is_there(name):
+            say(f"{name}: not installed (launch/setup.sh --data), so its prompts are left out")
+            continue
+        pairs = (pair for pair in sources.read(name) if isinstance(pair, Pair))
+        found += [pair.instruction for pair in pairs if len(pair.instruction.split()) <= MOST_WORDS]
+    return found
+
+
+def _reserved() -> chain[str]:
+    """The prompts of the evaluation sets that are installed, and ours that nothing is to be trained on."""
+    installed = all(map(_is_there, sources.EVALUATION))
+    return chain(no_fork(), sources.evaluation_prompts() if installed else ())
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return packages.path(name).exists()
+    except PastaError:
+        return False

@@ -1,0 +1,139 @@
+"""Teach a model to fork from its own answers: choose prompts, run the stages that are left, write what came of them.
+
+    WORKDIR/prompts.jsonl, held_out.jsonl   what is learnt from, and what is evaluated on
+    WORKDIR/answers.jsonl, complete.jsonl   the model's own answers; those that ended by themselves
+    WORKDIR/records                         them annotated (launch.annotate)
+    WORKDIR/sft                             the training (launch.sft); sft/adapter is a PEFT folder with a card
+    WORKDIR/evaluation                      beside the model as it was (launch.evaluate); report.html
+    WORKDIR/side_by_side.md                 ten held-out prompts with both answers
+
+Each stage resumes where it was stopped, and is skipped once its result is there. Another choice of settings in the same
+folder is refused.
+"""
+
+import gc
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pasta_jax.annotate import pipeline
+from pasta_jax.answer import run as answer
+from pasta_jax.answer.job import Job, Outputs, read_job
+from pasta_jax.command.console import as_typed
+from pasta_jax.errors import PastaError
+from pasta_jax.evaluate import run as evaluation
+from pasta_jax.files.atomic import write_whole
+from pasta_jax.files.jsonl import read_records
+from pasta_jax.files.workdir import claim
+from pasta_jax.progress import say
+from pasta_jax.runs import settings as run_config
+from pasta_jax.teach import beside, prompts
+from pasta_jax.teach.settings import TeachSettings
+from pasta_jax.teach.stages import (
+    ANSWERS,
+    BESIDE,
+    COMPLETE,
+    EVALUATION,
+    HELD_OUT,
+    PROMPTS,
+    Stage,
+    adapter_of,
+    stages,
+)
+from pasta_jax.train import sft
+
+
+def run(settings: TeachSettings, workdir: Path, stopping: Callable[[], bool] = lambda: False) -> Path | None:
+    """Teach, from wherever an earlier call was stopped; the adapter's folder, or None if `stopping()`."""
+    with claim(workdir):
+        plain = run_config.plain(settings)
+        run_config.refuse_other(workdir, plain, run_config.plain(TeachSettings()))
+        run_config.write(workdir, plain)
+        choose_prompts(settings, workdir)
+        todo = stages(settings, workdir)
+        for number, stage in enumerate(todo, start=1):
+            if stopping():
+                return None
+            say(f"\nstage {number} of {len(todo)}, {stage.name}" + (": done before" if stage.done.exists() else ""))
+            if not stage.done.exists():
+                say(stage.command)
+                began = time.perf_counter()
+                perform(stage, stopping)
+                gc.collect()  # a model's memory is returned before the next one is loaded
+                if not stage.done.exists():
+                    return None
+                say(f"{stage.name}: {time.perf_counter() - began:.0f} s")
+            if stage.done.name == ANSWERS:
+                keep_complete(workdir)
+    return adapter_of(settings, workdir)
+
+
+def choose_prompts(settings: TeachSettings, workdir: Path) -> None:
+    """Write the prompts once; a later start keeps them, whatever has been installed since."""
+    if (workdir / PROMPTS).exists():
+        return
+    chosen = prompts.choose(settings.prompts)
+    write_whole(workdir / HELD_OUT, prompts.of_prompts(chosen.held_out))
+    write_whole(workdir / PROMPTS, prompts.of_prompts(chosen.train))
+    say(f"{len(chosen.train)} prompts to learn from, {len(chosen.held_out)} to evaluate on")
+
+
+def keep_complete(workdir: Path) -> None:
+    """Keep the answers that ended by themselves: what was cut off would teach to break off."""
+    rows = list(read_records(workdir / ANSWERS, dict, "answer again"))
+    complete = [row for _, row in rows if row.get("finish_reason") == "stop"]
+    if not complete:
+        raise PastaError(f"{workdir / ANSWERS}: no answer ended by itself; raise config.answers.max_tokens")
+    say(f"{len(complete)} of {len(rows)} answers ended by themselves")
+    write_whole(workdir / COMPLETE, prompts.lines(complete))
+
+
+def perform(stage: Stage, stopping: Callable[[], bool]) -> None:
+    """What the stage's command does."""
+    settings = stage.settings()
+    match stage.script:
+        case "decode":
+            files = {name: stage.flags[name] for name in ("prompts_file", "output")}
+            answer.run(settings, _job(**files))
+        case "annotate":
+            summary = pipeline.run(settings, stage.flags["output"])
+            if summary is not None:
+                say(summary.text())
+                if not summary.kept:
+                    raise PastaError(
+                        f"{stage.flags['output']}: no record was kept; refused.jsonl there says why of each"
+                    )
+        case "sft":
+            sft.run(settings, stage.flags["workdir"], stopping, stage.command)
+        case "evaluate":
+            result = evaluation.run(settings, stage.flags["workdir"])
+            if result is not None:
+                say(result.report.text())
+                write_whole(stage.done, beside.table(result))
+
+
+def _job(prompts_file: Path, output: Path) -> Job:
+    return read_job(
+        prompt=None,
+        prompts_file=prompts_file,
+        program_file=None,
+        baseline_file=None,
+        outputs=Outputs(output, None, None, None, None),
+        live="no",
+        slow=False,
+        as_json=False,
+        compare=False,
+        sequential=None,
+        started=time.perf_counter(),
+    )
+
+
+def closing(settings: TeachSettings, workdir: Path, adapter: Path) -> str:
+    """What came of it, and the command to try it."""
+    model = settings.model
+    named = f"--config.model.preset={model.preset}" if model.preset else f"--config.model.path={model.path}"
+    chat = f"python -m launch.chat --config=configs/decode.py:local {named} --config.model.adapter={adapter}"
+    lines = [f"adapter: {adapter}", f"next: {as_typed(chat)}"]
+    if settings.evaluate:
+        lines += [f"side by side: {workdir / BESIDE}", f"report: {workdir / EVALUATION / 'report.html'}"]
+    return "\n".join(lines)

@@ -1,0 +1,163 @@
+"""The stages of teaching: each a plain command of this project, with its settings, and what shows that it is done."""
+
+import dataclasses
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pasta_jax.command import configs
+from pasta_jax.command.console import ROOT, as_typed
+from pasta_jax.runs.settings import changed, flat, plain
+from pasta_jax.teach.settings import TeachSettings
+from pasta_jax.weights.settings import ModelSource
+
+# The files and folders of a workdir, in the order in which they appear.
+PROMPTS, HELD_OUT, ANSWERS, COMPLETE = "prompts.jsonl", "held_out.jsonl", "answers.jsonl", "complete.jsonl"
+PROPOSED, RECORDS, TRAINED = "proposed", "records", "sft"
+FORKED, CORRECTED, CORRECTING = "forked.jsonl", "corrected", "corrected_sft"
+EVALUATION, BESIDE = "evaluation", "side_by_side.md"
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """One command: launch.SCRIPT with a variant's settings, some of them changed."""
+
+    name: str
+    script: str
+    variant: str
+    changes: Mapping[str, Any]  # of settings, by dotted name
+    flags: Mapping[str, Any]
+    done: Path  # exists once the command has succeeded
+
+    def settings(self) -> Any:
+        """What the command would read from its config and flags."""
+        return changed(self._unchanged(), **self.changes)
+
+    def _unchanged(self) -> Any:
+        return configs.load(f"configs/{self.variant}", ROOT)[1]
+
+    @property
+    def command(self) -> str:
+        """As a user would type it: without what the variant states anyway."""
+        stated = flat(plain(self._unchanged()))
+        of_config = {f"config.{name}": value for name, value in self.changes.items() if _differs(stated[name], value)}
+        flags = [f"--{name}={_plain(value)}" for name, value in (of_config | dict(self.flags)).items()]
+        return as_typed(
+            shlex.join(["python", "-m", f"launch.{self.script}", f"--config=configs/{self.variant}", *flags])
+        )
+
+
+def stages(settings: TeachSettings, workdir: Path) -> list[Stage]:
+    """The stages after the choice of prompts, in order."""
+    base = _of_model(settings.model)
+    training = settings.training
+    adapter = workdir / TRAINED / "adapter"
+
+    def annotate(name: str, variant: str, folder: str, **changes: Any) -> Stage:
+        return Stage(
+            name, "annotate", f"annotate.py:{variant}", changes, {"output": workdir / folder},
+            workdir / folder / "dataset" / "about.json",
+        )  # fmt: skip
+
+    def train(name: str, records: str, folder: str, **changes: Any) -> Stage:
+        from_records = {"data.records": str(workdir / records)} | changes
+        return Stage(
+            name, "sft", "sft.py:taught", base | _training(settings) | from_records, {"workdir": workdir / folder},
+            workdir / folder / "adapter" / "adapter_model.safetensors",
+        )  # fmt: skip
+
+    answers = {
+        "decoding.lanes": settings.answers.lanes,
+        "decoding.widths": (),
+        "request.max_tokens": settings.answers.max_tokens,
+        "request.seed": settings.seed,
+    }
+    for name in ("temperature", "top_p"):
+        if (value := getattr(settings.answers, name)) is not None:
+            answers[f"request.{name}"] = value
+    model = _of_model(settings.model, dtype="")
+    found = [
+        Stage(
+            "answers", "decode", "decode.py:local", base | answers | {"decoding.rows": 1, "request.sequential": True},
+            {"prompts_file": workdir / PROMPTS, "output": workdir / ANSWERS}, workdir / ANSWERS,
+        )
+    ]  # fmt: skip
+    kept = {"form.unforked": settings.unforked} if settings.filtered else {}
+    found.append(
+        annotate(
+            "records", "answers" if settings.filtered else "local", PROPOSED if settings.weigh else RECORDS,
+            source=str(workdir / COMPLETE), max_tokens=max(training.lengths), **kept, **model,
+        )
+    )  # fmt: skip
+    if settings.weigh:
+        proposed = str(workdir / PROPOSED / "records.jsonl")
+        found.append(annotate("independent chunks", "likelihood", RECORDS, records=proposed, **model))
+    length = {"train.epochs": training.epochs, "train.steps": training.steps}
+    found.append(train("training", RECORDS, TRAINED, **length))
+    if settings.corrected:
+        on_base = base | {"model.adapter": str(adapter)}
+        form = {"form.unforked": settings.unforked, "form.named": False, "form.ascii": False}
+        further = {"train.epochs": 0, "train.steps": settings.corrected, "data.stray": 0.5}
+        found += [
+            Stage(
+                "forked answers", "decode", "decode.py:local", on_base | answers,
+                {"prompts_file": workdir / PROMPTS, "output": workdir / FORKED}, workdir / FORKED,
+            ),
+            annotate(
+                "corrected chunks", "own", CORRECTED, source=str(workdir / FORKED),
+                max_tokens=max(training.lengths), **form, **model,
+            ),
+            train("further training", CORRECTED, CORRECTING, **{"model.adapter": str(adapter)}, **further),
+        ]  # fmt: skip
+        adapter = workdir / CORRECTING / "adapter"
+    if settings.evaluate:
+        systems = _of_model(settings.model) | {"model.adapter": str(adapter)}
+        systems |= {name.replace("model.", "baseline."): value for name, value in base.items()}
+        found.append(
+            Stage(
+                "evaluation", "evaluate", "evaluate.py:taught",
+                systems | {"prompts.file": str(workdir / HELD_OUT), "request.max_tokens": settings.evaluate_tokens},
+                {"workdir": workdir / EVALUATION}, workdir / BESIDE,
+            )
+        )  # fmt: skip
+    return found
+
+
+def adapter_of(settings: TeachSettings, workdir: Path) -> Path:
+    """The adapter that the stages end with."""
+    return workdir / (CORRECTING if settings.corrected else TRAINED) / "adapter"
+
+
+def _training(settings: TeachSettings) -> dict[str, Any]:
+    training = settings.training
+    return {
+        "model.dtype": training.base,
+        "adapter.rank": training.adapter.rank,
+        "adapter.alpha": training.adapter.alpha,
+        "adapter.targets": training.adapter.targets,
+        "data.lengths": training.lengths,
+        "data.rows": training.rows,
+        "data.stray": training.stray,
+        "train.learning_rate": training.learning_rate,
+        "train.warmup": training.warmup,
+        "train.keep_products": training.keep_products,
+        "train.seed": settings.seed,
+        "weights.legal": training.legal,
+        "weights.length": training.length,
+        "every.save": training.save,
+    }
+
+
+def _of_model(model: ModelSource, **others: str) -> dict[str, Any]:
+    """What names a model in settings; an empty one is not a change."""
+    fields = {"preset": model.preset, "path": model.path, "dtype": model.dtype} | others
+    return {f"model.{name}": value for name, value in fields.items() if value or name == "preset"}
+
+
+def _differs(stated: Any, value: Any) -> bool:
+    return stated != (list(value) if isinstance(value, tuple) else value)
+
+
+def _plain(value: Any) -> str:
+    return str(tuple(value)).replace(" ", "") if isinstance(value, list | tuple) else str(value)

@@ -1,0 +1,154 @@
+"""The whole of teaching on a random model of another family: what it writes, and that a killed run ends the same."""
+
+import json
+import shlex
+import signal
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import configs.teach
+from pasta_jax.data.near import Near
+from pasta_jax.data.prompt_sets import in_parts, no_fork
+from pasta_jax.errors import PastaError
+from pasta_jax.models.config import Rope, TransformerConfig
+from pasta_jax.models.transformer import causal, trunk
+from pasta_jax.runs.settings import changed
+from pasta_jax.teach import plan, prompts
+from pasta_jax.teach.settings import PromptsSettings
+from pasta_jax.toy.tokenizer import toy_tokenizer
+from pasta_jax.weights import card
+from pasta_jax.weights.load import export_model
+from pasta_jax.weights.model import Model
+from pasta_jax.weights.settings import ModelSource
+from pasta_jax.weights.source import load
+from tests.helpers.forked import Forked, command
+from tests.helpers.models import random_params
+
+TOKENIZER = toy_tokenizer()
+QWEN2 = TransformerConfig(
+    vocab=TOKENIZER.model_vocab, layers=2, embed=16, ff=24, heads=2, kv_heads=1, head_dim=8, context=512,
+    rope=Rope(10_000.0), norm_eps=1e-5, activation="silu", tied_head=False, qkv_bias=True, family="qwen2",
+)  # fmt: skip
+QUESTIONS = [f"Name {number} things." for number in range(2, 14)]
+WEIGHTS = "adapter_model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A user's model that ends its turn often, and their prompts."""
+    folder = tmp_path_factory.mktemp("teach")
+    params = random_params(QWEN2, 5)
+    ids = np.asarray([TOKENIZER.chat([("user", QUESTIONS[0])])])
+    place = np.arange(ids.shape[1])[None]
+    hidden_E = np.asarray(trunk(params, QWEN2, ids, place, causal(place), place)[0])[0].mean(0)
+    params["head"][TOKENIZER.end_of_turn] = 6 * hidden_E / np.sum(hidden_E**2)
+    export_model(Model("mine", QWEN2, jax.device_put(params), TOKENIZER), folder / "mine")
+    rows = "".join(json.dumps({"prompt": text}) + "\n" for text in QUESTIONS)
+    (folder / "mine.jsonl").write_text(rows)
+    return folder
+
+
+def start(folder: Path, workdir: str) -> Forked:
+    named = f"--config.model.path={folder / 'mine'}", f"--config.prompts.file={folder / 'mine.jsonl'}"
+    return command(folder, "teach", "--config=configs/teach.py:tiny", *named, f"--workdir={folder / workdir}")
+
+
+@pytest.fixture(scope="module")
+def whole(folder) -> tuple[Path, str]:
+    """The folder of an uninterrupted run, and what it printed."""
+    return folder / "whole", start(folder, "whole").finish()
+
+
+@pytest.mark.slow
+def test_one_command_leads_from_prompts_to_an_adapter_and_a_page(folder, whole):
+    workdir, printed = whole
+    trained, held_out = (
+        [row["prompt"] for row in map(json.loads, (workdir / name).read_text().splitlines())]
+        for name in ("prompts.jsonl", "held_out.jsonl")
+    )
+    assert sorted(trained + held_out) == sorted(QUESTIONS)
+    assert (workdir / "evaluation/report.html").is_file()
+    assert (workdir / "side_by_side.md").read_text().count("**As it was**") == len(held_out) == 2
+    source = ModelSource(path=str(folder / "mine"), adapter=str(workdir / "sft/adapter"))
+    assert load(source, only_decoding=True).positions is not None
+    [data] = card.read(workdir / "sft/adapter").training.data
+    assert data == "answers of mine, under the terms of that model"
+    again = start(folder, "whole")
+    assert again.finish().partition("adapter:")[2] == printed.partition("adapter:")[2]
+    assert again.errors().count("done before") == 4
+
+
+@pytest.mark.slow
+def test_each_stage_is_the_command_that_is_printed(folder, whole):
+    """Other settings in its folder would be refused."""
+    workdir, printed = whole
+    commands = {
+        words[2]: words[3:] for words in map(shlex.split, printed.splitlines()) if words[:2] == ["python", "-m"]
+    }
+    assert [*commands] == ["launch.decode", "launch.annotate", "launch.sft", "launch.evaluate", "launch.chat"]
+    before = load_file(workdir / "sft/adapter" / WEIGHTS)
+    for script in ("annotate", "sft"):
+        command(folder, script, *commands[f"launch.{script}"]).finish()
+    jax.tree.map(np.testing.assert_array_equal, load_file(workdir / "sft/adapter" / WEIGHTS), before)
+
+
+@pytest.mark.slow
+def test_a_run_killed_in_every_stage_ends_with_the_same_adapter(folder, whole):
+    for place in ("answers\n", "records\n", "step 1/2", "evaluation\n"):
+        process = start(folder, "killed")
+        while place not in process.errors():
+            assert process.poll() is None, process.errors()
+        process.send_signal(signal.SIGKILL)
+        process.finish(-signal.SIGKILL)
+    start(folder, "killed").finish()
+    ours, theirs = (load_file(folder / name / "sft/adapter" / WEIGHTS) for name in ("killed", "whole"))
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+
+
+def test_prompts_are_chosen_evenly_and_none_is_one_of_an_evaluation(folder, monkeypatch):
+    reserved = no_fork()[0]
+    rows = [*(f"List {n} birds." for n in range(300)), *(f"Who was king {n}?" for n in range(300)), reserved]
+    (folder / "many.jsonl").write_text("".join(json.dumps({"instruction": text}) + "\n" for text in rows))
+    settings = PromptsSettings(file=str(folder / "many.jsonl"), count=200, held_out=20, parts=0.75)
+    chosen = prompts.choose(settings)
+    assert (len(chosen.train), len(chosen.held_out)) == (200, 20)
+    assert not {*chosen.train} & {*chosen.held_out}
+    assert reserved not in chosen.train + chosen.held_out
+    for part in (chosen.train[:40], chosen.train, chosen.held_out):
+        assert sum(text.startswith("List") for text in part) == pytest.approx(0.75 * len(part), abs=3)
+    assert prompts.choose(settings) == chosen
+
+
+def test_our_own_prompts_ask_for_parts_and_are_near_none_that_is_reserved():
+    ours = in_parts()
+    assert len(set(ours)) == len(ours) == 496
+    assert not [text for text in ours if text in Near(no_fork())]
+
+
+def test_what_cannot_be_taught_is_refused_before_the_work(folder, tmp_path):
+    for changes, message in (
+        ({"model.path": str(tmp_path / "none")}, "none: No such file"),
+        ({"model.path": ""}, "no model named"),
+        (
+            {"model.path": str(folder / "mine"), "prompts.file": str(tmp_path / "none.jsonl")},
+            "none.jsonl: No such file",
+        ),
+    ):
+        with pytest.raises(PastaError, match=message):
+            plan.estimate(changed(configs.teach.tiny(), **changes), tmp_path)
+
+
+def test_the_plan_counts_what_is_left(folder, tmp_path):
+    settings = changed(configs.teach.qwen(), **{"prompts.file": str(folder / "mine.jsonl")})
+    found = {one.stage.name: one for one in plan.estimate(settings, tmp_path)}
+    assert [*found] == ["answers", "records", "training", "evaluation"]
+    assert found["answers"].tokens == 12 * 0.5 * 350
+    assert 5 < found["training"].gib < 10
+    assert 1 < found["answers"].gib < 4
+    (tmp_path / "answers.jsonl").write_text("")
+    done = {one.stage.name: one.hours for one in plan.estimate(settings, tmp_path)}
+    assert done["answers"] == 0 < done["training"]
