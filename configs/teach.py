@@ -17,7 +17,7 @@ tiny     twelve prompts and two steps of training, to see every stage in little 
 """
 
 from pasta_jax.runs.settings import changed
-from pasta_jax.teach.settings import TeachSettings
+from pasta_jax.teaching.settings import TeachSettings
 from pasta_jax.weights.settings import ModelSource
 
 

@@ -8,12 +8,12 @@ from absl import flags
 from launch import cli
 from pasta_jax.errors import PastaError
 from pasta_jax.files.remote import path_of
-from pasta_jax.teach.settings import TeachSettings
+from pasta_jax.teaching.settings import TeachSettings
 
 WORKDIR = flags.DEFINE_string(  # other scripts have one too, and a test process may import several
     "workdir", None, "folder of everything that comes of it, as --workdir=runs/teach", allow_override=True
 )
-PLAN = flags.DEFINE_bool("plan", False, "print the stages, their commands, tokens, memory and hours, and stop")
+PLAN = flags.DEFINE_bool("plan", False, "print stages, commands, tokens, memory and hours, as --plan, and stop")
 
 
 def main(settings: TeachSettings) -> None:
@@ -21,7 +21,7 @@ def main(settings: TeachSettings) -> None:
     if not WORKDIR.value:
         raise PastaError("--workdir is missing: set a folder for what comes of it")
     cli.announce_device()
-    from pasta_jax.teach import plan, run  # import JAX; --help need not wait for it
+    from pasta_jax.teaching import plan, run  # import JAX; --help need not wait for it
     from pasta_jax.train.fit import StopSignal
 
     workdir = path_of(WORKDIR.value)

@@ -6,7 +6,8 @@
     answer = pasta.generate(model, "Why is the sky blue?", max_tokens=200)
     print(answer.text)
 
-These names are those of pasta_jax/api.py, imported at first use: `import pasta_jax` and `pasta_jax.lang` load no JAX.
+These names are those of pasta_jax/api.py (`teach` is in pasta_jax/teaching/api.py), imported at first use: `import
+pasta_jax` and `pasta_jax.lang` load no JAX.
 """
 
 import importlib
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         stream,
         stream_text,
     )
+    from pasta_jax.teaching.api import teach
 
 __version__ = "0.1.0"
 __all__ = [
@@ -49,6 +51,7 @@ __all__ = [
     "load_model",
     "stream",
     "stream_text",
+    "teach",
 ]
 
 
@@ -56,7 +59,7 @@ def __getattr__(name: str) -> object:
     if name in __all__:
         if "jax" not in sys.modules:
             platform.choose()
-        return getattr(importlib.import_module("pasta_jax.api"), name)
+        return getattr(importlib.import_module("pasta_jax.teaching.api" if name == "teach" else "pasta_jax.api"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -14,7 +14,7 @@ from pasta_jax.data.prompt_sets import asks_for_list, by_hash, in_parts, no_fork
 from pasta_jax.errors import PastaError
 from pasta_jax.files import packages
 from pasta_jax.progress import say
-from pasta_jax.teach.settings import PromptsSettings
+from pasta_jax.teaching.settings import PromptsSettings
 
 MOST_WORDS = 60  # of a packaged prompt; longer ones mostly hold a text to work on
 

@@ -27,9 +27,9 @@ from pasta_jax.files.jsonl import read_records
 from pasta_jax.files.workdir import claim
 from pasta_jax.progress import say
 from pasta_jax.runs import settings as run_config
-from pasta_jax.teach import beside, prompts
-from pasta_jax.teach.settings import TeachSettings
-from pasta_jax.teach.stages import (
+from pasta_jax.teaching import beside, prompts
+from pasta_jax.teaching.settings import TeachSettings
+from pasta_jax.teaching.stages import (
     ANSWERS,
     BESIDE,
     COMPLETE,

@@ -11,14 +11,16 @@ import pytest
 from safetensors.numpy import load_file
 
 import configs.teach
+import pasta_jax as pasta
+from pasta_jax.answer.prompts import read_prompts_file
 from pasta_jax.data.near import Near
 from pasta_jax.data.prompt_sets import in_parts, no_fork
 from pasta_jax.errors import PastaError
 from pasta_jax.models.config import Rope, TransformerConfig
 from pasta_jax.models.transformer import causal, trunk
 from pasta_jax.runs.settings import changed
-from pasta_jax.teach import plan, prompts
-from pasta_jax.teach.settings import PromptsSettings
+from pasta_jax.teaching import plan, prompts, run
+from pasta_jax.teaching.settings import PromptsSettings
 from pasta_jax.toy.tokenizer import toy_tokenizer
 from pasta_jax.weights import card
 from pasta_jax.weights.load import export_model
@@ -89,7 +91,7 @@ def test_each_stage_is_the_command_that_is_printed(folder, whole):
     commands = {
         words[2]: words[3:] for words in map(shlex.split, printed.splitlines()) if words[:2] == ["python", "-m"]
     }
-    assert [*commands] == ["launch.decode", "launch.annotate", "launch.sft", "launch.evaluate", "launch.chat"]
+    assert [*commands] == ["launch.decode", "launch.annotate", "launch.sft", "launch.evaluate"]
     before = load_file(workdir / "sft/adapter" / WEIGHTS)
     for script in ("annotate", "sft"):
         command(folder, script, *commands[f"launch.{script}"]).finish()
@@ -98,9 +100,9 @@ def test_each_stage_is_the_command_that_is_printed(folder, whole):
 
 @pytest.mark.slow
 def test_a_run_killed_in_every_stage_ends_with_the_same_adapter(folder, whole):
-    for place in ("answers\n", "records\n", "step 1/2", "evaluation\n"):
-        process = start(folder, "killed")
-        while place not in process.errors():
+    for place in ("answers\n", "records\n", "training\n", "step", "evaluation\n"):
+        process, metrics = start(folder, "killed"), folder / "killed/sft/metrics.jsonl"
+        while not (metrics.exists() and metrics.read_text() if place == "step" else place in process.errors()):
             assert process.poll() is None, process.errors()
         process.send_signal(signal.SIGKILL)
         process.finish(-signal.SIGKILL)
@@ -152,3 +154,15 @@ def test_the_plan_counts_what_is_left(folder, tmp_path):
     (tmp_path / "answers.jsonl").write_text("")
     done = {one.stage.name: one.hours for one in plan.estimate(settings, tmp_path)}
     assert done["answers"] == 0 < done["training"]
+
+
+def test_the_function_reads_texts_as_prompts_and_refuses_blank_ones(folder, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(run, "run", lambda settings, workdir: asked.append((settings, workdir)) or workdir / "adapter")
+    assert pasta.teach(folder / "mine", QUESTIONS, tmp_path, **{"training.steps": 3}) == tmp_path / "adapter"
+    settings, workdir = asked[0]
+    assert (settings.model.path, settings.training.steps, workdir) == (str(folder / "mine"), 3, tmp_path)
+    assert [prompt.text for prompt in read_prompts_file(Path(settings.prompts.file))] == QUESTIONS
+    for texts, message in (([" "], "not blank"), ([], "at least one")):
+        with pytest.raises(PastaError, match=message):
+            pasta.teach("smollm2_135m", texts, tmp_path)

@@ -22,8 +22,8 @@ from pasta_jax.models.config import PRESETS, TransformerConfig
 from pasta_jax.models.kernels.bfloat16 import multiplies_bfloat16, row_product
 from pasta_jax.models.parameters import packed_shapes
 from pasta_jax.progress import doing
-from pasta_jax.teach.settings import TeachSettings
-from pasta_jax.teach.stages import PROMPTS, Stage, stages
+from pasta_jax.teaching.settings import TeachSettings
+from pasta_jax.teaching.stages import PROMPTS, Stage, stages
 from pasta_jax.weights import config_file, gguf_model
 from pasta_jax.weights.load import PACKAGED, in_run
 from pasta_jax.weights.settings import ModelSource

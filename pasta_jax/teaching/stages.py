@@ -9,7 +9,7 @@ from typing import Any
 from pasta_jax.command import configs
 from pasta_jax.command.console import ROOT, as_typed
 from pasta_jax.runs.settings import changed, flat, plain
-from pasta_jax.teach.settings import TeachSettings
+from pasta_jax.teaching.settings import TeachSettings
 from pasta_jax.weights.settings import ModelSource
 
 # The files and folders of a workdir, in the order in which they appear.

@@ -1,0 +1,42 @@
+"""`pasta.teach`: the whole of launch.teach as one function."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from pasta_jax.errors import PastaError
+from pasta_jax.files.atomic import write_whole
+from pasta_jax.models.config import PRESETS
+from pasta_jax.runs.settings import changed
+from pasta_jax.teaching import prompts as chosen
+from pasta_jax.teaching import run
+from pasta_jax.teaching.settings import TeachSettings
+from pasta_jax.weights.settings import ModelSource
+
+
+def teach(
+    model: str | os.PathLike[str],
+    prompts: str | os.PathLike[str] | Iterable[str] | None,
+    workdir: str | os.PathLike[str],
+    **settings: object,
+) -> Path:
+    """Teach a model to fork from its own answers to prompts; the folder of the adapter.
+
+    `model` is a preset, a GGUF file, a Hugging Face folder or its id; `prompts` are texts, a file of JSON lines, or
+    None for ours. The same call resumes what was stopped. Settings are those of configs/teach.py, by dotted name:
+    `**{"training.epochs": 3}`.
+    """
+    name, folder = os.fspath(model), Path(workdir)
+    source = ModelSource(preset=name) if name in PRESETS else ModelSource(path=name)
+    file = "" if prompts is None else prompts
+    if not isinstance(file, str | os.PathLike):
+        texts = list(file)
+        if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
+            raise PastaError("teach: prompts must be texts that are not blank; pass at least one")
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / "given.jsonl"
+        write_whole(file, chosen.of_prompts(texts))
+    asked = changed(TeachSettings(source), "teach", **{"prompts.file": os.fspath(file)} | settings)
+    adapter = run.run(asked, folder)
+    assert adapter is not None  # nothing stops it
+    return adapter
