@@ -6,9 +6,10 @@ from collections import Counter
 
 import pytest
 
+from pasta_jax.data.near import Near
 from pasta_jax.data.pairs import Pair, prompt_key
-from pasta_jax.data.prompt_sets import NO_FORK, asks_for_list, by_hash, no_fork
-from pasta_jax.data.sources import EVALUATION, PACKAGED, read
+from pasta_jax.data.prompt_sets import NO_FORK, asks_for_list, by_hash, in_parts, no_fork
+from pasta_jax.data.sources import EVALUATION, PACKAGED, evaluation_prompts, read
 from tests.helpers.requires import requires_data
 
 
@@ -39,6 +40,13 @@ def test_no_prompt_of_the_no_fork_set_is_in_or_close_to_other_data():
             for theirs in {words_of(pair.instruction) for pair in pairs}:
                 close = [prompt for prompt, own in ours.items() if len(own & theirs) > 0.55 * len(own | theirs)]
                 assert not close, (source, theirs)
+
+
+@requires_data
+def test_none_of_our_prompts_to_learn_from_is_near_one_to_evaluate_on():
+    assert len(set(in_parts())) == len(in_parts()) == 496
+    reserved = Near([*evaluation_prompts(), *no_fork()])
+    assert [prompt for prompt in in_parts() if prompt in reserved] == []
 
 
 def test_by_hash_depends_on_the_texts_alone():

@@ -13,8 +13,7 @@ from safetensors.numpy import load_file
 import configs.teach
 import pasta_jax as pasta
 from pasta_jax.answer.prompts import read_prompts_file
-from pasta_jax.data.near import Near
-from pasta_jax.data.prompt_sets import in_parts, no_fork
+from pasta_jax.data.prompt_sets import no_fork
 from pasta_jax.errors import PastaError
 from pasta_jax.models.config import Rope, TransformerConfig
 from pasta_jax.models.transformer import causal, trunk
@@ -123,12 +122,6 @@ def test_prompts_are_chosen_evenly_and_none_is_one_of_an_evaluation(folder, monk
     for part in (chosen.train[:40], chosen.train, chosen.held_out):
         assert sum(text.startswith("List") for text in part) == pytest.approx(0.75 * len(part), abs=3)
     assert prompts.choose(settings) == chosen
-
-
-def test_our_own_prompts_ask_for_parts_and_are_near_none_that_is_reserved():
-    ours = in_parts()
-    assert len(set(ours)) == len(ours) == 496
-    assert not [text for text in ours if text in Near(no_fork())]
 
 
 def test_what_cannot_be_taught_is_refused_before_the_work(folder, tmp_path):
