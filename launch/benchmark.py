@@ -15,7 +15,7 @@ NAMES = ("decode", "prefill", "interpreter", "train", "sampling", "serve", "load
 PEERS = flags.DEFINE_bool(
     "peers",
     False,
-    "decode, prefill, train, serve, load and fill: also measure transformers and llama.cpp on the same weights, as "
+    "decode, prefill, train, serve and load: also measure transformers and llama.cpp on the same weights, as "
     "`decode --peers`; needs setup.sh --dev",
 )
 PROGRAMS = flags.DEFINE_string(
@@ -51,7 +51,7 @@ def main(settings: BenchmarkSettings, name: str) -> None:
         case "load":
             report = serving.measure_load(settings.model, settings.serve, settings.load, PEERS.value)
         case "fill":
-            report = fill.measure(settings, PEERS.value)
+            report = fill.measure(settings)
         case "profile":
             report = profile.profile(settings)
             show(profile.table(report))

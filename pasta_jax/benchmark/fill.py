@@ -1,15 +1,11 @@
-"""Benchmark of filling in fields: forked, one JSON text, a request for each field, and llama.cpp under a grammar."""
+"""Benchmark of filling in fields: forked, as one JSON text, and with a request for each field."""
 
-import contextlib
 import dataclasses
 import json
-import os
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pasta_jax.benchmark import peers
 from pasta_jax.benchmark.facts import Extraction, extraction
 from pasta_jax.benchmark.run import Report, load_or_make
 from pasta_jax.benchmark.settings import BenchmarkSettings
@@ -19,7 +15,6 @@ from pasta_jax.fields.fill import config_of, fields_request, fill_all, prompt_fo
 from pasta_jax.fields.form import fields_of, nested, value_of
 from pasta_jax.fields.schema import Form, form_of
 from pasta_jax.fields.settings import FillOptions
-from pasta_jax.files import packages
 from pasta_jax.progress import doing, say
 from pasta_jax.weights.model import Model
 
@@ -39,17 +34,13 @@ class Took:
 Way = Callable[[Extraction], Took]
 
 
-def measure(settings: BenchmarkSettings, with_peers: bool) -> Report:
+def measure(settings: BenchmarkSettings) -> Report:
     """Seconds and exact matches by number of facts; the ways take turns on each text."""
-    if with_peers:
-        peers.require(settings.model, ("xllamacpp",))
     model, config = load_or_make(settings), settings.fill
     if model.positions is not None:
         raise PastaError(f"{model.name}: was trained on the tags; measure a model without an adapter")
     ways = {"forked": forked(model, config.options), "sequential": sequential(model, config.options)}
     ways["separate"] = separate(model, config.options)
-    if with_peers:
-        ways |= llama_cpp(model, config.options)
     by_facts = {}
     for facts in config.facts:
         texts = [extraction(facts, config.seed + number) for number in range(config.texts + 1)]
@@ -134,45 +125,3 @@ def separate(model: Model, options: FillOptions) -> Way:
 
 def _prompt_ids(model: Model, form: Form, text: Extraction, options: FillOptions) -> list[int]:
     return model.tokenizer.chat([("user", prompt_for(form, text.text, options.instruction))])
-
-
-def llama_cpp(model: Model, options: FillOptions) -> dict[str, Way]:
-    """llama.cpp's server with the same weights: one JSON text under its grammar, and a request for each field."""
-    import xllamacpp
-
-    params = xllamacpp.CommonParams()
-    params.model.path = str(packages.path(model.name))
-    params.n_parallel, params.n_ctx, params.verbosity = 1, 4096, 0
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = os.cpu_count() or 1
-    server = xllamacpp.Server(params)
-
-    def asked(ids: Sequence[int], schema: Mapping[str, Any], most: int) -> dict[str, Any]:
-        body = {"prompt": list(ids), "json_schema": schema, "n_predict": most, "temperature": 0, "cache_prompt": True}
-        answers: list[Any] = []
-        server.handle_completions(json.dumps(body), lambda one: answers.append(one))
-        answer = answers[-1]
-        return json.loads(answer) if isinstance(answer, str | bytes) else answer
-
-    def took(text: Extraction, parts: Sequence[tuple[str, dict[str, Any], int]]) -> Took:
-        ids = _prompt_ids(model, form_of(text.schema), text, options)
-        began, value, counts = time.perf_counter(), {}, []
-        for before, schema, most in parts:
-            answer = asked([*ids, *model.tokenizer.encode(before)], schema, most)
-            counts.append(answer["timings"])
-            written = answer["choices"][0]["text"]
-            with contextlib.suppress(ValueError):  # cut off
-                value |= {before.split('"')[1]: json.loads(written)} if before else json.loads(written)
-        seconds = time.perf_counter() - began
-        sums = {name: sum(count[name] for count in counts) for name in ("prompt_ms", "predicted_n", "prompt_n")}
-        missing = len(text.answers) - len(value)
-        right = share_right(text, value)
-        return Took(seconds, sums["prompt_ms"] / 1e3, sums["predicted_n"], sums["prompt_n"], right, missing)
-
-    def whole(text: Extraction) -> Took:
-        return took(text, [("", text.schema, options.max_tokens * len(text.answers))])
-
-    def each(text: Extraction) -> Took:
-        fields = text.schema["properties"].items()
-        return took(text, [(f'{{"{name}": ', schema, options.max_tokens) for name, schema in fields])
-
-    return {"llama_cpp": whole, "llama_cpp_separate": each}

@@ -29,7 +29,7 @@ def test_a_text_states_each_fact_once(facts):
 def test_fields_are_as_right_forked_as_in_requests_of_their_own(monkeypatch):
     monkeypatch.setattr(fill, "load_or_make", lambda settings: tiny_model())
     options = FillBenchmark(facts=(2,), texts=2, options=FillOptions(max_tokens=6, instruction="?"))
-    report = fill.measure(dataclasses.replace(BenchmarkSettings(), fill=options), with_peers=False)
+    report = fill.measure(dataclasses.replace(BenchmarkSettings(), fill=options))
     by_way = report["facts"][2]
     assert by_way["forked"]["exact"] == by_way["separate"]["exact"]
     assert by_way["forked"]["incomplete"] == by_way["separate"]["incomplete"]
