@@ -37,7 +37,8 @@ def main(settings: SftSettings) -> None:
     if result.model is None:
         sys.exit(stop.exit_code)
     if processes.is_first():
-        console.print_next(WORKDIR.value, bool(settings.data.toy))
+        base = settings.model.named() if result.model.name == "adapter" else ""
+        console.print_next(WORKDIR.value, bool(settings.data.toy), base)
 
 
 if __name__ == "__main__":

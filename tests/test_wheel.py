@@ -104,3 +104,5 @@ def test_a_finished_run_names_the_next_command(toy, variant, question, capsys):
     console.print_next("runs/my model", toy)
     command = f"python -m launch.decode --config=configs/decode.py:{variant} --config.model.path='runs/my model'"
     assert capsys.readouterr().out.startswith(f"next: {command}{question}")
+    console.print_next("runs/mine", toy, "--config.model.preset=qwen")
+    assert "--config.model.preset=qwen --config.model.adapter=runs/mine" in capsys.readouterr().out

@@ -19,10 +19,15 @@ def main() -> None:
     runpy.run_module(f"launch.{name}", run_name="__main__", alter_sys=True)
 
 
-def print_next(workdir: str, toy: bool) -> None:
-    """Print the command that decodes with the model of a finished run."""
+def print_next(workdir: str, toy: bool, base: str = "") -> None:
+    """Print the command that decodes with the model of a finished run, or with the adapter that it made for a base."""
     variant, question = ("toy", "") if toy else ("local", " 'Give three tips for staying healthy.'")
-    command = f"python -m launch.decode --config=configs/decode.py:{variant} --config.model.path={shlex.quote(workdir)}"
+    model = (
+        f"{base} --config.model.adapter={shlex.quote(workdir)}"
+        if base
+        else f"--config.model.path={shlex.quote(workdir)}"
+    )
+    command = f"python -m launch.decode --config=configs/decode.py:{variant} {model}"
     print(f"next: {as_typed(command)}{question}", flush=True)
 
 

@@ -12,6 +12,7 @@ folder is refused.
 """
 
 import gc
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -130,9 +131,8 @@ def _job(prompts_file: Path, output: Path) -> Job:
 
 def closing(settings: TeachSettings, workdir: Path, adapter: Path) -> str:
     """What came of it, and the command to try it."""
-    model = settings.model
-    named = f"--config.model.preset={model.preset}" if model.preset else f"--config.model.path={model.path}"
-    chat = f"python -m launch.chat --config=configs/decode.py:local {named} --config.model.adapter={adapter}"
+    named = f"{settings.model.named()} --config.model.adapter={shlex.quote(str(adapter))}"
+    chat = f"python -m launch.chat --config=configs/decode.py:local {named}"
     lines = [f"adapter: {adapter}", f"next: {as_typed(chat)}"]
     if settings.evaluate:
         lines += [f"side by side: {workdir / BESIDE}", f"report: {workdir / EVALUATION / 'report.html'}"]

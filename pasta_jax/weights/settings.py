@@ -1,6 +1,7 @@
 """Which model to load, as configs name it, and the adapter to train."""
 
 import dataclasses
+import shlex
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -28,6 +29,10 @@ class ModelSource:
     # several rows; 8 is faster still, and changes some greedy tokens, as llama.cpp's 8 bits do; 32 keeps float32
     bits: Literal[8, 16, 32] = 16
     kernel: bool = True  # decode on the CPU with our own products of a few rows; False: with XLA's
+
+    def named(self, section: str = "config.model") -> str:
+        """The flag that names the model without its adapter."""
+        return shlex.join([f"--{section}.path={self.path}" if self.path else f"--{section}.preset={self.preset}"])
 
 
 # A layer's projections
