@@ -20,6 +20,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Place, visible
 from pasta_jax.lang.words import SINGLE, single_words
 from pasta_jax.models import transformer
+from pasta_jax.models.attention import Cache
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.parameters import is_stacked
 from pasta_jax.models.pool import KV, empty_kv
@@ -142,7 +143,7 @@ def _forward_block(
     length, slots = mask_TxS.shape
     into_T = at + jnp.arange(length)
     prefixes = tuple(slots * quarters // 4 for quarters in (1, 2, 3))
-    cache = transformer.Cache(kv, into_T[None], prefixes=prefixes, fill=at + length)
+    cache = Cache(kv, into_T[None], prefixes=prefixes, fill=at + length)
     x_1xTxE, kv = transformer.trunk(
         params, config, tokens_T[None], positions_T[None], mask_TxS[None], key_positions_S[None], cache
     )

@@ -25,11 +25,12 @@ from pasta_jax.decode.rows import Rows, feeding, open_chunk, pick_rows, see_pool
 from pasta_jax.decode.state import BUDGET, DONE, ENDED, LENGTH, LIVE, OPEN, OWN, STOP, DecodeState, LoopSpec, Threads
 from pasta_jax.decode.topics import read_topic
 from pasta_jax.lang.structure import resume_position
+from pasta_jax.models.attention import Cache
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.parameters import Params
 from pasta_jax.models.pool import put
 from pasta_jax.models.ragged import Packed
-from pasta_jax.models.transformer import Cache, logits, trunk
+from pasta_jax.models.transformer import logits, trunk
 
 
 @jax.tree_util.register_dataclass

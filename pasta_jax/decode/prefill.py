@@ -15,10 +15,11 @@ from pasta_jax.decode.rows import see_pool
 from pasta_jax.decode.seat import Seat, begin_guests, seat
 from pasta_jax.decode.state import DONE, LIVE, RUNNING, STOP, UNUSED, DecodeState, LoopSpec, RequestFields, arrays
 from pasta_jax.lang.structure import Place
+from pasta_jax.models.attention import Cache
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.parameters import Params
 from pasta_jax.models.pool import put
-from pasta_jax.models.transformer import Cache, logits, trunk
+from pasta_jax.models.transformer import logits, trunk
 from pasta_jax.weights.model import Model
 
 PIECES = (16, 32, 64, 128, 256, 512)  # a prompt is written in pieces of these lengths, each of which is a program

@@ -64,17 +64,25 @@ class Rope:
     divisors: tuple[AboveZero, ...] | None = later(None)  # of each pair's frequency, as in LongRoPE
     amplitude: AboveZero = later(1.0)  # of cosine and sine: YaRN and LongRoPE sharpen attention by it
     share: Annotated[float, Meta(gt=0, le=1)] = later(1.0)  # of a head that is rotated: its first elements
+    of_pairs: bool = later(False)  # `share` is of the pairs of whole heads instead, as in Gemma 4
 
     def __post_init__(self):
         if self.llama3 is not None and not self.llama3[1] < self.llama3[2]:
             raise PastaError(f"rope: low_freq_factor ({self.llama3[1]}) must be below high_freq_factor; change either")
         if sum(one is not None for one in (self.llama3, self.yarn, self.divisors)) > 1:
             raise PastaError("rope: only one of llama3, yarn and divisors can be set; drop the others")
+        if self.of_pairs and (self.llama3 or self.yarn or self.divisors):
+            raise PastaError("rope: of_pairs has no scaling that depends on the frequency; drop either")
         if self.yarn is not None and self.base <= 1:
             raise PastaError(f"rope: a base of {self.base} has no frequencies for yarn to tell apart; raise it")
 
     def frequencies(self, head_dim: int) -> list[float]:
         """Radians per position of each rotated pair."""
+        if self.of_pairs:
+            moved = int(self.share * head_dim // 2)
+            return [self.base ** (-2.0 * i / head_dim) / self.scale for i in range(moved)] + [0.0] * (
+                head_dim // 2 - moved
+            )
         size = int(head_dim * self.share)
         plain = [self.base ** (-2.0 * i / size) / self.scale for i in range(size // 2)]
         if self.divisors is not None:
@@ -131,6 +139,14 @@ class TransformerConfig:
     embed_scale: AboveZero = later(1.0)  # Granite's factors: of embeddings,
     residual_scale: AboveZero = later(1.0)  # of what each branch adds,
     logit_divisor: AboveZero = later(1.0)  # and of logits
+    value_norm: bool = later(False)  # values are divided by their size, as in Gemma 4
+    global_head_dim: Size | None = later(None)  # of heads in global layers; None: head_dim
+    shared_layers: Annotated[int, Meta(ge=0, le=1000)] = later(
+        0
+    )  # the last: they read an earlier one's keys and values
+    wide_shared: bool = later(False)  # these have an MLP of twice the width
+    layer_embed: Size | None = later(None)  # width of a second embedding, one for each layer
+    layer_scales: bool = later(False)  # a layer's result is multiplied by a weight
     sinks: bool = later(False)  # each head has a score for attending to nothing, as in gpt-oss
     experts: Experts | None = later(None)  # the MLP is a mixture of as many, each of width `ff`
     active_experts: Experts | None = later(None)  # that compute a token
@@ -154,8 +170,16 @@ class TransformerConfig:
             raise PastaError(f"{self.active_experts} of {self.experts} experts are active; set both to what fits")
         if self.whole_qk_norm and not self.qk_norm:
             raise PastaError("whole_qk_norm is set without qk_norm; set both")
-        for rope in (self.rope, self.local_rope or self.rope):
-            pairs = int(self.head_dim * rope.share) / 2
+        if self.is_uneven and self.layers > 1:
+            for layer in range(self.layers):
+                self.source(layer)
+        global_head_dim = self.global_head_dim or self.head_dim
+        if global_head_dim % 2:
+            raise PastaError(f"global_head_dim ({global_head_dim}) must be even, since rope rotates pairs; change it")
+        for rope, head_dim in ((self.rope, global_head_dim), (self.local_rope or self.rope, self.head_dim)):
+            if rope.of_pairs:
+                continue
+            pairs = int(head_dim * rope.share) / 2
             if pairs != int(pairs) or pairs < 1:
                 raise PastaError(f"rope: a share of {rope.share} isn't a whole number of pairs; change it")
             if rope.divisors is not None and len(rope.divisors) != pairs:
@@ -181,6 +205,46 @@ class TransformerConfig:
     def is_local(self, layer: int) -> bool:
         """Whether the layer's attention is limited to the window."""
         return self.window is not None and (layer + 1) % self.global_every != 0
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether layers have arrays of different shapes, so that they can't be stacked."""
+        return self.shared_layers > 0 or self.global_head_dim not in (None, self.head_dim)
+
+    @property
+    def own_layers(self) -> int:
+        """Layers that have keys and values of their own: the first ones."""
+        return self.layers - self.shared_layers
+
+    def source(self, layer: int) -> int:
+        """The layer whose keys and values a layer reads: mostly its own."""
+        if layer < self.own_layers:
+            return layer
+        for earlier in reversed(range(self.own_layers)):
+            if self.is_local(earlier) == self.is_local(layer):
+                return earlier
+        raise PastaError(
+            f"shared_layers ({self.shared_layers}): layer {layer} has no earlier one of its kind; lower it"
+        )
+
+    def of_layer(self, layer: int) -> "TransformerConfig":
+        """The configuration of one layer by itself, where layers differ; its `own_layers` are 1 or 0."""
+        if not self.is_uneven:
+            return self
+        is_shared = layer >= self.own_layers
+        return dataclasses.replace(
+            self,
+            layers=1,
+            shared_layers=int(is_shared),
+            head_dim=self.head_dim if self.is_local(layer) else (self.global_head_dim or self.head_dim),
+            global_head_dim=None,
+            ff=self.ff * (2 if is_shared and self.wide_shared else 1),
+            wide_shared=False,
+            rope=Rope(1.0),  # these are of all layers: fewer programs
+            local_rope=None,
+            window=None,
+            global_every=1,
+        )
 
     def has_rope(self, layer: int) -> bool:
         """Whether the layer knows positions."""

@@ -23,12 +23,20 @@ def is_stacked(tree: Params) -> bool:
 
 
 def stack(tree: Params) -> Params:
-    """The tree with its layers stacked; host arrays stay on the host."""
-    if is_stacked(tree):
+    """The tree with its layers stacked, if they are alike; host arrays stay on the host."""
+    if is_stacked(tree) or not are_alike(tree["layers"]):
         return tree
     on_host = isinstance(jax.tree.leaves(tree["layers"])[0], np.ndarray)
     join = np.stack if on_host else jnp.stack
     return tree | {"layers": jax.tree.map(lambda *leaves: join(leaves), *tree["layers"])}
+
+
+def are_alike(layers: tuple[Params, ...]) -> bool:
+    """Whether layers have the same arrays, of the same shapes."""
+    first, *others = (
+        {path: leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(layer)} for layer in layers
+    )
+    return all(one == first for one in others)
 
 
 def unstack(tree: Params) -> Params:
@@ -55,13 +63,28 @@ PARTS = {  # of our kernels
     "gate_up": ("gate", "up"),
     "down": ("down",),
     "router": ("router",),
+    "own_gate": ("own_gate",),  # to and from the width of a layer's own embedding
+    "own_out": ("own_out",),
 }
+
 OF_EXPERTS = ("gate_up", "down")  # in a mixture, one kernel each: a dimension before the others
+
+
+def table_names(config: TransformerConfig) -> tuple[str, ...]:
+    """The arrays of a model with a row for each id."""
+    has = {"embed": True, "head": not config.tied_head, "layer_embed": config.layer_embed}
+    return tuple(name for name, one in has.items() if one)
 
 
 def kernel_names(config: TransformerConfig) -> tuple[str, ...]:
     """The kernels in a layer of this model."""
-    return tuple(name for name in PARTS if name != "router" or config.experts)
+    has = {"router": config.experts, "own_gate": config.layer_embed, "own_out": config.layer_embed}
+    return tuple(name for name in PARTS if has.get(name, True))
+
+
+def parts_of(name: str, config: TransformerConfig) -> tuple[str, ...]:
+    """The matrices in a kernel of this layer."""
+    return ("q",) if name == "qkv" and not config.own_layers else PARTS[name]
 
 
 def vector_names(config: TransformerConfig) -> tuple[str, ...]:
@@ -70,7 +93,11 @@ def vector_names(config: TransformerConfig) -> tuple[str, ...]:
     if config.post_norms:
         names += ("post_attn_norm", "post_mlp_norm")
     if config.qk_norm:
-        names += ("q_norm", "k_norm")
+        names += ("q_norm", "k_norm") if config.own_layers else ("q_norm",)
+    if config.layer_embed:
+        names += ("own_norm",)
+    if config.layer_scales:
+        names += ("scale",)
     if config.sinks:
         names += ("sinks",)
     return names
@@ -95,9 +122,13 @@ def plain_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
     }
     if c.experts:
         shapes["router"] = (c.experts, c.embed)
-    shapes |= {f"{part}_bias": shapes[part][:-1] for name in c.biases for part in PARTS[name]}
+    if c.layer_embed:
+        shapes |= {"own_gate": (c.layer_embed, c.embed), "own_out": (c.embed, c.layer_embed)}
+        shapes |= {"layer_embed": (c.vocab, c.layers * c.layer_embed), "layer_norm": (c.layer_embed,)}
+        shapes["layer_projection"] = (c.layers * c.layer_embed, c.embed)
+    shapes |= {f"{part}_bias": shapes[part][:-1] for name in c.biases for part in parts_of(name, c)}
     sizes = {"q_norm": q, "k_norm": kv} if c.whole_qk_norm else dict.fromkeys(("q_norm", "k_norm"), c.head_dim)
-    sizes["sinks"] = c.heads
+    sizes |= {"sinks": c.heads, "scale": 1}
     return shapes | {name: (sizes.get(name, c.embed),) for name in vector_names(c)}
 
 
@@ -106,7 +137,7 @@ def packed_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
     c = config
     plain = plain_shapes(c)
     kernels = {name: plain[PARTS[name][0]] for name in kernel_names(c)}
-    kernels["qkv"] = (c.kv_heads, c.groups + 2, c.head_dim, c.embed)
+    kernels["qkv"] = (c.kv_heads, c.groups + len(parts_of("qkv", c)) - 1, c.head_dim, c.embed)
     kernels["gate_up"] = (*plain["gate"][:-2], 2 * c.ff, c.embed)
     biases = {f"{name}/bias": kernels[name][:-1] for name in c.biases}
     return (
@@ -117,7 +148,7 @@ def packed_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
 
 
 def unpack_layer(layer: dict, config: TransformerConfig) -> Plain:
-    """Plain matrices from one layer of our tree."""
+    """Plain matrices from one layer of our tree; `config` is the layer's."""
     plain = {name: np.asarray(layer[name]["weight"]) for name in vector_names(config)}
     for name in kernel_names(config):
         plain |= split_kernel(name, np.asarray(layer[name]["kernel"]), config)
@@ -129,7 +160,7 @@ def unpack_layer(layer: dict, config: TransformerConfig) -> Plain:
 
 def join_kernel(name: str, plain: Plain, config: TransformerConfig) -> np.ndarray:
     """One of our kernels, or the outputs' half of its low-rank pair, from its parts [out, any], or [X, out, any]."""
-    parts = [plain[part] for part in PARTS[name]]
+    parts = [plain[part] for part in parts_of(name, config)]
     *experts, _, inputs = parts[0].shape
     if name == "qkv":  # [K, G + 2, D, in]
         heads = (part.reshape(config.kv_heads, -1, config.head_dim, inputs) for part in parts)
@@ -141,11 +172,11 @@ def split_kernel(name: str, kernel: np.ndarray, config: TransformerConfig) -> Pl
     """The parts of one of our kernels; `join_kernel` undoes it."""
     if name == "qkv":
         parts = np.split(kernel, (config.groups, config.groups + 1), axis=1)
-        parts = [part.reshape(-1, kernel.shape[-1]) for part in parts]
+        parts = [part.reshape(-1, kernel.shape[-1]) for part in parts if part.size]
     else:
         count = len(PARTS[name])
         parts = [kernel[..., start::count, :] for start in range(count)]
-    return dict(zip(PARTS[name], parts, strict=True))
+    return dict(zip(parts_of(name, config), parts, strict=True))
 
 
 def with_gate_and_up(layer: dict) -> dict:

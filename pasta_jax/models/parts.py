@@ -51,10 +51,11 @@ class Weight(nn.Module):
     """A vector of parameters."""
 
     shape: tuple[int, ...]
+    init: nn.initializers.Initializer = nn.initializers.zeros_init()
 
     @nn.compact
     def __call__(self):
-        return self.param("weight", nn.initializers.zeros_init(), self.shape)
+        return self.param("weight", self.init, self.shape)
 
 
 class Stored(nn.Module):
@@ -119,9 +120,14 @@ class RMSNorm(nn.Module):
     @nn.compact
     def __call__(self, x):
         weight = self.param("weight", nn.initializers.ones_init(), x.shape[-1:])
-        x32 = x.astype(jnp.float32)
-        x32 = x32 * lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + self.eps)
+        x32 = of_size_one(x, self.eps)
         return (x32 * jnp.expand_dims(weight.astype(jnp.float32), range(x.ndim - 1))).astype(x.dtype)
+
+
+def of_size_one(x, eps: float):
+    """x / rms(x) over the last axis, in float32."""
+    x32 = x.astype(jnp.float32)
+    return x32 * lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + eps)
 
 
 def rotate(x_BxTxHxD, waves):

@@ -15,7 +15,7 @@ from pasta_jax.lang.structure import Place
 from pasta_jax.models.config import TransformerConfig
 
 Arrays = TypeVar("Arrays")
-KV = tuple  # (k, v), each one array [L, B, K, S, D] (scanned layers) or a tuple of L arrays [B, K, S, D] (unrolled)
+KV = tuple  # (k, v), each one array [L, B, K, S, D] (scanned layers) or a tuple of arrays [B, K, S, D], of own_layers
 
 
 @jax.tree_util.register_dataclass
@@ -54,10 +54,13 @@ def put(arrays: Arrays, at: tuple[jax.Array | int, ...], **values: jax.Array | i
 
 def empty_kv(config: TransformerConfig, lanes: int, slots: int, dtype, stacked: bool) -> KV:
     """Zeros, never garbage: a masked key is multiplied by a weight of zero, and 0 * NaN is NaN."""
-    shape = (lanes, config.kv_heads, slots, config.head_dim)
-    if stacked:
-        return tuple(jnp.zeros((config.layers, *shape), dtype) for _ in "kv")
-    return tuple(tuple(jnp.zeros(shape, dtype) for _ in range(config.layers)) for _ in "kv")
+
+    def shape(layer: int) -> tuple[int, ...]:
+        return lanes, config.kv_heads, slots, config.of_layer(layer).head_dim
+
+    if stacked and not config.is_uneven:
+        return tuple(jnp.zeros((config.layers, *shape(0)), dtype) for _ in "kv")
+    return tuple(tuple(jnp.zeros(shape(layer), dtype) for layer in range(config.own_layers)) for _ in "kv")
 
 
 def empty_pool(config: TransformerConfig, lanes: int, slots: int, dtype, stacked: bool) -> Pool:

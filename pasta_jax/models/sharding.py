@@ -38,8 +38,9 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"qkv/bias", (MODEL, None, None)),  # [K, G + 2, D]
     (r"gate_up/bias", (MODEL,)),  # [2F]
     (r"(out|down)/bias", ()),
-    (r"router/(kernel|bias)", ()),
-    (r"sinks/weight", ()),
+    (r"(router|own_gate|own_out|layer_projection)/(kernel|columns|bias)", ()),
+    (r"layer_embed", (MODEL, FSDP)),  # [V, L * P]
+    (r"(sinks|scale)/weight", ()),
     (r"gate_up/kernel", (MODEL, FSDP)),  # [2F, E]; gate and up rows interleaved; of experts, [X, 2F, E]
     (r"out/kernel", (FSDP, MODEL)),  # [E, K * G * D]; over MODEL only where K divides, see specs
     (r"down/kernel", (FSDP, MODEL)),  # [E, F]

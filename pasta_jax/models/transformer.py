@@ -5,7 +5,6 @@ whether layers are scanned (accelerators: one small program) or unrolled (CPU: X
 stacked weight). The cache has the same layout; see pool.py.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 
@@ -14,14 +13,12 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
 
+from pasta_jax.models.attention import Cache, attend
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.experts import mixture
-from pasta_jax.models.kernels.bfloat16 import as_bfloat16, is_mixed, mixed_attention, row_product
-from pasta_jax.models.kernels.blocked import blocked_attention
-from pasta_jax.models.kernels.cpu.calls import attend as attend_visible
-from pasta_jax.models.kernels.cpu.calls import holds_panels, product, rows_of
-from pasta_jax.models.kernels.pool_tpu import write_and_attend
-from pasta_jax.models.mask import HIDDEN, MaskSpec, PoolSpec
+from pasta_jax.models.kernels.bfloat16 import as_bfloat16, row_product
+from pasta_jax.models.kernels.cpu.calls import product, rows_of
+from pasta_jax.models.mask import MaskSpec, PoolSpec
 from pasta_jax.models.parameters import is_stacked, with_gate_and_up
 from pasta_jax.models.parts import (
     PRODUCT,
@@ -31,34 +28,17 @@ from pasta_jax.models.parts import (
     Weight,
     gated,
     kernel_init,
+    of_size_one,
     rope_waves,
     rotate,
     scaled,
     soft_cap,
+    times,
 )
-from pasta_jax.models.pool import KV, lanes_kv, layers_kv, prefix_kv, write_kv
-from pasta_jax.models.ragged import Packed
+from pasta_jax.models.pool import KV
 
-# (q, k, v, sinks) -> (output, new cache)
-Attend = Callable[[jax.Array, jax.Array, jax.Array, jax.Array | None], tuple[jax.Array, KV | None]]
-
-
-def attention(config: TransformerConfig, q_BxTxKxGxD, k_BxKxSxD, v_BxKxSxD, see_BxTxS, sinks_KxG=None):
-    """Softmax attention of grouped query heads, scores in float32; see[b, t, s] states which keys a query may read."""
-    lanes, length, heads, groups, _ = q_BxTxKxGxD.shape
-    q_BxKxNxD = jnp.moveaxis(q_BxTxKxGxD * config.score_scale, 1, 3).reshape(lanes, heads, groups * length, -1)
-    # Keys first: with the queries first, XLA CPU would copy all keys, transposed, in every step.
-    scores_BxKxSxN = jnp.einsum("bksd,bknd->bksn", k_BxKxSxD, q_BxKxNxD, preferred_element_type=jnp.float32)
-    scores_BxKxGxTxS = jnp.swapaxes(scores_BxKxSxN, 2, 3).reshape(lanes, heads, groups, length, -1)
-    scores_BxKxGxTxS = soft_cap(scores_BxKxGxTxS, config.attention_cap)
-    scores_BxKxGxTxS = jnp.where(see_BxTxS[:, None, None], scores_BxKxGxTxS, HIDDEN)
-    if sinks_KxG is not None:  # a key more, of which nothing is read
-        sinks = jnp.broadcast_to(sinks_KxG[None, :, :, None, None], (*scores_BxKxGxTxS.shape[:-1], 1))
-        scores_BxKxGxTxS = jnp.concatenate([scores_BxKxGxTxS, sinks.astype(jnp.float32)], axis=-1)
-    weights_BxKxGxTxS = jax.nn.softmax(scores_BxKxGxTxS, axis=-1).astype(v_BxKxSxD.dtype)
-    if sinks_KxG is not None:
-        weights_BxKxGxTxS = weights_BxKxGxTxS[..., :-1]
-    return jnp.moveaxis(jnp.einsum("bkgts,bksd->bkgtd", weights_BxKxGxTxS, v_BxKxSxD), 3, 1)
+# (q, k, v, sinks) -> (output, new cache); k and v are None in a layer that reads those of another
+Attend = Callable[[jax.Array, jax.Array | None, jax.Array | None, jax.Array | None], tuple[jax.Array, KV | None]]
 
 
 class Layer(nn.Module):
@@ -67,27 +47,39 @@ class Layer(nn.Module):
     config: TransformerConfig
 
     @nn.compact
-    def __call__(self, x_BxTxE, waves, attend: Attend):
+    def __call__(self, x_BxTxE, waves, attend: Attend, own_BxTxP=None):
         c = self.config
         heads = (c.kv_heads, c.groups, c.head_dim)
 
         h = RMSNorm(c.norm_eps, name="attn_norm")(x_BxTxE) if c.pre_norms else x_BxTxE
         # Per key/value head: its G query heads, then the key, then the value. One matrix, so that a step reads it in
         # one pass; grouped by key/value head, so that sharding over K keeps the heads of a group together.
-        qkv_BxTxKxG2xD = Dense((c.kv_heads, c.groups + 2, c.head_dim), c.qkv_bias, name="qkv")(h)
-        q, k, v = jnp.split(qkv_BxTxKxG2xD, (c.groups, c.groups + 1), axis=3)
+        rows = c.groups + (2 if c.own_layers else 0)
+        qkv_BxTxKxG2xD = Dense((c.kv_heads, rows, c.head_dim), c.qkv_bias, name="qkv")(h)
+        q, *kv = jnp.split(qkv_BxTxKxG2xD, (c.groups, c.groups + 1)[: rows - c.groups], axis=3)
         q = q.reshape(*q.shape[:2], c.heads, c.head_dim)
-        k, v = k[:, :, :, 0], v[:, :, :, 0]
-        if c.qk_norm:
-            q, k = self.head_norm("q_norm", q), self.head_norm("k_norm", k)
-        q, k = rotate(q, waves), rotate(k, waves)
+        q = rotate(self.head_norm("q_norm", q) if c.qk_norm else q, waves)
+        if c.own_layers:
+            k, v = (one[:, :, :, 0] for one in kv)
+            k = rotate(self.head_norm("k_norm", k) if c.qk_norm else k, waves)
+            v = of_size_one(v, c.norm_eps).astype(v.dtype) if c.value_norm else v
+        else:
+            k = v = None
         sinks_KxG = Weight((c.heads,), name="sinks")().reshape(heads[:2]) if c.sinks else None
         h, cache = attend(q.reshape(*q.shape[:2], *heads), k, v, sinks_KxG)
         h = Dense((c.embed,), c.out_bias, name="out")(h.reshape(*h.shape[:2], c.heads * c.head_dim))
         x_BxTxE = self.add(x_BxTxE, h, "post_attn_norm")
 
         h = RMSNorm(c.norm_eps, name="mlp_norm")(x_BxTxE) if c.pre_norms else x_BxTxE
-        return self.add(x_BxTxE, self.experts(h) if c.experts else self.mlp(h), "post_mlp_norm"), cache
+        x_BxTxE = self.add(x_BxTxE, self.experts(h) if c.experts else self.mlp(h), "post_mlp_norm")
+        if c.layer_embed:
+            gate_BxTxP = jax.nn.gelu(Dense((c.layer_embed,), name="own_gate")(x_BxTxE), approximate=True)
+            h = Dense((c.embed,), name="own_out")(gate_BxTxP * own_BxTxP)
+            x_BxTxE = x_BxTxE + RMSNorm(c.norm_eps, name="own_norm")(h)
+        if c.layer_scales:
+            scale = Weight((1,), nn.initializers.ones_init(), name="scale")()
+            x_BxTxE = x_BxTxE * scale.astype(x_BxTxE.dtype)[None, None]
+        return x_BxTxE, cache
 
     def mlp(self, h_BxTxE):
         """The feed-forward branch."""
@@ -123,18 +115,6 @@ class Layer(nn.Module):
         return x_BxTxE + scaled(branch_BxTxE, self.config.residual_scale)
 
 
-@dataclasses.dataclass(frozen=True)
-class Cache:
-    """Where a step's keys and values are written, and what attention reads."""
-
-    kv: KV
-    slots_BxT: jax.Array  # int32; the slot that a token's key and value are written to; S and beyond: none
-    lanes: jax.Array | None = None  # int32 [B]: the pool's lanes these rows belong to; None: all, in order
-    prefixes: tuple[int, ...] = ()  # ascending static lengths; attention reads the shortest that covers `fill`
-    fill: jax.Array | None = None  # int32 scalar: slots in use in the fullest lane, this step's included
-    packed: Packed | None = None  # the rows to compute; None: all
-
-
 def trunk(
     params,
     config: TransformerConfig,
@@ -164,65 +144,44 @@ def trunk(
         tokens_BxT, positions_BxT = packed.pack(tokens_BxT)[None], packed.pack(positions_BxT)[None]
     x_BxTxE = embedded(params, tokens_BxT)
     x_BxTxE = scaled(x_BxTxE, config.embed**0.5 if config.scaled_embed else config.embed_scale)
-    waves = rope_waves(config.rope, config.head_dim, positions_BxT)
+    own_LxBxTxP = owned(params, config, tokens_BxT, x_BxTxE) if config.layer_embed else None
+    waves = rope_waves(config.rope, config.global_head_dim or config.head_dim, positions_BxT)
     waves_local = waves
-    if config.local_rope is not None:
-        waves_local = rope_waves(config.local_rope, config.head_dim, positions_BxT)
+    if config.local_rope is not None or config.global_head_dim is not None:
+        waves_local = rope_waves(config.local_rope or config.rope, config.head_dim, positions_BxT)
     unmoved = jnp.ones_like(waves[0]), jnp.zeros_like(waves[1])
 
-    def layer(params_l, x, kv, l, see, waves):
-        @jax.named_scope("attention")
-        def attend(q, k, v, sinks):
-            if isinstance(see, MaskSpec):
-                return blocked_attention(config, q, k, v, see, sinks), None
-            if cache is None:
-                k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
-                is_plain = config.attention_cap is None and sinks is None
-                if is_plain and is_mixed(q, params_l["out"].get("kernel", q)):
-                    return mixed_attention(config, q, k, v, see), None
-                return attention(config, q, k, v, see, sinks), None
-            if packed is not None:
-                q, k, v = (packed.spread(rows[0], cache.slots_BxT.shape[0]) for rows in (q, k, v))
-            if isinstance(see, PoolSpec):
-                out, written = write_and_attend(config, q, k, v, layers_kv(kv), l, cache.slots_BxT, see, sinks)
-                if isinstance(kv[0], tuple):
-                    written = tuple((pool[0],) for pool in written)
-                return out if packed is None else packed.pack(out)[None], written
-            with jax.named_scope("write"):
-                written = write_kv(kv, l, cache.lanes, cache.slots_BxT, k, v)
-            if cache.lanes is None and holds_panels(params_l["out"]) and sinks is None:
-                out = attend_visible(q, *(pool[l] for pool in written), see, config.score_scale, config.attention_cap)
-            else:
-                read, at = (written, l) if cache.lanes is None else (lanes_kv(written, l, cache.lanes), 0)
-                out = attend_prefix(config, q, read, at, see, cache.prefixes, cache.fill, sinks)
-            return out if packed is None else packed.pack(out)[None], written
-
+    def layer(params_l, x, kv, l, see, waves, own, config_l):
         params_l = params_l if cache is not None else with_gate_and_up(jax.tree.map(as_bfloat16, params_l))
-        return Layer(config).apply({"params": params_l}, x, waves, attend)
+        attend_l = functools.partial(attend, config_l, see, cache, kv, l, params_l["out"])
+        return Layer(config_l).apply({"params": params_l}, x, waves, attend_l, own)
 
     if remat:
         policies = jax.checkpoint_policies
-        layer = jax.checkpoint(layer, policy=policies.save_only_these_names(PRODUCT) if keep_products else None)
+        policy = policies.save_only_these_names(PRODUCT) if keep_products else None
+        layer = jax.checkpoint(layer, policy=policy, static_argnums=7)
     kv = None if cache is None else cache.kv
     if not is_stacked(params):
-        pools = []  # of one layer each
-        # With a cache, one layer is traced and lowered, and called for all of them; XLA inlines the calls.
-        traced = layer if cache is None else jax.jit(layer, static_argnums=3)
+        # Of one layer each.
+        pools = {} if kv is None else {l: tuple((of[l],) for of in kv) for l in range(config.own_layers)}
+        # With a cache, one layer is traced and lowered, and called for all of its kind; XLA inlines the calls.
+        traced = layer if cache is None else jax.jit(layer, static_argnums=(3, 7))
         for l, params_l in enumerate(params["layers"]):
-            pool = None if kv is None else tuple((of_layers[l],) for of_layers in kv)
             see, waves_l = (see_local, waves_local) if config.is_local(l) else (see_BxTxS, waves)
             waves_l = waves_l if config.has_rope(l) else unmoved
-            x_BxTxE, pool = traced(params_l, x_BxTxE, pool, 0, see, waves_l)
-            pools.append(pool)
+            own, source = None if own_LxBxTxP is None else own_LxBxTxP[l], config.source(l)
+            x_BxTxE, pools[source] = traced(
+                params_l, x_BxTxE, pools.get(source), 0, see, waves_l, own, config.of_layer(l)
+            )
         if kv is not None:
-            kv = tuple(tuple(pool[which][0] for pool in pools) for which in range(2))
+            kv = tuple(tuple(pool[which][0] for pool in pools.values()) for which in range(2))
     else:
         is_local = jnp.asarray([config.is_local(l) for l in range(config.layers)])
         has_rope = jnp.asarray([config.has_rope(l) for l in range(config.layers)])
 
-        def body(carry, params_and_l):
+        def body(carry, of_layer):
             x, kv = carry
-            params_l, l = params_and_l
+            params_l, l, own = of_layer
 
             def choose(local, everywhere):
                 return local if local is everywhere else jnp.where(is_local[l], local, everywhere)
@@ -231,42 +190,37 @@ def trunk(
             waves_l = jax.tree.map(choose, waves_local, waves)
             if config.nope_every is not None:
                 waves_l = jax.tree.map(functools.partial(jnp.where, has_rope[l]), waves_l, unmoved)
-            return layer(params_l, x, kv, l, see, waves_l), None
+            x, written = layer(params_l, x, kv, l, see, waves_l, own, config)
+            return (x, kv if cache is None else written), None
 
-        (x_BxTxE, kv), _ = lax.scan(body, (x_BxTxE, kv), (params["layers"], jnp.arange(config.layers)))
+        of_layers = params["layers"], jnp.arange(config.layers), own_LxBxTxP
+        (x_BxTxE, kv), _ = lax.scan(body, (x_BxTxE, kv), of_layers)
     return RMSNorm(config.norm_eps).apply({"params": params["final_norm"]}, x_BxTxE), kv
 
 
-def attend_prefix(config, q, kv: KV, l, see_BxTxS, prefixes: tuple[int, ...], fill, sinks=None):
-    """Attention over the shortest static prefix that holds every used slot: the result of all slots, for less work.
-
-    Each branch slices its own prefix out of the pool. With the slice before the switch, a TPU would read all slots of a
-    layer.
-    """
-
-    def upto(length):
-        return lambda: attention(config, q, *prefix_kv(kv, l, length), see_BxTxS[:, :, :length], sinks)
-
-    slots = see_BxTxS.shape[-1]
-    lengths = [p for p in prefixes if p < slots]
-    if not lengths:
-        return upto(slots)()
-    index = jnp.searchsorted(jnp.asarray(lengths), fill)
-    return lax.switch(index, [upto(length) for length in [*lengths, slots]])
-
-
-def embedded(params, tokens_BxT):
+def embedded(params, tokens_BxT, table: str = "embed"):
     """The tokens' embeddings [B, T, E]."""
-    if isinstance(params.get("embed"), Mapping):
-        return rows_of(params["embed"], tokens_BxT)
-    if "embed_columns" in params:
-        return jnp.moveaxis(params["embed_columns"][:, tokens_BxT], 0, -1)
-    if "tags_at" in params:  # a frozen table, and trained rows beside it
+    if isinstance(params.get(table), Mapping):
+        return rows_of(params[table], tokens_BxT)
+    if f"{table}_columns" in params:
+        return jnp.moveaxis(params[f"{table}_columns"][:, tokens_BxT], 0, -1)
+    if table == "embed" and "tags_at" in params:  # a frozen table, and trained rows beside it
         rows, place_BxT = params["tag_rows"]["embed"], tokens_BxT - params["tags_at"]
         is_tag_BxT = (place_BxT >= 0) & (place_BxT < len(rows))
         others_BxTxE = lax.stop_gradient(params["embed"])[tokens_BxT].astype(rows.dtype)
         return jnp.where(is_tag_BxT[..., None], rows[jnp.where(is_tag_BxT, place_BxT, 0)], others_BxTxE)
-    return params["embed"][tokens_BxT]
+    return params[table][tokens_BxT]
+
+
+def owned(params, config: TransformerConfig, tokens_BxT, x_BxTxE):
+    """What each layer adds of its own embedding, [L, B, T, P]: of the token, and of its embedding for all layers."""
+    shape = (*tokens_BxT.shape, config.layers, config.layer_embed)
+    of_token = scaled(embedded(params, tokens_BxT, "layer_embed").reshape(shape), config.layer_embed**0.5)
+    rows_NxE = x_BxTxE.reshape(-1, config.embed)
+    projected = times(rows_NxE, params["layer_projection"], config.layers * config.layer_embed)
+    projected = scaled(projected.reshape(shape), config.embed**-0.5)
+    projected = RMSNorm(config.norm_eps).apply({"params": params["layer_norm"]}, projected)
+    return jnp.moveaxis(scaled(projected + of_token.astype(projected.dtype), 2.0**-0.5), 2, 0)
 
 
 @jax.named_scope("head")
@@ -303,17 +257,25 @@ def causal(positions_BxT):
 def init(config: TransformerConfig, key, stacked: bool):
     """Fresh float32 parameters; call it under `jax.eval_shape` for their shapes alone."""
 
-    def one_layer(key):
-        x = jnp.zeros((1, 1, config.embed))
-        waves = rope_waves(config.rope, config.head_dim, jnp.zeros((1, 1), jnp.int32))
-        return Layer(config).init(key, x, waves, lambda q, *_: (q, None))["params"]
+    def one_layer(key, layer: int = 0):
+        x, c = jnp.zeros((1, 1, config.embed)), config.of_layer(layer)
+        waves = rope_waves(c.rope, c.head_dim, jnp.zeros((1, 1), jnp.int32))
+        own = None if c.layer_embed is None else jnp.zeros((1, 1, c.layer_embed))
+        return Layer(c).init(key, x, waves, lambda q, *_: (q, None), own)["params"]
 
     embed_key, head_key, *layer_keys = jax.random.split(key, 2 + config.layers)
     params = {
         "embed": kernel_init(embed_key, (config.vocab, config.embed)),
         "final_norm": {"weight": jnp.ones(config.embed)},
-        "layers": jax.vmap(one_layer)(jnp.stack(layer_keys)) if stacked else tuple(map(one_layer, layer_keys)),
+        "layers": jax.vmap(one_layer)(jnp.stack(layer_keys))
+        if stacked and not config.is_uneven
+        else tuple(map(one_layer, layer_keys, range(config.layers))),
     }
+    if config.layer_embed:
+        width = config.layers * config.layer_embed
+        params["layer_embed"] = kernel_init(embed_key, (config.vocab, width))
+        params["layer_projection"] = {"kernel": kernel_init(head_key, (width, config.embed))}
+        params["layer_norm"] = {"weight": jnp.ones(config.layer_embed)}
     if not config.tied_head:
         params["head"] = kernel_init(head_key, (config.vocab, config.embed))
     return params

@@ -38,6 +38,11 @@ class _Quantization:
     quant_method: str | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class _OfLayer:
+    head_dim: Size | None = None
+
+
 class _File(families.stated_in(TRANSFORMERS), frozen=True, kw_only=True):
     """The fields of config.json that we read; those of families.py are under our names."""
 
@@ -53,6 +58,13 @@ class _File(families.stated_in(TRANSFORMERS), frozen=True, kw_only=True):
     no_rope_layers: Annotated[tuple[Literal[0, 1], ...], Meta(max_length=1000)] | None = None
     no_rope_layer_interval: Positive | None = None
     num_experts: Experts | None = None
+    global_head_dim: Size | None = None
+    per_layer_config: dict[str, _OfLayer] | None = None
+    hidden_size_per_layer_input: Count | None = None
+    vocab_size_per_layer_input: Rows | None = None
+    attention_k_eq_v: bool = False
+    enable_moe_block: bool = False
+    use_bidirectional_attention: str | None = None
     norm_topk_prob: bool = False
     decoder_sparse_step: Count = 1
     mlp_only_layers: Annotated[tuple[Count, ...], Meta(max_length=1000)] | None = None
@@ -101,6 +113,8 @@ def _config(raw: Any, path: Path) -> tuple[Family, TransformerConfig]:
         raise PastaError(f"{path}: unsupported quantization_config {method!r}; use the model in float32 or bfloat16")
     if "experts" in family.options:
         fields |= _experts(file, family, path)
+    if "layer_embed" in family.options:
+        fields |= _layers(file, path)
     if activation := file.hidden_activation or file.hidden_act:
         if activation not in _ACTIVATIONS:
             raise PastaError(
@@ -136,6 +150,26 @@ def _experts(file: _File, family: Family, path: Path) -> dict[str, Any]:
     if "shares_of_all" in family.options:
         fields["shares_of_all"] = not file.norm_topk_prob
     return fields
+
+
+def _layers(file: _File, path: Path) -> dict[str, Any]:
+    """What is of one layer or of one kind of layers."""
+    unsupported = {
+        "attention_k_eq_v": file.attention_k_eq_v,
+        "enable_moe_block": file.enable_moe_block,
+        "use_bidirectional_attention": file.use_bidirectional_attention == "all",
+        "layer_types": file.layer_types and file.layer_types[-1] != "full_attention",
+        "vocab_size_per_layer_input": file.vocab_size_per_layer_input not in (None, file.vocab_size),
+    }
+    for key, is_set in unsupported.items():
+        if is_set:
+            raise PastaError(f"{path}: unsupported {key} of a {file.layers}-layer Gemma 4; use its E2B or E4B")
+    sizes = {one.head_dim for one in (file.per_layer_config or {}).values()} or {file.global_head_dim}
+    if len(sizes) > 1:
+        raise PastaError(f"{path}: unsupported per_layer_config; use a model whose global layers are alike")
+    (size,) = sizes
+    width = 256 if file.hidden_size_per_layer_input is None else file.hidden_size_per_layer_input
+    return {"layer_embed": width or None} | ({"global_head_dim": size} if size else {})
 
 
 def _context(file: _File) -> int:
@@ -241,6 +275,12 @@ def config_to_json(config: TransformerConfig, record: TagRecord | None) -> dict[
         raw["mlp_bias"] = config.mlp_bias
     if "experts" in family.options:
         raw |= {"num_experts": config.experts, "norm_topk_prob": not config.shares_of_all}
+    if "layer_embed" in family.options:
+        size = config.global_head_dim or config.head_dim
+        every = {str(layer): {"head_dim": size} for layer in range(config.layers) if not config.is_local(layer)}
+        raw |= {"global_head_dim": size, "per_layer_config": every, "vocab_size_per_layer_input": config.vocab}
+        raw["hidden_size_per_layer_input"] = config.layer_embed or 0
+        del raw["rope_theta"], raw["rope_scaling"]  # no version before 5 has the family, and 5 prefers the latter
     if "nope_every" in family.options:
         raw["no_rope_layers"] = [int(config.has_rope(layer)) for layer in range(config.layers)]
     if "local_rope" in family.options:

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Meta
 
 from pasta_jax.errors import PastaError
-from pasta_jax.files.validated import AboveZero, Positive
+from pasta_jax.files.validated import AboveZero, Count, Positive
 from pasta_jax.models.config import Experts, Layers, Size, TransformerConfig, config_of
 from pasta_jax.models.parameters import OF_EXPERTS, PARTS
 
@@ -42,6 +42,8 @@ OPTIONS: dict[str, tuple[Any, tuple[str, str | None]]] = {
     "expert_ff": (Size | None, ("moe_intermediate_size", "expert_feed_forward_length")),  # our `ff`
     "gate_limit": (AboveZero | None, ("swiglu_limit", None)),
     "gate_slope": (AboveZero | None, ("swiglu_alpha", None)),
+    "shared_layers": (Count | None, ("num_kv_shared_layers", None)),
+    "wide_shared": (bool | None, ("use_double_wide_mlp", None)),
 }
 FIELD_NAMES = {name: names for name, (_, names) in (SHAPE | OPTIONS).items()}
 
@@ -49,6 +51,9 @@ TABLES = {
     "embed": ("model.embed_tokens", "token_embd"),
     "head": ("lm_head", "output"),
     "final_norm": ("model.norm", "output_norm"),
+    "layer_embed": ("model.embed_tokens_per_layer", "per_layer_token_embd"),
+    "layer_projection": ("model.per_layer_model_projection", "per_layer_model_proj"),
+    "layer_norm": ("model.per_layer_projection_norm", "per_layer_proj_norm"),
 }
 LAYER = {
     "q": ("self_attn.q_proj", "attn_q"),
@@ -69,6 +74,12 @@ WITH_POST_NORMS = LAYER | {
     "mlp_norm": ("pre_feedforward_layernorm", "ffn_norm"),
     "post_attn_norm": ("post_attention_layernorm", "post_attention_norm"),
     "post_mlp_norm": ("post_feedforward_layernorm", "post_ffw_norm"),
+}
+WITH_OWN = WITH_POST_NORMS | {
+    "own_gate": ("per_layer_input_gate", "inp_gate"),
+    "own_out": ("per_layer_projection", "proj"),
+    "own_norm": ("post_per_layer_input_norm", "post_norm"),
+    "scale": ("layer_scalar", "layer_output_scale"),
 }
 _EXPERTS = {part: f"ffn_{part}_exps" for part in ("gate", "up", "down")}
 # A tensor for each expert.
@@ -107,16 +118,19 @@ class Family:
         is_mixed = config.window is not None and config.global_every <= config.layers
         if is_mixed and "global_every" not in self.options:
             return False
-        if config.rope.share != 1.0 and "share" not in self.options:
+        if "global_head_dim" in self.options and config.is_local(config.layers - 1):
+            return False
+        if config.rope.share != 1.0 and (
+            "share" not in self.options or config.rope.of_pairs != ("value_norm" in self.features)
+        ):
             return False
         fields = ((field.name, field.default) for field in dataclasses.fields(config) if field.name not in stated)
         if "out_bias" in self.options and config.out_bias != config.qkv_bias:  # one field of the file says both
             return False
         return all(getattr(config, name) == self.features.get(name, default) for name, default in fields)
 
-    def tensors(self, column: int, kernel: str) -> dict[str, tuple[str, ...]]:
+    def tensors(self, column: int, parts: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
         """The tensors that hold a kernel of ours, and the matrices in each: `a+b` under one another, `a|b` in turn."""
-        parts = PARTS[kernel]
         for name in ("+".join(parts), "|".join(parts)):
             if len(parts) > 1 and self.layer.get(name, (None, None))[column]:
                 return {name: parts}
@@ -125,11 +139,11 @@ class Family:
     def stored(self, column: int, plain: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """A layer's arrays as files hold them: some matrices and biases in one tensor."""
         found = dict(plain)
-        for tensors in (self.tensors(column, kernel) for kernel in PARTS):
+        for tensors in (self.tensors(column, parts) for parts in PARTS.values()):
             for tensor, parts in tensors.items():
                 for suffix in ("", "_bias"):
-                    if parts[0] + suffix in plain:
-                        arrays = [found.pop(part + suffix) for part in parts]
+                    arrays = [found.pop(part + suffix) for part in parts if part + suffix in plain]
+                    if arrays:
                         found[tensor + suffix] = self.together(column, tensor, arrays, -1 if suffix else -2)
         return found
 
@@ -168,7 +182,7 @@ class Family:
             return f"{TABLES[name][column]}.weight"
         matrix, is_bias = name.removesuffix("_bias"), name.endswith("_bias")
         place = f"{('model.layers', 'blk')[column]}.{layer}.{self.layer[matrix][column]}"
-        if column == TRANSFORMERS and ((".experts." in place and "*" not in place) or matrix == "sinks"):
+        if column == TRANSFORMERS and ((".experts." in place and "*" not in place) or matrix in ("sinks", "scale")):
             return f"{place}{'_bias' if is_bias else ''}"  # no module of its own
         return f"{place}.{'bias' if is_bias else 'weight'}"
 
@@ -206,6 +220,7 @@ _SILU = {"activation": "silu", "tied_head": False}
 _GEMMA = {"activation": "gelu", "tied_head": True, "scaled_embed": True}
 _GEMMA2 = _GEMMA | {"post_norms": True, "global_every": 2}
 _GEMMA3 = _GEMMA | {"post_norms": True, "qk_norm": True, "global_every": 6, "local_rope": {"base": 10_000.0}}
+_GEMMA4 = _GEMMA3 | {"value_norm": True, "layer_scales": True, "attention_scale": 1.0, "global_head_dim": 512}
 _OLMO = _SILU | {"pre_norms": False, "post_norms": True, "qk_norm": True, "whole_qk_norm": True}
 _SCALES = ("embed_scale", "residual_scale", "attention_scale", "logit_divisor")
 FAMILIES = (
@@ -281,6 +296,23 @@ FAMILIES = (
         WITH_POST_NORMS,
         norm_offset=1.0,
         query_scalars={62: 168},  # of 27B
+    ),
+    Family(
+        ("gemma4_text", None),
+        "Gemma4ForCausalLM",
+        _GEMMA4,
+        (
+            *_WINDOWS,
+            "logit_cap",
+            "local_rope",
+            "share",
+            "global_head_dim",
+            "shared_layers",
+            "wide_shared",
+            "layer_embed",
+        ),
+        ("window",),
+        WITH_OWN,
     ),
 )
 # Families that carry a state from token to token instead of keys and values.

@@ -22,6 +22,7 @@ from pasta_jax.models.parameters import (
     is_stacked,
     join_kernel,
     kernel_names,
+    parts_of,
     plain_shapes,
     vector_names,
 )
@@ -69,25 +70,24 @@ def in_blocks(
     The tags' rows, which no file has, stay exact.
     """
 
-    shapes = plain_shapes(config)
-
     def blocks(tensor: str, l: int | None = None) -> Blocks | None:
         theirs = family.tensor(GGUF, tensor, l)
         info = gguf.tensors[theirs]
         return quantized.read(gguf.stored(theirs), info.format.name, (math.prod(info.shape[:-1]), info.shape[-1]))
 
-    def parts_of(name: str, l: int) -> dict[str, Blocks | None]:
-        found = {}
-        for tensor, parts in family.tensors(GGUF, name).items():
+    def parts_in(name: str, l: int) -> dict[str, Blocks | None]:
+        found, c = {}, config.of_layer(l)
+        shapes = plain_shapes(c)
+        for tensor, parts in family.tensors(GGUF, parts_of(name, c)).items():
             whole, end = blocks(tensor, l), 0
             for part in parts:
                 begin, end = end, end + math.prod(shapes[part][:-1])
-                ours = functools.partial(family.ours, GGUF, part, head_dim=config.head_dim)
+                ours = functools.partial(family.ours, GGUF, part, head_dim=c.head_dim)
                 found[part] = whole and whole.map(lambda field, at=slice(begin, end), ours=ours: ours(field[at]))
         return found
 
     def kernel(l: int, name: str, leaves: Params) -> Params:
-        parts = parts_of(name, l)
+        parts = parts_in(name, l)
         others = {name: np.asarray(leaf) for name, leaf in leaves.items() if name != "kernel"}
         if name == "router":
             return others | {"kernel": np.asarray(leaves["kernel"])}
@@ -100,7 +100,7 @@ def in_blocks(
         def join(fields: dict[str, np.ndarray]) -> np.ndarray:
             if experts:
                 fields = {part: field.reshape(experts, -1, field.shape[-1]) for part, field in fields.items()}
-            return _matrix(join_kernel(name, fields, config))
+            return _matrix(join_kernel(name, fields, config.of_layer(l)))
 
         whole = quantized.joined(parts, join)
         rows = np.arange(len(whole.codes))
@@ -117,7 +117,7 @@ def in_blocks(
         return of_blocks(found.map(lambda field: np.pad(field, ((0, missing), (0, 0))))) | exact
 
     def one(l: int, layer: Params) -> Params:
-        vectors = {name: {"weight": np.asarray(layer[name]["weight"])} for name in vector_names(config)}
+        vectors = {name: {"weight": np.asarray(layer[name]["weight"])} for name in vector_names(config.of_layer(l))}
         return vectors | {name: kernel(l, name, layer[name]) for name in kernel_names(config)}
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
@@ -182,4 +182,7 @@ def _replaced(params: Params, change: Callable[[np.ndarray], Params]) -> Params:
 
     layers = tuple({part: one(layer, part) for part in layer} for layer in params["layers"])
     table = "head" if "head" in params else "embed"
-    return params | {table: change(params[table]), "layers": layers}
+    changed = {table: change(params[table]), "layers": layers}
+    if "layer_projection" in params:
+        changed["layer_projection"] = change(params["layer_projection"]["kernel"])
+    return params | changed

@@ -83,9 +83,13 @@ def write_model(folder: Path, params: Params, config: TransformerConfig, record:
     """
     write_whole(folder / "config.json", json.dumps(config_to_json(config, record), indent=2) + "\n")
     family = families.of_config(config)
-    whole = {name: params[name] for name in ("embed", "head") if name in params}
-    groups = {None: whole | {"final_norm": params["final_norm"]["weight"]}}
-    groups |= {l: family.stored(TRANSFORMERS, unpack_layer(layer, config)) for l, layer in enumerate(params["layers"])}
+    whole = {name: leaf for name, leaf in params.items() if name != "layers"}
+    whole |= {name: next(iter(leaf.values())) for name, leaf in whole.items() if isinstance(leaf, dict)}
+    groups = {None: whole}
+    groups |= {
+        l: family.stored(TRANSFORMERS, unpack_layer(layer, config.of_layer(l)))
+        for l, layer in enumerate(params["layers"])
+    }
     tensors = {}
     for l, arrays in groups.items():
         for name, array in arrays.items():

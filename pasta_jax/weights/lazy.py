@@ -9,6 +9,7 @@ from typing import Protocol
 
 import jax
 import numpy as np
+from flax import traverse_util
 from jax.typing import DTypeLike
 
 from pasta_jax.errors import PastaError
@@ -18,10 +19,10 @@ from pasta_jax.models.parameters import (
     Params,
     grow_rows,
     join_kernel,
-    kernel_names,
     packed_shapes,
+    parts_of,
     plain_shapes,
-    vector_names,
+    table_names,
 )
 from pasta_jax.weights.families import TRANSFORMERS, Family
 
@@ -75,89 +76,112 @@ class Tensors(Protocol):
 
 
 def params_of(files: Tensors, column: int, family: Family, config: TransformerConfig, vocab: int) -> Params:
-    """Our parameters, unrolled, to be read as float32; embedding and head are grown to `vocab` rows."""
+    """Our parameters, unrolled, to be read as float32; tables are grown to `vocab` rows."""
+    shapes = plain_shapes(config)
+
+    def whole(name: str) -> Deferred:
+        return Deferred(shapes[name], lambda: _read(files, column, family, config, name, None, shapes[name]))
+
+    def table(name: str) -> Deferred:
+        return Deferred(
+            (vocab, shapes[name][1]),
+            lambda: grow_rows(np.asarray(whole(name)), vocab),
+            lambda index: files.rows(family.tensor(column, name), index),
+        )
+
+    params = {name: table(name) for name in table_names(config)} | {"final_norm": {"weight": whole("final_norm")}}
+    if config.layer_embed:
+        params |= {
+            "layer_projection": {"kernel": whole("layer_projection")},
+            "layer_norm": {"weight": whole("layer_norm")},
+        }
+    places = functools.cache(functools.partial(_places, column, family))
+    return params | {
+        "layers": tuple(
+            _layer(files, column, family, config.of_layer(layer), layer, places) for layer in range(config.layers)
+        )
+    }
+
+
+def _read(
+    files: Tensors,
+    column: int,
+    family: Family,
+    config: TransformerConfig,
+    name: str,
+    layer: int | None,
+    shape: tuple[int, ...],
+) -> np.ndarray:
+    """A tensor with our values."""
+    theirs = family.tensor(column, name, layer)
+    if "*" in theirs:
+        array = np.stack([files.read(theirs.replace("*", str(expert))) for expert in range(config.experts or 0)])
+    else:
+        array = files.read(theirs)
+    if array.shape != shape:
+        raise PastaError(
+            f"{files.path}: {theirs} has shape {array.shape}, the model's configuration implies {shape}; "
+            "use the configuration that belongs to it, or fetch or convert the model again"
+        )
+    return family.ours(column, name, array, config.head_dim)
+
+
+# Where the rows of a kernel are in its tensors; of a layer's configuration and the kernel's name.
+Places = Callable[[TransformerConfig, str], np.ndarray]
+
+
+def _places(column: int, family: Family, config: TransformerConfig, kernel: str) -> np.ndarray:
+    """Where the rows of one of our kernels are: tensors one after another, each with its matrices."""
+    shapes, parts = plain_shapes(config), parts_of(kernel, config)
+    begins = np.cumsum([0, *(math.prod(shapes[part][:-1]) for part in parts)])
+    rows = {}
+    for part, begin, end in zip(parts, begins, begins[1:], strict=False):
+        numbers = np.arange(begin, end).reshape(*shapes[part][:-1], 1)
+        rows[part] = family.ours(column, part, numbers, config.head_dim)
+    return join_kernel(kernel, rows, config).reshape(-1)
+
+
+def _layer(
+    files: Tensors, column: int, family: Family, config: TransformerConfig, layer: int, places: Places
+) -> Params:
+    """One layer, of its own configuration."""
     plain, packed = plain_shapes(config), packed_shapes(config)
 
-    def stored(name: str, layer: int | None, shape: tuple[int, ...]) -> np.ndarray:
-        theirs = family.tensor(column, name, layer)
-        if "*" in theirs:
-            array = np.stack([files.read(theirs.replace("*", str(expert))) for expert in range(config.experts or 0)])
-        else:
-            array = files.read(theirs)
-        if array.shape != shape:
-            raise PastaError(
-                f"{files.path}: {theirs} has shape {array.shape}, the model's configuration implies {shape}; "
-                "use the configuration that belongs to it, or fetch or convert the model again"
-            )
-        return array
+    def tensors(kernel: str) -> dict[str, tuple[str, ...]]:
+        return family.tensors(column, parts_of(kernel, config))
 
-    def read(name: str, layer: int | None = None) -> np.ndarray:
-        return family.ours(column, name, stored(name, layer, plain[name]), config.head_dim)
-
-    def parts_of(kernel: str, layer: int, suffix: str) -> dict[str, np.ndarray]:
-        """The matrices of a kernel, or their biases, from the tensors that hold them."""
+    def joined(kernel: str, suffix: str) -> np.ndarray:
+        """A kernel, or its bias, from the tensors that hold it."""
         found, axis = {}, -1 if suffix else -2
-        for tensor, parts in family.tensors(column, kernel).items():
+        for tensor, parts in tensors(kernel).items():
             shapes = [plain[part + suffix] for part in parts]
-            array = stored(tensor + suffix, layer, family.shape(column, tensor, shapes, axis))
+            shape = family.shape(column, tensor, shapes, axis)
+            array = _read(files, column, family, config, tensor + suffix, layer, shape)
             rows = [shape[axis] for shape in shapes]
             for part, one in zip(parts, family.apart(column, tensor, array, rows, axis), strict=True):
-                found[part] = family.ours(column, part, one, config.head_dim)
-        return found
+                found[part] = family.ours(column, part, one[..., None] if suffix else one, config.head_dim)
+        whole = join_kernel(kernel, found, config)
+        return whole[..., 0] if suffix else whole
 
-    def kernel(name: str, layer: int) -> np.ndarray:
-        return join_kernel(name, parts_of(name, layer, ""), config)
-
-    def rows_in(part: str) -> int:
-        return math.prod(plain[part][:-1])
-
-    @functools.cache
-    def places(name: str) -> np.ndarray:
-        """Where the rows of one of our kernels are: tensors one after another, each with its matrices."""
-        parts = [part for several in family.tensors(column, name).values() for part in several]
-        begins = np.cumsum([0, *(rows_in(part) for part in parts)])
-        rows = {}
-        for part, begin in zip(parts, begins, strict=False):
-            numbers = np.arange(begin, begin + rows_in(part)).reshape(*plain[part][:-1], 1)
-            rows[part] = family.ours(column, part, numbers, config.head_dim)
-        return join_kernel(name, rows, config).reshape(-1)
-
-    def some_rows(name: str, layer: int, index: np.ndarray) -> np.ndarray:
-        at, found = places(name)[index], np.empty((len(index), packed[f"{name}/kernel"][-1]), np.float32)
+    def some_rows(kernel: str, index: np.ndarray) -> np.ndarray:
+        at, found = places(config, kernel)[index], np.empty((len(index), packed[f"{kernel}/kernel"][-1]), np.float32)
         begin = 0
-        for tensor, parts in family.tensors(column, name).items():
-            end = begin + sum(map(rows_in, parts))
+        for tensor, parts in tensors(kernel).items():
+            end = begin + sum(math.prod(plain[part][:-1]) for part in parts)
             inside = (at >= begin) & (at < end)
             found[inside] = files.rows(family.tensor(column, tensor, layer), at[inside] - begin)
             begin = end
         return found
 
-    def bias(name: str, layer: int) -> np.ndarray:
-        parts = {part: one[..., None] for part, one in parts_of(name, layer, "_bias").items()}
-        return join_kernel(name, parts, config)[..., 0]
+    def leaf(name: str) -> Deferred:
+        array, _, kind = name.partition("/")
+        if kind == "weight":
+            read = functools.partial(_read, files, column, family, config, array, layer, plain[array])
+            return Deferred(packed[name], read)
+        suffix = "_bias" if kind == "bias" else ""
+        # Experts in a folder have no rows to pick: its tensors may be transposed, or one for each expert.
+        is_whole = kind == "bias" or (config.experts and array in OF_EXPERTS and column == TRANSFORMERS)
+        rows = None if is_whole else functools.partial(some_rows, array)
+        return Deferred(packed[name], functools.partial(joined, array, suffix), rows)
 
-    def rows_of(name: str, layer: int) -> Callable[[np.ndarray], np.ndarray] | None:
-        is_whole = config.experts and name in OF_EXPERTS and column == TRANSFORMERS  # its tensors have no such rows
-        return None if is_whole else functools.partial(some_rows, name, layer)
-
-    def layer(l: int) -> Params:
-        kernels = {
-            name: {"kernel": Deferred(packed[f"{name}/kernel"], functools.partial(kernel, name, l), rows_of(name, l))}
-            for name in kernel_names(config)
-        }
-        for name in config.biases:
-            kernels[name]["bias"] = Deferred(packed[f"{name}/bias"], functools.partial(bias, name, l))
-        return kernels | {
-            name: {"weight": Deferred(plain[name], functools.partial(read, name, l))} for name in vector_names(config)
-        }
-
-    params = {
-        name: Deferred(
-            (vocab, config.embed),
-            lambda name=name: grow_rows(read(name), vocab),
-            lambda index, name=name: files.rows(family.tensor(column, name), index),
-        )
-        for name in (("embed",) if config.tied_head else ("embed", "head"))
-    }
-    final_norm = {"weight": Deferred(plain["final_norm"], functools.partial(read, "final_norm"))}
-    return params | {"final_norm": final_norm, "layers": tuple(map(layer, range(config.layers)))}
+    return traverse_util.unflatten_dict({name: leaf(name) for name in packed}, sep="/")

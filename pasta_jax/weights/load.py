@@ -210,13 +210,14 @@ def fingerprint_of(config: TransformerConfig, params: Params, tokenizer: Tokeniz
     parts = [json.dumps(shape, sort_keys=True)]
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
-        if name in ("embed", "head"):
+        if name in ("embed", "head", "layer_embed"):
             end = tokenizer.vocab_size
             rows = end - NUM_TAGS if tags.base < end else end
-            places = np.linspace(0, rows * config.embed - 1, samples, dtype=np.int64)
-            row, column = np.divmod(places, config.embed)
+            width = leaf.shape[1]
+            places = np.linspace(0, rows * width - 1, samples, dtype=np.int64)
+            row, column = np.divmod(places, width)
             values = leaf[row + NUM_TAGS * (row >= tags.base)][np.arange(samples), column]
-            size = rows, config.embed
+            size = rows, width
         else:
             size, inputs = leaf.shape, leaf.shape[-1]
             row, column = np.divmod(np.linspace(0, math.prod(size) - 1, samples, dtype=np.int64), inputs)

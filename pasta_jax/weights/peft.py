@@ -10,7 +10,7 @@ import numpy as np
 
 from pasta_jax.lang.tags import NUM_TAGS, TagIds
 from pasta_jax.models.config import TransformerConfig
-from pasta_jax.models.parameters import Params, join_kernel, plain_shapes, split_kernel
+from pasta_jax.models.parameters import Params, join_kernel, parts_of, plain_shapes, split_kernel
 from pasta_jax.weights import families
 from pasta_jax.weights.families import TRANSFORMERS
 
@@ -22,7 +22,7 @@ def tensors(adapter: Params, config: TransformerConfig) -> dict[str, np.ndarray]
     flat, family = {}, families.of_config(config)
     for l, layer in enumerate(adapter["layers"]):
         for target, pair in layer.items():
-            b_of = family.stored(TRANSFORMERS, split_kernel(target, pair["lora_b"], config))
+            b_of = family.stored(TRANSFORMERS, split_kernel(target, pair["lora_b"], config.of_layer(l)))
             for tensor, b in b_of.items():
                 a_name, b_name = _names(config, l, tensor)
                 flat |= {a_name: pair["lora_a"], b_name: b}
@@ -32,15 +32,14 @@ def tensors(adapter: Params, config: TransformerConfig) -> dict[str, np.ndarray]
 def adapter(flat: dict[str, np.ndarray], config: TransformerConfig, targets: tuple[str, ...]) -> Params:
     """The unrolled adapter in a file's tensors, whose names and shapes are those of `shapes`."""
 
-    matrices, family = plain_shapes(config), families.of_config(config)
-
     def pair(l: int, target: str) -> Params:
-        found = {}
-        for tensor, parts in family.tensors(TRANSFORMERS, target).items():
+        found, c = {}, config.of_layer(l)
+        matrices = plain_shapes(c)
+        for tensor, parts in _tensors(config, (target,), l):
             a_name, b_name = _names(config, l, tensor)
             rows = np.cumsum([matrices[part][0] for part in parts])
             found |= zip(parts, np.split(flat[b_name], rows[:-1]), strict=True)
-        return {"lora_a": flat[a_name], "lora_b": join_kernel(target, found, config)}
+        return {"lora_a": flat[a_name], "lora_b": join_kernel(target, found, c)}
 
     rows = {table: flat[_rows_name(config, table)] for table in ("embed", "head") if _rows_name(config, table) in flat}
     return {
@@ -52,9 +51,9 @@ def adapter(flat: dict[str, np.ndarray], config: TransformerConfig, targets: tup
 def shapes(config: TransformerConfig, rank: int, targets: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     """The shape of every tensor of a file."""
     expected: dict[str, tuple[int, ...]] = {}
-    matrices = plain_shapes(config)
     for l in range(config.layers):
-        for tensor, parts in _tensors(config, targets):
+        matrices = plain_shapes(config.of_layer(l))
+        for tensor, parts in _tensors(config, targets, l):
             outputs, inputs = sum(matrices[part][0] for part in parts), matrices[parts[0]][1]
             a_name, b_name = _names(config, l, tensor)
             expected |= {a_name: (rank, inputs), b_name: (outputs, rank)}
@@ -68,7 +67,7 @@ def unequal_copies(
     """Two tensors that must be equal, because our fused kernel has one pair, and are not; None if there are none."""
     for l in range(config.layers):
         for target in targets:
-            first, *others = (_names(config, l, tensor)[0] for tensor, _ in _tensors(config, (target,)))
+            first, *others = (_names(config, l, tensor)[0] for tensor, _ in _tensors(config, (target,), l))
             for other in others:
                 if not np.array_equal(flat[first], flat[other]):
                     return first, other
@@ -91,16 +90,16 @@ def config_json(
         "lora_dropout": 0.0,
         "bias": "none",
         "fan_in_fan_out": False,
-        "target_modules": [_module(config, name, 0).rpartition(".")[2] for name, _ in _tensors(config, targets)],
+        "target_modules": [_module(config, name, 0).rpartition(".")[2] for name, _ in _tensors(config, targets, 0)],
         # A tied head follows the embedding.
         "trainable_token_indices": {_module(config, table).rpartition(".")[2]: ids for table in tables},
     }
 
 
-def _tensors(config: TransformerConfig, targets: tuple[str, ...]) -> list[tuple[str, tuple[str, ...]]]:
-    """The files' tensors of our kernels, and the matrices in each."""
-    family = families.of_config(config)
-    return [pair for target in targets for pair in family.tensors(TRANSFORMERS, target).items()]
+def _tensors(config: TransformerConfig, targets: tuple[str, ...], layer: int) -> list[tuple[str, tuple[str, ...]]]:
+    """The files' tensors of our kernels in a layer, and the matrices in each."""
+    family, c = families.of_config(config), config.of_layer(layer)
+    return [pair for target in targets for pair in family.tensors(TRANSFORMERS, parts_of(target, c)).items()]
 
 
 def _module(config: TransformerConfig, plain: str, layer: int | None = None) -> str:

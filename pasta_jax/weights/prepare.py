@@ -16,7 +16,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.models.kernels.bfloat16 import BITS, NARROW
 from pasta_jax.models.kernels.cpu.calls import is_available
 from pasta_jax.models.kernels.cpu.huge_pages import on_large_pages
-from pasta_jax.models.parameters import Params, is_stacked, stack
+from pasta_jax.models.parameters import Params, are_alike, is_stacked, stack
 from pasta_jax.models.sharding import put, shardings
 from pasta_jax.progress import say
 from pasta_jax.weights.for_cpu import CODED, by_columns, in_panels, is_for_kernels
@@ -67,6 +67,7 @@ def to_device(
     stacked = jax.default_backend() != "cpu" if stacked is None else stacked
     if stacked:
         params = stack(params)
+        stacked = is_stacked(params)
     if jax.default_backend() != "cpu":
         return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), params)
     if only_decoding and not stacked and kernel and dtype in (jnp.float32, jnp.bfloat16) and is_available():
@@ -143,7 +144,7 @@ def place(params: Params, mesh: Mesh, dtype: DTypeLike, stacked: bool) -> Params
     def one(leaf: Any, where: NamedSharding) -> jax.Array:
         return jax.block_until_ready(put(np.asarray(leaf, dtype), where))
 
-    if not stacked:
+    if not (stacked and are_alike(params["layers"])):
         return jax.tree.map(one, params, shardings(params, mesh))
     layers = params["layers"]
     shapes = params | {

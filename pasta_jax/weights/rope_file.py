@@ -81,6 +81,8 @@ def rope_of(file: Stated, path: Path) -> dict[str, Any]:
             return rope
         case "linear":
             return rope | {"scale": required("factor")}
+        case "proportional":
+            return rope | {"of_pairs": True, "scale": scaling.factor or 1.0}
         case "llama3":
             return rope | {"llama3": tuple(map(required, _LLAMA3))}
         case "yarn":
@@ -97,7 +99,7 @@ def rope_of(file: Stated, path: Path) -> dict[str, Any]:
         case other:
             raise PastaError(
                 f"{path}: unsupported rope scaling {other!r}; "
-                "use a model with default, linear, llama3, yarn or longrope scaling"
+                "use a model with default, linear, llama3, yarn, longrope or proportional scaling"
             )
 
 
@@ -123,6 +125,8 @@ _LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_positi
 
 def scaling_of(rope: Rope, context: int) -> dict[str, Any]:
     """The scaling of a rope in the words of config.json."""
+    if rope.of_pairs:
+        return {"rope_type": "proportional", "factor": rope.scale}
     if rope.llama3 is not None:
         return {"rope_type": "llama3", **dict(zip(_LLAMA3, rope.llama3, strict=True))}
     if rope.divisors is not None:

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.lang.structure import PREDICTED, structure, visible_matrix
 from pasta_jax.models import transformer
 from pasta_jax.models.config import PRESETS, Rope, Yarn
@@ -31,6 +32,7 @@ from pasta_jax.weights.model import Model
 from tests.helpers.byte_tokenizer import ByteTokenizer
 from tests.helpers.gguf_models import gguf_bytes
 from tests.helpers.models import random_params, trained
+from tests.helpers.replays import replay
 
 TOKENIZER = ByteTokenizer()
 TOY = dataclasses.replace(PRESETS["toy"], query_scalar=12)
@@ -72,6 +74,10 @@ VARIANTS = {
     ),
     "gemma2": dataclasses.replace(TOY, qk_norm=False, global_every=2, local_rope=None),
     "gemma3_text": dataclasses.replace(TOY, attention_cap=None, logit_cap=None),
+    "gemma4_text": dataclasses.replace(
+        TOY, layers=6, attention_cap=None, query_scalar=None, attention_scale=1.0, value_norm=True, global_head_dim=16,
+        shared_layers=3, wide_shared=True, layer_embed=4, layer_scales=True, rope=Rope(1e6, share=0.25, of_pairs=True),
+    ),
 }  # fmt: skip
 VARIANTS = {kind: dataclasses.replace(config, family=kind) for kind, config in VARIANTS.items()}
 _UNBIASED = dict(qkv_bias=False, out_bias=False, mlp_bias=False)
@@ -158,7 +164,7 @@ def random_theirs(kind: str, folder: Path):
     raw["model_type"] = kind
     raw["rope_parameters"] |= {"llama_4_scaling_beta": 0.1} if kind == "ministral3" else {}
     for name in ("architectures", "rope_theta", "rope_scaling"):
-        raw.pop(name)
+        raw.pop(name, None)
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(
         AutoConfig.for_model(raw.pop("model_type"), **raw), attn_implementation="eager"
@@ -169,10 +175,13 @@ def random_theirs(kind: str, folder: Path):
     return model.eval()
 
 
+PROMPT = 10  # tokens
+
+
 def program() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A program that forks twice and joins: ids, positions, and who sees whom."""
     tags, text = TOKENIZER.tags, itertools.cycle(range(97, 123))
-    prompt = [TOKENIZER.bos, *itertools.islice(text, 9)]
+    prompt = [TOKENIZER.bos, *itertools.islice(text, PROMPT - 1)]
 
     def some(count: int) -> list[int]:
         return list(itertools.islice(text, count))
@@ -277,6 +286,20 @@ def kernels(kind: str, folder: Path) -> float:
     return float(np.abs(our_logits(in_panels(params), config, ids) - our_logits(params, config, ids)).max())
 
 
+def decoding(kind: str, folder: Path) -> float:
+    """Threads that write and read a pool, with our kernels, beside one pass over the program: logits."""
+    config = VARIANTS[kind]
+    params = random_params(config, seed=1)
+    ids, position, see = program()
+    expected = our_logits(params, config, ids, position, see)
+    model = Model("toy", config, jax.device_put(in_panels(params)), TOKENIZER, PREDICTED)
+    prompt, response = ids[:PROMPT].tolist(), ids[PROMPT:].tolist()
+    settings = DecodeConfig(lanes=1, rows=3, slots=128)
+    ((replayed, logits),) = replay(model, [prompt], [response], settings)
+    assert len(replayed.token) == len(ids)
+    return float(np.abs(logits - expected[replayed.linear]).max())
+
+
 CHECKS = {
     "folder in": folder_in,
     "folder out": folder_out,
@@ -284,6 +307,7 @@ CHECKS = {
     "GGUF": gguf,
     "llama.cpp": llama_cpp,
     "kernels": kernels,
+    "decoding": decoding,
 }
 MOST = 1e-4
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from pasta_jax.errors import PastaError
-from pasta_jax.models import transformer
+from pasta_jax.models import attention, transformer
+from pasta_jax.models.attention import Cache
 from pasta_jax.models.config import PRESETS, Rope, TransformerConfig
 from pasta_jax.models.parameters import stack, unstack
 from pasta_jax.models.pool import empty_kv
@@ -105,7 +106,7 @@ def test_reading_a_prefix_of_the_pool_equals_reading_all_of_it(stacked):
 
     @functools.partial(jax.jit, static_argnums=0)
     def run(prefixes, fill):
-        cache = transformer.Cache(kv, jnp.asarray(place), prefixes=prefixes, fill=fill)
+        cache = Cache(kv, jnp.asarray(place), prefixes=prefixes, fill=fill)
         return transformer.trunk(weights, TOY, tokens()[:, :20], place, see, keys, cache)[0]
 
     whole = run((), 20)
@@ -115,15 +116,15 @@ def test_reading_a_prefix_of_the_pool_equals_reading_all_of_it(stacked):
 
 
 def test_with_a_cache_all_layers_are_traced_once(monkeypatch):
-    traced, attention = [], transformer.attention
+    traced, real = [], attention.attention
 
     def counted(*arguments):
         traced.append(1)
-        return attention(*arguments)
+        return real(*arguments)
 
-    monkeypatch.setattr(transformer, "attention", counted)
+    monkeypatch.setattr(attention, "attention", counted)
     place = jnp.arange(3)[None]
-    cache = transformer.Cache(empty_kv(TOY, 1, 16, jnp.float32, False), place)
+    cache = Cache(empty_kv(TOY, 1, 16, jnp.float32, False), place)
     see, keys = jnp.ones((1, 3, 16), bool), jnp.zeros((1, 16), int)
     jax.eval_shape(lambda params: transformer.trunk(params, TOY, tokens(1)[:, :3], place, see, keys, cache), params())
     assert len(traced) == 1 < TOY.layers
@@ -136,7 +137,7 @@ def test_slots_out_of_range_are_written_nowhere():
 
     @jax.jit
     def write(kv):
-        cache = transformer.Cache(kv, jnp.asarray(slot))
+        cache = Cache(kv, jnp.asarray(slot))
         return transformer.trunk(params(), TOY, tokens(1)[:, :3], slot, see, np.zeros((1, 16), int), cache)
 
     _, (k, _) = write(kv)

@@ -23,10 +23,11 @@ from pasta_jax.decode.state import DONE, ENDED, LIVE, OWN, RUNNING, DecodeState,
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Place, visible
 from pasta_jax.lang.tags import TagIds
+from pasta_jax.models.attention import Cache
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.parameters import Params
 from pasta_jax.models.pool import put
-from pasta_jax.models.transformer import Cache, logits, trunk
+from pasta_jax.models.transformer import logits, trunk
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
 

@@ -78,7 +78,7 @@ BAND = 128  # queries; a multiple of what a vector holds
 
 
 def mixed_attention(config: TransformerConfig, q_BxTxKxGxD, k_BxKxTxD, v_BxKxTxD, see_BxTxT):
-    """Equals `transformer.attention` of these keys and values but for rounding; no query may see a later key."""
+    """Equals `attention.attention` of these keys and values but for rounding; no query may see a later key."""
     lanes, _, heads, _, _ = q_BxTxKxGxD.shape
     q_BxKxGxTxD = jnp.moveaxis(q_BxTxKxGxD * config.score_scale, 1, 3)
     # A loop over heads: unrolled, it takes as long to run and six times as long to compile.

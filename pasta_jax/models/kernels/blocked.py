@@ -23,7 +23,7 @@ from pasta_jax.models.sharding import on_each_device
 def blocked_attention(
     config: TransformerConfig, q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, mask_spec: MaskSpec, sinks_KxG=None
 ):
-    """Equals `transformer.attention` under the mask of `mask_spec`; every token must see itself."""
+    """Equals `attention.attention` under the mask of `mask_spec`; every token must see itself."""
     length = q_BxTxKxGxD.shape[1]
     padding = -length % mask_spec.block
     if padding:

@@ -1,6 +1,6 @@
 """TPU kernel for decoding: the rows of a lane attend to its pool, and only blocks of slots that they can see are read.
 
-It computes what transformer.attention does under the mask of a PoolSpec, with the softmax accumulated over blocks of
+It computes what attention.attention does under the mask of a PoolSpec, with the softmax accumulated over blocks of
 slots as in FlashAttention (Dao et al., 2022). The pool stays where it is, all layers in one array: a block of one layer
 is copied to the core while the block before it is used. The grid ends with the fullest lane's last block; a shorter
 lane repeats its own last block, which is not copied again.
@@ -38,7 +38,7 @@ def write_and_attend(
 ):
     """Write keys and values to layer l of the pool [L, B, K, S, D]; the result of attention to it, and the pool.
 
-    Equals `transformer.attention`, but for zeros in rows that see nothing. Each device writes its own heads: left to
+    Equals `attention.attention`, but for zeros in rows that see nothing. Each device writes its own heads: left to
     XLA, TPU7x gathers all heads' keys and values in every layer.
     """
     if sinks_KxG is None:

@@ -11,10 +11,10 @@ import pytest
 from pasta_jax.data.packing import Batch, mask, pack
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Place
+from pasta_jax.models.attention import attention
 from pasta_jax.models.config import PRESETS
 from pasta_jax.models.kernels.blocked import blocked_attention
 from pasta_jax.models.mask import EVERYTHING, MaskSpec
-from pasta_jax.models.transformer import attention
 from pasta_jax.train import loss
 from tests.train.test_loss import records
 

@@ -13,11 +13,11 @@ from jax.experimental import pallas as pl
 from pasta_jax.decode import generate as generate_module
 from pasta_jax.decode.generate import generate, loop_spec
 from pasta_jax.decode.rows import Rows, see_pool, spec_pool
+from pasta_jax.models.attention import attention
 from pasta_jax.models.config import PRESETS
 from pasta_jax.models.kernels import pool_tpu
 from pasta_jax.models.mask import EVERYTHING
 from pasta_jax.models.pool import Pool
-from pasta_jax.models.transformer import attention
 from tests.models.test_sharding import NARROW, REQUESTS, SETTINGS, model_on
 
 LANES, LAYERS, SLOTS, CHUNKS = 4, 2, 384, 9

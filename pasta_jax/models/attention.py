@@ -1,0 +1,110 @@
+"""Attention of one layer: where its keys and values are, and which of its forms computes it."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from pasta_jax.models.config import TransformerConfig
+from pasta_jax.models.kernels.bfloat16 import is_mixed, mixed_attention
+from pasta_jax.models.kernels.blocked import blocked_attention
+from pasta_jax.models.kernels.cpu.calls import attend as attend_visible
+from pasta_jax.models.kernels.cpu.calls import holds_panels
+from pasta_jax.models.kernels.pool_tpu import write_and_attend
+from pasta_jax.models.mask import HIDDEN, MaskSpec, PoolSpec
+from pasta_jax.models.parts import soft_cap
+from pasta_jax.models.pool import KV, lanes_kv, layers_kv, prefix_kv, write_kv
+from pasta_jax.models.ragged import Packed
+
+
+@dataclasses.dataclass(frozen=True)
+class Cache:
+    """Where a step's keys and values are written, and what attention reads."""
+
+    kv: KV
+    slots_BxT: jax.Array  # int32; the slot that a token's key and value are written to; S and beyond: none
+    lanes: jax.Array | None = None  # int32 [B]: the pool's lanes these rows belong to; None: all, in order
+    prefixes: tuple[int, ...] = ()  # ascending static lengths; attention reads the shortest that covers `fill`
+    fill: jax.Array | None = None  # int32 scalar: slots in use in the fullest lane, this step's included
+    packed: Packed | None = None  # the rows to compute; None: all
+
+
+@jax.named_scope("attention")
+def attend(config: TransformerConfig, see, cache: Cache | None, kv, l, out: Mapping[str, Any], q, k, v, sinks):
+    """What queries [B, T, K, G, D] see, and the keys and values that they saw.
+
+    Without a cache these are k and v [B, T, K, D]; with one, layer l of the pools `kv` after k and v are written there.
+    Where k and v are None, `kv` is read as it is. `out` are the parameters of the layer's next product, whose form says
+    how the model computes.
+    """
+    if cache is None:
+        k, v = kv if k is None else (k, v)
+        return _uncached(config, see, out, q, k, v, sinks), (k, v)
+    slots_BxT, packed = cache.slots_BxT, cache.packed
+    if packed is not None:
+        q, k, v = (None if rows is None else packed.spread(rows[0], slots_BxT.shape[0]) for rows in (q, k, v))
+    if isinstance(see, PoolSpec):
+        if k is None:
+            k = v = jnp.zeros_like(q[:, :, :, 0])
+            slots_BxT = jnp.full_like(slots_BxT, layers_kv(kv)[0].shape[3])  # none
+        read, written = write_and_attend(config, q, k, v, layers_kv(kv), l, slots_BxT, see, sinks)
+        written = tuple((pool[0],) for pool in written) if isinstance(kv[0], tuple) else written
+    else:
+        with jax.named_scope("write"):
+            written = kv if k is None else write_kv(kv, l, cache.lanes, slots_BxT, k, v)
+        if cache.lanes is None and holds_panels(out) and sinks is None:
+            pools = (pool[l] for pool in written)
+            read = attend_visible(q, *pools, see, config.score_scale, config.attention_cap)
+        else:
+            pools, at = (written, l) if cache.lanes is None else (lanes_kv(written, l, cache.lanes), 0)
+            read = attend_prefix(config, q, pools, at, see, cache.prefixes, cache.fill, sinks)
+    return read if packed is None else packed.pack(read)[None], written
+
+
+def _uncached(config: TransformerConfig, see, out: Mapping[str, Any], q, k_BxTxKxD, v_BxTxKxD, sinks):
+    """Attention of whole sequences to themselves."""
+    if isinstance(see, MaskSpec):
+        return blocked_attention(config, q, k_BxTxKxD, v_BxTxKxD, see, sinks)
+    k_BxKxTxD, v_BxKxTxD = k_BxTxKxD.swapaxes(1, 2), v_BxTxKxD.swapaxes(1, 2)
+    if config.attention_cap is None and sinks is None and is_mixed(q, out.get("kernel", q)):
+        return mixed_attention(config, q, k_BxKxTxD, v_BxKxTxD, see)
+    return attention(config, q, k_BxKxTxD, v_BxKxTxD, see, sinks)
+
+
+def attention(config: TransformerConfig, q_BxTxKxGxD, k_BxKxSxD, v_BxKxSxD, see_BxTxS, sinks_KxG=None):
+    """Softmax attention of grouped query heads, scores in float32; see[b, t, s] states which keys a query may read."""
+    lanes, length, heads, groups, _ = q_BxTxKxGxD.shape
+    q_BxKxNxD = jnp.moveaxis(q_BxTxKxGxD * config.score_scale, 1, 3).reshape(lanes, heads, groups * length, -1)
+    # Keys first: with the queries first, XLA CPU would copy all keys, transposed, in every step.
+    scores_BxKxSxN = jnp.einsum("bksd,bknd->bksn", k_BxKxSxD, q_BxKxNxD, preferred_element_type=jnp.float32)
+    scores_BxKxGxTxS = jnp.swapaxes(scores_BxKxSxN, 2, 3).reshape(lanes, heads, groups, length, -1)
+    scores_BxKxGxTxS = soft_cap(scores_BxKxGxTxS, config.attention_cap)
+    scores_BxKxGxTxS = jnp.where(see_BxTxS[:, None, None], scores_BxKxGxTxS, HIDDEN)
+    if sinks_KxG is not None:  # a key more, of which nothing is read
+        sinks = jnp.broadcast_to(sinks_KxG[None, :, :, None, None], (*scores_BxKxGxTxS.shape[:-1], 1))
+        scores_BxKxGxTxS = jnp.concatenate([scores_BxKxGxTxS, sinks.astype(jnp.float32)], axis=-1)
+    weights_BxKxGxTxS = jax.nn.softmax(scores_BxKxGxTxS, axis=-1).astype(v_BxKxSxD.dtype)
+    if sinks_KxG is not None:
+        weights_BxKxGxTxS = weights_BxKxGxTxS[..., :-1]
+    return jnp.moveaxis(jnp.einsum("bkgts,bksd->bkgtd", weights_BxKxGxTxS, v_BxKxSxD), 3, 1)
+
+
+def attend_prefix(config, q, kv: KV, l, see_BxTxS, prefixes: tuple[int, ...], fill, sinks=None):
+    """Attention over the shortest static prefix that holds every used slot: the result of all slots, for less work.
+
+    Each branch slices its own prefix out of the pool. With the slice before the switch, a TPU would read all slots of a
+    layer.
+    """
+
+    def upto(length):
+        return lambda: attention(config, q, *prefix_kv(kv, l, length), see_BxTxS[:, :, :length], sinks)
+
+    slots = see_BxTxS.shape[-1]
+    lengths = [p for p in prefixes if p < slots]
+    if not lengths:
+        return upto(slots)()
+    index = jnp.searchsorted(jnp.asarray(lengths), fill)
+    return lax.switch(index, [upto(length) for length in [*lengths, slots]])
