@@ -24,7 +24,7 @@ from pasta_jax.models.parameters import Params
 from pasta_jax.progress import doing
 from pasta_jax.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from pasta_jax.weights import config_file, huggingface
-from pasta_jax.weights.families import TRANSFORMERS
+from pasta_jax.weights.family import TRANSFORMERS
 from pasta_jax.weights.lazy import params_of, read_now
 from pasta_jax.weights.load import rows_for, tokenizer_file
 from pasta_jax.weights.prepare import to_device

@@ -13,7 +13,7 @@ from pasta_jax.files.validated import MIB, AboveZero, Count, Positive, read_json
 from pasta_jax.lang.structure import PREDICTED, Positions
 from pasta_jax.models.config import Experts, Rows, Size, TransformerConfig
 from pasta_jax.weights import families
-from pasta_jax.weights.families import FIELD_NAMES, SHAPE, TRANSFORMERS, Family
+from pasta_jax.weights.family import FIELD_NAMES, SHAPE, TRANSFORMERS, Family, stated_in
 from pasta_jax.weights.rope_file import FIX, RopeFields, RopesFields, original_context, rope_of, scaling_of
 
 SECTION = "pasta_jax"  # our key in config.json
@@ -43,7 +43,7 @@ class _OfLayer:
     head_dim: Size | None = None
 
 
-class _File(families.stated_in(TRANSFORMERS), frozen=True, kw_only=True):
+class _File(stated_in(TRANSFORMERS), frozen=True, kw_only=True):
     """The fields of config.json that we read; those of families.py are under our names."""
 
     vocab_size: Rows

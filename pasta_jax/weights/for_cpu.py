@@ -26,7 +26,7 @@ from pasta_jax.models.parameters import (
     plain_shapes,
     vector_names,
 )
-from pasta_jax.weights.families import GGUF, Family
+from pasta_jax.weights.family import GGUF, Family
 
 CODED = "q8"  # a dtype: float32, with matrices of 8-bit codes
 

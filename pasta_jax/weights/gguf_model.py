@@ -10,7 +10,7 @@ from pasta_jax.files.gguf import GGUF as File
 from pasta_jax.files.validated import AboveZero, Positive
 from pasta_jax.models.config import Rope, Size, TransformerConfig
 from pasta_jax.weights import families
-from pasta_jax.weights.families import FIELD_NAMES, GGUF, Family
+from pasta_jax.weights.family import FIELD_NAMES, GGUF, Family, stated_in
 
 _AGAIN = "convert the model again"
 _ROPE = {
@@ -27,7 +27,7 @@ _DIVISORS = ("rope_freqs.weight", "rope_factors_short.weight")  # of Llama 3, an
 _LLAMA3_FACTORS = (8.0, 32.0)  # of Llama 3.1, and 3.2
 
 
-class _Metadata(families.stated_in(GGUF), frozen=True, kw_only=True, rename=_ROPE):
+class _Metadata(stated_in(GGUF), frozen=True, kw_only=True, rename=_ROPE):
     """The metadata that we read; those of families.py are under our names."""
 
     rope_base: AboveZero = 10_000.0
@@ -44,7 +44,7 @@ def read_config(gguf: File) -> tuple[Family, TransformerConfig]:
     """Translate the metadata; architectures that our transformer lacks are refused with an error that names them."""
     path, kind = gguf.path, gguf.metadata.get("general.architecture")
     family = families.of_file(GGUF, kind, path, "architecture")
-    embed, head, _ = (family.tensor(GGUF, name) for name in families.TABLES)
+    embed, head = (family.tensor(GGUF, name) for name in ("embed", "head"))
     if embed not in gguf.tensors:
         raise PastaError(f"{path}: no tensor {embed}; {_AGAIN}")
     file = gguf.section(f"{kind}.", _Metadata)

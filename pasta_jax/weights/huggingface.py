@@ -14,7 +14,7 @@ from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.parameters import Params, unpack_layer
 from pasta_jax.weights import families
 from pasta_jax.weights.config_file import TagRecord, config_to_json
-from pasta_jax.weights.families import TRANSFORMERS
+from pasta_jax.weights.family import TRANSFORMERS
 
 
 def _plain(name: str) -> str:

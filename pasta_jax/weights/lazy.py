@@ -24,7 +24,7 @@ from pasta_jax.models.parameters import (
     plain_shapes,
     table_names,
 )
-from pasta_jax.weights.families import TRANSFORMERS, Family
+from pasta_jax.weights.family import TRANSFORMERS, Family
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +80,8 @@ def params_of(files: Tensors, column: int, family: Family, config: TransformerCo
     shapes = plain_shapes(config)
 
     def whole(name: str) -> Deferred:
-        return Deferred(shapes[name], lambda: _read(files, column, family, config, name, None, shapes[name]))
+        theirs, shape = family.tensor(column, name), shapes[name]
+        return Deferred(shape, lambda: family.ours(column, name, _stored(files, theirs, shape), config.head_dim))
 
     def table(name: str) -> Deferred:
         return Deferred(
@@ -103,27 +104,18 @@ def params_of(files: Tensors, column: int, family: Family, config: TransformerCo
     }
 
 
-def _read(
-    files: Tensors,
-    column: int,
-    family: Family,
-    config: TransformerConfig,
-    name: str,
-    layer: int | None,
-    shape: tuple[int, ...],
-) -> np.ndarray:
-    """A tensor with our values."""
-    theirs = family.tensor(column, name, layer)
-    if "*" in theirs:
-        array = np.stack([files.read(theirs.replace("*", str(expert))) for expert in range(config.experts or 0)])
+def _stored(files: Tensors, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """A tensor of the shape that the configuration implies; with a `*` in its name, one for each expert."""
+    if "*" in name:
+        array = np.stack([files.read(name.replace("*", str(expert))) for expert in range(shape[0])])
     else:
-        array = files.read(theirs)
+        array = files.read(name)
     if array.shape != shape:
         raise PastaError(
-            f"{files.path}: {theirs} has shape {array.shape}, the model's configuration implies {shape}; "
+            f"{files.path}: {name} has shape {array.shape}, the model's configuration implies {shape}; "
             "use the configuration that belongs to it, or fetch or convert the model again"
         )
-    return family.ours(column, name, array, config.head_dim)
+    return array
 
 
 # Where the rows of a kernel are in its tensors; of a layer's configuration and the kernel's name.
@@ -156,7 +148,7 @@ def _layer(
         for tensor, parts in tensors(kernel).items():
             shapes = [plain[part + suffix] for part in parts]
             shape = family.shape(column, tensor, shapes, axis)
-            array = _read(files, column, family, config, tensor + suffix, layer, shape)
+            array = _stored(files, family.tensor(column, tensor + suffix, layer), shape)
             rows = [shape[axis] for shape in shapes]
             for part, one in zip(parts, family.apart(column, tensor, array, rows, axis), strict=True):
                 found[part] = family.ours(column, part, one[..., None] if suffix else one, config.head_dim)
@@ -176,8 +168,10 @@ def _layer(
     def leaf(name: str) -> Deferred:
         array, _, kind = name.partition("/")
         if kind == "weight":
-            read = functools.partial(_read, files, column, family, config, array, layer, plain[array])
-            return Deferred(packed[name], read)
+            theirs = family.tensor(column, array, layer)
+            return Deferred(
+                plain[array], lambda: family.ours(column, array, _stored(files, theirs, plain[array]), config.head_dim)
+            )
         suffix = "_bias" if kind == "bias" else ""
         # Experts in a folder have no rows to pick: its tensors may be transposed, or one for each expert.
         is_whole = kind == "bias" or (config.experts and array in OF_EXPERTS and column == TRANSFORMERS)

@@ -22,7 +22,8 @@ from pasta_jax.models.tag_rows import initial_tag_rows, put_tag_rows
 from pasta_jax.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from pasta_jax.weights import cache as converted
 from pasta_jax.weights import card as cards
-from pasta_jax.weights import config_file, export, families, gguf_model, huggingface
+from pasta_jax.weights import config_file, export, gguf_model, huggingface
+from pasta_jax.weights import family as columns
 from pasta_jax.weights.card import Card
 from pasta_jax.weights.for_cpu import in_blocks
 from pasta_jax.weights.generation_config import PLAIN, read_defaults
@@ -130,7 +131,7 @@ def blocks_of(path: Path, tokenizer: Tokenizer) -> tuple[TransformerConfig, Para
     gguf = GGUF.open(path)
     family, config = gguf_model.read_config(gguf)
     vocab = rows_for(config, tokenizer, path)
-    params = params_of(gguf, families.GGUF, family, config, vocab)
+    params = params_of(gguf, columns.GGUF, family, config, vocab)
     config = dataclasses.replace(config, vocab=vocab)
     tag_rows = {name: initial_tag_rows(params[name], tokenizer) for name in ("embed", "head") if name in params}
     blocks = in_blocks(gguf, family, config, params, tokenizer.tags, tag_rows)
@@ -142,7 +143,7 @@ def convert_gguf(path: Path, tokenizer: Tokenizer, deferred: bool = False) -> tu
     gguf = GGUF.open(path)
     family, config = gguf_model.read_config(gguf)
     vocab = rows_for(config, tokenizer, path)
-    params = params_of(gguf, families.GGUF, family, config, vocab)
+    params = params_of(gguf, columns.GGUF, family, config, vocab)
     params = put_tag_rows(params if deferred else read_now(params), tokenizer)
     return dataclasses.replace(config, vocab=vocab), params
 
@@ -152,7 +153,7 @@ def read_folder(folder: Path) -> tuple[TransformerConfig, Params, Tokenizer, Pos
     family, config, record = config_file.read_config(folder)
     tokenizer = load_tokenizer(tokenizer_file(folder))
     vocab = rows_for(config, tokenizer, folder)
-    params = params_of(huggingface.Files(folder), families.TRANSFORMERS, family, config, vocab)
+    params = params_of(huggingface.Files(folder), columns.TRANSFORMERS, family, config, vocab)
     config = dataclasses.replace(config, vocab=vocab)
     if record is not None and record.tags_base == tokenizer.tags.base:
         return config, params, tokenizer, record.positions

@@ -12,7 +12,7 @@ from pasta_jax.lang.tags import NUM_TAGS, TagIds
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.parameters import Params, join_kernel, parts_of, plain_shapes, split_kernel
 from pasta_jax.weights import families
-from pasta_jax.weights.families import TRANSFORMERS
+from pasta_jax.weights.family import TRANSFORMERS
 
 _PREFIX = "base_model.model."
 

@@ -20,11 +20,12 @@ import numpy as np
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.lang.structure import PREDICTED, structure, visible_matrix
 from pasta_jax.models import transformer
-from pasta_jax.models.config import PRESETS, Rope, Yarn
+from pasta_jax.models.config import PRESETS
+from pasta_jax.models.rope import Rope, Yarn
 from pasta_jax.weights import adapter as lora
 from pasta_jax.weights import config_file, families, huggingface
 from pasta_jax.weights.config_file import config_to_json
-from pasta_jax.weights.families import TRANSFORMERS
+from pasta_jax.weights.family import GGUF, TRANSFORMERS
 from pasta_jax.weights.for_cpu import in_panels
 from pasta_jax.weights.lazy import params_of, read_now
 from pasta_jax.weights.load import load_model
@@ -245,7 +246,7 @@ def adapter(kind: str, folder: Path) -> float:
 def _written(kind: str, folder: Path):
     """A GGUF file of a family; its configuration and parameters."""
     config = dataclasses.replace(VARIANTS[kind], norm_eps=1e-5, **IN_GGUF[kind])
-    content, params = gguf_bytes(families.of_config(config).kinds[families.GGUF], config)
+    content, params = gguf_bytes(families.of_config(config).kinds[GGUF], config)
     (folder / "toy.gguf").write_bytes(content)
     return dataclasses.replace(config, vocab=len(params["embed"])), params
 

@@ -10,6 +10,7 @@ from pasta_jax.files.gguf import FORMATS
 from pasta_jax.models.config import PRESETS, Rope
 from pasta_jax.models.parameters import unpack_layer
 from pasta_jax.weights import families
+from pasta_jax.weights.family import FIELD_NAMES, GGUF, OPTIONS
 from tests.helpers.gguf_writer import write_gguf
 from tests.helpers.models import random_params
 from tests.helpers.tiny_tokenizers import (
@@ -64,8 +65,8 @@ def gguf_bytes(
         for name in {"q", "k", "q_bias", "k_bias"} & arrays.keys() if kind in PAIRS else ():  # undo Family.ours
             halves = arrays[name].reshape(-1, 2, config.head_dim // 2, *arrays[name].shape[1:])
             arrays[name] = halves.swapaxes(1, 2).reshape(arrays[name].shape)
-        for name, array in family.stored(families.GGUF, arrays).items():
-            tensors[family.tensor(families.GGUF, name, l)] = array
+        for name, array in family.stored(GGUF, arrays).items():
+            tensors[family.tensor(GGUF, name, l)] = array
     if config.rope.yarn is not None:
         metadata[f"{kind}.rope.scaling.type"] = "yarn"
         metadata[f"{kind}.rope.scaling.factor"] = np.float32(config.rope.yarn.factor)
@@ -86,8 +87,8 @@ def gguf_bytes(
     }
     if config.rope.divisors is not None and config.rope.amplitude != 1.0:
         header[f"{kind}.rope.scaling.attn_factor"] = np.float32(config.rope.amplitude)
-    for name in families.OPTIONS.keys() & family.options:
-        value, key = getattr(config, name), families.FIELD_NAMES[name][families.GGUF]
+    for name in OPTIONS.keys() & family.options:
+        value, key = getattr(config, name), FIELD_NAMES[name][GGUF]
         if value is not None and key is not None:
             header[f"{kind}.{key}"] = value if isinstance(value, int) else np.float32(value)
     rng, stored = np.random.default_rng(seed), {}

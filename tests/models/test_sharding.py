@@ -21,7 +21,7 @@ from pasta_jax.decode.state import empty_state
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.program import Program
 from pasta_jax.models import transformer
-from pasta_jax.models.config import PRESETS
+from pasta_jax.models.config import PRESETS, Rope
 from pasta_jax.models.kernels.cpu import library as kernels
 from pasta_jax.models.parameters import unstack
 from pasta_jax.models.settings import MeshSettings, TrainingMeshSettings
@@ -54,6 +54,11 @@ WIDE = dataclasses.replace(NARROW, heads=16, kv_heads=8)  # eight: every mesh di
 MIXED = dataclasses.replace(
     WIDE, experts=6, active_experts=3, router_bias=True, mlp_bias=True, gate_limit=7.0, sinks=True
 )
+# Layers of several shapes, which can't be stacked; some read the keys and values of others.
+UNEVEN = dataclasses.replace(
+    WIDE, layers=6, global_every=3, attention_cap=None, attention_scale=1.0, value_norm=True, global_head_dim=16,
+    shared_layers=3, wide_shared=True, layer_embed=4, layer_scales=True, rope=Rope(1e6, share=0.25, of_pairs=True),
+)  # fmt: skip
 
 
 @functools.cache
@@ -125,9 +130,10 @@ def test_logits_of_replayed_programs_are_equal_on_a_mesh():
         pytest.param(WIDE, (8, 1), "stacked", marks=pytest.mark.extended),
         pytest.param(MIXED, (2, 4), "stacked", marks=pytest.mark.slow),
         pytest.param(MIXED, (4, 2), "unrolled", marks=pytest.mark.extended),
+        pytest.param(UNEVEN, (2, 4), "unrolled", marks=pytest.mark.slow),
         pytest.param(NARROW, (2, 4), "columns", marks=pytest.mark.slow),
     ],
-    ids=lambda value: {WIDE: "wide", NARROW: "narrow", MIXED: "mixed"}.get(value, str(value)),
+    ids=lambda value: {WIDE: "wide", NARROW: "narrow", MIXED: "mixed", UNEVEN: "uneven"}.get(value, str(value)),
 )
 def test_decoded_tokens_are_equal_on_every_mesh(config, mesh, layout):
     alone = sampled(config, "stacked", None)

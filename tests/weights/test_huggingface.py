@@ -28,7 +28,7 @@ def test_config_params_and_positions_survive_a_round_trip(kind, positions, tmp_p
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), params, back)
 
 
-@pytest.mark.parametrize("kind", VARIANTS)
+@pytest.mark.parametrize("kind", VARIANTS.keys() - {"gemma4_text"})  # which came with version 5
 def test_the_names_that_transformers_4_reads_say_the_same(kind, tmp_path):
     raw = config_to_json(VARIANTS[kind], None)
     for new in ("rope_parameters", "dtype"):
@@ -41,6 +41,8 @@ def test_the_names_that_transformers_4_reads_say_the_same(kind, tmp_path):
 
 
 MIXTURE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "mlp_bias": False}
+
+GEMMA4 = {"model_type": "gemma4_text", "attention_bias": False, "mlp_bias": False, "sliding_window": 8}
 
 
 def write_folder(folder, **changes):
@@ -62,6 +64,11 @@ def write_folder(folder, **changes):
         ({"model_type": "qwen3_moe", "mlp_bias": False}, "num_local_experts: missing"),
         ({"model_type": "qwen3_moe", **MIXTURE, "mlp_only_layers": [1]}, "unsupported mlp_only_layers"),
         ({"model_type": "qwen3_moe", **MIXTURE, "decoder_sparse_step": 2}, "unsupported decoder_sparse_step"),
+        ({**GEMMA4, "attention_k_eq_v": True}, "unsupported attention_k_eq_v"),
+        ({**GEMMA4, "enable_moe_block": True}, "unsupported enable_moe_block"),
+        ({**GEMMA4, "vocab_size_per_layer_input": 7}, "unsupported vocab_size_per_layer_input"),
+        ({**GEMMA4, "per_layer_config": {"2": {"head_dim": 16}, "3": {}}}, "unsupported per_layer_config"),
+        ({**GEMMA4, "num_kv_shared_layers": 3}, "shared_layers .3.: layer 0 has no earlier one of its kind"),
         ({"quantization_config": {"quant_method": "fp8"}}, "unsupported quantization_config 'fp8'"),
         ({"hidden_act": "relu", "hidden_activation": "relu"}, "unsupported activation 'relu'"),
         ({"intermediate_size": 65}, "down_proj.weight has shape"),

@@ -18,7 +18,7 @@ from pasta_jax.models.config import PRESETS
 from pasta_jax.models.kernels import pool_tpu
 from pasta_jax.models.mask import EVERYTHING
 from pasta_jax.models.pool import Pool
-from tests.models.test_sharding import NARROW, REQUESTS, SETTINGS, model_on
+from tests.models.test_sharding import MIXED, NARROW, REQUESTS, SETTINGS, UNEVEN, model_on
 
 LANES, LAYERS, SLOTS, CHUNKS = 4, 2, 384, 9
 FILLS = [(0, 1, 128, 384), (5, 0, 129, 300), (384, 384, 384, 384), (17, 64, 127, 257)]  # of each lane
@@ -139,12 +139,13 @@ def test_no_other_slot_is_read(interpreted):
 
 
 @pytest.mark.slow
-def test_decoded_tokens_are_equal_with_the_kernel(interpreted, few_programs, monkeypatch):
+@pytest.mark.parametrize("config", [NARROW, MIXED, UNEVEN], ids=["narrow", "mixed", "uneven"])
+def test_decoded_tokens_are_equal_with_the_kernel(config, interpreted, few_programs, monkeypatch):
     """On a mesh, with local and global layers, and more requests than lanes."""
     settings = dataclasses.replace(SETTINGS, slots=256)
-    expected = generate(model_on(NARROW, "stacked", None), REQUESTS, settings)
+    expected = generate(model_on(config, "stacked", None), REQUESTS, settings)
     monkeypatch.setattr(generate_module, "_platform", lambda params: "tpu")
-    assert not loop_spec(model_on(NARROW, "stacked", None), settings, 200, sequential=False).kernel
-    ours = generate(model_on(NARROW, "stacked", (2, 2)), REQUESTS, settings)
+    assert not loop_spec(model_on(config, "stacked", None), settings, 200, sequential=False).kernel
+    ours = generate(model_on(config, "stacked", (2, 2)), REQUESTS, settings)
     assert [one.trace.token.tolist() for one in ours] == [one.trace.token.tolist() for one in expected]
     assert interpreted
