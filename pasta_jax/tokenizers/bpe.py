@@ -16,7 +16,8 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from pasta_jax.errors import PastaError
 from pasta_jax.files.gguf import GGUF
 from pasta_jax.files.validated import MIB, Count, parse_json, read_bytes, typed
-from pasta_jax.tokenizers.vocabulary import MARKER, MOST_PIECES, Vocabulary
+from pasta_jax.tokenizers import fallback
+from pasta_jax.tokenizers.vocabulary import MARKER, MOST_PIECES, Vocabulary, check_merges
 
 FIX = "use a GGUF or .model file"
 Id = Annotated[int, Meta(ge=0, lt=MOST_PIECES)]
@@ -29,6 +30,7 @@ class Model(Struct, frozen=True):
     merges: Annotated[list[str | tuple[str, str]], Meta(max_length=4 * MOST_PIECES)]
     type: Literal["BPE"] | None = None  # absent in old files
     ignore_merges: bool = False
+    byte_fallback: bool = False  # pieces are of characters; see fallback.py
 
 
 class Added(Struct, frozen=True):
@@ -37,6 +39,7 @@ class Added(Struct, frozen=True):
     id: Id
     content: str
     special: bool
+    normalized: bool = False  # found in text after the normalizer
 
 
 class Digits(Struct, frozen=True, tag=True, tag_field="type"):
@@ -68,7 +71,16 @@ class Split(Struct, frozen=True, tag=True, tag_field="type"):
     invert: bool = False
 
 
-Cut = Digits | ByteLevel | Split
+class Metaspace(Struct, frozen=True, tag=True, tag_field="type", omit_defaults=True):
+    """Write blanks as `▁`, perhaps with one in front."""
+
+    replacement: Annotated[str, Meta(min_length=1, max_length=1)] = ""
+    prepend_scheme: Literal["first", "never", "always"] | None = None
+    add_prefix_space: bool | None = None  # in old files
+    split: bool | None = None
+
+
+Cut = Digits | ByteLevel | Split | Metaspace
 
 
 class Sequence(Struct, frozen=True, tag=True, tag_field="type"):
@@ -108,6 +120,8 @@ def read(path: Path) -> File:
     """
     raw = parse_json(read_bytes(path, 64 * MIB, FIX), f"{path}: not a tokenizer.json of the BPE kind", FIX)
     file = typed(raw, File, f"{path}: not a tokenizer.json of the BPE kind", FIX)
+    if file.model.byte_fallback:
+        return file
     if file.normalizer not in (None, {"type": "NFC"}) and file.normalizer.get("normalizers") != []:
         kind = file.normalizer.get("type")
         raise PastaError(f"{path}: decoding doesn't restore every text: its normalizer {kind!r} rewrites it; {FIX}")
@@ -204,6 +218,8 @@ def from_gguf(gguf: GGUF) -> Vocabulary:
 def from_file(path: Path) -> Vocabulary:
     """The vocabulary in a tokenizer.json."""
     file = read(path)
+    if file.model.byte_fallback:
+        return _with_fallback(path, file)
     added = {token.content: (token.id, token.special) for token in file.added_tokens}
     normal = {text: id for text, id in file.model.vocab.items() if text not in added}
     if len({*normal.values(), *(id for id, _ in added.values())}) < len(normal) + len(added):
@@ -218,14 +234,27 @@ def from_file(path: Path) -> Vocabulary:
     return _vocabulary(path, encoder, normal, added, file.begins_with())
 
 
+def _with_fallback(path: Path, file: File) -> Vocabulary:
+    added = {token.content: (token.id, token.special, token.normalized) for token in file.added_tokens}
+    ids = file.model.vocab | {text: id for text, (id, *_) in added.items()}
+    if len(set(ids.values())) < len(ids):
+        raise PastaError(f"{path}: two pieces have the same id; fetch the file again")
+    merges = [pair.split(" ") if isinstance(pair, str) else list(pair) for pair in file.model.merges]
+    return fallback.vocabulary(
+        path,
+        file.model.vocab,
+        merges,
+        file.model.ignore_merges,
+        added,
+        file.normalizer,
+        file.words(),
+        file.begins_with(),
+    )
+
+
 def _model(path: Path, normal: dict[str, int], merges: list[list[str]], whole_words: bool) -> models.BPE:
     """`whole_words`: a word that is a piece becomes that piece, whatever the merges (Llama 3)."""
-    for index, pair in enumerate(merges):
-        # Checked here: for a missing piece the library panics, which can't be caught cleanly.
-        if not (len(pair) == 2 and pair[0] in normal and pair[1] in normal and pair[0] + pair[1] in normal):
-            raise PastaError(
-                f"{path}: merge {index} joins {pair!r}, which are not two of its pieces; fetch the file again"
-            )
+    check_merges(path, normal, merges)
     return models.BPE(vocab=normal, merges=[tuple(pair) for pair in merges], ignore_merges=whole_words)
 
 

@@ -16,13 +16,13 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 from pasta_jax.errors import PastaError
 from pasta_jax.files.gguf import GGUF
 from pasta_jax.files.validated import MIB, Count, read_bytes
-from pasta_jax.tokenizers.vocabulary import MARKER, MOST_PIECES, Vocabulary
+from pasta_jax.tokenizers.fallback import always
+from pasta_jax.tokenizers.vocabulary import BLANK, MARKER, MOST_PIECES, Vocabulary, around_blanks, as_it_is
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6  # GGUF and SentencePiece share these numbers
 _BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
 _ROLE = ("id", "piece")
 _FIX = "use a GGUF, .model or tokenizer.json file"
-_BLANK = "▁"  # stands for a space in pieces
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class _Options:
     unknown_token_id: Count
     bos_token_id: Count
     eos_token_id: Count
-    add_space_prefix: bool
+    add_space_prefix: bool = True  # as in llama.cpp
 
 
 def from_gguf(gguf: GGUF) -> Vocabulary:
@@ -51,7 +51,7 @@ def from_gguf(gguf: GGUF) -> Vocabulary:
     types[roles["unknown"]] = _UNKNOWN  # listed as a control piece
     # Runs of spaces are user-defined pieces, the only ones that a GGUF file lists with real spaces.
     texts = [
-        text.replace(" ", _BLANK) if type == _USER_DEFINED else text for text, type in zip(texts, types, strict=True)
+        text.replace(" ", BLANK) if type == _USER_DEFINED else text for text, type in zip(texts, types, strict=True)
     ]
     model = ModelProto()
     model.trainer_spec.model_type = TrainerSpec.BPE
@@ -110,12 +110,14 @@ def _vocabulary(path: Path, model: ModelProto, texts: list[str], types: list[int
         if type not in (_NORMAL, _UNKNOWN, _BYTE) and MARKER.fullmatch(text):
             model.pieces[id].type = types[id] = _CONTROL
     content = model.SerializeToString()
+    opened = always if model.normalizer_spec.add_dummy_prefix else as_it_is
+    model.normalizer_spec.add_dummy_prefix = False
     try:
-        processor = SentencePieceProcessor(model_proto=content)
+        processor = SentencePieceProcessor(model_proto=model.SerializeToString())
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise PastaError(f"{path}: SentencePiece rejects its pieces ({reason}); fetch the file again") from error
-    data = [text.replace(_BLANK, " ").encode() for text in texts]
+    data = [text.replace(BLANK, " ").encode() for text in texts]
     control = {}
     for id, type in enumerate(types):
         if type == _BYTE:
@@ -123,14 +125,9 @@ def _vocabulary(path: Path, model: ModelProto, texts: list[str], types: list[int
         elif type in (_CONTROL, _UNKNOWN):
             data[id] = b""
             control[texts[id]] = id
-    # A real U+2581 in a text would be decoded as a space: it is encoded as its three byte pieces instead.
-    blank_sign = [processor.piece_to_id(f"<0x{byte:02X}>") for byte in _BLANK.encode()]
-
-    def encode(text: str) -> list[int]:
-        ids = []
-        for index, part in enumerate(text.split(_BLANK)):
-            ids += blank_sign if index else []
-            ids += processor.encode(part)
-        return ids
-
-    return Vocabulary(data, control, control, None, encode, "tokenizer.model", lambda: content)
+    blank_sign = [processor.piece_to_id(f"<0x{byte:02X}>") for byte in BLANK.encode()]
+    bos = model.trainer_spec.bos_piece
+    encode = around_blanks(processor.encode, blank_sign)
+    return Vocabulary(
+        data, control, control, bos if bos in control else None, encode, "tokenizer.model", lambda: content, opened
+    )

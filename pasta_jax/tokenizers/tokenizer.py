@@ -98,7 +98,7 @@ class Tokenizer:
 
     def prompt_ids(self, text: str) -> list[int]:
         """A raw prompt: bos, if the family has one, and the text."""
-        return ([] if self.bos is None else [self.bos]) + self.encode(text)
+        return ([] if self.bos is None else [self.bos]) + self.encode(self.vocabulary.opened(text, True))
 
     def chat(self, messages: list[tuple[str, str]]) -> list[int]:
         """(role, text) pairs in the chat template, up to the opening of the assistant's turn."""
@@ -111,11 +111,12 @@ class Tokenizer:
             # What stands between two control pieces is encoded as one text, as other tools do.
             for piece in self._controls.split(part) if is_of_template else [part]:
                 if is_of_template and piece in self.vocabulary.spelled:
-                    ids += [*self.encode(text), self.vocabulary.spelled[piece]]
+                    opened = self.vocabulary.opened(text, not ids)
+                    ids += [*self.encode(opened), self.vocabulary.spelled[piece]]
                     text = ""
                 else:
                     text += piece
-        return ids + self.encode(text)
+        return ids + self.encode(self.vocabulary.opened(text, not ids))
 
     @cached_property
     def _noted(self) -> bool:

@@ -1,8 +1,11 @@
 """The content of any tokenizer file: the bytes of every id, the control ids, and the encoder of plain text."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
+
+from pasta_jax.errors import PastaError
 
 MOST_PIECES = 2**20  # of any vocabulary; the largest in use have a quarter of that
 # Pieces reserved for later use; the tags are placed on them.
@@ -11,6 +14,34 @@ UNUSED = re.compile(r"<unused\d+>|<\|reserved_special_token_\d+\|>")
 MARKER = re.compile(
     rf"{UNUSED.pattern}|<(?:pad|bos|eos|unk|mask|\w+_of_\w+|\w+_token)>|<\|\w+\|>|\[(?:multimodal|@BOS@)\]"
 )
+
+
+BLANK = "▁"  # stands for a space in pieces of some vocabularies
+Opened = Callable[[str, bool], str]  # a text as one is read that begins a prompt (True), or follows a control piece
+
+
+def as_it_is(text: str, is_first: bool) -> str:
+    """No blank before texts."""
+    return text
+
+
+def around_blanks(encode: Callable[[str], list[int]], sign: list[int]) -> Callable[[str], list[int]]:
+    """An encoder that writes `▁` as a space, but for a real one in a text, which becomes the pieces `sign`."""
+
+    def encode_all(text: str) -> list[int]:
+        first, *others = text.split(BLANK)
+        return encode(first) + [id for part in others for id in (*sign, *encode(part))]
+
+    return encode_all
+
+
+def check_merges(path: Path, pieces: Mapping[str, int], merges: Sequence[Sequence[str]]) -> None:
+    """Each joins two pieces to a third: for a missing one, the library panics, which can't be caught cleanly."""
+    for index, pair in enumerate(merges):
+        if not (len(pair) == 2 and pair[0] in pieces and pair[1] in pieces and pair[0] + pair[1] in pieces):
+            raise PastaError(
+                f"{path}: merge {index} joins {pair!r}, which are not two of its pieces; fetch the file again"
+            )
 
 
 class Vocabulary(NamedTuple):
@@ -23,3 +54,4 @@ class Vocabulary(NamedTuple):
     encode: Callable[[str], list[int]]  # plain text to ids, none of them in `control`
     file: str  # the name that other tools expect for a file of this kind
     content: Callable[[], bytes]  # of that file
+    opened: Opened = as_it_is

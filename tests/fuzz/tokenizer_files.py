@@ -10,7 +10,15 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from pasta_jax.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from tests.fuzz.mutations import STRANGE, Mutator
 from tests.fuzz.run import Input
-from tests.helpers.tiny_tokenizers import LLAMA3_SPECIALS, SMOLLM2_SPECIALS, train_bpe, train_sentencepiece
+from tests.helpers.tiny_tokenizers import (
+    LLAMA3_SPECIALS,
+    PREFIXED,
+    SMOLLM2_SPECIALS,
+    fallback_json,
+    metaspace,
+    train_bpe,
+    train_sentencepiece,
+)
 
 TEXT = "  Größe 数\n\n\t12345 I'll <|im_start|> " + "ab " * 200 + " " * 300
 PATTERNS = ("(a+)+b", "(a|a)*b", r"(\s*)*x", ".*.*.*.*.*x", "(", "[", "a" * 10_000, r"(x)\1*", "(?R)", "\\p{Nope}", "")
@@ -27,6 +35,8 @@ NORMALIZERS = (
     {"type": "Prepend", "prepend": "x" * 1000},
     {"type": "Precompiled", "precompiled_charsmap": "AAAA"},
     {"type": "Replace", "pattern": {"Regex": "(a+)+b"}, "content": ""},
+    {"type": "Prepend", "prepend": "▁"},
+    {"type": "Sequence", "normalizers": [{"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]},
 )
 DIGITS = {"type": "Digits", "individual_digits": True}
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
@@ -94,7 +104,8 @@ def use(tokenizer: Tokenizer) -> None:
 def tokenizer_json(folder: Path) -> list[Input]:
     """Its pieces, merges, added tokens, and how words are cut."""
     words = {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [DIGITS, BYTES]}}
-    valid = json.loads(train_bpe(SMOLLM2_SPECIALS)) | words, json.loads(train_bpe(LLAMA3_SPECIALS))
+    valid = [json.loads(train_bpe(SMOLLM2_SPECIALS)) | words, json.loads(train_bpe(LLAMA3_SPECIALS))]
+    valid += [json.loads(fallback_json(**PREFIXED)), json.loads(fallback_json(metaspace("first"), **PREFIXED))]
     path = folder / "tokenizer.json"
 
     def change(by: Mutator, spec: dict[str, Any]) -> dict[str, Any]:

@@ -64,12 +64,13 @@ SAMPLES = [
 ]
 
 
-def _mixed(count: int) -> list[str]:
-    draw = random.Random(0)
+def mixed(count: int, seed: int = 0) -> list[str]:
+    """Samples one after another."""
+    draw = random.Random(seed)
     return ["".join(draw.choices(SAMPLES, k=draw.randint(2, 4))) for _ in range(count)]
 
 
-TEXTS = SAMPLES + _mixed(250 - len(SAMPLES))
+TEXTS = SAMPLES + mixed(250 - len(SAMPLES))
 
 # Names of control pieces, and what looks like them.
 MARKS = [

@@ -8,6 +8,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from pasta_jax.tokenizers.bpe import _WORDS
 from pasta_jax.toy.tokenizer import MARKS, train
+from pasta_jax.weights.export import _from_sentencepiece
 from tests.helpers.gguf_writer import write_gguf
 
 _LINES = [
@@ -19,9 +20,10 @@ _LINES = [
 ] * 4
 
 
-def train_sentencepiece(unused: int = 70, marks: bool = True, **options) -> bytes:
-    """A .model like Gemma 1's: byte fallback, and markers among the user-defined pieces."""
-    symbols = ["\n", "\n\n", "▁▁", "<b>", *(MARKS if marks else ()), *(f"<unused{n}>" for n in range(unused))]
+def train_sentencepiece(unused: int = 70, marks: bool = True, plain: bool = True, **options) -> bytes:
+    """A .model like Gemma 1's: byte fallback, and markers among the user-defined pieces, with others if `plain`."""
+    symbols = [*(["\n", "\n\n", "▁▁", "<b>"] if plain else ()), *(MARKS if marks else ())]
+    symbols += [f"<unused{n}>" for n in range(unused)]
     return train(_LINES, symbols, **{"vocab_size": 420 + unused} | options)
 
 
@@ -129,10 +131,37 @@ def train_llama3() -> str:
     return train_bpe(LLAMA3_SPECIALS, pre_tokenizers.Sequence(_WORDS["llama-bpe"]), whole="Ġtomorrow")
 
 
+def fallback_json(pre_tokenizer: dict | None = None, **options) -> str:
+    """A tokenizer.json that merges as a .model does; with a `pre_tokenizer`, that writes the blanks."""
+    spec = json.loads(_from_sentencepiece(ModelProto.FromString(train_sentencepiece(**options))))
+    if options == PREFIXED:
+        spec["added_tokens"] = [token | {"special": True, "normalized": False} for token in spec["added_tokens"]]
+    return json.dumps(spec | ({"normalizer": None, "pre_tokenizer": pre_tokenizer} if pre_tokenizer else {}))
+
+
+def metaspace(scheme: str) -> dict:
+    return {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": False}
+
+
+PREFIXED = {"plain": False, "add_dummy_prefix": True}  # as in Llama 2
+
+
+def prefixed_metadata() -> dict:
+    words = sentencepiece_metadata(train_sentencepiece(**PREFIXED))
+    types = words["tokenizer.ggml.token_type"]
+    control = {"tokenizer.ggml.token_type": np.where(types == 4, 3, types).astype("<i4")}
+    return words | control | {"tokenizer.ggml.add_space_prefix": True}
+
+
 # Of each kind and family, by a file's name.
 TINY = {
     "gemma.model": lambda: train_sentencepiece(),
     "gemma.gguf": lambda: gguf_model(sentencepiece_metadata(train_sentencepiece())),
+    "gemma.json": lambda: fallback_json().encode(),
+    "prefixed.model": lambda: train_sentencepiece(**PREFIXED),
+    "prefixed.gguf": lambda: gguf_model(prefixed_metadata()),
+    "prefixed.json": lambda: fallback_json(**PREFIXED).encode(),
+    "first.json": lambda: fallback_json(metaspace("first"), **PREFIXED).encode(),
     "smollm2.json": lambda: train_bpe(SMOLLM2_SPECIALS, added=("<tool>",)).encode(),
     "smollm2.gguf": lambda: gguf_model(bpe_metadata(train_bpe(SMOLLM2_SPECIALS, added=("<tool>",)), "smollm")),
     "llama3.json": lambda: train_llama3().encode(),

@@ -10,7 +10,9 @@ from pasta_jax.tokenizers.tokenizer import load_tokenizer
 from tests.helpers.tiny_tokenizers import (
     SMOLLM2_SPECIALS,
     bpe_metadata,
+    fallback_json,
     gguf_model,
+    metaspace,
     sentencepiece_metadata,
     train_bpe,
     train_sentencepiece,
@@ -22,6 +24,7 @@ def changed(tokenizer_json: str, **parts) -> bytes:
 
 
 BPE = train_bpe(SMOLLM2_SPECIALS)
+FALLBACK = fallback_json()
 SPM = sentencepiece_metadata(train_sentencepiece())
 BPE_GGUF = bpe_metadata(BPE, "smollm")
 REFUSED = {
@@ -58,7 +61,16 @@ REFUSED = {
     "no marks, json": (lambda: changed(BPE, added_tokens=[]), "no known control piece that opens a turn"),
     "no marks": (lambda: train_sentencepiece(marks=False), "no known control piece that opens a turn"),
     "nfkc": (lambda: train_sentencepiece(normalization_rule_name="nfkc"), "decoding doesn't restore every text"),
-    "dummy prefix": (lambda: train_sentencepiece(add_dummy_prefix=True), "decoding doesn't restore every text"),
+    "other blanks": (
+        lambda: fallback_json(metaspace("first") | {"replacement": "_"}).encode(),
+        "replacement of blanks '_'",
+    ),
+    "rewritten": (lambda: changed(fallback_json(), normalizer={"type": "NFKC"}), "its normalizer rewrites it"),
+    "no byte": (lambda: fallback_json().replace("<0x41>", "<0xzz>").encode(), "no piece <0x41>"),
+    "lost merges": (
+        lambda: changed(FALLBACK, model=json.loads(FALLBACK)["model"] | {"merges": ["a"]}),
+        "merge 0 joins",
+    ),
     "fewer spaces": (lambda: train_sentencepiece(remove_extra_whitespaces=True), "decoding doesn't restore every text"),
     "no fallback": (lambda: train_sentencepiece(byte_fallback=False, vocab_size=230), ": no byte pieces"),
     "no tokenizer": (lambda: gguf_model({"tokenizer.ggml.tokens": ["a"]}), "metadata tokenizer.ggml: model: missing"),
@@ -71,10 +83,6 @@ REFUSED = {
         "'tokenizer.ggml.scores' has type int, not ndarray",
     ),
     "short": (lambda: gguf_model(SPM | {"tokenizer.ggml.scores": np.zeros(3, "<f4")}), "490 tokens, 3 scores"),
-    "space in front": (
-        lambda: gguf_model(SPM | {"tokenizer.ggml.add_space_prefix": True}),
-        "decoding doesn't restore every text",
-    ),
     "bad unknown": (lambda: gguf_model(SPM | {"tokenizer.ggml.unknown_token_id": 490}), "490, .* for 490 tokens"),
     "bad types": (
         lambda: gguf_model(SPM | {"tokenizer.ggml.token_type": np.full(490, 9, "<i4")}),

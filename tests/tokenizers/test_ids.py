@@ -1,0 +1,34 @@
+"""Ids of awkward texts, and of conversations with blanks in front, beside `tokenizers` and llama.cpp."""
+
+import pytest
+import tokenizers
+
+from pasta_jax.files import packages
+from pasta_jax.tokenizers.tokenizer import load_tokenizer
+from tests import ids
+from tests.helpers.requires import requires_dev, requires_qwen
+from tests.helpers.texts import CONVERSATIONS, TEMPLATED
+from tests.helpers.tiny_tokenizers import TINY
+
+
+@requires_dev("cyllama")
+@pytest.mark.parametrize("name", ["qwen2.gguf", "prefixed.gguf", "gemma.json", "prefixed.json", "first.json"])
+def test_texts_by_chance_have_the_ids_of_other_programs(name, tmp_path):
+    """`python -m tests.ids` compares 3,000 texts and more tokenizers."""
+    (tmp_path / name).write_bytes(TINY[name]())
+    assert ids.differing(tmp_path / name, ids.awkward(200)) == []
+
+
+@requires_qwen
+@requires_dev("cyllama")
+def test_texts_by_chance_have_the_ids_of_llama_cpp_in_a_whole_model():
+    assert ids.differing(packages.path("qwen2_5_coder_1_5b"), ids.awkward(200)) == []
+
+
+@pytest.mark.parametrize("name", ["gemma.json", "prefixed.json", "first.json"])
+def test_conversations_have_the_ids_of_tokenizers(name, tmp_path):
+    (tmp_path / name).write_bytes(TINY[name]())
+    ours, direct = load_tokenizer(tmp_path / name), tokenizers.Tokenizer.from_file(str(tmp_path / name))
+    for messages, whole in zip(CONVERSATIONS, TEMPLATED["gemma"], strict=True):
+        if "<" not in messages[0][1]:  # the library finds marks in it
+            assert ours.chat(messages) == direct.encode(whole, add_special_tokens=False).ids
