@@ -15,9 +15,9 @@ from pasta_jax.train.state import Params
 DECAYS: tuple[tuple[str, bool], ...] = (
     (r"\w+_norm/weight", False),  # a norm's neutral value is 1, not 0
     (r"tag_rows/(embed|head)", False),  # only a token's own row gets a gradient, decay would shrink all rows
-    (r"(embed|head)", False),
+    (r"(embed|head|layer_embed)", False),
     (r"bias", False),
-    (r"sinks/weight", False),
+    (r"(sinks|scale)/weight", False),
     (r"kernel", True),
     (r"lora_[ab]", True),
 )
