@@ -1,5 +1,6 @@
-"""`python -m tests.families`: each family of models beside other programs, as a table of the largest differences."""
+"""`python -m tests.families [FAMILY …]`: families of models beside other programs, as a table of largest differences."""
 
+import sys
 import tempfile
 from pathlib import Path
 
@@ -10,7 +11,7 @@ def main() -> None:
     """Print the table."""
     print(f"| family | {' | '.join(CHECKS)} |")
     print("|---" * (1 + len(CHECKS)) + "|")
-    for kind in VARIANTS:
+    for kind in sys.argv[1:] or VARIANTS:
         cells = []
         for check in CHECKS:
             with tempfile.TemporaryDirectory() as folder:
