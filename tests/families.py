@@ -1,4 +1,4 @@
-"""`python -m tests.families [FAMILY …]`: each family of models beside other programs; a table of largest differences."""
+"""`python -m tests.families [FAMILY …]`: families of models beside other programs, as a table of differences."""
 
 import sys
 import tempfile
