@@ -84,8 +84,8 @@ def narrow(params: Params) -> Params:
     of unrolled ones, XLA computes all again before it needs the first. Gate and up are apart, as training reads them.
     """
 
-    if "router" in params["layers"][0]:
-        raise PastaError("config.model.dtype=bfloat16: not for a mixture of experts; set it to auto")
+    if "router" in params["layers"][0] or not are_alike(params["layers"]):
+        raise PastaError("config.model.dtype=bfloat16: not for experts, or layers of several shapes; set it to auto")
 
     def table(leaf: Any) -> Deferred:
         return Deferred(leaf.shape, lambda: np.asarray(leaf, NARROW), dtype=np.dtype(NARROW))
