@@ -2,7 +2,6 @@
 
 import ctypes
 import dataclasses
-import os
 import subprocess
 import sys
 import threading
@@ -16,7 +15,6 @@ import pytest
 from pasta_jax.models.kernels.cpu import library as kernels
 from pasta_jax.models.kernels.cpu.calls import attend, by_codes, by_panels, of_blocks, product, rows_of
 from pasta_jax.models.kernels.cpu.quantized import Blocks
-from tests import ROOT
 
 every_level = pytest.mark.parametrize("library", ["portable", "avx2", "avx512", "vnni"], indirect=True)
 
@@ -351,23 +349,3 @@ def test_attention_to_extreme_scores(library):
     np.testing.assert_array_equal(attend(q, k, v, see, 1.0, None)[0, 0, 0, 1], v[0, 0, 0])
     k[0, 0, 1, 0] = np.nan
     assert np.isnan(attend(q, k, v, see, 1.0, None)).all()
-
-
-@pytest.mark.extended
-@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
-def test_sanitizers_find_nothing(sanitizer, tmp_path):
-    compiler = next((command for command in kernels.compilers() if "ziglang" not in command), None)
-    if compiler is None:
-        pytest.skip("needs a C++ compiler with sanitizers")
-    # Without optimisations they see as much, and compile in a third of the time.
-    program, flags = str(tmp_path / "products"), [flag for flag in kernels.FLAGS if flag != "-shared"]
-    sources = [str(kernels.SOURCE), str(ROOT / "tests/models/kernels/cpu/kernels_main.cc")]
-    flags += ["-O0", "-g1", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", f"-I{kernels.headers()}"]
-    built = subprocess.run([*compiler, *flags, *sources, "-o", program], capture_output=True, text=True)
-    if "sanitize" in built.stderr or "asan" in built.stderr or "tsan" in built.stderr:
-        pytest.skip("needs the compiler's sanitizer libraries")
-    assert built.returncode == 0, built.stderr
-    # The thread sanitizer can't follow a fork's own threads, and would end the process.
-    env = os.environ | {"TSAN_OPTIONS": "die_after_fork=0"}
-    done = subprocess.run([program], capture_output=True, text=True, timeout=300, env=env)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "0 0 0\n", "")

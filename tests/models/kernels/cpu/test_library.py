@@ -1,12 +1,14 @@
 """The kernels' library: which compiler it is compiled by, how it is kept, and how many threads it has."""
 
 import os
+import subprocess
 import sys
 
 import pytest
 
 from pasta_jax.errors import PastaError
 from pasta_jax.models.kernels.cpu import library as kernels
+from tests import ROOT
 
 WRITES = [sys.executable, "-c", "import sys; open(sys.argv[-1], 'w').write('compiled')"]
 
@@ -101,3 +103,23 @@ def test_a_thread_per_physical_core_within_the_quota(tmp_path, monkeypatch):
     for quota, expected in (("max 100000", 2), ("150000 100000\n", 1), ("50000 100000\n", 1), ("900000 100000\n", 2)):
         (tmp_path / "fs/cgroup/cpu.max").write_text(quota)
         assert kernels.cores(tmp_path) == expected
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
+def test_sanitizers_find_nothing(sanitizer, tmp_path):
+    compiler = next((command for command in kernels.compilers() if "ziglang" not in command), None)
+    if compiler is None:
+        pytest.skip("needs a C++ compiler with sanitizers")
+    # Without optimisations they see as much, and compile in a third of the time.
+    program, flags = str(tmp_path / "products"), [flag for flag in kernels.FLAGS if flag != "-shared"]
+    sources = [str(kernels.SOURCE), str(ROOT / "tests/models/kernels/cpu/kernels_main.cc")]
+    flags += ["-O0", "-g1", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", f"-I{kernels.headers()}"]
+    built = subprocess.run([*compiler, *flags, *sources, "-o", program], capture_output=True, text=True)
+    if "sanitize" in built.stderr or "asan" in built.stderr or "tsan" in built.stderr:
+        pytest.skip("needs the compiler's sanitizer libraries")
+    assert built.returncode == 0, built.stderr
+    # The thread sanitizer can't follow a fork's own threads, and would end the process.
+    env = os.environ | {"TSAN_OPTIONS": "die_after_fork=0"}
+    done = subprocess.run([program], capture_output=True, text=True, timeout=300, env=env)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0 0 0\n", "")
