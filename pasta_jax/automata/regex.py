@@ -19,7 +19,8 @@ MOST = 4096  # states of its automaton
 # The compiler prefers the first of several alternatives, as searches do: a|ab would not accept "ab". With a character
 # at the end that occurs nowhere else, all of them last until there. (Unicode has no use for it.)
 SENTINEL = "\U0010ffff"
-SECONDS, MEMORY = 0.8, 200 << 20  # of compiling it
+SECONDS, MEMORY = 1, 200 << 20  # of compiling it: of the CPU, since a busy machine refuses nothing else
+LONGEST_S = 10  # by the clock
 
 
 @functools.cache
@@ -34,11 +35,13 @@ def untrusted(pattern: str) -> Automaton:
     if len(pattern) > LONGEST:
         raise PastaError(f"pattern: has more than {LONGEST:,} characters; shorten it")
     folder = str(Path(outlines_core.__file__).parents[1])
-    command = [sys.executable, "-I", "-S", regex_tables.__file__, folder, str(MOST), str(MEMORY)]
+    command = [sys.executable, "-I", "-S", regex_tables.__file__, folder, str(MOST), str(MEMORY), str(SECONDS)]
     try:
-        done = subprocess.run(command, input=json.dumps(_ended(pattern)).encode(), capture_output=True, timeout=SECONDS)
+        done = subprocess.run(
+            command, input=json.dumps(_ended(pattern)).encode(), capture_output=True, timeout=LONGEST_S
+        )
     except subprocess.TimeoutExpired:
-        raise PastaError(f"pattern: compiling it takes more than {SECONDS} s; make it simpler") from None
+        raise PastaError(f"pattern: compiling it takes more than {LONGEST_S} s; make it simpler") from None
     if done.returncode:
         said = done.stderr.decode(errors="replace")
         why = said.partition("refused: ")[2] if "refused: " in said else "compiling it takes too much time or memory"

@@ -30,8 +30,9 @@ def tables(pattern: str, most_states: int) -> Tables:
 if __name__ == "__main__":
     import resource
 
-    folder, most_states, memory = sys.argv[1], *map(int, sys.argv[2:])
+    folder, most_states, memory, seconds = sys.argv[1], *map(int, sys.argv[2:])
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     sys.path.append(folder)
     try:
         found = tables(json.loads(sys.stdin.read()), most_states)

@@ -171,7 +171,7 @@ def _walk(whole: Automaton, pieces: Pieces, state: int, counts: bool) -> tuple[n
     """
     next_Sx256 = whole.next
     allowed = np.flatnonzero(next_Sx256[state] >= 0)
-    at = np.concatenate([np.arange(*pieces.begins[byte : byte + 2]) for byte in allowed])
+    at = np.concatenate([np.zeros(0, int), *(np.arange(*pieces.begins[byte : byte + 2]) for byte in allowed)])
     states = np.full(len(at), state)
     count = np.full(len(at), 0 if whole.kind[state] == OUTSIDE else -UNLIMITED)
     ends, finals = [], []
