@@ -342,11 +342,8 @@ def test_attention_in_a_program_ignores_hidden_slots_whatever_they_hold(library)
 
 def test_attention_to_extreme_scores(library):
     """Scores of 1e4 and -1e4 leave one visible slot; an undefined one leaves nothing."""
-    q, k, v = (
-        np.ones((1, 1, 1, 2, 4), "f4"),
-        np.zeros((1, 1, 3, 4), "f4"),
-        np.arange(12, dtype="f4").reshape(1, 1, 3, 4),
-    )
+    q, k = np.ones((1, 1, 1, 2, 4), np.float32), np.zeros((1, 1, 3, 4), np.float32)
+    v = np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4)
     see = np.ones((1, 1, 3), bool)
     k[0, 0, :, 0] = 1e4, -1e4, 0
     np.testing.assert_array_equal(attend(q, k, v, see, 1.0, None)[0, 0, 0, 1], v[0, 0, 0])
