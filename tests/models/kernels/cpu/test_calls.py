@@ -67,7 +67,6 @@ def pointer(array: np.ndarray | None) -> ctypes.c_void_p | None:
 
 
 def plain(matrix_OxI: np.ndarray) -> dict[str, np.ndarray]:
-    """A matrix of numbers in panels."""
     return {"panels": by_panels(matrix_OxI)}
 
 
