@@ -6,6 +6,7 @@ has at most 18 digits, so that every reader holds it.
 
 import dataclasses
 import json
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -129,10 +130,15 @@ def formatted(name: str) -> Automaton:
     return pruned(_quoted(trusted(FORMATS[name])))
 
 
+# As JSON Schema means them. The compiler's own \d has digits that other readers' versions of Unicode don't know.
+ASCII = {"d": "[0-9]", "w": "[0-9A-Za-z_]", "s": "[ \\t\\n\\r]"}
+
+
 def matching(pattern: str) -> Automaton:
     """A string in which an expression matches: all of it only between ^ and $."""
     begins, ends = pattern.startswith("^"), pattern.endswith("$") and not pattern.endswith("\\$")
     inner = pattern[begins : len(pattern) - ends]
+    inner = re.sub(r"\\(.)", lambda found: ASCII.get(found[1], found[0]), inner, flags=re.DOTALL)
     if (begins or ends) and "|" in inner and not _is_group(inner):
         raise PastaError("pattern: alternatives beside ^ or $ are ambiguous; put them into a group, as ^(a|b)$")
     return pruned(_quoted(untrusted(f"{'' if begins else '(?s:.)*'}(?:{inner}){'' if ends else '(?s:.)*'}")))
