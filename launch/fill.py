@@ -9,7 +9,10 @@ from pasta_jax.answer.settings import FillSettings
 
 SCHEMA = flags.DEFINE_string("schema", None, "the JSON schema of what is filled in, as --schema=person.json")
 PROMPTS_FILE = flags.DEFINE_string(  # other scripts have these flags too, and a test process may import both
-    "prompts_file", None, "the texts: JSON lines or a list, with `prompt`", allow_override=True
+    "prompts_file",
+    None,
+    "the texts: JSON lines or a list, with `prompt`, as --prompts_file=texts.jsonl",
+    allow_override=True,
 )
 OUTPUT = flags.DEFINE_string(
     "output",

@@ -28,7 +28,7 @@ def test_config_params_and_positions_survive_a_round_trip(kind, positions, tmp_p
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), params, back)
 
 
-@pytest.mark.parametrize("kind", VARIANTS.keys() - {"gemma4_text"})  # which came with version 5
+@pytest.mark.parametrize("kind", [kind for kind in VARIANTS if kind != "gemma4_text"])  # which came with version 5
 def test_the_names_that_transformers_4_reads_say_the_same(kind, tmp_path):
     raw = config_to_json(VARIANTS[kind], None)
     for new in ("rope_parameters", "dtype"):
