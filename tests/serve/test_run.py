@@ -166,7 +166,7 @@ def test_tags_in_a_users_text_stay_text(server, model):
         ({"messages": QUESTION, "stop": [""]}, 400, "stop[0]: expected"),
         ({"messages": QUESTION, "stop": "a", "pasta": {"threads": True}}, 400, "drop stop or pasta.threads"),
         ({"messages": QUESTION, "logprobs": True}, 400, "logprobs: is not supported; leave it out"),
-        ({"messages": QUESTION, "tools": [{}]}, 400, "tools[0]: missing"),
+        ({"messages": QUESTION, "tools": [{}]}, 400, "tools[0].type: missing"),
         ({"messages": QUESTION, "frequency_penalty": 0.5}, 400, "frequency_penalty: is not supported"),
         ({"messages": QUESTION, "best_off": 1}, 400, "best_off: unknown field"),
         ({"messages": QUESTION, "pasta": {"thread": True}}, 400, "pasta.thread: unknown key"),
