@@ -64,7 +64,7 @@ class _File(stated_in(TRANSFORMERS), frozen=True, kw_only=True):
     vocab_size_per_layer_input: Rows | None = None
     attention_k_eq_v: bool = False
     enable_moe_block: bool = False
-    use_bidirectional_attention: str | None = None
+    use_bidirectional_attention: bool | str | None = None
     norm_topk_prob: bool = False
     decoder_sparse_step: Count = 1
     mlp_only_layers: Annotated[tuple[Count, ...], Meta(max_length=1000)] | None = None
@@ -157,7 +157,7 @@ def _layers(file: _File, path: Path) -> dict[str, Any]:
     unsupported = {
         "attention_k_eq_v": file.attention_k_eq_v,
         "enable_moe_block": file.enable_moe_block,
-        "use_bidirectional_attention": file.use_bidirectional_attention == "all",
+        "use_bidirectional_attention": file.use_bidirectional_attention in (True, "all"),
         "layer_types": file.layer_types and file.layer_types[-1] != "full_attention",
         "vocab_size_per_layer_input": file.vocab_size_per_layer_input not in (None, file.vocab_size),
     }

@@ -116,7 +116,7 @@ def naive_loss(params, example: Example, prompt: int):
         # Lists of one length, so that few programs are compiled: -1 is no key.
         lists_TxN = np.array([keys + [-1] * (len(ids) - len(keys)) for keys in near])
 
-        def attend(q_1xTxKxGxD, k_1xTxKxD, v_1xTxKxD, lists_TxN=lists_TxN):
+        def attend(q_1xTxKxGxD, k_1xTxKxD, v_1xTxKxD, _, lists_TxN=lists_TxN):
             k_TxNxKxD, v_TxNxKxD = k_1xTxKxD[0][lists_TxN], v_1xTxKxD[0][lists_TxN]
             score_TxKxGxN = jnp.einsum("tkgd,tnkd->tkgn", q_1xTxKxGxD[0], k_TxNxKxD) * CONFIG.score_scale
             score_TxKxGxN = CONFIG.attention_cap * jnp.tanh(score_TxKxGxN / CONFIG.attention_cap)
