@@ -34,13 +34,7 @@ class TokenAutomaton:
     most: np.ndarray  # int32 [S]
     key: str  # equal automata have equal keys
 
-    def walk(self, text: bytes, state: int = 0) -> int:
-        """The state after some bytes; -1: none."""
-        for byte in text:
-            if state < 0:
-                break
-            state = int(self.next[state, byte])
-        return state
+    walk = Automaton.walk  # by the table alone
 
 
 def over_tokens(automaton: Automaton, pieces: Pieces, starts: Sequence[bytes] = (b"",)) -> TokenAutomaton:
