@@ -11,9 +11,9 @@ from pasta_jax.benchmark.run import Report, load_or_make
 from pasta_jax.benchmark.settings import BenchmarkSettings
 from pasta_jax.decode.generate import generate
 from pasta_jax.errors import PastaError
-from pasta_jax.fields.fill import config_of, fields_request, fill_all, prompt_for, template_of
+from pasta_jax.fields.fill import config_of, fields_request, fill_all, prompt_ids, template_of
 from pasta_jax.fields.form import fields_of, nested, value_of
-from pasta_jax.fields.schema import Form, form_of
+from pasta_jax.fields.schema import form_of
 from pasta_jax.fields.settings import FillOptions
 from pasta_jax.progress import doing, say
 from pasta_jax.weights.model import Model
@@ -105,7 +105,7 @@ def separate(model: Model, options: FillOptions) -> Way:
     def way(text: Extraction) -> Took:
         form, own = form_of(text.schema), template_of(model, options)
         fields = fields_of(form, model.tokenizer, model.config.vocab)
-        ids = _prompt_ids(model, form, text, options)
+        ids = prompt_ids(model, form, text.text, options)
         requests = [fields_request(form, model, ids, own, {}, [number]) for number in range(len(fields))]
         results = generate(model, requests, dataclasses.replace(config_of(options, 1), lanes=1))
         guests = [result.guests[0] for result in results]
@@ -121,7 +121,3 @@ def separate(model: Model, options: FillOptions) -> Way:
         )
 
     return way
-
-
-def _prompt_ids(model: Model, form: Form, text: Extraction, options: FillOptions) -> list[int]:
-    return model.tokenizer.chat([("user", prompt_for(form, text.text, options.instruction))])

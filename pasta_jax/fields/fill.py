@@ -143,7 +143,7 @@ def fill_all(
     if not form.leaves:
         raise PastaError("the schema: has no field; name at least one")
     template = template_of(model, options)
-    prompts = [_prompt_ids(model, form, context, options) for context in contexts]
+    prompts = [prompt_ids(model, form, context, options) for context in contexts]
     if not options.fork:
         requests = [whole_request(form, model, ids, template) for ids in prompts]
         for result in _results(model, requests, config_of(options, 1, len(contexts))):
@@ -202,7 +202,8 @@ def _chat(model: Model, text: str, options: FillOptions) -> list[int]:
     return model.tokenizer.chat([*([("system", options.system)] if options.system else []), ("user", text)])
 
 
-def _prompt_ids(model: Model, form: Form, context: str, options: FillOptions) -> list[int]:
+def prompt_ids(model: Model, form: Form, context: str, options: FillOptions) -> list[int]:
+    """What a model reads before any field."""
     return _chat(model, prompt_for(form, context, options.instruction), options)
 
 
