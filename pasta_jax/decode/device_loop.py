@@ -40,7 +40,7 @@ class DeviceLoop:
         self._model, self._spec, self._script = model, spec, script
         self._waiting: deque[tuple[int, Request, int]] = deque()  # as submitted
         self._logs: list[LaneLog | None] = [None] * lanes
-        self._prefixes = PrefixCache(lanes, spec.piece)
+        self._prefixes = PrefixCache(lanes, spec.prefill_chunk)
         self._may_copy = shares_prompts and script is None
         self._prefill: Prefill | None = None  # of the prompt that is being written
         self._prefilled = 0  # chunks of it

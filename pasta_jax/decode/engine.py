@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from pasta_jax.decode.device_loop import DeviceLoop
 from pasta_jax.decode.generate import loop_spec, require_memory
-from pasta_jax.decode.prefill import PIECES
+from pasta_jax.decode.prefill import PREFILL_CHUNKS
 from pasta_jax.decode.request import Event, Request, Result
 from pasta_jax.decode.settings import DecodeConfig, Room
 from pasta_jax.errors import PastaError, one_line
@@ -253,7 +253,8 @@ def open_engine(
 
     def create() -> DeviceLoop:
         loop = DeviceLoop(model, spec, config.lanes, slots, shares_prompts=shares_prompts)
-        lengths = [length for length in PIECES if length < min(slots, spec.piece + 1)] if warm_up else []
+        most = min(slots - 1, spec.prefill_chunk)
+        lengths = [length for length in PREFILL_CHUNKS if length <= most] if warm_up else []
         for length in sorted([*lengths, *lengths]):  # the second time, the prompt is copied
             if engine.is_wanted:
                 break

@@ -26,7 +26,8 @@ PREFIXES = (128, 192, 256, 384, *(512 << n for n in range(16)))  # runs of slots
 STOP_STEPS = 16  # most steps that an answer with stop texts is decoded beyond one
 MOST_SLOTS = 1 << 16  # of a request with guests, whose slots the model's context doesn't limit
 POOL = 256  # fewest slots of a pool; each next size is twice as large
-CPU_PIECE, PIECE = 64, 256  # tokens of a prompt written at once; an accelerator needs more to be busy
+PREFILL_CHUNK = {"cpu": 64}  # tokens of a prompt computed at once, by platform
+ACCELERATOR_CHUNK = 256  # it needs more to be busy
 
 
 def generate(
@@ -141,7 +142,7 @@ def loop_spec(
         widths=tuple(sorted({1, rows, *(width for width in config.widths if width < rows)})),
         prefixes=tuple(length for length in PREFIXES if length < slots),
         positions=positions_for(model),
-        piece=config.piece or (CPU_PIECE if _platform(model.params) == "cpu" else PIECE),
+        prefill_chunk=config.prefill_chunk or PREFILL_CHUNK.get(_platform(model.params), ACCELERATOR_CHUNK),
         packed=packed if config.packed and config.lanes > 1 else (),
         kernel=config.kernel and slots % TILE == 0 and _platform(model.params) == "tpu",
         topics=topic_ids(tokenizer) if topics else None,

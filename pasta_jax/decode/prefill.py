@@ -22,17 +22,18 @@ from pasta_jax.models.pool import put
 from pasta_jax.models.transformer import logits, trunk
 from pasta_jax.weights.model import Model
 
-PIECES = (16, 32, 64, 128, 256, 512)  # a prompt is written in pieces of these lengths, each of which is a program
+PREFILL_CHUNKS = (16, 32, 64, 128, 256, 512)  # lengths of what is computed of a prompt at once; each is a program
 
 
-def pieces(length: int, piece: int) -> list[tuple[int, int, int]]:
-    """(start, tokens, padded length) of each piece of a prompt: full ones, then the shortest that holds the rest.
+def prefill_chunks(length: int, longest: int) -> list[tuple[int, int, int]]:
+    """(start, tokens, padded length) of each chunk of a prompt: full ones, then the shortest that holds the rest.
 
-    A full piece always has the same place and shape, whatever follows it: see prefix_cache.py.
+    A full chunk always has the same place and shape, whatever follows it: see prefix_cache.py.
     """
-    starts = range(0, length, piece)
-    counts = [min(piece, length - start) for start in starts]
-    return [(start, count, next(c for c in PIECES if c >= count)) for start, count in zip(starts, counts, strict=True)]
+    starts = range(0, length, longest)
+    counts = [min(longest, length - start) for start in starts]
+    padded = [next(chunk for chunk in PREFILL_CHUNKS if chunk >= count) for count in counts]
+    return list(zip(starts, counts, padded, strict=True))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +48,8 @@ class Prefill:
 
     @functools.cached_property
     def chunks(self) -> list[tuple[int, int, int]]:
-        """The pieces of the prompt that are not copied."""
-        every = pieces(len(self.request.prompt_ids), self.spec.piece)
+        """The chunks of the prompt that are not copied."""
+        every = prefill_chunks(len(self.request.prompt_ids), self.spec.prefill_chunk)
         return [chunk for chunk in every if chunk[0] >= self.admission.copied]
 
     @functools.cached_property
@@ -59,12 +60,12 @@ class Prefill:
     @property
     def steps(self) -> int:
         """Calls of `step`, in their order, until the lane is live; a prompt that is copied whole needs one too."""
-        guests = max(len(self._guests_pieces), 1) if self.request.guests else 0
+        guests = max(len(self._guests_chunks), 1) if self.request.guests else 0
         return max(len(self.chunks), 1) + guests
 
     @functools.cached_property
-    def _guests_pieces(self) -> list[tuple[int, int, int]]:
-        return pieces(len(self.seats.token), self.spec.piece)
+    def _guests_chunks(self) -> list[tuple[int, int, int]]:
+        return prefill_chunks(len(self.seats.token), self.spec.prefill_chunk)
 
     def step(self, state: DecodeState, number: int) -> DecodeState:
         """Compute a chunk; the first step empties the lane and copies, the last one samples the first token."""
@@ -82,15 +83,15 @@ class Prefill:
         return prefill(self.model.params, state, lane, tokens_P, *scalars, config=config, spec=self.spec)
 
     def _seat(self, state: DecodeState, number: int) -> DecodeState:
-        """Compute a piece of the guests' tokens; after the last one they begin."""
+        """Compute a chunk of the guests' tokens; after the last one they begin."""
         lane, length = np.int32(self.admission.lane), np.int32(len(self.request.prompt_ids))
-        if self._guests_pieces:
-            offset, count, padded = self._guests_pieces[number]
+        if self._guests_chunks:
+            offset, count, padded = self._guests_chunks[number]
             columns = (self.seats.token, self.seats.guest, self.seats.position)
-            piece = (np.pad(column[offset : offset + count], (0, padded - count)) for column in columns)
-            arrays = (*piece, np.int32(count), length)
+            padded_columns = (np.pad(column[offset : offset + count], (0, padded - count)) for column in columns)
+            arrays = (*padded_columns, np.int32(count), length)
             state = seat(self.model.params, state, lane, *arrays, config=self.model.config, spec=self.spec)
-        if number + 1 < len(self._guests_pieces):
+        if number + 1 < len(self._guests_chunks):
             return state
         return begin_guests(state, lane, length, self.seats.first(state.threads.status.shape[1]))
 
@@ -107,7 +108,7 @@ class Prefill:
         if state.guests is not None:
             counts = {"count": len(self.request.guests), "budget": self.request.max_tokens}
             state = dataclasses.replace(state, guests=put(state.guests, (lane,), **counts))
-        return copy_slots(state, lane, source, copied, piece=self.spec.piece) if copied else state
+        return copy_slots(state, lane, source, copied, size=self.spec.prefill_chunk) if copied else state
 
 
 def start(
@@ -150,7 +151,7 @@ def prefill(
     config: TransformerConfig,
     spec: LoopSpec,
 ) -> DecodeState:
-    """Write `count` prompt tokens at `start` and sample the next token; after the prompt's last piece the lane is live.
+    """Write `count` prompt tokens at `start` and sample the next token; after the prompt's last chunk the lane is live.
 
     `first` is the next token instead of a sampled one, or -1. Profiles show the phases write, model and sample.
     """
@@ -181,14 +182,14 @@ def prefill(
     return _begin(params, state, lane, start + count, first, config, spec)
 
 
-@functools.partial(jax.jit, static_argnames="piece", donate_argnames="state")
-def copy_slots(state: DecodeState, lane: jax.Array, source: jax.Array, count: jax.Array, piece: int) -> DecodeState:
+@functools.partial(jax.jit, static_argnames="size", donate_argnames="state")
+def copy_slots(state: DecodeState, lane: jax.Array, source: jax.Array, count: jax.Array, size: int) -> DecodeState:
     """Copy the first `count` slots of lane `source`, which are of its prompt, and what was computed at its end."""
     slots = state.pool.slots
-    size_of_copy = min(piece, slots)
+    size_of_copy = min(size, slots)
 
     def moved(field: jax.Array, first: jax.Array, lanes: int, slots: int) -> jax.Array:
-        """Copy one piece; `lanes` and `slots` are the axes of the field that count them."""
+        """Copy `size` slots; `lanes` and `slots` are the axes of the field that count them."""
         start, size = [0] * field.ndim, list(field.shape)
         start[lanes], start[slots], size[lanes], size[slots] = source, first, 1, size_of_copy
         copied = jax.lax.dynamic_slice(field, start, size)

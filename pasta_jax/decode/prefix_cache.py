@@ -15,25 +15,25 @@ class Admission:
     copied: int = 0
 
 
-def shared(prompt: Prompt, held: Prompt, piece: int) -> int:
-    """How many of a prompt's tokens are copied from a held one: all, or whole pieces before the last one.
+def shared(prompt: Prompt, held: Prompt, chunk: int) -> int:
+    """How many of a prompt's tokens are copied from a held one: all, or whole prefill chunks before the last one.
 
-    Keys and values of a piece depend on the piece and those before it, and on its shape: a piece of the same tokens
+    Keys and values of a chunk depend on the chunk and those before it, and on its shape: a chunk of the same tokens
     at the same place has the same bits. Of a longer prompt, a token has to be computed for the next one's logits.
     """
     if prompt == held:
         return len(prompt)
     end = 0
-    while end + piece < len(prompt) and prompt[end : end + piece] == held[end : end + piece]:
-        end += piece
+    while end + chunk < len(prompt) and prompt[end : end + chunk] == held[end : end + chunk]:
+        end += chunk
     return end
 
 
 class PrefixCache:
     """The prompt in each lane's first slots; empty while one is written."""
 
-    def __init__(self, lanes: int, piece: int):
-        self._piece = piece
+    def __init__(self, lanes: int, chunk: int):
+        self._chunk = chunk
         self._prompts: list[Prompt] = [()] * lanes
         self._last_use = [0] * lanes  # the number of the admission
         self._admissions = 0
@@ -44,10 +44,10 @@ class PrefixCache:
         A prompt that goes on where a free lane's ends takes over that lane. Any other gets the lane that was not used
         for the longest time, so that conversations which alternate keep their lanes.
         """
-        lengths = [shared(prompt, held, self._piece) if may_copy else 0 for held in self._prompts]
+        lengths = [shared(prompt, held, self._chunk) if may_copy else 0 for held in self._prompts]
         most = max(lengths)
         sources = [lane for lane, length in enumerate(lengths) if length == most] if most else []
-        continued = [lane for lane in sources if lane in free and len(self._prompts[lane]) - most < self._piece]
+        continued = [lane for lane in sources if lane in free and len(self._prompts[lane]) - most < self._chunk]
         lane = continued[0] if continued else min(free, key=self._last_use.__getitem__)
         source = lane if lane in sources else (sources or [-1])[0]
         self._admissions += 1

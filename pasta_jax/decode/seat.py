@@ -1,4 +1,4 @@
-"""Guests take their places: their own prompts are written after the one they share, all in the same pieces."""
+"""Guests take their places: their own prompts are written after the one they share, all in the same chunks."""
 
 import dataclasses
 import functools

@@ -6,7 +6,7 @@ from typing import Literal
 from pasta_jax.files.validated import Lanes, Positive, SlotsOrNone, Threads, Widths
 from pasta_jax.weights.rules import Given
 
-Piece = Literal[0, 16, 32, 64, 128, 256, 512]  # prefill.py::PIECES
+PrefillChunk = Literal[0, 16, 32, 64, 128, 256, 512]  # prefill.py::PREFILL_CHUNKS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +20,8 @@ class DecodeConfig:
     widths: Widths = ()
     # Instead, with several lanes: row counts of all lanes together, besides lanes * rows.
     packed: Widths = ()
-    piece: Piece = 0  # tokens of a prompt written at once, and the unit of what prompts share; 0: the platform's own
+    # Tokens of a prompt computed at once, and the unit of what prompts share; 0: the platform's own.
+    prefill_chunk: PrefillChunk = 0
     kernel: bool = True  # on a TPU, attention by our own kernel, which reads only slots in use; False: by XLA
 
 

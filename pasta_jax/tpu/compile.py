@@ -171,7 +171,7 @@ def lower_run(settings: CompileSettings, shapes: Shapes, mesh: Mesh) -> jax.stag
 
 
 def lower_prefill(settings: CompileSettings, shapes: Shapes, mesh: Mesh) -> jax.stages.Lowered:
-    """One piece of a prompt, written to the pool."""
+    """One chunk of a prompt, written to the pool."""
     sizes = ((), (settings.prefill,), (), (), ())
     lane, tokens, start, count, first = (scalar("int32", *size) for size in sizes)
     return prefill.lower(

@@ -33,7 +33,7 @@ class CompileSettings:
     rows: Threads = 8
     slots: Slots = 4096
     used: Slots = 2048  # slots in use in each lane, for the bytes that a step moves
-    prefill: Literal[16, 32, 64, 128, 256, 512] = 512  # tokens of a prompt written at once (decode/prefill.py::PIECES)
+    prefill: Literal[16, 32, 64, 128, 256, 512] = 512  # tokens of a prompt computed at once (decode/settings.py)
     train: TrainShape = TrainShape()
     programs: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=4)] = ("run", "prefill")  # and sft, preference
     search: bool = False  # look for the most lanes that fit

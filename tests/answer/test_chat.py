@@ -111,7 +111,7 @@ def test_programs_are_compiled_while_the_first_question_is_typed(converse, monke
             return self
 
     monkeypatch.setattr(engine, "DeviceLoop", Late)
-    monkeypatch.setattr(engine, "PIECES", (16,))
+    monkeypatch.setattr(engine, "PREFILL_CHUNKS", (16,))
     monkeypatch.setattr(chat, "doing", Named)
     monkeypatch.setattr(chat, "quiet", lambda: typed.set() or progress.quiet())
     out, _ = converse("why?")

@@ -21,7 +21,7 @@ from tests.helpers.traces import tiny_model
 
 pytestmark = pytest.mark.usefixtures("few_programs")
 LANES, SLOTS, WAITING = 2, 256, 3
-CONFIG = DecodeConfig(lanes=LANES, rows=3, slots=SLOTS, piece=16)
+CONFIG = DecodeConfig(lanes=LANES, rows=3, slots=SLOTS, prefill_chunk=16)
 LONG = 200  # tokens that take longer than a test's next line
 
 
@@ -165,16 +165,16 @@ def test_a_cancelled_lane_leaves_no_trace_in_the_next_answer(engine):
 
 
 def test_a_long_prompt_is_written_between_the_rounds_of_others(monkeypatch):
-    """One piece at a time while somebody reads; at once if nobody does."""
+    """One chunk at a time while somebody reads; at once if nobody does."""
     log = []
     prefill, run = prefilling.prefill, device_loop.run
-    monkeypatch.setattr(prefilling, "prefill", lambda *a, **k: log.append("piece") or prefill(*a, **k))
+    monkeypatch.setattr(prefilling, "prefill", lambda *a, **k: log.append("chunk") or prefill(*a, **k))
     monkeypatch.setattr(device_loop, "run", lambda *a, **k: log.append("run") or run(*a, **k))
     requests = {0: ask("x", LONG), 1: ask("y" * 60)}
     texts = {}
     for round_steps, expected in (
-        (4, "piece piece run piece run piece run piece run"),
-        (64, "piece piece piece piece piece run"),
+        (4, "chunk chunk run chunk run chunk run chunk run"),
+        (64, "chunk chunk chunk chunk chunk run"),
     ):
         device = loop()
         for number, request in requests.items():
@@ -296,7 +296,7 @@ def test_closing_finishes_or_cancels_what_was_accepted(gate, drain):
 
 @pytest.mark.slow
 def test_an_engine_for_a_model_can_be_warm(monkeypatch):
-    monkeypatch.setattr(engines, "PIECES", (16,))
+    monkeypatch.setattr(engines, "PREFILL_CHUNKS", (16,))
     engine = open_engine(tiny_model(), CONFIG, WAITING, topics=False, warm_up=True)
     assert engine.load.tokens == 0
     assert isinstance(Client(engine, ask("x")).end(), Result)

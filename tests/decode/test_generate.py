@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pasta_jax.decode.generate import generate, slots_for, stream
-from pasta_jax.decode.prefill import pieces
+from pasta_jax.decode.prefill import prefill_chunks
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
@@ -27,10 +27,10 @@ def ask(prompt: str, tokens: int = 32, sequential: bool = True, name: str = "", 
 
 
 @pytest.mark.slow
-def test_a_long_prompt_is_written_in_pieces():
-    assert pieces(1, 64) == [(0, 1, 16)]
-    assert pieces(100, 64) == [(0, 64, 64), (64, 36, 64)]
-    assert pieces(1024, 512) == [(0, 512, 512), (512, 512, 512)]
+def test_a_long_prompt_is_computed_in_chunks():
+    assert prefill_chunks(1, 64) == [(0, 1, 16)]
+    assert prefill_chunks(100, 64) == [(0, 64, 64), (64, 36, 64)]
+    assert prefill_chunks(1024, 512) == [(0, 512, 512), (512, 512, 512)]
     prompt = "".join(chr(97 + i % 26) for i in range(300))
     result = generate(toy(), [ask(prompt, tokens=5)], CONFIG)[0]
     logits = uncached(toy(), [*prompt.encode(), *result.trace.token.tolist()])

@@ -21,8 +21,8 @@ from pasta_jax.weights.rules import Rules
 from tests.helpers.models import toy
 from tests.helpers.traces import tiny_model
 
-PIECE, LANES, SLOTS = 16, 3, 256
-CONFIG = DecodeConfig(lanes=LANES, rows=3, slots=SLOTS, piece=PIECE)
+CHUNK, LANES, SLOTS = 16, 3, 256
+CONFIG = DecodeConfig(lanes=LANES, rows=3, slots=SLOTS, prefill_chunk=CHUNK)
 
 
 def ask(prompt: tuple[int, ...], seed: int = 0, tokens: int = 8, **changes) -> Request:
@@ -34,20 +34,20 @@ def words(rng: random.Random, length: int) -> tuple[int, ...]:
     return tuple(rng.choices(range(97, 123), k=length))
 
 
-def test_what_is_shared_is_whole_pieces_or_the_whole_prompt():
+def test_what_is_shared_is_whole_chunks_or_the_whole_prompt():
     rng = random.Random(0)
     for _ in range(2000):
         held = tuple(rng.choices("ab", k=rng.randrange(12)))
         prompt = held[: rng.randrange(13)] + tuple(rng.choices("ab", k=rng.randrange(1, 12)))
-        piece = rng.choice([1, 2, 4])
+        chunk = rng.choice([1, 2, 4])
         common = next((at for at in range(len(prompt)) if held[at : at + 1] != prompt[at : at + 1]), len(prompt))
-        expected = max(end for end in range(0, common + 1, piece) if end < len(prompt))
-        assert shared(prompt, held, piece) == (len(prompt) if prompt == held else expected)
+        expected = max(end for end in range(0, common + 1, chunk) if end < len(prompt))
+        assert shared(prompt, held, chunk) == (len(prompt) if prompt == held else expected)
 
 
 def test_conversations_that_alternate_keep_their_lanes():
-    held, rng = PrefixCache(LANES, PIECE), random.Random(1)
-    system = words(rng, 2 * PIECE)
+    held, rng = PrefixCache(LANES, CHUNK), random.Random(1)
+    system = words(rng, 2 * CHUNK)
 
     def admitted(prompt: tuple[int, ...], free=range(LANES), may_copy=True) -> Admission:
         admission = held.admit(prompt, list(free), may_copy)
@@ -56,16 +56,16 @@ def test_conversations_that_alternate_keep_their_lanes():
 
     one, other = system + words(rng, 20), system + words(rng, 40)
     assert admitted(one) == Admission(0)
-    assert admitted(other) == Admission(1, 0, 2 * PIECE)
+    assert admitted(other) == Admission(1, 0, 2 * CHUNK)
     one += words(rng, 30)
-    assert admitted(one) == Admission(0, 0, 3 * PIECE)
+    assert admitted(one) == Admission(0, 0, 3 * CHUNK)
     other += words(rng, 10)
-    assert admitted(other) == Admission(1, 1, 4 * PIECE)
+    assert admitted(other) == Admission(1, 1, 4 * CHUNK)
     assert admitted(other) == Admission(1, 1, len(other))
     assert admitted(other, free=[0, 2]) == Admission(2, 1, len(other))
     assert admitted(other, may_copy=False).copied == 0
     held.admit(one, [0], True)  # while it is written, nothing can be copied from it
-    assert held.admit(one, [1], True).copied == 2 * PIECE
+    assert held.admit(one, [1], True).copied == 2 * CHUNK
 
 
 # The toy's rows have 128 numbers, enough for products of other shapes to differ in their last bits.
@@ -92,7 +92,7 @@ def test_a_shared_beginning_leaves_the_state_that_a_prefill_leaves(stacked, lane
         plain = dataclasses.replace(state, pool=None)
         return jax.device_get((kv, seen, jax.tree.map(lambda field: field[lane], plain)))
 
-    for prompt, copied in ((held[:70] + words(rng, 30), 4 * PIECE), (held[: 3 * PIECE], 2 * PIECE), (held, len(held))):
+    for prompt, copied in ((held[:70] + words(rng, 30), 4 * CHUNK), (held[: 3 * CHUNK], 2 * CHUNK), (held, len(held))):
         written, with_copy = (state_of(ask(prompt, seed=9), count) for count in (0, copied))
         jax.tree.map(np.testing.assert_array_equal, written, with_copy)
 
@@ -178,4 +178,4 @@ def test_answers_are_the_same_without_sharing_whatever_arrives_and_is_cancelled(
         assert one.trace.token.tolist() == other.trace.token.tolist()
         assert one.trace.thread.tolist() == other.trace.thread.tolist()
         assert one.text == other.text
-        assert (other.copied, one.copied % PIECE in (0, len(plan[number][2].prompt_ids) % PIECE)) == (0, True)
+        assert (other.copied, one.copied % CHUNK in (0, len(plan[number][2].prompt_ids) % CHUNK)) == (0, True)

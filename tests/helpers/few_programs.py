@@ -22,4 +22,4 @@ def decode_with_few_programs(patch: pytest.MonkeyPatch) -> None:
 
     for module in (generate, replay):
         patch.setattr(module, "loop_spec", with_one_loop)
-    patch.setattr(prefill, "PIECES", (64, 512))
+    patch.setattr(prefill, "PREFILL_CHUNKS", (64, 512))

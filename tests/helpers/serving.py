@@ -18,7 +18,7 @@ from tests import ROOT
 from tests.toy.test_ablation import talkative
 
 LANES, QUEUE, SLOTS = 4, 12, 256
-DECODING = {"lanes": LANES, "rows": 4, "slots": SLOTS, "widths": "()", "piece": 16}
+DECODING = {"lanes": LANES, "rows": 4, "slots": SLOTS, "widths": "()", "prefill_chunk": 16}
 OPTIONS = {"warm_up": False, "limits.queue": QUEUE, "request.max_tokens": 60, "name": "talkative"}
 
 

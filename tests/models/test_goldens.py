@@ -19,7 +19,7 @@ from tests.helpers.requires import requires_gemma, requires_smollm2
 
 compiled_as_for_users = pytest.mark.usefixtures("fully_compiled")
 TOKENS = 32
-SETTINGS = DecodeConfig(lanes=5, rows=1, slots=256, piece=16)  # all prompts in pieces of one length: one program
+SETTINGS = DecodeConfig(lanes=5, rows=1, slots=256, prefill_chunk=16)  # prompts in chunks of one length: one program
 MODELS = [pytest.param("smollm2_135m", marks=requires_smollm2), pytest.param("gemma3_270m", marks=requires_gemma)]
 # (prompt, ids, three logits of the last token, 16 greedy tokens)
 GOLDENS = {

@@ -16,7 +16,7 @@ import numpy as np
 from pasta_jax.decode.generate import loop_spec
 from pasta_jax.decode.interpreter import run
 from pasta_jax.decode.next_token import next_of_one
-from pasta_jax.decode.prefill import PIECES, start
+from pasta_jax.decode.prefill import PREFILL_CHUNKS, start
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import DONE, ENDED, LIVE, OWN, RUNNING, DecodeState, LoopSpec, new_state
@@ -85,7 +85,7 @@ def decode_points(
     )
     state = start(model, state, 0, request, spec)
     for number, ids in enumerate(beginnings, start=1):
-        tokens_P = np.zeros(next((size for size in PIECES if size >= len(ids)), len(ids)), np.int32)
+        tokens_P = np.zeros(next((size for size in PREFILL_CHUNKS if size >= len(ids)), len(ids)), np.int32)
         tokens_P[: len(ids)] = ids
         state = begin_point(
             model.params, state, np.int32(number), tokens_P, np.int32(len(ids)), config=model.config, spec=spec

@@ -63,7 +63,7 @@ def test_points_that_exceed_the_context_are_refused():
 
 @pytest.mark.slow
 def test_a_heading_may_be_longer_than_a_prefill_chunk(monkeypatch):
-    monkeypatch.setattr(pooled, "PIECES", (16,))
+    monkeypatch.setattr(pooled, "PREFILL_CHUNKS", (16,))
     written = decode_points(tiny_model(), [1, 2], [[3] * 20], Rules(), 2, CONFIG)
     assert 0 < len(written.token) <= 2
 
