@@ -37,12 +37,6 @@ SHORT = (
     ("configs/preference.py:toy", "configs/preference.py:tiny"),
     ("launch/test.sh quick", "launch/test.sh quick tests/lang/test_clock.py"),
     ("--output=runs/structure", "--output=runs/structure --config.max_pairs=300"),
-    (
-        "--config.data.records=runs/structure",
-        "--config.data.records=runs/structure --config.data.rows=1 '--config.data.lengths=(256,)' "
-        "--config.data.held_out=0 --config.train.epochs=0 --config.train.steps=2 --config.train.warmup=1 "
-        "--config.every.probe=0 --config.every.log=1",
-    ),
 )
 PLACEHOLDERS = (("/models/Llama-3.2-1B", "runs/toy/model"),)  # a model of the reader's own
 

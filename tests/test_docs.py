@@ -18,7 +18,6 @@ from tests.helpers.requires import requires_smollm2
 from tests.helpers.traces import tiny_model
 
 DOCS = ROOT / "docs"
-NEEDS_A_RUN = {"docs/DATA.md"}  # its Python reads a dataset that a command above it writes
 NEEDS_A_SERVER = {"docs/SERVING.md"}  # tests/serve/test_load.py
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *DOCS.glob("*.md")))
 
@@ -51,7 +50,7 @@ def test_the_language_tutorial():
 
 def test_every_page_with_python_is_run():
     with_python = {page for page in PAGES if blocks(page)}
-    assert with_python == {"README.md", "docs/LANG.md", "docs/API.md", "docs/TPU.md"} | NEEDS_A_RUN | NEEDS_A_SERVER
+    assert with_python == {"README.md", "docs/LANG.md", "docs/API.md", "docs/TPU.md"} | NEEDS_A_SERVER
 
 
 @pytest.mark.usefixtures("few_programs")
@@ -84,6 +83,18 @@ def test_the_api_as_shown_in_the_readme_on_smollm2(capsys, monkeypatch):
     answer = run_blocks("README.md", most=1)["answer"]
     assert len(answer.threads) > 1  # the shipped adapter forks; which words it samples depends on the machine
     assert capsys.readouterr().out.startswith(answer.text + "\n")
+
+
+def test_every_finding_of_the_reviews_has_a_test_that_exists_or_is_open():
+    page = (ROOT / "dev/log/findings.md").read_text("utf-8")
+    numbers = {"T": 10, "B": 6, "D": 14, "U": 18, "A": 21}
+    expected = {f"{review}{number}" for review, most in numbers.items() for number in range(1, most + 1)}
+    assert expected - set(re.findall(r"\b[TBDUA]\d+\b", page)) == set()
+    for row in re.findall(r"^\| [TBDUA–].*", page, re.MULTILINE):
+        tests = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", row)
+        assert tests or "docs/" in row or "python -m" in row, row
+        for file, name in tests:
+            assert f"def {name}" in (ROOT / "tests" / file).read_text("utf-8"), (file, name)
 
 
 def test_files_that_the_pages_link_or_name_exist():

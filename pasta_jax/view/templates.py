@@ -11,8 +11,8 @@ from pasta_jax.view.text import markup, printable
 
 
 def _plain(text: str) -> Markup:
-    """A line in which Markdown sees no element and no cell."""
-    return Markup(markup(text).replace("|", "&#124;"))
+    """A line in which Markdown sees no element, no cell, no link and no image."""
+    return Markup(markup(text).replace("|", "&#124;").replace("[", "&#91;"))
 
 
 _ENVIRONMENT = Environment(

@@ -37,7 +37,7 @@ from tests.helpers.traces import tiny_model
 
 pytestmark = pytest.mark.usefixtures("few_programs")
 SYSTEMS = ("model", "untagged", "baseline", "skeleton", "unshared")
-QUESTIONS = ["Name a <fish>|\x1b", "Why?", "List two cats"]
+QUESTIONS = ["Name a <fish>|\x1b ![x](http://y)", "Why?", "List two cats"]
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +157,7 @@ def test_the_report_shows_every_prompt_safely(whole, tmp_path):
     html, markdown = ((tmp_path / name).read_text() for name in ("report.html", "report.md"))
     assert "<fish>" not in html + markdown
     assert html.count("Name a &lt;fish&gt;|␛") >= 2  # among the worst answers, and with its timelines
-    assert "Name a &lt;fish&gt;&#124;␛" in markdown
+    assert "Name a &lt;fish&gt;&#124;␛ !&#91;x](http://y)" in markdown  # a viewer loads no image
     assert "<script" not in html
     assert re.findall(r'(?:src|href)="(?!#)|url\((?!#)|@import', html) == []
     assert html.count('class="lanes"') == 3 * len(SYSTEMS)

@@ -21,7 +21,7 @@ from pasta_jax.serve.protocol import read_body
 from pasta_jax.serve.server import bound, key_from
 from pasta_jax.serve.service import Service
 from pasta_jax.serve.session import Session
-from pasta_jax.serve.settings import ServeSettings
+from pasta_jax.serve.settings import Limits, ServeSettings
 from tests.helpers.traces import Chatty, tiny_model
 
 texts = st.text("ab\n", max_size=30)
@@ -172,6 +172,9 @@ def test_a_request_that_cannot_be_decoded_is_refused():
     for id in (260, 329 + 1, 10**6):  # a tag, padding, beyond
         with pytest.raises(PastaError, match=rf"^prompt: id {id} is no id of a text"):
             service.requests_for(read_body(b'{"prompt": [[%d]]}' % id, "text"), "text")
+    service = dataclasses.replace(service, settings=dataclasses.replace(settings, limits=Limits(queue=1)))
+    with pytest.raises(PastaError, match=r"^n: 3, but this server has room for 2"):  # and not 429: it never has more
+        service.requests_for(read_body(b'{"prompt": "a", "n": 3}', "text"), "text")
 
 
 def test_a_key_is_read_from_the_environment(monkeypatch):

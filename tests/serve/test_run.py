@@ -191,6 +191,7 @@ def test_requests_from_elsewhere_are_refused(server):
         assert status(key=key) == 401
     assert status("/metrics", "GET", key=None) == status("/v1/models", "GET", key=None) == 401
     assert status("/", "GET", key=None) == status("/health", "GET", key=None) == 200
+    assert "frame-ancestors 'none'" in server.request("GET", "/")[1]["content-security-policy"]
     assert status(Host="evil.example") == status(Host="127.0.0.1.evil.example:80") == status(Host="[") == 403
     assert status(Host="localhost:1234") == 200
     assert status(Origin="http://evil.example") == status(Origin="null") == 403
