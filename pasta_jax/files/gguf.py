@@ -77,6 +77,10 @@ class TensorInfo(NamedTuple):
     def blocks(self) -> int:
         return math.prod(self.shape) // self.format.values
 
+    @property
+    def row_bytes(self) -> int:
+        return self.shape[-1] // self.format.values * self.format.bytes
+
 
 @dataclass(frozen=True, eq=False)
 class GGUF:
@@ -138,12 +142,15 @@ class GGUF:
     def read(self, name: str) -> np.ndarray:
         """One tensor as float32, in its shape."""
         stored, info = self.stored(name), self.tensors[name]
-        return dequantize(stored, info.format).reshape(info.shape)
+        numbers = dequantize(stored, info.format).reshape(info.shape)
+        self.forget()
+        return numbers
 
     def rows(self, name: str, index: np.ndarray) -> np.ndarray:
         """Rows of one matrix, or of several under one another, as float32: no others are dequantised."""
         info = self.tensors[name]
-        stored = self.stored(name).reshape(math.prod(info.shape[:-1]), -1)[index]
+        stored = self.stored(name).reshape(-1, info.row_bytes)[index]
+        self.forget()
         return dequantize(stored.reshape(-1), info.format).reshape(len(index), info.shape[-1])
 
     def stored(self, name: str) -> np.ndarray:
@@ -153,6 +160,11 @@ class GGUF:
         except KeyError:
             raise PastaError(f"{self.path}: no tensor {name!r}; use a complete file of this architecture") from None
         return np.frombuffer(self._map, np.uint8, info.blocks * info.format.bytes, info.offset)
+
+    def forget(self) -> None:
+        """Don't count pages of the file that were read as this process's memory, until they are read again."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
 
 
 def dequantize(stored: np.ndarray, format: Format) -> np.ndarray:

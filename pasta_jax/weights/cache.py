@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -66,25 +67,29 @@ def load(path: Path, deferred: bool = False) -> tuple[TransformerConfig, Params,
 
 def _opened(path: Path) -> tuple[TransformerConfig, Params, str]:
     """The configuration, the unrolled parameters, each checked when it is read, and the fingerprint."""
-    file = safe_open(path, framework="numpy")
-    about, names = file.metadata() or {}, file.keys()
+    with safe_open(path, framework="numpy") as file:
+        about, names = file.metadata() or {}, file.offset_keys()
+        slices = {name: file.get_slice(name) for name in names}
+        kinds = {name: [_DTYPES[one.get_dtype()], one.get_shape()] for name, one in slices.items()}
     config = config_of(parse_json(about.get("config", ""), str(path), _FIX), str(path), _FIX)
     sums = json.loads(about["sums"])
-    slices = {name: file.get_slice(name) for name in names}
-    kinds = {name: [_DTYPES[one.get_dtype()], one.get_shape()] for name, one in slices.items()}
     if about["arrays"] != _described(kinds, about["config"]):
         raise PastaError(f"{path}: holds other arrays than were written; {_FIX}")
 
-    def read(name: str) -> np.ndarray:
-        array = file.get_tensor(name)
+    def read(name: str, at: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+        # Not from a map of the file, whose pages would count as this process's memory.
+        array = np.fromfile(path, np.uint8, math.prod(shape) * dtype.itemsize, offset=at).view(dtype).reshape(shape)
         if bit_sum(array) != sums.get(name):
             raise PastaError(f"{path}: {name} differs from what was written; delete the file to convert it again")
         return array
 
-    leaves = {
-        name: Deferred(tuple(shape), functools.partial(read, name), dtype=np.dtype(dtype))
-        for name, (dtype, shape) in kinds.items()
-    }
+    with path.open("rb") as file:
+        at = 8 + int.from_bytes(file.read(8), "little")
+    leaves = {}
+    for name, (kind, shape) in kinds.items():
+        dtype = np.dtype(kind)
+        leaf = Deferred(tuple(shape), functools.partial(read, name, at, dtype, tuple(shape)), dtype=dtype)
+        leaves[name], at = leaf, at + leaf.nbytes
     params = traverse_util.unflatten_dict(leaves, sep="/")
     layers = tuple(params["layers"][str(l)] for l in range(config.layers))
     return config, params | {"layers": layers}, about["fingerprint"]

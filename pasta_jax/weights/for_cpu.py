@@ -4,7 +4,7 @@ import concurrent.futures
 import functools
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -15,19 +15,20 @@ from pasta_jax.lang.tags import NUM_TAGS, TagIds
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.kernels.cpu import quantized
 from pasta_jax.models.kernels.cpu.calls import BITS, by_codes, by_panels, holds_panels, of_blocks
+from pasta_jax.models.kernels.cpu.huge_pages import on_large_pages
 from pasta_jax.models.kernels.cpu.quantized import GROUP, Blocks
 from pasta_jax.models.parameters import (
     OF_EXPERTS,
     Params,
     is_stacked,
-    join_kernel,
     kernel_names,
     parts_of,
-    plain_shapes,
     vector_names,
 )
 from pasta_jax.weights.family import GGUF, Family
+from pasta_jax.weights.lazy import places_of, split_rows
 
+_ROWS = 1 << 10  # of a table that are laid out at a time; whole panels
 CODED = "q8"  # a dtype: float32, with matrices of 8-bit codes
 
 
@@ -67,63 +68,70 @@ def in_blocks(
 ) -> Params:
     """Unrolled parameters of a GGUF file, with the file's own blocks in panels where it has such, and others read.
 
-    The tags' rows, which no file has, stay exact.
+    The tags' rows, which no file has, stay exact. Each layer is placed when it is complete, so that little is in memory
+    twice.
     """
 
-    def blocks(tensor: str, l: int | None = None) -> Blocks | None:
-        theirs = family.tensor(GGUF, tensor, l)
-        info = gguf.tensors[theirs]
-        return quantized.read(gguf.stored(theirs), info.format.name, (math.prod(info.shape[:-1]), info.shape[-1]))
+    places = functools.cache(functools.partial(places_of, GGUF, family))
 
-    def parts_in(name: str, l: int) -> dict[str, Blocks | None]:
-        found, c = {}, config.of_layer(l)
-        shapes = plain_shapes(c)
-        for tensor, parts in family.tensors(GGUF, parts_of(name, c)).items():
-            whole, end = blocks(tensor, l), 0
-            for part in parts:
-                begin, end = end, end + math.prod(shapes[part][:-1])
-                ours = functools.partial(family.ours, GGUF, part, head_dim=c.head_dim)
-                found[part] = whole and whole.map(lambda field, at=slice(begin, end), ours=ours: ours(field[at]))
-        return found
+    def rows_of(tensors: Sequence[str], at: np.ndarray) -> Blocks:
+        """Some rows of tensors that lie one under another; zeros beyond them."""
+        parts, inside = {}, {}
+        for tensor, where, rows in split_rows({name: math.prod(gguf.tensors[name].shape[:-1]) for name in tensors}, at):
+            info = gguf.tensors[tensor]
+            stored = gguf.stored(tensor).reshape(-1, info.row_bytes)[rows]
+            parts[tensor] = quantized.read(stored, info.format.name, (len(rows), info.shape[-1]))
+            inside[tensor] = where
+
+        def join(fields: dict[str, np.ndarray]) -> np.ndarray:
+            first = next(iter(fields.values()))
+            whole = np.zeros((len(at), first.shape[1]), first.dtype)
+            for tensor, field in fields.items():
+                whole[inside[tensor]] = field
+            return whole
+
+        return quantized.joined(parts, join)
+
+    def laid_out(tensors: Sequence[str], at: np.ndarray, each: Callable = map) -> Params:
+        """The same in panels; some rows at a time, where all tensors have one format."""
+        step = _ROWS if len({gguf.tensors[name].format for name in tensors}) == 1 else len(at)
+
+        starts = range(0, len(at), step)
+        pieces = list(each(lambda start: of_blocks(rows_of(tensors, at[start : start + step])), starts))
+        gguf.forget()
+        return {field: np.concatenate([one.pop(field) for one in pieces]) for field in list(pieces[0])}
+
+    def has_blocks(tensors: Sequence[str]) -> bool:
+        return all(gguf.tensors[tensor].format.name in quantized.FORMATS for tensor in tensors)
 
     def kernel(l: int, name: str, leaves: Params) -> Params:
-        parts = parts_in(name, l)
-        others = {name: np.asarray(leaf) for name, leaf in leaves.items() if name != "kernel"}
+        c, others = config.of_layer(l), {name: np.asarray(leaf) for name, leaf in leaves.items() if name != "kernel"}
         if name == "router":
             return others | {"kernel": np.asarray(leaves["kernel"])}
         experts = config.experts if name in OF_EXPERTS else None
-        if None in parts.values():
-            return (
-                _each(np.asarray(leaves["kernel"]), experts, lambda one: {"panels": by_panels(_matrix(one))}) | others
-            )
+        tensors = [family.tensor(GGUF, tensor, l) for tensor in family.tensors(GGUF, parts_of(name, c))]
+        if has_blocks(tensors):
+            return others | _each(places(c, name), experts, functools.partial(laid_out, tensors))
+        return others | _each(np.asarray(leaves["kernel"]), experts, lambda one: {"panels": by_panels(_matrix(one))})
 
-        def join(fields: dict[str, np.ndarray]) -> np.ndarray:
-            if experts:
-                fields = {part: field.reshape(experts, -1, field.shape[-1]) for part, field in fields.items()}
-            return _matrix(join_kernel(name, fields, config.of_layer(l)))
-
-        whole = quantized.joined(parts, join)
-        rows = np.arange(len(whole.codes))
-        return others | _each(rows, experts, lambda some: of_blocks(whole.map(lambda field: field[some.reshape(-1)])))
-
-    def table(name: str) -> Params:
-        found, exact = blocks(name), {"exact": by_panels(tag_rows[name])}
+    def table(name: str, each: Callable) -> Params:
+        exact = {"exact": by_panels(tag_rows[name])}
         exact |= {"exact_at": np.arange(tags.base, tags.base + NUM_TAGS, dtype=np.int32)}
-        if found is None:
-            rows = np.asarray(params[name])
-            rows[tags.base : tags.base + NUM_TAGS] = tag_rows[name]
-            return {"panels": by_panels(rows)} | exact
-        missing = config.vocab - len(found.codes)
-        return of_blocks(found.map(lambda field: np.pad(field, ((0, missing), (0, 0))))) | exact
+        tensors = [family.tensor(GGUF, name)]
+        if has_blocks(tensors):
+            return on_large_pages(laid_out(tensors, np.arange(config.vocab), each) | exact)
+        rows = np.asarray(params[name])
+        rows[tags.base : tags.base + NUM_TAGS] = tag_rows[name]
+        return on_large_pages({"panels": by_panels(rows)} | exact)
 
     def one(l: int, layer: Params) -> Params:
         vectors = {name: {"weight": np.asarray(layer[name]["weight"])} for name in vector_names(config.of_layer(l))}
-        return vectors | {name: kernel(l, name, layer[name]) for name in kernel_names(config)}
+        return on_large_pages(vectors | {name: kernel(l, name, layer[name]) for name in kernel_names(config)})
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
         layers = tuple(threads.map(one, range(config.layers), params["layers"]))
-    final_norm = {"weight": np.asarray(params["final_norm"]["weight"])}
-    return {"final_norm": final_norm, "layers": layers} | {name: table(name) for name in tag_rows}
+        tables = {name: table(name, threads.map) for name in tag_rows}
+    return {"final_norm": {"weight": np.asarray(params["final_norm"]["weight"])}, "layers": layers} | tables
 
 
 def with_pairs(params: Params, adapter: Params) -> Params:

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -96,7 +96,7 @@ def params_of(files: Tensors, column: int, family: Family, config: TransformerCo
             "layer_projection": {"kernel": whole("layer_projection")},
             "layer_norm": {"weight": whole("layer_norm")},
         }
-    places = functools.cache(functools.partial(_places, column, family))
+    places = functools.cache(functools.partial(places_of, column, family))
     return params | {
         "layers": tuple(
             _layer(files, column, family, config.of_layer(layer), layer, places) for layer in range(config.layers)
@@ -122,7 +122,17 @@ def _stored(files: Tensors, name: str, shape: tuple[int, ...]) -> np.ndarray:
 Places = Callable[[TransformerConfig, str], np.ndarray]
 
 
-def _places(column: int, family: Family, config: TransformerConfig, kernel: str) -> np.ndarray:
+def split_rows(counts: dict[str, int], at: np.ndarray) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Of rows `at` of tensors under one another, those in each: the tensor, where in `at`, and which of its rows."""
+    begin = 0
+    for tensor, count in counts.items():
+        (where,) = np.nonzero((at >= begin) & (at < begin + count))
+        if len(where):
+            yield tensor, where, at[where] - begin
+        begin += count
+
+
+def places_of(column: int, family: Family, config: TransformerConfig, kernel: str) -> np.ndarray:
     """Where the rows of one of our kernels are: tensors one after another, each with its matrices."""
     shapes, parts = plain_shapes(config), parts_of(kernel, config)
     begins = np.cumsum([0, *(math.prod(shapes[part][:-1]) for part in parts)])
@@ -156,13 +166,10 @@ def _layer(
         return whole[..., 0] if suffix else whole
 
     def some_rows(kernel: str, index: np.ndarray) -> np.ndarray:
-        at, found = places(config, kernel)[index], np.empty((len(index), packed[f"{kernel}/kernel"][-1]), np.float32)
-        begin = 0
-        for tensor, parts in tensors(kernel).items():
-            end = begin + sum(math.prod(plain[part][:-1]) for part in parts)
-            inside = (at >= begin) & (at < end)
-            found[inside] = files.rows(family.tensor(column, tensor, layer), at[inside] - begin)
-            begin = end
+        found = np.empty((len(index), packed[f"{kernel}/kernel"][-1]), np.float32)
+        counts = {tensor: sum(math.prod(plain[p][:-1]) for p in parts) for tensor, parts in tensors(kernel).items()}
+        for tensor, where, rows in split_rows(counts, places(config, kernel)[index]):
+            found[where] = files.rows(family.tensor(column, tensor, layer), rows)
         return found
 
     def leaf(name: str) -> Deferred:

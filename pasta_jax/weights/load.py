@@ -122,7 +122,6 @@ def read_gguf(path: Path, form: str = "", deferred: bool = False) -> tuple[Trans
         if deferred and not form:
             return *kept, tokenizer
         converted.save(cached, *kept)
-        kept = (form and converted.load(cached, deferred=True)) or kept
     return *kept, tokenizer
 
 

@@ -68,19 +68,17 @@ def of_blocks(blocks: Blocks) -> dict[str, np.ndarray]:
     offset = {4: 0, 6: 32, 8: 128}[blocks.bits]
     words_OxW = np.empty((outputs, inputs // STEP, blocks.bits // 2), "<u4")
     for start in range(0, outputs, _CHUNK):
-        part = np.s_[start : start + _CHUNK]
-        codes = (blocks.codes[part].view(np.uint8) + np.uint8(offset)).reshape(-1, inputs // STEP, 4, 4)
+        part = slice(start, start + _CHUNK)
+        codes = blocks.codes[part].view(np.uint8) + np.uint8(offset)
+        four = codes.reshape(-1, inputs // STEP, STEP).view("<u4")  # inputs in a word
         if blocks.bits == 8:
-            words = codes
-        else:
-            low = codes & 15
-            words = low[:, :, 0::2] | low[:, :, 1::2] << 4
+            words_OxW[part] = four
+            continue
+        low = four & 0x0F0F0F0F
+        words_OxW[part, :, :2] = low[..., 0::2] | low[..., 1::2] << 4
         if blocks.bits == 6:
-            upper = np.bitwise_or.reduce(
-                codes >> 4 << np.arange(0, 8, 2, dtype=np.uint8)[:, None], axis=2, keepdims=True
-            )
-            words = np.concatenate((words, upper), axis=2)
-        words_OxW[part] = np.ascontiguousarray(words).view("<u4")[..., 0]
+            upper = four >> 4 & 0x03030303
+            words_OxW[part, :, 2] = upper[..., 0] | upper[..., 1] << 2 | upper[..., 2] << 4 | upper[..., 3] << 6
     others = {name: getattr(blocks, name) for name in ("scales", "minimums", "factors", "floors")}
     fields = {"codes": words_OxW.reshape(outputs, -1)} | others
     panels = {name: np.ascontiguousarray(by_panels(field)) for name, field in fields.items() if field is not None}

@@ -18,16 +18,22 @@ ALIGNMENT = 64  # bytes; JAX uses host memory with this alignment as it is, and 
 
 
 def on_large_pages(params: Tree) -> Tree:
-    """Host arrays as JAX arrays on the CPU, in contiguous memory; plain copies on systems without large pages."""
+    """Host arrays as JAX arrays on the CPU, in contiguous memory; plain copies on systems without large pages.
+
+    JAX's own arrays stay where they are.
+    """
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return jax.device_put(jax.tree.map(np.asarray, params))
     leaves, tree = jax.tree.flatten(params)
-    starts = np.cumsum([0, *(-(-leaf.nbytes // ALIGNMENT) * ALIGNMENT for leaf in leaves)])
+    sizes = [0 if isinstance(leaf, jax.Array) else leaf.nbytes for leaf in leaves]
+    starts = np.cumsum([0, *(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)])
     memory = mmap.mmap(-1, max(int(starts[-1]), ALIGNMENT), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError):  # kernels built without large pages
         memory.madvise(mmap.MADV_HUGEPAGE)
 
     def placed(leaf: np.ndarray, start: int) -> jax.Array:
+        if isinstance(leaf, jax.Array):
+            return leaf
         leaf = np.asarray(leaf)  # perhaps to be read
         copy = np.frombuffer(memory, leaf.dtype, leaf.size, start).reshape(leaf.shape)
         for piece in pieces(leaf):

@@ -54,11 +54,9 @@ def _whole(field: np.ndarray, factors: np.ndarray | None) -> np.ndarray:
     return numbers if factors is None else numbers * np.repeat(factors, field.shape[1] // factors.shape[1], axis=1)
 
 
-def read(stored: np.ndarray, format: str, shape: tuple[int, int]) -> Blocks | None:
-    """A matrix from its bytes in a GGUF file; None if its format has no codes with scales."""
-    if format not in _FORMATS:
-        return None
-    bits, size, parse = _FORMATS[format]
+def read(stored: np.ndarray, format: str, shape: tuple[int, int]) -> Blocks:
+    """A matrix from its bytes in a GGUF file, in one of FORMATS."""
+    bits, size, parse = FORMATS[format]
     codes, *others = parse(stored.reshape(-1, size))
     fields = [None if field is None else field.reshape(shape[0], -1) for field in others]
     scales, minimums, factors, floors = fields + [None] * (4 - len(fields))
@@ -166,8 +164,8 @@ def _fifth_bits(stored: np.ndarray) -> np.ndarray:
     return np.unpackbits(np.ascontiguousarray(stored), axis=1, bitorder="little") << 4
 
 
-# Bits of a code, bytes of a block, and what reads it.
-_FORMATS: dict[str, tuple[int, int, Callable[[np.ndarray], Parsed]]] = {
+# Formats with codes and scales: bits of a code, bytes of a block, and what reads it.
+FORMATS: dict[str, tuple[int, int, Callable[[np.ndarray], Parsed]]] = {
     "Q4_0": (4, 18, _q4_0),
     "Q4_1": (4, 20, _q4_1),
     "Q5_0": (6, 22, _q5_0),
