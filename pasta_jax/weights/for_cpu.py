@@ -74,10 +74,10 @@ def in_blocks(
 
     places = functools.cache(functools.partial(places_of, GGUF, family))
 
-    def rows_of(tensors: Sequence[str], at: np.ndarray) -> Blocks:
-        """Some rows of tensors that lie one under another; zeros beyond them."""
+    def rows_of(counts: dict[str, int], at: np.ndarray) -> Blocks:
+        """Some rows of tensors that lie one under another, of so many rows each; zeros beyond them."""
         parts, inside = {}, {}
-        for tensor, where, rows in split_rows({name: math.prod(gguf.tensors[name].shape[:-1]) for name in tensors}, at):
+        for tensor, where, rows in split_rows(counts, at):
             info = gguf.tensors[tensor]
             stored = gguf.stored(tensor).reshape(-1, info.row_bytes)[rows]
             parts[tensor] = quantized.read(stored, info.format.name, (len(rows), info.shape[-1]))
@@ -94,10 +94,10 @@ def in_blocks(
 
     def laid_out(tensors: Sequence[str], at: np.ndarray, each: Callable = map) -> Params:
         """The same in panels; some rows at a time, where all tensors have one format."""
+        counts = {name: math.prod(gguf.tensors[name].shape[:-1]) for name in tensors}
         step = _ROWS if len({gguf.tensors[name].format for name in tensors}) == 1 else len(at)
-
-        starts = range(0, len(at), step)
-        pieces = list(each(lambda start: of_blocks(rows_of(tensors, at[start : start + step])), starts))
+        starts = range(0, min(sum(counts.values()), len(at)), step)
+        pieces = list(each(lambda *some: of_blocks(rows_of(counts, at[slice(*some)])), starts, [*starts[1:], len(at)]))
         gguf.forget()
         return {field: np.concatenate([one.pop(field) for one in pieces]) for field in list(pieces[0])}
 

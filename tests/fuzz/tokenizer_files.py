@@ -47,53 +47,58 @@ CHAT = (
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 JINJA = (  # what a hostile template might hold
-    *("{{ 'x' * 10**8 }}", "{{ ['x' * 10**6] * 10**4 }}", "{{ 9 ** 9 ** 9 }}", "{{ 10 ** 5000 }}", "{{ 1 // 0 }}"),
-    *(
-        "{% for a in range(99999) %}{{ a }}{% endfor %}",
-        "{% set ns = namespace(x='a') %}",
-        "{{ 'a'.join(['b'] * 10**7) }}",
-    ),
-    *(
-        "{% for a in range(5000) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
-        "{{ '%999999999d' % 1 }}",
-        "{{ 'a' | center(10**9) }}",
-    ),
-    *(
-        "{{ ''.__class__.__mro__ }}",
-        "{{ messages.__init__.__globals__ }}",
-        "{{ self.__dict__ }}",
-        "{{ cycler.__init__ }}",
-    ),
-    *(
-        "{{ raise_exception.__globals__['sys'].exit() }}",
-        "{{ strftime_now('%' * 9999) }}",
-        "{{ strftime_now('\ud800') }}",
-    ),
-    *("{{ lipsum(n=9999) }}", "{{ messages | tojson }}", "{{ messages[0].content[::-1] }}", "{{ messages.append(1) }}"),
-    *(
-        "{{ '{0.__class__}'.format(1) }}",
-        "{{ '{:>999999999}'.format(1) }}",
-        "{% include 'x' %}",
-        "{% import 'os' as os %}",
-    ),
-    *("{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}", "{{ raise_exception('no') }}", "{% break %}", "{% raw %}"),
-    *(
-        "{%- if messages[0].content == 'qzxaxzq' -%}a{%- endif -%}",
-        "{{ undefined_name.x }}",
-        "{{ bos_token * 2 }}",
-        "{{",
-        "%}",
-    ),
-    *(
-        "((" * 500,
-        "{{ " + "(" * 5000,
-        "{% if 1 %}" * 3000,
-        "{{ " + "-" * 20_000 + "1 }}",
-        "{{ " + "[" * 200 + "]" * 200 + " }}",
-    ),
-    *("a" * 900_000, "a" * 2_000_000, "\0", "\ud800", "<|im_start|>" * 2000, "<|im_end|>", "\u2028", " \n\t"),
+    "{{ 9 ** 9 ** 9 }}",
+    "{{ 10 ** 5000 }}",
+    "{{ 1 // 0 }}",
+    "{% for a in range(99999) %}{{ a }}{% endfor %}",
+    "{% set ns = namespace(x='a') %}",
+    "{% for a in range(5000) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+    "{{ ''.__class__.__mro__ }}",
+    "{{ messages.__init__.__globals__ }}",
+    "{{ self.__dict__ }}",
+    "{{ cycler.__init__ }}",
+    "{{ raise_exception.__globals__['sys'].exit() }}",
+    "{{ strftime_now('%' * 9999) }}",
+    "{{ strftime_now('\ud800') }}",
+    "{{ messages | tojson }}",
+    "{{ messages[0].content[::-1] }}",
+    "{{ messages.append(1) }}",
+    "{{ '{0.__class__}'.format(1) }}",
+    "{% include 'x' %}",
+    "{% import 'os' as os %}",
+    "{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}",
+    "{{ raise_exception('no') }}",
+    "{% break %}",
+    "{% raw %}",
+    "{%- if messages[0].content == 'qzxaxzq' -%}a{%- endif -%}",
+    "{{ undefined_name.x }}",
+    "{{ bos_token * 2 }}",
+    "{{",
+    "%}",
+    "((" * 500,
+    "{{ " + "(" * 5000,
+    "{% if 1 %}" * 3000,
+    "{{ " + "-" * 20_000 + "1 }}",
+    "{{ " + "[" * 200 + "]" * 200 + " }}",
+    "a" * 900_000,
+    "a" * 2_000_000,
+    "\0",
+    "\ud800",
+    "<|im_start|>" * 2000,
+    "<|im_end|>",
+    "\u2028",
+    " \n\t",
 )
-ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"  # takes all of its seconds
+HEAVY = (  # these take all of its memory or time, a second or more each, and were half of the fuzzer's time: they are rare
+    "{{ 'x' * 10**8 }}",
+    "{{ ['x' * 10**6] * 10**4 }}",
+    "{{ 'a'.join(['b'] * 10**7) }}",
+    "{{ '%999999999d' % 1 }}",
+    "{{ 'a' | center(10**9) }}",
+    "{{ '{:>999999999}'.format(1) }}",
+    "{{ lipsum(n=9999) }}",
+    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+)
 
 
 def use(tokenizer: Tokenizer) -> None:
@@ -134,7 +139,7 @@ def chat_templates(folder: Path) -> list[Input]:
     def change(by: Mutator, config: dict[str, Any]) -> dict[str, Any]:
         source = config["chat_template"]
         for _ in range(by.choice((1, 1, 2))):
-            piece = ENDLESS if by.often(0.01) else by.choice(JINJA)
+            piece = by.choice(HEAVY if by.often(0.03) else JINJA)
             at = by.choice((0, len(source), source.find("{% for"), source.find("{% endfor"), by.randrange(len(source))))
             source = source[:at] + piece + source[at + by.choice((0, 0, 0, 9)) :]
         config = config | {"chat_template": source}
