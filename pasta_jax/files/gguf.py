@@ -58,6 +58,7 @@ FORMATS = {
     39: Format("MXFP4", 32, 17),
     40: Format("NVFP4", 64, 36),
 }
+_LONG = 1000  # numbers: more than a value for each layer
 _CHUNK = 1 << 15  # blocks dequantised at a time: the temporaries of a large embedding stay in the cache
 
 _VERSIONS = (2, 3)
@@ -107,7 +108,8 @@ class GGUF:
     def section(self, prefix: str, cls: type[Section]) -> Section:
         """The metadata whose keys begin with `prefix` as a type: the fields that it names, with their ranges."""
         values = {key.removeprefix(prefix): value for key, value in self.metadata.items() if key.startswith(prefix)}
-        plain = {key: "an array" if isinstance(value, np.ndarray) else value for key, value in values.items()}
+        arrays = {key: value for key, value in values.items() if isinstance(value, np.ndarray)}
+        plain = values | {key: "an array" if len(one) > _LONG else one.tolist() for key, one in arrays.items()}
         return typed(plain, cls, f"{self.path}: metadata {prefix[:-1]}", "convert the model again")
 
     def texts(self, key: str, most: int) -> list[str]:

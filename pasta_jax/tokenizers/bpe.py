@@ -146,7 +146,8 @@ def takes_bounded_time(pattern: str) -> bool:
     return all(len(re.findall(r"[*+]|\{\d*,\d*\}", part)) <= 2 for part in plain.split("|"))
 
 
-_NORMAL, _USER_DEFINED, _PADDING = 1, 4, 5  # token types of a GGUF file
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _PADDING, _BYTE = range(1, 7)  # token types of a GGUF file
+GEMMA4 = "gemma4"  # a kind of tokenizer in GGUF files: characters with byte pieces, and merges
 
 # Byte-level BPE writes each byte as one printable character: itself where Latin-1 has a glyph, else from U+0100 on.
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
@@ -186,7 +187,8 @@ _WHOLE_WORDS = ("llama-bpe", "llama3", "llama-v3", "tekken")
 class _Words:
     """How a GGUF file says that words are cut, and what texts begin with."""
 
-    pre: str
+    model: str
+    pre: str = ""
     add_bos_token: bool = False
     bos_token_id: Count | None = None
 
@@ -195,7 +197,7 @@ def from_gguf(gguf: GGUF) -> Vocabulary:
     """The vocabulary in a GGUF file."""
     about = gguf.section("tokenizer.ggml.", _Words)
     words = about.pre
-    if words not in _WORDS:
+    if words not in _WORDS and about.model != GEMMA4:
         raise PastaError(
             f"{gguf.path}: unknown pre-tokenizer {words!r} (known are {', '.join(_WORDS)}); use its tokenizer.json"
         )
@@ -205,13 +207,18 @@ def from_gguf(gguf: GGUF) -> Vocabulary:
         raise PastaError(f"{gguf.path}: {len(texts)} tokens but {len(types)} types of tokens; fetch the file again")
     while types and types[-1] == _PADDING:  # to the rows of the embedding; a tokenizer.json lists none
         del types[-1], texts[-1]
-    normal = {text: id for id, text in enumerate(texts) if types[id] == _NORMAL}
-    added = {text: (id, types[id] != _USER_DEFINED) for id, text in enumerate(texts) if types[id] != _NORMAL}
-    merges = [pair.split(" ") for pair in gguf.texts("tokenizer.ggml.merges", 4 * MOST_PIECES)]
-    encoder = Tokenizer(_model(gguf.path, normal, merges, whole_words=words in _WHOLE_WORDS))
-    encoder.pre_tokenizer = pre_tokenizers.Sequence(_WORDS[words])
     has_bos = about.add_bos_token and about.bos_token_id is not None and about.bos_token_id < len(texts)
     bos = texts[about.bos_token_id] if has_bos else None
+    merges = [pair.split(" ") for pair in gguf.texts("tokenizer.ggml.merges", 4 * MOST_PIECES)]
+    if about.model == GEMMA4:
+        vocab = {text: id for id, text in enumerate(texts)}
+        others = {text: id for text, id in vocab.items() if types[id] not in (_NORMAL, _BYTE)}
+        found = {text: (id, types[id] in (_UNKNOWN, _CONTROL), False) for text, id in others.items()}
+        return fallback.vocabulary(gguf.path, vocab, merges, False, found, *fallback.GEMMA4, bos)
+    normal = {text: id for id, text in enumerate(texts) if types[id] == _NORMAL}
+    added = {text: (id, types[id] != _USER_DEFINED) for id, text in enumerate(texts) if types[id] != _NORMAL}
+    encoder = Tokenizer(_model(gguf.path, normal, merges, whole_words=words in _WHOLE_WORDS))
+    encoder.pre_tokenizer = pre_tokenizers.Sequence(_WORDS[words])
     return _vocabulary(gguf.path, encoder, normal, added, bos)
 
 

@@ -18,6 +18,8 @@ _REPLACE = {"type": "Replace", "pattern": {"String": " "}, "content": BLANK}
 _PREPEND = {"type": "Prepend", "prepend": BLANK}
 _SPLIT = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
 
+GEMMA4 = _REPLACE, _SPLIT  # its normalizer and pre-tokenizer, which GGUF files don't state
+
 
 def opened_by(path: Path, normalizer: dict | None, pre_tokenizer: dict | None) -> Opened:
     """Where a file puts a blank before texts; one that changes text in other ways is refused."""

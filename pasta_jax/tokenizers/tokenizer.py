@@ -163,6 +163,9 @@ class Detokenizer:
         return self._decoder.decode(b"", final=True)
 
 
+_READERS = {"llama": spm.from_gguf, "gpt2": bpe.from_gguf, bpe.GEMMA4: bpe.from_gguf}  # of GGUF files, by kind
+
+
 @dataclass(frozen=True)
 class _Kind:
     """Which kind of tokenizer a GGUF file has."""
@@ -183,7 +186,7 @@ def load_tokenizer(path: str | os.PathLike) -> Tokenizer:
         raise PastaError(f"{path}: {error.strerror}; use a GGUF, .model or tokenizer.json file") from error
     if head.startswith(b"GGUF"):
         gguf = GGUF.open(path)
-        vocabulary = {"llama": spm.from_gguf, "gpt2": bpe.from_gguf}[_kind_of(gguf)](gguf)
+        vocabulary = _READERS[_kind_of(gguf)](gguf)
         tokens, source = _tokens_of(gguf, vocabulary), gguf.metadata.get("tokenizer.chat_template")
         return _with_template(_tokenizer(path, vocabulary, tokens), source, tokens, str(path))
     vocabulary = bpe.from_file(path) if head.lstrip().startswith(b"{") else spm.from_file(path)
@@ -195,8 +198,10 @@ def load_tokenizer(path: str | os.PathLike) -> Tokenizer:
 
 def _kind_of(gguf: GGUF) -> str:
     kind = gguf.section("tokenizer.ggml.", _Kind).model
-    if kind not in ("llama", "gpt2"):
-        raise PastaError(f"{gguf.path}: unsupported tokenizer kind {kind!r}; use a file with one of llama, gpt2")
+    if kind not in _READERS:
+        raise PastaError(
+            f"{gguf.path}: unsupported tokenizer kind {kind!r}; use a file with one of {', '.join(_READERS)}"
+        )
     return kind
 
 

@@ -201,11 +201,11 @@ def _windows(file: _File, family: Family, path: Path) -> dict[str, Any]:
     if file.layer_types is None:
         every = file.sliding_window_pattern or family.features.get("global_every", file.layers + 1)
     else:
-        every = _period(file.layer_types, "full_attention", "sliding_attention", "layer_types", "is global", path)
+        every = period(file.layer_types, "full_attention", "sliding_attention", "layer_types", "is global", path)
     return {"window": file.window if every > 1 else None, "global_every": every}
 
 
-def _period(values: Sequence[Any], rare: Any, usual: Any, key: str, what: str, path: Path) -> int:
+def period(values: Sequence[Any], rare: Any, usual: Any, key: str, what: str, path: Path) -> int:
     """n, where every n-th value is the rare one and all others are usual; one more than all if none is rare."""
     every = 1 + (values.index(rare) if rare in values else len(values))
     for layer, value in enumerate(values):
@@ -219,7 +219,7 @@ def _period(values: Sequence[Any], rare: Any, usual: Any, key: str, what: str, p
 def _nope_every(file: _File, path: Path) -> int | None:
     if file.no_rope_layers is None:
         return file.no_rope_layer_interval or 4
-    every = _period(file.no_rope_layers[: file.layers], 0, 1, "no_rope_layers", "has no rope", path)
+    every = period(file.no_rope_layers[: file.layers], 0, 1, "no_rope_layers", "has no rope", path)
     return every if every <= file.layers else None
 
 

@@ -39,7 +39,12 @@ FAMILIES = (
     Family(("ministral", None), "MinistralForCausalLM", _SILU, _WINDOWS),
     # Queries past the original context are longer: beta is how fast they grow. We read no further than that.
     Family(
-        ("ministral3", None), "Ministral3ForCausalLM", _SILU, ("window",), rope_fields={"llama_4_scaling_beta": 0.0}
+        ("ministral3", "mistral3"),
+        "Ministral3ForCausalLM",
+        _SILU,
+        ("window",),
+        rotates_pairs=True,
+        rope_fields={"llama_4_scaling_beta": 0.0},
     ),
     Family(("qwen2", "qwen2"), "Qwen2ForCausalLM", _SILU | {"qkv_bias": True}, _QWEN),
     Family(("qwen3", "qwen3"), "Qwen3ForCausalLM", _SILU | {"qk_norm": True}, (*_QWEN, "qkv_bias", "out_bias")),
@@ -78,7 +83,7 @@ FAMILIES = (
     ),
     Family(("olmo2", "olmo2"), "Olmo2ForCausalLM", _OLMO, ("qkv_bias", "out_bias"), (), WITH_POST_NORMS),
     Family(
-        ("olmo3", None),
+        ("olmo3", "olmo2"),
         "Olmo3ForCausalLM",
         _OLMO | {"global_every": 4},
         (*_WINDOWS, "local_rope", "qkv_bias", "out_bias"),
@@ -108,7 +113,7 @@ FAMILIES = (
         query_scalars={62: 168},  # of 27B
     ),
     Family(
-        ("gemma4_text", None),
+        ("gemma4_text", "gemma4"),
         "Gemma4ForCausalLM",
         _GEMMA4,
         (
@@ -147,6 +152,11 @@ def of_config(config: TransformerConfig) -> Family:
     )
     whose = f"a {config.family} model" if config.family else "a model of any family"
     raise PastaError(f"{whose} can't have all of {set_}; change one of these to export it")
+
+
+def of_kind(kind: str) -> Family:
+    """The family with this model_type."""
+    return next(family for family in FAMILIES if family.kinds[TRANSFORMERS] == kind)
 
 
 def of_file(column: int, kind: Any, place: Path, what: str) -> Family:

@@ -38,7 +38,7 @@ OPTIONS: dict[str, tuple[Any, tuple[str, str | None]]] = {
     "expert_ff": (Size | None, ("moe_intermediate_size", "expert_feed_forward_length")),  # our `ff`
     "gate_limit": (AboveZero | None, ("swiglu_limit", None)),
     "gate_slope": (AboveZero | None, ("swiglu_alpha", None)),
-    "shared_layers": (Count | None, ("num_kv_shared_layers", None)),
+    "shared_layers": (Count | None, ("num_kv_shared_layers", "attention.shared_kv_layers")),
     "wide_shared": (bool | None, ("use_double_wide_mlp", None)),
 }
 FIELD_NAMES = {name: names for name, (_, names) in (SHAPE | OPTIONS).items()}

@@ -23,6 +23,7 @@ from pasta_jax.models.parameters import (
     is_stacked,
     kernel_names,
     parts_of,
+    table_names,
     vector_names,
 )
 from pasta_jax.weights.family import GGUF, Family
@@ -114,15 +115,16 @@ def in_blocks(
             return others | _each(places(c, name), experts, functools.partial(laid_out, tensors))
         return others | _each(np.asarray(leaves["kernel"]), experts, lambda one: {"panels": by_panels(_matrix(one))})
 
-    def table(name: str, each: Callable) -> Params:
-        exact = {"exact": by_panels(tag_rows[name])}
-        exact |= {"exact_at": np.arange(tags.base, tags.base + NUM_TAGS, dtype=np.int32)}
+    def whole(name: str, leaf: Any, each: Callable) -> Params:
         tensors = [family.tensor(GGUF, name)]
         if has_blocks(tensors):
-            return on_large_pages(laid_out(tensors, np.arange(config.vocab), each) | exact)
-        rows = np.asarray(params[name])
-        rows[tags.base : tags.base + NUM_TAGS] = tag_rows[name]
-        return on_large_pages({"panels": by_panels(rows)} | exact)
+            found = laid_out(tensors, np.arange(leaf.shape[0]), each)
+        else:
+            found = {"panels": by_panels(np.asarray(leaf))}
+        if name in tag_rows:
+            at = np.arange(tags.base, tags.base + NUM_TAGS, dtype=np.int32)
+            found |= {"exact": by_panels(tag_rows[name]), "exact_at": at}
+        return on_large_pages(found)
 
     def one(l: int, layer: Params) -> Params:
         vectors = {name: {"weight": np.asarray(layer[name]["weight"])} for name in vector_names(config.of_layer(l))}
@@ -130,8 +132,14 @@ def in_blocks(
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
         layers = tuple(threads.map(one, range(config.layers), params["layers"]))
-        tables = {name: table(name, threads.map) for name in tag_rows}
-    return {"final_norm": {"weight": np.asarray(params["final_norm"]["weight"])}, "layers": layers} | tables
+        leaves = {name: params[name] for name in table_names(config)}
+        if config.layer_embed:
+            leaves["layer_projection"] = params["layer_projection"]["kernel"]
+        matrices = {name: whole(name, leaf, threads.map) for name, leaf in leaves.items()}
+    norms = {
+        name: {"weight": np.asarray(params[name]["weight"])} for name in ("final_norm", "layer_norm") if name in params
+    }
+    return norms | {"layers": layers} | matrices
 
 
 def with_pairs(params: Params, adapter: Params) -> Params:

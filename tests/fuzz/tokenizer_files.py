@@ -89,7 +89,8 @@ JINJA = (  # what a hostile template might hold
     "\u2028",
     " \n\t",
 )
-HEAVY = (  # these take all of its memory or time, a second or more each, and were half of the fuzzer's time: they are rare
+# Each takes all of its memory or time, a second or more, and they were half of the fuzzer's time: now they are rare.
+HEAVY = (
     "{{ 'x' * 10**8 }}",
     "{{ ['x' * 10**6] * 10**4 }}",
     "{{ 'a'.join(['b'] * 10**7) }}",

@@ -101,6 +101,14 @@ IN_GGUF = {
     "gemma": {},
     "gemma2": {"query_scalar": None},
     "gemma3_text": {"query_scalar": None, "global_every": 6, "local_rope": Rope(10_000.0)},
+    "gemma4_text": {},
+    "olmo3": {
+        "layers": 4,
+        "global_every": 4,
+        "rope": Rope(500_000.0, yarn=Yarn(8.0, 64), amplitude=1 + 0.1 * math.log(8.0)),
+        **_UNBIASED,
+    },
+    "ministral3": {"context": 2048},
 }
 
 

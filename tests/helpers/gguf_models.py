@@ -32,7 +32,7 @@ GEMMA3 = dataclasses.replace(
 )
 
 
-PAIRS = ("llama", "smollm3", "granite")  # whose ropes rotate neighbours in such files
+PAIRS = ("llama", "smollm3", "granite", "mistral3")  # whose ropes rotate neighbours in such files
 
 
 @functools.cache
@@ -60,8 +60,14 @@ def gguf_bytes(
     if config.rope.divisors is not None:
         for which in ("short", "long"):
             tensors[f"rope_factors_{which}.weight"] = np.float32(config.rope.divisors)
+    if config.rope.of_pairs:
+        moving = config.rope.frequencies(config.global_head_dim)
+        tensors["rope_freqs.weight"] = np.float32([1.0 if one else 1e30 for one in moving])
+    for name in ("layer_embed", "layer_projection", "layer_norm") if config.layer_embed else ():
+        leaf = params[name]
+        tensors[family.tensor(GGUF, name)] = next(iter(leaf.values())) if isinstance(leaf, dict) else leaf
     for l, layer in enumerate(params["layers"]):
-        arrays = unpack_layer(layer, config)
+        arrays = unpack_layer(layer, config.of_layer(l))
         for name in {"q", "k", "q_bias", "k_bias"} & arrays.keys() if kind in PAIRS else ():  # undo Family.ours
             halves = arrays[name].reshape(-1, 2, config.head_dim // 2, *arrays[name].shape[1:])
             arrays[name] = halves.swapaxes(1, 2).reshape(arrays[name].shape)
@@ -87,6 +93,27 @@ def gguf_bytes(
     }
     if config.rope.divisors is not None and config.rope.amplitude != 1.0:
         header[f"{kind}.rope.scaling.attn_factor"] = np.float32(config.rope.amplitude)
+    if config.layer_embed:
+        widths = [config.of_layer(l).ff for l in range(config.layers)]
+        header |= {
+            f"{kind}.feed_forward_length": np.array(widths, "<i4"),
+            f"{kind}.attention.key_length": config.global_head_dim,
+            f"{kind}.attention.value_length": config.global_head_dim,
+            f"{kind}.attention.key_length_swa": config.head_dim,
+            f"{kind}.attention.value_length_swa": config.head_dim,
+            f"{kind}.embedding_length_per_layer_input": config.layer_embed,
+            f"{kind}.rope.dimension_count": config.global_head_dim,
+            f"{kind}.rope.dimension_count_swa": config.head_dim,
+            f"{kind}.rope.freq_base_swa": np.float32(config.local_rope.base),
+        }
+    if kind in ("gemma4", "olmo2") and config.window is not None:
+        local = [config.is_local(l) for l in range(config.layers)]
+        header[f"{kind}.attention.sliding_window_pattern"] = np.array(local)
+    if kind == "mistral3":
+        header |= {
+            f"{kind}.rope.scaling.yarn_log_multiplier": np.float32(1),
+            f"{kind}.attention.temperature_scale": np.float32(0.1),
+        }
     for name in OPTIONS.keys() & family.options:
         value, key = getattr(config, name), FIELD_NAMES[name][GGUF]
         if value is not None and key is not None:

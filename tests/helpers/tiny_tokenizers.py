@@ -153,11 +153,32 @@ def prefixed_metadata() -> dict:
     return words | control | {"tokenizer.ggml.add_space_prefix": True}
 
 
+def gemma4_metadata() -> dict:
+    """What llama.cpp's converter writes of a tokenizer.json like Gemma's."""
+    spec = json.loads(fallback_json())
+    added = {token["content"]: 3 if token["special"] else 4 for token in spec["added_tokens"]}
+    ids = spec["model"]["vocab"] | {token["content"]: token["id"] for token in spec["added_tokens"]}
+    texts = sorted(ids, key=ids.__getitem__)
+    types = [added.get(text, 6 if text.startswith("<0x") else 1) for text in texts]
+    return {
+        "tokenizer.ggml.model": "gemma4",
+        "tokenizer.ggml.tokens": texts,
+        "tokenizer.ggml.scores": np.zeros(len(texts), "<f4"),
+        "tokenizer.ggml.token_type": np.array(types, "<i4"),
+        "tokenizer.ggml.merges": [" ".join(pair) for pair in spec["model"]["merges"]],
+        "tokenizer.ggml.bos_token_id": ids["<bos>"],
+        "tokenizer.ggml.eos_token_id": ids["<eos>"],
+        "tokenizer.ggml.add_bos_token": True,
+        "tokenizer.ggml.add_space_prefix": False,
+    }
+
+
 # Of each kind and family, by a file's name.
 TINY = {
     "gemma.model": lambda: train_sentencepiece(),
     "gemma.gguf": lambda: gguf_model(sentencepiece_metadata(train_sentencepiece())),
     "gemma.json": lambda: fallback_json().encode(),
+    "gemma4.gguf": lambda: gguf_model(gemma4_metadata()),
     "prefixed.model": lambda: train_sentencepiece(**PREFIXED),
     "prefixed.gguf": lambda: gguf_model(prefixed_metadata()),
     "prefixed.json": lambda: fallback_json(**PREFIXED).encode(),
