@@ -7,6 +7,7 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from pasta_jax.tokenizers.bpe import _WORDS
+from pasta_jax.tokenizers.vocabulary import MARKER
 from pasta_jax.toy.tokenizer import MARKS, train
 from pasta_jax.weights.export import _from_sentencepiece
 from tests.helpers.gguf_writer import write_gguf
@@ -156,7 +157,9 @@ def prefixed_metadata() -> dict:
 def gemma4_metadata() -> dict:
     """What llama.cpp's converter writes of a tokenizer.json like Gemma's."""
     spec = json.loads(fallback_json())
-    added = {token["content"]: 3 if token["special"] else 4 for token in spec["added_tokens"]}
+    added = {
+        one["content"]: 3 if one["special"] or MARKER.fullmatch(one["content"]) else 4 for one in spec["added_tokens"]
+    }
     ids = spec["model"]["vocab"] | {token["content"]: token["id"] for token in spec["added_tokens"]}
     texts = sorted(ids, key=ids.__getitem__)
     types = [added.get(text, 6 if text.startswith("<0x") else 1) for text in texts]

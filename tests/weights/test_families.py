@@ -1,13 +1,17 @@
 """Each family of models beside `transformers` and `peft`, and in other forms; tests/families.py prints the table."""
 
+import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 from pasta_jax.errors import PastaError
-from pasta_jax.weights import config_file, families
+from pasta_jax.files.gguf import GGUF
+from pasta_jax.weights import config_file, families, gguf_model
 from pasta_jax.weights.family import TRANSFORMERS
-from tests.helpers.families import CHECKS, MOST, VARIANTS, applies, difference
+from tests.helpers.families import CHECKS, IN_GGUF, MOST, VARIANTS, applies, difference
+from tests.helpers.gguf_models import gguf_bytes
 from tests.helpers.requires import requires_dev
 
 
@@ -34,6 +38,25 @@ def test_a_family_is_as_in_other_programs(kind, check, tmp_path):
 
 def test_every_family_is_compared():
     assert {family.kinds[TRANSFORMERS] for family in families.FAMILIES} == VARIANTS.keys()
+
+
+def in_gguf(path, kind: str, architecture: str, **metadata):
+    config = dataclasses.replace(VARIANTS[kind], **IN_GGUF[kind])
+    metadata = {f"{architecture}.{key}": value for key, value in metadata.items()}
+    path.write_bytes(gguf_bytes(architecture, config, **metadata)[0])
+    return gguf_model.read_config(GGUF.open(path))[1]
+
+
+def test_olmo_3_files_state_the_whole_factor_of_yarn(tmp_path):
+    config = in_gguf(tmp_path / "a.gguf", "olmo3", "olmo2", **{"rope.scaling.attn_factor": np.float32(1.25)})
+    assert (config.rope.amplitude, config.local_rope.base) == (1.25, 500_000.0)
+
+
+def test_gguf_files_whose_mlps_differ_are_refused(tmp_path):
+    for kind, widths in (("llama", [64, 128, 64]), ("gemma4_text", [64] * 5 + [128])):
+        architecture = families.of_kind(kind).kinds[1]
+        with pytest.raises(PastaError, match="unsupported metadata feed_forward_length by layer"):
+            in_gguf(tmp_path / "a.gguf", kind, architecture, feed_forward_length=np.array(widths, "<i4"))
 
 
 @pytest.mark.parametrize("kind", families.RECURRENT)

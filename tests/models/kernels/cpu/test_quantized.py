@@ -24,6 +24,7 @@ from pasta_jax.weights.for_cpu import with_bits
 from pasta_jax.weights.load import load_model
 from pasta_jax.weights.settings import ModelSource
 from pasta_jax.weights.source import load
+from tests.helpers.families import VARIANTS
 from tests.helpers.gguf_models import GEMMA3, HALVES, LLAMA, gguf_bytes, random_blocks
 from tests.helpers.models import trained
 from tests.helpers.requires import requires_gemma, requires_smollm2
@@ -112,6 +113,18 @@ def test_a_model_in_blocks_has_the_logits_of_its_dequantised_weights(
     again = load(named(path), only_decoding=True)
     assert again.config == model.config
     jax.tree.map(np.testing.assert_array_equal, again.params, model.params)
+
+
+@pytest.mark.slow
+@needs_kernels
+def test_the_embeddings_of_layers_stay_in_blocks(tmp_path, private_cache):
+    path, sizes = tmp_path / "toy.gguf", dict(embed=256, ff=512, head_dim=64, global_head_dim=128, layer_embed=64)
+    config = dataclasses.replace(VARIANTS["gemma4_text"], norm_eps=1e-5, **sizes)
+    formats = FORMATS["smollm2"] | {"per_layer_token_embd": "Q5_1", "per_layer_model_proj": "Q4_K", "attn_v": "Q6_K"}
+    path.write_bytes(gguf_bytes("gemma4", config, formats=formats)[0])
+    expected, model = load_model("", str(path)), load(named(path), only_decoding=True)
+    assert all("codes" in model.params[name] for name in ("embed", "layer_embed", "layer_projection"))
+    np.testing.assert_allclose(logits(model), logits(expected), rtol=0, atol=ERROR[32])
 
 
 @pytest.mark.slow
