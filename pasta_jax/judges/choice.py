@@ -9,7 +9,7 @@ from pasta_jax.judges.checked import CheckedJudge, LogProbabilities
 from pasta_jax.judges.judge import Entry, Judge, Verdict
 from pasta_jax.judges.minilm import cosine, load_minilm
 from pasta_jax.judges.offline import comparing, likelihoods, repetition, rules_followed
-from pasta_jax.judges.reward import load_reward_model
+from pasta_jax.judges.reward import scorer
 from pasta_jax.judges.rules import rules_of
 from pasta_jax.judges.settings import CheckedSettings, JudgeModels, JudgeName, RewardSettings
 from pasta_jax.lang.words import words
@@ -49,7 +49,7 @@ def checked_judge(settings: CheckedSettings, rules_source: str) -> CheckedJudge:
 
 def reward_judge(settings: RewardSettings, scale: float) -> Judge:
     """The difference of two scores, which reward models are trained to be log-odds. An answer is scored once."""
-    score, known = load_reward_model(settings).score, {}
+    score, known = scorer(settings), {}
     compare = comparing(lambda question, answer: known[question, answer], scale)
 
     def judge(question: str, first: Entry, second: Entry) -> Verdict | None:

@@ -6,7 +6,7 @@ The score is that of the conversation's last token, after all layers and the fin
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ import numpy as np
 
 from pasta_jax.errors import PastaError
 from pasta_jax.files import hub
-from pasta_jax.files.validated import MIB, read_json
+from pasta_jax.files.validated import MIB, AboveZero, Positive, read_json
 from pasta_jax.judges.settings import RewardSettings
+from pasta_jax.judges.verdicts import fold_of
 from pasta_jax.models import transformer
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.parameters import Params
@@ -29,7 +30,23 @@ from pasta_jax.weights.lazy import params_of, read_now
 from pasta_jax.weights.load import rows_for, tokenizer_file
 from pasta_jax.weights.prepare import to_device
 
-_KIND = "ForSequenceClassification"
+KIND = "ForSequenceClassification"
+FOLDS, REPORT = "folds.json", "report.json"
+Score = Callable[[Sequence[tuple[str, str]]], list[float]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Folds:
+    """What says that a folder has several reward models, each for a part of all questions."""
+
+    folds: Positive
+
+
+@dataclasses.dataclass(frozen=True)
+class Calibrated:
+    """What a report says that scores need."""
+
+    temperature: AboveZero
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,11 +76,12 @@ class RewardModel:
                 scores[number] = float(score)
         return scores
 
+    def fits(self, question: str, *answers: str) -> bool:
+        """Whether each answer can be scored with its question."""
+        return all(len(conversation(self.tokenizer, question, one)) <= self.settings.lengths[-1] for one in answers)
+
     def _ids(self, question: str, answer: str) -> list[int]:
-        """The conversation as the model was trained on it, with the end of the answer's turn."""
-        tokenizer = self.tokenizer
-        end = [tokenizer.end_of_turn, *(tokenizer.encode(tokenizer.family.after) if tokenizer.family.open else [])]
-        ids = [*tokenizer.chat([("user", question)]), *tokenizer.encode(answer), *end]
+        ids = conversation(self.tokenizer, question, answer)
         if len(ids) > (most := self.settings.lengths[-1]):
             raise PastaError(
                 f"config.reward.lengths: a question with its answer has {len(ids):,} tokens, at most {most:,} fit; "
@@ -72,12 +90,43 @@ class RewardModel:
         return ids
 
 
+def conversation(tokenizer: Tokenizer, question: str, answer: str) -> list[int]:
+    """A question with its answer as reward models read them, with the end of the answer's turn."""
+    end = [tokenizer.end_of_turn, *(tokenizer.encode(tokenizer.family.after) if tokenizer.family.open else [])]
+    return [*tokenizer.chat([("user", question)]), *tokenizer.encode(answer), *end]
+
+
 @functools.partial(jax.jit, static_argnames="config")
 def _scores(params, head_E, tokens_BxT, last_B, config: TransformerConfig):
     place_BxT = jnp.broadcast_to(jnp.arange(tokens_BxT.shape[1]), tokens_BxT.shape)
     hidden_BxTxE, _ = transformer.trunk(params, config, tokens_BxT, place_BxT, transformer.causal(place_BxT), place_BxT)
     hidden_BxE = jnp.take_along_axis(hidden_BxTxE, last_B[:, None, None], axis=1)[:, 0]
     return hidden_BxE.astype(jnp.float32) @ head_E
+
+
+def scorer(settings: RewardSettings) -> Score:
+    """Scores by a reward model, or by those of `launch.train_judge`, each question's by one that has not learnt it."""
+    folder = Path(settings.model)
+    if not (folder / FOLDS).exists():
+        return load_reward_model(settings).score
+    folds = read_json(folder / FOLDS, Folds, most=MIB, fix="use a folder that launch.train_judge wrote").folds
+    model_of = functools.cache(lambda fold: load_reward_model(dataclasses.replace(settings, model=str(fold))))
+
+    def score(pairs: Sequence[tuple[str, str]]) -> list[float]:
+        scores = [0.0] * len(pairs)
+        for number in range(folds):
+            some = [n for n, (question, _) in enumerate(pairs) if fold_of(question, folds) == number]
+            if not some:
+                continue
+            of_fold = folder / f"fold-{number}"
+            if not (of_fold / REPORT).exists():
+                raise PastaError(f"{of_fold}: is missing, and judges some of these questions; train fold {number}, too")
+            temperature = read_json(of_fold / REPORT, Calibrated, most=MIB, fix="train this fold again").temperature
+            for n, value in zip(some, model_of(of_fold / "model").score([pairs[n] for n in some]), strict=True):
+                scores[n] = value / temperature
+        return scores
+
+    return score
 
 
 def load_reward_model(settings: RewardSettings) -> RewardModel:
@@ -102,5 +151,5 @@ def load_reward_model(settings: RewardSettings) -> RewardModel:
 
 def _refuse_others(raw: dict[str, Any], folder: Path) -> None:
     kinds = raw.get("architectures")
-    if not (isinstance(kinds, list) and kinds and str(kinds[0]).endswith(_KIND)):
-        raise PastaError(f"{folder}: architectures {kinds}: not a reward model; use one that ends in {_KIND}")
+    if not (isinstance(kinds, list) and kinds and str(kinds[0]).endswith(KIND)):
+        raise PastaError(f"{folder}: architectures {kinds}: not a reward model; use one that ends in {KIND}")

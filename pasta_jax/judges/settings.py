@@ -6,8 +6,9 @@ from typing import Annotated, Literal, Protocol
 import msgspec
 
 from pasta_jax.errors import PastaError
-from pasta_jax.files.validated import AboveZero, AtLeastZero, Positive, Share
-from pasta_jax.weights.settings import ModelSource
+from pasta_jax.files.validated import AboveZero, AtLeastZero, Count, Lengths, Positive, Rows, Share
+from pasta_jax.train.settings import TrainingSettings
+from pasta_jax.weights.settings import AdapterSettings, ModelSource
 
 JudgeName = Literal["rules", "repetition", "shorter", "checked", "reward"]  # judges/choice.py
 
@@ -57,10 +58,39 @@ class CheckedSettings:
 class RewardSettings:
     """The judge `reward`: a reward model (judges/reward.py)."""
 
-    model: str = ""  # a Hugging Face folder, or its id on the Hub
+    model: str = ""  # a Hugging Face folder, its id on the Hub, or a workdir of launch.train_judge
     # Tokens per row, question included; each length is a program.
     lengths: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (256, 512, 1024, 2048)
     rows: Positive = 2  # conversations per batch; more suit an accelerator
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainJudgeSettings:
+    """A reward model trained on published verdicts (judges/training.py)."""
+
+    verdicts: str = ""  # the folder results of a clone of alpaca_eval
+    judges: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = (
+        "weighted_alpaca_eval_gpt4_turbo",  # probabilities, against GPT-4's answers
+        "alpaca_eval_gpt4",  # decisions, against text_davinci_003's
+    )
+    model: ModelSource = ModelSource("smollm2_135m")
+    folds: Annotated[int, msgspec.Meta(ge=2, le=20)] = 5  # parts of all questions; a judge never learnt those it judges
+    only: tuple[Count, ...] = ()  # train the judges of these folds; empty: all
+    hidden: Positive = 20  # models whose answers no judge learns from; all figures are about them
+    wins: Share = 0.3  # learn from models that win at most this share: answers like those that are to be judged
+    pairs: Positive = 4000  # per fold
+    matched: Share = 0.5  # share of them within 15% of length: else length is what is learnt
+    margin: AboveZero = 2.0  # log-odds between the answers of a pair
+    measured: Positive = 400  # pairs to measure on, as many within 15% of length, and as many to calibrate with
+    ranked: Positive = 40  # questions by which the hidden models are ranked
+    lengths: Lengths = (256, 384, 512, 768)  # tokens of question and answer; a longer pair is left out
+    rows: Rows = 4  # pairs per batch
+    epochs: Positive = 1
+    adapter: AdapterSettings = AdapterSettings(rank=16, alpha=32.0)
+    train: TrainingSettings = TrainingSettings(
+        learning_rate=5e-4, warmup=20, keep_products=True, products="bfloat16", decay="cosine"
+    )
+    save: Positive = 50  # steps between checkpoints
 
 
 class JudgeModels(Protocol):

@@ -16,7 +16,7 @@ from pasta_jax.files.workdir import claim
 from pasta_jax.models.sharding import mesh_of, shard_rows, to_decode_with, training_mesh
 from pasta_jax.preference.artifacts import Artifact, Step
 from pasta_jax.preference.candidates import example_of
-from pasta_jax.preference.feed import PairExample, PairFeed, score_examples
+from pasta_jax.preference.log_probabilities import score_examples
 from pasta_jax.preference.loss import best_of_n_margin, preference_loss
 from pasta_jax.preference.pair import PromptPair
 from pasta_jax.preference.sample import Answers
@@ -29,6 +29,7 @@ from pasta_jax.train.legal import Grammar
 from pasta_jax.train.loop import Run
 from pasta_jax.train.loss import log_probabilities
 from pasta_jax.train.optimizer import new_optimizer, schedule
+from pasta_jax.train.pairs import PairExample, PairFeed
 from pasta_jax.train.settings import Intervals, Keep
 from pasta_jax.train.speed import flops_per_token, peak_flops
 from pasta_jax.train.state import Params, new_state

@@ -4,33 +4,20 @@ All three depend only on summed log-probabilities under PASTA's mask, positions 
 in the batch, computed once before training, so that no second model is kept in memory.
 """
 
-import dataclasses
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pasta_jax.data.packing import Batch
 from pasta_jax.errors import PastaError
 from pasta_jax.preference.settings import PreferenceLoss
 from pasta_jax.train.legal import Grammar
 from pasta_jax.train.loss import Loss, LossSums, Scoring, label_losses, model_params
+from pasta_jax.train.pairs import PairBatch
 from pasta_jax.train.state import Params
 
 Array = jax.Array | np.ndarray | float
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class PairBatch:
-    """A batch of pairs: row b of `better` and of `worse` answer the same prompt, one record per row."""
-
-    better: Batch
-    worse: Batch
-    reference_better: np.ndarray  # float32 [B]: the reference's log-probability of the answer
-    reference_worse: np.ndarray
-    weight: np.ndarray  # float32 [B]: 1, or 0 in a row that is padding
 
 
 def best_of_n_margin(n: int) -> float:

@@ -22,7 +22,7 @@ from pasta_jax.models import transformer
 from pasta_jax.models.config import PRESETS, TransformerConfig
 from pasta_jax.models.kernels.flash_tpu import TILE
 from pasta_jax.models.sharding import rows
-from pasta_jax.preference.loss import PairBatch, best_of_n_margin, preference_loss
+from pasta_jax.preference.loss import best_of_n_margin, preference_loss
 from pasta_jax.preference.settings import PreferenceLoss
 from pasta_jax.progress import say, track
 from pasta_jax.tpu import program as tpu
@@ -32,6 +32,7 @@ from pasta_jax.tpu.settings import CompileSettings
 from pasta_jax.train.loop import train_step, where_it_is
 from pasta_jax.train.loss import KINDS, Loss, Scoring, sft_loss
 from pasta_jax.train.optimizer import new_optimizer
+from pasta_jax.train.pairs import PairBatch
 from pasta_jax.train.settings import TrainingSettings
 from pasta_jax.train.state import Params, new_state
 from pasta_jax.weights.model import Model

@@ -68,10 +68,10 @@ def token_losses(scoring: Scoring, params: Params, batch: Batch) -> jax.Array:
 def label_losses(scoring: Scoring, params: Params, batch: Batch, grammar: Grammar | None) -> jax.Array:
     """float32 [B, T, 2]: the losses of labels and, with a grammar, of any legal id in the label's place."""
     place = None if grammar is None else grammar.places(kinds(batch, scoring.tags))
-    return sliced_losses(scoring, params, _hidden(scoring, params, batch), batch.label, grammar, place)
+    return sliced_losses(scoring, params, hidden_states(scoring, params, batch), batch.label, grammar, place)
 
 
-def _hidden(scoring: Scoring, params: Params, batch: Batch) -> jax.Array:
+def hidden_states(scoring: Scoring, params: Params, batch: Batch) -> jax.Array:
     """The final hidden states [B, T, E]."""
     as_they_are = ("embed", "head", "tags_at") if "tags_at" in params else ()  # frozen tables aren't copied
 

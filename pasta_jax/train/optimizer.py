@@ -19,6 +19,7 @@ DECAYS: tuple[tuple[str, bool], ...] = (
     (r"bias", False),
     (r"(sinks|scale)/weight", False),
     (r"kernel", True),
+    (r"score", True),  # of a reward model
     (r"lora_[ab]", True),
 )
 

@@ -1,7 +1,10 @@
 """Tensors of Hugging Face's folders without torch: safetensors files, read one tensor at a time, and written."""
 
 import json
+import types
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes  # noqa: F401  (gives NumPy bfloat16, which safetensors needs)
 import numpy as np
@@ -76,12 +79,20 @@ def from_mxfp4(blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
     return numbers.reshape(*scales.shape[:-2], scales.shape[-2], -1).swapaxes(-1, -2)
 
 
-def write_model(folder: Path, params: Params, config: TransformerConfig, record: TagRecord | None = None) -> None:
+def write_model(
+    folder: Path,
+    params: Params,
+    config: TransformerConfig,
+    record: TagRecord | None = None,
+    fields: Mapping[str, Any] = types.MappingProxyType({}),
+    others: Mapping[str, np.ndarray] = types.MappingProxyType({}),
+) -> None:
     """Write config.json and model.safetensors (float32); `transformers` loads the folder with equal logits.
 
-    The weights come last: a folder with a model.safetensors is a whole model.
+    `fields` are added to config.json, `others` to the tensors. The weights come last: a folder with a model.safetensors
+    is a whole model.
     """
-    write_whole(folder / "config.json", json.dumps(config_to_json(config, record), indent=2) + "\n")
+    write_whole(folder / "config.json", json.dumps(config_to_json(config, record) | dict(fields), indent=2) + "\n")
     family = families.of_config(config)
     whole = {name: leaf for name, leaf in params.items() if name != "layers"}
     whole |= {name: next(iter(leaf.values())) for name, leaf in whole.items() if isinstance(leaf, dict)}
@@ -90,7 +101,7 @@ def write_model(folder: Path, params: Params, config: TransformerConfig, record:
         l: family.stored(TRANSFORMERS, unpack_layer(layer, config.of_layer(l)))
         for l, layer in enumerate(params["layers"])
     }
-    tensors = {}
+    tensors = dict(others)
     for l, arrays in groups.items():
         for name, array in arrays.items():
             place = family.tensor(TRANSFORMERS, name, l)

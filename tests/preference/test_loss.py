@@ -9,11 +9,12 @@ import optax
 import pytest
 
 from pasta_jax.errors import PastaError
-from pasta_jax.preference.feed import PairExample, PairFeed, pair_batch, score_examples
+from pasta_jax.preference.log_probabilities import score_examples
 from pasta_jax.preference.loss import best_of_n_margin, bonbon, dpo, ipo, log_ratio, preference_loss
 from pasta_jax.preference.settings import PreferenceLoss
 from pasta_jax.train.loop import gradients
 from pasta_jax.train.loss import log_probabilities
+from pasta_jax.train.pairs import PairExample, PairFeed, pair_batch
 from pasta_jax.weights.adapter import new_adapter
 from pasta_jax.weights.settings import AdapterSettings
 from tests.train.test_loss import LOSSES, SCORING, TAGS, params, records

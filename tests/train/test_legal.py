@@ -14,12 +14,12 @@ from pasta_jax.decode.sampling import FORBIDDEN
 from pasta_jax.decode.state import LoopSpec, arrays
 from pasta_jax.lang.grammar import CHUNK, FORK, MAIN, SYNC, TOPIC
 from pasta_jax.lang.structure import NO_LABEL, PREDICTED
-from pasta_jax.preference.feed import PairExample, pair_batch
 from pasta_jax.preference.loss import preference_loss
 from pasta_jax.preference.settings import PreferenceLoss
 from pasta_jax.train.legal import Grammar
 from pasta_jax.train.loop import gradients
 from pasta_jax.train.loss import kinds, label_losses, sft_loss, sliced_losses
+from pasta_jax.train.pairs import PairExample, pair_batch
 from pasta_jax.weights.rules import Rules
 from tests.train.test_loss import (
     CONFIG,

@@ -1,7 +1,7 @@
-"""Batches of answer pairs, as a pure function of seed and step; both answers of a pair get rows of one length."""
+"""Batches of pairs of answers to one question, as a pure function of seed and step; a pair's rows have one length."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 import numpy as np
@@ -10,8 +10,18 @@ from pasta_jax.data.batches import Feed, Layout
 from pasta_jax.data.example import Example
 from pasta_jax.data.packing import Batch, pack
 from pasta_jax.errors import PastaError
-from pasta_jax.preference.loss import PairBatch
-from pasta_jax.progress import Progress
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PairBatch:
+    """A batch of pairs: row b of `better` and of `worse` answer the same prompt, one record per row."""
+
+    better: Batch
+    worse: Batch
+    reference_better: np.ndarray  # float32 [B]: the reference's log-probability of the answer
+    reference_worse: np.ndarray
+    weight: np.ndarray  # float32 [B]: 1, or 0 in a row that is padding
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -20,8 +30,8 @@ class PairExample:
 
     better: Example
     worse: Example
-    reference_better: float
-    reference_worse: float
+    reference_better: float = 0.0
+    reference_worse: float = 0.0
 
     def __len__(self) -> int:
         return max(len(self.better), len(self.worse))
@@ -65,28 +75,3 @@ def pair_batch(pairs: Sequence[PairExample], length: int, rows: int) -> PairBatc
         reference_worse=column([pair.reference_worse for pair in pairs]),
         weight=column([1.0] * len(pairs)),
     )
-
-
-def score_examples(
-    score: Callable[[Batch], jax.Array], examples: Sequence[Example], lengths: tuple[int, ...], rows: int
-) -> list[float]:
-    """The log-probability of each example; `score(batch)` returns those of a batch's rows.
-
-    Examples are grouped into batches the same way in every run, so a value never depends on what was computed before.
-    """
-    longest = max(map(len, examples), default=0)
-    if longest > lengths[-1]:
-        raise PastaError(f"an answer has {longest} tokens with its prompt, rows have {lengths[-1]}; raise lengths")
-    values = [0.0] * len(examples)
-    shortest = 0
-    with Progress("scoring answers", len(examples)) as progress:
-        for length in lengths:
-            bucket = [number for number, example in enumerate(examples) if shortest < len(example) <= length]
-            shortest = length
-            for start in range(0, len(bucket), rows):
-                numbers = bucket[start : start + rows]
-                batch = pack([[examples[number]] for number in numbers] + [[]] * (rows - len(numbers)), length)
-                for number, value in zip(numbers, np.asarray(score(batch)), strict=False):
-                    values[number] = float(value)
-                progress.add(len(numbers))
-    return values

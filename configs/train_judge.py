@@ -1,0 +1,39 @@
+"""Train a judge that reads: a reward model on published verdicts of GPT-4, for questions that it has not learnt from.
+
+    git clone https://github.com/tatsu-lab/alpaca_eval ~/alpaca_eval
+    python -m launch.train_judge --config=configs/train_judge.py:smollm2 --config.verdicts=$HOME/alpaca_eval/results \
+        --workdir=runs/judge
+    python -m launch.judges --config=configs/judges.py:reward --config.reward.model=runs/judge
+
+Two models' answers to a question are compared by the difference of the log-odds with which GPT-4 preferred each to the
+same reference. All questions are divided into five parts; the judge of a part is trained on the others, and never on
+answers of 20 models, which all figures are about. alpaca_eval's data are under CC BY-NC 4.0, and so is what is learnt
+from them: keep the judges to research. Rerun the command to resume.
+
+Variants: smollm2, tiny (a few pairs, to see that it works).
+"""
+
+from pasta_jax.judges.settings import TrainJudgeSettings
+from pasta_jax.runs.settings import changed
+
+
+def smollm2() -> TrainJudgeSettings:
+    """SmolLM2-135M-Instruct."""
+    return TrainJudgeSettings()
+
+
+def tiny() -> TrainJudgeSettings:
+    """A few pairs; nothing is learnt."""
+    return changed(
+        TrainJudgeSettings(),
+        folds=2,
+        hidden=2,
+        pairs=8,
+        measured=4,
+        ranked=2,
+        wins=1.0,
+        lengths=(128, 256),
+        rows=2,
+        adapter=dict(rank=2, alpha=4.0),
+        train=dict(warmup=0),
+    )

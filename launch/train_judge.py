@@ -1,0 +1,40 @@
+"""Train a judge that reads, a reward model, on published verdicts; rerun to resume. See configs/train_judge.py."""
+
+import dataclasses
+import json
+import os
+import sys
+
+from absl import flags
+
+from launch import cli
+from pasta_jax.errors import PastaError
+from pasta_jax.files.remote import path_of
+from pasta_jax.judges.settings import TrainJudgeSettings
+
+WORKDIR = flags.DEFINE_string(
+    "workdir", None, "folder of this run, as --workdir=runs/judge: a judge for each part of all questions"
+)
+
+
+def main(settings: TrainJudgeSettings) -> None:
+    """Train the judges, or those that are missing; print a line for each, then JSON."""
+    if not WORKDIR.value:
+        raise PastaError("--workdir is missing: set a folder for this run")
+    cli.announce_device()
+    from pasta_jax.judges import training  # imports JAX, which --help does not need
+    from pasta_jax.train.fit import StopSignal
+
+    stop = StopSignal()
+    with stop.watch() as stopping:
+        reports = training.run(settings, path_of(WORKDIR.value), stopping)
+    if reports is None:
+        sys.exit(stop.exit_code)
+    for report in reports:
+        print(report)
+    print(json.dumps([dataclasses.asdict(report) for report in reports]))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    cli.run(main, default_config="configs/train_judge.py", large_pages=True)
