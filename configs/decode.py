@@ -3,7 +3,7 @@ r"""Answer a prompt with a model.
     python -m launch.decode "Give three tips for staying healthy."
 
 Variants: pasta (SmolLM2-135M-Instruct with the adapter of checkpoints/ that forks, or with another one named with
---config.model.adapter); smollm2_135m (without an adapter); gemma3_270m (base model: continues the text, no chat);
+--config.model.adapter); qwen (Qwen2.5-Coder-1.5B-Instruct with its adapter; setup.sh --qwen); smollm2_135m (without an adapter); gemma3_270m (base model: continues the text, no chat);
 qwen2_5_coder_1_5b (Qwen2.5-Coder-1.5B-Instruct in 4 bits; setup.sh --qwen); gemma_2b and gemma_7b (no package ships the
 weights: add --config.model.path=<GGUF file or Hugging Face folder>); local (any model of docs/MODELS.md at such a path,
 or the folder of a training run); toy (the model of configs/sft.py:toy in
@@ -38,6 +38,16 @@ def pasta() -> DecodeSettings:
         DecodeSettings(),
         model=ModelSource("smollm2_135m", adapter="pasta"),
         baseline=ModelSource("smollm2_135m", adapter="baseline_sft"),
+        request=dict(max_tokens=400),
+    )
+
+
+def qwen() -> DecodeSettings:
+    """Qwen2.5-Coder-1.5B with the adapter that forks, and the model as it was; setup.sh --qwen."""
+    return changed(
+        DecodeSettings(),
+        model=ModelSource("qwen2_5_coder_1_5b", adapter="qwen2_5_coder_1_5b"),
+        baseline=ModelSource("qwen2_5_coder_1_5b"),
         request=dict(max_tokens=400),
     )
 

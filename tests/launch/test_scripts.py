@@ -13,17 +13,18 @@ SCRIPTS = ROOT / "launch"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "prompt", "rest"),
+    ("arguments", "prompt", "rest", "variant"),
     [
-        ([], "What are the benefits of regular exercise?", []),
-        (["Why?"], "Why?", []),
-        (["--seed=1", "Two words", "--out=a b"], "Two words", ["--seed=1", "--out=a b"]),
-        (["-", "-v"], "-", ["-v"]),
+        ([], "What are the benefits of regular exercise?", [], "pasta"),
+        (["Why?"], "Why?", [], "pasta"),
+        (["--seed=1", "Two words", "--out=a b"], "Two words", ["--seed=1", "--out=a b"], "pasta"),
+        (["-", "-v"], "-", ["-v"], "pasta"),
+        (["--qwen", "Why?", "-v"], "Why?", ["-v"], "qwen"),
     ],
 )
-def test_demo_asks_the_first_argument_that_is_not_a_flag(tmp_path, arguments, prompt, rest):
+def test_demo_asks_the_first_argument_that_is_not_a_flag(tmp_path, arguments, prompt, rest, variant):
     output = run_in_fake_tree(tmp_path, "demo.sh", *arguments)
-    command = ["-P", "-m", "launch.decode", f"--config={tmp_path}/configs/decode.py:pasta"]
+    command = ["-P", "-m", "launch.decode", f"--config={tmp_path}/configs/decode.py:{variant}"]
     options = [
         "--compare",
         "--config.compare_passes=1",
