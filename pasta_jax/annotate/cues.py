@@ -150,6 +150,7 @@ _EMPTY = _COMMON | frozenset(
         " werden auch sich sie ihr ihre ihren dein deine deinen wie bei nach aus durch",
     )
 )
+_JOINING = frozenset(("and", "or", "but", "that", "which", "who", "when", "while", "if", "because", "so", "by", "as"))
 _PAST = re.compile(r"\b(?:was|were|had|did|said|went|came|took|saw|felt|knew|began|became|[a-z]{3,}ed)\b")
 _INTRODUCED = re.compile(r"\b(?:an?|new|another)\s+((?:[a-z-]+\s+){0,2}[a-z-]+)", re.IGNORECASE)
 _DEFINITE = re.compile(r"\b(?:the|your|that|this)\s+((?:[a-z-]+\s+){0,1}[a-z-]+)", re.IGNORECASE)
@@ -217,7 +218,11 @@ def without_number(heading: str) -> str:
 
 
 def topic(text: str, known: str) -> str:
-    """At most three words: a lead in bold or before a colon, else words of the first sentence not in `known`."""
+    """At most three words: a lead in bold or before a colon, else the first words with content, if `known` lacks any.
+
+    They are what main would have written next, so it can predict them. Otherwise words of the first sentence that are
+    not in `known`.
+    """
     lead = next((m[1] for m in (lead.match(text) for lead in _LEADS) if m and len(split_words(m[1])) <= 8), "")
     if unspaced(lead or _first_sentence(text)):
         return _first_clause(lead or text)
@@ -225,9 +230,11 @@ def topic(text: str, known: str) -> str:
     if len(words) > MAX_TOPIC_WORDS:
         words = [word for word in words if word.lower() not in _EMPTY] or words
     words = words[words[:1] != [] and words[0].lower() in _ARTICLES and len(words) > 1 :]
-    words = (
-        words or _content_words(_first_sentence(text), _words(known)) or _content_words(_first_sentence(text), set())
-    )
+    if not words:
+        sentence, earlier = _first_sentence(text), _words(known)
+        first = _first_content_words(sentence)
+        is_new = {word.lower() for word in first} - earlier
+        words = first if is_new else _content_words(sentence, earlier) or _content_words(sentence, set())
     return " ".join((words or _WORD.findall(text[:400]))[:MAX_TOPIC_WORDS])
 
 
@@ -240,6 +247,18 @@ def _first_clause(text: str) -> str:
 def common(text: str) -> bool:
     """Whether a text has no word with a content of its own."""
     return all(word.lower() in _COMMON for word in _WORD.findall(text))
+
+
+def _first_content_words(sentence: str) -> list[str]:
+    """At most three, of the first clause that has two: `Listen body` of `Listen to your body and take breaks`."""
+    found: list[str] = []
+    for word in re.findall(rf"{_WORD.pattern}|[,;:.()–—]", sentence):
+        ends = not word[0].isalnum() or word.lower() in _JOINING
+        if len(found) == MAX_TOPIC_WORDS or (ends and len(found) > 1):
+            break
+        if word[0].isalnum() and word.lower() not in _EMPTY:
+            found.append(word)
+    return found
 
 
 def _content_words(sentence: str, known: set[str]) -> list[str]:
