@@ -7,6 +7,7 @@
     python -m launch.benchmark sampling --config=configs/benchmark.py:smollm2_135m
     python -m launch.benchmark serve --config=configs/benchmark.py:smollm2_135m [--peers]
     python -m launch.benchmark load --config=configs/benchmark.py:smollm2_135m [--peers]
+    python -m launch.benchmark forks --config=configs/benchmark.py:smollm2_135m
     python -m launch.benchmark fill --config=configs/benchmark.py:smollm2_135m
     python -m launch.benchmark profile --config=configs/benchmark.py:smollm2_135m
 
@@ -19,9 +20,10 @@ to 563 tokens; random combinations of phrases) asynchronously and, as their plai
 23 minutes with --config.interpreter.rounds=1. `train` runs steps over all parameters, with --peers also those of
 transformers on torch: about two minutes. `sampling` answers prompts ten times each at temperature 1, by continuous
 batching over 1, 8, 32 and 128 lanes, and estimates the time for 2,000 prompts: six minutes. `serve` starts our server
-with 1, 2, 4 and 8 lanes, sequential and with the adapter that forks, and with --peers llama.cpp's with the same weights
-in float32 and as packaged; as many clients as lanes stream answers to the same questions. `load` asks them 40 questions
-at random times, so many a second (Poisson), and prints first token, answer time and the tokens of answers in time.
+with the adapter that forks: forks off, eager and admitted, and with --peers llama.cpp's with the same weights in
+float32 and as packaged; 1, 2, 4 and 8 clients stream answers to the same questions. `load` asks them 40 questions at
+random times, so many a second (Poisson), and prints first token, answer time and the tokens of answers in time. `forks`
+compares the three ways in one process, without HTTP.
 `fill` reads the fields of a schema out of texts with 4, 8, 16 and 32 facts: forked, as one JSON text under the same
 automaton, and with a request for each field. `profile` prints where the time of a step goes (products, attention,
 writes, sampling, …) and that of an answer, between theoretical and realised speedup; it writes pictures, and traces for

@@ -10,7 +10,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.progress import show
 from pasta_jax.runs.settings import changed
 
-NAMES = ("decode", "prefill", "interpreter", "train", "sampling", "serve", "load", "fill", "profile")
+NAMES = ("decode", "prefill", "interpreter", "train", "sampling", "serve", "load", "forks", "fill", "profile")
 
 PEERS = flags.DEFINE_bool(
     "peers",
@@ -32,7 +32,7 @@ def main(settings: BenchmarkSettings, name: str) -> None:
     cli.announce_device()
 
     # These import JAX: after the flags, so that --help starts quickly.
-    from pasta_jax.benchmark import fill, profile, serving
+    from pasta_jax.benchmark import fill, forks, profile, serving
     from pasta_jax.benchmark import run as benchmark
 
     match name:
@@ -50,6 +50,8 @@ def main(settings: BenchmarkSettings, name: str) -> None:
             report = serving.measure(settings.model, settings.serve, PEERS.value)
         case "load":
             report = serving.measure_load(settings.model, settings.serve, settings.load, PEERS.value)
+        case "forks":
+            report = forks.measure(settings)
         case "fill":
             report = fill.measure(settings)
         case "profile":

@@ -1,4 +1,4 @@
-"""Benchmarks of servers, ours sequential and in threads, and llama.cpp's: as many clients as lanes, or by chance."""
+"""Benchmarks of servers, ours without forks and with them, and llama.cpp's: some clients at a time, or by chance."""
 
 import contextlib
 import dataclasses
@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from pasta_jax.benchmark import peers
-from pasta_jax.benchmark.clients import Together, ask, ask_together, wait_until_ready
+from pasta_jax.benchmark.clients import Streamed, Together, ask, ask_together, wait_until_ready
 from pasta_jax.benchmark.run import Report
 from pasta_jax.benchmark.settings import LoadBenchmark, ServeBenchmark
 from pasta_jax.data.pairs import Pair
@@ -19,32 +19,40 @@ from pasta_jax.data.sources import read
 from pasta_jax.errors import PastaError
 from pasta_jax.files import packages
 from pasta_jax.progress import doing, say, track
+from pasta_jax.runs.settings import changed
 from pasta_jax.serve import run as serve
 from pasta_jax.serve.settings import ServeSettings
 from pasta_jax.weights.load import load_model
 from pasta_jax.weights.settings import ModelSource
 
+# Our servers: all with the model that forks, if there is one. `off` forbids tags, and needs one row for each lane.
+FORKS = {
+    "off": dict(decoding=dict(rows=1), request=dict(sequential=True)),
+    "eager": dict(decoding=dict(forks="eager")),
+    "admitted": dict(decoding=dict(forks="admitted")),
+}
 READY_S = 1800.0  # compiling may take minutes the first time
 
 Target = tuple[Callable[..., None], tuple]  # what a server's process runs, but for the port, which comes last
 
 
 def measure(model: ModelSource, settings: ServeBenchmark, with_peers: bool) -> Report:
-    """Time to first token and tokens per second by lanes; the servers answer the same questions in turn."""
+    """What clients see that ask at the same time, by their number; the servers answer the same questions in turn."""
     _require(model, with_peers)
-    questions = questions_of(settings, max(settings.lanes) * settings.rounds)
-    by_lanes = {}
-    for lanes in settings.lanes:
-        with started(targets_of(model, settings, lanes, with_peers)) as ports:
+    questions = questions_of(settings, max(settings.clients) * settings.rounds)
+    by_clients = {}
+    with started(targets_of(model, settings, settings.lanes, with_peers)) as ports:
+        for clients in settings.clients:
             times: dict[str, list[Together]] = {name: [] for name in ports}
-            for round in track(range(settings.rounds), f"rounds of {lanes} client(s)", settings.rounds):
+            for round in track(range(settings.rounds), f"rounds of {clients} client(s)", settings.rounds):
                 for name, port in ports.items():
-                    chosen = questions[round * lanes : (round + 1) * lanes]
+                    chosen = questions[round * clients : (round + 1) * clients]
                     times[name].append(ask_together(port, chosen, settings.max_tokens))
-        by_lanes[lanes] = {name: figures_of(mine) for name, mine in times.items()}
-        for name, figures in by_lanes[lanes].items():
-            say(f"{lanes} lane(s), {name}: {figures['first_token_ms']} ms, {figures['tokens_per_s']} tokens/s")
-    return {"benchmark": "serve", **_about(model, settings), "rounds": settings.rounds, "lanes": by_lanes}
+            by_clients[clients] = {name: figures_of(mine) for name, mine in times.items()}
+            for name, figures in by_clients[clients].items():
+                say(f"{clients} client(s), {name}: {as_line(figures)}")
+    about = _about(model, settings) | {"lanes": settings.lanes, "rounds": settings.rounds}
+    return {"benchmark": "serve", **about, "clients": by_clients}
 
 
 def measure_load(model: ModelSource, settings: ServeBenchmark, load: LoadBenchmark, with_peers: bool) -> Report:
@@ -107,22 +115,16 @@ def questions_of(settings: ServeBenchmark, needed: int) -> list[str]:
 
 def targets_of(model: ModelSource, settings: ServeBenchmark, lanes: int, with_peers: bool) -> dict[str, Target]:
     """The servers to compare, by name."""
-    targets: dict[str, Target] = {"sequential": (_serve, (with_lanes(settings.server, model, lanes, rows=1),))}
-    if settings.threads.preset or settings.threads.path:
-        rows = settings.server.decoding.rows
-        targets["threads"] = (_serve, (with_lanes(settings.server, settings.threads, lanes, rows),))
+    forks = bool(settings.threads.preset or settings.threads.path)
+    server = changed(settings.server, decoding=dict(lanes=lanes), model=settings.threads if forks else model)
+    ways = FORKS if forks else {"off": FORKS["off"]}
+    targets: dict[str, Target] = {name: (_serve, (changed(server, **how),)) for name, how in ways.items()}
     if with_peers:
         slots = settings.server.decoding.slots
         float32 = peers.float32_gguf(load_model(model.preset, ""))
         for name, path in (("llama_cpp_float32", float32), ("llama_cpp_default", packages.path(model.preset))):
             targets[name] = (peers.llama_cpp_server, (str(path), lanes, slots))
     return targets
-
-
-def with_lanes(settings: ServeSettings, model: ModelSource, lanes: int, rows: int) -> ServeSettings:
-    """The settings of one of our servers."""
-    decoding = dataclasses.replace(settings.decoding, lanes=lanes, rows=rows)
-    return dataclasses.replace(settings, model=model, decoding=decoding)
 
 
 def _serve(settings: ServeSettings, port: int) -> None:
@@ -146,8 +148,7 @@ def server(run: Callable[..., None], arguments: tuple) -> Iterator[tuple[int, mu
 def figures_of(rounds: Sequence[Together]) -> Report:
     """What the clients of a server saw: the median of all answers, and of the rounds."""
     answers = [answer for together in rounds for answer in together.answers]
-    return {
-        "first_token_ms": round(1e3 * statistics.median(answer.first_s for answer in answers)),
+    return seconds_of(answers) | {
         "tokens_per_s": round(statistics.median(together.tokens_per_s for together in rounds), 1),  # of all clients
         "tokens": sum(answer.tokens for answer in answers),  # of text
     }
@@ -155,15 +156,21 @@ def figures_of(rounds: Sequence[Together]) -> Report:
 
 def loaded_figures(together: Together, target_s: float) -> Report:
     """What clients saw that arrived by chance."""
-    first, whole = ([getattr(one, name) for one in together.answers] for name in ("first_s", "seconds"))
     in_time = sum(one.tokens for one in together.answers if one.seconds <= target_s)
+    return seconds_of(together.answers) | {
+        "tokens_per_s": round(together.tokens_per_s, 1),
+        "goodput": round(in_time / together.seconds, 1),  # tokens a second of answers within the target
+    }
+
+
+def seconds_of(answers: Sequence[Streamed]) -> Report:
+    """How long clients waited for the first text and the end: medians, and 95 of 100."""
+    first, whole = ([getattr(one, name) for one in answers] for name in ("first_s", "seconds"))
     return {
         "first_token_ms": round(1e3 * statistics.median(first)),
         "first_token_ms_p95": round(1e3 * float(np.percentile(first, 95))),
         "answer_s": round(statistics.median(whole), 2),
         "answer_s_p95": round(float(np.percentile(whole, 95)), 2),
-        "tokens_per_s": round(together.tokens_per_s, 1),
-        "goodput": round(in_time / together.seconds, 1),  # tokens a second of answers within the target
     }
 
 

@@ -89,11 +89,12 @@ class InterpreterBenchmark:
 
 @dataclasses.dataclass(frozen=True)
 class ServeBenchmark:
-    """Servers that stream answers to as many clients as they have lanes."""
+    """Servers that stream answers to some clients at a time."""
 
-    server: ServeSettings = ServeSettings(log=False)  # but for its model, lanes and port
+    server: ServeSettings = ServeSettings(log=False)  # but for its model, lanes, forks and port
     threads: ModelSource = ModelSource()  # answers in threads; neither preset nor path: not measured
-    lanes: LaneCounts = (1, 2, 4, 8)
+    lanes: Lanes = 8  # of each server
+    clients: LaneCounts = (1, 2, 4, 8)  # at a time
     max_tokens: Positive = 128  # per answer
     rounds: Rounds = 3  # of one question per client, the servers in turn
     source: str = "alpaca_rows"
@@ -109,6 +110,20 @@ class LoadBenchmark:
     requests: Rounds = 40  # of each rate; their times are drawn once for all servers
     target_s: AboveZero = 10.0  # an answer that takes longer is no use: goodput counts the others
     seed: Seed = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class ForksBenchmark:
+    """Forks off, eager and admitted, in one process; model and questions are those of `serve`."""
+
+    lanes: Lanes = 8
+    clients: LaneCounts = (1, 2, 4, 8)  # at a time
+    rows: Threads = 8
+    slots: Slots = 1024
+    packed: Widths = (1, 2, 4, 8, 16, 32)
+    steps: Positive = 4  # between two reads of the device
+    max_tokens: Positive = 200  # per answer
+    rounds: Rounds = 3  # of one question per client
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,6 +157,7 @@ class BenchmarkSettings:
     sampling: SamplingBenchmark = SamplingBenchmark()
     serve: ServeBenchmark = ServeBenchmark()
     load: LoadBenchmark = LoadBenchmark()
+    forks: ForksBenchmark = ForksBenchmark()
     interpreter: InterpreterBenchmark = InterpreterBenchmark()
     fill: FillBenchmark = FillBenchmark()
     profile: ProfileBenchmark = ProfileBenchmark()

@@ -5,9 +5,12 @@ from collections import deque
 from collections.abc import Iterator
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from pasta_jax.automata.vocabulary import pieces
+from pasta_jax.decode.cost import prices_of
+from pasta_jax.decode.extras import no_extras
 from pasta_jax.decode.guests import install, no_guests, padded
 from pasta_jax.decode.interpreter import Script, run
 from pasta_jax.decode.lane_log import SHORT, LaneLog, Snapshot
@@ -18,13 +21,16 @@ from pasta_jax.decode.state import LoopSpec, max_threads, new_state
 from pasta_jax.device import compilation_cache
 from pasta_jax.weights.model import Model
 
+BETWEEN = 64  # tokens of prompts, at least, between two rounds
+
 
 class DeviceLoop:
     """The lanes, their requests and what waits.
 
     It belongs to one thread, which submits, cancels and calls `round`; engine.py is such a thread for many clients. A
-    round is as long as the most impatient of its requests allows. While one of them is read as it grows (SHORT), a
-    round computes a single prefill chunk of a new prompt, so that a long prompt does not interrupt the others.
+    round is as long as the most impatient of its requests allows. While one of them is read as it grows (SHORT), only
+    BETWEEN tokens of new prompts are computed between two rounds, so that a long prompt does not interrupt the others.
+    `prices` are DecodeState's where forks are admitted; None: measured.
     """
 
     def __init__(
@@ -35,6 +41,7 @@ class DeviceLoop:
         slots: int,
         script: Script | None = None,
         shares_prompts: bool = True,
+        prices: np.ndarray | None = None,
     ):
         compilation_cache.make_room()
         self._model, self._spec, self._script = model, spec, script
@@ -50,8 +57,16 @@ class DeviceLoop:
             words = pieces(model.tokenizer, model.config.vocab)
             guests = no_guests(lanes, max_threads(slots), spec.guests, words)
             self._state = dataclasses.replace(self._state, guests=guests)
+        if spec.extras:
+            self._state = dataclasses.replace(self._state, extras=no_extras(lanes, slots))
         self._automata = [""] * lanes  # the key of each lane's
+        if spec.priced:
+            self._state = dataclasses.replace(self._state, prices=jnp.ones(len(spec.sizes), jnp.float32))
         self._run(0)  # compiles, so that no request's clock runs meanwhile
+        if spec.priced:
+            if prices is None:
+                self._state, prices = prices_of(model, self._state, spec)
+            self._state = dataclasses.replace(self._state, prices=jnp.array(prices, jnp.float32))
 
     @property
     def is_busy(self) -> bool:
@@ -85,7 +100,8 @@ class DeviceLoop:
         self._fill()
         written = self._written_lane
         self._run(min(log.next_steps for lane, log in enumerate(self._logs) if log and lane != written))
-        self._snapshot = snapshot = Snapshot.of(self._state)
+        scored = any(log is not None and log.request.scored for log in self._logs)
+        self._snapshot = snapshot = Snapshot.of(self._state, scored)
         for lane, log in enumerate(self._logs):
             if log is None or lane == self._written_lane:
                 continue
@@ -114,10 +130,12 @@ class DeviceLoop:
         return -1 if self._prefill is None else self._prefill.admission.lane
 
     def _fill(self) -> None:
+        computed = 0
         while self._prefill or (self._waiting and None in self._logs):
             prefill = self._prefill or self._admit()
             before = compilation_cache.seconds()
             self._state = jax.block_until_ready(prefill.step(self._state, self._prefilled))
+            computed += prefill.computes(self._prefilled)
             self._prefilled += 1
             compiling = compilation_cache.seconds() - before  # a prompt of a new length; counts for no request
             for log in filter(None, self._logs):
@@ -128,7 +146,7 @@ class DeviceLoop:
                 self._prefill = None
                 self._logs[lane].record_time(step=0)
             others = [log for at, log in enumerate(self._logs) if log and at != lane]
-            if any(log.round_steps <= SHORT for log in others):
+            if computed >= BETWEEN and any(log.round_steps <= SHORT for log in others):
                 return
 
     def _admit(self) -> Prefill:

@@ -248,7 +248,7 @@ def open_engine(
     if not config.slots:
         raise PastaError("config.decoding.slots: 0; set the tokens that a request may take, its prompt included")
     slots = min(config.slots, model.config.context)
-    spec = loop_spec(model, config, slots, sequential=config.rows == 1, topics=topics, guests=guests)
+    spec = loop_spec(model, config, slots, sequential=config.rows == 1, topics=topics, guests=guests, extras=True)
     require_memory(model, config.lanes, slots)
 
     def create() -> DeviceLoop:

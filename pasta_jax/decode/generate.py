@@ -57,6 +57,8 @@ def stream(
     """
     if script is not None and config.lanes < len(requests):
         raise PastaError(f"lanes {config.lanes}: a replay needs one lane per program; set lanes to {len(requests)}")
+    if script is not None:
+        config = dataclasses.replace(config, forks="eager")
     if not requests:
         return iter(())
     slots = slots_for(model, requests, config)
@@ -70,6 +72,7 @@ def stream(
         sequential=config.rows == 1 if with_guests else not with_topics,
         topics=any(limits_topics(request.rules) for request in with_topics),
         guests=room_for([request.automaton for request in with_guests if request.automaton]) if with_guests else None,
+        extras=any(request.bias or request.scored for request in requests),
     )
     require_memory(model, lanes, slots)
 
@@ -126,14 +129,22 @@ def loop_spec(
     sequential: bool,
     topics: bool = False,
     guests: Room | None = None,
+    extras: bool = False,
 ) -> LoopSpec:
     """The constants of a compiled loop. Answers without tags need one row only. `topics`: with rules for topics."""
     if guests is not None and mesh_of(model.params) is not None:
         raise PastaError(f"{model.name}: fields are decoded on one device only; load the model without a mesh")
     require_rows(config, sequential)
     rows = 1 if sequential else config.rows
-    tokenizer, all_rows = model.tokenizer, config.lanes * rows
-    packed = tuple(sorted({*(count for count in config.packed if count < all_rows), all_rows}))
+    tokenizer, most = model.tokenizer, config.lanes * rows
+    priced = config.forks == "admitted" and not sequential
+    if priced and config.lanes > 1:
+        if not config.packed:
+            raise PastaError(
+                "config.decoding.forks=admitted: with several lanes, rows must be packed; set config.decoding.packed"
+            )
+        most = min(most, max(config.lanes, *config.packed))
+    packed = tuple(sorted({*(count for count in config.packed if count < most), most}))
     return LoopSpec(
         tags=tokenizer.tags,
         stop_ids=tuple(tokenizer.stop_ids),
@@ -147,6 +158,8 @@ def loop_spec(
         kernel=config.kernel and slots % TILE == 0 and _platform(model.params) == "tpu",
         topics=topic_ids(tokenizer) if topics else None,
         guests=guests,
+        extras=extras,
+        priced=priced,
     )
 
 

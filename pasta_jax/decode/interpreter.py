@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from pasta_jax.decode.extras import keep_scores
 from pasta_jax.decode.grammar import topic_after
 from pasta_jax.decode.guests import Guests, follow
 from pasta_jax.decode.next_token import next_token
@@ -155,7 +156,10 @@ def step(
         state = dataclasses.replace(state, topic=topic_B, topics=topics)
         # If rows are packed, `x` holds those: [1, C, E].
         logits_NxV = logits(params, config, x_BxRxE).reshape(x_BxRxE.shape[0] * x_BxRxE.shape[1], -1)
-        token_BxR, full_BxR = next_token(state, spec, logits_NxV, rows.slot, packed)
+        token_BxR, full_BxR, scores = next_token(state, spec, logits_NxV, rows.slot, packed)
+        if scores is not None:
+            at = jnp.arange(state.lanes)[:, None], rows.slot
+            state = dataclasses.replace(state, extras=keep_scores(state.extras, at, scores))
         if script is not None:
             token_BxR, full_BxR = forced(script, state.threads, rows, token_BxR, full_BxR)
     with jax.named_scope("advance"):
@@ -200,8 +204,7 @@ def run(
         return lambda carry: lax.while_loop(fits, body, carry)
 
     # A lane that no longer fits needs no row: the smallest loop takes its last step.
-    sizes = spec.packed or spec.widths
-    loops = [loop_of(size, smaller) for size, smaller in zip(sizes, (-1, *sizes[:-1]), strict=True)]
+    loops = [loop_of(size, smaller) for size, smaller in zip(spec.sizes, (-1, *spec.sizes[:-1]), strict=True)]
 
     def all_sizes(carry: Carry) -> Carry:
         for loop in loops:

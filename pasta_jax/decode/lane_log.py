@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 
-from pasta_jax.decode.request import Event, Request, Result, Written
+from pasta_jax.decode.extras import Scores
+from pasta_jax.decode.request import Event, Request, Result, Score, Written
 from pasta_jax.decode.state import LENGTH, OWN, DecodeState, LoopSpec
 from pasta_jax.decode.trace import Trace, spell, spell_next
 from pasta_jax.tokenizers.tokenizer import Detokenizer
@@ -31,14 +32,17 @@ class Snapshot:
     sampled: np.ndarray
     closed: np.ndarray
     spawned: np.ndarray
+    scores: Scores | None
 
     @staticmethod
-    def of(state: DecodeState) -> "Snapshot":
+    def of(state: DecodeState, scored: bool = False) -> "Snapshot":
+        """`scored`: with the scores of tokens."""
         pool = state.pool
         lanes = (state.live, state.finish, state.step, pool.fill)
         tokens = (pool.token, pool.chunk, pool.step, pool.position)
         threads = (state.threads.token, state.threads.closed)
-        return Snapshot(*jax.device_get((*lanes, *tokens, *threads, state.spawned)))
+        scores = state.extras.scores if scored else None
+        return Snapshot(*jax.device_get((*lanes, *tokens, *threads, state.spawned, scores)))
 
 
 @dataclasses.dataclass
@@ -126,5 +130,22 @@ class LaneLog:
             rounds=tuple(self.rounds.items()),
         )
         return Result(
-            self.number, trace.program().strip(), trace.finish_reason, trace, self.copied, tuple(written), request.given
+            request=self.number,
+            text=trace.program().strip(),
+            finish_reason=trace.finish_reason,
+            trace=trace,
+            copied=self.copied,
+            guests=tuple(written),
+            given=request.given,
+            scores=self._scores(snapshot, lane, trace) if request.scored and not request.guests else (),
         )
+
+    def _scores(self, snapshot: Snapshot, lane: int, trace: Trace) -> tuple[Score | None, ...]:
+        """Each token's, which stand at the token before it in its thread; main's first at the prompt's last one."""
+        prompt, scores, before = self.request.given, [], {0: self.request.given - 1}
+        own, top, ids = (field[lane] for field in (snapshot.scores.own, snapshot.scores.top, snapshot.scores.ids))
+        for at, thread in enumerate(trace.thread.tolist()):
+            slot, before[thread] = before.get(thread), prompt + at
+            likeliest = () if slot is None else zip(ids[slot].tolist(), top[slot].tolist(), strict=True)
+            scores.append(None if slot is None else Score(float(own[slot]), tuple(likeliest)))
+        return tuple(scores)

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from pasta_jax.decode.extras import Scores, biased, scores_of
 from pasta_jax.decode.grammar import allow, states
 from pasta_jax.decode.guests import allowed
 from pasta_jax.decode.rows import see_pool
@@ -17,9 +18,10 @@ from pasta_jax.models.ragged import Packed
 
 def next_token(
     state: DecodeState, spec: LoopSpec, logits_NxV: jax.Array, slot_BxR: jax.Array, packed: Packed | None = None
-) -> tuple[jax.Array, jax.Array]:
-    """The token after those in these slots, which their threads fed last, int32 [B, R]; and whether it had to end a
-    full chunk, bool [B, R]. Slots out of range get any token. The logits are of all rows, or of the packed ones."""
+) -> tuple[jax.Array, jax.Array, Scores | None]:
+    """The token after those in these slots, which their threads fed last, int32 [B, R]; whether it had to end a full
+    chunk, bool [B, R]; and its scores, if the state keeps any. Slots out of range get any token. The logits are of all
+    rows, or of the packed ones."""
 
     def of_lane(field_B: jax.Array) -> jax.Array:
         return jnp.repeat(field_B, slot_BxR.shape[1], axis=0) if packed is None else packed.of_lane(field_B)
@@ -27,13 +29,15 @@ def next_token(
     def flat(field_BxR: jax.Array) -> jax.Array:
         return field_BxR.reshape(-1, *field_BxR.shape[2:]) if packed is None else packed.pack(field_BxR)
 
-    def seen() -> jax.Array:
-        """bool [N, V]: the ids, apart from tags, that are visible from these slots."""
+    def counts() -> tuple[jax.Array, jax.Array]:
+        """int32 [N, V] each: how often ids, apart from tags, are visible from these slots, and of the answer."""
         pool = state.pool
         columns = (jnp.take_along_axis(field, slot_BxR, axis=1) for field in (pool.chunk, pool.epoch, pool.main))
-        counts_NxS = flat(see_pool(pool, Place(*columns))) & of_lane(~spec.tags.is_tag(pool.token))
-        none_V = jnp.zeros(logits_NxV.shape[1], bool)
-        return jax.vmap(lambda ids_S, counts_S: none_V.at[ids_S].max(counts_S))(of_lane(pool.token), counts_NxS)
+        seen_NxS = flat(see_pool(pool, Place(*columns))) & of_lane(~spec.tags.is_tag(pool.token))
+        written_NxS = seen_NxS & of_lane(pool.step > 0)
+        none_V = jnp.zeros(logits_NxV.shape[1], jnp.int32)
+        count = jax.vmap(lambda ids_S, counts_S: none_V.at[ids_S].add(counts_S))
+        return count(of_lane(pool.token), seen_NxS), count(of_lane(pool.token), written_NxS)
 
     slot_BxR = jnp.minimum(slot_BxR, state.pool.slots - 1)
     thread_BxR = jnp.take_along_axis(state.pool.chunk, slot_BxR, axis=1)
@@ -47,7 +51,9 @@ def next_token(
         full_BxR, guest_N, number = full_BxR & ~guest_BxR, flat(guest_BxR), thread_N
         rules_N = dataclasses.replace(rules_N, seed=rules_N.seed + jnp.where(guest_N, number - 1, 0).astype(jnp.uint32))
         in_main_N, thread_N = in_main_N | guest_N, jnp.where(guest_N, 0, thread_N)
-    logits_NxV = penalize(logits_NxV, rules_N.repetition_penalty, seen)
+    logits_NxV = penalize(logits_NxV, rules_N, counts)
+    if state.extras is not None:
+        logits_NxV = biased(state.extras, logits_NxV, of_lane(jnp.arange(state.lanes)))
     state_N = states(in_main_N, of_lane(state.topic), flat(full_BxR), rules_N.max_topic_tokens)
     text_N = None if spec.topics is None else of_lane(text_kinds(state))
     logits_NxV = allow(logits_NxV, spec, state_N, request_N.tags_allowed, rules_N, text_N)
@@ -63,13 +69,23 @@ def next_token(
 
         logits_NxV = jax.lax.cond(jnp.any(guest_N), held, lambda: values_NxV)
     token_N = draw(logits_NxV, rules_N, thread_N, flat(number_BxR))
-    return token_N.reshape(slot_BxR.shape) if packed is None else packed.spread(token_N, state.lanes), full_BxR
+    scores = None if state.extras is None else scores_of(state.extras, logits_NxV, token_N)
+
+    def of_rows(field_N: jax.Array) -> jax.Array:
+        if packed is not None:
+            return packed.spread(field_N, state.lanes)
+        return field_N.reshape(*slot_BxR.shape, *field_N.shape[1:])
+
+    return of_rows(token_N), full_BxR, jax.tree.map(of_rows, scores)
 
 
 def next_of_one(
     state: DecodeState, spec: LoopSpec, logits_1xV: jax.Array, lane: jax.Array, slot: jax.Array
-) -> jax.Array:
-    """The token after that in one slot of one lane, a scalar."""
-    plain = dataclasses.replace(state, pool=dataclasses.replace(state.pool, kv=()), hidden=None, guests=None)
+) -> tuple[jax.Array, Scores | None]:
+    """The token after that in one slot of one lane, a scalar, and its scores."""
+    plain = dataclasses.replace(
+        state, pool=dataclasses.replace(state.pool, kv=()), hidden=None, guests=None, prices=None
+    )
     one = jax.tree.map(lambda field_B: field_B[lane][None], plain)
-    return next_token(one, spec, logits_1xV, slot[None, None])[0][0, 0]
+    token, _, scores = next_token(one, spec, logits_1xV, slot[None, None])
+    return token[0, 0], jax.tree.map(lambda field_BxR: field_BxR[0, 0], scores)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pasta_jax.decode.extras import keep_scores, with_request
 from pasta_jax.decode.grammar import tags_of
 from pasta_jax.decode.next_token import next_of_one
 from pasta_jax.decode.prefix_cache import Admission
@@ -67,6 +68,11 @@ class Prefill:
     def _guests_chunks(self) -> list[tuple[int, int, int]]:
         return prefill_chunks(len(self.seats.token), self.spec.prefill_chunk)
 
+    def computes(self, number: int) -> int:
+        """Tokens that this step computes, padding included."""
+        every = [*(self.chunks or [(0, 0, 0)]), *self._guests_chunks]
+        return every[number][2] if number < len(every) else 0
+
     def step(self, state: DecodeState, number: int) -> DecodeState:
         """Compute a chunk; the first step empties the lane and copies, the last one samples the first token."""
         config, lane = self.model.config, np.int32(self.admission.lane)
@@ -105,6 +111,10 @@ class Prefill:
             rules=arrays(self.request.rules),
         )
         state = admit(state, lane, fields)
+        if state.extras is not None:
+            state = dataclasses.replace(
+                state, extras=with_request(state.extras, lane, self.request.bias, self.request.scored)
+            )
         if state.guests is not None:
             counts = {"count": len(self.request.guests), "budget": self.request.max_tokens}
             state = dataclasses.replace(state, guests=put(state.guests, (lane,), **counts))
@@ -231,7 +241,9 @@ def _begin(
 ) -> DecodeState:
     """Sample main's first token after `done` prompt tokens; the lane is live if these are the whole prompt."""
     logits_1xV = logits(params, config, state.prompted[lane][None, None])[:, 0]
-    sampled = next_of_one(state, spec, logits_1xV, lane, done - 1)
+    sampled, scores = next_of_one(state, spec, logits_1xV, lane, done - 1)
+    if scores is not None:
+        state = dataclasses.replace(state, extras=keep_scores(state.extras, (lane, done - 1), scores))
     sampled = jnp.where(first >= 0, first, sampled)
 
     stops = functools.reduce(jnp.logical_or, [sampled == stop for stop in spec.stop_ids])

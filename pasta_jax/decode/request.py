@@ -31,6 +31,8 @@ class Request:
     name: str = ""  # of the prompt in errors; empty: "prompt N", N counted from 0
     guests: tuple[Guest, ...] = ()  # they answer, each with max_tokens at most, and main does not
     automaton: TokenAutomaton | None = None  # of the guests' values
+    bias: tuple[tuple[int, float], ...] = ()  # (id, what is added to its logit): extras.py
+    scored: bool = False  # its result has log-probabilities
     syncs: bool = True  # False: main never waits for its chunks (evaluate's ablation, which nobody else may ask for)
 
     @property
@@ -56,7 +58,7 @@ class Request:
     def recorded(self) -> dict[str, Any]:
         """What the headers of records name."""
         about, rules = dict(vars(self)), recorded(self.rules)
-        for name in ("rules", "guests", "automaton"):
+        for name in ("rules", "guests", "automaton", "bias", "scored"):
             del about[name]
         sampling = {name: rules.pop(name) for name in ("temperature", "top_k", "top_p", "seed")}
         return about | {"sampling": sampling} | rules
@@ -89,6 +91,14 @@ class Written:
 
 
 @dataclasses.dataclass(frozen=True)
+class Score:
+    """A token's log-probability, and the likeliest ids with theirs (extras.py)."""
+
+    own: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Result:
     """A finished request."""
 
@@ -99,3 +109,4 @@ class Result:
     copied: int = 0  # tokens of its prompt that were copied from a lane instead of computed
     guests: tuple[Written, ...] = ()
     given: int = 0  # tokens of its prompt and, but for the last of each, of its guests' own
+    scores: tuple[Score | None, ...] = ()  # of the trace's tokens, if they were asked for; None: [ASYNC], not drawn

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from pasta_jax.decode.admission import admitted, window
 from pasta_jax.decode.state import ENDED, LIVE, DecodeState, LoopSpec
 from pasta_jax.lang.structure import Place, fork_position, sync_position, visible
 from pasta_jax.models.mask import EVERYTHING, PoolSpec
@@ -54,8 +55,8 @@ def feeding(state: DecodeState, spec: LoopSpec) -> tuple[jax.Array, jax.Array]:
     """Which threads feed in the next step, bool [B, M], and which lanes open a chunk in it, bool [B].
 
     Main waits before [SYNC] while a chunk is LIVE. Chunks take the R - 1 rows other than main's in spawn order, so
-    chunks that have begun continue, and waiting chunks begin in order. A lane whose step does not fit in its slots
-    feeds nothing.
+    chunks that have begun continue, and waiting chunks begin in order; where a step's rows are limited, of these those
+    that have room (admission.py). A lane whose step does not fit in its slots feeds nothing.
     """
     threads, tags = state.threads, spec.tags
     token, status = threads.token[:, 0], threads.status[:, 0]
@@ -72,6 +73,8 @@ def feeding(state: DecodeState, spec: LoopSpec) -> tuple[jax.Array, jax.Array]:
         room_B = room_B + (state.guests.count > 0)  # main's row: it writes nothing beside guests
     chunks_BxM = chunks_BxM & (jnp.cumsum(chunks_BxM, axis=1) <= room_B[:, None])
     feeds_BxM = chunks_BxM.at[:, 0].set(main)
+    if state.prices is not None:
+        feeds_BxM = admitted(state, feeds_BxM, opens, spec)
     fits = state.pool.fill + jnp.sum(feeds_BxM, axis=1) <= state.request.limit
     return feeds_BxM & fits[:, None], opens & fits
 
@@ -90,6 +93,7 @@ def open_chunk(state: DecodeState, opens_B: jax.Array, spec: LoopSpec) -> Decode
         epoch=threads.epoch[:, 0],
         count=0,
         closed=0,
+        tens=spec.tags.tens(threads.token[:, 0]),
     )
     return dataclasses.replace(state, threads=threads, spawned=state.spawned + opens_B)
 
@@ -98,10 +102,7 @@ def pick_rows(state: DecodeState, feeds_BxM: jax.Array, spec: LoopSpec, width: i
     """Gather the feeding threads into `width` rows."""
     threads = state.threads
     slots, out_of_range = state.pool.slots, feeds_BxM.shape[1]
-    rank_BxM = jnp.cumsum(feeds_BxM, axis=1) - 1
-    is_row_BxRxM = feeds_BxM[:, None, :] & (rank_BxM[:, None, :] == jnp.arange(width)[None, :, None])
-    active = jnp.any(is_row_BxRxM, axis=2)
-    thread = jnp.argmax(is_row_BxRxM, axis=2).astype(jnp.int32)
+    active, thread = window(feeds_BxM, width)
 
     def take(field_BxM: jax.Array) -> jax.Array:
         return jnp.take_along_axis(field_BxM, thread, axis=1)

@@ -10,7 +10,7 @@ from jax import lax
 from pasta_jax.weights.rules import Rules
 
 FORBIDDEN = -1e30  # logit of a token that must not be sampled
-PENALTY = "repetition_penalty"  # names the branch in compiled programs
+PENALTY = "penalties"  # names the branch in compiled programs
 
 
 def draw(logits_NxV: jax.Array, rules_N: Rules, thread_N: jax.Array, number_N: jax.Array) -> jax.Array:
@@ -44,16 +44,23 @@ def draw(logits_NxV: jax.Array, rules_N: Rules, thread_N: jax.Array, number_N: j
     return lax.cond(jnp.any(temperature_N > 0), sampled, lambda: greedy_N)
 
 
-def penalize(logits_NxV: jax.Array, penalty_N: jax.Array, seen_NxV: Callable[[], jax.Array]) -> jax.Array:
-    """Make the ids that a thread sees less likely; which those are is only computed if a penalty is not 1."""
+def penalize(logits_NxV: jax.Array, rules_N: Rules, counts: Callable[[], tuple[jax.Array, jax.Array]]) -> jax.Array:
+    """Make ids less likely that a thread sees. `counts` says how often, int32 [N, V], anywhere and in the answer; it is
+    called only if there is a penalty."""
+    repetition_N, presence_N, frequency_N = (
+        getattr(rules_N, f"{name}_penalty") for name in ("repetition", "presence", "frequency")
+    )
 
     def penalized() -> jax.Array:
-        penalty_Nx1 = penalty_N[:, None]
-        lower_NxV = jnp.where(logits_NxV < 0, logits_NxV * penalty_Nx1, logits_NxV / penalty_Nx1)
-        return jnp.where(seen_NxV(), lower_NxV, logits_NxV)
+        seen_NxV, written_NxV = counts()
+        lower_NxV = jnp.where(logits_NxV < 0, logits_NxV * repetition_N[:, None], logits_NxV / repetition_N[:, None])
+        penalized_NxV = jnp.where(seen_NxV > 0, lower_NxV, logits_NxV)
+        taken_NxV = frequency_N[:, None] * written_NxV + jnp.where(written_NxV > 0, presence_N[:, None], 0.0)
+        return penalized_NxV - taken_NxV
 
+    any_N = (repetition_N != 1) | (presence_N != 0) | (frequency_N != 0)
     with jax.named_scope(PENALTY):
-        return lax.cond(jnp.any(penalty_N != 1), penalized, lambda: logits_NxV)
+        return lax.cond(jnp.any(any_N), penalized, lambda: logits_NxV)
 
 
 def likeliest(logits_NxV: jax.Array) -> jax.Array:

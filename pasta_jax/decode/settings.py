@@ -22,6 +22,9 @@ class DecodeConfig:
     packed: Widths = ()
     # Tokens of a prompt computed at once, and the unit of what prompts share; 0: the platform's own.
     prefill_chunk: PrefillChunk = 0
+    # When chunks begin. eager: once a row of their lane is free; admitted: once a step of all lanes has room for them.
+    # It has as many rows as pay on this machine (measured at the first start), the greatest of `packed` at most.
+    forks: Literal["eager", "admitted"] = "eager"
     kernel: bool = True  # on a TPU, attention by our own kernel, which reads only slots in use; False: by XLA
 
 

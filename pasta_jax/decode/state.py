@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pasta_jax.decode.extras import Extras
 from pasta_jax.decode.guests import Guests
 from pasta_jax.decode.settings import Room
 from pasta_jax.lang.structure import Positions
@@ -76,10 +77,17 @@ class LoopSpec:
     prefixes: tuple[int, ...]  # ascending: attention reads the shortest run of slots that holds all used ones
     positions: Positions
     prefill_chunk: int  # tokens of a prompt that are computed at once, at most; what prompts share is a multiple of it
-    packed: tuple[int, ...] = ()  # ascending, the last is B * R: rows of all lanes, likewise; empty: widths count
+    packed: tuple[int, ...] = ()  # ascending: rows of all lanes, likewise; empty: widths count
     kernel: bool = False  # a step's attention by models/kernels/pool_tpu.py
     topics: TopicIds | None = None  # None: no request limits the words of its topics or forbids to repeat one
     guests: Room | None = None  # None: no request has guests (guests.py)
+    extras: bool = False  # requests may have biases and log-probabilities (extras.py)
+    priced: bool = False  # chunks begin when a step has room for them (admission.py)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Ascending: the rows that steps compute."""
+        return self.packed or self.widths
 
 
 @jax.tree_util.register_dataclass
@@ -94,6 +102,7 @@ class Threads:
     epoch: jax.Array  # int32: [SYNC]s fed when the thread began; main's is the lane's current epoch
     count: jax.Array  # int32: tokens sampled in this thread, the number that its next draw folds in
     closed: jax.Array  # int32: OPEN, OWN (sampled its end), BUDGET (the interpreter closed it)
+    tens: jax.Array  # int32: of its promise
 
 
 @jax.tree_util.register_dataclass
@@ -138,6 +147,8 @@ class DecodeState:
     prompted: jax.Array  # [B, E]: final hidden state of the prompt's last token; copies of the prompt start from it
     hidden: jax.Array | None  # [B, S, E]: final hidden state of each slot's token, if it is stored; see replay.py
     guests: Guests | None = None  # None: no lane has any
+    extras: Extras | None = None  # None: no request asks for any
+    prices: jax.Array | None = None  # float32, of LoopSpec.sizes: milliseconds of a step (admission.py); None: eager
 
     @property
     def lanes(self) -> int:

@@ -192,7 +192,7 @@ class _Header:
 
     def parse(self) -> tuple[dict[str, Any], dict[str, TensorInfo]]:
         if self.take(4, "the magic number") != b"GGUF":
-            raise self.error("not a GGUF file (it doesn't begin with GGUF)", "use a .gguf file", at=0)
+            raise self.error("not a GGUF file (it doesn't begin with GGUF)", "use a GGUF file, or a folder", at=0)
         version = self.number(4, "the version")
         if version not in _VERSIONS:
             raise self.error(f"GGUF version {version}, not 2 or 3", "convert it again, little-endian", at=4)

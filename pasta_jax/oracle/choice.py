@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 
 import jax
@@ -50,17 +51,20 @@ class Query:
 def choose(logits_SxV: np.ndarray, tape: Tape, query: Query, request: Request, tokenizer: Tokenizer) -> int:
     """The token that answers a query; `logits` are of all slots of the tape."""
     allowed_V = legal(query, request, tokenizer, logits_SxV.shape[1])
-    logits_V = penalized(logits_SxV[query.slot], tape, query, request.rules.repetition_penalty, tokenizer.tags)
+    logits_V = penalized(logits_SxV[query.slot], tape, query, request.rules, tokenizer.tags)
     logits_V = moved(logits_V, query, request, tokenizer)
     return pick(logits_V, allowed_V, request.rules, query.thread, query.number)
 
 
-def penalized(logits_V: np.ndarray, tape: Tape, query: Query, penalty: float, tags: TagIds) -> np.ndarray:
+def penalized(logits_V: np.ndarray, tape: Tape, query: Query, rules: Rules, tags: TagIds) -> np.ndarray:
     """Lower logits of the ids that the query's thread may read, apart from tags."""
-    logits_V, by = logits_V.copy(), np.float32(penalty)
-    for id in set(itertools.compress(tape.token, tape.sees[query.slot])):
-        if not tags.is_tag(id):
-            logits_V[id] = logits_V[id] * by if logits_V[id] < 0 else logits_V[id] / by
+    logits_V, by = logits_V.copy(), np.float32(rules.repetition_penalty)
+    read = itertools.compress(zip(tape.token, tape.step, strict=True), tape.sees[query.slot])
+    read = [(id, step) for id, step in read if not tags.is_tag(id)]
+    for id in {id for id, _ in read}:
+        logits_V[id] = logits_V[id] * by if logits_V[id] < 0 else logits_V[id] / by
+    for id, count in Counter(id for id, step in read if step > 0).items():
+        logits_V[id] -= np.float32(rules.frequency_penalty) * np.float32(count) + np.float32(rules.presence_penalty)
     return logits_V
 
 

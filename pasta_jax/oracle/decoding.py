@@ -6,7 +6,7 @@ uncached logits (choice.py).
 """
 
 import dataclasses
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 
 import jax
 import numpy as np
@@ -50,10 +50,21 @@ class Outcome:
     steps: int
 
 
+Schedule = Sequence[Collection[int]]  # the threads that feed in each step
+
+
 def answer(
-    request: Request, config: DecodeConfig, tokenizer: Tokenizer, context: int, positions: Positions
+    request: Request,
+    config: DecodeConfig,
+    tokenizer: Tokenizer,
+    context: int,
+    positions: Positions,
+    schedule: Schedule | None = None,
 ) -> Generator[tuple[Tape, list[Query]], list[int], Outcome]:
-    """Decode one request: yields the tape and the queries, receives their tokens, returns the answer."""
+    """Decode one request: yields the tape and the queries, receives their tokens, returns the answer.
+
+    A schedule says when threads feed, in place of `config.rows`; the answer is cut off where it ends.
+    """
     tags, prompt = tokenizer.tags, request.prompt_ids
     limit = min(len(prompt) + request.max_tokens, config.slots or context, context)
     tape = Tape(np.zeros((limit, limit), bool))
@@ -69,9 +80,12 @@ def answer(
         all_ended = all(chunk.ended for chunk in chunks)
         if main.ended and all_ended:
             return Outcome(tape, STOP, [chunk.closed for chunk in chunks], step)
+        if schedule is not None and step == len(schedule):
+            return Outcome(tape, LENGTH, [chunk.closed for chunk in chunks], step)
 
         # Main feeds unless it is done or waits; so does every chunk that has a row; free rows go to waiting chunks.
         main_feeds = not main.ended and (main.token != tags.sync or all_ended)
+        main_feeds = main_feeds and (schedule is None or 0 in schedule[step])
         forks = main_feeds and main.topic is not None and tags.is_close(main.token)
         queue = [chunk for chunk in chunks if not chunk.has_row and not chunk.ended]
         if forks:
@@ -79,6 +93,8 @@ def answer(
             queue.append(RunningThread(len(chunks) + 1, tags.async_, main.position + 1, promise))
         in_rows = [chunk for chunk in chunks if chunk.has_row]
         running = in_rows + queue[: config.rows - 1 - len(in_rows)]
+        if schedule is not None:
+            running = sorted((c for c in in_rows + queue if c.number in schedule[step]), key=lambda c: c.number)
         feeding = [main, *running] if main_feeds else running
         if len(tape) + len(feeding) > limit:
             return Outcome(tape, LENGTH, [chunk.closed for chunk in chunks], step)
@@ -198,14 +214,20 @@ def scripted(
 
 
 def sampled(
-    model: Model, requests: Sequence[Request], config: DecodeConfig, see: Callable[[Tape], Tape] = lambda tape: tape
+    model: Model,
+    requests: Sequence[Request],
+    config: DecodeConfig,
+    see: Callable[[Tape], Tape] = lambda tape: tape,
+    schedules: Sequence[Schedule | None] | None = None,
 ) -> list[Outcome]:
     """Each request's answer, decoded alone; only the forward passes, one per step over all fed tokens, are shared.
 
     `see` may change what the tokens of a tape see, to measure what the rules contribute (toy/ablation.py).
     """
     tokenizer = model.tokenizer
-    runs = [answer(request, config, tokenizer, model.config.context, positions_for(model)) for request in requests]
+    common = config, tokenizer, model.config.context, positions_for(model)
+    schedules = schedules or [None] * len(requests)
+    runs = [answer(request, *common, schedule) for request, schedule in zip(requests, schedules, strict=True)]
     waiting = {index: next(run) for index, run in enumerate(runs)}
     answers: dict[int, Outcome] = {}
     while waiting:

@@ -1,6 +1,7 @@
 """The endpoints: OpenAI's chat completions, completions, responses and models; health, metrics, and the page."""
 
 import asyncio
+import dataclasses
 import functools
 import time
 import uuid
@@ -15,6 +16,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from pasta_jax.errors import PastaError
+from pasta_jax.serve import logprobs, structured
 from pasta_jax.serve.choice import Choice, Delta, usage
 from pasta_jax.serve.delivery import CLIENT_LEFT, EventStream, as_json, event, whole
 from pasta_jax.serve.protocol import Body, Kind, Refusal, read_body
@@ -79,6 +81,8 @@ POLICY = (
 async def complete(service: Service, kind: Kind, request: Request) -> Response:
     """Answer a request to one of the two endpoints that decode."""
     body = read_body(await content_of(request, service), kind)
+    if structured.is_open(body.tools or (), body.tool_choice):
+        body = await with_tool(service, body)
     structure = await asyncio.to_thread(body.structure)
     requests = await asyncio.to_thread(service.requests_for, body, kind, structure)
     threads = body.extension.threads
@@ -87,11 +91,27 @@ async def complete(service: Service, kind: Kind, request: Request) -> Response:
     else:
         choices = [FieldsChoice(structure, service.model, (), threads) for _ in requests]
     steps = service.settings.stream_steps if body.stream else service.settings.batch_steps
-    writer = Writer(kind, service.name, requests[0].rules.seed)
+    writer = Writer(kind, service, requests[0].rules.seed, body.alternatives)
     session = Session(service, requests, choices, steps)
     if body.stream:
         return EventStream(session, events_of(session, writer, body))
     return await whole(request, session, session.read(), lambda: writer.whole(choices))
+
+
+async def with_tool(service: Service, body: Body) -> Body:
+    """The body with a tool choice that the model made: likeliest name first, in a short answer of its own."""
+    picking = await asyncio.to_thread(structured.picking, body.tools, body.tool_choice)
+    own = dict(n=1, temperature=0.0, logprobs=None, max_tokens=structured.PICK_TOKENS, max_completion_tokens=None)
+    requests = await asyncio.to_thread(service.requests_for, dataclasses.replace(body, **own), "chat", picking)
+    choice = FieldsChoice(picking, service.model, (), threads=False)
+    session = Session(service, requests, [choice], service.settings.batch_steps)
+    try:
+        await session.read()
+    finally:
+        session.leave()
+    if choice.finish_reason == "length":
+        raise Refusal("tools: a function's name is too long to be chosen; name one in tool_choice", param="tools")
+    return dataclasses.replace(body, tool_choice=structured.picked(choice.text))
 
 
 async def respond(service: Service, request: Request) -> Response:
@@ -136,13 +156,14 @@ async def content_of(request: Request, service: Service) -> bytes:
 class Writer:
     """Answers in OpenAI's form, whole or in pieces."""
 
-    def __init__(self, kind: Kind, model: str, seed: int):
-        self._chat = kind == "chat"
+    def __init__(self, kind: Kind, service: Service, seed: int, alternatives: int | None):
+        self._chat, self._alternatives = kind == "chat", alternatives
+        self._tokenizer = service.model.tokenizer
         self._object = "chat.completion" if self._chat else "text_completion"
         self._head = {
             "id": f"{'chatcmpl' if self._chat else 'cmpl'}-{uuid.uuid4().hex}",
             "created": int(time.time()),
-            "model": model,
+            "model": service.name,
         }
         self._seed = {"pasta": {"seed": seed}}
 
@@ -154,7 +175,7 @@ class Writer:
             if called := called_by(choice):
                 message |= {"content": None, "tool_calls": [called | {"type": "function"}]}
             text = {"message": message} if self._chat else {"text": choice.text}
-            end = {"finish_reason": choice.finish_reason, "logprobs": None, "pasta": choice.about()}
+            end = {"finish_reason": choice.finish_reason, "logprobs": self._logprobs(choice), "pasta": choice.about()}
             answers.append({"index": index, **text, **end})
         return self._head | {"object": self._object, "choices": answers, "usage": usage(choices)} | self._seed
 
@@ -175,7 +196,14 @@ class Writer:
 
     def closing(self, index: int, choice: Choice) -> dict[str, Any]:
         """The last piece of an answer."""
-        return self._piece(index, {}, "", choice.finish_reason, {"pasta": choice.about()})
+        more = {"logprobs": self._logprobs(choice), "pasta": choice.about()}
+        return self._piece(index, {}, "", choice.finish_reason, more)
+
+    def _logprobs(self, choice: Choice) -> dict[str, Any] | None:
+        if self._alternatives is None or choice.result is None:
+            return None
+        tokens = logprobs.drawn(choice.result, self._tokenizer, choice.text)
+        return (logprobs.of_chat if self._chat else logprobs.of_text)(tokens, self._tokenizer, self._alternatives)
 
     def usage(self, choices: Sequence[Choice]) -> dict[str, Any]:
         """The piece after all answers, if it was asked for."""
@@ -189,7 +217,7 @@ class Writer:
         self, index: int, delta: dict[str, Any], text: str, finish: str | None, more: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         said = {"delta": delta} if self._chat else {"text": text}
-        choice = {"index": index, **said, "logprobs": None, "finish_reason": finish, **(more or {})}
+        choice = {"index": index, **said, "logprobs": None, "finish_reason": finish} | (more or {})
         return self._head | {"object": self._chunk, "choices": [choice]}
 
 

@@ -9,9 +9,12 @@ from prometheus_client.registry import Collector
 
 from pasta_jax.decode.engine import Engine
 from pasta_jax.decode.request import Result
+from pasta_jax.decode.state import OWN
+from pasta_jax.decode.trace import CLOSED_NAMES
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100)
 PER_STEP = (1, 1.25, 1.5, 2, 2.5, 3, 4, 6, 8)
+TOKENS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500)
 
 
 class _OfEngine(Collector):
@@ -44,11 +47,14 @@ class Metrics:
         self.prompt_tokens = counter("pasta_prompt_tokens", "Tokens of prompts")
         self.copied = counter("pasta_prompt_tokens_copied", "Tokens of prompts that were not computed again")
         self.steps = counter("pasta_steps", "Steps of finished answers")
+        self.critical_path = counter("pasta_critical_path_steps", "Steps of finished answers with unlimited rows")
         self.chunks = counter("pasta_chunks", "Chunks of finished answers")
         self.answers = counter("pasta_answers", "Finished answers by how they ended", ("finish",))
         self.forked = counter("pasta_forked_answers", "Finished answers with chunks")
         self.first = histogram("pasta_first_token_seconds", "From the request to its first token", buckets=SECONDS)
         self.seconds = histogram("pasta_answer_seconds", "From the request to its last token", buckets=SECONDS)
+        error = "Tokens between the length of a chunk that ended itself and its promise"
+        self.promise_error = histogram("pasta_promise_error_tokens", error, buckets=TOKENS)
         per_step = "Text tokens of an answer over its steps"
         self.per_step = histogram("pasta_text_tokens_per_step", per_step, buckets=PER_STEP)
 
@@ -59,7 +65,11 @@ class Metrics:
         self.prompt_tokens.inc(len(trace.prompt_ids))
         self.copied.inc(result.copied)
         self.steps.inc(trace.steps)
+        self.critical_path.inc(trace.critical_path)
         self.chunks.inc(len(trace.closed) - 1)
+        for thread in trace.threads()[1:]:
+            if thread.closed == CLOSED_NAMES[OWN]:
+                self.promise_error.observe(abs(10 * thread.tens - thread.length))
         self.forked.inc(len(trace.closed) > 1)
         self.seconds.observe(seconds)
         if trace.steps:

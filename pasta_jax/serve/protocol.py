@@ -8,10 +8,12 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from pasta_jax.decode.extras import BIASES, TOP
 from pasta_jax.decode.stop_texts import Stops, stop_texts
 from pasta_jax.errors import PastaError
-from pasta_jax.files.validated import Count, Positive, Share, located, parse_json
+from pasta_jax.files.validated import Count, Penalty, Positive, Share, located, parse_json
 from pasta_jax.serve.structured import ResponseFormat, Structure, Tool, ToolChoice, structure_of
+from pasta_jax.tokenizers.tokenizer import Tokenizer
 from pasta_jax.weights.rules import MODELS_OWN, Given, optional
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
@@ -20,19 +22,14 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "audio": (None,),
     "best_of": (None, 1),
     "echo": (None, False),
-    "frequency_penalty": (None, 0),
     "function_call": (None, "none", "auto"),
     "functions": (None, []),
-    "logit_bias": (None, {}),
-    "logprobs": (None, False),
     "modalities": (None, ["text"]),
     "prediction": (None,),
-    "presence_penalty": (None, 0),
     "response_format": (None, {"type": "text"}),
     "suffix": (None, ""),
     "tool_choice": (None, "none", "auto"),
     "tools": (None, []),
-    "top_logprobs": (None, 0),
     "web_search_options": (None,),
 }
 STRUCTURE = ("response_format", "tools", "tool_choice")  # which only chat completions have
@@ -45,6 +42,8 @@ IGNORED = {
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 OURS = [name for name in MODELS_OWN if name not in ("temperature", "top_p")]  # which are OpenAI's
 Choices = Annotated[int, Meta(ge=1, le=128)]
+Bias = Annotated[float, Meta(ge=-100, le=100)]
+Alternatives = Annotated[int, Meta(ge=0, le=TOP)]
 T = TypeVar("T")
 
 
@@ -117,6 +116,11 @@ class Body:
     max_completion_tokens: Positive | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Share | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: Annotated[dict[str, Bias], Meta(max_length=BIASES)] | None = None
+    logprobs: bool | Alternatives | None = None  # of completions: how many alternatives
+    top_logprobs: Alternatives | None = None  # of chat completions
     seed: Seed | None = None
     n: Choices | None = None
     response_format: ResponseFormat | None = None
@@ -128,6 +132,11 @@ class Body:
     def stops(self) -> tuple[str, ...]:
         """The texts that end an answer."""
         return stop_texts(self.stop)
+
+    @property
+    def has_fields(self) -> bool:
+        """Whether it asks for an answer of fields."""
+        return bool(self.tools or (self.response_format and self.response_format.type != "text"))
 
     @property
     def extension(self) -> Extension:
@@ -146,7 +155,26 @@ class Body:
     def rules(self) -> Given:
         """The rules it gives, apart from the seed, which is drawn if there is none."""
         ours = {name: getattr(self.extension, name) for name in OURS}
-        return Given(temperature=self.temperature, top_p=self.top_p, **ours)
+        named = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
+        return Given(**{name: getattr(self, name) for name in named}, **ours)
+
+    @property
+    def alternatives(self) -> int | None:
+        """How many alternatives to list beside each token's log-probability; None: no log-probabilities."""
+        if self.messages is not None:
+            return (self.top_logprobs or 0) if self.logprobs else None
+        return None if self.logprobs is None or self.logprobs is False else int(self.logprobs)
+
+    def biases(self, tokenizer: Tokenizer) -> tuple[tuple[int, float], ...]:
+        """What is added to the logits of ids of text, or of those that end an answer."""
+        pairs = []
+        for id, value in (self.logit_bias or {}).items():
+            if not (id.isascii() and id.isdigit() and int(id) < tokenizer.vocab_size):
+                raise Refusal(f"logit_bias: {id!r} is no id of this model; leave it out", param="logit_bias")
+            if tokenizer.tags.is_tag(int(id)):
+                raise Refusal(f"logit_bias: {id} is a tag, not text; leave it out", param="logit_bias")
+            pairs.append((int(id), value))
+        return tuple(pairs)
 
 
 Kind = Literal["chat", "text"]
@@ -158,7 +186,13 @@ def read_body(content: bytes, kind: Kind) -> Body:
     body = checked(content, Body, neutral | {"prompt" if kind == "chat" else "messages": ()}, IGNORED)
     if body.extension.threads and body.stops:
         raise Refusal("stop: applies to the text in reading order, not to threads; drop stop or pasta.threads")
-    if body.stops and (body.tools or (body.response_format and body.response_format.type != "text")):
+    if body.logprobs not in (None, False, True) and kind == "chat":
+        raise Refusal("logprobs: true or false here; top_logprobs is their number", param="logprobs")
+    if body.top_logprobs and not (body.logprobs and kind == "chat"):
+        raise Refusal("top_logprobs: needs logprobs, of chat completions; set it to true", param="top_logprobs")
+    if body.alternatives is not None and body.has_fields:
+        raise Refusal("logprobs: of text, not of fields; leave it out", param="logprobs")
+    if body.stops and body.has_fields:
         raise Refusal("stop: applies to text, not to fields; leave it out", param="stop")
     if body.stream_options is not None and not body.stream:
         raise Refusal("stream_options: applies to streams; set stream to true or leave it out", param="stream_options")

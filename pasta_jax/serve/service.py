@@ -60,6 +60,8 @@ class Service:
             rules=filled(body.rules, template.rules),
             text=text,
             name="the prompt",
+            bias=body.biases(self.model.tokenizer),
+            scored=body.alternatives is not None,
         )
         try:
             if structure is not None:

@@ -63,6 +63,8 @@ class NamedTool(Struct):
 
 
 ToolChoice = Literal["none", "auto", "required"] | NamedTool
+NONE = "none"  # where no function is called
+PICK_TOKENS = 64  # of the name of a function, at most
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,9 +74,13 @@ class Structure:
     form: Form
     forks: bool  # each field is a thread; False: one text
     function: Function | None = None  # whose arguments these are
+    among: tuple[Function, ...] = ()  # of which it names one, or none
 
     def prompt(self, text: str) -> str:
         """A user's last message with what a function is asked for."""
+        if self.among:
+            lines = [f"- {one.name}: {one.description or one.name}" for one in self.among]
+            return "\n".join([text, "", "Which of these functions is needed to answer?", *lines])
         if self.function is None:
             return text
         about = f": {self.function.description}" if self.function.description else ""
@@ -100,8 +106,8 @@ def structure_of(
 ) -> Structure | None:
     """The structure that a body asks for; None: text."""
     if tools and choice != "none":
-        if choice in (None, "auto") or (choice == "required" and len(tools) > 1):
-            raise PastaError("tool_choice: a model here doesn't choose; name one function, or pass none")
+        if is_open(tools, choice):
+            return None  # until `picking` has said which
         named = [one.function for one in tools if choice == "required" or one.function.name == choice.function.name]
         if not named:
             raise PastaError(f"tool_choice: {choice.function.name!r} is none of the tools; name one of them")
@@ -116,6 +122,25 @@ def structure_of(
     if wanted.json_schema is None:
         raise PastaError("response_format.json_schema: missing; add name and schema")
     return _structure(wanted.json_schema.schema, forks, None)
+
+
+def is_open(tools: Sequence[Tool], choice: ToolChoice | None) -> bool:
+    """Whether the model is to say which function is called, or that none is."""
+    return bool(tools) and (choice in (None, "auto") or (choice == "required" and len(tools) > 1))
+
+
+def picking(tools: Sequence[Tool], choice: ToolChoice | None) -> Structure:
+    """The structure of an answer before the answer: a field that names one function, or none if none is required."""
+    among = tuple(one.function for one in tools)
+    names = [one.name for one in among] + ([] if choice == "required" else [NONE])
+    form = form_of({"type": "object", "properties": {"function": {"enum": names}}, "required": ["function"]})
+    return Structure(form, forks=True, among=among)
+
+
+def picked(text: str) -> ToolChoice:
+    """What such an answer says."""
+    name = json.loads(text)["function"]
+    return "none" if name == NONE else NamedTool("function", FunctionName(name))
 
 
 def _structure(schema: dict[str, Any], forks: bool, function: Function | None) -> Structure:

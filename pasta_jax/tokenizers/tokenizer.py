@@ -185,15 +185,19 @@ def load_tokenizer(path: str | os.PathLike) -> Tokenizer:
     except OSError as error:
         raise PastaError(f"{path}: {error.strerror}; use a GGUF, .model or tokenizer.json file") from error
     if head.startswith(b"GGUF"):
-        gguf = GGUF.open(path)
-        vocabulary = _READERS[_kind_of(gguf)](gguf)
-        tokens, source = _tokens_of(gguf, vocabulary), gguf.metadata.get("tokenizer.chat_template")
-        return _with_template(_tokenizer(path, vocabulary, tokens), source, tokens, str(path))
+        return in_gguf(GGUF.open(path))
     vocabulary = bpe.from_file(path) if head.lstrip().startswith(b"{") else spm.from_file(path)
     if not (path.parent / "config.json").is_file():  # a tokenizer by itself
         return _tokenizer(path, vocabulary, {})
     source, tokens = template.in_folder(path.parent)
     return _with_template(_tokenizer(path, vocabulary, tokens), source, tokens, str(path.parent))
+
+
+def in_gguf(gguf: GGUF) -> Tokenizer:
+    """The tokenizer in an open GGUF file."""
+    vocabulary = _READERS[_kind_of(gguf)](gguf)
+    tokens, source = _tokens_of(gguf, vocabulary), gguf.metadata.get("tokenizer.chat_template")
+    return _with_template(_tokenizer(gguf.path, vocabulary, tokens), source, tokens, str(gguf.path))
 
 
 def _kind_of(gguf: GGUF) -> str:

@@ -66,7 +66,10 @@ def new_adapter(params: Params, adapter: AdapterSettings, tags: TagIds, seed: in
 
     def one(layer, lead: int):
         if "router" in layer and (of_experts := [name for name in adapter.targets if name in OF_EXPERTS]):
-            raise PastaError(f"adapter targets {', '.join(of_experts)}: matrices of experts; set them to qkv, out")
+            raise PastaError(
+                f"adapter targets {', '.join(of_experts)}: matrices of experts, whose pairs peft lays out otherwise; "
+                "set them to qkv, out"
+            )
         return {name: pair(kernel_of(layer, name), lead) for name in adapter.targets}
 
     def kernel_of(layer, name: str):

@@ -14,15 +14,13 @@ from jax.typing import DTypeLike
 from pasta_jax.errors import PastaError
 from pasta_jax.files import fingerprints, hub, packages
 from pasta_jax.files.gguf import GGUF
-from pasta_jax.lang.structure import Positions
 from pasta_jax.lang.tags import NUM_TAGS
 from pasta_jax.models.config import PRESETS, TransformerConfig
 from pasta_jax.models.parameters import Params, unstack
 from pasta_jax.models.tag_rows import initial_tag_rows, put_tag_rows
-from pasta_jax.tokenizers.tokenizer import Tokenizer, load_tokenizer
-from pasta_jax.weights import cache as converted
+from pasta_jax.tokenizers.tokenizer import Tokenizer, in_gguf, load_tokenizer
+from pasta_jax.weights import cache, config_file, export, gguf_model, huggingface
 from pasta_jax.weights import card as cards
-from pasta_jax.weights import config_file, export, gguf_model, huggingface
 from pasta_jax.weights import family as columns
 from pasta_jax.weights.card import Card
 from pasta_jax.weights.for_cpu import in_blocks
@@ -35,7 +33,6 @@ PACKAGED = ("smollm2_135m", "gemma3_270m", "qwen2_5_coder_1_5b")  # presets whos
 
 
 _SPARE_PIECES = 1024  # that a tokenizer may have beyond the rows of its model's embedding, as for images
-_WHAT_TO_USE = "use a GGUF file, a folder with config.json and *.safetensors, or the workdir of launch.sft"
 
 
 def load_model(
@@ -66,34 +63,23 @@ def read_model(preset: str, path: str, deferred: bool = False, blocks: bool = Fa
         )
     source = in_run(hub.local(path), "model", "config.json") if path else packages.path(preset)
     if not source.exists():
-        raise PastaError(f"{source}: not found; {_WHAT_TO_USE}")
-    if source.is_file() and not is_gguf(source):
-        raise PastaError(f"{source}: not a GGUF file; {_WHAT_TO_USE}")
-    positions, fingerprint = None, ""
-    if source.is_dir():
-        config, params, tokenizer, positions = read_folder(source)
-        params = params if deferred else read_now(params)
-    else:
-        config, params, fingerprint, tokenizer = read_gguf(source, BLOCKS if blocks else "", deferred)
-    if preset and (different := difference(config, PRESETS[preset])):
+        use = "use a GGUF file, a folder with config.json and *.safetensors, or the workdir of launch.sft"
+        raise PastaError(f"{source}: not found; {use}")
+    files = open_files(source)
+    if preset and (different := difference(files.config, PRESETS[preset])):
         raise PastaError(f"{source}: not a {preset} ({different}); choose another preset")
-    fingerprint = fingerprint or fingerprint_of(config, params, tokenizer)
+    params, fingerprint = weights_of(files, blocks, deferred)
     defaults = read_defaults(source) if source.is_dir() else None
     name = preset or (source.stem if source.is_file() else Path(path).name)
     origin = path and (path if hub.is_id(path) else str(source.absolute()))
-    return Model(name, config, params, tokenizer, positions, fingerprint, defaults or PLAIN, origin)
+    positions = files.record and files.record.positions
+    return Model(name, files.config, params, files.tokenizer, positions, fingerprint, defaults or PLAIN, origin)
 
 
 def in_run(folder: Path, part: str, file: str) -> Path:
     """The folder itself, or the `part` with that file in the folder of a training run."""
     of_run = (folder / part / file).is_file() and not any(folder.glob("*.safetensors"))
     return folder / part if of_run else folder
-
-
-def is_gguf(path: Path) -> bool:
-    """Whether a file begins as GGUF files do."""
-    with path.open("rb") as file:
-        return file.read(4) == b"GGUF"
 
 
 def difference(config: TransformerConfig, preset: TransformerConfig) -> str:
@@ -108,55 +94,57 @@ def difference(config: TransformerConfig, preset: TransformerConfig) -> str:
     return ""
 
 
-def read_gguf(path: Path, form: str = "", deferred: bool = False) -> tuple[TransformerConfig, Params, str, Tokenizer]:
-    """A GGUF file, with fresh rows for the tags, or in the form BLOCKS laid out to decode with, and its fingerprint.
+@dataclasses.dataclass(frozen=True)
+class Files:
+    """A model's files, each opened once; of the weights, nothing is read yet."""
 
-    Only the first call converts it; later ones read the cache; blocks are read where they are placed. Deferred weights
-    that no cache holds are read from the file itself.
+    tensors: GGUF | huggingface.Files
+    family: columns.Family
+    config: TransformerConfig
+    tokenizer: Tokenizer
+    params: Params = dataclasses.field(repr=False)  # unrolled, to be read
+    record: config_file.TagRecord | None  # of the tags' rows in them; None: these are fresh
+
+    def read(self, blocks: bool, deferred: bool) -> Params:
+        """The weights in float32, perhaps to be read when they are placed, or in blocks, of which few are decoded."""
+        if blocks:
+            tables = [name for name in ("embed", "head") if name in self.params]
+            rows = {name: initial_tag_rows(self.params[name], self.tokenizer) for name in tables}
+            return in_blocks(self.tensors, self.family, self.config, self.params, self.tokenizer.tags, rows)
+        params = self.params if deferred else read_now(self.params)
+        return params if self.record else put_tag_rows(params, self.tokenizer)
+
+
+def open_files(source: Path) -> Files:
+    """A GGUF file, or a Hugging Face folder; a model of another tool gets fresh rows for the tags."""
+    if source.is_dir():
+        column, (family, config, record) = columns.TRANSFORMERS, config_file.read_config(source)
+        tokenizer, tensors = load_tokenizer(tokenizer_file(source)), huggingface.Files(source)
+    else:
+        column, record, tensors = columns.GGUF, None, GGUF.open(source)
+        (family, config), tokenizer = gguf_model.read_config(tensors), in_gguf(tensors)
+    vocab = rows_for(config, tokenizer, source)
+    params = params_of(tensors, column, family, config, vocab)
+    is_ours = record is not None and record.tags_base == tokenizer.tags.base
+    config = dataclasses.replace(config, vocab=vocab)
+    return Files(tensors, family, config, tokenizer, params, record if is_ours else None)
+
+
+def weights_of(files: Files, blocks: bool, deferred: bool) -> tuple[Params, str]:
+    """The weights, and their fingerprint. A GGUF file is converted once; later calls read the cache.
+
+    Blocks are read where they are placed; deferred weights that no cache holds, from the file itself.
     """
-    tokenizer = load_tokenizer(path)
-    cached = converted.path_of(path, form)
-    kept = converted.load(cached, deferred or bool(form))
-    if kept is None:
-        kept = blocks_of(path, tokenizer) if form else (*convert_gguf(path, tokenizer, deferred), "")
-        if deferred and not form:
-            return *kept, tokenizer
-        converted.save(cached, *kept)
-    return *kept, tokenizer
-
-
-def blocks_of(path: Path, tokenizer: Tokenizer) -> tuple[TransformerConfig, Params, str]:
-    """A GGUF file with its own blocks in the layout to decode with, and its fingerprint. Few rows are dequantised."""
-    gguf = GGUF.open(path)
-    family, config = gguf_model.read_config(gguf)
-    vocab = rows_for(config, tokenizer, path)
-    params = params_of(gguf, columns.GGUF, family, config, vocab)
-    config = dataclasses.replace(config, vocab=vocab)
-    tag_rows = {name: initial_tag_rows(params[name], tokenizer) for name in ("embed", "head") if name in params}
-    blocks = in_blocks(gguf, family, config, params, tokenizer.tags, tag_rows)
-    return config, blocks, fingerprint_of(config, params, tokenizer)
-
-
-def convert_gguf(path: Path, tokenizer: Tokenizer, deferred: bool = False) -> tuple[TransformerConfig, Params]:
-    """The weights of a GGUF file without the cache, perhaps to be read later."""
-    gguf = GGUF.open(path)
-    family, config = gguf_model.read_config(gguf)
-    vocab = rows_for(config, tokenizer, path)
-    params = params_of(gguf, columns.GGUF, family, config, vocab)
-    params = put_tag_rows(params if deferred else read_now(params), tokenizer)
-    return dataclasses.replace(config, vocab=vocab), params
-
-
-def read_folder(folder: Path) -> tuple[TransformerConfig, Params, Tokenizer, Positions | None]:
-    """A Hugging Face folder, its weights to be read; a model of another tool gets fresh rows for the tags."""
-    family, config, record = config_file.read_config(folder)
-    tokenizer = load_tokenizer(tokenizer_file(folder))
-    vocab = rows_for(config, tokenizer, folder)
-    params = params_of(huggingface.Files(folder), columns.TRANSFORMERS, family, config, vocab)
-    config = dataclasses.replace(config, vocab=vocab)
-    if record is not None and record.tags_base == tokenizer.tags.base:
-        return config, params, tokenizer, record.positions
-    return config, put_tag_rows(params, tokenizer), tokenizer, None
+    is_gguf_file = isinstance(files.tensors, GGUF)
+    blocks = blocks and is_gguf_file
+    cached = cache.path_of(files.tensors.path, BLOCKS if blocks else "") if is_gguf_file else None
+    kept = cached and cache.load(cached, deferred or blocks)
+    _, params, fingerprint = kept or (None, files.read(blocks, deferred), "")
+    of = files.params if blocks else params
+    fingerprint = fingerprint or fingerprint_of(files.config, of, files.tokenizer)
+    if cached and not kept and (blocks or not deferred):
+        cache.save(cached, files.config, params, fingerprint)
+    return params, fingerprint
 
 
 def rows_for(config: TransformerConfig, tokenizer: Tokenizer, path: Path) -> int:

@@ -8,7 +8,7 @@ states its own rules; decode/state.py makes arrays of them.
 import dataclasses
 from typing import Any, get_type_hints
 
-from pasta_jax.files.validated import AboveZero, AtLeastZero, Count, Seed, Share
+from pasta_jax.files.validated import AboveZero, AtLeastZero, Count, Penalty, Seed, Share
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +31,9 @@ class Defaults:
 class Rules(Defaults):
     """All rules of a request."""
 
+    # OpenAI's: what is taken from the logits of ids of the answer that a thread sees, once and for each time.
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
     seed: Seed = 0  # any number: a request's draws depend on it, on the thread and on the token's number only
     max_topic_tokens: Count = 12  # of a promise's topic; three words, the longest topic in training data, need fewer
     max_chunk_tokens: Count = 638  # plus two tags makes 640, the longest chunk that a promise can announce

@@ -17,7 +17,7 @@ from pasta_jax.benchmark.settings import BenchmarkSettings
 from pasta_jax.errors import PastaError
 from pasta_jax.runs.settings import changed
 
-LANES, ROUNDS = (1, 3), 2
+CLIENTS, ROUNDS = (1, 3), 2
 
 
 class Fixed(BaseHTTPRequestHandler):
@@ -57,19 +57,19 @@ def fixed(ours: bool, port: int) -> None:
 
 
 def small() -> BenchmarkSettings:
-    return changed(configs.benchmark.smollm2_135m(), serve={"lanes": LANES, "rounds": ROUNDS})
+    return changed(configs.benchmark.smollm2_135m(), serve={"clients": CLIENTS, "rounds": ROUNDS})
 
 
 @pytest.mark.extended
 def test_every_server_gets_the_same_questions_in_turn(monkeypatch):
-    names = {"threads": True, "llama_cpp_default": False}
+    names = {"admitted": True, "llama_cpp_default": False}
     monkeypatch.setattr(serving, "targets_of", lambda *_: {name: (fixed, (ours,)) for name, ours in names.items()})
     monkeypatch.setattr(serving, "questions_of", lambda *_: ["a" * n for n in range(1, 7)])
     chosen = small()
     report = json.loads(as_json(serving.measure(chosen.model, chosen.serve, with_peers=False)))
     assert report["packed"] == list(chosen.serve.server.decoding.packed)
-    for lanes, tokens in (("1", 1 + 2), ("3", sum(range(1, 7)))):
-        for figures in report["lanes"][lanes].values():
+    for number, tokens in (("1", 1 + 2), ("3", sum(range(1, 7)))):
+        for figures in report["clients"][number].values():
             assert figures["tokens"] == tokens
             assert figures["tokens_per_s"] > 0
     assert multiprocessing.active_children() == []
@@ -93,7 +93,8 @@ def test_figures_are_medians_of_answers_and_of_rounds():
         Together((Streamed(0.2, 4.0, 20), Streamed(0.2, 4.0, 20)), 4.0),
     ]
     figures = serving.figures_of(rounds)
-    assert figures == {"first_token_ms": 200, "tokens_per_s": 10.0, "tokens": 100}
+    assert (figures["first_token_ms"], figures["tokens_per_s"], figures["tokens"]) == (200, 10.0, 100)
+    assert figures["answer_s"] == 3.5
     loaded = serving.loaded_figures(rounds[1], target_s=5)
     assert (loaded["answer_s"], loaded["tokens_per_s"], loaded["goodput"]) == (6.25, 2.0, 1.0)
     assert loaded["first_token_ms_p95"] == round(200 + 0.95 * 8800)
@@ -113,15 +114,18 @@ def test_requests_arrive_at_their_times_and_are_answered_side_by_side(monkeypatc
     assert all(at[question] >= second for question, second in times.items())
 
 
-def test_the_servers_differ_in_model_lanes_and_rows_only():
+def test_the_servers_differ_in_how_they_fork_only():
     chosen = small()
     ours = serving.targets_of(chosen.model, chosen.serve, 3, with_peers=False)
-    sequential, threads = (arguments[0] for _, arguments in ours.values())
-    assert (sequential.decoding.lanes, sequential.decoding.rows, sequential.model.adapter) == (3, 1, "")
-    assert (threads.decoding.lanes, threads.decoding.rows) == (3, 8)
-    assert threads.model.adapter == "pasta"
-    same = dataclasses.replace(sequential, model=threads.model, decoding=threads.decoding)
-    assert same == threads
+    off, eager, admitted = (arguments[0] for _, arguments in ours.values())
+    assert list(ours) == ["off", "eager", "admitted"]
+    assert (off.decoding.lanes, off.decoding.rows, off.request.sequential) == (3, 1, True)
+    assert off.model == eager.model == admitted.model == chosen.serve.threads
+    assert dataclasses.replace(eager, decoding=admitted.decoding) == admitted
+    assert (eager.decoding.forks, admitted.decoding.forks) == ("eager", "admitted")
+    assert dataclasses.replace(off, decoding=eager.decoding, request=eager.request) == eager
+    without = dataclasses.replace(chosen.serve, threads=type(chosen.serve.threads)())
+    assert list(serving.targets_of(chosen.model, without, 3, with_peers=False)) == ["off"]
 
 
 def test_too_few_questions_are_refused(monkeypatch):

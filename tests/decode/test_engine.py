@@ -165,8 +165,9 @@ def test_a_cancelled_lane_leaves_no_trace_in_the_next_answer(engine):
 
 
 def test_a_long_prompt_is_written_between_the_rounds_of_others(monkeypatch):
-    """One chunk at a time while somebody reads; at once if nobody does."""
+    """A few tokens at a time, here one chunk, while somebody reads; at once if nobody does."""
     log = []
+    monkeypatch.setattr(device_loop, "BETWEEN", 16)
     prefill, run = prefilling.prefill, device_loop.run
     monkeypatch.setattr(prefilling, "prefill", lambda *a, **k: log.append("chunk") or prefill(*a, **k))
     monkeypatch.setattr(device_loop, "run", lambda *a, **k: log.append("run") or run(*a, **k))
@@ -204,7 +205,8 @@ def test_an_answer_that_has_ended_waits_for_no_other():
     assert max(item.step for item in items if isinstance(item, Event)) < 8
 
 
-def test_a_prompt_that_is_being_written_can_be_cancelled():
+def test_a_prompt_that_is_being_written_can_be_cancelled(monkeypatch):
+    monkeypatch.setattr(device_loop, "BETWEEN", 16)
     device = loop()
     device.submit(0, ask("x", LONG), 1)
     list(device.round())

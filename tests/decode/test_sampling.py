@@ -107,8 +107,8 @@ def test_min_p_and_the_repetition_penalty_are_those_of_hugging_face(penalty):
     logits = np.random.default_rng(0).normal(0, 3, (1, 50)).astype(np.float32)
     seen = [3, 7, 7, 41]
     expected = process.RepetitionPenaltyLogitsProcessor(penalty)(torch.tensor([seen]), torch.tensor(logits)).numpy()
-    is_seen = np.isin(np.arange(50), seen)[None]
-    np.testing.assert_array_equal(penalize(logits, np.full(1, penalty, np.float32), lambda: is_seen), expected)
+    counts = np.bincount(seen, minlength=50)[None], np.zeros((1, 50), np.int32)
+    np.testing.assert_array_equal(penalize(logits, rules_of(1, repetition_penalty=penalty), lambda: counts), expected)
     kept = np.flatnonzero(np.isfinite(process.MinPLogitsWarper(0.1)(None, torch.tensor(logits)).numpy()))
     rules, number = rules_of(2000, temperature=1.0, min_p=0.1, seed=3), np.arange(2000, dtype=np.int32)
     drawn = draw_jit(np.repeat(logits, 2000, 0), rules, 0 * number, number)
@@ -119,7 +119,7 @@ def test_min_p_and_the_repetition_penalty_are_those_of_hugging_face(penalty):
 def test_tags_are_not_penalised():
     tape = Tape(np.ones((2, 2), bool), token=[5, 20], thread=[0, 0], step=[0, 0], position=[0, 1])
     query = Query(1, 0, 0, "main")
-    penalized_V = penalized(np.full(100, 2, np.float32), tape, query, 2.0, TagIds(20))
+    penalized_V = penalized(np.full(100, 2, np.float32), tape, query, Rules(repetition_penalty=2.0), TagIds(20))
     assert penalized_V[[5, 20, 6]].tolist() == [1, 2, 2]
 
 

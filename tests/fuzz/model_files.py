@@ -17,7 +17,6 @@ from pasta_jax.tokenizers.tokenizer import load_tokenizer
 from pasta_jax.weights import adapter as lora
 from pasta_jax.weights import cache as converted
 from pasta_jax.weights import config_file, huggingface, load
-from pasta_jax.weights.lazy import read_now
 from tests.fuzz.mutations import Mutator
 from tests.fuzz.run import Input
 from tests.fuzz.tokenizer_files import use
@@ -54,9 +53,9 @@ def gguf(folder: Path) -> list[Input]:
         return write_gguf(metadata, tensors)
 
     def read() -> None:
-        tokenizer = load_tokenizer(path)
-        load.convert_gguf(path, tokenizer)
-        use(tokenizer)
+        files = load.open_files(path)
+        files.read(blocks=False, deferred=False)
+        use(files.tokenizer)
 
     return [Input(path, gguf_model(base), read, change) for base in bases]
 
@@ -118,7 +117,7 @@ def safetensors(folder: Path) -> list[Input]:
     cached = folder / "cached.safetensors"
     converted.save(cached, TINY, params)
     reads = {
-        model / "model.safetensors": lambda: read_now(load.read_folder(model)[1]),
+        model / "model.safetensors": lambda: load.open_files(model).read(blocks=False, deferred=False),
         adapter: lambda: lora.load_adapter(adapter.parent, base),
         cached: lambda: converted.load(cached),
     }

@@ -18,7 +18,15 @@ from tests import ROOT
 from tests.toy.test_ablation import talkative
 
 LANES, QUEUE, SLOTS = 4, 12, 256
-DECODING = {"lanes": LANES, "rows": 4, "slots": SLOTS, "widths": "()", "prefill_chunk": 16}
+DECODING = {
+    "lanes": LANES,
+    "rows": 4,
+    "slots": SLOTS,
+    "widths": "()",
+    "packed": "(4,8)",
+    "prefill_chunk": 16,
+    "forks": "eager",
+}
 OPTIONS = {"warm_up": False, "limits.queue": QUEUE, "request.max_tokens": 60, "name": "talkative"}
 
 
@@ -53,7 +61,7 @@ class Server:
         self._ready = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        if not self._ready.wait(180) or not self.lines[-1].startswith("serving "):
+        if not self._ready.wait(600) or not self.lines[-1].startswith("serving "):
             self.__exit__()
             raise AssertionError("the server did not start:\n" + "".join(self.lines))
         found = re.search(r"at http://([\d.]+):(\d+)", self.lines[-1])

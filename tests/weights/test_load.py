@@ -53,7 +53,7 @@ def test_a_gguf_file_and_the_cache_give_the_same_model(kind, tmp_path, monkeypat
     np.testing.assert_array_equal(model.params["embed"][np.array(others)], params["embed"][others])
     assert model.config.vocab == model.tokenizer.model_vocab == len(model.params["embed"])
 
-    monkeypatch.setattr(load, "convert_gguf", None)  # a second start converts nothing
+    monkeypatch.setattr(load.Files, "read", None)  # a second start converts nothing
     again = load_model("", str(path))
     assert again.config == model.config
     jax.tree.map(np.testing.assert_array_equal, again.params, model.params)
@@ -254,7 +254,7 @@ def test_missing_and_mismatched_models_are_refused(tmp_path):
 def test_the_second_start_loads_converted_weights_quickly(monkeypatch):
     monkeypatch.delenv("PASTA_JAX_CACHE")
     load_model("smollm2_135m", "")
-    monkeypatch.setattr(load, "convert_gguf", None)
+    monkeypatch.setattr(load.Files, "read", None)
     began = time.monotonic()
     load_model("smollm2_135m", "")
     assert list((packages.cache_dir() / "converted").glob("SmolLM2*.safetensors"))

@@ -41,6 +41,14 @@ def test_donation_leaves_nothing_dangling():
     del junk
 
 
+def test_arrays_that_were_placed_stay():
+    placed = on_large_pages(tree())
+    again = on_large_pages(placed | {"new": np.ones(3, np.float32)})
+    places = [[leaf.unsafe_buffer_pointer() for leaf in one["b"]] for one in (placed, again)]
+    assert places[0] == places[1]
+    np.testing.assert_array_equal(again["new"], np.ones(3))
+
+
 def test_empty_trees_and_arrays():
     assert on_large_pages({}) == {}
     assert jnp.size(on_large_pages([np.zeros(0)])[0]) == 0

@@ -1,0 +1,67 @@
+"""Log-probabilities of an answer's tokens as OpenAI's API writes them: of its text in reading order, without tags."""
+
+from typing import Any
+
+from pasta_jax.decode.request import Result, Score
+from pasta_jax.tokenizers.tokenizer import Tokenizer
+
+LEAST = -9999.0  # as OpenAI writes what is next to impossible, or forbidden here
+
+Drawn = list[tuple[int, Score]]
+
+
+def drawn(result: Result, tokenizer: Tokenizer, text: str) -> Drawn:
+    """The tokens of an answer's text, which may be cut by a stop text, and their scores."""
+    trace, length, tokens = result.trace, 0, []
+    for at in trace.order().tolist():
+        id, score = int(trace.token[at]), result.scores[at]
+        if score is None or trace.in_topic[at] or tokenizer.tags.is_tag(id):
+            continue
+        length += len(trace.text[at])
+        if length > len(text):
+            break
+        tokens.append((id, score))
+    return tokens
+
+
+def of_chat(tokens: Drawn, tokenizer: Tokenizer, top: int) -> dict[str, Any]:
+    """`logprobs` of a choice of chat completions, with so many alternatives."""
+
+    def entry(id: int, logprob: float) -> dict[str, Any]:
+        piece = _piece(tokenizer, id)
+        about = {"token": piece.decode("utf-8", "replace"), "logprob": max(logprob, LEAST)}
+        return about | {"bytes": list(piece)}
+
+    content = [
+        entry(id, score.own) | {"top_logprobs": [entry(*other) for other in likeliest(score, top)]}
+        for id, score in tokens
+    ]
+    return {"content": content, "refusal": None}
+
+
+def of_text(tokens: Drawn, tokenizer: Tokenizer, top: int) -> dict[str, Any]:
+    """`logprobs` of a choice of completions."""
+    texts = [_piece(tokenizer, id).decode("utf-8", "replace") for id, _ in tokens]
+    offsets = [0]
+    for text in texts:
+        offsets.append(offsets[-1] + len(text))
+    likely = [
+        {_piece(tokenizer, id).decode("utf-8", "replace"): value for id, value in likeliest(score, top)}
+        for _, score in tokens
+    ]
+    return {
+        "tokens": texts,
+        "token_logprobs": [max(score.own, LEAST) for _, score in tokens],
+        "top_logprobs": likely if top else None,
+        "text_offset": offsets[:-1],
+    }
+
+
+def likeliest(score: Score, count: int) -> list[tuple[int, float]]:
+    """The likeliest legal ids."""
+    return [(id, value) for id, value in score.top[:count] if value > LEAST]
+
+
+def _piece(tokenizer: Tokenizer, id: int) -> bytes:
+    tags = tokenizer.tags
+    return tags.piece(id).encode() if tags.is_tag(id) else tokenizer.piece(id)

@@ -1,0 +1,51 @@
+"""The files of deploy/: the dashboard asks for metrics that exist; manifests, image and settings agree."""
+
+import json
+import re
+
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from pasta_jax.decode.engine import Engine
+from pasta_jax.serve.metrics import Metrics
+from pasta_jax.serve.settings import ServeSettings
+from tests import ROOT
+
+DEPLOY = ROOT / "deploy"
+
+
+def samples() -> set[str]:
+    """The names of all samples of a server that has answered once."""
+    metrics = Metrics(Engine(lambda: None, 1, 1))
+    metrics.responses.labels("/", "200").inc()
+    metrics.answers.labels("stop").inc()
+    families = text_string_to_metric_families(metrics.text().decode())
+    return {sample.name for family in families for sample in family.samples}
+
+
+def test_the_dashboard_asks_for_metrics_that_exist():
+    board = json.loads((DEPLOY / "grafana.json").read_text())
+    asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    names = {name for expr in asked for name in re.findall(r"pasta_\w+", expr)}
+    assert len(names) > 12
+    assert names <= samples()
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+
+
+def test_the_manifests_agree_with_the_image_and_the_settings():
+    deployment, service = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
+    image = (DEPLOY / "Dockerfile").read_text()
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert f"USER {pod['securityContext']['runAsUser']}\n" in image
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/cache", "/tmp"}
+    assert "PASTA_JAX_CACHE=/cache" in image
+    port = ServeSettings().port
+    assert container["ports"][0]["containerPort"] == port
+    assert f"EXPOSE {port}\n" in image
+    assert pod["terminationGracePeriodSeconds"] > ServeSettings().limits.drain_s
+    assert f"--config.key_variable={container['env'][0]['name']}" in image
+    assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"]
+    for folder in re.findall(r"^COPY (\w+) \w+$", image, re.MULTILINE):
+        assert (ROOT / folder).is_dir()
