@@ -10,7 +10,7 @@ have chunks. docs/DATA.md describes sources and fields.
 Variants:
 
 sharegpt_structure  all usable ShareGPT pairs by their form alone, no network; under two minutes on two CPU cores, about
-                    5,860 records
+                    5,870 records
 local               your own pairs by their form, for your own model (docs/YOUR_MODEL.md); needs --config.source=FILE,
                     --config.model.path=<the model, whose tokenizer is used>; seconds
 pasta               also later turns and other packaged data, filtered by the form of the answer: what the models in

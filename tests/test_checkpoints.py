@@ -9,9 +9,10 @@ from pasta_jax.files.packages import CHECKPOINTS, checkpoint
 from pasta_jax.lang.structure import PREDICTED
 from pasta_jax.weights import card
 from tests import ROOT
-from tests.helpers.requires import requires_smollm2
+from tests.helpers.requires import requires_qwen, requires_smollm2
 
-MAX_BYTES = 12 * 2**20
+MAX_BYTES = 20 * 2**20
+OWN_ANSWERS = "qwen2_5_coder_1_5b"  # trained on nothing but its base's answers
 
 
 def test_each_has_a_name():
@@ -31,17 +32,23 @@ def test_an_adapter_is_small_and_has_a_card(name):
     assert sum(path.stat().st_size for path in folder.iterdir()) < MAX_BYTES
     text = (folder / "README.md").read_text()
     assert text == card.text(card.read(folder))
-    for part in ("license: other", "no license is stated", "## Training", "## Figures", "## Limits"):
+    terms = ("license: apache-2.0",) if name == OWN_ANSWERS else ("license: other", "no license is stated")
+    for part in (*terms, "## Training", "## Figures", "## Limits"):
         assert part in text
     assert "/tmp" not in text
     assert '"/' not in text  # a path of the machine that trained it
 
 
-@requires_smollm2
-@pytest.mark.parametrize("name", CHECKPOINTS)
-def test_an_adapter_belongs_to_the_packaged_base(name):
+@pytest.mark.parametrize(
+    ("base", "name"),
+    [
+        *(pytest.param("smollm2_135m", name, marks=requires_smollm2) for name in ("baseline_sft", "pasta")),
+        pytest.param(OWN_ANSWERS, OWN_ANSWERS, marks=requires_qwen),
+    ],
+)
+def test_an_adapter_belongs_to_the_packaged_base(base, name):
     """Loading refuses an adapter whose base has other weights or another tokenizer."""
-    model = pasta.load_model("smollm2_135m", name)
+    model = pasta.load_model(base, name)
     assert model.positions == (None if name == "baseline_sft" else PREDICTED)
     assert (model.defaults.temperature, model.defaults.max_topic_words) == (0.6, 3)
     assert model.defaults.distinct_topics

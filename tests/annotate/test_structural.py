@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pasta_jax.annotate import cues
 from pasta_jax.annotate.outline import outline
 from pasta_jax.annotate.structural import annotate
 from pasta_jax.lang.clock import clock
@@ -165,3 +166,19 @@ def test_code_stays_whole():
     text += "2. With a comprehension, which is shorter and a little faster too:\n```python\ny = [a for a in x]\n```"
     parts = program("Show both.", text).parts
     assert [part.text.count("```") for part in parts if isinstance(part, Chunk)] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "known", "topic"),
+    [
+        ("**A dark room**: Heavy curtains keep street lamps out.", "", "dark room"),
+        ("Plan your training schedule carefully and stick to it.", "a first marathon", "Plan training schedule"),
+        ("Listen to your body and take breaks when needed.", "", "Listen body"),
+        ("Use a strong password that includes capital letters.", "protecting a password", "strong password"),
+        ("Keep your diary in a safe place.", "keep a diary", "Keep diary safe"),
+        ("Practise every day in the park.", "practise every day", "park"),  # what `known` lacks
+    ],
+)
+def test_a_topic_is_the_first_words_with_content(text, known, topic):
+    """Main writes it before it knows the chunk: it can predict how the item would begin, not what follows."""
+    assert cues.topic(text, known) == topic
