@@ -3,11 +3,11 @@ r"""Answer a prompt with a model.
     python -m launch.decode "Give three tips for staying healthy."
 
 Variants: pasta (SmolLM2-135M-Instruct with the adapter of checkpoints/ that forks, or with another one named with
---config.model.adapter); qwen (Qwen2.5-Coder-1.5B-Instruct with its adapter; setup.sh --qwen); smollm2_135m (without an adapter); gemma3_270m (base model: continues the text, no chat);
-qwen2_5_coder_1_5b (Qwen2.5-Coder-1.5B-Instruct in 4 bits; setup.sh --qwen); gemma_2b and gemma_7b (no package ships the
-weights: add --config.model.path=<GGUF file or Hugging Face folder>); local (any model of docs/MODELS.md at such a path,
-or the folder of a training run); toy (the model of configs/sft.py:toy in
-runs/toy, with an example question). On two CPU cores SmolLM2 starts in about 4 s and writes about 100 tokens a second.
+--config.model.adapter); qwen (Qwen2.5-Coder-1.5B-Instruct in 4 bits with its adapter; setup.sh --qwen); smollm2_135m
+and qwen2_5_coder_1_5b (without an adapter); gemma3_270m (base model: continues the text, no chat); gemma_2b and
+gemma_7b (no package ships the weights: add --config.model.path=<GGUF file or Hugging Face folder>); local (any model
+of docs/MODELS.md at such a path, or the folder of a training run); toy (the model of configs/sft.py:toy in runs/toy,
+with an example question). On two CPU cores SmolLM2 starts in about 4 s and writes about 100 tokens a second.
 
 The toy answers only questions of its own form: a line for each walk with a ring (birds, boats, colours, dances,
 fabrics, fish, fruits, games), its first word and the number of words, and perhaps a last line that requests the ends:

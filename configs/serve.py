@@ -4,9 +4,10 @@ r"""Serve a model over HTTP: OpenAI's API, a page to chat with at /, metrics.
     curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \
         -d '{"messages": [{"role": "user", "content": "List five fruits."}]}'
 
-Variants: pasta (SmolLM2 with the adapter that forks), smollm2_135m and qwen2_5_coder_1_5b (sequential), local (any
-model of docs/MODELS.md at --config.model.path, perhaps with --config.model.adapter). Starting takes about 10 s on two
-CPU cores, the first time minutes longer, to compile. docs/SERVING.md describes the API, its limits and its metrics.
+Variants: pasta and qwen (SmolLM2 and Qwen 1.5B with the adapters that fork), smollm2_135m and qwen2_5_coder_1_5b
+(sequential), local (any model of docs/MODELS.md at --config.model.path, perhaps with --config.model.adapter).
+Starting takes about 10 s on two CPU cores, the first time minutes longer, to compile. docs/SERVING.md describes the
+API, its limits and its metrics.
 
 A server listens on loopback. To serve a network, set --config.host=0.0.0.0 and require a key:
 
@@ -23,6 +24,12 @@ from pasta_jax.weights.settings import ModelSource
 def pasta() -> ServeSettings:
     """SmolLM2 with the adapter that forks; see its card in checkpoints/."""
     return ServeSettings(ModelSource("smollm2_135m", adapter="pasta"), name="smollm2_135m_pasta")
+
+
+def qwen() -> ServeSettings:
+    """Qwen2.5-Coder-1.5B in 4 bits with the adapter that forks; setup.sh --qwen."""
+    source = ModelSource("qwen2_5_coder_1_5b", adapter="qwen2_5_coder_1_5b")
+    return ServeSettings(source, name="qwen2_5_coder_1_5b_pasta")
 
 
 def smollm2_135m() -> ServeSettings:
