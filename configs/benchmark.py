@@ -9,6 +9,7 @@
     python -m launch.benchmark load --config=configs/benchmark.py:smollm2_135m [--peers]
     python -m launch.benchmark forks --config=configs/benchmark.py:smollm2_135m
     python -m launch.benchmark fill --config=configs/benchmark.py:smollm2_135m
+    python -m launch.benchmark drafts --config=configs/benchmark.py:smollm2_135m --config.drafts.traces=FOLDER
     python -m launch.benchmark profile --config=configs/benchmark.py:smollm2_135m
 
 The last line of each is one JSON object. `decode` takes about two minutes on two CPU cores, four to five with --peers
@@ -25,7 +26,9 @@ float32 and as packaged; 1, 2, 4 and 8 clients stream answers to the same questi
 random times, so many a second (Poisson), and prints first token, answer time and the tokens of answers in time. `forks`
 compares the three ways in one process, without HTTP.
 `fill` reads the fields of a schema out of texts with 4, 8, 16 and 32 facts: forked, as one JSON text under the same
-automaton, and with a request for each field. `profile` prints where the time of a step goes (products, attention,
+automaton, and with a request for each field. `drafts` decodes recorded answers on paper (traces of launch.decode in a
+folder) with drafts of which a quarter, half, 0.6 or all are right, and prints the steps and the time that they save, by
+the milliseconds that a step of so many rows takes. `profile` prints where the time of a step goes (products, attention,
 writes, sampling, …) and that of an answer, between theoretical and realised speedup; it writes pictures, and traces for
 ui.perfetto.dev, to --config.profile.folder. It has read the profiler's events on CPUs only.
 

@@ -10,7 +10,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.progress import show
 from pasta_jax.runs.settings import changed
 
-NAMES = ("decode", "prefill", "interpreter", "train", "sampling", "serve", "load", "forks", "fill", "profile")
+NAMES = ("decode", "prefill", "interpreter", "train", "sampling", "serve", "load", "forks", "fill", "drafts", "profile")
 
 PEERS = flags.DEFINE_bool(
     "peers",
@@ -54,6 +54,8 @@ def main(settings: BenchmarkSettings, name: str) -> None:
             report = forks.measure(settings)
         case "fill":
             report = fill.measure(settings)
+        case "drafts":
+            report = benchmark.draft(settings)
         case "profile":
             report = profile.profile(settings)
             show(profile.table(report))

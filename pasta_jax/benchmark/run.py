@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from pasta_jax.benchmark import peer_training, peers, programs, steps
+from pasta_jax.benchmark import drafts, peer_training, peers, programs, steps
 from pasta_jax.benchmark.settings import BenchmarkSettings
 from pasta_jax.benchmark.steps import Runner
 from pasta_jax.data.pairs import Pair
@@ -144,6 +144,21 @@ def interpreter(settings: BenchmarkSettings) -> Report:
         "fork_ms": round(steps.difference(events, "fork", "plain"), 2),
         "join_ms": round(steps.difference(events, "join", "plain"), 2),
         "host_overhead_ms": round(steps.difference(events, "in many calls", "in one call"), 2),
+    }
+
+
+def draft(settings: BenchmarkSettings) -> Report:
+    """What drafts would gain on recorded answers, by the share of them that is right."""
+    config = settings.drafts
+    if len(config.widths) != len(config.ms) or list(config.widths) != sorted(config.widths):
+        raise PastaError("config.drafts.ms: state the milliseconds of each of config.drafts.widths, which ascend")
+    answers, ms = drafts.read_answers(Path(config.traces)), dict(zip(config.widths, config.ms, strict=True))
+    return {
+        "benchmark": "drafts",
+        "answers": len(answers),
+        "rows": config.rows,
+        "ms_per_step": ms,
+        "gains": drafts.gains(answers, ms, config.rows, config.most, config.shares),
     }
 
 

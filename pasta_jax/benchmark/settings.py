@@ -137,6 +137,19 @@ class FillBenchmark:
 
 
 @dataclasses.dataclass(frozen=True)
+class DraftBenchmark:
+    """Recorded answers on paper, with drafts of which a share is right. No model is loaded."""
+
+    traces: str = "runs/drafts"  # folder of traces, by launch.decode --trace
+    rows: Threads = 8  # of a step, drafts included
+    widths: Widths = (1, 2, 4, 8)  # rows whose steps take `ms`; others are interpolated
+    # As the benchmark `decode` prints them: of SmolLM2 in 4 bits (docs/results/decoding.md).
+    ms: Annotated[tuple[AboveZero, ...], Meta(min_length=1, max_length=16)] = (6.4, 6.9, 9.3, 16.4)
+    most: Widths = (1, 2, 3, 4, 6)  # drafts in a step
+    shares: Annotated[tuple[Annotated[float, Meta(ge=0, le=1)], ...], Meta(min_length=1)] = (0.25, 0.5, 0.6, 1.0)
+
+
+@dataclasses.dataclass(frozen=True)
 class ProfileBenchmark:
     """Where time goes; steps and programs are those of the other benchmarks."""
 
@@ -160,4 +173,5 @@ class BenchmarkSettings:
     forks: ForksBenchmark = ForksBenchmark()
     interpreter: InterpreterBenchmark = InterpreterBenchmark()
     fill: FillBenchmark = FillBenchmark()
+    drafts: DraftBenchmark = DraftBenchmark()
     profile: ProfileBenchmark = ProfileBenchmark()

@@ -52,7 +52,7 @@ class DeviceLoop:
         self._prefill: Prefill | None = None  # of the prompt that is being written
         self._prefilled = 0  # chunks of it
         self._snapshot: Snapshot | None = None
-        self._state = new_state(model, lanes, slots, topics=spec.topics is not None)
+        self._state = new_state(model, lanes, slots, topics=spec.topics is not None, draft_rows=spec.draft_rows)
         if spec.guests is not None:
             words = pieces(model.tokenizer, model.config.vocab)
             guests = no_guests(lanes, max_threads(slots), spec.guests, words)

@@ -20,10 +20,12 @@ from pasta_jax.lang.structure import PREDICTED, Positions
 from pasta_jax.models.kernels.pool_tpu import TILE
 from pasta_jax.models.parameters import Params, is_stacked
 from pasta_jax.models.sharding import mesh_of
+from pasta_jax.tokenizers.tokenizer import Tokenizer
 from pasta_jax.weights.model import Model
 
 PREFIXES = (128, 192, 256, 384, *(512 << n for n in range(16)))  # runs of slots that attention may read
 STOP_STEPS = 16  # most steps that an answer with stop texts is decoded beyond one
+DRAFT_ROWS = 4  # rows of a step that are nearly free: with more, lookups gain no time
 MOST_SLOTS = 1 << 16  # of a request with guests, whose slots the model's context doesn't limit
 POOL = 256  # fewest slots of a pool; each next size is twice as large
 PREFILL_CHUNK = {"cpu": 64}  # tokens of a prompt computed at once, by platform
@@ -135,9 +137,12 @@ def loop_spec(
     if guests is not None and mesh_of(model.params) is not None:
         raise PastaError(f"{model.name}: fields are decoded on one device only; load the model without a mesh")
     require_rows(config, sequential)
-    rows = 1 if sequential else config.rows
+    draft_rows = DRAFT_ROWS if config.draft == "lookup" else 0
+    rows = max(1 if sequential else config.rows, draft_rows)
     tokenizer, most = model.tokenizer, config.lanes * rows
     priced = config.forks == "admitted" and not sequential
+    if priced and draft_rows:
+        raise PastaError("config.decoding.draft=lookup: not with admitted forks; set config.decoding.forks=eager")
     if priced and config.lanes > 1:
         if not config.packed:
             raise PastaError(
@@ -160,7 +165,15 @@ def loop_spec(
         guests=guests,
         extras=extras,
         priced=priced,
+        draft_rows=draft_rows,
+        digits=digits_of(tokenizer) if draft_rows else (),
     )
+
+
+def digits_of(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The ids of "0" to "9"; none if one of them is no token."""
+    ids = [tokenizer.encode(str(digit)) for digit in range(10)]
+    return tuple(id for [id] in ids) if all(len(one) == 1 for one in ids) else ()
 
 
 def _platform(params: Params) -> str:

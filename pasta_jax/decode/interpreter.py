@@ -18,11 +18,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from pasta_jax.decode.drafts import keep, propose, with_drafts, with_promise
 from pasta_jax.decode.extras import keep_scores
 from pasta_jax.decode.grammar import topic_after
 from pasta_jax.decode.guests import Guests, follow
 from pasta_jax.decode.next_token import next_token
-from pasta_jax.decode.rows import Rows, feeding, open_chunk, pick_rows, see_pool, spec_pool, write_rows
+from pasta_jax.decode.rows import Rows, end_of, feeding, open_chunk, pick_rows, see_pool, spec_pool, write_rows
 from pasta_jax.decode.state import BUDGET, DONE, ENDED, LENGTH, LIVE, OPEN, OWN, STOP, DecodeState, LoopSpec, Threads
 from pasta_jax.decode.topics import read_topic
 from pasta_jax.lang.structure import resume_position
@@ -49,6 +50,7 @@ def forced(
     """The script's tokens [B, R] in place of sampled ones, and whether the interpreter closed the row's full chunk."""
     safe = jnp.minimum(rows.thread, threads.count.shape[1] - 1)
     at = jnp.take_along_axis(script.start + threads.count, safe, axis=1)
+    at = at if rows.ahead is None else at + rows.ahead
     scripted = jnp.take_along_axis(script.tokens, jnp.clip(at, 0, script.tokens.shape[1] - 1), axis=1)
     return jnp.where(scripted >= 0, scripted, token), full & (scripted < 0)
 
@@ -68,6 +70,7 @@ def advance(
     resumed = resume_position(rows.position, tags.tens(rows.token), spec.positions)
     safe = jnp.minimum(rows.thread, threads.count.shape[1] - 1)
     count = jnp.take_along_axis(threads.count, safe, axis=1)
+    count = count if rows.ahead is None else count + rows.ahead
     closed = jnp.take_along_axis(threads.closed, safe, axis=1)
     closed = jnp.where(ends, jnp.where(closed_full, BUDGET, OWN), closed)
     guests = state.guests
@@ -131,12 +134,14 @@ def step(
         state = open_chunk(state, opens_B, spec)
     with jax.named_scope("pick"):
         rows = pick_rows(state, feeds_BxM, spec, width=spec.rows if spec.packed else size)
+        rows = rows if state.drafts is None else with_drafts(state, rows, spec)
         packed = Packed.of(rows.active, size) if spec.packed and size < rows.active.size else None
     with jax.named_scope("write"):
         pool = write_rows(state.pool, rows, state.step)
     with jax.named_scope("model"):
         # Inactive rows see nothing, and no row sees them.
-        see = spec_pool(pool, rows) if spec.kernel else see_pool(pool, rows.place) & rows.active[:, :, None]
+        see = spec_pool(pool, rows) if spec.kernel else see_pool(pool, rows.place, end_of(pool, rows))
+        see = see if spec.kernel else see & rows.active[:, :, None]
         fill = jnp.max(jnp.where(runs_B, pool.fill, 0))
         cache = Cache(pool.kv, rows.slot, prefixes=spec.prefixes, fill=fill, packed=packed)
         x_BxRxE, kv = trunk(params, config, rows.token, rows.position, see, pool.position, cache)
@@ -156,20 +161,28 @@ def step(
         state = dataclasses.replace(state, topic=topic_B, topics=topics)
         # If rows are packed, `x` holds those: [1, C, E].
         logits_NxV = logits(params, config, x_BxRxE).reshape(x_BxRxE.shape[0] * x_BxRxE.shape[1], -1)
-        token_BxR, full_BxR, scores = next_token(state, spec, logits_NxV, rows.slot, packed)
+        drafted = state if state.drafts is None else with_promise(state, rows, spec)
+        has_drafts = None if state.drafts is None else rows
+        token_BxR, full_BxR, scores = next_token(drafted, spec, logits_NxV, rows.slot, packed, has_drafts)
         if scores is not None:
             at = jnp.arange(state.lanes)[:, None], rows.slot
             state = dataclasses.replace(state, extras=keep_scores(state.extras, at, scores))
         if script is not None:
             token_BxR, full_BxR = forced(script, state.threads, rows, token_BxR, full_BxR)
     with jax.named_scope("advance"):
-        return advance(state, rows, token_BxR, full_BxR, spec)
+        if state.drafts is not None:
+            state, rows = keep(state, drafted, rows, token_BxR, spec)
+        state = advance(state, rows, token_BxR, full_BxR, spec)
+    with jax.named_scope("draft"):
+        return state if state.drafts is None else dataclasses.replace(state, drafts=propose(state, spec))
 
 
 @jax.named_scope("count_rows")
 def rows_needed(state: DecodeState, spec: LoopSpec) -> jax.Array:
     """Rows of the next step: of all lanes if rows are packed, else of the lane with the most."""
     rows_B = jnp.sum(feeding(state, spec)[0], axis=1)
+    if state.drafts is not None:
+        rows_B = rows_B + jnp.where(rows_B > 0, state.drafts.count, 0)
     return jnp.sum(rows_B) if spec.packed else jnp.max(rows_B)
 
 

@@ -33,6 +33,7 @@ class Snapshot:
     closed: np.ndarray
     spawned: np.ndarray
     scores: Scores | None
+    drafts: tuple[np.ndarray, np.ndarray] | None  # fed and kept
 
     @staticmethod
     def of(state: DecodeState, scored: bool = False) -> "Snapshot":
@@ -42,7 +43,8 @@ class Snapshot:
         tokens = (pool.token, pool.chunk, pool.step, pool.position)
         threads = (state.threads.token, state.threads.closed)
         scores = state.extras.scores if scored else None
-        return Snapshot(*jax.device_get((*lanes, *tokens, *threads, state.spawned, scores)))
+        drafts = state.drafts and (state.drafts.fed, state.drafts.kept)
+        return Snapshot(*jax.device_get((*lanes, *tokens, *threads, state.spawned, scores, drafts)))
 
 
 @dataclasses.dataclass
@@ -129,6 +131,7 @@ class LaneLog:
             steps=int(snapshot.steps[lane]),
             rounds=tuple(self.rounds.items()),
         )
+        fed, kept = (int(field[lane]) for field in snapshot.drafts) if snapshot.drafts else (0, 0)
         return Result(
             request=self.number,
             text=trace.program().strip(),
@@ -138,6 +141,8 @@ class LaneLog:
             guests=tuple(written),
             given=request.given,
             scores=self._scores(snapshot, lane, trace) if request.scored and not request.guests else (),
+            drafts_fed=fed,
+            drafts_kept=kept,
         )
 
     def _scores(self, snapshot: Snapshot, lane: int, trace: Trace) -> tuple[Score | None, ...]:

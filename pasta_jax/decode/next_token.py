@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from pasta_jax.decode.extras import Scores, biased, scores_of
 from pasta_jax.decode.grammar import allow, states
 from pasta_jax.decode.guests import allowed
-from pasta_jax.decode.rows import see_pool
+from pasta_jax.decode.rows import Rows, end_of, see_pool
 from pasta_jax.decode.sampling import FORBIDDEN, draw, penalize
 from pasta_jax.decode.state import DecodeState, LoopSpec
 from pasta_jax.decode.topics import completing, text_kinds
@@ -17,11 +17,16 @@ from pasta_jax.models.ragged import Packed
 
 
 def next_token(
-    state: DecodeState, spec: LoopSpec, logits_NxV: jax.Array, slot_BxR: jax.Array, packed: Packed | None = None
+    state: DecodeState,
+    spec: LoopSpec,
+    logits_NxV: jax.Array,
+    slot_BxR: jax.Array,
+    packed: Packed | None = None,
+    rows: Rows | None = None,
 ) -> tuple[jax.Array, jax.Array, Scores | None]:
     """The token after those in these slots, which their threads fed last, int32 [B, R]; whether it had to end a full
     chunk, bool [B, R]; and its scores, if the state keeps any. Slots out of range get any token. The logits are of all
-    rows, or of the packed ones."""
+    rows, or of the packed ones. `rows` are those of a step that may have drafts, else None."""
 
     def of_lane(field_B: jax.Array) -> jax.Array:
         return jnp.repeat(field_B, slot_BxR.shape[1], axis=0) if packed is None else packed.of_lane(field_B)
@@ -33,15 +38,17 @@ def next_token(
         """int32 [N, V] each: how often ids, apart from tags, are visible from these slots, and of the answer."""
         pool = state.pool
         columns = (jnp.take_along_axis(field, slot_BxR, axis=1) for field in (pool.chunk, pool.epoch, pool.main))
-        seen_NxS = flat(see_pool(pool, Place(*columns))) & of_lane(~spec.tags.is_tag(pool.token))
+        seen_NxS = flat(see_pool(pool, Place(*columns), end_BxR)) & of_lane(~spec.tags.is_tag(pool.token))
         written_NxS = seen_NxS & of_lane(pool.step > 0)
         none_V = jnp.zeros(logits_NxV.shape[1], jnp.int32)
         count = jax.vmap(lambda ids_S, counts_S: none_V.at[ids_S].add(counts_S))
         return count(of_lane(pool.token), seen_NxS), count(of_lane(pool.token), written_NxS)
 
+    end_BxR = None if rows is None else end_of(state.pool, rows)
     slot_BxR = jnp.minimum(slot_BxR, state.pool.slots - 1)
     thread_BxR = jnp.take_along_axis(state.pool.chunk, slot_BxR, axis=1)
     number_BxR = jnp.take_along_axis(state.threads.count, thread_BxR, axis=1)
+    number_BxR = number_BxR if rows is None else number_BxR + rows.ahead
     full_BxR = (thread_BxR != 0) & (number_BxR >= state.request.rules.max_chunk_tokens[:, None])
     request_N, thread_N = jax.tree.map(of_lane, state.request), flat(thread_BxR)
     rules_N, in_main_N = request_N.rules, thread_N == 0
@@ -54,11 +61,18 @@ def next_token(
     logits_NxV = penalize(logits_NxV, rules_N, counts)
     if state.extras is not None:
         logits_NxV = biased(state.extras, logits_NxV, of_lane(jnp.arange(state.lanes)))
-    state_N = states(in_main_N, of_lane(state.topic), flat(full_BxR), rules_N.max_topic_tokens)
+    topic_N = of_lane(state.topic)
+    if rows is not None:
+        # Of the drafts, only one that is [PROMISE] begins a topic, and what feeds before it is in none.
+        in_topic_BxR = (rows.token == spec.tags.promise) | (state.drafts.count == 0)[:, None]
+        topic_N = jnp.where(flat(in_topic_BxR), topic_N, -1)
+    state_N = states(in_main_N, topic_N, flat(full_BxR), rules_N.max_topic_tokens)
     text_N = None if spec.topics is None else of_lane(text_kinds(state))
     logits_NxV = allow(logits_NxV, spec, state_N, request_N.tags_allowed, rules_N, text_N)
     if spec.topics is not None:
         repeats_NxV = of_lane(completing(state, logits_NxV.shape[1], spec)) & in_main_N[:, None]
+        if rows is not None:
+            repeats_NxV &= (topic_N >= 0)[:, None]
         logits_NxV = jnp.where(repeats_NxV, FORBIDDEN, logits_NxV)
     if state.guests is not None:
         lane_N, values_NxV = of_lane(jnp.arange(state.lanes)), logits_NxV

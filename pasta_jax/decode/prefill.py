@@ -134,6 +134,8 @@ def start(
 @functools.partial(jax.jit, donate_argnames="state")
 def admit(state: DecodeState, lane: jax.Array, request: RequestFields) -> DecodeState:
     """Empty the lane and store the request's parameters, which are scalars here."""
+    if state.drafts is not None:
+        state = dataclasses.replace(state, drafts=put(state.drafts, (lane,), count=0, fed=0, kept=0))
     return dataclasses.replace(
         put(state, (lane,), live=False, finish=RUNNING, step=0, spawned=0, topic=-1, highest=-1),
         pool=put(state.pool, (lane,), fill=0),

@@ -110,3 +110,5 @@ class Result:
     guests: tuple[Written, ...] = ()
     given: int = 0  # tokens of its prompt and, but for the last of each, of its guests' own
     scores: tuple[Score | None, ...] = ()  # of the trace's tokens, if they were asked for; None: [ASYNC], not drawn
+    drafts_fed: int = 0  # guesses of next tokens (drafts.py), and those of them that threads sampled
+    drafts_kept: int = 0

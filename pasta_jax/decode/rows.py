@@ -23,6 +23,8 @@ class Rows:
     main: jax.Array  # int32 [B, R]
     epoch: jax.Array  # int32 [B, R]
     slot: jax.Array  # int32 [B, R]; S (out of range) in inactive rows
+    # int32 [B, R]: tokens that the thread feeds before this one in the same step: 0 but for drafts. None: no drafts.
+    ahead: jax.Array | None = None
 
     @property
     def place(self) -> Place:
@@ -139,9 +141,17 @@ def write_rows(pool: Pool, rows: Rows, step_B: jax.Array) -> Pool:
     return dataclasses.replace(pool, fill=pool.fill + jnp.sum(rows.active, axis=1))
 
 
-def see_pool(pool: Pool, place: Place) -> jax.Array:
-    """bool [B, R, S]: which written slots the tokens at these places [B, R] may attend to."""
-    present = (jnp.arange(pool.slots)[None, :] < pool.fill[:, None])[:, None, :]
+def end_of(pool: Pool, rows: Rows) -> jax.Array | None:
+    """int32 [B, R]: no row sees this slot or a later one. Drafts come last, and a row sees only those before it."""
+    if rows.ahead is None:
+        return None
+    return pool.fill[:, None] - jnp.max(rows.ahead, axis=1, keepdims=True) + rows.ahead
+
+
+def see_pool(pool: Pool, place: Place, end_BxR: jax.Array | None = None) -> jax.Array:
+    """bool [B, R, S]: which written slots the tokens at these places [B, R] may attend to; before `end`, if given."""
+    slot_1xS, fill_Bx1 = jnp.arange(pool.slots)[None, :], pool.fill[:, None]
+    present = (slot_1xS < fill_Bx1)[:, None, :] if end_BxR is None else slot_1xS[None] < end_BxR[:, :, None]
     return visible(present, place.queries(), pool.place.keys())
 
 
@@ -157,4 +167,5 @@ def spec_pool(pool: Pool, rows: Rows) -> PoolSpec:
         begin=jnp.zeros_like(pool.fill),
         end=jnp.where(jnp.any(rows.active, axis=1), pool.fill, 0),
         lowest=jnp.min(jnp.where(rows.active, rows.position, EVERYTHING), axis=1),
+        row_end=end_of(pool, rows),
     )

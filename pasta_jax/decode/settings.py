@@ -7,6 +7,7 @@ from pasta_jax.files.validated import Lanes, Positive, SlotsOrNone, Threads, Wid
 from pasta_jax.weights.rules import Given
 
 PrefillChunk = Literal[0, 16, 32, 64, 128, 256, 512]  # prefill.py::PREFILL_CHUNKS
+Draft = Literal["off", "lookup"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +26,8 @@ class DecodeConfig:
     # When chunks begin. eager: once a row of their lane is free; admitted: once a step of all lanes has room for them.
     # It has as many rows as pay on this machine (measured at the first start), the greatest of `packed` at most.
     forks: Literal["eager", "admitted"] = "eager"
+    # Guesses of next tokens in free rows (decode/drafts.py). They change no token of an answer that is not cut off.
+    draft: Draft = "off"
     kernel: bool = True  # on a TPU, attention by our own kernel, which reads only slots in use; False: by XLA
 
 

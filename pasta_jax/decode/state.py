@@ -83,6 +83,8 @@ class LoopSpec:
     guests: Room | None = None  # None: no request has guests (guests.py)
     extras: bool = False  # requests may have biases and log-probabilities (extras.py)
     priced: bool = False  # chunks begin when a step has room for them (admission.py)
+    draft_rows: int = 0  # most rows of a step with drafts (drafts.py); 0: no drafts
+    digits: tuple[int, ...] = ()  # ids of "0" to "9", for drafts
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -131,6 +133,18 @@ class Topics:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+class Drafts:
+    """What the lanes' next step feeds besides what their threads have sampled (drafts.py)."""
+
+    thread: jax.Array  # int32 [B]: the thread that may go on like this
+    token: jax.Array  # int32 [B, K]
+    count: jax.Array  # int32 [B]: tokens of it that are fed
+    fed: jax.Array  # int32 [B]: drafts fed so far
+    kept: jax.Array  # int32 [B]: those of them that the thread sampled
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class DecodeState:
     """What the loop carries. A lane that is not live feeds nothing and does not change."""
 
@@ -149,6 +163,7 @@ class DecodeState:
     guests: Guests | None = None  # None: no lane has any
     extras: Extras | None = None  # None: no request asks for any
     prices: jax.Array | None = None  # float32, of LoopSpec.sizes: milliseconds of a step (admission.py); None: eager
+    drafts: Drafts | None = None  # None: none are fed
 
     @property
     def lanes(self) -> int:
@@ -161,10 +176,12 @@ def max_threads(slots: int) -> int:
     return 1 + slots // 3
 
 
-def new_state(model: Model, lanes: int, slots: int, keep_hidden: bool = False, topics: bool = False) -> DecodeState:
+def new_state(
+    model: Model, lanes: int, slots: int, keep_hidden: bool = False, topics: bool = False, draft_rows: int = 0
+) -> DecodeState:
     """A state for a model, on its devices, without a live lane."""
     sizes = model.config, lanes, slots, model.dtype, is_stacked(model.params)
-    return create_on_mesh_of(model.params, empty_state, *sizes, keep_hidden, topics)
+    return create_on_mesh_of(model.params, empty_state, *sizes, keep_hidden, topics, draft_rows)
 
 
 def empty_state(
@@ -175,6 +192,7 @@ def empty_state(
     stacked: bool,
     keep_hidden: bool = False,
     topics: bool = False,
+    draft_rows: int = 0,
 ) -> DecodeState:
     """A state without a live lane."""
 
@@ -209,4 +227,13 @@ def empty_state(
         highest=full(lanes, -1),
         prompted=full((lanes, config.embed), 0, dtype),
         hidden=full((lanes, slots, config.embed), 0, dtype) if keep_hidden else None,
+        drafts=Drafts(
+            thread=full(lanes, 0),
+            token=full((lanes, draft_rows - 1), 0),
+            count=full(lanes, 0),
+            fed=full(lanes, 0),
+            kept=full(lanes, 0),
+        )
+        if draft_rows
+        else None,
     )

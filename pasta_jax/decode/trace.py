@@ -136,7 +136,8 @@ class Trace:
         """Steps the answer takes with unlimited rows, by lang/clock.py.
 
         If the request ran out of tokens, only fed tokens count: those of an unfinished chunk (the closing tag that
-        completes its block costs no step), and those of an unclosed promise as main tokens. It never exceeds `steps`.
+        completes its block costs no step), and those of an unclosed promise as main tokens. It never exceeds `steps`
+        unless drafts were kept.
         """
         return clock(self._whole_ids(), self.tags, 0).critical_path
 
@@ -152,7 +153,8 @@ class Trace:
     @property
     def widest(self) -> int:
         """The largest number of threads that fed in one step."""
-        return int(np.bincount(self.step).max()) if len(self.step) else 0
+        running = np.unique([self.step, self.thread], axis=1)  # with drafts, a thread feeds several tokens in a step
+        return int(np.bincount(running[0]).max()) if len(self.step) else 0
 
     def program(self) -> Program:
         """The response as a program, equal to what Program.from_ids parses from the linear ids."""

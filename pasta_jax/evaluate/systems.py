@@ -82,6 +82,8 @@ class Task:
             "rows": self.config.rows,
             "slots": self.config.slots,
         }
+        if self.config.draft != "off":  # which changes steps
+            about["draft"] = self.config.draft
         if self.is_rival:
             about |= {f"skeleton.{name}": value for name, value in vars(self.options).items()}
             about["skeleton.wording"] = fingerprints.of_texts([WORDING])

@@ -51,6 +51,7 @@ class PoolSpec:
     begin: jax.Array  # int32 [B]: no row sees a slot before this one
     end: jax.Array  # int32 [B]: nor this one and later ones; 0 in a lane without rows
     lowest: jax.Array  # int32 [B]: the least position of a row in use
+    row_end: jax.Array | None = None  # int32 [B, R]: an `end` of each row; None: the lane's
 
     def within(self, window: int) -> "PoolSpec":
         """The same mask with another window."""

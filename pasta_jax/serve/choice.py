@@ -114,10 +114,13 @@ def usage(choices: Sequence[Choice]) -> dict[str, Any]:
     prompt = results[0].given or len(traces[0].prompt_ids)
     written = [sum(len(guest.ids) for guest in result.guests) for result in results]
     completion = sum(own or len(trace.token) for own, trace in zip(written, traces, strict=True))
+    fed, kept = (sum(getattr(result, name) for result in results) for name in ("drafts_fed", "drafts_kept"))
+    drafts = {"accepted_prediction_tokens": kept, "rejected_prediction_tokens": fed - kept}
     return {
         "prompt_tokens": prompt,
         "prompt_tokens_details": {"cached_tokens": results[0].copied},
         "completion_tokens": completion,
+        **({"completion_tokens_details": drafts} if fed else {}),
         "total_tokens": prompt + completion,
         "steps": sum(trace.steps for trace in traces),
         "critical_path": sum(trace.critical_path for trace in traces),

@@ -155,12 +155,15 @@ def shapes_of(settings: CompileSettings, preset: str, mesh: Mesh) -> Shapes:
     params = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.bfloat16), jax.eval_shape(init, jax.random.key(0))
     )
-    state = functools.partial(empty_state, config, settings.lanes, settings.slots, jnp.bfloat16, stacked=True)
     params = tpu.placed(params, mesh)
     # What a compiled loop needs of a tokenizer.
-    vocabulary = SimpleNamespace(tags=TagIds(config.vocab - NUM_TAGS), stop_ids=(1,), vocab_size=config.vocab)
-    decoding = DecodeConfig(settings.lanes, settings.rows, settings.slots)
+    vocabulary = SimpleNamespace(
+        tags=TagIds(config.vocab - NUM_TAGS), stop_ids=(1,), vocab_size=config.vocab, encode=str.encode
+    )
+    decoding = DecodeConfig(settings.lanes, settings.rows, settings.slots, draft=settings.draft)
     spec = loop_spec(Model(preset, config, params, vocabulary), decoding, settings.slots, False)
+    sizes = settings.lanes, settings.slots, jnp.bfloat16
+    state = functools.partial(empty_state, config, *sizes, stacked=True, draft_rows=spec.draft_rows)
     return Shapes(config, params, tpu.placed(jax.eval_shape(state), mesh), spec)
 
 

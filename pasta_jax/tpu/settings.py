@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from pasta_jax.decode.settings import Draft
 from pasta_jax.files.validated import Lanes, Length, Positive, Rows, Slots, Threads
 
 Name = Literal["run", "prefill", "sft", "preference"]
@@ -33,6 +34,7 @@ class CompileSettings:
     rows: Threads = 8
     slots: Slots = 4096
     used: Slots = 2048  # slots in use in each lane, for the bytes that a step moves
+    draft: Draft = "off"  # a loop with drafts (decode/settings.py)
     prefill: Literal[16, 32, 64, 128, 256, 512] = 512  # tokens of a prompt computed at once (decode/settings.py)
     train: TrainShape = TrainShape()
     programs: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=4)] = ("run", "prefill")  # and sft, preference

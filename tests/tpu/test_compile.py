@@ -136,6 +136,19 @@ def test_the_loop_compiles_in_place_for_other_chips(topology):
     assert program["hbm_bytes"] < 1.15 * report["live"]
 
 
+def test_drafts_move_nothing_more():
+    cases = [(WHOLE, FEW | {"presets": ("gemma3_270m",), "draft": draft, "data": 2}) for draft in ("off", "lookup")]
+    process = in_a_process("-c", CASES, repr(cases))
+    assert process.returncode == 0, process.stderr
+    reports = [json.loads(line) for line in process.stdout.splitlines()]
+    plain, drafting = (report["programs"]["run"] for report in reports)
+    assert drafting["collectives"]["in_layers"] == plain["collectives"]["in_layers"]
+    assert set(drafting["collectives"]["largest"]) == set(plain["collectives"]["largest"]) == {"all-reduce"}
+    assert reports[1]["state"] <= drafting["alias"] < reports[1]["state"] + MIB
+    assert drafting["kernels"] == plain["kernels"] == 2
+    assert drafting["sorts"] == plain["sorts"] + 2  # the lane's tokens by thread, in the loops of one row and of all
+
+
 def test_a_training_step_over_a_mesh_runs_the_kernels_and_gathers_nothing():
     train = json.loads(said()[len(OTHERS)])["programs"]["sft"]
     assert train["kernels"] == 4  # forward, forward again for the backward pass, and its own two

@@ -67,12 +67,13 @@ def _write_and_attend(config, q_BxRxKxGxD, k_BxRxKxD, v_BxRxKxD, kv, l, slots_Bx
         kv = write_kv(kv, l[0], None, slots_BxR, k_BxRxKxD, v_BxRxKxD)
     lanes, rows, heads, groups, size = q_BxRxKxGxD.shape
     q_BxKxRxGxD = jnp.moveaxis(q_BxRxKxGxD * config.score_scale, 1, 2)
-    row_BxRx4 = jnp.stack([*spec.row, spec.row_position], axis=2)
+    ends = [] if spec.row_end is None else [spec.row_end]
+    row_BxRxI = jnp.stack([*spec.row, spec.row_position, *ends], axis=2)
     out_BxKxNxD = _attend(
         config.attention_cap,
         q_BxKxRxGxD.reshape(lanes, heads, rows * groups, size),
         *kv,
-        jnp.repeat(row_BxRx4, groups, axis=1),
+        jnp.repeat(row_BxRxI, groups, axis=1),
         jnp.stack([*spec.slot, spec.slot_position], axis=1),
         spec.begin,
         spec.end,
@@ -91,7 +92,7 @@ def block_of(slots: int, slot_bytes: int) -> int:
     return block
 
 
-def _attend(cap, q_BxKxNxD, k_LxBxKxSxD, v_LxBxKxSxD, row_BxNx4, slot_Bx4xS, begin_B, end_B, window, l, sinks_KxNx1):
+def _attend(cap, q_BxKxNxD, k_LxBxKxSxD, v_LxBxKxSxD, row_BxNxI, slot_Bx4xS, begin_B, end_B, window, l, sinks_KxNx1):
     """One device's lanes and heads. N counts the rows' query heads of one key/value head."""
     lanes, heads, queries, size = q_BxKxNxD.shape
     slots = k_LxBxKxSxD.shape[3]
@@ -128,7 +129,7 @@ def _attend(cap, q_BxKxNxD, k_LxBxKxSxD, v_LxBxKxSxD, row_BxNx4, slot_Bx4xS, beg
             grid=(lanes, longest),
             in_specs=[
                 pl.BlockSpec((heads, queries, 1), lambda b, s, *_: (0, 0, 0)),
-                pl.BlockSpec((None, queries, 4), whole),
+                pl.BlockSpec((None, *row_BxNxI.shape[1:]), whole),
                 pl.BlockSpec((None, 4, block), per_slot),
                 pl.BlockSpec((None, heads, queries, size), per_head),
                 pool,
@@ -144,13 +145,14 @@ def _attend(cap, q_BxKxNxD, k_LxBxKxSxD, v_LxBxKxSxD, row_BxNx4, slot_Bx4xS, beg
         out_shape=jax.ShapeDtypeStruct(q_BxKxNxD.shape, v_LxBxKxSxD.dtype),
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
         name="pool_kernel",
-    )(first_B, stop_B, end_B, window, l, sinks_KxNx1, row_BxNx4, slot_Bx4xS, q_BxKxNxD, k_LxBxKxSxD, v_LxBxKxSxD)
+    )(first_B, stop_B, end_B, window, l, sinks_KxNx1, row_BxNxI, slot_Bx4xS, q_BxKxNxD, k_LxBxKxSxD, v_LxBxKxSxD)
 
 
-def _see(block: int, at, end, window, row_Nx4, slot_4xS):
+def _see(block: int, at, end, window, row_NxI, slot_4xS):
     """bool [N, S]: which slots of the block the rows may read."""
     slot_1xS = at * block + lax.broadcasted_iota(jnp.int32, (1, block), 1)
-    *row_place, row_position = (row_Nx4[:, c : c + 1] for c in range(4))
+    *row_place, row_position = (row_NxI[:, c : c + 1] for c in range(4))
+    end = end if row_NxI.shape[1] == 4 else row_NxI[:, 4:]
     *slot_place, slot_position = (slot_4xS[c : c + 1] for c in range(4))
     present_NxS = (slot_1xS < end) & (row_position - slot_position < window)
     return visible(present_NxS, Place(*row_place), Place(*slot_place))
@@ -166,7 +168,7 @@ def _kernel(
     window,
     l,
     sinks,
-    row_Nx4,
+    row_NxI,
     slot_4xS,
     q,
     k,
@@ -185,7 +187,7 @@ def _kernel(
 
     @pl.when(first[lane] + at < stop[lane])
     def _():
-        see_NxS = _see(block, first[lane] + at, end[lane], window[0], row_Nx4, slot_4xS)
+        see_NxS = _see(block, first[lane] + at, end[lane], window[0], row_NxI, slot_4xS)
         for head in range(k.shape[0]):
             scores_NxS = _dot(q[head], k[head], 0 if transposed else 1)
             if cap is not None:

@@ -12,7 +12,7 @@ from jax.experimental import pallas as pl
 
 from pasta_jax.decode import generate as generate_module
 from pasta_jax.decode.generate import generate, loop_spec
-from pasta_jax.decode.rows import Rows, see_pool, spec_pool
+from pasta_jax.decode.rows import Rows, end_of, see_pool, spec_pool
 from pasta_jax.models.attention import attention
 from pasta_jax.models.config import PRESETS
 from pasta_jax.models.kernels import pool_tpu
@@ -35,6 +35,14 @@ class Shape:
     size: int
     cap: float | None = None
     sinks: bool = False
+
+
+def with_drafts(rng: np.random.Generator, fields: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The same step, of which each lane's last rows are drafts."""
+    drafts = rng.integers(0, fields["active"].sum(axis=1) + 1)
+    first = fields["active"].sum(axis=1) - drafts
+    ahead = np.arange(fields["active"].shape[1]) - first[:, None] + 1
+    return fields | {"ahead": np.where(fields["active"] & (ahead > 0), ahead, 0).astype(np.int32)}
 
 
 def random_step(rng: np.random.Generator, rows: int, fills: Sequence[int]) -> tuple[Pool, dict[str, np.ndarray]]:
@@ -73,7 +81,7 @@ def programs(shape: Shape):
     def dense(q, k, v, pool, fields, window):
         rows = Rows(**fields)
         near = rows.position[:, :, None] - pool.position[:, None, :] < window
-        see = see_pool(pool, rows.place) & rows.active[:, :, None] & near
+        see = see_pool(pool, rows.place, end_of(pool, rows)) & rows.active[:, :, None] & near
         return attention(config, q, k[1], v[1], see, sinks), jnp.any(see, axis=2)
 
     def kernel(q, k, v, pool, fields, window):
@@ -83,10 +91,13 @@ def programs(shape: Shape):
     return jax.jit(dense), jax.jit(kernel)
 
 
-def difference(seed: int, shape: Shape, fills: Sequence[int], window: int, added_BxS=None) -> float:
+def difference(
+    seed: int, shape: Shape, fills: Sequence[int], window: int, added_BxS=None, drafts: bool = False
+) -> float:
     """The greatest difference of the two; of rows that see nothing, from zero. `added` changes the kernel's pool."""
     rng = np.random.default_rng(seed)
     pool, fields = random_step(rng, shape.rows, fills)
+    fields = with_drafts(rng, fields) if drafts else fields
     q = rng.standard_normal((LANES, shape.rows, shape.heads, shape.groups, shape.size), np.float32) * 3
     k, v = rng.standard_normal((2, LAYERS, LANES, shape.heads, SLOTS, shape.size), np.float32)
     dense, kernel = programs(shape)
@@ -125,6 +136,7 @@ def test_the_kernel_equals_dense_attention(interpreted, shape):
     for seed, fills in enumerate(FILLS):
         for window in WINDOWS:
             assert difference(seed, shape, fills, window) < 1e-5
+            assert difference(seed, shape, fills, window, drafts=True) < 1e-5
 
 
 def test_no_other_slot_is_read(interpreted):

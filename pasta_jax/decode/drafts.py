@@ -1,0 +1,171 @@
+"""Drafts: guesses of a thread's next tokens that are fed in the same step. Those that the thread then samples are kept.
+
+A draft is what followed the same tokens earlier in the lane: in the thread itself, its prompt or another thread. After
+a promise, that is how main went on after the last one (the next line, its number and a promise), with the digit counted
+up. The rows of drafts come last in a step, so the keys and values of those that are not kept are beyond the slots in
+use, and the next step writes over them. Draws depend on the thread and the token's number in it: drafts change none.
+
+One thread of a lane gets drafts: main if it feeds, since it promises what others can write, else the chunk that began
+last. No draft closes a promise, a chunk or an answer, or waits: what these do takes a step of its own.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from pasta_jax.decode.rows import Rows, feeding
+from pasta_jax.decode.state import LIVE, DecodeState, Drafts, LoopSpec
+from pasta_jax.decode.topics import read_topic
+from pasta_jax.lang.structure import resume_position
+
+CONTEXT = 4  # most tokens that a lookup compares; the longest match is the likeliest to go on alike
+
+
+def propose(state: DecodeState, spec: LoopSpec) -> Drafts:
+    """The drafts of the next step."""
+    pool, threads, tags = state.pool, state.threads, spec.tags
+    most, lane = spec.draft_rows - 1, jnp.arange(state.lanes)
+    feeds_BxM, _ = feeding(state, spec)
+    runs_BxM = feeds_BxM & (threads.status == LIVE)
+    latest_B = jnp.max(jnp.where(runs_BxM, jnp.arange(runs_BxM.shape[1])[None], 0), axis=1)
+    thread_B = jnp.where(feeds_BxM[:, 0], 0, latest_B)
+    next_B = threads.token[lane, thread_B]
+    closes_B = tags.is_close(next_B)
+    in_topic_B = (thread_B == 0) & ((state.topic >= 0) | (next_B == tags.promise)) & ~closes_B
+
+    # The lane's tokens, thread after thread; the prompt is main's beginning.
+    written_BxS = jnp.arange(pool.slots)[None] < pool.fill[:, None]
+    key_BxS = jnp.where(written_BxS, pool.chunk, runs_BxM.shape[1]) * pool.slots + jnp.arange(pool.slots)[None]
+    key_BxS = jnp.sort(key_BxS, axis=1)  # of one array: XLA CPU takes nine times as long to sort two by one of them
+    of_BxS = key_BxS // pool.slots
+    token_BxS = jnp.take_along_axis(pool.token, key_BxS % pool.slots, axis=1)
+    last_B = jnp.sum(of_BxS <= thread_B[:, None], axis=1) - 1
+
+    def alike(token: jax.Array) -> jax.Array:
+        """Digits count as equal, and so do promises' lengths."""
+        is_digit = jnp.isin(token, jnp.array(spec.digits, jnp.int32)) if spec.digits else False
+        return jnp.where(tags.is_close(token), tags.close(1), jnp.where(is_digit, -1, token))
+
+    alike_BxS, index_S = alike(token_BxS), jnp.arange(pool.slots)
+    same_BxS = (alike_BxS == alike(next_B)[:, None]) & (jnp.roll(of_BxS, -1, axis=1) == of_BxS)
+    same_BxS &= (index_S < pool.slots - 1)[None] & (of_BxS < runs_BxM.shape[1])
+    length_BxS = same_BxS.astype(jnp.int32)
+    for back in range(1, CONTEXT):
+        at_B = jnp.maximum(last_B + 1 - back, 0)
+        is_own_B = (last_B + 1 >= back) & (of_BxS[lane, at_B] == thread_B)
+        same_BxS &= (jnp.roll(alike_BxS, back, axis=1) == alike_BxS[lane, at_B][:, None]) & is_own_B[:, None]
+        same_BxS &= (jnp.roll(of_BxS, back, axis=1) == of_BxS) & (index_S >= back)[None]
+        length_BxS += same_BxS
+    # The longest match, then one of the thread's own, then the latest.
+    score_BxS = (2 * length_BxS + (of_BxS == thread_B[:, None])) * pool.slots + index_S[None]
+    best_B = jnp.argmax(jnp.where(length_BxS > 0, score_BxS, -1), axis=1)
+    length_B = length_BxS[lane, best_B]
+
+    at_BxK = best_B[:, None] + 1 + jnp.arange(most)[None]
+    safe_BxK = jnp.minimum(at_BxK, pool.slots - 1)
+    draft_BxK = token_BxS[lane[:, None], safe_BxK]
+    is_promise_BxK = draft_BxK == tags.promise
+    ends_BxK = (tags.is_tag(draft_BxK) & ~is_promise_BxK) | jnp.isin(draft_BxK, jnp.array(spec.stop_ids, jnp.int32))
+    ends_BxK |= (at_BxK >= pool.slots) | (of_BxS[lane[:, None], safe_BxK] != of_BxS[lane, best_B][:, None])
+    ends_BxK |= jnp.cumsum(is_promise_BxK, axis=1) - is_promise_BxK > 0
+    whole_B = jnp.sum(jnp.cumsum(ends_BxK, axis=1) == 0, axis=1)
+    for digit, following in reversed([*zip(spec.digits[1:-1], spec.digits[2:], strict=True)]):
+        draft_BxK = jnp.where(closes_B[:, None] & (draft_BxK == digit), following, draft_BxK)
+
+    rows_B = jnp.sum(feeds_BxM, axis=1)
+    step = jnp.sum(rows_B) if spec.packed else rows_B
+    # A second row costs next to nothing, so that it may guess by one token.
+    trusted_B = jnp.where(closes_B, most, jnp.where(length_B > 1, length_B, (length_B == 1) & (step == 1)))
+    may_B = runs_BxM[lane, thread_B] & ~in_topic_B
+    if state.guests is not None:
+        may_B &= state.guests.count == 0
+    count_B = jnp.where(may_B, jnp.minimum(whole_B, trusted_B), 0)
+    count_B = jnp.clip(state.request.limit - pool.fill - rows_B, 0, count_B)
+    before_B = jnp.cumsum(count_B) - count_B if spec.packed else 0
+    count_B = jnp.clip(jnp.minimum(spec.draft_rows - step - before_B, spec.rows - rows_B), 0, count_B)
+    return dataclasses.replace(state.drafts, thread=thread_B, token=draft_BxK, count=count_B)
+
+
+def with_drafts(state: DecodeState, rows: Rows, spec: LoopSpec) -> Rows:
+    """The rows of a step with those of its drafts behind them."""
+    drafts = state.drafts
+    feeds_B, width = jnp.sum(rows.active, axis=1), rows.active.shape[1]
+    draft_BxR = jnp.arange(width)[None] - feeds_B[:, None]
+    is_draft_BxR = (draft_BxR >= 0) & (draft_BxR < drafts.count[:, None]) & (feeds_B > 0)[:, None]
+    ahead_BxR = jnp.where(is_draft_BxR, draft_BxR + 1, 0)
+    at_Bx1 = first_row(state, rows)[:, None]
+
+    def of_first(field_BxR: jax.Array) -> jax.Array:
+        return jnp.take_along_axis(field_BxR, at_Bx1, axis=1)
+
+    token_BxR = jnp.take_along_axis(drafts.token, jnp.clip(draft_BxR, 0, drafts.token.shape[1] - 1), axis=1)
+    token, position, in_main = of_first(rows.token), of_first(rows.position), (drafts.thread == 0)[:, None]
+    resumed = resume_position(position, spec.tags.tens(token), spec.positions)
+    following = jnp.where(in_main & spec.tags.is_close(token), resumed, position + 1)
+
+    def changed(field_BxR: jax.Array, draft_BxR: jax.Array) -> jax.Array:
+        return jnp.where(is_draft_BxR, draft_BxR, field_BxR)
+
+    return Rows(
+        active=rows.active | is_draft_BxR,
+        thread=changed(rows.thread, drafts.thread[:, None]),
+        token=changed(rows.token, token_BxR),
+        position=changed(rows.position, following + draft_BxR),
+        main=changed(rows.main, of_first(rows.main) + jnp.where(in_main, ahead_BxR, 0)),
+        epoch=changed(rows.epoch, of_first(rows.epoch)),
+        slot=changed(rows.slot, state.pool.fill[:, None] + jnp.arange(width)[None]),
+        ahead=ahead_BxR,
+    )
+
+
+def first_row(state: DecodeState, rows: Rows) -> jax.Array:
+    """The row in which the thread with drafts feeds what it has sampled, int32 [B]."""
+    return jnp.argmax(rows.thread == state.drafts.thread[:, None], axis=1)
+
+
+def with_promise(state: DecodeState, rows: Rows, spec: LoopSpec) -> DecodeState:
+    """The state after main has fed its drafts, of which the last may begin a topic."""
+    begins_B = jnp.any((rows.ahead > 0) & (rows.thread == 0) & (rows.token == spec.tags.promise), axis=1)
+    topic_B, topics = jnp.where(begins_B, 0, state.topic), state.topics
+    if topics is not None:
+        promise_B = jnp.full_like(topic_B, spec.tags.promise)
+        topics = read_topic(state, topic_B, begins_B, promise_B, jnp.zeros_like(begins_B), spec)
+    return dataclasses.replace(state, topic=topic_B, topics=topics)
+
+
+def keep(
+    before: DecodeState, drafted: DecodeState, rows: Rows, sampled_BxR: jax.Array, spec: LoopSpec
+) -> tuple[DecodeState, Rows]:
+    """Keep the drafts that their thread has sampled, and of its rows the last one whose token is its own.
+
+    `before` and `drafted` are the states without the drafts, and with all of them.
+    """
+    drafts, width = before.drafts, rows.active.shape[1]
+    feeds_B, last = jnp.sum(rows.active & (rows.ahead == 0), axis=1), width - 1
+    number_1xK = jnp.arange(drafts.token.shape[1])[None]
+    row_BxK = jnp.where(number_1xK == 0, first_row(before, rows)[:, None], feeds_B[:, None] + number_1xK - 1)
+    sampled_BxK = jnp.take_along_axis(sampled_BxR, jnp.minimum(row_BxK, last), axis=1)
+    fed_B = jnp.sum(rows.ahead > 0, axis=1)
+    equal_BxK = (sampled_BxK == drafts.token) & (number_1xK < fed_B[:, None])
+    kept_B = jnp.sum(jnp.cumprod(equal_BxK, axis=1), axis=1)
+    passed_BxR = (rows.thread == drafts.thread[:, None]) & (rows.ahead != kept_B[:, None])
+    rows = dataclasses.replace(
+        rows,
+        active=rows.active & ~passed_BxR,
+        thread=jnp.where(passed_BxR, before.threads.status.shape[1], rows.thread),
+    )
+    all_kept_B = kept_B == fed_B
+    fields = {"topic": before.topic, "topics": before.topics}
+    both = {"topic": drafted.topic, "topics": drafted.topics}
+
+    def chosen(drafted: jax.Array, before: jax.Array) -> jax.Array:
+        return jnp.where(all_kept_B.reshape(-1, *[1] * (before.ndim - 1)), drafted, before)
+
+    state = dataclasses.replace(
+        before,
+        pool=dataclasses.replace(before.pool, fill=before.pool.fill - fed_B + kept_B),
+        drafts=dataclasses.replace(drafts, fed=drafts.fed + fed_B, kept=drafts.kept + kept_B),
+        **jax.tree.map(chosen, both, fields),
+    )
+    return state, rows

@@ -1,0 +1,130 @@
+"""Drafts change no answer and save steps; rows that feed them compute what one pass computes; what is drafted."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pasta_jax.decode.drafts import propose
+from pasta_jax.decode.generate import generate, loop_spec
+from pasta_jax.decode.interpreter import run
+from pasta_jax.decode.replay import prepare
+from pasta_jax.decode.request import Result
+from pasta_jax.decode.settings import DecodeConfig
+from pasta_jax.decode.state import LIVE, STOP, empty_state
+from pasta_jax.models.pool import put
+from tests.decode.test_replay import SLOTS, TOKENIZER, pieces_of, random_pairs, teacher_forced
+from tests.decode.test_sampled_programs import EIGHT_LANES, answered, random_requests, talkative
+from tests.helpers.models import toy
+from tests.helpers.replays import logits_of, replayed
+
+TAGS = TOKENIZER.tags
+DRAFTING = DecodeConfig(lanes=8, rows=4, slots=80, draft="lookup")
+
+
+def answer_of(result: Result) -> tuple:
+    """What no row may change. Which closing tags of the last step are fed depends on the rows."""
+    trace = result.trace
+    return trace.linear_ids(), trace.closed, trace.finish, result.text
+
+
+@pytest.mark.parametrize(
+    ("config", "count"),
+    [
+        (DRAFTING, 100),
+        pytest.param(dataclasses.replace(DRAFTING, packed=(2, 4, 8, 16)), 100, marks=pytest.mark.slow),
+        pytest.param(dataclasses.replace(DRAFTING, lanes=2, rows=16, widths=(2, 4, 8)), 40, marks=pytest.mark.extended),
+        pytest.param(dataclasses.replace(DRAFTING, lanes=1, widths=(1, 2, 3)), 20, marks=pytest.mark.extended),
+    ],
+)
+def test_drafts_change_no_answer_at_any_temperature(config, count):
+    plain = answered(100)[:count]
+    drafted = generate(talkative(), random_requests(100)[:count], config)
+    fed, kept = (sum(getattr(result, name) for result in drafted) for name in ("drafts_fed", "drafts_kept"))
+    assert 0 < kept < fed
+    for before, after in zip(plain, drafted, strict=True):
+        if before.trace.finish == STOP:
+            assert answer_of(after) == answer_of(before)
+            assert after.trace.steps <= before.trace.steps
+            continue
+        # An answer that is cut off has what its threads fed until then, and drafts change how far each had come.
+        for number in range(min(len(before.trace.closed), len(after.trace.closed))):
+            pair = sorted((before.trace.thread_ids(number), after.trace.thread_ids(number)), key=len)
+            assert pair[1][: len(pair[0])] == pair[0]
+    assert sum(result.trace.steps for result in drafted) < sum(result.trace.steps for result in plain)
+
+
+def test_sequential_answers_have_drafts_too():
+    requests = [dataclasses.replace(request, sequential=True) for request in random_requests(8)]
+    plain, drafted = (generate(talkative(), requests, config) for config in (EIGHT_LANES, DRAFTING))
+    assert [result.trace.token.tolist() for result in drafted] == [result.trace.token.tolist() for result in plain]
+    assert sum(result.drafts_kept for result in drafted) == sum(
+        before.trace.steps - after.trace.steps for before, after in zip(plain, drafted, strict=True)
+    )
+
+
+def test_rows_with_drafts_compute_what_one_forward_pass_computes():
+    model, config = toy(stacked=False), DecodeConfig(lanes=8, rows=4, slots=SLOTS, draft="lookup")
+    pairs = [(prompt, 2 * program) for prompt, program in random_pairs(16, seed=5) if 2 * len(program) < 200]
+    config = dataclasses.replace(config, lanes=len(pairs))
+    state, spec, script = prepare(model, *map(list, zip(*pairs, strict=True)), config, keep_hidden=True)
+    state = run(model.params, state, np.int32(10**6), np.False_, config=model.config, spec=spec, script=script)
+    theirs, structures = teacher_forced(model, pairs)
+    drafted = []  # the threads that fed several tokens in one step
+    for lane, (pair, parts) in enumerate(zip(pairs, structures, strict=True)):
+        one = replayed(state, lane, *pair, TAGS)
+        at, counts = np.unique([one.step, one.thread], axis=1, return_counts=True)
+        drafted += at[1, (counts > 1) & (at[0] > 0)].tolist()
+        assert np.array_equal(one.token, np.asarray(pair[0] + pair[1])[one.linear])
+        assert np.array_equal(one.position, parts.position[one.linear])
+        both = (pieces_of(hidden, SLOTS)[0] for hidden in (one.hidden, theirs[lane, one.linear]))
+        ours_NxV, theirs_NxV = (logits_of(model.params, model.config, hidden[None])[0] for hidden in both)
+        np.testing.assert_allclose(ours_NxV, theirs_NxV, atol=1e-5, rtol=0)
+    assert len(drafted) > 20
+    assert 0 < sum(thread > 0 for thread in drafted) < len(drafted)
+
+
+@functools.cache
+def proposing():
+    model = talkative()
+    config = dataclasses.replace(DRAFTING, lanes=1)
+    spec = dataclasses.replace(loop_spec(model, config, 80, sequential=False), digits=tuple(range(48, 58)))
+    return spec, jax.jit(functools.partial(propose, spec=spec))
+
+
+def drafts_after(main: list[int], chunk: list[int] | None = None, guests: int = 0) -> list[int]:
+    """What is drafted if main, or if there is a chunk, that feeds its last id next."""
+    spec, proposes = proposing()
+    state = empty_state(talkative().config, 1, 80, jnp.float32, False, draft_rows=spec.draft_rows)
+    fed = [(0, id) for id in main[: -1 if chunk is None else None]] + [(1, id) for id in (chunk or [])[:-1]]
+    thread_N, token_N = np.array(fed, np.int32).T
+    at = 0, np.arange(len(fed))
+    pool = put(put(state.pool, at, chunk=thread_N, token=token_N), (0,), fill=len(fed))
+    threads = put(state.threads, (0, 0), status=LIVE, token=main[-1] if chunk is None else TAGS.sync)
+    if chunk is not None:
+        threads = put(threads, (0, 1), status=LIVE, token=chunk[-1])
+    request = put(state.request, (0,), limit=80)
+    drafts = proposes(dataclasses.replace(put(state, (0,), live=True), pool=pool, threads=threads, request=request))
+    return drafts.token[0, : int(drafts.count[0])].tolist()
+
+
+def test_what_followed_the_longest_run_of_the_same_ids_is_drafted():
+    abcd, close = [97, 98, 99, 100], TAGS.close
+    assert drafts_after([*abcd, 7, 97, 98]) == [99, 100]  # two ids are alike, so two are trusted
+    assert drafts_after([*abcd, 7, 97, 98, 99]) == [100, 7, 97]
+    assert drafts_after([*abcd, 7, 98]) == [99]  # one alone, since the step has no other row
+    assert drafts_after([97, 98, 5, 97, 98, 6, 97, 98]) == [6, 97]  # the latest
+    assert drafts_after([97, 98, 5, 99, 98, 6, 97, 98]) == [5, 99]  # the longest
+    assert drafts_after([97, 98, 3, 4, 5]) == []
+    # A list's next number, and the promise after it; a promise's length and its topic are main's own.
+    listed = [10, 49, 46, TAGS.promise, 97, close(3), 10, 50, 46, TAGS.promise]
+    assert drafts_after([*listed, 98, close(5)]) == [10, 51, 46]
+    assert drafts_after([*listed, 98, close(5), 10, 51, 46]) == [TAGS.promise]
+    assert drafts_after([*listed[:-1], TAGS.promise]) == []
+    # A chunk reads the others, but what it or main must sample to end, join or stop is no draft.
+    assert drafts_after([*abcd, TAGS.promise, 5, close(1)], [TAGS.async_, 97, 98]) == [99, 100]
+    assert drafts_after([97, 98, TAGS.sync, 97, 98]) == []
+    assert drafts_after([97, 98, TOKENIZER.stop_ids[0], 97, 98]) == []
