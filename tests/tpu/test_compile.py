@@ -137,7 +137,7 @@ def test_the_loop_compiles_in_place_for_other_chips(topology):
 
 
 def test_drafts_move_nothing_more():
-    cases = [(WHOLE, FEW | {"presets": ("gemma3_270m",), "draft": draft, "data": 2}) for draft in ("off", "lookup")]
+    cases = [(WHOLE, TOY | {"draft": draft, "data": 2}) for draft in ("off", "lookup")]
     process = in_a_process("-c", CASES, repr(cases))
     assert process.returncode == 0, process.stderr
     reports = [json.loads(line) for line in process.stdout.splitlines()]
