@@ -9,9 +9,10 @@ set -euo pipefail
 
 root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 question='' flags=() assets=--assets variant=pasta
+default='What are the benefits of regular exercise?'
 for argument; do
   if [[ $argument == --qwen ]]; then
-    assets=--qwen variant=qwen
+    assets=--qwen variant=qwen default='List five famous landmarks in Europe and describe each in a sentence.'
   elif [[ -z $question && $argument != -?* ]]; then
     question=$argument
   else
@@ -29,4 +30,4 @@ mkdir -p "$root/runs"
 # -P: a folder named launch or configs in the current directory must not shadow ours.
 exec "$root/.venv/bin/python" -P -m launch.decode --config="$root/configs/decode.py:$variant" \
   --compare --config.compare_passes=1 --html="$root/runs/demo.html" \
-  --prompt="${question:-What are the benefits of regular exercise?}" ${flags[@]+"${flags[@]}"}
+  --prompt="${question:-$default}" ${flags[@]+"${flags[@]}"}
