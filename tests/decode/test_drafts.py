@@ -35,7 +35,8 @@ def answer_of(result: Result) -> tuple:
     ("config", "count"),
     [
         (DRAFTING, 100),
-        pytest.param(dataclasses.replace(DRAFTING, packed=(2, 4, 8, 16)), 100, marks=pytest.mark.slow),
+        # Packed, the rows of all lanes together leave few for drafts.
+        pytest.param(dataclasses.replace(DRAFTING, lanes=2, packed=(2, 4, 8)), 100, marks=pytest.mark.slow),
         pytest.param(dataclasses.replace(DRAFTING, lanes=2, rows=16, widths=(2, 4, 8)), 40, marks=pytest.mark.extended),
         pytest.param(dataclasses.replace(DRAFTING, lanes=1, widths=(1, 2, 3)), 20, marks=pytest.mark.extended),
     ],
