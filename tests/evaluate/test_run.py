@@ -274,7 +274,7 @@ def test_a_larger_limit_goes_on_and_another_model_or_config_is_refused_by_name(r
         patch.setattr(evaluate_answers, "WORDING", "Other prompts for skeletons")
         with pytest.raises(PastaError, match=r"answers-skeleton\.jsonl: begun with skeleton\.wording"):
             run(limit=1, systems=("skeleton",))
-    path.write_text(path.read_text().replace("other ", "tiny ").replace(by_hash(QUESTIONS, 1)[0], "Who?"))
+    path.write_text(path.read_text().replace("other ", "tiny ").replace(json.dumps(few.prompt), '"Who?"'))
     with pytest.raises(PastaError, match=r"answer 0 of file: to another prompt"):
         run(limit=1, systems=("baseline",))
 

@@ -11,6 +11,7 @@ from absl.testing import flagsaver
 import configs.annotate
 from launch import annotate
 from pasta_jax.annotate import pipeline
+from pasta_jax.data.batches import Feed, Layout
 from pasta_jax.data.builder import Examples
 from pasta_jax.data.records import read_records
 from pasta_jax.errors import PastaError
@@ -19,7 +20,6 @@ from pasta_jax.lang.structure import PREDICTED
 from pasta_jax.llm.client import IN_A_ROW, EndpointDown
 from pasta_jax.runs.settings import changed
 from pasta_jax.toy.tokenizer import toy_tokenizer
-from tests import ROOT
 from tests.helpers.endpoint_server import Server, bad, good
 from tests.helpers.requires import requires_data
 
@@ -64,13 +64,8 @@ def test_the_toy_task_from_end_to_end(command):
     repeated, err = command("toy")
     assert repeated == out
     assert "out/dataset is current" in err
-    # The example of docs/DATA.md.
-    Path("runs").mkdir()
-    Path("runs/toy").symlink_to(Path("out").absolute())
-    [reading] = re.findall(r"```python\n(.*?)```", (ROOT / "docs/DATA.md").read_text(), re.DOTALL)
-    names: dict = {}
-    exec(reading, names)
-    assert names["batch"].token.shape in ((8, 64), (8, 128))
+    feed = Feed(train, Layout(lengths=(64, 128), rows=8, packed=True, too_long="drop"))
+    assert feed.batch(seed=0, step=17).token.shape in ((8, 64), (8, 128))
 
 
 def test_records_are_shown_all_or_those_with_chunks(command):
