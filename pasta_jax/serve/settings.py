@@ -45,7 +45,7 @@ class ServeSettings:
     origins: tuple[str, ...] = ()  # of other pages that may call the API, as http://localhost:3000; empty: none
     key_variable: str = ""  # environment variable with the key that clients must send; empty: none
     # Packed, so that one client doesn't pay for the rows of all lanes; 6, since answers often have five threads.
-    decoding: DecodeConfig = DecodeConfig(lanes=4, rows=8, slots=2048, packed=(1, 2, 4, 6, 8, 16), forks="admitted")
+    decoding: DecodeConfig = DecodeConfig(lanes=4, rows=8, slots=2048, packed=(1, 2, 4, 6, 8, 16))
     request: RequestSettings = RequestSettings(max_tokens=400)  # what a client's fields change
     mesh: MeshSettings = MeshSettings()
     stream_steps: Positive = 4  # steps between two reads of the device while somebody streams
