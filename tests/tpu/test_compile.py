@@ -133,7 +133,8 @@ def test_the_loop_compiles_in_place_for_other_chips(topology):
     assert report["state"] <= program["alias"] < report["state"] + MIB
     assert set(program["collectives"]["largest"]) == {"all-reduce"}
     assert program["collectives"]["in_layers"] == {"all-reduce": OTHERS[topology][1]}
-    assert program["hbm_bytes"] < 1.15 * report["live"]
+    # Of a toy's 224 kB, logits with their biases and penalties are 16% (of a 7B model, see above, they are nothing).
+    assert program["hbm_bytes"] < 1.25 * report["live"]
 
 
 def test_drafts_move_nothing_more():
