@@ -45,8 +45,10 @@ def draw(logits_NxV: jax.Array, rules_N: Rules, thread_N: jax.Array, number_N: j
 
 
 def penalize(logits_NxV: jax.Array, rules_N: Rules, counts: Callable[[], tuple[jax.Array, jax.Array]]) -> jax.Array:
-    """Make ids less likely that a thread sees. `counts` says how often, int32 [N, V], anywhere and in the answer; it is
-    called only if there is a penalty."""
+    """Make ids less likely that a thread sees.
+
+    `counts` says how often, int32 [N, V], anywhere and in the answer; it is called only if there is a penalty.
+    """
     repetition_N, presence_N, frequency_N = (
         getattr(rules_N, f"{name}_penalty") for name in ("repetition", "presence", "frequency")
     )

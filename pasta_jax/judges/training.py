@@ -6,19 +6,20 @@ scores. Scores are symmetric in order by construction. Every figure is about que
 
 import dataclasses
 import hashlib
-import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.stats
 
-from pasta_jax.data.example import encode
+from pasta_jax.data.example import Example, encode
 from pasta_jax.errors import PastaError
 from pasta_jax.files.atomic import write_json
+from pasta_jax.files.validated import MIB, read_json
 from pasta_jax.files.workdir import claim
 from pasta_jax.judges import verdicts
 from pasta_jax.judges.reward import FOLDS, KIND, REPORT, Folds, RewardModel, conversation, load_reward_model
@@ -103,13 +104,19 @@ def run(
                 if report is None:
                     return None
                 write_json(path, dataclasses.asdict(report))
-            raw = json.loads(path.read_text())
-            shares = {name: Share(**raw.pop(name)) for name in ("any_length", "matched")}
-            reports.append(FoldReport(**raw, **shares))
+            reports.append(read_json(path, FoldReport, most=MIB, fix="delete it, and run the command again"))
     return reports
 
 
-def _fold(settings, fold: int, answers: Sequence[Answered], workdir: Path, plain, stopping) -> FoldReport | None:
+def _fold(
+    settings: TrainJudgeSettings,
+    fold: int,
+    answers: Sequence[Answered],
+    workdir: Path,
+    plain: dict[str, Any],
+    stopping: Callable[[], bool],
+) -> FoldReport | None:
+    """Train and measure the judge of a fold; None if it was stopped."""
     hidden = set(verdicts.hidden_models([one.model for one in answers], settings.hidden))
     learnt, theirs = [], []
     for one in answers:
@@ -126,7 +133,13 @@ def _fold(settings, fold: int, answers: Sequence[Answered], workdir: Path, plain
     return _measured(settings, fold, steps, folder / "model", held_out, theirs)
 
 
-def _train(settings, pairs: Sequence[JudgedAnswers], folder: Path, plain, stopping) -> int | None:
+def _train(
+    settings: TrainJudgeSettings,
+    pairs: Sequence[JudgedAnswers],
+    folder: Path,
+    plain: dict[str, Any],
+    stopping: Callable[[], bool],
+) -> int | None:
     """Train a judge and write it; its steps, None if it was stopped."""
     train = settings.train
     start = load(settings.model, settings.adapter, train.seed, None)
@@ -181,7 +194,7 @@ def bradley_terry(form: Scoring) -> Loss:
     return loss
 
 
-def example(tokenizer: Tokenizer, question: str, answer: str):
+def example(tokenizer: Tokenizer, question: str, answer: str) -> Example:
     """A question with its answer as the judge reads them; what it would predict at the end is not used."""
     return encode(conversation(tokenizer, question, answer), (), tokenizer.tags, tokenizer.end_of_turn, PREDICTED)
 
@@ -227,14 +240,14 @@ def _measured(
     with doing("judging other models' answers"):
         pairs = [pair for pair in pairs if judge.fits(pair.question, pair.better, pair.worse)]
         even, uneven = ([pair for pair in pairs if pair.matched == kind] for kind in (True, False))
-        third = len(even) // 2
-        if not (third and uneven):
+        half = len(even) // 2
+        if not (half and uneven):
             raise PastaError(
                 f"{len(pairs)} pairs of models that were not learnt from: too few to measure on; raise config.hidden"
             )
-        temperature = calibrated(differences(even[third:]), np.array([pair.odds for pair in even[third:]]))
+        temperature = calibrated(differences(even[half:]), np.array([pair.odds for pair in even[half:]]))
         spearman, models = _ranking(settings, answers, judge, temperature)
-    return FoldReport(fold, steps, temperature, share(uneven), share(even[:third]), models, spearman)
+    return FoldReport(fold, steps, temperature, share(uneven), share(even[:half]), models, spearman)
 
 
 def calibrated(differences: np.ndarray, odds: np.ndarray) -> float:

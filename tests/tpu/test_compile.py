@@ -133,8 +133,8 @@ def test_the_loop_compiles_in_place_for_other_chips(topology):
     assert report["state"] <= program["alias"] < report["state"] + MIB
     assert set(program["collectives"]["largest"]) == {"all-reduce"}
     assert program["collectives"]["in_layers"] == {"all-reduce": OTHERS[topology][1]}
-    # Of a toy's 224 kB, logits with their biases and penalties are 16% (of a 7B model, see above, they are nothing).
-    assert program["hbm_bytes"] < 1.25 * report["live"]
+    # 1.164 of a toy's 224 kB. It was 1.145 before penalties and the lengths of promises came into the loop, 4 kB.
+    assert program["hbm_bytes"] < 1.18 * report["live"]
 
 
 def test_drafts_move_nothing_more():
