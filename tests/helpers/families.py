@@ -1,6 +1,6 @@
 """Every family of models, tiny and with all its features switched on, and its comparisons with other programs.
 
-Each comparison returns the largest difference. `python -m tests.families` prints them as the table of dev/log/families.md.
+Each comparison returns the largest difference. `python -m tests.families` prints the table of dev/log/families.md.
 """
 
 import dataclasses
