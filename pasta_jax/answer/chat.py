@@ -12,13 +12,13 @@ from pasta_jax.decode.engine import Cancelled, Engine, Item, open_engine
 from pasta_jax.decode.generate import require_rows, slots_for
 from pasta_jax.decode.request import Event, Request, Result, template
 from pasta_jax.decode.topics import limits_topics
-from pasta_jax.decode.trace_file import to_json
 from pasta_jax.errors import PastaError
 from pasta_jax.files.atomic import check_file, write_whole
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.progress import doing, quiet, say
 from pasta_jax.view.live import following
+from pasta_jax.view.trace_file import to_json
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.source import load
 

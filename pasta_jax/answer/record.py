@@ -8,13 +8,13 @@ from pathlib import Path
 from pasta_jax.answer.job import Job
 from pasta_jax.decode.request import Result
 from pasta_jax.decode.trace import Trace
-from pasta_jax.decode.trace_file import to_json
 from pasta_jax.files.atomic import write_whole
 from pasta_jax.files.validated import AtLeastZero, Count
 from pasta_jax.lang.clock import geometric_mean
 from pasta_jax.view.page import page
 from pasta_jax.view.perfetto import to_perfetto
 from pasta_jax.view.picture import picture
+from pasta_jax.view.trace_file import to_json
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from pasta_jax.decode import trace_file
 from pasta_jax.decode.state import STOP
 from pasta_jax.decode.trace import Trace
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.tags import TagIds
+from pasta_jax.view import trace_file
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,13 +6,13 @@ from pathlib import Path
 from markupsafe import Markup
 
 from pasta_jax.decode.trace import Thread, Trace
-from pasta_jax.decode.trace_file import to_json
 from pasta_jax.view.markdown import Style, runs, token_styles
 from pasta_jax.view.perfetto import token_name
 from pasta_jax.view.picture import MARKER, edges_in, mask_svg, timeline_svg
 from pasta_jax.view.style import DRAWING, css_thread, css_variables
 from pasta_jax.view.templates import render
 from pasta_jax.view.text import READING_MS, SHORTEST_STEP_MS, markup, short
+from pasta_jax.view.trace_file import to_json
 
 
 def page(trace: Trace, baseline_tokens: int | None) -> str:

@@ -13,13 +13,14 @@ import pytest
 from pasta_jax import progress
 from pasta_jax.answer import chat
 from pasta_jax.answer.settings import DecodeSettings
-from pasta_jax.decode import engine, trace_file
+from pasta_jax.decode import engine
 from pasta_jax.decode.generate import generate
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig, RequestSettings
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import PREDICTED
 from pasta_jax.runs.settings import changed
+from pasta_jax.view import trace_file
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
 from tests import ROOT

@@ -8,9 +8,9 @@ import pytest
 
 from pasta_jax.answer import many
 from pasta_jax.answer import run as pipeline
-from pasta_jax.decode.trace_file import load
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.program import Program
+from pasta_jax.view.trace_file import load
 from tests.helpers.traces import tiny_model
 
 pytestmark = pytest.mark.usefixtures("few_programs")

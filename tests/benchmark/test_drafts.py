@@ -6,8 +6,8 @@ import random
 import pytest
 
 from pasta_jax.benchmark.drafts import Recorded, gains, read_answers, rows_of_steps
-from pasta_jax.decode import trace_file
 from pasta_jax.errors import PastaError
+from pasta_jax.view import trace_file
 from tests.decode.test_sampled_programs import EIGHT_LANES, TAGS, answered
 
 

@@ -16,12 +16,12 @@ from pasta_jax.answer import prompts
 from pasta_jax.benchmark.programs import read_programs
 from pasta_jax.data import builder, records, sources
 from pasta_jax.data.pairs import Pair, Unreadable
-from pasta_jax.decode import trace_file
 from pasta_jax.lang.program import Program
 from pasta_jax.lang.structure import Positions
 from pasta_jax.llm.cache import Cache, CachedAnswer, Prices, total_cost
 from pasta_jax.toy.task import problems
 from pasta_jax.toy.tokenizer import toy_tokenizer
+from pasta_jax.view import trace_file
 from pasta_jax.view.page import page
 from tests.fuzz.mutations import Mutator
 from tests.fuzz.run import Input

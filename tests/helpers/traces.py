@@ -5,6 +5,7 @@ import functools
 import random
 
 import jax
+import numpy as np
 
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
@@ -109,6 +110,13 @@ def random_traces(count: int, seed: int = 0):
         script, rows = random_script(rng), rng.choice([2, 3, 4, 20])
         budget = rng.choice([ENOUGH, rng.randint(1, 1 + sum(map(len, script)))])
         yield *traced(script, rows, budget, round_steps=rng.choice([0, 1, 5])), script, rows
+
+
+def same(one: Trace, other: Trace) -> bool:
+    """Whether all fields are equal."""
+    return all(
+        np.array_equal(getattr(one, field.name), getattr(other, field.name)) for field in dataclasses.fields(Trace)
+    )
 
 
 def many_chunks(chunks: int, words: int = 12, syncs: int = 5, topic: str = "topic") -> Program:

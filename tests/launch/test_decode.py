@@ -18,12 +18,12 @@ from pasta_jax.answer.prompts import Prompt, read_program, read_prompt, read_pro
 from pasta_jax.decode import device_loop
 from pasta_jax.decode import prefill as prefilling
 from pasta_jax.decode.lane_log import LaneLog
-from pasta_jax.decode.trace_file import load
 from pasta_jax.errors import PastaError
 from pasta_jax.files import atomic
 from pasta_jax.lang.structure import PREDICTED
 from pasta_jax.toy import task as toy
 from pasta_jax.view import live
+from pasta_jax.view.trace_file import load
 from tests import ROOT
 from tests.helpers.traces import PROGRAM, tiny_model
 

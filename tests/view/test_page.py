@@ -7,11 +7,11 @@ from html.parser import HTMLParser
 
 import numpy as np
 
-from pasta_jax.decode.trace_file import from_json, to_json
 from pasta_jax.lang.program import Chunk, Program, Text
 from pasta_jax.view.page import page
 from pasta_jax.view.picture import picture, timeline_svg
 from pasta_jax.view.text import printable
+from pasta_jax.view.trace_file import from_json, to_json
 from tests.helpers.traces import HOSTILE, TOKENIZER, hostile, is_silent, many_chunks, random_traces, script_of, traced
 
 VOID = {"meta", "input", "br", "img", "link", "wbr"}
