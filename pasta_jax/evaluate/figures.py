@@ -57,6 +57,7 @@ def figures(answers: Sequence[SystemAnswer], rules: Mapping[str, Sequence[Rule]]
     promises = [chunk for chunk in chunks if chunk.closed == "own" and chunk.promised]
     own = [(float(chunk.promised), float(chunk.length)) for chunk in promises]
     promised, length = map(list, zip(*own, strict=True)) if own else ([], [])
+    measured = [answer for answer in answers if answer.malformed_unmasked is not None]
     ruled = [answer for answer in answers if rules.get(answer.prompt)]
     return Figures(
         answers=len(answers),
@@ -64,7 +65,7 @@ def figures(answers: Sequence[SystemAnswer], rules: Mapping[str, Sequence[Rule]]
         fork_rate=_share(answers, lambda answer: bool(answer.chunks)) or 0.0,
         fork_rate_of_lists=_share(lists, lambda answer: bool(answer.chunks)),
         malformed=_share(answers, lambda answer: answer.malformed) or 0.0,
-        malformed_unmasked=_mean([unmasked for unmasked in map(_unmasked, answers) if unmasked is not None]),
+        malformed_unmasked=_share(measured, lambda answer: answer.malformed_unmasked),
         chunks=len(chunks) / max(len(forked), 1),
         distinct_topics=_share(forked, has_distinct_topics),
         short_topics=_share(chunks, lambda chunk: 1 <= len(words(chunk.topic)) <= MAX_TOPIC_WORDS),
@@ -92,10 +93,6 @@ def leaks_a_tag(answer: SystemAnswer) -> bool:
         return True
     texts = [part.text for part in Program.parse(answer.program).parts if not isinstance(part, Sync)]
     return any(_STRAY.search(text) for text in texts)
-
-
-def _unmasked(answer: SystemAnswer) -> float | None:
-    return None if answer.malformed_unmasked is None else float(answer.malformed_unmasked)
 
 
 def _share(items: Sequence, holds: Callable[..., bool]) -> float | None:
