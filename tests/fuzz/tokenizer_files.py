@@ -46,6 +46,18 @@ CHAT = (
     "{{ bos_token }}{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+THINKING = (  # as newer models' do: thoughts are cut out of earlier answers, and tools described
+    "{%- if tools %}{{- '<|im_start|>system\n' + tools | tojson + '<|im_end|>\n' }}{%- endif %}"
+    "{%- set ns = namespace(last=messages|length - 1, found=false) %}{%- for m in messages[::-1] %}"
+    "{%- if not ns.found and m.role == 'user' and m.content is string %}{%- set ns.found = true %}{%- endif %}"
+    "{%- endfor %}{%- for m in messages %}{%- set content = m.content if m.content is string else '' %}"
+    "{%- if m.role == 'assistant' and '</think>' in content %}"
+    "{%- set content = content.split('</think>')[-1].lstrip('\n') %}{%- endif %}"
+    "{{- '<|im_start|>' + m.role + '\n' + content + '<|im_end|>\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}"
+    "{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\n\n</think>\n\n' }}{%- endif %}"
+    "{%- endif %}"
+)
 JINJA = (  # what a hostile template might hold
     "{{ 9 ** 9 ** 9 }}",
     "{{ 10 ** 5000 }}",
@@ -56,6 +68,29 @@ JINJA = (  # what a hostile template might hold
     "{{ ''.__class__.__mro__ }}",
     "{{ messages.__init__.__globals__ }}",
     "{{ self.__dict__ }}",
+    "{{ messages | attr('__class__') }}",
+    "{{ ''|attr('format')|attr('__globals__') }}",
+    "{{ messages | map(attribute='__class__') | list }}",
+    "{{ '{m.__class__}'.format_map({'m': messages}) }}",
+    "{{ lipsum.__globals__ }}{{ joiner.__call__.__func__ }}",
+    "{{ dict(a=1).update(b=2) }}{{ [1].extend([2]) }}",
+    "{{ (1).__init__ ~ loop ~ caller ~ varargs }}",
+    "{% for m in messages recursive %}{{ loop(messages) }}{% endfor %}",
+    "{{ range(10 ** 9) | list }}",
+    "{{ ('a ' * 9999) | wordwrap(1) | urlize | pprint }}",
+    "{{ '%c' % 1114112 }}{{ '\\ud800' }}",
+    "{{ messages[99].content }}{{ messages[0]['x']['y'] }}",
+    "{% set messages = messages[1:] %}",
+    "{% set messages = 'abc' %}",
+    "{% do messages.clear() %}",
+    "{% block a %}{{ self.a() }}{% endblock %}",
+    "{% filter upper %}{% call raise_exception('x') %}y{% endcall %}{% endfilter %}",
+    "{% trans %}x{% endtrans %}{% debug %}",
+    "{% extends 'x' %}",
+    "{% continue %}",
+    "{{ now() }}{{ env.get('HOME') }}{{ config }}{{ request }}",
+    "{{ messages[0].content | replace('q', '<|im_end|>') }}",
+    "{{ messages | map(attribute='content') | join('<|im_end|>') }}",
     "{{ cycler.__init__ }}",
     "{{ raise_exception.__globals__['sys'].exit() }}",
     "{{ strftime_now('%' * 9999) }}",
@@ -135,7 +170,7 @@ def chat_templates(folder: Path) -> list[Input]:
     """Its Jinja, and how tokenizer_config.json holds it."""
     (folder / "tokenizer.json").write_bytes(train_bpe(SMOLLM2_SPECIALS).encode())
     (folder / "config.json").write_text("{}")
-    path, valid = folder / "tokenizer_config.json", {"bos_token": "<|endoftext|>", "chat_template": CHAT}
+    path = folder / "tokenizer_config.json"
 
     def change(by: Mutator, config: dict[str, Any]) -> dict[str, Any]:
         source = config["chat_template"]
@@ -148,7 +183,13 @@ def chat_templates(folder: Path) -> list[Input]:
             config["chat_template"] = [{"name": "default", "template": source}, {"name": "tools", "template": "x"}]
         return by.tree(config) if by.often(0.2) else config
 
-    return [Input(path, valid, lambda: use(load_tokenizer(folder / "tokenizer.json")), change)]
+    def read() -> None:
+        use(load_tokenizer(folder / "tokenizer.json"))
+
+    return [
+        Input(path, {"bos_token": "<|endoftext|>", "chat_template": source}, read, change)
+        for source in (CHAT, THINKING)
+    ]
 
 
 def tokenizer_model(folder: Path) -> list[Input]:
