@@ -9,10 +9,11 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
+from jax.typing import DTypeLike
 
 from pasta_jax.models.config import Rope, TransformerConfig
 from pasta_jax.models.kernels.bfloat16 import row_product
-from pasta_jax.models.kernels.cpu.calls import holds_panels, product
+from pasta_jax.models.kernels.cpu.calls import holds_panels, product, rows_of
 
 PRODUCT = "product"  # the name of a product with a kernel, for what a backward pass need not compute again
 kernel_init = nn.initializers.normal(stddev=0.02)
@@ -21,9 +22,8 @@ kernel_init = nn.initializers.normal(stddev=0.02)
 class Dense(nn.Module):
     """x [..., inputs] times kernel [*outputs, inputs]; a LoRA pair is added where the parameters hold one.
 
-    Parameters for decoding only may hold `columns` [inputs, *outputs] or panels instead; see weights.py. A kernel's
-    last axis is never split: a TPU stores a kernel whose last two axes are small in tiles that its matrix unit cannot
-    read, and re-tiles it in every step.
+    Parameters for decoding only may hold another form; see `times`. A kernel's last axis is never split: a TPU stores a
+    kernel whose last two axes are small in tiles that its matrix unit cannot read, and re-tiles it in every step.
     """
 
     outputs: tuple[int, ...]
@@ -33,14 +33,10 @@ class Dense(nn.Module):
     def __call__(self, x):
         *lead, inputs = x.shape
         rows_NxI = x.reshape(math.prod(lead), inputs)
-        stored = self.variables.get("params", {})
-        if not holds_panels(stored) and "columns" not in stored:
-            stored = {"kernel": self.param("kernel", kernel_init, (*self.outputs, inputs))}
+        stored = self.variables.get("params") or {"kernel": self.param("kernel", kernel_init, (*self.outputs, inputs))}
         y_NxO = times(rows_NxI, stored, math.prod(self.outputs))
-        if self.has_variable("params", "lora_a"):
-            down = self.get_variable("params", "lora_a")  # [rank, inputs]
-            up = self.get_variable("params", "lora_b")  # [*outputs, rank]
-            y_NxO = y_NxO + matmul(matmul(rows_NxI, down), up.reshape(-1, up.shape[-1]))
+        if "lora_a" in stored:  # [rank, inputs], and `lora_b` [*outputs, rank]
+            y_NxO = y_NxO + matmul(matmul(rows_NxI, stored["lora_a"]), stored["lora_b"])
         if self.has_bias:
             bias = self.param("bias", nn.initializers.zeros_init(), self.outputs)
             y_NxO = y_NxO + bias.reshape(1, -1).astype(y_NxO.dtype)
@@ -74,13 +70,25 @@ class Stored(nn.Module):
         return stored
 
 
-def times(x_NxI, stored: Mapping[str, Any], outputs: int):
-    """x times a matrix, in whichever form its parameters hold it."""
-    if holds_panels(stored):
-        return product(x_NxI, stored, outputs)
-    if "columns" in stored:
-        return matmul_columns(x_NxI, stored["columns"].reshape(x_NxI.shape[1], -1))
-    return matmul(x_NxI, stored["kernel"])
+Matrix = jax.Array | Mapping[str, Any]  # a table by itself, or the arrays of a form
+
+
+def times(x_NxI, matrix: Matrix, outputs: int, dtype: DTypeLike | None = None):
+    """x times a matrix in any form: that and `picked` are what a form needs. `dtype`: of the product with a head."""
+    if not isinstance(matrix, Mapping):
+        return row_product(x_NxI, matrix, dtype)
+    if holds_panels(matrix):
+        return product(x_NxI, matrix, outputs)
+    if "columns" in matrix:  # [inputs, *outputs]
+        return matmul_columns(x_NxI, matrix["columns"].reshape(x_NxI.shape[1], -1), dtype)
+    return matmul(x_NxI, matrix["kernel"])
+
+
+def picked(table: Matrix, index):
+    """Rows of a table in any form."""
+    if not isinstance(table, Mapping):
+        return table[index]
+    return jnp.moveaxis(table["columns"][:, index], 0, -1) if "columns" in table else rows_of(table, index)
 
 
 def gated(config: TransformerConfig, gate, up):
@@ -103,11 +111,11 @@ def matmul(x_NxI, kernel):
 PARTS = 4  # more than the usual number of threads: one that wakes late then computes fewer parts
 
 
-def matmul_columns(x_NxI, columns_IxO):
+def matmul_columns(x_NxI, columns_IxO, dtype: DTypeLike | None = None):
     """x times a matrix [in, out]; for one row in parts of the inputs, which XLA CPU distributes over its threads."""
     inputs, outputs = columns_IxO.shape
-    if x_NxI.shape[0] > 1 or inputs % PARTS:
-        return x_NxI @ columns_IxO
+    if x_NxI.shape[0] > 1 or inputs % PARTS or dtype is not None:  # of a head, which gains nothing by it
+        return jnp.matmul(x_NxI, columns_IxO, preferred_element_type=dtype)
     parts = x_NxI.reshape(PARTS, 1, inputs // PARTS), columns_IxO.reshape(PARTS, inputs // PARTS, outputs)
     return jnp.sum(jnp.einsum("pni,pio->pno", *parts), axis=0)
 

@@ -50,9 +50,8 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"(qkv|gate_up|out)/lora_a", ()),
     (r"(out|down)/lora_b", ()),
     # parameters for decoding only, transposed (weights/for_cpu.py)
-    (r"(embed|head)_columns", (None, MODEL)),  # [E, V]
     (r"qkv/columns", (None, MODEL, None, None)),  # [E, K, G + 2, D]
-    (r"gate_up/columns", (None, MODEL)),  # [E, 2F]
+    (r"(embed|head|gate_up)/columns", (None, MODEL)),  # [E, V], [E, 2F]
     (r"(out|down)/columns", (MODEL, None)),  # [K * G * D, E], as out/kernel; [F, E]
     (r"\w+/(panels|codes|scales)", ()),  # for one device
     # the decode state, and the scripts of replays

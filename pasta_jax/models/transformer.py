@@ -6,18 +6,18 @@ stacked weight). The cache has the same layout; see pool.py.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
 
+from pasta_jax.lang.tags import NUM_TAGS
 from pasta_jax.models.attention import Cache, attend
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.experts import mixture
-from pasta_jax.models.kernels.bfloat16 import as_bfloat16, row_product
-from pasta_jax.models.kernels.cpu.calls import product, rows_of
+from pasta_jax.models.kernels.bfloat16 import as_bfloat16
 from pasta_jax.models.mask import MaskSpec, PoolSpec
 from pasta_jax.models.parameters import is_stacked, with_gate_and_up
 from pasta_jax.models.parts import (
@@ -29,6 +29,7 @@ from pasta_jax.models.parts import (
     gated,
     kernel_init,
     of_size_one,
+    picked,
     rope_waves,
     rotate,
     scaled,
@@ -200,16 +201,12 @@ def trunk(
 
 def embedded(params, tokens_BxT, table: str = "embed"):
     """The tokens' embeddings [B, T, E]."""
-    if isinstance(params.get(table), Mapping):
-        return rows_of(params[table], tokens_BxT)
-    if f"{table}_columns" in params:
-        return jnp.moveaxis(params[f"{table}_columns"][:, tokens_BxT], 0, -1)
     if table == "embed" and "tags_at" in params:  # a frozen table, and trained rows beside it
         rows, place_BxT = params["tag_rows"]["embed"], tokens_BxT - params["tags_at"]
         is_tag_BxT = (place_BxT >= 0) & (place_BxT < len(rows))
         others_BxTxE = lax.stop_gradient(params["embed"])[tokens_BxT].astype(rows.dtype)
         return jnp.where(is_tag_BxT[..., None], rows[jnp.where(is_tag_BxT, place_BxT, 0)], others_BxTxE)
-    return params[table][tokens_BxT]
+    return picked(params[table], tokens_BxT)
 
 
 def owned(params, config: TransformerConfig, tokens_BxT, x_BxTxE):
@@ -229,14 +226,9 @@ def logits(params, config: TransformerConfig, x_BxTxE):
     table = "embed" if config.tied_head else "head"
     lanes, length, embed = x_BxTxE.shape
     rows_NxE = x_BxTxE.reshape(lanes * length, embed)
-    if isinstance(params.get(table), Mapping):
-        logits_NxV = product(rows_NxE, params[table], config.vocab)
-    elif f"{table}_columns" in params:
-        logits_NxV = jnp.matmul(rows_NxE, params[f"{table}_columns"], preferred_element_type=jnp.float32)
-    else:
-        logits_NxV = row_product(rows_NxE, params[table], jnp.float32)
+    logits_NxV = times(rows_NxE, params[table], config.vocab, jnp.float32)
     if "tags_at" in params:
-        of_tags = row_product(rows_NxE, params["tag_rows"][table], jnp.float32)
+        of_tags = times(rows_NxE, params["tag_rows"][table], NUM_TAGS, jnp.float32)
         logits_NxV = lax.dynamic_update_slice_in_dim(logits_NxV, of_tags, params["tags_at"], axis=1)
     logits_NxV = scaled(logits_NxV, 1 / config.logit_divisor)
     return soft_cap(logits_NxV, config.logit_cap).reshape(lanes, length, -1)

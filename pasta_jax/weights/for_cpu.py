@@ -43,9 +43,7 @@ def by_columns(params: Params) -> Params:
 
     On large pages XLA's CPU product with two to eight rows then takes a quarter less time, and with one row no more.
     """
-    changed = _replaced(params, lambda kernel: {"columns": np.moveaxis(kernel, -1, 0)})
-    table = "head" if "head" in params else "embed"
-    return changed | {f"{table}_columns": changed.pop(table)["columns"]}
+    return _replaced(params, lambda kernel: {"columns": np.moveaxis(kernel, -1, 0)})
 
 
 def in_panels(params: Params, precision: str = "float32") -> Params:

@@ -230,7 +230,7 @@ def test_parameters_for_decoding_only_are_sharded_by_the_same_rules(config, divi
     actual = paths(specs(host_params(config, "columns"), mesh_of(1, 8)))
     assert {path: one for path, one in actual.items() if "norm" not in path and not path.startswith("layers/0")} == {
         "embed": P("model"),
-        "head_columns": P(None, "model"),
+        "head/columns": P(None, "model"),
         "layers/1/qkv/columns": P(None, "model") if divided else P(),
         "layers/1/out/columns": P("model") if divided else P(),
         "layers/1/gate_up/columns": P(None, "model"),

@@ -111,7 +111,7 @@ def test_a_model_for_decoding_has_another_layout_and_equal_logits(width, layout,
     kind = "panels" if layout == "halves" else layout
     matrices = [leaves for name, leaves in other.params["layers"][0].items() if "norm" not in name]
     assert [kind in leaves for leaves in matrices] == [True] * 4
-    assert kind in other.params["embed"] if layout != "columns" else "embed" not in other.params
+    assert kind in other.params["embed"]
     assert (other.dtype, other.precision) == (jnp.float32, dtype or "float32")
     if layout == "halves":  # equal to the model whose matrices are rounded
         model = dataclasses.replace(model, params=rounded_matrices(model.params))
@@ -138,7 +138,7 @@ def test_weights_of_8_bits_are_only_to_decode_with(tmp_path, monkeypatch, capsys
         load_model("", str(path), dtype="q8")
     monkeypatch.setattr(prepare, "is_available", lambda: False)
     model = load_model("", str(path), dtype="q8", only_decoding=True)
-    assert "embed_columns" in model.params
+    assert "columns" in model.params["embed"]
     assert capsys.readouterr().err == "dtype q8 needs our own kernels, which run on one CPU: using float32\n"
 
 

@@ -187,7 +187,7 @@ def test_where_blocks_cannot_be_used(tmp_path, private_cache, monkeypatch, capsy
         load(named(numbers), only_decoding=True)
     assert load(named(numbers, dtype="auto"), only_decoding=True).precision == "float32"
     monkeypatch.setattr(prepare, "is_available", lambda: False)
-    assert "embed_columns" in load(named(path), only_decoding=True).params
+    assert "columns" in load(named(path), only_decoding=True).params["embed"]
     assert "dtype q4 needs our own kernels, which run on one CPU: using float32\n" in capsys.readouterr().err
 
 
