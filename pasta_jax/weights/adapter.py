@@ -65,11 +65,8 @@ def new_adapter(params: Params, adapter: AdapterSettings, tags: TagIds, seed: in
         }
 
     def one(layer, lead: int):
-        if "router" in layer and (of_experts := [name for name in adapter.targets if name in OF_EXPERTS]):
-            raise PastaError(
-                f"adapter targets {', '.join(of_experts)}: matrices of experts, whose pairs peft lays out otherwise; "
-                "set them to qkv, out"
-            )
+        if "router" in layer:
+            refuse_experts("adapter", adapter.targets)
         return {name: pair(kernel_of(layer, name), lead) for name in adapter.targets}
 
     def kernel_of(layer, name: str):
@@ -86,6 +83,15 @@ def new_adapter(params: Params, adapter: AdapterSettings, tags: TagIds, seed: in
         "layers": one(layers, 1) if is_stacked(params) else tuple(one(layer, 0) for layer in layers),
         "tag_rows": rows,
     }
+
+
+def refuse_experts(place: str, targets: Targets) -> None:
+    """Raise an error if an adapter of a mixture is for its experts."""
+    if of_experts := [name for name in targets if name in OF_EXPERTS]:
+        raise PastaError(
+            f"{place} targets {', '.join(of_experts)}: matrices of experts, whose pairs peft lays out otherwise; "
+            "set them to qkv, out"
+        )
 
 
 def attach(params: Params, adapter: Params, tags: TagIds) -> Params:
@@ -207,6 +213,8 @@ def load_adapter(path: Path, base: Model) -> tuple[Params, About]:
         raise PastaError(
             f"{path}: trained with another tokenizer than that of {base.name}; use the tokenizer it was trained with"
         )
+    if base.config.experts:
+        refuse_experts(f"{path}: adapter", about.targets)
     shapes = peft.shapes(base.config, about.rank, about.targets)
     for name in sorted(shapes.keys() | flat.keys()):
         expected, actual = shapes.get(name), flat[name].shape if name in flat else None

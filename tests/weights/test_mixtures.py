@@ -12,6 +12,7 @@ from pasta_jax.models.kernels.cpu import library
 from pasta_jax.weights import adapter as lora
 from pasta_jax.weights import huggingface
 from pasta_jax.weights.load import load_model
+from pasta_jax.weights.model import Model
 from tests.helpers.byte_tokenizer import ByteTokenizer
 from tests.helpers.families import IN_GGUF, VARIANTS, our_logits, read
 from tests.helpers.gguf_models import gguf_bytes
@@ -74,7 +75,13 @@ def test_experts_are_decoded_with_from_the_blocks_of_a_file(kind, tmp_path, monk
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
 
 
-def test_an_adapter_of_experts_is_refused():
-    params = random_params(VARIANTS["qwen3_moe"], seed=0)
+def test_an_adapter_of_experts_is_refused(tmp_path):
+    config, tokenizer, settings = VARIANTS["qwen3_moe"], ByteTokenizer(), lora.AdapterSettings(rank=2)
+    base = Model("mixture", config, random_params(config, seed=0), tokenizer)
     with pytest.raises(PastaError, match="adapter targets gate_up, down: matrices of experts"):
-        lora.new_adapter(params, lora.AdapterSettings(rank=2), ByteTokenizer().tags, seed=0)
+        lora.new_adapter(base.params, settings, tokenizer.tags, seed=0)
+    attention = dataclasses.replace(settings, targets=("qkv", "out"))
+    adapter = lora.new_adapter(base.params, attention, tokenizer.tags, seed=0)
+    lora.save_adapter(tmp_path, adapter, base, lora.describe(base, settings, None))  # which says that it's of experts
+    with pytest.raises(PastaError, match=f"{tmp_path}: adapter targets gate_up, down: matrices of experts"):
+        lora.load_adapter(tmp_path, base)
