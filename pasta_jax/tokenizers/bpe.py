@@ -17,7 +17,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.files.gguf import GGUF
 from pasta_jax.files.validated import MIB, Count, parse_json, read_bytes, typed
 from pasta_jax.tokenizers import fallback
-from pasta_jax.tokenizers.vocabulary import MARKER, MOST_PIECES, Vocabulary, check_merges
+from pasta_jax.tokenizers.vocabulary import MARKER, MOST_PIECES, NONE, Strips, Vocabulary, check_merges
 
 FIX = "use a GGUF or .model file"
 Id = Annotated[int, Meta(ge=0, lt=MOST_PIECES)]
@@ -40,6 +40,8 @@ class Added(Struct, frozen=True):
     content: str
     special: bool
     normalized: bool = False  # found in text after the normalizer
+    lstrip: bool = False  # blanks before it are dropped
+    rstrip: bool = False  # and after it
 
 
 class Digits(Struct, frozen=True, tag=True, tag_field="type"):
@@ -97,6 +99,11 @@ class File(Struct, frozen=True):
     pre_tokenizer: Cut | Sequence | None = None
     normalizer: dict | None = None
     post_processor: dict | None = None
+
+    def strips(self) -> dict[str, dict[str, bool]]:
+        """The pieces that swallow blanks."""
+        flags = {one.content: {"lstrip": one.lstrip, "rstrip": one.rstrip} for one in self.added_tokens}
+        return {piece: either for piece, either in flags.items() if any(either.values())}
 
     def begins_with(self) -> str | None:
         """The piece that a template for single texts puts before them."""
@@ -238,7 +245,7 @@ def from_file(path: Path) -> Vocabulary:
     except Exception as error:  # the library raises nothing more specific
         raise PastaError(f"{path}: pre_tokenizer: {error}; {FIX}") from None
     encoder.model = _model(path, normal, merges, whole_words=file.model.ignore_merges)
-    return _vocabulary(path, encoder, normal, added, file.begins_with())
+    return _vocabulary(path, encoder, normal, added, file.begins_with(), file.strips())
 
 
 def _with_fallback(path: Path, file: File) -> Vocabulary:
@@ -256,6 +263,7 @@ def _with_fallback(path: Path, file: File) -> Vocabulary:
         file.normalizer,
         file.words(),
         file.begins_with(),
+        file.strips(),
     )
 
 
@@ -266,7 +274,12 @@ def _model(path: Path, normal: dict[str, int], merges: list[list[str]], whole_wo
 
 
 def _vocabulary(
-    path: Path, encoder: Tokenizer, normal: dict[str, int], added: dict[str, tuple[int, bool]], bos: str | None
+    path: Path,
+    encoder: Tokenizer,
+    normal: dict[str, int],
+    added: dict[str, tuple[int, bool]],
+    bos: str | None,
+    strips: Strips = NONE,
 ) -> Vocabulary:
     """`added` maps each added piece to its id, and whether it is a control piece."""
     size = 1 + max([*normal.values(), *(id for id, _ in added.values())], default=-1)
@@ -290,10 +303,13 @@ def _vocabulary(
         spec["model"]["vocab"] = normal | {text: id for text, (id, _) in added.items()}
         plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
         spec["added_tokens"] = [
-            {"id": id, "content": text, "special": special, **plain} for text, (id, special) in added.items()
+            {"id": id, "content": text, "special": special, **plain, **strips.get(text, {})}
+            for text, (id, special) in added.items()
         ]
         spec["decoder"] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
         return json.dumps(spec, ensure_ascii=False, indent=1).encode()
 
     spelled = control | {text: id for text, (id, _) in added.items()}
-    return Vocabulary(data, control, spelled, bos if bos in control else None, encode, "tokenizer.json", content)
+    return Vocabulary(
+        data, control, spelled, bos if bos in control else None, encode, "tokenizer.json", content, strips=strips
+    )

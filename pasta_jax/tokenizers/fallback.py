@@ -10,7 +10,17 @@ from pathlib import Path
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from pasta_jax.errors import PastaError
-from pasta_jax.tokenizers.vocabulary import BLANK, MARKER, Opened, Vocabulary, around_blanks, as_it_is, check_merges
+from pasta_jax.tokenizers.vocabulary import (
+    BLANK,
+    MARKER,
+    NONE,
+    Opened,
+    Strips,
+    Vocabulary,
+    around_blanks,
+    as_it_is,
+    check_merges,
+)
 
 _FIX = "use a GGUF or .model file"
 _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -63,6 +73,7 @@ def vocabulary(
     normalizer: dict | None,
     pre_tokenizer: dict | None,
     bos: str | None,
+    strips: Strips = NONE,
 ) -> Vocabulary:
     """`added` maps a piece to its id, whether it is a control piece, and whether it is found in text with `▁`."""
     opened = opened_by(path, normalizer, pre_tokenizer)
@@ -99,7 +110,7 @@ def vocabulary(
         spec["model"]["vocab"] = pieces | control
         plain = {"single_word": False, "lstrip": False, "rstrip": False}
         spec["added_tokens"] = [
-            {"id": id, "content": text, "special": special, "normalized": found, **plain}
+            {"id": id, "content": text, "special": special, "normalized": found, **plain, **strips.get(text, {})}
             for text, (id, special, found) in added.items()
         ]
         return json.dumps(spec, ensure_ascii=False, indent=1).encode()
@@ -108,5 +119,5 @@ def vocabulary(
     blank_sign = [pieces[_BYTES[byte]] for byte in BLANK.encode()]
     encode_all = around_blanks(encode, blank_sign)
     return Vocabulary(
-        data, control, spelled, bos if bos in control else None, encode_all, "tokenizer.json", content, opened
+        data, control, spelled, bos if bos in control else None, encode_all, "tokenizer.json", content, opened, strips
     )

@@ -106,17 +106,23 @@ class Tokenizer:
             raise PastaError(self.template)
         own = self._noted and self.template
         parts = own.parts(messages) if own else conversation(self.family, messages)
-        ids, text = [], ""
+        ids, text, former = [], "", ""
+
+        def between(piece: str) -> list[int]:
+            """The ids of the text before a control piece, or the end, and after the former one."""
+            stripped = text.lstrip() if self.vocabulary.strips.get(former, {}).get("rstrip") else text
+            stripped = stripped.rstrip() if self.vocabulary.strips.get(piece, {}).get("lstrip") else stripped
+            return self.encode(self.vocabulary.opened(stripped, not ids))
+
         for is_of_template, part in parts:
             # What stands between two control pieces is encoded as one text, as other tools do.
             for piece in self._controls.split(part) if is_of_template else [part]:
                 if is_of_template and piece in self.vocabulary.spelled:
-                    opened = self.vocabulary.opened(text, not ids)
-                    ids += [*self.encode(opened), self.vocabulary.spelled[piece]]
-                    text = ""
+                    ids += [*between(piece), self.vocabulary.spelled[piece]]
+                    text, former = "", piece
                 else:
                     text += piece
-        return ids + self.encode(self.vocabulary.opened(text, not ids))
+        return ids + between("")
 
     @cached_property
     def _noted(self) -> bool:
@@ -227,11 +233,9 @@ def _with_template(tokenizer: Tokenizer, source: object, tokens: dict[str, str],
     own: Template | str | None
     try:
         own = template.learned(source, tokens, family, why)
-        if own is not None and not family.open:
-            close = max(
-                (one for one in tokenizer.vocabulary.control if own.to_user.startswith(one)), key=len, default=""
-            )
-            family = dataclasses.replace(family, close=close or family.close)
+        if own is not None:  # which may be another than its family's: Llama 3 is often tuned with ChatML
+            ends = [one for one in tokenizer.vocabulary.control if own.to_user.startswith(one) and one != family.open]
+            family = dataclasses.replace(family, close=max(ends, key=len, default=family.close))
         if own is not None and not own.to_user.startswith(family.close):
             own = f"{why}: answers don't end with {family.close}; replace it, or set chat to False"
     except PastaError as error:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from pasta_jax.errors import PastaError
@@ -17,6 +18,8 @@ MARKER = re.compile(
 
 
 BLANK = "▁"  # stands for a space in pieces of some vocabularies
+Strips = Mapping[str, Mapping[str, bool]]  # pieces that swallow the whitespace before (`lstrip`) or after them
+NONE: Strips = MappingProxyType({})
 Opened = Callable[[str, bool], str]  # a text as one is read that begins a prompt (True), or follows a control piece
 
 
@@ -55,3 +58,4 @@ class Vocabulary(NamedTuple):
     file: str  # the name that other tools expect for a file of this kind
     content: Callable[[], bytes]  # of that file
     opened: Opened = as_it_is
+    strips: Strips = NONE

@@ -158,8 +158,9 @@ def rows_for(config: TransformerConfig, tokenizer: Tokenizer, path: Path) -> int
 
 
 def tokenizer_file(folder: Path) -> Path:
-    """The tokenizer in a Hugging Face folder."""
-    for name in ("tokenizer.model", "tokenizer.json"):
+    """The tokenizer in a Hugging Face folder; a tokenizer.model lacks what was added to it later."""
+    names = "tokenizer.model", "tokenizer.json"
+    for name in reversed(names) if (folder / "added_tokens.json").is_file() else names:
         if (folder / name).is_file():
             return folder / name
     raise PastaError(f"{folder}: neither tokenizer.model nor tokenizer.json; copy the model's tokenizer there")

@@ -9,7 +9,7 @@ from pasta_jax.tokenizers import template
 from pasta_jax.tokenizers.chat import FAMILIES, jinja_template
 from pasta_jax.tokenizers.tokenizer import load_tokenizer, tokenizer_fingerprint
 from pasta_jax.weights import export
-from tests.helpers.tiny_tokenizers import SMOLLM2_SPECIALS, train_bpe
+from tests.helpers.tiny_tokenizers import LLAMA3_SPECIALS, SMOLLM2_SPECIALS, train_bpe
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
@@ -80,6 +80,42 @@ def test_a_model_of_another_family_is_fed_by_its_template_alone(tmp_path, kind):
     if kind == "mistral":
         with pytest.raises(PastaError, match="no place for one before questions"):
             ours.chat(conversations[0])
+
+
+def test_pieces_that_swallow_blanks_do_so_in_a_chat(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    pieces, source = OTHERS["phi"]  # Phi 3's has line breaks, which its pieces swallow
+    source = (
+        source.replace("+ '|>' +", "+ '|>\n' +").replace("'<|end|>'", "'<|end|>\n'").replace("t|>' }}", "t|>\n' }}")
+    )
+    without = in_folder(tmp_path, source, pieces=pieces)
+    spec = json.loads((tmp_path / "tokenizer.json").read_text())
+    for token in spec["added_tokens"]:
+        token |= {"rstrip": token["content"] in pieces[:3], "lstrip": token["content"] == "<|end|>"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
+    ours = load_tokenizer(tmp_path / "tokenizer.json")
+    theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    messages = [("user", "  Why is the sky blue?\n"), ("assistant", " So.\n"), ("user", "\nAnd?")]
+    turns = [{"role": role, "content": text} for role, text in messages]
+    expected = theirs.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
+    assert ours.chat(messages) == expected != without.chat(messages)
+    (tmp_path / "export").mkdir()
+    (tmp_path / "export/config.json").write_text("{}")
+    export.write(tmp_path / "export", ours)
+    assert load_tokenizer(tmp_path / "export/tokenizer.json").chat(messages) == expected
+
+
+def test_a_model_of_a_known_family_may_be_tuned_with_a_template_of_another(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    bos, *others = LLAMA3_SPECIALS
+    pieces = [*others, "<|im_start|>", bos, "<|im_end|>"]
+    ours = in_folder(tmp_path, "{{ bos_token }}" + CHATML, pieces=pieces)
+    theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    assert ours.name == "llama3"
+    for messages in ([("user", "Why is the sky blue?")], CONVERSATIONS[1]):
+        turns = [{"role": role, "content": text} for role, text in messages]
+        assert ours.chat(messages) == theirs.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
+    assert ours.end_of_turn == theirs.eos_token_id
 
 
 def test_a_base_model_of_another_family_completes_texts_and_is_not_chatted_with(tmp_path):

@@ -16,12 +16,14 @@ from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.kernels.cpu import library as kernels
 from pasta_jax.models.tag_rows import initial_tag_rows, rows_apart
 from pasta_jax.models.transformer import forward
+from pasta_jax.tokenizers.tokenizer import load_tokenizer
 from pasta_jax.weights import load, prepare
 from pasta_jax.weights.load import export_model, load_model
 from pasta_jax.weights.prepare import for_decoding
 from tests.helpers.gguf_models import GEMMA3, LLAMA, QWEN2, gguf_bytes
 from tests.helpers.models import uncached
 from tests.helpers.requires import requires_smollm2
+from tests.helpers.tiny_tokenizers import PREFIXED, fallback_json, train_sentencepiece
 
 
 @pytest.fixture(autouse=True)
@@ -156,6 +158,20 @@ def test_an_export_loads_with_equal_logits_and_keeps_its_tags(kind, tmp_path):
     assert ids == model.tokenizer.encode("What is the capital of Italy?")
     np.testing.assert_array_equal(back.params["embed"][tags.sync], trained[tags.sync])
     np.testing.assert_allclose(uncached(back, ids), uncached(model, ids), atol=1e-5)
+
+
+def test_pieces_added_to_a_tokenizer_later_are_known(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "tokenizer.model").write_bytes(train_sentencepiece(**PREFIXED))
+    spec = json.loads(fallback_json(**PREFIXED))
+    ids = [one["id"] for one in spec["added_tokens"]] + list(spec["model"]["vocab"].values())
+    later = {"<|im_start|>": max(ids) + 1, "<|im_end|>": max(ids) + 2}
+    spec["added_tokens"] += [spec["added_tokens"][0] | {"id": id, "content": piece} for piece, id in later.items()]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
+    (tmp_path / "added_tokens.json").write_text(json.dumps(later))
+    tokenizer = load_tokenizer(load.tokenizer_file(tmp_path))
+    assert later.items() <= tokenizer.vocabulary.control.items()
+    assert tokenizer.vocab_size == max(later.values()) + 1
 
 
 def test_a_folder_without_our_section_gets_fresh_tag_rows(tmp_path):
