@@ -17,7 +17,7 @@ from pasta_jax.weights.family import FIELD_NAMES, SHAPE, TRANSFORMERS, Family, s
 from pasta_jax.weights.rope_file import FIX, RopeFields, RopesFields, original_context, rope_of, scaling_of
 
 SECTION = "pasta_jax"  # our key in config.json
-_ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu", "gelu": "gelu"}  # Gemma 1 states the last for the second
+_ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu", "gelu": "gelu"}  # Gemma 1 means the second by the last
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +84,10 @@ def read_config(folder: Path) -> tuple[Family, TransformerConfig, TagRecord | No
     if not path.is_file():
         raise PastaError(f"{path}: not found; use a folder with config.json and *.safetensors")
     raw = read_json(path, dict[str, Any], most=4 * MIB, fix="fetch the file again")
-    return *_config(raw.get("text_config", raw), path), _tag_record(raw, path)
+    text = raw.get("text_config", raw)
+    if isinstance(text, dict) and "quantization_config" in raw:  # of both halves of a model for images and text
+        text = text | {"quantization_config": raw["quantization_config"]}
+    return *_config(text, path), _tag_record(raw, path)
 
 
 def _tag_record(raw: dict[str, Any], path: Path) -> TagRecord | None:
@@ -100,7 +103,7 @@ def _config(raw: Any, path: Path) -> tuple[Family, TransformerConfig]:
     """Translate the fields; features that our transformer lacks are refused with an error that names them."""
     kind = typed(raw, _Kind, str(path), FIX).model_type
     family = families.of_file(TRANSFORMERS, kind, path, "model_type")
-    file = typed(raw, _File, str(path), FIX)
+    file = typed(family.implied | raw, _File, str(path), FIX)
     rope, fields = rope_of(file, path), {"vocab": file.vocab_size}
     fields["rope"], fields["context"] = rope, _context(file)
     for key, ours in (("attention_bias", ("qkv_bias", "out_bias")), ("mlp_bias", ("mlp_bias",))):
@@ -115,8 +118,10 @@ def _config(raw: Any, path: Path) -> tuple[Family, TransformerConfig]:
         fields |= _experts(file, family, path)
     if "layer_embed" in family.options:
         fields |= _layers(file, path)
+    if file.use_bidirectional_attention in (True, "all"):
+        raise PastaError(f"{path}: unsupported use_bidirectional_attention; use a model that reads from left to right")
     if activation := file.hidden_activation or file.hidden_act:
-        if activation not in _ACTIVATIONS:
+        if activation not in _ACTIVATIONS or (activation == "gelu" and kind != "gemma"):
             raise PastaError(
                 f"{path}: unsupported activation {activation!r}; use a model with gelu_pytorch_tanh or silu"
             )
@@ -157,7 +162,6 @@ def _layers(file: _File, path: Path) -> dict[str, Any]:
     unsupported = {
         "attention_k_eq_v": file.attention_k_eq_v,
         "enable_moe_block": file.enable_moe_block,
-        "use_bidirectional_attention": file.use_bidirectional_attention in (True, "all"),
         "layer_types": file.layer_types and file.layer_types[-1] != "full_attention",
         "vocab_size_per_layer_input": file.vocab_size_per_layer_input not in (None, file.vocab_size),
     }

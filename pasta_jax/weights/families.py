@@ -30,19 +30,39 @@ _SILU = {"activation": "silu", "tied_head": False}
 _GEMMA = {"activation": "gelu", "tied_head": True, "scaled_embed": True}
 _GEMMA2 = _GEMMA | {"post_norms": True, "global_every": 2}
 _GEMMA3 = _GEMMA | {"post_norms": True, "qk_norm": True, "global_every": 6, "local_rope": {"base": 10_000.0}}
+# Gemma 3 4B, 12B and 27B state little but what differs from this.
+_GEMMA3_FILE = {
+    "vocab_size": 262_208,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 131_072,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1e6,
+    "query_pre_attn_scalar": 256,
+}
 _GEMMA4 = _GEMMA3 | {"value_norm": True, "layer_scales": True, "attention_scale": 1.0, "global_head_dim": 512}
 _OLMO = _SILU | {"pre_norms": False, "post_norms": True, "qk_norm": True, "whole_qk_norm": True}
+_YARN = {"rope_scaling": {"rope_type": "yarn"}}  # whose other fields no file leaves out
 _SCALES = ("embed_scale", "residual_scale", "attention_scale", "logit_divisor")
 FAMILIES = (
     Family(("llama", "llama"), "LlamaForCausalLM", _SILU, _BIASES, rotates_pairs=True),
-    Family(("mistral", "llama"), "MistralForCausalLM", _SILU, ("window",), rotates_pairs=True),
-    Family(("ministral", None), "MinistralForCausalLM", _SILU, _WINDOWS),
+    Family(
+        ("mistral", "llama"),
+        "MistralForCausalLM",
+        _SILU,
+        ("window",),
+        implied={"sliding_window": 4096},
+        rotates_pairs=True,
+    ),
+    Family(("ministral", None), "MinistralForCausalLM", _SILU, _WINDOWS, implied={"sliding_window": 4096}),
     # Queries past the original context are longer: beta is how fast they grow. We read no further than that.
     Family(
         ("ministral3", "mistral3"),
         "Ministral3ForCausalLM",
         _SILU,
         ("window",),
+        implied=_YARN,
         rotates_pairs=True,
         rope_fields={"llama_4_scaling_beta": 0.0},
     ),
@@ -54,7 +74,7 @@ FAMILIES = (
         _SILU | {"qk_norm": True},
         ("use_sliding_window", "qkv_bias", "out_bias", *_EXPERT_FIELDS, "expert_ff", "shares_of_all"),
         (*_EXPERT_FIELDS, "expert_ff"),
-        EXPERTS,
+        layer=EXPERTS,
     ),
     Family(
         ("gpt_oss", "gpt-oss"),
@@ -64,6 +84,7 @@ FAMILIES = (
         | {"global_every": 2, "gate_limit": 7.0, "gate_slope": 1.702},
         (*_WINDOWS, "qkv_bias", "out_bias", *_EXPERT_FIELDS, "gate_limit", "gate_slope"),
         ("window", *_EXPERT_FIELDS),
+        {"rope_theta": 150_000.0, **_YARN},
         IN_TURN,
         yarn_is_whole=False,
     ),
@@ -72,6 +93,7 @@ FAMILIES = (
         "SmolLM3ForCausalLM",
         _SILU | {"tied_head": True, "nope_every": 4},
         (*_BIASES, "nope_every"),
+        implied={"rope_theta": 2e6},
         rotates_pairs=True,
     ),
     Family(
@@ -81,16 +103,17 @@ FAMILIES = (
         (*_BIASES, *_SCALES),
         rotates_pairs=True,
     ),
-    Family(("olmo2", "olmo2"), "Olmo2ForCausalLM", _OLMO, ("qkv_bias", "out_bias"), (), WITH_POST_NORMS),
+    Family(("olmo2", "olmo2"), "Olmo2ForCausalLM", _OLMO, ("qkv_bias", "out_bias"), layer=WITH_POST_NORMS),
     Family(
         ("olmo3", "olmo2"),
         "Olmo3ForCausalLM",
         _OLMO | {"global_every": 4},
         (*_WINDOWS, "local_rope", "qkv_bias", "out_bias"),
         ("window",),
+        {"rope_theta": 500_000.0},
         WITH_POST_NORMS,
     ),
-    Family(("phi3", "phi3"), "Phi3ForCausalLM", _SILU, ("window", "share"), (), FUSED),
+    Family(("phi3", "phi3"), "Phi3ForCausalLM", _SILU, ("window", "share"), layer=FUSED),
     Family(("gemma", "gemma"), "GemmaForCausalLM", _GEMMA, norm_offset=1.0),
     Family(
         ("gemma2", "gemma2"),
@@ -98,6 +121,7 @@ FAMILIES = (
         _GEMMA2,
         (*_WINDOWS, *_CAPS, "query_scalar"),
         ("window", *_CAPS),
+        {"query_pre_attn_scalar": 256, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
         WITH_POST_NORMS,
         norm_offset=1.0,
         query_scalars={46: 144},  # of 27B
@@ -108,6 +132,7 @@ FAMILIES = (
         _GEMMA3,
         (*_WINDOWS, *_CAPS, "query_scalar", "local_rope"),
         ("window",),
+        _GEMMA3_FILE,
         WITH_POST_NORMS,
         norm_offset=1.0,
         query_scalars={62: 168},  # of 27B
@@ -127,6 +152,7 @@ FAMILIES = (
             "layer_embed",
         ),
         ("window",),
+        {"rope_theta": 1e6, "rope_scaling": {"rope_type": "proportional", "partial_rotary_factor": 0.25}},
         WITH_OWN,
     ),
 )

@@ -104,6 +104,7 @@ class Family:
     features: dict[str, Any]  # fields of TransformerConfig; files may state those in `options`
     options: tuple[str, ...] = ()  # fields that files of this family state, beside those that all files do
     required: tuple[str, ...] = ()  # of the options: without them, a file would be read wrongly
+    implied: dict[str, Any] = dataclasses.field(default_factory=dict)  # fields of a config.json that leaves them out
     layer: dict[str, tuple[str, str]] = dataclasses.field(default_factory=lambda: LAYER)
     norm_offset: float = 0.0  # what norms in Hugging Face's folders are lower by
     rotates_pairs: bool = False  # in GGUF files, q and k have their rows in order for a rope that rotates neighbours

@@ -44,16 +44,19 @@ class Files:
     def read(self, name: str) -> np.ndarray:
         """One tensor as float32."""
         if f"{name}_blocks" in self._place_of and f"{name}_scales" in self._place_of:
-            return from_mxfp4(self._stored(f"{name}_blocks"), self._stored(f"{name}_scales"))
+            return from_mxfp4(*(self._stored(f"{name}_{part}", ("U8",)) for part in ("blocks", "scales")))
         if name not in self._place_of:
             raise PastaError(
-                f"{self.path}: no tensor {name!r} in its safetensors files; use the config.json that belongs to them"
+                f"{self.path}: no tensor {name!r} in its safetensors files; "
+                "fetch all of them, and use the config.json that belongs to them"
             )
-        return np.asarray(self._stored(name), dtype=np.float32)
+        return np.asarray(self._stored(name, ("F64", "F32", "F16", "BF16")), dtype=np.float32)
 
-    def _stored(self, name: str) -> np.ndarray:
+    def _stored(self, name: str, kinds: tuple[str, ...]) -> np.ndarray:
         path, stored = self._place_of[name]
         with safe_open(path, framework="numpy") as file:
+            if (kind := file.get_slice(stored).get_dtype()) not in kinds:
+                raise PastaError(f"{path}: {name} is of {kind}, not {kinds[-1]}; use the model in float32 or bfloat16")
             return file.get_tensor(stored)
 
     def rows(self, name: str, index: np.ndarray) -> np.ndarray:

@@ -67,7 +67,8 @@ def rope_of(file: Stated, path: Path) -> dict[str, Any]:
     whole = (parameters.full_attention or RopeFields()) if nested else parameters
     scaling = whole if whole.rope_type or whole.type else (file.rope_scaling or RopeFields())
     rope: dict[str, Any] = {"base": whole.rope_theta or file.rope_theta or 10_000.0}
-    if (share := whole.partial_rotary_factor or file.partial_rotary_factor) not in (None, 1.0):
+    shares = whole.partial_rotary_factor, scaling.partial_rotary_factor, file.partial_rotary_factor
+    if (share := next(filter(None, shares), 1.0)) != 1.0:
         rope["share"] = share
 
     def required(key: str, value: float | None = None) -> float:

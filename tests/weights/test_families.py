@@ -8,6 +8,8 @@ import pytest
 
 from pasta_jax.errors import PastaError
 from pasta_jax.files.gguf import GGUF
+from pasta_jax.models.parameters import plain_shapes
+from pasta_jax.models.rope import Rope
 from pasta_jax.weights import config_file, families, gguf_model
 from pasta_jax.weights.family import TRANSFORMERS
 from tests.helpers.families import CHECKS, IN_GGUF, MOST, VARIANTS, applies, difference
@@ -64,6 +66,37 @@ def test_families_that_carry_a_state_are_refused_with_the_reason(kind, tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
     with pytest.raises(PastaError, match=f"unsupported model_type '{kind}': it carries a state"):
         config_file.read_config(tmp_path)
+
+
+@requires_dev("transformers")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", VARIANTS)
+def test_what_a_file_leaves_out_is_what_transformers_takes_it_for(kind, tmp_path):
+    from transformers import CONFIG_MAPPING
+
+    def config_of(raw):
+        (tmp_path / "config.json").write_text(json.dumps(raw))
+        return config_file.read_config(tmp_path)[1]
+
+    whole = json.loads(CONFIG_MAPPING[kind]().to_json_string(use_diff=False))
+    expected = config_of(whole)
+    for name in whole:
+        try:
+            config = config_of({field: value for field, value in whole.items() if field != name})
+        except PastaError:
+            continue
+        # Another shape is refused with the first tensor.
+        assert config == expected or plain_shapes(config) != plain_shapes(expected), name
+
+
+def test_the_text_half_of_gemma_3_4b_leaves_most_out(tmp_path):
+    text = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10_240, "num_hidden_layers": 34}
+    text |= {"rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": text}))
+    config = config_file.read_config(tmp_path)[1]
+    assert (config.vocab, config.heads, config.kv_heads, config.head_dim) == (262_208, 8, 4, 256)
+    assert (config.rope, config.local_rope) == (Rope(1e6, scale=8.0), Rope(10_000.0))
+    assert (config.window, config.global_every, config.score_scale, config.context) == (1024, 6, 1 / 16, 131_072)
 
 
 @pytest.mark.slow

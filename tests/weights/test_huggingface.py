@@ -42,6 +42,9 @@ def test_the_names_that_transformers_4_reads_say_the_same(kind, tmp_path):
 
 MIXTURE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "mlp_bias": False}
 
+GEMMA3 = {"model_type": "gemma3_text", "sliding_window": 8} | dict.fromkeys(
+    ("hidden_size", "intermediate_size", "num_hidden_layers"), 8
+)
 GEMMA4 = {"model_type": "gemma4_text", "attention_bias": False, "mlp_bias": False, "sliding_window": 8}
 
 
@@ -70,7 +73,10 @@ def write_folder(folder, **changes):
         ({**GEMMA4, "per_layer_config": {"2": {"head_dim": 16}, "3": {}}}, "unsupported per_layer_config"),
         ({**GEMMA4, "num_kv_shared_layers": 3}, "shared_layers .3.: layer 0 has no earlier one of its kind"),
         ({"quantization_config": {"quant_method": "fp8"}}, "unsupported quantization_config 'fp8'"),
+        ({"quantization_config": {"quant_method": "fp8"}, "text_config": GEMMA3}, "quantization_config 'fp8'"),
+        ({"text_config": GEMMA3 | {"use_bidirectional_attention": True}}, "unsupported use_bidirectional_attention"),
         ({"hidden_act": "relu", "hidden_activation": "relu"}, "unsupported activation 'relu'"),
+        ({"hidden_act": "gelu", "hidden_activation": None}, "unsupported activation 'gelu'"),
         ({"intermediate_size": 65}, "down_proj.weight has shape"),
         ({"num_hidden_layers": 4}, "no tensor 'model.layers.3."),
     ],
@@ -125,6 +131,11 @@ def test_damaged_folders_are_named(tmp_path):
         config_file.read_config(tmp_path)
     with pytest.raises(PastaError, match=r"no \*\.safetensors file"):
         huggingface.Files(tmp_path)
+    folder = write_folder(tmp_path / "quantised")
+    header = json.dumps({"model.norm.weight": {"dtype": "F8_E4M3", "shape": [2], "data_offsets": [0, 2]}}).encode()
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"ab")
+    with pytest.raises(PastaError, match=r"model\.norm\.weight is of F8_E4M3, not BF16; use the model in float32"):
+        huggingface.Files(folder).read("model.norm.weight")
     folder = write_folder(tmp_path / "cut")
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
