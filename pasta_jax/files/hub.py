@@ -9,6 +9,7 @@ from pasta_jax.progress import say
 
 _ID = re.compile(r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w.][\w./-]*))?")
 _FILES = ("*.json", "*.safetensors", "*.model", "*.jinja")  # no pickles: reading those runs code
+_COPIES = ("original/*", "consolidated*")  # of gpt-oss and Mistral: the same weights again, under other names
 
 
 def is_id(name: str) -> bool:
@@ -26,7 +27,10 @@ def local(name: str) -> Path:
     say(f"{name}: no such path, looking on the Hugging Face Hub")
     try:
         folder = huggingface_hub.snapshot_download(
-            parts["repository"], revision=parts["revision"], allow_patterns=list(_FILES)
+            parts["repository"],
+            revision=parts["revision"],
+            allow_patterns=list(_FILES),
+            ignore_patterns=list(_COPIES),
         )
     except Exception as error:  # the client's own errors and those of its transport, which differs between versions
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

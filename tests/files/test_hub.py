@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from huggingface_hub.utils import filter_repo_objects
 
 import pasta_jax as pasta
 from pasta_jax.errors import PastaError
@@ -72,7 +73,7 @@ def test_a_path_whose_folder_exists_is_no_id(cache, monkeypatch):
             read_model("", name)
 
 
-def test_only_files_without_code_are_fetched(cache, monkeypatch):
+def test_only_files_without_code_are_fetched_and_no_weights_twice(cache, monkeypatch):
     asked = {}
     monkeypatch.setattr(
         "huggingface_hub.snapshot_download", lambda name, **options: asked.update(options, name=name) or str(cache)
@@ -80,3 +81,7 @@ def test_only_files_without_code_are_fetched(cache, monkeypatch):
     assert hub.local("some.org/model-1.5@v2") == cache
     assert (asked["name"], asked["revision"]) == ("some.org/model-1.5", "v2")
     assert not {"*", "*.bin", "*.pt", "*.py"} & set(asked["allow_patterns"])
+    patterns = {name: asked[name] for name in ("allow_patterns", "ignore_patterns")}
+    files = ["model-1.safetensors", "adapter/adapter_model.safetensors", "config.json", "chat_template.jinja"]
+    copies = ["original/model--1.safetensors", "original/config.json", "consolidated.safetensors"]
+    assert list(filter_repo_objects(files + copies, **patterns)) == files
