@@ -67,9 +67,16 @@ VNNI void code(const Matrix& w, const float* x, int64_t rows, int64_t begin, int
           sums[p] = _mm512_add_epi32(sums[p], parts[p]);
         }
       }
+      int32_t sum = 0;
+      for (int p = P - 1; p >= 0; --p) {
+        const int32_t of_plane = _mm512_reduce_add_epi32(sums[p]);
+        sum = 256 * sum + of_plane;
+        to.first[(g * rows + r) * P + p] = -offset_of(w.kind) * of_plane;
+      }
       to.scales[g * rows + r] = scale;
-      to.totals[g * rows + r] = _mm512_reduce_add_ps(total);
-      for (int p = 0; p < P; ++p) to.first[(g * rows + r) * P + p] = -offset_of(w.kind) * _mm512_reduce_add_epi32(sums[p]);
+      // Of the rounded inputs: then an error of rounding meets the weight, not the weight less the minimum, which is
+      // several times as large.
+      to.totals[g * rows + r] = is_special ? _mm512_reduce_add_ps(total) : scale * static_cast<float>(sum);
     }
   }
 }

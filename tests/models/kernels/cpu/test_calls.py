@@ -115,6 +115,17 @@ def test_products_of_codes_are_those_of_their_numbers(library):
             np.testing.assert_array_less(np.abs(actual - expected), 3e-6 * error + 1.01 * steps @ codes.T + 1e-6)
 
 
+@every_level
+def test_what_rounding_changes_is_multiplied_by_the_weight(library):
+    """A code and its minimum may cancel out; were only the code's input rounded, the rounding would remain."""
+    x = np.random.default_rng(0).standard_normal((3, 256), np.float32)
+    for factor in (1, 2):
+        codes, scales = np.full((40, 256), 8, np.int8), np.full((40, 8), factor, np.float32)
+        zero = of_blocks(Blocks(codes, scales, -8 * scales, 4))
+        for inputs in (8, 16, 32):
+            np.testing.assert_allclose(multiplied(library, x, zero, 40, bits=inputs), 0, atol=2e-4)
+
+
 def random_blocks(rng, outputs: int, groups: int, group: int, bits: int, has_minimums: bool) -> Blocks:
     """A matrix of random codes; a group of its inputs is zero."""
     low, high = {4: (0, 16), 6: (-32, 32), 8: (-128, 128)}[bits]
