@@ -2,6 +2,7 @@
 
     python -m launch.benchmark decode --config=configs/benchmark.py:smollm2_135m [--peers]
     python -m launch.benchmark prefill --config=configs/benchmark.py:smollm2_135m [--peers]
+    python -m launch.benchmark rounding --config=configs/benchmark.py:smollm2_135m [--peers]
     python -m launch.benchmark interpreter --config=configs/benchmark.py:smollm2_135m [--programs=FILE]
     python -m launch.benchmark train --config=configs/benchmark.py:smollm2_135m [--peers]
     python -m launch.benchmark sampling --config=configs/benchmark.py:smollm2_135m
@@ -16,20 +17,21 @@ The last line of each is one JSON object. `decode` takes about two minutes on tw
 (transformers on torch and llama.cpp on the same weights in float32, interleaved in the same run; launch/setup.sh
 --dev). Expect about 18 ms per step of one row and 23 of eight; 19 and 40 with --config.model.kernel=False; 6 and 16
 with --config.model.dtype=q4, from the blocks of the packaged file, which the peer llama.cpp then reads too. `prefill`
-reads prompts of 128 and 512 tokens: a minute. `interpreter` replays 43 programs (parallelism 1.0 to 4.0, answers of 120
-to 563 tokens; random combinations of phrases) asynchronously and, as their plain text, sequentially: half an hour, or
-23 minutes with --config.interpreter.rounds=1. `train` runs steps over all parameters, with --peers also those of
-transformers on torch: about two minutes. `sampling` answers prompts ten times each at temperature 1, by continuous
-batching over 1, 8, 32 and 128 lanes, and estimates the time for 2,000 prompts: six minutes. `serve` starts our server
-with the adapter that forks: forks off, eager and admitted, and with --peers llama.cpp's with the same weights in
-float32 and as packaged; 1, 2, 4 and 8 clients stream answers to the same questions. `load` asks them 40 questions at
-random times, so many a second (Poisson), and prints first token, answer time and the tokens of answers in time. `forks`
-compares the three ways in one process, without HTTP.
-`fill` reads the fields of a schema out of texts with 4, 8, 16 and 32 facts: forked, as one JSON text under the same
-automaton, and with a request for each field. `drafts` decodes recorded answers on paper (traces of launch.decode in a
-folder) with drafts of which a quarter, half, 0.6 or all are right, and prints the steps and the time that they save, by
-the milliseconds that a step of so many rows takes. `profile` prints where the time of a step goes (products, attention,
-writes, sampling, …) and that of an answer, between theoretical and realised speedup; it writes pictures, and traces for
+reads prompts of 128 and 512 tokens: a minute. `rounding` compares next-token distributions with inputs of 16 and 8
+bits, and llama.cpp's, with those of unrounded inputs: a minute. `interpreter` replays 43 programs (parallelism 1.0 to
+4.0, answers of 120 to 563 tokens; random combinations of phrases) asynchronously and, as their plain text,
+sequentially: half an hour, or 23 minutes with --config.interpreter.rounds=1. `train` runs steps over all parameters,
+with --peers also those of transformers on torch: about two minutes. `sampling` answers prompts ten times each at
+temperature 1, by continuous batching over 1, 8, 32 and 128 lanes, and estimates the time for 2,000 prompts: six
+minutes. `serve` starts our server with the adapter that forks: forks off, eager and admitted, and with --peers
+llama.cpp's with the same weights in float32 and as packaged; 1, 2, 4 and 8 clients stream answers to the same
+questions. `load` asks them 40 questions at random times, so many a second (Poisson), and prints first token, answer
+time and the tokens of answers in time. `forks` compares the three ways in one process, without HTTP. `fill` reads the
+fields of a schema out of texts with 4, 8, 16 and 32 facts: forked, as one JSON text under the same automaton, and with
+a request for each field. `drafts` decodes recorded answers on paper (traces of launch.decode in a folder) with drafts
+of which a quarter, half, 0.6 or all are right, and prints the steps and the time that they save, by the milliseconds
+that a step of so many rows takes. `profile` prints where the time of a step goes (products, attention, writes,
+sampling, …) and that of an answer, between theoretical and realised speedup; it writes pictures, and traces for
 ui.perfetto.dev, to --config.profile.folder. It has read the profiler's events on CPUs only.
 
 `:gemma_7b_random` has the paper's shape and random weights created on the device (17 GB in bfloat16, SmolLM2's

@@ -46,8 +46,9 @@ def qwen() -> DecodeSettings:
     """Qwen2.5-Coder-1.5B with the adapter that forks, and the model as it was; setup.sh --qwen."""
     return changed(
         DecodeSettings(),
-        model=ModelSource("qwen2_5_coder_1_5b", adapter="qwen2_5_coder_1_5b"),
-        baseline=ModelSource("qwen2_5_coder_1_5b"),
+        model=ModelSource("qwen2_5_coder_1_5b", adapter="qwen2_5_coder_1_5b", bits=8),
+        baseline=ModelSource("qwen2_5_coder_1_5b", bits=8),
+        decoding=dict(widths=(2, 4, 6)),
         request=dict(max_tokens=400),
     )
 

@@ -65,7 +65,7 @@ def taught() -> EvaluateSettings:
         local(),
         model=dict(dtype="auto"),
         baseline=dict(dtype="auto"),
-        decoding=dict(lanes=4, packed=()),
+        decoding=dict(lanes=4, widths=(2, 4, 6), packed=()),
         unmasked=0,
         pairs=10,
         timed=8,

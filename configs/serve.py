@@ -28,7 +28,7 @@ def pasta() -> ServeSettings:
 
 def qwen() -> ServeSettings:
     """Qwen2.5-Coder-1.5B in 4 bits with the adapter that forks; setup.sh --qwen."""
-    source = ModelSource("qwen2_5_coder_1_5b", adapter="qwen2_5_coder_1_5b")
+    source = ModelSource("qwen2_5_coder_1_5b", adapter="qwen2_5_coder_1_5b", bits=8)
     return ServeSettings(source, name="qwen2_5_coder_1_5b_pasta")
 
 
@@ -39,7 +39,7 @@ def smollm2_135m() -> ServeSettings:
 
 def qwen2_5_coder_1_5b() -> ServeSettings:
     """Qwen2.5-Coder-1.5B-Instruct in 4 bits, sequential; setup.sh --qwen."""
-    return ServeSettings(ModelSource("qwen2_5_coder_1_5b"))
+    return ServeSettings(ModelSource("qwen2_5_coder_1_5b", bits=8))
 
 
 def local() -> ServeSettings:

@@ -29,7 +29,7 @@ def local() -> TeachSettings:
 def qwen() -> TeachSettings:
     """Qwen2.5-Coder-1.5B-Instruct; an adapter of rank 8 takes 19 MB."""
     return changed(
-        TeachSettings(model=ModelSource("qwen2_5_coder_1_5b")),
+        TeachSettings(model=ModelSource("qwen2_5_coder_1_5b", bits=8)),  # of what decoding multiplies; faster by rows
         answers=dict(temperature=0.7, top_p=0.8),  # what Qwen's own generation_config.json states, the file does not
         training=dict(adapter=dict(rank=8, alpha=16.0)),
     )

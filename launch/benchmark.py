@@ -10,12 +10,15 @@ from pasta_jax.errors import PastaError
 from pasta_jax.progress import show
 from pasta_jax.runs.settings import changed
 
-NAMES = ("decode", "prefill", "interpreter", "train", "sampling", "serve", "load", "forks", "fill", "drafts", "profile")
+NAMES = (
+    "decode", "prefill", "rounding", "interpreter", "train", "sampling", "serve", "load", "forks", "fill", "drafts",
+    "profile",
+)  # fmt: skip
 
 PEERS = flags.DEFINE_bool(
     "peers",
     False,
-    "decode, prefill, train, serve and load: also measure transformers and llama.cpp on the same weights, as "
+    "decode, prefill, rounding, train, serve and load: also measure transformers and llama.cpp on the same weights, as "
     "`decode --peers`; needs setup.sh --dev",
 )
 PROGRAMS = flags.DEFINE_string(
@@ -32,7 +35,7 @@ def main(settings: BenchmarkSettings, name: str) -> None:
     cli.announce_device()
 
     # These import JAX: after the flags, so that --help starts quickly.
-    from pasta_jax.benchmark import fill, forks, profile, serving
+    from pasta_jax.benchmark import fill, forks, profile, rounding, serving
     from pasta_jax.benchmark import run as benchmark
 
     match name:
@@ -40,6 +43,8 @@ def main(settings: BenchmarkSettings, name: str) -> None:
             report = benchmark.decode(settings, PEERS.value)
         case "prefill":
             report = benchmark.prefill(settings, PEERS.value)
+        case "rounding":
+            report = rounding.measure(settings, PEERS.value)
         case "interpreter":
             report = benchmark.interpreter(settings)
         case "train":

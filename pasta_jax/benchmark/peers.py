@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import gguf
 import jax
@@ -18,7 +19,7 @@ from pasta_jax.files import packages
 from pasta_jax.files.atomic import replacing
 from pasta_jax.files.gguf import GGUF
 from pasta_jax.models.parameters import unstack
-from pasta_jax.progress import say
+from pasta_jax.progress import say, track
 from pasta_jax.weights import huggingface
 from pasta_jax.weights.load import PACKAGED, load_model
 from pasta_jax.weights.model import BLOCKS, Model
@@ -113,14 +114,7 @@ def llama_cpp(path: Path, word: int, slots: int) -> Peer:
     """A GGUF file by llama.cpp."""
     from cyllama.llama import llama_cpp
 
-    llama_cpp.disable_logging()
-    options = llama_cpp.LlamaModelParams()
-    options.use_mmap = False
-    theirs = llama_cpp.LlamaModel(str(path), options)
-    settings = llama_cpp.LlamaContextParams()
-    settings.n_ctx = settings.n_batch = settings.n_ubatch = slots
-    settings.n_threads = settings.n_threads_batch = os.cpu_count() or 1
-    context = llama_cpp.LlamaContext(theirs, settings)
+    context = _llama_cpp_context(path, slots)
 
     def feed(start: int, count: int, only_last: bool) -> None:
         batch = llama_cpp.LlamaBatch(n_tokens=count, embd=0, n_seq_max=1)
@@ -130,6 +124,41 @@ def llama_cpp(path: Path, word: int, slots: int) -> Peer:
         context.synchronize()
 
     return Peer(context.kv_cache_clear, feed)
+
+
+def llama_cpp_logits(path: Path, texts: Sequence[Sequence[int]]) -> list[np.ndarray]:
+    """Next-token logits [T, V] of each text by llama.cpp, a token at a time, as it decodes."""
+    from cyllama.llama import llama_cpp
+
+    context = _llama_cpp_context(path, max(map(len, texts)))
+
+    def after(token: int, position: int) -> np.ndarray:
+        batch = llama_cpp.LlamaBatch(n_tokens=1, embd=0, n_seq_max=1)
+        batch.add(token, position, [0], True)
+        context.decode(batch)
+        context.synchronize()
+        return np.array(context.get_logits(), np.float32)
+
+    found = []
+    for ids in track(texts, "llama.cpp", len(texts)):
+        context.kv_cache_clear()
+        found.append(np.stack([after(int(token), position) for position, token in enumerate(ids)]))
+    return found
+
+
+def _llama_cpp_context(path: Path, slots: int) -> Any:
+    from cyllama.llama import llama_cpp
+
+    class Sized(llama_cpp.LlamaModel):
+        n_vocab = property(lambda self: self.get_vocab().n_vocab)  # its context reads this, its model lacks it
+
+    llama_cpp.disable_logging()
+    options = llama_cpp.LlamaModelParams()
+    options.use_mmap = False
+    settings = llama_cpp.LlamaContextParams()
+    settings.n_ctx = settings.n_batch = settings.n_ubatch = slots
+    settings.n_threads = settings.n_threads_batch = os.cpu_count() or 1
+    return llama_cpp.LlamaContext(Sized(str(path), options), settings)
 
 
 def llama_cpp_server(path: str, lanes: int, slots: int, port: int) -> None:

@@ -47,6 +47,15 @@ class PrefillBenchmark:
 
 
 @dataclasses.dataclass(frozen=True)
+class RoundingBenchmark:
+    """Texts whose next tokens' distributions are compared."""
+
+    source: str = "alpaca_rows"  # see docs/DATA.md
+    texts: Rounds = 8
+    tokens: Length = 96  # of each
+
+
+@dataclasses.dataclass(frozen=True)
 class TrainBenchmark:
     """Training steps over all parameters."""
 
@@ -166,6 +175,7 @@ class BenchmarkSettings:
     mesh: MeshSettings = MeshSettings()
     decode: StepBenchmark = StepBenchmark()
     prefill: PrefillBenchmark = PrefillBenchmark()
+    rounding: RoundingBenchmark = RoundingBenchmark()
     train: TrainBenchmark = TrainBenchmark()
     sampling: SamplingBenchmark = SamplingBenchmark()
     serve: ServeBenchmark = ServeBenchmark()

@@ -51,6 +51,7 @@ class Stage:
 def stages(settings: TeachSettings, workdir: Path) -> list[Stage]:
     """The stages after the choice of prompts, in order."""
     base = _of_model(settings.model)
+    decoded = base | {"model.bits": settings.model.bits}
     training = settings.training
     adapter = workdir / TRAINED / "adapter"
 
@@ -79,7 +80,8 @@ def stages(settings: TeachSettings, workdir: Path) -> list[Stage]:
     model = _of_model(settings.model, dtype="")
     found = [
         Stage(
-            "answers", "decode", "decode.py:local", base | answers | {"decoding.rows": 1, "request.sequential": True},
+            "answers", "decode", "decode.py:local",
+            decoded | answers | {"decoding.rows": 1, "request.sequential": True},
             {"prompts_file": workdir / PROMPTS, "output": workdir / ANSWERS}, workdir / ANSWERS,
         )
     ]  # fmt: skip
@@ -101,7 +103,7 @@ def stages(settings: TeachSettings, workdir: Path) -> list[Stage]:
         further = {"train.epochs": 0, "train.steps": settings.corrected, "data.stray": 0.5}
         found += [
             Stage(
-                "forked answers", "decode", "decode.py:local", on_base | answers,
+                "forked answers", "decode", "decode.py:local", on_base | decoded | answers,
                 {"prompts_file": workdir / PROMPTS, "output": workdir / FORKED}, workdir / FORKED,
             ),
             annotate(
@@ -112,8 +114,8 @@ def stages(settings: TeachSettings, workdir: Path) -> list[Stage]:
         ]  # fmt: skip
         adapter = workdir / CORRECTING / "adapter"
     if settings.evaluate:
-        systems = _of_model(settings.model) | {"model.adapter": str(adapter)}
-        systems |= {name.replace("model.", "baseline."): value for name, value in base.items()}
+        systems = decoded | {"model.adapter": str(adapter)}
+        systems |= {name.replace("model.", "baseline."): value for name, value in decoded.items()}
         found.append(
             Stage(
                 "evaluation", "evaluate", "evaluate.py:taught",
