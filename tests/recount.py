@@ -1,6 +1,7 @@
-"""Count an evaluation's steps and speedups again, from the raw tokens of its records: python -m tests.recount WORKDIR.
+"""Count the steps, lengths and means of an evaluation again, from its records: python -m tests.recount WORKDIR.
 
-It shares no code with pasta_jax, and knows only what docs/LANG.md says of the tags and of the clock.
+It shares no code with pasta_jax, and knows only what docs/LANG.md says of the tags and of the clock. What it finds in
+answers-*.jsonl and timings.jsonl is compared with each record, and with every mean of report.json that it knows.
 """
 
 import json
@@ -51,17 +52,35 @@ def count_text(ids, threads, base):
     return count
 
 
+def chunks_of(ids, threads, base):
+    """(promised ids, ids of the block with both its tags) of each chunk."""
+    fed, found = defaultdict(list), []
+    for id, thread in zip(ids, threads, strict=True):
+        fed[thread].append(id)
+    open_promise = False
+    for id in fed.pop(0, []):
+        if open_promise and base < id <= base + 64:
+            block = fed.get(len(found) + 1) or [None]  # [ASYNC] was not fed
+            found.append((10 * (id - base), len(block) + (block[-1] != base + 66)))
+        open_promise = id == base or (open_promise and not base < id <= base + 64)
+    return found
+
+
 def recount(header, record):
-    """{steps, critical_path, text_tokens, tokens} of a record, from its tokens alone."""
+    """{steps, critical_path, text_tokens, tokens, chunks} of a record, from its tokens alone."""
     ids, threads, steps = (record["fed"][name] for name in ("ids", "threads", "steps"))
     if header["system"] in ("skeleton", "unshared"):
         fed = defaultdict(int)
         for thread in threads:
             fed[thread] += 1
         critical, text = fed.pop(0, 0) + max(fed.values(), default=0), len(ids)
+        chunks = [(0, chunk["length"]) for chunk in record["chunks"]]  # points, which nothing promises a length of
     else:
         critical, text = simulate(ids, threads, header["tags"]), count_text(ids, threads, header["tags"])
-    return {"steps": max(steps, default=0), "critical_path": critical, "text_tokens": text, "tokens": len(ids)}
+        chunks = chunks_of(ids, threads, header["tags"])
+        chunks = [(0, length) for _, length in chunks] if header["system"] == "apar" else chunks
+    counts = {"steps": max(steps, default=0), "critical_path": critical, "text_tokens": text, "tokens": len(ids)}
+    return counts | {"chunks": chunks}
 
 
 def geometric(values):
@@ -69,50 +88,122 @@ def geometric(values):
     return math.exp(sum(map(math.log, values)) / len(values)) if values else None
 
 
-def summary(folder):
-    """By set and system: speedup and parallelism; and every record whose own counts differ."""
-    counts, differing = defaultdict(dict), []
+def arithmetic(values):
+    """The arithmetic mean; None of nothing."""
+    return sum(values) / len(values) if values else None
+
+
+def ratios(own, plain, ending):
+    """The values of figures relative to the answers of another system, by name."""
+    found = defaultdict(list)
+    for number, (one, record) in own.items():
+        other, answered = plain.get(number, ({"text_tokens": 0}, None))
+        if not (one["text_tokens"] and other["text_tokens"]):
+            continue
+        speedup = other["critical_path"] / one["critical_path"]
+        for end in (ending, ending + ("_of_forked" if one["chunks"] else "_of_unforked")):
+            found["speedup" + end].append(speedup)
+            found["length_ratio" + end].append(other["critical_path"] / one["text_tokens"])
+        if record["finished"] and answered["finished"]:
+            found[f"speedup{ending}_of_stopped"].append(speedup)
+    return found
+
+
+def estimates_of(own, plain, untagged, realised):
+    """The means of one system's answers to a set, with how many each is of, by name."""
+    values = ratios(own, plain, "") | ratios(own, untagged, "_over_untagged")
+    for one, _ in own.values():
+        for end in ("", "_of_forked" if one["chunks"] else "_of_unforked") if one["text_tokens"] else ():
+            values["parallelism" + end].append(one["text_tokens"] / one["critical_path"])
+    for number, value in realised.items():
+        (one, _), (other, _) = own[number], plain[number]
+        values["realised"].append(value)
+        if one["text_tokens"] and other["text_tokens"]:
+            values["efficiency"].append(value * one["critical_path"] / other["critical_path"])
+    found = {name: (geometric(several), len(several)) for name, several in values.items()}
+    for name in {"speedup", "parallelism", "realised"} & {*found}:
+        found[name + "_arithmetic"] = (arithmetic(values[name]), len(values[name]))
+    return found | {"fork_rate": (arithmetic([bool(one["chunks"]) for one, _ in own.values()]), len(own))}
+
+
+def figures_of(own):
+    """The means of one system's answers to a set that need no other system's."""
+    forked = [one["chunks"] for one, _ in own.values() if one["chunks"]]
+    ended = [
+        chunk
+        for one, record in own.values()
+        for chunk, stated in zip(one["chunks"], record["chunks"], strict=True)
+        if chunk[0] and stated["closed"] == "own"
+    ]
+    return {
+        "answers": len(own),
+        "fork_rate": len(forked) / len(own),
+        "chunks": sum(map(len, forked)) / max(len(forked), 1),
+        "promised": arithmetic([promised for promised, _ in ended]),
+        "length": arithmetic([length for _, length in ended]),
+        "length_error": arithmetic([abs(promised - length) for promised, length in ended]),
+        "stopped": arithmetic([record["finished"] for _, record in own.values()]),
+        "tokens": arithmetic([one["text_tokens"] for one, _ in own.values()]),
+    }
+
+
+def realised_in(folder):
+    """The baseline's seconds over each system's, by system and prompt."""
+    path, found = Path(folder) / "timings.jsonl", defaultdict(dict)
+    for line in path.read_text().split("\n")[1:-1] if path.exists() else ():
+        timing = json.loads(line)
+        plain = timing["systems"].get("baseline", {"critical_path": 0})
+        for system, one in timing["systems"].items():
+            if system != "baseline" and one["critical_path"] and plain["critical_path"]:
+                found[system][timing["number"]] = plain["seconds"] / one["seconds"]
+    return found
+
+
+def counted(folder):
+    """(count, record) of every answer, by set and system, then number; and a line for each record that differs."""
+    found, differing = defaultdict(dict), []
     for path in sorted(Path(folder).glob("answers-*.jsonl")):
         header, *records = map(json.loads, path.read_text().split("\n")[:-1])
         for record in records:
-            found = recount(header, record)
-            counts[record["prompts"], header["system"]][record["number"]] = found
+            count = recount(header, record)
+            found[record["prompts"], header["system"]][record["number"]] = count, record
+            stated = {name: record[name] for name in count}
+            stated["chunks"] = [(chunk["promised"], chunk["length"]) for chunk in record["chunks"]]
             differing += [
-                f"{path.name}: {record['prompts']} {record['number']}: {name} {record[name]}, counted {value}"
-                for name, value in found.items()
-                if record[name] != value
+                f"{path.name}: {record['prompts']} {record['number']}: {name} {stated[name]}, counted {value}"
+                for name, value in count.items()
+                if stated[name] != value
             ]
-    means = {}
-    for (name, system), found in counts.items():
-        plain = counts.get((name, "baseline"), {})
-        pairs = [(plain[number], one) for number, one in found.items() if number in plain]
-        steps = [
-            (one["critical_path"], own["critical_path"])
-            for one, own in pairs
-            if min(one["text_tokens"], own["text_tokens"])
-        ]
-        parallel = [(one["text_tokens"], one["critical_path"]) for one in found.values()]
-        means[name, system] = {
-            "speedup": geometric([a / b for a, b in steps if a and b]),
-            "parallelism": geometric([a / b for a, b in parallel if a and b]),
-        }
-    return means, differing, sum(map(len, counts.values()))
+    return found, differing
 
 
 def compare(folder):
-    """Lines about what differs from report.json, and the number of records counted."""
-    means, differing, records = summary(folder)
-    report = json.loads((Path(folder) / "report.json").read_text())
-    for (name, system), found in means.items():
-        estimates = report["sets"].get(name, {}).get(system, {}).get("estimates", {})
-        for figure, value in found.items():
-            stated = estimates[figure]["value"] if figure in estimates else None
-            if (value is None) != (stated is None) or (value is not None and abs(value / stated - 1) > 1e-9):
-                differing.append(f"report.json: {name}, {system}: {figure} {stated}, counted {value}")
-    return differing, records
+    """Lines about what differs from the records and from report.json; how many records and means were compared."""
+    counts, differing = counted(folder)
+    report, realised, compared = json.loads((Path(folder) / "report.json").read_text()), realised_in(folder), 0
+    first = next(iter(report["sets"]))
+    for (name, system), own in counts.items():
+        plain, untagged = (counts.get((name, other), {}) for other in ("baseline", "untagged"))
+        means = estimates_of(own, plain, untagged, realised[system] if name == first else {})
+        stated = report["sets"].get(name, {}).get(system, {"estimates": {}, "figures": {}})
+        pairs = {figure: (stated["figures"].get(figure), value) for figure, value in figures_of(own).items()}
+        for figure, (value, count) in means.items():
+            one = stated["estimates"].get(figure, {"value": None, "count": None})
+            pairs |= {f"mean {figure}": (one["value"], value), f"count of {figure}": (one["count"], count)}
+        compared += len(pairs)
+        differing += [
+            f"report.json: {name}, {system}: {figure} was not counted"
+            for figure in stated["estimates"].keys() - means.keys() - {"parts_right", "last_right"}
+        ]
+        differing += [
+            f"report.json: {name}, {system}: {figure} {one}, counted {value}"
+            for figure, (one, value) in pairs.items()
+            if (one is None) != (value is None) or (value is not None and abs(one - value) > 1e-9 * max(1, abs(value)))
+        ]
+    return differing, sum(map(len, counts.values())), compared
 
 
 if __name__ == "__main__":
-    lines, total = compare(sys.argv[1])
-    print("\n".join([*lines, f"{total} answers counted again, {len(lines)} differences"]))
+    lines, records, means = compare(sys.argv[1])
+    print("\n".join([*lines, f"{records} answers and {means} means counted again, {len(lines)} differences"]))
     sys.exit(bool(lines))

@@ -1,4 +1,4 @@
-"""Steps, critical paths and speedups of an evaluation equal those that an independent script counts."""
+"""Steps, lengths and means of an evaluation equal those that an independent script counts."""
 
 import dataclasses
 import json
@@ -8,8 +8,10 @@ import pytest
 from pasta_jax.decode.request import Result
 from pasta_jax.evaluate.answers import SystemAnswer, answer_of
 from pasta_jax.evaluate.questions import Question
-from pasta_jax.evaluate.summary import estimates, ratios
+from pasta_jax.evaluate.run import reports
+from pasta_jax.evaluate.timing import Timed, Timing
 from pasta_jax.files import jsonl
+from pasta_jax.files.atomic import write_json
 from tests import recount
 from tests.helpers.traces import TOKENIZER, random_traces
 
@@ -31,9 +33,9 @@ def answers() -> list[SystemAnswer]:
 def test_every_answer_counts_the_same(answers):
     different = []
     for answer in answers:
-        fields = json.loads(json.dumps(dataclasses.asdict(answer)))
-        found = recount.recount(HEADER, fields)
-        if found != {name: fields[name] for name in found}:
+        found = recount.recount(HEADER, json.loads(json.dumps(dataclasses.asdict(answer))))
+        assert found.pop("chunks") == [(chunk.promised, chunk.length) for chunk in answer.chunks]
+        if found != {name: getattr(answer, name) for name in found}:
             different.append((answer.number, found))
     assert different == []
     assert sum(answer.steps > answer.critical_path for answer in answers) > 10  # rows were missing
@@ -41,24 +43,45 @@ def test_every_answer_counts_the_same(answers):
 
 
 def test_means_and_a_changed_record(answers, tmp_path):
-    """Of a folder as an evaluation writes it; the baseline here is another set of random answers."""
-    plain = [
-        dataclasses.replace(one, number=answer.number, prompt=answer.prompt)
-        for one, answer in zip(answers[::-1], answers, strict=True)
+    """Of a folder as an evaluation writes it; the other systems' answers are these of other prompts."""
+    systems = {"model": answers}
+    for system, shift in (("untagged", 1), ("baseline", 2)):
+        others = zip(answers[shift:] + answers[:shift], answers, strict=True)
+        systems[system] = [
+            dataclasses.replace(other, number=answer.number, prompt=answer.prompt) for other, answer in others
+        ]
+    questions = [Question("random", answer.number, answer.prompt, "") for answer in answers]
+    timings = [
+        Timing(
+            question.number,
+            question.text,
+            {
+                system: Timed(1 + (question.number * place) % 7, several[question.number].critical_path, 0)
+                for place, (system, several) in enumerate(systems.items(), start=2)
+            },
+        )
+        for question in questions[:20]
     ]
-    for system, several in (("model", answers), ("baseline", plain)):
+    for system, several in systems.items():
         lines = [HEADER | {"system": system}, *map(dataclasses.asdict, several)]
         (tmp_path / f"answers-{system}.jsonl").write_bytes(b"".join(map(jsonl.json_line, lines)))
-    stated = {
-        system: {"estimates": {name: vars(one) for name, one in estimates(ratios(several, {"": plain}, {})).items()}}
-        for system, several in (("model", answers), ("baseline", plain))
-    }
-    (tmp_path / "report.json").write_text(json.dumps({"sets": {"random": stated}}))
-    assert recount.compare(tmp_path) == ([], 2 * ANSWERS)
+    lines = [{"rounds": 1}, *map(dataclasses.asdict, timings)]
+    (tmp_path / "timings.jsonl").write_bytes(b"".join(map(jsonl.json_line, lines)))
+    sets = reports(systems, {}, questions, timings)
+    stated = {system: dataclasses.asdict(one) for system, one in sets["random"].items()}
+    write_json(tmp_path / "report.json", {"sets": {"random": stated}})
+    differing, records, means = recount.compare(tmp_path)
+    assert (differing, records) == ([], 3 * ANSWERS)
+    assert means > 100
+
+    stated["model"]["estimates"]["length_ratio_of_forked"]["value"] *= 1.001
+    stated["untagged"]["figures"]["length"] += 0.01
+    write_json(tmp_path / "report.json", {"sets": {"random": stated}})
+    places = [line.split(": ")[1:3] for line in recount.compare(tmp_path)[0]]
+    assert [place[0] for place in places] == ["random, model", "random, untagged"]
 
     path = tmp_path / "answers-model.jsonl"
     head, first, rest = path.read_text().split("\n", 2)
     changed = json.loads(first) | {"critical_path": 7777}
     path.write_text("\n".join([head, json.dumps(changed), rest]))
-    [line], _ = recount.compare(tmp_path)
-    assert line.startswith("answers-model.jsonl: random 0: critical_path 7777, counted ")
+    assert recount.compare(tmp_path)[0][0].startswith("answers-model.jsonl: random 0: critical_path 7777, counted ")
