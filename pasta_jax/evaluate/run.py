@@ -134,7 +134,7 @@ def tasks_of(settings: EvaluateSettings) -> list[Task]:
             template=dataclasses.replace(request, sequential=system not in FORKS),
             config=settings.decoding,
             options=settings.skeleton,
-            unmasked=settings.unmasked,
+            unmasked=settings.prompts.skip + settings.unmasked,  # prompts have the numbers after those left out
         )
         for system, source in sources.items()
     ]
@@ -233,6 +233,6 @@ def write_files(evaluation: Evaluation, pairs: int, workdir: Path) -> None:
             atomic.write_lines(workdir / f"mt_bench-{system}.jsonl", map(json.dumps, lines))
     first, *others = evaluation.answers
     if pairs and others and not (workdir / PAIRS).exists():  # a person's verdicts may be in it
-        other = "baseline" if "baseline" in others else others[0]
-        both = zip(evaluation.answers[first][:pairs], evaluation.answers[other][:pairs], strict=True)
+        other, name = "baseline" if "baseline" in others else others[0], next(iter(questions))
+        both = zip(evaluation.of(name, first)[:pairs], evaluation.of(name, other)[:pairs], strict=True)
         write_blind(workdir / PAIRS, [{first: own, other: plain} for own, plain in both])

@@ -52,7 +52,7 @@ class Task:
     template: Request  # without a prompt
     config: DecodeConfig
     options: SkeletonOptions  # of Skeleton-of-Thought
-    unmasked: int  # answers of each set to compare with what the model would write without the grammar mask
+    unmasked: int  # answers to prompts below this number are compared with what is written without the grammar mask
 
     @property
     def is_rival(self) -> bool:

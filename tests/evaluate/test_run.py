@@ -279,13 +279,19 @@ def test_a_larger_limit_goes_on_and_another_model_or_config_is_refused_by_name(r
         run(limit=1, systems=("baseline",))
 
 
-def test_prompts_of_our_own_are_a_set_and_there_must_be_one(run):
+def test_prompts_of_our_own_are_a_set_and_there_must_be_one(run, tmp_path, monkeypatch):
     with pytest.raises(PastaError, match=r"config\.prompts: all sets have 0 prompts"):
         run(prompts=PromptCounts(0, 0, 0, 0))
-    evaluation = run(systems=("baseline",), limit=1, prompts=PromptCounts(0, 0, 0, 5, skip=1))
-    [answer] = evaluation.answers["baseline"]
+    rows, rows_of = [{"instruction": text, "output": "An answer."} for text in QUESTIONS], questions.rows_of
+    monkeypatch.setattr(
+        questions, "rows_of", lambda name: [(name, row) for row in rows] if name == "alpaca_eval" else rows_of(name)
+    )
+    evaluation = run(systems=("model", "baseline"), limit=1, prompts=PromptCounts(5, 0, 0, 5, skip=1), timed=0)
+    other, answer = evaluation.answers["model"]
     assert (answer.number, answer.prompt) == (1, by_hash(no_fork(), 2)[1])
-    assert page.about(evaluation).startswith("1 prompts of no_fork, 1 to 1 by hash; ")
+    assert None not in (answer.malformed_unmasked, other.malformed_unmasked)  # of the first answers that are asked for
+    assert len((tmp_path / "run/pairs.jsonl").read_text().splitlines()) == 1  # of the first set
+    assert page.about(evaluation).startswith("1 prompts of alpaca_eval, 1 to 1 by hash, 1 prompts of no_fork, ")
     with pytest.raises(PastaError, match=r"config\.prompts\.skip: 100 leaves none of the 100 prompts of no_fork"):
         questions.question_sets(PromptCounts(0, 0, 0, 5, skip=100))
 
