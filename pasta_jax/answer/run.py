@@ -86,6 +86,7 @@ def depends_on(
         "config.decoding.rows": settings.decoding.rows,
         "config.decoding.slots": settings.decoding.slots,
         **({} if settings.decoding.draft == "off" else {"config.decoding.draft": settings.decoding.draft}),
+        **({} if settings.decoding.forks == "eager" else {"config.decoding.forks": settings.decoding.forks}),
         "--baseline": job.baseline_tokens and fingerprints.of_data(job.baseline_tokens),
         **{f"--{flag}": str(path) for flag, path in job.outputs.by_flag().items() if flag != "output"},
     }

@@ -84,6 +84,8 @@ class Task:
         }
         if self.config.draft != "off":  # which changes steps
             about["draft"] = self.config.draft
+        if self.config.forks != "eager":  # likewise, and which keys a product adds first
+            about["forks"] = self.config.forks
         if self.is_rival:
             about |= {f"skeleton.{name}": value for name, value in vars(self.options).items()}
             about["skeleton.wording"] = fingerprints.of_texts([WORDING])

@@ -331,3 +331,5 @@ def test_apar_needs_a_model_trained_so_and_forks_without_topics_or_joins(run):
     config, options = DecodeConfig(1, 2, 0), SkeletonOptions(2, 8, 6, "none")
     task = evaluate_answers.as_named(Task("apar", tiny_model(), template, config, options, unmasked=0))
     assert task.template == Request(ids, 9, sequential=False, rules=Rules(max_topic_tokens=0), syncs=False)
+    late = dataclasses.replace(task, config=dataclasses.replace(config, forks="admitted"))
+    assert late.depends_on() == task.depends_on() | {"forks": "admitted"}  # whose steps are others
