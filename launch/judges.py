@@ -1,4 +1,4 @@
-"""Print how often proxy judges agree with known preferences; JSON on the last line. See configs/judges.py."""
+"""Print how often judges agree with known preferences; JSON on the last line. See configs/judges.py."""
 
 import json
 
@@ -12,7 +12,7 @@ def main(settings: AgreementSettings) -> None:
 
     report = agreement.measure(settings)
     for kind, result in report.judges.items():
-        print(f"{kind:12} a proxy; {result}")
+        print(f"{kind:12} {'' if kind == 'reward' else 'a proxy; '}{result}")
     print(json.dumps(report.fields()))
 
 

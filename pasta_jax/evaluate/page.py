@@ -134,6 +134,8 @@ def _beside_the_paper(evaluation: Evaluation, systems: dict[str, SystemReport]) 
         "speedup is the baseline's seconds over the system's, one prompt at a time in the same interpreter. LC win "
         f"rate is GPT-4's preference over the baseline, length-controlled. The paper's setting: {SETTING}."
     )
+    if timed := {one.prompts for one in evaluation.report.realised.values()}:
+        text += f" Seconds and efficiency are of the first {max(timed)} prompts alone."
     if annotated := evaluation.report.annotated():
         text += f" {annotated}."
     return Section("The paper's table beside ours", text, rows)
@@ -161,9 +163,10 @@ def _judged(systems: dict[str, SystemReport]) -> Section:
             rows.append([SHOWN[system], *(cell(report.judged.get(name), 100) for name in rows[0][1:])])
     text = (
         "The percentage of prompts at which a judge prefers the system's answer to the baseline's; a tie counts half. "
-        "These judges are programs that know nothing of what an answer says; each is named by what it looks at."
+        "Each judge is named by what it looks at; all but “reward”, a model that was trained to judge, are programs "
+        "that know nothing of what an answer says."
     )
-    return Section("What programs prefer", text, rows)
+    return Section("What judges prefer", text, rows)
 
 
 def _pareto(systems: dict[str, SystemReport]) -> Section:
@@ -177,9 +180,10 @@ def _pareto(systems: dict[str, SystemReport]) -> Section:
         elif speed and share:
             x, y = (speed.low, speed.high), (100 * share.low, 100 * share.high)
             points.append(Point(SHOWN[system], SHOWN[system], speed.value, 100 * share.value, x, y))
-    kind = "realised speedup" if measured == "realised" else "theoretical speedup"
+    timed = max((one.estimates[measured].count for one in systems.values() if measured in one.estimates), default=0)
+    kind = f"realised speedup, {timed} prompts" if measured == "realised" else "theoretical speedup"
     picture = pareto([(kind, f"{judge}, % of prompts", points)])
-    return Section("What a program prefers, against speed", "Right and up is better.", picture=picture, name="pareto")
+    return Section("What a judge prefers, against speed", "Right and up is better.", picture=picture, name="pareto")
 
 
 def _speedups(

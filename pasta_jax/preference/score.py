@@ -71,5 +71,5 @@ def judge_agreement(stage: Stage) -> Agreement | None:
         yield 0, agreement(stage.judge, judged)
 
     [result] = stage.artifacts.make(Step("agreement", inputs, Agreement, 1, compute)).records
-    say(f"judge: {settings.kind}{'' if settings.kind == 'llm' else ', a proxy'}; {result}")
+    say(f"judge: {settings.kind}{'' if settings.kind in ('llm', 'reward') else ', a proxy'}; {result}")
     return result

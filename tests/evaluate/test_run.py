@@ -161,6 +161,7 @@ def test_the_report_shows_every_prompt_safely(whole, tmp_path):
     assert "<script" not in html
     assert re.findall(r'(?:src|href)="(?!#)|url\((?!#)|@import', html) == []
     assert html.count('class="lanes"') == 3 * len(SYSTEMS)
+    assert "Seconds and efficiency are of the first 1 prompts alone." in html
     for text in (html, markdown):
         assert all(
             name in text
