@@ -8,7 +8,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +40,7 @@ class Folds:
     """What says that a folder has several reward models, each for a part of all questions."""
 
     folds: Positive
+    by: Literal["words"]  # a question's words decide (verdicts.fold_of); once its exact text did
 
 
 @dataclasses.dataclass(frozen=True)

@@ -62,8 +62,8 @@ class FoldReport:
     fold: int
     steps: int
     temperature: float  # that its scores were divided by, so that their differences are log-odds
-    any_length: Share
-    matched: Share  # within 15% of length
+    matched: Share  # of answers within 15% of length
+    other_length: Share  # of the others
     models: int
     spearman: float | None  # of the models' shares of wins against the reference: the judge's, and the published ones
 
@@ -73,8 +73,8 @@ class FoldReport:
         )
         return (
             f"fold {self.fold}: agrees with {self.matched.agrees:.1%} of {self.matched.pairs} verdicts on answers of"
-            f" equal length (the longer one: {self.matched.longer:.1%}), and with {self.any_length.agrees:.1%} of"
-            f" {self.any_length.pairs} on others ({self.any_length.longer:.1%}){ranked}"
+            f" equal length (the longer one: {self.matched.longer:.1%}), and with {self.other_length.agrees:.1%} of"
+            f" {self.other_length.pairs} on others ({self.other_length.longer:.1%}){ranked}"
         )
 
 
@@ -94,7 +94,7 @@ def run(
         compared = {name: value for name, value in plain.items() if name != "only"}
         run_config.refuse_other(workdir, compared, run_config.plain(TrainJudgeSettings()))
         run_config.write(workdir, compared)
-        write_json(workdir / FOLDS, dataclasses.asdict(Folds(settings.folds)))
+        write_json(workdir / FOLDS, dataclasses.asdict(Folds(settings.folds, "words")))
         answers = verdicts.weak(verdicts.read(Path(settings.verdicts), settings.judges), settings.wins)
         reports = []
         for fold in settings.only or range(settings.folds):
@@ -117,7 +117,7 @@ def _fold(
     stopping: Callable[[], bool],
 ) -> FoldReport | None:
     """Train and measure the judge of a fold; None if it was stopped."""
-    hidden = set(verdicts.hidden_models([one.model for one in answers], settings.hidden))
+    hidden = set(verdicts.some_of([one.model for one in answers], settings.hidden))
     learnt, theirs = [], []
     for one in answers:
         seen = verdicts.fold_of(one.question, settings.folds) != fold
@@ -247,7 +247,7 @@ def _measured(
             )
         temperature = calibrated(differences(even[half:]), np.array([pair.odds for pair in even[half:]]))
         spearman, models = _ranking(settings, answers, judge, temperature)
-    return FoldReport(fold, steps, temperature, share(uneven), share(even[:half]), models, spearman)
+    return FoldReport(fold, steps, temperature, share(even[:half]), share(uneven), models, spearman)
 
 
 def calibrated(differences: np.ndarray, odds: np.ndarray) -> float:
@@ -266,7 +266,7 @@ def _ranking(
 ) -> tuple[float | None, int]:
     """The rank correlation of models' shares of wins over the reference, and their number."""
     first = settings.judges[0]
-    questions = sorted({one.question for one in answers if one.judge == first})[: settings.ranked]
+    questions = set(verdicts.some_of([one.question for one in answers if one.judge == first], settings.ranked))
     chosen = [
         one
         for one in answers

@@ -76,13 +76,13 @@ def read(folder: Path, judges: Sequence[str]) -> list[Answered]:
 
 
 def fold_of(question: str, folds: int) -> int:
-    """The fold that a question is in: judges are trained on the others."""
-    return int.from_bytes(_digest(question)[:8], "big") % folds
+    """The fold that a question is in, whatever its case and whitespace: judges are trained on the others."""
+    return int.from_bytes(_digest(" ".join(question.split()).casefold())[:8], "big") % folds
 
 
-def hidden_models(models: Sequence[str], count: int) -> list[str]:
-    """The models whose answers are not trained on."""
-    return sorted(sorted(set(models), key=_digest)[:count])
+def some_of(names: Sequence[str], count: int) -> list[str]:
+    """Some models or questions, by hash: alphabetical ones would resemble each other."""
+    return sorted(sorted(set(names), key=_digest)[:count])
 
 
 def weak(answers: Sequence[Answered], most: float) -> list[Answered]:

@@ -74,7 +74,7 @@ def trained(folder) -> training.FoldReport:
 
 def test_a_judge_learns_what_decides_and_ranks_models_that_it_has_not_seen(trained):
     assert trained.matched.agrees > 0.9
-    assert 0.3 < trained.any_length.longer < 0.7
+    assert 0.3 < trained.other_length.longer < 0.7
     assert trained.matched.longer == 0.5  # ties
     assert trained.models == 4
     assert trained.temperature > 0
@@ -85,13 +85,36 @@ def test_nothing_is_learnt_from_questions_and_models_that_are_measured_on(folder
     monkeypatch.setattr(training, "_train", lambda _, pairs, *others: learnt.extend(pairs))
     assert training.run(settings(folder, only=(0,)), tmp_path) is None
     answers = verdicts.read(folder / "results", (JUDGE,))
-    hidden = set(verdicts.hidden_models(MODELS, 4))
+    hidden = set(verdicts.some_of(MODELS, 4))
     allowed = {
         (one.question, one.text) for one in answers
         if one.model not in hidden and verdicts.fold_of(one.question, 2) != 0
     }  # fmt: skip
     assert len(learnt) > 100
     assert {(pair.question, text) for pair in learnt for text in (pair.better, pair.worse)} <= allowed
+
+
+def test_models_are_ranked_by_questions_that_do_not_begin_alike(folder):
+    asked = set()
+
+    class Judge:
+        def fits(self, *texts: str) -> bool:
+            return True
+
+        def score(self, pairs: list[tuple[str, str]]) -> list[float]:
+            asked.update(question for question, _ in pairs)
+            return [float("7" in answer) for _, answer in pairs]
+
+    answers = verdicts.read(folder / "results", (JUDGE,))
+    _, models = training._ranking(settings(folder, ranked=6), answers, Judge(), 1.0)
+    assert (models, len(asked)) == (len(MODELS), 6)
+    assert len({question.split()[1] for question in asked}) > 1  # the first six of all begin with the same bird
+    assert len({question.split()[1] for question in sorted(QUESTIONS)[:6]}) == 1
+
+
+def test_a_question_is_in_one_fold_however_it_is_spaced():
+    assert all(verdicts.fold_of(f" {question.upper()}\n", 5) == verdicts.fold_of(question, 5) for question in QUESTIONS)
+    assert {verdicts.fold_of(question, 5) for question in QUESTIONS} == {*range(5)}
 
 
 def test_half_of_the_pairs_have_equal_length_and_all_a_clear_verdict(folder):
@@ -122,7 +145,7 @@ def test_the_folder_scores_as_the_parameters_do(folder, tmp_path):
     assert float(sums.parts["loss"][1]) == 1  # the row of padding has no weight
 
 
-def test_a_question_is_judged_by_the_judge_of_its_fold_alone(folder, trained):
+def test_a_question_is_judged_by_the_judge_of_its_fold_alone(folder, trained, tmp_path):
     reward = RewardSettings(str(folder / "run"), lengths=(64, 128))
     mine, other = ([q for q in QUESTIONS if verdicts.fold_of(q, 2) == fold] for fold in (1, 0))
     (score,) = scorer(reward)([(mine[0], "gold 7")])
@@ -132,6 +155,11 @@ def test_a_question_is_judged_by_the_judge_of_its_fold_alone(folder, trained):
     assert verdict.first > 0.5
     with pytest.raises(PastaError, match=r"fold-0: is missing, .* train fold 0"):
         scorer(reward)([(other[0], "gold 7")])
+    earlier = tmp_path / "earlier"  # whose folds were by the exact text of questions
+    earlier.mkdir()
+    (earlier / "folds.json").write_text('{"folds": 2}')
+    with pytest.raises(PastaError, match=r"folds\.json: .*by"):
+        scorer(changed(reward, model=str(earlier)))
 
 
 @pytest.mark.slow
