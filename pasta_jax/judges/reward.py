@@ -6,6 +6,7 @@ The score is that of the conversation's last token, after all layers and the fin
 
 import dataclasses
 import functools
+import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pasta_jax.errors import PastaError
-from pasta_jax.files import hub
+from pasta_jax.files import fingerprints, hub
 from pasta_jax.files.validated import MIB, AboveZero, Positive, read_json
 from pasta_jax.judges.settings import RewardSettings
 from pasta_jax.judges.verdicts import fold_of
@@ -128,6 +129,18 @@ def scorer(settings: RewardSettings) -> Score:
         return scores
 
     return score
+
+
+def identity(settings: RewardSettings) -> str:
+    """A hash of what scores depend on: the files of a reward model, or of those of `launch.train_judge`."""
+    folder = hub.local(settings.model)
+    patterns = "*.json", "*.jinja", "*.model", "*.safetensors", f"fold-*/{REPORT}", "fold-*/model/*"
+    files = sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
+    digests = []
+    for path in files:
+        with path.open("rb") as file:
+            digests.append(f"{path.relative_to(folder)} {hashlib.file_digest(file, 'sha256').hexdigest()}")
+    return fingerprints.of_texts(digests)
 
 
 def load_reward_model(settings: RewardSettings) -> RewardModel:

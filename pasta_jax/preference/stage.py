@@ -14,7 +14,7 @@ from pasta_jax.decode.generate import positions_for
 from pasta_jax.errors import PastaError
 from pasta_jax.files import atomic, fingerprints
 from pasta_jax.files.remote import path_of
-from pasta_jax.judges import checked, llm, minilm, offline, rules
+from pasta_jax.judges import checked, llm, minilm, offline, reward, rules
 from pasta_jax.judges import judge as verdicts
 from pasta_jax.judges.checked import CheckedJudge
 from pasta_jax.judges.choice import judge_of
@@ -157,13 +157,13 @@ def judge_inputs(settings: PreferenceSettings) -> dict[str, Any]:
     """What verdicts depend on, apart from the texts."""
     judge = settings.judge
     inputs: dict[str, Any] = {"kind": judge.kind, "scale": judge.scale, "asks": judge.asks}
-    inputs["code"] = fingerprints.of_code(checked, verdicts, llm, minilm, offline, rules)
+    inputs["code"] = fingerprints.of_code(checked, verdicts, llm, minilm, offline, reward, rules)
     match judge.kind:
         case "llm":
             names = ("url", "model", "temperature", "max_tokens", "reasoning_effort")
             inputs["endpoint"] = {name: getattr(judge.endpoint, name) for name in names}
         case "reward":
-            inputs["reward"] = judge.reward.model
+            inputs["reward"] = reward.identity(judge.reward)
         case "checked":
             inputs["checked"] = dataclasses.asdict(judge.checked)
     if judge.kind in ("checked", "rules"):

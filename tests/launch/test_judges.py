@@ -94,6 +94,20 @@ def test_the_stage_judges_by_the_rules_of_its_own_questions(tmp_path):
         judge_for(preference_settings("rules", str(bare)), {}, tmp_path)
 
 
+def test_verdicts_of_another_reward_model_in_the_same_folder_are_asked_for_again(tmp_path):
+    asked = changed(preference_settings("reward", "preferences"), **{"judge.reward.model": str(tmp_path)})
+    found = []
+    for place in ("model.safetensors", "fold-0/report.json", "fold-0/model/model.safetensors"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        for content in "ab":
+            (tmp_path / place).write_text(content)
+            found.append(judge_inputs(asked)["reward"])
+    assert len({*found}) == 6
+    (tmp_path / "fold-0/checkpoints").mkdir()
+    (tmp_path / "fold-0/checkpoints/x.json").write_text("not read")
+    assert judge_inputs(asked)["reward"] == found[-1]
+
+
 def test_the_stage_shows_judges_how_answers_ended_and_their_topics(tmp_path):
     checked = preference_settings("checked", "preferences")
     assert judge_inputs(checked)["checked"]["checks"]["weights"]["finished"] == 1.0
