@@ -63,18 +63,22 @@ def _timed(model: Model, state: DecodeState, spec: LoopSpec, rows: int, steps: i
 
 
 def _running(state: DecodeState, spec: LoopSpec, rows: int) -> DecodeState:
-    """The state with as many chunks running, in all lanes alike; their mains wait at a [SYNC] for them."""
+    """The state with as many chunks running, in all lanes alike; their mains wait at a [SYNC] for them.
+
+    If these are more than may run beside main, the mains write a topic, which they can't end with the answer.
+    """
     lanes, threads = state.threads.status.shape
     prompt = min(PROMPT, state.pool.slots // 4)
-    rows = min(rows, lanes * (spec.rows - 1))
-    chunks_B = np.array([rows // lanes + (lane < rows % lanes) for lane in range(lanes)], np.int32)
-    runs_B, thread_M, slot_S = chunks_B > 0, np.arange(threads), np.arange(state.pool.slots)
+    mains = rows > lanes * (spec.rows - 1)
+    chunks, main = (rows - lanes, spec.tags.promise) if mains else (rows, spec.tags.sync)
+    chunks_B = np.array([chunks // lanes + (lane < chunks % lanes) for lane in range(lanes)], np.int32)
+    runs_B, thread_M, slot_S = mains | (chunks_B > 0), np.arange(threads), np.arange(state.pool.slots)
     runs_BxM = runs_B[:, None] & (thread_M[None, :] <= chunks_B[:, None])
-    state = _with(state, live=runs_B, topic=-1, spawned=chunks_B, prices=no_prices(spec.sizes))
+    state = _with(state, live=runs_B, topic=0 if mains else -1, spawned=chunks_B, prices=no_prices(spec.sizes))
     threads = _with(
         state.threads,
         status=np.where(runs_BxM, LIVE, UNUSED),
-        token=np.where(thread_M == 0, spec.tags.sync, spec.stop_ids[0]),
+        token=np.where(thread_M == 0, main, spec.stop_ids[0]),
         position=prompt,
         main=prompt,
         **dict.fromkeys(("epoch", "count", "closed", "tens"), 0),

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pasta_jax.decode import device_loop
+from pasta_jax.decode import cost, device_loop
 from pasta_jax.decode.admission import PAYS, no_prices, room_for
 from pasta_jax.decode.device_loop import DeviceLoop
 from pasta_jax.decode.generate import generate, loop_spec
-from pasta_jax.decode.interpreter import run
+from pasta_jax.decode.interpreter import rows_needed, run
 from pasta_jax.decode.request import Result
 from pasta_jax.decode.rows import feeding
 from pasta_jax.decode.settings import DecodeConfig
@@ -115,6 +115,16 @@ def test_measuring_compiles_nothing_and_leaves_no_trace(monkeypatch, tmp_path):
     assert [rows for rows, _ in json.loads(kept.read_text())["steps"]] == list(SIZES)
     measured._state = dataclasses.replace(measured._state, prices=jnp.array(no_prices(SIZES)))
     assert answered(measured) == answered(given)
+
+
+@pytest.mark.parametrize(("lanes", "rows", "sizes"), [(1, 2, ()), (1, 4, (2, 3)), (2, 2, (2, 3)), (3, 4, (3, 9, 11))])
+def test_what_is_measured_computes_as_many_rows_as_its_size(lanes, rows, sizes):
+    config = DecodeConfig(lanes=lanes, rows=rows, slots=SLOTS, widths=sizes, packed=sizes, forks="admitted")
+    spec = loop_spec(talkative(), config, SLOTS, sequential=False)
+    spec = dataclasses.replace(spec, packed=() if lanes == 1 else (*sizes, lanes * rows))
+    empty = empty_state(UNTIED, lanes, SLOTS, jnp.float32, stacked=False)
+    empty = dataclasses.replace(empty, prices=jnp.ones(len(spec.sizes), jnp.float32))
+    assert [int(rows_needed(cost._running(empty, spec, size), spec)) for size in spec.sizes] == [*spec.sizes]
 
 
 def test_whole_answers_are_the_eager_ones_only_later(answers):
