@@ -112,3 +112,11 @@ class Result:
     scores: tuple[Score | None, ...] = ()  # of the trace's tokens, if they were asked for; None: [ASYNC], not drawn
     drafts_fed: int = 0  # guesses of next tokens (drafts.py), and those of them that threads sampled
     drafts_kept: int = 0
+
+    @property
+    def critical_path(self) -> int:
+        """Steps with a row for every thread."""
+        if not self.guests:
+            return self.trace.critical_path
+        fed = [int((self.trace.thread == guest).sum()) for guest in range(1, 1 + len(self.guests))]
+        return 1 + max(fed)  # the first step feeds the last token of each guest's prompt

@@ -85,7 +85,7 @@ class Choice:
         trace = self.result.trace
         about: dict[str, Any] = {
             "steps": trace.steps,
-            "critical_path": trace.critical_path,
+            "critical_path": self.result.critical_path,
             "text_tokens": trace.text_tokens,
             "chunks": len(trace.closed) - 1,
             "prefill_ms": trace.prefill_ms,
@@ -123,5 +123,5 @@ def usage(choices: Sequence[Choice]) -> dict[str, Any]:
         **({"completion_tokens_details": drafts} if fed else {}),
         "total_tokens": prompt + completion,
         "steps": sum(trace.steps for trace in traces),
-        "critical_path": sum(trace.critical_path for trace in traces),
+        "critical_path": sum(result.critical_path for result in results),
     }

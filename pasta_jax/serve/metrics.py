@@ -69,7 +69,7 @@ class Metrics:
         self.drafts_fed.inc(result.drafts_fed)
         self.drafts_kept.inc(result.drafts_kept)
         self.steps.inc(trace.steps)
-        self.critical_path.inc(trace.critical_path)
+        self.critical_path.inc(result.critical_path)
         self.chunks.inc(len(trace.closed) - 1)
         for thread in trace.threads()[1:]:
             if thread.closed == CLOSED_NAMES[OWN]:

@@ -222,7 +222,6 @@ class FieldsChoice(Choice):
         """What `pasta` carries of an answer that has ended: also which fields were cut off."""
         about = super().about()
         about.pop("threads", None)
-        about["critical_path"] = longest(self.result)
         if self.structure.forks:
             done = [ended is not None for ended in self._ended]
         else:
@@ -231,11 +230,6 @@ class FieldsChoice(Choice):
         about["incomplete"] = [name for name, whole in zip(names, done, strict=True) if not whole]
         about["fields"] = len(names)
         return about
-
-
-def longest(result: Result | None) -> int:
-    """The steps that an answer takes with a row for each field."""
-    return max((len(guest.ids) for guest in result.guests), default=0) if result else 0
 
 
 def fields_of_structure(structure: Structure, model: Model) -> Sequence[Field | None]:
