@@ -109,6 +109,8 @@ async def with_tool(service: Service, body: Body) -> Body:
         await session.read()
     finally:
         session.leave()
+    if choice.finish_reason == "length" and session.expired:
+        raise Refusal("tools: no function was chosen in time; try again later", 503, "overloaded", retry_s=5)
     if choice.finish_reason == "length":
         raise Refusal("tools: a function's name is too long to be chosen; name one in tool_choice", param="tools")
     return dataclasses.replace(body, tool_choice=structured.picked(choice.text))

@@ -7,7 +7,7 @@ from pasta_jax.tokenizers.tokenizer import Tokenizer
 
 LEAST = -9999.0  # as OpenAI writes what is next to impossible, or forbidden here
 
-Drawn = list[tuple[int, Score]]
+Drawn = list[tuple[int, Score, int]]  # each token with where it ends in the text
 
 
 def drawn(result: Result, tokenizer: Tokenizer, text: str) -> Drawn:
@@ -20,7 +20,7 @@ def drawn(result: Result, tokenizer: Tokenizer, text: str) -> Drawn:
         length += len(trace.text[at])
         if length > len(text):
             break
-        tokens.append((id, score))
+        tokens.append((id, score, length))
     return tokens
 
 
@@ -34,26 +34,22 @@ def of_chat(tokens: Drawn, tokenizer: Tokenizer, top: int) -> dict[str, Any]:
 
     content = [
         entry(id, score.own) | {"top_logprobs": [entry(*other) for other in likeliest(score, top)]}
-        for id, score in tokens
+        for id, score, _ in tokens
     ]
     return {"content": content, "refusal": None}
 
 
 def of_text(tokens: Drawn, tokenizer: Tokenizer, top: int) -> dict[str, Any]:
     """`logprobs` of a choice of completions."""
-    texts = [_piece(tokenizer, id).decode("utf-8", "replace") for id, _ in tokens]
-    offsets = [0]
-    for text in texts:
-        offsets.append(offsets[-1] + len(text))
     likely = [
         {_piece(tokenizer, id).decode("utf-8", "replace"): value for id, value in likeliest(score, top)}
-        for _, score in tokens
+        for _, score, _ in tokens
     ]
     return {
-        "tokens": texts,
-        "token_logprobs": [max(score.own, LEAST) for _, score in tokens],
+        "tokens": [_piece(tokenizer, id).decode("utf-8", "replace") for id, _, _ in tokens],
+        "token_logprobs": [max(score.own, LEAST) for _, score, _ in tokens],
         "top_logprobs": likely if top else None,
-        "text_offset": offsets[:-1],
+        "text_offset": [0, *(end for _, _, end in tokens)][: len(tokens)],
     }
 
 

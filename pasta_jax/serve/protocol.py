@@ -136,7 +136,8 @@ class Body:
     @property
     def has_fields(self) -> bool:
         """Whether it asks for an answer of fields."""
-        return bool(self.tools or (self.response_format and self.response_format.type != "text"))
+        calls = self.tools and self.tool_choice != "none"
+        return bool(calls or (self.response_format and self.response_format.type != "text"))
 
     @property
     def extension(self) -> Extension:
@@ -169,8 +170,8 @@ class Body:
         """What is added to the logits of ids of text, or of those that end an answer."""
         pairs = []
         for id, value in (self.logit_bias or {}).items():
-            if not (id.isascii() and id.isdigit() and int(id) < tokenizer.vocab_size):
-                raise Refusal(f"logit_bias: {id!r} is no id of this model; leave it out", param="logit_bias")
+            if not (re.fullmatch("[0-9]{1,9}", id) and int(id) < tokenizer.vocab_size):
+                raise Refusal(f"logit_bias: {id[:20]!r} is no id of this model; leave it out", param="logit_bias")
             if tokenizer.tags.is_tag(int(id)):
                 raise Refusal(f"logit_bias: {id} is a tag, not text; leave it out", param="logit_bias")
             pairs.append((int(id), value))

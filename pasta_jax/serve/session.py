@@ -23,7 +23,7 @@ class Session:
         self._open: dict[int, int] = {}  # the engine's number of each answer that has not ended, by its index
         self._began = time.perf_counter()
         self._has_token = False
-        self._expired = False
+        self.expired = False  # the time for answers is over
         try:
             for index, request in enumerate(requests):
                 self._open[index] = service.engine.submit(request, round_steps, self._deliver_to(index))
@@ -58,10 +58,10 @@ class Session:
         deadline = self._loop.time() + self._service.settings.limits.answer_s
         while self._open:
             try:
-                async with asyncio.timeout_at(None if self._expired else deadline):
+                async with asyncio.timeout_at(None if self.expired else deadline):
                     index, items = await self._items.get()
             except TimeoutError:
-                self._expired = True
+                self.expired = True
                 for number in self._open.values():
                     self._service.engine.cancel(number)
                 continue
@@ -95,7 +95,8 @@ class Session:
                 self._service.metrics.answer(item, choice.finish_reason, seconds)
             else:
                 del self._open[index]
-                if not self._expired:
+                if not self.expired:
+                    self._cancel()  # the others: the client has not left
                     raise Refusal(str(item), 500, "decoding_failed")
                 choice.expired = True
         return deltas

@@ -2,26 +2,31 @@
 
 import asyncio
 import dataclasses
+import json
 import socket
-from unittest.mock import Mock, patch
+from unittest.mock import AsyncMock, Mock, patch
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pasta_jax.decode.engine import Cancelled, QueueFull
 from pasta_jax.decode.generate import loop_spec
-from pasta_jax.decode.request import Request
+from pasta_jax.decode.request import Request, Score
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.stop_texts import Cut
 from pasta_jax.errors import PastaError
+from pasta_jax.serve import logprobs
+from pasta_jax.serve.app import with_tool
 from pasta_jax.serve.choice import Choice
 from pasta_jax.serve.guard import Guard, host_of, is_loopback
-from pasta_jax.serve.protocol import read_body
+from pasta_jax.serve.protocol import Body, Refusal, read_body
 from pasta_jax.serve.server import bound, key_from
 from pasta_jax.serve.service import Service
 from pasta_jax.serve.session import Session
 from pasta_jax.serve.settings import Limits, ServeSettings
+from pasta_jax.serve.structured import Function, Tool
 from tests.helpers.traces import Chatty, tiny_model
 
 texts = st.text("ab\n", max_size=30)
@@ -140,6 +145,46 @@ def test_a_full_queue_is_no_client_that_left():
     service.metrics.vanished.inc.assert_not_called()
 
 
+def test_an_answer_that_fails_is_no_client_that_left():
+    async def ask() -> None:
+        session = Session(service, [None, None], [Mock(), Mock()], 1)
+        with pytest.raises(PastaError, match="it failed"):
+            session._read(0, [PastaError("it failed")])
+        session.leave()
+
+    service = Mock()
+    service.engine.submit = Mock(side_effect=[7, 8])
+    asyncio.run(ask())
+    service.engine.cancel.assert_called_once_with(8)
+    service.metrics.vanished.inc.assert_not_called()
+
+
+def test_a_choice_of_function_that_comes_too_late_is_no_mistake_of_the_clients():
+    late = Mock(return_value=Mock(expired=True, read=AsyncMock()))
+    service = Mock(model=tiny_model(), requests_for=Mock(return_value=[None]), settings=ServeSettings())
+    body = Body(messages=[], tools=[Tool("function", Function("adopt")), Tool("function", Function("feed"))])
+    with patch("pasta_jax.serve.app.Session", late), pytest.raises(Refusal, match="in time") as refused:
+        asyncio.run(with_tool(service, body))
+    assert refused.value.status == 503
+
+
+def test_text_fields_apply_where_no_function_is_called():
+    tools = b'"tools": [{"type": "function", "function": {"name": "f"}}]'
+    body = b'{"messages": [{"role": "user", "content": "a"}], %s, "tool_choice": "%s", "stop": "x", "logprobs": true}'
+    assert read_body(body % (tools, b"none"), "chat").stops == ("x",)
+    with pytest.raises(Refusal, match="of text, not of fields"):
+        read_body(body % (tools, b"auto"), "chat")
+
+
+def test_offsets_are_those_of_the_text_where_a_character_has_several_tokens():
+    token = np.array([*"aé€b".encode()])
+    trace = Mock(token=token, in_topic=np.zeros(len(token), bool), text=("a", "", "é", "", "", "€", "b"))
+    trace.order.return_value = np.arange(len(token))
+    result = Mock(trace=trace, scores=[Score(-1.0, ())] * len(token))
+    written = logprobs.of_text(logprobs.drawn(result, Chatty(), "aé€b"), Chatty(), 0)
+    assert written["text_offset"] == [0, 1, 1, 2, 2, 2, 3]
+
+
 def test_finished_answers_survive_the_end_of_the_time_for_answers():
     result = Mock(finish_reason="length")
     first, second = (Choice(Mock(), (), False) for _ in range(2))
@@ -147,7 +192,7 @@ def test_finished_answers_survive_the_end_of_the_time_for_answers():
     async def deltas() -> None:
         service = Mock(settings=ServeSettings())
         session = Session(service, [None, None], [first, second], 1)
-        session._expired = True
+        session.expired = True
         first.finish = lambda item: setattr(first, "result", item) or []
         session._read(0, [result])
         session._items.put_nowait((1, [Cancelled("before its first token")]))
@@ -169,6 +214,8 @@ def test_a_request_that_cannot_be_decoded_is_refused():
     with pytest.raises(PastaError, match=r"^rows 1: chunks need a row besides main's"):
         service.requests_for(read_body(hello % b"false", "text"), "text")
     assert service.requests_for(read_body(b'{"prompt": [255]}', "text"), "text")[0].prompt_ids == (255,)
+    with pytest.raises(Refusal, match=r"^logit_bias: '9{20}' is no id"):  # int() refuses as many digits
+        service.requests_for(read_body(b'{"prompt": "a", "logit_bias": {"%s": 1}}' % (b"9" * 5000), "text"), "text")
     for id in (260, 329 + 1, 10**6):  # a tag, padding, beyond
         with pytest.raises(PastaError, match=rf"^prompt: id {id} is no id of a text"):
             service.requests_for(read_body(b'{"prompt": [[%d]]}' % id, "text"), "text")
