@@ -18,6 +18,7 @@ from pasta_jax.errors import PastaError
 
 MOST_MASKS = 1024  # 20 MB for Qwen
 MOST_WORK = 1 << 24  # tokens looked at, which takes about a second
+TAIL = 3  # states of what may follow a value in its last token
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -96,14 +97,14 @@ def joined(automata: Sequence[TokenAutomaton]) -> tuple[TokenAutomaton, list[int
 
 
 def _core(whole: Automaton) -> np.ndarray:
-    """The transitions within the value: without those to the tail, whose states are the last three."""
-    return np.where(whole.next < whole.states - 3, whole.next, -1)
+    """The transitions within the value: without those to the tail, whose states are the last ones."""
+    return np.where(whole.next < whole.states - TAIL, whole.next, -1)
 
 
 def _with_tail(value: Automaton) -> Automaton:
     """The automaton of a value and of what may follow it in the same token."""
-    blank, comma, quote = (value.states + n for n in range(3))
-    table = np.concatenate([value.next, np.full((3, 256), -1, np.int32)])
+    blank, comma, quote = (value.states + n for n in range(TAIL))
+    table = np.concatenate([value.next, np.full((TAIL, 256), -1, np.int32)])
     for state in np.flatnonzero(value.accepts):
         for bytes_, to in ((b" \n", blank), (b",}", comma)):
             for byte in bytes_:
@@ -114,10 +115,10 @@ def _with_tail(value: Automaton) -> Automaton:
     for byte in b",}":
         table[blank, byte] = comma
     table[comma, QUOTE] = quote
-    none = np.zeros(3, np.int32)
+    none = np.zeros(TAIL, np.int32)
     return Automaton(
         table,
-        np.concatenate([value.accepts, np.ones(3, bool)]),
+        np.concatenate([value.accepts, np.ones(TAIL, bool)]),
         np.concatenate([value.kind, none.astype(np.uint8)]),
         np.concatenate([value.least, none]),
         np.concatenate([value.most, none + UNLIMITED]),
@@ -128,7 +129,7 @@ def _masks(
     whole: Automaton, pieces: Pieces, begins: Sequence[int], done: np.ndarray, ends_ok: np.ndarray
 ) -> dict[int, tuple[np.ndarray, bool]]:
     """For each state that tokens reach and that isn't done: its mask, and whether something may follow."""
-    is_tail = np.arange(whole.states) >= whole.states - 3
+    is_tail = np.arange(whole.states) >= whole.states - TAIL
     found: dict[int, tuple[np.ndarray, bool]] = {}
     waiting = list(dict.fromkeys(begins))
     queued = set(waiting)

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pasta_jax.automata.automaton import Automaton, sequence, texts
-from pasta_jax.automata.tokens import TokenAutomaton, over_tokens
+from pasta_jax.automata.automaton import Automaton, pruned, sequence, texts
+from pasta_jax.automata.tokens import TAIL, TokenAutomaton, over_tokens
 from pasta_jax.automata.vocabulary import pieces
 from pasta_jax.errors import PastaError
 from pasta_jax.fields.schema import Form, Leaf
@@ -56,12 +56,12 @@ class _Keyed:
     automaton: Automaton = dataclasses.field(compare=False, repr=False)
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=16)  # up to 20 MB each, whoever asked
 def _compiled(keyed: _Keyed, tokenizer: Tokenizer, vocab: int, begun: str) -> TokenAutomaton:
     return over_tokens(keyed.automaton, pieces(tokenizer, vocab), [begun.encode()])
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=8)
 def fields_of(form: Form, tokenizer: Tokenizer, vocab: int) -> tuple[Field, ...]:
     """The fields of a form, for logits of `vocab` ids."""
     return tuple(_field(leaf, tokenizer, vocab) for leaf in form.leaves)
@@ -70,11 +70,22 @@ def fields_of(form: Form, tokenizer: Tokenizer, vocab: int) -> tuple[Field, ...]
 def _field(leaf: Leaf, tokenizer: Tokenizer, vocab: int) -> Field:
     quoted = [byte for byte in range(256) if leaf.automaton.next[0, byte] >= 0] == [ord('"')]
     begun = QUOTED if quoted and leaf.path else ""
-    value = sequence(texts([b"", b" "]), leaf.automaton) if leaf.path else leaf.automaton
+    value = _in_thread(leaf)
     try:
         return Field(leaf, begun, _compiled(_Keyed(value.key, value), tokenizer, vocab, begun))
     except PastaError as error:
         raise PastaError(f"schema.{leaf.name}: {error}") from None
+
+
+def _in_thread(leaf: Leaf) -> Automaton:
+    """What a field's thread writes."""
+    return sequence(texts([b"", b" "]), leaf.automaton) if leaf.path else leaf.automaton
+
+
+def states_of(form: Form, forks: bool) -> int:
+    """The states of a form's automata over tokens, known before the seconds that masks of many states take."""
+    automata = map(_in_thread, form.leaves) if forks else [form.whole]
+    return sum(pruned(one).states + TAIL for one in {one.key: one for one in automata}.values())
 
 
 def whole_of(form: Form, tokenizer: Tokenizer, vocab: int) -> TokenAutomaton:

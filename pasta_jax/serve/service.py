@@ -1,8 +1,10 @@
 """What a server serves: a model, its engine, defaults and limits; from a body to requests for the engine."""
 
+import contextlib
 import dataclasses
 import secrets
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from pasta_jax.decode.engine import Engine
@@ -63,16 +65,17 @@ class Service:
             bias=body.biases(self.model.tokenizer),
             scored=body.alternatives is not None,
         )
-        try:
-            if structure is not None:
+        if structure is not None:
+            with _refused("invalid_schema", "tools" if body.tools else "response_format"):
                 if self.settings.mesh != MeshSettings():
                     raise PastaError("structured answers: on one device only")
-                base = structure.request(self.model, ids, base, decoding.slots)
-                require_room(base.automaton, limits.room)
+                structure.compile(self.model, limits.room)
+        with _refused("context_length_exceeded", "messages" if kind == "chat" else "prompt"):
+            base = base if structure is None else structure.request(self.model, ids, base, decoding.slots)
             slots_for(self.model, [base], decoding)
-        except PastaError as error:
-            field = "messages" if kind == "chat" else "prompt"
-            raise Refusal(str(error), code="context_length_exceeded", param=field) from None
+        if structure is not None:
+            with _refused("invalid_schema", "tools" if body.tools else "response_format"):
+                require_room(base.automaton, limits.room)
         base = base.with_rules(seed=secrets.randbelow(SEEDS) if body.seed is None else body.seed % SEEDS)
         return [base.with_seed(number) for number in range(count)]
 
@@ -92,3 +95,12 @@ class Service:
             if id >= tokenizer.vocab_size or tokenizer.tags.is_tag(id):
                 raise Refusal(f"prompt: id {id} is no id of a text of this model", param="prompt")
         return tuple(prompt), tokenizer.decode(prompt)
+
+
+@contextlib.contextmanager
+def _refused(code: str, param: str) -> Iterator[None]:
+    """What is wrong inside is this field's fault."""
+    try:
+        yield
+    except PastaError as error:
+        raise Refusal(str(error), code=code, param=param) from None

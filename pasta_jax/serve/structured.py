@@ -9,9 +9,10 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from pasta_jax.decode.request import Event, Request, Result
+from pasta_jax.decode.settings import Room
 from pasta_jax.errors import PastaError
 from pasta_jax.fields.fill import fields_request, whole_request
-from pasta_jax.fields.form import Field, Value, fields_of, value_of, values_in
+from pasta_jax.fields.form import Field, Value, fields_of, states_of, value_of, values_in, whole_of
 from pasta_jax.fields.schema import Form, anything, form_of
 from pasta_jax.serve.choice import Choice, Delta
 from pasta_jax.weights.model import Model
@@ -86,6 +87,17 @@ class Structure:
         about = f": {self.function.description}" if self.function.description else ""
         lines = [f"- {leaf.name}: {leaf.about}" for leaf in self.form.leaves]
         return "\n".join([text, "", f"Call the function {self.function.name}{about}", *lines])
+
+    def compile(self, model: Model, room: Room) -> None:
+        """Compile what it needs for the model's ids, if there is room; takes up to seconds once, and is kept."""
+        if (states := states_of(self.form, self.forks)) > room.states:
+            raise PastaError(
+                f"the schema: needs {states} states, but there is room for {room.states}; ask for less at a time"
+            )
+        if self.forks:
+            fields_of_structure(self, model)
+        else:
+            whole_of(self.form, model.tokenizer, model.config.vocab)
 
     def request(self, model: Model, ids: Sequence[int], template: Request, slots: int) -> Request:
         """The request; of the pool's slots, each field gets the same share at most."""

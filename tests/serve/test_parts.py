@@ -224,6 +224,21 @@ def test_a_request_that_cannot_be_decoded_is_refused():
         service.requests_for(read_body(b'{"prompt": "a", "n": 3}', "text"), "text")
 
 
+def test_a_schema_that_there_is_no_room_for_costs_no_work():
+    """A minute, and 200 MB that are kept, for 60 KB of a body."""
+    service = Service("tiny", tiny_model(), Mock(), Mock(), ServeSettings(), Request((), 8, True))
+    names = [f"{n:03}{'x' * 9}" for n in range(300)]
+    schema = {"type": "object", "properties": {f"f{n}": {"enum": [f"{n}{name}" for name in names]} for n in range(9)}}
+    for forks in (True, False):
+        wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        body = {"messages": [{"role": "user", "content": "a"}], "response_format": wanted}
+        body = read_body(json.dumps(body | {"pasta": {"fork_fields": forks}}).encode(), "chat")
+        compiled = patch("pasta_jax.fields.form.over_tokens", side_effect=AssertionError)
+        with compiled, pytest.raises(Refusal, match=r"the schema|room for 2048|needs more than") as refused:
+            service.requests_for(body, "chat", body.structure())
+        assert (refused.value.code, refused.value.param) == ("invalid_schema", "response_format")
+
+
 def test_a_key_is_read_from_the_environment(monkeypatch):
     monkeypatch.setenv("SOME_KEY", " secret\n")
     assert key_from("SOME_KEY") == "secret"
