@@ -133,9 +133,9 @@ def select(pairs: Iterable[Pair], limits: Filter) -> tuple[list[Pair], list[tupl
     return selection, left_out
 
 
-def evaluation_prompts() -> Iterator[str]:
+def evaluation_prompts(sources: Iterable[str] = EVALUATION) -> Iterator[str]:
     """All prompts reserved for evaluation, second turns included."""
-    for source in EVALUATION:
+    for source in sources:
         for place, row in rows_of(source):
             if isinstance(pair := parse_pair(row, source, place), Pair):
                 yield pair.instruction

@@ -9,7 +9,7 @@ from pathlib import Path
 from pasta_jax.answer.prompts import read_prompts_file
 from pasta_jax.data import sources
 from pasta_jax.data.near import Near
-from pasta_jax.data.pairs import Pair
+from pasta_jax.data.pairs import Pair, prompt_key
 from pasta_jax.data.prompt_sets import asks_for_list, by_hash, in_parts, no_fork
 from pasta_jax.errors import PastaError
 from pasta_jax.files import packages
@@ -29,17 +29,16 @@ class Prompts:
 
 def choose(settings: PromptsSettings) -> Prompts:
     """The prompts that the settings describe: by the hash of their text, so that the choice is always the same."""
-    if settings.file:
-        parts, others = _by_kind(prompt.text for prompt in read_prompts_file(Path(settings.file)))
-    else:
-        parts, others = _by_kind(_packaged(settings))
-        parts = [*in_parts(), *parts]
-    kept = Near(_reserved())
-    parts, others = ([text for text in kind if text not in kept] for kind in (parts, others))
-    total = len(set(parts)) + len(set(others))
-    held_out = min(settings.held_out, total // 4)  # of a small file, most is needed to learn from
-    count = min(settings.count + held_out, total)
-    wanted = min(len(set(parts)), max(round(settings.parts * count), count - len(set(others))))
+    ours = [] if settings.file else in_parts()
+    given = [one.text for one in read_prompts_file(Path(settings.file))] if settings.file else _packaged(settings)
+    reserved, listed = Near(_reserved()), set(ours)
+    # One of several that differ in case or whitespace alone: another would be learnt from where this one is held out.
+    distinct = {prompt_key(text): text for text in reversed([*ours, *given]) if text not in reserved}.values()
+    forks = {text: text in listed or asks_for_list(text) for text in distinct}
+    parts, others = ([text for text, is_part in forks.items() if is_part is kind] for kind in (True, False))
+    held_out = min(settings.held_out, len(distinct) // 4)  # of a small file, most is needed to learn from
+    count = min(settings.count + held_out, len(distinct))
+    wanted = min(len(parts), max(round(settings.parts * count), count - len(others)))
     mixed = spread(by_hash(parts, wanted), by_hash(others, count - wanted))
     if not mixed:
         raise PastaError("config.prompts: none is left to learn from; name a file with others")
@@ -63,11 +62,6 @@ def of_prompts(prompts: Iterable[str]) -> str:
     return lines({"prompt": text} for text in prompts)
 
 
-def _by_kind(prompts: Iterable[str]) -> tuple[list[str], list[str]]:
-    found = list(dict.fromkeys(prompts))
-    return [text for text in found if asks_for_list(text)], [text for text in found if not asks_for_list(text)]
-
-
 def _packaged(settings: PromptsSettings) -> list[str]:
     names = [name.strip() for name in settings.sources.split(",") if name.strip()]
     sources.refuse_for_training(names)
@@ -83,8 +77,7 @@ def _packaged(settings: PromptsSettings) -> list[str]:
 
 def _reserved() -> chain[str]:
     """The prompts of the evaluation sets that are installed, and ours that nothing is to be trained on."""
-    installed = all(map(_is_there, sources.EVALUATION))
-    return chain(no_fork(), sources.evaluation_prompts() if installed else ())
+    return chain(no_fork(), sources.evaluation_prompts(filter(_is_there, sources.EVALUATION)))
 
 
 def _is_there(name: str) -> bool:

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 import configs.teach
 import pasta_jax as pasta
 from pasta_jax.answer.prompts import read_prompts_file
+from pasta_jax.data import sources
 from pasta_jax.data.prompt_sets import no_fork
 from pasta_jax.errors import PastaError
 from pasta_jax.models.config import Rope, TransformerConfig
@@ -122,6 +123,18 @@ def test_prompts_are_chosen_evenly_and_none_is_one_of_an_evaluation(folder, monk
     for part in (chosen.train[:40], chosen.train, chosen.held_out):
         assert sum(text.startswith("List") for text in part) == pytest.approx(0.75 * len(part), abs=3)
     assert prompts.choose(settings) == chosen
+
+
+def test_prompts_that_differ_in_case_alone_are_one_and_each_set_that_is_there_is_reserved(folder, monkeypatch):
+    rows = [{"prompt": f"{word} is king {n}?{end}"} for n in range(30) for word, end in (("Who", ""), ("who", " "))]
+    monkeypatch.setattr(prompts, "_is_there", lambda name: name == "mt_bench")
+    reserved = [{"instruction": "Who is the king number seven?", "output": "Nobody."}]
+    monkeypatch.setattr(sources, "rows_of", lambda name: [(name, row) for row in reserved])
+    path = folder / "twice.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"prompt": "who is the King number seven"}]))
+    chosen = prompts.choose(PromptsSettings(file=str(path), count=200, held_out=7))
+    assert sorted(chosen.train + chosen.held_out) == sorted(f"Who is king {n}?" for n in range(30))
+    assert len(chosen.held_out) == 7
 
 
 def test_what_cannot_be_taught_is_refused_before_the_work(folder, tmp_path):
