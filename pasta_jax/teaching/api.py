@@ -34,8 +34,10 @@ def teach(
         if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
             raise PastaError("teach: prompts must be texts that are not blank; pass at least one")
         folder.mkdir(parents=True, exist_ok=True)
-        file = folder / "given.jsonl"
-        write_whole(file, chosen.of_prompts(texts))
+        file, lines = folder / "given.jsonl", chosen.of_prompts(texts)
+        if file.exists() and file.read_text("utf-8") != lines:
+            raise PastaError(f"{folder}: was started with other prompts; use another workdir, or the same prompts")
+        write_whole(file, lines)
     asked = changed(TeachSettings(source), "teach", **{"prompts.file": os.fspath(file)} | settings)
     adapter = run.run(asked, folder)
     assert adapter is not None  # nothing stops it

@@ -172,3 +172,6 @@ def test_the_function_reads_texts_as_prompts_and_refuses_blank_ones(folder, tmp_
     for texts, message in (([" "], "not blank"), ([], "at least one")):
         with pytest.raises(PastaError, match=message):
             pasta.teach("smollm2_135m", texts, tmp_path)
+    with pytest.raises(PastaError, match="was started with other prompts"):
+        pasta.teach(folder / "mine", QUESTIONS[1:], tmp_path)
+    assert len(read_prompts_file(Path(settings.prompts.file))) == len(QUESTIONS)
