@@ -30,8 +30,7 @@ def main(settings: TeachSettings) -> None:
     if PLAN.value:
         return
     stop = StopSignal()
-    with stop.watch() as stopping:
-        adapter = run.run(settings, workdir, stopping)
+    adapter = run.run(settings, workdir, stop.watch)
     if adapter is None:
         sys.exit(stop.exit_code)
     print(run.closing(settings, workdir, adapter), flush=True)

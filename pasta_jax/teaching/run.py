@@ -15,6 +15,7 @@ import gc
 import shlex
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from pasta_jax.annotate import pipeline
@@ -43,40 +44,47 @@ from pasta_jax.teaching.stages import (
 )
 from pasta_jax.train import sft
 
+Watch = Callable[[], AbstractContextManager[Callable[[], bool]]]  # yields a function that returns whether to stop
 
-def run(settings: TeachSettings, workdir: Path, stopping: Callable[[], bool] = lambda: False) -> Path | None:
-    """Teach, from wherever an earlier call was stopped; the adapter's folder, or None if `stopping()`."""
+
+def run(settings: TeachSettings, workdir: Path, watch: Watch = lambda: nullcontext(lambda: False)) -> Path | None:
+    """Teach, from wherever an earlier call was stopped; the adapter's folder, or None if it was stopped.
+
+    `watch` is entered around trainings, which then save and stop; the other stages keep what they have as they go.
+    """
     with claim(workdir):
         plain = run_config.plain(settings)
         run_config.refuse_other(workdir, plain, run_config.plain(TeachSettings()))
-        run_config.write(workdir, plain)
-        choose_prompts(settings, workdir)
         todo = stages(settings, workdir)
+        if not (workdir / PROMPTS).exists():  # a later start keeps them, whatever has been installed since
+            chosen = choose_prompts(settings)  # if it is refused, other settings are not another run's
+            run_config.write(workdir, plain)
+            write_whole(workdir / HELD_OUT, prompts.of_prompts(chosen.held_out))
+            write_whole(workdir / PROMPTS, prompts.of_prompts(chosen.train))
         for number, stage in enumerate(todo, start=1):
-            if stopping():
-                return None
             say(f"\nstage {number} of {len(todo)}, {stage.name}" + (": done before" if stage.done.exists() else ""))
             if not stage.done.exists():
                 say(stage.command)
                 began = time.perf_counter()
-                perform(stage, stopping)
-                gc.collect()  # a model's memory is returned before the next one is loaded
-                if not stage.done.exists():
+                if not perform(stage, watch):
                     return None
+                gc.collect()  # a model's memory is returned before the next one is loaded
                 say(f"{stage.name}: {time.perf_counter() - began:.0f} s")
             if stage.done.name == ANSWERS:
                 keep_complete(workdir)
     return adapter_of(settings, workdir)
 
 
-def choose_prompts(settings: TeachSettings, workdir: Path) -> None:
-    """Write the prompts once; a later start keeps them, whatever has been installed since."""
-    if (workdir / PROMPTS).exists():
-        return
+def choose_prompts(settings: TeachSettings) -> prompts.Prompts:
+    """What is learnt from and evaluated on."""
     chosen = prompts.choose(settings.prompts)
-    write_whole(workdir / HELD_OUT, prompts.of_prompts(chosen.held_out))
-    write_whole(workdir / PROMPTS, prompts.of_prompts(chosen.train))
+    if settings.evaluate and not chosen.held_out:
+        raise PastaError(
+            f"config.prompts: of {len(chosen.train)} none is held out to evaluate with; name more prompts, raise "
+            "config.prompts.held_out, or set config.evaluate=False"
+        )
     say(f"{len(chosen.train)} prompts to learn from, {len(chosen.held_out)} to evaluate on")
+    return chosen
 
 
 def keep_complete(workdir: Path) -> None:
@@ -89,8 +97,8 @@ def keep_complete(workdir: Path) -> None:
     write_whole(workdir / COMPLETE, prompts.lines(complete))
 
 
-def perform(stage: Stage, stopping: Callable[[], bool]) -> None:
-    """What the stage's command does."""
+def perform(stage: Stage, watch: Watch) -> bool:
+    """What the stage's command does; False if it was stopped."""
     settings = stage.settings()
     match stage.script:
         case "decode":
@@ -105,12 +113,15 @@ def perform(stage: Stage, stopping: Callable[[], bool]) -> None:
                         f"{stage.flags['output']}: no record was kept; refused.jsonl there says why of each"
                     )
         case "sft":
-            sft.run(settings, stage.flags["workdir"], stopping, stage.command)
+            with watch() as stopping:
+                sft.run(settings, stage.flags["workdir"], stopping, stage.command)
+                return stage.done.exists() and not stopping()
         case "evaluate":
             result = evaluation.run(settings, stage.flags["workdir"])
             if result is not None:
                 say(result.report.text())
                 write_whole(stage.done, beside.table(result))
+    return True
 
 
 def _job(prompts_file: Path, output: Path) -> Job:

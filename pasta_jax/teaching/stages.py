@@ -8,6 +8,7 @@ from typing import Any
 
 from pasta_jax.command import configs
 from pasta_jax.command.console import ROOT, as_typed
+from pasta_jax.errors import PastaError
 from pasta_jax.runs.settings import changed, flat, plain
 from pasta_jax.teaching.settings import TeachSettings
 from pasta_jax.weights.settings import ModelSource
@@ -154,6 +155,9 @@ def _training(settings: TeachSettings) -> dict[str, Any]:
 def _of_model(model: ModelSource, **others: str) -> dict[str, Any]:
     """What names a model in settings; an empty one is not a change."""
     fields = {"preset": model.preset, "path": model.path, "dtype": model.dtype} | others
+    for name, default in vars(ModelSource()).items():
+        if name not in fields and getattr(model, name) != default:
+            raise PastaError(f"config.model.{name}: the stages don't read it; leave it out")
     return {f"model.{name}": value for name, value in fields.items() if value or name == "preset"}
 
 

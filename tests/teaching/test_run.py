@@ -100,6 +100,12 @@ def test_each_stage_is_the_command_that_is_printed(folder, whole):
 
 @pytest.mark.slow
 def test_a_run_killed_in_every_stage_ends_with_the_same_adapter(folder, whole):
+    process = start(folder, "killed")
+    while "answers\n" not in process.errors():
+        assert process.poll() is None, process.errors()
+    process.send_signal(signal.SIGINT)  # ends a stage that keeps its answers as it goes, and not after hours
+    process.finish(130)
+    assert not (folder / "killed/answers.jsonl").exists()
     for place in ("answers\n", "records\n", "training\n", "step", "evaluation\n"):
         process, metrics = start(folder, "killed"), folder / "killed/sft/metrics.jsonl"
         while not (metrics.exists() and metrics.read_text() if place == "step" else place in process.errors()):
@@ -145,9 +151,14 @@ def test_what_cannot_be_taught_is_refused_before_the_work(folder, tmp_path):
             {"model.path": str(folder / "mine"), "prompts.file": str(tmp_path / "none.jsonl")},
             "none.jsonl: No such file",
         ),
+        ({"model.path": str(folder / "mine"), "model.adapter": "pasta"}, r"config\.model\.adapter: the stages don't"),
     ):
         with pytest.raises(PastaError, match=message):
             plan.estimate(changed(configs.teach.tiny(), **changes), tmp_path)
+    named = {"model.path": str(folder / "mine"), "prompts.file": str(folder / "mine.jsonl")}
+    with pytest.raises(PastaError, match=r"config\.prompts: of 12 none is held out to evaluate with"):
+        run.run(changed(configs.teach.tiny(), **named, **{"prompts.held_out": 0}), tmp_path)
+    assert not (tmp_path / "config.json").exists()  # other settings are still accepted
 
 
 def test_the_plan_counts_what_is_left(folder, tmp_path):
