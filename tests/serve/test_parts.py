@@ -225,7 +225,7 @@ def test_a_request_that_cannot_be_decoded_is_refused():
 
 
 def test_a_schema_that_there_is_no_room_for_costs_no_work():
-    """A minute, and 200 MB that are kept, for 60 KB of a body."""
+    """Masks of large automata take long, and are kept."""
     service = Service("tiny", tiny_model(), Mock(), Mock(), ServeSettings(), Request((), 8, True))
     names = [f"{n:03}{'x' * 9}" for n in range(300)]
     schema = {"type": "object", "properties": {f"f{n}": {"enum": [f"{n}{name}" for name in names]} for n in range(9)}}
