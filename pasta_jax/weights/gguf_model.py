@@ -13,7 +13,7 @@ from pasta_jax.files.validated import AboveZero, AtLeastZero, Count, Positive
 from pasta_jax.models.config import Rope, Size, TransformerConfig
 from pasta_jax.weights import families
 from pasta_jax.weights.config_file import period
-from pasta_jax.weights.family import FIELD_NAMES, GGUF, WITH_POST_NORMS, Family, stated_in
+from pasta_jax.weights.family import FIELD_NAMES, GGUF, OPTIONS, WITH_POST_NORMS, Family, stated_in
 
 _AGAIN = "convert the model again"
 _KEYS = {
@@ -75,8 +75,9 @@ def read_config(gguf: File) -> tuple[Family, TransformerConfig]:
     for name in family.required:
         if getattr(file, name) is None:
             raise PastaError(f"{path}: metadata {kind}: {FIELD_NAMES[name][GGUF]}: missing; {_AGAIN}")
-    if file.window is not None and "window" not in family.options:
-        raise PastaError(f"{path}: unsupported metadata {kind}: {FIELD_NAMES['window'][GGUF]}; use a model without")
+    for name in OPTIONS:
+        if name not in (*family.options, "expert_ff") and getattr(file, name, None) is not None:
+            raise PastaError(f"{path}: unsupported metadata {kind}: {FIELD_NAMES[name][GGUF]}; use a model without")
     fields: dict[str, Any] = dict(
         **_widths(file, family, path),
         vocab=gguf.tensors[embed].shape[0],

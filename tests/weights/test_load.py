@@ -228,6 +228,8 @@ def test_rows_apart_are_near_no_word_and_as_long_as_others():
 REFUSALS = [
     ({"general.architecture": "mamba"}, "", "unsupported architecture 'mamba'"),
     ({"llama.rope.scaling.type": "dynamic"}, "", "unsupported rope scaling 'dynamic'"),
+    ({"llama.expert_count": 8}, "", "unsupported metadata llama: expert_count; use a model without"),
+    ({"llama.logit_scale": np.float32(8.0)}, "", "unsupported metadata llama: logit_scale; use a model without"),
     ({"llama.feed_forward_length": 65}, "", "ffn_down.weight has shape"),
     ({}, "blk.1.attn_k", "no tensor 'blk.1.attn_k.weight'"),
     ({}, "token_embd", "no tensor token_embd.weight"),
