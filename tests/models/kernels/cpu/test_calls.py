@@ -1,7 +1,6 @@
 """The kernels are compared with NumPy in float64, on every instruction set that this machine has."""
 
 import ctypes
-import dataclasses
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ import pytest
 from pasta_jax.models.kernels.cpu import library as kernels
 from pasta_jax.models.kernels.cpu.calls import attend, by_codes, by_panels, of_blocks, product, rows_of
 from pasta_jax.models.kernels.cpu.quantized import Blocks
+from tests.helpers.coded import in_halves, random_blocks, with_factors
 
 every_level = pytest.mark.parametrize("library", ["portable", "avx2", "avx512", "vnni"], indirect=True)
 
@@ -88,7 +88,7 @@ def test_products_equal_numpys(library):
 
 @every_level
 def test_products_of_codes_are_those_of_their_numbers(library):
-    """Inputs rounded to 16 or 8 bits err as much as their group's largest allows."""
+    """Inputs rounded to 16 or 8 bits err as much as their group's largest allows, times the weight."""
     rng = np.random.default_rng(6)
     for case in range(96):
         library.pasta_threads(case % 8 + 1)
@@ -111,8 +111,8 @@ def test_products_of_codes_are_those_of_their_numbers(library):
         for inputs, rounding in ((32, 0), (16, 1 / 65024), (8, 1 / 254)):
             actual = multiplied(library, x, stored, outputs, case % 16, inputs)
             steps = np.abs(x).reshape(rows, groups, group).max(2).repeat(group, axis=1) * rounding
-            codes = np.abs(matrix.codes * np.repeat(matrix.in_float32().scales, group, axis=1))
-            np.testing.assert_array_less(np.abs(actual - expected), 3e-6 * error + 1.01 * steps @ codes.T + 1e-6)
+            allowed = 3e-6 * error + 1.01 * steps @ np.abs(meant).T + 1e-6
+            np.testing.assert_array_less(np.abs(actual - expected), allowed)
 
 
 @every_level
@@ -124,31 +124,6 @@ def test_what_rounding_changes_is_multiplied_by_the_weight(library):
         zero = of_blocks(Blocks(codes, scales, -8 * scales, 4))
         for inputs in (8, 16, 32):
             np.testing.assert_allclose(multiplied(library, x, zero, 40, bits=inputs), 0, atol=2e-4)
-
-
-def random_blocks(rng, outputs: int, groups: int, group: int, bits: int, has_minimums: bool) -> Blocks:
-    """A matrix of random codes; a group of its inputs is zero."""
-    low, high = {4: (0, 16), 6: (-32, 32), 8: (-128, 128)}[bits]
-    codes = rng.integers(low, high, (outputs, groups * group)).astype(np.int8)
-    scales, minimums = rng.standard_normal((2, outputs, groups), np.float32)
-    scales[rng.integers(outputs), 0] = 0
-    return Blocks(codes, scales, minimums if has_minimums else None, bits)
-
-
-def in_halves(matrix: Blocks) -> Blocks:
-    """Scales and minimums in 16 bits, the smallest and the largest among them."""
-    matrix.scales[0, 0], matrix.scales[-1, -1] = 6e-8, -60000
-    minimums = None if matrix.minimums is None else matrix.minimums.astype(np.float16)
-    return dataclasses.replace(matrix, scales=matrix.scales.astype(np.float16), minimums=minimums)
-
-
-def with_factors(rng, matrix: Blocks, blocks: int) -> Blocks:
-    """Other scales and minimums, in bytes with a factor for each block."""
-    factors, floors = (rng.standard_normal((2, len(matrix.codes), blocks)) / 64).astype(np.float16)
-    scales, minimums = rng.integers(-128, 128, (2, *matrix.scales.shape)).astype(np.int8)
-    if matrix.minimums is None:
-        return dataclasses.replace(matrix, scales=scales, factors=factors)
-    return dataclasses.replace(matrix, scales=scales, factors=factors, minimums=minimums, floors=floors)
 
 
 def test_a_matrix_of_numbers_as_codes_of_8_bits():
