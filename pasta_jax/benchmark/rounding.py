@@ -41,7 +41,7 @@ def measure(settings: BenchmarkSettings, with_peers: bool) -> dict[str, Any]:
     ]
     if not texts:
         raise PastaError(f"rounding.tokens: no text of {config.source} has {config.tokens} tokens; lower it")
-    exact = [log_p(logits) for logits in _ours(model, EXACT, texts)]
+    exact = _ours(model, EXACT, texts)
     found = {f"{bits} bits": _distance(exact, _ours(model, bits, texts)) for bits in ROUNDED}
     if with_peers:
         logits = peers.llama_cpp_logits(peers.files(model)["llama_cpp"], texts)
@@ -73,11 +73,12 @@ def log_p(logits: np.ndarray) -> np.ndarray:
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
-def _distance(exact: Sequence[np.ndarray], logits: Sequence[np.ndarray]) -> dict[str, float]:
+def _distance(exact: Sequence[np.ndarray], rounded: Sequence[np.ndarray]) -> dict[str, float]:
     """Of the second to the first: mean and median KL divergence in nats, and the share of equal likeliest tokens."""
-    others = [log_p(of) for of in logits]
-    kl = np.concatenate([(np.exp(a) * (a - b)).sum(-1) for a, b in zip(exact, others, strict=True)])
-    same = np.concatenate([a.argmax(-1) == b.argmax(-1) for a, b in zip(exact, others, strict=True)])
+    common = min(exact[0].shape[1], rounded[0].shape[1])  # ids: our table is padded
+    pairs = [(log_p(a[:, :common]), log_p(b[:, :common])) for a, b in zip(exact, rounded, strict=True)]
+    kl = np.concatenate([(np.exp(a) * (a - b)).sum(-1) for a, b in pairs])
+    same = np.concatenate([a.argmax(-1) == b.argmax(-1) for a, b in pairs])
     return {
         "kl": float(f"{kl.mean():.2g}"),
         "kl_median": float(f"{np.median(kl):.2g}"),
