@@ -80,7 +80,7 @@ def answers() -> FormSettings:
         drop_evaluation=False,
         validation_percent=0,
         model=ModelSource(),
-        form=dict(ascii=False, named=False),
+        form=dict(ascii=False, named=False, short_items=10),
     )
 
 

@@ -33,13 +33,13 @@ def refusal(limits: FormFilter, record: Record) -> str | None:
     """Why a record is not kept, as one of a few fixed phrases; None if it may be."""
     if limits.ascii and not (record.response.isascii() and record.instruction.isascii()):
         return "not ASCII"
-    if not _FINISHED.search(record.response):
+    if limits.finished and not _FINISHED.search(record.response):
         return "answer breaks off"
     if _ASSISTANT.search(record.response):
         return "speaks of itself"
     if repeated(words(record.response)) > limits.max_repetition:
         return "repeats itself"
-    return _forked_refusal(limits, record) if record.forks else _unforked_refusal(record)
+    return _forked_refusal(limits, record) if record.forks else _unforked_refusal(limits, record)
 
 
 def _forked_refusal(limits: FormFilter, record: Record) -> str | None:
@@ -62,16 +62,28 @@ def _forked_refusal(limits: FormFilter, record: Record) -> str | None:
     return None if all(_NAMED.match(chunk.text) for chunk in chunks) else "a chunk without a name"
 
 
-def _unforked_refusal(record: Record) -> str | None:
-    """A list that the annotator did not fork teaches nothing about when to fork."""
-    listed = _CODE not in record.response and len(_LISTED.findall(record.response)) > 1
-    return "a list without a fork" if listed else None
+def _unforked_refusal(limits: FormFilter, record: Record) -> str | None:
+    """A list that the annotator did not fork teaches nothing about when to fork, unless its items are short."""
+    if _CODE in record.response or _words_of_items(record.response) <= limits.short_items:
+        return None
+    return "a list without a fork"
+
+
+def _words_of_items(text: str) -> float:
+    """The mean number of words of a list's items; 0 if there is no list."""
+    markers = list(_LISTED.finditer(text))
+    if len(markers) < 2:
+        return 0
+    items = [text[a.end() :].partition("\n")[0] for a in markers]
+    return sum(len(words(item)) for item in items) / len(items)
 
 
 def kind_of(record: Record) -> str:
     """The kind of an answer without a fork."""
     if _CODE in record.response:
         return "code"
+    if _words_of_items(record.response):
+        return "short list"
     if cues.creative(record.instruction):
         return "letter, poem or story"
     if _WHAT_IF.search(record.instruction):

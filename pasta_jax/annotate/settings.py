@@ -36,12 +36,15 @@ class FormFilter:
     """Which records are kept, by their form."""
 
     ascii: bool = False  # only ASCII texts, for a model that knows little but English
+    finished: bool = True  # an answer must end like a sentence; False where all are known to have ended by themselves
     named: bool = True  # every chunk must begin with a name, as `Name: text`; a model of a billion needs that less
     max_chunks: Positive = 12
     max_chunk_tokens: Positive = 120
     min_speedup: Annotated[float, Meta(ge=1)] = 1.15  # theoretical, over the same answer without tags
     max_repetition: Share = 0.2  # share of an answer's 4-grams that occurred before in it
     unforked: Annotated[float, Meta(ge=0, lt=1)] = 0.3  # share of records without a fork, each kind of answer equally
+    # A list whose items have at most so many words on average is one of these kinds. 0: no list is.
+    short_items: Count = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -83,7 +83,7 @@ def stages(settings: TeachSettings, workdir: Path) -> list[Stage]:
             {"prompts_file": workdir / PROMPTS, "output": workdir / ANSWERS}, workdir / ANSWERS,
         )
     ]  # fmt: skip
-    kept = {"form.unforked": settings.unforked} if settings.filtered else {}
+    kept = {"form.unforked": settings.unforked, "form.finished": False} if settings.filtered else {}
     found.append(
         annotate(
             "records", "answers" if settings.filtered else "local", PROPOSED if settings.weigh else RECORDS,

@@ -75,6 +75,20 @@ def test_a_list_without_a_fork_is_refused_and_code_is_not():
     assert refusal(LIMITS, plain("Run:\n```\n- one\n- two\n```")) is None
 
 
+def test_a_list_of_short_items_may_be_an_answer_without_a_fork():
+    limits = dataclasses.replace(LIMITS, short_items=3)
+    short, long = "Two:\n- one\n- two and three.", "Two:\n- one\n- two, three, four, five, six and seven."
+    assert refusal(limits, plain(short)) is None
+    assert kind_of(plain(short)) == "short list"
+    assert refusal(limits, plain(long)) == "a list without a fork"
+    assert refusal(LIMITS, plain(short)) == "a list without a fork"
+
+
+def test_an_answer_that_is_known_to_be_complete_may_end_like_anything():
+    assert refusal(LIMITS, plain("Negative")) == "answer breaks off"
+    assert refusal(dataclasses.replace(LIMITS, finished=False), plain("Negative")) is None
+
+
 def test_kinds_of_answers_without_a_fork():
     kinds = [
         kind_of(plain("It is so.")),
