@@ -60,7 +60,7 @@ class TeachSettings:
     answers: AnswersSettings = AnswersSettings()
     # Keep only answers whose form teaches (docs/DATA.md), at most `unforked` of them without a fork; False: all.
     filtered: bool = True
-    unforked: Annotated[float, Meta(ge=0, lt=1)] = 0.3
+    unforked: Annotated[float, Meta(ge=0, lt=1)] = 0.45
     # Weigh chunks with the model's own likelihood, and join or drop those that aren't independent: reads each answer
     # some ten times, in the platform's dtype.
     weigh: bool = False
