@@ -153,10 +153,10 @@ def _training(settings: TeachSettings) -> dict[str, Any]:
 
 
 def _of_model(model: ModelSource, **others: str) -> dict[str, Any]:
-    """What names a model in settings; an empty one is not a change."""
+    """What names a model in settings; an empty one is not a change. `bits` is left out: decoding alone reads them."""
     fields = {"preset": model.preset, "path": model.path, "dtype": model.dtype} | others
     for name, default in vars(ModelSource()).items():
-        if name not in fields and getattr(model, name) != default:
+        if name not in fields and name != "bits" and getattr(model, name) != default:
             raise PastaError(f"config.model.{name}: the stages don't read it; leave it out")
     return {f"model.{name}": value for name, value in fields.items() if value or name == "preset"}
 

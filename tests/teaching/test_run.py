@@ -165,6 +165,7 @@ def test_the_plan_counts_what_is_left(folder, tmp_path):
     settings = changed(configs.teach.qwen(), **{"prompts.file": str(folder / "mine.jsonl")})
     found = {one.stage.name: one for one in plan.estimate(settings, tmp_path)}
     assert [*found] == ["answers", "records", "training", "evaluation"]
+    assert [found[name].stage.settings().model.bits for name in found] == [8, 16, 16, 8]  # only decoding rounds inputs
     assert found["answers"].tokens == 12 * 0.5 * 350
     assert 5 < found["training"].gib < 10
     assert 1 < found["answers"].gib < 4
