@@ -1,5 +1,6 @@
 """How far next-token logits move when inputs are rounded to 16 or 8 bits, and in llama.cpp, which rounds too."""
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.special
 
 from pasta_jax.benchmark import peers
 from pasta_jax.benchmark.settings import BenchmarkSettings
@@ -67,16 +69,14 @@ def _ours(model: Model, bits: int, texts: Sequence[Sequence[int]]) -> list[np.nd
     return [of(ids) for ids in track(texts, f"inputs of {bits} bits", len(texts))]
 
 
-def log_p(logits: np.ndarray) -> np.ndarray:
-    """Log-probabilities in float64."""
-    shifted = logits.astype(np.float64) - logits.max(-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-
-
 def _distance(exact: Sequence[np.ndarray], rounded: Sequence[np.ndarray]) -> dict[str, float]:
     """Of the second to the first: mean and median KL divergence in nats, and the share of equal likeliest tokens."""
     common = min(exact[0].shape[1], rounded[0].shape[1])  # ids: our table is padded
-    pairs = [(log_p(a[:, :common]), log_p(b[:, :common])) for a, b in zip(exact, rounded, strict=True)]
+    log_p = functools.partial(scipy.special.log_softmax, axis=-1)
+    pairs = [
+        (log_p(a[:, :common].astype(np.float64)), log_p(b[:, :common].astype(np.float64)))
+        for a, b in zip(exact, rounded, strict=True)
+    ]
     kl = np.concatenate([(np.exp(a) * (a - b)).sum(-1) for a, b in pairs])
     same = np.concatenate([a.argmax(-1) == b.argmax(-1) for a, b in pairs])
     return {
