@@ -2,14 +2,11 @@
 
 import functools
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
-from tests import ROOT
 from tests.helpers.families import VARIANTS
+from tests.helpers.for_tpu import FEW, SFT, WHOLE, each, family, in_a_process
 from tests.helpers.requires import requires_libtpu
 
 MIB = 2**20
@@ -17,40 +14,11 @@ LANES, ROWS, EMBED, PREFILL, BFLOAT16 = 8, 8, 3072, 64, 2
 
 pytestmark = requires_libtpu
 
-
-# Prints a line of each case in turn: its report as JSON, or the error.
-CASES = """
-import ast, sys
-from pasta_jax.tpu import environment
-environment.prepare()
-from configs.compile_tpu import gemma_7b
-from pasta_jax.runs.settings import changed
-from pasta_jax.errors import PastaError
-from pasta_jax.tpu import compile as compile_tpu
-from pasta_jax.tpu import report as compile_tpu_report
-for topology, changes in ast.literal_eval(sys.argv[1]):
-    try:
-        reports = list(compile_tpu.compile_all(changed(gemma_7b(), **changes), [topology]))
-        print(compile_tpu_report.as_json(reports))
-    except PastaError as error:
-        print(error)
-"""
-# The same with every family of models, tiny, as a preset.
-FAMILIES = CASES.replace(
-    "for topology,",
-    """from pasta_jax.models.config import PRESETS
-from tests.helpers.families import VARIANTS
-PRESETS.update(VARIANTS)
-for topology,""",
-)
-WHOLE = "v5e:2x4"
-FEW = {"programs": ("run",), "lanes": 2, "rows": 2, "slots": 512}  # quicker to compile
-TOY = FEW | {"presets": ("toy",)}  # Gemma 7B takes twice as long
+TOY = FEW | {"presets": ("toy",), "programs": ("run",)}  # Gemma 7B takes twice as long
 # With the sums of hidden states in the layers of two widths. Eight devices don't divide the toy's heads, so its
 # attention needs no sum.
-OTHERS = {"v6e:2x4": (TOY, 2), "v5p:2x2x1": (FEW, 4), "tpu7x:2x2x1": (TOY, 2)}
-SFT = {"presets": ("toy",), "programs": ("sft",)}
-SFT |= {"train.data": 4, "train.rows": 4, "train.tokens": 1024, "train.block": 128}
+OTHERS = {"v6e:2x4": (TOY, 2), "v5p:2x2x1": (FEW | {"programs": ("run",)}, 4), "tpu7x:2x2x1": (TOY, 2)}
+STEP = SFT | {"presets": ("toy",), "programs": ("sft",)}
 REFUSED = (
     ("v5e-8", {}, "--topology=v5e-8: "),
     (WHOLE, {"data": 3}, "mesh 3 x 2: 8 devices available"),
@@ -67,13 +35,6 @@ REFUSED = (
 )
 
 
-def in_a_process(*arguments: str) -> subprocess.CompletedProcess:
-    """Run Python in a process: the TPU plugin reads its environment when it loads."""
-    command = [sys.executable, *arguments]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TPU_", "XLA_", "JAX_"))}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=570)
-
-
 @functools.cache
 def compiled() -> dict:
     """What the command reports of Gemma 7B on eight chips. Each program takes a quarter of a minute to compile."""
@@ -85,12 +46,9 @@ def compiled() -> dict:
 
 @functools.cache
 def said() -> list[str]:
-    """A line of each smaller case; one process imports JAX and loads the compiler for all."""
+    """A line of each smaller case."""
     loops = [(topology, changes) for topology, (changes, _) in OTHERS.items()]
-    cases = [*loops, (WHOLE, SFT), *(case[:2] for case in REFUSED)]
-    process = in_a_process("-c", CASES, repr(cases))
-    assert process.returncode == 0, process.stderr
-    return process.stdout.splitlines()
+    return each([*loops, (WHOLE, STEP), *(case[:2] for case in REFUSED)])
 
 
 @pytest.mark.parametrize("name", ["run", "prefill"])
@@ -139,9 +97,7 @@ def test_the_loop_compiles_in_place_for_other_chips(topology):
 
 def test_drafts_move_nothing_more():
     cases = [(WHOLE, TOY | {"draft": draft, "data": 2}) for draft in ("off", "lookup")]
-    process = in_a_process("-c", CASES, repr(cases))
-    assert process.returncode == 0, process.stderr
-    reports = [json.loads(line) for line in process.stdout.splitlines()]
+    reports = [json.loads(line) for line in each(cases)]
     plain, drafting = (report["programs"]["run"] for report in reports)
     assert drafting["collectives"]["in_layers"] == plain["collectives"]["in_layers"]
     assert set(drafting["collectives"]["largest"]) == set(plain["collectives"]["largest"]) == {"all-reduce"}
@@ -168,9 +124,6 @@ def test_what_cannot_be_compiled_is_refused_in_one_line():
 @pytest.mark.extended
 @pytest.mark.parametrize("kind", VARIANTS)
 def test_the_loop_and_a_training_step_of_every_family_compile(kind):
-    changes = SFT | FEW | {"presets": (kind,), "programs": ("run", "sft"), "data": 4, "lanes": 4}
-    process = in_a_process("-c", FAMILIES, repr([(WHOLE, changes)]))
-    assert process.returncode == 0, process.stderr
-    programs = json.loads(process.stdout.splitlines()[-1])["programs"]
+    programs = family(kind)
     assert programs["run"]["kernels"]
     assert programs["sft"]["kernels"]
