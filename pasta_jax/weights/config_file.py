@@ -65,6 +65,7 @@ class _File(stated_in(TRANSFORMERS), frozen=True, kw_only=True):
     attention_k_eq_v: bool = False
     enable_moe_block: bool = False
     use_bidirectional_attention: bool | str | None = None
+    clip_qkv: float | None = None
     norm_topk_prob: bool = False
     decoder_sparse_step: Count = 1
     mlp_only_layers: Annotated[tuple[Count, ...], Meta(max_length=1000)] | None = None
@@ -120,6 +121,8 @@ def _config(raw: Any, path: Path) -> tuple[Family, TransformerConfig]:
         fields |= _layers(file, path)
     if file.use_bidirectional_attention in (True, "all"):
         raise PastaError(f"{path}: unsupported use_bidirectional_attention; use a model that reads from left to right")
+    if file.clip_qkv is not None:
+        raise PastaError(f"{path}: unsupported clip_qkv; use a model without")
     if activation := file.hidden_activation or file.hidden_act:
         if activation not in _ACTIVATIONS or (activation == "gelu" and kind != "gemma"):
             raise PastaError(

@@ -77,6 +77,14 @@ FAMILIES = (
         layer=EXPERTS,
     ),
     Family(
+        ("olmoe", "olmoe"),
+        "OlmoeForCausalLM",
+        _SILU | {"qk_norm": True, "whole_qk_norm": True, "shares_of_all": True},
+        ("qkv_bias", "out_bias", *_EXPERT_FIELDS, "shares_of_all"),
+        _EXPERT_FIELDS,
+        layer=EXPERTS,
+    ),
+    Family(
         ("gpt_oss", "gpt-oss"),
         "GptOssForCausalLM",
         _SILU

@@ -55,6 +55,9 @@ VARIANTS = {
     "qwen3_moe": dataclasses.replace(
         _PLAIN, qk_norm=True, experts=6, active_experts=3, ff=24, shares_of_all=True, **_BIASED
     ),
+    "olmoe": dataclasses.replace(
+        _PLAIN, qk_norm=True, whole_qk_norm=True, experts=6, active_experts=3, ff=24, shares_of_all=True, **_BIASED
+    ),
     "gpt_oss": dataclasses.replace(
         _PLAIN, experts=6, active_experts=3, router_bias=True, mlp_bias=True, gate_limit=1.5, gate_slope=1.3,
         sinks=True, window=16, global_every=2, **_BIASED,
@@ -88,6 +91,7 @@ IN_GGUF = {
     "qwen2": {},
     "qwen3": {"rope": Rope(1e4, yarn=Yarn(4.0, 64), amplitude=1 + 0.1 * math.log(4.0)), **_UNBIASED},
     "qwen3_moe": {"shares_of_all": False, "qkv_bias": False, "out_bias": False},
+    "olmoe": {"kv_heads": 4, "qkv_bias": False, "out_bias": False},  # llama.cpp takes keys to be as wide as queries
     # llama.cpp blends positions between whole pairs: here, both ends are where that's the same.
     "gpt_oss": {
         "gate_limit": 7.0,
@@ -156,6 +160,7 @@ def _their_logits(model, ids, position=None, see=None, window: int | None = None
             "gemma",
             "phi3",
             "qwen3_moe",
+            "olmoe",
         )
         more["attention_mask"] = by_type if takes_dict else masks[window is not None]
         assert takes_dict or len(types) < 2
