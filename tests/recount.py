@@ -73,7 +73,7 @@ def recount(header, record):
         fed = defaultdict(int)
         for thread in threads:
             fed[thread] += 1
-        critical, text = fed.pop(0, 0) + max(fed.values(), default=0), len(ids)
+        critical, text = fed.pop(0, 0) + max(fed.values(), default=0), record["text_tokens"]  # which no id tells
         chunks = [(0, chunk["length"]) for chunk in record["chunks"]]  # points, which nothing promises a length of
     else:
         critical, text = simulate(ids, threads, header["tags"]), count_text(ids, threads, header["tags"])

@@ -80,9 +80,10 @@ POLICY = (
 
 async def complete(service: Service, kind: Kind, request: Request) -> Response:
     """Answer a request to one of the two endpoints that decode."""
-    body = read_body(await content_of(request, service), kind)
+    body, before = read_body(await content_of(request, service), kind), []
     if structured.is_open(body.tools or (), body.tool_choice):
-        body = await with_tool(service, body)
+        body, chosen = await with_tool(service, body)
+        before = [[chosen]]
     structure = await asyncio.to_thread(body.structure)
     requests = await asyncio.to_thread(service.requests_for, body, kind, structure)
     threads = body.extension.threads
@@ -91,14 +92,14 @@ async def complete(service: Service, kind: Kind, request: Request) -> Response:
     else:
         choices = [FieldsChoice(structure, service.model, (), threads) for _ in requests]
     steps = service.settings.stream_steps if body.stream else service.settings.batch_steps
-    writer = Writer(kind, service, requests[0].rules.seed, body.alternatives)
+    writer = Writer(kind, service, requests[0].rules.seed, body.alternatives, before)
     session = Session(service, requests, choices, steps)
     if body.stream:
         return EventStream(session, events_of(session, writer, body))
     return await whole(request, session, session.read(), lambda: writer.whole(choices))
 
 
-async def with_tool(service: Service, body: Body) -> Body:
+async def with_tool(service: Service, body: Body) -> tuple[Body, Choice]:
     """The body with a tool choice that the model made: likeliest name first, in a short answer of its own."""
     picking = await asyncio.to_thread(structured.picking, body.tools, body.tool_choice)
     own = dict(n=1, temperature=0.0, logprobs=None, max_tokens=structured.PICK_TOKENS, max_completion_tokens=None)
@@ -113,7 +114,7 @@ async def with_tool(service: Service, body: Body) -> Body:
         raise Refusal("tools: no function was chosen in time; try again later", 503, "overloaded", retry_s=5)
     if choice.finish_reason == "length":
         raise Refusal("tools: a function's name is too long to be chosen; name one in tool_choice", param="tools")
-    return dataclasses.replace(body, tool_choice=structured.picked(choice.text))
+    return dataclasses.replace(body, tool_choice=structured.picked(choice.text)), choice
 
 
 async def respond(service: Service, request: Request) -> Response:
@@ -156,10 +157,12 @@ async def content_of(request: Request, service: Service) -> bytes:
 
 
 class Writer:
-    """Answers in OpenAI's form, whole or in pieces."""
+    """Answers in OpenAI's form, whole or in pieces; `before`: answers to other prompts, which usage counts too."""
 
-    def __init__(self, kind: Kind, service: Service, seed: int, alternatives: int | None):
-        self._chat, self._alternatives = kind == "chat", alternatives
+    def __init__(
+        self, kind: Kind, service: Service, seed: int, alternatives: int | None, before: Sequence[Sequence[Choice]]
+    ):
+        self._chat, self._alternatives, self._before = kind == "chat", alternatives, before
         self._tokenizer = service.model.tokenizer
         self._object = "chat.completion" if self._chat else "text_completion"
         self._head = {
@@ -179,7 +182,8 @@ class Writer:
             text = {"message": message} if self._chat else {"text": choice.text}
             end = {"finish_reason": choice.finish_reason, "logprobs": self._logprobs(choice), "pasta": choice.about()}
             answers.append({"index": index, **text, **end})
-        return self._head | {"object": self._object, "choices": answers, "usage": usage(choices)} | self._seed
+        counts = usage(*self._before, choices)
+        return self._head | {"object": self._object, "choices": answers, "usage": counts} | self._seed
 
     def opening(self, index: int, choice: Choice) -> dict[str, Any]:
         """The first piece of an answer."""
@@ -209,7 +213,7 @@ class Writer:
 
     def usage(self, choices: Sequence[Choice]) -> dict[str, Any]:
         """The piece after all answers, if it was asked for."""
-        return self._head | {"object": self._chunk, "choices": [], "usage": usage(choices)}
+        return self._head | {"object": self._chunk, "choices": [], "usage": usage(*self._before, choices)}
 
     @property
     def _chunk(self) -> str:

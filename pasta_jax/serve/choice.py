@@ -107,18 +107,19 @@ class Choice:
         return about
 
 
-def usage(choices: Sequence[Choice]) -> dict[str, Any]:
-    """OpenAI's counts of all answers to one prompt; steps and critical path are ours, also summed."""
-    results = [choice.result for choice in choices if choice.result is not None]
+def usage(*answers: Sequence[Choice]) -> dict[str, Any]:
+    """OpenAI's counts of all answers to each of some prompts; steps and critical path are ours, also summed."""
+    of_prompts = [[choice.result for choice in choices if choice.result is not None] for choices in answers]
+    firsts, results = [several[0] for several in of_prompts], [result for several in of_prompts for result in several]
     traces = [result.trace for result in results]
-    prompt = results[0].given or len(traces[0].prompt_ids)
+    prompt = sum(first.given or len(first.trace.prompt_ids) for first in firsts)
     written = [sum(len(guest.ids) for guest in result.guests) for result in results]
     completion = sum(own or len(trace.token) for own, trace in zip(written, traces, strict=True))
     fed, kept = (sum(getattr(result, name) for result in results) for name in ("drafts_fed", "drafts_kept"))
     drafts = {"accepted_prediction_tokens": kept, "rejected_prediction_tokens": fed - kept}
     return {
         "prompt_tokens": prompt,
-        "prompt_tokens_details": {"cached_tokens": results[0].copied},
+        "prompt_tokens_details": {"cached_tokens": sum(first.copied for first in firsts)},
         "completion_tokens": completion,
         **({"completion_tokens_details": drafts} if fed else {}),
         "total_tokens": prompt + completion,

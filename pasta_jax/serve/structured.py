@@ -225,9 +225,11 @@ class FieldsChoice(Choice):
 
     @property
     def finish_reason(self) -> str:
-        """`length` if a field was cut off."""
+        """`length` if a field was cut off; `choice`, in metrics alone: it names the function of another answer."""
         if any(ended is None for ended in self._ended):
             return "length"
+        if self.structure.among:
+            return "choice"
         return "tool_calls" if self.structure.function else "stop"
 
     def about(self) -> dict[str, Any]:

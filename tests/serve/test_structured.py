@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+import urllib.request
 from typing import Literal
 
 import openai
@@ -141,6 +142,24 @@ def test_the_model_chooses_among_functions_or_none(client, choice):
     assert names[0] == names[1]
     assert names[0] in ([["adopt"], ["feed"]] if choice == "required" else [["adopt"], ["feed"], []])
     assert (answers[0].message.content is None) == bool(names[0])
+
+
+def test_usage_and_metrics_tell_of_the_answer_that_names_a_function(client):
+    """The prompt that asks for a name, and the name, are computed as the answer is."""
+    tools = [{"type": "function", "function": {"name": n, "parameters": Person.model_json_schema()}} for n in "ab"]
+    given = {"model": MODEL, "messages": QUESTION, "tools": tools, "seed": 1, "max_tokens": 20}
+    chosen = client.chat.completions.create(**given, tool_choice="required")
+    named = {"type": "function", "function": {"name": chosen.choices[0].message.tool_calls[0].function.name}}
+    alone = client.chat.completions.create(**given, tool_choice=named)
+    assert chosen.choices[0].message.tool_calls[0].function == alone.choices[0].message.tool_calls[0].function
+    for count in ("prompt_tokens", "completion_tokens", "total_tokens", "steps", "critical_path"):
+        assert getattr(chosen.usage, count) > getattr(alone.usage, count) > 0
+    *_, last = client.chat.completions.create(
+        **given, tool_choice="required", stream=True, stream_options={"include_usage": True}
+    )
+    assert last.usage.completion_tokens == chosen.usage.completion_tokens
+    with urllib.request.urlopen(str(client.base_url).replace("/v1/", "/metrics")) as response:
+        assert 'pasta_answers_total{finish="choice"}' in response.read().decode()
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,8 @@ def _in_points(
         chunks.append(ChunkFigures(point.title, 0, len(steps), "own" if finished else "budget", first, last))
     longest = max(chunk.length for chunk in chunks)
     text, finished = assemble(points, texts), all(written.finished)
-    return _record(asked, seed, skeleton, written, longest, text, finished, chunks, started)
+    tokens = len(model.tokenizer.encode(text))
+    return _record(asked, seed, skeleton, written, longest, tokens, text, finished, chunks, started)
 
 
 def _sequentially(
@@ -109,7 +110,8 @@ def _sequentially(
     [result] = generate(model, [request], _alone(config))
     trace, finished = result.trace, result.finish_reason == "stop"
     seed = request.rules.seed
-    return _record(asked, seed, skeleton, trace, trace.critical_path, result.text, finished, (), started)
+    of_text = trace.text_tokens
+    return _record(asked, seed, skeleton, trace, trace.critical_path, of_text, result.text, finished, (), started)
 
 
 def _record(
@@ -118,12 +120,13 @@ def _record(
     skeleton: Result | None,
     written: Trace | Points,
     longest: int,
+    text_tokens: int,
     text: str,
     finished: bool,
     chunks: Sequence[ChunkFigures],
     started: float,
 ) -> SystemAnswer:
-    """The record of an answer. All its tokens are text: a skeleton's are the headings of the answer.
+    """The record of an answer. Its text tokens are those of its text: with headings, without what was cut off.
 
     `longest`: the steps, with unlimited rows, of what was `written` after the skeleton.
     """
@@ -141,7 +144,7 @@ def _record(
         malformed_unmasked=None,
         finished=finished,
         tokens=len(token),
-        text_tokens=len(token),
+        text_tokens=text_tokens,
         critical_path=before + longest,
         steps=before + written.steps,
         chunks=tuple(chunks),

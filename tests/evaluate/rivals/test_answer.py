@@ -89,6 +89,17 @@ def test_an_answer_counts_the_skeleton_and_the_longest_point(skeletons, shared):
     assert [point.first_step for point in result.chunks] == [fed[0] + 1] * 2
     assert all(heading in f"\n{result.text}" for heading in ("\n1. a:", "\n2. b:"))
     assert result.prefill_seconds + result.decode_seconds > 0
+    assert result.text_tokens == len(tiny_model().tokenizer.encode(result.text))
+
+
+def test_what_is_cut_off_behind_a_point_is_no_text(skeletons, monkeypatch):
+    skeletons("1. a\n2. b")
+    whole = answer(tiny_model(), ASKED, request(), OPTIONS, CONFIG, True)
+    monkeypatch.setattr(rivals, "assemble", lambda points, texts: assemble(points, ["x\n2. y", "z"]))
+    cut = answer(tiny_model(), ASKED, request(), OPTIONS, CONFIG, True)
+    assert cut.text == "1. a: x\n2. b: z"
+    assert cut.text_tokens == len(tiny_model().tokenizer.encode(cut.text)) != whole.text_tokens
+    assert (cut.tokens, cut.critical_path) == (whole.tokens, whole.critical_path)  # what was cut off took its steps
 
 
 @pytest.mark.slow
@@ -107,6 +118,7 @@ def test_without_a_skeleton_the_question_is_answered_sequentially(skeletons):
     result = answer(tiny_model(), ASKED, request(), OPTIONS, CONFIG, True)
     assert (result.text, result.chunks) == (plain.text, ())
     assert result.critical_path == plain.trace.critical_path + OPTIONS.skeleton_tokens
+    assert result.text_tokens == plain.trace.text_tokens  # a skeleton that can't be used is no text
     routed = dataclasses.replace(OPTIONS, router="lists")
     result = answer(tiny_model(), Question("set", 0, "Why?", ""), request(), routed, CONFIG, True)
     assert result.critical_path == plain.trace.critical_path
