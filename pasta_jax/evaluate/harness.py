@@ -8,23 +8,16 @@ interpreter: in threads by a model that was trained on the tags, unless `sequent
 as a user's question.
 """
 
-import functools
 from collections.abc import Sequence
 from typing import Any
-
-import jax
-import jax.numpy as jnp
-import numpy as np
 
 from pasta_jax.api import load_model
 from pasta_jax.decode.generate import generate
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
+from pasta_jax.evaluate.likelihood import log_probability
 from pasta_jax.files.validated import typed
-from pasta_jax.models.config import TransformerConfig
-from pasta_jax.models.parameters import Params
-from pasta_jax.models.transformer import causal, logits, trunk
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
 
@@ -37,7 +30,6 @@ except ImportError as missing:
     problem = f"lm-eval: {missing}; install it in this environment: pip install lm-eval"
     raise (SystemExit if __name__ == "__main__" else PastaError)(problem) from None
 
-BUCKET = 64  # lengths are rounded up to multiples of it, so that few programs are compiled
 MAX_TOKENS = 256  # of generated text, unless a task says more or less
 
 
@@ -86,20 +78,7 @@ class PastaLM(TemplateLM):
         self, requests: Sequence[tuple[Any, list[int], list[int]]], **_: Any
     ) -> list[tuple[float, bool]]:
         """(log-probability, whether greedy decoding would write it) of each continuation of a context."""
-        return [self._score(context, continuation) for _, context, continuation in requests]
-
-    def _score(self, context: Sequence[int], continuation: Sequence[int]) -> tuple[float, bool]:
-        ids = [*context, *continuation][-self.model.config.context :]
-        length, count = _rounded(len(ids)), len(continuation)
-        tokens_1xT = np.zeros((1, length), np.int32)
-        tokens_1xT[0, : len(ids)] = ids
-        at_N = np.zeros(_rounded(count), np.int32)
-        at_N[:count] = np.arange(len(ids) - count - 1, len(ids) - 1)
-        target_N = np.zeros_like(at_N)
-        target_N[:count] = continuation
-        log_NxV, best_N = _log_probabilities(self.model.params, tokens_1xT, at_N, target_N, config=self.model.config)
-        greedy = np.array_equal(np.asarray(best_N)[:count], continuation)
-        return float(np.asarray(log_NxV)[:count].sum()), bool(greedy)
+        return [log_probability(self.model, context, continuation) for _, context, continuation in requests]
 
     def loglikelihood_rolling(self, requests: Sequence[Any], **_: Any) -> list[float]:
         """Log-probabilities of whole texts, in windows of the context's length."""
@@ -107,7 +86,7 @@ class PastaLM(TemplateLM):
         for request in requests:
             ids = self.tok_encode(request.args[0], add_special_tokens=False)
             windows = get_rolling_token_windows(ids, self.prefix_token_id, window, context_len=1)
-            totals.append(sum(self._score(*make_disjoint_window(one))[0] for one in windows))
+            totals.append(sum(log_probability(self.model, *make_disjoint_window(one))[0] for one in windows))
         return totals
 
     def generate_until(self, requests: Sequence[Any], **_: Any) -> list[str]:
@@ -135,22 +114,6 @@ def _until(text: str, options: dict[str, Any]) -> str:
     for stop in [stops] if isinstance(stops, str) else stops:
         text = text.split(stop)[0] if stop else text
     return text
-
-
-def _rounded(length: int) -> int:
-    return -(-length // BUCKET) * BUCKET
-
-
-@functools.partial(jax.jit, static_argnames="config")
-def _log_probabilities(
-    params: Params, tokens_1xT: jax.Array, at_N: jax.Array, target_N: jax.Array, config: TransformerConfig
-) -> tuple[jax.Array, jax.Array]:
-    """The log-probability of each target after the token at its place, and the likeliest token there."""
-    place_1xT = jnp.arange(tokens_1xT.shape[1])[None]
-    x_1xTxE, _ = trunk(params, config, tokens_1xT, place_1xT, causal(place_1xT), place_1xT)
-    logits_NxV = logits(params, config, x_1xTxE[:, at_N])[0]
-    log_NxV = jax.nn.log_softmax(logits_NxV, axis=-1)
-    return jnp.take_along_axis(log_NxV, target_N[:, None], axis=1)[:, 0], jnp.argmax(logits_NxV, axis=-1)
 
 
 if __name__ == "__main__":

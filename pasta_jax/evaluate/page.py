@@ -91,6 +91,7 @@ def sections(evaluation: Evaluation, texts: bool) -> list[Section]:
         parts += _speedups(evaluation, name, others, plain, texts)
     parts += _calibration(evaluation, name, texts)
     parts += _categories(systems)
+    parts += [_likelihood(systems)] * any("nats" in report.estimates for report in systems.values())
     parts += [_sets(evaluation)] * (len(evaluation.report.sets) > 1)
     if exact := evaluation.report.sets.get(multipart.NAME):
         parts.append(_exact(exact))
@@ -263,6 +264,16 @@ def _exact(systems: dict[str, SystemReport]) -> Section:
         "their largest, their sum, or which two agree. It can't be written beside them."
     )
     return Section("Parts with exact answers", text, rows)
+
+
+def _likelihood(systems: dict[str, SystemReport]) -> Section:
+    rows = [["", "answers", "nats per token", "above the baseline's answer"]]
+    for system, report in systems.items():
+        if nats := report.estimates.get("nats"):
+            more = report.estimates.get("nats_over_baseline") if system != "baseline" else None
+            rows.append([SHOWN[system], str(nats.count), *(cell(one) for one in (nats, more))])
+    text = "The mean log-probability of a token of sequential answers under the baseline's model: how alike both write."
+    return Section("Likelihood under the baseline", text, rows)
 
 
 def _throughput(evaluation: Evaluation) -> Section:

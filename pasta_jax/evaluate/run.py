@@ -2,6 +2,7 @@
 
     WORKDIR/answers-NAME.jsonl        what a system's answers depend on, then one record per answer
     WORKDIR/timings.jsonl             seconds of the systems' answers, one prompt at a time; throughput.jsonl: many
+    WORKDIR/likelihood.jsonl          how likely sequential answers are to the baseline's model
     WORKDIR/report.json               the figures; report.html and report.md show them
     WORKDIR/model_outputs-NAME.json   the answers to AlpacaEval as alpaca_eval reads them
     WORKDIR/mt_bench-NAME.jsonl       the answers to MT-bench as FastChat's judge reads them
@@ -22,7 +23,7 @@ import jax
 
 from pasta_jax.decode.request import template
 from pasta_jax.errors import PastaError
-from pasta_jax.evaluate import interop, multipart, summary
+from pasta_jax.evaluate import interop, likelihood, multipart, summary
 from pasta_jax.evaluate.answers import SystemAnswer
 from pasta_jax.evaluate.blind import write_blind
 from pasta_jax.evaluate.figures import figures
@@ -82,13 +83,16 @@ def run(settings: EvaluateSettings, workdir: Path, limit: int | None = None) -> 
         timings: list[Timing] = []
         if settings.timed and "baseline" in answers:
             timings = time_answers(tasks, first[: settings.timed], settings.rounds, workdir)
+        likely: dict[System, dict[int, float]] = {}
+        if settings.likelihood and "baseline" in answers:
+            likely = likelihood.read_answers(tasks, answers, first[: settings.likelihood], workdir)
         together = {}
         if settings.throughput:
             together = time_together(tasks, first[: settings.throughput], workdir)
         report = EvaluationReport(
             options=tasks[0].template.recorded(),
             models={task.system: task.model.identity for task in tasks},
-            sets=reports(answers, preferred, every, timings),
+            sets=reports(answers, preferred, every, timings, likely),
             realised={system: realised(timings, system) for system in answers if timings and system != "baseline"},
             throughput=together,
             annotations=interop.win_rate_of(annotations) if annotations else None,
@@ -175,6 +179,7 @@ def reports(
     preferred: Preferences,
     questions: Sequence[Question],
     timings: list[Timing],
+    likely: Mapping[System, Mapping[int, float]],
 ) -> dict[str, dict[str, SystemReport]]:
     """The figures by set and system."""
     sets: dict[str, dict[str, SystemReport]] = {}
@@ -193,6 +198,8 @@ def reports(
             own = [answer for answer in several if answer.prompts == name]
             seconds = speedups(timed, system) if timed and system != "baseline" else {}
             ratios = summary.ratios(own, references, seconds)
+            if name == names[0] and system in likely:
+                ratios |= likelihood.compared(likely[system], likely["baseline"])
             if name == multipart.NAME:
                 ratios |= multipart.exactness({one.number: (one.prompt, one.text) for one in own})
             judged = preferred.get((name, system), {})

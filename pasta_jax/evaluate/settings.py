@@ -61,6 +61,7 @@ class EvaluateSettings:
     pairs: Count = 50  # prompts of the first set whose two answers a person is to compare: WORKDIR/pairs.jsonl
     timed: Count = 0  # prompts of the first set to answer one at a time, for realised speedup; on a quiet machine
     rounds: Positive = 3  # timed runs of each such prompt, of which the median counts, after one that doesn't
+    likelihood: Count = 0  # prompts of the first set: how likely sequential answers are to the baseline's model
     throughput: Count = 0  # prompts of the first set to answer many at a time, for tokens per second
     judges: tuple[JudgeName, ...] = ()  # compare answers with the baseline's (configs/judges.py)
     checked: CheckedSettings = CheckedSettings()

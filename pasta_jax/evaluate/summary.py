@@ -13,7 +13,7 @@ from pasta_jax.judges.judge import Entry, Judge, both_orders, prefers, win_rate
 
 DRAWS = 2000
 LOW, HIGH = 2.5, 97.5
-SHARES = ("fork_rate", "parts_right", "last_right")  # have arithmetic means; ratios have geometric ones
+ARITHMETIC = ("fork_rate", "parts_right", "last_right", "nats", "nats_over_baseline")  # means; of ratios geometric ones
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +91,7 @@ def estimates(of: Ratios, numbers: set[int] | None = None) -> dict[str, Estimate
     found: dict[str, Estimate | None] = {}
     for name, by_number in of.items():
         values = [value for number, value in by_number.items() if numbers is None or number in numbers]
-        found[name] = arithmetic(values) if name in SHARES else geometric(values)
+        found[name] = arithmetic(values) if name in ARITHMETIC else geometric(values)
         if name in ("speedup", "parallelism", "realised"):
             found[f"{name}_arithmetic"] = arithmetic(values)
     return {name: estimate for name, estimate in found.items() if estimate is not None}

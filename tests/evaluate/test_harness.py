@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pasta_jax.errors import PastaError
+from pasta_jax.evaluate.likelihood import log_probability
 from pasta_jax.toy.tokenizer import toy_tokenizer
 from pasta_jax.weights.load import export_model
 from pasta_jax.weights.model import Model
@@ -56,7 +57,7 @@ def test_continuations_are_scored_as_by_an_uncached_pass(harness):
     rolling = lm.loglikelihood_rolling([SimpleNamespace(args=(text,)) for text in (whole, longer)])
     ids = [lm.prefix_token_id, *longer.encode()]
     pieces = [(ids[:1], ids[1:41]), (ids[:1], ids[1:512]), (ids[89:512], ids[512:])]
-    first, *others = (lm._score(*piece)[0] for piece in pieces)
+    first, *others = (log_probability(model, *piece)[0] for piece in pieces)
     assert rolling == pytest.approx([first, sum(others)], abs=1e-3)
 
 

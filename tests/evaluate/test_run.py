@@ -54,6 +54,7 @@ def evaluate_in(tmp_path_factory, few_programs):
             unmasked=1,
             timed=1,
             rounds=1,
+            likelihood=2,
             judges=("repetition",),
             request=AnswerSettings(max_tokens=10),
             skeleton=SkeletonOptions(most_points=2, skeleton_tokens=8, point_tokens=6),
@@ -95,6 +96,11 @@ def test_a_run_keeps_its_answers_and_resumes(whole, run, tmp_path):
     assert systems["model"].figures.malformed_unmasked in (0.0, 1.0)
     assert set(systems["skeleton"].categories) == {"Name", "Why?", "List"}
     assert systems["untagged"].figures.fork_rate == 0.0
+    assert {name: one.estimates["nats"].count for name, one in systems.items() if "nats" in one.estimates} == {
+        "untagged": 2,
+        "baseline": 2,
+    }
+    assert systems["untagged"].estimates["nats_over_baseline"].value == 0.0  # the same model, the same answers
     assert systems["untagged"].estimates["speedup_over_untagged"].value == 1.0
     preferred = systems["skeleton"].judged["preferred, repetition"]
     by_category = [one["preferred, repetition"] for one in systems["skeleton"].categories.values()]
@@ -303,7 +309,7 @@ def test_parts_with_exact_answers_are_counted_and_shown(whole):
     answers = [dataclasses.replace(one, prompts="multipart", number=n, prompt=q.text) for n, q in enumerate(chosen)]
     exact = multipart.questions()[chosen[1].text]
     answers[1] = dataclasses.replace(answers[1], text="\n".join(f"{n}. {a}" for n, a in enumerate(exact.answers, 1)))
-    sets = evaluate_text.reports({"baseline": answers}, {}, chosen, [])
+    sets = evaluate_text.reports({"baseline": answers}, {}, chosen, [], {})
     report = dataclasses.replace(whole[1].report, sets=sets)
     evaluation = dataclasses.replace(whole[1], report=report, answers={"baseline": answers})
     [part] = (part for part in page.sections(evaluation, True) if part.title == "Parts with exact answers")
