@@ -87,7 +87,7 @@ class Progress:
         """What is done, the rate and the time left; before the first item, the time so far."""
         elapsed, note = self.elapsed, self.note and f"; {self.note}"
         if self.total is None:
-            return self.what and f"{self.what} … {clock(elapsed)}"
+            return f"{self.what} … {clock(elapsed)}"
         done = f"{self.what}: {self.done} of {self.total}"
         rate = (self.done - self._done_before) / max(elapsed, 1e-9)
         if not rate:
@@ -159,9 +159,10 @@ def _look(fallback: Progress) -> None:
             _live.start()
             _live.refresh()
             _heard()
+        elif not all(one.what for one in _running):
+            _heard()
         elif time.monotonic() - _last_output >= SILENCE_S:
-            line = (_lasting() or [fallback])[-1].line()
-            say(line) if line else _heard()
+            say((_lasting() or [fallback])[-1].line())
 
 
 def _is_terminal() -> bool:
@@ -171,7 +172,7 @@ def _is_terminal() -> bool:
 
 def _lasting() -> list[Progress]:
     """What goes on, without what has just begun."""
-    return [one for one in _running if one.elapsed > BRIEF_S or not one.what]
+    return [one for one in _running if one.elapsed > BRIEF_S]
 
 
 def _displayed() -> list[Progress]:

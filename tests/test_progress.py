@@ -114,7 +114,7 @@ def test_silence_is_broken_by_the_innermost_of_what_goes_on(now, capsys):
         progress.show("")
         assert said_after(SILENCE_S - 1) == ""
     now.now += SILENCE_S
-    with quiet():
+    with quiet(), doing("compiling"):  # while the user types, too
         assert said_after(0) == ""
         assert said_after(100) == ""
     now.now += SILENCE_S

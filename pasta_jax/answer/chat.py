@@ -1,6 +1,7 @@
 """Chat with a model on a terminal: the history of the conversation, answers that can be stopped, and a few commands."""
 
 import dataclasses
+import itertools
 import queue
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -132,11 +133,6 @@ def answer(chat: Chat, question: str) -> None:
     """Ask, show the answer while it is decoded, and remember both. Ctrl-C stops it; what was written is kept."""
     items: queue.Queue[Sequence[Item]] = queue.Queue()
     number = chat.engine.submit(chat.request(question), chat.settings.round_steps, items.put)
-    try:
-        with doing("compiling"):
-            chat.engine.wait()
-    except KeyboardInterrupt:
-        chat.engine.cancel(number)
     result: Item | None = None  # the latest item; no event once the answer has ended
 
     def received() -> Iterator[Item]:
@@ -151,9 +147,13 @@ def answer(chat: Chat, question: str) -> None:
             yield from batch
 
     try:
+        answered = received()
+        with doing("reading the prompt"):  # once the programs are compiled
+            chat.engine.wait()
+            first = next(answered)
         with quiet():
-            _show(received(), chat.model.tokenizer.tags, chat.template.sequential)
-    except KeyboardInterrupt:  # while something was printed
+            _show(itertools.chain([first], answered), chat.model.tokenizer.tags)
+    except KeyboardInterrupt:  # before the first token, or while something was printed
         chat.engine.cancel(number)
         for _ in received():
             pass
@@ -167,17 +167,22 @@ def answer(chat: Chat, question: str) -> None:
         chat.messages += [("user", question), ("assistant", result.text)]
     trace = result.trace
     ms = trace.prefill_ms + trace.decode_ms
-    say(f"[{trace.text_tokens} tokens of text in {trace.steps} steps, {ms / 1000:.2f} s, {_ended(result)}]")
+    counts = f"{_count(trace.text_tokens, 'token')} of text in {_count(trace.steps, 'step')}"
+    say(f"[{counts}, {ms / 1000:.2f} s, {_ended(result)}]")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _ended(result: Result) -> str:
     chunks = len(result.trace.closed) - 1
-    threads = f"main and {chunks} chunk{'s' * (chunks != 1)}" if chunks else "one thread"
+    threads = f"main and {_count(chunks, 'chunk')}" if chunks else "one thread"
     return threads if result.finish_reason == "stop" else f"{threads}, cut off"
 
 
-def _show(items: Iterator[Item], tags: TagIds, sequential: bool) -> None:
-    if sequential or not sys.stdout.isatty():
-        show_text(items, tags)
-    else:
+def _show(items: Iterator[Item], tags: TagIds) -> None:
+    if sys.stdout.isatty():
         show_threads(items, tags, following())
+    else:
+        show_text(items, tags)

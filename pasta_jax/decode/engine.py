@@ -58,11 +58,18 @@ class Engine:
     """Owns a device loop. All methods may be called from any thread; only `start`, `wait` and `close` take time.
 
     `create` builds the loop, in the engine's thread: also a new one if a round fails, since a failed program has
-    consumed its state. The requests that have begun then end with an error; those that wait are decoded.
+    consumed its state. The requests that have begun then end with an error; those that wait are decoded. `warm_up`
+    compiles the next program while nobody waits, before the first request or after others; False: there is none.
     """
 
-    def __init__(self, create: Callable[[], DeviceLoop], lanes: int, most_waiting: int):
-        self._create, self._most = create, lanes + most_waiting
+    def __init__(
+        self,
+        create: Callable[[], DeviceLoop],
+        lanes: int,
+        most_waiting: int,
+        warm_up: Callable[[DeviceLoop], bool] = lambda _: False,
+    ):
+        self._create, self._most, self._warm_up = create, lanes + most_waiting, warm_up
         self._lanes = lanes
         self._numbers = itertools.count()
         self._changed = threading.Condition()
@@ -80,11 +87,6 @@ class Engine:
         self._thread.start()
         if wait:
             self.wait()
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether anybody waits for it: a request, or `close`."""
-        return bool(self._jobs) or self._closing
 
     def wait(self) -> None:
         """Wait until the programs are compiled; raises what kept them from it."""
@@ -142,6 +144,8 @@ class Engine:
     def _run(self) -> None:
         try:
             loop = self._create()
+            while self._is_unwanted and self._warm_up(loop):
+                pass
         except BaseException as error:
             self._failure = error
             return
@@ -149,6 +153,8 @@ class Engine:
             self._started.set()
         while loop is not None:
             try:
+                if self._is_unwanted and self._warm_up(loop):
+                    continue
                 if not self._take(loop):
                     return
                 began = time.perf_counter()
@@ -158,6 +164,11 @@ class Engine:
                 continue
             self._count(loop, items, time.perf_counter() - began)
             self._deliver(items)
+
+    @property
+    def _is_unwanted(self) -> bool:
+        """Whether nobody waits for it: neither a request nor `close`."""
+        return not (self._jobs or self._closing)
 
     def _take(self, loop: DeviceLoop) -> bool:
         """Wait for work and pass what has changed to the loop; False at the end."""
@@ -213,7 +224,8 @@ class Engine:
         """A new loop after a failure, with the requests that had not begun; None if it cannot be built."""
         reason = one_line(f"decoding failed: {type(error).__name__}; ask again")
         with self._changed:
-            held = {*failed.running, *(number for number, job in self._jobs.items() if job.has_items)}
+            begun = {number for number, job in self._jobs.items() if job.has_items}
+            held = begun | ({*failed.running} & {*self._jobs})  # a program that failed to compile runs for no request
         try:
             loop = self._create()
         except BaseException as again:
@@ -242,8 +254,9 @@ def open_engine(
 ) -> Engine:
     """A running engine for a model; `config.slots` is the room of each request. `topics`: with rules for topics.
 
-    With `warm_up`, prompts of all lengths find their programs compiled, unless a request comes before that. If it is
-    not to `wait`, the caller does that. Unless it `shares_prompts`, every prompt is computed, whatever the lanes hold.
+    With `warm_up`, prompts of all lengths find their programs compiled; what a request interrupts goes on after it.
+    If it is not to `wait`, the caller does that. Unless it `shares_prompts`, every prompt is computed, whatever the
+    lanes hold.
     """
     if not config.slots:
         raise PastaError("config.decoding.slots: 0; set the tokens that a request may take, its prompt included")
@@ -252,17 +265,19 @@ def open_engine(
     require_memory(model, config.lanes, slots)
 
     def create() -> DeviceLoop:
-        loop = DeviceLoop(model, spec, config.lanes, slots, shares_prompts=shares_prompts)
-        most = min(slots - 1, spec.prefill_chunk)
-        lengths = [length for length in PREFILL_CHUNKS if length <= most] if warm_up else []
-        for length in sorted([*lengths, *lengths]):  # the second time, the prompt is copied
-            if engine.is_wanted:
-                break
-            loop.submit(-1, Request((spec.stop_ids[0],) * length, 1, sequential=True), 1)
-            while loop.is_busy:
-                list(loop.round())
-        return loop
+        return DeviceLoop(model, spec, config.lanes, slots, shares_prompts=shares_prompts)
 
-    engine = Engine(create, config.lanes, most_waiting)
+    def next_program(loop: DeviceLoop) -> bool:
+        if not lengths:
+            return False
+        loop.submit(-1, Request((spec.stop_ids[0],) * lengths.pop(), 1, sequential=True), 1)
+        while loop.is_busy:
+            list(loop.round())
+        return True
+
+    most = min(slots - 1, spec.prefill_chunk)
+    every = [length for length in PREFILL_CHUNKS if length <= most] if warm_up else []
+    lengths = sorted([*every, *every])  # from the longest, which most prompts need; the second time, it is copied
+    engine = Engine(create, config.lanes, most_waiting, next_program)
     engine.start(wait)
     return engine

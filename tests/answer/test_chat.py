@@ -117,7 +117,7 @@ def test_programs_are_compiled_while_the_first_question_is_typed(converse, monke
     monkeypatch.setattr(chat, "quiet", lambda: typed.set() or progress.quiet())
     out, _ = converse("why?")
     assert out == f"{answer_to(('user', 'why?'))}\n"
-    assert waited == ["compiling"]
+    assert waited == ["reading the prompt"]
 
 
 def test_ctrl_c_stops_the_answer_and_not_the_chat(converse, monkeypatch):
@@ -147,7 +147,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_chat(converse, monkeypatch):
 def test_ctrl_c_while_the_end_of_an_answer_is_shown_stops_nothing_else(converse, monkeypatch):
     shown = []
 
-    def interrupted(items, tags, sequential):
+    def interrupted(items, tags):
         shown.extend(items)
         if len(shown) < 100:
             raise KeyboardInterrupt

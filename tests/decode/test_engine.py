@@ -296,6 +296,30 @@ def test_closing_finishes_or_cancels_what_was_accepted(gate, drain):
         Client(engine, ask("x"))
 
 
+def test_programs_are_compiled_whenever_nobody_waits():
+    """A request interrupts this between two programs; once it has ended, this goes on."""
+    programs, order = [*"abc"], []
+    began, asked, warm = (threading.Event() for _ in range(3))
+
+    def warm_up(_: DeviceLoop) -> bool:
+        if not programs:
+            warm.set()
+            return False
+        began.set()
+        assert asked.wait(60)
+        order.append(programs.pop(0))
+        return True
+
+    engine = Engine(loop, LANES, WAITING, warm_up)
+    engine.start(wait=False)
+    assert began.wait(60)
+    engine.submit(ask("x"), 4, lambda items: order.extend(item for item in items if isinstance(item, Result)))
+    asked.set()
+    assert warm.wait(60)
+    assert [one if isinstance(one, str) else "answer" for one in order] == ["a", "answer", "b", "c"]
+    engine.close(drain=True)
+
+
 @pytest.mark.slow
 def test_an_engine_for_a_model_can_be_warm(monkeypatch):
     monkeypatch.setattr(engines, "PREFILL_CHUNKS", (16,))
