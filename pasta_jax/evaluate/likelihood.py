@@ -27,7 +27,7 @@ from pasta_jax.progress import Progress
 from pasta_jax.runs import records
 from pasta_jax.weights.model import Model
 
-BUCKET = 64  # lengths are rounded up to multiples of it, so that few programs are compiled
+SLICE = 32  # places whose logits exist at a time
 ENDING = "_over_baseline"
 
 
@@ -83,30 +83,31 @@ def compared(own: Mapping[int, float], baseline: Mapping[int, float]) -> dict[st
 
 def log_probability(model: Model, context: Sequence[int], continuation: Sequence[int]) -> tuple[float, bool]:
     """The log-probability of a continuation, and whether greedy decoding would write it; the end of what fits."""
-    ids = [*context, *continuation][-model.config.context :]
-    length, count = _rounded(len(ids)), len(continuation)
-    tokens_1xT = np.zeros((1, length), np.int32)
-    tokens_1xT[0, : len(ids)] = ids
-    at_N = np.zeros(_rounded(count), np.int32)
-    at_N[:count] = np.arange(len(ids) - count - 1, len(ids) - 1)
-    target_N = np.zeros_like(at_N)
-    target_N[:count] = continuation
-    log_N, best_N = _log_probabilities(model.params, tokens_1xT, at_N, target_N, config=model.config)
-    greedy = np.array_equal(np.asarray(best_N)[:count], continuation)
-    return float(np.asarray(log_N)[:count].sum()), bool(greedy)
+    ids = np.array([*context, *continuation][-model.config.context :], np.int32)
+    padded = np.zeros(_rounded(len(ids)), np.int32)
+    padded[: len(ids)] = ids
+    log_T, best_T = map(np.asarray, _log_probabilities(model.params, padded[None], config=model.config))
+    places = slice(len(ids) - len(continuation) - 1, len(ids) - 1)
+    return float(log_T[places].sum()), bool(np.array_equal(best_T[places], continuation))
 
 
 def _rounded(length: int) -> int:
-    return -(-length // BUCKET) * BUCKET
+    """The next power of two or three times a power of two: each length is a program."""
+    whole = max(1 << (length - 1).bit_length(), 2 * SLICE)
+    return whole * 3 // 4 if length <= whole * 3 // 4 and whole > 2 * SLICE else whole
 
 
 @functools.partial(jax.jit, static_argnames="config")
-def _log_probabilities(
-    params: Params, tokens_1xT: jax.Array, at_N: jax.Array, target_N: jax.Array, config: TransformerConfig
-) -> tuple[jax.Array, jax.Array]:
-    """The log-probability of each target after the token at its place, and the likeliest token there."""
+def _log_probabilities(params: Params, tokens_1xT: jax.Array, config: TransformerConfig) -> tuple[jax.Array, jax.Array]:
+    """The log-probability of the token after each place, and the likeliest token there."""
     place_1xT = jnp.arange(tokens_1xT.shape[1])[None]
     x_1xTxE, _ = trunk(params, config, tokens_1xT, place_1xT, causal(place_1xT), place_1xT)
-    logits_NxV = logits(params, config, x_1xTxE[:, at_N])[0]
-    log_NxV = jax.nn.log_softmax(logits_NxV, axis=-1)
-    return jnp.take_along_axis(log_NxV, target_N[:, None], axis=1)[:, 0], jnp.argmax(logits_NxV, axis=-1)
+
+    def read(one: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        x_NxE, next_N = one
+        logits_NxV = logits(params, config, x_NxE[None])[0]
+        log_NxV = jax.nn.log_softmax(logits_NxV, axis=-1)
+        return jnp.take_along_axis(log_NxV, next_N[:, None], axis=1)[:, 0], jnp.argmax(logits_NxV, axis=-1)
+
+    slices = x_1xTxE.reshape(-1, SLICE, x_1xTxE.shape[-1]), jnp.roll(tokens_1xT, -1).reshape(-1, SLICE)
+    return jax.tree.map(jnp.ravel, jax.lax.map(read, slices))
