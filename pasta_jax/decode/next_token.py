@@ -59,8 +59,9 @@ def next_token(
         rules_N = dataclasses.replace(rules_N, seed=rules_N.seed + jnp.where(guest_N, number - 1, 0).astype(jnp.uint32))
         in_main_N, thread_N = in_main_N | guest_N, jnp.where(guest_N, 0, thread_N)
     logits_NxV = penalize(logits_NxV, rules_N, counts)
+    lane_N = of_lane(jnp.arange(state.lanes))
     if state.extras is not None:
-        logits_NxV = biased(state.extras, logits_NxV, of_lane(jnp.arange(state.lanes)))
+        logits_NxV = biased(state.extras, logits_NxV, lane_N)
     topic_N = of_lane(state.topic)
     if rows is not None:
         # Of the drafts, only one that is [PROMISE] begins a topic, and what feeds before it is in none.
@@ -75,7 +76,7 @@ def next_token(
             repeats_NxV &= (topic_N >= 0)[:, None]
         logits_NxV = jnp.where(repeats_NxV, FORBIDDEN, logits_NxV)
     if state.guests is not None:
-        lane_N, values_NxV = of_lane(jnp.arange(state.lanes)), logits_NxV
+        values_NxV = logits_NxV
 
         def held() -> jax.Array:
             may_follow_NxV = allowed(state.guests, lane_N, number, values_NxV.shape[1])
@@ -83,7 +84,7 @@ def next_token(
 
         logits_NxV = jax.lax.cond(jnp.any(guest_N), held, lambda: values_NxV)
     token_N = draw(logits_NxV, rules_N, thread_N, flat(number_BxR))
-    scores = None if state.extras is None else scores_of(state.extras, logits_NxV, token_N)
+    scores = None if state.extras is None else scores_of(state.extras, logits_NxV, token_N, lane_N)
 
     def of_rows(field_N: jax.Array) -> jax.Array:
         if packed is not None:

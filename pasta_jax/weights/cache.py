@@ -15,7 +15,7 @@ from absl import logging
 from flax import traverse_util
 from safetensors import SafetensorError, safe_open
 
-from pasta_jax.errors import PastaError
+from pasta_jax.errors import PastaError, one_line
 from pasta_jax.files import fingerprints, packages, safetensors
 from pasta_jax.files.validated import parse_json
 from pasta_jax.models.config import TransformerConfig, config_of
@@ -61,7 +61,7 @@ def load(path: Path, deferred: bool = False) -> tuple[TransformerConfig, Params,
         config, params, fingerprint = _opened(path)
         return config, params if deferred else read_now(params), fingerprint
     except (SafetensorError, OSError, PastaError, KeyError, ValueError, IndexError) as error:
-        logging.warning("%s: not readable (%s); converting again", path, error)
+        logging.warning("%s", one_line(f"{path}: not readable ({error}); converting again"))
         return None
 
 

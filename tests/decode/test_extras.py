@@ -2,9 +2,12 @@
 
 import dataclasses
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pasta_jax.decode import extras
 from pasta_jax.decode.generate import generate
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
@@ -95,3 +98,13 @@ def test_a_bias_moves_its_ids_in_its_own_request_only():
     assert 40 not in plain.trace.token.tolist()
     never = generate(talkative(), [request(bias=tuple((id, -100.0) for id in range(64)))], CONFIG)[0]
     assert not set(never.trace.token.tolist()) & set(range(64))
+
+
+def test_scores_are_computed_for_the_lanes_of_a_step_and_not_for_one_that_has_ended():
+    """Its request may have asked for them; the likeliest of 49,000 ids take a tenth of a step."""
+    lanes = extras.no_extras(lanes=2, slots=4)
+    lanes = extras.with_request(lanes, 1, (), scored=True)
+    logits = jnp.arange(60.0)[None]
+    own = [extras.scores_of(lanes, logits, jnp.array([0]), jnp.array([lane])).own[0] for lane in (0, 1)]
+    assert own[0] == 0
+    assert own[1] == jax.nn.log_softmax(logits[0])[0]

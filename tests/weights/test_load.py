@@ -17,7 +17,7 @@ from pasta_jax.models.kernels.cpu import library as kernels
 from pasta_jax.models.tag_rows import initial_tag_rows, rows_apart
 from pasta_jax.models.transformer import forward
 from pasta_jax.tokenizers.tokenizer import load_tokenizer
-from pasta_jax.weights import load, prepare
+from pasta_jax.weights import cache, load, prepare
 from pasta_jax.weights.load import export_model, load_model
 from pasta_jax.weights.prepare import for_decoding
 from tests.helpers.gguf_models import GEMMA3, LLAMA, QWEN2, gguf_bytes
@@ -80,6 +80,13 @@ def test_a_damaged_cache_is_converted_again(damage, tmp_path):
     again = load_model("", str(path))
     jax.tree.map(np.testing.assert_array_equal, again.params, first.params)
     assert [p.suffix for p in cached.parent.iterdir()] == [".safetensors"]
+
+
+def test_what_a_damaged_cache_says_is_one_printable_line(tmp_path, caplog):
+    header = json.dumps({"a": {"dtype": "\x1b[31m\n", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    (tmp_path / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    assert cache.load(tmp_path / "a.safetensors") is None
+    assert caplog.messages[0].isprintable()
 
 
 def test_stacked_and_other_dtypes(tmp_path):
