@@ -39,11 +39,12 @@ def choose(settings: PromptsSettings) -> Prompts:
     held_out = min(settings.held_out, len(distinct) // 4)  # of a small file, most is needed to learn from
     count = min(settings.count + held_out, len(distinct))
     wanted = min(len(parts), max(round(settings.parts * count), count - len(others)))
-    mixed = spread(by_hash(parts, wanted), by_hash(others, count - wanted))
-    if not mixed:
+    if not count:
         raise PastaError("config.prompts: none is left to learn from; name a file with others")
-    apart = set(mixed[:: len(mixed) // held_out][:held_out]) if held_out else set()
-    return Prompts([text for text in mixed if text not in apart], [text for text in mixed if text in apart])
+    kinds = by_hash(parts, wanted), by_hash(others, count - wanted)
+    apart = round(held_out * wanted / count)  # of those with parts
+    held = spread(kinds[0][:apart], kinds[1][: held_out - apart])
+    return Prompts(spread(kinds[0][apart:], kinds[1][held_out - apart :]), held)
 
 
 def spread(many: Sequence[str], few: Sequence[str]) -> list[str]:

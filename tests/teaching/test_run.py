@@ -117,13 +117,14 @@ def test_a_run_killed_in_every_stage_ends_with_the_same_adapter(folder, whole):
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
-def test_prompts_are_chosen_evenly_and_none_is_one_of_an_evaluation(folder, monkeypatch):
+@pytest.mark.parametrize("held_out", [20, 28])  # of 228 prompts, each eighth: whichever these are, all of one kind
+def test_prompts_are_chosen_evenly_and_none_is_one_of_an_evaluation(folder, held_out):
     reserved = no_fork()[0]
     rows = [*(f"List {n} birds." for n in range(300)), *(f"Who was king {n}?" for n in range(300)), reserved]
     (folder / "many.jsonl").write_text("".join(json.dumps({"instruction": text}) + "\n" for text in rows))
-    settings = PromptsSettings(file=str(folder / "many.jsonl"), count=200, held_out=20, parts=0.75)
+    settings = PromptsSettings(file=str(folder / "many.jsonl"), count=200, held_out=held_out, parts=0.75)
     chosen = prompts.choose(settings)
-    assert (len(chosen.train), len(chosen.held_out)) == (200, 20)
+    assert (len(chosen.train), len(chosen.held_out)) == (200, held_out)
     assert not {*chosen.train} & {*chosen.held_out}
     assert reserved not in chosen.train + chosen.held_out
     for part in (chosen.train[:40], chosen.train, chosen.held_out):
