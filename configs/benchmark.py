@@ -9,7 +9,7 @@
     python -m launch.benchmark serve --config=configs/benchmark.py:smollm2_135m [--peers]
     python -m launch.benchmark load --config=configs/benchmark.py:smollm2_135m [--peers]
     python -m launch.benchmark forks --config=configs/benchmark.py:smollm2_135m
-    python -m launch.benchmark fill --config=configs/benchmark.py:smollm2_135m
+    python -m launch.benchmark fill --config=configs/benchmark.py:smollm2_135m [--peers]
     python -m launch.benchmark drafts --config=configs/benchmark.py:smollm2_135m --config.drafts.traces=FOLDER
     python -m launch.benchmark profile --config=configs/benchmark.py:smollm2_135m
 
@@ -28,11 +28,12 @@ llama.cpp's with the same weights in float32 and as packaged; 1, 2, 4 and 8 clie
 questions. `load` asks them 40 questions at random times, so many a second (Poisson), and prints first token, answer
 time and the tokens of answers in time. `forks` compares the three ways in one process, without HTTP. `fill` reads the
 fields of a schema out of texts with 4, 8, 16 and 32 facts: forked, as one JSON text under the same automaton, and with
-a request for each field. `drafts` decodes recorded answers on paper (traces of launch.decode in a folder) with drafts
-of which a quarter, half, 0.6 or all are right, and prints the steps and the time that they save, by the milliseconds
-that a step of so many rows takes. `profile` prints where the time of a step goes (products, attention, writes,
-sampling, …) and that of an answer, between theoretical and realised speedup; it writes pictures, and traces for
-ui.perfetto.dev, to --config.profile.folder. It has read the profiler's events on CPUs only.
+a request for each field, with --peers also by llama.cpp's server with a grammar and its slots; a file in
+--config.fill.records lets the same command go on. `drafts` decodes recorded answers on paper (traces of launch.decode
+in a folder) with drafts of which a quarter, half, 0.6 or all are right, and prints the steps and the time that they
+save, by the milliseconds that a step of so many rows takes. `profile` prints where the time of a step goes (products,
+attention, writes, sampling, …) and that of an answer, between theoretical and realised speedup; it writes pictures, and
+traces for ui.perfetto.dev, to --config.profile.folder. It has read the profiler's events on CPUs only.
 
 `:gemma_7b_random` has the paper's shape and random weights created on the device (17 GB in bfloat16, SmolLM2's
 tokenizer): for accelerators. It has not been run on one yet.

@@ -18,7 +18,7 @@ NAMES = (
 PEERS = flags.DEFINE_bool(
     "peers",
     False,
-    "decode, prefill, rounding, train, serve and load: also measure transformers and llama.cpp on the same weights, as "
+    "decode, prefill, rounding, train, serve, load and fill: also measure transformers and llama.cpp on the same weights, as "
     "`decode --peers`; needs setup.sh --dev",
 )
 PROGRAMS = flags.DEFINE_string(
@@ -58,7 +58,7 @@ def main(settings: BenchmarkSettings, name: str) -> None:
         case "forks":
             report = forks.measure(settings)
         case "fill":
-            report = fill.measure(settings)
+            report = fill.measure(settings, PEERS.value)
         case "drafts":
             report = benchmark.draft(settings)
         case "profile":

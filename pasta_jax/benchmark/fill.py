@@ -1,21 +1,30 @@
-"""Benchmark of filling in fields: forked, as one JSON text, and with a request for each field."""
+"""Benchmark of filling in fields: forked, as one JSON text, and with a request for each field, also by llama.cpp."""
 
+import contextlib
 import dataclasses
 import json
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import jax
+
+from pasta_jax.benchmark import fill_peer, peers
 from pasta_jax.benchmark.facts import Extraction, extraction
 from pasta_jax.benchmark.run import Report, load_or_make
-from pasta_jax.benchmark.settings import BenchmarkSettings
+from pasta_jax.benchmark.serving import started
+from pasta_jax.benchmark.settings import BenchmarkSettings, FillBenchmark
 from pasta_jax.decode.generate import generate
+from pasta_jax.device import compilation_cache
 from pasta_jax.errors import PastaError
 from pasta_jax.fields.fill import config_of, fields_request, fill_all, prompt_ids, template_of
 from pasta_jax.fields.form import fields_of, nested, value_of
 from pasta_jax.fields.schema import form_of
 from pasta_jax.fields.settings import FillOptions
-from pasta_jax.progress import doing, say
+from pasta_jax.progress import doing, say, track
+from pasta_jax.runs import records
 from pasta_jax.weights.model import Model
 
 
@@ -23,7 +32,7 @@ from pasta_jax.weights.model import Model
 class Took:
     """What one text took in one way."""
 
-    seconds: float  # from the admission of its first request to the end of the last
+    seconds: float  # from the text to the values, without compilation
     prefill_s: float
     steps: int
     computed: int  # prompt tokens
@@ -31,32 +40,61 @@ class Took:
     incomplete: int
 
 
+@dataclasses.dataclass(frozen=True)
+class Turns:
+    """What one text took in each way."""
+
+    facts: int
+    number: int  # of the text
+    took: dict[str, Took]
+
+
 Way = Callable[[Extraction], Took]
 
 
-def measure(settings: BenchmarkSettings) -> Report:
+def measure(settings: BenchmarkSettings, with_peers: bool) -> Report:
     """Seconds and exact matches by number of facts; the ways take turns on each text."""
+    if with_peers:
+        peers.require(settings.model, ("xllamacpp",))
+        if jax.default_backend() != "cpu":
+            raise PastaError("fill: llama.cpp runs on the CPU; set JAX_PLATFORMS=cpu")
     model, config = load_or_make(settings), settings.fill
     if model.positions is not None:
         raise PastaError(f"{model.name}: was trained on the tags; measure a model without an adapter")
-    ways = {"forked": forked(model, config.options), "sequential": sequential(model, config.options)}
-    ways["separate"] = separate(model, config.options)
+    about = {"benchmark": "fill", "model": f"{model.identity}", "seed": config.seed}
+    about |= {"rows": config.options.rows, "max_tokens": config.options.max_tokens}
     by_facts = {}
-    for facts in config.facts:
-        texts = [extraction(facts, config.seed + number) for number in range(config.texts + 1)]
-        with doing(f"{facts} facts: compiling"):
-            for way in ways.values():
-                way(texts[-1])
-        took: dict[str, list[Took]] = {name: [] for name in ways}
-        for number, text in enumerate(texts[:-1]):
-            order = list(ways) if number % 2 == 0 else list(ways)[::-1]
-            for name in order:
-                took[name].append(ways[name](text))
-        by_facts[facts] = {name: figures(mine, took["forked"]) for name, mine in took.items()}
-        for name, mine in by_facts[facts].items():
-            say(f"{facts} facts, {name}: {json.dumps(mine)}")
-    about = {"benchmark": "fill", "model": model.name, "dtype": model.precision, "rows": config.options.rows}
-    return about | {"texts": config.texts, "max_tokens": config.options.max_tokens, "facts": by_facts}
+    with contextlib.ExitStack() as stack:
+        ways = {"forked": forked(model, config.options), "sequential": sequential(model, config.options)}
+        ways["separate"] = separate(model, config.options)
+        if with_peers:
+            ways |= stack.enter_context(llama_cpp(model, config))
+        path = Path(config.records) if config.records else None
+        header = about | {"ways": list(ways)}
+        fix = "choose another config.fill.records"
+        done = stack.enter_context(records.opened(path, header, Turns, lambda one: (one.facts, one.number), fix))
+        for facts in config.facts:
+            take_turns(ways, facts, config, done)
+            turns = [done.known[facts, number] for number in range(config.texts)]
+            took = {name: [one.took[name] for one in turns] for name in ways}
+            by_facts[facts] = {name: figures(mine, took["forked"]) for name, mine in took.items()}
+            for name, mine in by_facts[facts].items():
+                say(f"{facts} facts, {name}: {json.dumps(mine)}")
+    return about | {"texts": config.texts, "facts": by_facts}
+
+
+def take_turns(ways: Mapping[str, Way], facts: int, config: FillBenchmark, done: records.Records[Turns]) -> None:
+    """Measure the texts of so many facts that have no record."""
+    missing = done.missing([(facts, number) for number in range(config.texts)])
+    if not missing:
+        return
+    with doing(f"{facts} facts: compiling"):
+        for way in ways.values():
+            way(extraction(facts, config.seed + config.texts))
+    for number in track(missing, f"texts with {facts} facts", len(missing)):
+        text, order = extraction(facts, config.seed + number), list(ways) if number % 2 == 0 else list(ways)[::-1]
+        took = {name: ways[name](text) for name in order}
+        done.add(Turns(facts, number, {name: took[name] for name in ways}))
 
 
 def figures(mine: Sequence[Took], forked: Sequence[Took]) -> Report:
@@ -68,13 +106,18 @@ def figures(mine: Sequence[Took], forked: Sequence[Took]) -> Report:
     return {
         "s": round(median("seconds"), 2),
         "prefill_s": round(median("prefill_s"), 2),
-        "decode_s": round(statistics.median(one.seconds - one.prefill_s for one in mine), 2),
+        "rest_s": round(statistics.median(one.seconds - one.prefill_s for one in mine), 2),
         "steps": median("steps"),
         "prompt_tokens": median("computed"),
         "exact": round(statistics.mean(one.right for one in mine), 3),
         "incomplete": sum(one.incomplete for one in mine),
         "times_forked": round(statistics.median(a.seconds / b.seconds for a, b in zip(mine, forked, strict=True)), 2),
     }
+
+
+def clock() -> float:
+    """Seconds that pass while nothing is compiled: the sizes of a text and its automata may need a new program."""
+    return time.perf_counter() - compilation_cache.seconds()
 
 
 def share_right(text: Extraction, value: Mapping[str, Any]) -> float:
@@ -93,8 +136,9 @@ def sequential(model: Model, options: FillOptions) -> Way:
 
 
 def _filled(model: Model, options: FillOptions, text: Extraction) -> Took:
+    began = clock()
     [filled] = fill_all(model, [text.text], form_of(text.schema), options, {})
-    seconds = (filled.prefill_ms + filled.decode_ms) / 1e3
+    seconds = clock() - began
     right, cut = share_right(text, filled.value), len(filled.incomplete)
     return Took(seconds, filled.prefill_ms / 1e3, filled.steps, filled.prompt_tokens, right, cut)
 
@@ -103,6 +147,7 @@ def separate(model: Model, options: FillOptions) -> Way:
     """A request for each field, one after another; each copies what its prompt shares with the one before."""
 
     def way(text: Extraction) -> Took:
+        began = clock()
         form, own = form_of(text.schema), template_of(model, options)
         fields = fields_of(form, model.tokenizer, model.config.vocab)
         ids = prompt_ids(model, form, text.text, options)
@@ -110,10 +155,9 @@ def separate(model: Model, options: FillOptions) -> Way:
         results = generate(model, requests, dataclasses.replace(config_of(options, 1), lanes=1))
         guests = [result.guests[0] for result in results]
         values = [value_of(field, one.text, one.complete) for field, one in zip(fields, guests, strict=True)]
-        prefill = sum(result.trace.prefill_ms for result in results) / 1e3
         return Took(
-            seconds=prefill + sum(result.trace.decode_ms for result in results) / 1e3,
-            prefill_s=prefill,
+            seconds=clock() - began,
+            prefill_s=sum(result.trace.prefill_ms for result in results) / 1e3,
             steps=sum(result.trace.steps for result in results),
             computed=sum(result.given - result.copied for result in results),
             right=share_right(text, nested(values)),
@@ -121,3 +165,46 @@ def separate(model: Model, options: FillOptions) -> Way:
         )
 
     return way
+
+
+@contextlib.contextmanager
+def llama_cpp(model: Model, config: FillBenchmark) -> Iterator[dict[str, Way]]:
+    """A request for each field to llama.cpp's server, of the same ids: one after another, and in all its slots."""
+    room = min(model.config.context, 2048)
+    target = peers.llama_cpp_server, (str(peers.files(model)["llama_cpp"]), config.slots, room)
+
+    def by(port: int, slots: int) -> Way:
+        def way(text: Extraction) -> Took:
+            began = clock()
+            form = form_of(text.schema)
+            fields = fields_of(form, model.tokenizer, model.config.vocab)
+            ids = prompt_ids(model, form, text.text, config.options)
+            bodies = [
+                fill_peer.body_of(
+                    text.schema["properties"][field.leaf.name],
+                    [*ids, *model.tokenizer.encode(field.before({}))],
+                    bool(field.begun),
+                    config.options.max_tokens,
+                )
+                for field in fields
+            ]
+            replies = fill_peer.complete(port, bodies, slots)
+            pairs = zip(fields, replies, strict=True)
+            found = {field.leaf.name: fill_peer.value_in(reply, bool(field.begun)) for field, reply in pairs}
+            return Took(
+                seconds=clock() - began,
+                prefill_s=max(total("prompt_ms", replies[slot::slots]) for slot in range(slots)) / 1e3,
+                steps=total("predicted_n", replies),
+                computed=total("prompt_n", replies),
+                right=share_right(text, {name: json.loads(value) for name, value in found.items() if value}),
+                incomplete=sum(value is None for value in found.values()),
+            )
+
+        return way
+
+    def total(name: str, replies: Sequence[Report]) -> Any:
+        return sum(reply["timings"][name] for reply in replies)
+
+    with started({"llama_cpp": target}) as ports:
+        port = ports["llama_cpp"]
+        yield {"llama_cpp": by(port, 1), f"llama_cpp_{config.slots}_slots": by(port, config.slots)}

@@ -143,6 +143,8 @@ class FillBenchmark:
     texts: Rounds = 4  # of each number of facts; all ways take turns on each
     options: FillOptions = FillOptions(max_tokens=32)
     seed: Seed = 0
+    slots: Threads = 4  # of llama.cpp's server, which also answers one request after another in one of them
+    records: str = ""  # a file that keeps what each text took, so that the same command goes on; empty: none
 
 
 @dataclasses.dataclass(frozen=True)

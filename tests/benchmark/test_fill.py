@@ -9,6 +9,9 @@ from pasta_jax.benchmark.facts import CATALOGUE, extraction
 from pasta_jax.benchmark.settings import BenchmarkSettings, FillBenchmark
 from pasta_jax.fields.schema import form_of
 from pasta_jax.fields.settings import FillOptions
+from pasta_jax.weights.settings import ModelSource
+from pasta_jax.weights.source import load
+from tests.helpers.requires import requires_dev, requires_smollm2
 from tests.helpers.traces import tiny_model
 
 
@@ -26,12 +29,30 @@ def test_a_text_states_each_fact_once(facts):
 
 
 @pytest.mark.usefixtures("few_programs")
-def test_fields_are_as_right_forked_as_in_requests_of_their_own(monkeypatch):
+def test_fields_are_as_right_forked_as_in_requests_of_their_own(monkeypatch, tmp_path):
     monkeypatch.setattr(fill, "load_or_make", lambda settings: tiny_model())
-    options = FillBenchmark(facts=(2,), texts=2, options=FillOptions(max_tokens=6, instruction="?"))
-    report = fill.measure(dataclasses.replace(BenchmarkSettings(), fill=options))
+    options = FillOptions(max_tokens=6, instruction="?")
+    options = FillBenchmark(facts=(2,), texts=2, options=options, records=str(tmp_path / "took.jsonl"))
+    settings = dataclasses.replace(BenchmarkSettings(), fill=options)
+    report = fill.measure(settings, with_peers=False)
     by_way = report["facts"][2]
     assert by_way["forked"]["exact"] == by_way["separate"]["exact"]
     assert by_way["forked"]["incomplete"] == by_way["separate"]["incomplete"]
     assert by_way["forked"]["prompt_tokens"] < by_way["separate"]["prompt_tokens"]
     assert by_way["forked"]["times_forked"] == 1
+    monkeypatch.setattr(fill, "_filled", lambda *_: pytest.fail("measured again"))
+    assert fill.measure(settings, with_peers=False) == report
+
+
+@requires_dev("xllamacpp")
+@requires_smollm2
+@pytest.mark.extended
+def test_llama_cpp_reads_the_same_fields():
+    source = ModelSource("smollm2_135m", dtype="q4", bits=8)
+    model, text = load(source, only_decoding=True), extraction(4, 0)
+    with fill.llama_cpp(model, FillBenchmark(slots=2)) as ways:
+        alone, together = (way(text) for way in ways.values())
+    ours = fill.separate(model, FillOptions(max_tokens=32))(text)
+    assert alone.incomplete == together.incomplete == 0
+    assert alone.computed < together.computed < ours.computed
+    assert alone.right == pytest.approx(ours.right, abs=0.1)
