@@ -101,7 +101,8 @@ async def complete(service: Service, kind: Kind, request: Request) -> Response:
 
 async def with_tool(service: Service, body: Body) -> tuple[Body, Choice]:
     """The body with a tool choice that the model made: likeliest name first, in a short answer of its own."""
-    picking = await asyncio.to_thread(structured.picking, body.tools, body.tool_choice)
+    several = body.parallel_tool_calls is not False and len(body.tools) > 1
+    picking = await asyncio.to_thread(structured.picking, body.tools, body.tool_choice, several)
     own = dict(n=1, temperature=0.0, logprobs=None, max_tokens=structured.PICK_TOKENS, max_completion_tokens=None)
     requests = await asyncio.to_thread(service.requests_for, dataclasses.replace(body, **own), "chat", picking)
     choice = FieldsChoice(picking, service.model, (), threads=False)
@@ -112,9 +113,10 @@ async def with_tool(service: Service, body: Body) -> tuple[Body, Choice]:
         session.leave()
     if choice.finish_reason == "length" and session.expired:
         raise Refusal("tools: no function was chosen in time; try again later", 503, "overloaded", retry_s=5)
-    if choice.finish_reason == "length":
+    names = structured.picked(choice.text)
+    if not names and choice.finish_reason == "length":
         raise Refusal("tools: a function's name is too long to be chosen; name one in tool_choice", param="tools")
-    return dataclasses.replace(body, tool_choice=structured.picked(choice.text)), choice
+    return dataclasses.replace(body, tool_choice=names or "none"), choice
 
 
 async def respond(service: Service, request: Request) -> Response:
@@ -171,14 +173,15 @@ class Writer:
             "model": service.name,
         }
         self._seed = {"pasta": {"seed": seed}}
+        self._called: set[tuple[int, int]] = set()  # answers and numbers of calls whose names were sent
 
     def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
         """The response to a request that does not stream."""
         answers = []
         for index, choice in enumerate(choices):
             message = {"role": "assistant", "content": choice.text, "refusal": None}
-            if called := called_by(choice):
-                message |= {"content": None, "tool_calls": [called | {"type": "function"}]}
+            if calls := [call | {"type": "function"} for call in calls_of(choice)]:
+                message |= {"content": None, "tool_calls": calls}
             text = {"message": message} if self._chat else {"text": choice.text}
             end = {"finish_reason": choice.finish_reason, "logprobs": self._logprobs(choice), "pasta": choice.about()}
             answers.append({"index": index, **text, **end})
@@ -188,15 +191,22 @@ class Writer:
     def opening(self, index: int, choice: Choice) -> dict[str, Any]:
         """The first piece of an answer."""
         delta: dict[str, Any] = {"role": "assistant", "content": ""}
-        if called := called_by(choice):
-            delta |= {"content": None, "tool_calls": [called | {"index": 0, "type": "function"}]}
+        if calls := calls_of(choice):
+            named = calls if choice.threads else calls[:1]  # others with their first text
+            self._called |= {(index, number) for number in range(len(named))}
+            calls = [call | {"index": number, "type": "function"} for number, call in enumerate(named)]
+            delta |= {"content": None, "tool_calls": calls}
         return self._piece(index, delta, "", None) | self._seed
 
     def piece(self, index: int, delta: Delta, choice: Choice) -> dict[str, Any]:
         """A piece of an answer."""
-        if called_by(choice) and delta.pasta is None:
-            call = {"index": 0, "function": {"arguments": delta.text}}
-            return self._piece(index, {"tool_calls": [call]}, "", None)
+        if (calls := calls_of(choice)) and delta.pasta is None:
+            call = calls[delta.part] | {"type": "function"}
+            call["function"] |= {"arguments": delta.text}
+            if (index, delta.part) in self._called:
+                call = {"function": {"arguments": delta.text}}
+            self._called.add((index, delta.part))
+            return self._piece(index, {"tool_calls": [call | {"index": delta.part}]}, "", None)
         more = {} if delta.pasta is None else {"pasta": delta.pasta}
         return self._piece(index, {"content": delta.text} | more, delta.text, None, {} if self._chat else more)
 
@@ -227,11 +237,12 @@ class Writer:
         return self._head | {"object": self._chunk, "choices": [choice]}
 
 
-def called_by(choice: Choice) -> dict[str, Any]:
-    """The call of a function that an answer is; empty: it is text."""
-    if not isinstance(choice, FieldsChoice) or choice.structure.function is None:
-        return {}
-    return {"id": choice.call_id, "function": {"name": choice.structure.function.name, "arguments": choice.text}}
+def calls_of(choice: Choice) -> list[dict[str, Any]]:
+    """The calls of functions that an answer is; none: it is text."""
+    if not isinstance(choice, FieldsChoice) or choice.structure.parts[0].function is None:
+        return []
+    calls = zip(choice.call_ids, choice.structure.parts, choice.texts, strict=True)
+    return [{"id": id, "function": {"name": part.function.name, "arguments": text}} for id, part, text in calls]
 
 
 async def events_of(session: Session, writer: Writer, body: Body) -> AsyncIterator[bytes]:

@@ -15,13 +15,14 @@ class Delta:
 
     text: str
     pasta: dict[str, Any] | None = None
+    part: int = 0  # of an answer that calls several functions
 
 
 class Choice:
     """The state of one answer; `push` its events, then `finish`."""
 
     def __init__(self, tags: TagIds, stops: Sequence[str], threads: bool):
-        self._tags, self._threads = tags, threads
+        self._tags, self.threads = tags, threads  # threads: what each adds, not text in reading order
         self._reading = Reading(tags, stops)
         self.result: Result | None = None
         self.expired = False  # True: it had no token yet when the time for answers was over
@@ -46,7 +47,7 @@ class Choice:
         transcript = self._reading.transcript
         threads, main = len(transcript.threads), len(transcript.threads[0].text)
         certain = self._reading.push(event)
-        if not self._threads:
+        if not self.threads:
             return [Delta(certain)] if certain else []
         if len(transcript.threads) > threads:
             new = transcript.threads[-1]
@@ -69,7 +70,7 @@ class Choice:
         """What is left when the answer has ended."""
         self.result = result
         rest = self._reading.finish(result.text)
-        return [Delta(rest)] if rest and not self._threads else []
+        return [Delta(rest)] if rest and not self.threads else []
 
     @property
     def finish_reason(self) -> str:
@@ -91,7 +92,7 @@ class Choice:
             "prefill_ms": trace.prefill_ms,
             "decode_ms": round(trace.decode_ms, 3),
         }
-        if self._threads:
+        if self.threads:
             about["text"] = self.text
             about["threads"] = [
                 {

@@ -35,7 +35,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 STRUCTURE = ("response_format", "tools", "tool_choice")  # which only chat completions have
 # Fields that change no answer here.
 IGNORED = {
-    "metadata", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_retention", "reasoning_effort",
+    "metadata", "prompt_cache_key", "prompt_cache_retention", "reasoning_effort",
     "safety_identifier", "service_tier", "store", "user", "verbosity",
 }  # fmt: skip
 
@@ -126,6 +126,7 @@ class Body:
     response_format: ResponseFormat | None = None
     tools: list[Tool] | None = None
     tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None  # False: one function at most
     pasta: Extension | None = None
 
     @property

@@ -1,19 +1,23 @@
 """Answers of a given structure: `response_format` and `tools` as forms, and their text in the schema's order."""
 
 import dataclasses
+import functools
 import json
+import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
 
+from pasta_jax.automata.automaton import texts
 from pasta_jax.decode.request import Event, Request, Result
 from pasta_jax.decode.settings import Room
 from pasta_jax.errors import PastaError
 from pasta_jax.fields.fill import fields_request, whole_request
 from pasta_jax.fields.form import Field, Value, fields_of, states_of, value_of, values_in, whole_of
-from pasta_jax.fields.schema import Form, anything, form_of
+from pasta_jax.fields.schema import Form, Leaf, anything, form_of
+from pasta_jax.fields.threads import Ask, request_of
 from pasta_jax.serve.choice import Choice, Delta
 from pasta_jax.weights.model import Model
 
@@ -64,76 +68,117 @@ class NamedTool(Struct):
 
 
 ToolChoice = Literal["none", "auto", "required"] | NamedTool
+NO_ARGUMENTS = Form((Leaf((), texts([b"{}"]), "object"),), ("", ""))
 NONE = "none"  # where no function is called
-PICK_TOKENS = 64  # of the name of a function, at most
+PICK_TOKENS = 64  # of the names of functions, at most
+SEVERAL = ("functions",)  # the field of several names
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A JSON text of an answer: all of it, or the arguments of a function that it calls."""
+
+    form: Form
+    function: Function | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Structure:
     """The form of an answer."""
 
-    form: Form
-    forks: bool  # each field is a thread; False: one text
-    function: Function | None = None  # whose arguments these are
-    among: tuple[Function, ...] = ()  # of which it names one, or none
+    parts: tuple[Part, ...]  # several: calls, whose arguments are decoded at a time
+    forks: bool  # each field is a thread; False: each part
+    among: tuple[Function, ...] = ()  # of which it names some, or none
+
+    @functools.cached_property
+    def form(self) -> Form:
+        """The fields of all parts."""
+        if len(self.parts) == 1:
+            return self.parts[0].form
+        return together({part.function.name: part.form for part in self.parts})
 
     def prompt(self, text: str) -> str:
-        """A user's last message with what a function is asked for."""
+        """A user's last message with what functions are asked for."""
         if self.among:
             lines = [f"- {one.name}: {one.description or one.name}" for one in self.among]
-            return "\n".join([text, "", "Which of these functions is needed to answer?", *lines])
-        if self.function is None:
-            return text
-        about = f": {self.function.description}" if self.function.description else ""
-        lines = [f"- {leaf.name}: {leaf.about}" for leaf in self.form.leaves]
-        return "\n".join([text, "", f"Call the function {self.function.name}{about}", *lines])
+            verb = "are" if self.form.leaves[0].path == SEVERAL else "is"
+            return "\n".join([text, "", f"Which of these functions {verb} needed to answer?", *lines])
+        lines = []
+        for part in self.parts:
+            if part.function is not None:
+                about = f": {part.function.description}" if part.function.description else ""
+                lines += ["", f"Call the function {part.function.name}{about}"]
+                lines += [f"- {leaf.name}: {leaf.about}" for leaf in part.form.leaves if leaf.path]
+        return "\n".join([text, *lines])
 
     def compile(self, model: Model, room: Room) -> None:
         """Compile what it needs for the model's ids, if there is room; takes up to seconds once, and is kept."""
-        if (states := states_of(self.form, self.forks)) > room.states:
+        forms = [self.form] if self.forks else [part.form for part in self.parts]
+        if (states := sum(states_of(form, self.forks) for form in forms)) > room.states:
             raise PastaError(
                 f"the schema: needs {states} states, but there is room for {room.states}; ask for less at a time"
             )
         if self.forks:
             fields_of_structure(self, model)
-        else:
-            whole_of(self.form, model.tokenizer, model.config.vocab)
+        for form in () if self.forks else forms:
+            whole_of(form, model.tokenizer, model.config.vocab)
 
     def request(self, model: Model, ids: Sequence[int], template: Request, slots: int) -> Request:
         """The request; of the pool's slots, each field gets the same share at most."""
+        if not self.forks and len(self.parts) > 1:
+            asks = []
+            for part in self.parts:
+                begun = model.tokenizer.encode(f"{{{json.dumps(part.function.name)}:")
+                automaton = whole_of(part.form, model.tokenizer, model.config.vocab)
+                asks.append(Ask((*ids, *begun), automaton))
+            return self._within(request_of(asks, template), slots, len(self.form.leaves))
         if not self.forks:
             request = whole_request(self.form, model, ids, template)
             most = min(template.max_tokens, request.max_tokens, slots - request.given - 1)
             return dataclasses.replace(request, max_tokens=most)
         numbers = range(len(self.form.leaves))
-        request = fields_request(self.form, model, ids, template, {}, numbers)
-        share = (slots - request.given) // len(numbers) - 1
+        return self._within(fields_request(self.form, model, ids, template, {}, numbers), slots, 1)
+
+    def _within(self, request: Request, slots: int, fields: int) -> Request:
+        """A request whose threads, of so many fields at most, share what the prompt leaves of the pool."""
+        threads = len(request.guests)
+        share = (slots - request.given) // threads - 1
         if share < 1:
-            raise PastaError(f"{request.given} tokens of prompt and {len(numbers)} fields: the pool holds {slots}")
-        return dataclasses.replace(request, max_tokens=min(template.max_tokens, share))
+            raise PastaError(f"{request.given} tokens of prompt and {threads} threads: the pool holds {slots}")
+        return dataclasses.replace(request, max_tokens=min(fields * request.max_tokens, share))
 
 
 def structure_of(
-    wanted: ResponseFormat | None, tools: Sequence[Tool], choice: ToolChoice | None, forks: bool
+    wanted: ResponseFormat | None, tools: Sequence[Tool], choice: ToolChoice | tuple[str, ...] | None, forks: bool
 ) -> Structure | None:
     """The structure that a body asks for; None: text."""
     if tools and choice != "none":
         if is_open(tools, choice):
             return None  # until `picking` has said which
-        named = [one.function for one in tools if choice == "required" or one.function.name == choice.function.name]
-        if not named:
-            raise PastaError(f"tool_choice: {choice.function.name!r} is none of the tools; name one of them")
-        schema = named[0].parameters or {"type": "object", "additionalProperties": False}
-        return _structure(schema, forks, named[0])
+        by_name = {one.function.name: one.function for one in tools}
+        names = [choice.function.name] if isinstance(choice, NamedTool) else choice
+        if choice == "required":
+            names = list(by_name)
+        if unknown := [name for name in names if name not in by_name]:
+            raise PastaError(f"tool_choice: {unknown[0]!r} is none of the tools; name one of them")
+        return Structure(tuple(_call(by_name[name]) for name in names), forks)
     if isinstance(choice, NamedTool) or choice == "required":
         raise PastaError("tool_choice: without tools; add them")
     if wanted is None or wanted.type == "text":
         return None
     if wanted.type == "json_object":
-        return Structure(anything(), forks=False)
+        return Structure((Part(anything()),), forks=False)
     if wanted.json_schema is None:
         raise PastaError("response_format.json_schema: missing; add name and schema")
-    return _structure(wanted.json_schema.schema, forks, None)
+    form = form_of(wanted.json_schema.schema)
+    if not form.leaves:
+        raise PastaError("the schema: has no field; name at least one")
+    return Structure((Part(form),), forks)
+
+
+def _call(function: Function) -> Part:
+    form = form_of(function.parameters or {"type": "object", "additionalProperties": False})
+    return Part(form if form.leaves else NO_ARGUMENTS, function)
 
 
 def is_open(tools: Sequence[Tool], choice: ToolChoice | None) -> bool:
@@ -141,25 +186,35 @@ def is_open(tools: Sequence[Tool], choice: ToolChoice | None) -> bool:
     return bool(tools) and (choice in (None, "auto") or (choice == "required" and len(tools) > 1))
 
 
-def picking(tools: Sequence[Tool], choice: ToolChoice | None) -> Structure:
-    """The structure of an answer before the answer: a field that names one function, or none if none is required."""
+def picking(tools: Sequence[Tool], choice: ToolChoice | None, several: bool) -> Structure:
+    """The structure of an answer before the answer: a field that names functions, one or several, or none of them."""
     among = tuple(one.function for one in tools)
-    names = [one.name for one in among] + ([] if choice == "required" else [NONE])
-    form = form_of({"type": "object", "properties": {"function": {"enum": names}}, "required": ["function"]})
-    return Structure(form, forks=True, among=among)
+    one = {"enum": [function.name for function in among]}
+    if several:
+        least = 1 if choice == "required" else 0
+        properties = {SEVERAL[0]: {"type": "array", "items": one, "minItems": least}}
+    else:
+        properties = {"function": {"enum": one["enum"] + ([] if choice == "required" else [NONE])}}
+    return Structure((Part(form_of({"type": "object", "properties": properties})),), forks=True, among=among)
 
 
-def picked(text: str) -> ToolChoice:
-    """What such an answer says."""
-    name = json.loads(text)["function"]
-    return "none" if name == NONE else NamedTool("function", FunctionName(name))
+def picked(text: str) -> tuple[str, ...]:
+    """The functions that such an answer names, which may be cut off; one that it names again is called once."""
+    names = [json.loads(name) for name in re.findall(r'"(?:[^"\\]|\\.)*"', text.partition(":")[2])]
+    return tuple(name for name in dict.fromkeys(names) if name != NONE)
 
 
-def _structure(schema: dict[str, Any], forks: bool, function: Function | None) -> Structure:
-    form = form_of(schema)
-    if not form.leaves:
-        raise PastaError("the schema: has no field; name at least one")
-    return Structure(form, forks, function)
+def together(forms: Mapping[str, Form]) -> Form:
+    """An object of some forms."""
+    leaves: list[Leaf] = []
+    around = [""]
+    for name, form in forms.items():
+        before, *others = form.around
+        around[-1] += f"{', ' if leaves else '{'}{json.dumps(name, ensure_ascii=False)}: {before}"
+        around += others
+        leaves += [dataclasses.replace(leaf, path=(name, *leaf.path)) for leaf in form.leaves]
+    around[-1] += "}"
+    return Form(tuple(leaves), tuple(around))
 
 
 class FieldsChoice(Choice):
@@ -168,18 +223,17 @@ class FieldsChoice(Choice):
     def __init__(self, structure: Structure, model: Model, stops: Sequence[str], threads: bool):
         super().__init__(model.tokenizer.tags, stops, threads)
         self.structure = structure
-        self.call_id = f"call_{uuid.uuid4().hex[:24]}"
-        form = structure.form
+        self.call_ids = [f"call_{uuid.uuid4().hex[:24]}" for _ in structure.parts]
+        self.texts = [""] * len(structure.parts)  # of each part, what was returned so far
         self._fields: Sequence[Field | None] = fields_of_structure(structure, model)
-        self._around = form.around if structure.forks else ("", "")
+        self._arounds = [part.form.around if structure.forks else ("", "") for part in structure.parts]
         self._written = [""] * len(self._fields)
         self._ended: list[str | None] = [None] * len(self._fields)  # a value's whole text
-        self._text, self._threads_too = "", threads
 
     @property
     def text(self) -> str:
         """What was returned so far."""
-        return self._text
+        return "\n".join(self.texts)
 
     @property
     def stopped(self) -> bool:
@@ -193,8 +247,8 @@ class FieldsChoice(Choice):
         if event.ended:
             self._ended[number] = self._value(number, complete=True).text
         new = self._certain()
-        if not self._threads_too:
-            return [Delta(new)] if new else []
+        if not self.threads:
+            return new
         leaf = self.structure.form.leaves[number] if self.structure.forks else None
         about = {"thread": event.thread, "step": event.step, "topic": leaf.name if leaf else "", "promised": 0}
         return [Delta(event.text, about | ({"ended": True} if event.ended else {}))]
@@ -203,7 +257,7 @@ class FieldsChoice(Choice):
         """What is left when the answer has ended."""
         self.result = result
         new = self._certain()
-        return [Delta(new)] if new and not self._threads_too else []
+        return [] if self.threads else new
 
     def _value(self, number: int, complete: bool) -> Value:
         field = self._fields[number]
@@ -212,16 +266,23 @@ class FieldsChoice(Choice):
         text = self._written[number]
         return Value((), text[: json.JSONDecoder().raw_decode(text)[1]] if complete else text, complete)
 
-    def _certain(self) -> str:
-        """The text beyond what was returned whose place is certain."""
-        text = self._around[0]
-        for number, ended in enumerate(self._ended):
-            if ended is None:
-                text += self._value(number, complete=False).text
+    def _certain(self) -> list[Delta]:
+        """The text of each part beyond what was returned whose place is certain; a part waits for those before it."""
+        number, deltas, known = 0, [], True
+        for part, (before, *around) in enumerate(self._arounds):
+            text = before
+            for after in around:
+                if known := self._ended[number] is not None:
+                    text, number = text + self._ended[number] + after, number + 1
+                else:
+                    text += self._value(number, complete=False).text
+                    break
+            if len(text) > len(self.texts[part]):
+                deltas.append(Delta(text[len(self.texts[part]) :], part=part))
+                self.texts[part] = text
+            if not known:
                 break
-            text += ended + self._around[number + 1]
-        new, self._text = text[len(self._text) :], text
-        return new
+        return deltas
 
     @property
     def finish_reason(self) -> str:
@@ -230,7 +291,7 @@ class FieldsChoice(Choice):
             return "length"
         if self.structure.among:
             return "choice"
-        return "tool_calls" if self.structure.function else "stop"
+        return "tool_calls" if self.structure.parts[0].function else "stop"
 
     def about(self) -> dict[str, Any]:
         """What `pasta` carries of an answer that has ended: also which fields were cut off."""
@@ -239,7 +300,8 @@ class FieldsChoice(Choice):
         if self.structure.forks:
             done = [ended is not None for ended in self._ended]
         else:
-            done = [value.complete for value in values_in(self.structure.form, self._text)]
+            pairs = zip(self.structure.parts, self.texts, strict=True)
+            done = [value.complete for part, text in pairs for value in values_in(part.form, text)]
         names = [leaf.name for leaf in self.structure.form.leaves]
         about["incomplete"] = [name for name, whole in zip(names, done, strict=True) if not whole]
         about["fields"] = len(names)
@@ -249,5 +311,5 @@ class FieldsChoice(Choice):
 def fields_of_structure(structure: Structure, model: Model) -> Sequence[Field | None]:
     """The fields of the threads; None: of all in one text."""
     if not structure.forks:
-        return [None]
+        return [None] * len(structure.parts)
     return fields_of(structure.form, model.tokenizer, model.config.vocab)

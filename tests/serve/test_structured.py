@@ -14,10 +14,12 @@ from pydantic import BaseModel
 from pasta_jax.decode.engine import open_engine
 from pasta_jax.decode.request import template
 from pasta_jax.decode.settings import DecodeConfig, RequestSettings
+from pasta_jax.serve import app
 from pasta_jax.serve.app import app_of
 from pasta_jax.serve.metrics import Metrics
 from pasta_jax.serve.service import Service
 from pasta_jax.serve.settings import Limits, ServeSettings
+from pasta_jax.serve.structured import picked
 from tests.helpers.few_programs import decode_with_few_programs
 from tests.helpers.traces import tiny_model
 
@@ -129,6 +131,58 @@ def test_a_function_is_called_with_its_arguments(client):
     assert [one.function.name for one in calls if one.function.name] == ["adopt"]
 
 
+class Food(BaseModel):
+    grams: int
+    warm: bool
+
+
+@pytest.mark.parametrize("forks", [True, False])
+def test_two_functions_are_called_in_one_answer_streamed_and_not(client, monkeypatch, forks):
+    monkeypatch.setattr(app.structured, "picked", lambda _: ("feed", "adopt"))  # a tiny model's choice is arbitrary
+    tools = [openai.pydantic_function_tool(one, name=name) for name, one in {"adopt": Person, "feed": Food}.items()]
+    given = {"model": MODEL, "messages": QUESTION, "tools": tools, "temperature": 1.5, "seed": 1, "max_tokens": 25}
+    given["extra_body"] = {"pasta": {"fork_fields": forks}}
+    [choice] = client.chat.completions.parse(**given).choices
+    calls = choice.message.tool_calls
+    assert choice.finish_reason == "tool_calls"
+    assert [call.function.name for call in calls] == ["feed", "adopt"]
+    assert [type(call.function.parsed_arguments) for call in calls] == [Food, Person]
+    assert len({call.id for call in calls}) == 2
+    assert choice.pasta["chunks"] == (5 if forks else 2)
+    assert choice.pasta["incomplete"] == []
+    with client.chat.completions.stream(**given) as stream:
+        done = [event for event in stream if event.type == "tool_calls.function.arguments.done"]
+        [streamed] = stream.get_final_completion().choices
+    assert [(one.name, one.arguments) for one in done] == [(one.function.name, one.function.arguments) for one in calls]
+    assert [one.function.arguments for one in streamed.message.tool_calls] == [one.function.arguments for one in calls]
+
+
+def test_fields_of_a_call_are_those_of_a_request_of_their_own(client, monkeypatch):
+    """Also where another function is called beside it: its threads differ in what they are told, not in how."""
+    monkeypatch.setattr(app.structured, "picked", lambda _: ("feed",))
+    tools = [openai.pydantic_function_tool(Food, name="feed"), openai.pydantic_function_tool(Person, name="adopt")]
+    given = {"model": MODEL, "messages": QUESTION, "tools": tools, "seed": 1, "max_tokens": 25}
+    chosen = client.chat.completions.create(**given).choices[0].message.tool_calls
+    named = {"tool_choice": {"type": "function", "function": {"name": "feed"}}}
+    assert [call.function for call in chosen] == [
+        call.function for call in client.chat.completions.create(**given | named).choices[0].message.tool_calls
+    ]
+
+
+def test_names_of_functions_are_read_also_from_a_list_that_was_cut_off():
+    assert picked('{"functions": ["b", "a", "b"]}') == ("b", "a")
+    assert picked('{"functions": ["b", "a') == ("b",)
+    assert picked('{"functions": []}') == picked('{"function": "none"}') == ()
+    assert picked('{"function": "q\\"x"}') == ('q"x',)
+
+
+def test_a_function_without_arguments_is_called(client):
+    tool = {"type": "function", "function": {"name": "now"}}
+    given = {"model": MODEL, "messages": QUESTION, "tools": [tool], "tool_choice": "required"}
+    [call] = client.chat.completions.create(**given).choices[0].message.tool_calls
+    assert (call.function.name, call.function.arguments) == ("now", "{}")
+
+
 @pytest.mark.parametrize("choice", ["auto", "required"])
 def test_the_model_chooses_among_functions_or_none(client, choice):
     """A tiny model's choice is arbitrary, but the same each time, and always one of those that it has."""
@@ -140,7 +194,11 @@ def test_the_model_chooses_among_functions_or_none(client, choice):
     answers = [client.chat.completions.create(**given).choices[0] for _ in range(2)]
     names = [[call.function.name for call in answer.message.tool_calls or []] for answer in answers]
     assert names[0] == names[1]
-    assert names[0] in ([["adopt"], ["feed"]] if choice == "required" else [["adopt"], ["feed"], []])
+    assert len(set(names[0])) == len(names[0]) >= (choice == "required")
+    assert set(names[0]) <= {"adopt", "feed"}
+    given["parallel_tool_calls"] = False
+    [answer] = client.chat.completions.create(**given).choices
+    assert len(answer.message.tool_calls or []) <= 1
     assert (answers[0].message.content is None) == bool(names[0])
 
 
@@ -148,6 +206,7 @@ def test_usage_and_metrics_tell_of_the_answer_that_names_a_function(client):
     """The prompt that asks for a name, and the name, are computed as the answer is."""
     tools = [{"type": "function", "function": {"name": n, "parameters": Person.model_json_schema()}} for n in "ab"]
     given = {"model": MODEL, "messages": QUESTION, "tools": tools, "seed": 1, "max_tokens": 20}
+    given["parallel_tool_calls"] = False
     chosen = client.chat.completions.create(**given, tool_choice="required")
     named = {"type": "function", "function": {"name": chosen.choices[0].message.tool_calls[0].function.name}}
     alone = client.chat.completions.create(**given, tool_choice=named)
