@@ -6,6 +6,7 @@ r"""Fill in the fields of a JSON schema for every text of a file: all fields of 
 A text is computed once. Every property of the schema, also of objects within it, is a thread that sees the text and
 itself, at the positions that it would have alone, and may write only what its type allows. A value that needs more than
 --config.request.max_tokens is named in `incomplete` and left out. Each line of the output has `value`, the plain data.
+--config.request.fork_items=True lets a thread name the items of a list of objects, and then writes each by a thread.
 --config.request.fork=False writes one JSON text token after token, for comparison. --config.after lets a field read
 others first: --config.after='("summary:name year",)'. docs/API.md lists what a schema may have.
 

@@ -22,8 +22,9 @@ from pasta_jax.decode.trace import Thread, Trace
 from pasta_jax.device import compilation_cache
 from pasta_jax.errors import PastaError
 from pasta_jax.fields.fill import Filled, Reply, ask_all, fill_all
-from pasta_jax.fields.schema import form_of, schema_of
+from pasta_jax.fields.schema import form_of
 from pasta_jax.fields.settings import FillOptions
+from pasta_jax.fields.types import schema_of
 from pasta_jax.files.hub import is_id
 from pasta_jax.files.validated import Lanes, Threads
 from pasta_jax.models.config import PRESETS
@@ -201,7 +202,8 @@ def fill(
     pydantic model, or a JSON schema. The context is computed once; each field is a thread that sees it and itself, at
     the positions that it would have alone, and writes only what its type allows. `after` maps a field to those that it
     reads first. Options, with their defaults: max_tokens=128 (of a field), rows=16, lanes=1, system="", instruction,
-    fork=True (False: one text, token after token), and the rules of an answer (docs/API.md).
+    fork=True (False: one text, token after token), fork_items=False (True: each item of a list of objects is a thread),
+    and the rules of an answer (docs/API.md).
     """
     chosen, single = settings.read(options, FillOptions, "fill"), isinstance(context, str)
     contexts = [context] if single else list(context)

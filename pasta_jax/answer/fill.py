@@ -101,6 +101,7 @@ def depends_on(settings: FillSettings, model: Model, form: Form, prompts: Sequen
     options, texts = settings.request, [prompt.text for prompt in prompts]
     fields = {"instruction": options.instruction, "system": options.system, "max_tokens": options.max_tokens}
     fields |= {"fork": options.fork} | recorded(template_of(model, options).rules)
+    fields |= {"fork_items": True} if options.fork_items else {}
     return {
         "model": f"{model.identity}",
         "prompts": f"{len(texts)} texts {fingerprints.of_texts(texts)}",

@@ -97,13 +97,14 @@ def _beside(parts: Sequence[Automaton]) -> tuple[Automaton, list[int]]:
     return Automaton(np.concatenate(moved), *rest), starts[:-1]
 
 
-def _continue(table: np.ndarray, state: int, start: int) -> None:
-    """Let a state also go on as another one does."""
-    new = table[start]
-    clash = (table[state] >= 0) & (new >= 0) & (table[state] != new)
+def _continue(table: np.ndarray, states: Sequence[int], start: int) -> None:
+    """Let some states also go on as another one does."""
+    old, new = table[states], table[start]
+    clash = (old >= 0) & (new >= 0) & (old != new)
     if clash.any():
-        raise Ambiguous(f"two alternatives begin with {chr(int(np.argmax(clash)))!r}; make them differ at once")
-    table[state] = np.where(new >= 0, new, table[state])
+        byte = int(np.argwhere(clash)[0, 1])
+        raise Ambiguous(f"two alternatives begin with {chr(byte)!r}; make them differ at once")
+    table[states] = np.where(new >= 0, new, old)
 
 
 def sequence(*parts: Automaton) -> Automaton:
@@ -114,8 +115,7 @@ def sequence(*parts: Automaton) -> Automaton:
     for number, (part, start) in enumerate(zip(parts, starts, strict=True)):
         own = (start + np.flatnonzero(part.accepts)).tolist()
         if number:
-            for end in ends:
-                _continue(whole.next, end, start)
+            _continue(whole.next, ends, start)
         ends = ([end for end in own if end != start] + (ends if start in own else [])) if number else own
     accepts[ends] = True
     return dataclasses.replace(whole, accepts=accepts)
@@ -127,7 +127,7 @@ def either(*parts: Automaton) -> Automaton:
         return parts[0]
     whole, starts = _beside([texts([]), *parts])
     for part, start in zip(parts, starts[1:], strict=True):
-        _continue(whole.next, 0, start)
+        _continue(whole.next, [0], start)
         whole.accepts[0] |= part.accepts[0]
     return whole
 
@@ -138,25 +138,21 @@ def listed(item: Automaton, least: int, most: int | None, brackets: bytes = b"[]
     opening, gap, closing = texts([first_bracket, first_bracket + b" "]), texts([b",", b", "]), texts([last_bracket])
     if most == 0:
         return texts([brackets])
-    if most is not None:
-        rest = closing
-        for number in range(most, 1, -1):
-            more = sequence(gap, item, rest)
-            rest = more if number <= least else either(closing, more)
-        full = sequence(opening, item, rest)
-    else:
-        # The items before the last one that must be there, then one that repeats.
-        before = [part for _ in range(least - 1) for part in (item, gap)]
-        begun = sequence(opening, *before) if before else opening
-        full, (_, between, again, closed) = _beside([begun, gap, item, closing])
-        for end in [*np.flatnonzero(begun.accepts), *(between + np.flatnonzero(gap.accepts))]:
-            _continue(full.next, end, again)
-        for end in again + np.flatnonzero(item.accepts):
-            _continue(full.next, end, between)
-            _continue(full.next, end, closed)
-        accepts = np.zeros(full.states, bool)
-        accepts[closed + np.flatnonzero(closing.accepts)] = True
-        full = dataclasses.replace(full, accepts=accepts)
+    # Items with what stands before each; if there may be any number, the last one repeats.
+    count = max(least, 1) if most is None else most
+    parts = [opening, item] + (count - 1) * [gap, item] + ([gap] if most is None else []) + [closing]
+    full, starts = _beside(parts)
+    befores, items, closed = starts[:-1:2], starts[1:-1:2], starts[-1]
+    ends = [at + np.flatnonzero(part.accepts) for at, part in zip(starts, parts, strict=True)]
+    for number, start in enumerate(befores):
+        _continue(full.next, ends[2 * number], items[min(number, count - 1)])
+        if number:
+            _continue(full.next, ends[2 * number - 1], start)
+    for number in range(max(least, 1), count + 1):
+        _continue(full.next, ends[2 * number - 1], closed)
+    accepts = np.zeros(full.states, bool)
+    accepts[ends[-1]] = True
+    full = dataclasses.replace(full, accepts=accepts)
     return full if least else _or_empty(full, brackets)
 
 
@@ -164,7 +160,7 @@ def _or_empty(full: Automaton, brackets: bytes) -> Automaton:
     """A list that may also be empty: its opening bracket may be followed by the closing one."""
     whole, (_, closing) = _beside([full, texts([brackets[1:]])])
     after = int(whole.next[0, brackets[0]])
-    _continue(whole.next, after, closing)
+    _continue(whole.next, [after], closing)
     return whole
 
 

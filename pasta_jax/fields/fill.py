@@ -10,6 +10,7 @@ from pasta_jax.decode.request import Event, Request, Result
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.fields.form import Field, Value, fields_of, nested, text_of, value_of, values_in, whole_of
+from pasta_jax.fields.items import item_fields, list_of, with_names
 from pasta_jax.fields.schema import Form
 from pasta_jax.fields.settings import ROWS, WIDTHS, FillOptions
 from pasta_jax.fields.threads import Ask, request_of
@@ -80,15 +81,12 @@ def fields_request(
 ) -> Request:
     """The request for some fields, by their numbers, of which each reads the texts of those known."""
     fields = fields_of(form, model.tokenizer, model.config.vocab)
-    asks = [
-        Ask(
-            (*prompt_ids, *model.tokenizer.encode(fields[n].before(known))),
-            fields[n].automaton,
-            fields[n].begun.encode(),
-        )
-        for n in names
-    ]
-    return request_of(asks, template)
+    return request_of([_ask(model, prompt_ids, fields[number], known) for number in names], template)
+
+
+def _ask(model: Model, prompt_ids: Sequence[int], field: Field, known: Mapping[str, str]) -> Ask:
+    ids = (*prompt_ids, *model.tokenizer.encode(field.before(known)))
+    return Ask(ids, field.automaton, field.begun.encode())
 
 
 def whole_request(form: Form, model: Model, prompt_ids: Sequence[int], template: Request) -> Request:
@@ -142,6 +140,9 @@ def fill_all(
     """Fill in a form for each context; yields them as they are finished."""
     if not form.leaves:
         raise PastaError("the schema: has no field; name at least one")
+    if options.fork and options.fork_items and any(leaf.items for leaf in form.leaves):
+        yield from _with_items(model, contexts, form, options, after)
+        return
     template = template_of(model, options)
     prompts = [prompt_ids(model, form, context, options) for context in contexts]
     if not options.fork:
@@ -186,6 +187,40 @@ def _in_levels(
             written[result.request] |= dict(zip(group, found, strict=True))
     for values, parts in zip(written, results, strict=True):
         yield _filled(form, [values[number] for number in range(len(names))], parts)
+
+
+def _with_items(
+    model: Model, contexts: Sequence[str], form: Form, options: FillOptions, after: Mapping[str, Sequence[str]]
+) -> Iterator[Filled]:
+    """Fill in a form whose lists of objects are first filled in with names."""
+    named, template = with_names(form), template_of(model, options)
+    found = {one.index: one for one in fill_all(model, contexts, named, options, after)}
+    lists = [(number, leaf) for number, leaf in enumerate(form.leaves) if leaf.items]
+    requests, owners = [], []
+    for index, one in sorted(found.items()):
+        ids, own = prompt_ids(model, named, contexts[index], options), {}
+        for number, leaf in lists:
+            names = one.fields[number]
+            own[number] = item_fields(leaf, leaf.items, names, model) if names.complete else []
+        if asks := [_ask(model, ids, field, read) for pairs in own.values() for field, read in pairs]:
+            requests.append(request_of(asks, template))
+            owners.append((one, own))
+        else:
+            yield one
+    if not requests:
+        return
+    most = max(len(request.guests) for request in requests)
+    for result in _results(model, requests, config_of(options, most, len(requests))):
+        one, own = owners[result.request]
+        values, fields = list(one.fields), [field for pairs in own.values() for field, _ in pairs]
+        items = iter(read(form, fields, result))
+        for number, pairs in own.items():
+            if values[number].complete:
+                values[number] = list_of(values[number], [next(items) for _ in pairs])
+        both = _filled(form, values, [result])
+        sums = ("tokens", "steps", "prompt_tokens", "prefill_ms", "decode_ms")
+        added = {name: getattr(one, name) + getattr(both, name) for name in sums}
+        yield dataclasses.replace(both, index=one.index, **added)
 
 
 def ask_all(model: Model, context: str, questions: Sequence[str], options: FillOptions) -> list[Reply]:

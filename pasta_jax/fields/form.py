@@ -64,10 +64,11 @@ def _compiled(keyed: _Keyed, tokenizer: Tokenizer, vocab: int, begun: str) -> To
 @functools.lru_cache(maxsize=8)
 def fields_of(form: Form, tokenizer: Tokenizer, vocab: int) -> tuple[Field, ...]:
     """The fields of a form, for logits of `vocab` ids."""
-    return tuple(_field(leaf, tokenizer, vocab) for leaf in form.leaves)
+    return tuple(field_of(leaf, tokenizer, vocab) for leaf in form.leaves)
 
 
-def _field(leaf: Leaf, tokenizer: Tokenizer, vocab: int) -> Field:
+def field_of(leaf: Leaf, tokenizer: Tokenizer, vocab: int) -> Field:
+    """A field for logits of `vocab` ids."""
     quoted = [byte for byte in range(256) if leaf.automaton.next[0, byte] >= 0] == [ord('"')]
     begun = QUOTED if quoted and leaf.path else ""
     value = _in_thread(leaf)

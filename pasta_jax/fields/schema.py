@@ -1,4 +1,4 @@
-"""Schemas of what is filled in: from Python types or JSON Schema to the fields that are decoded, each an automaton.
+"""Schemas of what is filled in: from JSON Schema to the fields that are decoded, each an automaton.
 
 An object's properties are fields of their own, also in objects within it; a list is one field. All properties are
 written, in the schema's order. What a finite automaton can't check, such as recursion, is refused by name.
@@ -7,12 +7,8 @@ written, in the schema's order. What a finite automaton can't check, such as rec
 import dataclasses
 import functools
 import json
-import re
-import typing
 from collections.abc import Mapping
 from typing import Any
-
-import msgspec
 
 from pasta_jax.automata import values
 from pasta_jax.automata.automaton import Automaton, either, listed, sequence, texts
@@ -25,6 +21,9 @@ MOST_FIELDS = 256
 DEEPEST = 16  # objects and lists within each other
 MOST_NESTED = 3  # levels of an object without a schema
 MOST_ITEMS = 64  # maxItems and minItems
+MOST_STATES = 1 << 15  # of the automata of all values; equal schemas of values count once
+MOST_PATTERNS = 32  # each is compiled in a process of its own
+NAME = 60  # characters of an item's name, at most
 
 # Keywords without an effect on what is valid, or on what is written: all properties are, and no others.
 _IGNORED = {
@@ -42,7 +41,15 @@ _KEYWORDS = {
 }
 # What formats look like, for a prompt: a model that copies "10 May 1815" can't go on after "10".
 SHAPES = {"date": "YYYY-MM-DD", "time": "HH:MM:SSZ", "date-time": "YYYY-MM-DDTHH:MM:SSZ", "uuid": "UUID"}
-_MARKS = {"type", "properties", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Items:
+    """How threads share a list of objects: one names the items, then each has its own."""
+
+    names: Automaton  # of a list of names
+    automaton: Automaton  # of an item
+    about: str  # for a prompt
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,6 +59,7 @@ class Leaf:
     path: tuple[str, ...]
     automaton: Automaton  # of its JSON text
     about: str  # its type and description, for a prompt
+    items: Items | None = None  # of a list of objects
 
     @property
     def name(self) -> str:
@@ -75,26 +83,6 @@ class Form:
         return sequence(*parts)
 
 
-def schema_of(fields: Any) -> Schema:
-    """JSON Schema of what `fill` accepts: a type, a pydantic model, a mapping of names to types, or a schema."""
-    if isinstance(fields, Mapping):
-        if _MARKS & fields.keys() and all(not isinstance(value, type) for value in fields.values()):
-            return fields
-        return {"type": "object", "properties": {name: schema_of(field) for name, field in fields.items()}}
-    if isinstance(fields, str):
-        return {"type": "string", "description": fields}
-    if isinstance(fields, re.Pattern):
-        return {"type": "string", "pattern": fields.pattern}
-    if hasattr(fields, "model_json_schema"):  # pydantic's, which this package doesn't import
-        return fields.model_json_schema()
-    if typing.is_typeddict(fields):  # msgspec doesn't keep their order
-        return schema_of(typing.get_type_hints(fields, include_extras=True))
-    try:
-        return msgspec.json.schema(fields)
-    except (TypeError, RecursionError) as error:
-        raise PastaError(f"fields: {fields!r}: no type with a JSON schema ({error}); use another one") from None
-
-
 def form_of(schema: Schema) -> Form:
     """The fields of a schema; a schema is refused within a second, whatever it holds."""
     try:
@@ -110,7 +98,8 @@ def form_of(schema: Schema) -> Form:
 
 @functools.lru_cache(maxsize=64)
 def _form(text: str) -> Form:
-    return _Reader(json.loads(text)).form()
+    root = json.loads(text)
+    return _Reader(root).form(root)
 
 
 @functools.cache
@@ -127,14 +116,15 @@ def anything() -> Form:
 class _Reader:
     """Reads one schema."""
 
-    def __init__(self, root: Any):
-        self._root = root
+    def __init__(self, root: Any, items: bool = True):
+        self._root, self._items_too = root, items
+        self._built: dict[str, Automaton] = {}  # by the schema of the value
         self._leaves: list[Leaf] = []
         self._around = [""]
 
-    def form(self) -> Form:
-        """All of it."""
-        self._read(self._root, (), 0, frozenset())
+    def form(self, schema: Any, depth: int = 0, refs: frozenset[str] = frozenset()) -> Form:
+        """All of it, or of a part."""
+        self._read(schema, (), depth, refs)
         return Form(tuple(self._leaves), tuple(self._around))
 
     def _read(self, schema: Any, path: tuple[str, ...], depth: int, refs: frozenset[str]) -> None:
@@ -151,8 +141,21 @@ class _Reader:
         if len(self._leaves) == MOST_FIELDS:
             raise PastaError(f"{place}: the schema has more than {MOST_FIELDS} fields; ask for fewer at a time")
         automaton = self._value(schema, place, depth, refs)  # checks what `_about` reads
-        self._leaves.append(Leaf(path, automaton, _about(schema)))
+        items = self._items(schema, path, depth, refs) if self._items_too else None
+        self._leaves.append(Leaf(path, automaton, _about(schema), items))
         self._around.append("")
+
+    def _items(self, schema: dict[str, Any], path: tuple[str, ...], depth: int, refs: frozenset[str]) -> Items | None:
+        """How a list of objects can be shared by threads; the list is known to be a valid schema."""
+        if schema.get("type") != "array" or {"enum", "const"} & schema.keys():
+            return None
+        item = _Reader(self._root, items=False).form(schema["items"], depth + 1, refs)
+        if len(item.leaves) < 2:
+            return None
+        names = listed(values.string(1, NAME), schema.get("minItems") or 0, schema.get("maxItems"))
+        about = ", ".join(f"{leaf.name} ({leaf.about})" for leaf in item.leaves)
+        kind = f"array, first a short name of each item, then its {about}"
+        return Items(names, item.whole, ", ".join(part for part in (kind, schema.get("description")) if part))
 
     def _resolved(self, schema: Any, place: str, refs: frozenset[str]) -> tuple[dict[str, Any], frozenset[str]]:
         """The schema that a reference names."""
@@ -180,13 +183,22 @@ class _Reader:
 
     def _value(self, schema: Any, place: str, depth: int, refs: frozenset[str]) -> Automaton:
         """The automaton of a value's JSON text."""
+        key = json.dumps(schema)
+        if key in self._built:
+            return self._built[key]
         schema, refs = self._resolved(schema, place, refs)
         _check_depth(depth, place)
         try:
-            return self._checked(schema, place, depth, refs)
+            built = self._checked(schema, place, depth, refs)
         except PastaError as error:
             message = str(error)
             raise PastaError(message if message.startswith(place) else f"{place}: {message}") from None
+        self._built[key] = built
+        if sum(one.states for one in self._built.values()) > MOST_STATES:
+            raise PastaError(f"{place}: the schema needs more than {MOST_STATES:,} states; ask for less at a time")
+        if sum('"pattern"' in one for one in self._built) > MOST_PATTERNS:
+            raise PastaError(f"{place}: the schema has more than {MOST_PATTERNS} patterns; ask for fewer at a time")
+        return built
 
     def _checked(self, schema: dict[str, Any], place: str, depth: int, refs: frozenset[str]) -> Automaton:
         if choices := _choices(schema):

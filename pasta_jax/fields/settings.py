@@ -17,5 +17,7 @@ class FillOptions(AnswerSettings):
     system: str = ""  # system message; empty: the model family's default
     instruction: str = "Extract these fields from the text above as JSON."  # between the context and the fields
     fork: bool = True  # False: one text of all fields, token after token, for comparison
+    # True: a thread first names the items of a list of objects, then each item has a thread that has read the names
+    fork_items: bool = False
     rows: Threads = 16  # fields decoded at a time; more don't pay on a CPU
     lanes: Lanes = 1  # contexts decoded at a time

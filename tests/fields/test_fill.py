@@ -15,8 +15,9 @@ from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.fields.fill import fields_request, levels_of, prompt_for, template_of
 from pasta_jax.fields.form import fields_of, nested, text_of, value_of, values_in
-from pasta_jax.fields.schema import form_of, schema_of
+from pasta_jax.fields.schema import form_of
 from pasta_jax.fields.settings import FillOptions
+from pasta_jax.fields.types import schema_of
 from tests.helpers.requires import requires_dev
 from tests.helpers.traces import tiny_model
 
@@ -156,6 +157,19 @@ def test_pydantic_models_are_schemas():
 def test_what_no_finite_automaton_checks_is_refused_by_name(schema, match):
     with pytest.raises(PastaError, match=match):
         form_of(schema)
+
+
+def test_many_large_fields_are_refused_and_equal_ones_are_built_once():
+    def schema_of_lists(most: list[int]) -> dict[str, Any]:
+        lists = [{"type": "array", "items": {"type": "integer"}, "maxItems": count} for count in most]
+        return {"type": "object", "properties": {f"p{number}": one for number, one in enumerate(lists)}}
+
+    assert len({id(leaf.automaton) for leaf in form_of(schema_of_lists([64] * 200)).leaves}) == 1
+    with pytest.raises(PastaError, match=r"schema\.p\d+: the schema needs more than 32,768 states"):
+        form_of(schema_of_lists(list(range(30, 64))))
+    patterns = {f"p{number}": {"type": "string", "pattern": f"^{number}$"} for number in range(33)}
+    with pytest.raises(PastaError, match="more than 32 patterns"):
+        form_of({"type": "object", "properties": patterns})
 
 
 def test_deep_schemas_are_refused():

@@ -1,0 +1,36 @@
+"""Lists of objects by several threads: one names the items, then each item has a thread that has read the names."""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Sequence
+
+from pasta_jax.fields.form import Field, Value, field_of
+from pasta_jax.fields.schema import Form, Items, Leaf
+from pasta_jax.weights.model import Model
+
+
+@functools.lru_cache(maxsize=64)
+def with_names(form: Form) -> Form:
+    """The form with names in place of the objects in lists."""
+
+    def named(leaf: Leaf) -> Leaf:
+        return leaf if leaf.items is None else Leaf(leaf.path, leaf.items.names, leaf.items.about)
+
+    return Form(tuple(map(named, form.leaves)), form.around)
+
+
+def item_fields(leaf: Leaf, items: Items, names: Value, model: Model) -> list[tuple[Field, dict[str, str]]]:
+    """The field of each item of a list, and what it reads: the names. It follows them, under its own."""
+    *outer, last = leaf.path or ("items",)
+    read = {last: names.text}
+    return [
+        (field_of(Leaf((*outer, name), items.automaton, items.about), model.tokenizer, model.config.vocab), read)
+        for name in json.loads(names.text)
+    ]
+
+
+def list_of(names: Value, items: Sequence[Value]) -> Value:
+    """The list that its items make."""
+    text = ", ".join(item.text for item in items)
+    return dataclasses.replace(names, text=f"[{text}]", complete=all(item.complete for item in items))
