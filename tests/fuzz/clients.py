@@ -12,9 +12,6 @@ import numpy as np
 from pasta_jax.decode.sampling import FORBIDDEN, draw
 from pasta_jax.decode.state import arrays
 from pasta_jax.errors import PastaError
-from pasta_jax.fields.form import fields_of
-from pasta_jax.fields.schema import form_of
-from pasta_jax.files.validated import parse_json
 from pasta_jax.serve.guard import Guard
 from pasta_jax.serve.protocol import conversation, read_body
 from pasta_jax.serve.responses import read_response_body
@@ -22,7 +19,6 @@ from pasta_jax.serve.settings import ServeSettings
 from pasta_jax.weights.rules import Defaults, filled
 from tests.fuzz.mutations import Mutator
 from tests.fuzz.run import Input
-from tests.helpers.byte_tokenizer import ByteTokenizer
 
 BODY = {
     "model": "m", "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}],
@@ -67,35 +63,6 @@ def bodies(folder: Path) -> list[Input]:
 
     path, other = folder / "body.json", folder / "response.json"
     return [Input(path, BODY, read, change), Input(other, RESPONSE, read_response)]
-
-
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "minLength": 1, "maxLength": 20, "description": "who"},
-        "code": {"type": "string", "pattern": "^[A-Z]{2,3}-(a|b)*$"},
-        "born": {"anyOf": [{"type": "string", "format": "date"}, {"type": "null"}]},
-        "kind": {"enum": ["a", "b", 1, None]},
-        "tags": {"type": "array", "items": {"$ref": "#/$defs/tag"}, "minItems": 1, "maxItems": 3},
-        "age": {"type": "integer", "minimum": 0, "exclusiveMaximum": 150},
-        "size": {"type": ["number", "null"]},
-        "place": {"type": "object", "properties": {"city": {"type": "string"}, "open": {"type": "boolean"}}},
-    },
-    "required": ["name"],
-    "$defs": {"tag": {"type": "string", "maxLength": 5}},
-}
-
-
-def schemas(folder: Path) -> list[Input]:
-    """JSON schemas: refused, or an automaton whose values a tokenizer of bytes can write."""
-
-    def read() -> None:
-        form = form_of(parse_json(path.read_bytes(), "schema.json", "correct it"))
-        for field in fields_of(form, tokenizer, 384):
-            assert field.automaton.walk(field.begun.encode()) >= 0, field.leaf.name
-
-    path, tokenizer = folder / "schema.json", ByteTokenizer()
-    return [Input(path, SCHEMA, read)]
 
 
 def headers(folder: Path) -> list[Input]:

@@ -1,6 +1,6 @@
 """All doors by name."""
 
-from tests.fuzz import clients, data_files, model_files, overrides, run_files, tokenizer_files
+from tests.fuzz import clients, data_files, model_files, overrides, run_files, schemas, tokenizer_files
 from tests.fuzz.run import Door
 
 DOORS: dict[str, Door] = {
@@ -15,6 +15,6 @@ DOORS: dict[str, Door] = {
         ),
         *(data_files.sources_of_pairs, data_files.records_of_annotation, data_files.datasets, data_files.traces),
         *(data_files.prompts_files, run_files.artifacts, run_files.checkpoints, run_files.workdirs),
-        *(clients.bodies, clients.headers, clients.schemas),
+        *(clients.bodies, clients.headers, schemas.schemas),
     )
 }
