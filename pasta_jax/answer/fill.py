@@ -1,8 +1,10 @@
 """launch.fill: the fields of a schema for every text of a file, as JSON lines, resumable."""
 
+import contextlib
 import dataclasses
 import json
 import operator
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,15 +14,16 @@ from pasta_jax.answer.prompts import Prompt, read_prompts_file
 from pasta_jax.answer.settings import FillSettings
 from pasta_jax.device import compilation_cache
 from pasta_jax.errors import PastaError
-from pasta_jax.fields.fill import Filled, fill_all, template_of
+from pasta_jax.fields.fill import Filled, Seen, fill_all, template_of
 from pasta_jax.fields.form import fields_of
 from pasta_jax.fields.schema import MOST_BYTES, Form, form_of
 from pasta_jax.files import fingerprints
 from pasta_jax.files.atomic import write_whole
 from pasta_jax.files.validated import AtLeastZero, Count, read_json
-from pasta_jax.progress import say, show
+from pasta_jax.progress import quiet, say, show
 from pasta_jax.runs import records
 from pasta_jax.runs.records import part_of
+from pasta_jax.view.live import LiveView, following
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import recorded
 from pasta_jax.weights.source import load
@@ -58,8 +61,9 @@ def run(settings: FillSettings, schema: Path, prompts_file: Path, output: Path |
 
     def compute(numbers: Sequence[int]) -> Iterator[FillRecord]:
         texts = [prompts[number].text for number in numbers]
-        for filled in fill_all(model, texts, form, settings.request, after):
-            yield _record(prompts, numbers[filled.index], filled, model)
+        with shown(model, len(prompts)) as seen:
+            for filled in fill_all(model, texts, form, settings.request, after, seen):
+                yield _record(prompts, numbers[filled.index], filled, model)
 
     part, fix = output and part_of(output), "choose another --output, or delete the file"
     header = depends_on(settings, model, form, prompts)
@@ -83,6 +87,16 @@ def run(settings: FillSettings, schema: Path, prompts_file: Path, output: Path |
     seconds = time.perf_counter() - began
     say(f"[{len(every)} texts, {tokens} tokens in {steps} steps, {cut} incomplete; {seconds:.1f} s with compilation]")
     return every
+
+
+@contextlib.contextmanager
+def shown(model: Model, texts: int) -> Iterator[Seen | None]:
+    """What shows the fields of a single text on a terminal, as threads that grow; else None."""
+    if texts > 1 or not sys.stdout.isatty():
+        yield None
+        return
+    with quiet(), LiveView(model.tokenizer.tags, following()) as view:
+        yield view.write
 
 
 def waits(after: Sequence[str]) -> dict[str, list[str]]:

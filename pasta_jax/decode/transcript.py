@@ -51,12 +51,17 @@ class Transcript:
         else:
             self._topic.append(text)
             if tags.is_close(token):
-                number = len(self.threads)
-                self.threads.append(ThreadText(number, "".join(self._topic), int(tags.tens(token)), len(writer.text)))
-                self._blocks[number] = []
-                self._parts += [(number, self._blocks[number]), (0, [])]
+                self.threads[self.open("".join(self._topic))].tens = int(tags.tens(token))
                 self._topic = None
         return self._certain()
+
+    def open(self, topic: str) -> int:
+        """The number of a new thread that main has not promised."""
+        number = len(self.threads)
+        self.threads.append(ThreadText(number, topic, 0, len(self.threads[0].text)))
+        self._blocks[number] = []
+        self._parts += [(number, self._blocks[number]), (0, [])]
+        return number
 
     def _certain(self) -> str:
         certain = []

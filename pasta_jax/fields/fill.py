@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pasta_jax.decode.generate import stream
@@ -16,6 +16,9 @@ from pasta_jax.fields.settings import ROWS, WIDTHS, FillOptions
 from pasta_jax.fields.threads import Ask, request_of
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import filled as rules_of
+
+ALONE_STEPS, SEEN_STEPS = 256, 4  # between two looks at the device
+Seen = Callable[[str, Event], None]  # takes the name of a field, and a token of its thread
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -135,19 +138,24 @@ def levels_of(form: Form, after: Mapping[str, Sequence[str]]) -> list[tuple[list
 
 
 def fill_all(
-    model: Model, contexts: Sequence[str], form: Form, options: FillOptions, after: Mapping[str, Sequence[str]]
+    model: Model,
+    contexts: Sequence[str],
+    form: Form,
+    options: FillOptions,
+    after: Mapping[str, Sequence[str]],
+    seen: Seen | None = None,
 ) -> Iterator[Filled]:
-    """Fill in a form for each context; yields them as they are finished."""
+    """Fill in a form for each context; yields them as they are finished. `seen` gets every token before."""
     if not form.leaves:
         raise PastaError("the schema: has no field; name at least one")
     if options.fork and options.fork_items and any(leaf.items for leaf in form.leaves):
-        yield from _with_items(model, contexts, form, options, after)
+        yield from _with_items(model, contexts, form, options, after, seen)
         return
     template = template_of(model, options)
     prompts = [prompt_ids(model, form, context, options) for context in contexts]
     if not options.fork:
         requests = [whole_request(form, model, ids, template) for ids in prompts]
-        for result in _results(model, requests, config_of(options, 1, len(contexts))):
+        for result in _results(model, requests, config_of(options, 1, len(contexts)), ["JSON"], seen):
             values = values_in(form, result.guests[0].text)
             if not result.guests[0].complete:
                 values[-1] = dataclasses.replace(values[-1], complete=False)
@@ -157,10 +165,11 @@ def fill_all(
     if len(levels) == 1:
         fields = fields_of(form, model.tokenizer, model.config.vocab)
         requests = [fields_request(form, model, ids, template, {}, levels[0][0]) for ids in prompts]
-        for result in _results(model, requests, config_of(options, len(fields), len(contexts))):
+        names = [field.leaf.name for field in fields]
+        for result in _results(model, requests, config_of(options, len(fields), len(contexts)), names, seen):
             yield _filled(form, read(form, fields, result), [result])
         return
-    yield from _in_levels(model, prompts, form, options, levels)
+    yield from _in_levels(model, prompts, form, options, levels, seen)
 
 
 def _in_levels(
@@ -169,6 +178,7 @@ def _in_levels(
     form: Form,
     options: FillOptions,
     levels: Sequence[tuple[list[int], list[str]]],
+    seen: Seen | None,
 ) -> Iterator[Filled]:
     """Fill in fields of which some wait for others."""
     fields, template = fields_of(form, model.tokenizer, model.config.vocab), template_of(model, options)
@@ -181,7 +191,8 @@ def _in_levels(
             known = {name: values[names.index(name)] for name in reads}
             texts = {name: value.text for name, value in known.items() if value.complete}
             requests.append(fields_request(form, model, ids, template, texts, group))
-        for result in _results(model, requests, config_of(options, len(group), len(prompts))):
+        config, own = config_of(options, len(group), len(prompts)), [names[number] for number in group]
+        for result in _results(model, requests, config, own, seen):
             results[result.request].append(result)
             found = read(form, [fields[number] for number in group], result)
             written[result.request] |= dict(zip(group, found, strict=True))
@@ -190,11 +201,16 @@ def _in_levels(
 
 
 def _with_items(
-    model: Model, contexts: Sequence[str], form: Form, options: FillOptions, after: Mapping[str, Sequence[str]]
+    model: Model,
+    contexts: Sequence[str],
+    form: Form,
+    options: FillOptions,
+    after: Mapping[str, Sequence[str]],
+    seen: Seen | None,
 ) -> Iterator[Filled]:
     """Fill in a form whose lists of objects are first filled in with names."""
     named, template = with_names(form), template_of(model, options)
-    found = {one.index: one for one in fill_all(model, contexts, named, options, after)}
+    found = {one.index: one for one in fill_all(model, contexts, named, options, after, seen)}
     lists = [(number, leaf) for number, leaf in enumerate(form.leaves) if leaf.items]
     requests, owners = [], []
     for index, one in sorted(found.items()):
@@ -210,7 +226,8 @@ def _with_items(
     if not requests:
         return
     most = max(len(request.guests) for request in requests)
-    for result in _results(model, requests, config_of(options, most, len(requests))):
+    labels = [f"item {number}" for number in range(1, most + 1)]
+    for result in _results(model, requests, config_of(options, most, len(requests)), labels, seen):
         one, own = owners[result.request]
         values, fields = list(one.fields), [field for pairs in own.values() for field, _ in pairs]
         items = iter(read(form, fields, result))
@@ -242,9 +259,15 @@ def prompt_ids(model: Model, form: Form, context: str, options: FillOptions) -> 
     return _chat(model, prompt_for(form, context, options.instruction), options)
 
 
-def _results(model: Model, requests: Sequence[Request], config: DecodeConfig) -> Iterator[Result]:
-    items: Iterator[Event | Result] = stream(model, requests, config, 256)
-    return (item for item in items if isinstance(item, Result))
+def _results(
+    model: Model, requests: Sequence[Request], config: DecodeConfig, names: Sequence[str] = (), seen: Seen | None = None
+) -> Iterator[Result]:
+    """The results of requests; `seen` gets the events of their threads, which have these names, as they come."""
+    for item in stream(model, requests, config, ALONE_STEPS if seen is None else SEEN_STEPS):
+        if isinstance(item, Result):
+            yield item
+        elif seen is not None:
+            seen(names[item.thread - 1], item)
 
 
 def _filled(form: Form, values: Sequence[Value], results: Sequence[Result]) -> Filled:

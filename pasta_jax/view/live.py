@@ -38,6 +38,7 @@ class LiveView:
         self._console = console
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._next_frame_time = 0.0
+        self._fields: dict[str, int] = {}  # their threads
         self._drawn: RenderableType = ""
         self._width = console.width  # of the terminal when that was drawn
 
@@ -50,6 +51,16 @@ class LiveView:
     def push(self, event: "Event") -> None:
         """Add an event; the screen is drawn again if the last time was long enough ago."""
         self._add(event)
+        if time.perf_counter() > self._next_frame_time:
+            self._draw()
+
+    def write(self, field: str, event: "Event") -> None:
+        """Add an event of a field's thread."""
+        if field not in self._fields:
+            self._fields[field] = self.transcript.open(field)
+        thread = self._fields[field]
+        self.transcript.push(thread, event.token, event.step, event.text)
+        self.transcript.threads[thread].ended = event.ended
         if time.perf_counter() > self._next_frame_time:
             self._draw()
 
@@ -174,8 +185,8 @@ def _panel(block: Block, lines: int, step: int) -> Panel:
     thread, style = block.thread, style_of(block.thread.number)
     waits = not thread.ended and thread.step < step - 1
     room = max(block.columns - 6, 4)
-    length = f"{thread.tokens} of {10 * thread.tens}" if thread.number else str(thread.tokens)
-    unit = " token" if thread.tokens == 1 and not thread.number else " tokens"
+    length = f"{thread.tokens} of {10 * thread.tens}" if thread.tens else str(thread.tokens)
+    unit = " token" if thread.tokens == 1 and not thread.tens else " tokens"
     mark = " ✓" if thread.ended else ", waits" if waits else ""
     return Panel(
         Text("\n").join(block.lines[-lines:]),

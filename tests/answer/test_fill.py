@@ -37,6 +37,20 @@ def run(monkeypatch, capsys, tmp_path):
     return call
 
 
+def test_the_fields_of_one_text_are_seen_as_they_grow(run, monkeypatch):
+    seen = []
+    monkeypatch.setattr(pipeline.LiveView, "write", lambda view, field, event: seen.append((field, event.text)))
+    run()
+    assert seen == []  # two texts, and no terminal
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    Path("one.jsonl").write_text('{"prompt": "one"}\n')
+    run(prompts_file="one.jsonl", output="one.out")
+    [record] = map(json.loads, Path("one.out").read_text().splitlines())
+    kind = "".join(text for field, text in seen if field == "kind")
+    assert {field for field, _ in seen} == {"kind", "n"}
+    assert record["value"]["kind"] in kind
+
+
 def test_a_stopped_run_goes_on_and_equals_one_that_was_not(run, monkeypatch):
     _, err = run(output="all.jsonl")
     records = [json.loads(line) for line in Path("all.jsonl").read_text().splitlines()]

@@ -195,3 +195,17 @@ def test_a_replay_waits_as_long_as_one_reads():
 def test_figures_are_never_cut():
     shown = plain(rendered(figures({"threads": "main", "page": "a/long/path/to/some/answer.html"}), 20, 30))
     assert "".join(shown.split()) == "threadsmainpagea/long/path/to/some/answer.html"
+
+
+def test_fields_grow_side_by_side_in_panels_with_their_names():
+    console = Console(file=io.StringIO(), width=80, height=20, force_terminal=True)
+    with LiveView(traced(script_of(Program((Text("x"),))))[0].tags, console) as view:
+        for step, (field, text, ended) in enumerate([("name", "Ada", False), ("city", '"Oslo"', True)], start=1):
+            view.write(field, Event(0, 7, 5, step, text, ended))
+        view.write("name", Event(0, 7, 5, 3, " L", False))
+        shown = plain(rendered(frame(view.transcript, console), 80, 20))
+    assert "1 name" in shown
+    assert "Ada L" in shown
+    assert "2 tokens" in shown
+    assert re.search(r"1 token ✓", shown)
+    assert "2 of 3 threads open" in shown
