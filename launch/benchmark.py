@@ -18,8 +18,8 @@ NAMES = (
 PEERS = flags.DEFINE_bool(
     "peers",
     False,
-    "decode, prefill, rounding, train, serve, load and fill: also measure transformers and llama.cpp on the same weights, as "
-    "`decode --peers`; needs setup.sh --dev",
+    "decode, prefill, rounding, train, serve, load and fill: also measure transformers and llama.cpp on the same "
+    "weights, as `decode --peers`; needs setup.sh --dev",
 )
 PROGRAMS = flags.DEFINE_string(
     "programs", None, "interpreter: other programs, JSON lines with a field `program`, as --programs=mine.jsonl"

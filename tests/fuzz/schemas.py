@@ -9,7 +9,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.fields.form import fields_of
 from pasta_jax.fields.schema import form_of
 from pasta_jax.files.validated import parse_json
-from tests.fuzz.mutations import Mutator
+from tests.fuzz.mutations import Mutator, dumped
 from tests.fuzz.run import Input
 from tests.helpers.byte_tokenizer import ByteTokenizer
 
@@ -66,7 +66,7 @@ LEAVES = (
 )
 
 
-def hostile(by: Mutator, schema: Any) -> Any:
+def hostile(by: Mutator, schema: Any) -> bytes:
     """Deep, wide, huge, catastrophic or without end."""
     schema = copy.deepcopy(schema)
     count, leaf = by.choice((2, 5, 17, 64, 257, 1500)), copy.deepcopy(by.choice(LEAVES))
@@ -96,7 +96,7 @@ def hostile(by: Mutator, schema: Any) -> Any:
         schema["$defs"][f"laugh{level}"] = {"type": "object", "properties": {"a": below, "b": below}}
     schema["$defs"][f"laugh{levels}"] = by.choice(({"type": "null"}, {"$ref": "#/$defs/laugh0"}, leaf))
     schema["properties"][by.choice(("name", "tags", "\udfff", ""))] = leaf
-    return schema
+    return dumped(schema)
 
 
 def cpu_s() -> float:
