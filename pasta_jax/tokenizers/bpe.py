@@ -17,7 +17,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.files.gguf import GGUF
 from pasta_jax.files.validated import MIB, Count, parse_json, read_bytes, typed
 from pasta_jax.tokenizers import fallback
-from pasta_jax.tokenizers.vocabulary import MARKER, MOST_PIECES, NONE, Strips, Vocabulary, check_merges
+from pasta_jax.tokenizers.vocabulary import MARKER, MOST_PIECES, NONE, Strips, Vocabulary, check_merges, ids_of
 
 FIX = "use a GGUF or .model file"
 Id = Annotated[int, Meta(ge=0, lt=MOST_PIECES)]
@@ -296,7 +296,7 @@ def _vocabulary(
             data[id] = text.encode()
 
     def encode(text: str) -> list[int]:
-        return encoder.encode(text, add_special_tokens=False).ids
+        return ids_of(encoder, text)
 
     def content() -> bytes:
         spec = json.loads(encoder.to_str())

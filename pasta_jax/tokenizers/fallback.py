@@ -20,6 +20,7 @@ from pasta_jax.tokenizers.vocabulary import (
     around_blanks,
     as_it_is,
     check_merges,
+    ids_of,
 )
 
 _FIX = "use a GGUF or .model file"
@@ -101,7 +102,7 @@ def vocabulary(
         data[pieces[piece]] = bytes([byte])
 
     def encode(text: str) -> list[int]:
-        return encoder.encode(text, add_special_tokens=False).ids
+        return ids_of(encoder, text)
 
     def content() -> bytes:
         steps = [decoders.Replace(BLANK, " "), decoders.ByteFallback(), decoders.Fuse()]

@@ -6,8 +6,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+from tokenizers import Tokenizer
+
 from pasta_jax.errors import PastaError
 
+LONG = 4096  # characters, which are encoded in some milliseconds
 MOST_PIECES = 2**20  # of any vocabulary; the largest in use have a quarter of that
 # Pieces reserved for later use; the tags are placed on them.
 UNUSED = re.compile(r"<unused\d+>|<\|reserved_special_token_\d+\|>")
@@ -26,6 +29,13 @@ Opened = Callable[[str, bool], str]  # a text as one is read that begins a promp
 def as_it_is(text: str, is_first: bool) -> str:
     """No blank before texts."""
     return text
+
+
+def ids_of(encoder: Tokenizer, text: str) -> list[int]:
+    """The ids of a text. Only for a batch does the library let other threads run, and a long text takes a while."""
+    if len(text) < LONG:
+        return encoder.encode(text, add_special_tokens=False).ids
+    return encoder.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
 
 def around_blanks(encode: Callable[[str], list[int]], sign: list[int]) -> Callable[[str], list[int]]:
