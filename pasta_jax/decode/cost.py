@@ -42,7 +42,8 @@ def prices_of(model: Model, state: DecodeState, spec: LoopSpec) -> tuple[DecodeS
         began = time.perf_counter()
         for round in range(ROUNDS[1]):
             for size, steps in least:
-                held[0], ms = _timed(model, held[0], spec, size, steps)
+                rows = size if spec.packed else size * state.lanes
+                held[0], ms = _timed(model, held[0], spec, rows, steps)
                 least[size, steps] = min(least[size, steps], ms)
             if round + 1 >= ROUNDS[0] and time.perf_counter() - began > SECONDS:
                 break
@@ -91,7 +92,8 @@ def _running(state: DecodeState, spec: LoopSpec, rows: int) -> DecodeState:
         **dict.fromkeys(("chunk", "epoch", "token", "step"), 0),
     )
     request = _with(state.request, limit=state.pool.slots)
-    return dataclasses.replace(state, threads=threads, pool=pool, request=request)
+    drafts = state.drafts and _with(state.drafts, allowed=False, count=0)
+    return dataclasses.replace(state, threads=threads, pool=pool, request=request, drafts=drafts)
 
 
 def _with(fields, **changes: np.ndarray | float):

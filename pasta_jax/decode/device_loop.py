@@ -30,7 +30,7 @@ class DeviceLoop:
     It belongs to one thread, which submits, cancels and calls `round`; engine.py is such a thread for many clients. A
     round is as long as the most impatient of its requests allows. While one of them is read as it grows (SHORT), only
     BETWEEN tokens of new prompts are computed between two rounds, so that a long prompt does not interrupt the others.
-    `prices` are DecodeState's where forks are admitted; None: measured.
+    `prices` are DecodeState's where forks are admitted or drafts are fed; None: measured.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class DeviceLoop:
         self._prefill: Prefill | None = None  # of the prompt that is being written
         self._prefilled = 0  # chunks of it
         self._snapshot: Snapshot | None = None
-        self._state = new_state(model, lanes, slots, topics=spec.topics is not None, draft_rows=spec.draft_rows)
+        self._state = new_state(model, lanes, slots, topics=spec.topics is not None, drafts=spec.drafts)
         if spec.guests is not None:
             words = pieces(model.tokenizer, model.config.vocab)
             guests = no_guests(lanes, max_threads(slots), spec.guests, words)
@@ -60,10 +60,10 @@ class DeviceLoop:
         if spec.extras:
             self._state = dataclasses.replace(self._state, extras=no_extras(lanes, slots))
         self._automata = [""] * lanes  # the key of each lane's
-        if spec.priced:
+        if spec.priced or spec.drafts:
             self._state = dataclasses.replace(self._state, prices=jnp.ones(len(spec.sizes), jnp.float32))
         self._run(0)  # compiles, so that no request's clock runs meanwhile
-        if spec.priced:
+        if self._state.prices is not None:
             if prices is None:
                 self._state, prices = prices_of(model, self._state, spec)
             self._state = dataclasses.replace(self._state, prices=jnp.array(prices, jnp.float32))

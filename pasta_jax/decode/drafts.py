@@ -6,7 +6,9 @@ up. The rows of drafts come last in a step, so the keys and values of those that
 use, and the next step writes over them. Draws depend on the thread and the token's number in it: drafts change none.
 
 One thread of a lane gets drafts: main if it feeds, since it promises what others can write, else the chunk that began
-last. No draft closes a promise, a chunk or an answer, or waits: what these do takes a step of its own.
+last. It gets as many as save more time than their rows cost, by measured prices of steps and by how many drafts of
+their kind the lane has kept so far: none where other lanes fill the rows, since one lane's step then saves little.
+No draft closes a promise, a chunk or an answer, or waits: what these do takes a step of its own.
 """
 
 import dataclasses
@@ -18,14 +20,25 @@ from pasta_jax.decode.rows import Rows, feeding
 from pasta_jax.decode.state import LIVE, DecodeState, Drafts, LoopSpec
 from pasta_jax.decode.topics import read_topic
 from pasta_jax.lang.structure import resume_position
+from pasta_jax.models.pool import put
 
 CONTEXT = 4  # most tokens that a lookup compares; the longest match is the likeliest to go on alike
+# Shares of drafts that are right before the lane has any (dev/log, 2026-11-25): after a match of 1 to CONTEXT tokens, and
+# after a promise; each counts as so many drafts.
+SHARES = (0.2, 0.45, 0.6, 0.6, 0.85)
+WEIGHT = 8.0
+
+
+def begin(drafts: Drafts, lane: jax.Array, allowed: jax.Array) -> Drafts:
+    """The drafts when a lane gets a new request."""
+    right = WEIGHT * jnp.array(SHARES, jnp.float32)
+    return put(drafts, (lane,), count=0, fed=0, kept=0, allowed=allowed, tried=WEIGHT, right=right)
 
 
 def propose(state: DecodeState, spec: LoopSpec) -> Drafts:
     """The drafts of the next step."""
     pool, threads, tags = state.pool, state.threads, spec.tags
-    most, lane = spec.draft_rows - 1, jnp.arange(state.lanes)
+    most, lane = state.drafts.token.shape[1], jnp.arange(state.lanes)
     feeds_BxM, _ = feeding(state, spec)
     runs_BxM = feeds_BxM & (threads.status == LIVE)
     latest_B = jnp.max(jnp.where(runs_BxM, jnp.arange(runs_BxM.shape[1])[None], 0), axis=1)
@@ -65,7 +78,7 @@ def propose(state: DecodeState, spec: LoopSpec) -> Drafts:
     at_BxK = best_B[:, None] + 1 + jnp.arange(most)[None]
     safe_BxK = jnp.minimum(at_BxK, pool.slots - 1)
     draft_BxK = token_BxS[lane[:, None], safe_BxK]
-    is_promise_BxK = draft_BxK == tags.promise
+    is_promise_BxK = (draft_BxK == tags.promise) & (thread_B == 0)[:, None]
     ends_BxK = (tags.is_tag(draft_BxK) & ~is_promise_BxK) | jnp.isin(draft_BxK, jnp.array(spec.stop_ids, jnp.int32))
     ends_BxK |= (at_BxK >= pool.slots) | (of_BxS[lane[:, None], safe_BxK] != of_BxS[lane, best_B][:, None])
     ends_BxK |= jnp.cumsum(is_promise_BxK, axis=1) - is_promise_BxK > 0
@@ -74,17 +87,38 @@ def propose(state: DecodeState, spec: LoopSpec) -> Drafts:
         draft_BxK = jnp.where(closes_B[:, None] & (draft_BxK == digit), following, draft_BxK)
 
     rows_B = jnp.sum(feeds_BxM, axis=1)
-    step = jnp.sum(rows_B) if spec.packed else rows_B
-    # A second row costs next to nothing, so that it may guess by one token.
-    trusted_B = jnp.where(closes_B, most, jnp.where(length_B > 1, length_B, (length_B == 1) & (step == 1)))
-    may_B = runs_BxM[lane, thread_B] & ~in_topic_B
+    may_B = state.drafts.allowed & runs_BxM[lane, thread_B] & ~in_topic_B & (length_B > 0)
     if state.guests is not None:
         may_B &= state.guests.count == 0
-    count_B = jnp.where(may_B, jnp.minimum(whole_B, trusted_B), 0)
-    count_B = jnp.clip(state.request.limit - pool.fill - rows_B, 0, count_B)
-    before_B = jnp.cumsum(count_B) - count_B if spec.packed else 0
-    count_B = jnp.clip(jnp.minimum(spec.draft_rows - step - before_B, spec.rows - rows_B), 0, count_B)
-    return dataclasses.replace(state.drafts, thread=thread_B, token=draft_BxK, count=count_B)
+    room_B = jnp.minimum(state.request.limit - pool.fill, spec.rows) - rows_B
+    count_B = jnp.where(may_B, jnp.clip(whole_B, 0, jnp.maximum(room_B, 0)), 0)
+    kind_B = jnp.where(closes_B, CONTEXT, jnp.maximum(length_B, 1) - 1)
+    drafts = dataclasses.replace(state.drafts, thread=thread_B, token=draft_BxK, kind=kind_B)
+    return dataclasses.replace(drafts, count=paying(drafts, count_B, rows_B, state.prices, spec))
+
+
+def paying(drafts: Drafts, most_B: jax.Array, rows_B: jax.Array, prices: jax.Array, spec: LoopSpec) -> jax.Array:
+    """How many of each lane's drafts, at most so many, save more time than they cost, int32 [B].
+
+    A draft that is kept saves its lane a step, and with it a share of the step's price. `rows` are those of the lanes
+    without drafts.
+    """
+    size_C, number_1xK = jnp.asarray(spec.sizes), jnp.arange(drafts.token.shape[1] + 1)[None]
+    lane, step = jnp.arange(rows_B.shape[0]), jnp.sum(rows_B) if spec.packed else jnp.max(rows_B)
+    with_BxK = step + number_1xK if spec.packed else jnp.maximum(step, rows_B[:, None] + number_1xK)
+
+    def price(rows: jax.Array) -> jax.Array:
+        return prices[jnp.minimum(jnp.searchsorted(size_C, rows), len(spec.sizes) - 1)]
+
+    share_B = (drafts.right / drafts.tried)[lane, drafts.kind]
+    kept_BxK = jnp.cumsum(jnp.where(number_1xK > 0, share_B[:, None] ** number_1xK, 0.0), axis=1)
+    saved_BxK = kept_BxK * price(step) / jnp.maximum(jnp.sum(rows_B > 0), 1)
+    gain_BxK = saved_BxK - (price(with_BxK) - price(step))
+    fits_BxK = (number_1xK <= most_B[:, None]) & (with_BxK <= spec.sizes[-1])
+    count_B = jnp.argmax(jnp.where(fits_BxK, gain_BxK, -jnp.inf), axis=1).astype(jnp.int32)
+    if spec.packed:
+        count_B = jnp.clip(spec.sizes[-1] - step - (jnp.cumsum(count_B) - count_B), 0, count_B)
+    return count_B
 
 
 def with_drafts(state: DecodeState, rows: Rows, spec: LoopSpec) -> Rows:
@@ -155,7 +189,7 @@ def keep(
         active=rows.active & ~passed_BxR,
         thread=jnp.where(passed_BxR, before.threads.status.shape[1], rows.thread),
     )
-    all_kept_B = kept_B == fed_B
+    all_kept_B, lane = kept_B == fed_B, jnp.arange(before.lanes)
     fields = {"topic": before.topic, "topics": before.topics}
     both = {"topic": drafted.topic, "topics": drafted.topics}
 
@@ -165,7 +199,14 @@ def keep(
     state = dataclasses.replace(
         before,
         pool=dataclasses.replace(before.pool, fill=before.pool.fill - fed_B + kept_B),
-        drafts=dataclasses.replace(drafts, fed=drafts.fed + fed_B, kept=drafts.kept + kept_B),
+        drafts=dataclasses.replace(
+            drafts,
+            fed=drafts.fed + fed_B,
+            kept=drafts.kept + kept_B,
+            # Of those after the first wrong one, nothing is known.
+            tried=drafts.tried.at[lane, drafts.kind].add((kept_B + ~all_kept_B).astype(jnp.float32)),
+            right=drafts.right.at[lane, drafts.kind].add(kept_B.astype(jnp.float32)),
+        ),
         **jax.tree.map(chosen, both, fields),
     )
     return state, rows

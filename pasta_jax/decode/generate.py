@@ -25,7 +25,7 @@ from pasta_jax.weights.model import Model
 
 PREFIXES = (128, 192, 256, 384, *(512 << n for n in range(16)))  # runs of slots that attention may read
 STOP_STEPS = 16  # most steps that an answer with stop texts is decoded beyond one
-DRAFT_ROWS = 4  # rows of a step that are nearly free: with more, lookups gain no time
+DRAFTS = 7  # of a lane in a step, at most
 MOST_SLOTS = 1 << 16  # of a request with guests, whose slots the model's context doesn't limit
 POOL = 256  # fewest slots of a pool; each next size is twice as large
 PREFILL_CHUNK = {"cpu": 64}  # tokens of a prompt computed at once, by platform
@@ -137,11 +137,12 @@ def loop_spec(
     if guests is not None and mesh_of(model.params) is not None:
         raise PastaError(f"{model.name}: fields are decoded on one device only; load the model without a mesh")
     require_rows(config, sequential)
-    draft_rows = DRAFT_ROWS if config.draft == "lookup" else 0
-    rows = max(1 if sequential else config.rows, draft_rows)
+    drafts = DRAFTS if config.draft == "lookup" else 0
+    rows = max(1 if sequential else config.rows, 1 + drafts)
+    widths = {1, rows, *({2, 4} if drafts else ()), *config.widths}
     tokenizer, most = model.tokenizer, config.lanes * rows
     priced = config.forks == "admitted" and not sequential
-    if priced and draft_rows:
+    if priced and drafts:
         raise PastaError("config.decoding.draft=lookup: not with admitted forks; set config.decoding.forks=eager")
     if priced and config.lanes > 1:
         if not config.packed:
@@ -155,7 +156,7 @@ def loop_spec(
         stop_ids=tuple(tokenizer.stop_ids),
         vocab=max(tokenizer.vocab_size, tokenizer.tags.end),
         rows=rows,
-        widths=tuple(sorted({1, rows, *(width for width in config.widths if width < rows)})),
+        widths=tuple(sorted(width for width in widths if width <= rows)),
         prefixes=tuple(length for length in PREFIXES if length < slots),
         positions=positions_for(model),
         prefill_chunk=config.prefill_chunk or PREFILL_CHUNK.get(_platform(model.params), ACCELERATOR_CHUNK),
@@ -165,8 +166,8 @@ def loop_spec(
         guests=guests,
         extras=extras,
         priced=priced,
-        draft_rows=draft_rows,
-        digits=digits_of(tokenizer) if draft_rows else (),
+        drafts=drafts,
+        digits=digits_of(tokenizer) if drafts else (),
     )
 
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pasta_jax.decode.drafts import begin
 from pasta_jax.decode.extras import keep_scores, with_request
 from pasta_jax.decode.grammar import tags_of
 from pasta_jax.decode.next_token import next_of_one
@@ -111,6 +112,8 @@ class Prefill:
             rules=arrays(self.request.rules),
         )
         state = admit(state, lane, fields)
+        if state.drafts is not None:
+            state = dataclasses.replace(state, drafts=begin(state.drafts, lane, np.bool_(self.request.drafts)))
         if state.extras is not None:
             state = dataclasses.replace(
                 state, extras=with_request(state.extras, lane, self.request.bias, self.request.scored)
@@ -134,8 +137,6 @@ def start(
 @functools.partial(jax.jit, donate_argnames="state")
 def admit(state: DecodeState, lane: jax.Array, request: RequestFields) -> DecodeState:
     """Empty the lane and store the request's parameters, which are scalars here."""
-    if state.drafts is not None:
-        state = dataclasses.replace(state, drafts=put(state.drafts, (lane,), count=0, fed=0, kept=0))
     return dataclasses.replace(
         put(state, (lane,), live=False, finish=RUNNING, step=0, spawned=0, topic=-1, highest=-1),
         pool=put(state.pool, (lane,), fill=0),

@@ -80,7 +80,9 @@ def prepare(
     requests = [request_for(prompt, ids) for prompt, ids in zip(prompts, programs, strict=True)]
     slots = slots_for(model, requests, config)
     spec = loop_spec(model, config, slots, sequential=config.rows == 1)
-    state = new_state(model, len(requests), slots, keep_hidden, draft_rows=spec.draft_rows)
+    state = new_state(model, len(requests), slots, keep_hidden, drafts=spec.drafts)
+    if spec.drafts:  # a replay measures no prices; where rows are free, all drafts that a step holds are fed
+        state = dataclasses.replace(state, prices=jnp.ones(len(spec.sizes), jnp.float32))
     script = script_for(programs, spec.tags, spec.stop_ids[0], slots)
     for lane, request in enumerate(requests):
         state = start(model, state, lane, request, spec, first=int(script.tokens[lane, 0]))

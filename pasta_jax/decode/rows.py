@@ -75,7 +75,7 @@ def feeding(state: DecodeState, spec: LoopSpec) -> tuple[jax.Array, jax.Array]:
         room_B = room_B + (state.guests.count > 0)  # main's row: it writes nothing beside guests
     chunks_BxM = chunks_BxM & (jnp.cumsum(chunks_BxM, axis=1) <= room_B[:, None])
     feeds_BxM = chunks_BxM.at[:, 0].set(main)
-    if state.prices is not None:
+    if spec.priced:
         feeds_BxM = admitted(state, feeds_BxM, opens, spec)
     fits = state.pool.fill + jnp.sum(feeds_BxM, axis=1) <= state.request.limit
     return feeds_BxM & fits[:, None], opens & fits

@@ -42,6 +42,7 @@ UNUSED, LIVE, ENDED, DONE = range(4)
 OPEN, OWN, BUDGET = range(3)
 # finish of a lane
 RUNNING, STOP, LENGTH = range(3)
+DRAFT_KINDS = 5  # drafts.py::SHARES
 FINISH_NAMES = {STOP: "stop", LENGTH: "length"}
 
 
@@ -83,7 +84,7 @@ class LoopSpec:
     guests: Room | None = None  # None: no request has guests (guests.py)
     extras: bool = False  # requests may have biases and log-probabilities (extras.py)
     priced: bool = False  # chunks begin when a step has room for them (admission.py)
-    draft_rows: int = 0  # most rows of a step with drafts (drafts.py); 0: no drafts
+    drafts: int = 0  # most drafts of a lane in a step (drafts.py)
     digits: tuple[int, ...] = ()  # ids of "0" to "9", for drafts
 
     @property
@@ -138,9 +139,13 @@ class Drafts:
 
     thread: jax.Array  # int32 [B]: the thread that may go on like this
     token: jax.Array  # int32 [B, K]
+    kind: jax.Array  # int32 [B]: of these guesses, as `tried` counts them
     count: jax.Array  # int32 [B]: tokens of it that are fed
+    allowed: jax.Array  # bool [B]: the request may have drafts
     fed: jax.Array  # int32 [B]: drafts fed so far
     kept: jax.Array  # int32 [B]: those of them that the thread sampled
+    tried: jax.Array  # float32 [B, kinds]: drafts by kind that were right, or the first wrong one of their step
+    right: jax.Array  # float32 [B, kinds]
 
 
 @jax.tree_util.register_dataclass
@@ -162,7 +167,7 @@ class DecodeState:
     hidden: jax.Array | None  # [B, S, E]: final hidden state of each slot's token, if it is stored; see replay.py
     guests: Guests | None = None  # None: no lane has any
     extras: Extras | None = None  # None: no request asks for any
-    prices: jax.Array | None = None  # float32, of LoopSpec.sizes: milliseconds of a step (admission.py); None: eager
+    prices: jax.Array | None = None  # float32, of LoopSpec.sizes: milliseconds of a step; None: nothing asks for them
     drafts: Drafts | None = None  # None: none are fed
 
     @property
@@ -177,11 +182,11 @@ def max_threads(slots: int) -> int:
 
 
 def new_state(
-    model: Model, lanes: int, slots: int, keep_hidden: bool = False, topics: bool = False, draft_rows: int = 0
+    model: Model, lanes: int, slots: int, keep_hidden: bool = False, topics: bool = False, drafts: int = 0
 ) -> DecodeState:
     """A state for a model, on its devices, without a live lane."""
     sizes = model.config, lanes, slots, model.dtype, is_stacked(model.params)
-    return create_on_mesh_of(model.params, empty_state, *sizes, keep_hidden, topics, draft_rows)
+    return create_on_mesh_of(model.params, empty_state, *sizes, keep_hidden, topics, drafts)
 
 
 def empty_state(
@@ -192,7 +197,7 @@ def empty_state(
     stacked: bool,
     keep_hidden: bool = False,
     topics: bool = False,
-    draft_rows: int = 0,
+    drafts: int = 0,
 ) -> DecodeState:
     """A state without a live lane."""
 
@@ -228,12 +233,12 @@ def empty_state(
         prompted=full((lanes, config.embed), 0, dtype),
         hidden=full((lanes, slots, config.embed), 0, dtype) if keep_hidden else None,
         drafts=Drafts(
-            thread=full(lanes, 0),
-            token=full((lanes, draft_rows - 1), 0),
-            count=full(lanes, 0),
-            fed=full(lanes, 0),
-            kept=full(lanes, 0),
+            **{name: full(lanes, 0) for name in ("thread", "kind", "count", "fed", "kept")},
+            token=full((lanes, drafts), 0),
+            allowed=full(lanes, False, jnp.bool),
+            tried=full((lanes, DRAFT_KINDS), 1, jnp.float32),
+            right=full((lanes, DRAFT_KINDS), 0, jnp.float32),
         )
-        if draft_rows
+        if drafts
         else None,
     )

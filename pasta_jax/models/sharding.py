@@ -62,7 +62,7 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"request/(rules/)?\w+", (DATA,)),
     (r"topics/earlier_\w+", (DATA, None)),
     (r"topics/\w+", (DATA,)),
-    (r"drafts/token", (DATA, None)),
+    (r"drafts/(token|tried|right)", (DATA, None)),
     (r"drafts/\w+", (DATA,)),
     (r"prompted", (DATA, None)),
     (r"hidden", (DATA, None, None)),

@@ -96,6 +96,7 @@ Extension = msgspec.defstruct(
         ("threads", bool, False),  # the threads' own text, each with its topic, promised length and step
         ("fork_fields", bool, True),  # the fields of a structured answer are threads; False: one text
         ("sequential", bool | None, None),  # without tags, for comparison; None: as the model was trained
+        ("draft", bool, True),  # False: without drafts, on a server that has them
         *optional(*OURS),
     ],
     forbid_unknown_fields=True,

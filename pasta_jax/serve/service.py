@@ -64,6 +64,7 @@ class Service:
             name="the prompt",
             bias=body.biases(self.model.tokenizer),
             scored=body.alternatives is not None,
+            drafts=body.extension.draft,
         )
         if structure is not None:
             with _refused("invalid_schema", "tools" if body.tools else "response_format"):

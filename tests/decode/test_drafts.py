@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pasta_jax.decode.drafts import propose
+from pasta_jax.decode import device_loop
+from pasta_jax.decode.drafts import begin, paying, propose
 from pasta_jax.decode.generate import generate, loop_spec
 from pasta_jax.decode.interpreter import run
 from pasta_jax.decode.replay import prepare
@@ -23,6 +24,13 @@ from tests.helpers.replays import logits_of, replayed
 
 TAGS = TOKENIZER.tags
 DRAFTING = DecodeConfig(lanes=8, rows=4, slots=80, draft="lookup")
+
+
+@pytest.fixture(autouse=True)
+def free_rows(monkeypatch):
+    """Steps of any width cost the same, so that all drafts are fed for which there is room."""
+    free = lambda model, state, spec: (state, np.ones(len(spec.sizes)))  # noqa: E731
+    monkeypatch.setattr(device_loop, "prices_of", free)
 
 
 def answer_of(result: Result) -> tuple:
@@ -96,10 +104,12 @@ def proposing():
     return spec, jax.jit(functools.partial(propose, spec=spec))
 
 
-def drafts_after(main: list[int], chunk: list[int] | None = None, guests: int = 0) -> list[int]:
-    """What is drafted if main, or if there is a chunk, that feeds its last id next."""
+def drafts_after(main: list[int], chunk: list[int] | None = None, allowed: bool = True, price: float = 0) -> list[int]:
+    """What is drafted if main, or if there is a chunk, that feeds its last id next. `price`: of the second row."""
     spec, proposes = proposing()
-    state = empty_state(talkative().config, 1, 80, jnp.float32, False, draft_rows=spec.draft_rows)
+    state = empty_state(talkative().config, 1, 80, jnp.float32, False, drafts=spec.drafts)
+    prices = jnp.array([1 + price * (size - 1) for size in spec.sizes], jnp.float32)
+    state = dataclasses.replace(state, drafts=begin(state.drafts, 0, allowed), prices=prices)
     fed = [(0, id) for id in main[: -1 if chunk is None else None]] + [(1, id) for id in (chunk or [])[:-1]]
     thread_N, token_N = np.array(fed, np.int32).T
     at = 0, np.arange(len(fed))
@@ -114,18 +124,97 @@ def drafts_after(main: list[int], chunk: list[int] | None = None, guests: int = 
 
 def test_what_followed_the_longest_run_of_the_same_ids_is_drafted():
     abcd, close = [97, 98, 99, 100], TAGS.close
-    assert drafts_after([*abcd, 7, 97, 98]) == [99, 100]  # two ids are alike, so two are trusted
-    assert drafts_after([*abcd, 7, 97, 98, 99]) == [100, 7, 97]
-    assert drafts_after([*abcd, 7, 98]) == [99]  # one alone, since the step has no other row
+    assert drafts_after([*abcd, 7, 97, 98]) == [99, 100, 7, 97]
+    assert drafts_after([*abcd, 7, 98]) == [99, 100, 7]
     assert drafts_after([97, 98, 5, 97, 98, 6, 97, 98]) == [6, 97]  # the latest
-    assert drafts_after([97, 98, 5, 99, 98, 6, 97, 98]) == [5, 99]  # the longest
+    assert drafts_after([97, 98, 5, 99, 98, 6, 97, 98]) == [5, 99, 98, 6, 97]  # the longest
+    assert drafts_after([*range(1, 20), 1]) == [2, 3, 4, 5, 6, 7, 8]  # at most as many as a step has rows
     assert drafts_after([97, 98, 3, 4, 5]) == []
     # A list's next number, and the promise after it; a promise's length and its topic are main's own.
     listed = [10, 49, 46, TAGS.promise, 97, close(3), 10, 50, 46, TAGS.promise]
-    assert drafts_after([*listed, 98, close(5)]) == [10, 51, 46]
+    assert drafts_after([*listed, 98, close(5)]) == [10, 51, 46, TAGS.promise]
     assert drafts_after([*listed, 98, close(5), 10, 51, 46]) == [TAGS.promise]
     assert drafts_after([*listed[:-1], TAGS.promise]) == []
     # A chunk reads the others, but what it or main must sample to end, join or stop is no draft.
     assert drafts_after([*abcd, TAGS.promise, 5, close(1)], [TAGS.async_, 97, 98]) == [99, 100]
     assert drafts_after([97, 98, TAGS.sync, 97, 98]) == []
     assert drafts_after([97, 98, TOKENIZER.stop_ids[0], 97, 98]) == []
+
+
+def test_drafts_that_dont_pay_or_arent_allowed_are_not_fed():
+    abcd, listed = [97, 98, 99, 100], [TAGS.promise, 97, TAGS.close(3), 10, 49, 46, TAGS.promise, 98, TAGS.close(2)]
+    assert drafts_after([*abcd, 7, 97, 98], allowed=False) == []
+    assert drafts_after([*abcd, 7, 98], price=0.3) == []  # after one equal id, a fifth are right
+    assert drafts_after([*abcd, 7, 97, 98], price=0.3) == [99]
+    assert drafts_after([*abcd, 7, 97, 98], price=0.5) == []
+    assert drafts_after(listed, price=0.3) == [10, 50, 46]
+    assert drafts_after(listed, price=0.9) == []
+
+
+@pytest.mark.parametrize("packed", [(), (1, 2, 4, 6)])
+def test_as_many_drafts_are_fed_as_save_most_time(packed):
+    rng, spec = np.random.default_rng(1), proposing()[0]
+    spec = dataclasses.replace(spec, widths=(1, 2, 4, 8), packed=packed)
+    paid = jax.jit(functools.partial(paying, spec=spec))
+    counts = set()
+    for lanes in (1, 1, 1, 3) * 50:
+        rows, most, right = rng.integers(0, 3, lanes), rng.integers(0, 8, lanes), rng.uniform(0.1, 1, lanes)
+        prices = np.sort(rng.uniform(1, rng.choice([1.1, 2.0, 8.0]), len(spec.sizes))).astype(np.float32)
+        price = lambda count: prices[next(at for at, size in enumerate(spec.sizes) if size >= count)]  # noqa: E731
+        before = rows.sum() if packed else rows.max()
+        drafts = begin(empty_state(talkative().config, lanes, 8, jnp.float32, False, drafts=7).drafts, 0, True)
+        right_BxK = jnp.broadcast_to(jnp.array(right, jnp.float32)[:, None], drafts.right.shape)
+        drafts = dataclasses.replace(drafts, right=right_BxK, tried=jnp.ones_like(right_BxK))
+        ours = np.array(paid(drafts, jnp.array(most), jnp.array(rows), jnp.array(prices)))
+        left = spec.sizes[-1] - before
+        for lane in range(lanes):
+            gains = [0.0]
+            for count in range(1, most[lane] + 1):
+                after = before + count if packed else max(before, rows[lane] + count)
+                if after > spec.sizes[-1]:
+                    break
+                saved = sum(right[lane] ** n for n in range(1, count + 1)) * price(before) / max(1, (rows > 0).sum())
+                gains.append(saved - price(after) + price(before))
+            best = int(np.argmax(gains))
+            assert ours[lane] == (min(best, left) if packed else best) or abs(gains[ours[lane]] - gains[best]) < 1e-5
+            left -= ours[lane]
+        counts |= {*ours.tolist()}
+    assert counts >= {0, 1, 2, 3}
+
+
+def test_penalties_biases_and_log_probabilities_are_those_without_drafts():
+    requests = [
+        dataclasses.replace(
+            request.with_rules(frequency_penalty=0.4 * (number % 2), presence_penalty=0.3 * (number % 3)),
+            bias=((number, 2.0), (300, -1.0)) if number % 4 else (),
+            scored=number % 5 > 0,
+            drafts=number % 7 > 0,
+        )
+        for number, request in enumerate(random_requests(40))
+    ]
+    plain, drafted = (generate(talkative(), requests, config) for config in (EIGHT_LANES, DRAFTING))
+    compared = 0
+    for request, before, after in zip(requests, plain, drafted, strict=True):
+        assert request.drafts or after.drafts_fed == 0
+        if before.trace.finish != STOP:
+            continue
+        assert answer_of(after) == answer_of(before)
+        both = []
+        for result in (before, after):
+            order = np.argsort(result.trace.thread, kind="stable")  # within threads, as they were drawn
+            threads, tokens = result.trace.thread[order], result.trace.token[order]
+            scores = [result.scores[at] for at in order] if request.scored else []
+            both.append(
+                {
+                    (thread, number): score
+                    for thread in set(threads.tolist())
+                    for number, score in enumerate(np.array(scores, object)[threads == thread] if scores else [])
+                    if score is not None
+                }
+            )
+            assert len(tokens)
+        for key in both[0].keys() & both[1].keys():
+            assert both[1][key].own == pytest.approx(both[0][key].own, abs=1e-4)
+            compared += 1
+    assert compared > 100
+    assert sum(result.drafts_kept for result in drafted) > 10
