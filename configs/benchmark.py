@@ -10,7 +10,8 @@
     python -m launch.benchmark load --config=configs/benchmark.py:smollm2_135m [--peers]
     python -m launch.benchmark forks --config=configs/benchmark.py:smollm2_135m
     python -m launch.benchmark fill --config=configs/benchmark.py:smollm2_135m [--peers]
-    python -m launch.benchmark drafts --config=configs/benchmark.py:smollm2_135m --config.drafts.traces=FOLDER
+    python -m launch.benchmark drafts --config=configs/benchmark.py:smollm2_135m --config.drafts.answers=FOLDER
+    python -m launch.benchmark ways --config=configs/benchmark.py:smollm2_135m
     python -m launch.benchmark profile --config=configs/benchmark.py:smollm2_135m
 
 The last line of each is one JSON object. `decode` takes about two minutes on two CPU cores, four to five with --peers
@@ -30,10 +31,13 @@ time and the tokens of answers in time. `forks` compares the three ways in one p
 fields of a schema out of texts with 4, 8, 16 and 32 facts: forked, as one JSON text under the same automaton, and with
 a request for each field, with --peers also by llama.cpp's server with a grammar and its slots; a file in
 --config.fill.records lets the same command go on. `drafts` decodes recorded answers on paper (traces of launch.decode
-in a folder) with drafts of which a quarter, half, 0.6 or all are right, and prints the steps and the time that they
-save, by the milliseconds that a step of so many rows takes. `profile` prints where the time of a step goes (products,
-attention, writes, sampling, …) and that of an answer, between theoretical and realised speedup; it writes pictures, and
-traces for ui.perfetto.dev, to --config.profile.folder. It has read the profiler's events on CPUs only.
+in a folder, or the file answers-model.jsonl of launch.evaluate): with forks, with drafts of which 0.3 to 0.7 are right,
+and with both, as many drafts as pay by the milliseconds that a step of so many rows takes. `ways` measures the same
+with the drafts that there are: sequential and forked answers without and with them, the same prompts in turn, about 5 s
+a prompt (for `:qwen2_5_coder_1_5b` 30 s); it stops after --config.ways.minutes, and goes on from its log. `profile`
+prints where the time of a step goes (products, attention, writes, sampling, …) and that of an answer, between
+theoretical and realised speedup; it writes pictures, and traces for ui.perfetto.dev, to --config.profile.folder. It has
+read the profiler's events on CPUs only.
 
 `:gemma_7b_random` has the paper's shape and random weights created on the device (17 GB in bfloat16, SmolLM2's
 tokenizer): for accelerators. It has not been run on one yet.
@@ -57,7 +61,9 @@ def gemma3_270m() -> BenchmarkSettings:
 
 def qwen2_5_coder_1_5b() -> BenchmarkSettings:
     """Qwen2.5-Coder-1.5B-Instruct from its file's own blocks; setup.sh --qwen."""
-    return changed(BenchmarkSettings(), model=dict(preset="qwen2_5_coder_1_5b", dtype="q4"))
+    forks = ModelSource("qwen2_5_coder_1_5b", adapter="qwen2_5_coder_1_5b", bits=8)
+    model = dict(preset="qwen2_5_coder_1_5b", dtype="q4")
+    return changed(BenchmarkSettings(), model=model, ways=dict(model=forks, log="runs/ways_qwen.jsonl"))
 
 
 def gemma_7b_random() -> BenchmarkSettings:

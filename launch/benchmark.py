@@ -12,7 +12,7 @@ from pasta_jax.runs.settings import changed
 
 NAMES = (
     "decode", "prefill", "rounding", "interpreter", "train", "sampling", "serve", "load", "forks", "fill", "drafts",
-    "profile",
+    "ways", "profile",
 )  # fmt: skip
 
 PEERS = flags.DEFINE_bool(
@@ -35,7 +35,7 @@ def main(settings: BenchmarkSettings, name: str) -> None:
     cli.announce_device()
 
     # These import JAX: after the flags, so that --help starts quickly.
-    from pasta_jax.benchmark import fill, forks, profile, rounding, serving
+    from pasta_jax.benchmark import fill, forks, profile, rounding, serving, ways
     from pasta_jax.benchmark import run as benchmark
 
     match name:
@@ -61,6 +61,8 @@ def main(settings: BenchmarkSettings, name: str) -> None:
             report = fill.measure(settings, PEERS.value)
         case "drafts":
             report = benchmark.draft(settings)
+        case "ways":
+            report = ways.measure(settings)
         case "profile":
             report = profile.profile(settings)
             show(profile.table(report))

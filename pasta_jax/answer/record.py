@@ -41,6 +41,8 @@ class AnswerRecord:
     decode_ms: AtLeastZero
     baseline_tokens: Count | None
     theoretical_speedup: AtLeastZero | None
+    drafts: Count | None = None  # guesses of next tokens that were fed, and those of them that were right
+    drafts_kept: Count | None = None
 
     def fields(self) -> dict[str, str | int | float | bool]:
         """The record as plain data: first the fields that AlpacaEval reads, by its names; None is left out."""
@@ -78,6 +80,7 @@ def record_of(job: Job, result: Result, sequential: bool) -> AnswerRecord:
         decode_ms=round(trace.decode_ms, 3),
         baseline_tokens=baseline,
         theoretical_speedup=None if baseline is None else round(trace.speedup(baseline), 4),
+        **({"drafts": result.drafts_fed, "drafts_kept": result.drafts_kept} if result.drafts_fed else {}),
     )
 
 

@@ -1,19 +1,24 @@
 """What drafts could gain: recorded answers decoded again on paper, with drafts of which a given share is right.
 
 A draft that is right saves a step of its thread, so answers stay the same, and a step costs what one of as many rows
-is said to take. As in decode/drafts.py, the thread that gets drafts is main, or if it waits, the latest chunk.
+is said to take. As in decode/drafts.py, the thread that gets drafts is main, or if it waits, the latest chunk, and
+it gets as many as save most time.
 """
 
 import dataclasses
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from pasta_jax.decode.state import STOP
 from pasta_jax.decode.trace import Trace
 from pasta_jax.errors import PastaError
+from pasta_jax.files.jsonl import read
+from pasta_jax.files.validated import MIB, Count, typed
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.view import trace_file
 
@@ -28,22 +33,58 @@ class Recorded:
     @staticmethod
     def of(trace: Trace) -> "Recorded":
         """The threads of an answer that ended by itself."""
-        chunks = [trace.thread_ids(number) or [trace.tags.async_] for number in range(1, len(trace.closed))]
-        chunks = [chunk[: -1 if chunk[-1] == trace.tags.end_async else None] for chunk in chunks]
-        return Recorded(trace.tags, [trace.thread_ids(0), *chunks])
+        return Recorded.of_threads(trace.tags, [trace.thread_ids(number) for number in range(len(trace.closed))])
+
+    @staticmethod
+    def of_threads(tags: TagIds, threads: Sequence[list[int]]) -> "Recorded":
+        """What they fed; a last [/ASYNC] may be missing."""
+        chunks = [chunk or [tags.async_] for chunk in threads[1:]]
+        chunks = [chunk[: -1 if chunk[-1] == tags.end_async else None] for chunk in chunks]
+        return Recorded(tags, [threads[0], *chunks])
 
 
-def read_answers(folder: Path) -> list[Recorded]:
-    """The answers of the traces in a folder that ended by themselves."""
-    traces = [trace_file.load(path) for path in sorted(folder.glob("*.json"))]
-    answers = [Recorded.of(trace) for trace in traces if trace.finish == STOP]
+class _Fed(msgspec.Struct):
+    ids: list[Count]
+    threads: list[Count]
+
+
+class _Answer(msgspec.Struct):
+    """A line of launch.evaluate's answers."""
+
+    finished: bool
+    fed: _Fed
+    chunks: list[Any]
+
+
+def read_answers(path: Path) -> list[Recorded]:
+    """The answers that ended by themselves, of the traces in a folder or of launch.evaluate's answers-model.jsonl."""
+    if path.is_dir():
+        traces = [trace_file.load(file) for file in sorted(path.glob("*.json"))]
+        answers = [Recorded.of(trace) for trace in traces if trace.finish == STOP]
+    else:
+        answers = list(_of_evaluation(path))
     if not answers:
-        raise PastaError(f"{folder}: no trace of an answer that ended; write some with launch.decode --trace")
+        raise PastaError(f"{path}: no answer that ended; write traces with launch.decode --trace")
     return answers
 
 
-def rows_of_steps(answer: Recorded, rows: int, most: int, share: float, rng: random.Random) -> Iterator[int]:
-    """The rows of each step, with at most `most` drafts of which each is right with probability `share`."""
+def _of_evaluation(path: Path) -> Iterator[Recorded]:
+    fix, tags = "name answers-model.jsonl of launch.evaluate", None
+    for place, line in read(path, dict, 64 * MIB, fix):
+        if tags is None:
+            tags = TagIds(typed(line.get("tags"), Count, place, fix))
+            continue
+        answer = typed(line, _Answer, place, fix)
+        if answer.finished:
+            fed = np.array([answer.fed.threads, answer.fed.ids])
+            threads = [fed[1, fed[0] == number].tolist() for number in range(1 + len(answer.chunks))]
+            yield Recorded.of_threads(tags, threads)
+
+
+def rows_of_steps(
+    answer: Recorded, rows: int, counts: Sequence[int], share: float, rng: random.Random
+) -> Iterator[int]:
+    """The rows of each step, with counts[n] drafts beside n rows, of which each is right with probability `share`."""
     tags, threads = answer.tags, answer.threads
     done, opened, ended = [0] * len(threads), 1, set()
 
@@ -63,7 +104,7 @@ def rows_of_steps(answer: Recorded, rows: int, most: int, share: float, rng: ran
         running = [number for number in feeds if not is_over(number)]
         for number in running:
             done[number] += 1
-        drafts = min(most, rows - len(feeds)) if running else 0
+        drafts = counts[len(feeds)] if running else 0
         yield len(feeds) + drafts
         thread = 0 if main else max(running, default=0)
         for _ in range(drafts):
@@ -74,20 +115,47 @@ def rows_of_steps(answer: Recorded, rows: int, most: int, share: float, rng: ran
             done[thread] += 1
 
 
-def gains(
-    answers: Sequence[Recorded], ms: Mapping[int, float], rows: int, most: Sequence[int], shares: Sequence[float]
-) -> dict[float, dict[int, dict[str, float]]]:
-    """Steps and milliseconds without drafts over those with them, by the share that is right and the most in a step."""
+def sequential(answer: Recorded) -> Recorded:
+    """The answer's text, written one token after another."""
+    tags, in_topic, text = answer.tags, False, []
+    for token in answer.threads[0]:
+        in_topic = (in_topic or token == tags.promise) and not tags.is_close(token)
+        if not in_topic and not tags.is_tag(token):
+            text.append(token)
+    return Recorded(tags, [text + [token for chunk in answer.threads[1:] for token in chunk if not tags.is_tag(token)]])
 
-    def decoded(most: int, share: float) -> tuple[int, float]:
-        rng = random.Random(0)
-        steps = [count for answer in answers for count in rows_of_steps(answer, rows, most, share, rng)]
-        return len(steps), float(np.sum(np.interp(steps, [*ms], [*ms.values()])))
 
-    steps, total = decoded(0, 0.0)
+def paying(ms: Mapping[int, float], rows: int, share: float) -> list[int]:
+    """By the rows that a step has without drafts, from 0: how many drafts save most time beside them."""
+    price = np.interp(np.arange(rows + 1), [*ms], [*ms.values()])
 
-    def gain(most: int, share: float) -> dict[str, float]:
-        fewer, less = decoded(most, share)
-        return {"steps": round(steps / fewer, 3), "ms": round(total / less, 3)}
+    def gain(own: int, count: int) -> float:
+        kept = sum(share**n for n in range(1, count + 1))
+        return kept * price[own] / own - price[own + count] + price[own]
 
-    return {share: {count: gain(count, share) for count in most} for share in shares}
+    return [0, *(max(range(rows - own + 1), key=lambda count: gain(own, count)) for own in range(1, rows + 1))]
+
+
+def gains(answers: Sequence[Recorded], ms: Mapping[int, float], rows: int, shares: Sequence[float]) -> dict[str, Any]:
+    """How many times fewer steps and milliseconds than their text takes one token after another: with forks, and by the
+    share of drafts that are right with drafts, with both, and with both over forks alone."""
+
+    def decoded(answers: Sequence[Recorded], share: float = 0.0) -> np.ndarray:
+        rng, counts = random.Random(0), paying(ms, rows, share) if share else [0] * (rows + 1)
+        steps = [count for answer in answers for count in rows_of_steps(answer, rows, counts, share, rng)]
+        return np.array([len(steps), np.sum(np.interp(steps, [*ms], [*ms.values()]))])
+
+    def times(more: np.ndarray, less: np.ndarray) -> dict[str, float]:
+        return dict(zip(("steps", "ms"), np.round(more / less, 3).tolist(), strict=True))
+
+    plain = [sequential(answer) for answer in answers]
+    neither, forks, by_share = decoded(plain), decoded(answers), {}
+    for share in shares:
+        drafts, both = decoded(plain, share), decoded(answers, share)
+        by_share[share] = {
+            "most": paying(ms, rows, share)[1],
+            "drafts": times(neither, drafts),
+            "both": times(neither, both),
+            "both_over_forks": times(forks, both),
+        }
+    return {"forks": times(neither, forks), "right": by_share}

@@ -152,13 +152,13 @@ def draft(settings: BenchmarkSettings) -> Report:
     config = settings.drafts
     if len(config.widths) != len(config.ms) or list(config.widths) != sorted(config.widths):
         raise PastaError("config.drafts.ms: state the milliseconds of each of config.drafts.widths, which ascend")
-    answers, ms = drafts.read_answers(Path(config.traces)), dict(zip(config.widths, config.ms, strict=True))
+    answers, ms = drafts.read_answers(Path(config.answers)), dict(zip(config.widths, config.ms, strict=True))
     return {
         "benchmark": "drafts",
         "answers": len(answers),
         "rows": config.rows,
         "ms_per_step": ms,
-        "gains": drafts.gains(answers, ms, config.rows, config.most, config.shares),
+        "times_fewer": drafts.gains(answers, ms, config.rows, config.shares),
     }
 
 

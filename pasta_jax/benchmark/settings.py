@@ -149,15 +149,32 @@ class FillBenchmark:
 
 @dataclasses.dataclass(frozen=True)
 class DraftBenchmark:
-    """Recorded answers on paper, with drafts of which a share is right. No model is loaded."""
+    """Recorded answers on paper: their text one token after another, with forks, drafts, and both. Loads no model."""
 
-    traces: str = "runs/drafts"  # folder of traces, by launch.decode --trace
+    # Folder of traces, by launch.decode --trace, or a file answers-model.jsonl of launch.evaluate.
+    answers: str = "runs/drafts"
     rows: Threads = 8  # of a step, drafts included
     widths: Widths = (1, 2, 4, 8)  # rows whose steps take `ms`; others are interpolated
     # As the benchmark `decode` prints them: of SmolLM2 in 4 bits (docs/results/decoding.md).
     ms: Annotated[tuple[AboveZero, ...], Meta(min_length=1, max_length=16)] = (6.4, 6.9, 9.3, 16.4)
-    most: Widths = (1, 2, 3, 4, 6)  # drafts in a step
-    shares: Annotated[tuple[Annotated[float, Meta(ge=0, le=1)], ...], Meta(min_length=1)] = (0.25, 0.5, 0.6, 1.0)
+    # Of drafts that are right.
+    shares: Annotated[tuple[Annotated[float, Meta(gt=0, le=1)], ...], Meta(min_length=1)] = (0.3, 0.4, 0.5, 0.6, 0.7)
+
+
+@dataclasses.dataclass(frozen=True)
+class WaysBenchmark:
+    """Sequential and forked answers, each without and with drafts, in turn."""
+
+    model: ModelSource = ModelSource("smollm2_135m", adapter="pasta")
+    prompts: Positive = 400  # of AlpacaEval, those with the smallest hashes
+    clients: Lanes = 1  # prompts asked at the same time
+    max_tokens: Positive = 400
+    rows: Threads = 8
+    widths: Widths = (2, 4, 6)
+    packed: Widths = (1, 2, 4, 8, 16, 32)  # with several clients, instead of widths
+    slots: Slots = 1024
+    minutes: Annotated[float, Meta(ge=0)] = 0.0  # after which no other prompt begins; 0: all are answered
+    log: Annotated[str, Meta(min_length=1)] = "runs/ways.jsonl"  # the same command goes on from it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,4 +203,5 @@ class BenchmarkSettings:
     interpreter: InterpreterBenchmark = InterpreterBenchmark()
     fill: FillBenchmark = FillBenchmark()
     drafts: DraftBenchmark = DraftBenchmark()
+    ways: WaysBenchmark = WaysBenchmark()
     profile: ProfileBenchmark = ProfileBenchmark()

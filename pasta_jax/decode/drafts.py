@@ -7,7 +7,7 @@ use, and the next step writes over them. Draws depend on the thread and the toke
 
 One thread of a lane gets drafts: main if it feeds, since it promises what others can write, else the chunk that began
 last. It gets as many as save more time than their rows cost, by measured prices of steps and by how many drafts of
-their kind the lane has kept so far: none where other lanes fill the rows, since one lane's step then saves little.
+their kind the lane has kept so far: none where other threads and lanes fill the step.
 No draft closes a promise, a chunk or an answer, or waits: what these do takes a step of its own.
 """
 
@@ -23,9 +23,9 @@ from pasta_jax.lang.structure import resume_position
 from pasta_jax.models.pool import put
 
 CONTEXT = 4  # most tokens that a lookup compares; the longest match is the likeliest to go on alike
-# Shares of drafts that are right before the lane has any (dev/log, 2026-11-25): after a match of 1 to CONTEXT tokens, and
-# after a promise; each counts as so many drafts.
-SHARES = (0.2, 0.45, 0.6, 0.6, 0.85)
+# Shares of drafts that are right before the lane has any (dev/log, 2026-11-26): after a match of 1 to CONTEXT tokens,
+# and after a promise; each counts as so many drafts.
+SHARES = (0.25, 0.45, 0.55, 0.8, 0.85)
 WEIGHT = 8.0
 
 
@@ -100,24 +100,26 @@ def propose(state: DecodeState, spec: LoopSpec) -> Drafts:
 def paying(drafts: Drafts, most_B: jax.Array, rows_B: jax.Array, prices: jax.Array, spec: LoopSpec) -> jax.Array:
     """How many of each lane's drafts, at most so many, save more time than they cost, int32 [B].
 
-    A draft that is kept saves its lane a step, and with it a share of the step's price. `rows` are those of the lanes
-    without drafts.
+    A draft that is kept saves a row later, so it is worth the step's price by its rows: a thread's token saves a whole
+    step if it runs alone, and little where others go on beside it. `rows` are those of the lanes without drafts. Unless
+    rows are packed, a step computes as many for every lane, and each lane reckons as if all did as it does.
     """
     size_C, number_1xK = jnp.asarray(spec.sizes), jnp.arange(drafts.token.shape[1] + 1)[None]
-    lane, step = jnp.arange(rows_B.shape[0]), jnp.sum(rows_B) if spec.packed else jnp.max(rows_B)
-    with_BxK = step + number_1xK if spec.packed else jnp.maximum(step, rows_B[:, None] + number_1xK)
+    lane, step_Bx1 = jnp.arange(rows_B.shape[0]), rows_B[:, None]
+    step_Bx1 = jnp.full_like(step_Bx1, jnp.sum(rows_B)) if spec.packed else step_Bx1
+    with_BxK = step_Bx1 + number_1xK
 
     def price(rows: jax.Array) -> jax.Array:
         return prices[jnp.minimum(jnp.searchsorted(size_C, rows), len(spec.sizes) - 1)]
 
     share_B = (drafts.right / drafts.tried)[lane, drafts.kind]
     kept_BxK = jnp.cumsum(jnp.where(number_1xK > 0, share_B[:, None] ** number_1xK, 0.0), axis=1)
-    saved_BxK = kept_BxK * price(step) / jnp.maximum(jnp.sum(rows_B > 0), 1)
-    gain_BxK = saved_BxK - (price(with_BxK) - price(step))
+    saved_BxK = kept_BxK * price(step_Bx1) / jnp.maximum(step_Bx1, 1)
+    gain_BxK = saved_BxK - (price(with_BxK) - price(step_Bx1))
     fits_BxK = (number_1xK <= most_B[:, None]) & (with_BxK <= spec.sizes[-1])
     count_B = jnp.argmax(jnp.where(fits_BxK, gain_BxK, -jnp.inf), axis=1).astype(jnp.int32)
     if spec.packed:
-        count_B = jnp.clip(spec.sizes[-1] - step - (jnp.cumsum(count_B) - count_B), 0, count_B)
+        count_B = jnp.clip(spec.sizes[-1] - step_Bx1[:, 0] - (jnp.cumsum(count_B) - count_B), 0, count_B)
     return count_B
 
 

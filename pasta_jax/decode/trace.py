@@ -156,6 +156,11 @@ class Trace:
         running = np.unique([self.step, self.thread], axis=1)  # with drafts, a thread feeds several tokens in a step
         return int(np.bincount(running[0]).max()) if len(self.step) else 0
 
+    @property
+    def kept_drafts(self) -> int:
+        """Tokens that their threads fed as drafts: beside another token of the same step."""
+        return len(self.token) - np.unique([self.step, self.thread], axis=1).shape[1]
+
     def program(self) -> Program:
         """The response as a program, equal to what Program.from_ids parses from the linear ids."""
         ids, index, cut = self._linear

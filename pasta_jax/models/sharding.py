@@ -64,6 +64,7 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"topics/\w+", (DATA,)),
     (r"drafts/(token|tried|right)", (DATA, None)),
     (r"drafts/\w+", (DATA,)),
+    (r"prices", ()),
     (r"prompted", (DATA, None)),
     (r"hidden", (DATA, None, None)),
     (r"(tokens|start)", (DATA, None)),

@@ -92,6 +92,8 @@ class Choice:
             "prefill_ms": trace.prefill_ms,
             "decode_ms": round(trace.decode_ms, 3),
         }
+        if self.result.drafts_fed:
+            about |= {"drafts": self.result.drafts_fed, "drafts_kept": self.result.drafts_kept}
         if self.threads:
             about["text"] = self.text
             about["threads"] = [

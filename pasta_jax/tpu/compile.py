@@ -163,8 +163,10 @@ def shapes_of(settings: CompileSettings, preset: str, mesh: Mesh) -> Shapes:
     decoding = DecodeConfig(settings.lanes, settings.rows, settings.slots, draft=settings.draft)
     spec = loop_spec(Model(preset, config, params, vocabulary), decoding, settings.slots, False)
     sizes = settings.lanes, settings.slots, jnp.bfloat16
-    state = functools.partial(empty_state, config, *sizes, stacked=True, draft_rows=spec.draft_rows)
-    return Shapes(config, params, tpu.placed(jax.eval_shape(state), mesh), spec)
+    state = jax.eval_shape(functools.partial(empty_state, config, *sizes, stacked=True, drafts=spec.drafts))
+    if spec.drafts:
+        state = dataclasses.replace(state, prices=jax.ShapeDtypeStruct((len(spec.sizes),), jnp.float32))
+    return Shapes(config, params, tpu.placed(state, mesh), spec)
 
 
 def lower_run(settings: CompileSettings, shapes: Shapes, mesh: Mesh) -> jax.stages.Lowered:

@@ -43,6 +43,8 @@ def page(trace: Trace, baseline_tokens: int | None) -> str:
 def _tiles(trace: Trace, baseline_tokens: int | None) -> dict[str, str]:
     """The value of each figure, by its name."""
     tiles = {"tokens of text": str(trace.text_tokens), "steps": str(trace.steps)}
+    if trace.kept_drafts:
+        tiles["tokens drafted"] = str(trace.kept_drafts)
     tiles["tokens per step (parallelism)"] = f"{trace.parallelism:.2f}"
     if baseline_tokens and trace.critical_path:
         tiles[f"speedup over {baseline_tokens} sequential steps"] = f"{trace.speedup(baseline_tokens):.2f}"

@@ -160,7 +160,7 @@ def forked(promises=(), begun=(), ended=(), main=97) -> DecodeState:
 
 def fed(state: DecodeState, room: int) -> set[int]:
     """The threads that feed in a step of at most so many rows."""
-    config = DecodeConfig(lanes=1, rows=4, slots=SLOTS, widths=(1, 2, 3))
+    config = DecodeConfig(lanes=1, rows=4, slots=SLOTS, widths=(1, 2, 3), forks="admitted")
     spec = loop_spec(talkative(), config, SLOTS, sequential=False)
     prices = jnp.array([1e-3 if size == room else 1.0 for size in spec.sizes])
     feeds_1xM, _ = feeding(dataclasses.replace(state, prices=prices), spec)

@@ -29,8 +29,7 @@ DRAFTING = DecodeConfig(lanes=8, rows=4, slots=80, draft="lookup")
 @pytest.fixture(autouse=True)
 def free_rows(monkeypatch):
     """Steps of any width cost the same, so that all drafts are fed for which there is room."""
-    free = lambda model, state, spec: (state, np.ones(len(spec.sizes)))  # noqa: E731
-    monkeypatch.setattr(device_loop, "prices_of", free)
+    monkeypatch.setattr(device_loop, "prices_of", lambda model, state, spec: (state, np.ones(len(spec.sizes))))
 
 
 def answer_of(result: Result) -> tuple:
@@ -54,6 +53,7 @@ def test_drafts_change_no_answer_at_any_temperature(config, count):
     drafted = generate(talkative(), random_requests(100)[:count], config)
     fed, kept = (sum(getattr(result, name) for result in drafted) for name in ("drafts_fed", "drafts_kept"))
     assert 0 < kept < fed
+    assert [result.trace.kept_drafts for result in drafted] == [result.drafts_kept for result in drafted]
     for before, after in zip(plain, drafted, strict=True):
         if before.trace.finish == STOP:
             assert answer_of(after) == answer_of(before)
@@ -160,26 +160,33 @@ def test_as_many_drafts_are_fed_as_save_most_time(packed):
     for lanes in (1, 1, 1, 3) * 50:
         rows, most, right = rng.integers(0, 3, lanes), rng.integers(0, 8, lanes), rng.uniform(0.1, 1, lanes)
         prices = np.sort(rng.uniform(1, rng.choice([1.1, 2.0, 8.0]), len(spec.sizes))).astype(np.float32)
-        price = lambda count: prices[next(at for at, size in enumerate(spec.sizes) if size >= count)]  # noqa: E731
-        before = rows.sum() if packed else rows.max()
+        sizes = [next(at for at, size in enumerate(spec.sizes) if size >= count) for count in range(spec.sizes[-1] + 1)]
+        price = prices[sizes]
         drafts = begin(empty_state(talkative().config, lanes, 8, jnp.float32, False, drafts=7).drafts, 0, True)
         right_BxK = jnp.broadcast_to(jnp.array(right, jnp.float32)[:, None], drafts.right.shape)
         drafts = dataclasses.replace(drafts, right=right_BxK, tried=jnp.ones_like(right_BxK))
         ours = np.array(paid(drafts, jnp.array(most), jnp.array(rows), jnp.array(prices)))
-        left = spec.sizes[-1] - before
+        left = spec.sizes[-1] - rows.sum() if packed else 8 * lanes
         for lane in range(lanes):
-            gains = [0.0]
+            gains, before = [0.0], rows.sum() if packed else rows[lane]
             for count in range(1, most[lane] + 1):
-                after = before + count if packed else max(before, rows[lane] + count)
+                after = before + count
                 if after > spec.sizes[-1]:
                     break
-                saved = sum(right[lane] ** n for n in range(1, count + 1)) * price(before) / max(1, (rows > 0).sum())
-                gains.append(saved - price(after) + price(before))
+                saved = sum(right[lane] ** n for n in range(1, count + 1)) * price[before] / max(1, before)
+                gains.append(saved - price[after] + price[before])
             best = int(np.argmax(gains))
             assert ours[lane] == (min(best, left) if packed else best) or abs(gains[ours[lane]] - gains[best]) < 1e-5
             left -= ours[lane]
         counts |= {*ours.tolist()}
     assert counts >= {0, 1, 2, 3}
+
+
+def drawn(result: Result) -> list[tuple[int, int, int]]:
+    """The thread of each token that was drawn, its number there, and its place in the trace."""
+    places = [np.flatnonzero(result.trace.thread == thread) for thread in range(len(result.trace.closed))]
+    numbered = [(thread, *pair) for thread, fed in enumerate(places) for pair in enumerate(fed.tolist())]
+    return [item for item in numbered if result.scores[item[2]] is not None]
 
 
 def test_penalties_biases_and_log_probabilities_are_those_without_drafts():
@@ -199,22 +206,12 @@ def test_penalties_biases_and_log_probabilities_are_those_without_drafts():
         if before.trace.finish != STOP:
             continue
         assert answer_of(after) == answer_of(before)
-        both = []
-        for result in (before, after):
-            order = np.argsort(result.trace.thread, kind="stable")  # within threads, as they were drawn
-            threads, tokens = result.trace.thread[order], result.trace.token[order]
-            scores = [result.scores[at] for at in order] if request.scored else []
-            both.append(
-                {
-                    (thread, number): score
-                    for thread in set(threads.tolist())
-                    for number, score in enumerate(np.array(scores, object)[threads == thread] if scores else [])
-                    if score is not None
-                }
-            )
-            assert len(tokens)
-        for key in both[0].keys() & both[1].keys():
-            assert both[1][key].own == pytest.approx(both[0][key].own, abs=1e-4)
+        own = [
+            {(thread, number): result.scores[at].own for thread, number, at in drawn(result)} if request.scored else {}
+            for result in (before, after)
+        ]
+        for key in own[0].keys() & own[1].keys():
+            assert own[1][key] == pytest.approx(own[0][key], abs=1e-4)
             compared += 1
     assert compared > 100
     assert sum(result.drafts_kept for result in drafted) > 10

@@ -7,9 +7,11 @@ import json
 import random
 from typing import Any, Literal, TypedDict
 
+import numpy as np
 import pytest
 
 import pasta_jax as pasta
+from pasta_jax.decode import device_loop
 from pasta_jax.decode.generate import generate
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
@@ -86,6 +88,20 @@ def test_forked_fields_are_those_of_separate_requests_and_valid(count):
             assert nested(values) == json.loads(text)
             assert values_in(form, text) == values
     assert complete > count / 10
+
+
+def test_values_are_not_drafted_and_are_those_without_drafts(monkeypatch):
+    monkeypatch.setattr(device_loop, "prices_of", lambda model, state, spec: (state, np.ones(len(spec.sizes))))
+    form = form_of(
+        {"type": "object", "properties": {"a": {"type": "string", "maxLength": 9}, "b": {"type": "integer"}}}
+    )
+    own = template_of(MODEL, FillOptions(max_tokens=20, temperature=1.0, seed=3))
+    request = fields_request(form, MODEL, MODEL.tokenizer.chat([("user", "abab")]), own, {}, range(2))
+    [plain], [drafted] = (
+        generate(MODEL, [request], dataclasses.replace(CONFIG, draft=draft)) for draft in ("off", "lookup")
+    )
+    assert drafted.guests == plain.guests
+    assert drafted.drafts_fed == 0
 
 
 class Person(TypedDict):

@@ -1,0 +1,158 @@
+"""Forks and drafts, each without and with the other: steps and seconds of the same prompts in turn, and equal answers.
+
+A line is kept for each group of prompts that are asked at the same time, so that a stopped run goes on.
+"""
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+
+from pasta_jax.benchmark.settings import BenchmarkSettings, WaysBenchmark
+from pasta_jax.decode.device_loop import DeviceLoop
+from pasta_jax.decode.generate import loop_spec
+from pasta_jax.decode.request import Request, Result, template
+from pasta_jax.decode.settings import DecodeConfig, RequestSettings
+from pasta_jax.decode.topics import limits_topics
+from pasta_jax.evaluate.questions import question_sets
+from pasta_jax.evaluate.settings import PromptCounts
+from pasta_jax.files.validated import AtLeastZero, Count
+from pasta_jax.progress import say
+from pasta_jax.runs import records
+from pasta_jax.weights.model import Model
+from pasta_jax.weights.source import load
+
+WAYS = {"neither": (True, "off"), "drafts": (True, "lookup"), "forks": (False, "off"), "both": (False, "lookup")}
+
+
+@dataclasses.dataclass(frozen=True)
+class Figures:
+    """Of the answers to a group of prompts, in one way."""
+
+    seconds: AtLeastZero  # until the last has ended
+    prefill_s: AtLeastZero  # of these, summed over the prompts
+    steps: Count
+    tokens: Count  # fed, tags included
+    text_tokens: Count
+    chunks: Count
+    drafts: Count
+    kept: Count
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Prompts asked at the same time, and the figures of each way."""
+
+    number: Count
+    ways: dict[str, Figures]
+    compared: Count  # answers that ended by themselves without drafts, sequential or forked
+    equal: Count  # of these, answers that drafts leave as they are
+
+
+def measure(settings: BenchmarkSettings) -> dict[str, Any]:
+    """The ways take turns, each prompt beginning with another one."""
+    config = settings.ways
+    model = load(config.model, only_decoding=True)
+    base = template(RequestSettings(max_tokens=config.max_tokens), model.defaults, sequential=False)
+    [chosen] = question_sets(PromptCounts(alpaca_eval=config.prompts, no_fork=0)).values()
+    asked = [
+        dataclasses.replace(base, prompt_ids=tuple(model.tokenizer.chat(question.messages))).with_seed(question.number)
+        for question in chosen.chosen
+    ]
+    groups = [asked[at : at + config.clients] for at in range(0, len(asked), config.clients)]
+    header = {
+        "model": model.identity,
+        "precision": model.precision,
+        "clients": config.clients,
+        "max_tokens": config.max_tokens,
+        "prompts": chosen.fingerprint,
+    }
+    path = Path(config.log)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with records.opened(path, header, Group, lambda group: group.number, "name another config.ways.log") as kept:
+        missing = kept.missing(range(len(groups)))
+        loops = {name: _loop(model, base, config, *way) for name, way in WAYS.items()} if missing else {}
+        for name, loop in loops.items():
+            _answered(loop, asked[-config.clients :], name)  # compiles the prefill
+        with records.progress("groups of prompts", len(groups), missing) as progress:
+            began = time.perf_counter()
+            for number in missing:
+                if config.minutes and time.perf_counter() - began > 60 * config.minutes:
+                    break
+                kept.add(_group(loops, groups[number], number))
+                progress.add()
+        report = summary(list(kept.known.values()))
+    return {"benchmark": "ways", **header, **report}
+
+
+def _loop(model: Model, base: Request, config: WaysBenchmark, sequential: bool, draft: str) -> DeviceLoop:
+    decoding = DecodeConfig(
+        lanes=config.clients,
+        rows=1 if sequential else config.rows,
+        slots=config.slots,
+        widths=config.widths,
+        packed=config.packed if config.clients > 1 else (),
+        draft=draft,
+    )
+    topics = not sequential and limits_topics(base.rules)
+    spec = loop_spec(model, decoding, config.slots, sequential, topics=topics)
+    say(f"{'sequential' if sequential else 'forked'}, drafts {draft}")
+    return DeviceLoop(model, spec, config.clients, config.slots, shares_prompts=False)
+
+
+def _group(loops: dict[str, DeviceLoop], asked: list[Request], number: int) -> Group:
+    names = list(WAYS)
+    turn = number % len(names)
+    results, figures = {}, {}
+    for name in [*names[turn:], *names[:turn]]:
+        figures[name], results[name] = _answered(loops[name], asked, name)
+    pairs = [
+        (before, after)
+        for plain, drafted in (("neither", "drafts"), ("forks", "both"))
+        for before, after in zip(results[plain], results[drafted], strict=True)
+        if before.finish_reason == "stop"
+    ]
+    equal = sum(before.trace.linear_ids() == after.trace.linear_ids() for before, after in pairs)
+    return Group(number, {name: figures[name] for name in names}, len(pairs), equal)
+
+
+def _answered(loop: DeviceLoop, asked: list[Request], name: str) -> tuple[Figures, list[Result]]:
+    sequential = WAYS[name][0]
+    began = time.perf_counter()
+    for number, request in enumerate(asked):
+        loop.submit(number, dataclasses.replace(request, sequential=sequential), round_steps=16)
+    results = []
+    while loop.is_busy:
+        results += [item for item in loop.round() if isinstance(item, Result)]
+    seconds = time.perf_counter() - began
+    results.sort(key=lambda result: result.request)
+    figures = Figures(
+        seconds=round(seconds, 4),
+        prefill_s=round(sum(result.trace.prefill_ms for result in results) / 1e3, 4),
+        steps=sum(result.trace.steps for result in results),
+        tokens=sum(len(result.trace.token) for result in results),
+        text_tokens=sum(result.trace.text_tokens for result in results),
+        chunks=sum(len(result.trace.closed) - 1 for result in results),
+        drafts=sum(result.drafts_fed for result in results),
+        kept=sum(result.drafts_kept for result in results),
+    )
+    return figures, results
+
+
+def summary(groups: list[Group]) -> dict[str, Any]:
+    """Sums by way; how often drafts and forks save steps and seconds, over the sequential answers and over forks."""
+    names = [field.name for field in dataclasses.fields(Figures)]
+    sums = {way: {name: sum(getattr(group.ways[way], name) for group in groups) for name in names} for way in WAYS}
+    for way in sums.values():
+        way |= {name: round(way[name], 2) for name in ("seconds", "prefill_s")}
+        way["tokens_per_step"] = round(way["tokens"] / max(1, way["steps"]), 3)
+        way["ms_per_text_token"] = round(1e3 * way["seconds"] / max(1, way["text_tokens"]), 2)
+    gains = {
+        name: {
+            f"drafts_over_{plain}": round(sums[plain][name] / max(sums[drafted][name], 1e-9), 3)
+            for plain, drafted in (("neither", "drafts"), ("forks", "both"))
+        }
+        for name in ("steps", "seconds")
+    }
+    counts = {"compared": sum(group.compared for group in groups), "equal": sum(group.equal for group in groups)}
+    return {"groups": len(groups), **counts, "gains": gains, "ways": sums}

@@ -1,0 +1,51 @@
+"""The four ways give equal answers, and a stopped run goes on from its log."""
+
+import dataclasses
+import json
+
+import pytest
+
+from pasta_jax.benchmark import ways
+from pasta_jax.benchmark.settings import BenchmarkSettings, WaysBenchmark
+from pasta_jax.decode import device_loop
+from pasta_jax.evaluate.questions import Question, QuestionSet
+from tests.decode.test_sampled_programs import Syllables, talkative
+
+
+class Chatting(Syllables):
+    def chat(self, messages):
+        return self.encode(messages[-1][1])
+
+
+def test_drafts_change_no_answer_and_a_stopped_run_goes_on(monkeypatch, tmp_path):
+    questions = tuple(Question("alpaca_eval", number, f"ab {number} ab", "") for number in range(6))
+    sets = {"alpaca_eval": QuestionSet(questions, "six")}
+    model, prices = dataclasses.replace(talkative(), tokenizer=Chatting()), []
+
+    def free(model, state, spec):
+        prices.append(spec.sizes)
+        return state, [1.0] * len(spec.sizes)
+
+    monkeypatch.setattr(device_loop, "prices_of", free)
+    monkeypatch.setattr(ways, "question_sets", lambda prompts: sets)
+    monkeypatch.setattr(ways, "load", lambda source, only_decoding: model)
+    config = WaysBenchmark(
+        prompts=6, clients=2, max_tokens=40, rows=4, slots=80, packed=(2, 4), log=str(tmp_path / "log" / "w.jsonl")
+    )
+    settings = BenchmarkSettings(ways=dataclasses.replace(config, minutes=1e-9))
+    assert ways.measure(settings)["groups"] == 0
+    settings = BenchmarkSettings(ways=config)
+    report = ways.measure(settings)
+    assert report["groups"] == 3
+    assert report["equal"] == report["compared"] > 0
+    sums = report["ways"]
+    assert sums["neither"]["drafts"] == sums["forks"]["drafts"] == 0 < sums["both"]["drafts"]
+    assert sums["neither"]["chunks"] == 0 < sums["forks"]["chunks"]
+    assert sums["drafts"]["steps"] <= sums["neither"]["steps"]
+    loops = len(prices)
+    assert ways.measure(settings) == report
+    assert len(prices) == loops  # nothing is decoded again
+    lines = (tmp_path / "log" / "w.jsonl").read_text().splitlines()
+    assert [json.loads(line).get("number") for line in lines] == [None, 0, 1, 2]
+    with pytest.raises(Exception, match="clients"):
+        ways.measure(BenchmarkSettings(ways=dataclasses.replace(config, clients=1)))
