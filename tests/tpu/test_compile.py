@@ -99,11 +99,14 @@ def test_drafts_move_nothing_more():
     cases = [(WHOLE, TOY | {"draft": draft, "data": 2}) for draft in ("off", "lookup")]
     reports = [json.loads(line) for line in each(cases)]
     plain, drafting = (report["programs"]["run"] for report in reports)
-    assert drafting["collectives"]["in_layers"] == plain["collectives"]["in_layers"]
+    # A step has one of two widths, with drafts one of four: the same collectives in each.
+    for place in ("in_layers", "outside"):
+        steps = {kind: 2 * count for kind, count in plain["collectives"][place].items()}
+        assert drafting["collectives"][place] == steps, place
     assert set(drafting["collectives"]["largest"]) == set(plain["collectives"]["largest"]) == {"all-reduce"}
     assert reports[1]["state"] <= drafting["alias"] < reports[1]["state"] + MIB
-    assert drafting["kernels"] == plain["kernels"] == 2
-    assert drafting["sorts"] == plain["sorts"] + 2  # the lane's tokens by thread, in the loops of one row and of all
+    assert drafting["kernels"] == 2 * plain["kernels"] == 4
+    assert drafting["sorts"] == plain["sorts"] + 4  # the lane's tokens by thread, in the loop of each width
 
 
 def test_a_training_step_over_a_mesh_runs_the_kernels_and_gathers_nothing():
