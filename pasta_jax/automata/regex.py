@@ -29,7 +29,7 @@ def trusted(pattern: str) -> Automaton:
     return _automaton(regex_tables.tables(_ended(pattern), MOST_STATES))
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=32)  # up to 4 MB each
 def untrusted(pattern: str) -> Automaton:
     """An expression from outside."""
     if len(pattern) > LONGEST:

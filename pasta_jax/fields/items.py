@@ -10,7 +10,7 @@ from pasta_jax.fields.schema import Form, Items, Leaf
 from pasta_jax.weights.model import Model
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=8)
 def with_names(form: Form) -> Form:
     """The form with names in place of the objects in lists."""
 

@@ -96,7 +96,7 @@ def form_of(schema: Schema) -> Form:
     return _form(text)
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=8)  # up to 32 MB each
 def _form(text: str) -> Form:
     root = json.loads(text)
     return _Reader(root).form(root)
