@@ -153,7 +153,7 @@ class DeviceLoop:
         """Give a free lane to the first waiting request."""
         (number, request, round_steps), replayed = self._waiting.popleft(), self._script is not None
         free = [lane for lane, log in enumerate(self._logs) if log is None]
-        admission = self._prefixes.admit(request.prompt_ids, free, self._may_copy)
+        admission = self._prefixes.admit(request.prompt_ids, free, self._may_copy, request.adapter)
         self._logs[admission.lane] = LaneLog(
             number, request, self._model, self._spec, replayed, round_steps, admission.copied
         )

@@ -72,8 +72,10 @@ def allow(
     Of [PROMISE] and [SYNC], main samples those whose kinds are in `tags_allowed`. Text inside a promise is limited to
     the kinds in `topic_text` (topics.py; None: any); in the last word of a topic, the probability of what would begin
     another goes to the closing tags. In chunks under `end_stray_chunks`, the probability of what only main may write
-    goes to [/ASYNC]. Otherwise, unless a topic or chunk is full, only the logits of tags and stop ids change.
+    goes to [/ASYNC]. `fork_bias` moves the logit of [PROMISE] where main may begin one. Otherwise, unless a topic or
+    chunk is full, only the logits of tags and stop ids change.
     """
+    logits_NxV = fork_biased(logits_NxV, spec, state_N, rules_N)
     legal_N = jnp.asarray(FOLLOWS)[state_N] & (~(FORK | SYNC) | tags_allowed_N)
     kind_V = id_kinds(logits_NxV.shape[1], spec)
     if topic_text_N is not None:
@@ -85,6 +87,12 @@ def allow(
     logits_NxV = ending_instead(logits_NxV, kind_V, rules_N.end_stray_chunks & in_chunk_N)
     is_legal_NxV = (kind_V[None] & legal_N[:, None]) != 0
     return jnp.where(is_legal_NxV, logits_NxV, FORBIDDEN)
+
+
+def fork_biased(logits_NxV: jax.Array, spec: LoopSpec, state_N: jax.Array, rules_N: Rules) -> jax.Array:
+    """The logits with `fork_bias` where main may begin a promise."""
+    bias_Nx1 = jnp.where(state_N == MAIN, rules_N.fork_bias, 0.0)[:, None]
+    return logits_NxV + jnp.where(jnp.arange(logits_NxV.shape[1]) == spec.tags.promise, bias_Nx1, 0.0)
 
 
 def closing_instead(

@@ -27,6 +27,7 @@ from pasta_jax.decode.rows import Rows, end_of, feeding, open_chunk, pick_rows, 
 from pasta_jax.decode.state import BUDGET, DONE, ENDED, LENGTH, LIVE, OPEN, OWN, STOP, DecodeState, LoopSpec, Threads
 from pasta_jax.decode.topics import read_topic
 from pasta_jax.lang.structure import resume_position
+from pasta_jax.models.adapters import choose
 from pasta_jax.models.attention import Cache
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.parameters import Params
@@ -136,6 +137,9 @@ def step(
         rows = pick_rows(state, feeds_BxM, spec, width=spec.rows if spec.packed else size)
         rows = rows if state.drafts is None else with_drafts(state, rows, spec)
         packed = Packed.of(rows.active, size) if spec.packed and size < rows.active.size else None
+        # Rows that don't feed have none.
+        adapter_BxR = jnp.where(rows.active, state.request.adapter[:, None], 0)
+        params = choose(params, adapter_BxR.reshape(-1) if packed is None else packed.pack(adapter_BxR))
     with jax.named_scope("write"):
         pool = write_rows(state.pool, rows, state.step)
     with jax.named_scope("model"):

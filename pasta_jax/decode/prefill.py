@@ -17,6 +17,7 @@ from pasta_jax.decode.rows import see_pool
 from pasta_jax.decode.seat import Seat, begin_guests, seat
 from pasta_jax.decode.state import DONE, LIVE, RUNNING, STOP, UNUSED, DecodeState, LoopSpec, RequestFields, arrays
 from pasta_jax.lang.structure import Place
+from pasta_jax.models.adapters import choose
 from pasta_jax.models.attention import Cache
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.parameters import Params
@@ -110,6 +111,7 @@ class Prefill:
             limit=np.int32(min(self.request.longest, state.pool.slots)),
             tags_allowed=np.int32(tags_of(self.request)),
             rules=arrays(self.request.rules),
+            adapter=np.int32(self.request.adapter),
         )
         state = admit(state, lane, fields)
         if state.drafts is not None:
@@ -183,7 +185,8 @@ def prefill(
         zero_1xP = jnp.zeros((1, length), jnp.int32)
         see_1xPxS = see_pool(one, Place(zero_1xP, zero_1xP, position_P[None] + 1))
         cache = Cache(pool.kv, slot_P[None], lanes=lane[None], prefixes=spec.prefixes, fill=start + length)
-        x_1xPxE, kv = trunk(params, config, tokens_P[None], position_P[None], see_1xPxS, one.position, cache)
+        own = choose(params, jnp.broadcast_to(state.request.adapter[lane], length))
+        x_1xPxE, kv = trunk(own, config, tokens_P[None], position_P[None], see_1xPxS, one.position, cache)
 
         hidden = state.hidden
         if hidden is not None:
@@ -243,7 +246,8 @@ def _begin(
     spec: LoopSpec,
 ) -> DecodeState:
     """Sample main's first token after `done` prompt tokens; the lane is live if these are the whole prompt."""
-    logits_1xV = logits(params, config, state.prompted[lane][None, None])[:, 0]
+    own = choose(params, state.request.adapter[lane][None])
+    logits_1xV = logits(own, config, state.prompted[lane][None, None])[:, 0]
     sampled, scores = next_of_one(state, spec, logits_1xV, lane, done - 1)
     if scores is not None:
         state = dataclasses.replace(state, extras=keep_scores(state.extras, (lane, done - 1), scores))

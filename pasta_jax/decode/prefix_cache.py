@@ -35,16 +35,20 @@ class PrefixCache:
     def __init__(self, lanes: int, chunk: int):
         self._chunk = chunk
         self._prompts: list[Prompt] = [()] * lanes
+        self._adapters = [0] * lanes  # with which it was computed
         self._last_use = [0] * lanes  # the number of the admission
         self._admissions = 0
 
-    def admit(self, prompt: Prompt, free: Sequence[int], may_copy: bool) -> Admission:
+    def admit(self, prompt: Prompt, free: Sequence[int], may_copy: bool, adapter: int = 0) -> Admission:
         """Choose one of the free lanes, which then holds nothing until `hold`.
 
         A prompt that goes on where a free lane's ends takes over that lane. Any other gets the lane that was not used
         for the longest time, so that conversations which alternate keep their lanes.
         """
-        lengths = [shared(prompt, held, self._chunk) if may_copy else 0 for held in self._prompts]
+        lengths = [
+            shared(prompt, held, self._chunk) if may_copy and other == adapter else 0
+            for held, other in zip(self._prompts, self._adapters, strict=True)
+        ]
         most = max(lengths)
         sources = [lane for lane, length in enumerate(lengths) if length == most] if most else []
         continued = [lane for lane in sources if lane in free and len(self._prompts[lane]) - most < self._chunk]
@@ -52,7 +56,7 @@ class PrefixCache:
         source = lane if lane in sources else (sources or [-1])[0]
         self._admissions += 1
         self._last_use[lane] = self._admissions
-        self._prompts[lane] = ()
+        self._prompts[lane], self._adapters[lane] = (), adapter
         return Admission(lane, source, most)
 
     def hold(self, lane: int, prompt: Prompt) -> None:

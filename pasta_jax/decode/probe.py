@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pasta_jax.decode.generate import generate, loop_spec, positions_for
-from pasta_jax.decode.grammar import id_kinds
+from pasta_jax.decode.grammar import fork_biased, id_kinds
 from pasta_jax.decode.request import Request, Result
 from pasta_jax.decode.sampling import FORBIDDEN, draw
 from pasta_jax.decode.settings import DecodeConfig
@@ -108,5 +108,6 @@ def _legal(
     logits_TxV = forward(params, config, ids_T[None], position_T[None], see_TxT[None])[0]
     logits_TxV = jnp.where(jnp.arange(logits_TxV.shape[1])[None] < spec.vocab, logits_TxV, FORBIDDEN)
     rules_T = jax.tree.map(lambda value: jnp.broadcast_to(value, ids_T.shape), rules)
+    logits_TxV = fork_biased(logits_TxV, spec, state_T, rules_T)
     drawn_T = draw(logits_TxV, rules_T, thread_T, number_T)
     return (jnp.asarray(id_kinds(logits_TxV.shape[1], spec))[drawn_T] & jnp.asarray(FOLLOWS)[state_T]) != 0

@@ -34,6 +34,7 @@ class Request:
     bias: tuple[tuple[int, float], ...] = ()  # (id, what is added to its logit): extras.py
     scored: bool = False  # its result has log-probabilities
     drafts: bool = True  # False: no drafts, in a loop that has them
+    adapter: int = 0  # the number of one beside the model's weights (models/adapters.py); 0: none
     syncs: bool = True  # False: main never waits for its chunks (evaluate's ablation, which nobody else may ask for)
 
     @property
@@ -59,7 +60,7 @@ class Request:
     def recorded(self) -> dict[str, Any]:
         """What the headers of records name."""
         about, rules = dict(vars(self)), recorded(self.rules)
-        for name in ("rules", "guests", "automaton", "bias", "scored", "drafts"):
+        for name in ("rules", "guests", "automaton", "bias", "scored", "drafts", "adapter"):
             del about[name]
         sampling = {name: rules.pop(name) for name in ("temperature", "top_k", "top_p", "seed")}
         return about | {"sampling": sampling} | rules

@@ -11,6 +11,7 @@ from pasta_jax.decode.request import Request
 from pasta_jax.decode.rows import see_pool
 from pasta_jax.decode.state import DONE, LIVE, RUNNING, DecodeState, LoopSpec
 from pasta_jax.lang.structure import Place
+from pasta_jax.models.adapters import choose
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.parameters import Params
 from pasta_jax.models.pool import put
@@ -78,7 +79,8 @@ def seat(
     earlier_PxS = jnp.arange(pool.slots)[None, :] <= slot_P[:, None]
     see_1xPxS = see_pool(one, Place(guest_P[None], jnp.zeros_like(guest_P)[None], main_P[None])) & earlier_PxS[None]
     cache = Cache(pool.kv, slot_P[None], lanes=lane[None], prefixes=spec.prefixes, fill=fill + length)
-    _, kv = trunk(params, config, tokens_P[None], position_P[None], see_1xPxS, one.position, cache)
+    own = choose(params, jnp.broadcast_to(state.request.adapter[lane], length))
+    _, kv = trunk(own, config, tokens_P[None], position_P[None], see_1xPxS, one.position, cache)
     return dataclasses.replace(state, pool=dataclasses.replace(pool, kv=kv))
 
 

@@ -117,6 +117,7 @@ class RequestFields:
     limit: jax.Array  # int32: slots the request may fill, its prompt included
     tags_allowed: jax.Array  # int32: those that main may write, FORK and SYNC of grammar.py; 0 decodes sequentially
     rules: Rules  # arrays, see `arrays`
+    adapter: jax.Array  # int32: of its rows (models/adapters.py); 0: none
 
 
 @jax.tree_util.register_dataclass
@@ -213,6 +214,7 @@ def empty_state(
             limit=full(lanes, 0),
             tags_allowed=full(lanes, 0),
             rules=jax.tree.map(lambda value: full(lanes, value, value.dtype), arrays(Rules())),
+            adapter=full(lanes, 0),
         ),
         live=full(lanes, False, jnp.bool),
         finish=full(lanes, RUNNING),

@@ -1,5 +1,6 @@
 """The parts of a layer: products with a matrix, norms, rotary positions."""
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
+from pasta_jax.models.adapters import with_own
 from pasta_jax.models.config import Rope, TransformerConfig
 from pasta_jax.models.kernels.bfloat16 import row_product
 from pasta_jax.models.kernels.cpu.calls import holds_panels, product, rows_of
@@ -37,6 +39,8 @@ class Dense(nn.Module):
         y_NxO = times(rows_NxI, stored, math.prod(self.outputs))
         if "lora_a" in stored:  # [rank, inputs], and `lora_b` [*outputs, rank]
             y_NxO = y_NxO + matmul(matmul(rows_NxI, stored["lora_a"]), stored["lora_b"])
+        if "chosen" in stored:
+            y_NxO = with_own(stored["chosen"], y_NxO, functools.partial(with_pair, rows_NxI), stored["pairs"])
         if self.has_bias:
             bias = self.param("bias", nn.initializers.zeros_init(), self.outputs)
             y_NxO = y_NxO + bias.reshape(1, -1).astype(y_NxO.dtype)
@@ -82,6 +86,13 @@ def times(x_NxI, matrix: Matrix, outputs: int, dtype: DTypeLike | None = None):
     if "columns" in matrix:  # [inputs, *outputs]
         return matmul_columns(x_NxI, matrix["columns"].reshape(x_NxI.shape[1], -1), dtype)
     return matmul(x_NxI, matrix["kernel"])
+
+
+def with_pair(x_NxI, y_NxO, pair: Mapping[str, Any]):
+    """y with the product of a low-rank pair, `a` and `b`, each in a form."""
+    b = pair["b"]
+    rank = b["panels"].shape[-2] if holds_panels(b) else b["kernel"].shape[-1]
+    return y_NxO + times(times(x_NxI, pair["a"], rank), b, y_NxO.shape[1])
 
 
 def picked(table: Matrix, index):

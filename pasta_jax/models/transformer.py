@@ -14,6 +14,7 @@ from flax import linen as nn
 from jax import lax
 
 from pasta_jax.lang.tags import NUM_TAGS
+from pasta_jax.models.adapters import own_embeddings, own_logits
 from pasta_jax.models.attention import Cache, attend
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.experts import mixture
@@ -206,7 +207,10 @@ def embedded(params, tokens_BxT, table: str = "embed"):
         is_tag_BxT = (place_BxT >= 0) & (place_BxT < len(rows))
         others_BxTxE = lax.stop_gradient(params["embed"])[tokens_BxT].astype(rows.dtype)
         return jnp.where(is_tag_BxT[..., None], rows[jnp.where(is_tag_BxT, place_BxT, 0)], others_BxTxE)
-    return picked(params[table], tokens_BxT)
+    x_BxTxE = picked(params[table], tokens_BxT)
+    if table == "embed" and "chosen" in params.get("adapters", ()):
+        return own_embeddings(params["adapters"], tokens_BxT, x_BxTxE)
+    return x_BxTxE
 
 
 def owned(params, config: TransformerConfig, tokens_BxT, x_BxTxE):
@@ -230,6 +234,8 @@ def logits(params, config: TransformerConfig, x_BxTxE):
     if "tags_at" in params:
         of_tags = times(rows_NxE, params["tag_rows"][table], NUM_TAGS, jnp.float32)
         logits_NxV = lax.dynamic_update_slice_in_dim(logits_NxV, of_tags, params["tags_at"], axis=1)
+    if "chosen" in params.get("adapters", ()):
+        logits_NxV = own_logits(params["adapters"], rows_NxE, logits_NxV, times)
     logits_NxV = scaled(logits_NxV, 1 / config.logit_divisor)
     return soft_cap(logits_NxV, config.logit_cap).reshape(lanes, length, -1)
 

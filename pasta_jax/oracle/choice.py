@@ -52,6 +52,8 @@ def choose(logits_SxV: np.ndarray, tape: Tape, query: Query, request: Request, t
     """The token that answers a query; `logits` are of all slots of the tape."""
     allowed_V = legal(query, request, tokenizer, logits_SxV.shape[1])
     logits_V = penalized(logits_SxV[query.slot], tape, query, request.rules, tokenizer.tags)
+    if query.place == "main":
+        logits_V[tokenizer.tags.promise] += np.float32(request.rules.fork_bias)
     logits_V = moved(logits_V, query, request, tokenizer)
     return pick(logits_V, allowed_V, request.rules, query.thread, query.number)
 

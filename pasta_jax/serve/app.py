@@ -39,11 +39,11 @@ def app_of(service: Service) -> Starlette:
         return as_json(fields | {"running": load.running, "lanes": load.lanes}, status)
 
     async def models(_: Request) -> Response:
-        return as_json({"object": "list", "data": [service.card()]})
+        return as_json({"object": "list", "data": service.cards()})
 
     async def model(request: Request) -> Response:
-        service.require_model(request.path_params["name"])
-        return as_json(service.card())
+        service.template_of(name := request.path_params["name"])
+        return as_json(next(card for card in service.cards() if card["id"] == name))
 
     async def metrics(_: Request) -> Response:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -92,7 +92,7 @@ async def complete(service: Service, kind: Kind, request: Request) -> Response:
     else:
         choices = [FieldsChoice(structure, service.model, (), threads) for _ in requests]
     steps = service.settings.stream_steps if body.stream else service.settings.batch_steps
-    writer = Writer(kind, service, requests[0].rules.seed, body.alternatives, before)
+    writer = Writer(kind, service, body, requests[0].rules.seed, before)
     session = Session(service, requests, choices, steps)
     if body.stream:
         return EventStream(session, events_of(session, writer, body))
@@ -130,7 +130,7 @@ async def respond(service: Service, request: Request) -> Response:
     else:
         choice = FieldsChoice(structure, service.model, (), threads=False)
     steps = service.settings.stream_steps if asked.stream else service.settings.batch_steps
-    writer = ResponseWriter(service.name, asked, requests[0], choice)
+    writer = ResponseWriter(asked.model or service.name, asked, requests[0], choice, service.model.tokenizer)
     session = Session(service, requests, [choice], steps)
     if asked.stream:
         return EventStream(session, writer.events(session))
@@ -161,16 +161,14 @@ async def content_of(request: Request, service: Service) -> bytes:
 class Writer:
     """Answers in OpenAI's form, whole or in pieces; `before`: answers to other prompts, which usage counts too."""
 
-    def __init__(
-        self, kind: Kind, service: Service, seed: int, alternatives: int | None, before: Sequence[Sequence[Choice]]
-    ):
-        self._chat, self._alternatives, self._before = kind == "chat", alternatives, before
+    def __init__(self, kind: Kind, service: Service, body: Body, seed: int, before: Sequence[Sequence[Choice]]):
+        self._chat, self._alternatives, self._before = kind == "chat", body.alternatives, before
         self._tokenizer = service.model.tokenizer
         self._object = "chat.completion" if self._chat else "text_completion"
         self._head = {
             "id": f"{'chatcmpl' if self._chat else 'cmpl'}-{uuid.uuid4().hex}",
             "created": int(time.time()),
-            "model": service.name,
+            "model": body.model or service.name,
         }
         self._seed = {"pasta": {"seed": seed}}
         self._called: set[tuple[int, int]] = set()  # answers and numbers of calls whose names were sent

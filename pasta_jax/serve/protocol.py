@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from pasta_jax.decode.extras import BIASES, TOP
 from pasta_jax.decode.stop_texts import Stops, stop_texts
 from pasta_jax.errors import PastaError
-from pasta_jax.files.validated import Count, Penalty, Positive, Share, located, parse_json
+from pasta_jax.files.validated import Bias, Count, Penalty, Positive, Share, located, parse_json
 from pasta_jax.serve.structured import ResponseFormat, Structure, Tool, ToolChoice, structure_of
 from pasta_jax.tokenizers.tokenizer import Tokenizer
 from pasta_jax.weights.rules import MODELS_OWN, Given, optional
@@ -42,7 +42,6 @@ IGNORED = {
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 OURS = [name for name in MODELS_OWN if name not in ("temperature", "top_p")]  # which are OpenAI's
 Choices = Annotated[int, Meta(ge=1, le=128)]
-Bias = Annotated[float, Meta(ge=-100, le=100)]
 Alternatives = Annotated[int, Meta(ge=0, le=TOP)]
 T = TypeVar("T")
 

@@ -9,6 +9,7 @@ import dataclasses
 import itertools
 import time
 import uuid
+from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any, Literal
 
@@ -17,17 +18,18 @@ from msgspec import Meta, Struct
 
 from pasta_jax.decode.request import Request
 from pasta_jax.files.validated import Positive, Share
+from pasta_jax.serve import logprobs
 from pasta_jax.serve.choice import Choice, Delta, usage
 from pasta_jax.serve.delivery import event
-from pasta_jax.serve.protocol import IGNORED, ROLES, Body, Extension, Message, Refusal, Seed, checked
+from pasta_jax.serve.protocol import IGNORED, ROLES, Alternatives, Body, Extension, Message, Refusal, Seed, checked
 from pasta_jax.serve.session import Session
 from pasta_jax.serve.structured import JsonSchema, ResponseFormat
+from pasta_jax.tokenizers.tokenizer import Tokenizer
 
 # Fields that ask for nothing at these values; at others they are refused.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "background": (None, False),
     "conversation": (None,),
-    "include": (None, []),
     "max_tool_calls": (None,),
     "previous_response_id": (None,),
     "prompt": (None,),
@@ -35,7 +37,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "stream_options": (None, {"include_obfuscation": False}, {"include_obfuscation": True}),
     "tool_choice": (None, "none", "auto"),
     "tools": (None, []),
-    "top_logprobs": (None, 0),
     "truncation": (None, "disabled"),
 }
 
@@ -90,6 +91,8 @@ class ResponseBody:
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Share | None = None
     text: TextOptions | None = None
+    include: list[Literal["message.output_text.logprobs"]] | None = None
+    top_logprobs: Alternatives | None = None
     seed: Seed | None = None  # ours: the Responses API has none
     pasta: Extension | None = None
 
@@ -111,6 +114,8 @@ class ResponseBody:
             max_completion_tokens=self.max_output_tokens,
             temperature=self.temperature,
             top_p=self.top_p,
+            logprobs=bool(self.include),
+            top_logprobs=self.top_logprobs,
             seed=self.seed,
             pasta=self.pasta,
         )
@@ -121,7 +126,12 @@ def read_response_body(content: bytes) -> ResponseBody:
     body = checked(content, ResponseBody, NEUTRAL, IGNORED)
     if not body.input:
         raise Refusal("input: missing or empty; write a question", param="input")
+    if body.top_logprobs and not body.include:
+        fix = "set it to ['message.output_text.logprobs']"
+        raise Refusal(f"top_logprobs: needs include; {fix}", param="top_logprobs")
     wanted = body.text and body.text.format
+    if body.include and wanted and wanted.type != "text":
+        raise Refusal("include: log-probabilities of text, not of fields; leave it out", param="include")
     if wanted and wanted.type == "json_schema" and wanted.schema is None:
         raise Refusal("text.format.schema: missing; add one", param="text")
     return body
@@ -135,6 +145,7 @@ class Item:
     about: dict[str, Any]  # its thread, with topic and promised length of a chunk
     text: str = ""
     status: str = "in_progress"
+    logprobs: list[dict[str, Any]] = dataclasses.field(default_factory=list)  # known at the end
     id: str = dataclasses.field(default_factory=lambda: f"msg_{uuid.uuid4().hex}")
 
     def fields(self) -> dict[str, Any]:
@@ -147,14 +158,15 @@ class Item:
 
     def part(self) -> dict[str, Any]:
         """Its one content part."""
-        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": []}
+        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": self.logprobs}
 
 
 class ResponseWriter:
     """An answer in the form of a response, whole or as events."""
 
-    def __init__(self, model: str, body: ResponseBody, request: Request, choice: Choice):
-        self._choice, self._items = choice, list[Item]()
+    def __init__(self, model: str, body: ResponseBody, request: Request, choice: Choice, tokenizer: Tokenizer):
+        self._choice, self._items, self._tokenizer = choice, list[Item](), tokenizer
+        self._alternatives = body.as_chat().alternatives
         self._main: Item | None = None
         self._chunks: dict[int, Item] = {}
         self._numbers = itertools.count()
@@ -170,6 +182,7 @@ class ResponseWriter:
 
     def whole(self) -> dict[str, Any]:
         """The response to a request that does not stream."""
+        self._score()
         ended = self._choice.result is not None and self._choice.finish_reason == "stop"
         about = {"pasta": {"seed": self._seed} | self._choice.about()}
         items = {"output": [item.fields() for item in self._items], "usage": self._usage()}
@@ -177,6 +190,17 @@ class ResponseWriter:
             return self._head | {"status": "completed"} | items | about
         details = {"incomplete_details": {"reason": "max_output_tokens"}}
         return self._head | {"status": "incomplete"} | details | items | about
+
+    def _score(self) -> None:
+        """Give each item the log-probabilities of its tokens, if they were asked for."""
+        if self._alternatives is None or self._choice.result is None:
+            return
+        tokens, end = deque(logprobs.drawn(self._choice.result, self._tokenizer, self._choice.text)), 0
+        for item in self._items:
+            end, mine = end + len(item.text), []
+            while tokens and tokens[0][2] <= end:
+                mine.append(tokens.popleft())
+            item.logprobs = logprobs.of_chat(mine, self._tokenizer, self._alternatives)["content"]
 
     def _usage(self) -> dict[str, Any] | None:
         if self._choice.result is None:

@@ -1,10 +1,13 @@
 """Serve a model over HTTP as OpenAI's API, until the process is told to stop. See configs/serve.py."""
 
+import dataclasses
+
 from starlette.middleware.cors import CORSMiddleware
 
 from pasta_jax.decode.engine import open_engine
 from pasta_jax.decode.generate import require_rows
-from pasta_jax.decode.request import template
+from pasta_jax.decode.request import Request, template
+from pasta_jax.lang.structure import Positions
 from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.progress import doing, quiet, say
 from pasta_jax.serve.app import app_of
@@ -13,7 +16,16 @@ from pasta_jax.serve.metrics import Metrics
 from pasta_jax.serve.server import bound, key_from, serve
 from pasta_jax.serve.service import Service
 from pasta_jax.serve.settings import ServeSettings
+from pasta_jax.weights.beside import with_adapters
+from pasta_jax.weights.rules import Defaults
 from pasta_jax.weights.source import load
+
+
+def template_for(settings: ServeSettings, positions: Positions | None, defaults: Defaults) -> Request:
+    """The defaults of requests for weights that were trained with these positions, and are meant to be sampled so."""
+    sequential = positions is None if settings.request.sequential is None else settings.request.sequential
+    require_rows(settings.decoding, sequential)
+    return template(settings.request, defaults, sequential)
 
 
 def run(settings: ServeSettings) -> None:
@@ -25,8 +37,15 @@ def run(settings: ServeSettings) -> None:
         say(f"{host}: anyone who reaches this machine may use the model; set --config.key_variable to require a key")
     mesh = decoding_mesh(settings.mesh)
     model = load(settings.model, only_decoding=True, mesh=mesh)
-    sequential = model.positions is None if settings.request.sequential is None else settings.request.sequential
-    require_rows(settings.decoding, sequential)
+    own = template_for(settings, model.positions, model.defaults)
+    name = settings.name or model.name
+    model, beside = with_adapters(model, settings.adapters)
+    adapters = {
+        f"{name}:{one.name}": dataclasses.replace(
+            template_for(settings, one.positions, one.defaults), adapter=one.number
+        )
+        for one in beside
+    }
     with doing("compiling"):
         engine = open_engine(
             model,
@@ -38,12 +57,13 @@ def run(settings: ServeSettings) -> None:
             guests=settings.limits.room if mesh is None else None,
         )
     service = Service(
-        name=settings.name or model.name,
+        name=name,
         model=model,
         engine=engine,
         metrics=Metrics(engine),
         settings=settings,
-        template=template(settings.request, model.defaults, sequential),
+        template=own,
+        adapters=adapters,
     )
     app = Guard(app_of(service), service.metrics, key, is_loopback(host), settings)
     if settings.origins:  # browsers ask before they send a page's request, without the key

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pasta_jax.decode.engine import Engine
@@ -31,27 +31,32 @@ class Service:
     metrics: Metrics
     settings: ServeSettings
     template: Request  # the default of every option
+    adapters: Mapping[str, Request] = dataclasses.field(default_factory=dict)  # by name: templates with an adapter
     created: int = dataclasses.field(default_factory=lambda: int(time.time()))
 
-    def card(self) -> dict[str, Any]:
-        """The model, as /v1/models lists it."""
-        return {"id": self.name, "object": "model", "created": self.created, "owned_by": "pasta_jax"}
+    def cards(self) -> list[dict[str, Any]]:
+        """The model, by itself and with each adapter, as /v1/models lists them."""
+        about = {"object": "model", "created": self.created, "owned_by": "pasta_jax"}
+        return [{"id": name} | about for name in (self.name, *self.adapters)]
 
-    def require_model(self, name: str | None) -> None:
-        """Refuse a request for another model; none means this one."""
-        if name is not None and name != self.name:
-            raise Refusal(f"model {name!r}: not served here; use {self.name!r}", 404, "model_not_found", param="model")
+    def template_of(self, name: str | None) -> Request:
+        """The defaults of a model that is served; none means the one without an adapter. Others are refused."""
+        templates = {None: self.template, self.name: self.template, **self.adapters}
+        if name not in templates:
+            names = " or ".join(repr(known) for known in (self.name, *self.adapters))
+            raise Refusal(f"model {name!r}: not served here; use {names}", 404, "model_not_found", param="model")
+        return templates[name]
 
     def requests_for(self, body: Body, kind: Kind, structure: Structure | None = None) -> list[Request]:
         """One request for each answer that a body asks for. Reads the whole prompt, so call it in a thread."""
-        self.require_model(body.model)
+        template = self.template_of(body.model)
         count, decoding, limits = body.n or 1, self.settings.decoding, self.settings.limits
         if count > limits.choices:
             raise Refusal(f"n: {count}, at most {limits.choices} here; send several requests", param="n")
         if count > (room := decoding.lanes + limits.queue):
             raise Refusal(f"n: {count}, but this server has room for {room}; send several requests", param="n")
         ids, text = self._prompt(body, kind, structure)
-        template, sequential = self.template, body.extension.sequential
+        sequential = body.extension.sequential
         if sequential is not None:
             require_rows(decoding, sequential)
         base = dataclasses.replace(

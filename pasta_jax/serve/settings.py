@@ -39,6 +39,7 @@ class ServeSettings:
 
     model: ModelSource = ModelSource("smollm2_135m")
     name: str = ""  # of the model, for clients; empty: the model's own
+    adapters: tuple[str, ...] = ()  # beside the model, each name=path; a request names one as the model `name:adapter`
     host: str = "127.0.0.1"  # address to listen at; 0.0.0.0: all of this machine's
     port: Annotated[int, Meta(ge=0, le=65535)] = 8000  # 0: any free one
     hosts: tuple[str, ...] = ()  # names under which a proxy on this machine serves it, as chat.example.com; empty: none

@@ -8,7 +8,7 @@ states its own rules; decode/state.py makes arrays of them.
 import dataclasses
 from typing import Any, get_type_hints
 
-from pasta_jax.files.validated import AboveZero, AtLeastZero, Count, Penalty, Seed, Share
+from pasta_jax.files.validated import AboveZero, AtLeastZero, Bias, Count, Penalty, Seed, Share
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Defaults:
     max_topic_words: Count = 0
     distinct_topics: bool = False  # no topic spells an earlier one of the same answer (topics.py)
     end_stray_chunks: bool = False  # a chunk that would fork, join or end the turn ends instead (grammar.py)
+    fork_bias: Bias = 0.0  # added to the logit of [PROMISE]: below 0, fewer forks; above 0, more
     min_p: Share = 0.0  # least probability of an id that may be drawn, relative to the likeliest's; 0: any
     repetition_penalty: AboveZero = 1.0  # divides positive and multiplies negative logits of ids seen before; 1: off
 

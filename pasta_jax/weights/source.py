@@ -22,6 +22,7 @@ from pasta_jax.weights.generation_config import read_defaults
 from pasta_jax.weights.load import fingerprint_of, in_run, read_model
 from pasta_jax.weights.model import BLOCKS, Model
 from pasta_jax.weights.prepare import decodes_codes, narrow, on_device
+from pasta_jax.weights.rules import Defaults
 from pasta_jax.weights.settings import ModelSource
 
 
@@ -48,13 +49,13 @@ def load(
         if in_blocks and dtype == BLOCKS and model.precision != BLOCKS:
             raise PastaError(f"{source.path}: dtype {BLOCKS}: not a quantised GGUF file; set it to q8, or to auto")
         if source.adapter:
-            model = _with_adapter(model, _folder_of(source.adapter))
+            model = _with_adapter(model, folder_of(source.adapter))
         model, dtype = _with_positions(model, source), None if dtype in ("auto", "platform", BLOCKS) else dtype
         model = on_device(model, dtype, stacked, only_decoding, source.kernel, mesh)
         return dataclasses.replace(model, params=with_bits(model.params, source.bits))
 
 
-def _folder_of(adapter: str) -> Path:
+def folder_of(adapter: str) -> Path:
     """The folder of an adapter that a config names. The project's names come first: ./pasta is a folder here."""
     if adapter in packages.CHECKPOINTS:
         return packages.checkpoint(adapter)
@@ -67,7 +68,7 @@ def _folder_of_model(path: str) -> Path:
 
 def trained_on(source: ModelSource) -> tuple[str, ...]:
     """The data, with its terms, of the weights that a run starts from, as far as their cards state it."""
-    folders = [find(name) for name, find in ((source.path, _folder_of_model), (source.adapter, _folder_of)) if name]
+    folders = [find(name) for name, find in ((source.path, _folder_of_model), (source.adapter, folder_of)) if name]
     cards = [card.read(folder) for folder in folders if (folder / card.FIELDS).is_file()]
     lines = dict.fromkeys(line for one in cards if one.training for line in one.training.data)
     return tuple(f"in the weights that it starts from: {line}" for line in lines)
@@ -105,15 +106,19 @@ def load_with_adapter(
     if not source.adapter:
         raise PastaError("no adapter named: set --config.model.adapter=<adapter/ of a training run>")
     model = load_base(source, stacked, mesh)
-    path = _folder_of(source.adapter)
+    path = folder_of(source.adapter)
     adapter, about = load_adapter(path, model)
     return _with_positions(_described(model, path, about), source), adapter, about
 
 
 def _described(model: Model, path: Path, about: About) -> Model:
-    """The base model with the positions and the defaults of its adapter; without such defaults, with its own."""
-    defaults = read_defaults(path if path.is_dir() else path.parent) or model.defaults
-    return dataclasses.replace(model, positions=about.positions, defaults=defaults)
+    """The base model with the positions and the defaults of its adapter."""
+    return dataclasses.replace(model, positions=about.positions, defaults=defaults_beside(path, model))
+
+
+def defaults_beside(adapter: Path, model: Model) -> Defaults:
+    """How a model is meant to be sampled with an adapter."""
+    return read_defaults(adapter if adapter.is_dir() else adapter.parent) or model.defaults
 
 
 def _with_positions(model: Model, source: ModelSource) -> Model:

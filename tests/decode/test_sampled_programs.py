@@ -73,6 +73,7 @@ def random_request(rng: random.Random) -> Request:
         max_topic_words=rng.choice([9, 9, 1, 2]),  # never 0: all requests, also alone, need the same program
         distinct_topics=rng.random() < 0.5,
         end_stray_chunks=rules.seed % 2 > 0,
+        fork_bias=(0.0, -1.0, 0.0, 0.5)[rules.seed // 8 % 4],
     )
 
 

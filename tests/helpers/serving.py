@@ -13,8 +13,10 @@ import time
 from pathlib import Path
 
 from pasta_jax.lang.structure import PREDICTED
-from pasta_jax.weights.load import export_model
+from pasta_jax.weights import adapter as lora
+from pasta_jax.weights.load import export_model, load_model
 from tests import ROOT
+from tests.helpers.models import trained
 from tests.toy.test_ablation import talkative
 
 LANES, QUEUE, SLOTS = 4, 12, 256
@@ -34,6 +36,17 @@ def export(path: Path) -> Path:
     """The folder of a model that forks often."""
     export_model(dataclasses.replace(talkative(), positions=PREDICTED), path)
     return path
+
+
+def saved_adapters(model: Path, folder: Path) -> dict[str, Path]:
+    """Two adapters of an exported model, by name."""
+    base, saved = load_model("", str(model), stacked=False), {}
+    for seed, name in enumerate(("one", "two")):
+        settings = lora.AdapterSettings(rank=2, alpha=2.0)
+        fresh = lora.new_adapter(base.params, settings, base.tokenizer.tags, seed)
+        saved[name] = folder / name
+        lora.save_adapter(saved[name], trained(fresh, seed, 0.03), base, lora.describe(base, settings, PREDICTED))
+    return saved
 
 
 def pieces(content: bytes) -> list[dict]:

@@ -224,6 +224,34 @@ def test_a_request_that_cannot_be_decoded_is_refused():
         service.requests_for(read_body(b'{"prompt": "a", "n": 3}', "text"), "text")
 
 
+def test_a_request_names_its_adapter():
+    own, sequential = Request((), 8, True), Request((), 8, False)
+    adapters = {"tiny:a": dataclasses.replace(sequential, adapter=1).with_rules(fork_bias=2.0), "tiny:b": own}
+    settings = ServeSettings(decoding=DecodeConfig(lanes=1, rows=2, slots=64))
+    service = Service("tiny", tiny_model(), Mock(), Mock(), settings, own, adapters)
+    assert [card["id"] for card in service.cards()] == ["tiny", "tiny:a", "tiny:b"]
+
+    def asked(model: str, ours: str = "{}") -> Request:
+        body = b'{"prompt": "a", "model": %s, "pasta": %s}' % (model.encode(), ours.encode())
+        return service.requests_for(read_body(body, "text"), "text")[0]
+
+    for model, adapter, is_sequential, bias in [
+        ("null", 0, True, 0),
+        ('"tiny"', 0, True, 0),
+        ('"tiny:a"', 1, False, 2),
+    ]:
+        request = asked(model)
+        assert (request.adapter, request.sequential, request.rules.fork_bias) == (adapter, is_sequential, bias)
+    assert asked('"tiny:a"', '{"fork_bias": -3}').rules.fork_bias == -3
+    with pytest.raises(
+        Refusal, match=r"^model 'tiny:c': not served here; use 'tiny' or 'tiny:a' or 'tiny:b'$"
+    ) as error:
+        asked('"tiny:c"')
+    assert error.value.status == 404
+    with pytest.raises(Refusal, match=r"^pasta\.fork_bias: "):
+        asked('"tiny:a"', '{"fork_bias": 101}')
+
+
 def test_a_schema_that_there_is_no_room_for_costs_no_work():
     """Masks of large automata take long, and are kept."""
     service = Service("tiny", tiny_model(), Mock(), Mock(), ServeSettings(), Request((), 8, True))

@@ -52,6 +52,21 @@ def test_a_stream_has_the_events_of_each_item_in_order_and_ends_with_the_respons
     assert any(alternating), "items of several threads alternate"
 
 
+def test_items_have_the_log_probabilities_of_their_tokens(server, client):
+    chat = server.ask(**OPTIONS, messages=QUESTION, max_tokens=40, logprobs=True, top_logprobs=2)
+    expected = [token["logprob"] for token in chat["choices"][0]["logprobs"]["content"]]
+    asked = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    *_, last = ask(client, stream=True, **asked)
+    for response in (ask(client, **asked), last.response):
+        parts = [item.content[0] for item in response.output]
+        assert [token.logprob for part in parts for token in part.logprobs] == expected
+        assert all("".join(token.token for token in part.logprobs).endswith(part.text) for part in parts)
+        assert all(len(token.top_logprobs) == 2 for part in parts for token in part.logprobs)
+        assert len([part for part in parts if part.logprobs]) > 1
+    status, _, content = server.request("POST", PATH, {"input": "a", "top_logprobs": 2})
+    assert (status, json.loads(content)["error"]["param"]) == (400, "top_logprobs")
+
+
 def checked_stream(client, seed: int) -> bool:
     """Check the events of an answer; whether those of its items alternate."""
     whole = ask(client, seed=seed).to_dict()

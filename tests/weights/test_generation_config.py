@@ -20,6 +20,7 @@ OURS = {"max_topic_words": 3, "distinct_topics": True, "end_stray_chunks": True}
         ({"do_sample": True, "eos_token_id": [1, 2], "top_p": None}, Defaults(temperature=1.0)),
         ({"temperature": 0.6}, Defaults()),  # greedy, as in Hugging Face's tools
         ({"pasta_jax": {"distinct_topics": True}}, Defaults(distinct_topics=True)),
+        ({"pasta_jax": {"fork_bias": -2}}, Defaults(fork_bias=-2.0)),
         ({"repetition_penalty": 1.2, "min_p": 0.1}, Defaults(repetition_penalty=1.2)),  # the one counts greedily too
         ({"do_sample": True, "min_p": 0.1}, Defaults(temperature=1.0, min_p=0.1)),
         ({}, Defaults()),

@@ -1,0 +1,151 @@
+"""Adapters beside one model: lanes with different ones are answered as by each alone, to the bit by our kernels."""
+
+import dataclasses
+import functools
+import random
+
+import jax
+import numpy as np
+import pytest
+
+from pasta_jax.decode.generate import generate
+from pasta_jax.decode.request import Request, Result
+from pasta_jax.decode.settings import DecodeConfig
+from pasta_jax.errors import PastaError
+from pasta_jax.lang.structure import Positions
+from pasta_jax.models.config import TransformerConfig
+from pasta_jax.models.kernels.cpu import library as kernels
+from pasta_jax.models.parameters import stack
+from pasta_jax.weights import adapter as lora
+from pasta_jax.weights.beside import with_adapters
+from pasta_jax.weights.for_cpu import CODED, in_panels
+from pasta_jax.weights.model import Model
+from pasta_jax.weights.rules import Rules
+from tests.helpers import models
+from tests.helpers.byte_tokenizer import ByteTokenizer
+from tests.helpers.models import UNTIED, trained
+
+needs_kernels = pytest.mark.skipif(kernels.library() is None, reason="needs a C++ compiler")
+TOKENIZER = ByteTokenizer()
+SHARED, PACKED = Positions("shared_start"), DecodeConfig(lanes=4, rows=3, slots=96, packed=(4, 8))
+TARGETS = {"one": ("qkv", "out", "gate_up", "down"), "two": ("qkv", "out", "gate_up", "down"), "three": ("down",)}
+
+
+@functools.cache
+def base(config: TransformerConfig = UNTIED) -> Model:
+    params = models.talkative(config, TOKENIZER) if not config.tied_head else models.random_params(config, 5)
+    return Model("talkative", config, jax.device_put(params), TOKENIZER, fingerprint="of these")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Three adapters, of which the last has pairs for one kernel alone and a lower rank."""
+    folders = {}
+    for seed, (name, targets) in enumerate(TARGETS.items()):
+        settings = lora.AdapterSettings(rank=3 if len(targets) > 1 else 2, alpha=3.0, targets=targets)
+        fresh = lora.new_adapter(base().params, settings, TOKENIZER.tags, seed)
+        adapter = trained(fresh, seed, size=0.1)
+        folders[name] = tmp_path_factory.mktemp("adapters") / name
+        lora.save_adapter(folders[name], adapter, base(), lora.describe(base(), settings, SHARED))
+    return folders
+
+
+def named(folders, *names: str) -> list[str]:
+    return [f"{name}={folders[name]}" for name in names]
+
+
+def held(form: str) -> Model:
+    """The base, its matrices in a form."""
+    if form == "stacked":
+        return dataclasses.replace(base(), params=stack(base().params))
+    if form in ("panels", CODED):
+        params = in_panels(jax.device_get(base().params), CODED if form == CODED else "float32")
+        return dataclasses.replace(base(), params=jax.device_put(params))
+    return base()
+
+
+def requests(count: int, adapters: int) -> list[Request]:
+    rng = random.Random(3)
+    rules = [Rules(temperature=1.0, seed=seed, max_topic_tokens=3, max_chunk_tokens=9) for seed in range(count)]
+    prompts = [tuple(rng.choices(range(97, 123), k=rng.choice([5, 20]))) for _ in range(count)]
+    return [
+        Request(prompt, 50, sequential=n % 6 == 5, rules=rules[n], scored=True, adapter=n % (adapters + 1))
+        for n, prompt in enumerate(prompts)
+    ]
+
+
+def told(result: Result) -> tuple:
+    return result.trace.token.tolist(), result.trace.thread.tolist(), [score and score.own for score in result.scores]
+
+
+def assert_told(result: Result, expected: Result, exactly: bool) -> None:
+    """Equal tokens, and equal log-probabilities: XLA's products of other shapes differ in their last bits."""
+    assert told(result)[:2] == told(expected)[:2]
+    own, others = (np.array([np.nan if one is None else one for one in told(each)[2]]) for each in (result, expected))
+    np.testing.assert_allclose(own, others, rtol=0, atol=0 if exactly else 1e-4)
+
+
+def test_an_adapter_beside_equals_it_merged(folders):
+    together, about = with_adapters(base(), named(folders, "one", "two", "three"))
+    assert [(one.name, one.number) for one in about] == [("one", 1), ("two", 2), ("three", 3)]
+    asked = requests(16, 3)
+    answers = generate(together, asked, PACKED)
+    for one in about:
+        adapter, record = lora.load_adapter(folders[one.name], base())
+        params = lora.merge(base().params, adapter, TOKENIZER.tags)
+        merged = dataclasses.replace(base(), params=params, positions=record.positions)
+        mine = [number for number, request in enumerate(asked) if request.adapter == one.number]
+        alone = generate(merged, [dataclasses.replace(asked[number], adapter=0) for number in mine], PACKED)
+        for number, expected in zip(mine, alone, strict=True):
+            assert_told(answers[number], expected, exactly=False)
+
+
+def test_a_prompt_is_copied_only_from_a_lane_with_the_same_adapter(folders):
+    together, _ = with_adapters(base(), named(folders, "one", "two"))
+    first = requests(2, 0)[1]
+    asked = [dataclasses.replace(first, adapter=adapter) for adapter in (1, 2, 2, 0)]
+    results = generate(together, asked, PACKED)
+    assert [result.copied for result in results] == [0, 0, len(first.prompt_ids), 0]
+    assert told(results[1]) == told(results[2])
+    assert len({str(told(result)) for result in results}) == 3
+
+
+def test_adapters_that_one_server_cannot_have_are_refused_by_name(folders, tmp_path):
+    for text in ("one", f"={folders['one']}", "one=", f"a b={folders['one']}"):
+        with pytest.raises(PastaError, match=r"config\.adapters: .* no name=path"):
+            with_adapters(base(), [text])
+    with pytest.raises(PastaError, match=r"config\.adapters: 'one' twice"):
+        with_adapters(base(), named(folders, "one", "one"))
+    settings = lora.AdapterSettings(rank=2, alpha=2.0)
+    fresh = lora.new_adapter(base().params, settings, TOKENIZER.tags, 0)
+    lora.save_adapter(tmp_path, fresh, base(), lora.describe(base(), settings, Positions("predicted")))
+    with pytest.raises(PastaError, match=r"config\.adapters: other was trained with positions .*predicted"):
+        with_adapters(base(), [*named(folders, "one"), f"other={tmp_path}"])
+    lora.save_adapter(tmp_path, fresh, base(), lora.describe(base(), settings, None))
+    model, about = with_adapters(base(), [*named(folders, "one"), f"other={tmp_path}"])
+    assert (model.positions, about[1].positions) == (SHARED, None)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "kernel",
+        pytest.param("panels", marks=needs_kernels),
+        pytest.param(CODED, marks=[needs_kernels, pytest.mark.slow]),
+        pytest.param("stacked", marks=pytest.mark.slow),
+    ],
+)
+def test_mixed_lanes_are_answered_as_by_each_adapter_alone(form, folders):
+    together, _ = with_adapters(held(form), named(folders, "one", "two"))
+    asked = requests(12, 2)
+    mixed = generate(together, asked, PACKED)
+    plain = dataclasses.replace(held(form), positions=SHARED)
+    alone = [plain, *(with_adapters(plain, named(folders, name))[0] for name in ("one", "two"))]
+    for number, model in enumerate(alone):
+        mine = [dataclasses.replace(request, adapter=min(number, 1)) for request in asked if request.adapter == number]
+        expected = iter(generate(model, mine, PACKED))
+        for request, result in zip(asked, mixed, strict=True):
+            if request.adapter == number:
+                assert_told(result, next(expected), exactly=form in ("panels", CODED))
+    assert any(len(result.trace.closed) > 1 for result in mixed)
+    assert len({told(result)[0][0] for result in mixed}) > 3
