@@ -52,15 +52,22 @@ class Load:
             else:
                 self._compare(body)
 
+    def _ask(self, body: dict, read: int | None = None) -> tuple[int, bytes]:
+        """Status and content, or the first bytes of it."""
+        connection = http.client.HTTPConnection(self._server.host, self._server.port, timeout=600)  # it may compile
+        try:
+            connection.request("POST", PATH, json.dumps(body), {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            return response.status, response.read(read)
+        finally:
+            connection.close()
+
     def _leave(self, body: dict, read: int) -> None:
-        connection = http.client.HTTPConnection(self._server.host, self._server.port, timeout=60)
-        connection.request("POST", PATH, json.dumps(body | {"stream": True}), {"Content-Type": "application/json"})
-        connection.getresponse().read(read)
-        connection.close()
-        self._count("left")
+        status, _ = self._ask(body | {"stream": True}, read)
+        self._count("left" if status == 200 else f"status {status}")
 
     def _compare(self, body: dict) -> None:
-        status, _, content = self._server.request("POST", PATH, body)
+        status, content = self._ask(body)
         if status != 200:
             self._count(f"status {status}")
             return
@@ -85,7 +92,7 @@ def main() -> None:
         adapters = saved_adapters(model, Path(folder))
         names = ("talkative", *(f"talkative:{name}" for name in adapters))
         named = tuple(f"{name}={path}" for name, path in adapters.items())
-        with Server(model, adapters=repr(named), log=False) as server:
+        with Server(model, adapters=repr(named), log=False, warm_up=True) as server:
             began, first = time.monotonic(), None
             load = Load(server, names, began + 60 * given.minutes)
             clients = [threading.Thread(target=load.client, args=(seed,)) for seed in range(given.clients)]

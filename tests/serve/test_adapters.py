@@ -25,7 +25,7 @@ def adapters(folder, tmp_path_factory):
 
 def test_requests_beside_each_other_have_the_answers_of_their_own_adapters(folder, adapters):
     named = tuple(f"{name}={path}" for name, path in adapters.items())
-    with Server(folder, adapters=repr(named)) as server:
+    with Server(folder, adapters=repr(named), warm_up=True) as server:
 
         def ask(model: str, seed: int) -> str:
             answer = server.ask(model=model, messages=QUESTION, seed=seed, temperature=1.0, max_tokens=30)
