@@ -1,7 +1,7 @@
 """Several adapters beside shared weights: each row is computed with its own, and an adapter without rows costs nothing.
 
 Adapters are numbered from 1; 0 is the model itself. The adapters that have rows are added one after another, each by
-the same products as if it were alone, so that a row's bits don't depend on the adapters of its neighbours.
+the same products as if it were alone, so that only rounding depends on the adapters of its neighbours.
 """
 
 from collections.abc import Callable, Mapping

@@ -104,8 +104,8 @@ class Recorder:
         self.admissions: list[tuple[Admission, int, list[tuple[int, int]]]] = []
         admit = PrefixCache.admit
 
-        def admitted(held, prompt, free, may_copy):
-            admission = admit(held, prompt, free, may_copy)
+        def admitted(held, prompt, *rest):
+            admission = admit(held, prompt, *rest)
             self.admissions.append((admission, len(prompt), []))
             return admission
 

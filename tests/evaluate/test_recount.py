@@ -67,7 +67,7 @@ def test_means_and_a_changed_record(answers, tmp_path):
         (tmp_path / f"answers-{system}.jsonl").write_bytes(b"".join(map(jsonl.json_line, lines)))
     lines = [{"rounds": 1}, *map(dataclasses.asdict, timings)]
     (tmp_path / "timings.jsonl").write_bytes(b"".join(map(jsonl.json_line, lines)))
-    sets = reports(systems, {}, questions, timings)
+    sets = reports(systems, {}, questions, timings, {})
     stated = {system: dataclasses.asdict(one) for system, one in sets["random"].items()}
     write_json(tmp_path / "report.json", {"sets": {"random": stated}})
     differing, records, means = recount.compare(tmp_path)
