@@ -175,6 +175,7 @@ def llama_cpp(model: Model, config: FillBenchmark) -> Iterator[dict[str, Way]]:
 
     def by(port: int, slots: int) -> Way:
         def way(text: Extraction) -> Took:
+            fill_peer.complete(port, fill_peer.FORGET * config.slots, config.slots)
             began = clock()
             form = form_of(text.schema)
             fields = fields_of(form, model.tokenizer, model.config.vocab)

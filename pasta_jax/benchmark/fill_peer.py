@@ -12,6 +12,8 @@ from pasta_jax.errors import PastaError
 CHARACTER = r'[^"\\\x7F\x00-\x1F]'  # no escapes, which no fact needs
 # What follows a value, so that the likeliest token `",` is allowed. A request ends before it, without a step for it.
 AFTER = "[,}]"
+# What a slot has of an earlier prompt, perhaps the same text's in another way, is no part of what is measured.
+FORGET = [{"prompt": [0], "n_predict": 1, "cache_prompt": False}]
 
 
 def body_of(schema: dict[str, Any], prompt_ids: Sequence[int], begun: bool, max_tokens: int) -> dict[str, Any]:

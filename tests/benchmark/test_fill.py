@@ -54,5 +54,5 @@ def test_llama_cpp_reads_the_same_fields():
         alone, together = (way(text) for way in ways.values())
     ours = fill.separate(model, FillOptions(max_tokens=32))(text)
     assert alone.incomplete == together.incomplete == 0
-    assert alone.computed < together.computed < ours.computed
+    assert alone.computed < min(together.computed, ours.computed)
     assert alone.right == pytest.approx(ours.right, abs=0.1)
