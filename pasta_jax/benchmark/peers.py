@@ -169,7 +169,7 @@ def llama_cpp_server(path: str, lanes: int, slots: int, port: int) -> None:
     params.model.path, params.port = path, port
     params.n_parallel, params.n_ctx = lanes, lanes * slots
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = os.cpu_count() or 1
-    params.verbosity = 0
+    params.verbosity, params.cache_ram_mib = 0, 0  # no prompt of an earlier measurement comes back
     server = xllamacpp.Server(params)
     threading.Event().wait()
     del server
