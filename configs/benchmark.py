@@ -33,11 +33,10 @@ a request for each field, with --peers also by llama.cpp's server with a grammar
 --config.fill.records lets the same command go on. `drafts` decodes recorded answers on paper (traces of launch.decode
 in a folder, or the file answers-model.jsonl of launch.evaluate): with forks, with drafts of which 0.3 to 0.7 are right,
 and with both, as many drafts as pay by the milliseconds that a step of so many rows takes. `ways` measures the same
-with the drafts that there are: sequential and forked answers without and with them, the same prompts in turn, about 5 s
-a prompt (for `:qwen2_5_coder_1_5b` 30 s); it stops after --config.ways.minutes, and goes on from its log. `profile`
-prints where the time of a step goes (products, attention, writes, sampling, …) and that of an answer, between
-theoretical and realised speedup; it writes pictures, and traces for ui.perfetto.dev, to --config.profile.folder. It has
-read the profiler's events on CPUs only.
+with the drafts that there are: sequential and forked answers without and with them, the same prompts in turn; it stops
+after --config.ways.minutes, and goes on from its log. `profile` prints where the time of a step goes (products,
+attention, writes, sampling, …) and that of an answer, between theoretical and realised speedup; it writes pictures, and
+traces for ui.perfetto.dev, to --config.profile.folder. It has read the profiler's events on CPUs only.
 
 `:gemma_7b_random` has the paper's shape and random weights created on the device (17 GB in bfloat16, SmolLM2's
 tokenizer): for accelerators. It has not been run on one yet.
