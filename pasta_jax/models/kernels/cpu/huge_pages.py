@@ -7,6 +7,7 @@ allocations don't.
 import contextlib
 import math
 import mmap
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import jax
@@ -14,6 +15,7 @@ import numpy as np
 
 Tree = TypeVar("Tree")
 
+READERS = 2  # threads; each holds one array at a time, beside the whole
 ALIGNMENT = 64  # bytes; JAX uses host memory with this alignment as it is, and copies any other
 
 
@@ -40,7 +42,8 @@ def on_large_pages(params: Tree) -> Tree:
             copy[piece] = leaf[piece]
         return jax.device_put(copy)
 
-    return jax.tree.unflatten(tree, map(placed, leaves, map(int, starts)))
+    with ThreadPoolExecutor(READERS) as readers:  # reading and copying leave Python's lock to others
+        return jax.tree.unflatten(tree, readers.map(placed, leaves, map(int, starts)))
 
 
 def pieces(array: np.ndarray) -> list[Any]:
