@@ -1,14 +1,16 @@
-"""The door of JSON schemas: refused within a second, or automata whose values a tokenizer of bytes can write."""
+"""The door of JSON schemas: refused within a second and 200 MiB, or automata that a tokenizer of bytes can write by."""
 
 import copy
+import gc
+import re
 import resource
 from pathlib import Path
 from typing import Any
 
 from pasta_jax.errors import PastaError
 from pasta_jax.fields.form import fields_of
-from pasta_jax.fields.schema import form_of
-from pasta_jax.files.validated import parse_json
+from pasta_jax.fields.schema import MOST_BYTES, form_of
+from pasta_jax.files.validated import read_json
 from tests.fuzz.mutations import Mutator, dumped
 from tests.fuzz.run import Input
 from tests.helpers.byte_tokenizer import ByteTokenizer
@@ -29,6 +31,7 @@ SCHEMA = {
     "$defs": {"tag": {"type": "string", "maxLength": 5}},
 }
 REFUSED_S = 1.5  # of CPU time, until a schema is refused: a pattern has a second in its own process
+REFUSED_BYTES = 200 << 20  # of memory meanwhile; a pattern's process has as much
 PATTERNS = (
     *(
         "(a|b)*a(a|b){18}",
@@ -105,16 +108,29 @@ def cpu_s() -> float:
     return sum(one.ru_utime + one.ru_stime for one in every)
 
 
+def from_now_on() -> int:
+    """Bytes of memory in use; the most of them is counted from here."""
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")
+    return most_bytes()
+
+
+def most_bytes() -> int:
+    """The most memory in use since `from_now_on`."""
+    return int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) << 10
+
+
 def schemas(folder: Path) -> list[Input]:
     """JSON schemas, above all hostile ones."""
 
     def read() -> None:
-        began = cpu_s()
+        began, memory = cpu_s(), from_now_on()
         try:
-            form = form_of(parse_json(path.read_bytes(), "schema.json", "correct it"))
+            form = form_of(read_json(path, dict[str, Any], 4 * MOST_BYTES, "correct it"))  # as launch.fill does
         except PastaError:
-            took = cpu_s() - began
+            took, more = cpu_s() - began, most_bytes() - memory
             assert took < REFUSED_S, f"refused after {took:.1f} s"
+            assert more < REFUSED_BYTES, f"refused after {more >> 20} MiB"
             raise
         if sum(leaf.automaton.states for leaf in form.leaves) < 512:  # masks of many take seconds
             for field in fields_of(form, tokenizer, 384):
