@@ -77,7 +77,9 @@ def from_file(path: Path) -> Vocabulary:
     try:
         file = ModelProto.FromString(read_bytes(path, 64 * MIB, _FIX))
         texts, types = [piece.piece for piece in file.pieces], [piece.type for piece in file.pieces]
-        if not all(isinstance(text, str) for text in texts):  # what is not UTF-8 stays bytes
+        names = ("model_type", "byte_fallback", *(f"{r}_{f}" for r in ("unk", "bos", "eos", "pad") for f in _ROLE))
+        trained = {name: getattr(file.trainer_spec, name) for name in names}
+        if any(isinstance(value, bytes) for value in (*texts, *trained.values())):  # what is not UTF-8
             raise DecodeError
     except DecodeError:
         raise PastaError(f"{path}: not a SentencePiece model; {_FIX}") from None
@@ -87,13 +89,12 @@ def from_file(path: Path) -> Vocabulary:
         raise PastaError(f"{path}: the score of a piece is not finite; fetch the file again")
     if file.normalizer_spec.precompiled_charsmap:
         raise PastaError(f"{path}: decoding doesn't restore every text: its normalizer rewrites characters; {_FIX}")
-    trainer = file.trainer_spec
-    if trainer.model_type not in (TrainerSpec.BPE, TrainerSpec.UNIGRAM):
+    if trained["model_type"] not in (TrainerSpec.BPE, TrainerSpec.UNIGRAM):
         raise PastaError(f"{path}: unsupported kind of SentencePiece model (neither BPE nor unigram); {_FIX}")
     # Only what tokenizing needs, since the library trusts the rest: its compiled tables, its own tests.
     model = ModelProto(pieces=file.pieces)
-    for name in ("model_type", "byte_fallback", *(f"{r}_{f}" for r in ("unk", "bos", "eos", "pad") for f in _ROLE)):
-        setattr(model.trainer_spec, name, getattr(trainer, name))
+    for name, value in trained.items():
+        setattr(model.trainer_spec, name, value)
     model.trainer_spec.vocab_size = len(texts)
     model.normalizer_spec.name = "identity"
     for name in ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces"):

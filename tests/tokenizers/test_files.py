@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from pasta_jax.errors import PastaError
 from pasta_jax.tokenizers.tokenizer import load_tokenizer
@@ -19,6 +20,12 @@ from tests.helpers.tiny_tokenizers import (
 )
 
 
+def broken_name() -> bytes:
+    model = ModelProto.FromString(train_sentencepiece())
+    model.trainer_spec.unk_piece = "<unknown>"
+    return model.SerializeToString().replace(b"<unknown>", b"<\xd3nknown>")
+
+
 def changed(tokenizer_json: str, **parts) -> bytes:
     return json.dumps(json.loads(tokenizer_json) | parts).encode()
 
@@ -30,6 +37,7 @@ BPE_GGUF = bpe_metadata(BPE, "smollm")
 REFUSED = {
     "nothing": (lambda: b"", "not a SentencePiece model|no byte pieces"),
     "noise": (lambda: bytes(range(7, 200)), "not a SentencePiece model"),
+    "a name that is not UTF-8": (broken_name, "not a SentencePiece model"),
     "other json": (lambda: b'{"a": 1}', "not a tokenizer.json of the BPE kind"),
     "cut json": (lambda: BPE[:5000].encode(), "not a tokenizer.json of the BPE kind"),
     "normalizer": (lambda: changed(BPE, normalizer={"type": "NFKC"}), "decoding doesn't restore every text"),
