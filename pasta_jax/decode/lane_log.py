@@ -105,14 +105,16 @@ class LaneLog:
             field[lane, prompt:fill].copy()
             for field in (snapshot.token, snapshot.thread, snapshot.step, snapshot.position)
         )
+        slots = [np.flatnonzero(thread == guest) + prompt for guest in range(1, 1 + len(request.guests))]
         if request.guests:
             _, begins = np.unique(thread, return_index=True)
             token, thread, step, position = (np.delete(column, begins) for column in (token, thread, step, position))
         last, written = self._last(snapshot, lane), []
-        for guest in range(1, 1 + len(request.guests)):
+        for guest, fed in enumerate(slots, 1):  # each id was drawn where the one before it was fed
             ids = [*token[thread == guest].tolist(), *([last[guest]] if guest in last else [])]
             ids = ids[:-1] if guest in last and last[guest] in self.spec.stop_ids else ids
-            written.append(Written(tuple(ids), tokenizer.decode(ids), guest in last))
+            scores = [_score(snapshot, lane, slot) for slot in fed[: len(ids)]] if request.scored else ()
+            written.append(Written(tuple(ids), tokenizer.decode(ids), guest in last, tuple(scores)))
         trace = Trace(
             tags=tokenizer.tags,
             model=self.model.name,
@@ -148,9 +150,13 @@ class LaneLog:
     def _scores(self, snapshot: Snapshot, lane: int, trace: Trace) -> tuple[Score | None, ...]:
         """Each token's, which stand at the token before it in its thread; main's first at the prompt's last one."""
         prompt, scores, before = self.request.given, [], {0: self.request.given - 1}
-        own, top, ids = (field[lane] for field in (snapshot.scores.own, snapshot.scores.top, snapshot.scores.ids))
         for at, thread in enumerate(trace.thread.tolist()):
             slot, before[thread] = before.get(thread), prompt + at
-            likeliest = () if slot is None else zip(ids[slot].tolist(), top[slot].tolist(), strict=True)
-            scores.append(None if slot is None else Score(float(own[slot]), tuple(likeliest)))
+            scores.append(None if slot is None else _score(snapshot, lane, slot))
         return tuple(scores)
+
+
+def _score(snapshot: Snapshot, lane: int, slot: int) -> Score:
+    """Of what was drawn after the token of a slot."""
+    own, top, ids = (field[lane, slot] for field in vars(snapshot.scores).values())
+    return Score(float(own), tuple(zip(ids.tolist(), top.tolist(), strict=True)))

@@ -84,20 +84,21 @@ class Event:
 
 
 @dataclasses.dataclass(frozen=True)
+class Score:
+    """A token's log-probability, and the likeliest ids with theirs (extras.py)."""
+
+    own: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Written:
     """What a guest wrote."""
 
     ids: tuple[int, ...]  # without a stop id
     text: str
     complete: bool  # it ended itself, or its value is complete; else it was cut off
-
-
-@dataclasses.dataclass(frozen=True)
-class Score:
-    """A token's log-probability, and the likeliest ids with theirs (extras.py)."""
-
-    own: float
-    top: tuple[tuple[int, float], ...]
+    scores: tuple[Score, ...] = ()  # of the ids, if they were asked for
 
 
 @dataclasses.dataclass(frozen=True)

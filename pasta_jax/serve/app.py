@@ -216,7 +216,7 @@ class Writer:
     def _logprobs(self, choice: Choice) -> dict[str, Any] | None:
         if self._alternatives is None or choice.result is None:
             return None
-        tokens = logprobs.drawn(choice.result, self._tokenizer, choice.text)
+        tokens = choice.drawn(self._tokenizer)
         return (logprobs.of_chat if self._chat else logprobs.of_text)(tokens, self._tokenizer, self._alternatives)
 
     def usage(self, choices: Sequence[Choice]) -> dict[str, Any]:

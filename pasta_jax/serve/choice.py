@@ -7,6 +7,8 @@ from typing import Any
 from pasta_jax.decode.request import Event, Result
 from pasta_jax.decode.stop_texts import Reading
 from pasta_jax.lang.tags import TagIds
+from pasta_jax.serve import logprobs
+from pasta_jax.tokenizers.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +73,10 @@ class Choice:
         self.result = result
         rest = self._reading.finish(result.text)
         return [Delta(rest)] if rest and not self.threads else []
+
+    def drawn(self, tokenizer: Tokenizer) -> logprobs.Drawn:
+        """The scores of an answer that has ended and was scored."""
+        return logprobs.drawn(self.result, tokenizer, self.text)
 
     @property
     def finish_reason(self) -> str:

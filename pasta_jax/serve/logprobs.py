@@ -24,6 +24,11 @@ def drawn(result: Result, tokenizer: Tokenizer, text: str) -> Drawn:
     return tokens
 
 
+def of_fields(result: Result, length: int) -> Drawn:
+    """The tokens of an answer's fields, field by field, and their scores; the text between them was not drawn."""
+    return [(*pair, length) for one in result.guests for pair in zip(one.ids, one.scores, strict=True)]
+
+
 def of_chat(tokens: Drawn, tokenizer: Tokenizer, top: int) -> dict[str, Any]:
     """`logprobs` of a choice of chat completions, with so many alternatives."""
 

@@ -192,8 +192,6 @@ def read_body(content: bytes, kind: Kind) -> Body:
         raise Refusal("logprobs: true or false here; top_logprobs is their number", param="logprobs")
     if body.top_logprobs and not (body.logprobs and kind == "chat"):
         raise Refusal("top_logprobs: needs logprobs, of chat completions; set it to true", param="top_logprobs")
-    if body.alternatives is not None and body.has_fields:
-        raise Refusal("logprobs: of text, not of fields; leave it out", param="logprobs")
     if body.stops and body.has_fields:
         raise Refusal("stop: applies to text, not to fields; leave it out", param="stop")
     if body.stream_options is not None and not body.stream:

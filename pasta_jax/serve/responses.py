@@ -195,7 +195,7 @@ class ResponseWriter:
         """Give each item the log-probabilities of its tokens, if they were asked for."""
         if self._alternatives is None or self._choice.result is None:
             return
-        tokens, end = deque(logprobs.drawn(self._choice.result, self._tokenizer, self._choice.text)), 0
+        tokens, end = deque(self._choice.drawn(self._tokenizer)), 0
         for item in self._items:
             end, mine = end + len(item.text), []
             while tokens and tokens[0][2] <= end:

@@ -18,7 +18,9 @@ from pasta_jax.fields.fill import fields_request, whole_request
 from pasta_jax.fields.form import Field, Value, fields_of, states_of, value_of, values_in, whole_of
 from pasta_jax.fields.schema import Form, Leaf, anything, form_of
 from pasta_jax.fields.threads import Ask, request_of
+from pasta_jax.serve import logprobs
 from pasta_jax.serve.choice import Choice, Delta
+from pasta_jax.tokenizers.tokenizer import Tokenizer
 from pasta_jax.weights.model import Model
 
 
@@ -258,6 +260,10 @@ class FieldsChoice(Choice):
         self.result = result
         new = self._certain()
         return [] if self.threads else new
+
+    def drawn(self, tokenizer: Tokenizer) -> logprobs.Drawn:
+        """The scores of its fields."""
+        return logprobs.of_fields(self.result, len(self.text))
 
     def _value(self, number: int, complete: bool) -> Value:
         field = self._fields[number]

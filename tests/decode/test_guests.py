@@ -41,7 +41,7 @@ def prompts(rng: random.Random, count: int) -> list[tuple[int, ...]]:
 
 
 def template(seed: int, temperature: float) -> Request:
-    return Request((), TOKENS, sequential=True, rules=Rules(temperature=temperature, seed=seed))
+    return Request((), TOKENS, sequential=True, rules=Rules(temperature=temperature, seed=seed), scored=True)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 8])
@@ -55,6 +55,8 @@ def test_guests_write_what_requests_of_their_own_write(rows):
         for one, guest in zip(apart, together.guests, strict=True):
             assert guest.ids == tuple(one.trace.token.tolist())
             assert guest.complete == (one.finish_reason == "stop")
+            scores = [score.own for score in one.scores]
+            np.testing.assert_allclose([score.own for score in guest.scores], scores, atol=1e-5)
 
 
 def by_oracle(ids: tuple[int, ...], pattern: str, rules: Rules) -> list[int]:

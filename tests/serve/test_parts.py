@@ -170,9 +170,9 @@ def test_a_choice_of_function_that_comes_too_late_is_no_mistake_of_the_clients()
 
 def test_text_fields_apply_where_no_function_is_called():
     tools = b'"tools": [{"type": "function", "function": {"name": "f"}}]'
-    body = b'{"messages": [{"role": "user", "content": "a"}], %s, "tool_choice": "%s", "stop": "x", "logprobs": true}'
+    body = b'{"messages": [{"role": "user", "content": "a"}], %s, "tool_choice": "%s", "stop": "x"}'
     assert read_body(body % (tools, b"none"), "chat").stops == ("x",)
-    with pytest.raises(Refusal, match="of text, not of fields"):
+    with pytest.raises(Refusal, match="applies to text, not to fields"):
         read_body(body % (tools, b"auto"), "chat")
 
 

@@ -1,6 +1,7 @@
 """Structured answers over HTTP, with OpenAI's own client: formats, functions, streams, and what is refused."""
 
 import json
+import re
 import socket
 import threading
 import urllib.request
@@ -95,6 +96,24 @@ def test_a_stream_has_the_same_text_in_order(client):
     threads = client.chat.completions.create(**given, stream=True, extra_body={"pasta": {"threads": True}})
     topics = {piece.choices[0].delta.pasta["topic"] for piece in threads if piece.choices[0].delta.content}
     assert topics == {"kind", "age", "nice"}
+
+
+@pytest.mark.parametrize("forks", [True, False])
+def test_log_probabilities_are_those_of_what_was_drawn(client, forks):
+    given = {"model": MODEL, "temperature": 1.0, "extra_body": {"seed": 5, "pasta": {"fork_fields": forks}}}
+    given |= {"messages": QUESTION, "response_format": formatted(Person.model_json_schema())}
+    [choice] = client.chat.completions.create(**given, max_tokens=40, logprobs=True, top_logprobs=3).choices
+    content = choice.logprobs.content
+    written = b"".join(bytes(one.bytes) for one in content).decode()
+    if not forks:
+        assert json.loads(written) == json.loads(choice.message.content)
+    else:
+        values = map(json.dumps, json.loads(choice.message.content).values())
+        assert re.fullmatch(r"\W*".join(re.escape(value.strip('"')) for value in values) + r"\W*", written.lstrip(' "'))
+    for one in content:
+        likeliest = [other.logprob for other in one.top_logprobs]
+        assert likeliest == sorted(likeliest, reverse=True)
+        assert one.logprob <= likeliest[0] <= 0
 
 
 def test_what_is_cut_off_is_named(client):
