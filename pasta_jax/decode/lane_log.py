@@ -90,7 +90,8 @@ class LaneLog:
             if thread not in self.ended:
                 self.ended.add(thread)
                 detokenizer = self.detokenizers.setdefault(thread, Detokenizer(tokenizer))
-                yield Event(self.number, thread, token, int(snapshot.steps[lane]), detokenizer.push(token), ended=True)
+                step = int(snapshot.step[lane, :fill][snapshot.thread[lane, :fill] == thread].max())  # it was drawn in
+                yield Event(self.number, thread, token, step, detokenizer.push(token), ended=True)
 
     def _last(self, snapshot: Snapshot, lane: int) -> dict[int, int]:
         """What the guests that have ended sampled last, which is never fed."""

@@ -121,6 +121,9 @@ def test_events_and_trace_have_each_token_once():
         assert [event.token for event in own if event.token < 256] == list(guest.ids)
         assert "".join(event.text for event in own) == guest.text
         assert own[-1].ended == guest.complete
+        fed = result.trace.step[result.trace.thread == number].tolist()
+        assert [event.step for event in own if not event.ended] == fed
+        assert own[-1].step == max([1, *fed])
     assert sorted(result.trace.token.tolist()) == sorted(event.token for event in events if not event.ended)
 
 
