@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from pasta_jax.decode.prefix_cache import PrefixCache
 from pasta_jax.decode.request import Event, Request, Result
 from pasta_jax.decode.state import LoopSpec, max_threads, new_state
 from pasta_jax.device import compilation_cache
+from pasta_jax.models.parameters import Params
 from pasta_jax.weights.model import Model
 
 BETWEEN = 64  # tokens of prompts, at least, between two rounds
@@ -94,6 +95,11 @@ class DeviceLoop:
             return None
         self._state = release(self._state, np.int32(lane))
         return log.result(self._snapshot, lane, cut=True)
+
+    def exchange(self, params: Params, adapters: Collection[int]) -> None:
+        """Go on with other parameters of equal shapes, which differ in these adapters only. No request has one."""
+        self._model = dataclasses.replace(self._model, params=params)
+        self._prefixes.forget(adapters)
 
     def round(self) -> Iterator[Event | Result]:
         """Give free lanes to waiting requests, decode, and yield what came of it."""

@@ -1,11 +1,12 @@
 """A thread that decodes for many clients: a bounded queue of requests in, events out, cancelling, an orderly end."""
 
+import contextlib
 import dataclasses
 import itertools
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from pasta_jax.decode.device_loop import DeviceLoop
 from pasta_jax.decode.generate import loop_spec, require_memory
@@ -13,6 +14,7 @@ from pasta_jax.decode.prefill import PREFILL_CHUNKS
 from pasta_jax.decode.request import Event, Request, Result
 from pasta_jax.decode.settings import DecodeConfig, Room
 from pasta_jax.errors import PastaError, one_line
+from pasta_jax.models.parameters import Params
 from pasta_jax.weights.model import Model
 
 RATE_S = 5.0  # seconds of work over which the rate is an average
@@ -46,6 +48,13 @@ class Load:
     rate: float  # tokens per second, in the last seconds of work
 
 
+@dataclasses.dataclass(frozen=True)
+class _Exchange:
+    params: Params
+    adapters: frozenset[int]
+    done: Callable[[], None]
+
+
 @dataclasses.dataclass
 class _Job:
     request: Request
@@ -74,8 +83,10 @@ class Engine:
         self._numbers = itertools.count()
         self._changed = threading.Condition()
         self._jobs: dict[int, _Job] = {}  # not ended
-        self._new: list[int] = []  # submitted since the last round
+        self._new: list[int] = []  # not passed to the loop: submitted since the last round, or held by an exchange
         self._cancelled: list[int] = []
+        self._exchange: _Exchange | None = None  # not done yet
+        self._params: Params | None = None  # the last one's; None: the loop has those it was created with
         self._closing = False
         self._started = threading.Event()
         self._failure: BaseException | None = None
@@ -93,6 +104,10 @@ class Engine:
         self._started.wait()
         if self._failure is not None:
             raise self._failure
+
+    def at_once(self) -> contextlib.AbstractContextManager:
+        """What is submitted within it has the same parameters, whatever is exchanged."""
+        return self._changed
 
     def submit(self, request: Request, round_steps: int, deliver: Deliver) -> int:
         """Queue a request; its number. `deliver` gets its items, and must neither block nor raise."""
@@ -128,6 +143,16 @@ class Engine:
             self._changed.notify()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
+
+    def exchange(self, params: Params, adapters: Collection[int], done: Callable[[], None]) -> None:
+        """Go on with parameters that differ in these adapters only, between two rounds: no answer has both.
+
+        Requests for one of them that the loop already has end first; later ones wait for that, and begin after `done`,
+        which is called in the engine's thread and must not raise. One exchange at a time.
+        """
+        with self._changed:
+            self._exchange = _Exchange(params, frozenset(adapters), done)
+            self._changed.notify()
 
     @property
     def is_alive(self) -> bool:
@@ -167,17 +192,19 @@ class Engine:
 
     @property
     def _is_unwanted(self) -> bool:
-        """Whether nobody waits for it: neither a request nor `close`."""
-        return not (self._jobs or self._closing)
+        """Whether nobody waits for it: neither a request, nor an exchange, nor `close`."""
+        return not (self._jobs or self._exchange or self._closing)
 
     def _take(self, loop: DeviceLoop) -> bool:
         """Wait for work and pass what has changed to the loop; False at the end."""
         with self._changed:
-            while not (self._new or self._cancelled or loop.is_busy or self._closing):
+            while not (self._new or self._cancelled or self._exchange or loop.is_busy or self._closing):
                 self._changed.wait()
-            new, self._new = self._new, []
             cancelled = tuple(self._cancelled)
-            jobs = {number: self._jobs[number] for number in new}
+            held = self._exchange.adapters if self._exchange else ()
+            jobs = {number: self._jobs[number] for number in self._new}
+            jobs = {number: job for number, job in jobs.items() if job.request.adapter not in held}
+            self._new = [number for number in self._new if number not in jobs]
         for number, job in jobs.items():
             loop.submit(number, job.request, job.round_steps)
         for number in cancelled:
@@ -185,8 +212,20 @@ class Engine:
                 self._end(number, loop.cancel(number) or Cancelled("cancelled before its first token"))
             with self._changed:
                 self._cancelled.remove(number)  # not before: if cancelling fails, it is left to the next loop
+        self._exchange_if_free(loop)
         self._count(loop, (), 0.0)
-        return loop.is_busy or not self._closing
+        return loop.is_busy or bool(self._new) or not self._closing
+
+    def _exchange_if_free(self, loop: DeviceLoop) -> None:
+        """Exchange the parameters if no request that the loop has uses what changes."""
+        with self._changed:
+            used = {job.request.adapter for number, job in self._jobs.items() if number not in self._new}
+            if self._exchange is None or used & self._exchange.adapters:
+                return
+            exchange, self._exchange = self._exchange, None
+        loop.exchange(exchange.params, exchange.adapters)
+        self._params = exchange.params
+        exchange.done()
 
     def _deliver(self, items: Sequence[Event | Result]) -> None:
         """Hand each request what a round brought it."""
@@ -204,6 +243,8 @@ class Engine:
     def _end(self, number: int, item: Result | PastaError) -> None:
         with self._changed:
             deliver = self._jobs.pop(number).deliver
+            if number in self._new:
+                self._new.remove(number)
         deliver([item])
 
     def _count(self, loop: DeviceLoop, items: Sequence[Event | Result], seconds: float) -> None:
@@ -235,6 +276,8 @@ class Engine:
         for number in held:
             self._end(number, PastaError(reason))
         if loop is not None:
+            if self._params is not None:
+                loop.exchange(self._params, ())
             with self._changed:
                 jobs = {number: job for number, job in self._jobs.items() if number not in self._new}
             for number, job in jobs.items():

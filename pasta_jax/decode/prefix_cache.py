@@ -1,7 +1,7 @@
 """Prompts that lanes hold, also after their requests have ended: which lane a new prompt gets, and what it copies."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 Prompt = tuple[int, ...]
 
@@ -62,3 +62,9 @@ class PrefixCache:
     def hold(self, lane: int, prompt: Prompt) -> None:
         """The prompt is written."""
         self._prompts[lane] = prompt
+
+    def forget(self, adapters: Collection[int]) -> None:
+        """What was computed with these adapters counts no more."""
+        for lane, adapter in enumerate(self._adapters):
+            if adapter in adapters:
+                self._prompts[lane] = ()

@@ -13,10 +13,11 @@ from pasta_jax.progress import doing, quiet, say
 from pasta_jax.serve.app import app_of
 from pasta_jax.serve.guard import Guard, is_loopback
 from pasta_jax.serve.metrics import Metrics
+from pasta_jax.serve.reload import reloader
 from pasta_jax.serve.server import bound, key_from, serve
 from pasta_jax.serve.service import Service
 from pasta_jax.serve.settings import ServeSettings
-from pasta_jax.weights.beside import with_adapters
+from pasta_jax.weights.beside import Beside, with_adapters
 from pasta_jax.weights.rules import Defaults
 from pasta_jax.weights.source import load
 
@@ -40,12 +41,10 @@ def run(settings: ServeSettings) -> None:
     own = template_for(settings, model.positions, model.defaults)
     name = settings.name or model.name
     model, beside = with_adapters(model, settings.adapters)
-    adapters = {
-        f"{name}:{one.name}": dataclasses.replace(
-            template_for(settings, one.positions, one.defaults), adapter=one.number
-        )
-        for one in beside
-    }
+
+    def template_with(one: Beside) -> Request:
+        return dataclasses.replace(template_for(settings, one.positions, one.defaults), adapter=one.number)
+
     with doing("compiling"):
         engine = open_engine(
             model,
@@ -63,7 +62,7 @@ def run(settings: ServeSettings) -> None:
         metrics=Metrics(engine),
         settings=settings,
         template=own,
-        adapters=adapters,
+        adapters={f"{name}:{one.name}": template_with(one) for one in beside},
     )
     app = Guard(app_of(service), service.metrics, key, is_loopback(host), settings)
     if settings.origins:  # browsers ask before they send a page's request, without the key
@@ -75,6 +74,7 @@ def run(settings: ServeSettings) -> None:
             listening,
             settings.limits,
             started=lambda: say(f"serving {service.name} at http://{address}, the API under /v1; stop with Ctrl-C"),
+            reload=reloader(service, beside, template_with) if beside else None,
         )
     engine.close(drain=False)
     say("stopped")

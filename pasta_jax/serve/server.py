@@ -24,16 +24,20 @@ class _Server(uvicorn.Server):
     """uvicorn's, but a signal is answered by draining alone: uvicorn would raise it again at the end."""
 
     on_started: Callable[[], None]
+    on_hangup: Callable[[], None] | None  # None: SIGHUP does what it does to any process
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
-        for number in SIGNALS:
-            loop.add_signal_handler(number, self._stop)
+        handlers = dict.fromkeys(SIGNALS, self._stop)
+        if self.on_hangup is not None:
+            handlers[signal.SIGHUP] = self.on_hangup
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
         try:
             yield
         finally:
-            for number in SIGNALS:
+            for number in handlers:
                 loop.remove_signal_handler(number)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -75,8 +79,17 @@ def key_from(variable: str) -> str | None:
     return key
 
 
-def serve(app: ASGIApp, listening: socket.socket, limits: Limits, started: Callable[[], None]) -> None:
-    """Serve until SIGINT or SIGTERM, then until the responses that have begun are sent, for `drain_s` at most."""
+def serve(
+    app: ASGIApp,
+    listening: socket.socket,
+    limits: Limits,
+    started: Callable[[], None],
+    reload: Callable[[], None] | None = None,
+) -> None:
+    """Serve until SIGINT or SIGTERM, then until the responses that have begun are sent, for `drain_s` at most.
+
+    SIGHUP calls `reload`, if there is one.
+    """
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # its lines quote what clients send
     config = uvicorn.Config(
         app,
@@ -90,5 +103,5 @@ def serve(app: ASGIApp, listening: socket.socket, limits: Limits, started: Calla
         timeout_graceful_shutdown=max(1, round(limits.drain_s)),
     )
     server = _Server(config)
-    server.on_started = started
+    server.on_started, server.on_hangup = started, reload
     asyncio.run(server.serve([listening]))

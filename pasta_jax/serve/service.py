@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from pasta_jax.decode.engine import Engine
@@ -31,7 +31,7 @@ class Service:
     metrics: Metrics
     settings: ServeSettings
     template: Request  # the default of every option
-    adapters: Mapping[str, Request] = dataclasses.field(default_factory=dict)  # by name: templates with an adapter
+    adapters: dict[str, Request] = dataclasses.field(default_factory=dict)  # by name: templates with an adapter
     created: int = dataclasses.field(default_factory=lambda: int(time.time()))
 
     def cards(self) -> list[dict[str, Any]]:

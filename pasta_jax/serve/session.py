@@ -25,8 +25,9 @@ class Session:
         self._has_token = False
         self.expired = False  # the time for answers is over
         try:
-            for index, request in enumerate(requests):
-                self._open[index] = service.engine.submit(request, round_steps, self._deliver_to(index))
+            with service.engine.at_once():
+                for index, request in enumerate(requests):
+                    self._open[index] = service.engine.submit(request, round_steps, self._deliver_to(index))
         except PastaError as error:
             self._cancel()
             if isinstance(error, QueueFull):

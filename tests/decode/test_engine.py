@@ -16,6 +16,7 @@ from pasta_jax.decode.engine import Cancelled, Engine, EngineClosed, QueueFull, 
 from pasta_jax.decode.request import Event, Request, Result
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
+from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
 from tests.helpers.traces import tiny_model
 
@@ -35,9 +36,9 @@ def loop() -> DeviceLoop:
     return DeviceLoop(tiny_model(), spec, LANES, SLOTS)
 
 
-def answered(request: Request) -> Result:
+def answered(request: Request, model: Model | None = None) -> Result:
     """By `generate`, in as many lanes as the engine has: the same program."""
-    return decoding.generate(tiny_model(), [request] * LANES, CONFIG)[0]
+    return decoding.generate(model or tiny_model(), [request] * LANES, CONFIG)[0]
 
 
 @pytest.fixture

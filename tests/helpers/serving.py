@@ -38,10 +38,10 @@ def export(path: Path) -> Path:
     return path
 
 
-def saved_adapters(model: Path, folder: Path) -> dict[str, Path]:
-    """Two adapters of an exported model, by name."""
+def saved_adapters(model: Path, folder: Path, first: int = 0) -> dict[str, Path]:
+    """Two adapters of an exported model, by name; others with another first seed."""
     base, saved = load_model("", str(model), stacked=False), {}
-    for seed, name in enumerate(("one", "two")):
+    for seed, name in enumerate(("one", "two"), first):
         settings = lora.AdapterSettings(rank=2, alpha=2.0)
         fresh = lora.new_adapter(base.params, settings, base.tokenizer.tags, seed)
         saved[name] = folder / name

@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import json
 import socket
-from unittest.mock import AsyncMock, Mock, patch
+from unittest.mock import AsyncMock, MagicMock, Mock, patch
 
 import numpy as np
 import pytest
@@ -137,7 +137,7 @@ def test_a_full_queue_is_no_client_that_left():
     async def ask() -> None:
         Session(service, [None, None], [Mock(), Mock()], 1)
 
-    service = Mock()
+    service = MagicMock()
     service.engine.submit = Mock(side_effect=[7, QueueFull("full")])
     with pytest.raises(PastaError, match="full"):
         asyncio.run(ask())
@@ -152,7 +152,7 @@ def test_an_answer_that_fails_is_no_client_that_left():
             session._read(0, [PastaError("it failed")])
         session.leave()
 
-    service = Mock()
+    service = MagicMock()
     service.engine.submit = Mock(side_effect=[7, 8])
     asyncio.run(ask())
     service.engine.cancel.assert_called_once_with(8)
@@ -190,7 +190,7 @@ def test_finished_answers_survive_the_end_of_the_time_for_answers():
     first, second = (Choice(Mock(), (), False) for _ in range(2))
 
     async def deltas() -> None:
-        service = Mock(settings=ServeSettings())
+        service = MagicMock(settings=ServeSettings())
         session = Session(service, [None, None], [first, second], 1)
         session.expired = True
         first.finish = lambda item: setattr(first, "result", item) or []

@@ -17,7 +17,7 @@ from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.kernels.cpu import library as kernels
 from pasta_jax.models.parameters import stack
 from pasta_jax.weights import adapter as lora
-from pasta_jax.weights.beside import with_adapters
+from pasta_jax.weights.beside import exchanged, with_adapters
 from pasta_jax.weights.for_cpu import CODED, in_panels
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
@@ -149,3 +149,49 @@ def test_mixed_lanes_are_answered_as_by_each_adapter_alone(form, folders):
                 assert_told(result, next(expected), 1e-6 if form in ("panels", CODED) else 1e-4)
     assert any(len(result.trace.closed) > 1 for result in mixed)
     assert len({told(result)[0][0] for result in mixed}) > 3
+
+
+def saved(folder, seed: int, rank: int, targets: tuple[str, ...], positions: Positions | None = SHARED) -> None:
+    settings = lora.AdapterSettings(rank=rank, alpha=float(rank), targets=targets)
+    fresh = lora.new_adapter(base().params, settings, TOKENIZER.tags, seed)
+    lora.save_adapter(folder, trained(fresh, seed, size=0.1), base(), lora.describe(base(), settings, positions))
+
+
+@pytest.mark.parametrize("form", ["kernel", pytest.param("panels", marks=needs_kernels), "stacked"])
+def test_an_adapter_that_has_changed_takes_its_own_place_in_shapes_as_they_are(form, tmp_path):
+    folders = {name: tmp_path / name for name in ("one", "two")}
+    for seed, folder in enumerate(folders.values()):
+        saved(folder, seed, 3, TARGETS["one"])
+    model, (one, two) = with_adapters(held(form), named(folders, "one", "two"))
+    text = named(folders, "two")[0]
+    assert exchanged(model, text, two) == (model, two)
+    for seed, rank, targets in ((5, 3, TARGETS["one"]), (6, 2, ("down", "qkv"))):
+        saved(folders["two"], seed, rank, targets)
+        after, new = exchanged(model, text, two)
+        afresh, about = with_adapters(held(form), named(folders, "one", "two"))
+        assert about == (one, new)
+        assert new.fingerprint != two.fingerprint
+        shapes = [jax.tree.map(jax.typeof, each.params) for each in (model, after)]
+        assert shapes[0] == shapes[1]
+        assert jax.tree.all(jax.tree.map(np.array_equal, after.params, afresh.params))
+
+
+def test_an_adapter_that_does_not_fit_into_its_place_is_refused(tmp_path):
+    folder = tmp_path / "one"
+    saved(folder, 0, 2, ("down", "out"))
+    text = f"one={folder}"
+    model, (one,) = with_adapters(base(), [text])
+    for change, message in (
+        ((1, 4, ("down",)), "has rank 4, and there is room for 2; start the server again"),
+        ((1, 2, ("down", "qkv")), "has pairs of qkv, for which there is no room; start the server again"),
+        ((1, 2, ("down",), Positions("predicted")), "trained with positions .*predicted.*; start the server again"),
+    ):
+        saved(folder, *change)
+        with pytest.raises(PastaError, match=message):
+            exchanged(model, text, one)
+    weights = folder / lora.WEIGHTS
+    weights.write_bytes(weights.read_bytes()[:-50])
+    with pytest.raises(PastaError, match="not a complete adapter file"):
+        exchanged(model, text, one)
+    saved(folder, 1, 1, ("down",), None)
+    assert exchanged(model, text, one)[1].positions is None

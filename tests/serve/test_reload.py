@@ -1,0 +1,86 @@
+"""SIGHUP under load: adapters that have changed are read again, no answer mixes two, a damaged one changes nothing."""
+
+import signal
+import threading
+import time
+from collections import defaultdict
+
+import pytest
+
+from tests.helpers.serving import Server, export, pieces, saved_adapters
+
+MODELS = ("talkative", "talkative:one", "talkative:two")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return export(tmp_path_factory.mktemp("model") / "model")
+
+
+def body(model: str, **changes: object) -> dict:
+    asked = {"model": model, "messages": [{"role": "user", "content": "birds crow 7"}], "max_tokens": 200, "seed": 3}
+    return asked | {"temperature": 1.0} | changes
+
+
+def text_of(server: Server, model: str) -> str:
+    return server.ask(**body(model))["choices"][0]["message"]["content"]
+
+
+def hang_up(server: Server, said: str) -> str:
+    """Send SIGHUP and wait for a line that begins so."""
+    before = len(server.lines)
+    server.process.send_signal(signal.SIGHUP)
+    deadline = time.monotonic() + 60
+    while not (found := [line for line in server.lines[before:] if line.startswith(said)]):
+        assert time.monotonic() < deadline, server.lines
+        time.sleep(0.01)
+    assert len(server.lines) == before + 1
+    return found[0]
+
+
+def test_adapters_are_exchanged_under_load(model, tmp_path):
+    first, second = (saved_adapters(model, tmp_path / str(seed), seed) for seed in (0, 10))
+    weights = first["one"] / "adapter_model.safetensors"
+    named = tuple(f"{name}={path}" for name, path in first.items())
+    with Server(model, adapters=repr(named), log=False) as server:
+        old = {model: text_of(server, model) for model in MODELS}
+        seen, over = defaultdict(list), threading.Event()
+
+        def client(model: str) -> None:
+            while not over.is_set():
+                seen[model].append(text_of(server, model))
+
+        clients = [threading.Thread(target=client, args=(model,)) for model in MODELS]
+        for each in clients:
+            each.start()
+        streamed = []
+        stream = threading.Thread(
+            target=lambda: streamed.extend(server.request("POST", "/v1/chat/completions", body(MODELS[1], stream=True)))
+        )
+        stream.start()
+        while not server.metric("pasta_lanes_in_use"):
+            pass
+        assert hang_up(server, "no adapter") == "no adapter has changed\n"
+        weights.write_bytes((second["one"] / weights.name).read_bytes())
+        assert hang_up(server, "read again") == "read again: one\n"
+        new = {model: text_of(server, model) for model in MODELS}
+        over.set()
+        for each in (*clients, stream):
+            each.join()
+
+        assert new[MODELS[1]] != old[MODELS[1]]
+        assert {model: {*texts} for model, texts in seen.items() if model != MODELS[1]} == {
+            model: {old[model]} for model in MODELS if model != MODELS[1]
+        }
+        ordered = seen[MODELS[1]]
+        switch = ordered.count(old[MODELS[1]])
+        assert ordered == [old[MODELS[1]]] * switch + [new[MODELS[1]]] * (len(ordered) - switch)
+        texts = [piece["choices"][0]["delta"].get("content") or "" for piece in pieces(streamed[2])]
+        assert "".join(texts) in (old[MODELS[1]], new[MODELS[1]])
+
+        weights.write_bytes(weights.read_bytes()[:-9])
+        line = hang_up(server, "one stays as it was")
+        assert str(first["one"]) in line
+        assert line.endswith("save or fetch it again\n")
+        assert {model: text_of(server, model) for model in MODELS} == new
+        assert server.stop() == 0
