@@ -121,6 +121,15 @@ class Server:
             assert time.monotonic() < deadline, f"{name} is {self.metric(name)}, not {value}"
             time.sleep(0.01)
 
+    def hang_up(self, said: str, seconds: float = 300) -> str:
+        """Send SIGHUP, and wait for the line that begins so."""
+        before, deadline = len(self.lines), time.monotonic() + seconds
+        self.process.send_signal(signal.SIGHUP)
+        while not (found := [line for line in self.lines[before:] if line.startswith(said)]):
+            assert time.monotonic() < deadline, self.lines[before:]
+            time.sleep(0.01)
+        return found[0]
+
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal and wait; the exit code."""
         self.process.send_signal(number)

@@ -1,8 +1,6 @@
 """SIGHUP under load: adapters that have changed are read again, no answer mixes two, a damaged one changes nothing."""
 
-import signal
 import threading
-import time
 from collections import defaultdict
 
 import pytest
@@ -24,18 +22,6 @@ def body(model: str, **changes: object) -> dict:
 
 def text_of(server: Server, model: str) -> str:
     return server.ask(**body(model))["choices"][0]["message"]["content"]
-
-
-def hang_up(server: Server, said: str) -> str:
-    """Send SIGHUP and wait for a line that begins so."""
-    before = len(server.lines)
-    server.process.send_signal(signal.SIGHUP)
-    deadline = time.monotonic() + 60
-    while not (found := [line for line in server.lines[before:] if line.startswith(said)]):
-        assert time.monotonic() < deadline, server.lines
-        time.sleep(0.01)
-    assert len(server.lines) == before + 1
-    return found[0]
 
 
 def test_adapters_are_exchanged_under_load(model, tmp_path):
@@ -60,9 +46,10 @@ def test_adapters_are_exchanged_under_load(model, tmp_path):
         stream.start()
         while not server.metric("pasta_lanes_in_use"):
             pass
-        assert hang_up(server, "no adapter") == "no adapter has changed\n"
+        said = len(server.lines)
+        assert server.hang_up("no adapter") == "no adapter has changed\n"
         weights.write_bytes((second["one"] / weights.name).read_bytes())
-        assert hang_up(server, "read again") == "read again: one\n"
+        assert server.hang_up("read again") == "read again: one\n"
         new = {model: text_of(server, model) for model in MODELS}
         over.set()
         for each in (*clients, stream):
@@ -79,8 +66,9 @@ def test_adapters_are_exchanged_under_load(model, tmp_path):
         assert "".join(texts) in (old[MODELS[1]], new[MODELS[1]])
 
         weights.write_bytes(weights.read_bytes()[:-9])
-        line = hang_up(server, "one stays as it was")
+        line = server.hang_up("one stays as it was")
         assert str(first["one"]) in line
         assert line.endswith("save or fetch it again\n")
         assert {model: text_of(server, model) for model in MODELS} == new
+        assert len(server.lines) == said + 3
         assert server.stop() == 0
