@@ -6,7 +6,6 @@ import hmac
 import ipaddress
 import re
 import sys
-import time
 import traceback
 from collections.abc import Mapping
 from urllib.parse import urlsplit
@@ -15,6 +14,7 @@ import h11
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pasta_jax.progress import say
+from pasta_jax.serve import log
 from pasta_jax.serve.app import as_json
 from pasta_jax.serve.metrics import Metrics
 from pasta_jax.serve.protocol import Refusal
@@ -38,12 +38,13 @@ class Guard:
         self._key = None if key is None else digest(key.encode())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        began, status = time.perf_counter(), 0
+        record, status = log.begin(), 0
 
         async def noting(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                message = message | {"headers": [*message["headers"], (b"x-request-id", record.id.encode())]}
             await send(message)
 
         path = scope["path"] if scope["path"] in KNOWN else "other"
@@ -68,7 +69,7 @@ class Guard:
         finally:
             self._metrics.responses.labels(path, status).inc()
             if self._settings.log and path not in ("/health", "/metrics"):
-                say(f"{path} {status} {time.perf_counter() - began:.3f} s")
+                log.write(record, path, status, self._settings.log_format == "json")
 
     def _check(self, scope: Scope) -> None:
         """Refuse a request that may not be answered."""

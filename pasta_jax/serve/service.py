@@ -13,6 +13,7 @@ from pasta_jax.decode.guests import require_room
 from pasta_jax.decode.request import SEEDS, Request
 from pasta_jax.errors import PastaError
 from pasta_jax.models.settings import MeshSettings
+from pasta_jax.serve.log import record
 from pasta_jax.serve.metrics import Metrics
 from pasta_jax.serve.protocol import Body, Kind, Refusal, conversation, prompt_of
 from pasta_jax.serve.settings import ServeSettings
@@ -50,6 +51,8 @@ class Service:
     def requests_for(self, body: Body, kind: Kind, structure: Structure | None = None) -> list[Request]:
         """One request for each answer that a body asks for. Reads the whole prompt, so call it in a thread."""
         template = self.template_of(body.model)
+        if template.adapter:
+            record().adapter = body.model.removeprefix(f"{self.name}:")
         count, decoding, limits = body.n or 1, self.settings.decoding, self.settings.limits
         if count > limits.choices:
             raise Refusal(f"n: {count}, at most {limits.choices} here; send several requests", param="n")

@@ -9,6 +9,7 @@ from pasta_jax.decode.engine import EngineClosed, Item, QueueFull
 from pasta_jax.decode.request import Event, Request, Result
 from pasta_jax.errors import PastaError
 from pasta_jax.serve.choice import Choice, Delta
+from pasta_jax.serve.log import record
 from pasta_jax.serve.protocol import Refusal
 from pasta_jax.serve.service import Service
 
@@ -22,7 +23,7 @@ class Session:
         self._items: asyncio.Queue[tuple[int, Sequence[Item]]] = asyncio.Queue()
         self._open: dict[int, int] = {}  # the engine's number of each answer that has not ended, by its index
         self._began = time.perf_counter()
-        self._has_token = False
+        self._has_token, self._record = False, record()
         self.expired = False  # the time for answers is over
         try:
             with service.engine.at_once():
@@ -48,6 +49,7 @@ class Session:
         if self._open:
             self._service.metrics.vanished.inc()
         self._cancel()
+        self._record.count(self.choices)
 
     def _cancel(self) -> None:
         for number in self._open.values():
@@ -84,6 +86,7 @@ class Session:
             if isinstance(item, Event):
                 if not self._has_token:
                     self._has_token = True
+                    self._record.see_token()
                     self._service.metrics.first.observe(time.perf_counter() - self._began)
                 if not choice.stopped:
                     deltas += choice.push(item)

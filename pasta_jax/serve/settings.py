@@ -1,7 +1,7 @@
 """The settings of launch.serve: a model, how it decodes, and what clients may ask for."""
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -54,4 +54,5 @@ class ServeSettings:
     share_prompts: bool = True  # False: usage and timing tell no client whether another sent the same prompt
     warm_up: bool = True  # compile for prompts of all lengths before the first request
     log: bool = True  # a line for each response, with nothing of its content
+    log_format: Literal["text", "json"] = "text"  # of these lines; json: also tokens, adapter, forks, first token
     limits: Limits = Limits()

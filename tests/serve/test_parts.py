@@ -147,7 +147,7 @@ def test_a_full_queue_is_no_client_that_left():
 
 def test_an_answer_that_fails_is_no_client_that_left():
     async def ask() -> None:
-        session = Session(service, [None, None], [Mock(), Mock()], 1)
+        session = Session(service, [None, None], [Mock(result=None), Mock(result=None)], 1)
         with pytest.raises(PastaError, match="it failed"):
             session._read(0, [PastaError("it failed")])
         session.leave()
