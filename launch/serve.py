@@ -6,11 +6,12 @@ from pasta_jax.serve.settings import ServeSettings
 
 def main(settings: ServeSettings) -> None:
     """Serve until SIGINT or SIGTERM."""
-    cli.announce_device()
+    if settings.replicas == 1:  # else the devices are the replicas'
+        cli.announce_device()
 
-    from pasta_jax.serve import run as serve  # imports JAX: after the flags, so that --help starts quickly
+    from pasta_jax.serve import replicas, run  # import JAX: after the flags, so that --help starts quickly
 
-    serve.run(settings)
+    (run if settings.replicas == 1 else replicas).run(settings)
 
 
 if __name__ == "__main__":

@@ -30,12 +30,15 @@ class RaySettings:
 
 
 @contextlib.contextmanager
-def connected(settings: RaySettings) -> Iterator[ModuleType]:
-    """Ray, connected to the cluster; within such a block, the same connection, so that workers keep what they load."""
+def connected(settings: RaySettings, asked: str = "config.executor=ray") -> Iterator[ModuleType]:
+    """Ray, connected to the cluster; within such a block, the same connection, so that workers keep what they load.
+
+    `asked` is the setting that needs Ray.
+    """
     try:
         import ray  # optional, and slow to import
     except ImportError:
-        raise PastaError("config.executor=ray: Ray is not installed; bash launch/setup.sh --ray") from None
+        raise PastaError(f"{asked}: Ray is not installed; bash launch/setup.sh --ray") from None
     if ray.is_initialized():
         yield ray
         return
@@ -68,10 +71,10 @@ def on_ray(
         waiting = list(numbers)
         while waiting:
             [done], waiting = ray.wait(waiting, num_returns=1)
-            yield numbers[done], _outcome(ray, done)
+            yield numbers[done], outcome(ray, done)
 
 
-def _outcome(ray: ModuleType, done: Any) -> Any:
+def outcome(ray: ModuleType, done: Any) -> Any:
     """What a task that has ended returned, or its error."""
     try:
         return ray.get(done)

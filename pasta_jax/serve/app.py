@@ -23,6 +23,7 @@ from pasta_jax.serve.protocol import Body, Kind, Refusal, read_body
 from pasta_jax.serve.responses import ResponseWriter, read_response_body
 from pasta_jax.serve.service import Service
 from pasta_jax.serve.session import Session
+from pasta_jax.serve.settings import Limits
 from pasta_jax.serve.structured import FieldsChoice
 from pasta_jax.view.style import css_variables
 
@@ -62,14 +63,7 @@ def app_of(service: Service) -> Starlette:
         Route("/v1/completions", functools.partial(complete, service, "text"), methods=["POST"]),
         Route("/v1/responses", functools.partial(respond, service), methods=["POST"]),
     ]
-    handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {
-        Refusal: refused,
-        PastaError: refused,
-        HTTPException: not_routed,
-        ClientDisconnect: left,
-        Exception: failed,
-    }
-    return Starlette(routes=routes, exception_handlers=handlers)
+    return Starlette(routes=routes, exception_handlers=HANDLERS)
 
 
 POLICY = (
@@ -80,7 +74,7 @@ POLICY = (
 
 async def complete(service: Service, kind: Kind, request: Request) -> Response:
     """Answer a request to one of the two endpoints that decode."""
-    body, before = read_body(await content_of(request, service), kind), []
+    body, before = read_body(await content_of(request, service.settings.limits), kind), []
     if structured.is_open(body.tools or (), body.tool_choice):
         body, chosen = await with_tool(service, body)
         before = [[chosen]]
@@ -121,7 +115,7 @@ async def with_tool(service: Service, body: Body) -> tuple[Body, Choice]:
 
 async def respond(service: Service, request: Request) -> Response:
     """Answer a request to /v1/responses."""
-    asked = read_response_body(await content_of(request, service))
+    asked = read_response_body(await content_of(request, service.settings.limits))
     body = asked.as_chat()
     structure = await asyncio.to_thread(body.structure)
     requests = await asyncio.to_thread(service.requests_for, body, "chat", structure)
@@ -137,12 +131,11 @@ async def respond(service: Service, request: Request) -> Response:
     return await whole(request, session, writer.collect(session), writer.whole)
 
 
-async def content_of(request: Request, service: Service) -> bytes:
+async def content_of(request: Request, limits: Limits) -> bytes:
     """The body of a request, within the limits."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":  # what a form of another site can send without asking is none
         raise Refusal("content-type: must be application/json", 415)
-    limits = service.settings.limits
     too_large = Refusal(f"the body: has more than {limits.body_bytes:,} bytes; shorten it", 413, "body_too_large")
     if int(request.headers.get("content-length", 0)) > limits.body_bytes:
         raise too_large
@@ -288,3 +281,12 @@ async def failed(_: Request, __: Exception) -> Response:
 async def left(_: Request, __: ClientDisconnect) -> Response:
     """The client left before its request was read."""
     return Response(status_code=CLIENT_LEFT)
+
+
+HANDLERS: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {
+    Refusal: refused,
+    PastaError: refused,
+    HTTPException: not_routed,
+    ClientDisconnect: left,
+    Exception: failed,
+}

@@ -19,7 +19,7 @@ async def whole(
 ) -> Response:
     """The response once the answers have been read to their ends; `fields` is called then."""
     work = asyncio.create_task(reading)
-    gone = asyncio.create_task(_wait_until_gone(request))
+    gone = asyncio.create_task(wait_until_gone(request))
     try:
         await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
@@ -32,7 +32,8 @@ async def whole(
     return as_json(fields())
 
 
-async def _wait_until_gone(request: Request) -> None:
+async def wait_until_gone(request: Request) -> None:
+    """Wait until the client has left; its request's body must have been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 

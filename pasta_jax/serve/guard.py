@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 import h11
+from prometheus_client import Counter
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pasta_jax.progress import say
 from pasta_jax.serve import log
 from pasta_jax.serve.app import as_json
-from pasta_jax.serve.metrics import Metrics
 from pasta_jax.serve.protocol import Refusal
 from pasta_jax.serve.settings import ServeSettings
 
@@ -32,8 +32,8 @@ class Guard:
     are refused unless they are among config.origins.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, key: str | None, is_local: bool, settings: ServeSettings):
-        self._app, self._metrics, self._is_local, self._settings = app, metrics, is_local, settings
+    def __init__(self, app: ASGIApp, responses: Counter, key: str | None, is_local: bool, settings: ServeSettings):
+        self._app, self._responses, self._is_local, self._settings = app, responses, is_local, settings
         self._hosts = {host.lower() for host in settings.hosts}
         self._key = None if key is None else digest(key.encode())
 
@@ -67,7 +67,7 @@ class Guard:
                 refusal = Refusal("a defect of the server; its log says where", 500, "internal_error")
                 await as_json(refusal.body(), 500)(scope, receive, noting)
         finally:
-            self._metrics.responses.labels(path, status).inc()
+            self._responses.labels(path, status).inc()
             if self._settings.log and path not in ("/health", "/metrics"):
                 log.write(record, path, status, self._settings.log_format == "json")
 

@@ -34,6 +34,11 @@ class _OfEngine(Collector):
         yield CounterMetricFamily("pasta_busy_seconds", "Seconds spent in rounds", load.busy_s)
 
 
+def responses(registry: CollectorRegistry) -> Counter:
+    """The counter of responses."""
+    return Counter("pasta_requests", "Responses by path and status", ("path", "status"), registry=registry)
+
+
 class Metrics:
     """The counters and histograms of one server."""
 
@@ -42,7 +47,7 @@ class Metrics:
         registry.register(_OfEngine(engine))
         counter = functools.partial(Counter, registry=registry)
         histogram = functools.partial(Histogram, registry=registry)
-        self.responses = counter("pasta_requests", "Responses by path and status", ("path", "status"))
+        self.responses = responses(registry)
         self.vanished = counter("pasta_vanished", "Clients that left before their answer ended")
         self.prompt_tokens = counter("pasta_prompt_tokens", "Tokens of prompts")
         self.copied = counter("pasta_prompt_tokens_copied", "Tokens of prompts that were not computed again")

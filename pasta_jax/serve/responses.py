@@ -223,8 +223,7 @@ class ResponseWriter:
             async for _, deltas in session.deltas():
                 yield b"".join(made for delta in deltas for made in self.push(delta))
         except Refusal as refusal:
-            error = refusal.body()["error"]
-            yield self._event("error", code=error["code"], message=error["message"], param=error["param"])
+            yield error_event(refusal, next(self._numbers))
             return
         yield b"".join(self.finish())
         response = self.whole()
@@ -292,3 +291,10 @@ class ResponseWriter:
 
     def _event(self, name: str, **fields: Any) -> bytes:
         return event({"type": name, "sequence_number": next(self._numbers)} | fields, name)
+
+
+def error_event(refusal: Refusal, number: int) -> bytes:
+    """The last event of a stream that fails."""
+    error = refusal.body()["error"]
+    about = {name: error[name] for name in ("code", "message", "param")}
+    return event({"type": "error", "sequence_number": number} | about, "error")

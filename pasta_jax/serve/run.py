@@ -1,8 +1,12 @@
 """Serve a model over HTTP as OpenAI's API, until the process is told to stop. See configs/serve.py."""
 
 import dataclasses
+import socket
+from collections.abc import Callable
 
+from prometheus_client import Counter
 from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
 
 from pasta_jax.decode.engine import open_engine
 from pasta_jax.decode.generate import require_rows
@@ -14,7 +18,7 @@ from pasta_jax.serve.app import app_of
 from pasta_jax.serve.guard import Guard, is_loopback
 from pasta_jax.serve.metrics import Metrics
 from pasta_jax.serve.reload import reloader
-from pasta_jax.serve.server import bound, key_from, serve
+from pasta_jax.serve.server import bound, key_from, serve, url_of
 from pasta_jax.serve.service import Service
 from pasta_jax.serve.settings import ServeSettings
 from pasta_jax.weights.beside import Beside, with_adapters
@@ -31,11 +35,26 @@ def template_for(settings: ServeSettings, positions: Positions | None, defaults:
 
 def run(settings: ServeSettings) -> None:
     """Load, compile, serve."""
+    key, listening = entrance(settings)  # before loading, so that a port in use is known at once
+    service, reload = opened(settings)
+    app = guarded(app_of(service), service.metrics.responses, key, settings, listening)
+    with quiet():  # a server that nobody calls is silent
+        serve(app, listening, settings.limits, lambda: announce(service.name, listening), reload)
+    service.engine.close(drain=False)
+    say("stopped")
+
+
+def entrance(settings: ServeSettings) -> tuple[str | None, socket.socket]:
+    """The key that clients must send, and the socket that listens to them."""
     key = key_from(settings.key_variable)
-    listening = bound(settings.host, settings.port)  # before loading, so that a port in use is known at once
-    host, port = listening.getsockname()[:2]
-    if not is_loopback(host) and key is None:
+    listening = bound(settings.host, settings.port)
+    if not is_loopback(host := listening.getsockname()[0]) and key is None:
         say(f"{host}: anyone who reaches this machine may use the model; set --config.key_variable to require a key")
+    return key, listening
+
+
+def opened(settings: ServeSettings) -> tuple[Service, Callable[[], None] | None]:
+    """The model, loaded, with its engine; and what reads its adapters again, if it has some beside it."""
     mesh = decoding_mesh(settings.mesh)
     model = load(settings.model, only_decoding=True, mesh=mesh)
     own = template_for(settings, model.positions, model.defaults)
@@ -64,17 +83,19 @@ def run(settings: ServeSettings) -> None:
         template=own,
         adapters={f"{name}:{one.name}": template_with(one) for one in beside},
     )
-    app = Guard(app_of(service), service.metrics, key, is_loopback(host), settings)
+    return service, reloader(service, beside, template_with) if beside else None
+
+
+def guarded(
+    app: ASGIApp, responses: Counter, key: str | None, settings: ServeSettings, listening: socket.socket
+) -> ASGIApp:
+    """The application as clients reach it."""
+    app = Guard(app, responses, key, is_loopback(listening.getsockname()[0]), settings)
     if settings.origins:  # browsers ask before they send a page's request, without the key
         app = CORSMiddleware(app, settings.origins, allow_methods=["GET", "POST"], allow_headers=["*"])
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    with quiet():  # a server that nobody calls is silent
-        serve(
-            app,
-            listening,
-            settings.limits,
-            started=lambda: say(f"serving {service.name} at http://{address}, the API under /v1; stop with Ctrl-C"),
-            reload=reloader(service, beside, template_with) if beside else None,
-        )
-    engine.close(drain=False)
-    say("stopped")
+    return app
+
+
+def announce(name: str, listening: socket.socket) -> None:
+    """Say where a model is served."""
+    say(f"serving {name} at {url_of(listening)}, the API under /v1; stop with Ctrl-C")

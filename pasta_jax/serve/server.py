@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 
 import uvicorn
@@ -28,6 +29,9 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():  # a replica's (replicas.py), which is killed
+            yield
+            return
         loop = asyncio.get_running_loop()
         handlers = dict.fromkeys(SIGNALS, self._stop)
         if self.on_hangup is not None:
@@ -65,6 +69,12 @@ def bound(host: str, port: int) -> socket.socket:
         reason = getattr(error, "strerror", None) or "not a host"
         raise PastaError(f"{host}:{port}: {reason}; choose another --config.host or --config.port") from None
     return listening
+
+
+def url_of(listening: socket.socket) -> str:
+    """The address of a socket that listens."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def key_from(variable: str) -> str | None:

@@ -8,6 +8,7 @@ from msgspec import Meta
 from pasta_jax.decode.settings import DecodeConfig, RequestSettings, Room
 from pasta_jax.files.validated import AboveZero, Count, Positive
 from pasta_jax.models.settings import MeshSettings
+from pasta_jax.runs.ray import RaySettings
 from pasta_jax.weights.settings import ModelSource
 
 
@@ -49,6 +50,8 @@ class ServeSettings:
     decoding: DecodeConfig = DecodeConfig(lanes=4, rows=8, slots=2048, packed=(1, 2, 4, 6, 8, 16))
     request: RequestSettings = RequestSettings(max_tokens=400)  # what a client's fields change
     mesh: MeshSettings = MeshSettings()
+    replicas: Annotated[int, Meta(ge=1, le=256)] = 1  # servers behind this address, each a process; several need Ray
+    ray: RaySettings = RaySettings()  # the cluster, and what each of several replicas takes; workers, retries: unused
     stream_steps: Positive = 4  # steps between two reads of the device while somebody streams
     batch_steps: Positive = 32  # otherwise; also the longest that a new request waits for a free lane
     share_prompts: bool = True  # False: usage and timing tell no client whether another sent the same prompt

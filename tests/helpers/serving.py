@@ -74,10 +74,11 @@ class Server:
         self._ready = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        if not self._ready.wait(600) or not self.lines[-1].startswith("serving "):
+        self._ready.wait(600)
+        found = re.search(r"^serving .* at http://([\d.]+):(\d+)", "".join(self.lines), re.MULTILINE)
+        if found is None:
             self.__exit__()
             raise AssertionError("the server did not start:\n" + "".join(self.lines))
-        found = re.search(r"at http://([\d.]+):(\d+)", self.lines[-1])
         self.host, self.port = found[1], int(found[2])
         self.url = f"http://{self.host}:{self.port}"
 

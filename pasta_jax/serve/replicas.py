@@ -1,0 +1,144 @@
+"""Several replicas of a server behind one address (front.py): each is an actor of Ray, checked, and replaced when lost.
+
+A replica that doesn't answer is killed, and a new actor takes its place: the same for a process that has ended, hangs
+or can't decode any more, and for a machine that was lost. Ray's own restarts are for the first of these.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import secrets
+import signal
+import socket
+import threading
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from starlette.types import ASGIApp
+
+from pasta_jax.errors import PastaError, brief
+from pasta_jax.progress import doing, quiet, say
+from pasta_jax.runs.ray import connected, outcome
+from pasta_jax.serve.app import app_of
+from pasta_jax.serve.front import Front, Replica
+from pasta_jax.serve.run import announce, entrance, guarded, opened
+from pasta_jax.serve.server import bound, serve, url_of
+from pasta_jax.serve.settings import ServeSettings
+
+CHECK_S = 1.0  # between two checks of a replica
+AGAIN_S = 5.0  # after a start that failed
+
+
+class Started(NamedTuple):
+    """What a replica says of itself."""
+
+    url: str
+    process: int
+    name: str  # of the model
+
+
+class Server:
+    """An actor: the process of one replica."""
+
+    def __init__(self, number: int):
+        self._number = number
+
+    def __repr__(self) -> str:  # Ray writes it before each line of the process
+        return f"replica {self._number}"
+
+    def start(self, settings: ServeSettings, key: str, node: str) -> "Started":
+        """Load, compile, serve in a thread: on loopback where the front is, which is the `node`."""
+        import ray
+
+        is_there = ray.get_runtime_context().get_node_id() == node
+        listening = bound("127.0.0.1" if is_there else ray.util.get_node_ip_address(), 0)
+        service, self._reload = opened(settings)
+        app = guarded(app_of(service), service.metrics.responses, key, settings, listening)
+        started = threading.Event()
+        threading.Thread(target=self._serve, args=(app, listening, settings, started)).start()
+        started.wait()
+        return Started(url_of(listening), os.getpid(), service.name)
+
+    def reload(self) -> None:
+        """Read the adapters again."""
+        self._reload()
+
+    def _serve(self, app: ASGIApp, listening: socket.socket, settings: ServeSettings, started: threading.Event) -> None:
+        try:
+            serve(app, listening, settings.limits, started.set)
+        finally:
+            os._exit(1)  # so that it is replaced
+
+
+class Actors:
+    """The processes of the replicas."""
+
+    def __init__(self, ray: ModuleType, settings: ServeSettings, key: str):
+        # The front closes a connection after each request, and a replica may see it later.
+        limits = dataclasses.replace(settings.limits, connections=2 * settings.limits.connections)
+        # Clients are checked, and their requests logged, by the front.
+        own = dict(replicas=1, hosts=(), origins=(), log=False, limits=limits)
+        self._ray, self._key, self._settings = ray, key, dataclasses.replace(settings, **own)
+        self._node = ray.get_runtime_context().get_node_id()
+        taken = {"num_cpus": settings.ray.cpus, "num_gpus": settings.ray.gpus}
+        chips = {"TPU": settings.ray.tpus} if settings.ray.tpus else {}
+        self._server = ray.remote(Server).options(**taken, resources=chips, scheduling_strategy="SPREAD")
+        self._running: dict[int, Any] = {}
+
+    def start(self, number: int) -> Any:
+        """Start a process in the place of the former one of that number; a reference to what it says then."""
+        if former := self._running.pop(number, None):
+            self._ray.kill(former)
+        self._running[number] = self._server.remote(number)
+        return self._running[number].start.remote(self._settings, self._key, self._node)
+
+    def reload(self) -> None:
+        """Have all read their adapters again; one that starts reads them anyway."""
+        for one in self._running.values():
+            one.reload.remote()
+
+    async def keep(self, replica: Replica) -> None:
+        """Check a replica as long as this process serves, and start it again when it doesn't answer."""
+        number = replica.number
+        while True:
+            while await replica.is_healthy():
+                await asyncio.sleep(CHECK_S)
+            say(f"replica {number}: lost, starts again")
+            await replica.leave()
+            while replica.client is None:
+                try:
+                    started = await self.start(number)
+                except self._ray.exceptions.RayError as error:
+                    say(f"replica {number}: did not start: {brief(error)}")
+                    await asyncio.sleep(AGAIN_S)
+                    continue
+                replica.enter(started.url, started.process)
+
+
+def run(settings: ServeSettings) -> None:
+    """Start all replicas, then serve until the process is told to stop."""
+    key, listening = entrance(settings)
+    count, inner = settings.replicas, secrets.token_hex()
+    cluster = dataclasses.replace(settings.ray, workers=settings.ray.workers or count)
+    starting = doing(f"starting {count} replicas")
+    with contextlib.closing(listening), starting, connected(cluster, f"config.replicas={count}") as ray:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray's would abort
+        actors = Actors(ray, settings, inner)
+        found = [outcome(ray, one) for one in [actors.start(number) for number in range(count)]]
+        if errors := [one for one in found if isinstance(one, PastaError)]:
+            raise errors[0]
+        starting.close()
+        front = Front(settings, inner, found[0].name)
+        for replica, one in zip(front.replicas, found, strict=True):
+            replica.enter(one.url, one.process)
+        kept = []
+
+        def started() -> None:
+            kept.extend(asyncio.create_task(actors.keep(replica)) for replica in front.replicas)
+            announce(found[0].name, listening)
+
+        app = guarded(front.app, front.responses, key, settings, listening)
+        with quiet():
+            serve(app, listening, settings.limits, started, actors.reload if settings.adapters else None)
+    say("stopped")

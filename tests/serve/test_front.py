@@ -1,0 +1,180 @@
+"""The front of several replicas: where requests go, when they are sent again, what clients get. Without processes."""
+
+import asyncio
+import json
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+
+import httpx2
+import pytest
+
+from pasta_jax.decode.settings import DecodeConfig
+from pasta_jax.errors import PastaError
+from pasta_jax.serve import front, replicas
+from pasta_jax.serve.front import Front, Labelled, Replica, beginning_of, choice
+from pasta_jax.serve.settings import ServeSettings
+
+LANES = 4
+SETTINGS = ServeSettings(replicas=3, decoding=DecodeConfig(lanes=LANES, rows=4, slots=256, prefill_chunk=16), port=0)
+BODY = {"messages": [{"role": "user", "content": "birds"}]}
+Handler = Callable[[int, httpx2.Request], httpx2.Response]
+
+
+def ask(handler: Handler, *requests: tuple[str, str, object]) -> list[httpx2.Response]:
+    """What clients get for (method, path, body), one after another, where replicas answer as the handler does."""
+
+    async def answers() -> list[httpx2.Response]:
+        app = Front(SETTINGS, "key", "model")
+        for one in app.replicas:
+            transport = httpx2.MockTransport(lambda request, number=one.number: handler(number, request))
+            one.client = httpx2.AsyncClient(base_url=f"http://replica{one.number}:80", transport=transport)
+        own = {"Authorization": "Bearer of the client"}
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app.app), headers=own) as client:
+            front_url = httpx2.URL("http://front")
+            return [
+                await client.request(method, front_url.copy_with(raw_path=path.encode()), json=body)
+                for method, path, body in requests
+            ]
+
+    return asyncio.run(answers())
+
+
+def all_here(count: int = 3) -> list[Replica]:
+    return [Replica(number, SETTINGS, "key") for number in range(count)]
+
+
+def test_a_prompt_has_its_replica_unless_that_has_a_batch_more_to_do():
+    here = all_here()
+    prompts = [f"prompt {number}" for number in range(300)]
+    before = {prompt: choice(here, prompt, LANES).number for prompt in prompts}
+    assert all(60 < count < 140 for count in Counter(before.values()).values())
+    without = {prompt: choice(here[:2], prompt, LANES).number for prompt in prompts}
+    assert all(without[prompt] == before[prompt] for prompt in prompts if before[prompt] < 2)  # others keep theirs
+    own = here[before["prompt 0"]]
+    own.requests = LANES
+    assert choice(here, "prompt 0", LANES) is own
+    own.requests = LANES + 1
+    assert choice(here, "prompt 0", LANES).requests == 0
+    assert choice(here, "prompt 0", 0).requests == 0
+    assert choice([], "prompt 0", LANES) is None
+
+
+def test_prompts_begin_alike_if_their_first_chunks_do():
+    def chat(system: str, user: str, **more: object) -> bytes:
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+        return json.dumps({"messages": messages} | more).encode()
+
+    long = "You answer questions about birds, with their names in Latin. " * 3
+    assert beginning_of(chat(long, "crow", seed=1), 64) == beginning_of(chat(long, "owl", temperature=0), 64)
+    assert beginning_of(chat("Short.", "crow"), 256) != beginning_of(chat("Short.", "owl"), 256)
+    assert beginning_of(chat(long, "crow"), 64) != beginning_of(chat(long, "crow", model="base:other"), 64)
+    assert beginning_of(b'{"prompt": [1, 2]}', 64) != beginning_of(b'{"input": "x"}', 64)
+    assert {beginning_of(broken, 64) for broken in (b"", b"\xff", b"[" * 9999)} == {""}
+    assert beginning_of(b"[1]", 64) == "[]"
+
+
+def test_a_request_whose_replica_is_lost_is_sent_once_to_each_other():
+    seen = []
+
+    def handler(number: int, request: httpx2.Request) -> httpx2.Response:
+        seen.append(number)
+        if len(seen) < 3:
+            raise httpx2.ReadError("")
+        return httpx2.Response(200, json=json.loads(request.content))
+
+    (answer,) = ask(handler, ("POST", "/v1/chat/completions", BODY))
+    assert (answer.status_code, answer.json()) == (200, BODY)
+    assert sorted(seen) == [0, 1, 2]
+
+    def lost(number: int, request: httpx2.Request) -> httpx2.Response:
+        raise httpx2.RemoteProtocolError("")
+
+    def refused(number: int, request: httpx2.Request) -> httpx2.Response:
+        raise httpx2.ConnectError("")
+
+    for broken, code, count in ((lost, "replica_lost", 3), (refused, "no_replica", 0)):
+        answer, metrics = ask(broken, ("POST", "/v1/chat/completions", BODY), ("GET", "/metrics", None))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, code)
+        assert answer.headers["retry-after"] == "5"
+        assert f"pasta_sent_again_total {count}.0" in metrics.text
+
+
+def test_a_request_that_has_lost_its_place_waits_for_another(monkeypatch):
+    monkeypatch.setattr(front, "PAUSE_S", 0)
+    seen = []
+
+    def handler(number: int, request: httpx2.Request) -> httpx2.Response:
+        seen.append(number)
+        if len(seen) == 1:
+            raise httpx2.ReadError("")
+        return httpx2.Response(429 if len(seen) < 9 else 200, json={})
+
+    (answer,) = ask(handler, ("POST", "/v1/chat/completions", BODY))
+    assert (answer.status_code, len(seen)) == (200, 9)
+
+
+def test_a_queue_is_full_when_all_are():
+    def handler(number: int, request: httpx2.Request) -> httpx2.Response:
+        free = json.loads(request.content)["prompt"]
+        if number == free:
+            return httpx2.Response(200, json={"number": number})
+        return httpx2.Response(429, headers={"Retry-After": "1"}, json={"error": {"code": "queue_full"}})
+
+    answers = ask(handler, *(("POST", "/v1/completions", {"prompt": free}) for free in range(4)))
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+    assert [answer.json()["number"] for answer in answers[:3]] == [0, 1, 2]
+    assert answers[3].headers["retry-after"] == "1"
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+def test_a_stream_that_had_begun_ends_with_an_error(path):
+    def streamed(*parts: bytes) -> httpx2.Response:
+        async def content() -> AsyncIterator[bytes]:
+            for part in parts:
+                yield part
+            raise httpx2.ReadError("")
+
+        return httpx2.Response(200, headers={"Content-Type": "text/event-stream"}, content=content())
+
+    # Half an event is none, and the request goes to another; then two whole ones, and the beginning of a third.
+    seen = iter([streamed(b"data: 0"), streamed(b"data: 1\n", b"\ndata: 2\n\ndata:", b" 3")])
+    (answer,) = ask(lambda number, request: next(seen), ("POST", path, BODY))
+    first, second, last, nothing = answer.text.split("\n\n")
+    assert (answer.status_code, first, second, nothing) == (200, "data: 1", "data: 2", "")
+    error = json.loads(last.partition("data: ")[2])
+    if path == "/v1/responses":
+        assert last.startswith("event: error\n")
+        assert (error["type"], error["sequence_number"], error["code"]) == ("error", 2, "replica_lost")
+    else:
+        assert error["error"]["code"] == "replica_lost"
+
+
+def test_what_a_client_sends_names_no_other_host_and_carries_no_key():
+    seen = []
+
+    def handler(number: int, request: httpx2.Request) -> httpx2.Response:
+        seen.append(request)
+        return httpx2.Response(404, headers={"Connection": "close", "X-Own": "1"}, text="no such path")
+
+    answer, _ = ask(handler, ("GET", "//other.example/%23%3F?x", None), ("PUT", "/v1/models", None))
+    assert (answer.status_code, answer.headers["x-own"], answer.text) == (404, "1", "no such path")
+    assert "connection" not in answer.headers
+    assert [request.url.host[:-1] for request in seen] == ["replica", "replica"]
+    assert [request.url.raw_path for request in seen] == [b"//other.example/%23%3F", b"/v1/models"]
+    assert all(request.headers["host"].startswith("replica") for request in seen)
+    assert not any("authorization" in request.headers for request in seen)
+
+
+def test_metrics_are_those_of_all_replicas():
+    text = "# TYPE pasta_queue gauge\npasta_queue 2.0\n# TYPE pasta_requests_total counter\npasta_requests_total 5.0\n"
+    text += '# TYPE pasta_answers_total counter\npasta_answers_total{finish="stop"} 3.0\n'
+    queue, answers = Labelled({"0": text, "1": text}).collect()
+    assert [(one.labels, one.value) for one in queue.samples] == [({"replica": "0"}, 2.0), ({"replica": "1"}, 2.0)]
+    assert answers.samples[1].labels == {"finish": "stop", "replica": "1"}
+
+
+def test_a_missing_ray_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(PastaError, match=r"^config\.replicas=3: Ray is not installed; bash launch/setup.sh --ray$"):
+        replicas.run(SETTINGS)
