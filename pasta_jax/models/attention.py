@@ -31,6 +31,12 @@ class Cache:
     fill: jax.Array | None = None  # int32 scalar: slots in use in the fullest lane, this step's included
     packed: Packed | None = None  # the rows to compute; None: all
 
+    def in_use(self, slots: int) -> jax.Array:
+        """Which of the computed rows have a token, bool [B, T] or [1, C]: those with one of so many slots."""
+        if self.packed is not None:
+            return (self.packed.at < self.slots_BxT.size)[None]
+        return self.slots_BxT < slots
+
 
 @jax.named_scope("attention")
 def attend(config: TransformerConfig, see, cache: Cache | None, kv, l, out: Mapping[str, Any], q, k, v, sinks):
@@ -61,7 +67,10 @@ def attend(config: TransformerConfig, see, cache: Cache | None, kv, l, out: Mapp
         else:
             pools, at = (written, l) if cache.lanes is None else (lanes_kv(written, l, cache.lanes), 0)
             read = attend_prefix(config, q, pools, at, see, cache.prefixes, cache.fill, sinks)
-    return read if packed is None else packed.pack(read)[None], written
+    read = read if packed is None else packed.pack(read)[None]
+    if not isinstance(see, PoolSpec):  # a kernel for accelerators, which take no fewer products
+        read = jnp.where(cache.in_use(see.shape[-1])[..., None, None, None], read, 0)
+    return read, written
 
 
 def _uncached(config: TransformerConfig, see, out: Mapping[str, Any], q, k_BxTxKxD, v_BxTxKxD, sinks):

@@ -145,6 +145,8 @@ def trunk(
     if packed is not None:
         tokens_BxT, positions_BxT = packed.pack(tokens_BxT)[None], packed.pack(positions_BxT)[None]
     x_BxTxE = embedded(params, tokens_BxT)
+    if cache is not None:  # rows of zeros, which stay zeros, take no products (kernels/cpu/multiply.h)
+        x_BxTxE = jnp.where(cache.in_use(key_positions_BxS.shape[1])[..., None], x_BxTxE, 0)
     x_BxTxE = scaled(x_BxTxE, config.embed**0.5 if config.scaled_embed else config.embed_scale)
     own_LxBxTxP = owned(params, config, tokens_BxT, x_BxTxE) if config.layer_embed else None
     waves = rope_waves(config.rope, config.global_head_dim or config.head_dim, positions_BxT)

@@ -140,7 +140,8 @@ def test_slots_out_of_range_are_written_nowhere():
         cache = Cache(kv, jnp.asarray(slot))
         return transformer.trunk(params(), TOY, tokens(1)[:, :3], slot, see, np.zeros((1, 16), int), cache)
 
-    _, (k, _) = write(kv)
+    x, (k, _) = write(kv)
+    assert np.flatnonzero(np.abs(x[0]).sum(axis=1)).tolist() == [0]  # rows without a token stay zeros
     assert np.flatnonzero(np.abs(np.asarray(k[0])).sum(axis=(0, 1, 3))).tolist() == [3]
 
 

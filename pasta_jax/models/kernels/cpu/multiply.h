@@ -119,6 +119,12 @@ void multiply_integers(const Integers& level, const float* x, const Matrix& w, c
 // integers: 8, 16, or 32 for floats.
 void multiply(const float* x, const Matrix& w, const float* a, float* y, int64_t rows, int64_t outputs, int64_t bits) {
   const Level& level = *chosen.load();
+  // Rows of zeros at the end, where a chunk of a prompt or a step has no more tokens, are not multiplied.
+  const auto is_zero = [](float one) { return one == 0; };
+  int64_t used = rows;
+  while (used > 0 && std::all_of(x + (used - 1) * w.inputs, x + used * w.inputs, is_zero)) --used;
+  std::fill(y + used * outputs, y + rows * outputs, 0.0f);
+  if ((rows = used) == 0) return;
   thread_local std::vector<float> down;
   if (w.rank != 0) {
     down.resize(rows * w.rank);

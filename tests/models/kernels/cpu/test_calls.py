@@ -161,6 +161,14 @@ def test_a_row_depends_on_no_other_and_not_on_threads(kind, bits, library):
         library.pasta_threads(threads)
         for rows in (2, 3, 4, 5, 6, 7, 8, 9, 17):
             np.testing.assert_array_equal(multiplied(library, x[:rows], matrix, 1000, bits=bits), alone[:rows])
+    empty = np.zeros_like(x)
+    for used in (0, 1, 7, 9, 16):  # rows of zeros at the end are not multiplied
+        some = np.concatenate([x[:used], empty[used:]])
+        some[used // 2 : used // 2 + 1] = 0
+        found = multiplied(library, some, matrix, 1000, bits=bits)
+        kept = np.any(some, axis=1)
+        np.testing.assert_array_equal(found[kept], alone[kept])
+        assert not found[~kept].any()
 
 
 def test_nan_and_infinity_stay_in_their_row_and_column(library):
