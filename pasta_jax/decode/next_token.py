@@ -39,7 +39,7 @@ def next_token(
         pool = state.pool
         columns = (jnp.take_along_axis(field, slot_BxR, axis=1) for field in (pool.chunk, pool.epoch, pool.main))
         seen_NxS = flat(see_pool(pool, Place(*columns), end_BxR)) & of_lane(~spec.tags.is_tag(pool.token))
-        written_NxS = seen_NxS & of_lane(pool.step > 0)
+        written_NxS = seen_NxS & of_lane((pool.step > 0) & ~ends_prompt(state))
         none_V = jnp.zeros(logits_NxV.shape[1], jnp.int32)
         count = jax.vmap(lambda ids_S, counts_S: none_V.at[ids_S].add(counts_S))
         return count(of_lane(pool.token), seen_NxS), count(of_lane(pool.token), written_NxS)
@@ -92,6 +92,18 @@ def next_token(
         return field_N.reshape(*slot_BxR.shape, *field_N.shape[1:])
 
     return of_rows(token_N), full_BxR, jax.tree.map(of_rows, scores)
+
+
+def ends_prompt(state: DecodeState) -> jax.Array:
+    """The slots of the last tokens of guests' prompts, which a step feeds, bool [B, S]."""
+    pool, slots = state.pool, state.pool.slots
+    if state.guests is None:
+        return jnp.zeros(pool.chunk.shape, bool)
+    fed_BxS = jnp.where(pool.step > 0, jnp.arange(slots)[None], slots)
+    none_M = jnp.full(state.threads.status.shape[1], slots)
+    first_BxM = jax.vmap(lambda chunk_S, fed_S: none_M.at[chunk_S].min(fed_S))(pool.chunk, fed_BxS)
+    is_first_BxS = jnp.take_along_axis(first_BxM, pool.chunk, axis=1) == jnp.arange(slots)[None]
+    return is_first_BxS & (pool.chunk > 0) & (state.guests.count > 0)[:, None]
 
 
 def next_of_one(

@@ -40,15 +40,16 @@ def prompts(rng: random.Random, count: int) -> list[tuple[int, ...]]:
     return [(*shared, *(rng.randrange(256) for _ in range(rng.randrange(1, 30)))) for _ in range(count)]
 
 
-def template(seed: int, temperature: float) -> Request:
-    return Request((), TOKENS, sequential=True, rules=Rules(temperature=temperature, seed=seed), scored=True)
+def template(seed: int, temperature: float, penalty: float = 0.0) -> Request:
+    rules = Rules(temperature=temperature, seed=seed, presence_penalty=penalty, frequency_penalty=penalty)
+    return Request((), TOKENS, sequential=True, rules=rules, scored=True)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 8])
 def test_guests_write_what_requests_of_their_own_write(rows):
     rng = random.Random(0)
     for seed in range(4):
-        asked, own = prompts(rng, 5), template(seed, temperature=seed % 2)
+        asked, own = prompts(rng, 5), template(seed, temperature=seed % 2, penalty=seed // 2)
         each = [dataclasses.replace(own, prompt_ids=ids).with_seed(number) for number, ids in enumerate(asked)]
         apart = generate(toy(), each, DecodeConfig(1, 1, 512))
         [together] = generate(toy(), [request_of([Ask(ids) for ids in asked], own)], DecodeConfig(1, rows, 512))
