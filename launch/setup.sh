@@ -38,7 +38,7 @@ what() {
     data) echo "instruction data for annotation, training and evaluation, and a judge's weights (see NOTICE): 149 MB to download, 430 MB on disk" ;;
     tpu) echo "libtpu, the TPU compiler and runtime, under Google's terms: 200 MB to download, 680 MB on disk" ;;
     gcs) echo "Google Cloud Storage, for folders at gs://: 20 MB to download, 80 MB on disk" ;;
-    ray) echo "Ray, to spread a sweep over processes and machines: 75 MB to download, 230 MB on disk" ;;
+    ray) echo "Ray, to spread sweeps and servers over processes and machines: 75 MB to download, 230 MB on disk" ;;
     dev) echo "ruff, a kernel for notebooks, and PyTorch, llama.cpp, alpaca_eval and lm_eval for comparisons: 300 MB to download, 1.4 GB on disk" ;;
   esac
 }
