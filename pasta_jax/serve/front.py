@@ -75,7 +75,8 @@ class Replica:
             except httpx2.TransportError:
                 await asyncio.sleep(PAUSE_S)
                 continue
-            self.load = {name: response.json()[name] for name in self.load}
+            if response.status_code == 200:
+                self.load = {name: response.json()[name] for name in self.load}
             return response.status_code == 200
         return False
 
