@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +20,7 @@ from tests.helpers.serving import LANES, Server, export
 
 pytestmark = [pytest.mark.extended, requires_ray]
 PATH = "/v1/chat/completions"
-QUEUE = 4
+QUEUE = 16  # with the lanes, room for all requests of a test at one replica
 WHOLE, STREAMED = range(10), range(10, 18)  # requests, by their numbers
 
 
@@ -51,7 +52,7 @@ def alone(folder, body) -> list[str]:
 
 @pytest.fixture(scope="module")
 def server(folder, alone) -> Iterator[Server]:
-    with Server(folder, replicas=2, limits__queue=QUEUE, key="a key") as server:
+    with Server(folder, replicas=2, limits__queue=QUEUE, limits__choices=LANES + QUEUE, key="a key") as server:
         processes = psutil.Process(server.process.pid).children(recursive=True)
         yield server
         processes += psutil.Process(server.process.pid).children(recursive=True)
@@ -113,7 +114,7 @@ def test_a_key_is_required_and_refusals_are_the_servers_own(server):
 
 def test_a_full_queue_is_429(server, body):
     with ThreadPoolExecutor(3) as pool:
-        fields = body(0, n=LANES + QUEUE)
+        fields = body(0, n=LANES + QUEUE, max_tokens=100)
         answers = list(pool.map(lambda _: server.request("POST", PATH, fields), range(3)))
     assert sorted(status for status, *_ in answers) == [200, 200, 429]
     ((_, headers, content),) = [answer for answer in answers if answer[0] == 429]
@@ -134,7 +135,9 @@ def test_a_killed_replica_costs_only_the_streams_that_had_begun(server, body, al
     with contextlib.ExitStack() as streams, ThreadPoolExecutor(len(WHOLE)) as pool:
         begun = [streams.enter_context(stream(server, body(number))) for number in STREAMED]
         whole = [pool.submit(server.ask, **body(number)) for number in WHOLE]
-        server.wait_until("pasta_replicas", 2)
+        deadline = time.monotonic() + 60
+        while min(of_replicas(server, "pasta_queue").values()) == 0:  # both run streams, and whole answers wait
+            assert time.monotonic() < deadline
         first, second = processes_of(server)
         os.kill(first, signal.SIGKILL)
         server.wait_until("pasta_replicas", 1)
