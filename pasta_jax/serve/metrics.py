@@ -14,7 +14,7 @@ from pasta_jax.decode.trace import CLOSED_NAMES
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100)
 PER_STEP = (1, 1.25, 1.5, 2, 2.5, 3, 4, 6, 8)
-TOKENS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500)
+TOKENS = STEPS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500)
 
 
 class _OfEngine(Collector):
@@ -62,6 +62,12 @@ class Metrics:
         self.seconds = histogram("pasta_answer_seconds", "From the request to its last token", buckets=SECONDS)
         error = "Tokens between the length of a chunk that ended itself and its promise"
         self.promise_error = histogram("pasta_promise_error_tokens", error, buckets=TOKENS)
+        self.promised = counter("pasta_promised_tokens", "Promised tokens of chunks that ended themselves")
+        self.written = counter("pasta_written_tokens", "Written tokens of chunks that ended themselves")
+        delay = "Steps from a promise to the beginning of its chunk; 0: at once"
+        self.fork_delay = histogram("pasta_fork_delay_steps", delay, buckets=STEPS)
+        refused = "Promised chunks that had not begun when their answer was cut off"
+        self.forks_refused = counter("pasta_forks_refused", refused)
         per_step = "Text tokens of an answer over its steps"
         self.per_step = histogram("pasta_text_tokens_per_step", per_step, buckets=PER_STEP)
 
@@ -76,8 +82,15 @@ class Metrics:
         self.steps.inc(trace.steps)
         self.critical_path.inc(result.critical_path)
         self.chunks.inc(len(trace.closed) - 1)
-        for thread in trace.threads()[1:]:
+        promised_at = trace.step[(trace.thread == 0) & trace.tags.is_close(trace.token)].tolist()
+        for thread, step in zip(trace.threads()[1:], promised_at, strict=True):
+            if thread.tokens:
+                self.fork_delay.observe(thread.first_step - step)
+            else:
+                self.forks_refused.inc()
             if thread.closed == CLOSED_NAMES[OWN]:
+                self.promised.inc(10 * thread.tens)
+                self.written.inc(thread.length)
                 self.promise_error.observe(abs(10 * thread.tens - thread.length))
         self.forked.inc(len(trace.closed) > 1)
         self.seconds.observe(seconds)

@@ -3,7 +3,11 @@
 import datetime
 import json
 
+import pytest
+
 from tests.helpers.serving import Server, export, pieces, saved_adapters
+
+pytestmark = pytest.mark.slow  # starts a server process
 
 QUESTION = {"messages": [{"role": "user", "content": "birds crow 7"}], "seed": 3, "temperature": 1.0}
 DATE = {"name": "Date", "schema": {"type": "object", "properties": {"day": {"enum": ["crow", "gull"]}}}}

@@ -7,6 +7,8 @@ import pytest
 
 from tests.helpers.serving import Server, export, pieces, saved_adapters
 
+pytestmark = pytest.mark.slow  # starts a server process
+
 MODELS = ("talkative", "talkative:one", "talkative:two")
 
 
