@@ -343,28 +343,3 @@ def test_the_page_shows_threads_and_the_answer_of_the_api(server, model, width, 
             == (plain["message"]["content"])
         )
         assert [error for error in page.errors if "401" not in error] == []
-
-
-@pytest.mark.extended
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: install it with the system's packages")
-def test_the_page_fills_in_fields_as_threads(server):
-    with Page(420, 800) as page:
-        page.open(server.url)
-        page.run(f"$('key').value = {json.dumps(KEY)}")
-        page.run("$('asks').click()")
-        page.run("$('form').value = 'nice: boolean, kind: a | bb, age: integer'")
-        page.run("$('ask').focus()")
-        page.type("birds crow 7")
-        page.press("Enter", 13)
-        page.wait("document.querySelector('.times') && !running")
-        shown = json.loads(page.run("$('log').lastElementChild.querySelector('.text').textContent"))
-        assert list(shown) == ["nice", "kind", "age"]
-        assert isinstance(shown["nice"], bool)
-        assert shown["kind"] in ("a", "bb")
-        assert page.run("[...document.querySelectorAll('.row span')].map(one => one.textContent)") == [
-            "1 nice",
-            "2 kind",
-            "3 age",
-        ]
-        assert page.run("document.documentElement.scrollWidth") <= 420
-        assert page.errors == []

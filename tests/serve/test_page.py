@@ -1,0 +1,43 @@
+"""The page with fields; tests/serve/test_run.py has it with text."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.helpers.browser import CHROMIUM, Page
+from tests.helpers.serving import Server, export
+
+KEY = "a key"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[Server]:
+    with Server(export(tmp_path_factory.mktemp("served") / "model"), key=KEY, request__temperature=1.0) as server:
+        yield server
+        assert server.stop() == 0
+
+
+@pytest.mark.extended
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: install it with the system's packages")
+def test_the_page_fills_in_fields_as_threads(server):
+    with Page(420, 800) as page:
+        page.open(server.url)
+        page.run(f"$('key').value = {json.dumps(KEY)}")
+        page.run("$('asks').click()")
+        page.run("$('form').value = 'nice: boolean, kind: a | bb, age: integer'")
+        page.run("$('ask').focus()")
+        page.type("birds crow 7")
+        page.press("Enter", 13)
+        page.wait("document.querySelector('.times') && !running")
+        shown = json.loads(page.run("$('log').lastElementChild.querySelector('.text').textContent"))
+        assert list(shown) == ["nice", "kind", "age"]
+        assert isinstance(shown["nice"], bool)
+        assert shown["kind"] in ("a", "bb")
+        assert page.run("[...document.querySelectorAll('.row span')].map(one => one.textContent)") == [
+            "1 nice",
+            "2 kind",
+            "3 age",
+        ]
+        assert page.run("document.documentElement.scrollWidth") <= 420
+        assert page.errors == []
