@@ -30,8 +30,8 @@ def trusted(pattern: str) -> Automaton:
 
 
 @functools.lru_cache(maxsize=32)  # up to 4 MB each
-def untrusted(pattern: str) -> Automaton:
-    """An expression from outside."""
+def untrusted(pattern: str) -> tuple[Automaton, float]:
+    """An expression from outside, and the seconds of the CPU that compiling it took."""
     if len(pattern) > LONGEST:
         raise PastaError(f"pattern: has more than {LONGEST:,} characters; shorten it")
     folder = str(Path(outlines_core.__file__).parents[1])
@@ -46,7 +46,8 @@ def untrusted(pattern: str) -> Automaton:
         said = done.stderr.decode(errors="replace")
         why = said.partition("refused: ")[2] if "refused: " in said else "compiling it takes too much time or memory"
         raise PastaError(f"pattern: {' '.join(why.split())[:200]}; use only what a finite automaton can check")
-    return _automaton(json.loads(done.stdout))
+    found, seconds = json.loads(done.stdout)
+    return _automaton(found), seconds
 
 
 def _ended(pattern: str) -> str:

@@ -134,29 +134,26 @@ def formatted(name: str) -> Automaton:
 ASCII = {"d": "[0-9]", "w": "[0-9A-Za-z_]", "s": "[ \\t\\n\\r]"}
 
 
-def matching(pattern: str) -> Automaton:
-    """A string in which an expression matches: all of it only between ^ and $."""
-    begins, ends = pattern.startswith("^"), pattern.endswith("$") and not pattern.endswith("\\$")
+def matching(pattern: str) -> tuple[Automaton, float]:
+    """A string in which an expression matches, all of it only between ^ and $; and the seconds it took to compile."""
+    escapes = len(pattern[:-1]) - len(pattern[:-1].rstrip("\\"))  # before the last character
+    begins, ends = pattern.startswith("^"), pattern.endswith("$") and escapes % 2 == 0
     inner = pattern[begins : len(pattern) - ends]
     inner = re.sub(r"\\(.)", lambda found: ASCII.get(found[1], found[0]), inner, flags=re.DOTALL)
     if (begins or ends) and "|" in inner and not _is_group(inner):
         raise PastaError("pattern: alternatives beside ^ or $ are ambiguous; put them into a group, as ^(a|b)$")
-    return pruned(_quoted(untrusted(f"{'' if begins else '(?s:.)*'}(?:{inner}){'' if ends else '(?s:.)*'}")))
+    content, seconds = untrusted(f"{'' if begins else '(?s:.)*'}(?:{inner}){'' if ends else '(?s:.)*'}")
+    return pruned(_quoted(content)), seconds
 
 
 def _is_group(text: str) -> bool:
     """Whether a | stands only within groups or classes of characters."""
-    depth, i = 0, 0
-    while i < len(text):
-        if text[i] == "\\":
-            i += 1
-        elif text[i] in "([":
-            depth += 1
-        elif text[i] in ")]":
-            depth -= 1
-        elif text[i] == "|" and depth <= 0:
+    bare = re.sub(r"\\.", "", text, flags=re.DOTALL)
+    bare, depth = re.sub(r"\[\^?\]?[^\]]*\]", "", bare), 0  # a ] that stands first is a character of the class
+    for character in bare:
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if character == "|" and depth <= 0:
             return False
-        i += 1
     return True
 
 

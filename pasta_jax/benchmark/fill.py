@@ -20,7 +20,7 @@ from pasta_jax.decode.generate import generate
 from pasta_jax.device import compilation_cache
 from pasta_jax.errors import PastaError
 from pasta_jax.fields.fill import config_of, fields_request, fill_all, prompt_ids, template_of
-from pasta_jax.fields.form import fields_of, nested, value_of
+from pasta_jax.fields.form import fields_of, nested, value_of, whole_of
 from pasta_jax.fields.schema import form_of
 from pasta_jax.fields.settings import FillOptions
 from pasta_jax.progress import doing, say, track
@@ -38,6 +38,7 @@ class Took:
     computed: int  # prompt tokens
     right: float  # share of the fields whose value is the answer
     incomplete: int
+    values: dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,32 +137,35 @@ def sequential(model: Model, options: FillOptions) -> Way:
 
 
 def _filled(model: Model, options: FillOptions, text: Extraction) -> Took:
+    form = form_of(text.schema)
+    (fields_of if options.fork else whole_of)(form, model.tokenizer, model.config.vocab)  # kept, as programs are
     began = clock()
-    [filled] = fill_all(model, [text.text], form_of(text.schema), options, {})
+    [filled] = fill_all(model, [text.text], form, options, {})
     seconds = clock() - began
     right, cut = share_right(text, filled.value), len(filled.incomplete)
-    return Took(seconds, filled.prefill_ms / 1e3, filled.steps, filled.prompt_tokens, right, cut)
+    return Took(seconds, filled.prefill_ms / 1e3, filled.steps, filled.prompt_tokens, right, cut, filled.value)
 
 
 def separate(model: Model, options: FillOptions) -> Way:
     """A request for each field, one after another; each copies what its prompt shares with the one before."""
 
     def way(text: Extraction) -> Took:
-        began = clock()
         form, own = form_of(text.schema), template_of(model, options)
         fields = fields_of(form, model.tokenizer, model.config.vocab)
+        began = clock()
         ids = prompt_ids(model, form, text.text, options)
         requests = [fields_request(form, model, ids, own, {}, [number]) for number in range(len(fields))]
         results = generate(model, requests, dataclasses.replace(config_of(options, 1), lanes=1))
         guests = [result.guests[0] for result in results]
-        values = [value_of(field, one.text, one.complete) for field, one in zip(fields, guests, strict=True)]
+        values = nested([value_of(field, one.text, one.complete) for field, one in zip(fields, guests, strict=True)])
         return Took(
             seconds=clock() - began,
             prefill_s=sum(result.trace.prefill_ms for result in results) / 1e3,
             steps=sum(result.trace.steps for result in results),
             computed=sum(result.given - result.copied for result in results),
-            right=share_right(text, nested(values)),
-            incomplete=sum(not value.complete for value in values),
+            right=share_right(text, values),
+            incomplete=sum(not one.complete for one in guests),
+            values=values,
         )
 
     return way
@@ -176,9 +180,9 @@ def llama_cpp(model: Model, config: FillBenchmark) -> Iterator[dict[str, Way]]:
     def by(port: int, slots: int) -> Way:
         def way(text: Extraction) -> Took:
             fill_peer.complete(port, fill_peer.FORGET * config.slots, config.slots)
-            began = clock()
             form = form_of(text.schema)
             fields = fields_of(form, model.tokenizer, model.config.vocab)
+            began = clock()
             ids = prompt_ids(model, form, text.text, config.options)
             bodies = [
                 fill_peer.body_of(
@@ -192,13 +196,15 @@ def llama_cpp(model: Model, config: FillBenchmark) -> Iterator[dict[str, Way]]:
             replies = fill_peer.complete(port, bodies, slots)
             pairs = zip(fields, replies, strict=True)
             found = {field.leaf.name: fill_peer.value_in(reply, bool(field.begun)) for field, reply in pairs}
+            values = {name: json.loads(value) for name, value in found.items() if value}
             return Took(
                 seconds=clock() - began,
                 prefill_s=max(total("prompt_ms", replies[slot::slots]) for slot in range(slots)) / 1e3,
                 steps=total("predicted_n", replies),
                 computed=total("prompt_n", replies),
-                right=share_right(text, {name: json.loads(value) for name, value in found.items() if value}),
+                right=share_right(text, values),
                 incomplete=sum(value is None for value in found.values()),
+                values=values,
             )
 
         return way

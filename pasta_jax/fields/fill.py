@@ -148,6 +148,9 @@ def fill_all(
     """Fill in a form for each context; yields them as they are finished. `seen` gets every token before."""
     if not form.leaves:
         raise PastaError("the schema: has no field; name at least one")
+    if not options.fork and (after or options.fork_items):
+        name = "after" if after else "fork_items"
+        raise PastaError(f"{name}: orders threads, but fork=False writes one text; leave it out")
     if options.fork and options.fork_items and any(leaf.items for leaf in form.leaves):
         yield from _with_items(model, contexts, form, options, after, seen)
         return
@@ -242,8 +245,8 @@ def _with_items(
 
 def ask_all(model: Model, context: str, questions: Sequence[str], options: FillOptions) -> list[Reply]:
     """Answer questions about one context, which is computed once."""
-    if not questions:
-        raise PastaError("questions: none; ask at least one")
+    if isinstance(questions, str) or not questions:
+        raise PastaError("questions: pass a list of at least one")
     asks = [Ask(tuple(_chat(model, f"{context.rstrip()}\n\n{question}", options))) for question in questions]
     request = request_of(asks, template_of(model, options))
     [result] = _results(model, [request], config_of(options, len(asks)))
@@ -271,12 +274,13 @@ def _results(
 
 
 def _filled(form: Form, values: Sequence[Value], results: Sequence[Result]) -> Filled:
-    incomplete, value = tuple(one.name for one in values if not one.complete), nested(values)
+    incomplete = tuple(one.name for one in values if not one.complete)
+    text = json.dumps(nested(values), ensure_ascii=False) if incomplete else text_of(form, values)
     traces = [result.trace for result in results]
     return Filled(
         index=results[0].request,
-        value=value,
-        text=json.dumps(value, ensure_ascii=False) if incomplete else text_of(form, values),
+        value=json.loads(text),
+        text=text,
         incomplete=incomplete,
         fields=tuple(values),
         tokens=sum(len(written.ids) for result in results for written in result.guests),

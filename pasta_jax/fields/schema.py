@@ -13,6 +13,7 @@ from typing import Any
 from pasta_jax.automata import values
 from pasta_jax.automata.automaton import Automaton, either, listed, sequence, texts
 from pasta_jax.errors import PastaError
+from pasta_jax.fields.keywords import IGNORED, both, bounds_of, choices_of, count_of, shown
 
 Schema = Mapping[str, Any]
 
@@ -23,13 +24,9 @@ MOST_NESTED = 3  # levels of an object without a schema
 MOST_ITEMS = 64  # maxItems and minItems
 MOST_STATES = 1 << 15  # of the automata of all values; equal schemas of values count once
 MOST_PATTERNS = 32  # each is compiled in a process of its own
+PATTERNS_S = 2  # of the CPU, to compile all of them
 NAME = 60  # characters of an item's name, at most
 
-# Keywords without an effect on what is valid, or on what is written: all properties are, and no others.
-_IGNORED = {
-    "$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default", "examples", "deprecated",
-    "readOnly", "writeOnly", "required", "additionalProperties", "discriminator",
-}  # fmt: skip
 _KEYWORDS = {
     "string": {"minLength", "maxLength", "pattern", "format"},
     "integer": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
@@ -84,7 +81,7 @@ class Form:
 
 
 def form_of(schema: Schema) -> Form:
-    """The fields of a schema; a schema is refused within a second, whatever it holds."""
+    """The fields of a schema; a schema is refused within a second, but for its patterns (PATTERNS_S)."""
     try:
         text = json.dumps(schema, ensure_ascii=False)
         too_large = len(text.encode()) > MOST_BYTES
@@ -99,7 +96,12 @@ def form_of(schema: Schema) -> Form:
 @functools.lru_cache(maxsize=8)  # up to 32 MB each
 def _form(text: str) -> Form:
     root = json.loads(text)
-    return _Reader(root).form(root)
+    form = _Reader(root).form(root)
+    names = [leaf.name for leaf in form.leaves]
+    if len(names) > len(set(names)):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise PastaError(f"schema.{twice}: is the name of two fields; rename one")
+    return form
 
 
 @functools.cache
@@ -119,6 +121,7 @@ class _Reader:
     def __init__(self, root: Any, items: bool = True):
         self._root, self._items_too = root, items
         self._built: dict[str, Automaton] = {}  # by the schema of the value
+        self._patterns: list[float] = []  # seconds that each took
         self._leaves: list[Leaf] = []
         self._around = [""]
 
@@ -161,16 +164,16 @@ class _Reader:
         """The schema that a reference names."""
         while True:
             if not isinstance(schema, dict):
-                raise PastaError(f"{place}: {_shown(schema)} is no schema of a value; state its type")
+                raise PastaError(f"{place}: {shown(schema)} is no schema of a value; state its type")
             parts = schema.get("allOf")
             if isinstance(parts, list) and len(parts) == 1:
-                schema = {key: value for key, value in schema.items() if key != "allOf"} | _object(parts[0], place)
+                schema = both(_object(parts[0], place), schema, "allOf", place)
                 continue
             if "$ref" not in schema:
                 return schema, refs
             name = str(schema["$ref"])
             if name in refs:
-                raise PastaError(f"{place}: $ref {_shown(name)}: refers to itself; no finite automaton accepts that")
+                raise PastaError(f"{place}: $ref {shown(name)}: refers to itself; no finite automaton accepts that")
             refs |= {name}
             found: Any = self._root
             for key in name.removeprefix("#").split("/")[1:] if name.startswith("#") else [None]:
@@ -178,8 +181,8 @@ class _Reader:
                     found.get(key.replace("~1", "/").replace("~0", "~")) if key and isinstance(found, dict) else None
                 )
             if not isinstance(found, dict):
-                raise PastaError(f"{place}: $ref {_shown(name)}: not in the schema; write #/$defs/NAME")
-            schema = found | {key: value for key, value in schema.items() if key != "$ref"}
+                raise PastaError(f"{place}: $ref {shown(name)}: not in the schema; write #/$defs/NAME")
+            schema = both(found, schema, "$ref", place)
 
     def _value(self, schema: Any, place: str, depth: int, refs: frozenset[str]) -> Automaton:
         """The automaton of a value's JSON text."""
@@ -196,12 +199,10 @@ class _Reader:
         self._built[key] = built
         if sum(one.states for one in self._built.values()) > MOST_STATES:
             raise PastaError(f"{place}: the schema needs more than {MOST_STATES:,} states; ask for less at a time")
-        if sum('"pattern"' in one for one in self._built) > MOST_PATTERNS:
-            raise PastaError(f"{place}: the schema has more than {MOST_PATTERNS} patterns; ask for fewer at a time")
         return built
 
     def _checked(self, schema: dict[str, Any], place: str, depth: int, refs: frozenset[str]) -> Automaton:
-        if choices := _choices(schema):
+        if choices := choices_of(schema):
             _refuse_others(schema, {"enum", "const", "type"})
             return values.choice(choices)
         for name in ("anyOf", "oneOf"):
@@ -219,13 +220,13 @@ class _Reader:
             _refuse_others(schema, {"type"}.union(*(_KEYWORDS.get(kind, ()) for kind in kinds)))
             return either(*(self._value(one, place, depth + 1, refs) for one in one_of))
         if not isinstance(kinds, str) or kinds not in _KEYWORDS:
-            raise PastaError(f"type: {_shown(kinds)}; use one of {', '.join(_KEYWORDS)}")
+            raise PastaError(f"type: {shown(kinds)}; use one of {', '.join(_KEYWORDS)}")
         _refuse_others(schema, {"type"} | _KEYWORDS[kinds])
         match kinds:
             case "string":
-                return _string(schema)
+                return self._string(schema)
             case "integer":
-                return values.integer(*_bounds(schema))
+                return values.integer(*bounds_of(schema))
             case "number":
                 return values.number()
             case "boolean":
@@ -233,7 +234,7 @@ class _Reader:
             case "null":
                 return values.choice([None])
             case "array":
-                least, most = _count(schema, "minItems") or 0, _count(schema, "maxItems")
+                least, most = count_of(schema, "minItems") or 0, count_of(schema, "maxItems")
                 if max(least, most or 0) > MOST_ITEMS:
                     raise PastaError(f"minItems and maxItems: at most {MOST_ITEMS}")
                 if most is not None and least > most:
@@ -245,70 +246,38 @@ class _Reader:
             parts += [texts([before.encode()]), self._value(one, f"{place}.{name}", depth + 1, refs)]
         return sequence(*parts, texts([b"}" if parts else b"{}"]))
 
+    def _string(self, schema: dict[str, Any]) -> Automaton:
+        lengths = {"minLength", "maxLength"} & schema.keys()
+        chosen = [name for name in ("pattern", "format") if name in schema]
+        if len(chosen) + bool(lengths) > 1:
+            others = ", ".join([*chosen[1:], *sorted(lengths)])
+            raise PastaError(f"{chosen[0]}: not beside {others}; state all in pattern")
+        if "pattern" in schema:
+            if not isinstance(schema["pattern"], str):
+                raise PastaError("pattern: must be text")
+            if len(self._patterns) == MOST_PATTERNS:
+                raise PastaError(f"the schema has more than {MOST_PATTERNS} patterns; ask for fewer at a time")
+            automaton, seconds = values.matching(schema["pattern"])
+            self._patterns.append(seconds)
+            if sum(self._patterns) > PATTERNS_S:
+                raise PastaError(f"the schema's patterns take more than {PATTERNS_S} s to compile; make them simpler")
+            return automaton
+        if "format" in schema:
+            if schema["format"] not in list(values.FORMATS):
+                raise PastaError(
+                    f"format: {shown(schema['format'])}; use one of {', '.join(values.FORMATS)}, or a pattern"
+                )
+            return values.formatted(schema["format"])
+        return values.string(count_of(schema, "minLength") or 0, count_of(schema, "maxLength"))
+
 
 def _about(schema: dict[str, Any]) -> str:
     """The type and description of a field, for a prompt."""
     kinds, shape, description = schema.get("type", "value"), schema.get("format"), schema.get("description")
     if "enum" in schema:
-        kinds = "one of " + ", ".join(map(str, schema["enum"][:20]))
+        kinds = "one of " + ", ".join(map(str, choices_of(schema)[:20]))
     parts = [kinds if isinstance(kinds, str) else " or ".join(kinds), SHAPES.get(shape) if shape else None]
     return ", ".join(part for part in [*parts, description] if part and isinstance(part, str))
-
-
-def _string(schema: dict[str, Any]) -> Automaton:
-    lengths = {"minLength", "maxLength"} & schema.keys()
-    chosen = [name for name in ("pattern", "format") if name in schema]
-    if len(chosen) + bool(lengths) > 1:
-        raise PastaError(f"{chosen[0]}: not beside {', '.join([*chosen[1:], *sorted(lengths)])}; state all in pattern")
-    if "pattern" in schema:
-        if not isinstance(schema["pattern"], str):
-            raise PastaError("pattern: must be text")
-        return values.matching(schema["pattern"])
-    if "format" in schema:
-        if schema["format"] not in list(values.FORMATS):
-            raise PastaError(
-                f"format: {_shown(schema['format'])}; use one of {', '.join(values.FORMATS)}, or a pattern"
-            )
-        return values.formatted(schema["format"])
-    return values.string(_count(schema, "minLength") or 0, _count(schema, "maxLength"))
-
-
-def _bounds(schema: dict[str, Any]) -> tuple[int | None, int | None]:
-    found: list[int | None] = []
-    for plain, exclusive, inward in (("minimum", "exclusiveMinimum", 1), ("maximum", "exclusiveMaximum", -1)):
-        bounds = []
-        for name, step in ((plain, 0), (exclusive, inward)):
-            if name in schema:
-                bound = schema[name]
-                if (
-                    isinstance(bound, bool)
-                    or not isinstance(bound, int | float)
-                    or bound != bound
-                    or abs(bound) > 10**18
-                ):
-                    raise PastaError(f"{name}: {_shown(bound)}; must be a number of at most 18 digits")
-                if bound != int(bound):
-                    raise PastaError(f"{name}: {_shown(bound)}; must be whole")
-                bounds.append(int(bound) + step)
-        found.append((max(bounds) if inward == 1 else min(bounds)) if bounds else None)
-    return found[0], found[1]
-
-
-def _choices(schema: dict[str, Any]) -> list[Any]:
-    if "const" in schema:
-        return [schema["const"]]
-    if "enum" not in schema:
-        return []
-    if not isinstance(schema["enum"], list) or not schema["enum"]:
-        raise PastaError("enum: must be a list of values")
-    return schema["enum"]
-
-
-def _count(schema: dict[str, Any], name: str) -> int | None:
-    value = schema.get(name)
-    if value is not None and (type(value) is not int or not 0 <= value <= 1 << 20):
-        raise PastaError(f"{name}: {_shown(value)}; must be a whole number from 0 to {1 << 20:,}")
-    return value
 
 
 def _properties(schema: dict[str, Any], place: str) -> dict[str, Any]:
@@ -321,18 +290,18 @@ def _properties(schema: dict[str, Any], place: str) -> dict[str, Any]:
     if isinstance(required := schema.get("required"), list) and (
         missing := [one for one in required if one not in list(found)]
     ):
-        raise PastaError(f"{place}: required {_shown(missing[0])}: not among the properties; describe it there")
+        raise PastaError(f"{place}: required {shown(missing[0])}: not among the properties; describe it there")
     return found
 
 
 def _refuse_others(schema: dict[str, Any], known: set[str], place: str = "") -> None:
-    if others := [name for name in schema if name not in known and name not in _IGNORED]:
+    if others := [name for name in schema if name not in known and name not in IGNORED]:
         raise PastaError(f"{f'{place}: ' if place else ''}{others[0]}: is not supported here; leave it out")
 
 
 def _object(value: Any, place: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise PastaError(f"{place}: {_shown(value)} is no schema; write an object")
+        raise PastaError(f"{place}: {shown(value)} is no schema; write an object")
     return value
 
 
@@ -343,8 +312,3 @@ def _check_depth(depth: int, place: str) -> None:
 
 def _place(path: tuple[str, ...]) -> str:
     return ".".join(("schema", *path))
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=True, default=str)
-    return text if len(text) <= 60 else f"{text[:60]}…"

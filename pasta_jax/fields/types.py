@@ -22,6 +22,8 @@ def schema_of(fields: Any) -> Schema:
     if isinstance(fields, str):
         return {"type": "string", "description": fields}
     if isinstance(fields, re.Pattern):
+        if fields.flags != re.UNICODE:
+            raise PastaError(f"fields: {fields!r}: flags have no place in a schema; write them into the expression")
         return {"type": "string", "pattern": fields.pattern}
     if hasattr(fields, "model_json_schema"):  # pydantic's, which this package doesn't import
         return fields.model_json_schema()

@@ -130,8 +130,6 @@ def read_response_body(content: bytes) -> ResponseBody:
         fix = "set it to ['message.output_text.logprobs']"
         raise Refusal(f"top_logprobs: needs include; {fix}", param="top_logprobs")
     wanted = body.text and body.text.format
-    if body.include and wanted and wanted.type != "text":
-        raise Refusal("include: log-probabilities of text, not of fields; leave it out", param="include")
     if wanted and wanted.type == "json_schema" and wanted.schema is None:
         raise Refusal("text.format.schema: missing; add one", param="text")
     return body

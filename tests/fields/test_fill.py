@@ -4,8 +4,11 @@ import dataclasses
 import datetime
 import enum
 import json
+import math
 import random
+import re
 from typing import Any, Literal, TypedDict
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -167,6 +170,18 @@ def test_pydantic_models_are_schemas():
         ({"type": "object", "properties": {"a": {"enum": [str(n) for n in range(100_000)]}}}, "more than 65,536 bytes"),
         ({"type": "object", "properties": {str(n): {"type": "null"} for n in range(300)}}, "more than 256 fields"),
         ({"type": "string", "pattern": "(a|b)*a(a|b){25}"}, "pattern"),
+        ({"type": "string", "const": 5}, 'const: no value is of the type beside it, "string"'),
+        ({"type": "integer", "enum": ["a", 1.5, True, math.inf]}, "enum: no value is of the type"),
+        ({"const": "a", "enum": ["b"]}, "const: no value"),
+        ({"type": "integer", "minimum": 5, "allOf": [{"minimum": 0}]}, "minimum: stated twice, also beside allOf"),
+        ({"$ref": "#/$defs/x", "minimum": -9, "$defs": {"x": {"type": "integer", "minimum": 0}}}, "beside \\$ref"),
+        (
+            {
+                "type": "object",
+                "properties": {"a.b": {"const": 1}, "a": {"type": "object", "properties": {"b": {"const": 1}}}},
+            },
+            "schema.a.b: is the name of two",
+        ),
         ({"type": "array", "items": {"type": "string"}, "maxItems": 10**9}, "maxItems"),
     ],
 )
@@ -186,6 +201,42 @@ def test_many_large_fields_are_refused_and_equal_ones_are_built_once():
     patterns = {f"p{number}": {"type": "string", "pattern": f"^{number}$"} for number in range(33)}
     with pytest.raises(PastaError, match="more than 32 patterns"):
         form_of({"type": "object", "properties": patterns})
+    slow = {f"p{number}": {"type": "string", "pattern": f"^a{{{number}}}$"} for number in range(3)}
+    with mock.patch("pasta_jax.fields.schema.PATTERNS_S", -1.0), pytest.raises(PastaError, match="to compile"):
+        form_of({"type": "object", "properties": slow})
+
+
+def test_values_of_another_type_are_no_choice():
+    [leaf] = form_of({"type": ["integer", "null"], "enum": ["a", 1, True, None, 2.0]}).leaves
+    assert leaf.about == "one of 1, None, 2.0"
+    for text, fits in (("1", True), ("null", True), ("2.0", True), ('"a"', False), ("true", False)):
+        state = leaf.automaton.walk(text.encode())
+        assert (state >= 0 and bool(leaf.automaton.accepts[state])) == fits
+
+
+def test_what_beside_a_reference_agrees_with_it_is_one_schema():
+    schema = {"$ref": "#/$defs/x", "type": "integer", "maximum": 9, "$defs": {"x": {"type": "integer", "minimum": 5}}}
+    [leaf] = form_of(schema).leaves
+    assert [leaf.automaton.walk(str(number).encode()) >= 0 for number in (4, 5, 9)] == [False, True, True]
+
+
+def test_objects_without_properties_are_in_the_value():
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "object", "additionalProperties": False}, "b": {"const": 1}},
+    }
+    filled = pasta.fill(MODEL, "a", schema, max_tokens=4, rows=4)
+    assert filled.value == json.loads(filled.text) == {"a": {}, "b": 1}
+
+
+def test_what_orders_threads_is_refused_where_there_are_none():
+    for options in ({"after": {"b": ["a"]}}, {"fork_items": True}):
+        with pytest.raises(PastaError, match="orders threads"):
+            pasta.fill(MODEL, "a", {"a": str, "b": str}, fork=False, **options)
+    with pytest.raises(PastaError, match="pass a list"):
+        pasta.ask(MODEL, "It is red.", "Who?")
+    with pytest.raises(PastaError, match="flags have no place"):
+        schema_of(re.compile("a b", re.VERBOSE))
 
 
 def test_deep_schemas_are_refused():

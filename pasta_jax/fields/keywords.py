@@ -1,0 +1,90 @@
+"""Keywords of JSON schemas: what each says, checked."""
+
+import json
+from typing import Any
+
+from pasta_jax.errors import PastaError
+
+# Keywords without an effect on what is valid, or on what is written: all properties are, and no others.
+IGNORED = {
+    "$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default", "examples", "deprecated",
+    "readOnly", "writeOnly", "required", "additionalProperties", "discriminator",
+}  # fmt: skip
+
+
+def bounds_of(schema: dict[str, Any]) -> tuple[int | None, int | None]:
+    """The least and the largest integer; None: no bound."""
+    found: list[int | None] = []
+    for plain, exclusive, inward in (("minimum", "exclusiveMinimum", 1), ("maximum", "exclusiveMaximum", -1)):
+        bounds = []
+        for name, step in ((plain, 0), (exclusive, inward)):
+            if name in schema:
+                bound = schema[name]
+                if (
+                    isinstance(bound, bool)
+                    or not isinstance(bound, int | float)
+                    or bound != bound
+                    or abs(bound) > 10**18
+                ):
+                    raise PastaError(f"{name}: {shown(bound)}; must be a number of at most 18 digits")
+                if bound != int(bound):
+                    raise PastaError(f"{name}: {shown(bound)}; must be whole")
+                bounds.append(int(bound) + step)
+        found.append((max(bounds) if inward == 1 else min(bounds)) if bounds else None)
+    return found[0], found[1]
+
+
+def choices_of(schema: dict[str, Any]) -> list[Any]:
+    """The values of `enum` or `const` that are of the `type` beside it; none: there is neither."""
+    name = "const" if "const" in schema else "enum"
+    if name not in schema:
+        return []
+    found = [schema["const"]] if name == "const" else schema["enum"]
+    if not isinstance(found, list) or not found:
+        raise PastaError("enum: must be a list of values")
+    kinds = schema.get("type")
+    kinds = kinds if isinstance(kinds, list) else [kinds]
+    if "const" in schema and "enum" in schema:
+        found = [value for value in found if _among(value, schema["enum"])]
+    typed = [value for value in found if kinds == [None] or any(_is(value, kind) for kind in kinds)]
+    if not typed:
+        raise PastaError(f"{name}: no value is of the type beside it, {shown(schema.get('type'))}; correct one")
+    return typed
+
+
+def _among(value: Any, choices: Any) -> bool:
+    """Whether JSON's values are equal: true is not 1."""
+    texts_of = [json.dumps(choice, sort_keys=True) for choice in choices] if isinstance(choices, list) else []
+    return json.dumps(value, sort_keys=True) in texts_of
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Whether a value has one of JSON Schema's types."""
+    if isinstance(value, bool):
+        return kind == "boolean"
+    if isinstance(value, int | float):
+        return kind == "number" or (kind == "integer" and (isinstance(value, int) or value.is_integer()))
+    return kind == {str: "string", type(None): "null", list: "array", dict: "object"}[type(value)]
+
+
+def count_of(schema: dict[str, Any], name: str) -> int | None:
+    """A keyword that counts; None: it is absent."""
+    value = schema.get(name)
+    if value is not None and (type(value) is not int or not 0 <= value <= 1 << 20):
+        raise PastaError(f"{name}: {shown(value)}; must be a whole number from 0 to {1 << 20:,}")
+    return value
+
+
+def both(one: dict[str, Any], other: dict[str, Any], key: str, place: str) -> dict[str, Any]:
+    """A schema and what stands beside the `key` that names it, which must not disagree."""
+    beside = {name: value for name, value in other.items() if name != key}
+    for name in one.keys() & beside.keys() - IGNORED:
+        if one[name] != beside[name]:
+            raise PastaError(f"{place}: {name}: stated twice, also beside {key}; state it once")
+    return one | beside
+
+
+def shown(value: Any) -> str:
+    """A value for a message."""
+    text = json.dumps(value, ensure_ascii=True, default=str)
+    return text if len(text) <= 60 else f"{text[:60]}…"
