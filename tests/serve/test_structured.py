@@ -83,6 +83,11 @@ def test_the_responses_api_parses_the_same(client):
     chat = {"messages": QUESTION, "response_format": formatted(Person.model_json_schema()), "max_tokens": 60}
     assert parsed.output_text == client.chat.completions.create(**given, **chat).choices[0].message.content
     assert isinstance(parsed.output_parsed, Person)
+    include = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    scored = client.responses.parse(**given, **include, input="who?", text_format=Person, max_output_tokens=60)
+    [choice] = client.chat.completions.create(**given, **chat, logprobs=True).choices
+    expected = [one.logprob for one in choice.logprobs.content]
+    assert [one.logprob for one in scored.output[0].content[0].logprobs] == expected
     assert [item.pasta for item in parsed.output] == [{"thread": 0}]
 
 
