@@ -79,7 +79,6 @@ def test_a_bias_decides_and_penalties_change_answers(client):
         ({"logit_bias": {"99999999": 1}}, "is no id"),
         ({"top_logprobs": 2}, "top_logprobs: needs logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
-        ({"logprobs": True, "response_format": {"type": "json_object"}}, "logprobs: of text"),
         ({"presence_penalty": 2.5}, "presence_penalty"),
     ],
 )
