@@ -20,7 +20,7 @@ The last line of each is one JSON object. `decode` takes about two minutes on tw
 with --config.model.dtype=q4, from the blocks of the packaged file, which the peer llama.cpp then reads too. `prefill`
 reads prompts of 128 and 512 tokens: a minute. `rounding` compares next-token distributions with inputs of 16 and 8
 bits, and llama.cpp's, with those of unrounded inputs: a minute. `interpreter` replays 43 programs (parallelism 1.0 to
-4.0, answers of 120 to 563 tokens; random combinations of phrases) asynchronously and, as their plain text,
+4.4, answers of 120 to 563 tokens; random combinations of phrases) asynchronously and, as their plain text,
 sequentially: half an hour, or 23 minutes with --config.interpreter.rounds=1. `train` runs steps over all parameters,
 with --peers also those of transformers on torch: about two minutes. `sampling` answers prompts ten times each at
 temperature 1, by continuous batching over 1, 8, 32 and 128 lanes, and estimates the time for 2,000 prompts: six

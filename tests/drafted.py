@@ -1,10 +1,10 @@
 """`python -m tests.drafted [--count=N] [--log=FILE]`: random programs decoded with drafts beside the oracle's.
 
 The oracle decodes each request without drafts, a cache or lanes. Requests differ in sampler, penalties, budgets and
-rules for topics; loops in rows (1 to 16), lanes, and whether rows are packed. Rows are free or dear at random, so that
-steps have many drafts, some or none. An answer that ends by itself must be the oracle's; of one that is cut off, all
-that its threads wrote must be. A difference stops the command. The log, a line per hundred programs, is where it goes
-on.
+rules for topics; loops in rows (1 to 16), lanes, and whether rows are packed or forks admitted. Rows are free or dear
+at random, so that steps have many drafts, some or none. An answer that ends by itself must be the oracle's; of one that
+is cut off, all that its threads wrote must be. A difference stops the command. The log, a line per hundred programs, is
+where it goes on.
 """
 
 import dataclasses
@@ -40,6 +40,8 @@ LOOPS = (
     DecodeConfig(lanes=1, rows=8, slots=80, widths=(3, 6)),
     DecodeConfig(lanes=2, rows=16, slots=80, widths=(2, 4, 8)),
     DecodeConfig(lanes=3, rows=16, slots=80, packed=(4, 8, 12)),
+    DecodeConfig(lanes=4, rows=4, slots=80, packed=(4, 6, 8), forks="admitted"),
+    DecodeConfig(lanes=1, rows=8, slots=80, widths=(3, 6), forks="admitted"),
 )
 MODEL = talkative()
 

@@ -125,9 +125,14 @@ def sequential(answer: Recorded) -> Recorded:
     return Recorded(tags, [text + [token for chunk in answer.threads[1:] for token in chunk if not tags.is_tag(token)]])
 
 
+def prices(ms: Mapping[int, float], rows: Sequence[int]) -> np.ndarray:
+    """Milliseconds of steps with so many rows: those of the next size that is measured, as decoding pads to it."""
+    return np.array([*ms.values()])[np.minimum(np.searchsorted([*ms], rows), len(ms) - 1)]
+
+
 def paying(ms: Mapping[int, float], rows: int, share: float) -> list[int]:
     """By the rows that a step has without drafts, from 0: how many drafts save most time beside them."""
-    price = np.interp(np.arange(rows + 1), [*ms], [*ms.values()])
+    price = prices(ms, np.arange(rows + 1))
 
     def gain(own: int, count: int) -> float:
         kept = sum(share**n for n in range(1, count + 1))
@@ -143,7 +148,7 @@ def gains(answers: Sequence[Recorded], ms: Mapping[int, float], rows: int, share
     def decoded(answers: Sequence[Recorded], share: float = 0.0) -> np.ndarray:
         rng, counts = random.Random(0), paying(ms, rows, share) if share else [0] * (rows + 1)
         steps = [count for answer in answers for count in rows_of_steps(answer, rows, counts, share, rng)]
-        return np.array([len(steps), np.sum(np.interp(steps, [*ms], [*ms.values()]))])
+        return np.array([len(steps), np.sum(prices(ms, steps))])
 
     def times(more: np.ndarray, less: np.ndarray) -> dict[str, float]:
         return dict(zip(("steps", "ms"), np.round(more / less, 3).tolist(), strict=True))

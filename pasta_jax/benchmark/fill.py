@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import json
 import statistics
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from pasta_jax.benchmark.run import Report, load_or_make
 from pasta_jax.benchmark.serving import started
 from pasta_jax.benchmark.settings import BenchmarkSettings, FillBenchmark
 from pasta_jax.decode.generate import generate
-from pasta_jax.device import compilation_cache
+from pasta_jax.device.compilation_cache import clock
 from pasta_jax.errors import PastaError
 from pasta_jax.fields.fill import config_of, fields_request, fill_all, prompt_ids, template_of
 from pasta_jax.fields.form import fields_of, nested, value_of, whole_of
@@ -114,11 +113,6 @@ def figures(mine: Sequence[Took], forked: Sequence[Took]) -> Report:
         "incomplete": sum(one.incomplete for one in mine),
         "times_forked": round(statistics.median(a.seconds / b.seconds for a, b in zip(mine, forked, strict=True)), 2),
     }
-
-
-def clock() -> float:
-    """Seconds that pass while nothing is compiled: the sizes of a text and its automata may need a new program."""
-    return time.perf_counter() - compilation_cache.seconds()
 
 
 def share_right(text: Extraction, value: Mapping[str, Any]) -> float:

@@ -35,6 +35,11 @@ def begin(drafts: Drafts, lane: jax.Array, allowed: jax.Array) -> Drafts:
     return put(drafts, (lane,), count=0, fed=0, kept=0, allowed=allowed, tried=WEIGHT, right=right)
 
 
+def without_next(drafts: Drafts | None) -> Drafts | None:
+    """None in the next step: other lanes feed in it than when they were proposed, and it may have no room."""
+    return drafts and dataclasses.replace(drafts, count=jnp.zeros_like(drafts.count))
+
+
 def propose(state: DecodeState, spec: LoopSpec) -> Drafts:
     """The drafts of the next step."""
     pool, threads, tags = state.pool, state.threads, spec.tags

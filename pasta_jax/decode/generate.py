@@ -142,8 +142,6 @@ def loop_spec(
     widths = {1, rows, *({2, 4} if drafts else ()), *config.widths}
     tokenizer, most = model.tokenizer, config.lanes * rows
     priced = config.forks == "admitted" and not sequential
-    if priced and drafts:
-        raise PastaError("config.decoding.draft=lookup: not with admitted forks; set config.decoding.forks=eager")
     if priced and config.lanes > 1:
         if not config.packed:
             raise PastaError(

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pasta_jax.decode.drafts import begin
+from pasta_jax.decode.drafts import begin, without_next
 from pasta_jax.decode.extras import keep_scores, with_request
 from pasta_jax.decode.grammar import tags_of
 from pasta_jax.decode.next_token import next_of_one
@@ -151,7 +151,7 @@ def admit(state: DecodeState, lane: jax.Array, request: RequestFields) -> Decode
 @functools.partial(jax.jit, donate_argnames="state")
 def release(state: DecodeState, lane: jax.Array) -> DecodeState:
     """End the lane's request where it is."""
-    return put(state, (lane,), live=False)
+    return put(dataclasses.replace(state, drafts=without_next(state.drafts)), (lane,), live=False)
 
 
 @functools.partial(jax.jit, static_argnames=("config", "spec"), donate_argnames="state")
@@ -266,4 +266,4 @@ def _begin(
     )
     finish = jnp.where(last & stops, STOP, RUNNING)
     state = put(state, (lane,), live=last & ~stops, finish=finish, highest=done - 1)
-    return dataclasses.replace(state, threads=threads)
+    return dataclasses.replace(state, threads=threads, drafts=without_next(state.drafts))

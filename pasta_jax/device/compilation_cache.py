@@ -5,6 +5,7 @@ import functools
 import os
 import re
 import shutil
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,11 @@ def make_room(most: int = MOST_MAPPINGS) -> None:
 def seconds() -> float:
     """How long this process has traced, lowered and compiled programs, or loaded kept ones, since the first call."""
     return _compiling().seconds
+
+
+def clock() -> float:
+    """Seconds of a clock that stops while programs are compiled or loaded."""
+    return time.perf_counter() - seconds()
 
 
 @dataclasses.dataclass

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.answers import SystemAnswer
 from pasta_jax.evaluate.questions import Question
 from pasta_jax.evaluate.settings import System
@@ -82,7 +83,12 @@ def compared(own: Mapping[int, float], baseline: Mapping[int, float]) -> dict[st
 
 
 def log_probability(model: Model, context: Sequence[int], continuation: Sequence[int]) -> tuple[float, bool]:
-    """The log-probability of a continuation, and whether greedy decoding would write it; the end of what fits."""
+    """The log-probability of a continuation, and whether greedy decoding would write it; the end of a long context."""
+    if len(continuation) >= model.config.context:
+        raise PastaError(
+            f"{model.name}: {len(continuation)} tokens don't fit into its context of {model.config.context} with one "
+            "before them; shorten the text, or read it with a model of a longer context"
+        )
     ids = np.array([*context, *continuation][-model.config.context :], np.int32)
     padded = np.zeros(_rounded(len(ids)), np.int32)
     padded[: len(ids)] = ids

@@ -9,13 +9,13 @@ out there: it answers one prompt after another.
 import dataclasses
 import operator
 import statistics
-import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from pasta_jax.device import compilation_cache, platform
+from pasta_jax.device import platform
+from pasta_jax.device.compilation_cache import clock
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.questions import Question
 from pasta_jax.evaluate.settings import System
@@ -137,11 +137,11 @@ def time_together(tasks: Sequence[Task], questions: Sequence[Question], workdir:
                     continue
                 for _ in range(2):  # the first may compile
                     progress.note = SHOWN[task.system]
-                    began, tokens = time.perf_counter() - compilation_cache.seconds(), 0
+                    began, tokens = clock(), 0
                     for _, answer in task.answers(questions):
                         tokens += answer.text_tokens
                         progress.add()
-                    seconds = time.perf_counter() - compilation_cache.seconds() - began
+                    seconds = clock() - began
                 speed = round(tokens / seconds, 2)
                 found[task.system] = Throughput(len(questions), config.lanes, round(seconds, 3), speed)
                 done.add((task.system, found[task.system]))

@@ -29,7 +29,7 @@ class Stage:
     variant: str
     changes: Mapping[str, Any]  # of settings, by dotted name
     flags: Mapping[str, Any]
-    done: Path  # exists once the command has succeeded
+    done: Path  # exists once the stage is done: the command's last file, or what is made of the evaluation
 
     def settings(self) -> Any:
         """What the command would read from its config and flags."""

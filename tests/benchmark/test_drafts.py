@@ -44,8 +44,8 @@ def test_right_drafts_save_steps_and_rows_cost_time():
         assert steps_of(answer, most, 1.0) == [1 + most] * math.ceil(12 / (1 + most))
     ms = {1: 10.0, 2: 11.0, 4: 20.0}
     assert paying(ms, 4, 1.0) == [0, 3, 2, 1, 0]
-    assert paying(ms, 4, 0.5) == [0, 1, 0, 0, 0]
-    assert paying(ms, 4, 0.05) == [0, 0, 0, 0, 0]
+    assert paying(ms, 4, 0.5) == [0, 1, 0, 1, 0]  # three rows are padded to four
+    assert paying(ms, 4, 0.05) == [0, 0, 0, 1, 0]
     figures = gains([answer], ms, 4, (0.05, 1.0))
     assert figures["forks"] == {"steps": 1.0, "ms": 1.0}
     right = {"steps": 4.0, "ms": 2.0}

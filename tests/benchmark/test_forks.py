@@ -1,4 +1,4 @@
-"""The benchmark of forks: all ways answer the same questions, and none of them changes an answer's beginning."""
+"""The benchmark of forks: all ways answer the same questions, in turn."""
 
 import json
 
@@ -15,6 +15,14 @@ def test_every_way_answers_the_same_questions(monkeypatch, tmp_path):
     monkeypatch.setenv("PASTA_JAX_CACHE", str(tmp_path))
     monkeypatch.setattr(forks, "load", lambda *_, **__: tiny_model())
     monkeypatch.setattr(forks, "questions_of", lambda _, count: ["a" * n for n in range(1, count + 1)])
+    asked, together = [], forks.together
+
+    def noted(loop, requests, steps):
+        [sequential] = {request.sequential for request in requests}
+        asked.append(("off" if sequential else loop, [(one.prompt_ids, one.rules.seed) for one in requests]))
+        return together(loop, requests, steps)
+
+    monkeypatch.setattr(forks, "together", noted)
     report = json.loads(as_json(forks.measure(changed(BenchmarkSettings(), forks=SMALL))))
     assert list(report["clients"]) == ["1", "2"]
     for by_way in report["clients"].values():
@@ -22,4 +30,13 @@ def test_every_way_answers_the_same_questions(monkeypatch, tmp_path):
         for figures in by_way.values():
             assert 0 < figures["tokens"] <= 12 * 2 * 2
             assert figures["first_token_ms"] <= 1e3 * figures["answer_s"] + 10
+    rounds = [asked[at : at + 3] for at in range(3, len(asked), 3)]  # the first three only compile
+    assert len(rounds) == 4
+    for turns in rounds:
+        (_, same), *others = turns
+        assert len({way for way, _ in turns}) == 3
+        assert all(requests == same for _, requests in others)
+    for pair in (rounds[:2], rounds[2:]):  # of one and of two clients: other questions, and another way is first
+        assert pair[0][0][1] != pair[1][0][1]
+        assert [way for way, _ in pair[1]] == [*[way for way, _ in pair[0]][1:], pair[0][0][0]]
     assert len(list((tmp_path / "widths").iterdir())) == 1

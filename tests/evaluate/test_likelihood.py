@@ -62,6 +62,18 @@ def test_the_baseline_reads_answers_without_forks_as_its_own_context_has_them(re
     assert compared["nats_over_baseline"] == {0: pytest.approx(found["untagged"][0] - found["baseline"][0])}
 
 
+def test_a_text_longer_than_the_context_is_refused():
+    model = tiny_model()
+    ids = [97] * model.config.context
+    whole, _ = likelihood.log_probability(model, [98], ids[2:])
+    assert likelihood.log_probability(model, [99, 98], ids[2:])[0] != whole  # one before it fits
+    assert likelihood.log_probability(model, [97, 99, 98], ids[2:])[0] == pytest.approx(
+        likelihood.log_probability(model, [99, 98], ids[2:])[0]
+    )
+    with pytest.raises(PastaError, match="don't fit into its context"):
+        likelihood.log_probability(model, [98], ids)
+
+
 def test_what_was_read_is_kept_and_belongs_to_its_models(read, monkeypatch):
     found = read()
     monkeypatch.setattr(likelihood, "log_probability", lambda *_: pytest.fail("read twice"))

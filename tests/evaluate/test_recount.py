@@ -7,6 +7,7 @@ import pytest
 
 from pasta_jax.decode.request import Result
 from pasta_jax.evaluate.answers import SystemAnswer, answer_of
+from pasta_jax.evaluate.likelihood import Likelihood
 from pasta_jax.evaluate.questions import Question
 from pasta_jax.evaluate.run import reports
 from pasta_jax.evaluate.timing import Timed, Timing
@@ -67,7 +68,11 @@ def test_means_and_a_changed_record(answers, tmp_path):
         (tmp_path / f"answers-{system}.jsonl").write_bytes(b"".join(map(jsonl.json_line, lines)))
     lines = [{"rounds": 1}, *map(dataclasses.asdict, timings)]
     (tmp_path / "timings.jsonl").write_bytes(b"".join(map(jsonl.json_line, lines)))
-    sets = reports(systems, {}, questions, timings, {})
+    likely = {system: {n: -1.0 / (n + shift) for n in range(shift, 40)} for shift, system in enumerate(systems, 1)}
+    read = [Likelihood(system, n, nats, 1) for system, several in likely.items() for n, nats in several.items()]
+    lines = [{"reader": ""}, *map(dataclasses.asdict, read)]
+    (tmp_path / "likelihood.jsonl").write_bytes(b"".join(map(jsonl.json_line, lines)))
+    sets = reports(systems, {}, questions, timings, likely)
     stated = {system: dataclasses.asdict(one) for system, one in sets["random"].items()}
     write_json(tmp_path / "report.json", {"sets": {"random": stated}})
     differing, records, means = recount.compare(tmp_path)
@@ -76,9 +81,10 @@ def test_means_and_a_changed_record(answers, tmp_path):
 
     stated["model"]["estimates"]["length_ratio_of_forked"]["value"] *= 1.001
     stated["untagged"]["figures"]["length"] += 0.01
+    stated["baseline"]["estimates"]["nats_over_baseline"]["value"] += 0.01
     write_json(tmp_path / "report.json", {"sets": {"random": stated}})
     places = [line.split(": ")[1:3] for line in recount.compare(tmp_path)[0]]
-    assert [place[0] for place in places] == ["random, model", "random, untagged"]
+    assert sorted(place[0] for place in places) == ["random, baseline", "random, model", "random, untagged"]
 
     path = tmp_path / "answers-model.jsonl"
     head, first, rest = path.read_text().split("\n", 2)

@@ -5,7 +5,6 @@ unshared   the points are separate requests in lanes of their own: each computes
 """
 
 import dataclasses
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,7 +14,7 @@ from pasta_jax.decode.generate import generate
 from pasta_jax.decode.request import Request, Result
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.trace import Trace
-from pasta_jax.device import compilation_cache
+from pasta_jax.device.compilation_cache import clock
 from pasta_jax.evaluate.answers import ChunkFigures, Fed, SystemAnswer
 from pasta_jax.evaluate.questions import Question
 from pasta_jax.evaluate.rivals.points import Points, decode_points
@@ -33,7 +32,7 @@ def answer(
 ) -> SystemAnswer:
     """Answer a question. `sequential` answers it where there is no skeleton; its sampling is everyone's."""
     *history, (_, question) = asked.messages
-    started = _clock()
+    started = clock()
     if options.router == "lists" and not asks_for_list(question):
         return _sequentially(model, asked, sequential, config, None, started)
     prompt = model.tokenizer.chat([*history, ("user", ask_skeleton(question, options.most_points))])
@@ -150,7 +149,7 @@ def _record(
         chunks=tuple(chunks),
         seed=seed,
         prefill_seconds=round(prefill_seconds, 4),
-        decode_seconds=round(_clock() - started - prefill_seconds, 4),  # compiling aside
+        decode_seconds=round(clock() - started - prefill_seconds, 4),  # compiling aside
         fed=Fed.of(token, thread, np.concatenate([*(part.step for part in parts[:-1]), written.step + before])),
     )
 
@@ -158,8 +157,3 @@ def _record(
 def _alone(config: DecodeConfig) -> DecodeConfig:
     """For one sequential request."""
     return dataclasses.replace(config, lanes=1, rows=1, widths=(), packed=())
-
-
-def _clock() -> float:
-    """Seconds of a clock that stops while programs compile."""
-    return time.perf_counter() - compilation_cache.seconds()
