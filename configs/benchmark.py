@@ -22,7 +22,8 @@ reads prompts of 128 and 512 tokens: a minute. `rounding` compares next-token di
 bits, and llama.cpp's, with those of unrounded inputs: a minute. `interpreter` replays 43 programs (parallelism 1.0 to
 4.4, answers of 120 to 563 tokens; random combinations of phrases) asynchronously and, as their plain text,
 sequentially: half an hour, or 23 minutes with --config.interpreter.rounds=1. `train` runs steps over all parameters,
-with --peers also those of transformers on torch: about two minutes. `sampling` answers prompts ten times each at
+with --peers also those of transformers on torch: about two minutes; with --config.train.rank=16 over an adapter's
+beside a base in --config.model.dtype, with --peers also those of peft. `sampling` answers prompts ten times each at
 temperature 1, by continuous batching over 1, 8, 32 and 128 lanes, and estimates the time for 2,000 prompts: six
 minutes. `serve` starts our server with the adapter that forks: forks off, eager and admitted, and with --peers
 llama.cpp's with the same weights in float32 and as packaged; 1, 2, 4 and 8 clients stream answers to the same

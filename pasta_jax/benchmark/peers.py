@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-import jax
 import numpy as np
 
 from pasta_jax.benchmark.steps import Runner
@@ -18,10 +17,9 @@ from pasta_jax.errors import PastaError
 from pasta_jax.files import packages
 from pasta_jax.files.atomic import replacing
 from pasta_jax.files.gguf import GGUF
-from pasta_jax.models.parameters import unstack
 from pasta_jax.progress import say, track
 from pasta_jax.weights import huggingface
-from pasta_jax.weights.load import PACKAGED, load_model
+from pasta_jax.weights.load import PACKAGED, read_model
 from pasta_jax.weights.model import BLOCKS, Model
 from pasta_jax.weights.settings import ModelSource
 
@@ -86,8 +84,7 @@ def files(model: Model) -> dict[str, Path]:
     """What each peer reads: the same weights in float32, or the blocks of their file, which one of them can read."""
     if model.precision == BLOCKS:
         return {"llama_cpp": packages.path(model.name)}
-    model = load_model(model.name, "")  # with kernels as in files, not as for decoding alone
-    return {"transformers": exported(model), "llama_cpp": float32_gguf(model)}
+    return {"transformers": exported(model.name), "llama_cpp": float32_gguf(model.name)}
 
 
 def transformers(folder: Path, word: int) -> Peer:
@@ -175,25 +172,21 @@ def llama_cpp_server(path: str, lanes: int, slots: int, port: int) -> None:
     del server
 
 
-def exported(model: Model) -> Path:
-    """The model in Hugging Face's layout, written once."""
-    folder = packages.cache_dir() / "peers" / model.name
+def exported(preset: str) -> Path:
+    """A packaged model's float32 weights in Hugging Face's layout, written once."""
+    folder = packages.cache_dir() / "peers" / preset
     if not (folder / "model.safetensors").is_file():
-        huggingface.write_model(folder, host(model), model.config)
+        model = read_model(preset, "")
+        huggingface.write_model(folder, model.params, model.config)
     return folder
 
 
-def host(model: Model) -> dict:
-    """The parameters as NumPy arrays, layers as a tuple."""
-    return jax.tree.map(np.asarray, unstack(model.params))
-
-
-def float32_gguf(model: Model) -> Path:
+def float32_gguf(preset: str) -> Path:
     """The packaged GGUF file with every tensor dequantised to float32, written once."""
-    target = packages.cache_dir() / "peers" / f"{model.name}-f32.gguf"
+    target = packages.cache_dir() / "peers" / f"{preset}-f32.gguf"
     if target.is_file():
         return target
-    source = packages.path(model.name)
+    source = packages.path(preset)
     ours, theirs = GGUF.open(source), gguf.GGUFReader(source)
     with replacing(target) as part:
         writer = gguf.GGUFWriter(part, ours.metadata["general.architecture"])

@@ -24,12 +24,13 @@ from pasta_jax.models.parameters import is_stacked
 from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.preference.candidates import Candidate, sample
 from pasta_jax.progress import say, track
-from pasta_jax.train.loss import Scoring
+from pasta_jax.train import trainable
 from pasta_jax.train.settings import TrainingSettings
-from pasta_jax.train.speed import flops_per_token, peak_flops, step_runner
+from pasta_jax.train.speed import flops_per_token, peak_flops, peak_gb, step_runner
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.prepare import platform_dtype
 from pasta_jax.weights.rules import Rules
+from pasta_jax.weights.settings import AdapterSettings
 from pasta_jax.weights.source import load
 
 Report = dict[str, Any]  # figures by name, as JSON has them
@@ -163,34 +164,32 @@ def draft(settings: BenchmarkSettings) -> Report:
 
 
 def train(settings: BenchmarkSettings, with_peers: bool) -> Report:
-    """Milliseconds of a training step over all parameters."""
+    """Milliseconds of a training step over all parameters or an adapter's."""
     config = settings.train
     if with_peers:
-        peers.require(settings.model, ("torch", "transformers"))
-    # Master weights are float32; the model computes in the platform's type.
-    model = load(settings.model, dtype="float32", mesh=decoding_mesh(settings.mesh))
-    tags, dtype = model.tokenizer.tags, platform_dtype()
-    scoring = Scoring(model.config, tags, dtype, config.slice, config.block, config.remat, products=dtype)
-    optimizer = TrainingSettings(learning_rate=1e-5, weight_decay=0.01, clip=config.clip)
-    shape = (config.rows, config.length, config.steps)
-    runners = {"ours": step_runner(model, *shape, scoring, optimizer)}
+        peers.require(settings.model, ("torch", "transformers", *["peft"] * bool(config.rank)))
+    adapter = AdapterSettings(rank=config.rank, alpha=2 * config.rank)
+    # What is trained has float32 master weights; the model computes in the platform's type.
+    start = trainable.load(settings.model, adapter, 0, decoding_mesh(settings.mesh))
+    about = {name: getattr(config, name) for name in ("clip", "slice", "block", "remat", "keep_products", "products")}
+    model, optimizer = start.model, TrainingSettings(learning_rate=1e-5, weight_decay=0.01, **about)
+    shape, peers_gb = (config.rows, config.length, config.steps), {}
+    runners = {"ours": step_runner(start, *shape, trainable.scoring(optimizer, model), optimizer)}
     with contextlib.ExitStack() as stack:
         if with_peers:
-            peer = peer_training.transformers_step_runner(model, *shape, config.clip)
+            peer = peer_training.step_runner(model, *shape, config.clip, config.rank, peers_gb)
             runners["transformers"] = stack.enter_context(peer)
         times = {name: statistics.median(ms) for name, ms in steps.interleaved(runners, config.rounds).items()}
     tokens = config.rows * config.length
     per_s = {name: 1e3 * tokens / ms for name, ms in times.items()}
-    operations = flops_per_token(model.params, model.config, config.length, adapter=False) * per_s["ours"]
+    operations = flops_per_token(model.params, model.config, config.length, bool(config.rank)) * per_s["ours"]
     peak = peak_flops(jax.devices())
     return _about("train", model) | {
         "dtype": str(platform_dtype().dtype),
-        "rows": config.rows,
-        "length": config.length,
-        "remat": config.remat,
-        "rounds": config.rounds,
+        **dataclasses.asdict(config),
         "ms_per_step": {name: round(ms) for name, ms in times.items()},
         "tokens_per_s": {name: round(tokens, 1) for name, tokens in per_s.items()},
+        "peak_gb": {"ours": round(peak_gb(), 2), **peers_gb},
         "tflops": round(operations / 1e12, 4),
         "mfu": "unknown" if peak is None else round(operations / peak, 4),
         "ours_over_peer": round(times["ours"] / times["transformers"], 2) if with_peers else None,

@@ -22,7 +22,6 @@ from pasta_jax.progress import doing, say, track
 from pasta_jax.runs.settings import changed
 from pasta_jax.serve import run as serve
 from pasta_jax.serve.settings import ServeSettings
-from pasta_jax.weights.load import load_model
 from pasta_jax.weights.settings import ModelSource
 
 # Our servers: all with the model that forks, if there is one. `off` forbids tags, and needs one row for each lane.
@@ -121,7 +120,7 @@ def targets_of(model: ModelSource, settings: ServeBenchmark, lanes: int, with_pe
     targets: dict[str, Target] = {name: (_serve, (changed(server, **how),)) for name, how in ways.items()}
     if with_peers:
         slots = settings.server.decoding.slots
-        float32 = peers.float32_gguf(load_model(model.preset, ""))
+        float32 = peers.float32_gguf(model.preset)
         for name, path in (("llama_cpp_float32", float32), ("llama_cpp_default", packages.path(model.preset))):
             targets[name] = (peers.llama_cpp_server, (str(path), lanes, slots))
     return targets

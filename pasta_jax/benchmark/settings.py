@@ -1,7 +1,7 @@
 """The settings of launch.benchmark: one model, and a section for each benchmark."""
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -57,8 +57,9 @@ class RoundingBenchmark:
 
 @dataclasses.dataclass(frozen=True)
 class TrainBenchmark:
-    """Training steps over all parameters."""
+    """Training steps over all parameters, or over an adapter's beside a frozen base, whose dtype is config.model's."""
 
+    rank: Annotated[int, Meta(ge=0, le=256)] = 0  # of the adapter, on all matrices of the layers; 0: all parameters
     rows: Rows = 2
     length: Length = 128  # tokens per batch row
     steps: Rounds = 1  # per measurement, after one for warm-up
@@ -66,6 +67,8 @@ class TrainBenchmark:
     slice: Slots = 256  # slice, block and remat as in configs/sft.py
     block: SlotsOrNone = 0
     remat: bool = False
+    keep_products: bool = False
+    products: Literal["float32", "bfloat16"] = "float32"
     clip: AboveZero = 1.0
 
 

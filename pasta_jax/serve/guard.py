@@ -19,6 +19,7 @@ from pasta_jax.serve import log
 from pasta_jax.serve.app import as_json
 from pasta_jax.serve.protocol import Refusal
 from pasta_jax.serve.settings import ServeSettings
+from pasta_jax.serve.spans import Spans
 
 OPEN = {"/", "/health"}  # paths that need no key
 KNOWN = OPEN | {"/metrics", "/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/responses"}
@@ -36,6 +37,7 @@ class Guard:
         self._app, self._responses, self._is_local, self._settings = app, responses, is_local, settings
         self._hosts = {host.lower() for host in settings.hosts}
         self._key = None if key is None else digest(key.encode())
+        self._spans = Spans(settings.spans) if settings.spans else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         record, status = log.begin(), 0
@@ -68,6 +70,8 @@ class Guard:
                 await as_json(refusal.body(), 500)(scope, receive, noting)
         finally:
             self._responses.labels(path, status).inc()
+            if self._spans is not None and path not in ("/health", "/metrics"):
+                self._spans.add(record, scope, path, status)
             if self._settings.log and path not in ("/health", "/metrics"):
                 log.write(record, path, status, self._settings.log_format == "json")
 

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Sequence
 
+from pasta_jax.decode.trace import Trace
 from pasta_jax.progress import say
 from pasta_jax.serve.choice import Choice, usage
 
@@ -24,6 +25,7 @@ class Record:
     cached_tokens: int = 0
     answer_tokens: int = 0
     forks: int = 0  # threads besides the main ones
+    answers: list[tuple[float, Trace]] = dataclasses.field(default_factory=list)  # seconds until their end
 
     @property
     def seconds(self) -> float:
@@ -34,6 +36,10 @@ class Record:
         """A token has come."""
         if self.first_token_s is None:
             self.first_token_s = self.seconds
+
+    def see_answer(self, trace: Trace) -> None:
+        """One has ended."""
+        self.answers.append((self.seconds, trace))
 
     def count(self, choices: Sequence[Choice]) -> None:
         """Add answers to one prompt that have ended."""

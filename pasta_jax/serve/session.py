@@ -95,6 +95,7 @@ class Session:
             elif isinstance(item, Result):
                 del self._open[index]
                 deltas += choice.finish(item)
+                self._record.see_answer(item.trace)
                 seconds = time.perf_counter() - self._began
                 self._service.metrics.answer(item, choice.finish_reason, seconds)
             else:

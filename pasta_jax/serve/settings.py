@@ -58,4 +58,5 @@ class ServeSettings:
     warm_up: bool = True  # compile for prompts of all lengths before the first request
     log: bool = True  # a line for each response, with nothing of its content
     log_format: Literal["text", "json"] = "text"  # of these lines; json: also tokens, adapter, forks, first token
+    spans: str = ""  # OpenTelemetry's collector, as http://localhost:4318/v1/traces; empty: none
     limits: Limits = Limits()

@@ -18,7 +18,7 @@ from pasta_jax.train.loss import KINDS, Scoring, sft_loss
 from pasta_jax.train.optimizer import new_optimizer
 from pasta_jax.train.settings import TrainingSettings
 from pasta_jax.train.state import Params, new_state
-from pasta_jax.weights.model import Model
+from pasta_jax.train.trainable import Trainable
 
 
 def peak_flops(devices: Sequence[jax.Device]) -> float | None:
@@ -41,13 +41,13 @@ def flops_per_token(params: Params, config: TransformerConfig, length: int, adap
 
 
 def step_runner(
-    model: Model, rows: int, length: int, steps: int, scoring: Scoring, settings: TrainingSettings
+    start: Trainable, rows: int, length: int, steps: int, scoring: Scoring, settings: TrainingSettings
 ) -> Callable[[], float]:
-    """A function that trains all parameters for `steps` steps and returns the milliseconds of one.
+    """A function that trains for `steps` steps and returns the milliseconds of one.
 
     The data are random tokens; each row is one record without tags.
     """
-    rng = np.random.default_rng(0)
+    model, rng = start.model, np.random.default_rng(0)
     token = rng.integers(0, model.tokenizer.vocab_size, (rows, length + 1)).astype(np.int32)
     order = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
     zero, one = np.zeros_like(order), np.ones_like(order)
@@ -57,14 +57,14 @@ def step_runner(
     step = jax.jit(step, donate_argnums=0)
     # A copy of the weights, because a step donates its argument's memory.
     batch = shard_rows(batch, mesh_of(model.params))
-    states = [new_state(jax.tree.map(jnp.copy, model.params), optimizer, seed=0)]
+    states = [new_state(jax.tree.map(jnp.copy, start.params), optimizer, seed=0)]
 
     def once() -> float:
         state = states.pop()
-        state, _ = jax.block_until_ready(step(state, None, batch))  # warm-up
+        state, _ = jax.block_until_ready(step(state, start.frozen, batch))  # warm-up
         began = time.perf_counter()
         for _ in range(steps):
-            state, report = step(state, None, batch)
+            state, report = step(state, start.frozen, batch)
         jax.block_until_ready((state, report))
         states.append(state)
         return 1e3 * (time.perf_counter() - began) / steps

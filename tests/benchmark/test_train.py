@@ -1,0 +1,31 @@
+"""The benchmark of training steps: over all parameters, and over an adapter's beside a frozen base."""
+
+import jax
+import numpy as np
+import pytest
+
+from pasta_jax.benchmark import run
+from pasta_jax.benchmark.settings import BenchmarkSettings
+from pasta_jax.runs.settings import changed
+from pasta_jax.train.trainable import divide
+from tests.helpers.traces import tiny_model
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_steps_are_taken_over_what_is_trained(monkeypatch, rank):
+    started = []
+
+    def load(source, adapter, seed, mesh):
+        started.append(divide(tiny_model(), adapter, seed))
+        return started[0]
+
+    monkeypatch.setattr(run.trainable, "load", load)
+    small = {"rank": rank, "rows": 1, "length": 16, "slice": 16, "rounds": 1}
+    report = run.train(changed(BenchmarkSettings(), train=small), with_peers=False)
+    [start] = started
+    size = sum(np.size(leaf) for leaf in jax.tree.leaves(start.params))
+    whole = sum(np.size(leaf) for leaf in jax.tree.leaves(start.model.params))
+    assert (size == whole) == (start.frozen is None) == (rank == 0)
+    assert (report["rank"], report["ours_over_peer"]) == (rank, None)
+    assert report["tokens_per_s"]["ours"] == pytest.approx(16e3 / report["ms_per_step"]["ours"], rel=0.5)
+    assert report["peak_gb"].keys() == {"ours"}
