@@ -14,6 +14,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.files.validated import Bias, Count, Penalty, Positive, Share, located, parse_json
 from pasta_jax.serve.structured import ResponseFormat, Structure, Tool, ToolChoice, structure_of
 from pasta_jax.tokenizers.tokenizer import Tokenizer
+from pasta_jax.tokenizers.tools import ARGUMENTS, NAME, RESULT
 from pasta_jax.weights.rules import MODELS_OWN, Given, optional
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
@@ -69,16 +70,34 @@ class Part(Struct):
     text: str
 
 
+class CalledFunction(Struct):
+    """What an earlier answer called."""
+
+    name: str
+    arguments: str  # JSON, if the answer was not cut off
+
+
+class Call(Struct):
+    """A call in an earlier answer."""
+
+    id: str
+    function: CalledFunction
+    type: Literal["function"] = "function"
+
+
 class Message(Struct):
     """One message of a conversation."""
 
-    role: Literal[tuple(ROLES)]
-    content: str | list[Part]
+    role: Literal[(*ROLES, "tool")]
+    content: str | list[Part] | None = None  # None: an answer that is calls
+    tool_calls: list[Call] | None = None  # of an answer
+    tool_call_id: str | None = None  # of a tool's result
+    function_call: None = None  # of an older API
 
     @property
     def text(self) -> str:
         """Its content, whose parts are joined."""
-        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content or ())
 
 
 class StreamOptions(Struct, forbid_unknown_fields=True):
@@ -220,11 +239,41 @@ def checked(content: bytes, cls: type[T], neutral: Mapping[str, tuple[Any, ...]]
 
 
 def conversation(messages: Sequence[Message] | None) -> list[tuple[str, str]]:
-    """The messages as (role, text)."""
+    """The messages as (role, text), and calls and results as pairs of tokenizers/tools.py."""
     if not messages:
         raise Refusal("messages: missing or empty; send at least a user's message", param="messages")
-    pairs = [(ROLES[message.role], message.text) for message in messages]
-    if not pairs[-1][1].strip():
+    pairs: list[tuple[str, str]] = []
+    asked, calls, results = 0, list[str](), dict[str, str]()  # the last calls: by which message, ids, results by id
+
+    def require(is_so: bool, number: int, problem: str) -> None:
+        if not is_so:
+            raise Refusal(f"messages[{number}].{problem}", param="messages")
+
+    def require_results() -> None:
+        missing = next((id for id in calls if id not in results), "")
+        fix = "add a message of the role tool for each call, right after it"
+        require(len(results) == len(calls), asked, f"tool_calls: no result of {missing!r:.60}; {fix}")
+
+    for number, message in enumerate(messages):
+        require(bool(message.tool_calls) or message.content is not None, number, "content: missing; add a text")
+        if message.role == "tool":
+            id, fix = message.tool_call_id, "use one of an assistant's tool_calls right before it"
+            require(id in calls, number, f"tool_call_id: {id!r:.60} is no call's id; {fix}")
+            require(id not in results, number, f"tool_call_id: {id!r:.60} has a result already; leave this one out")
+            results[id] = message.text
+            if len(results) == len(calls):
+                pairs += [(RESULT, results[id]) for id in calls]
+            continue
+        require_results()
+        asked, calls, results = number, [call.id for call in message.tool_calls or ()], {}
+        require(not calls or message.role == "assistant", number, "tool_calls: only an assistant's; leave them out")
+        require(len(calls) == len({*calls}), number, "tool_calls: two have the same id; give each its own")
+        if message.text or not calls:
+            pairs.append((ROLES[message.role], message.text))
+        for call in message.tool_calls or ():
+            pairs += [(NAME, call.function.name), (ARGUMENTS, call.function.arguments)]
+    require_results()
+    if pairs[-1][0] != RESULT and not pairs[-1][1].strip():
         raise Refusal("messages: the last text is blank; write a question", param="messages")
     return pairs
 

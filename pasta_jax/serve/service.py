@@ -18,6 +18,7 @@ from pasta_jax.serve.metrics import Metrics
 from pasta_jax.serve.protocol import Body, Kind, Refusal, conversation, prompt_of
 from pasta_jax.serve.settings import ServeSettings
 from pasta_jax.serve.structured import Structure
+from pasta_jax.tokenizers.tools import RESULT
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import filled
 
@@ -93,9 +94,12 @@ class Service:
         tokenizer = self.model.tokenizer
         if kind == "chat":
             messages = conversation(body.messages)
-            if structure is not None:
-                role, last = messages[-1]
-                messages[-1] = (role, structure.prompt(last))
+            if structure is not None and structure.question:
+                kind, last = messages[-1]
+                if kind == RESULT:
+                    messages.append(("user", structure.question))
+                else:
+                    messages[-1] = (kind, f"{last}\n\n{structure.question}")
             return tuple(tokenizer.chat(messages)), messages[-1][1]
         prompt = prompt_of(body)
         if isinstance(prompt, str):

@@ -99,19 +99,20 @@ class Structure:
             return self.parts[0].form
         return together({part.function.name: part.form for part in self.parts})
 
-    def prompt(self, text: str) -> str:
-        """A user's last message with what functions are asked for."""
+    @property
+    def question(self) -> str:
+        """What a user is taken to ask of functions, after what the conversation says; empty: nothing."""
         if self.among:
             lines = [f"- {one.name}: {one.description or one.name}" for one in self.among]
             verb = "are" if self.form.leaves[0].path == SEVERAL else "is"
-            return "\n".join([text, "", f"Which of these functions {verb} needed to answer?", *lines])
-        lines = []
+            return "\n".join([f"Which of these functions {verb} needed to answer?", *lines])
+        calls = []
         for part in self.parts:
             if part.function is not None:
                 about = f": {part.function.description}" if part.function.description else ""
-                lines += ["", f"Call the function {part.function.name}{about}"]
-                lines += [f"- {leaf.name}: {leaf.about}" for leaf in part.form.leaves if leaf.path]
-        return "\n".join([text, *lines])
+                lines = [f"- {leaf.name}: {leaf.about}" for leaf in part.form.leaves if leaf.path]
+                calls.append("\n".join([f"Call the function {part.function.name}{about}", *lines]))
+        return "\n\n".join(calls)
 
     def compile(self, model: Model, room: Room) -> None:
         """Compile what it needs for the model's ids, if there is room; takes up to seconds once, and is kept."""
@@ -191,12 +192,13 @@ def is_open(tools: Sequence[Tool], choice: ToolChoice | None) -> bool:
 def picking(tools: Sequence[Tool], choice: ToolChoice | None, several: bool) -> Structure:
     """The structure of an answer before the answer: a field that names functions, one or several, or none of them."""
     among = tuple(one.function for one in tools)
-    one = {"enum": [function.name for function in among]}
     if several:
+        items = {"enum": [one.name for one in among]}
         least = 1 if choice == "required" else 0
-        properties = {SEVERAL[0]: {"type": "array", "items": one, "minItems": least}}
+        properties = {SEVERAL[0]: {"type": "array", "items": items, "minItems": least}}
     else:
-        properties = {"function": {"enum": one["enum"] + ([] if choice == "required" else [NONE])}}
+        among += () if choice == "required" else (Function(NONE, "no function is needed"),)
+        properties = {"function": {"enum": [one.name for one in among]}}
     return Structure((Part(form_of({"type": "object", "properties": properties})),), forks=True, among=among)
 
 

@@ -93,11 +93,11 @@ def alternating(messages: list[tuple[str, str]]) -> list[tuple[str, str]]:
     turns: list[tuple[str, str]] = []
     for role, text in messages:
         speaker = "user" if role == "system" else role
-        if turns and turns[-1][0] == speaker:
+        if turns and turns[-1][0] == speaker and speaker in ("user", "assistant"):
             turns[-1] = speaker, f"{turns[-1][1]}\n\n{text}"
         else:
             turns.append((speaker, text))
-    if turns[0][0] == "assistant":
+    if turns[0][0] != "user":
         raise PastaError("message 1: an answer; in this model's template, a user's message comes first")
     return turns
 

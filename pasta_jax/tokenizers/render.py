@@ -8,6 +8,7 @@ import datetime
 import json
 import resource
 import sys
+from typing import Any
 
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -19,6 +20,11 @@ def refuse(message: str) -> None:
     raise ValueError(message)
 
 
+def as_json(value: Any, ensure_ascii: bool = False, **how: Any) -> str:
+    """As in transformers; Jinja's own escapes what HTML would read."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, **how)
+
+
 def main() -> None:
     """Answer the request on standard input."""
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
@@ -28,12 +34,12 @@ def main() -> None:
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
     environment.globals |= {"raise_exception": refuse, "strftime_now": lambda form: f"{datetime.date.today():{form}}"}
+    environment.filters["tojson"] = as_json
     template = environment.from_string(asked["template"])
     texts = []
-    for messages in asked["conversations"]:
-        turns = [{"role": role, "content": text} for role, text in messages]
+    for conversation in asked["conversations"]:
         try:
-            text = template.render(messages=turns, add_generation_prompt=True, **asked["tokens"])
+            text = template.render(**asked["tokens"], **conversation, add_generation_prompt=True)
             texts.append(text[: asked["most"] + 1])
         except Exception:  # of any kind: the template's code
             texts.append(None)

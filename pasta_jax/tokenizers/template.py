@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pasta_jax.errors import PastaError
 from pasta_jax.files.validated import MIB, read_json
@@ -93,7 +94,8 @@ def learned(source: str, tokens: Mapping[str, str], family: Family, place: str) 
 
 @functools.lru_cache(maxsize=8)
 def _learned(source: str, tokens: tuple[tuple[str, str], ...], family: Family, place: str) -> Template | None:
-    texts = rendered(source, dict(tokens), place)
+    turns = [{"messages": [{"role": role, "content": text} for role, text in messages]} for messages in _PROBES]
+    texts = rendered(source, dict(tokens), turns, place)
     if texts[0] is None or texts[1] is None or texts[4] is None:
         raise PastaError(f"{place}: it raises an error for plain questions; correct it")
     probes = [(messages, text) for messages, text in zip(_PROBES, texts, strict=True) if text is not None]
@@ -129,11 +131,13 @@ def _around(text: str, messages: Sequence[str], place: str) -> list[str]:
     return [*parts, text]
 
 
-def rendered(source: str, tokens: Mapping[str, str], place: str) -> list[str | None]:
-    """The probes' texts; None for a conversation that the template refuses."""
+def rendered(
+    source: str, tokens: Mapping[str, str], conversations: Sequence[Mapping[str, Any]], place: str
+) -> list[str | None]:
+    """The texts of conversations, each what transformers would give the template; None for one that it refuses."""
     if len(source) > MOST_BYTES:
         raise PastaError(f"{place}: it has more than {MOST_BYTES:,} characters; shorten it")
-    asked = json.dumps({"template": source, "tokens": tokens, "conversations": _PROBES, "most": MOST_RENDERED})
+    asked = json.dumps({"template": source, "tokens": tokens, "conversations": conversations, "most": MOST_RENDERED})
     command = [sys.executable, "-I", render.__file__]
     try:
         done = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=4 * render.SECONDS)

@@ -15,9 +15,10 @@ from pasta_jax.files.atomic import write_whole
 from pasta_jax.files.gguf import GGUF
 from pasta_jax.lang.tags import NUM_TAGS, TagIds
 from pasta_jax.progress import say
-from pasta_jax.tokenizers import bpe, spm, template
+from pasta_jax.tokenizers import bpe, spm, template, tools
 from pasta_jax.tokenizers.chat import FAMILIES, Family, conversation, jinja_template
 from pasta_jax.tokenizers.template import Template
+from pasta_jax.tokenizers.tools import ToolTemplate
 from pasta_jax.tokenizers.vocabulary import UNUSED, Vocabulary
 
 _ROW_MULTIPLE = 128  # the vocabulary with appended tags is padded to a multiple, so that it divides over devices
@@ -101,11 +102,7 @@ class Tokenizer:
         return ([] if self.bos is None else [self.bos]) + self.encode(self.vocabulary.opened(text, True))
 
     def chat(self, messages: list[tuple[str, str]]) -> list[int]:
-        """(role, text) pairs in the chat template, up to the opening of the assistant's turn."""
-        if isinstance(self.template, str):
-            raise PastaError(self.template)
-        own = self._noted and self.template
-        parts = own.parts(messages) if own else conversation(self.family, messages)
+        """(role, text) pairs, and those of tools.py, in the chat template, up to the opening of the answer."""
         ids, text, former = [], "", ""
 
         def between(piece: str) -> list[int]:
@@ -114,7 +111,7 @@ class Tokenizer:
             stripped = stripped.rstrip() if self.vocabulary.strips.get(piece, {}).get("lstrip") else stripped
             return self.encode(self.vocabulary.opened(stripped, not ids))
 
-        for is_of_template, part in parts:
+        for is_of_template, part in self.parts(messages):
             # What stands between two control pieces is encoded as one text, as other tools do.
             for piece in self._controls.split(part) if is_of_template else [part]:
                 if is_of_template and piece in self.vocabulary.spelled:
@@ -123,6 +120,23 @@ class Tokenizer:
                 else:
                     text += piece
         return ids + between("")
+
+    def parts(self, messages: list[tuple[str, str]]) -> list[tuple[bool, str]]:
+        """A conversation as (is the template's, text)."""
+        if isinstance(self.template, str):
+            raise PastaError(self.template)
+        if any(kind in tools.KINDS for kind, _ in messages):
+            tools.require_order(messages)
+            if self._tools is not None:
+                return self._tools.parts(messages)
+            messages = tools.in_words(messages)
+        own = self._noted and self.template
+        return own.parts(messages) if own else conversation(self.family, messages)
+
+    @cached_property
+    def _tools(self) -> ToolTemplate | None:
+        """How the template places functions, calls and results, if it does; rendered when they are first needed."""
+        return tools.learned(self.jinja, self.tokens, self.name)
 
     @cached_property
     def _noted(self) -> bool:

@@ -1,12 +1,15 @@
 """Tokenizers of each kind, trained in a fraction of a second on a few lines, with the marks of their family."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from pasta_jax.tokenizers.bpe import _WORDS
+from pasta_jax.tokenizers.tokenizer import Tokenizer as OurTokenizer
+from pasta_jax.tokenizers.tokenizer import load_tokenizer
 from pasta_jax.tokenizers.vocabulary import MARKER
 from pasta_jax.toy.tokenizer import MARKS, train
 from pasta_jax.weights.export import _from_sentencepiece
@@ -39,6 +42,30 @@ LLAMA3_SPECIALS = [
     "<|eot_id|>",
     *(f"<|reserved_special_token_{n}|>" for n in range(1, 80)),
 ]
+
+
+# A chat template in the manner of many models: calls in tags, results in a user's turn.
+CALLING = """\
+{%- if messages[0].role == 'system' %}{{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}{%- endif %}
+{%- for m in messages %}
+    {%- if m.role == 'user' or (m.role == 'assistant' and not m.tool_calls) %}
+        {{- '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}
+    {%- elif m.role == 'assistant' %}
+        {{- '<|im_start|>assistant' }}
+        {%- if m.content %}{{- '\\n' + m.content }}{%- endif %}
+        {%- for call in m.tool_calls %}
+            {{- '\\n<call>{"name": "' + call.function.name + '", "arguments": ' }}
+            {{- call.function.arguments | tojson }}{{- '}</call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\\n' }}
+    {%- elif m.role == 'tool' %}
+        {%- if loop.index0 == 0 or messages[loop.index0 - 1].role != 'tool' %}{{- '<|im_start|>user' }}{%- endif %}
+        {{- '\\n<result>\\n' + m.content + '\\n</result>' }}
+        {%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{- '<|im_end|>\\n' }}{%- endif %}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
+"""
 
 
 def train_bpe(specials: list[str], words=None, added: tuple[str, ...] = (), whole: str | None = None) -> str:
@@ -193,3 +220,23 @@ TINY = {
     "qwen2.json": lambda: train_chatml("qwen2", normalizer="NFC").encode(),
     **{f"{words}.gguf": lambda words=words: chatml_gguf(words) for words in ("qwen2", "gpt-4o", "tekken", "gpt-2")},
 }
+
+
+def in_folder(
+    folder: Path, source: str | None, form: str = "file", pieces: list[str] = SMOLLM2_SPECIALS
+) -> OurTokenizer:
+    """The tokenizer of a model's folder with this template."""
+    folder.mkdir(exist_ok=True)
+    (folder / "tokenizer.json").write_text(train_bpe(pieces))
+    (folder / "config.json").write_text("{}")
+    config = {"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>"}
+    if pieces is not SMOLLM2_SPECIALS:
+        config = {"bos_token": pieces[-2], "eos_token": pieces[-1]}
+    if form == "config":
+        config["chat_template"] = source
+    elif form == "list":
+        config["chat_template"] = [{"name": "default", "template": source}, {"name": "tools", "template": "x"}]
+    elif source is not None:
+        (folder / "chat_template.jinja").write_text(source)
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return load_tokenizer(folder / "tokenizer.json")

@@ -2,26 +2,16 @@
 
 import json
 import re
-import socket
-import threading
 import urllib.request
 from typing import Literal
 
 import openai
 import pytest
-import uvicorn
 from pydantic import BaseModel
 
-from pasta_jax.decode.engine import open_engine
-from pasta_jax.decode.request import template
-from pasta_jax.decode.settings import DecodeConfig, RequestSettings
 from pasta_jax.serve import app
-from pasta_jax.serve.app import app_of
-from pasta_jax.serve.metrics import Metrics
-from pasta_jax.serve.service import Service
-from pasta_jax.serve.settings import Limits, ServeSettings
 from pasta_jax.serve.structured import picked
-from tests.helpers.few_programs import decode_with_few_programs
+from tests.helpers.serving_here import client_of
 from tests.helpers.traces import tiny_model
 
 QUESTION = [{"role": "user", "content": "who?"}]
@@ -37,25 +27,8 @@ class Person(BaseModel):
 @pytest.fixture(scope="module")
 def client():
     """OpenAI's client of a server in this process."""
-    with pytest.MonkeyPatch.context() as patch:
-        decode_with_few_programs(patch)
-        decoding = DecodeConfig(lanes=2, rows=4, slots=512)
-        settings = ServeSettings(decoding=decoding, limits=Limits(automaton_states=1024, automaton_masks=256))
-        model = tiny_model()
-        engine = open_engine(model, decoding, 8, topics=True, warm_up=False, guests=settings.limits.room)
-        own = template(RequestSettings(max_tokens=40), model.defaults, sequential=True)
-        service = Service(MODEL, model, engine, Metrics(engine), settings, own)
-        listening = socket.socket()
-        listening.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(app_of(service), log_config=None, lifespan="off", ws="none"))
-        thread = threading.Thread(target=server.run, args=([listening],))
-        thread.start()
-        url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
-        with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=120) as client:
-            yield client
-        server.should_exit = True
-        thread.join()
-        engine.close(drain=False)
+    with client_of(tiny_model()) as client:
+        yield client
 
 
 def formatted(schema: dict) -> dict:

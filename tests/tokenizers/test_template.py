@@ -9,7 +9,7 @@ from pasta_jax.tokenizers import template
 from pasta_jax.tokenizers.chat import FAMILIES, jinja_template
 from pasta_jax.tokenizers.tokenizer import load_tokenizer, tokenizer_fingerprint
 from pasta_jax.weights import export
-from tests.helpers.tiny_tokenizers import LLAMA3_SPECIALS, SMOLLM2_SPECIALS, train_bpe
+from tests.helpers.tiny_tokenizers import LLAMA3_SPECIALS, SMOLLM2_SPECIALS, in_folder, train_bpe
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
@@ -125,24 +125,6 @@ def test_a_base_model_of_another_family_completes_texts_and_is_not_chatted_with(
         tokenizer.chat([("user", "Hi!")])
 
 
-def in_folder(folder, source: str | None, form: str = "file", pieces: list[str] = SMOLLM2_SPECIALS):
-    """The tokenizer of a model's folder with this template."""
-    folder.mkdir(exist_ok=True)
-    (folder / "tokenizer.json").write_text(train_bpe(pieces))
-    (folder / "config.json").write_text("{}")
-    config = {"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>"}
-    if pieces is not SMOLLM2_SPECIALS:
-        config = {"bos_token": pieces[-2], "eos_token": pieces[-1]}
-    if form == "config":
-        config["chat_template"] = source
-    elif form == "list":
-        config["chat_template"] = [{"name": "default", "template": source}, {"name": "tools", "template": "x"}]
-    elif source is not None:
-        (folder / "chat_template.jinja").write_text(source)
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    return load_tokenizer(folder / "tokenizer.json")
-
-
 @pytest.mark.parametrize("form", ["file", "config", "list"])
 @pytest.mark.parametrize("source", [CHATML, DATED, STRICT], ids=["plain", "dated", "strict"])
 def test_ids_are_those_of_transformers(tmp_path, source, form):
@@ -220,7 +202,7 @@ def test_what_a_template_renders_is_cut_before_it_reaches_this_process(monkeypat
     whole = []
     monkeypatch.setattr(template.json, "loads", lambda text, loads=json.loads: whole.append(len(text)) or loads(text))
     with pytest.raises(PastaError, match="renders more than"):
-        template.rendered("{{ 'x' * 10**8 }}", {}, "here")
+        template.rendered("{{ 'x' * 10**8 }}", {}, [{"messages": []}], "here")
     assert whole[0] < 10 * template.MOST_RENDERED
 
 
