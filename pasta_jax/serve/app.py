@@ -18,7 +18,7 @@ from starlette.routing import Route
 from pasta_jax.errors import PastaError
 from pasta_jax.serve import logprobs, structured
 from pasta_jax.serve.choice import Choice, Delta, usage
-from pasta_jax.serve.delivery import CLIENT_LEFT, EventStream, as_json, event, whole
+from pasta_jax.serve.delivery import CLIENT_LEFT, EventStream, as_json, event, read_whole
 from pasta_jax.serve.protocol import Body, Kind, Refusal, read_body
 from pasta_jax.serve.responses import ResponseWriter, read_response_body
 from pasta_jax.serve.service import Service
@@ -76,7 +76,7 @@ async def complete(service: Service, kind: Kind, request: Request) -> Response:
     """Answer a request to one of the two endpoints that decode."""
     body, before = read_body(await content_of(request, service.settings.limits), kind), []
     if structured.is_open(body.tools or (), body.tool_choice):
-        body, chosen = await with_tool(service, body)
+        body, chosen = await with_tool(service, body, request)
         before = [[chosen]]
     structure = await asyncio.to_thread(body.structure)
     requests = await asyncio.to_thread(service.requests_for, body, kind, structure)
@@ -90,10 +90,11 @@ async def complete(service: Service, kind: Kind, request: Request) -> Response:
     session = Session(service, requests, choices, steps)
     if body.stream:
         return EventStream(session, events_of(session, writer, body))
-    return await whole(request, session, session.read(), lambda: writer.whole(choices))
+    await read_whole(request, session, session.read())
+    return as_json(writer.whole(choices))
 
 
-async def with_tool(service: Service, body: Body) -> tuple[Body, Choice]:
+async def with_tool(service: Service, body: Body, request: Request) -> tuple[Body, Choice]:
     """The body with a tool choice that the model made: likeliest name first, in a short answer of its own."""
     several = body.parallel_tool_calls is not False and len(body.tools) > 1
     picking = await asyncio.to_thread(structured.picking, body.tools, body.tool_choice, several)
@@ -101,10 +102,7 @@ async def with_tool(service: Service, body: Body) -> tuple[Body, Choice]:
     requests = await asyncio.to_thread(service.requests_for, dataclasses.replace(body, **own), "chat", picking)
     choice = FieldsChoice(picking, service.model, (), threads=False)
     session = Session(service, requests, [choice], service.settings.batch_steps)
-    try:
-        await session.read()
-    finally:
-        session.leave()
+    await read_whole(request, session, session.read())
     if choice.finish_reason == "length" and session.expired:
         raise Refusal("tools: no function was chosen in time; try again later", 503, "overloaded", retry_s=5)
     names = structured.picked(choice.text)
@@ -128,7 +126,8 @@ async def respond(service: Service, request: Request) -> Response:
     session = Session(service, requests, [choice], steps)
     if asked.stream:
         return EventStream(session, writer.events(session))
-    return await whole(request, session, writer.collect(session), writer.whole)
+    await read_whole(request, session, writer.collect(session))
+    return as_json(writer.whole())
 
 
 async def content_of(request: Request, limits: Limits) -> bytes:
@@ -279,7 +278,7 @@ async def failed(_: Request, __: Exception) -> Response:
 
 
 async def left(_: Request, __: ClientDisconnect) -> Response:
-    """The client left before its request was read."""
+    """The client left before its request was read, or while it was answered."""
     return Response(status_code=CLIENT_LEFT)
 
 

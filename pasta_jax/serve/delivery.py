@@ -2,10 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -14,22 +14,19 @@ from pasta_jax.serve.session import Session
 CLIENT_LEFT = 499  # as nginx logs it; nobody receives it
 
 
-async def whole(
-    request: Request, session: Session, reading: Coroutine[Any, Any, None], fields: Callable[[], dict[str, Any]]
-) -> Response:
-    """The response once the answers have been read to their ends; `fields` is called then."""
+async def read_whole(request: Request, session: Session, reading: Coroutine[Any, Any, None]) -> None:
+    """Read the answers to their ends; if the client leaves, they are cancelled, and ClientDisconnect is raised."""
     work = asyncio.create_task(reading)
     gone = asyncio.create_task(wait_until_gone(request))
     try:
         await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
-            return Response(status_code=CLIENT_LEFT)
+            raise ClientDisconnect
         work.result()
     finally:
         work.cancel()
         gone.cancel()
         session.leave()
-    return as_json(fields())
 
 
 async def wait_until_gone(request: Request) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from starlette.requests import ClientDisconnect
 
 from pasta_jax.decode.engine import Cancelled, QueueFull
 from pasta_jax.decode.generate import loop_spec
@@ -30,6 +31,10 @@ from pasta_jax.serve.structured import Function, Tool
 from tests.helpers.traces import Chatty, tiny_model
 
 texts = st.text("ab\n", max_size=30)
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
 
 
 @example(["ab", "b"], ["abb", "b"])
@@ -164,8 +169,21 @@ def test_a_choice_of_function_that_comes_too_late_is_no_mistake_of_the_clients()
     service = Mock(model=tiny_model(), requests_for=Mock(return_value=[None]), settings=ServeSettings())
     body = Body(messages=[], tools=[Tool("function", Function("adopt")), Tool("function", Function("feed"))])
     with patch("pasta_jax.serve.app.Session", late), pytest.raises(Refusal, match="in time") as refused:
-        asyncio.run(with_tool(service, body))
+        asyncio.run(with_tool(service, body, Mock(receive=forever)))
     assert refused.value.status == 503
+
+
+def test_a_client_that_leaves_while_a_function_is_chosen_cancels_the_choice():
+    """Like one that leaves later; nobody is asked for arguments."""
+    service = MagicMock(model=tiny_model(), requests_for=Mock(return_value=[None]), settings=ServeSettings())
+    service.engine.submit = Mock(return_value=7)
+    body = Body(messages=[], tools=[Tool("function", Function("adopt")), Tool("function", Function("feed"))])
+    gone = Mock(receive=AsyncMock(side_effect=[{"type": "http.request"}, {"type": "http.disconnect"}]))
+    with pytest.raises(ClientDisconnect):
+        asyncio.run(with_tool(service, body, gone))
+    service.engine.cancel.assert_called_once_with(7)
+    service.metrics.vanished.inc.assert_called_once_with()
+    service.requests_for.assert_called_once()
 
 
 def test_text_fields_apply_where_no_function_is_called():
