@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 from pasta_jax.decode.engine import open_engine
 from pasta_jax.decode.generate import require_rows
 from pasta_jax.decode.request import Request, template
+from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Positions
 from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.progress import doing, quiet, say
@@ -55,6 +56,11 @@ def entrance(settings: ServeSettings) -> tuple[str | None, socket.socket]:
 
 def opened(settings: ServeSettings) -> tuple[Service, Callable[[], None] | None]:
     """The model, loaded, with its engine; and what reads its adapters again, if it has some beside it."""
+    if settings.adapters and (merged := settings.model.adapter):
+        raise PastaError(
+            f"config.adapters: beside config.model.adapter={merged!r}, which is merged into the weights; "
+            f"set config.model.adapter to '', and add 'own={merged}' to config.adapters to serve it too"
+        )
     mesh = decoding_mesh(settings.mesh)
     model = load(settings.model, only_decoding=True, mesh=mesh)
     own = template_for(settings, model.positions, model.defaults)

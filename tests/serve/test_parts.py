@@ -23,11 +23,13 @@ from pasta_jax.serve.app import with_tool
 from pasta_jax.serve.choice import Choice
 from pasta_jax.serve.guard import Guard, host_of, is_loopback
 from pasta_jax.serve.protocol import Body, Refusal, read_body
+from pasta_jax.serve.run import opened
 from pasta_jax.serve.server import bound, key_from
 from pasta_jax.serve.service import Service
 from pasta_jax.serve.session import Session
 from pasta_jax.serve.settings import Limits, ServeSettings
 from pasta_jax.serve.structured import Function, Tool
+from pasta_jax.weights.settings import ModelSource
 from tests.helpers.traces import Chatty, tiny_model
 
 texts = st.text("ab\n", max_size=30)
@@ -184,6 +186,15 @@ def test_a_client_that_leaves_while_a_function_is_chosen_cancels_the_choice():
     service.engine.cancel.assert_called_once_with(7)
     service.metrics.vanished.inc.assert_called_once_with()
     service.requests_for.assert_called_once()
+
+
+def test_adapters_beside_a_merged_one_are_refused_before_anything_is_loaded():
+    settings = ServeSettings(ModelSource("", path="nowhere", adapter="pasta"), adapters=("fast=pasta",))
+    with pytest.raises(
+        PastaError, match=r"^config\.adapters: .*config\.model\.adapter='pasta'.*; set .* to ''"
+    ) as refused:
+        opened(settings)
+    assert "\n" not in str(refused.value)
 
 
 def test_text_fields_apply_where_no_function_is_called():
