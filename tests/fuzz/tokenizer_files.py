@@ -11,6 +11,7 @@ from pasta_jax.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from tests.fuzz.mutations import STRANGE, Mutator
 from tests.fuzz.run import Input
 from tests.helpers.tiny_tokenizers import (
+    CALLING,
     LLAMA3_SPECIALS,
     PREFIXED,
     SMOLLM2_SPECIALS,
@@ -184,11 +185,13 @@ def chat_templates(folder: Path) -> list[Input]:
         return by.tree(config) if by.often(0.2) else config
 
     def read() -> None:
-        use(load_tokenizer(folder / "tokenizer.json"))
+        use(tokenizer := load_tokenizer(folder / "tokenizer.json"))
+        asked = [("user", TEXT), ("name", TEXT), ("arguments", TEXT), ("result", TEXT)]
+        tokenizer.decode(tokenizer.chat(asked))
 
     return [
         Input(path, {"bos_token": "<|endoftext|>", "chat_template": source}, read, change)
-        for source in (CHAT, THINKING)
+        for source in (CHAT, THINKING, CALLING)
     ]
 
 

@@ -5,12 +5,11 @@ import json
 import pytest
 
 import pasta_jax as pasta
-from pasta_jax.fields.schema import form_of
 from pasta_jax.serve import app
 from pasta_jax.serve.protocol import Refusal, conversation, read_body
 from tests.helpers.requires import requires_smollm2
 from tests.helpers.serving_here import client_of
-from tests.helpers.traces import tiny_model
+from tests.helpers.traces import Chatty, tiny_model
 
 ASK = {"role": "user", "content": "who?"}
 
@@ -30,8 +29,12 @@ def client():
         yield client
 
 
-def written(calls) -> str:
-    return "".join(f"name: {call.function.name}\narguments: {call.function.arguments}\n" for call in calls)
+def written(call) -> list[tuple[str, str]]:
+    return [("name", call.function.name), ("arguments", call.function.arguments)]
+
+
+def read(messages) -> list[tuple[str, str]]:
+    return conversation(read_body(json.dumps({"messages": messages}).encode(), "chat").messages)
 
 
 def named(name: str) -> dict:
@@ -50,42 +53,45 @@ def result(id: object = "a", text: object = "x") -> dict:
     return {"role": "tool", "tool_call_id": id, "content": text}
 
 
-def test_a_second_round_reads_calls_and_results_in_the_order_of_the_calls(client, monkeypatch):
-    """What it reads is what it would read as a text: a tiny tokenizer writes each kind and its text in a line."""
+@pytest.fixture
+def seen(monkeypatch) -> list[list[tuple[str, str]]]:
+    """The conversations that the tokenizer is given."""
+    conversations, chat = [], Chatty.chat
+    monkeypatch.setattr(Chatty, "chat", lambda self, messages: conversations.append(messages) or chat(self, messages))
+    return conversations
+
+
+def test_a_second_round_reads_calls_and_results_in_the_order_of_the_calls(client, monkeypatch, seen):
     monkeypatch.setattr(app.structured, "picked", lambda _: ("feed", "adopt"))  # a tiny model's choice is arbitrary
     message = client.chat.completions.create(**GIVEN, messages=[ASK]).choices[0].message
     first, second = message.tool_calls
     parts = [{"type": "text", "text": letter} for letter in "ok"]
     messages = [ASK, message, result(second.id, "done\nuser: x"), result(first.id, parts)]
-    said = f"user: who?\n{written([first, second])}result: ok\nresult: done\nuser: x\n"
-    plain = {name: GIVEN[name] for name in ("model", "seed", "temperature", "max_tokens")}
+    said = [("user", "who?"), *written(first), *written(second), ("result", "ok"), ("result", "done\nuser: x")]
     answer = client.chat.completions.create(**GIVEN, messages=messages, tool_choice="none")
-    alone = client.completions.create(**plain, prompt=said)
-    assert answer.choices[0].message.content == alone.choices[0].text
-    assert answer.usage.prompt_tokens == alone.usage.prompt_tokens
+    assert seen[-1] == said
     dumped = [one if isinstance(one, dict) else one.model_dump() for one in messages]  # with nulls
     again = client.chat.completions.create(**GIVEN, messages=dumped, tool_choice="none")
-    assert again.choices[0].message.content == alone.choices[0].text
+    assert seen[-1] == said
+    assert again.choices[0].message.content == answer.choices[0].message.content != ""
 
 
-def test_a_call_after_a_result_is_asked_for_by_a_user_of_its_own(client):
+def test_a_call_after_a_result_is_asked_for_by_a_user_of_its_own(client, seen):
     message = client.chat.completions.create(**GIVEN, messages=[ASK], tool_choice=named("feed")).choices[0].message
     [first] = message.tool_calls
     messages = [ASK, message, result(first.id, "ok")]
     again = client.chat.completions.create(**GIVEN, messages=messages, tool_choice=named("adopt"))
     [other] = again.choices[0].message.tool_calls
     assert json.loads(other.function.arguments)["kind"] in ("cat", "dog")
-    asked = f"Call the function adopt\n- kind: {form_of(TOOLS[0]['function']['parameters']).leaves[0].about}"
-    said = f'user: who?\n{written([first])}result: ok\nuser: {asked}\n{{"kind": '
-    assert again.usage.prompt_tokens == len(said.encode())
-    chosen = client.chat.completions.create(**GIVEN, messages=messages)
+    said = [("user", "who?"), *written(first), ("result", "ok")]
+    assert seen[-1] == [*said, ("user", "Call the function adopt\n- kind: one of cat, dog")]
+    chosen = client.chat.completions.create(**GIVEN, messages=messages, parallel_tool_calls=False)
     assert chosen.choices[0].finish_reason in ("tool_calls", "stop", "length")
+    names = "- adopt: adopt\n- feed: feed\n- none: no function is needed"
+    assert [*said, ("user", f"Which of these functions is needed to answer?\n{names}")] in seen
     longer = [*messages, again.choices[0].message, result(other.id, ""), ASK]
     assert client.chat.completions.create(**GIVEN, messages=longer, tool_choice="none").choices[0].message.content
-
-
-def read(messages) -> list[tuple[str, str]]:
-    return conversation(read_body(json.dumps({"messages": messages}).encode(), "chat").messages)
+    assert seen[-1] == [*said, *written(other), ("result", ""), ("user", "who?")]
 
 
 def test_an_answer_may_have_text_beside_its_calls_and_arguments_that_were_cut_off():

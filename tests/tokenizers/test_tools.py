@@ -17,6 +17,11 @@ from tests.helpers.texts import MARKS, SAMPLES
 from tests.helpers.tiny_tokenizers import CALLING, in_folder
 
 TRIMMED = CALLING.replace("m.content + '\\n</", "(m.content | trim) + '\\n</")
+SPELLED = CALLING.replace("| tojson", "| tojson(ensure_ascii=False)")
+ONLY_AFTER_A_RESULT = (
+    "{{- '<|im_start|>assistant' }}{%- if messages[loop.index0 - 1].role == 'tool' and not m.content %}"
+    "{{- m.tool_calls[0].id }}{%- endif %}"
+)
 
 
 def call(name: str, arguments: str = '{"a": "é <b>", "n": [1, 2.5]}') -> list[tuple[str, str]]:
@@ -32,7 +37,7 @@ CONVERSATIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("source", [CALLING, TRIMMED], ids=["plain", "trimmed"])
+@pytest.mark.parametrize("source", [CALLING, TRIMMED, SPELLED], ids=["plain", "trimmed", "spelled"])
 def test_ids_are_those_of_transformers(tmp_path, source):
     transformers = pytest.importorskip("transformers")
     ours = in_folder(tmp_path, source)
@@ -101,6 +106,11 @@ def test_without_a_place_in_the_template_they_are_turns_in_words(tmp_path):
         ("'\\n<result>\\n'", "'\\n<result of=' + m.name + '>\\n'"),
         ("'\\n<result>\\n'", "loop.index | string"),
         ("'\\n</result>'", "raise_exception('no results')"),
+        (
+            "{{- '<|im_start|>assistant' }}",
+            "{{- '<|im_start|>assistant' + ('' if m.content else m.tool_calls[0].id) }}",
+        ),
+        ("{{- '<|im_start|>assistant' }}", ONLY_AFTER_A_RESULT),
         ("call.function.arguments | tojson", "call.function.arguments | tojson(indent=1)"),
         ("call.function.arguments | tojson", "call.function.arguments | items | list"),
         ("{%- for call in m.tool_calls %}", "{%- for call in m.tool_calls[:1] %}"),
