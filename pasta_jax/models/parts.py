@@ -15,7 +15,7 @@ from jax.typing import DTypeLike
 from pasta_jax.models.adapters import with_own
 from pasta_jax.models.config import Rope, TransformerConfig
 from pasta_jax.models.kernels.bfloat16 import row_product
-from pasta_jax.models.kernels.cpu.calls import holds_panels, product, rows_of
+from pasta_jax.models.kernels.cpu.calls import holds_panels, product, rows_of, sums
 
 PRODUCT = "product"  # the name of a product with a kernel, for what a backward pass need not compute again
 kernel_init = nn.initializers.normal(stddev=0.02)
@@ -135,18 +135,21 @@ class RMSNorm(nn.Module):
     """x / rms(x) * weight over the last axis, in float32. Gemma's added 1 is already part of the weight."""
 
     eps: float
+    ordered: bool = False  # see of_size_one
 
     @nn.compact
     def __call__(self, x):
         weight = self.param("weight", nn.initializers.ones_init(), x.shape[-1:])
-        x32 = of_size_one(x, self.eps)
+        x32 = of_size_one(x, self.eps, self.ordered)
         return (x32 * jnp.expand_dims(weight.astype(jnp.float32), range(x.ndim - 1))).astype(x.dtype)
 
 
-def of_size_one(x, eps: float):
-    """x / rms(x) over the last axis, in float32."""
+def of_size_one(x, eps: float, ordered: bool = False):
+    """x / rms(x) over the last axis, in float32. `ordered`: a row depends on no other, and there is no derivative."""
     x32 = x.astype(jnp.float32)
-    return x32 * lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + eps)
+    squares = x32 * x32
+    mean = sums(squares)[..., None] / x.shape[-1] if ordered else jnp.mean(squares, axis=-1, keepdims=True)
+    return x32 * lax.rsqrt(mean + eps)
 
 
 def rotate(x_BxTxHxD, waves):

@@ -19,6 +19,7 @@ from pasta_jax.models.attention import Cache, attend
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.experts import mixture
 from pasta_jax.models.kernels.bfloat16 import as_bfloat16
+from pasta_jax.models.kernels.cpu.calls import holds_panels
 from pasta_jax.models.mask import MaskSpec, PoolSpec
 from pasta_jax.models.parameters import is_stacked, with_gate_and_up
 from pasta_jax.models.parts import (
@@ -53,7 +54,7 @@ class Layer(nn.Module):
         c = self.config
         heads = (c.kv_heads, c.groups, c.head_dim)
 
-        h = RMSNorm(c.norm_eps, name="attn_norm")(x_BxTxE) if c.pre_norms else x_BxTxE
+        h = self.norm("attn_norm")(x_BxTxE) if c.pre_norms else x_BxTxE
         # Per key/value head: its G query heads, then the key, then the value. One matrix, so that a step reads it in
         # one pass; grouped by key/value head, so that sharding over K keeps the heads of a group together.
         rows = c.groups + (2 if c.own_layers else 0)
@@ -64,7 +65,7 @@ class Layer(nn.Module):
         if c.own_layers:
             k, v = (one[:, :, :, 0] for one in kv)
             k = rotate(self.head_norm("k_norm", k) if c.qk_norm else k, waves)
-            v = of_size_one(v, c.norm_eps).astype(v.dtype) if c.value_norm else v
+            v = of_size_one(v, c.norm_eps, self.is_ordered).astype(v.dtype) if c.value_norm else v
         else:
             k = v = None
         sinks_KxG = Weight((c.heads,), name="sinks")().reshape(heads[:2]) if c.sinks else None
@@ -72,16 +73,25 @@ class Layer(nn.Module):
         h = Dense((c.embed,), c.out_bias, name="out")(h.reshape(*h.shape[:2], c.heads * c.head_dim))
         x_BxTxE = self.add(x_BxTxE, h, "post_attn_norm")
 
-        h = RMSNorm(c.norm_eps, name="mlp_norm")(x_BxTxE) if c.pre_norms else x_BxTxE
+        h = self.norm("mlp_norm")(x_BxTxE) if c.pre_norms else x_BxTxE
         x_BxTxE = self.add(x_BxTxE, self.experts(h) if c.experts else self.mlp(h), "post_mlp_norm")
         if c.layer_embed:
             gate_BxTxP = jax.nn.gelu(Dense((c.layer_embed,), name="own_gate")(x_BxTxE), approximate=True)
             h = Dense((c.embed,), name="own_out")(gate_BxTxP * own_BxTxP)
-            x_BxTxE = x_BxTxE + RMSNorm(c.norm_eps, name="own_norm")(h)
+            x_BxTxE = x_BxTxE + self.norm("own_norm")(h)
         if c.layer_scales:
             scale = Weight((1,), nn.initializers.ones_init(), name="scale")()
             x_BxTxE = x_BxTxE * scale.astype(x_BxTxE.dtype)[None, None]
         return x_BxTxE, cache
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether norms sum as our kernels do, so that no row depends on how many there are."""
+        return self.has_variable("params", "out") and holds_panels(self.get_variable("params", "out"))
+
+    def norm(self, name: str) -> RMSNorm:
+        """The norm of this name."""
+        return RMSNorm(self.config.norm_eps, self.is_ordered, name=name)
 
     def mlp(self, h_BxTxE):
         """The feed-forward branch."""
@@ -105,7 +115,7 @@ class Layer(nn.Module):
 
     def head_norm(self, name: str, x_BxTxHxD):
         """The norm of each head, or of all heads together."""
-        norm = RMSNorm(self.config.norm_eps, name=name)
+        norm = self.norm(name)
         if not self.config.whole_qk_norm:
             return norm(x_BxTxHxD)
         return norm(x_BxTxHxD.reshape(*x_BxTxHxD.shape[:2], -1)).reshape(x_BxTxHxD.shape)
@@ -113,7 +123,7 @@ class Layer(nn.Module):
     def add(self, x_BxTxE, branch_BxTxE, norm: str):
         """The stream with what a branch computed."""
         if self.config.post_norms:
-            branch_BxTxE = RMSNorm(self.config.norm_eps, name=norm)(branch_BxTxE)
+            branch_BxTxE = self.norm(norm)(branch_BxTxE)
         return x_BxTxE + scaled(branch_BxTxE, self.config.residual_scale)
 
 
@@ -199,7 +209,8 @@ def trunk(
 
         of_layers = params["layers"], jnp.arange(config.layers), own_LxBxTxP
         (x_BxTxE, kv), _ = lax.scan(body, (x_BxTxE, kv), of_layers)
-    return RMSNorm(config.norm_eps).apply({"params": params["final_norm"]}, x_BxTxE), kv
+    is_ordered = not is_stacked(params) and holds_panels(params["layers"][0]["out"])
+    return RMSNorm(config.norm_eps, is_ordered).apply({"params": params["final_norm"]}, x_BxTxE), kv
 
 
 def embedded(params, tokens_BxT, table: str = "embed"):

@@ -177,7 +177,31 @@ ffi::Error attention(float scale, float cap, Queries q, ffi::BufferR4<ffi::F32> 
   return ffi::Error::Success();
 }
 
+// The sums of rows, each in one order. XLA's depends on how many rows there are.
+void add_up(const float* x, float* y, int64_t rows, int64_t length) {
+  for (int64_t r = 0; r < rows; ++r, x += length) {
+    float sums[16] = {}, total = 0;
+    int64_t i = 0;
+    for (; i + 16 <= length; i += 16) {
+      for (int64_t k = 0; k < 16; ++k) sums[k] += x[i + k];
+    }
+    for (; i < length; ++i) total += x[i];
+    for (float sum : sums) total += sum;
+    y[r] = total;
+  }
+}
+
+ffi::Error sums(ffi::BufferR2<ffi::F32> x, ffi::ResultBufferR1<ffi::F32> y) {
+  const auto xs = x.dimensions();
+  if (xs[0] != y->dimensions()[0]) return ffi::Error::InvalidArgument("pasta_jax: rows and their sums don't fit");
+  add_up(x.typed_data(), y->typed_data(), xs[0], xs[1]);
+  return ffi::Error::Success();
+}
+
 }  // namespace
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_sums, sums,
+                              ffi::Ffi::Bind().Arg<ffi::BufferR2<ffi::F32>>().Ret<ffi::BufferR1<ffi::F32>>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_attention, attention,
                               ffi::Ffi::Bind()
@@ -236,6 +260,8 @@ void pasta_attend(const float* q, const float* k, const float* v, const bool* se
                   float scale, float cap) {
   attend({q, k, v, see, out, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], scale, cap});
 }
+
+void pasta_add_up(const float* x, float* y, int64_t rows, int64_t length) { add_up(x, y, rows, length); }
 
 // The name of the instruction set in use.
 const char* pasta_level_name() { return chosen.load()->name; }

@@ -14,6 +14,7 @@ extern "C" void pasta_threads(int);
 extern "C" int pasta_level(const char*);
 extern "C" void pasta_multiply(const float*, const void*, const void*, const void*, const uint16_t*, const uint16_t*,
                                const float*, const float*, float*, const int64_t*);
+extern "C" void pasta_add_up(const float*, float*, int64_t, int64_t);
 extern "C" void pasta_attend(const float*, const float*, const float*, const bool*, float*, const int64_t*, float,
                              float);
 
@@ -65,6 +66,9 @@ int products(unsigned seed) {
         of_codes(8, small.data(), low.data(), factors.data(), floors.data());
       }
     }
+    std::vector<float> total(rows), three(rows * inputs, 3.f);
+    pasta_add_up(three.data(), total.data(), rows, inputs);
+    for (float value : total) wrong += value != 3.f * inputs;
     const int64_t sizes[] = {1 + next(3), 1 + next(3), 1 + next(3), 1 + next(5), 1 + next(60), 1 + next(70)};
     const int64_t queries = sizes[0] * sizes[1] * sizes[2] * sizes[3] * sizes[5];
     const int64_t slots = sizes[0] * sizes[2] * sizes[4] * sizes[5];
