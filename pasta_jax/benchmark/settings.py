@@ -157,7 +157,7 @@ class DraftBenchmark:
     # Folder of traces, by launch.decode --trace, or a file answers-model.jsonl of launch.evaluate.
     answers: str = "runs/drafts"
     rows: Threads = 8  # of a step, drafts included
-    widths: Widths = (1, 2, 4, 8)  # rows whose steps take `ms`; others are interpolated
+    widths: Widths = (1, 2, 4, 8)  # rows whose steps take `ms`; others are those of the next
     # As the benchmark `decode` prints them: of SmolLM2 in 4 bits (docs/results/decoding.md).
     ms: Annotated[tuple[AboveZero, ...], Meta(min_length=1, max_length=16)] = (6.4, 6.9, 9.3, 16.4)
     # Of drafts that are right.

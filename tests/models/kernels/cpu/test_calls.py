@@ -1,7 +1,6 @@
 """The kernels are compared with NumPy in float64, on every instruction set that this machine has."""
 
 import ctypes
-import functools
 import subprocess
 import sys
 import threading
@@ -15,7 +14,6 @@ import pytest
 from pasta_jax.models.kernels.cpu import library as kernels
 from pasta_jax.models.kernels.cpu.calls import attend, by_codes, by_panels, of_blocks, product, rows_of
 from pasta_jax.models.kernels.cpu.quantized import Blocks
-from pasta_jax.models.parts import of_size_one
 from tests.helpers.coded import in_halves, random_blocks, with_factors
 
 every_level = pytest.mark.parametrize("library", ["portable", "avx2", "avx512", "vnni"], indirect=True)
@@ -171,18 +169,6 @@ def test_a_row_depends_on_no_other_and_not_on_threads(kind, bits, library):
         kept = np.any(some, axis=1)
         np.testing.assert_array_equal(found[kept], alone[kept])
         assert not found[~kept].any()
-
-
-@pytest.mark.parametrize("shape", [(1,), (50,), (576,), (1536,), (4, 128)])
-def test_a_norm_depends_on_no_other_row(shape, library):
-    """XLA adds up in another order from so many rows on: with 1536 numbers, from three."""
-    x = np.random.default_rng(2).standard_normal((1, 33, *shape), np.float32)
-    norm = jax.jit(functools.partial(of_size_one, eps=1e-5, ordered=True))
-    alone = np.concatenate([norm(x[:, row : row + 1]) for row in range(33)], axis=1)
-    for rows in (2, 3, 4, 7, 8, 9, 16, 33):
-        np.testing.assert_array_equal(norm(x[:, :rows]), alone[:, :rows])
-    expected = x / np.sqrt(np.mean(np.square(x, dtype=np.float64), axis=-1, keepdims=True) + 1e-5)
-    np.testing.assert_allclose(alone, expected, rtol=1e-6)
 
 
 def test_nan_and_infinity_stay_in_their_row_and_column(library):
