@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from pasta_jax.benchmark import programs, steps
@@ -18,9 +19,11 @@ from pasta_jax.files import packages
 from pasta_jax.lang.clock import clock, geometric_mean, parallelism
 from pasta_jax.lang.program import Program
 from pasta_jax.models.config import PRESETS
+from pasta_jax.models.parameters import unstack
 from pasta_jax.runs.settings import changed
 from pasta_jax.tokenizers.tokenizer import load_tokenizer
 from pasta_jax.toy.tokenizer import toy_tokenizer
+from pasta_jax.train.trainable import divide
 from pasta_jax.weights.model import Model
 from tests.helpers.byte_tokenizer import ByteTokenizer
 from tests.helpers.models import TINY, random_params
@@ -113,6 +116,9 @@ def small(monkeypatch, tmp_path, **changes: dict) -> BenchmarkSettings:
     shape = dataclasses.replace(TINY, vocab=toy_tokenizer().model_vocab)
     model = Model("tiny", shape, jax.device_put(random_params(shape, 1)), toy_tokenizer())
     monkeypatch.setattr(benchmark, "load", lambda source, **_: model)
+    monkeypatch.setattr(benchmark.trainable, "load", lambda source, adapter, seed, mesh: divide(model, adapter, seed))
+    files = dataclasses.replace(model, params=jax.tree.map(np.asarray, unstack(model.params)))
+    monkeypatch.setattr(benchmark.peers, "read_model", lambda *_: files)
     monkeypatch.setattr(steps, "copy_gb_s", lambda: 10.0)
     small = BenchmarkSettings(
         decode=StepBenchmark((1, 2), slots=64, prompt=8, steps=4, rounds=1),

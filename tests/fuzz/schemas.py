@@ -30,7 +30,7 @@ SCHEMA = {
     "required": ["name"],
     "$defs": {"tag": {"type": "string", "maxLength": 5}},
 }
-REFUSED_S = 1.5  # of CPU time, until a schema is refused: a pattern has a second in its own process
+REFUSED_S = 3.0  # of CPU time, until a schema is refused: patterns have two seconds, and a process of their own
 REFUSED_BYTES = 200 << 20  # of memory meanwhile; a pattern's process has as much
 PATTERNS = (
     *(
