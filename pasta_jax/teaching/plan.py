@@ -63,6 +63,7 @@ def estimate(settings: TeachSettings, workdir: Path) -> list[Estimate]:
     table = config.vocab * config.embed
     weights = matrices + table * (1 if config.tied_head else 2)
     prompts = count_of(settings, workdir)
+    answers = prompts * settings.answers.samples
     found = []
     for stage in stages(settings, workdir):
         tokens, gib, seconds = 0, 0.3, 20.0
@@ -73,9 +74,9 @@ def estimate(settings: TeachSettings, workdir: Path) -> list[Estimate]:
                 step = max(weights * WEIGHT_BYTES / machine.copies, lanes * 2 * (matrices + table) / machine.float32)
                 gib, seconds = weights * (WEIGHT_BYTES + 0.3) / GIB + BESIDE, tokens / lanes * step / EFFICIENCY
             case "sft":
-                tokens, gib, seconds = _of_training(settings, stage, config, matrices, table, prompts, machine)
+                tokens, gib, seconds = _of_training(settings, stage, config, matrices, table, answers, machine)
             case "annotate" if stage.variant.endswith("likelihood"):
-                tokens = round(10 * prompts * KEPT * OF_MOST * settings.answers.max_tokens)
+                tokens = round(10 * answers * KEPT * OF_MOST * settings.answers.max_tokens)
                 gib, seconds = 4 * weights / GIB + BESIDE, tokens * 2 * matrices / machine.float32 / EFFICIENCY
             case "evaluate":
                 tokens = round(3 * settings.prompts.held_out * OF_MOST * settings.evaluate_tokens)
@@ -93,12 +94,12 @@ def _of_training(
     config: TransformerConfig,
     matrices: int,
     table: int,
-    prompts: int,
+    answers: int,
     machine: Machine,
 ) -> tuple[int, float, float]:
     training, a_step = settings.training, settings.training.rows * max(settings.training.lengths)
     steps = stage.changes["train.steps"] or math.ceil(
-        stage.changes["train.epochs"] * prompts * KEPT * (OF_MOST * settings.answers.max_tokens + 40) / (0.85 * a_step)
+        stage.changes["train.epochs"] * answers * KEPT * (OF_MOST * settings.answers.max_tokens + 40) / (0.85 * a_step)
     )
     narrow = training.base == "bfloat16"
     outputs = sum(math.prod(shape[:-1]) for name, shape in packed_shapes(config).items() if name.endswith("kernel"))

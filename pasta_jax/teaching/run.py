@@ -1,7 +1,7 @@
 """Teach a model to fork from its own answers: choose prompts, run the stages that are left, write what came of them.
 
     WORKDIR/prompts.jsonl, held_out.jsonl   what is learnt from, and what is evaluated on
-    WORKDIR/answers.jsonl, complete.jsonl   the model's own answers; those that ended by themselves
+    WORKDIR/answers*.jsonl, complete.jsonl  the model's own answers; those that ended by themselves
     WORKDIR/records                         them annotated (launch.annotate)
     WORKDIR/sft                             the training (launch.sft); sft/adapter is a PEFT folder with a card
     WORKDIR/evaluation                      beside the model as it was (launch.evaluate); report.html
@@ -14,7 +14,7 @@ folder is refused.
 import gc
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -32,7 +32,6 @@ from pasta_jax.runs import settings as run_config
 from pasta_jax.teaching import beside, prompts
 from pasta_jax.teaching.settings import TeachSettings
 from pasta_jax.teaching.stages import (
-    ANSWERS,
     BESIDE,
     COMPLETE,
     EVALUATION,
@@ -40,6 +39,7 @@ from pasta_jax.teaching.stages import (
     PROMPTS,
     Stage,
     adapter_of,
+    answer_files,
     stages,
 )
 from pasta_jax.train import sft
@@ -70,8 +70,8 @@ def run(settings: TeachSettings, workdir: Path, watch: Watch = lambda: nullconte
                     return None
                 gc.collect()  # a model's memory is returned before the next one is loaded
                 say(f"{stage.name}: {time.perf_counter() - began:.0f} s")
-            if stage.done.name == ANSWERS:
-                keep_complete(workdir)
+            if stage.done == answer_files(settings, workdir)[-1]:
+                keep_complete(answer_files(settings, workdir), workdir / COMPLETE)
     return adapter_of(settings, workdir)
 
 
@@ -87,14 +87,14 @@ def choose_prompts(settings: TeachSettings) -> prompts.Prompts:
     return chosen
 
 
-def keep_complete(workdir: Path) -> None:
+def keep_complete(files: Sequence[Path], target: Path) -> None:
     """Keep the answers that ended by themselves: what was cut off would teach to break off."""
-    rows = list(read_records(workdir / ANSWERS, dict, "answer again"))
-    complete = [row for _, row in rows if row.get("finish_reason") == "stop"]
+    rows = [row for file in files for _, row in read_records(file, dict, "answer again")]
+    complete = [row for row in rows if row.get("finish_reason") == "stop"]
     if not complete:
-        raise PastaError(f"{workdir / ANSWERS}: no answer ended by itself; raise config.answers.max_tokens")
+        raise PastaError(f"{files[0]}: no answer ended by itself; raise config.answers.max_tokens")
     say(f"{len(complete)} of {len(rows)} answers ended by themselves")
-    write_whole(workdir / COMPLETE, prompts.lines(complete))
+    write_whole(target, prompts.lines(complete))
 
 
 def perform(stage: Stage, watch: Watch) -> bool:

@@ -14,7 +14,7 @@ from pasta_jax.teaching.settings import TeachSettings
 from pasta_jax.weights.settings import ModelSource
 
 # The files and folders of a workdir, in the order in which they appear.
-PROMPTS, HELD_OUT, ANSWERS, COMPLETE = "prompts.jsonl", "held_out.jsonl", "answers.jsonl", "complete.jsonl"
+PROMPTS, HELD_OUT, COMPLETE = "prompts.jsonl", "held_out.jsonl", "complete.jsonl"
 PROPOSED, RECORDS, TRAINED = "proposed", "records", "sft"
 FORKED, CORRECTED, CORRECTING = "forked.jsonl", "corrected", "corrected_sft"
 EVALUATION, BESIDE = "evaluation", "side_by_side.md"
@@ -73,7 +73,6 @@ def stages(settings: TeachSettings, workdir: Path) -> list[Stage]:
         "decoding.lanes": settings.answers.lanes,
         "decoding.widths": (),
         "request.max_tokens": settings.answers.max_tokens,
-        "request.seed": settings.seed,
     }
     for name in ("temperature", "top_p"):
         if (value := getattr(settings.answers, name)) is not None:
@@ -81,12 +80,15 @@ def stages(settings: TeachSettings, workdir: Path) -> list[Stage]:
     model = _of_model(settings.model, dtype="")
     found = [
         Stage(
-            "answers", "decode", "decode.py:local",
-            decoded | answers | {"decoding.rows": 1, "request.sequential": True},
-            {"prompts_file": workdir / PROMPTS, "output": workdir / ANSWERS}, workdir / ANSWERS,
+            path.stem, "decode", "decode.py:local",
+            decoded | answers | {"request.seed": settings.seed + n, "decoding.rows": 1, "request.sequential": True},
+            {"prompts_file": workdir / PROMPTS, "output": path}, path,
         )
+        for n, path in enumerate(answer_files(settings, workdir))
     ]  # fmt: skip
     kept = {"form.unforked": settings.unforked, "form.finished": False} if settings.filtered else {}
+    if settings.answers.samples > 1:
+        kept["drop_duplicates"] = False
     found.append(
         annotate(
             "records", "answers" if settings.filtered else "local", PROPOSED if settings.weigh else RECORDS,
@@ -104,7 +106,8 @@ def stages(settings: TeachSettings, workdir: Path) -> list[Stage]:
         further = {"train.epochs": 0, "train.steps": settings.corrected, "data.stray": 0.5}
         found += [
             Stage(
-                "forked answers", "decode", "decode.py:local", on_base | decoded | answers,
+                "forked answers", "decode", "decode.py:local",
+                on_base | decoded | answers | {"request.seed": settings.seed},
                 {"prompts_file": workdir / PROMPTS, "output": workdir / FORKED}, workdir / FORKED,
             ),
             annotate(
@@ -125,6 +128,11 @@ def stages(settings: TeachSettings, workdir: Path) -> list[Stage]:
             )
         )  # fmt: skip
     return found
+
+
+def answer_files(settings: TeachSettings, workdir: Path) -> list[Path]:
+    """The model's own answers, one to each prompt in a file."""
+    return [workdir / f"answers{f'-{n}' if n else ''}.jsonl" for n in range(settings.answers.samples)]
 
 
 def adapter_of(settings: TeachSettings, workdir: Path) -> Path:

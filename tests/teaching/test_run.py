@@ -1,6 +1,7 @@
 """The whole of teaching on a random model of another family: what it writes, and that a killed run ends the same."""
 
 import json
+import operator
 import shlex
 import signal
 from pathlib import Path
@@ -49,14 +50,19 @@ def folder(tmp_path_factory) -> Path:
     hidden_E = np.asarray(trunk(params, QWEN2, ids, place, causal(place), place)[0])[0].mean(0)
     params["head"][TOKENIZER.end_of_turn] = 6 * hidden_E / np.sum(hidden_E**2)
     export_model(Model("mine", QWEN2, jax.device_put(params), TOKENIZER), folder / "mine")
-    rows = "".join(json.dumps({"prompt": text}) + "\n" for text in QUESTIONS)
-    (folder / "mine.jsonl").write_text(rows)
+    lines = "".join(json.dumps({"prompt": text}) + "\n" for text in QUESTIONS)
+    (folder / "mine.jsonl").write_text(lines)
     return folder
 
 
 def start(folder: Path, workdir: str) -> Forked:
     named = f"--config.model.path={folder / 'mine'}", f"--config.prompts.file={folder / 'mine.jsonl'}"
+    named += ("--config.answers.samples=2",)
     return command(folder, "teach", "--config=configs/teach.py:tiny", *named, f"--workdir={folder / workdir}")
+
+
+def rows(path: Path) -> list[dict]:
+    return [*map(json.loads, path.read_text().splitlines())]
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +75,7 @@ def whole(folder) -> tuple[Path, str]:
 def test_one_command_leads_from_prompts_to_an_adapter_and_a_page(folder, whole):
     workdir, printed = whole
     trained, held_out = (
-        [row["prompt"] for row in map(json.loads, (workdir / name).read_text().splitlines())]
-        for name in ("prompts.jsonl", "held_out.jsonl")
+        [row["prompt"] for row in rows(workdir / name)] for name in ("prompts.jsonl", "held_out.jsonl")
     )
     assert sorted(trained + held_out) == sorted(QUESTIONS)
     assert (workdir / "evaluation/report.html").is_file()
@@ -81,7 +86,14 @@ def test_one_command_leads_from_prompts_to_an_adapter_and_a_page(folder, whole):
     assert data == "answers of mine, under the terms of that model"
     again = start(folder, "whole")
     assert again.finish().partition("adapter:")[2] == printed.partition("adapter:")[2]
-    assert again.errors().count("done before") == 4
+    assert again.errors().count("done before") == 5
+    answered = [[row["text"] for row in rows(workdir / name)] for name in ("answers.jsonl", "answers-1.jsonl")]
+    assert sum(map(operator.ne, *answered)) > len(trained) / 2
+    complete = [row["text"] for row in rows(workdir / "complete.jsonl")]
+    assert len(complete) > len(trained) / 2
+    assert {*complete} <= {*answered[0], *answered[1]}
+    reasons = [row["reason"] for row in rows(workdir / "records/refused.jsonl")]
+    assert "duplicate prompt" not in " ".join(reasons)
 
 
 @pytest.mark.slow
