@@ -23,6 +23,7 @@ from pasta_jax.models.parameters import Params
 from pasta_jax.weights.model import Model
 
 BETWEEN = 64  # tokens of prompts, at least, between two rounds
+MANY, STEPS_OF_MANY = 64, 32  # lanes, and steps of their rounds: a lane that has ended waits for half of these
 
 
 class DeviceLoop:
@@ -120,6 +121,8 @@ class DeviceLoop:
     def _run(self, steps: int) -> None:
         others = len(self._waiting) + sum(log is not None for log in self._logs)
         until_lane_ends = np.bool_(others > 1)  # an answer that has ended waits for no other
+        if len(self._logs) >= MANY:  # one ends every few steps, and the host would read all of them each time
+            steps, until_lane_ends = min(steps, STEPS_OF_MANY), np.False_
         self._state = run(
             self._model.params,
             self._state,
