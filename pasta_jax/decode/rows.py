@@ -58,7 +58,8 @@ def feeding(state: DecodeState, spec: LoopSpec) -> tuple[jax.Array, jax.Array]:
 
     Main waits before [SYNC] while a chunk is LIVE. Chunks take the R - 1 rows other than main's in spawn order, so
     chunks that have begun continue, and waiting chunks begin in order; where a step's rows are limited, of these those
-    that have room (admission.py). A lane whose step does not fit in its slots feeds nothing.
+    that have room (admission.py). A lane whose step does not fit in its slots feeds nothing: there, also a chunk that
+    has no room yet needs a slot, so that main can't promise more chunks than there are threads (max_threads).
     """
     threads, tags = state.threads, spec.tags
     token, status = threads.token[:, 0], threads.status[:, 0]
@@ -69,15 +70,19 @@ def feeding(state: DecodeState, spec: LoopSpec) -> tuple[jax.Array, jax.Array]:
     chunks_BxM = (threads.status == LIVE) | (threads.status == ENDED)
     chunks_BxM = chunks_BxM.at[:, 0].set(False)
     is_new_BxM = jnp.arange(chunks_BxM.shape[1])[None, :] == state.spawned[:, None] + 1
-    chunks_BxM = (chunks_BxM | (opens[:, None] & is_new_BxM)) & state.live[:, None]
+    is_new_BxM = opens[:, None] & is_new_BxM
+    chunks_BxM = (chunks_BxM | is_new_BxM) & state.live[:, None]
+    waits_BxM = chunks_BxM & (is_new_BxM | (threads.count == 0))
     room_B = jnp.full(state.lanes, spec.rows - 1)
     if state.guests is not None:
         room_B = room_B + (state.guests.count > 0)  # main's row: it writes nothing beside guests
+        waits_BxM &= (state.guests.count == 0)[:, None]
     chunks_BxM = chunks_BxM & (jnp.cumsum(chunks_BxM, axis=1) <= room_B[:, None])
     feeds_BxM = chunks_BxM.at[:, 0].set(main)
     if spec.priced:
         feeds_BxM = admitted(state, feeds_BxM, opens, spec)
-    fits = state.pool.fill + jnp.sum(feeds_BxM, axis=1) <= state.request.limit
+    taken_BxM = (feeds_BxM | waits_BxM) if spec.priced else feeds_BxM
+    fits = state.pool.fill + jnp.sum(taken_BxM, axis=1) <= state.request.limit
     return feeds_BxM & fits[:, None], opens & fits
 
 
