@@ -27,9 +27,9 @@ def tiny() -> TrainJudgeSettings:
     return changed(
         TrainJudgeSettings(),
         folds=2,
-        hidden=2,
+        hidden=4,
         pairs=8,
-        measured=4,
+        measured=16,  # of published answers, a tenth fits into so few tokens
         ranked=2,
         wins=1.0,
         lengths=(128, 256),

@@ -174,6 +174,13 @@ def test_longest_promise_first():
     assert fed(forked(promises=(3, 9, 5), begun=(1,)), room=2) == {0, 1}
 
 
+def test_a_chunk_that_waits_keeps_a_slot():
+    """Else main can promise more chunks, of two tokens each, than there are threads."""
+    state = forked(promises=(3, 9, 5), begun=(1,))
+    for used, feeds in ((SLOTS - 4, {0, 1}), (SLOTS - 3, set())):
+        assert fed(dataclasses.replace(state, pool=dataclasses.replace(state.pool, fill=jnp.array([used]))), 2) == feeds
+
+
 def test_main_feeds_its_sync_after_the_last_chunk():
     state = forked(promises=(3, 9), begun=(1, 2), ended=(1, 2), main=TAGS.sync)
     assert fed(state, room=1) == {2}
