@@ -206,6 +206,23 @@ def test_an_answer_that_has_ended_waits_for_no_other():
     assert max(item.step for item in items if isinstance(item, Event)) < 8
 
 
+def test_of_many_lanes_several_ended_ones_wait_for_the_round(monkeypatch):
+    """Each round reads all lanes: with many, one would end every few steps."""
+    rounds, texts = {}, {}
+    usual = device_loop.MANY
+    for many in (usual, 2):
+        monkeypatch.setattr(device_loop, "MANY", many)
+        device, rounds[many], results = loop(), 0, {}
+        for number in range(8):
+            device.submit(number, ask(str(number), 6 + number, sequential=True), 256)
+        while device.is_busy:
+            rounds[many] += 1
+            results |= {item.request: item.text for item in device.round() if isinstance(item, Result)}
+        texts[many] = results
+    assert texts[2] == texts[usual]
+    assert 1 < rounds[2] < rounds[usual]
+
+
 def test_a_prompt_that_is_being_written_can_be_cancelled(monkeypatch):
     monkeypatch.setattr(device_loop, "BETWEEN", 16)
     device = loop()
