@@ -209,8 +209,13 @@ def trunk(
 
         of_layers = params["layers"], jnp.arange(config.layers), own_LxBxTxP
         (x_BxTxE, kv), _ = lax.scan(body, (x_BxTxE, kv), of_layers)
+    return norm(params, config, "final_norm", x_BxTxE), kv
+
+
+def norm(params, config: TransformerConfig, name: str, x):
+    """A norm outside of the layers, of the same kind as theirs (Layer.is_ordered)."""
     is_ordered = not is_stacked(params) and holds_panels(params["layers"][0]["out"])
-    return RMSNorm(config.norm_eps, is_ordered).apply({"params": params["final_norm"]}, x_BxTxE), kv
+    return RMSNorm(config.norm_eps, is_ordered).apply({"params": params[name]}, x)
 
 
 def embedded(params, tokens_BxT, table: str = "embed"):
@@ -233,7 +238,7 @@ def owned(params, config: TransformerConfig, tokens_BxT, x_BxTxE):
     rows_NxE = x_BxTxE.reshape(-1, config.embed)
     projected = times(rows_NxE, params["layer_projection"], config.layers * config.layer_embed)
     projected = scaled(projected.reshape(shape), config.embed**-0.5)
-    projected = RMSNorm(config.norm_eps).apply({"params": params["layer_norm"]}, projected)
+    projected = norm(params, config, "layer_norm", projected)
     return jnp.moveaxis(scaled(projected + of_token.astype(projected.dtype), 2.0**-0.5), 2, 0)
 
 

@@ -16,7 +16,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Positions
 from pasta_jax.models.kernels.cpu import library as kernels
 from pasta_jax.models.kernels.cpu import quantized
-from pasta_jax.models.transformer import causal, forward
+from pasta_jax.models.transformer import causal, forward, owned
 from pasta_jax.weights import adapter as lora
 from pasta_jax.weights import load as reading
 from pasta_jax.weights import prepare
@@ -125,6 +125,11 @@ def test_the_embeddings_of_layers_stay_in_blocks(tmp_path, private_cache):
     expected, model = load_model("", str(path)), load(named(path), only_decoding=True)
     assert all("codes" in model.params[name] for name in ("embed", "layer_embed", "layer_projection"))
     np.testing.assert_allclose(logits(model), logits(expected), rtol=0, atol=ERROR[32])
+    own = jax.jit(lambda ids, x: owned(model.params, config, ids, x))
+    ids, x = np.arange(33)[None] + 5, np.random.default_rng(3).standard_normal((1, 33, config.embed), np.float32)
+    alone = np.concatenate([own(ids[:, row : row + 1], x[:, row : row + 1]) for row in range(33)], axis=2)
+    for rows in (2, 8, 33):  # to the bit: a row depends on no other
+        np.testing.assert_array_equal(own(ids[:, :rows], x[:, :rows]), alone[:, :, :rows])
 
 
 @pytest.mark.slow
