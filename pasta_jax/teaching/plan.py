@@ -123,6 +123,8 @@ def text(estimates: list[Estimate]) -> str:
         "  ".join((a.ljust(widths[0]), *(b.rjust(w) for b, w in zip(rest, widths[1:], strict=True))))
         for a, *rest in rows
     ]
+    if jax.default_backend() != "cpu":
+        table.append("measured on the host: an accelerator takes far less time (docs/results/training.md)")
     return "\n".join([*table, "", *(e.stage.command for e in estimates)])
 
 
