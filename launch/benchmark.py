@@ -18,8 +18,8 @@ NAMES = (
 PEERS = flags.DEFINE_bool(
     "peers",
     False,
-    "decode, prefill, rounding, train, serve, load and fill: also measure transformers and llama.cpp on the same "
-    "weights, as `decode --peers`; needs setup.sh --dev",
+    "decode, prefill, rounding, train, serve, load, fill and ways: also measure transformers and llama.cpp on the "
+    "same weights, as `decode --peers`; needs setup.sh --dev",
 )
 PROGRAMS = flags.DEFINE_string(
     "programs", None, "interpreter: other programs, JSON lines with a field `program`, as --programs=mine.jsonl"
@@ -62,7 +62,7 @@ def main(settings: BenchmarkSettings, name: str) -> None:
         case "drafts":
             report = benchmark.draft(settings)
         case "ways":
-            report = ways.measure(settings)
+            report = ways.measure(settings, PEERS.value)
         case "profile":
             report = profile.profile(settings)
             show(profile.table(report))

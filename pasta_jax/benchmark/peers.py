@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib.util
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.files import packages
 from pasta_jax.files.atomic import replacing
 from pasta_jax.files.gguf import GGUF
+from pasta_jax.models.kernels.cpu.library import cores
 from pasta_jax.progress import say, track
 from pasta_jax.weights import huggingface
 from pasta_jax.weights.load import PACKAGED, read_model
@@ -24,15 +24,16 @@ from pasta_jax.weights.model import BLOCKS, Model
 from pasta_jax.weights.settings import ModelSource
 
 
-def require(source: ModelSource, packages: Sequence[str]) -> None:
+def require(source: ModelSource, packages: Sequence[str], section: str = "config.model") -> None:
     """Refuse --peers if packages of the peers are not installed, or for a model that the peers cannot read."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
             raise PastaError(f"--peers needs {package}: bash launch/setup.sh --dev")
     if source.preset not in PACKAGED or source.path or source.adapter:
+        unset = f"{section}.path and .adapter" if source.adapter else f"{section}.path"
         raise PastaError(
             f"--peers: the peers read packaged weights only ({', '.join(PACKAGED)}); "
-            "name one as config.model.preset and leave config.model.path and .adapter empty"
+            f"name one as {section}.preset and leave {unset} empty"
         )
 
 
@@ -90,11 +91,9 @@ def files(model: Model) -> dict[str, Path]:
 def transformers(folder: Path, word: int) -> Peer:
     """The model in Hugging Face's layout by transformers on torch, greedily, as `generate` feeds it."""
     import torch
-    from transformers import AutoModelForCausalLM, DynamicCache
+    from transformers import DynamicCache
 
-    torch.set_num_threads(os.cpu_count() or 1)
-    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    caches = []
+    theirs, caches = torch_model(folder), []
 
     def reset() -> None:
         caches[:] = [DynamicCache(config=theirs.config)]
@@ -105,6 +104,15 @@ def transformers(folder: Path, word: int) -> Peer:
             theirs(torch.full((1, count), word), **options).logits.argmax(-1)
 
     return Peer(reset, feed)
+
+
+def torch_model(folder: Path) -> Any:
+    """The model in Hugging Face's layout, in float32."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(cores())
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
 
 def llama_cpp(path: Path, word: int, slots: int) -> Peer:
@@ -154,18 +162,26 @@ def _llama_cpp_context(path: Path, slots: int) -> Any:
     options.use_mmap = False
     settings = llama_cpp.LlamaContextParams()
     settings.n_ctx = settings.n_batch = settings.n_ubatch = slots
-    settings.n_threads = settings.n_threads_batch = os.cpu_count() or 1
+    settings.n_threads = settings.n_threads_batch = cores()
     return llama_cpp.LlamaContext(Sized(str(path), options), settings)
 
 
-def llama_cpp_server(path: str, lanes: int, slots: int, port: int) -> None:
-    """Serve a GGUF file by llama.cpp's own server, until the process is ended."""
+def llama_cpp_server(
+    path: str, lanes: int, slots: int, port: int, speculation: str = "none", drafter: str = ""
+) -> None:
+    """Serve a GGUF file by llama.cpp's own server, until the process is ended.
+
+    `speculation` is what it calls a type, with that type's own defaults; `drafter` is the file of its draft model.
+    """
     import xllamacpp
 
     params = xllamacpp.CommonParams()
     params.model.path, params.port = path, port
     params.n_parallel, params.n_ctx = lanes, lanes * slots
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = os.cpu_count() or 1
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = cores()
+    kind = getattr(xllamacpp.common_speculative_type, f"COMMON_SPECULATIVE_TYPE_{speculation.upper()}")
+    params.speculative.types, params.speculative.draft.mparams.path = [kind], drafter
+    params.speculative.draft.cpuparams.n_threads = params.speculative.draft.cpuparams_batch.n_threads = cores()
     params.verbosity, params.cache_ram_mib = 0, 0  # no prompt of an earlier measurement comes back
     server = xllamacpp.Server(params)
     threading.Event().wait()
@@ -179,6 +195,23 @@ def exported(preset: str) -> Path:
         model = read_model(preset, "")
         huggingface.write_model(folder, model.params, model.config)
     return folder
+
+
+def smaller_gguf(model: Model) -> Path:
+    """The packaged GGUF file as llama.cpp quantises it once more, to draft for the file itself; written once."""
+    from cyllama.llama import llama_cpp
+
+    target = packages.cache_dir() / "peers" / f"{model.name}-smaller.gguf"
+    if not target.is_file():
+        llama_cpp.disable_logging()
+        options = llama_cpp.LlamaModelQuantizeParams()
+        # Q2_K, the smallest that needs no calibration, has blocks of 256. Of other widths it would be a mixture that is
+        # slower than Q4_0 for SmolLM2.
+        options.ftype = 10 if model.config.embed % 256 == 0 else 2
+        options.allow_requantize, options.nthread = True, cores()
+        with replacing(target) as part:
+            llama_cpp.model_quantize(str(packages.path(model.name)), str(part), options)
+    return target
 
 
 def float32_gguf(preset: str) -> Path:

@@ -24,6 +24,18 @@ from pasta_jax.weights.settings import ModelSource
 
 Widths = Annotated[tuple[Threads, ...], Meta(min_length=1, max_length=16)]
 LaneCounts = Annotated[tuple[Lanes, ...], Meta(min_length=1, max_length=16)]
+# A runtime, and how it drafts: llama.cpp by its own types of speculation, transformers by prompt lookup.
+Drafting = Literal[
+    "llama_cpp",
+    "llama_cpp_ngram_simple",
+    "llama_cpp_ngram_map_k",
+    "llama_cpp_ngram_map_k4v",
+    "llama_cpp_ngram_mod",
+    "llama_cpp_ngram_cache",
+    "llama_cpp_draft_simple",  # by a smaller quantisation of the same model
+    "transformers",
+    "transformers_lookup",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,6 +190,17 @@ class WaysBenchmark:
     slots: Slots = 1024
     minutes: Annotated[float, Meta(ge=0)] = 0.0  # after which no other prompt begins; 0: all are answered
     log: Annotated[str, Meta(min_length=1)] = "runs/ways.jsonl"  # the same command goes on from it
+    # With --peers, whose answers are in a log of their own beside it; transformers holds the weights in float32
+    peers: Annotated[tuple[Drafting, ...], Meta(min_length=1, max_length=9)] = (
+        "llama_cpp",
+        "llama_cpp_ngram_simple",
+        "llama_cpp_ngram_mod",
+        "llama_cpp_ngram_cache",
+        "llama_cpp_draft_simple",
+        "transformers",
+        "transformers_lookup",
+    )
+    lookup: Positive = 10  # tokens that transformers looks up at a time, as its documentation does
 
 
 @dataclasses.dataclass(frozen=True)

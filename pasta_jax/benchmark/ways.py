@@ -3,11 +3,13 @@
 A line is kept for each group of prompts that are asked at the same time, so that a stopped run goes on.
 """
 
+import contextlib
 import dataclasses
 import time
 from pathlib import Path
 from typing import Any
 
+from pasta_jax.benchmark import ways_peers
 from pasta_jax.benchmark.settings import BenchmarkSettings, WaysBenchmark
 from pasta_jax.decode.device_loop import DeviceLoop
 from pasta_jax.decode.generate import loop_spec
@@ -50,8 +52,8 @@ class Group:
     equal: Count  # of these, answers that drafts leave as they are
 
 
-def measure(settings: BenchmarkSettings) -> dict[str, Any]:
-    """The ways take turns, each prompt beginning with another one."""
+def measure(settings: BenchmarkSettings, with_peers: bool = False) -> dict[str, Any]:
+    """The ways take turns, each prompt beginning with another one; then the peers do."""
     config = settings.ways
     model = load(config.model, only_decoding=True)
     base = template(RequestSettings(max_tokens=config.max_tokens), model.defaults, sequential=False)
@@ -70,19 +72,28 @@ def measure(settings: BenchmarkSettings) -> dict[str, Any]:
     }
     path = Path(config.log)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with records.opened(path, header, Group, lambda group: group.number, "name another config.ways.log") as kept:
+    with contextlib.ExitStack() as stack:
+        kept = records.opened(path, header, Group, lambda group: group.number, ways_peers.FIX)
+        kept, peers = stack.enter_context(kept), ways_peers.NOBODY
+        if with_peers:
+            prompts = [request.prompt_ids for request in asked]
+            peers = stack.enter_context(ways_peers.opened(config, model, prompts, chosen.fingerprint))
         missing = kept.missing(range(len(groups)))
+        due = sorted({*missing, *peers.missing})
         loops = {name: _loop(model, base, config, *way) for name, way in WAYS.items()} if missing else {}
         for name, loop in loops.items():
             _answered(loop, asked[-config.clients :], name)  # compiles the prefill
-        with records.progress("groups of prompts", len(groups), missing) as progress:
+        with records.progress("groups of prompts", len(groups), due) as progress:
             began = time.perf_counter()
-            for number in missing:
+            for number in due:
                 if config.minutes and time.perf_counter() - began > 60 * config.minutes:
                     break
-                kept.add(_group(loops, groups[number], number))
+                if number in missing:
+                    kept.add(_group(loops, groups[number], number))
+                if number in peers.missing:
+                    peers.answer(number)
                 progress.add()
-        report = summary(list(kept.known.values()))
+        report = summary(list(kept.known.values())) | peers.report()
     return {"benchmark": "ways", **header, **report}
 
 
