@@ -172,15 +172,17 @@ def test_what_transformers_looks_up_is_counted_and_changes_no_answer():
 @requires_dev("torch")
 @requires_smollm2
 @pytest.mark.extended
-def test_the_peers_answer_as_our_base_model_does_and_keep_some_drafts(tmp_path):
-    model = load(ModelSource("smollm2_135m", dtype="q4"), only_decoding=True)
-    ids = model.tokenizer.chat([("user", "Say the line 'the sea is wide' eight times, one after another.")])
-    [ours] = generate(model, [Request(tuple(ids), 64, sequential=True)], DecodeConfig(lanes=1, rows=1, slots=256))
-    config = WaysBenchmark(max_tokens=64, slots=256)
+def test_the_peers_go_on_as_our_base_model_does_and_keep_some_drafts():
+    model = load(ModelSource("smollm2_135m", dtype="platform"), only_decoding=True)
+    ids = model.tokenizer.prompt_ids("The sea is wide, and the land is far away. " * 6)
+    [ours] = generate(model, [Request(tuple(ids), 48, sequential=True)], DecodeConfig(lanes=1, rows=1, slots=256))
+    config = WaysBenchmark(max_tokens=48, slots=256)
     with ways_peers.started_peers(config, model) as answers:
         found = {name: answer(ids) for name, answer in answers.items()}
     assert found.keys() == set(config.peers)
     for name, one in found.items():
         assert one.text == ours.text, name
-        assert 0 <= one.kept <= one.drafts, name
-        assert (one.drafts > 0) == (name not in ("llama_cpp", "transformers", "llama_cpp_ngram_mod")), name
+        assert one.kept <= one.drafts, name
+    drafting = {name for name, one in found.items() if one.kept}
+    assert drafting >= {"llama_cpp_ngram_simple", "llama_cpp_draft_simple", "transformers_lookup"}
+    assert not drafting & {"llama_cpp", "transformers"}
