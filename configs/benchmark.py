@@ -36,12 +36,12 @@ in a folder, or the file answers-model.jsonl of launch.evaluate): with forks, wi
 and with both, as many drafts as pay by the milliseconds that a step of so many rows takes. `ways` measures the same
 with the drafts that there are: sequential and forked answers without and with them, the same prompts in turn; it stops
 after --config.ways.minutes, and goes on from its log. With --peers, each prompt is then answered by llama.cpp and by
-transformers, without drafts and with theirs (n-grams, prompt lookup, a smaller quantisation of the same model):
-greedily, and from the base model without the adapter; --config.ways.peers names them. Beside other work they take many
-times as long, since their threads wait for each other: leave the machine to them, or one core, by taskset. `profile`
-prints where the time of a step goes (products, attention, writes, sampling, …) and that of an answer, between
-theoretical and realised speedup; it writes pictures, and traces for ui.perfetto.dev, to --config.profile.folder. It has
-read the profiler's events on CPUs only.
+transformers, without drafts and with theirs (n-grams, prompt lookup, the same model in Q4_0): greedily, and from the
+base model without the adapter; --config.ways.peers names them. Beside other work they take many times as long, since
+their threads wait for each other: leave the machine to them, or one core, by taskset. `profile` prints where the time
+of a step goes (products, attention, writes, sampling, …) and that of an answer, between theoretical and realised
+speedup; it writes pictures, and traces for ui.perfetto.dev, to --config.profile.folder. It has read the profiler's
+events on CPUs only.
 
 `:gemma_7b_random` has the paper's shape and random weights created on the device (17 GB in bfloat16, SmolLM2's
 tokenizer): for accelerators. It has not been run on one yet.

@@ -197,20 +197,18 @@ def exported(preset: str) -> Path:
     return folder
 
 
-def smaller_gguf(model: Model) -> Path:
+def draft_gguf(preset: str) -> Path:
     """The packaged GGUF file as llama.cpp quantises it once more, to draft for the file itself; written once."""
     from cyllama.llama import llama_cpp
 
-    target = packages.cache_dir() / "peers" / f"{model.name}-smaller.gguf"
+    target = packages.cache_dir() / "peers" / f"{preset}-q4_0.gguf"
     if not target.is_file():
         llama_cpp.disable_logging()
         options = llama_cpp.LlamaModelQuantizeParams()
-        # Q2_K, the smallest that needs no calibration, has blocks of 256. Of other widths it would be a mixture that is
-        # slower than Q4_0 for SmolLM2.
-        options.ftype = 10 if model.config.embed % 256 == 0 else 2
+        options.ftype = 2  # Q4_0: on CPUs with AVX-512, Q2_K takes as long for a token, and is right less often
         options.allow_requantize, options.nthread = True, cores()
         with replacing(target) as part:
-            llama_cpp.model_quantize(str(packages.path(model.name)), str(part), options)
+            llama_cpp.model_quantize(str(packages.path(preset)), str(part), options)
     return target
 
 

@@ -32,7 +32,7 @@ Drafting = Literal[
     "llama_cpp_ngram_map_k4v",
     "llama_cpp_ngram_mod",
     "llama_cpp_ngram_cache",
-    "llama_cpp_draft_simple",  # by a smaller quantisation of the same model
+    "llama_cpp_draft_simple",  # by the same model in Q4_0
     "transformers",
     "transformers_lookup",
 ]

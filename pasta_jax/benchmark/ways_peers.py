@@ -22,7 +22,7 @@ from pasta_jax.files.validated import AtLeastZero, Count
 from pasta_jax.progress import doing
 from pasta_jax.runs import records
 from pasta_jax.tokenizers.tokenizer import Tokenizer
-from pasta_jax.weights.model import Model
+from pasta_jax.weights.model import BLOCKS, Model
 
 PACKAGES = ("torch", "transformers", "cyllama", "xllamacpp")
 FIX = "name another config.ways.log"
@@ -67,7 +67,9 @@ def opened(config: WaysBenchmark, model: Model, prompts: Sequence[Sequence[int]]
     if config.clients > 1:
         raise PastaError("config.ways.clients: the peers answer one prompt at a time; leave it at 1")
     log, names = Path(config.log), list(config.peers)
-    header = {"model": config.model.preset, "precision": model.precision, "max_tokens": config.max_tokens}
+    about = {"answers": "greedy, without the adapter, one at a time"}
+    about |= {"precision": {"llama_cpp": BLOCKS if model.precision == BLOCKS else "float32", "transformers": "float32"}}
+    header = {"model": config.model.preset, **about, "max_tokens": config.max_tokens}
     header |= {"lookup": config.lookup, "prompts": fingerprint, "peers": names}
     path = log.with_name(f"{log.stem}_peers{log.suffix}")
     with contextlib.ExitStack() as stack:
@@ -80,7 +82,7 @@ def opened(config: WaysBenchmark, model: Model, prompts: Sequence[Sequence[int]]
             found = {name: answers[name](prompts[number]) for name in [*names[turn:], *names[:turn]]}
             kept.add(Turns(number, {name: found[name] for name in names}))
 
-        yield Peers(frozenset(missing), answer, lambda: {"peers": summary(list(kept.known.values()), names)})
+        yield Peers(frozenset(missing), answer, lambda: {"peers": about | summary(list(kept.known.values()), names)})
 
 
 @contextlib.contextmanager
@@ -91,7 +93,7 @@ def started_peers(config: WaysBenchmark, model: Model) -> Iterator[dict[str, Ans
         raise PastaError("ways: the peers run on the CPU; set JAX_PLATFORMS=cpu")
     drafts = {name: name.removeprefix("llama_cpp").lstrip("_") for name in config.peers if name.startswith("llama_cpp")}
     target = str(peers.files(model)["llama_cpp"]), 1, config.slots
-    drafter = str(peers.smaller_gguf(model)) if "draft_simple" in drafts.values() else ""
+    drafter = str(peers.draft_gguf(model.name)) if "draft_simple" in drafts.values() else ""
     targets = {
         name: (_server(kind or "none", drafter if kind == "draft_simple" else ""), target)
         for name, kind in drafts.items()
@@ -170,7 +172,7 @@ def summary(turns: Sequence[Turns], names: Sequence[str]) -> dict[str, Any]:
             mine = sums[name]
             mine["times_as_fast"] = _ratio(sums[plain]["ms_per_text_token"], mine["ms_per_text_token"])
             mine["equal"] = sum(turn.peers[name].text == turn.peers[plain].text for turn in turns)
-    return {"answers": "greedy, without the adapter, one at a time", "prompts": len(turns), "ways": sums}
+    return {"prompts": len(turns), "ways": sums}
 
 
 def _ratio(above: float, below: float) -> float:

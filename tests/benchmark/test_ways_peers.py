@@ -72,6 +72,7 @@ def test_peers_take_turns_and_a_stopped_run_goes_on(monkeypatch, tmp_path):
         pass
 
     assert report["prompts"] == 3
+    assert report["precision"] == {"llama_cpp": "float32", "transformers": "float32"}  # that of the tiny model
     plain, drafted, alone = (report["ways"][name] for name in NAMES)
     assert plain == {"tokens": 300, "drafts": 0, "kept": 0, "ended": 2, "seconds": 6.0, "ms_per_text_token": 20.0}
     assert drafted == plain | {
