@@ -181,6 +181,7 @@ class WaysBenchmark:
     """Sequential and forked answers, each without and with drafts, in turn."""
 
     model: ModelSource = ModelSource("smollm2_135m", adapter="pasta")
+    draft: Literal["lookup", "drafter"] = "lookup"  # of the ways with drafts
     prompts: Positive = 400  # of AlpacaEval, those with the smallest hashes
     clients: Lanes = 1  # prompts asked at the same time
     max_tokens: Positive = 400

@@ -25,7 +25,7 @@ from pasta_jax.runs import records
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.source import load
 
-WAYS = {"neither": (True, "off"), "drafts": (True, "lookup"), "forks": (False, "off"), "both": (False, "lookup")}
+WAYS = {"neither": (True, False), "drafts": (True, True), "forks": (False, False), "both": (False, True)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +40,7 @@ class Figures:
     chunks: Count
     drafts: Count
     kept: Count
+    kept_in_main: Count = 0  # of those, by main; the others by chunks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +70,7 @@ def measure(settings: BenchmarkSettings, with_peers: bool = False) -> dict[str, 
         "clients": config.clients,
         "max_tokens": config.max_tokens,
         "prompts": chosen.fingerprint,
-    }
+    } | ({} if config.draft == "lookup" else {"draft": config.draft, "drafter": config.model.drafter})
     path = Path(config.log)
     path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
@@ -97,7 +98,8 @@ def measure(settings: BenchmarkSettings, with_peers: bool = False) -> dict[str, 
     return {"benchmark": "ways", **header, **report}
 
 
-def _loop(model: Model, base: Request, config: WaysBenchmark, sequential: bool, draft: str) -> DeviceLoop:
+def _loop(model: Model, base: Request, config: WaysBenchmark, sequential: bool, drafts: bool) -> DeviceLoop:
+    draft = config.draft if drafts else "off"
     decoding = DecodeConfig(
         lanes=config.clients,
         rows=1 if sequential else config.rows,
@@ -147,6 +149,7 @@ def _answered(loop: DeviceLoop, asked: list[Request], name: str) -> tuple[Figure
         chunks=sum(len(result.trace.closed) - 1 for result in results),
         drafts=sum(result.drafts_fed for result in results),
         kept=sum(result.drafts_kept for result in results),
+        kept_in_main=sum(result.trace.kept_drafts_of(0) for result in results),
     )
     return figures, results
 

@@ -16,6 +16,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from pasta_jax.decode.guesses import Guesser
 from pasta_jax.decode.rows import Rows, feeding
 from pasta_jax.decode.state import LIVE, DecodeState, Drafts, LoopSpec
 from pasta_jax.decode.topics import read_topic
@@ -24,8 +25,9 @@ from pasta_jax.models.pool import put
 
 CONTEXT = 4  # most tokens that a lookup compares; the longest match is the likeliest to go on alike
 # Shares of drafts that are right before the lane has any (dev/log, 2026-11-26): after a match of 1 to CONTEXT tokens,
-# and after a promise; each counts as so many drafts.
-SHARES = (0.25, 0.45, 0.55, 0.8, 0.85)
+# after a promise, and of a drafter's guesses; each counts as so many drafts.
+SHARES = (0.25, 0.45, 0.55, 0.8, 0.85, 0.45)
+GUESS = CONTEXT + 1  # the kind of a drafter's guesses
 WEIGHT = 8.0
 
 
@@ -40,8 +42,8 @@ def without_next(drafts: Drafts | None) -> Drafts | None:
     return drafts and dataclasses.replace(drafts, count=jnp.zeros_like(drafts.count))
 
 
-def propose(state: DecodeState, spec: LoopSpec) -> Drafts:
-    """The drafts of the next step."""
+def propose(state: DecodeState, spec: LoopSpec, guesser: Guesser | None = None) -> Drafts:
+    """The drafts of the next step, by lookup, or where they are likelier to be right, a drafter's guesses."""
     pool, threads, tags = state.pool, state.threads, spec.tags
     most, lane = state.drafts.token.shape[1], jnp.arange(state.lanes)
     feeds_BxM, _ = feeding(state, spec)
@@ -83,31 +85,51 @@ def propose(state: DecodeState, spec: LoopSpec) -> Drafts:
     at_BxK = best_B[:, None] + 1 + jnp.arange(most)[None]
     safe_BxK = jnp.minimum(at_BxK, pool.slots - 1)
     draft_BxK = token_BxS[lane[:, None], safe_BxK]
-    is_promise_BxK = (draft_BxK == tags.promise) & (thread_B == 0)[:, None]
-    ends_BxK = (tags.is_tag(draft_BxK) & ~is_promise_BxK) | jnp.isin(draft_BxK, jnp.array(spec.stop_ids, jnp.int32))
-    ends_BxK |= (at_BxK >= pool.slots) | (of_BxS[lane[:, None], safe_BxK] != of_BxS[lane, best_B][:, None])
-    ends_BxK |= jnp.cumsum(is_promise_BxK, axis=1) - is_promise_BxK > 0
-    whole_B = jnp.sum(jnp.cumsum(ends_BxK, axis=1) == 0, axis=1)
+    ends_BxK = (at_BxK >= pool.slots) | (of_BxS[lane[:, None], safe_BxK] != of_BxS[lane, best_B][:, None])
+    whole_B = whole(draft_BxK, thread_B, spec, ends_BxK)
     for digit, following in reversed([*zip(spec.digits[1:-1], spec.digits[2:], strict=True)]):
         draft_BxK = jnp.where(closes_B[:, None] & (draft_BxK == digit), following, draft_BxK)
 
     rows_B = jnp.sum(feeds_BxM, axis=1)
-    may_B = state.drafts.allowed & runs_BxM[lane, thread_B] & ~in_topic_B & (length_B > 0)
+    may_B = state.drafts.allowed & runs_BxM[lane, thread_B] & ~in_topic_B
     if state.guests is not None:
         may_B &= state.guests.count == 0
-    room_B = jnp.minimum(state.request.limit - pool.fill, spec.rows) - rows_B
-    count_B = jnp.where(may_B, jnp.clip(whole_B, 0, jnp.maximum(room_B, 0)), 0)
+    room_B = jnp.clip(jnp.minimum(state.request.limit - pool.fill, spec.rows) - rows_B, 0, most)
+    most_B = jnp.where(may_B & (length_B > 0), jnp.minimum(whole_B, room_B), 0)
     kind_B = jnp.where(closes_B, CONTEXT, jnp.maximum(length_B, 1) - 1)
     drafts = dataclasses.replace(state.drafts, thread=thread_B, token=draft_BxK, kind=kind_B)
-    return dataclasses.replace(drafts, count=paying(drafts, count_B, rows_B, state.prices, spec))
+    if guesser is None:
+        return dataclasses.replace(drafts, count=paying(drafts, most_B, rows_B, state.prices, spec))
+    hidden_BxE, is_known_B = guesser.hidden_of(thread_B)
+    share_BxK = drafts.right / drafts.tried
+    guesses_B = may_B & is_known_B & ((most_B == 0) | (share_BxK[:, GUESS] > share_BxK[lane, kind_B]))
+    drafts = dataclasses.replace(drafts, kind=jnp.where(guesses_B, GUESS, kind_B))
+    most_B = jnp.where(guesses_B, room_B, most_B)
+    count_B = paying(drafts, most_B, rows_B, state.prices, spec, guesser.cost)
+    guess_BxK = guesser.guess(state, thread_B, next_B, hidden_BxE, jnp.where(guesses_B, count_B, 0), most)
+    count_B = jnp.where(guesses_B, jnp.minimum(count_B, whole(guess_BxK, thread_B, spec)), count_B)
+    return dataclasses.replace(drafts, token=jnp.where(guesses_B[:, None], guess_BxK, draft_BxK), count=count_B)
 
 
-def paying(drafts: Drafts, most_B: jax.Array, rows_B: jax.Array, prices: jax.Array, spec: LoopSpec) -> jax.Array:
+def whole(draft_BxK: jax.Array, thread_B: jax.Array, spec: LoopSpec, ends_BxK: jax.Array | None = None) -> jax.Array:
+    """How many of the first drafts end nothing, int32 [B]. Only main's last one may begin a promise."""
+    is_promise_BxK = (draft_BxK == spec.tags.promise) & (thread_B == 0)[:, None]
+    is_end_BxK = spec.tags.is_tag(draft_BxK) & ~is_promise_BxK
+    is_end_BxK |= jnp.isin(draft_BxK, jnp.array(spec.stop_ids, jnp.int32))
+    is_end_BxK |= jnp.cumsum(is_promise_BxK, axis=1) - is_promise_BxK > 0
+    is_end_BxK = is_end_BxK if ends_BxK is None else is_end_BxK | ends_BxK
+    return jnp.sum(jnp.cumsum(is_end_BxK, axis=1) == 0, axis=1)
+
+
+def paying(
+    drafts: Drafts, most_B: jax.Array, rows_B: jax.Array, prices: jax.Array, spec: LoopSpec, guessing: float = 0.0
+) -> jax.Array:
     """How many of each lane's drafts, at most so many, save more time than they cost, int32 [B].
 
     A draft that is kept saves a row later, so it is worth the step's price by its rows: a thread's token saves a whole
     step if it runs alone, and little where others go on beside it. `rows` are those of the lanes without drafts. Unless
-    rows are packed, a step computes as many for every lane, and each lane reckons as if all did as it does.
+    rows are packed, a step computes as many for every lane, and each lane reckons as if all did as it does. `guessing`:
+    what a drafter's guess costs, as a share of the narrowest step.
     """
     size_C, number_1xK = jnp.asarray(spec.sizes), jnp.arange(drafts.token.shape[1] + 1)[None]
     lane, step_Bx1 = jnp.arange(rows_B.shape[0]), rows_B[:, None]
@@ -120,7 +142,8 @@ def paying(drafts: Drafts, most_B: jax.Array, rows_B: jax.Array, prices: jax.Arr
     share_B = (drafts.right / drafts.tried)[lane, drafts.kind]
     kept_BxK = jnp.cumsum(jnp.where(number_1xK > 0, share_B[:, None] ** number_1xK, 0.0), axis=1)
     saved_BxK = kept_BxK * price(step_Bx1) / jnp.maximum(step_Bx1, 1)
-    gain_BxK = saved_BxK - (price(with_BxK) - price(step_Bx1))
+    guess_B = jnp.where(drafts.kind == GUESS, guessing * prices[0], 0.0)
+    gain_BxK = saved_BxK - (price(with_BxK) - price(step_Bx1)) - guess_B[:, None] * number_1xK
     fits_BxK = (number_1xK <= most_B[:, None]) & (with_BxK <= spec.sizes[-1])
     count_B = jnp.argmax(jnp.where(fits_BxK, gain_BxK, -jnp.inf), axis=1).astype(jnp.int32)
     if spec.packed:

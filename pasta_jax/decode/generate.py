@@ -137,7 +137,12 @@ def loop_spec(
     if guests is not None and mesh_of(model.params) is not None:
         raise PastaError(f"{model.name}: fields are decoded on one device only; load the model without a mesh")
     require_rows(config, sequential)
-    drafts = DRAFTS if config.draft == "lookup" else 0
+    drafts, drafter = 0 if config.draft == "off" else DRAFTS, config.draft == "drafter"
+    if drafter and "drafter" not in model.params:
+        raise PastaError(
+            "config.decoding.draft=drafter: the model has none; set --config.model.drafter to pasta, "
+            "qwen2_5_coder_1_5b or a workdir of launch.train_drafter"
+        )
     rows = max(1 if sequential else config.rows, 1 + drafts)
     widths = {1, rows, *({2, 4} if drafts else ()), *config.widths}
     tokenizer, most = model.tokenizer, config.lanes * rows
@@ -165,6 +170,7 @@ def loop_spec(
         extras=extras,
         priced=priced,
         drafts=drafts,
+        drafter=drafter,
         digits=digits_of(tokenizer) if drafts else (),
     )
 

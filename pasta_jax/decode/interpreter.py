@@ -21,6 +21,7 @@ from jax import lax
 from pasta_jax.decode.drafts import keep, propose, with_drafts, with_promise
 from pasta_jax.decode.extras import keep_scores
 from pasta_jax.decode.grammar import topic_after
+from pasta_jax.decode.guesses import Guesser
 from pasta_jax.decode.guests import Guests, follow
 from pasta_jax.decode.next_token import next_token
 from pasta_jax.decode.rows import Rows, end_of, feeding, open_chunk, pick_rows, see_pool, spec_pool, write_rows
@@ -178,7 +179,13 @@ def step(
             state, rows = keep(state, drafted, rows, token_BxR, spec)
         state = advance(state, rows, token_BxR, full_BxR, spec)
     with jax.named_scope("draft"):
-        return state if state.drafts is None else dataclasses.replace(state, drafts=propose(state, spec))
+        if state.drafts is None:
+            return state
+        guesser = None
+        if spec.drafter:
+            x_BxRxE = x_BxRxE if packed is None else packed.spread(x_BxRxE[0], state.lanes)
+            guesser = Guesser(params, config, rows, x_BxRxE)
+        return dataclasses.replace(state, drafts=propose(state, spec, guesser))
 
 
 @jax.named_scope("count_rows")

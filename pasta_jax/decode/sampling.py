@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend.random import threefry_2x32
 
 from pasta_jax.weights.rules import Rules
 
@@ -13,11 +14,14 @@ FORBIDDEN = -1e30  # logit of a token that must not be sampled
 PENALTY = "penalties"  # names the branch in compiled programs
 
 
-def draw(logits_NxV: jax.Array, rules_N: Rules, thread_N: jax.Array, number_N: jax.Array) -> jax.Array:
+def draw(
+    logits_NxV: jax.Array, rules_N: Rules, thread_N: jax.Array, number_N: jax.Array, ids_V: jax.Array | None = None
+) -> jax.Array:
     """One token per row: the argmax at temperature 0, else a draw from the filtered softmax.
 
     The key of a row is fold_in(fold_in(seed, thread), number of the token in its thread) and depends on nothing else,
-    so a row's tokens do not depend on its neighbours.
+    so a row's tokens do not depend on its neighbours. With `ids`, the logits are of these ids only, ascending, and each
+    has the noise that it has among all: where both logits are alike, so are the tokens.
     """
     temperature_N, top_k_N, top_p_N = rules_N.temperature, rules_N.top_k, rules_N.top_p
     greedy_N = likeliest(logits_NxV)
@@ -36,12 +40,21 @@ def draw(logits_NxV: jax.Array, rules_N: Rules, thread_N: jax.Array, number_N: j
 
         def one(logits_V: jax.Array, seed: jax.Array, thread: jax.Array, number: jax.Array) -> jax.Array:
             key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), thread), number)
-            return logits_V + jax.random.gumbel(key, logits_V.shape)
+            return logits_V + (jax.random.gumbel(key, logits_V.shape) if ids_V is None else gumbel_of(key, ids_V))
 
         drawn_N = likeliest(jax.vmap(one)(kept_NxV, rules_N.seed, thread_N, number_N))
         return jnp.where(temperature_N > 0, drawn_N, greedy_N)
 
-    return lax.cond(jnp.any(temperature_N > 0), sampled, lambda: greedy_N)
+    chosen_N = lax.cond(jnp.any(temperature_N > 0), sampled, lambda: greedy_N)
+    return chosen_N if ids_V is None else ids_V[chosen_N]
+
+
+def gumbel_of(key: jax.Array, ids_V: jax.Array) -> jax.Array:
+    """The elements with these numbers of `jax.random.gumbel(key, shape)`, of any shape that has them."""
+    counts = jnp.concatenate([jnp.zeros_like(ids_V), ids_V]).astype(jnp.uint32)
+    high, low = jnp.split(threefry_2x32(jax.random.key_data(key), counts), 2)
+    uniform = lax.bitcast_convert_type((high ^ low) >> 9 | np.uint32(0x3F800000), jnp.float32) - 1
+    return -jnp.log(-jnp.log(jnp.maximum(uniform, jnp.finfo(jnp.float32).tiny)))
 
 
 def penalize(logits_NxV: jax.Array, rules_N: Rules, counts: Callable[[], tuple[jax.Array, jax.Array]]) -> jax.Array:

@@ -7,7 +7,7 @@ from pasta_jax.files.validated import Lanes, Positive, SlotsOrNone, Threads, Wid
 from pasta_jax.weights.rules import Given
 
 PrefillChunk = Literal[0, 16, 32, 64, 128, 256, 512]  # prefill.py::PREFILL_CHUNKS
-Draft = Literal["off", "lookup"]
+Draft = Literal["off", "lookup", "drafter"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +27,7 @@ class DecodeConfig:
     # It has as many rows as pay on this machine (measured at the first start), the greatest of `packed` at most.
     forks: Literal["eager", "admitted"] = "eager"
     # Guesses of next tokens in free rows (decode/drafts.py). They change no token of an answer that is not cut off.
+    # lookup: what followed the same tokens before; drafter: or what config.model.drafter guesses.
     draft: Draft = "off"
     kernel: bool = True  # on a TPU, attention by our own kernel, which reads only slots in use; False: by XLA
 

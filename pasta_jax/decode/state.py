@@ -42,7 +42,7 @@ UNUSED, LIVE, ENDED, DONE = range(4)
 OPEN, OWN, BUDGET = range(3)
 # finish of a lane
 RUNNING, STOP, LENGTH = range(3)
-DRAFT_KINDS = 5  # drafts.py::SHARES
+DRAFT_KINDS = 6  # drafts.py::SHARES
 FINISH_NAMES = {STOP: "stop", LENGTH: "length"}
 
 
@@ -85,6 +85,7 @@ class LoopSpec:
     extras: bool = False  # requests may have biases and log-probabilities (extras.py)
     priced: bool = False  # chunks begin when a step has room for them (admission.py)
     drafts: int = 0  # most drafts of a lane in a step (drafts.py)
+    drafter: bool = False  # the parameters have a drafter, which guesses some of them (guesses.py)
     digits: tuple[int, ...] = ()  # ids of "0" to "9", for drafts
 
     @property

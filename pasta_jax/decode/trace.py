@@ -159,7 +159,12 @@ class Trace:
     @property
     def kept_drafts(self) -> int:
         """Tokens that their threads fed as drafts: beside another token of the same step."""
-        return len(self.token) - np.unique([self.step, self.thread], axis=1).shape[1]
+        return sum(map(self.kept_drafts_of, range(len(self.closed))))
+
+    def kept_drafts_of(self, thread: int) -> int:
+        """Those of one thread."""
+        step = self.step[self.thread == thread]
+        return len(step) - len(np.unique(step))
 
     def program(self) -> Program:
         """The response as a program, equal to what Program.from_ids parses from the linear ids."""

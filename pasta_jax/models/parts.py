@@ -15,7 +15,7 @@ from jax.typing import DTypeLike
 from pasta_jax.models.adapters import with_own
 from pasta_jax.models.config import Rope, TransformerConfig
 from pasta_jax.models.kernels.bfloat16 import row_product
-from pasta_jax.models.kernels.cpu.calls import holds_panels, product, rows_of, sums
+from pasta_jax.models.kernels.cpu.calls import STEP, holds_panels, product, rows_of, sums
 
 PRODUCT = "product"  # the name of a product with a kernel, for what a backward pass need not compute again
 kernel_init = nn.initializers.normal(stddev=0.02)
@@ -90,9 +90,14 @@ def times(x_NxI, matrix: Matrix, outputs: int, dtype: DTypeLike | None = None):
 
 def with_pair(x_NxI, y_NxO, pair: Mapping[str, Any]):
     """y with the product of a low-rank pair, `a` and `b`, each in a form."""
-    b = pair["b"]
-    rank = b["panels"].shape[-2] if holds_panels(b) else b["kernel"].shape[-1]
-    return y_NxO + times(times(x_NxI, pair["a"], rank), b, y_NxO.shape[1])
+    return y_NxO + times(times(x_NxI, pair["a"], inputs_of(pair["b"])), pair["b"], y_NxO.shape[1])
+
+
+def inputs_of(matrix: Mapping[str, Any]) -> int:
+    """The inputs of a matrix in panels, or of a kernel."""
+    if "codes" in matrix:  # in steps of 16
+        return STEP * matrix["codes"].shape[1]
+    return matrix["panels"].shape[-2] if holds_panels(matrix) else matrix["kernel"].shape[-1]
 
 
 def picked(table: Matrix, index):

@@ -11,6 +11,7 @@ from pasta_jax.files.validated import (
     AtLeastZero,
     Count,
     Dimension,
+    Length,
     Lengths,
     Momentum,
     Positive,
@@ -160,3 +161,21 @@ class SftSettings:
     keep: Keep = Keep()
     probe: ProbeSettings = ProbeSettings()
     tensorboard: bool = False  # write TensorBoard events as well
+
+
+@dataclasses.dataclass(frozen=True)
+class DrafterSettings:
+    """A drafter that learns a model's own answers (train/drafter.py)."""
+
+    model: ModelSource = ModelSource("smollm2_135m", adapter="pasta")
+    answers: str = (
+        ""  # a file of the model's answers that launch.decode --output wrote; to none of the prompts measured on
+    )
+    width: Annotated[int, Meta(ge=32, le=2**16, multiple_of=32)] = 1024  # of its hidden layer
+    ids: Positive = 4096  # that it can guess: the most frequent ones of the answers
+    depth: Annotated[int, Meta(ge=1, le=7)] = 3  # tokens in a row that it learns to guess
+    held_out: Share = 0.05  # of the answers, the last ones: to measure on
+    longest: Length = 768  # tokens of a prompt and its answer; longer ones are left out
+    rows: Rows = 256  # tokens of a batch
+    epochs: Positive = 6
+    train: TrainingSettings = TrainingSettings(learning_rate=1e-3, warmup=50, decay="cosine", weight_decay=0.01)

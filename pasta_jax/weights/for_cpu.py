@@ -47,19 +47,17 @@ def by_columns(params: Params) -> Params:
 
 
 def in_panels(params: Params, precision: str = "float32") -> Params:
-    """Parameters with each kernel, and the head's table, in panels for our own kernels; see kernels/calls.py.
+    """Parameters with each kernel, and the head's table, in panels for our own kernels; see kernels/calls.py."""
+    return _replaced(params, lambda kernel: panels_of(kernel, precision))
 
-    `precision`: float32, bfloat16, or CODED, codes of 8 bits and a scale where the inputs allow that.
-    """
 
-    def one(kernel: np.ndarray) -> Params:
-        matrix_OxI = _matrix(kernel)
-        if precision == CODED and matrix_OxI.shape[1] % GROUP == 0:
-            return by_codes(matrix_OxI)
-        dtype = ml_dtypes.bfloat16 if precision == "bfloat16" else np.float32
-        return {"panels": by_panels(np.asarray(matrix_OxI, dtype))}
-
-    return _replaced(params, one)
+def panels_of(kernel: np.ndarray, precision: str) -> Params:
+    """A kernel in panels, in float32, bfloat16, or CODED, codes of 8 bits and a scale where the inputs allow that."""
+    matrix_OxI = _matrix(kernel)
+    if precision == CODED and matrix_OxI.shape[1] % GROUP == 0:
+        return by_codes(matrix_OxI)
+    dtype = ml_dtypes.bfloat16 if precision == "bfloat16" else np.float32
+    return {"panels": by_panels(np.asarray(matrix_OxI, dtype))}
 
 
 def in_blocks(

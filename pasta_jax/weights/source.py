@@ -17,6 +17,7 @@ from pasta_jax.models.parameters import Params
 from pasta_jax.progress import doing
 from pasta_jax.weights import card
 from pasta_jax.weights.adapter import WEIGHTS, About, load_adapter, merge_on_host
+from pasta_jax.weights.drafter import with_drafter
 from pasta_jax.weights.for_cpu import is_for_kernels, with_bits, with_pairs
 from pasta_jax.weights.generation_config import read_defaults
 from pasta_jax.weights.load import fingerprint_of, in_run, read_model
@@ -52,7 +53,8 @@ def load(
             model = _with_adapter(model, folder_of(source.adapter))
         model, dtype = _with_positions(model, source), None if dtype in ("auto", "platform", BLOCKS) else dtype
         model = on_device(model, dtype, stacked, only_decoding, source.kernel, mesh)
-        return dataclasses.replace(model, params=with_bits(model.params, source.bits))
+        model = dataclasses.replace(model, params=with_bits(model.params, source.bits))
+        return with_drafter(model, folder_of(source.drafter)) if source.drafter and only_decoding else model
 
 
 def folder_of(adapter: str) -> Path:
