@@ -32,6 +32,7 @@ DATA, FSDP, MODEL = "data", "fsdp", "model"
 RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     # parameters, and the optimizer's moments, which have the same paths
     (r"tag_rows/(embed|head)", ()),
+    (r"drafter/(\w+/kernel|ids)", ()),  # small
     (r"(embed|head)", (MODEL, FSDP)),  # [V, E]
     (r"\w+_norm/weight", ()),
     (r"qkv/kernel", (MODEL, None, None, FSDP)),  # [K, G + 2, D, E]

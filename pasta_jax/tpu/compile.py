@@ -33,7 +33,7 @@ from pasta_jax.train.loop import train_step, where_it_is
 from pasta_jax.train.loss import KINDS, Loss, Scoring, sft_loss
 from pasta_jax.train.optimizer import new_optimizer
 from pasta_jax.train.pairs import PairBatch
-from pasta_jax.train.settings import TrainingSettings
+from pasta_jax.train.settings import DrafterSettings, TrainingSettings
 from pasta_jax.train.state import Params, new_state
 from pasta_jax.weights.model import Model
 
@@ -155,6 +155,11 @@ def shapes_of(settings: CompileSettings, preset: str, mesh: Mesh) -> Shapes:
     params = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.bfloat16), jax.eval_shape(init, jax.random.key(0))
     )
+    if settings.draft == "drafter":
+        width, ids, embed = DrafterSettings().width, DrafterSettings().ids, config.embed
+        kernels = {"inward": (width, 2 * embed), "outward": (embed, width), "table": (ids, embed)}
+        drafter = {name: {"kernel": jax.ShapeDtypeStruct(shape, jnp.bfloat16)} for name, shape in kernels.items()}
+        params |= {"drafter": drafter | {"ids": jax.ShapeDtypeStruct((ids,), jnp.int32)}}
     params = tpu.placed(params, mesh)
     # What a compiled loop needs of a tokenizer.
     vocabulary = SimpleNamespace(

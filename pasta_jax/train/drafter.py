@@ -35,8 +35,10 @@ from pasta_jax.train.loss import Loss, LossSums
 from pasta_jax.train.optimizer import new_optimizer, schedule
 from pasta_jax.train.settings import DrafterSettings, Intervals, Keep
 from pasta_jax.train.state import Params, new_state
+from pasta_jax.train.trainable import product_dtype
 from pasta_jax.weights.drafter import save, table_of
 from pasta_jax.weights.model import Model
+from pasta_jax.weights.prepare import platform_dtype
 from pasta_jax.weights.source import load
 
 TOGETHER = 50  # answers in a file of states
@@ -172,11 +174,12 @@ def frequent(label_N: np.ndarray, count: int) -> np.ndarray:
     return np.array(sorted(id for id, _ in Counter(label_N.tolist()).most_common(count)), np.int32)
 
 
-def drafter_loss(model: Model, depth: int) -> Loss:
+def drafter_loss(model: Model, depth: int, products: jnp.dtype) -> Loss:
     """The cross-entropy of the model's own distribution in each place, over the drafter's ids."""
 
     def loss(trainable: Params, frozen: Params, batch: dict[str, Any], _: Any = None) -> LossSums:
-        drafter, ids = trainable | {"table": frozen["table"], "ids": frozen["ids"]}, frozen["ids"]
+        kernels, ids = trainable | {"table": frozen["table"]}, frozen["ids"]
+        drafter = jax.tree.map(lambda kernel: kernel.astype(products), kernels) | {"ids": ids}
         hidden_NxDxE, label_NxD = batch["hidden"].astype(jnp.float32), batch["label"]
         r_NxE, parts, total, reached = hidden_NxDxE[:, 0], {}, 0.0, 0.0
         for d in range(1, depth + 1):
@@ -235,7 +238,9 @@ def _fit(
         accumulate=1,
         batch=of_step,
         held_out=tuple(batch(measured, rows) for rows in held_out or [begins_measured]),
-        loss=drafter_loss(model, depth),
+        loss=drafter_loss(
+            model, depth, product_dtype(settings.train.products, platform_dtype(), "config.train.products")
+        ),
         optimizer=optimizer,
         learning_rate=schedule(settings.train, steps),
         flops_per_token=6.0 * depth * (2 * inward.size + table.size),

@@ -172,10 +172,12 @@ class DrafterSettings:
         ""  # a file of the model's answers that launch.decode --output wrote; to none of the prompts measured on
     )
     width: Annotated[int, Meta(ge=32, le=2**16, multiple_of=32)] = 1024  # of its hidden layer
-    ids: Positive = 4096  # that it can guess: the most frequent ones of the answers
+    ids: Positive = 8192  # that it can guess: the most frequent ones of the answers
     depth: Annotated[int, Meta(ge=1, le=7)] = 3  # tokens in a row that it learns to guess
     held_out: Share = 0.05  # of the answers, the last ones: to measure on
     longest: Length = 768  # tokens of a prompt and its answer; longer ones are left out
     rows: Rows = 256  # tokens of a batch
-    epochs: Positive = 6
-    train: TrainingSettings = TrainingSettings(learning_rate=1e-3, warmup=50, decay="cosine", weight_decay=0.01)
+    epochs: Positive = 8
+    train: TrainingSettings = TrainingSettings(
+        learning_rate=1e-3, warmup=50, decay="cosine", weight_decay=0.01, products="bfloat16"
+    )

@@ -15,7 +15,7 @@ from pasta_jax.files import safetensors
 from pasta_jax.models.kernels.cpu.huge_pages import on_large_pages
 from pasta_jax.models.parameters import Params
 from pasta_jax.models.parts import picked
-from pasta_jax.models.sharding import mesh_of
+from pasta_jax.models.sharding import gathered, mesh_of, shard
 from pasta_jax.tokenizers.tokenizer import tokenizer_fingerprint
 from pasta_jax.weights.for_cpu import CODED, is_for_kernels, panels_of
 from pasta_jax.weights.model import Model
@@ -29,7 +29,7 @@ _FIX = "train one with launch.train_drafter"
 def table_of(model: Model, ids: np.ndarray) -> np.ndarray:
     """The rows of a model's head for these ids, float32 [len(ids), E]."""
     table = model.params["embed" if model.config.tied_head else "head"]
-    return np.asarray(jax.jit(picked)(table, jnp.asarray(ids)), np.float32)
+    return np.asarray(gathered(jax.jit(picked)(table, jnp.asarray(ids))), np.float32)
 
 
 def save(folder: Path, model: Model, matrices: dict[str, np.ndarray], ids: np.ndarray) -> Path:
@@ -43,10 +43,8 @@ def save(folder: Path, model: Model, matrices: dict[str, np.ndarray], ids: np.nd
 
 def with_drafter(model: Model, folder: Path) -> Model:
     """A model to decode with, with a drafter. Other weights than those it learnt from only make it guess worse."""
-    if mesh_of(model.params) is not None:
-        raise PastaError("config.model.drafter: on one device only; leave it, or config.mesh")
-    path, found = folder / FILE if folder.is_dir() else folder, _read(folder / FILE if folder.is_dir() else folder)
-    about, inward, outward, ids = found
+    path = folder / FILE if folder.is_dir() else folder
+    about, inward, outward, ids = _read(path)
     width, embed = inward.shape[0], model.config.embed
     if about.get("tokenizer") != tokenizer_fingerprint(model.tokenizer):
         raise PastaError(f"{path}: learnt from {about.get('model')}, which has another tokenizer; {_FIX}")
@@ -61,8 +59,14 @@ def with_drafter(model: Model, folder: Path) -> Model:
         return {"kernel": np.asarray(matrix, model.dtype)}
 
     drafter: Params = {"inward": formed(inward), "outward": formed(outward), "table": formed(table_of(model, ids))}
-    placed = on_large_pages(drafter) if is_for_kernels(model.params) else jax.tree.map(jnp.asarray, drafter)
-    return dataclasses.replace(model, params=model.params | {"drafter": placed | {"ids": jnp.asarray(ids)}})
+    parts, mesh = {"drafter": drafter | {"ids": ids}}, mesh_of(model.params)
+    if mesh is not None:
+        parts = shard(parts, mesh)
+    elif is_for_kernels(model.params):
+        parts = on_large_pages(parts)
+    else:
+        parts = jax.tree.map(jnp.asarray, parts)
+    return dataclasses.replace(model, params=model.params | parts)
 
 
 def _read(path: Path) -> tuple[dict[str, str], np.ndarray, np.ndarray, np.ndarray]:

@@ -18,7 +18,18 @@ WORDS = ("true", "None", "1e400", "-", "0x10", "(1,2)", "[1,", "{'a': 1}", "__im
 TEXTS = {LONG: "9" * 5000, DEEP: "(" * 3000}
 VARIANTS = (
     *("annotate:likelihood", "annotate:openai", "annotate:toy", "benchmark", "decode", "evaluate", "evaluate:smollm2"),
-    *("annotate", "compile_tpu", "judges", "preference", "serve", "sft", "sweep", "train_judge", "verifier"),
+    *(
+        "annotate",
+        "compile_tpu",
+        "judges",
+        "preference",
+        "serve",
+        "sft",
+        "sweep",
+        "train_drafter",
+        "train_judge",
+        "verifier",
+    ),
 )
 
 

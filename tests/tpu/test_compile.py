@@ -96,9 +96,9 @@ def test_the_loop_compiles_in_place_for_other_chips(topology):
 
 
 def test_drafts_move_nothing_more():
-    cases = [(WHOLE, TOY | {"draft": draft, "data": 2}) for draft in ("off", "lookup")]
+    cases = [(WHOLE, TOY | {"draft": draft, "data": 2}) for draft in ("off", "lookup", "drafter")]
     reports = [json.loads(line) for line in each(cases)]
-    plain, drafting = (report["programs"]["run"] for report in reports)
+    plain, drafting, guessing = (report["programs"]["run"] for report in reports)
     # A step has one of two widths, with drafts one of four: the same collectives in each.
     in_layers = {kind: 2 * count for kind, count in plain["collectives"]["in_layers"].items()}
     assert drafting["collectives"]["in_layers"] == in_layers
@@ -106,6 +106,11 @@ def test_drafts_move_nothing_more():
     assert reports[1]["state"] <= drafting["alias"] < reports[1]["state"] + MIB
     assert drafting["kernels"] == 2 * plain["kernels"] == 4
     assert drafting["sorts"] == plain["sorts"] + 4  # the lane's tokens by thread, in the loop of each width
+    # A guess is one more token's embedding, and nothing else is exchanged.
+    assert reports[2]["state"] <= guessing["alias"] < reports[2]["state"] + MIB
+    assert guessing["collectives"]["in_layers"] == in_layers
+    assert guessing["collectives"]["largest"] == drafting["collectives"]["largest"]
+    assert (guessing["kernels"], guessing["sorts"]) == (drafting["kernels"], drafting["sorts"])
 
 
 def test_a_training_step_over_a_mesh_runs_the_kernels_and_gathers_nothing():

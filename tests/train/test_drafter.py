@@ -48,7 +48,7 @@ def folder(tmp_path_factory):
 
 def settings(folder, **changes) -> DrafterSettings:
     model = dict(preset="", path=str(folder / "mine"), adapter="", dtype="float32")
-    train = dict(learning_rate=3e-3, warmup=2)
+    train = dict(learning_rate=3e-3, warmup=2, products="float32")
     of = dict(model=model, answers=str(folder / "answers.jsonl"), width=64, ids=40, rows=64, train=train, held_out=0.1)
     return changed(changed(DrafterSettings(), **of), **changes)
 
