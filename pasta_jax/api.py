@@ -103,6 +103,7 @@ def load_model(
     model: str | os.PathLike[str],
     adapter: str | os.PathLike[str] | None = None,
     *,
+    drafter: str | os.PathLike[str] | None = None,
     policy: str = "",
     constant: int = 40,
     dtype: str | None = None,
@@ -112,7 +113,9 @@ def load_model(
 ) -> Model:
     """Load a model: a preset by name ("smollm2_135m"), a GGUF file, a folder in Hugging Face's layout, or its id.
 
-    An adapter is merged into the weights, or stays beside them if these are blocks. `policy` (and `constant`) state
+    An adapter is merged into the weights, or stays beside them if these are blocks. A drafter, that of an adapter of
+    this project by its name or a folder of launch.train_drafter, guesses next tokens: answers stay the same, in fewer
+    steps. `policy` (and `constant`) state
     which position policy the model must have been trained with; empty accepts any. On one CPU, quantised
     GGUF weights are used directly ("q4"); otherwise the dtype defaults to float32 on a CPU and bfloat16 elsewhere
     ("platform"). "q8" rounds weights to 8 bits. By default, weights are laid out for inference; pass
@@ -129,7 +132,9 @@ def load_model(
             f"model {name!r}: neither a file or folder nor a preset; presets are {', '.join(sorted(PRESETS))}"
         )
     given = {"preset": name} if is_preset else {"path": name}
-    given |= {"adapter": "" if adapter is None else os.fspath(adapter), "policy": policy, "constant": constant}
+    named = {"adapter": adapter, "drafter": drafter}
+    given |= {key: "" if path is None else os.fspath(path) for key, path in named.items()}
+    given |= {"policy": policy, "constant": constant}
     source = settings.read(given | {"dtype": dtype or "auto", "kernel": kernel}, ModelSource, "load_model")
     return load(source, dtype=dtype, only_decoding=only_decoding, mesh=mesh)
 
@@ -254,7 +259,12 @@ def _requests(
             raise PastaError(f"prompt {number}: {error}") from None
         requests.append(dataclasses.replace(unasked, prompt_ids=tuple(ids), text=text))
     lanes = chosen.lanes or max(1, min(len(requests), MOST_LANES))
-    return requests, DecodeConfig(lanes=lanes, rows=chosen.rows, slots=0, widths=WIDTHS), stop_texts(chosen.stop)
+    draft = "drafter" if "drafter" in model.params else "off"
+    return (
+        requests,
+        DecodeConfig(lanes=lanes, rows=chosen.rows, slots=0, widths=WIDTHS, draft=draft),
+        stop_texts(chosen.stop),
+    )
 
 
 def _encode(model: Model, prompt: Prompt, chat: bool, system: str) -> tuple[list[int], str]:

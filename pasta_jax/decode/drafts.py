@@ -2,8 +2,9 @@
 
 A draft is what followed the same tokens earlier in the lane: in the thread itself, its prompt or another thread. After
 a promise, that is how main went on after the last one (the next line, its number and a promise), with the digit counted
-up. The rows of drafts come last in a step, so the keys and values of those that are not kept are beyond the slots in
-use, and the next step writes over them. Draws depend on the thread and the token's number in it: drafts change none.
+up. Where a drafter's guess (guesses.py) has been right more often, it is that. The rows of drafts come last in a step,
+so the keys and values of those that are not kept are beyond the slots in use, and the next step writes over them. Draws
+depend on the thread and the token's number in it: drafts change none.
 
 One thread of a lane gets drafts: main if it feeds, since it promises what others can write, else the chunk that began
 last. It gets as many as save more time than their rows cost, by measured prices of steps and by how many drafts of

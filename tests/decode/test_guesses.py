@@ -2,6 +2,9 @@
 
 import dataclasses
 import functools
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +21,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.weights.model import Model
 from tests.decode.test_drafts import answer_of
 from tests.decode.test_sampled_programs import TAGS, TOKENIZER, UNTIED, answered, random_requests, talkative
+from tests.helpers.requires import requires_smollm2
 
 DRAFTING = DecodeConfig(lanes=8, rows=8, slots=80, draft="drafter")
 
@@ -97,3 +101,22 @@ def test_ids_have_the_noise_that_they_have_among_all():
 def test_a_model_without_a_drafter_is_refused():
     with pytest.raises(PastaError, match=r"config\.model\.drafter"):
         loop_spec(talkative(), DRAFTING, 80, sequential=False)
+
+
+@pytest.mark.slow
+@requires_smollm2
+def test_the_drafter_of_the_demo_saves_steps_and_changes_no_answer():
+    script = (
+        "import numpy, pasta_jax as pasta; from pasta_jax.decode import device_loop; answers = []\n"
+        "device_loop.prices_of = lambda model, state, spec: (state, numpy.ones(len(spec.sizes)))\n"
+        "for drafter in (None, 'pasta'):\n"
+        "    model = pasta.load_model('smollm2_135m', 'pasta', drafter=drafter)\n"
+        "    one = pasta.generate(model, 'Give three tips for staying healthy.', max_tokens=400, temperature=0.6)\n"
+        "    answers.append((one.finish_reason, one.trace.linear_ids(), one.trace.steps))\n"
+        "(*plain, steps), (*drafted, fewer) = answers\n"
+        "print(plain == drafted and plain[0] == 'stop', fewer < 0.9 * steps, answers)\n"
+    )
+    # In a process with one device, where weights in blocks stay so.
+    environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("True True"), done.stdout + done.stderr
