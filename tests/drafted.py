@@ -1,10 +1,10 @@
 """`python -m tests.drafted [--count=N] [--log=FILE]`: random programs decoded with drafts beside the oracle's.
 
 The oracle decodes each request without drafts, a cache or lanes. Requests differ in sampler, penalties, budgets and
-rules for topics; loops in rows (1 to 16), lanes, and whether rows are packed or forks admitted. Rows are free or dear
-at random, so that steps have many drafts, some or none. An answer that ends by itself must be the oracle's; of one that
-is cut off, all that its threads wrote must be. A difference stops the command. The log, a line per hundred programs, is
-where it goes on.
+rules for topics; loops in rows (1 to 16), lanes, and whether rows are packed or forks admitted. Half of the loops have a
+drafter. Rows are free or dear at random, so that steps have many drafts, some or none. An answer that ends by itself
+must be the oracle's; of one that is cut off, all that its threads wrote must be. A difference stops the command. The
+log, a line per hundred programs, is where it goes on.
 """
 
 import dataclasses
@@ -23,11 +23,13 @@ from absl import app, flags
 
 from pasta_jax.decode import device_loop
 from pasta_jax.decode.generate import generate
+from pasta_jax.decode.guesses import Guesser
 from pasta_jax.decode.request import Request, Result
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import STOP
 from pasta_jax.oracle import decoding
 from tests.decode.test_sampled_programs import TOKENIZER, random_request, talkative
+from tests.helpers.drafters import fitted
 
 COUNT = flags.DEFINE_integer("count", 10_000, "programs in all")
 LOG = flags.DEFINE_string("log", "runs/drafted.jsonl", "a line per piece")
@@ -43,7 +45,9 @@ LOOPS = (
     DecodeConfig(lanes=4, rows=4, slots=80, packed=(4, 6, 8), forks="admitted"),
     DecodeConfig(lanes=1, rows=8, slots=80, widths=(3, 6), forks="admitted"),
 )
-MODEL = talkative()
+DRAFTS = "lookup", "drafter"
+MODEL = fitted(talkative(), np.arange(0, 384, 2))  # its drafter is right now and then
+Guesser.cost = 0.0
 
 
 def requests_of(rng: random.Random, config: DecodeConfig) -> list[Request]:
@@ -74,7 +78,7 @@ def piece(number: int) -> dict[str, object]:
     rng, config, began = random.Random(f"drafted {number}"), LOOPS[number % len(LOOPS)], time.perf_counter()
     requests, dear = requests_of(rng, config), rng.choice((0.0, 0.0, 0.2, 1.0))
     device_loop.prices_of = lambda model, state, spec: (state, np.array(spec.sizes) ** dear)
-    results = generate(MODEL, requests, dataclasses.replace(config, draft="lookup"))
+    results = generate(MODEL, requests, dataclasses.replace(config, draft=DRAFTS[number // len(LOOPS) % 2]))
     drafted_s, order = time.perf_counter() - began, sorted(range(PIECE), key=lambda at: results[at].trace.steps)
     outcomes = {}
     for start in range(0, PIECE, BATCH):

@@ -31,10 +31,11 @@ from pasta_jax.lang.structure import resume_position
 from pasta_jax.models.adapters import choose
 from pasta_jax.models.attention import Cache
 from pasta_jax.models.config import TransformerConfig
+from pasta_jax.models.kernels.cpu.calls import by_thread
 from pasta_jax.models.parameters import Params
 from pasta_jax.models.pool import put
 from pasta_jax.models.ragged import Packed
-from pasta_jax.models.transformer import logits, trunk
+from pasta_jax.models.transformer import logits, trunk, uses_kernels
 
 
 @jax.tree_util.register_dataclass
@@ -148,7 +149,8 @@ def step(
         see = spec_pool(pool, rows) if spec.kernel else see_pool(pool, rows.place, end_of(pool, rows))
         see = see if spec.kernel else see & rows.active[:, :, None]
         fill = jnp.max(jnp.where(runs_B, pool.fill, 0))
-        cache = Cache(pool.kv, rows.slot, prefixes=spec.prefixes, fill=fill, packed=packed)
+        order = by_thread(pool.chunk) if uses_kernels(params) else None
+        cache = Cache(pool.kv, rows.slot, prefixes=spec.prefixes, fill=fill, packed=packed, order_BxS=order)
         x_BxRxE, kv = trunk(params, config, rows.token, rows.position, see, pool.position, cache)
         hidden = state.hidden
         if hidden is not None:

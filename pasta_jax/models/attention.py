@@ -30,6 +30,7 @@ class Cache:
     prefixes: tuple[int, ...] = ()  # ascending static lengths; attention reads the shortest that covers `fill`
     fill: jax.Array | None = None  # int32 scalar: slots in use in the fullest lane, this step's included
     packed: Packed | None = None  # the rows to compute; None: all
+    order_BxS: jax.Array | None = None  # int32; the slots in the order in which our kernel adds up; None: as they are
 
     def in_use(self, slots: int) -> jax.Array:
         """Which of the computed rows have a token, bool [B, T] or [1, C]: those with one of so many slots."""
@@ -63,7 +64,9 @@ def attend(config: TransformerConfig, see, cache: Cache | None, kv, l, out: Mapp
             written = kv if k is None else write_kv(kv, l, cache.lanes, slots_BxT, k, v)
         if cache.lanes is None and holds_panels(out) and sinks is None:
             pools = (pool[l] for pool in written)
-            read = attend_visible(q, *pools, see, config.score_scale, config.attention_cap)
+            order_BxS = jnp.broadcast_to(jnp.arange(see.shape[2]), (see.shape[0], see.shape[2]))
+            order_BxS = order_BxS if cache.order_BxS is None else cache.order_BxS
+            read = attend_visible(q, *pools, see, order_BxS, config.score_scale, config.attention_cap)
         else:
             pools, at = (written, l) if cache.lanes is None else (lanes_kv(written, l, cache.lanes), 0)
             read = attend_prefix(config, q, pools, at, see, cache.prefixes, cache.fill, sinks)

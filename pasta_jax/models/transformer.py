@@ -214,8 +214,12 @@ def trunk(
 
 def norm(params, config: TransformerConfig, name: str, x):
     """A norm outside of the layers, of the same kind as theirs (Layer.is_ordered)."""
-    is_ordered = not is_stacked(params) and holds_panels(params["layers"][0]["out"])
-    return RMSNorm(config.norm_eps, is_ordered).apply({"params": params[name]}, x)
+    return RMSNorm(config.norm_eps, uses_kernels(params)).apply({"params": params[name]}, x)
+
+
+def uses_kernels(params) -> bool:
+    """Whether products, and attention to a pool, are those of our own kernels on the CPU."""
+    return not is_stacked(params) and holds_panels(params["layers"][0]["out"])
 
 
 def embedded(params, tokens_BxT, table: str = "embed"):

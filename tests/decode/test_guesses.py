@@ -21,6 +21,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.weights.model import Model
 from tests.decode.test_drafts import answer_of
 from tests.decode.test_sampled_programs import TAGS, TOKENIZER, UNTIED, answered, random_requests, talkative
+from tests.helpers.drafters import fitted, linear
 from tests.helpers.requires import requires_smollm2
 
 DRAFTING = DecodeConfig(lanes=8, rows=8, slots=80, draft="drafter")
@@ -33,18 +34,9 @@ def free_rows(monkeypatch):
     monkeypatch.setattr(device_loop, "prices_of", lambda model, state, spec: (state, np.ones(len(spec.sizes))))
 
 
-def with_drafter(model: Model, inward, outward, ids) -> Model:
-    kernels = {"inward": inward, "outward": outward, "table": model.params["head"][ids]}
-    drafter = {name: {"kernel": jnp.asarray(kernel, jnp.float32)} for name, kernel in kernels.items()}
-    return dataclasses.replace(model, params=model.params | {"drafter": drafter | {"ids": jnp.asarray(ids)}})
-
-
 @functools.cache
 def exact() -> Model:
-    """A model whose layers add nothing, so that a token's state follows from the token, and a drafter that computes it.
-
-    silu(x) - silu(-x) = x, so that its hidden layer can replace the state by the embedding.
-    """
+    """A model whose layers add nothing, so that a token's state follows from the token, with a drafter that knows it."""
     model, embed = talkative(), UNTIED.embed
 
     def without(layer):
@@ -54,10 +46,8 @@ def exact() -> Model:
     layers = tuple(map(without, model.params["layers"]))
     head = model.params["head"].at[jnp.array(TOKENIZER.stop_ids)].set(0.0)  # answers of several tokens
     model = dataclasses.replace(model, params=model.params | {"layers": layers, "final_norm": ones, "head": head})
-    both = np.concatenate([np.eye(2 * embed), -np.eye(2 * embed)])
-    ids = np.setdiff1d(np.arange(UNTIED.vocab, dtype=np.int32), np.arange(TAGS.base, TAGS.end))
-    change = np.concatenate([-np.eye(embed), np.eye(embed)], axis=1)
-    return with_drafter(model, both, np.concatenate([change, -change], axis=1), ids)
+    ids = np.setdiff1d(np.arange(UNTIED.vocab), np.arange(TAGS.base, TAGS.end))
+    return linear(model, np.concatenate([-np.eye(embed), np.eye(embed)], axis=1), ids)
 
 
 def test_an_exact_drafter_is_always_right_at_any_temperature():
@@ -79,10 +69,8 @@ def test_an_exact_drafter_is_always_right_at_any_temperature():
 
 
 @pytest.mark.parametrize("config", [DRAFTING, dataclasses.replace(DRAFTING, lanes=2, packed=(2, 4, 8))])
-def test_wrong_guesses_change_no_answer(config):
-    rng, embed = np.random.default_rng(0), UNTIED.embed
-    inward, outward = rng.standard_normal((32, 2 * embed)), 0.1 * rng.standard_normal((embed, 32))
-    model = with_drafter(talkative(), inward, outward, np.arange(0, 384, 2, dtype=np.int32))
+def test_guesses_that_are_often_wrong_change_no_answer(config):
+    model = fitted(talkative(), np.arange(0, 384, 2))
     drafted = generate(model, random_requests(40), config)
     ended = [pair for pair in zip(answered(100)[:40], drafted, strict=True) if pair[0].trace.finish == STOP]
     assert len(ended) > 20

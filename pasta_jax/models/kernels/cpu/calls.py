@@ -122,11 +122,22 @@ def product(x_NxI, matrix: Mapping[str, Any], outputs: int):
     return lax.dynamic_update_slice_in_dim(y_NxO, exact_NxR, matrix["exact_at"][0], axis=1)
 
 
-def attend(q_BxTxKxGxD, k_BxKxSxD, v_BxKxSxD, see_BxTxS, scale: float, cap: float | None):
-    """Softmax attention in float32 that reads only the visible slots; the result of a row that sees none is zero."""
+def attend(q_BxTxKxGxD, k_BxKxSxD, v_BxKxSxD, see_BxTxS, order_BxS, scale: float, cap: float | None):
+    """Softmax attention in float32 that reads only the visible slots; the result of a row that sees none is zero.
+
+    Its sums add up in this order of the slots.
+    """
     result = jax.ShapeDtypeStruct(q_BxTxKxGxD.shape, jnp.float32)
-    call = jax.ffi.ffi_call(target("attention"), result)
-    return call(q_BxTxKxGxD, k_BxKxSxD, v_BxKxSxD, see_BxTxS, scale=np.float32(scale), cap=np.float32(cap or 0))
+    arguments = q_BxTxKxGxD, k_BxKxSxD, v_BxKxSxD, see_BxTxS, order_BxS
+    return jax.ffi.ffi_call(target("attention"), result)(*arguments, scale=np.float32(scale), cap=np.float32(cap or 0))
+
+
+def by_thread(thread_BxS):
+    """The slots of each lane by their threads, and those of a thread as they are, int32 [B, S].
+
+    A thread's tokens are in its order whatever is fed beside it, so sums in this order depend on nothing else.
+    """
+    return jax.ffi.ffi_call(target("ordered"), jax.ShapeDtypeStruct(thread_BxS.shape, jnp.int32))(thread_BxS)
 
 
 def sums(x):

@@ -134,10 +134,12 @@ ffi::Error coded_product(ffi::BufferR2<ffi::F32> x, ffi::AnyBuffer codes, ffi::A
 
 using Queries = ffi::Buffer<ffi::F32, 5>;
 
-// q and out [B, T, K, G, D], k and v [B, K, S, D], see [B, T, S]. The result of a row that sees nothing is zero.
+// q and out [B, T, K, G, D], k and v [B, K, S, D], see [B, T, S]. The result of a row that sees nothing is zero. Sums
+// add up in the order of slots that `order` [B, S] gives.
 struct Attention {
   const float *q, *k, *v;
   const bool* see;
+  const int32_t* order;
   float* out;
   int64_t lanes, rows, heads, groups, slots, dims;
   float scale, cap;
@@ -153,8 +155,11 @@ void attend(const Attention& a) {
     slots.resize(a.slots);
     const bool* see = a.see + row * a.slots;
     const void* first = std::memchr(see, true, a.slots);  // most rows of many lanes see nothing
+    const int32_t* order = a.order + lane * a.slots;
     int64_t visible = 0;
-    for (int64_t s = first == nullptr ? a.slots : static_cast<const bool*>(first) - see; s < a.slots; ++s) {
+    for (int64_t i = first == nullptr ? a.slots : 0; i < a.slots; ++i) {
+      const int64_t s = order[i];
+      if (s < 0 || s >= a.slots) continue;
       slots[visible] = s;
       visible += see[s];
     }
@@ -165,15 +170,35 @@ void attend(const Attention& a) {
 }
 
 ffi::Error attention(float scale, float cap, Queries q, ffi::BufferR4<ffi::F32> k,
-                     ffi::BufferR4<ffi::F32> v, ffi::BufferR3<ffi::PRED> see, ffi::Result<Queries> out) {
-  const auto qs = q.dimensions(), ks = k.dimensions(), vs = v.dimensions(), ss = see.dimensions();
+                     ffi::BufferR4<ffi::F32> v, ffi::BufferR3<ffi::PRED> see, ffi::BufferR2<ffi::S32> order,
+                     ffi::Result<Queries> out) {
+  const auto qs = q.dimensions(), ks = k.dimensions(), vs = v.dimensions(), ss = see.dimensions(), os = order.dimensions();
   const bool fits = qs[0] == ks[0] && qs[0] == ss[0] && qs[1] == ss[1] && qs[2] == ks[1] && ks[2] == ss[2] &&
-                    qs[4] == ks[3] && std::equal(ks.begin(), ks.end(), vs.begin());
+                    qs[4] == ks[3] && std::equal(ks.begin(), ks.end(), vs.begin()) && os[0] == qs[0] && os[1] == ks[2];
   if (!fits || q.element_count() != out->element_count()) {
     return ffi::Error::InvalidArgument("pasta_jax: queries, keys, values and mask don't fit each other");
   }
-  attend({q.typed_data(), k.typed_data(), v.typed_data(), see.typed_data(), out->typed_data(), qs[0], qs[1], qs[2],
-          qs[3], ks[2], qs[4], scale, cap});
+  attend({q.typed_data(), k.typed_data(), v.typed_data(), see.typed_data(), order.typed_data(), out->typed_data(), qs[0],
+          qs[1], qs[2], qs[3], ks[2], qs[4], scale, cap});
+  return ffi::Error::Success();
+}
+
+// The slots of each lane by their threads [B, S], and those of a thread as they are.
+void by_thread(const int32_t* thread, int32_t* order, int64_t lanes, int64_t slots) {
+  std::vector<int64_t> next(slots + 2);
+  for (int64_t lane = 0; lane < lanes; ++lane, thread += slots, order += slots) {
+    const auto key = [&](int64_t s) { return std::clamp<int64_t>(thread[s], 0, slots); };
+    std::fill(next.begin(), next.end(), 0);
+    for (int64_t s = 0; s < slots; ++s) ++next[key(s) + 1];
+    for (int64_t t = 0; t < slots; ++t) next[t + 1] += next[t];
+    for (int64_t s = 0; s < slots; ++s) order[next[key(s)]++] = s;
+  }
+}
+
+ffi::Error ordered(ffi::BufferR2<ffi::S32> thread, ffi::ResultBufferR2<ffi::S32> order) {
+  const auto ts = thread.dimensions(), os = order->dimensions();
+  if (ts[0] != os[0] || ts[1] != os[1]) return ffi::Error::InvalidArgument("pasta_jax: threads and order don't fit");
+  by_thread(thread.typed_data(), order->typed_data(), ts[0], ts[1]);
   return ffi::Error::Success();
 }
 
@@ -203,6 +228,9 @@ ffi::Error sums(ffi::BufferR2<ffi::F32> x, ffi::ResultBufferR1<ffi::F32> y) {
 XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_sums, sums,
                               ffi::Ffi::Bind().Arg<ffi::BufferR2<ffi::F32>>().Ret<ffi::BufferR1<ffi::F32>>());
 
+XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_ordered, ordered,
+                              ffi::Ffi::Bind().Arg<ffi::BufferR2<ffi::S32>>().Ret<ffi::BufferR2<ffi::S32>>());
+
 XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_attention, attention,
                               ffi::Ffi::Bind()
                                   .Attr<float>("scale")
@@ -211,6 +239,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_attention, attention,
                                   .Arg<ffi::BufferR4<ffi::F32>>()
                                   .Arg<ffi::BufferR4<ffi::F32>>()
                                   .Arg<ffi::BufferR3<ffi::PRED>>()
+                                  .Arg<ffi::BufferR2<ffi::S32>>()
                                   .Ret<Queries>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_product, product,
@@ -256,9 +285,13 @@ int pasta_level(const char* name) {
 }
 
 // Without XLA, for tests. `sizes`: lanes, rows, heads, groups, slots and dims.
-void pasta_attend(const float* q, const float* k, const float* v, const bool* see, float* out, const int64_t* sizes,
-                  float scale, float cap) {
-  attend({q, k, v, see, out, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], scale, cap});
+void pasta_attend(const float* q, const float* k, const float* v, const bool* see, const int32_t* order, float* out,
+                  const int64_t* sizes, float scale, float cap) {
+  attend({q, k, v, see, order, out, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], scale, cap});
+}
+
+void pasta_order(const int32_t* thread, int32_t* order, int64_t lanes, int64_t slots) {
+  by_thread(thread, order, lanes, slots);
 }
 
 void pasta_add_up(const float* x, float* y, int64_t rows, int64_t length) { add_up(x, y, rows, length); }

@@ -15,8 +15,9 @@ extern "C" int pasta_level(const char*);
 extern "C" void pasta_multiply(const float*, const void*, const void*, const void*, const uint16_t*, const uint16_t*,
                                const float*, const float*, float*, const int64_t*);
 extern "C" void pasta_add_up(const float*, float*, int64_t, int64_t);
-extern "C" void pasta_attend(const float*, const float*, const float*, const bool*, float*, const int64_t*, float,
-                             float);
+extern "C" void pasta_order(const int32_t*, int32_t*, int64_t, int64_t);
+extern "C" void pasta_attend(const float*, const float*, const float*, const bool*, const int32_t*, float*, const int64_t*,
+                             float, float);
 
 int products(unsigned seed) {
   int wrong = 0;
@@ -74,7 +75,11 @@ int products(unsigned seed) {
     const int64_t slots = sizes[0] * sizes[2] * sizes[4] * sizes[5];
     std::vector<float> q(queries, 0.5f), k(slots, 0.25f), v(slots, 2.f), out(queries);
     std::vector<char> see(sizes[0] * sizes[1] * sizes[4], 1);
-    pasta_attend(q.data(), k.data(), v.data(), reinterpret_cast<const bool*>(see.data()), out.data(), sizes, 1, 0);
+    std::vector<int32_t> threads(sizes[0] * sizes[4]), order(threads.size());
+    for (int32_t& thread : threads) thread = next(2 * sizes[4]) - sizes[4] / 2;  // also none that there are
+    pasta_order(threads.data(), order.data(), sizes[0], sizes[4]);
+    pasta_attend(q.data(), k.data(), v.data(), reinterpret_cast<const bool*>(see.data()), order.data(), out.data(), sizes,
+                 1, 0);
     for (float value : out) wrong += std::abs(value - 2) > 1e-5f;
   }
   return wrong;
