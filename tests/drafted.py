@@ -1,7 +1,7 @@
 """`python -m tests.drafted [--count=N] [--log=FILE]`: random programs decoded with drafts beside the oracle's.
 
 The oracle decodes each request without drafts, a cache or lanes. Requests differ in sampler, penalties, budgets and
-rules for topics; loops in rows (1 to 16), lanes, and whether rows are packed or forks admitted. Half of the loops have a
+rules for topics; loops in rows (1 to 16), lanes, and whether rows are packed or forks admitted. Half of them have a
 drafter. Rows are free or dear at random, so that steps have many drafts, some or none. An answer that ends by itself
 must be the oracle's; of one that is cut off, all that its threads wrote must be. A difference stops the command. The
 log, a line per hundred programs, is where it goes on.

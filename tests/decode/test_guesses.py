@@ -36,7 +36,7 @@ def free_rows(monkeypatch):
 
 @functools.cache
 def exact() -> Model:
-    """A model whose layers add nothing, so that a token's state follows from the token, with a drafter that knows it."""
+    """A model whose layers add nothing, so that a token's state follows from the token, and a drafter that knows it."""
     model, embed = talkative(), UNTIED.embed
 
     def without(layer):
