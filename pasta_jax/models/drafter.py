@@ -22,8 +22,8 @@ EPS = 1e-6
 def advanced(drafter: Mapping[str, Any], r_NxE: jax.Array, embedded_NxE: jax.Array) -> jax.Array:
     """The states [N, E] after one more token."""
     both_Nx2E = jnp.concatenate([of_size_one(r_NxE, EPS), of_size_one(embedded_NxE, EPS)], axis=1)
-    wide_NxW = jax.nn.silu(times(both_Nx2E, drafter["inward"], inputs_of(drafter["outward"])))
-    return r_NxE + times(wide_NxW, drafter["outward"], r_NxE.shape[1])
+    wide_NxW = jax.nn.silu(times(both_Nx2E.astype(r_NxE.dtype), drafter["inward"], inputs_of(drafter["outward"])))
+    return r_NxE + times(wide_NxW, drafter["outward"], r_NxE.shape[1]).astype(r_NxE.dtype)
 
 
 def guessed(drafter: Mapping[str, Any], config: TransformerConfig, r_NxE: jax.Array) -> jax.Array:

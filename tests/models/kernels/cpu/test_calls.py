@@ -1,4 +1,4 @@
-"""The kernels are compared with NumPy in float64, on every instruction set that this machine has."""
+"""Products are compared with NumPy in float64, on every instruction set that this machine has."""
 
 import ctypes
 import subprocess
@@ -12,24 +12,11 @@ import numpy as np
 import pytest
 
 from pasta_jax.models.kernels.cpu import library as kernels
-from pasta_jax.models.kernels.cpu.calls import attend, by_codes, by_panels, by_thread, of_blocks, product, rows_of
+from pasta_jax.models.kernels.cpu.calls import by_codes, by_panels, of_blocks, product, rows_of
 from pasta_jax.models.kernels.cpu.quantized import Blocks
 from tests.helpers.coded import in_halves, random_blocks, with_factors
 
 every_level = pytest.mark.parametrize("library", ["portable", "avx2", "avx512", "vnni"], indirect=True)
-
-
-@pytest.fixture
-def library(request):
-    """At the level of this machine, or at another."""
-    found, level = kernels.library(), getattr(request, "param", "")
-    if found is None:
-        pytest.skip("needs a C++ compiler")
-    if not found.pasta_level(level.encode()):
-        pytest.skip(f"this machine has no {level}")
-    yield found
-    found.pasta_level(b"")
-    found.pasta_threads(kernels.cores())
 
 
 def at_any_address(array: np.ndarray, elements: int) -> np.ndarray:
@@ -284,85 +271,3 @@ def test_fields_that_do_not_fit_are_refused(field, shape, dtype, library):
     product(x, matrix, 64)
     with pytest.raises(jax.errors.JaxRuntimeError, match="rows, panels and result don't fit"):
         product(x, matrix | {field: np.zeros(shape, dtype)}, 64)
-
-
-def attended(q, k, v, see, scale: float, cap: float | None) -> np.ndarray:
-    """Attention by NumPy in float64; zero where nothing is visible."""
-    scores = np.einsum("btkgd,bksd->btkgs", q, k, dtype=np.float64) * scale
-    scores = scores if cap is None else cap * np.tanh(scores / cap)
-    weights = np.where(see[:, :, None, None], np.exp(scores - scores.max(-1, keepdims=True)), 0)
-    total = weights.sum(-1, keepdims=True)
-    weights = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
-    return np.einsum("btkgs,bksd->btkgd", weights, v)
-
-
-def random_attention(lanes: int, rows: int, heads: int, groups: int, slots: int, dims: int, seed: int):
-    rng = np.random.default_rng(seed)
-    q = rng.standard_normal((lanes, rows, heads, groups, dims), np.float32)
-    k, v = rng.standard_normal((2, lanes, heads, slots, dims), np.float32)
-    see = rng.random((lanes, rows, slots)) < rng.random((lanes, rows, 1))
-    see[0, 0] = False
-    return q, k, v, see
-
-
-@every_level
-def test_attention_equals_numpys(library):
-    rng = np.random.default_rng(4)
-    for case in range(40):
-        library.pasta_threads(case % 8 + 1)
-        sizes = [int(n) for n in rng.integers(1, (4, 5, 4, 8, 150, 150))]  # lanes, rows, heads, groups, slots, dims
-        scale = sizes[-1] ** -0.5
-        q, k, v, see = random_attention(*sizes, seed=case)
-        out = at_any_address(np.full_like(q, -7), case % 16)
-        order = np.stack([rng.permutation(sizes[4]) for _ in range(sizes[0])]).astype(np.int32)
-        arrays = [at_any_address(array, case % 16) for array in (q, k, v, see, order)]
-        pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (*arrays, out, np.asarray(sizes, np.int64))]
-        cap = 3.0 if case % 2 else None
-        library.pasta_attend(*pointers, ctypes.c_float(scale), ctypes.c_float(cap or 0))
-        np.testing.assert_allclose(out, attended(q, k, v, see, scale, cap), rtol=0, atol=5e-6, err_msg=str(sizes))
-        assert not out[0, 0].any()
-
-
-def test_attention_in_a_program_ignores_hidden_slots_whatever_they_hold(library):
-    q, k, v, see = random_attention(2, 3, 2, 3, 40, 16, seed=5)
-    expected = attended(q, k, v, see, 0.25, None)
-    for pool in (k, v):
-        pool[~see.any(axis=1)[:, None].repeat(2, axis=1)] = np.nan
-    order = np.broadcast_to(np.arange(40, dtype=np.int32), (2, 40))
-    result = jax.jit(lambda *arrays: attend(*arrays, 0.25, None))(q, k, v, see, order)
-    np.testing.assert_allclose(result, expected, atol=5e-6)
-    for wrong in ((see[:, :, 1:], order), (see, order[:, 1:])):
-        with pytest.raises(jax.errors.JaxRuntimeError, match="queries, keys, values and mask don't fit"):
-            attend(*map(jnp.asarray, (q, k, v, *wrong)), 0.25, None)
-
-
-def test_attention_adds_up_by_thread_whatever_else_is_in_the_pool(library):
-    """Two threads' tokens, interleaved in three ways and beside others, give the same bits."""
-    rng, results = np.random.default_rng(3), []
-    q = rng.standard_normal((1, 1, 2, 3, 16), np.float32)
-    keys, values = rng.standard_normal((2, 2, 60, 16), np.float32)  # of thread 0, then of thread 1
-    for case in range(3):
-        slots = 80 + 40 * case
-        thread = np.full((1, slots), 9, np.int32)
-        at = np.sort(rng.permutation(slots)[:60])
-        thread[0, at] = rng.permutation(np.repeat([0, 1], 30))
-        k, v = np.full((2, 1, 2, slots, 16), np.nan, np.float32)
-        for pool, rows in ((k, keys), (v, values)):
-            for of in (0, 1):
-                pool[0][:, np.flatnonzero(thread[0] == of)] = rows[:, 30 * of : 30 * (of + 1)]
-        order = by_thread(jnp.asarray(thread))
-        assert (np.asarray(order)[0] == np.argsort(thread[0], kind="stable")).all()
-        results.append(np.asarray(attend(q, k, v, (thread < 2)[:, None], order, 0.25, None)))
-    assert np.isfinite(results[0]).all()
-    assert all((result == results[0]).all() for result in results[1:])
-
-
-def test_attention_to_extreme_scores(library):
-    """Scores of 1e4 and -1e4 leave one visible slot; an undefined one leaves nothing."""
-    q, k = np.ones((1, 1, 1, 2, 4), np.float32), np.zeros((1, 1, 3, 4), np.float32)
-    v = np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4)
-    see, order = np.ones((1, 1, 3), bool), np.arange(3, dtype=np.int32)[None]
-    k[0, 0, :, 0] = 1e4, -1e4, 0
-    np.testing.assert_array_equal(attend(q, k, v, see, order, 1.0, None)[0, 0, 0, 1], v[0, 0, 0])
-    k[0, 0, 1, 0] = np.nan
-    assert np.isnan(attend(q, k, v, see, order, 1.0, None)).all()
