@@ -141,7 +141,7 @@ def loop_spec(
     if drafter and "drafter" not in model.params:
         raise PastaError(
             "config.decoding.draft=drafter: the model has none; set --config.model.drafter to pasta, "
-            "qwen2_5_coder_1_5b or a workdir of launch.train_drafter"
+            "for this adapter, or to a workdir of launch.train_drafter"
         )
     rows = max(1 if sequential else config.rows, 1 + drafts)
     widths = {1, rows, *({2, 4} if drafts else ()), *config.widths}
