@@ -3,7 +3,7 @@
     python -m launch.decode --config=configs/decode.py:pasta --prompts_file=prompts.jsonl --output=runs/answers.jsonl
     python -m launch.train_drafter --config.answers=runs/answers.jsonl --workdir=runs/drafter
     python -m launch.decode --config=configs/decode.py:pasta --config.model.drafter=runs/drafter \
-        --config.decoding.draft=heads "Give three tips for staying healthy."
+        --config.decoding.draft=drafter "Give three tips for staying healthy."
 
 Answers stay the same: a guess counts only where the model samples the same token. The first command needs prompts of
 the kind that the model will be asked, a few hundred; the hidden states of its answers are computed once and kept in the

@@ -64,8 +64,9 @@ def attend(config: TransformerConfig, see, cache: Cache | None, kv, l, out: Mapp
             written = kv if k is None else write_kv(kv, l, cache.lanes, slots_BxT, k, v)
         if cache.lanes is None and holds_panels(out) and sinks is None:
             pools = (pool[l] for pool in written)
-            order_BxS = jnp.broadcast_to(jnp.arange(see.shape[2]), (see.shape[0], see.shape[2]))
-            order_BxS = order_BxS if cache.order_BxS is None else cache.order_BxS
+            order_BxS = cache.order_BxS
+            if order_BxS is None:
+                order_BxS = jnp.broadcast_to(jnp.arange(see.shape[2]), (see.shape[0], see.shape[2]))
             read = attend_visible(q, *pools, see, order_BxS, config.score_scale, config.attention_cap)
         else:
             pools, at = (written, l) if cache.lanes is None else (lanes_kv(written, l, cache.lanes), 0)

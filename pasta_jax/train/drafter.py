@@ -34,6 +34,7 @@ from pasta_jax.train.loop import Run
 from pasta_jax.train.loss import Loss, LossSums
 from pasta_jax.train.optimizer import new_optimizer, schedule
 from pasta_jax.train.settings import DrafterSettings, Intervals, Keep
+from pasta_jax.train.sft_data import fingerprint_of_examples
 from pasta_jax.train.state import Params, new_state
 from pasta_jax.train.trainable import product_dtype
 from pasta_jax.weights.drafter import save, table_of
@@ -144,7 +145,8 @@ def states_of(
     for start in track(starts, f"hidden states of {TOGETHER} answers", len(starts)):
         if stopping():
             return None
-        path, some = folder / f"{start:06}.npy", examples[start : start + TOGETHER]
+        some = examples[start : start + TOGETHER]
+        path = folder / f"{start:06}-{fingerprint_of_examples(some)}.npy"  # of other answers none is read
         if not path.exists():
             with replacing(path) as part, part.open("wb") as file:
                 np.save(file, np.concatenate([of(example) for example in some]))
