@@ -116,11 +116,11 @@ def load_model(
     An adapter is merged into the weights, or stays beside them if these are blocks. A drafter, that of an adapter of
     this project by its name or a folder of launch.train_drafter, guesses next tokens: answers stay the same, in fewer
     steps. `policy` (and `constant`) state which position policy the model must have been trained with; empty accepts
-    any. On one CPU, quantised GGUF weights are used directly ("q4"); otherwise the dtype defaults to float32 on a CPU and
-    bfloat16 elsewhere ("platform"). "q8" rounds weights to 8 bits. By default, weights are laid out for inference; pass
-    `only_decoding=False` to train or export them, in the platform's dtype. With `kernel=False` they are laid out for
-    XLA's products instead of our CPU kernels. A `mesh`, such as pasta_jax.models.sharding.make_mesh(data=1, model=8),
-    divides them over several devices.
+    any. On one CPU, quantised GGUF weights are used directly ("q4"); otherwise the dtype defaults to float32 on a CPU
+    and bfloat16 elsewhere ("platform"). "q8" rounds weights to 8 bits. By default, weights are laid out for inference;
+    pass `only_decoding=False` to train or export them, in the platform's dtype. With `kernel=False` they are laid out
+    for XLA's products instead of our CPU kernels. A `mesh`, such as pasta_jax.models.sharding.make_mesh(data=1,
+    model=8), divides them over several devices.
     """
     if not isinstance(model, str | os.PathLike):
         raise PastaError(f"model {model!r}: expected a preset, a path or an id")
