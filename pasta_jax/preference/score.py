@@ -28,7 +28,7 @@ class Scores:
 
 
 def score(stage: Stage, samples: Artifact[Answers], baseline: Artifact[Answers]) -> Artifact[Scores]:
-    """Compare each answer with the baseline's answer and the reference, each in both orders."""
+    """Compare each answer with the baseline's answer and the reference, if there is one, each in both orders."""
     inputs = {
         "samples": samples.fingerprint,
         "baseline": baseline.fingerprint,
@@ -42,10 +42,11 @@ def score(stage: Stage, samples: Artifact[Answers], baseline: Artifact[Answers])
             for number in numbers:
                 prompt = stage.prompts[number]
                 [baseline_answer] = baseline.records[number].answers
-                candidates = (baseline_answer, prompt.response, *samples.records[number].answers)
-                first, second, *answers = as_judged(stage, prompt.instruction, candidates)
-                judged = functools.partial(both_orders, stage.judge, prompt.instruction, others=(first, second))
-                verdicts = threads.map(judged, answers)
+                others = (baseline_answer, *([prompt.response] if prompt.response else []))
+                entries = as_judged(stage, prompt.instruction, (*others, *samples.records[number].answers))
+                beside = entries[: len(others)]
+                judged = functools.partial(both_orders, stage.judge, prompt.instruction, others=beside)
+                verdicts = threads.map(judged, entries[len(others) :])
                 yield number, Scores(number, baseline_answer.critical_path, tuple(verdicts))
 
     def fits(number: int, record: Scores) -> bool:

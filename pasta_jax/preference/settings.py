@@ -41,6 +41,7 @@ class PromptSettings:
     toy_seed: Seed = 2  # other problems than those of supervised training
     source: str = ""  # or a source of pairs (data/sources.py)
     records: str = ""  # or the training prompts of a folder that launch.annotate wrote
+    file: str = ""  # or JSON lines with prompt or instruction: judged beside the baseline's answer alone
     count: Records = 2000
     prompt_words: WordLimits = (1, 300)  # fewest and most, of pairs from a source
     response_words: WordLimits = (1, 500)

@@ -1,12 +1,14 @@
 """What all steps of the preference stage share: settings, models, prompts, the judge, and the folder of artifacts."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from pasta_jax.answer.prompts import read_prompts_file
 from pasta_jax.data.pairs import VALIDATION_PERCENT, Pair, split_of
 from pasta_jax.data.records import read_records
 from pasta_jax.data.sources import Filter, read, refuse_for_training, select
@@ -72,10 +74,11 @@ def open_stage(settings: PreferenceSettings, workdir: Path) -> Stage:
     for name, source in (("model", settings.model), ("baseline", settings.baseline)):
         if not source.path and not source.preset:
             raise PastaError(f"config.{name}.path: empty; set it to the folder model/ of a run of launch.sft")
-    if sum(map(bool, (settings.prompts.toy, settings.prompts.source, settings.prompts.records))) != 1:
+    chosen = settings.prompts
+    if sum(map(bool, (chosen.toy, chosen.source, chosen.records, chosen.file))) != 1:
         raise PastaError(
-            "config.prompts: set one of toy (a level of the toy task), source (where pairs come from) and records "
-            "(the folder that launch.annotate wrote)"
+            "config.prompts: set one of toy (a level of the toy task), source (where pairs come from), records (the "
+            "folder that launch.annotate wrote) and file (JSON lines with prompt)"
         )
     refuse_uneven_parts(settings.train, settings.train.rows)
     if (settings.judge.kind == "toy") != bool(settings.prompts.toy):
@@ -111,20 +114,29 @@ def read_prompts(settings: PreferenceSettings) -> tuple[tuple[Pair, ...], tuple[
     by_split = {"train": [], "validation": []}
     for split, pair in pairs_of(chosen):
         by_split[split].append(pair)
-    limits = Filter(chosen.prompt_words, chosen.response_words, True, True)
+    limits = Filter(chosen.prompt_words, (0, 0) if chosen.file else chosen.response_words, True, True)
     (train, left_out), (validation, others) = (select(by_split[split], limits) for split in ("train", "validation"))
-    name = chosen.records or chosen.source
+    name = chosen.records or chosen.file or chosen.source
     if len(validation) < count or not train:
         raise PastaError(
             f"{name}: has {len(train)} usable pairs to train on and {len(validation)} to validate, and {count} are "
             "held out; lower config.evaluate.count, or use more data"
         )
-    say(f"{name}: {len(train)} and {len(validation)} pairs, left out: {dict(left_out + others)}")
+    reasons = Counter(reason for _, reason in left_out + others)
+    say(f"{name}: {len(train)} and {len(validation)} pairs, left out: {dict(reasons)}")
     return tuple(train[: chosen.count]), tuple(sorted(validation, key=lambda pair: pair.id)[:count]), {}
 
 
 def pairs_of(prompts: PromptSettings) -> Iterator[tuple[str, Pair]]:
-    """(split, pair) of a source, or of an annotation run. Supervised training saw nothing of the validation split."""
+    """(split, pair) of a source, an annotation run or a file. Supervised training saw nothing of the validation split.
+
+    Prompts of a file have no answer.
+    """
+    if prompts.file:
+        for one in read_prompts_file(Path(prompts.file)):
+            pair = Pair.of("", one.text, "", Path(prompts.file).name, one.place)
+            yield split_of(pair, VALIDATION_PERCENT), pair
+        return
     if not prompts.records:
         refuse_for_training([prompts.source])
         yield from (

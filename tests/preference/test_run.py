@@ -290,13 +290,28 @@ def test_the_packaged_instructions_suffice_for_the_variant_that_reads_them():
     assert (len(prompts), len(held_out)) == (967, 16)
 
 
-def test_prompts_of_a_source_are_divided_by_their_hash(chosen, tmp_path):
-    rows = [{"instruction": f"What is {n} plus {n}?", "output": f"It is {2 * n}."} for n in range(300)]
+def test_prompts_of_a_source_are_divided_by_their_hash(chosen, tmp_path, capsys):
+    rows = [{"instruction": f"What is {n} plus {n}?", "output": f"It is {2 * n}."} for n in [*range(300), 7]]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     of_source = {"records": "", "source": str(tmp_path / "rows.jsonl")}
     prompts, held_out, _ = read_prompts(changed(chosen(3), prompts=of_source))
     assert {split_of(pair, 2) for pair in prompts} == {"train"}
     assert {split_of(pair, 2) for pair in held_out} == {"validation"}
+    assert "pairs, left out: {'duplicate prompt': 1}\n" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_prompts_of_a_file_are_judged_beside_the_baselines_answer_alone(config, folder, monkeypatch):
+    monkeypatch.setattr("pasta_jax.data.sources.evaluation_prompts", set)
+    lines = [{"prompt": f"What is {n} plus {n}?"} for n in range(60)]
+    (folder / "prompts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    of_file = {"toy": "", "file": str(folder / "prompts.jsonl"), "count": 4}
+    judge = {"kind": "checked", "checked": {"checks": {"weights": {"fluency": 0.0, "fit": 0.0}}}}
+    settings = changed(config, prompts=of_file, judge=judge, evaluate={"count": 1}, rounds=1)
+    pipeline.run(settings, folder / "of_file")
+    [scores] = (folder / "of_file/artifacts").glob("score-*.jsonl")
+    verdicts = [json.loads(line)["verdicts"] for line in scores.read_text().splitlines()[1:]]
+    assert [{len(answer) for answer in of_prompt} for of_prompt in verdicts] == [{2}] * 4  # in both orders
 
 
 @pytest.mark.parametrize(
