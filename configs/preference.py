@@ -13,8 +13,9 @@ Variants: tiny (a few prompts, to see that everything works), toy (the toy task;
 docs/RESULTS.md has the expected figures), smollm2_135m (LoRA; a language model judges: set --config.judge.endpoint.url
 and .model), pasta (pasta_sft, trained further: docs/results/adapters.md has the commands that make it and the records
 that --config.prompts.records needs; the judge `checked`; on two CPU cores an hour, and 20 minutes for each
-further weight, as samples and verdicts are reused), local (the same for other models; the records are those that it
-was trained on):
+further weight, as samples and verdicts are reused), qwen (Qwen2.5-Coder-1.5B with its adapter, beside the model as it
+was; for an accelerator, on one H100 four minutes; --config.prompts.file names the prompts, of which launch.teach leaves
+some in its workdir), local (as pasta, for other models; the records are those that it was trained on):
 
     python -m launch.preference --config=configs/preference.py:local --workdir=runs/mine_preference \
         --config.model.path=MODEL --config.model.adapter=runs/mine --config.baseline.path=runs/mine_baseline \
@@ -63,6 +64,30 @@ def smollm2_135m() -> PreferenceSettings:
         adapter=dict(rank=16, alpha=32.0),
         train=dict(learning_rate=1e-5, lengths=(256, 512, 1024), rows=4),
         evaluate=dict(count=16),  # the packaged instructions have 18 of the validation split
+    )
+
+
+def qwen() -> PreferenceSettings:
+    """Qwen2.5-Coder-1.5B with its adapter; the judge's likelihood is that of the model as it was."""
+    untrained = ModelSource("qwen2_5_coder_1_5b")
+    return changed(
+        pasta(),
+        model=ModelSource("qwen2_5_coder_1_5b", adapter="qwen2_5_coder_1_5b"),
+        baseline=untrained,
+        sample=dict(count=6, baseline_temperature=0.7, block=256),
+        decoding=dict(lanes=128, rows=6, packed=(128, 256), slots=640),
+        judge=dict(
+            checked=dict(
+                untrained=untrained,
+                lengths=(256, 512, 640),
+                rows=8,
+                checks=dict(weights=dict(fit=0.0), worst=-1.5, best=-0.25),
+            )
+        ),
+        score=dict(quality_weight=1.0),
+        adapter=dict(rank=8, alpha=16.0),
+        train=dict(lengths=(512,), rows=8, accumulate=1, remat=True, keep_products=True),
+        evaluate=dict(count=2),
     )
 
 

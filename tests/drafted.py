@@ -4,7 +4,8 @@ The oracle decodes each request without drafts, a cache or lanes. Requests diffe
 rules for topics; loops in rows (1 to 16), lanes, and whether rows are packed or forks admitted. Half of them have a
 drafter. Rows are free or dear at random, so that steps have many drafts, some or none. An answer that ends by itself
 must be the oracle's; of one that is cut off, all that its threads wrote must be. A difference stops the command. The
-log, a line per hundred programs, is where it goes on.
+log, a line per hundred programs, is where it goes on. Those of one compiled loop follow each other; several processes
+with logs of their own share the work by --part=1/4 and so on.
 """
 
 import dataclasses
@@ -33,6 +34,7 @@ from tests.helpers.drafters import fitted
 
 COUNT = flags.DEFINE_integer("count", 10_000, "programs in all")
 LOG = flags.DEFINE_string("log", "runs/drafted.jsonl", "a line per piece")
+PART = flags.DEFINE_string("part", "1/1", "which share of the pieces")
 PIECE, BATCH = 100, 20
 LOOPS = (
     DecodeConfig(lanes=8, rows=1, slots=80),
@@ -73,12 +75,17 @@ def difference(result: Result, outcome: decoding.Outcome, request: Request, conf
     return None
 
 
+def drafts_of(number: int) -> str:
+    """What drafts in a piece."""
+    return DRAFTS[number // len(LOOPS) % len(DRAFTS)]
+
+
 def piece(number: int) -> dict[str, object]:
     """Figures of one piece."""
     rng, config, began = random.Random(f"drafted {number}"), LOOPS[number % len(LOOPS)], time.perf_counter()
     requests, dear = requests_of(rng, config), rng.choice((0.0, 0.0, 0.2, 1.0))
     device_loop.prices_of = lambda model, state, spec: (state, np.array(spec.sizes) ** dear)
-    results = generate(MODEL, requests, dataclasses.replace(config, draft=DRAFTS[number // len(LOOPS) % 2]))
+    results = generate(MODEL, requests, dataclasses.replace(config, draft=drafts_of(number)))
     drafted_s, order = time.perf_counter() - began, sorted(range(PIECE), key=lambda at: results[at].trace.steps)
     outcomes = {}
     for start in range(0, PIECE, BATCH):
@@ -90,6 +97,7 @@ def piece(number: int) -> dict[str, object]:
     return {
         "piece": number,
         "loop": number % len(LOOPS),
+        "draft": drafts_of(number),
         "dear": dear,
         "ended": sum(result.finish_reason == "stop" for result in results),
         "chunks": sum(len(result.trace.closed) - 1 for result in results),
@@ -107,7 +115,11 @@ def main(_: list[str]) -> None:
     log.parent.mkdir(parents=True, exist_ok=True)
     done = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout
-    for number in range(len(done), COUNT.value // PIECE):
+    part, parts = map(int, PART.value.split("/"))
+    numbers = sorted(range(COUNT.value // PIECE), key=lambda number: (number % len(LOOPS), drafts_of(number)))
+    share = numbers[(part - 1) * len(numbers) // parts : part * len(numbers) // parts]
+    known = {line["piece"] for line in done}
+    for number in filter(lambda one: one not in known, share):
         done.append(piece(number) | {"commit": commit.strip()})
         with log.open("a") as file:
             file.write(json.dumps(done[-1]) + "\n")
